@@ -20,16 +20,16 @@ use engine::net::{Address, BoundSocket, CallError, ListenOptions};
 use framework::compile::Environment;
 use framework::generation::Generation;
 use framework::places;
-use framework::protocol_part::Listening;
+use framework::protocol_part::ListenSocket;
 use framework::service::Services;
 use framework::workers::{Settings, Share, Sockets, Workers};
 use http::log::OpenLogs;
 use http::log::{Destination, LogFile, Sink};
-use process::confinement::{Access, Confinement, Place};
+use process::confinement::{Confinement, PathAccess, PathRule};
 use process::programs::{Ended, Program};
 use process::{
-    Application, Bundle, ErrorLog, Events, Kept, LogPlace, LogTarget, MasterSettings, Need,
-    NeedKind, Needs, NewProcessLine, OpenError, Options, Worker,
+    Application, Bundle, DescriptorUpdate, ErrorLog, Events, LogPlace, LogTarget, MasterSettings,
+    Need, NeedKind, Needs, NewProcessLine, OpenError, Options, WorkerProcess,
 };
 use server::Compiled;
 use transport::listen::ListenerId;
@@ -44,7 +44,6 @@ pub(crate) fn registry() -> &'static Registry {
     server::protocols::registry(OTHERS)
 }
 
-/// The program itself.
 pub(crate) struct Tidegate {
     /// What is read in place of files of the disk.
     pub(crate) texts: Texts,
@@ -208,7 +207,7 @@ impl Application for Tidegate {
         })
     }
 
-    fn worker(&self, events: Events) -> Box<dyn Worker> {
+    fn worker(&self, events: Events) -> Box<dyn WorkerProcess> {
         acme::run_programs_by(run_program);
         Box::new(Server {
             events,
@@ -294,7 +293,7 @@ pub(crate) fn default_error_log(options: &Options) -> Destination {
 }
 
 /// The sockets of a listener: with `reuseport` one for each thread.
-fn listeners(socket: &Listening, threads: usize) -> impl Iterator<Item = Need> {
+fn listeners(socket: &ListenSocket, threads: usize) -> impl Iterator<Item = Need> {
     let count = if socket.options.reuseport { threads } else { 1 };
     (0..count).map(|number| {
         let options = socket.options.clone();
@@ -334,8 +333,9 @@ fn listen(options: &ListenOptions) -> Result<OwnedFd, OpenError> {
     })
 }
 
-/// Whether an address could be listened on. It is bound for a moment, but never beside the server that has it already:
-/// the kernel would give this process connections that belong to that one. No file of a Unix socket is made.
+/// Whether an address could be listened on. It is bound for a moment, but never beside the server
+/// that has it already: the kernel would give this process connections that belong to that one. No
+/// file of a Unix socket is made.
 fn could_listen(options: &ListenOptions) -> Result<(), OpenError> {
     match options.address.socket_file() {
         Some(path) => process::probe::socket(path)
@@ -355,7 +355,7 @@ fn not_listening(call: &str, address: &Address, error: &io::Error) -> String {
 }
 
 /// What a reload does to a socket that it keeps: the options of its `listen` may have changed.
-fn kept(options: ListenOptions) -> Kept {
+fn kept(options: ListenOptions) -> DescriptorUpdate {
     fn ignored(options: &ListenOptions, failed: CallError) -> String {
         let call = format!("{} {} failed, ignored", failed.call, options.address);
         process::log::failure(&call, &failed.error)
@@ -363,9 +363,10 @@ fn kept(options: ListenOptions) -> Kept {
     let (first, then) = (options.clone(), options);
     let before = move |socket: &OwnedFd| {
         // The sockets of further threads are about to be bound to its address.
-        let shared = match first.reuseport {
-            true => engine::net::share(socket),
-            false => Ok(()),
+        let shared = if first.reuseport {
+            engine::net::share(socket)
+        } else {
+            Ok(())
         };
         shared
             .err()
@@ -380,7 +381,7 @@ fn kept(options: ListenOptions) -> Kept {
             .map(|failed| ignored(&then, failed))
             .collect()
     };
-    Kept {
+    DescriptorUpdate {
         before: Box::new(before),
         after: Box::new(after),
     }
@@ -411,9 +412,12 @@ fn log(file: Arc<LogFile>) -> Need {
         OpenError::Failed(process::log::failure(&call, error))
     };
     let probed = Arc::clone(&file);
-    let probe = move || match probed.can_be_reopened() {
-        true => process::probe::log(probed.path()).map_err(|error| failed(&probed, &error)),
-        false => Ok(()),
+    let probe = move || {
+        if probed.can_be_reopened() {
+            process::probe::log(probed.path()).map_err(|error| failed(&probed, &error))
+        } else {
+            Ok(())
+        }
     };
     let open = move || file.open().map_err(|error| failed(&file, &error));
     Need {
@@ -446,16 +450,16 @@ fn run_program(
 fn confinement(
     main: &MainLevel,
     events: &server::events::Events,
-    places: Vec<places::Place>,
+    places: Vec<places::FilePlace>,
     programs: Vec<places::Program>,
     tree: &Tree,
 ) -> Confinement {
-    let place = |place: places::Place| Place {
+    let place = |place: places::FilePlace| PathRule {
         path: place.path,
         access: match place.access {
-            places::Access::Read => Access::Read,
-            places::Access::Append => Access::Append,
-            places::Access::Write => Access::Write,
+            places::FileAccess::Read => PathAccess::Read,
+            places::FileAccess::Append => PathAccess::Append,
+            places::FileAccess::Write => PathAccess::Write,
         },
         line: place.line,
     };
@@ -463,10 +467,10 @@ fn confinement(
         path: program.path,
         arguments: program.arguments,
     };
-    let mut places: Vec<Place> = places.into_iter().map(place).collect();
+    let mut places: Vec<PathRule> = places.into_iter().map(place).collect();
     if main.core_size_max.is_some_and(|bytes| bytes > 0) {
         let folder = main.working_directory.as_deref();
-        places.extend(Place::of_core_files(folder, "\"worker_rlimit_core\""));
+        places.extend(PathRule::of_core_files(folder, "\"worker_rlimit_core\""));
     }
     let mut lines = tree.scopes().flat_map(ScopeRef::lines);
     Confinement {
@@ -544,14 +548,13 @@ struct Prepared {
     workers: Arc<Workers>,
 }
 
-/// What serves.
 struct Serving {
     generation: Arc<Generation>,
     workers: Arc<Workers>,
     shutdown_timeout: Option<Duration>,
 }
 
-impl Worker for Server {
+impl WorkerProcess for Server {
     fn prepare(&mut self, bundle: Bundle) -> Result<(), String> {
         let Bundle {
             generation: number,
@@ -636,8 +639,8 @@ impl Worker for Server {
         } = prepared;
         committed.store(true, Ordering::Release);
         http::log::set_main_of(&generation);
-        // As in nginx, what was accepted before a reload has as long as after an order to quit, by the configuration of
-        // that time.
+        // As in nginx, what was accepted before a reload has as long as after an order to quit, by
+        // the configuration of that time.
         let serving = self.serving.as_ref();
         let limit = serving.and_then(|serving| serving.shutdown_timeout);
         workers.swap(&generation, shares, limit);
@@ -742,7 +745,7 @@ fn start_threads(
 /// The sockets of a listener, out of the bundle's descriptors. There may be more than threads:
 /// those of threads that a reload has taken away.
 fn sockets(
-    socket: &Listening,
+    socket: &ListenSocket,
     descriptors: &mut HashMap<String, OwnedFd>,
 ) -> Result<(ListenerId, Vec<BoundSocket>), String> {
     let keys = (0..).map(|number| socket_key(&socket.id, number));

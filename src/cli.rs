@@ -65,9 +65,7 @@ pub(crate) struct CommandLine {
 /// What is printed first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Show {
-    /// `-?`, `-h`
     pub(crate) help: bool,
-    /// `-V`
     pub(crate) configure: bool,
 }
 

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use conf::{Contexts, Effect, Registry, Spec};
-use server::reference::{self, Name};
+use server::reference::{self, ReferenceName};
 
 const DIFFERENCES: &str = include_str!("../docs/differences.md");
 
@@ -37,7 +37,6 @@ enum Here {
     NotYet,
 }
 
-/// The page.
 pub(crate) fn page(registry: &Registry) -> String {
     let mut page = String::from(
         "# Compatibility\n\n\
@@ -62,7 +61,7 @@ pub(crate) fn page(registry: &Registry) -> String {
     for (title, names) in &parts {
         // Writing to a string cannot fail.
         let _ = write!(page, "\n# {title}\n");
-        let mut modules: BTreeMap<&str, Vec<Name>> = BTreeMap::new();
+        let mut modules: BTreeMap<&str, Vec<ReferenceName>> = BTreeMap::new();
         for name in *names {
             modules.entry(name.module).or_default().push(*name);
         }
@@ -76,7 +75,7 @@ pub(crate) fn page(registry: &Registry) -> String {
     page
 }
 
-fn summary(title: &str, names: &[Name], registry: &Registry, page: &mut String) {
+fn summary(title: &str, names: &[ReferenceName], registry: &Registry, page: &mut String) {
     let (mut directives, mut works, mut accepted) = (0, 0, 0);
     let (mut variables, mut found) = (0, 0);
     for known in names {
@@ -97,8 +96,8 @@ fn summary(title: &str, names: &[Name], registry: &Registry, page: &mut String) 
     );
 }
 
-fn row(known: Name, registry: &Registry, page: &mut String) {
-    let Name {
+fn row(known: ReferenceName, registry: &Registry, page: &mut String) {
+    let ReferenceName {
         is_variable, name, ..
     } = known;
     let shown = match (is_variable, name.ends_with('_')) {
@@ -123,17 +122,19 @@ fn row(known: Name, registry: &Registry, page: &mut String) {
     let _ = writeln!(page, "| {shown} | {here} |{end}{remark} |");
 }
 
-fn here(known: Name, registry: &Registry) -> Here {
+fn here(known: ReferenceName, registry: &Registry) -> Here {
     if known.is_variable {
         let of_http = !known.module.starts_with("stream_");
         // Of a family any name will do.
-        let name = match known.name.ends_with('_') {
-            true => format!("{}name", known.name),
-            false => known.name.to_owned(),
+        let name = if known.name.ends_with('_') {
+            format!("{}name", known.name)
+        } else {
+            known.name.to_owned()
         };
-        return match of_http && server::features::FEATURES.variable(&name).is_some() {
-            true => Here::Variable,
-            false => Here::NotYet,
+        return if of_http && server::features::FEATURES.variable(&name).is_some() {
+            Here::Variable
+        } else {
+            Here::NotYet
         };
     }
     let contexts = contexts(known);
@@ -150,7 +151,7 @@ fn here(known: Name, registry: &Registry) -> Here {
 }
 
 /// Where a directive of a module stands: the same name may mean something else elsewhere.
-fn contexts(known: Name) -> Contexts {
+fn contexts(known: ReferenceName) -> Contexts {
     match (known.module, known.name) {
         (_, "http" | "stream" | "mail" | "events") => Contexts::MAIN,
         ("http_upstream", "upstream") => Contexts::HTTP,
@@ -196,9 +197,10 @@ fn differences(shown: &str) -> String {
     let links: Vec<String> = links
         .map(|title| format!("[{title}](differences.md#{})", anchor(title)))
         .collect();
-    match links.is_empty() {
-        true => String::new(),
-        false => format!("see {}", links.join(", ")),
+    if links.is_empty() {
+        String::new()
+    } else {
+        format!("see {}", links.join(", "))
     }
 }
 
@@ -233,7 +235,7 @@ mod tests {
     #[test]
     fn names_are_told_apart_by_where_they_stand() {
         let state = |is_variable, module, name| {
-            let known = Name {
+            let known = ReferenceName {
                 is_variable,
                 module,
                 name,

@@ -26,7 +26,8 @@ pub(crate) fn run(arguments: &Arguments, program: Command) -> ExitCode {
 /// own.
 fn with_nginx_options(program: Command) -> Command {
     let switch = |letter: char, help: &'static str| {
-        // The option's help is its name for clap, which wants one that lives as long as the program.
+        // The option's help is its name for clap, which wants one that lives as long as the
+        // program.
         Arg::new(help)
             .short(letter)
             .action(ArgAction::SetTrue)

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use conf::{Registry, Spec};
 use server::features::FEATURES;
-use server::reference::{self, Name};
+use server::reference::{self, ReferenceName};
 use server::unknown;
 
 use crate::application::registry;
@@ -127,7 +127,7 @@ fn is_variable(name: &str) -> bool {
 fn print_variable(name: &str) -> Result<(), String> {
     let name = name.trim_start_matches('{').trim_end_matches('}');
     let lower = name.to_ascii_lowercase();
-    let of_http = |known: &&Name| !known.module.starts_with("stream_");
+    let of_http = |known: &&ReferenceName| !known.module.starts_with("stream_");
     let known = reference::variables(&lower).find(of_http);
     let known = known.or(reference::variables(&lower).next());
     let Some(found) = FEATURES.variable(&lower) else {
@@ -166,8 +166,8 @@ fn print_variable(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-fn not_yet(name: &str, known: &Name) -> String {
-    let Name { owner, module, .. } = known;
+fn not_yet(name: &str, known: &ReferenceName) -> String {
+    let ReferenceName { owner, module, .. } = known;
     if owner == module {
         // A module of others.
         return format!("{module} has \"{name}\"; Tidegate does not");

@@ -22,22 +22,18 @@ use crate::cli;
 pub(crate) struct Arguments {
     /// The URL that is asked for; without a scheme, http is meant
     url: String,
-    /// Configuration file
     #[arg(short = 'c', value_name = "FILE")]
     conf: Option<OsString>,
-    /// Prefix path
     #[arg(short = 'p', value_name = "PREFIX")]
     prefix: Option<OsString>,
     /// Global directives out of the configuration file
     #[arg(short = 'g', value_name = "DIRECTIVES")]
     globals: Vec<OsString>,
-    /// The request's method
     #[arg(short = 'X', value_name = "METHOD", default_value = "GET")]
     method: String,
     /// A header field, any number of times
     #[arg(short = 'H', value_name = "NAME: VALUE")]
     fields: Vec<String>,
-    /// The client's address
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
     from: IpAddr,
     /// The address that the client connects to, with its port, or unix:PATH
@@ -51,13 +47,12 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// Explains one request.
 pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     match answer(arguments) {
         Ok(text) if std::io::stdout().write_all(&text).is_ok() => ExitCode::SUCCESS,
         Ok(_) => ExitCode::FAILURE, // nobody reads it any more
-        Err(Refused::Question(text)) => crate::failure::fail(&text),
-        Err(Refused::Configuration(lines)) => {
+        Err(ExplainError::Question(text)) => crate::failure::fail(&text),
+        Err(ExplainError::Configuration(lines)) => {
             eprint!("{lines}");
             ExitCode::FAILURE
         }
@@ -65,21 +60,21 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
 }
 
 /// Why there is no answer.
-enum Refused {
+enum ExplainError {
     /// A sentence about what was asked.
     Question(String),
     /// What is wrong with the configuration: the lines that `-t` prints.
     Configuration(String),
 }
 
-impl From<String> for Refused {
-    fn from(text: String) -> Refused {
-        Refused::Question(text)
+impl From<String> for ExplainError {
+    fn from(text: String) -> ExplainError {
+        ExplainError::Question(text)
     }
 }
 
 /// What is to be printed.
-fn answer(arguments: &Arguments) -> Result<Vec<u8>, Refused> {
+fn answer(arguments: &Arguments) -> Result<Vec<u8>, ExplainError> {
     let mut question = Question::new(&arguments.url)?;
     for field in &arguments.fields {
         question.add_field(field)?;
@@ -114,9 +109,10 @@ fn answer(arguments: &Arguments) -> Result<Vec<u8>, Refused> {
     }
     let defaults = arguments.defaults;
     let explained = explain(compiled, &loaded.tree, registry(), &question, defaults)?;
-    Ok(match arguments.json {
-        true => [explained.to_json(), b"\n".to_vec()].concat(),
-        false => explained.to_string().into_bytes(),
+    Ok(if arguments.json {
+        [explained.to_json(), b"\n".to_vec()].concat()
+    } else {
+        explained.to_string().into_bytes()
     })
 }
 
@@ -131,11 +127,11 @@ fn options(arguments: &Arguments) -> Result<Options, String> {
     options.ok_or_else(|| "the command line asks for nothing".to_owned())
 }
 
-fn errors(loaded: &mut Loaded, compiled: Vec<Diagnostic>) -> Refused {
+fn errors(loaded: &mut Loaded, compiled: Vec<Diagnostic>) -> ExplainError {
     let found = conf::arrange(loaded, compiled);
     let lines = found.iter();
     let lines = lines.map(|found| process::log::explained(found, &loaded.sources));
-    Refused::Configuration(lines.collect())
+    ExplainError::Configuration(lines.collect())
 }
 
 /// An address with its port, or the path of a Unix socket.

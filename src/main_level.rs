@@ -197,31 +197,21 @@ static CONFINE: Setting<confinement::Level> =
 /// What the directives amount to.
 #[derive(Debug)]
 pub(crate) struct MainLevel {
-    /// `daemon`
     pub(crate) daemon: bool,
-    /// `master_process`
     pub(crate) master_process: bool,
     /// `pid`, below the prefix where it is relative.
     pub(crate) pid: PathBuf,
     /// `user`; none where this process cannot become another user.
     pub(crate) identity: Option<Identity>,
-    /// `worker_processes`
     pub(crate) threads: usize,
-    /// `ssl_object_cache_inheritable`
     pub(crate) inherits_objects: bool,
     /// `worker_cpu_affinity`: the CPUs of each thread, or nothing.
     pub(crate) affinity: Vec<Vec<usize>>,
-    /// `worker_rlimit_nofile`
     pub(crate) open_files_max: Option<u64>,
-    /// `worker_priority`
     pub(crate) priority: i32,
-    /// `worker_rlimit_core`
     pub(crate) core_size_max: Option<u64>,
-    /// `confine`
     pub(crate) confine: confinement::Level,
-    /// `working_directory`
     pub(crate) working_directory: Option<PathBuf>,
-    /// `env`
     pub(crate) environment: Vec<String>,
     /// `worker_shutdown_timeout`; as in nginx, 0 is none.
     pub(crate) shutdown_timeout: Option<Duration>,
@@ -269,7 +259,8 @@ impl MainLevel {
     }
 }
 
-/// `worker_priority`. As nginx tells by the value whether there was a line before, one of 0 does not count as one.
+/// `worker_priority`. As nginx tells by the value whether there was a line before, one of 0 does
+/// not count as one.
 fn priority(setter: &Setter<'_>) -> Result<i32, Fault> {
     let this = setter.first();
     let lines = setter.scope().own_lines(&WORKER_PRIORITY.spec);
@@ -359,8 +350,8 @@ fn identity(
     .map_err(|error| Fault::at(&user, error.to_string()))
 }
 
-/// Whether a line has worker processes connect from addresses that the machine does not have: `proxy_bind … transparent`,
-/// and the like of other modules.
+/// Whether a line has worker processes connect from addresses that the machine does not have:
+/// `proxy_bind … transparent`, and the like of other modules.
 pub(crate) fn binds_to_foreign_addresses(line: &Line) -> bool {
     let transparent = line
         .args
@@ -386,7 +377,6 @@ fn worker_processes(setter: &Setter<'_>) -> Result<usize, Fault> {
     number.ok_or_else(|| Fault::at(word, "\"worker_processes\" directive invalid value"))
 }
 
-/// `worker_cpu_affinity`.
 enum Affinity {
     /// One CPU a thread, of these.
     Auto(Vec<usize>),
@@ -435,8 +425,8 @@ fn usable_cpus() -> Vec<usize> {
     }
 }
 
-/// CPUs of a mask: binary digits, the last of which is CPU 0. A mask without any is taken, as by nginx: the system refuses it
-/// when the thread starts, which is an alert.
+/// CPUs of a mask: binary digits, the last of which is CPU 0. A mask without any is taken, as by
+/// nginx: the system refuses it when the thread starts, which is an alert.
 fn cpu_mask(word: &Word) -> Result<Vec<usize>, Fault> {
     let max = rustix::thread::CpuSet::MAX_CPU;
     if word.bytes.len() > max {

@@ -1,13 +1,14 @@
 //! docs/shortcuts.md: which requests are answered from memory, and what each module says of that.
 //!
-//! What a module may say stands beside the code that says it (`Module::SHORTCUTS`); what the server itself looks at, in
-//! `http::hot`. Nothing of the page is written by hand, and a test sees to it that it is fresh.
+//! What a module may say stands beside the code that says it (`Module::SHORTCUTS`); what the server
+//! itself looks at, in `http::prebuilt`. Nothing of the page is written by hand, and a test sees to
+//! it that it is fresh.
 
 use std::fmt::Write;
 
 use conf::Spec;
-use http::hot::{NOT_FOR_REQUESTS, NOT_IN_LOCATIONS, NOT_KEPT};
-use http::module::{Entry, Told};
+use http::module::{Entry, ShortcutDoc};
+use http::prebuilt::{NOT_FOR_REQUESTS, NOT_IN_LOCATIONS, NOT_KEPT};
 
 /// How many directives a row names.
 const LINKS_MAX: usize = 6;
@@ -31,7 +32,6 @@ const MODULES: &str = "\n## What the modules say\n\n\
     | never | no request |\n\n\
     | module, by its directives | it says |\n|---|---|\n";
 
-/// The page.
 pub(crate) fn page(features: &[Entry]) -> String {
     let mut page = INTRODUCTION.to_owned();
     let lists = [
@@ -66,7 +66,8 @@ fn row(entry: &Entry, page: &mut String) {
     let _ = writeln!(page, "| {} | {} |", title(entry), says.join("<br>"));
 }
 
-/// A module by its directives, without those that go on with the name of another of them (`gzip_types`).
+/// A module by its directives, without those that go on with the name of another of them
+/// (`gzip_types`).
 fn title(entry: &Entry) -> String {
     let directives = entry.directives.iter().copied().flatten();
     let specs: Vec<&Spec> = directives.map(|declared| declared.spec()).collect();
@@ -95,13 +96,13 @@ fn title(entry: &Entry) -> String {
     links.join(", ")
 }
 
-fn said(told: &Told) -> String {
+fn said(told: &ShortcutDoc) -> String {
     match told {
-        Told::Never(text) => format!("never: {text}"),
-        Told::Same(text) => format!("yes: {text}"),
-        Told::OfHead(text) => format!("by the head: {text}"),
-        Told::OfRequest(text) => format!("by the request: {text}"),
-        Told::OfResponse(text) => format!("by the response: {text}"),
+        ShortcutDoc::Never(text) => format!("never: {text}"),
+        ShortcutDoc::Same(text) => format!("yes: {text}"),
+        ShortcutDoc::OfHead(text) => format!("by the head: {text}"),
+        ShortcutDoc::OfRequest(text) => format!("by the request: {text}"),
+        ShortcutDoc::OfResponse(text) => format!("by the response: {text}"),
     }
 }
 

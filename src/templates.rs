@@ -1,8 +1,9 @@
-//! `tidegate templates`: files of a configuration out of templates with variables of the environment, as nginx's image
-//! makes them at its start with `envsubst`.
+//! `tidegate templates`: files of a configuration out of templates with variables of the
+//! environment, as nginx's image makes them at its start with `envsubst`.
 //!
-//! Variables of nginx look the same (`$host`), so only what the environment has is replaced. Every template is read and
-//! replaced before the first file is written. Not here: anything that a configuration means.
+//! Variables of nginx look the same (`$host`), so only what the environment has is replaced. Every
+//! template is read and replaced before the first file is written. Not here: anything that a
+//! configuration means.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -187,7 +188,8 @@ fn replaced(text: &[u8], variables: &Variables) -> Vec<u8> {
     out
 }
 
-/// The name of the variable that a text begins with, and how long that is with its dollar and braces.
+/// The name of the variable that a text begins with, and how long that is with its dollar and
+/// braces.
 fn reference(text: &[u8]) -> Option<(&[u8], usize)> {
     let after = text.strip_prefix(b"$")?;
     let (name, braces) = match after.strip_prefix(b"{") {

@@ -12,7 +12,7 @@ use std::sync::{Mutex, PoisonError};
 use conf::Diagnostic;
 use engine::net::{Address, Carries};
 use engine::xdp::{Filter, Opened, Options, Parts};
-use framework::protocol_part::Listening;
+use framework::protocol_part::ListenSocket;
 use framework::workers::Workers;
 use process::{Device, DeviceError, Level, OpenDevice};
 use server::events::Events;
@@ -26,7 +26,7 @@ const FRAMES: &str = "frames";
 const LINK: &str = "link";
 
 /// The devices of a configuration: its interfaces.
-pub(crate) fn devices(events: &Events, listening: &[Listening], threads: usize) -> Vec<Device> {
+pub(crate) fn devices(events: &Events, listening: &[ListenSocket], threads: usize) -> Vec<Device> {
     let Some(xdp) = &events.xdp else {
         return Vec::new();
     };
@@ -59,9 +59,9 @@ pub(crate) fn devices(events: &Events, listening: &[Listening], threads: usize) 
 }
 
 /// What is to be said of listeners that ask for what they cannot get.
-pub(crate) fn warnings(events: &Events, listening: &[Listening]) -> Vec<Diagnostic> {
+pub(crate) fn warnings(events: &Events, listening: &[ListenSocket]) -> Vec<Diagnostic> {
     let asking = listening.iter().filter(|listening| listening.options.xdp);
-    let warning = |listening: &Listening| {
+    let warning = |listening: &ListenSocket| {
         let why = match address(listening) {
             _ if events.xdp.is_none() => "without \"use xdp\"",
             Some(SocketAddr::V4(_)) => return None,
@@ -76,7 +76,7 @@ pub(crate) fn warnings(events: &Events, listening: &[Listening]) -> Vec<Diagnost
 }
 
 /// The address that a listener takes connections of TCP at.
-fn address(listening: &Listening) -> Option<SocketAddr> {
+fn address(listening: &ListenSocket) -> Option<SocketAddr> {
     match listening.options.address {
         Address::Inet(address) if listening.options.carries == Carries::Streams => Some(address),
         _ => None,
@@ -204,8 +204,9 @@ pub(crate) fn attach(
             "queue {queue} of \"{interface}\" is not used: {failed}"
         ));
     }
-    match failures.is_empty() {
-        true => Ok(()),
-        false => Err(failures.join("\n")),
+    if failures.is_empty() {
+        Ok(())
+    } else {
+        Err(failures.join("\n"))
     }
 }

@@ -1,5 +1,6 @@
-//! Certificates by themselves, against Pebble, the test server of Let's Encrypt: issued, renewed and
-//! revoked through the challenges, on both engines; and issuers that do not do what they should.
+//! Certificates by themselves, against Pebble, the test server of Let's Encrypt: issued, renewed
+//! and revoked through the challenges, on both engines; and issuers that do not do what they
+//! should.
 //!
 //! `make test` installs Pebble; where it is missing, the tests that need it say so and are skipped.
 
@@ -17,8 +18,8 @@ use support::Server;
 /// How long a certificate may take: several validations and looks at an order, on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A port that nobody listens on, and that the system gives to no connection meanwhile: its own begin
-/// at 32768.
+/// A port that nobody listens on, and that the system gives to no connection meanwhile: its own
+/// begin at 32768.
 fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let first = 12_000 + u16::try_from(std::process::id() % 100).unwrap() * 200;
@@ -479,19 +480,19 @@ fn tls_alpn_01_issues_and_handshakes_take_what_comes() {
         };
         let folder = pebble.folder.join("state");
         let server = secured(&pebble, engine, &folder, "");
-        // Before there is one, another stands in; when it comes, handshakes show it without a reload.
+        // Before there is one, another stands in; when it comes, handshakes show it without a
+        // reload.
         let certificate = wait_for("a handshake shows what was issued", || {
             let shown = shown(pebble.tls_port, "a.test");
             let issuer = openssl(&["x509", "-noout", "-issuer"], &shown);
-            match issuer.contains("Pebble") {
-                true => Some(shown),
-                false => {
-                    assert!(
-                        issuer.contains("tidegate temporary certificate"),
-                        "{issuer}"
-                    );
-                    None
-                }
+            if issuer.contains("Pebble") {
+                Some(shown)
+            } else {
+                assert!(
+                    issuer.contains("tidegate temporary certificate"),
+                    "{issuer}"
+                );
+                None
             }
         });
         assert_eq!(names(&certificate), "DNS:a.test");

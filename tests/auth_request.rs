@@ -1,13 +1,15 @@
-//! What a subrequest of `auth_request` comes to on its way is its own business: the request that it is asked for, and the
-//! connection, go on as if it had not been. On both engines; TIDEGATE_BINARY with nginx checks what is expected.
+//! What a subrequest of `auth_request` comes to on its way is its own business: the request that it
+//! is asked for, and the connection, go on as if it had not been. On both engines; TIDEGATE_BINARY
+//! with nginx checks what is expected.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
 use support::{PATIENCE, Server, engines};
 
-/// Subrequests that are refused, whose error pages then grant access. In nginx it is the subrequest that expects no body any more
-/// and keeps no connection (`ngx_http_special_response_handler`), and not what it belongs to.
+/// Subrequests that are refused, whose error pages then grant access. In nginx it is the subrequest
+/// that expects no body any more and keeps no connection (`ngx_http_special_response_handler`), and
+/// not what it belongs to.
 const LINES: &str = "
     client_body_timeout 20s; lingering_timeout 1s;
     location /upload/403 { auth_request /refused; proxy_pass http://self/taken; }

@@ -1,8 +1,9 @@
-//! Upstreams whose answers are bad, each kind by its name: what the client gets, what the log says, whether another server is asked, and
-//! that a connection with anything left over is never used again. In one piece, and one byte a segment.
+//! Upstreams whose answers are bad, each kind by its name: what the client gets, what the log says,
+//! whether another server is asked, and that a connection with anything left over is never used
+//! again. In one piece, and one byte a segment.
 //!
-//! On both engines; TIDEGATE_BINARY with nginx 1.31 checks the table itself. Where Tidegate means to differ (docs/differences.md) its
-//! tests are in tests/robustness/proxying.rs.
+//! On both engines; TIDEGATE_BINARY with nginx 1.31 checks the table itself. Where Tidegate means
+//! to differ (docs/differences.md) its tests are in tests/robustness/proxying.rs.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -383,7 +384,8 @@ fn get(port: u16, path: &str) -> (u16, String, bool) {
     let _ = stream.read_to_end(&mut bytes);
     let text = String::from_utf8_lossy(&bytes);
     if text.is_empty() {
-        return (200, String::new(), false); // the head was held back, as in nginx, until it was of no use
+        // the head was held back, as in nginx, until it was of no use
+        return (200, String::new(), false);
     }
     let (head, body) = text
         .split_once("\r\n\r\n")
@@ -439,7 +441,8 @@ fn bad_answers_have_their_status_their_line_and_their_retry() {
                     requests += 1;
                     thread::sleep(Duration::from_millis(5));
                 }
-                // What comes byte by byte behind a body finds that the connection is idle, and ends it without a line.
+                // What comes byte by byte behind a body finds that the connection is idle, and ends
+                // it without a line.
                 if case.counts_as == Nothing && !manner.is_empty() {
                     continue;
                 }

@@ -1,5 +1,6 @@
-//! What Tidegate adds to balancing: `p2c`, `hash … consistent bounded=`, `retry_budget`, `eject_outliers`. Each with two values that
-//! give different results, and over reloads. nginx has none of them.
+//! What Tidegate adds to balancing: `p2c`, `hash … consistent bounded=`, `retry_budget`,
+//! `eject_outliers`. Each with two values that give different results, and over reloads. nginx has
+//! none of them.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -11,8 +12,8 @@ use std::time::Duration;
 use support::master::wait_for;
 use support::{Connection, Server, engines, is_nginx};
 
-/// A server behind, on a thread: it answers with its status after its pause and once it is not held back; with the status 0 it closes
-/// without an answer.
+/// A server behind, on a thread: it answers with its status after its pause and once it is not held
+/// back; with the status 0 it closes without an answer.
 struct Behind {
     port: u16,
     does: Arc<Does>,
@@ -124,7 +125,8 @@ impl Site {
         (0..count).map(|_| self.get("/")).collect()
     }
 
-    /// So many requests at once: none is answered before all have come. What each server behind has had of them.
+    /// So many requests at once: none is answered before all have come. What each server behind has
+    /// had of them.
     fn at_once(&self, count: usize, path: &str) -> Vec<usize> {
         let hold = |is_held| {
             let all = self.behind.iter();
@@ -258,7 +260,8 @@ fn retries_have_a_budget() {
     });
 }
 
-/// The answer is that of the try that failed: nothing is tried, and what the server said is passed on.
+/// The answer is that of the try that failed: nothing is tried, and what the server said is passed
+/// on.
 #[test]
 fn a_spent_budget_gives_the_answer_of_the_failed_try() {
     on_every_engine(|engine| {

@@ -1,5 +1,5 @@
-//! `tidegate bench` from outside, against servers that are made here: good ones, and every kind of bad one, which must be
-//! counted under its own heading and never hold up the run.
+//! `tidegate bench` from outside, against servers that are made here: good ones, and every kind of
+//! bad one, which must be counted under its own heading and never hold up the run.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -148,7 +148,8 @@ fn pipelines_new_connections_warmup_and_io_uring() {
             }
         }
     });
-    let engine = support::engines::names().pop().unwrap_or("epoll"); // io_uring, unless it is left out
+    // io_uring, unless it is left out
+    let engine = support::engines::names().pop().unwrap_or("epoll");
     for (options, connections) in [
         (&["--pipeline", "4"][..], 2.0),
         (&["--new-connections"], 40.0),
@@ -276,7 +277,8 @@ fn the_open_loop_counts_from_the_intended_start() {
     assert!(number(total, "p90") > 50_000.0, "{open}");
 }
 
-/// A report of ApacheBench with `N` for every number that another run would not have, and without its doubts.
+/// A report of ApacheBench with `N` for every number that another run would not have, and without
+/// its doubts.
 fn without_times(report: &str) -> Vec<String> {
     let varies = |line: &str| {
         let known = [
@@ -366,7 +368,8 @@ fn ab_reports_as_apachebench_does() {
     }
 }
 
-/// A table without what another run would have otherwise: of numbers only how many decimals they have.
+/// A table without what another run would have otherwise: of numbers only how many decimals they
+/// have.
 fn form(table: &str) -> Vec<String> {
     let cell = |cell: &str| match cell.parse::<f64>() {
         Ok(_) => {

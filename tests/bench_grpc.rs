@@ -1,5 +1,6 @@
-//! `tidegate bench --grpc`: against servers that are made here, which answer calls in every way, and against one with Python's
-//! grpcio (Debian's package python3-grpcio), which counts what it got; in the clear, and through TLS by a Tidegate before it.
+//! `tidegate bench --grpc`: against servers that are made here, which answer calls in every way,
+//! and against one with Python's grpcio (Debian's package python3-grpcio), which counts what it
+//! got; in the clear, and through TLS by a Tidegate before it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -92,7 +93,8 @@ fn server(answer: impl Fn(&Call, &mut Vec<u8>) -> bool + Clone + Send + 'static)
     url.trim_end_matches('/').to_owned()
 }
 
-/// The head of an answer with this media type; with `ends` it has a status of gRPC and is all of it.
+/// The head of an answer with this media type; with `ends` it has a status of gRPC and is all of
+/// it.
 fn put_head(out: &mut Vec<u8>, stream: u32, status: u16, media_type: &str, ends: Option<&str>) {
     let mut block = Vec::new();
     literal::status(status, &mut block);

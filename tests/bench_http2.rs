@@ -1,5 +1,5 @@
-//! `tidegate bench --http2`: against Debian's nginx, against Tidegate, and against servers that are made here, good and bad;
-//! its figures beside those of h2load (Debian's package nghttp2-client).
+//! `tidegate bench --http2`: against Debian's nginx, against Tidegate, and against servers that are
+//! made here, good and bad; its figures beside those of h2load (Debian's package nghttp2-client).
 
 use std::fs;
 use std::io::{Read, Write};
@@ -344,8 +344,8 @@ fn figures_agree_with_those_of_h2load() {
     panic!("ours / theirs: {ratios:?}");
 }
 
-/// A server of HTTP/2 in the clear: `answer` is told of each request's stream, adds to what is sent, and says whether it goes
-/// on.
+/// A server of HTTP/2 in the clear: `answer` is told of each request's stream, adds to what is
+/// sent, and says whether it goes on.
 fn http2_server(answer: impl Fn(u32, &mut Vec<u8>) -> bool + Clone + Send + 'static) -> String {
     support::load::http2_server(move || {
         let answer = answer.clone();

@@ -1,5 +1,5 @@
-//! `tidegate bench https://…`: against our own server, servers that misbehave, and openssl's; and what the modes of other
-//! tools make of it. Certificates and keys lie in tests/tls.
+//! `tidegate bench https://…`: against our own server, servers that misbehave, and openssl's; and
+//! what the modes of other tools make of it. Certificates and keys lie in tests/tls.
 
 use std::io::Write;
 use std::net::TcpStream;

@@ -1,5 +1,6 @@
-//! What makes the load tester's figures trustworthy: many connections that are held and used, runs of several processes as
-//! one report, pauses of a server that show, and a tool that says when it was the limit itself.
+//! What makes the load tester's figures trustworthy: many connections that are held and used, runs
+//! of several processes as one report, pauses of a server that show, and a tool that says when it
+//! was the limit itself.
 
 use std::net::TcpListener;
 use std::path::PathBuf;
@@ -9,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use support::{PATIENCE, Server, signal};
 
-/// A server that writes a line into `logs/access.log` for every request, and its URL. Its queue takes all connections at once.
+/// A server that writes a line into `logs/access.log` for every request, and its URL. Its queue
+/// takes all connections at once.
 fn server() -> (Server, String) {
     let probe = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = probe.local_addr().unwrap();
@@ -64,7 +66,8 @@ fn two_processes_hold_and_use_many_connections_and_report_as_one() {
     let (_server, url) = server();
     let files = ["a", "b"].map(file);
     let sources = ["127.0.1.1-127.0.1.4", "127.0.2.1-127.0.2.4"];
-    // Each connection sends ten requests and thinks between them, so that all are open before the first has done its part.
+    // Each connection sends ten requests and thinks between them, so that all are open before the
+    // first has done its part.
     let runs: Vec<Child> = files
         .iter()
         .zip(sources)

@@ -1,5 +1,5 @@
-//! Nothing blocks the loop on disk: what may have to wait for one is asked of the kernel by threads of the pool, seen by
-//! strace(1), which tells what each thread calls.
+//! Nothing blocks the loop on disk: what may have to wait for one is asked of the kernel by threads
+//! of the pool, seen by strace(1), which tells what each thread calls.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -39,8 +39,8 @@ impl Trace {
         Trace { strace, file }
     }
 
-    /// Waits until some thread has made a call with `words` in its line. The first must be of a thread that turns no loop,
-    /// or be such that the kernel answers from memory or not at all.
+    /// Waits until some thread has made a call with `words` in its line. The first must be of a
+    /// thread that turns no loop, or be such that the kernel answers from memory or not at all.
     fn first_does_not_block_the_loop(&self, words: &[&str]) {
         // The last line may still be on its way.
         let lines = || {

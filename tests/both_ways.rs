@@ -1,5 +1,5 @@
-//! Answers that begin before the request's body has ended, from upstreams that each have a connection to a request: both ways go on beside
-//! each other, and what ends one of them ends both.
+//! Answers that begin before the request's body has ended, from upstreams that each have a
+//! connection to a request: both ways go on beside each other, and what ends one of them ends both.
 //!
 //! On both engines. TIDEGATE_BINARY with nginx 1.31 checks what is expected of it as well.
 
@@ -63,9 +63,10 @@ impl Protocol {
             Protocol::Uwsgi => "uwsgi_pass u; uwsgi_param CONTENT_LENGTH $content_length;",
             Protocol::Scgi => "scgi_pass u;",
         };
-        let buffering = match location.contains("by_buffering") {
-            true => "",
-            false => "by_buffering off;",
+        let buffering = if location.contains("by_buffering") {
+            ""
+        } else {
+            "by_buffering off;"
         };
         let lines = format!(
             "http2 on; error_log logs/error.log info; access_log logs/told.log told; location / {{ {passes} by_request_buffering off; {buffering} {location} }}
@@ -158,7 +159,8 @@ impl Peer {
         }
     }
 
-    /// The next stretch of the body, of so many bytes where nothing frames it; empty at the end that a framing has.
+    /// The next stretch of the body, of so many bytes where nothing frames it; empty at the end
+    /// that a framing has.
     fn read(&mut self, length: usize) -> io::Result<Vec<u8>> {
         match self.protocol {
             Protocol::Fastcgi => {
@@ -252,7 +254,8 @@ impl Peer {
     }
 }
 
-/// Has the next request of a client served: over the same connection, or, where that has ended, over another.
+/// Has the next request of a client served: over the same connection, or, where that has ended,
+/// over another.
 fn serve_next(client: &mut TcpStream, upstream: &Upstream, kept: Option<Peer>, protocol: Protocol) {
     let mut peer = kept.unwrap_or_else(|| upstream.accept(protocol));
     peer.read_head();
@@ -289,7 +292,8 @@ fn read_exactly(stream: &mut TcpStream, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// Begins a request that announces its body so: its upstream has it up to the body, of which nothing has been sent.
+/// Begins a request that announces its body so: its upstream has it up to the body, of which
+/// nothing has been sent.
 fn begin(
     protocol: Protocol,
     engine: &str,
@@ -344,9 +348,10 @@ fn each_part_is_answered_before_the_next_is_sent() {
             }
             let upstream = Upstream::bind();
             let server = protocol.server(engine, &upstream, "");
-            let mut client = match in_chunks {
-                false => post(&server, "Content-Length: 60"),
-                true => post(&server, "Transfer-Encoding: chunked"),
+            let mut client = if in_chunks {
+                post(&server, "Transfer-Encoding: chunked")
+            } else {
+                post(&server, "Content-Length: 60")
             };
             let mut peer = upstream.accept(protocol);
             peer.read_head();
@@ -355,9 +360,10 @@ fn each_part_is_answered_before_the_next_is_sent() {
             assert!(head.starts_with("HTTP/1.1 200 "), "{protocol:?} {head}");
             for number in 0..20 {
                 let part = format!("{number:03}");
-                match in_chunks {
-                    false => client.write_all(part.as_bytes()).unwrap(),
-                    true => write!(client, "3\r\n{part}\r\n").unwrap(),
+                if in_chunks {
+                    write!(client, "3\r\n{part}\r\n").unwrap()
+                } else {
+                    client.write_all(part.as_bytes()).unwrap()
                 }
                 assert_eq!(peer.read(3).unwrap(), part.as_bytes());
                 if number == 19 && in_chunks {
@@ -372,9 +378,10 @@ fn each_part_is_answered_before_the_next_is_sent() {
             peer.end();
             // All that came has been counted.
             let framing = if in_chunks { 20 * 5 + 5 } else { 0 };
-            let head = match in_chunks {
-                false => "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 60\r\n\r\n",
-                true => "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n",
+            let head = if in_chunks {
+                "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+            } else {
+                "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 60\r\n\r\n"
             };
             let length = head.len() + 60 + framing;
             let told = format!("POST 200 {length} 60 OK {}\n", peer.got);
@@ -418,7 +425,8 @@ fn each_part_of_a_stream_is_answered_before_the_next_is_sent() {
     });
 }
 
-/// A client that sends everything before it reads anything, and an upstream that gives back all that it gets as it comes.
+/// A client that sends everything before it reads anything, and an upstream that gives back all
+/// that it gets as it comes.
 #[test]
 fn a_client_may_send_all_before_it_reads() {
     if is_nginx() {
@@ -540,7 +548,8 @@ fn a_body_that_becomes_none_ends_both_ways() {
     }
 }
 
-/// nginx waits for the upstream's next word, as it sends nothing more once the upstream has taken none.
+/// nginx waits for the upstream's next word, as it sends nothing more once the upstream has taken
+/// none.
 #[test]
 fn an_upstream_that_takes_nothing_more_is_waited_for_as_long_as_for_any_request() {
     if is_nginx() {
@@ -658,8 +667,8 @@ fn the_last_answer_of_a_connection_ends_it_at_once() {
     });
 }
 
-/// A client that sends all before it reads anything, and an upstream that has answered after a part of that. nginx reads no more of the
-/// body then, and the client waits in vain.
+/// A client that sends all before it reads anything, and an upstream that has answered after a part
+/// of that. nginx reads no more of the body then, and the client waits in vain.
 #[test]
 fn what_is_left_of_a_body_behind_its_answer_does_not_hold_up_that() {
     const LENGTH: usize = 8_000_000;
@@ -691,7 +700,8 @@ fn what_is_left_of_a_body_behind_its_answer_does_not_hold_up_that() {
     });
 }
 
-/// A client that reads nothing is told by nothing but the end of its connection that its body is none.
+/// A client that reads nothing is told by nothing but the end of its connection that its body is
+/// none.
 #[test]
 fn a_bad_body_ends_an_answer_that_the_client_does_not_read() {
     if is_nginx() {
@@ -702,7 +712,8 @@ fn a_bad_body_ends_an_answer_that_the_client_does_not_read() {
             let more = format!("by_buffering {buffering}; send_timeout 60s;");
             let (_upstream, server, mut client, mut peer) =
                 begin(Protocol::Http, engine, &more, "Transfer-Encoding: chunked");
-            // It does not end: the rest of a body behind an answer that is over is dropped, whatever it is.
+            // It does not end: the rest of a body behind an answer that is over is dropped,
+            // whatever it is.
             peer.answer(40_000_000);
             let mut answers = peer.stream.try_clone().unwrap();
             let sends = thread::spawn(move || {
@@ -722,7 +733,8 @@ fn a_bad_body_ends_an_answer_that_the_client_does_not_read() {
     }
 }
 
-/// An answer that is stored goes on without its client; the client's body does not, and what has come of that is no request.
+/// An answer that is stored goes on without its client; the client's body does not, and what has
+/// come of that is no request.
 #[test]
 fn half_a_body_is_no_request_for_an_answer_that_is_stored() {
     const LENGTH: usize = 10_000_000;
@@ -734,9 +746,10 @@ fn half_a_body_is_no_request_for_an_answer_that_is_stored() {
         for engine in engines::lines() {
             let more = "by_buffering on; by_store temp/proxy/stored;";
             let (_upstream, _server, mut client, mut peer) = begin(protocol, engine, more, body);
-            let part: &[u8] = match body.contains("chunked") {
-                true => b"2\r\nab\r\n",
-                false => b"ab",
+            let part: &[u8] = if body.contains("chunked") {
+                b"2\r\nab\r\n"
+            } else {
+                b"ab"
             };
             client.write_all(part).unwrap();
             assert_eq!(peer.read(2).unwrap(), b"ab");
@@ -851,7 +864,8 @@ fn an_answer_that_breaks_off_lingers_for_a_client_that_sends() {
     }
 }
 
-/// The same where the client sends all before it reads, and has not got what there is of the answer.
+/// The same where the client sends all before it reads, and has not got what there is of the
+/// answer.
 #[test]
 fn an_answer_that_breaks_off_reaches_a_client_that_sends_all_first() {
     if is_nginx() {

@@ -1,5 +1,5 @@
-//! `tidegate bench compare` from outside, against servers that are made here: a server beside itself, one that is slower on
-//! purpose, and ones that do not answer alike.
+//! `tidegate bench compare` from outside, against servers that are made here: a server beside
+//! itself, one that is slower on purpose, and ones that do not answer alike.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

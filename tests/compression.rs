@@ -1,5 +1,5 @@
-//! Brotli and Zstandard from outside, by the documentation of ngx_brotli and zstd-nginx-module: which
-//! responses are compressed and how, which coding wins, precompressed files, event streams.
+//! Brotli and Zstandard from outside, by the documentation of ngx_brotli and zstd-nginx-module:
+//! which responses are compressed and how, which coding wins, precompressed files, event streams.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -185,9 +185,12 @@ fn events(is_fastcgi: bool, may_go_on: Receiver<()>) -> u16 {
     let upstream = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = upstream.local_addr().unwrap().port();
     std::thread::spawn(move || {
-        let framed = |text: &str| match is_fastcgi {
-            true => record(text.as_bytes()),
-            false => text.as_bytes().to_vec(),
+        let framed = |text: &str| {
+            if is_fastcgi {
+                record(text.as_bytes())
+            } else {
+                text.as_bytes().to_vec()
+            }
         };
         for stream in upstream.incoming() {
             let mut stream = stream.unwrap();
@@ -284,7 +287,8 @@ fn pass_at_once(server: &Server, path: &str, coding: &str, go_on: &Sender<()>) {
     );
 }
 
-/// Compressing takes long, and the file is in memory and the client quick: others have their turns nevertheless.
+/// Compressing takes long, and the file is in memory and the client quick: others have their turns
+/// nevertheless.
 #[test]
 fn a_long_compression_holds_up_nobody() {
     if support::is_nginx() {

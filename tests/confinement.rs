@@ -1,6 +1,7 @@
-//! The worker process of a real server is confined: what the kernel says of it, what requests cannot have it write, read
-//! and do, and what a reload that needs more comes to. What a process can do at all that is confined in this way, system
-//! call by system call, is looked at in `crates/process/tests/confinement.rs`.
+//! The worker process of a real server is confined: what the kernel says of it, what requests
+//! cannot have it write, read and do, and what a reload that needs more comes to. What a process
+//! can do at all that is confined in this way, system call by system call, is looked at in
+//! `crates/process/tests/confinement.rs`.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -11,7 +12,8 @@ use std::path::{Path, PathBuf};
 use support::master::Master;
 use support::{Server, engines, is_nginx};
 
-/// A server with a folder for WebDAV, one for stored answers, and links from both to a folder outside of them.
+/// A server with a folder for WebDAV, one for stored answers, and links from both to a folder
+/// outside of them.
 struct Site {
     server: Server,
     outside: PathBuf,

@@ -17,12 +17,12 @@
 //! GET /path | Host: name -> 200 | X-Field: value | no X-Other | "body"
 //! ```
 //!
-//! `PORT` and `PORT2` are ports of 127.0.0.1, `PREFIX` is the case's folder; before a file's name it
-//! is left out of messages. Requests are sent as HTTP/1.0.
+//! `PORT` and `PORT2` are ports of 127.0.0.1, `PREFIX` is the case's folder; before a file's name
+//! it is left out of messages. Requests are sent as HTTP/1.0.
 //!
-//! Expected values are nginx's: with `CONFTEST_NGINX=FILE` in the environment the same cases are put
-//! to that nginx. It stops at its first error, so the line of each error is emptied before the next
-//! is asked for; it prints no notices and no hints.
+//! Expected values are nginx's: with `CONFTEST_NGINX=FILE` in the environment the same cases are
+//! put to that nginx. It stops at its first error, so the line of each error is emptied before the
+//! next is asked for; it prints no notices and no hints.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -188,9 +188,10 @@ fn run(case: &Case, program: &Program) -> Result<(), String> {
         prefix.test_line_by_line(case, program, program.expected(case).len())
     };
     let expected = prefix.filled(&program.expected(case).join("\n"));
-    let messages = match program.is_ours {
-        true => messages,
-        false => with_places(messages, &expected),
+    let messages = if program.is_ours {
+        messages
+    } else {
+        with_places(messages, &expected)
     };
     let messages = messages.join("\n");
     if messages != expected {
@@ -324,8 +325,8 @@ impl Prefix {
         (output.status.success(), messages.collect())
     }
 
-    /// Whether the first `-t` succeeds, and up to `count` messages: those of the first and of further
-    /// ones, each with the line of the last error emptied.
+    /// Whether the first `-t` succeeds, and up to `count` messages: those of the first and of
+    /// further ones, each with the line of the last error emptied.
     fn test_line_by_line(
         &self,
         case: &Case,

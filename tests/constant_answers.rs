@@ -1,4 +1,5 @@
-//! What `return` has sent once is sent again from memory: whatever a request asks, it is answered as before.
+//! What `return` has sent once is sent again from memory: whatever a request asks, it is answered
+//! as before.
 
 use support::{Server, engines};
 
@@ -62,9 +63,10 @@ const FIELDS: [&str; 15] = [
 
 /// The whole answer to a request on a connection of its own, without its date.
 fn answer(server: &Server, line: &str, fields: &str) -> String {
-    let host = match fields.starts_with("Host:") {
-        true => "",
-        false => "Host: localhost\r\n",
+    let host = if fields.starts_with("Host:") {
+        ""
+    } else {
+        "Host: localhost\r\n"
     };
     // The second request ends the connection, so that its end is that of the answers.
     let last = "GET /204 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";

@@ -1,5 +1,5 @@
-//! WebDAV from outside: what litmus, the protocol's test suite, and cadaver, a client, say. Packages of
-//! that name; without them only the methods are looked at.
+//! WebDAV from outside: what litmus, the protocol's test suite, and cadaver, a client, say.
+//! Packages of that name; without them only the methods are looked at.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -119,7 +119,8 @@ fn token_of(locked: &str) -> &str {
 const LOCK_INFO: &str = "<lockinfo xmlns=\"DAV:\"><lockscope><exclusive/></lockscope>\
                          <locktype><write/></locktype></lockinfo>";
 
-/// RFC 4918, sections 7.3 and 7.4: a locked folder gets no member without its token, not even by LOCK.
+/// RFC 4918, sections 7.3 and 7.4: a locked folder gets no member without its token, not even by
+/// LOCK.
 #[test]
 fn a_locked_folder_gets_members_by_its_owner_only() {
     let Some(server) = start() else { return };
@@ -207,9 +208,10 @@ fn litmus_and_cadaver_are_content() {
     let Some(server) = start() else { return };
     let url = format!("http://127.0.0.1:{}/dav/", server.port);
     let mut said = String::new();
-    // What copymove finds wrong is nginx's way: what is there is not replaced by what is no collection. Each set begins by
-    // deleting and making the same collection, and has a server of its own for that: `http` ends with a PUT into it whose
-    // answer it does not wait for, so that the next set's DELETE may find it full.
+    // What copymove finds wrong is nginx's way: what is there is not replaced by what is no
+    // collection. Each set begins by deleting and making the same collection, and has a server of
+    // its own for that: `http` ends with a PUT into it whose answer it does not wait for, so that
+    // the next set's DELETE may find it full.
     for set in ["basic", "http", "locks"] {
         let Some(own) = start() else { return };
         let run = Command::new("litmus")

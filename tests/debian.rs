@@ -1,5 +1,5 @@
-//! Debian's own `/etc/nginx`, untouched but for the ports, paths and user that would collide: Tidegate
-//! starts with it and answers as Debian's nginx does.
+//! Debian's own `/etc/nginx`, untouched but for the ports, paths and user that would collide:
+//! Tidegate starts with it and answers as Debian's nginx does.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -124,7 +124,8 @@ fn comparable(answer: &[u8]) -> String {
         .lines()
         .filter(|line| !named(line) && !length(line))
         .collect();
-    // Two compressors make different bytes of one text; what they mean is compared by the parity cases.
+    // Two compressors make different bytes of one text; what they mean is compared by the parity
+    // cases.
     let body = if head
         .iter()
         .any(|line| line.starts_with("Content-Encoding:"))

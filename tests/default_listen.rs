@@ -1,8 +1,8 @@
-//! A `server` without `listen`, where the program is started by root: it is at port 80, in the worker process too, which
-//! compiles as another user.
+//! A `server` without `listen`, where the program is started by root: it is at port 80, in the
+//! worker process too, which compiles as another user.
 //!
-//! Port 80 of a network namespace of the test's own. That takes root; without it the test fails and says so, unless
-//! TIDEGATE_TEST_WITHOUT_NAMESPACES is set.
+//! Port 80 of a network namespace of the test's own. That takes root; without it the test fails and
+//! says so, unless TIDEGATE_TEST_WITHOUT_NAMESPACES is set.
 
 use std::fs;
 use std::process::{Child, Command, Stdio};

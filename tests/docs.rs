@@ -2,9 +2,9 @@
 //!
 //! A block marked `nginx` is put to `tidegate -t`, whole or, as `nginx http` and `nginx server`, in
 //! the blocks around it. A block marked `sh run` runs in an empty folder with the program in its
-//! PATH and must end with code 0. A block marked `console` shows commands, each behind `$ `, with what
-//! they print: sessions.rs runs them. Links within the repository must lead somewhere. The pages of
-//! docs/directives are generated and left out.
+//! PATH and must end with code 0. A block marked `console` shows commands, each behind `$ `, with
+//! what they print: sessions.rs runs them. Links within the repository must lead somewhere. The
+//! pages of docs/directives are generated and left out.
 
 #[path = "docs/sessions.rs"]
 mod sessions;
@@ -49,9 +49,10 @@ fn configurations_are_accepted() {
         let text = text.replace("listen 80;", &format!("listen {free};"));
         fs::write(folder.0.join("nginx.conf"), &text).unwrap();
         // The default's folder may not be there, or not be for this user.
-        let pid = match text.contains("pid ") {
-            true => "",
-            false => "pid nginx.pid;",
+        let pid = if text.contains("pid ") {
+            ""
+        } else {
+            "pid nginx.pid;"
         };
         let output = Command::new(env!("CARGO_BIN_EXE_tidegate"))
             .arg("-p")

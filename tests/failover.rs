@@ -1,5 +1,6 @@
-//! Servers of a group that are killed and started again while requests come, and reloads at the same time: which requests that costs, and
-//! what a reload must not lose. The servers are processes, each the program under test itself, and they are killed by SIGKILL.
+//! Servers of a group that are killed and started again while requests come, and reloads at the
+//! same time: which requests that costs, and what a reload must not lose. The servers are
+//! processes, each the program under test itself, and they are killed by SIGKILL.
 //!
 //! On both engines; TIDEGATE_BINARY with nginx 1.31 checks the first test itself.
 
@@ -99,9 +100,10 @@ fn get(port: u16, path: &str) -> Outcome {
         (true, Some(name)) => {
             let length: usize = field("Content-Length: ").unwrap().parse().unwrap();
             let name = name.parse().unwrap();
-            match body.len() == length && ended != Some(ErrorKind::ConnectionReset) {
-                true => Outcome::Fine(name),
-                false => Outcome::Broken(name, body.len()),
+            if body.len() == length && ended != Some(ErrorKind::ConnectionReset) {
+                Outcome::Fine(name)
+            } else {
+                Outcome::Broken(name, body.len())
             }
         }
         _ => Outcome::Failed(format!("{path}: {head}")),
@@ -144,7 +146,8 @@ fn lines(backends: &[Backend], parameters: &str, block: &str) -> String {
     )
 }
 
-/// Sees to it that no request has failed, and names those that were broken off: they are of servers that were killed.
+/// Sees to it that no request has failed, and names those that were broken off: they are of servers
+/// that were killed.
 fn judge(outcomes: &[Outcome], killed: &[usize], clients: usize) {
     let failed: Vec<_> = outcomes
         .iter()
@@ -208,7 +211,8 @@ fn killed_servers_cost_no_request_whose_answer_had_not_begun() {
     }
 }
 
-/// The same with reloads in between, which lose none of what is known: neither requests under way nor failures.
+/// The same with reloads in between, which lose none of what is known: neither requests under way
+/// nor failures.
 #[test]
 fn reloads_lose_no_request_and_no_counter() {
     const CLIENTS: usize = 6;

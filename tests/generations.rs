@@ -1,9 +1,9 @@
-//! Reloads under load, on every engine: no request fails, what is new binds at once, what is old ends
-//! well; and a worker process that dies is replaced.
+//! Reloads under load, on every engine: no request fails, what is new binds at once, what is old
+//! ends well; and a worker process that dies is replaced.
 //!
-//! With TIDEGATE_BINARY naming nginx the same clients run against nginx. It closes idle connections on a
-//! reload, where a request may just be on its way, and serves old ones by the old configuration; the
-//! assertions about that are Tidegate's own.
+//! With TIDEGATE_BINARY naming nginx the same clients run against nginx. It closes idle connections
+//! on a reload, where a request may just be on its way, and serves old ones by the old
+//! configuration; the assertions about that are Tidegate's own.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -18,9 +18,10 @@ const LARGE: usize = 100_000;
 
 /// Runs `test` on each engine; nginx has only one.
 fn on_every_engine(test: impl Fn(&str)) {
-    let engines = match is_nginx() {
-        true => vec!["use epoll;"],
-        false => support::engines::lines(),
+    let engines = if is_nginx() {
+        vec!["use epoll;"]
+    } else {
+        support::engines::lines()
     };
     engines.into_iter().for_each(test);
 }
@@ -228,7 +229,8 @@ fn a_worker_process_that_dies_is_replaced() {
         signal(workers[0], "SEGV");
         let answers =
             || Connection::open(server.port).is_ok_and(|mut open| open.get("/small").is_ok());
-        // The dying process may still take a connection, so an answer alone does not prove the new one.
+        // The dying process may still take a connection, so an answer alone does not prove the new
+        // one.
         wait_for(
             || server.workers() != workers && answers(),
             "the new worker process",

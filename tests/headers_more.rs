@@ -1,5 +1,5 @@
-//! headers-more from outside, by the documentation of its module: fields of responses and requests set,
-//! appended and cleared, by status, type and wildcard.
+//! headers-more from outside, by the documentation of its module: fields of responses and requests
+//! set, appended and cleared, by status, type and wildcard.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -80,8 +80,8 @@ fn fields_of_responses() {
     }
 }
 
-/// The module changes requests behind the rewrite phase: what `return` answers has not seen it, what is
-/// passed on has.
+/// The module changes requests behind the rewrite phase: what `return` answers has not seen it,
+/// what is passed on has.
 #[test]
 fn fields_of_requests() {
     let server = Server::start(

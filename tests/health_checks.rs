@@ -1,9 +1,10 @@
-//! `health_check`, `match` and `slow_start` on every engine: what an answer must be like, how often, what a reload keeps, servers that
-//! say nothing or too little, and how slowly a server begins that is well again. Expected:
+//! `health_check`, `match` and `slow_start` on every engine: what an answer must be like, how
+//! often, what a reload keeps, servers that say nothing or too little, and how slowly a server
+//! begins that is well again. Expected:
 //! <https://nginx.org/en/docs/http/ngx_http_upstream_hc_module.html>, which describes NGINX Plus.
 //!
-//! Servers are threads of the test. A check that they are asked waits for the test to answer it, where the test wants that: the
-//! next one comes when what it has found is known.
+//! Servers are threads of the test. A check that they are asked waits for the test to answer it,
+//! where the test wants that: the next one comes when what it has found is known.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -287,12 +288,11 @@ fn what_an_answer_must_be_like() {
         let backends: Vec<_> = backends.collect();
         let (mut locations, mut http) = (String::new(), String::new());
         for (number, ((tests, ..), backend)) in cases.iter().zip(&backends).enumerate() {
-            let named = match tests.is_empty() {
-                true => String::new(),
-                false => {
-                    http += &format!("match m{number} {{ {tests} }}\n");
-                    format!("match=m{number}")
-                }
+            let named = if tests.is_empty() {
+                String::new()
+            } else {
+                http += &format!("match m{number} {{ {tests} }}\n");
+                format!("match=m{number}")
             };
             locations += &format!(
                 "location /{number}/ {{ proxy_pass http://u{number};\
@@ -306,13 +306,15 @@ fn what_an_answer_must_be_like() {
         for (number, ((tests, _, passes, doing), backend)) in
             cases.iter().zip(&backends).enumerate()
         {
-            let (found, status) = match passes {
-                true => ("healthy", 200),
-                false => ("unhealthy", 502),
+            let (found, status) = if *passes {
+                ("healthy", 200)
+            } else {
+                ("unhealthy", 502)
             };
-            let name = match tests.is_empty() {
-                true => String::new(),
-                false => format!("m{number}"),
+            let name = if tests.is_empty() {
+                String::new()
+            } else {
+                format!("m{number}")
             };
             server.wait_for_log(&format!(
                 "peer is {found} while {doing}, health check \"{name}\" of peer {} in upstream \"u{number}\"\n",
@@ -533,7 +535,8 @@ fn a_server_must_pass_first_where_that_is_mandatory() {
     });
 }
 
-/// Without `mandatory` a reload forgets nothing, and nothing that is found by the generation before counts behind it.
+/// Without `mandatory` a reload forgets nothing, and nothing that is found by the generation before
+/// counts behind it.
 #[test]
 fn a_check_that_outlives_its_generation_counts_nowhere() {
     on_every_engine(|engine| {
@@ -579,7 +582,8 @@ fn a_check_that_outlives_its_generation_counts_nowhere() {
     });
 }
 
-/// A server that accepts and says nothing, one that sends a byte a second, one that resets, and one that is not there.
+/// A server that accepts and says nothing, one that sends a byte a second, one that resets, and one
+/// that is not there.
 #[test]
 fn servers_that_do_not_answer() {
     on_every_engine(|engine| {
@@ -743,7 +747,8 @@ fn a_server_that_is_well_again_begins_slowly() {
     });
 }
 
-/// One that is alone, be it in its group or among those that are well, gets everything however slowly it begins.
+/// One that is alone, be it in its group or among those that are well, gets everything however
+/// slowly it begins.
 #[test]
 fn a_slow_start_leaves_no_group_without_a_server() {
     on_every_engine(|engine| {
@@ -758,9 +763,10 @@ fn a_slow_start_leaves_no_group_without_a_server() {
             assert_eq!(who(&server, 2), "aa");
             a.answer_all(ILL);
             server.wait_for_log("peer is unhealthy");
-            match others.is_empty() {
-                true => assert_eq!(status(&server), 502),
-                false => assert_eq!(who(&server, 3), "bbb"),
+            if others.is_empty() {
+                assert_eq!(status(&server), 502)
+            } else {
+                assert_eq!(who(&server, 3), "bbb")
             }
             a.answer_all(WELL);
             server.wait_for_log("peer is healthy");

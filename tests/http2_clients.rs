@@ -1,8 +1,8 @@
-//! HTTP/2 with the clients that people have: curl, nghttp, h2load, Python's httpx and Chromium, on both engines; over TLS as
-//! ALPN agrees, and in the clear.
+//! HTTP/2 with the clients that people have: curl, nghttp, h2load, Python's httpx and Chromium, on
+//! both engines; over TLS as ALPN agrees, and in the clear.
 //!
-//! `make test` installs the programs. Without Chromium its tests say so and are skipped; any other program that is missing fails
-//! the tests that need it.
+//! `make test` installs the programs. Without Chromium its tests say so and are skipped; any other
+//! program that is missing fails the tests that need it.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -57,9 +57,10 @@ fn start(engine: &str, http: &str, lines: &str) -> (Server, [String; 2]) {
 
 /// What is shown over this URL.
 fn shown(url: &str) -> &'static str {
-    match url.starts_with("https") {
-        true => "HTTP/2.0 h2 [h2]\n",
-        false => "HTTP/2.0 h2c []\n",
+    if url.starts_with("https") {
+        "HTTP/2.0 h2 [h2]\n"
+    } else {
+        "HTTP/2.0 h2c []\n"
     }
 }
 
@@ -92,7 +93,8 @@ fn printed(program: &str, package: &str, arguments: &[&str]) -> String {
     printed
 }
 
-/// A body that is larger than what is in flight at any time, no two parts of which are alike: its file and itself.
+/// A body that is larger than what is in flight at any time, no two parts of which are alike: its
+/// file and itself.
 fn large(server: &Server) -> (String, Vec<u8>) {
     let body: Vec<u8> = (0..3_000_000_u32).map(|n| (n / 5) as u8).collect();
     let path = server.prefix.join("body");
@@ -121,7 +123,8 @@ fn curl_agrees_on_http2() {
             let answer = curl(&format!("{url}/show"), &version);
             assert_eq!(answer, format!("{}2 200", shown(url)));
 
-            // Twenty at once, on one connection. In the clear curl 7.88 fails to go on with one, with any server.
+            // Twenty at once, on one connection. In the clear curl 7.88 fails to go on with one,
+            // with any server.
             if url.starts_with("https") {
                 let all = format!("{url}/connection?[1-20]");
                 let connections = curl(&all, &["--parallel", "--parallel-max", "20"]);
@@ -257,9 +260,10 @@ fn h2load_gets_every_answer() {
             let file = format!("{url}/file");
             let options = ["-n", "2000", "-c", "10", "-m", "20", "-w", "16", &file];
             let report = printed("h2load", "nghttp2-client", &options);
-            let protocol = match url.starts_with("https") {
-                true => "Application protocol: h2\n",
-                false => "Application protocol: h2c\n",
+            let protocol = if url.starts_with("https") {
+                "Application protocol: h2\n"
+            } else {
+                "Application protocol: h2c\n"
             };
             for line in [
                 protocol,
@@ -291,8 +295,8 @@ fn httpx_asks_for_much_at_once() {
 /// Pictures of the page.
 const PICTURES: usize = 200;
 
-/// A page with pictures, which asks for a style sheet and a script when `when` calls the function `urgent`. At its end it says what has
-/// come, and how.
+/// A page with pictures, which asks for a style sheet and a script when `when` calls the function
+/// `urgent`. At its end it says what has come, and how.
 fn page(when: &str) -> String {
     let pictures: String = (0..PICTURES)
         .map(|number| format!("<img src=picture-{number}.bmp>"))
@@ -310,7 +314,8 @@ fn page(when: &str) -> String {
     )
 }
 
-/// A picture that takes so many bytes: what is none Chromium stops reading. The simplest of BMP, 24 bits a point.
+/// A picture that takes so many bytes: what is none Chromium stops reading. The simplest of BMP, 24
+/// bits a point.
 fn picture(size: u32) -> Vec<u8> {
     const HEAD: u32 = 54;
     let height = 10;
@@ -352,7 +357,8 @@ fn read_line(line: &str) -> Logged {
     }
 }
 
-/// All requests for the page and what belongs to it, in the order in which their answers were complete.
+/// All requests for the page and what belongs to it, in the order in which their answers were
+/// complete.
 fn logged(server: &Server) -> Vec<Logged> {
     let begin = Instant::now();
     loop {
@@ -394,7 +400,8 @@ fn load(engine: &str, when: &str, lines: &str, size: u32) -> Vec<Logged> {
     all
 }
 
-/// Less urgent requests that were under way when the one for this path came: how many, and how many of these were complete later.
+/// Less urgent requests that were under way when the one for this path came: how many, and how many
+/// of these were complete later.
 fn overtaken(all: &[Logged], path: &str) -> (usize, usize) {
     let place = all.iter().position(|one| one.path == path).unwrap();
     let urgent = &all[place];
@@ -437,7 +444,8 @@ fn chromium_gets_the_urgent_first() {
     for engine in support::engines::lines() {
         let mut seen = Vec::new();
         let follows = |_: usize| {
-            // Most pictures have been asked for when some have come. What is urgent has more bytes than any of them.
+            // Most pictures have been asked for when some have come. What is urgent has more bytes
+            // than any of them.
             let when = "let loads = 0; document.addEventListener('load', () => { if (++loads == 20) urgent(); }, true);";
             let all = load(engine, when, "", 300_000);
             let found = ["/style.css", "/script.js"].map(|path| overtaken(&all, path));

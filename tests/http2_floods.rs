@@ -1,8 +1,9 @@
-//! Clients that attack with HTTP/2, by what it allows: the connections of those that cost more than they say are ended, what is held
-//! for the others is bounded, and who means well is served meanwhile.
+//! Clients that attack with HTTP/2, by what it allows: the connections of those that cost more than
+//! they say are ended, what is held for the others is bounded, and who means well is served
+//! meanwhile.
 //!
-//! What it costs is measured by benches/http2_floods, not here. Resets by the client, SETTINGS, PING and frames that say nothing
-//! are in tests/http2.rs.
+//! What it costs is measured by benches/http2_floods, not here. Resets by the client, SETTINGS,
+//! PING and frames that say nothing are in tests/http2.rs.
 
 use proto::h2::ErrorCode;
 use proto::h2::frame::{self, Kind, flags};
@@ -12,8 +13,8 @@ use support::{Server, engines};
 /// Clients of each kind.
 const CLIENTS: usize = 20;
 
-/// More than a client may cost that holds no response, in KiB: what was read of files for requests that were reset, and the
-/// allocator keeps. 562 have been seen, on io_uring beside a busy machine.
+/// More than a client may cost that holds no response, in KiB: what was read of files for requests
+/// that were reset, and the allocator keeps. 562 have been seen, on io_uring beside a busy machine.
 const COST_MAX: u64 = 1024;
 
 const LINES: &str = "http2 on; send_timeout 3s; client_body_timeout 1h; client_header_timeout 1h;
@@ -53,7 +54,8 @@ fn fields<'a>(method: &'a str, path: &'a str) -> [(&'a str, &'a str); 4] {
     ]
 }
 
-/// A request for a file, whose response no window lets go, and what makes the server reset its stream.
+/// A request for a file, whose response no window lets go, and what makes the server reset its
+/// stream.
 fn put_reset_by_us(client: &mut Client, out: &mut Vec<u8>, fault: fn(&mut Vec<u8>, u32)) {
     let (stream, frames) = client.frames_of(&fields("GET", "/large"), None);
     out.extend_from_slice(&frames);
@@ -210,7 +212,8 @@ fn attacks_end_their_own_connections() {
     }
 }
 
-/// Fields that are within what a head may be, from memory: each request is answered, and none leaves anything behind.
+/// Fields that are within what a head may be, from memory: each request is answered, and none
+/// leaves anything behind.
 #[test]
 fn fields_from_the_table_cost_no_memory() {
     for engine in engines::lines() {
@@ -233,7 +236,8 @@ fn fields_from_the_table_cost_no_memory() {
     }
 }
 
-/// Files whose responses no window lets go, more than there are descriptors: those who come later are served.
+/// Files whose responses no window lets go, more than there are descriptors: those who come later
+/// are served.
 #[test]
 fn files_leave_descriptors_for_connections() {
     for engine in engines::lines() {

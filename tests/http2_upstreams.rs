@@ -1,5 +1,5 @@
-//! What upstreams of HTTP/1 get of requests that came by HTTP/2, and clients of HTTP/2 of their answers, on both engines: the
-//! very bytes, so that nothing ambiguous leaves.
+//! What upstreams of HTTP/1 get of requests that came by HTTP/2, and clients of HTTP/2 of their
+//! answers, on both engines: the very bytes, so that nothing ambiguous leaves.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -172,7 +172,8 @@ fn a_body_of_another_length_than_announced_never_leaves() {
                 let stream = client.request_with("POST", path, &fields, Some(body));
                 let response = client.response(stream);
                 assert!(matches!(response.status, 0 | 400), "{response:?}");
-                // What has begun to leave unbuffered ends without its end, and with nothing that was not announced.
+                // What has begun to leave unbuffered ends without its end, and with nothing that
+                // was not announced.
                 if let Ok(got) = upstream.got.recv_timeout(Duration::from_millis(50)) {
                     assert_eq!(path, "/unbuffered/", "{got:?}");
                     let (_, passed_on) = got.split_once("\r\n\r\n").unwrap();
@@ -357,7 +358,8 @@ fn an_upload_to_a_slow_upstream_holds_at_most_its_window() {
         let mut client = Client::connect(server.port);
         let stream = open(&mut client, "/up");
         let (mut credit, mut sent) = (65_536_usize, 0_usize);
-        // As much as is given; what the kernel's buffers of the upstream's connection take is given back, and then no more.
+        // As much as is given; what the kernel's buffers of the upstream's connection take is given
+        // back, and then no more.
         while credit > 0 {
             let part = credit.min(16_384);
             let mut out = Vec::new();

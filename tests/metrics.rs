@@ -203,10 +203,7 @@ fn servers_of_groups_are_told_by_their_states() {
     let [well, ill, gone] = [well, ill, gone].map(|port| format!("127.0.0.1:{port}"));
     let name = |name: &str, group: &str, server: &str, more: &str| {
         let peer = server.replace(" (2)", "");
-        let id = match server == gone {
-            true => ",id=\"7\"",
-            false => "",
-        };
+        let id = if server == gone { ",id=\"7\"" } else { "" };
         format!(
             "tidegate_upstream_{name}{{upstream=\"{group}\",server=\"{server}\",peer=\"{peer}\"{id}{more}}}"
         )
@@ -280,7 +277,8 @@ fn servers_of_groups_are_told_by_their_states() {
             assert!(json.contains(&part), "no {part} in {json}");
         }
 
-        // A reload without checks forgets what they have found, and nothing else; and one has to pass where that is mandatory.
+        // A reload without checks forgets what they have found, and nothing else; and one has to
+        // pass where that is mandatory.
         let reload = |generation: f64, checks: &str| {
             server.reload(&lines(checks));
             let mut connection = server.connect();

@@ -1,7 +1,9 @@
-//! Names of hosts in a configuration, and name servers that fall silent: what the master has learned lasts.
+//! Names of hosts in a configuration, and name servers that fall silent: what the master has
+//! learned lasts.
 //!
-//! Each test has a name server of its own, to which the program is led by an `/etc/resolv.conf` in a mount namespace.
-//! That takes root; without it the tests fail and say so, unless TIDEGATE_TEST_WITHOUT_NAMESPACES is set.
+//! Each test has a name server of its own, to which the program is led by an `/etc/resolv.conf` in
+//! a mount namespace. That takes root; without it the tests fail and say so, unless
+//! TIDEGATE_TEST_WITHOUT_NAMESPACES is set.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -102,7 +104,8 @@ impl NameServer {
     }
 }
 
-/// The answer to a question, if there is to be one. What is asked for beside IPv4 addresses does not exist.
+/// The answer to a question, if there is to be one. What is asked for beside IPv4 addresses does
+/// not exist.
 fn answer(question: &[u8], zone: &mut Zone) -> Option<Vec<u8>> {
     let mut at = 12;
     let mut labels = Vec::new();
@@ -219,7 +222,8 @@ fn a_crash_and_a_reload_need_no_name_server() {
         assert_eq!(names.asked(), once, "after {signal}");
     }
 
-    // A reload with a name more, of which nobody tells, changes nothing; one without comes into force.
+    // A reload with a name more, of which nobody tells, changes nothing; one without comes into
+    // force.
     let new = configuration(port, upstream_port);
     master.configure(&new.replace("server back", "server new.test; server back"));
     let (code, printed) = master.run(&["-s", "reload"]);
@@ -235,7 +239,8 @@ fn a_crash_and_a_reload_need_no_name_server() {
     assert_eq!(ask(port, "/b"), "first");
     master.wait_for_text("logs/error.log", "host not found: \"back.test\" keeps");
 
-    // It is asked again after a reload that is in force, and followed where it tells something else.
+    // It is asked again after a reload that is in force, and followed where it tells something
+    // else.
     names.set_silent(false);
     names.set("back.test", moved);
     master.configure(&new);

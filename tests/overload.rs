@@ -1,5 +1,5 @@
-//! What becomes of more requests than an upstream can do: `concurrency_limit`, `queue`, and Unix sockets with a full backlog. On both
-//! engines.
+//! What becomes of more requests than an upstream can do: `concurrency_limit`, `queue`, and Unix
+//! sockets with a full backlog. On both engines.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -585,7 +585,8 @@ upstream other {{ server 127.0.0.1:{port}; }}"
     }
 }
 
-/// A Unix socket with room for two connections that it has not accepted, which accepts none until it is told to.
+/// A Unix socket with room for two connections that it has not accepted, which accepts none until
+/// it is told to.
 struct Socket {
     folder: PathBuf,
     listener: UnixListener,

@@ -39,7 +39,8 @@ const FIELDS: [&str; 9] = [
     "Connection: close\r\n",
 ];
 
-/// The answers to two requests on one connection, of which the second ends it; boundaries are numbers that count up.
+/// The answers to two requests on one connection, of which the second ends it; boundaries are
+/// numbers that count up.
 fn answers(server: &Server, line: &str, fields: &str) -> String {
     let last = "GET /none HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     let mut lines = server.lines_for(&format!("{line}\r\nHost: localhost\r\n{fields}\r\n{last}"));

@@ -1,11 +1,12 @@
-//! What protects a scope protects it however a request gets there: every directive that refuses requests, through every
-//! way into a scope, beside nginx.
+//! What protects a scope protects it however a request gets there: every directive that refuses
+//! requests, through every way into a scope, beside nginx.
 //!
-//! Each pair of a [`Protector`] and a [`Way`] is a virtual server of its own. All of them stand in one configuration, which
-//! nginx and Tidegate (on both engines) run by; every server is asked the same [`REQUESTS`], most of them several times, so
-//! that responses kept in memory are met. Status, challenge, place and body must be nginx's, and so must the access log,
-//! in which subrequests whose answer the client does not see have lines too. What nginx refuses to load in a scope must be
-//! refused here.
+//! Each pair of a [`Protector`] and a [`Way`] is a virtual server of its own. All of them stand in
+//! one configuration, which nginx and Tidegate (on both engines) run by; every server is asked the
+//! same [`REQUESTS`], most of them several times, so that responses kept in memory are met. Status,
+//! challenge, place and body must be nginx's, and so must the access log, in which subrequests
+//! whose answer the client does not see have lines too. What nginx refuses to load in a scope must
+//! be refused here.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -80,7 +81,8 @@ const PROTECTORS: &[Protector] = &[
     protector("return", "return 403;"),
 ];
 
-/// A way into a scope: lines of a server, `{S}` where what protects stands, and the paths that lead there.
+/// A way into a scope: lines of a server, `{S}` where what protects stands, and the paths that lead
+/// there.
 struct Way {
     name: &'static str,
     lines: &'static str,
@@ -451,8 +453,8 @@ const REQUESTS: &[Ask] = &[
     ask("PATCH", "", "", 1),
 ];
 
-/// Where Tidegate does what docs/differences.md says: what `auth_request` asks goes without a body, so that its location's
-/// `client_max_body_size` does not judge the request's.
+/// Where Tidegate does what docs/differences.md says: what `auth_request` asks goes without a body,
+/// so that its location's `client_max_body_size` does not judge the request's.
 const DIFFERENT: &[&str] = &["body-size.auth-request POST"];
 
 /// What a server answers, as far as it is compared.
@@ -580,7 +582,8 @@ fn start(binary: &Path, name: &str, text: &str, port: u16) -> Running {
     running
 }
 
-/// Status, what matters of the head, and the body of one response; the connection may go on where that is `true`.
+/// Status, what matters of the head, and the body of one response; the connection may go on where
+/// that is `true`.
 fn receive(stream: &mut BufReader<TcpStream>, head_only: bool) -> Option<(String, bool)> {
     let mut line = String::new();
     stream
@@ -818,7 +821,8 @@ fn what_protects_a_scope_protects_it_however_a_request_gets_there() {
             ));
         }
     }
-    // The table tells something only where both happen: each protector refuses some requests that an open scope answers.
+    // The table tells something only where both happen: each protector refuses some requests that
+    // an open scope answers.
     for protector in PROTECTORS
         .iter()
         .filter(|p| !matches!(p.name, "open" | "password-off" | "allow" | "asked-granted"))

@@ -1,5 +1,6 @@
-//! Answers of upstreams to clients that are slow to take them (`proxy_buffering` and what bounds it), on both engines: what the
-//! upstream sees, what lies in memory and in a temporary file, and that what the client gets is what the upstream sent.
+//! Answers of upstreams to clients that are slow to take them (`proxy_buffering` and what bounds
+//! it), on both engines: what the upstream sees, what lies in memory and in a temporary file, and
+//! that what the client gets is what the upstream sent.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -21,7 +22,8 @@ const LARGE: usize = 24 << 20;
 /// How long nothing happens that is not to happen.
 const MOMENT: Duration = Duration::from_millis(300);
 
-/// An upstream that answers by path, `/HOW/LENGTH`, and tells the paths of the answers whose connections are over.
+/// An upstream that answers by path, `/HOW/LENGTH`, and tells the paths of the answers whose
+/// connections are over.
 struct Upstream {
     port: u16,
     over: Receiver<String>,
@@ -270,7 +272,8 @@ fn every_framing_comes_as_it_was_sent() {
     });
 }
 
-/// The client takes a little now and then, so that what is in memory, in the file and on its way changes all the time.
+/// The client takes a little now and then, so that what is in memory, in the file and on its way
+/// changes all the time.
 #[test]
 fn a_slow_client_gets_memory_and_file_in_order() {
     let lines = "proxy_buffers 6 8k; proxy_busy_buffers_size 24k; sendfile on;";
@@ -321,8 +324,8 @@ fn a_file_that_is_full_lets_the_upstream_wait() {
     });
 }
 
-/// `limit_rate` slows the client down, and not the upstream: what it has sent lies in memory and in the file by then, by what
-/// the directives say. No socket takes any of it.
+/// `limit_rate` slows the client down, and not the upstream: what it has sent lies in memory and in
+/// the file by then, by what the directives say. No socket takes any of it.
 #[test]
 fn each_directive_bounds_what_it_says() {
     const LENGTH: usize = 300_000;
@@ -366,7 +369,8 @@ fn each_directive_bounds_what_it_says() {
         "proxy_buffers 64 4k; proxy_temp_file_write_size 200k;",
         204_800..=204_800,
     );
-    // Nothing is written beyond that; the rest has room in memory, also where a receive may be too large for the last of it.
+    // Nothing is written beyond that; the rest has room in memory, also where a receive may be too
+    // large for the last of it.
     let full =
         "proxy_buffers 68 4k; proxy_temp_file_write_size 200k; proxy_max_temp_file_size 50000;";
     check(full, 50_000..=50_000);
@@ -521,7 +525,8 @@ fn a_head_alone_needs_no_file() {
     });
 }
 
-/// Answers one request after the other over each connection: `/who` with the number of that, others with as many bytes as they ask for.
+/// Answers one request after the other over each connection: `/who` with the number of that, others
+/// with as many bytes as they ask for.
 fn keep_answering(listener: TcpListener) {
     thread::spawn(move || {
         for (number, mut stream) in listener.incoming().flatten().enumerate() {

@@ -1,6 +1,6 @@
-//! What an upstream says while its client is still being sent something else is read ahead, and reaches the client once that is
-//! possible: also where the upstream says nothing more before it does. On both engines; TIDEGATE_BINARY with nginx checks what is
-//! expected.
+//! What an upstream says while its client is still being sent something else is read ahead, and
+//! reaches the client once that is possible: also where the upstream says nothing more before it
+//! does. On both engines; TIDEGATE_BINARY with nginx checks what is expected.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -39,7 +39,8 @@ fn read_until(stream: &mut TcpStream, seen: &mut String, text: &str) {
     }
 }
 
-/// The head takes seconds, in which the first part of the body comes. What follows that part comes only when the client has it.
+/// The head takes seconds, in which the first part of the body comes. What follows that part comes
+/// only when the client has it.
 #[test]
 fn what_comes_while_a_head_waits_for_its_time_is_not_left_lying() {
     for engine in engines::lines() {

@@ -1,4 +1,5 @@
-//! The traffic by which the build for use is laid out (`xtask release`), in a small measure: all of it is answered.
+//! The traffic by which the build for use is laid out (`xtask release`), in a small measure: all of
+//! it is answered.
 
 use std::path::Path;
 

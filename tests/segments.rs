@@ -1,4 +1,5 @@
-//! How responses are cut into TCP segments: `tcp_nopush`. TIDEGATE_BINARY may name nginx, which gives the same.
+//! How responses are cut into TCP segments: `tcp_nopush`. TIDEGATE_BINARY may name nginx, which
+//! gives the same.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -42,7 +43,8 @@ fn segments(server: &Server, path: &str) -> u32 {
         .unwrap_or_else(|| panic!("no count of segments in {shown:?}"))
 }
 
-/// A head of its own, and five chunks that end within a segment, against segments of 64 KB that are filled.
+/// A head of its own, and five chunks that end within a segment, against segments of 64 KB that are
+/// filled.
 #[test]
 fn files_fill_segments_where_nothing_is_to_be_pushed() {
     for engine in engines::lines() {

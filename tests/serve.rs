@@ -1,4 +1,5 @@
-//! `tidegate serve`: a site without any configuration, from outside. A terminal is made by script(1).
+//! `tidegate serve`: a site without any configuration, from outside. A terminal is made by
+//! script(1).
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -1,5 +1,6 @@
-//! Signals and what they reach: USR1 and the logs of everything that still serves, `-s` and the process that it finds,
-//! signals that come at the wrong moment, and flags that must leave no trace.
+//! Signals and what they reach: USR1 and the logs of everything that still serves, `-s` and the
+//! process that it finds, signals that come at the wrong moment, and flags that must leave no
+//! trace.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,9 +1,10 @@
-//! Ten configurations as the documentation of well-known projects has them (tests/sites). Each says in
-//! its first lines which directives Tidegate does not have yet, and what is asked.
+//! Ten configurations as the documentation of well-known projects has them (tests/sites). Each says
+//! in its first lines which directives Tidegate does not have yet, and what is asked.
 //!
-//! As it stands a configuration loads, or its errors name what it lacks and nothing else. Without those
-//! lines (a `…_pass` answers 502 instead) it loads, and is answered as nginx answers it, where there is
-//! one. The differences between the file and what is served are those of [`Site::served`].
+//! As it stands a configuration loads, or its errors name what it lacks and nothing else. Without
+//! those lines (a `…_pass` answers 502 instead) it loads, and is answered as nginx answers it,
+//! where there is one. The differences between the file and what is served are those of
+//! [`Site::served`].
 
 use std::fs;
 use std::io::{Read, Write};

@@ -1,9 +1,9 @@
-//! `sticky`: requests of a session that stay with a server, on every engine: by cookie, by a route, by what is learned; a
-//! server that drains, one that fails, one that is gone; and reloads. Expected:
-//! <https://nginx.org/en/docs/http/ngx_http_upstream_module.html#sticky>.
+//! `sticky`: requests of a session that stay with a server, on every engine: by cookie, by a route,
+//! by what is learned; a server that drains, one that fails, one that is gone; and reloads.
+//! Expected: <https://nginx.org/en/docs/http/ngx_http_upstream_module.html#sticky>.
 //!
-//! TIDEGATE_BINARY puts nginx 1.31 in the place of Tidegate, to check the tests themselves. Servers of the groups are of the
-//! program under test too, and say who they are in their answers.
+//! TIDEGATE_BINARY puts nginx 1.31 in the place of Tidegate, to check the tests themselves. Servers
+//! of the groups are of the program under test too, and say who they are in their answers.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -15,9 +15,10 @@ use support::{PATIENCE, Response, Server, is_nginx};
 
 /// Runs `test` on each engine; nginx has only one.
 fn on_every_engine(test: impl Fn(&str)) {
-    let engines = match is_nginx() {
-        true => vec!["use epoll;"],
-        false => support::engines::lines(),
+    let engines = if is_nginx() {
+        vec!["use epoll;"]
+    } else {
+        support::engines::lines()
     };
     engines.into_iter().for_each(test);
 }
@@ -34,8 +35,8 @@ impl Peers {
         format!("127.0.0.1:{}", self.0[place])
     }
 
-    /// The blocks of the servers: each answers with its letter, for `/at-LETTER/fails` the named one closes without an answer, and for
-    /// `/at-LETTER/STATUS` with that.
+    /// The blocks of the servers: each answers with its letter, for `/at-LETTER/fails` the named
+    /// one closes without an answer, and for `/at-LETTER/STATUS` with that.
     fn blocks(&self) -> String {
         let mut blocks = String::new();
         for (place, port) in self.0.iter().enumerate() {
@@ -66,9 +67,10 @@ fn lines(generation: usize, peers: &Peers, group: &str, location: &str) -> Strin
 
 fn ask(server: &Server, path: &str, cookie: &str) -> Response {
     let mut connection = server.connect();
-    let field = match cookie.is_empty() {
-        true => String::new(),
-        false => format!("Cookie: {cookie}\r\n"),
+    let field = if cookie.is_empty() {
+        String::new()
+    } else {
+        format!("Cookie: {cookie}\r\n")
     };
     connection.send(path, &field).unwrap();
     connection.receive(Duration::ZERO).unwrap()
@@ -80,14 +82,16 @@ fn who(server: &Server, path: &str, cookie: &str, count: usize) -> String {
     String::from_utf8(answers.collect::<Vec<_>>().concat()).unwrap()
 }
 
-/// Waits until this generation answers, and no worker process of nginx is left that takes connections by the one before.
+/// Waits until this generation answers, and no worker process of nginx is left that takes
+/// connections by the one before.
 fn wait_for(server: &Server, generation: usize) {
     let field = format!("X-Generation: {generation}\r\n");
     let (start, mut row) = (Instant::now(), 0);
     while row < 10 {
-        row = match ask(server, "/", "").head.contains(&field) {
-            true => row + 1,
-            false => 0,
+        row = if ask(server, "/", "").head.contains(&field) {
+            row + 1
+        } else {
+            0
         };
         assert!(start.elapsed() < PATIENCE, "generation {generation} serves");
         sleep(Duration::from_millis(10));
@@ -300,7 +304,8 @@ fn a_full_zone_forgets_the_session_used_longest_ago() {
     assert_eq!(who(&server, "/?id=0", "", 4), first.repeat(4));
 }
 
-/// The end of the answer is waited for, unless `header` says otherwise; a client that leaves is an end as well.
+/// The end of the answer is waited for, unless `header` says otherwise; a client that leaves is an
+/// end as well.
 #[test]
 fn sessions_are_learned_at_the_end_or_with_the_head() {
     on_every_engine(|engine| {

@@ -873,7 +873,8 @@ fn secrets_of_clients_are_logged() {
     assert_eq!(found.permissions().mode() & 0o777, 0o600);
 }
 
-/// `ssl_object_cache_inheritable`: a file with the same inode and time of change counts as the same.
+/// `ssl_object_cache_inheritable`: a file with the same inode and time of change counts as the
+/// same.
 fn what_a_reload_need_not_read() {
     for (inherits, expected) in [("on", "ecdsa"), ("off", "rsa")] {
         let port = free_port();
@@ -915,7 +916,8 @@ fn what_a_reload_need_not_read() {
     }
 }
 
-/// Hands are shaken under the settings of the first server; what the other wants of clients counts all the same.
+/// Hands are shaken under the settings of the first server; what the other wants of clients counts
+/// all the same.
 fn a_server_without_a_certificate_asks_for_one() {
     let port = free_port();
     let first = tls_server(

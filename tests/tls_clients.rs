@@ -1,9 +1,9 @@
-//! TLS with the clients that people have: curl, openssl s_client, Python's ssl module and Chromium, on both
-//! engines. Whole handshakes and resumed ones (over a reload, by any thread), certificates of clients, early
-//! data, the choice of a server, ALPN.
+//! TLS with the clients that people have: curl, openssl s_client, Python's ssl module and Chromium,
+//! on both engines. Whole handshakes and resumed ones (over a reload, by any thread), certificates
+//! of clients, early data, the choice of a server, ALPN.
 //!
-//! `make test` installs the programs. Without Chromium its test says so and is skipped; any other program that
-//! is missing fails the tests that need it.
+//! `make test` installs the programs. Without Chromium its test says so and is skipped; any other
+//! program that is missing fails the tests that need it.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Output, Stdio};
@@ -74,9 +74,10 @@ fn curl(port: u16, more: &[&str]) -> Result<String, String> {
     arguments.extend_from_slice(more);
     arguments.push(&url);
     let (output, printed) = run("curl", "curl", &arguments, b"");
-    match output.status.success() {
-        true => Ok(printed),
-        false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+    if output.status.success() {
+        Ok(printed)
+    } else {
+        Err(String::from_utf8_lossy(&output.stderr).into_owned())
     }
 }
 
@@ -246,7 +247,8 @@ fn s_client_resumes() {
     }
 }
 
-/// What `openssl s_client` prints where it names this host in the handshake. Its request is answered by the default server.
+/// What `openssl s_client` prints where it names this host in the handshake. Its request is
+/// answered by the default server.
 fn s_client_naming(port: u16, name: &str, more: &[&str]) -> String {
     let address = format!("127.0.0.1:{port}");
     let arguments = [
@@ -261,8 +263,9 @@ fn s_client_naming(port: u16, name: &str, more: &[&str]) -> String {
     run("openssl", "openssl", &arguments, b"GET / HTTP/1.0\r\n\r\n").1
 }
 
-/// The host in a handshake may be anything, as with nginx: what is no host gets the certificate of the default server, and
-/// where the client goes on with a session, has a certificate or must try again, both ends agree on what it said.
+/// The host in a handshake may be anything, as with nginx: what is no host gets the certificate of
+/// the default server, and where the client goes on with a session, has a certificate or must try
+/// again, both ends agree on what it said.
 #[test]
 fn any_host_may_be_asked_for() {
     let long = "a".repeat(64) + ".second";
@@ -319,7 +322,8 @@ fn any_host_may_be_asked_for() {
         let (chain, key) = (file("client.crt"), file("client.key"));
         let session = server.prefix.join("session").display().to_string();
         for version in ["-tls1_2", "-tls1_3"] {
-            // The engine makes no difference to what a name leads to, and each program that is started costs time.
+            // The engine makes no difference to what a name leads to, and each program that is
+            // started costs time.
             let names = if engine == EPOLL { &names[..] } else { &[] };
             for &(name, expected) in names {
                 // The first group is not the server's: in TLS 1.3 the client has to try again.
@@ -402,7 +406,8 @@ fn s_client_sends_early_data() {
             ("ssl_early_data on;", true, " r [1] "),
             ("ssl_early_data off;", false, " r [] "),
         ] {
-            // s_client sends early data only where the session allows it, and the request by its input too.
+            // s_client sends early data only where the session allows it, and the request by its
+            // input too.
             let (server, port) = start(engine, &format!("{lines} {SHOW}"));
             let session = server.prefix.join("session").display().to_string();
             let early = server.prefix.join("early").display().to_string();
@@ -412,9 +417,10 @@ fn s_client_sends_early_data() {
             )
             .unwrap();
             s_client(port, &["-tls1_3", "-sess_out", &session]);
-            let options = match accepted {
-                true => vec!["-tls1_3", "-sess_in", &session, "-early_data", &early],
-                false => vec!["-tls1_3", "-sess_in", &session],
+            let options = if accepted {
+                vec!["-tls1_3", "-sess_in", &session, "-early_data", &early]
+            } else {
+                vec!["-tls1_3", "-sess_in", &session]
             };
             let second = s_client(port, &options);
             let said = second.contains("Early data was accepted");

@@ -1,9 +1,9 @@
-//! Configurations that people have on disk start as they are, and serve: certbot's on Debian's nginx.conf,
-//! and those that Mozilla's generator writes, <https://ssl-config.mozilla.org>.
+//! Configurations that people have on disk start as they are, and serve: certbot's on Debian's
+//! nginx.conf, and those that Mozilla's generator writes, <https://ssl-config.mozilla.org>.
 //!
-//! The files lie in tests/tls/configurations as published. Only ports, and the folders that they name,
-//! are changed on the way. What they ask for and is not there (DHE, CBC, TLS 1.0) is skipped, and one
-//! warning of each directive names it.
+//! The files lie in tests/tls/configurations as published. Only ports, and the folders that they
+//! name, are changed on the way. What they ask for and is not there (DHE, CBC, TLS 1.0) is skipped,
+//! and one warning of each directive names it.
 
 use std::fs;
 use std::net::{Ipv6Addr, TcpListener};
@@ -107,9 +107,10 @@ impl Site {
     /// What every configuration needs, around a file that begins with `http` or lies within it.
     fn wrap(&self, name: &str) {
         let at = self.prefix.display();
-        let include = match source(&format!("configurations/{name}")).contains("http {") {
-            true => format!("include {at}/site.conf;"),
-            false => format!("http {{ include {at}/site.conf; }}"),
+        let include = if source(&format!("configurations/{name}")).contains("http {") {
+            format!("include {at}/site.conf;")
+        } else {
+            format!("http {{ include {at}/site.conf; }}")
         };
         let text =
             format!("pid {at}/nginx.pid;\nerror_log {at}/log/error.log;\nevents {{}}\n{include}\n");

@@ -1,5 +1,6 @@
-//! Clients that mean harm, or are broken, before and after the handshake: others are served meanwhile, what is
-//! held for them is bounded, and `client_header_timeout` ends those that do not come to the point.
+//! Clients that mean harm, or are broken, before and after the handshake: others are served
+//! meanwhile, what is held for them is bounded, and `client_header_timeout` ends those that do not
+//! come to the point.
 //!
 //! How much others wait is measured by benches/tls_floods, not here.
 
@@ -14,8 +15,8 @@ use support::{PATIENCE, Server};
 /// Clients of each kind.
 const CLIENTS: usize = 100;
 
-/// More than a connection in the middle of a handshake may cost, in KiB: a ClientHello, what rustls keeps of
-/// it, and its messages in the queue.
+/// More than a connection in the middle of a handshake may cost, in KiB: a ClientHello, what rustls
+/// keeps of it, and its messages in the queue.
 const COST_MAX: u64 = 128;
 
 fn start(engine: &str, lines: &str) -> (Server, u16) {
@@ -108,7 +109,8 @@ fn slow_handshakes_end_with_client_header_timeout() {
     }
 }
 
-/// Bytes that no client of good will sends, and whether the server ends the connection because of them.
+/// Bytes that no client of good will sends, and whether the server ends the connection because of
+/// them.
 fn harmful() -> Vec<(&'static str, Vec<u8>, bool)> {
     let hello = hello();
     let warning = [21, 3, 3, 0, 2, 1, 90];
@@ -184,8 +186,8 @@ fn broken_records_end_their_own_connection() {
     }
 }
 
-/// What can never become a ClientHello is answered with OpenSSL's alert and a line at nginx's level; none of it ends in a
-/// panic.
+/// What can never become a ClientHello is answered with OpenSSL's alert and a line at nginx's
+/// level; none of it ends in a panic.
 #[test]
 fn what_is_no_hello_gets_an_alert_and_a_line() {
     const LINE: &str = "SSL_do_handshake() failed";
@@ -222,7 +224,8 @@ fn what_is_no_hello_gets_an_alert_and_a_line() {
         for (at, (what, bytes, alert)) in cases.iter().enumerate() {
             let mut stream = open(port);
             stream.write_all(bytes).unwrap();
-            // The connection may be reset behind the alert, where not all that was sent has been read.
+            // The connection may be reset behind the alert, where not all that was sent has been
+            // read.
             let mut answer = Vec::new();
             let _ = stream.read_to_end(&mut answer);
             assert!(

@@ -1,5 +1,6 @@
-//! `ssl_conf_command Options KTLS`: files that the kernel encrypts where it can. Here the same bytes must come whether it
-//! can or not; that it does, and how, is shown by tests/ktls in a machine of its own.
+//! `ssl_conf_command Options KTLS`: files that the kernel encrypts where it can. Here the same
+//! bytes must come whether it can or not; that it does, and how, is shown by tests/ktls in a
+//! machine of its own.
 
 use support::Server;
 use support::engines::EPOLL;

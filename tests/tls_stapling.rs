@@ -1,5 +1,6 @@
-//! `ssl_stapling` without a file, and `ssl_ocsp`: answers about certificates, fetched from OpenSSL's responder.
-//! Expected: <https://nginx.org/en/docs/http/ngx_http_ssl_module.html#ssl_stapling>, RFC 6960.
+//! `ssl_stapling` without a file, and `ssl_ocsp`: answers about certificates, fetched from
+//! OpenSSL's responder. Expected:
+//! <https://nginx.org/en/docs/http/ngx_http_ssl_module.html#ssl_stapling>, RFC 6960.
 
 use std::fs;
 use std::net::{TcpListener, UdpSocket};
@@ -87,7 +88,8 @@ impl Authority {
         format!("ssl_certificate {chain}; ssl_certificate_key {key}; ssl_stapling on; {lines}")
     }
 
-    /// Starts a responder who says this of the certificate (`V`alid or `R`evoked), signed by `signer`.
+    /// Starts a responder who says this of the certificate (`V`alid or `R`evoked), signed by
+    /// `signer`.
     fn respond(&self, port: u16, status: &str, signer: &str) -> Responder {
         let revoked = if status == "R" { "260101000000Z" } else { "" };
         let index =
@@ -249,8 +251,8 @@ fn a_responder_that_is_silent_or_away_holds_nobody_up() {
     );
 }
 
-/// Answers every question for an IPv4 address with 127.0.0.1, and others with nothing; or all with that there is no
-/// such name.
+/// Answers every question for an IPv4 address with 127.0.0.1, and others with nothing; or all with
+/// that there is no such name.
 fn name_server(knows: bool) -> u16 {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let port = socket.local_addr().unwrap().port();
@@ -286,7 +288,8 @@ fn the_resolver_finds_who_answers() {
     is_stapled(tls);
 }
 
-/// Two servers with the TLS settings of `http`, each with a `resolver` of its own, of which the second knows nothing.
+/// Two servers with the TLS settings of `http`, each with a `resolver` of its own, of which the
+/// second knows nothing.
 fn with_two_resolvers(http: &str) -> (Server, [u16; 2]) {
     let ports = [free_port(), free_port()];
     let servers = ports.iter().zip([true, false]).map(|(port, knows)| {
@@ -370,8 +373,9 @@ fn what_cannot_be_asked_about_is_said() {
     }
 }
 
-/// Starts a server that wants certificates of the authority, and asks about them as these lines say. What a client with
-/// the authority's certificate gets there is returned: the status, and what is said of the certificate.
+/// Starts a server that wants certificates of the authority, and asks about them as these lines
+/// say. What a client with the authority's certificate gets there is returned: the status, and what
+/// is said of the certificate.
 fn asking(
     engine: &str,
     authority: &Authority,

@@ -1,5 +1,5 @@
-//! `tidegate try --against`: the log of a real nginx, Debian's with its default site, sent to it and to
-//! a trial of the same configuration.
+//! `tidegate try --against`: the log of a real nginx, Debian's with its default site, sent to it
+//! and to a trial of the same configuration.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -18,7 +18,8 @@ struct Ports {
 }
 
 impl Ports {
-    /// Ports below those that the kernel gives to whoever asks for any, so that no other test gets them meanwhile.
+    /// Ports below those that the kernel gives to whoever asks for any, so that no other test gets
+    /// them meanwhile.
     fn free() -> Ports {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         const BLOCKS: u32 = 500;

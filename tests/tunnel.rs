@@ -1,5 +1,5 @@
-//! Tunnels of clients that ask by CONNECT: bytes, back-pressure, and how they end. On both engines; TIDEGATE_BINARY with nginx
-//! 1.31 checks the test itself.
+//! Tunnels of clients that ask by CONNECT: bytes, back-pressure, and how they end. On both engines;
+//! TIDEGATE_BINARY with nginx 1.31 checks the test itself.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -12,8 +12,8 @@ use support::{PATIENCE, Server, engines};
 const LOG: &str = "log_format tunnel '$request $status $bytes_sent $body_bytes_sent $upstream_bytes_received \
                    $upstream_bytes_sent $upstream_addr';\n";
 
-/// What a check finds with each engine, of a server with these lines whose tunnels lead where clients want, and of who listens
-/// there.
+/// What a check finds with each engine, of a server with these lines whose tunnels lead where
+/// clients want, and of who listens there.
 fn each_server<T>(lines: &str, check: impl Fn(&Server, &TcpListener) -> T) -> Vec<T> {
     let found = engines::lines().into_iter().map(|engine| {
         let lines = format!("error_log logs/error.log info; access_log logs/tunnels.log tunnel; tunnel_pass; {lines}\n[http]\n{LOG}");
@@ -328,7 +328,8 @@ fn a_tunnel_outlives_a_reload_and_a_shutdown_timeout_ends_it() {
     }
 }
 
-/// HTTP/2 has a CONNECT as well, which neither nginx nor we make tunnels for: what it lacks is asked for first.
+/// HTTP/2 has a CONNECT as well, which neither nginx nor we make tunnels for: what it lacks is
+/// asked for first.
 #[test]
 fn there_is_no_connect_over_http2() {
     each_server("http2 on;", |server, _| {

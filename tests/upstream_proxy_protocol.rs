@@ -10,7 +10,8 @@ use std::time::Duration;
 use proto::proxy_protocol::{self, Address};
 use support::{PATIENCE, Server, engines};
 
-/// An upstream that reads a header of the PROXY protocol from each connection, says what it has read, and answers every request behind it.
+/// An upstream that reads a header of the PROXY protocol from each connection, says what it has
+/// read, and answers every request behind it.
 struct Upstream {
     port: u16,
     /// What the beginning of each connection says, `none` where there is no header.

@@ -1,5 +1,5 @@
-//! What the sockets are like that connections to upstreams are made with. No client can see it: the kernel is asked, by a
-//! copy of the descriptor.
+//! What the sockets are like that connections to upstreams are made with. No client can see it: the
+//! kernel is asked, by a copy of the descriptor.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -1,10 +1,12 @@
-//! `proxy_ssl_*`, `uwsgi_ssl_*` and `grpc_ssl_*`: what an upstream sees of the connections that come to it. The lines here are those of a
-//! proxy; with uwsgi and gRPC they are the same but for the prefix.
-//! Expected: nginx's documentation, <https://nginx.org/en/docs/http/ngx_http_proxy_module.html>. Verification is shown by
+//! `proxy_ssl_*`, `uwsgi_ssl_*` and `grpc_ssl_*`: what an upstream sees of the connections that
+//! come to it. The lines here are those of a proxy; with uwsgi and gRPC they are the same but for
+//! the prefix. Expected: nginx's documentation,
+//! <https://nginx.org/en/docs/http/ngx_http_proxy_module.html>. Verification is shown by
 //! tests/parity/cases/proxy_ssl.parity.
 //!
-//! The upstream is rustls's; certificates and keys lie in tests/tls/upstream, made by openssl for a hundred years.
-//! TIDEGATE_BINARY puts nginx in the place of Tidegate, to check the tests themselves.
+//! The upstream is rustls's; certificates and keys lie in tests/tls/upstream, made by openssl for a
+//! hundred years. TIDEGATE_BINARY puts nginx in the place of Tidegate, to check the tests
+//! themselves.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -47,7 +49,8 @@ fn upstream_config() -> Arc<ServerConfig> {
     Arc::new(config)
 }
 
-/// An upstream that answers every request with a line about its TLS, and then closes. Ends with the test's process.
+/// An upstream that answers every request with a line about its TLS, and then closes. Ends with the
+/// test's process.
 fn upstream() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -112,8 +115,8 @@ fn line_about(tls: &ServerConnection, body: usize) -> String {
     )
 }
 
-/// The same for a request of HTTP/2 on the first stream of its connection, of which this much has come. Whatever its length, its body
-/// needs no more credit.
+/// The same for a request of HTTP/2 on the first stream of its connection, of which this much has
+/// come. Whatever its length, its body needs no more credit.
 fn answer_by_http2(
     mut stream: StreamOwned<ServerConnection, TcpStream>,
     mut input: Vec<u8>,
@@ -160,8 +163,9 @@ fn answer_by_http2(
     Ok(())
 }
 
-/// How upstreams are spoken to: the prefix of the directives, and the lines that say where requests go. The packets of uwsgi end here
-/// as heads of HTTP do, and name the length of the body in the same way, so that one upstream does for both.
+/// How upstreams are spoken to: the prefix of the directives, and the lines that say where requests
+/// go. The packets of uwsgi end here as heads of HTTP do, and name the length of the body in the
+/// same way, so that one upstream does for both.
 const SPOKEN: [(&str, &str); 3] = [
     (
         "proxy_",
@@ -174,7 +178,8 @@ const SPOKEN: [(&str, &str); 3] = [
     ("grpc_", "grpc_pass grpcs://127.0.0.1:PORT;"),
 ];
 
-/// Runs a test with each of them; it gets what makes a server that passes requests on, with these lines in its location.
+/// Runs a test with each of them; it gets what makes a server that passes requests on, with these
+/// lines in its location.
 fn each(test: impl Fn(&dyn Fn(u16, &str) -> Server)) {
     for (prefix, destination) in SPOKEN {
         test(&|port, lines| {
@@ -191,7 +196,8 @@ fn asked(server: &Server, path: &str) -> String {
     String::from_utf8(response.body).unwrap()
 }
 
-/// Waits for a line of a log. Lines leave when the turn of the loop ends, which no answer waits for.
+/// Waits for a line of a log. Lines leave when the turn of the loop ends, which no answer waits
+/// for.
 fn appears(line: &str, log: impl Fn() -> String) {
     let begun = std::time::Instant::now();
     while !log().contains(line) {

@@ -1,5 +1,5 @@
-//! Connections to upstreams: which are kept and used again, and what becomes of requests that meet one which has ended. On both
-//! engines; TIDEGATE_BINARY with nginx 1.31 checks the test itself.
+//! Connections to upstreams: which are kept and used again, and what becomes of requests that meet
+//! one which has ended. On both engines; TIDEGATE_BINARY with nginx 1.31 checks the test itself.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -478,7 +478,8 @@ fn a_server_has_no_more_requests_than_it_may_have() {
     }
 }
 
-/// A name server that says what is told to it: of A the last bytes of addresses 127.0.0.x, of SRV priority, port and name.
+/// A name server that says what is told to it: of A the last bytes of addresses 127.0.0.x, of SRV
+/// priority, port and name.
 struct NameServer {
     port: u16,
     says: Arc<Mutex<Says>>,
@@ -620,7 +621,8 @@ fn a_name_is_looked_up_again_and_again() {
     }
 }
 
-/// Servers that a lookup adds have to pass their checks first, and those that it takes away are checked no more.
+/// Servers that a lookup adds have to pass their checks first, and those that it takes away are
+/// checked no more.
 #[test]
 fn servers_that_lookups_bring_are_checked() {
     if is_nginx() {
@@ -737,7 +739,8 @@ fn requests_wait_for_a_server_in_their_order() {
         server.wait_for_line("queue.log", "/third 200 0.");
         server.wait_for_line("queue.log", "/fourth 502 - u\n");
 
-        // One that leaves while it waits is behind no one's way, and over a reload the places are the same.
+        // One that leaves while it waits is behind no one's way, and over a reload the places are
+        // the same.
         let held = hold("/half");
         wait_for("the first again", || !upstream.requests().is_empty());
         let leaves = hold("/leaves");
@@ -768,7 +771,8 @@ fn requests_wait_for_a_server_in_their_order() {
     }
 }
 
-/// How many of so many requests each of two servers is given, `method` choosing; bodies of the second come later than their heads.
+/// How many of so many requests each of two servers is given, `method` choosing; bodies of the
+/// second come later than their heads.
 fn shares(method: &str, requests: usize) -> [usize; 2] {
     let upstreams = [Duration::ZERO, Duration::from_millis(60)].map(Upstream::with_pause);
     let [quick, slow] = [0, 1].map(|at: usize| upstreams[at].port);

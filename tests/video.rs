@@ -1,4 +1,5 @@
-//! `mp4_limit_rate`, which only NGINX Plus has to compare with: a file is sent as fast as it is played.
+//! `mp4_limit_rate`, which only NGINX Plus has to compare with: a file is sent as fast as it is
+//! played.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,5 @@
-//! WebSockets to an upstream that speaks HTTP/1, on both engines: of clients that speak HTTP/2 (extended CONNECT, RFC 8441), and many at
-//! once of clients that speak HTTP/1.
+//! WebSockets to an upstream that speaks HTTP/1, on both engines: of clients that speak HTTP/2
+//! (extended CONNECT, RFC 8441), and many at once of clients that speak HTTP/1.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -17,8 +17,8 @@ use support::{PATIENCE, Server, engines};
 /// Bytes that the upstream says to those who ask for `/much`.
 const MUCH: usize = 3_000_000;
 
-/// An upstream that answers by path; each head that it gets, and what came behind it, can be heard of. As long as a connection
-/// lasts it sends back what comes.
+/// An upstream that answers by path; each head that it gets, and what came behind it, can be heard
+/// of. As long as a connection lasts it sends back what comes.
 struct Upstream {
     port: u16,
     heads: Receiver<String>,
@@ -287,7 +287,8 @@ fn a_reset_closes_the_upstream_and_a_gone_upstream_ends_the_stream() {
         frame::put_reset(&mut out, stream, ErrorCode::Cancel);
         client.send(&out);
         assert_eq!(upstream.bodies.recv().unwrap(), b"");
-        // The connection goes on, and so it does when it is the client's whole connection that goes.
+        // The connection goes on, and so it does when it is the client's whole connection that
+        // goes.
         let stream = connect(&mut client, "websocket", "/ws/echo");
         wait(&mut client, stream, |response| response.status == 200);
         drop(client);

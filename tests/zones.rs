@@ -1,5 +1,6 @@
-//! Zones over reloads: what they hold goes on, unless their size changes; a key that changes is refused.
-//! And zones under more keys than they hold: they forget as nginx does, and take no more memory.
+//! Zones over reloads: what they hold goes on, unless their size changes; a key that changes is
+//! refused. And zones under more keys than they hold: they forget as nginx does, and take no more
+//! memory.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -116,7 +117,8 @@ fn a_flood_of_keys_stays_within_its_zone() {
             &mut connection,
             ["steady".to_string()].into_iter().chain(keys),
         );
-        // Every key of the flood is new; the steady one never leaves the zone, and passes once a minute.
+        // Every key of the flood is new; the steady one never leaves the zone, and passes once a
+        // minute.
         allowed += u64::from(statuses[0] == 200);
         assert!(matches!(statuses[0], 200 | 503));
         assert!(allowed <= 1 + begin.elapsed().as_secs() / 60, "{first}");
@@ -133,7 +135,8 @@ fn a_flood_of_keys_stays_within_its_zone() {
     let log = server.error_log();
     assert!(!log.contains("could not allocate node"), "{log}");
 
-    // From the newest backwards all are limited that the zone still holds; what is older is new again.
+    // From the newest backwards all are limited that the zone still holds; what is older is new
+    // again.
     let newest_first = (0..KEYS).rev().take(HELD + BATCH).map(flood_key);
     let statuses = statuses(&mut connection, newest_first);
     let held = statuses.iter().take_while(|status| **status == 503).count();
@@ -160,8 +163,8 @@ fn statuses(connection: &mut Connection, keys: impl Iterator<Item = String>) -> 
     keys.iter().map(receive).collect()
 }
 
-/// Memory of the server's processes that is no file's, what they share counted by parts, in bytes. Pages of the program
-/// would count for more when another test's server ends.
+/// Memory of the server's processes that is no file's, what they share counted by parts, in bytes.
+/// Pages of the program would count for more when another test's server ends.
 fn own_memory(server: &Server) -> u64 {
     let master = fs::read_to_string(server.prefix.join("logs/nginx.pid")).unwrap();
     let master = master.trim();

@@ -1,10 +1,11 @@
-//! Partial responses: the announced length is that of the bytes that come, each part says which bytes of the
-//! whole it holds and holds them, and a single part is the same however the body is cut into pieces.
+//! Partial responses: the announced length is that of the bytes that come, each part says which
+//! bytes of the whole it holds and holds them, and a single part is the same however the body is
+//! cut into pieces.
 #![no_main]
 
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
-use proto::range::{ByteRange, Outcome, parse};
+use proto::range::{ByteRange, RangeDecision, parse};
 use http::range::{Cut, many, one};
 use http::output::Piece;
 use http::response::Response;
@@ -21,8 +22,8 @@ fuzz_target!(|input: (&[u8], Option<u8>, u64, u8, &str, &str, &[u8])| {
         ..Response::default()
     };
     match parse(&value, size, ranges_max.map(u32::from)) {
-        Outcome::Whole | Outcome::Unsatisfiable => {}
-        Outcome::One(range) => {
+        RangeDecision::Whole | RangeDecision::Unsatisfiable => {}
+        RangeDecision::One(range) => {
             let mut cut = one(&mut response, range, size);
             let out = cut_out(&mut cut, body, usize::from(piece) + 1);
             assert_eq!(out, part(body, range));
@@ -30,7 +31,7 @@ fuzz_target!(|input: (&[u8], Option<u8>, u64, u8, &str, &str, &[u8])| {
             let expected = format!("bytes {}-{}/{size}", range.start, range.end - 1);
             assert_eq!(response.field(b"Content-Range").unwrap(), &expected);
         }
-        Outcome::Many(ranges) => {
+        RangeDecision::Many(ranges) => {
             let mut cut = many(&mut response, &ranges, size, boundary);
             let out = cut_out(&mut cut, body, body.len());
             assert_eq!(response.content_length, Some(out.len() as u64));

@@ -1,11 +1,11 @@
-//! Certificates, from files and from clients: whatever stands in them, they load or fail, and what is said of a
-//! client's holds only where a trusted authority has signed it.
+//! Certificates, from files and from clients: whatever stands in them, they load or fail, and what
+//! is said of a client's holds only where a trusted authority has signed it.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use rustls_pki_types::UnixTime;
 use transport::tls::pem;
-use transport::tls::verify::{ClientVerification, Mode, Verdict};
+use transport::tls::verify::{ClientVerification, Mode, CertificateStatus};
 use transport::tls::{certificates, names};
 use x509_cert::Certificate;
 use x509_cert::der::Decode;
@@ -17,10 +17,11 @@ const KEY: &[u8] = include_bytes!("../../tests/tls/ecdsa.key");
 fuzz_target!(|input: (bool, &[u8], &[u8])| {
     let (in_pem, first, second) = input;
     let _ = pem::revocation_lists(first);
-    let file = match in_pem {
-        true => first.to_vec(),
-        false => [armoured(first), armoured(second)].concat(),
-    };
+    let file = if in_pem {
+first.to_vec()
+} else {
+[armoured(first), armoured(second)].concat()
+};
     let Ok(chain) = pem::certificates(&file) else {
         return;
     };
@@ -40,7 +41,7 @@ fuzz_target!(|input: (bool, &[u8], &[u8])| {
         let trusting = trusting.expect("no lists of revoked certificates to refuse");
         assert!(!matches!(
             trusting.verdict(Some(&chain), now),
-            Verdict::Good
+            CertificateStatus::Good
         ));
         // What is trusted itself may be in order.
         if let Ok(itself) = ClientVerification::new(mode, 1, chain.clone(), Vec::new(), &[]) {

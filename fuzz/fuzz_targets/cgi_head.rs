@@ -1,12 +1,13 @@
-//! Heads of CGI answers: reading in pieces equals reading at once, nothing beyond the head matters, a head that is read into one that has
-//! held others equals one that has not, and fields are those that an answer of HTTP would have behind its status line.
+//! Heads of CGI answers: reading in pieces equals reading at once, nothing beyond the head matters,
+//! a head that is read into one that has held others equals one that has not, and fields are those
+//! that an answer of HTTP would have behind its status line.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use proto::cgi::{Form, parse};
-use proto::h1::response::{self, ResponseBody, ResponseError, ResponseHead};
+use proto::h1::response::{self, BodyFraming, ResponseError, ResponseHead};
 use proto::h1::{Field, Version};
-use proto::header::Known;
+use proto::header::KnownField;
 
 const STATUS_LINE: &[u8] = b"HTTP/1.1 200 OK\r\n";
 
@@ -15,10 +16,11 @@ fuzz_target!(|data: &[u8]| {
         return;
     };
     let piece = usize::from(choice % 16) + 1;
-    let form = match choice & 16 != 0 {
-        true => Form::Fields,
-        false => Form::StatusLineOrFields,
-    };
+    let form = if choice & 16 != 0 {
+Form::Fields
+} else {
+Form::StatusLineOrFields
+};
     let mut head = ResponseHead::default();
     let result = parse(bytes, &mut head, form);
     let mut used = ResponseHead::default();
@@ -50,21 +52,22 @@ fn check(head: &ResponseHead, bytes: &[u8], form: Form) {
     let line = head.status_line(bytes);
     if !line.is_empty() {
         assert!(line.starts_with(head.status().to_string().as_bytes()));
-    } else if is_of_fields && head.find(Known::Status).is_none() {
-        let is_elsewhere = head.find(Known::Location).is_some();
+    } else if is_of_fields && head.find(KnownField::Status).is_none() {
+        let is_elsewhere = head.find(KnownField::Location).is_some();
         assert_eq!(head.status(), if is_elsewhere { 302 } else { 200 });
     }
-    let has_length = head.find(Known::ContentLength).is_some();
+    let has_length = head.find(KnownField::ContentLength).is_some();
     assert_eq!(head.content_length().is_some(), has_length);
     match head.body(false) {
-        ResponseBody::None => assert!(matches!(head.status(), 101 | 204 | 304)),
-        ResponseBody::Length(length) => assert_eq!(head.content_length(), Some(length)),
-        ResponseBody::Chunked => panic!("chunks without HTTP"),
-        ResponseBody::UntilClose => assert!(!has_length),
+        BodyFraming::None => assert!(matches!(head.status(), 101 | 204 | 304)),
+        BodyFraming::Length(length) => assert_eq!(head.content_length(), Some(length)),
+        BodyFraming::Chunked => panic!("chunks without HTTP"),
+        BodyFraming::UntilClose => assert!(!has_length),
     }
 }
 
-/// The same fields behind a status line: but for the status there is no other fault, and none fewer.
+/// The same fields behind a status line: but for the status there is no other fault, and none
+/// fewer.
 fn beside_http(bytes: &[u8], result: Result<Option<usize>, ResponseError>, head: &ResponseHead) {
     let with_line = [STATUS_LINE, bytes].concat();
     let mut of_http = ResponseHead::default();

@@ -1,5 +1,6 @@
-//! Requests as FastCGI, uwsgi and SCGI carry them: what is written is read back by readers of the target's own, whatever names, values
-//! and bodies are; and what cannot be carried is refused without a trace.
+//! Requests as FastCGI, uwsgi and SCGI carry them: what is written is read back by readers of the
+//! target's own, whatever names, values and bodies are; and what cannot be carried is refused
+//! without a trace.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -35,10 +36,11 @@ fn expected((is_field, name, values, repeat): &Given) -> (Vec<u8>, Vec<u8>) {
             _ => *byte,
         });
     }
-    let separator: &[u8] = match variable == b"HTTP_COOKIE" && name.len() == 6 {
-        true => b"; ",
-        false => b", ",
-    };
+    let separator: &[u8] = if variable == b"HTTP_COOKIE" && name.len() == 6 {
+b"; "
+} else {
+b", "
+};
     (variable, values.join(separator))
 }
 
@@ -50,15 +52,15 @@ fn add<V: Variables>(writer: &mut V, given: &[Given]) {
     for (is_field, name, values, repeat) in given {
         let values: Vec<Vec<u8>> = values.iter().map(|value| long(value, *repeat)).collect();
         let values = values.iter().map(Vec::as_slice);
-        match is_field {
-            true => writer.push_field(name, values),
-            false if repeat % 2 == 0 => writer.push(name, &values.collect::<Vec<_>>().concat()),
-            false => {
-                let mut begun = Vec::new();
-                V::begin(proto::cgi::Name::Plain(name), &mut begun);
+        if is_field {
+writer.push_field(name, values)
+} else if repeat % 2 == 0 {
+writer.push(name, &values.collect::<Vec<_>>().concat())
+} else {
+let mut begun = Vec::new();
+                V::begin(proto::cgi::VariableName::Plain(name), &mut begun);
                 writer.add_begun(&begun, |out| values.for_each(|value| out.extend(value)));
-            }
-        }
+}
     }
 }
 

@@ -1,5 +1,5 @@
-//! Configurations: whatever the files hold, reading them ends without a panic; what was read can be asked
-//! for and reported; and the recording of a reading reads the same.
+//! Configurations: whatever the files hold, reading them ends without a panic; what was read can be
+//! asked for and reported; and the recording of a reading reads the same.
 #![no_main]
 
 use std::io;

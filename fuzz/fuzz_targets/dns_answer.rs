@@ -1,15 +1,16 @@
-//! Whatever a name server sends: an answer has addresses of the right family, within the bounds, and an alias that is
-//! another name than the one that was asked; the query that is written is understood again.
+//! Whatever a name server sends: an answer has addresses of the right family, within the bounds,
+//! and an alias that is another name than the one that was asked; the query that is written is
+//! understood again.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use proto::dns::{ADDRESSES_MAX, Answer, Family, Name, Question, answer, query};
+use proto::dns::{ADDRESSES_MAX, DnsAnswer, Family, HostName, Question, answer, query};
 
 fuzz_target!(|input: (&[u8], bool, &[u8])| {
     let (text, v6, bytes) = input;
     let family = if v6 { Family::V6 } else { Family::V4 };
     // A short name makes it likely that random bytes answer the question.
-    let name = Name::parse(text).or_else(|| Name::parse(b"a"));
+    let name = HostName::parse(text).or_else(|| HostName::parse(b"a"));
     let Some(name) = name else { return };
     let question = Question { name, family };
     let asked = query(0x1234, &question);
@@ -26,11 +27,11 @@ fuzz_target!(|input: (&[u8], bool, &[u8])| {
     whole.extend_from_slice(rest);
     for message in [bytes, &whole] {
         match answer(message, 0x1234, &question) {
-            Ok(Answer::Addresses { addresses, .. }) => {
+            Ok(DnsAnswer::Addresses { addresses, .. }) => {
                 assert!(!addresses.is_empty() && addresses.len() <= ADDRESSES_MAX);
                 assert!(addresses.iter().all(|address| address.is_ipv6() == v6));
             }
-            Ok(Answer::Alias { name, .. }) => assert_ne!(name, question.name),
+            Ok(DnsAnswer::Alias { name, .. }) => assert_ne!(name, question.name),
             Ok(_) => {}
             Err(rejected) => drop(rejected.to_string()),
         }

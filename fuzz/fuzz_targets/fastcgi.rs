@@ -1,5 +1,6 @@
-//! What a FastCGI application sends: whatever comes is the same in whatever pieces, nothing is told that has not come, a response is
-//! never longer than its head says, and nothing is told behind the end.
+//! What a FastCGI application sends: whatever comes is the same in whatever pieces, nothing is told
+//! that has not come, a response is never longer than its head says, and nothing is told behind the
+//! end.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -122,7 +123,8 @@ fn read(stream: &[u8], piece: usize, head_request: bool) -> Told {
     told
 }
 
-/// The streams of records, read by the letter of the specification: what was told is how they begin.
+/// The streams of records, read by the letter of the specification: what was told is how they
+/// begin.
 fn beside_reference(mut stream: &[u8], told: &Told) {
     let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
     while let Some((header, rest)) = stream.split_first_chunk::<8>() {

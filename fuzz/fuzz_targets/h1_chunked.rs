@@ -1,4 +1,5 @@
-//! The chunked coding: decoding in pieces equals decoding at once, and what we encode decodes to itself.
+//! The chunked coding: decoding in pieces equals decoding at once, and what we encode decodes to
+//! itself.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

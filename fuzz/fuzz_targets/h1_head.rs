@@ -1,5 +1,5 @@
-//! Request heads: reading in pieces equals reading at once, nothing beyond the head matters, and where
-//! httparse accepts a head too, both understand the same.
+//! Request heads: reading in pieces equals reading at once, nothing beyond the head matters, and
+//! where httparse accepts a head too, both understand the same.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,11 +1,12 @@
-//! Heads of upstreams' answers: reading in pieces equals reading at once, nothing beyond the head matters, a head that is read into one
-//! that has held others equals one that has not, and where httparse accepts a head too, both understand the same.
+//! Heads of upstreams' answers: reading in pieces equals reading at once, nothing beyond the head
+//! matters, a head that is read into one that has held others equals one that has not, and where
+//! httparse accepts a head too, both understand the same.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use proto::h1::Version;
-use proto::h1::response::{ResponseBody, ResponseError, ResponseHead, parse};
-use proto::header::Known;
+use proto::h1::response::{BodyFraming, ResponseError, ResponseHead, parse};
+use proto::header::KnownField;
 
 /// How many informational heads are read before the answer's own.
 const HEADS_MAX: usize = 8;
@@ -55,20 +56,20 @@ fn check(bytes: &[u8], length: usize, head: &ResponseHead) {
     assert!((100..=599).contains(&head.status()));
     // Where the body ends is never in doubt.
     let count = |known| head.all(known).count();
-    let (lengths, codings) = (count(Known::ContentLength), count(Known::TransferEncoding));
+    let (lengths, codings) = (count(KnownField::ContentLength), count(KnownField::TransferEncoding));
     if !head.is_early_hints() {
         assert!(lengths + codings <= 1);
         let is_empty = matches!(head.status(), 101 | 204 | 304);
         match head.body(false) {
-            ResponseBody::None => assert!(is_empty),
-            ResponseBody::Length(length) => {
+            BodyFraming::None => assert!(is_empty),
+            BodyFraming::Length(length) => {
                 assert!(lengths == 1 && head.content_length() == Some(length));
             }
-            ResponseBody::Chunked => assert_eq!(codings, 1),
-            ResponseBody::UntilClose => assert_eq!(lengths + codings, 0),
+            BodyFraming::Chunked => assert_eq!(codings, 1),
+            BodyFraming::UntilClose => assert_eq!(lengths + codings, 0),
         }
     }
-    assert_eq!(head.body(true), ResponseBody::None);
+    assert_eq!(head.body(true), BodyFraming::None);
     against_httparse(alone, head);
 }
 

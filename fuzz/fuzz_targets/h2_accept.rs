@@ -1,9 +1,10 @@
-//! The way of a client to a port in the clear that speaks HTTP/1 and HTTP/2: the server's own code in the simulation, from its
-//! first byte on. Whatever a client sends, in whatever pieces, nothing panics, the connection ends, and what comes back on one of
-//! HTTP/2 are frames.
+//! The way of a client to a port in the clear that speaks HTTP/1 and HTTP/2: the server's own code
+//! in the simulation, from its first byte on. Whatever a client sends, in whatever pieces, nothing
+//! panics, the connection ends, and what comes back on one of HTTP/2 are frames.
 //!
-//! The first byte of an input says whether the preface of HTTP/2 comes first, whether the rest is sent as it is or makes frames,
-//! and whether the client then waits or closes; the second says of what size the pieces are.
+//! The first byte of an input says whether the preface of HTTP/2 comes first, whether the rest is
+//! sent as it is or makes frames, and whether the client then waits or closes; the second says of
+//! what size the pieces are.
 #![no_main]
 
 use std::path::Path;
@@ -58,10 +59,11 @@ fuzz_target!(|input: &[u8]| {
     if mode & 1 == 0 {
         sent.extend_from_slice(PREFACE);
     }
-    match mode & 2 == 0 {
-        true => put_conversation(rest, &mut sent),
-        false => sent.extend_from_slice(rest),
-    }
+    if mode & 2 == 0 {
+put_conversation(rest, &mut sent)
+} else {
+sent.extend_from_slice(rest)
+}
     let size = match size {
         0 => usize::MAX,
         size => usize::from(*size) * usize::from(*size),

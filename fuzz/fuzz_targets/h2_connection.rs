@@ -1,5 +1,6 @@
-//! HTTP/2: whatever bytes come are the same events and answers in whatever pieces; and whatever a user does between them,
-//! what leaves are frames within their windows, and no user hears of a stream that has ended.
+//! HTTP/2: whatever bytes come are the same events and answers in whatever pieces; and whatever a
+//! user does between them, what leaves are frames within their windows, and no user hears of a
+//! stream that has ended.
 #![no_main]
 
 use std::collections::HashMap;
@@ -17,7 +18,8 @@ const STREAMS_MAX: u32 = 5;
 const WINDOW: u32 = 300;
 const WINDOW_AT_FIRST: u64 = 65_535;
 
-/// Bytes of answers that a connection may keep for one piece of input: a frame asks for few of them.
+/// Bytes of answers that a connection may keep for one piece of input: a frame asks for few of
+/// them.
 const CONTROL_MAX: usize = 64 * 1024;
 
 const RULES: Rules = Rules {
@@ -40,16 +42,18 @@ fn check(data: &[u8]) {
     if mode & 1 != 0 {
         input.extend_from_slice(PREFACE);
     }
-    match mode & 2 != 0 {
-        true => put_conversation(rest, &mut input),
-        false => input.extend_from_slice(rest),
-    }
+    if mode & 2 != 0 {
+put_conversation(rest, &mut input)
+} else {
+input.extend_from_slice(rest)
+}
     let limits = Limits {
         streams_max: STREAMS_MAX,
-        stream_window: match mode & 4 != 0 {
-            true => WINDOW,
-            false => 100_000,
-        },
+        stream_window: if mode & 4 != 0 {
+WINDOW
+} else {
+100_000
+},
         block_size_max: 2048,
         extended_connect: mode & 8 != 0,
     };
@@ -136,20 +140,19 @@ fn put_head(encoder: &mut Encoder, stream: u32, ends: bool, which: u8, out: &mut
     let mut block = Vec::new();
     encoder.encode(fields.into_iter().map(Field::from), &mut block);
     let end_stream = u8::from(ends);
-    match which & 64 != 0 {
-        true => put(
+    if which & 64 != 0 {
+put(
             Kind::Headers,
             end_stream | flags::END_HEADERS,
             stream,
             &block,
             out,
-        ),
-        false => {
-            let (first, second) = block.split_at(block.len().min(usize::from(which)));
+        )
+} else {
+let (first, second) = block.split_at(block.len().min(usize::from(which)));
             put(Kind::Headers, end_stream, stream, first, out);
             put(Kind::Continuation, flags::END_HEADERS, stream, second, out);
-        }
-    }
+}
 }
 
 /// An event, with its bytes.

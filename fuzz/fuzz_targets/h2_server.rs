@@ -1,12 +1,13 @@
-//! HTTP/2 towards a server that does what it likes: whatever bytes it sends are the same events in whatever pieces; and whatever a user
-//! does between them, what leaves are frames within the windows that the server has given, of streams that have not ended, and no user hears
-//! of a stream that it has let go of, or of more than it has given credit for.
+//! HTTP/2 towards a server that does what it likes: whatever bytes it sends are the same events in
+//! whatever pieces; and whatever a user does between them, what leaves are frames within the
+//! windows that the server has given, of streams that have not ended, and no user hears of a stream
+//! that it has let go of, or of more than it has given credit for.
 #![no_main]
 
 use std::collections::HashMap;
 
 use libfuzzer_sys::fuzz_target;
-use proto::h2::client::{Client, Event, Limits, Opening};
+use proto::h2::client::{Client, Event, Limits, RequestStart};
 use proto::h2::frame::{FrameHead, HEAD_LENGTH, Kind, PREFACE, flags};
 use proto::h2::hpack::{Encoder, Field};
 use proto::h2::{ErrorCode, Violation};
@@ -34,10 +35,11 @@ fn check(data: &[u8]) {
     if mode & 1 != 0 {
         put(Kind::Settings, 0, 0, &[], &mut input);
     }
-    match mode & 2 != 0 {
-        true => put_conversation(rest, &mut input),
-        false => input.extend_from_slice(rest),
-    }
+    if mode & 2 != 0 {
+put_conversation(rest, &mut input)
+} else {
+input.extend_from_slice(rest)
+}
     let size = usize::from(*size) + 1;
     let whole = take(&input, input.len().max(1));
     assert_eq!(whole, take(&input, size));
@@ -140,11 +142,12 @@ enum Seen {
     Other(Event, Vec<u8>),
 }
 
-/// What comes of an input in pieces of a size, for a user who has asked and does nothing more: events, what is sent, and how it ends.
+/// What comes of an input in pieces of a size, for a user who has asked and does nothing more:
+/// events, what is sent, and how it ends.
 fn take(input: &[u8], size: usize) -> (Vec<Seen>, Vec<u8>, Option<Violation>) {
     let mut machine = Client::new(LIMITS);
     for _ in 0..BEGUN {
-        machine.open(request(), Opening::default(), ()).unwrap();
+        machine.open(request(), RequestStart::default(), ()).unwrap();
     }
     let (mut seen, mut violation) = (Vec::new(), None);
     'pieces: for piece in input.chunks(size) {
@@ -258,7 +261,7 @@ impl Model {
 
     fn open(&mut self) {
         let ends = self.below(3) == 0;
-        let opening = Opening {
+        let opening = RequestStart {
             ends,
             is_head: self.below(8) == 0,
         };
@@ -296,7 +299,8 @@ impl Model {
         assert_eq!(self.machine.turn(), None);
     }
 
-    /// Everything that the input may come to give, whenever that is: what is sent must lie within it.
+    /// Everything that the input may come to give, whenever that is: what is sent must lie within
+    /// it.
     fn give_credit(&mut self, input: &[u8]) {
         let mut rest = input;
         while let Some((head, payload)) = rest.split_first_chunk::<HEAD_LENGTH>() {

@@ -1,11 +1,12 @@
-//! Header compression: blocks decode to the same fields each time and within their bounds, a limit takes nothing but the
-//! last fields away, and what was decoded comes back from the encoder, and from fields that need no table.
+//! Header compression: blocks decode to the same fields each time and within their bounds, a limit
+//! takes nothing but the last fields away, and what was decoded comes back from the encoder, and
+//! from fields that need no table.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use proto::h2::hpack::literal::{self, FieldName};
 use proto::h2::hpack::{
-    Decoded, Decoder, Encoder, Error, FIELD_OVERHEAD, Faults, Field, Name, Outcome,
+    Decoded, Decoder, Encoder, Error, FIELD_OVERHEAD, Faults, Field, NameKind, DecodedBlock,
 };
 
 /// What a connection's table holds at most.
@@ -27,7 +28,7 @@ fuzz_target!(|data: &[u8]| {
             assert_eq!(few, decoded);
             return;
         };
-        assert_eq!(outcome, Outcome::Whole);
+        assert_eq!(outcome, DecodedBlock::Whole);
         check_limit(few, &fields, limit);
         if sizes & 1 != 0 {
             let size = block.len() as u32 * 16;
@@ -61,7 +62,7 @@ fn decode(
     decoder: &mut Decoder,
     block: &[u8],
     limit: usize,
-) -> Result<(Vec<Seen>, Outcome), Error> {
+) -> Result<(Vec<Seen>, DecodedBlock), Error> {
     let (mut seen, mut out) = (Vec::new(), Vec::new());
     let sink = |field: Decoded, bytes: &[u8]| {
         let (name, value) = (field.name.of(bytes), field.value.of(bytes));
@@ -69,7 +70,7 @@ fn decode(
         assert_eq!(field.value.end as usize, bytes.len());
         assert!(bytes.len() <= limit);
         assert!(name.len() + value.len() <= 2 * TABLE_SIZE + 2 * block.len());
-        assert_eq!(field.which, Name::of(name));
+        assert_eq!(field.which, NameKind::of(name));
         assert_eq!(
             field.faults,
             Faults::of_name(name).or(Faults::of_value(value))
@@ -95,7 +96,7 @@ fn decode(
 }
 
 /// With a limit there come the fields before the first one that is too much.
-fn check_limit(few: Result<(Vec<Seen>, Outcome), Error>, fields: &[Seen], limit: usize) {
+fn check_limit(few: Result<(Vec<Seen>, DecodedBlock), Error>, fields: &[Seen], limit: usize) {
     let (told, outcome) = few.expect("it is decoded without a limit");
     let mut size = 0;
     let fits = |seen: &&Seen| {
@@ -104,7 +105,7 @@ fn check_limit(few: Result<(Vec<Seen>, Outcome), Error>, fields: &[Seen], limit:
     };
     let fitting = fields.iter().take_while(fits).count();
     assert_eq!(told, fields[..fitting]);
-    assert_eq!(outcome == Outcome::Whole, fitting == fields.len());
+    assert_eq!(outcome == DecodedBlock::Whole, fitting == fields.len());
 }
 
 fn check_encoder(encoder: &mut Encoder, peer: &mut Decoder, fields: &[Seen]) {
@@ -127,10 +128,11 @@ fn check_encoder(encoder: &mut Encoder, peer: &mut Decoder, fields: &[Seen]) {
 fn check_literals(fields: &[Seen]) {
     let mut block = Vec::new();
     for seen in fields {
-        match seen.field.never_indexed {
-            true => literal::never_indexed(FieldName::of(&seen.name), &seen.value, &mut block),
-            false => literal::field(FieldName::of(&seen.name), &seen.value, &mut block),
-        }
+        if seen.field.never_indexed {
+literal::never_indexed(FieldName::of(&seen.name), &seen.value, &mut block)
+} else {
+literal::field(FieldName::of(&seen.name), &seen.value, &mut block)
+}
     }
     let (again, _) = decode(&mut Decoder::new(), &block, usize::MAX).expect("we have written it");
     assert_eq!(again.len(), fields.len());

@@ -1,5 +1,5 @@
-//! Header compression beside another implementation: what one encodes the other decodes, and of any block both make the same, or
-//! both refuse it. `crates/proto/tests/hpack` does the same by seed.
+//! Header compression beside another implementation: what one encodes the other decodes, and of any
+//! block both make the same, or both refuse it. `crates/proto/tests/hpack` does the same by seed.
 #![no_main]
 
 extern crate proto as tidegate_proto;

@@ -1,9 +1,9 @@
-//! A memcached server's answers: whatever comes is the same in whatever pieces, a value is as long as its line says, and is complete only
-//! with its trailer; and a key never makes a second request.
+//! A memcached server's answers: whatever comes is the same in whatever pieces, a value is as long
+//! as its line says, and is complete only with its trailer; and a key never makes a second request.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use proto::memcached::{Answer, Body, Fault, Get, parse};
+use proto::memcached::{FirstReply, Body, Fault, Get, parse};
 
 /// Longest value, in bytes, that is made up of the input where a line does not say how long it is.
 const LENGTH_MAX: u64 = 64;
@@ -53,13 +53,13 @@ fn answer(bytes: &[u8], get: &Get, with_flags: bool) -> Option<(usize, u64)> {
             None
         }
         Ok(None) => panic!("a whole line"),
-        Ok(Some((length, Answer::NotFound))) => {
+        Ok(Some((length, FirstReply::NotFound))) => {
             assert_eq!((length, &bytes[..at]), (at, &b"END\r\n"[..]));
             None
         }
         Ok(Some((
             length,
-            Answer::Value {
+            FirstReply::Value {
                 length: size,
                 flags,
             },

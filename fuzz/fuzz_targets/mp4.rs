@@ -1,5 +1,6 @@
-//! Whatever a `moov` atom holds: the cut one says its own size and that of all atoms in it, and samples come from
-//! within the file. Random bytes hardly make a movie, so one is made of random tables, and then damaged.
+//! Whatever a `moov` atom holds: the cut one says its own size and that of all atoms in it, and
+//! samples come from within the file. Random bytes hardly make a movie, so one is made of random
+//! tables, and then damaged.
 #![no_main]
 
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
@@ -160,10 +161,11 @@ fn track(tables: &Tables) -> Vec<u8> {
         .collect();
     inner.push(atom(b"stsz", &[&[0; 4], &uniform, &count, &sizes]));
     let offsets = tables.offsets.iter();
-    inner.push(match tables.long_offsets {
-        true => table(b"co64", offsets.map(|&offset| [offset & 1, offset])),
-        false => table(b"stco", offsets.map(|&offset| [offset])),
-    });
+    inner.push(if tables.long_offsets {
+table(b"co64", offsets.map(|&offset| [offset & 1, offset]))
+} else {
+table(b"stco", offsets.map(|&offset| [offset]))
+});
     let tables = atom(b"stbl", &[&inner.concat()]);
     let information = atom(b"minf", &[&atom(b"vmhd", &[&[0; 12]]), &tables]);
     let media = [

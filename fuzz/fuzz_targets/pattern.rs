@@ -1,4 +1,5 @@
-//! The reader of PCRE2's syntax takes any bytes without a panic, and what it reads has as many groups as it says.
+//! The reader of PCRE2's syntax takes any bytes without a panic, and what it reads has as many
+//! groups as it says.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,5 @@
-//! Patterns that run as automata match as PCRE2 does, with the same groups; what PCRE2 takes, our reader takes.
+//! Patterns that run as automata match as PCRE2 does, with the same groups; what PCRE2 takes, our
+//! reader takes.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,5 @@
-//! Private keys: whatever stands in a file, it loads or fails; what loads signs, and fits no certificate of another.
+//! Private keys: whatever stands in a file, it loads or fails; what loads signs, and fits no
+//! certificate of another.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

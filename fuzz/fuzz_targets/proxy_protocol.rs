@@ -1,5 +1,6 @@
-//! Whatever a proxy sends before its client's bytes: a header lies within what came and within the limit, none is read
-//! from less than all of it, the limit never makes another header of it, and every name can be asked for.
+//! Whatever a proxy sends before its client's bytes: a header lies within what came and within the
+//! limit, none is read from less than all of it, the limit never makes another header of it, and
+//! every name can be asked for.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -2,19 +2,19 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use proto::range::{ByteRange, Outcome, parse};
+use proto::range::{ByteRange, RangeDecision, parse};
 
 fuzz_target!(|input: (u64, Option<u32>, &[u8])| {
     let (size, ranges_max, specs) = input;
     let value = [b"bytes=", specs].concat();
     let check = |range: &ByteRange| assert!(range.start < range.end && range.end <= size);
     match parse(&value, size, ranges_max) {
-        Outcome::Whole | Outcome::Unsatisfiable => {}
-        Outcome::One(range) => {
+        RangeDecision::Whole | RangeDecision::Unsatisfiable => {}
+        RangeDecision::One(range) => {
             check(&range);
             assert!(ranges_max.is_none_or(|max| max >= 1));
         }
-        Outcome::Many(ranges) => {
+        RangeDecision::Many(ranges) => {
             ranges.iter().for_each(check);
             assert!(ranges.len() >= 2);
             assert!(ranges_max.is_none_or(|max| ranges.len() as u64 <= u64::from(max)));

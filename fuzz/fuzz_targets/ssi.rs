@@ -1,5 +1,6 @@
-//! Bodies with commands: however a body is cut into pieces, the same text, commands and complaints come out;
-//! every byte is text or part of a command; and commands that are written by the rules are found as written.
+//! Bodies with commands: however a body is cut into pieces, the same text, commands and complaints
+//! come out; every byte is text or part of a command; and commands that are written by the rules
+//! are found as written.
 #![no_main]
 
 use bytes::Bytes;
@@ -9,7 +10,8 @@ use modules::filters::ssi::reader::{Command, Event, Reader};
 const BEGIN: &[u8] = b"<!--#";
 const END: &[u8] = b"-->";
 
-// One byte chooses the longest value, up to eight the sizes of the pieces; behind a zero byte follows the body.
+// One byte chooses the longest value, up to eight the sizes of the pieces; behind a zero byte
+// follows the body.
 fuzz_target!(|data: &[u8]| {
     let Some((&choice, rest)) = data.split_first() else {
         return;
@@ -72,7 +74,8 @@ fn read(body: &[u8], sizes: &[u8], value_length_max: usize) -> Found {
     Found { events, complaints }
 }
 
-/// In a body of one piece: texts are what stands between commands, and commands stand where one begins.
+/// In a body of one piece: texts are what stands between commands, and commands stand where one
+/// begins.
 fn every_byte_counts(body: &[u8], value_length_max: usize) {
     let mut reader = Reader::new(value_length_max);
     let mut input = Bytes::copy_from_slice(body);

@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 use libfuzzer_sys::{arbitrary, fuzz_target};
-use store::disk::{EntryId, Head, NewHead, Times, testing};
+use store::disk::{EntryId, Head, NewHead, EntryTimes, testing};
 
 #[derive(Debug, arbitrary::Arbitrary)]
 struct Input<'a> {
@@ -21,8 +21,8 @@ struct Input<'a> {
     chunks: &'a [u8],
 }
 
-fn times((valid_until, received, age, updating): (i64, i64, u32, u32)) -> Times {
-    Times {
+fn times((valid_until, received, age, updating): (i64, i64, u32, u32)) -> EntryTimes {
+    EntryTimes {
         valid_until,
         received,
         age,

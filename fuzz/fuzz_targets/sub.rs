@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
-use modules::filters::sub::search::{Patterns, Search};
+use modules::filters::sub::search::{Patterns, Replacer};
 
 /// As few letters as this make it likely that strings are found and begin within each other.
 const LETTERS: &[u8; 8] = b"aAbBcC<\0";
@@ -48,7 +48,7 @@ fn replaced(
     text: &[u8],
     sizes: &[u8],
 ) -> Vec<u8> {
-    let mut search = Search::new(Arc::clone(patterns), once);
+    let mut search = Replacer::new(Arc::clone(patterns), once);
     let mut out = Vec::new();
     let mut sizes = sizes.iter().cycle();
     let mut rest = text;
@@ -66,8 +66,8 @@ fn replaced(
     out
 }
 
-/// The same by looking at every place of the whole text. Where the text ends within the first string that may
-/// stand at a place, the rest is left as it is.
+/// The same by looking at every place of the whole text. Where the text ends within the first
+/// string that may stand at a place, the rest is left as it is.
 fn naive(pairs: &[(Vec<u8>, u8)], once: bool, text: &[u8]) -> Vec<u8> {
     let (mut out, mut used, mut rest) = (Vec::new(), vec![false; pairs.len()], text);
     while let Some((first, after)) = rest.split_first() {

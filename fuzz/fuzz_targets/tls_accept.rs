@@ -1,11 +1,13 @@
-//! The way of a client to a port for TLS as a whole: the server's own code in the simulation, from its first byte
-//! through our look at the ClientHello, rustls's handshake and the first request. Whatever a client sends, in whatever
-//! pieces, nothing panics; the server answers in records, and ends the connection.
+//! The way of a client to a port for TLS as a whole: the server's own code in the simulation, from
+//! its first byte through our look at the ClientHello, rustls's handshake and the first request.
+//! Whatever a client sends, in whatever pieces, nothing panics; the server answers in records, and
+//! ends the connection.
 //!
-//! The first byte of an input says what the client is. One kind sends the rest of the input as it is: seeds are what
-//! clients said (TLS 1.2 and 1.3, resumption, early data), each behind the byte 0 and one for the pieces. The other
-//! kind speaks TLS by rustls, and the rest of the input changes what it says: bytes on the wire, and messages before
-//! they are sealed, so that the second flight and what follows it come with good keys and bad content.
+//! The first byte of an input says what the client is. One kind sends the rest of the input as it
+//! is: seeds are what clients said (TLS 1.2 and 1.3, resumption, early data), each behind the byte
+//! 0 and one for the pieces. The other kind speaks TLS by rustls, and the rest of the input changes
+//! what it says: bytes on the wire, and messages before they are sealed, so that the second flight
+//! and what follows it come with good keys and bad content.
 #![no_main]
 
 use std::cell::RefCell;
@@ -294,8 +296,9 @@ async fn talk(port: &Address, config: &Arc<ClientConfig>) -> bool {
         }
         let bytes = match stream.recv(Some(engine::now() + PATIENCE)).await {
             Ok(bytes) => bytes,
-            // Early data is answered, and the connection closed, before the client has said all: the rest of that may
-            // come back as a reset, which takes what the client has not read yet with it.
+            // Early data is answered, and the connection closed, before the client has said all:
+            // the rest of that may come back as a reset, which takes what the client has not read
+            // yet with it.
             Err(_) => return tls.is_early_data_accepted(),
         };
         if bytes.is_empty() {
@@ -424,7 +427,8 @@ impl Tls12AeadAlgorithm for Changing12 {
     }
 }
 
-/// Changes messages before it seals them. The last byte of what may be changed is the message's type.
+/// Changes messages before it seals them. The last byte of what may be changed is the message's
+/// type.
 struct Changer(Box<dyn MessageEncrypter>);
 
 impl MessageEncrypter for Changer {

@@ -1,5 +1,6 @@
-//! Targets: a normalised path has no segment of dots, is no longer than what it was made of, stays itself
-//! when it is escaped and normalised again, and is what the head parser finds by its shorter way.
+//! Targets: a normalised path has no segment of dots, is no longer than what it was made of, stays
+//! itself when it is escaped and normalised again, and is what the head parser finds by its shorter
+//! way.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! Files of users: a name is found as a search line by line finds it, credentials arrive as they were sent, and
-//! a password fits only where it must.
+//! Files of users: a name is found as a search line by line finds it, credentials arrive as they
+//! were sent, and a password fits only where it must.
 #![no_main]
 
 use bytes::Bytes;

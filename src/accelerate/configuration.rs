@@ -35,7 +35,6 @@ pub(super) struct Front {
 
 /// What is kept, and who may have it go.
 pub(super) struct Cache {
-    /// In bytes.
     pub(super) size: u64,
     /// How long what says nothing is fresh, if not for a second.
     pub(super) ttl: Option<String>,
@@ -101,7 +100,6 @@ const BYTES_A_KEY: u64 = 32;
 const KEYS_MIN: u64 = 1 << 20;
 
 impl Front {
-    /// The whole text.
     pub(super) fn configuration(&self) -> String {
         let mut text = String::from("daemon off;\n");
         if let Some(user) = &self.user {
@@ -230,9 +228,10 @@ impl Front {
     }
 
     fn pass_line(&self) -> String {
-        let scheme = match self.origin.is_secure {
-            true => "https",
-            false => "http",
+        let scheme = if self.origin.is_secure {
+            "https"
+        } else {
+            "http"
         };
         format!("proxy_pass {scheme}://{ORIGIN};")
     }

@@ -32,28 +32,29 @@ const AUTHORITIES: [&str; 4] = [
 /// Put a cache in front of a server, with nothing to change there
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// The server behind: http://HOST:PORT, HOST:PORT, a PORT of this machine, https://HOST or unix:PATH
+    /// The server behind: http://HOST:PORT, HOST:PORT, a PORT of this machine, https://HOST or
+    /// unix:PATH
     url: String,
     #[command(flatten)]
     place: Place,
-    /// How much memory answers may take, as in 512m or 2g; without it a quarter of what this machine, or its
-    /// container, has, from 16m to 4g
+    /// How much memory answers may take, as in 512m or 2g; without it a quarter of what this
+    /// machine, or its container, has, from 16m to 4g
     #[arg(long, value_name = "SIZE")]
     memory: Option<String>,
-    /// How long answers are kept that say nothing of it, as in 5m; without it those that can be checked,
-    /// for a second
+    /// How long answers are kept that say nothing of it, as in 5m; without it those that can be
+    /// checked, for a second
     #[arg(long, value_name = "TIME")]
     ttl: Option<String>,
-    /// Keep answers that say nothing of it for a share of the time since they were changed, as in 10%, for a
-    /// day at most
+    /// Keep answers that say nothing of it for a share of the time since they were changed, as in
+    /// 10%, for a day at most
     #[arg(long, value_name = "PERCENT", num_args = 0..=1, require_equals = true, default_missing_value = "10%")]
     heuristic: Option<String>,
-    /// A cookie that says nothing of who asks, as those of statistics: requests with it share answers.
-    /// NAME* is all that begin so; may be repeated
+    /// A cookie that says nothing of who asks, as those of statistics: requests with it share
+    /// answers. NAME* is all that begin so; may be repeated
     #[arg(long, value_name = "NAME")]
     ignore_cookie: Vec<String>,
-    /// The folder of this machine that the server behind serves: a look at the file says whether an answer
-    /// is still right, and one that has changed shows at once
+    /// The folder of this machine that the server behind serves: a look at the file says whether an
+    /// answer is still right, and one that has changed shows at once
     #[arg(long, value_name = "DIR")]
     files: Option<PathBuf>,
     /// After how long the server behind is asked all the same, whose rules may have changed
@@ -65,8 +66,8 @@ pub(crate) struct Arguments {
     /// Networks that may purge over TCP, as in 10.0.0.0/8; may be repeated
     #[arg(long, value_name = "NETWORK")]
     purge_from: Vec<String>,
-    /// Tell the server behind who the client is by a header of the PROXY protocol, v2 without VERSION; it
-    /// must be set up for that
+    /// Tell the server behind who the client is by a header of the PROXY protocol, v2 without
+    /// VERSION; it must be set up for that
     #[arg(
         long,
         value_name = "VERSION",
@@ -159,7 +160,6 @@ fn check_time(option: &str, text: &str) -> Result<(), String> {
     }
 }
 
-/// `serve --proxy`.
 pub(crate) fn pass_on(place: &Place, url: &str) -> Result<Option<Prepared>, String> {
     prepare(place, url, Wanted::default())
 }
@@ -169,9 +169,10 @@ fn prepare(place: &Place, url: &str, mut wanted: Wanted) -> Result<Option<Prepar
     let origin = Origin::parse(url)?;
     let (listen, plain) = place.listen();
     let chosen = addresses::choose(&listen)?;
-    let plain = match plain.is_empty() {
-        true => Vec::new(),
-        false => addresses::choose(&plain)?.addresses,
+    let plain = if plain.is_empty() {
+        Vec::new()
+    } else {
+        addresses::choose(&plain)?.addresses
     };
     if origin.is_one_of(&chosen.addresses) || origin.is_one_of(&plain) {
         return Err(format!(
@@ -221,9 +222,10 @@ fn prepare(place: &Place, url: &str, mut wanted: Wanted) -> Result<Option<Prepar
         listen: chosen.addresses,
         plain,
         secure,
-        folder: match place.print_configuration {
-            true => None,
-            false => Some(serve::text(folder.path())?),
+        folder: if place.print_configuration {
+            None
+        } else {
+            Some(serve::text(folder.path())?)
         },
         output: serve::output(),
         access_log: serve::access_log(),

@@ -48,14 +48,15 @@ impl Origin {
         let wrong = |what: &str| format!("\"{text}\": {what}");
         if let Some(path) = text.strip_prefix("unix:") {
             let is_path = path.starts_with('/') && !path.contains([':', '"', '\n']);
-            return match is_path {
-                true => Ok(Origin {
+            return if is_path {
+                Ok(Origin {
                     is_secure: false,
                     at: At::Socket(path.to_owned()),
-                }),
-                false => Err(wrong(
+                })
+            } else {
+                Err(wrong(
                     "a socket is named by its absolute path, as in unix:/run/app.sock",
-                )),
+                ))
             };
         }
         let (is_secure, rest) = match text.split_once("://") {
@@ -90,11 +91,12 @@ impl Origin {
         let name = if name.is_empty() { "127.0.0.1" } else { name };
         let is_bracketed = name.starts_with('[') && name.ends_with(']');
         let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-._".contains(letter);
-        let is_name = match is_bracketed {
-            true => name[1..name.len() - 1]
+        let is_name = if is_bracketed {
+            name[1..name.len() - 1]
                 .parse::<std::net::Ipv6Addr>()
-                .is_ok(),
-            false => name.chars().all(is_plain),
+                .is_ok()
+        } else {
+            name.chars().all(is_plain)
         };
         if !is_name {
             return Err(wrong("this is no name of a host"));
@@ -206,9 +208,10 @@ impl fmt::Display for Origin {
         match &self.at {
             At::Host { name, port } => {
                 let default = if self.is_secure { 443 } else { 80 };
-                match *port == default {
-                    true => write!(f, "{scheme}://{name}"),
-                    false => write!(f, "{scheme}://{name}:{port}"),
+                if *port == default {
+                    write!(f, "{scheme}://{name}")
+                } else {
+                    write!(f, "{scheme}://{name}:{port}")
                 }
             }
             At::Socket(path) => write!(f, "unix:{path}"),

@@ -24,10 +24,8 @@ const WARMUP_DEFAULT: Duration = Duration::from_millis(500);
 #[derive(Args)]
 #[command(disable_version_flag = true)]
 pub(super) struct Options {
-    /// The one server
     #[arg(long, value_name = "URL")]
     a: String,
-    /// The other one
     #[arg(long, value_name = "URL")]
     b: String,
     /// The process of A, whose processor time is read, with all its threads and descendants
@@ -46,7 +44,8 @@ pub(super) struct Options {
         conflicts_with = "cgroup_b"
     )]
     pid_b: Option<u32>,
-    /// The control group of A, whose processor time is read: its folder, or what follows /sys/fs/cgroup/
+    /// The control group of A, whose processor time is read: its folder, or what follows
+    /// /sys/fs/cgroup/
     #[arg(long, value_name = "PATH", requires = "cgroup_b")]
     cgroup_a: Option<PathBuf>,
     /// The control group of B
@@ -70,7 +69,8 @@ pub(super) struct Options {
     /// How many requests a turn has instead
     #[arg(short = 'n', long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
     requests: Option<u64>,
-    /// Requests a second, whatever the server does: the open loop. Times then count from the intended start
+    /// Requests a second, whatever the server does: the open loop. Times then count from the
+    /// intended start
     #[arg(short = 'r', long, value_name = "NUMBER", value_parser = rate)]
     rate: Option<f64>,
     #[command(flatten)]
@@ -80,7 +80,8 @@ pub(super) struct Options {
     json: bool,
 }
 
-/// Runs the comparison and prints its report. The code is 0 where it could be made, whatever it found.
+/// Runs the comparison and prints its report. The code is 0 where it could be made, whatever it
+/// found.
 pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     // First of all, while there is one thread.
     let interrupt = Interrupt::take().map_err(|error| format!("signals: {error}"))?;
@@ -116,17 +117,19 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
         rounds: &rounds,
         interrupted,
     };
-    let text = match options.json {
-        true => report.json(),
-        false => report.text(),
+    let text = if options.json {
+        report.json()
+    } else {
+        report.text()
     };
     print!("{text}");
     let answered = |turns: &mut dyn Iterator<Item = u64>| turns.sum::<u64>() > 0;
     let both = answered(&mut rounds.iter().map(|round| round.a.succeeded))
         && answered(&mut rounds.iter().map(|round| round.b.succeeded));
-    Ok(match both {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
+    Ok(if both {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
     })
 }
 
@@ -190,9 +193,10 @@ fn refuse_differences(comparison: &Comparison, a: &Response, b: &Response) -> Re
     if differences.is_empty() {
         return Ok(());
     }
-    let itself = match a.differences(&ask(&comparison.a)?).is_empty() {
-        true => "",
-        false => "; A's own answers differ from one to the next",
+    let itself = if a.differences(&ask(&comparison.a)?).is_empty() {
+        ""
+    } else {
+        "; A's own answers differ from one to the next"
     };
     Err(format!(
         "the answers of A and B differ: {}{itself}. --different-answers compares them nevertheless",

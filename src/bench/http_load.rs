@@ -1,8 +1,10 @@
-//! `tidegate bench http_load`: the options and the report of http_load, which is packaged nowhere any more.
+//! `tidegate bench http_load`: the options and the report of http_load, which is packaged nowhere
+//! any more.
 //!
-//! `-parallel N` or `-rate N`, `-fetches N` or `-seconds N`, `-timeout N`, and a file of URLs, which are fetched in random
-//! order over a connection each. Bytes are those of bodies. What http_load has beside (`-checksum`, `-throttle`, `-jitter`,
-//! `-proxy`, `-sip`, `-verbose`) is refused.
+//! `-parallel N` or `-rate N`, `-fetches N` or `-seconds N`, `-timeout N`, and a file of URLs,
+//! which are fetched in random order over a connection each. Bytes are those of bodies. What
+//! http_load has beside (`-checksum`, `-throttle`, `-jitter`, `-proxy`, `-sip`, `-verbose`) is
+//! refused.
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -11,9 +13,9 @@ use std::time::Duration;
 
 use engine::EngineKind;
 use load::plan::{self, Arrivals, Expect, Length, Order, Protocol, Request, Server, Spacing};
-use load::tally::Failure;
+use load::tally::RequestError;
 use load::tls::{Maker, Settings};
-use load::{Outcome, Plan, Sample, Target, machine};
+use load::{Plan, RunResult, Sample, Target, machine};
 use process::Interrupt;
 
 use super::Called;
@@ -23,7 +25,6 @@ const USAGE: &str = "usage:  tidegate bench http_load [-timeout secs] -parallel 
 /// Connections at the same time at most where a rate is given, as in http_load.
 const PARALLEL_BY_RATE: usize = 1000;
 
-/// Runs http_load's arguments.
 pub(super) fn run(called: Called) -> ExitCode {
     match bench(&called) {
         Ok(text) => {
@@ -124,7 +125,7 @@ fn plan(called: &Called) -> Result<Plan, String> {
     })
 }
 
-fn report(outcome: &Outcome) -> String {
+fn report(outcome: &RunResult) -> String {
     let tally = &outcome.tally;
     let (fetches, bytes) = (tally.completed, tally.body_bytes as f64);
     let seconds = outcome.elapsed.as_secs_f64().max(1e-9);
@@ -156,11 +157,12 @@ fn report(outcome: &Outcome) -> String {
         "msecs/first-response: {}",
         times(&outcome.samples, |sample| sample.wait)
     ));
-    let timeouts = tally.failures(Failure::Timeout) + tally.failures(Failure::ConnectTimeout);
+    let timeouts =
+        tally.failures(RequestError::Timeout) + tally.failures(RequestError::ConnectTimeout);
     for (count, what) in [
         (timeouts, "timeouts"),
         (
-            tally.failures(Failure::ClosedInBody) + tally.failures(Failure::WrongLength),
+            tally.failures(RequestError::ClosedInBody) + tally.failures(RequestError::WrongLength),
             "bad byte counts",
         ),
         (tally.broken() - timeouts, "connections failed"),
@@ -199,12 +201,15 @@ fn general(value: f64) -> String {
     let scientific = format!("{value:.5e}");
     let (digits, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
     let exponent: i32 = exponent.parse().unwrap_or_default();
-    let trim = |digits: &str| match digits.contains('.') {
-        true => digits
-            .trim_end_matches('0')
-            .trim_end_matches('.')
-            .to_owned(),
-        false => digits.to_owned(),
+    let trim = |digits: &str| {
+        if digits.contains('.') {
+            digits
+                .trim_end_matches('0')
+                .trim_end_matches('.')
+                .to_owned()
+        } else {
+            digits.to_owned()
+        }
     };
     if (-4..6).contains(&exponent) {
         return trim(&format!(

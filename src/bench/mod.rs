@@ -1,4 +1,5 @@
-//! `tidegate bench URL…`: the load tester's command line; the work is done by the crate `load`. Described in docs/bench.md.
+//! `tidegate bench URL…`: the load tester's command line; the work is done by the crate `load`.
+//! Described in docs/bench.md.
 
 mod ab;
 mod compare;
@@ -63,7 +64,8 @@ struct Called {
     allow_remote: Vec<String>,
 }
 
-/// Runs another tool's mode where the program is called by that tool's name, and behind `bench NAME`.
+/// Runs another tool's mode where the program is called by that tool's name, and behind
+/// `bench NAME`.
 pub(crate) fn as_another_tool(program: &OsStr, arguments: &[OsString]) -> Option<ExitCode> {
     let name = Path::new(program).file_name().unwrap_or_default();
     let (name, arguments) = match arguments {

@@ -30,7 +30,8 @@ pub(super) struct Options {
     /// How many requests are sent instead
     #[arg(short = 'n', long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
     requests: Option<u64>,
-    /// Requests a second, whatever the server does: the open loop. Times then count from the intended start
+    /// Requests a second, whatever the server does: the open loop. Times then count from the
+    /// intended start
     #[arg(short = 'r', long, value_name = "NUMBER", value_parser = rate)]
     rate: Option<f64>,
     #[command(flatten)]
@@ -57,7 +58,6 @@ pub(super) struct ReportForm {
 }
 
 impl ReportForm {
-    /// Prints `report`.
     pub(super) fn print(&self, report: &Report<'_>) {
         let text = match (self.json, self.csv) {
             (true, _) => report.json(),
@@ -68,7 +68,8 @@ impl ReportForm {
     }
 }
 
-/// Runs a plan made of `options` and prints its report. The code is 0 where at least one response came as expected.
+/// Runs a plan made of `options` and prints its report. The code is 0 where at least one response
+/// came as expected.
 pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     // First of all, while there is one thread.
     let interrupt = Interrupt::take().map_err(|error| format!("signals: {error}"))?;

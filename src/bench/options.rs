@@ -1,6 +1,8 @@
-//! What a run's command line can say in each of our own modes: whom to ask for what, how to connect, what is expected.
+//! What a run's command line can say in each of our own modes: whom to ask for what, how to
+//! connect, what is expected.
 //!
-//! How many connections, how fast and how long is each mode's own, and so is what becomes of the outcome.
+//! How many connections, how fast and how long is each mode's own, and so is what becomes of the
+//! outcome.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -10,7 +12,8 @@ use clap::{ArgGroup, Args, ValueEnum};
 use engine::EngineKind;
 use load::grpc;
 use load::plan::{
-    Arrivals, Expect, Form, Length, Order, PIPELINE_MAX, Protocol, STREAMS_MAX, Spacing, servers,
+    Arrivals, Expect, Length, Order, PIPELINE_MAX, Protocol, RequestForm, STREAMS_MAX, Spacing,
+    servers,
 };
 use load::tls::{Maker, Settings, Version};
 use load::{Plan, Target, machine};
@@ -18,7 +21,8 @@ use load::{Plan, Target, machine};
 /// What is asked for.
 #[derive(Args)]
 pub(super) struct Urls {
-    /// What to ask for: `http[s]://HOST[:PORT]/PATH` or `http[s]://unix:/SOCKET:/PATH`; several are asked for in turn
+    /// What to ask for: `http[s]://HOST[:PORT]/PATH` or `http[s]://unix:/SOCKET:/PATH`; several are
+    /// asked for in turn
     #[arg(value_name = "URL", required_unless_present = "url_file")]
     urls: Vec<String>,
     /// A file of URLs, one a line, each with a weight behind it if it has another than 1
@@ -42,7 +46,8 @@ pub(super) struct Common {
     /// Speak HTTP/2: over TLS as ALPN agrees, in the clear without asking
     #[arg(long, conflicts_with = "pipeline")]
     http2: bool,
-    /// Send unary calls of gRPC, by HTTP/2: the URL's path is /PACKAGE.SERVICE/METHOD, the body one message
+    /// Send unary calls of gRPC, by HTTP/2: the URL's path is /PACKAGE.SERVICE/METHOD, the body one
+    /// message
     #[arg(long, conflicts_with_all = ["pipeline", "method"])]
     grpc: bool,
     /// A file of messages for --grpc, one a line in Base64; each call has one, drawn at random
@@ -72,13 +77,15 @@ pub(super) struct Common {
     /// A file of header fields, one a line; of several each request has one, drawn at random
     #[arg(long = "header-file", value_name = "FILE")]
     field_files: Vec<PathBuf>,
-    /// Ranges in URLs and header fields, such as [001-100], stand for numbers drawn anew for each request
+    /// Ranges in URLs and header fields, such as [001-100], stand for numbers drawn anew for each
+    /// request
     #[arg(long)]
     varied: bool,
     /// The requests' body, or @FILE
     #[arg(long, value_name = "TEXT")]
     body: Option<String>,
-    /// The only status that is right; 200 to 399 are where this is not said. With --grpc the status of gRPC, 0 where this is not said
+    /// The only status that is right; 200 to 399 are where this is not said. With --grpc the status
+    /// of gRPC, 0 where this is not said
     #[arg(long, value_name = "STATUS", value_parser = clap::value_parser!(u16).range(..=999))]
     expect_status: Option<u16>,
     /// The SHA-256 that every body must have
@@ -87,7 +94,8 @@ pub(super) struct Common {
     /// How long connecting may take, and a request until its response is complete
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "30s")]
     timeout: Duration,
-    /// An address of this machine to connect from, or a range such as 127.0.0.2-127.0.0.9; any number of times
+    /// An address of this machine to connect from, or a range such as 127.0.0.2-127.0.0.9; any
+    /// number of times
     #[arg(long = "source", value_name = "ADDRESS", value_parser = sources)]
     sources: Vec<Sources>,
     #[command(flatten)]
@@ -287,9 +295,10 @@ impl Common {
 
     /// Fails where the status that is expected is none.
     fn check_status(&self) -> Result<(), String> {
-        let (range, what) = match self.grpc {
-            true => (0..=16, "a status of gRPC: 0 to 16"),
-            false => (200..=999, "a status: 200 to 999"),
+        let (range, what) = if self.grpc {
+            (0..=16, "a status of gRPC: 0 to 16")
+        } else {
+            (200..=999, "a status: 200 to 999")
         };
         match self.expect_status {
             Some(status) if !range.contains(&status) => {
@@ -299,8 +308,9 @@ impl Common {
         }
     }
 
-    /// Bodies of requests of HTTP/2: the form's, or the messages of calls, which are no longer the form's business then.
-    fn bodies(&self, form: &mut Form) -> Result<Vec<Vec<u8>>, String> {
+    /// Bodies of requests of HTTP/2: the form's, or the messages of calls, which are no longer the
+    /// form's business then.
+    fn bodies(&self, form: &mut RequestForm) -> Result<Vec<Vec<u8>>, String> {
         let messages = match (form.protocol, &self.message_file) {
             (Protocol::Grpc { .. }, Some(path)) => {
                 let of_file = |fault| format!("{}: {fault}", path.display());
@@ -318,7 +328,7 @@ impl Common {
     }
 
     /// How the requests are written.
-    fn form(&self, protocol: Protocol) -> Result<Form, String> {
+    fn form(&self, protocol: Protocol) -> Result<RequestForm, String> {
         let body = self.body.as_deref().map(body).transpose()?;
         let method = match (&self.method, &body) {
             (Some(method), _) => method.clone(),
@@ -330,7 +340,7 @@ impl Common {
             return Err(format!("{method:?} is no method"));
         }
         let sets = self.field_files.iter().map(fields_of);
-        let form = Form {
+        let form = RequestForm {
             method,
             fields: self.fields.clone(),
             body,
@@ -354,9 +364,10 @@ impl Common {
             EngineName::Uring => EngineKind::Uring,
         };
         let (engine, reason) = engine::choose(Some(wanted));
-        match engine == wanted {
-            true => Ok(engine),
-            false => Err(reason),
+        if engine == wanted {
+            Ok(engine)
+        } else {
+            Err(reason)
         }
     }
 }
@@ -389,7 +400,8 @@ fn weighted_urls(text: &str) -> Result<Vec<(String, u32)>, String> {
     Ok(urls)
 }
 
-/// Whether a field is about the connection, which in HTTP/2 fields are not (RFC 9113, section 8.2.2).
+/// Whether a field is about the connection, which in HTTP/2 fields are not (RFC 9113, section
+/// 8.2.2).
 fn is_of_http1(name: &str, value: &str) -> bool {
     let names = [
         "connection",

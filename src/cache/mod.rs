@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use store::disk::{Listed, Listing, NotListed};
+use store::disk::{ListedEntry, Listing, NotListed};
 
 mod report;
 
@@ -118,17 +118,17 @@ impl Chosen {
     }
 
     /// Whether it names an entry, by its key or by its tag.
-    fn names(&self, listed: &Listed) -> bool {
+    fn names(&self, listed: &ListedEntry) -> bool {
         self.has_key_of(listed) || self.tag.as_ref().is_some_and(|tag| listed.has_tag(tag))
     }
 
     /// Whether an entry is all that it asks for; where it asks for nothing, each one is.
-    fn admits(&self, listed: &Listed) -> bool {
+    fn admits(&self, listed: &ListedEntry) -> bool {
         let is_key = self.names.is_empty() && self.prefixes.is_empty() || self.has_key_of(listed);
         is_key && self.tag.as_ref().is_none_or(|tag| listed.has_tag(tag))
     }
 
-    fn has_key_of(&self, listed: &Listed) -> bool {
+    fn has_key_of(&self, listed: &ListedEntry) -> bool {
         let is_named = self.names.iter().any(|name| listed.is_named(name));
         // What says no key belongs to all of the cache only.
         let begins = |prefix: &Vec<u8>| prefix.is_empty() || listed.begins_with(prefix);
@@ -157,9 +157,10 @@ fn list(path: &Path, chosen: &Chosen, json: bool) -> Result<(), String> {
         }
         entries += 1;
         bytes += listed.length;
-        match json {
-            true => println!("{}", report::json(&listed, None, &now)),
-            false => println!("{}", report::line(&listed, &now)),
+        if json {
+            println!("{}", report::json(&listed, None, &now))
+        } else {
+            println!("{}", report::line(&listed, &now))
         }
         ControlFlow::Continue(())
     });

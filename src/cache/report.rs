@@ -5,14 +5,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base::json::Writer;
 use proto::date;
-use store::disk::{Fault, Head, Listed, Origin};
+use store::disk::{Fault, Head, ListedEntry, Origin};
 
 /// What stands above the lines.
 pub(super) const TITLE: &str = "STATE         FOR         SIZE   UNUSED  KEY";
 
 /// The time at which all is told.
 pub(super) struct Now {
-    /// Milliseconds since 1970.
     millis: i64,
 }
 
@@ -41,7 +40,7 @@ enum State {
 }
 
 impl State {
-    fn of(listed: &Listed, now: &Now) -> State {
+    fn of(listed: &ListedEntry, now: &Now) -> State {
         match &listed.head {
             Err(_) => State::Damaged,
             Ok(head) => match now.since(head.times.valid_until) {
@@ -61,7 +60,7 @@ impl State {
 }
 
 /// A line of the list.
-pub(super) fn line(listed: &Listed, now: &Now) -> String {
+pub(super) fn line(listed: &ListedEntry, now: &Now) -> String {
     let state = State::of(listed, now);
     let time = match state {
         State::Fresh(millis) | State::Stale(millis) => span(millis),
@@ -85,7 +84,7 @@ pub(super) fn line(listed: &Listed, now: &Now) -> String {
 
 /// All that is known of an entry. `body` is what has come of checking it: nothing where there is
 /// no checksum.
-pub(super) fn whole(listed: &Listed, body: Option<Result<(), Fault>>, now: &Now) -> String {
+pub(super) fn whole(listed: &ListedEntry, body: Option<Result<(), Fault>>, now: &Now) -> String {
     let mut page = String::new();
     let mut row = |name: &str, value: &str| {
         let _ = writeln!(page, "{name:<9}{value}");
@@ -156,7 +155,11 @@ pub(super) fn whole(listed: &Listed, body: Option<Result<(), Fault>>, now: &Now)
 }
 
 /// An entry as a JSON object. `body` as with [`whole`], where it has been checked.
-pub(super) fn json(listed: &Listed, body: Option<Option<Result<(), Fault>>>, now: &Now) -> String {
+pub(super) fn json(
+    listed: &ListedEntry,
+    body: Option<Option<Result<(), Fault>>>,
+    now: &Now,
+) -> String {
     let lossy = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let mut json = Writer::default();
     json.object(|json| {
@@ -209,7 +212,7 @@ fn writer(head: &Head) -> &'static str {
 }
 
 /// How long ago an entry was used: by the saved index, or stored where it does not know it yet.
-fn unused(listed: &Listed, now: &Now) -> Option<Duration> {
+fn unused(listed: &ListedEntry, now: &Now) -> Option<Duration> {
     let stored = listed.head.as_ref().ok().map(|head| head.times.received);
     let stored = stored.and_then(|stored| u64::try_from(now.since(stored)).ok());
     let stored = stored.map(Duration::from_millis);

@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 use conf::Registry;
 
-use server::reference::{self, Name};
+use server::reference::{self, ReferenceName};
 
 use super::{Here, here};
 
@@ -126,7 +126,7 @@ fn table(registry: &Registry) -> String {
     let names = reference::nginx();
     for (title, modules) in AREAS {
         let (mut works, mut accepted, mut missing) = (0, 0, Vec::new());
-        let of_area = |known: &&Name| !known.is_variable && belongs(known.module, modules);
+        let of_area = |known: &&ReferenceName| !known.is_variable && belongs(known.module, modules);
         for known in names.iter().filter(of_area) {
             match here(*known, registry) {
                 Here::Yes(_) | Here::Variable => works += 1,

@@ -19,13 +19,13 @@ use clap::Parser;
 use engine::net::{Address, BoundSocket, Carries, ListenOptions};
 use framework::door::{Door, ListenerId};
 use framework::generation::Generation;
-use framework::report::Report;
+use framework::report::ThreadReport;
 use framework::workers::{self, Sockets, Workers};
 use framework::zone::Zones;
-use memcached::door::{CacheOf, Part, Server, door};
-use memcached::{Cache, Ending, Settings};
+use memcached::door::{CacheOf, MemcachedPart, Server, door};
+use memcached::{Cache, Settings, ShutdownPolicy};
 use process::identity::{self, Identity};
-use process::single::{self, Endings, Named};
+use process::single::{self, Endings, WrittenPidFile};
 use rules::access::Access;
 
 pub(crate) use options::Arguments;
@@ -82,7 +82,11 @@ fn serve(plan: Plan) -> Result<(), String> {
     if plan.daemon {
         single::to_background()?;
     }
-    let named = plan.pid_file.as_deref().map(Named::create).transpose()?;
+    let named = plan
+        .pid_file
+        .as_deref()
+        .map(WrittenPidFile::create)
+        .transpose()?;
     if let Some(identity) = &identity {
         single::become_user(identity)?;
     }
@@ -100,8 +104,8 @@ fn serve(plan: Plan) -> Result<(), String> {
         }
     };
     match ending {
-        single::Ending::Now => workers.terminate(),
-        single::Ending::Graceful => workers.quit(None),
+        single::ProcessEnd::Now => workers.terminate(),
+        single::ProcessEnd::Graceful => workers.quit(None),
     }
     workers.wait();
     for listening in &plan.listening {
@@ -119,10 +123,10 @@ fn connections_max(settings: &Settings) -> usize {
 }
 
 /// Ends this process by the signal for it, which its main thread waits for.
-fn end(ending: Ending) {
+fn end(ending: ShutdownPolicy) {
     let signal = match ending {
-        Ending::Now => rustix::process::Signal::INT,
-        Ending::Graceful => rustix::process::Signal::USR1,
+        ShutdownPolicy::Now => rustix::process::Signal::INT,
+        ShutdownPolicy::Graceful => rustix::process::Signal::USR1,
     };
     let _ = rustix::process::kill_process(rustix::process::getpid(), signal);
 }
@@ -221,7 +225,7 @@ fn start(
         cache: CacheOf::Process(Arc::clone(cache)),
         access: Arc::new(Access::default()),
     };
-    generation.add(Part {
+    generation.add(MemcachedPart {
         servers: listeners.iter().map(server).collect(),
     });
     let sockets: Sockets = listeners
@@ -254,7 +258,7 @@ fn doors() -> Vec<std::rc::Rc<dyn Door>> {
 #[derive(Debug)]
 struct ToStandardError;
 
-impl Report for ToStandardError {
+impl ThreadReport for ToStandardError {
     fn line(&self, _: base::level::Level, message: FormatArguments<'_>) {
         say(&message.to_string());
     }

@@ -59,7 +59,6 @@ pub(crate) struct Arguments {
     /// Write the process's number here
     #[arg(short = 'P', long, value_name = "FILE")]
     pidfile: Option<PathBuf>,
-    /// Threads that serve
     #[arg(short, long, value_name = "NUM", default_value_t = 4)]
     threads: usize,
     /// Length of the queue of connections that wait to be accepted
@@ -121,14 +120,10 @@ pub(crate) struct Arguments {
     extended: Vec<String>,
 }
 
-/// Where to listen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Listening {
-    /// For connections.
     Inet(SocketAddr),
-    /// For datagrams.
     Udp(SocketAddr),
-    /// A Unix socket.
     Path(PathBuf),
 }
 

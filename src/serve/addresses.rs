@@ -11,8 +11,7 @@ const PORT: u16 = 8080;
 /// How many ports are tried, from [`PORT`] on, where none was asked for.
 const PORTS_TRIED_MAX: u16 = 100;
 
-/// Where to listen.
-pub(crate) struct Chosen {
+pub(crate) struct ListenChoice {
     pub(crate) addresses: Vec<SocketAddr>,
     /// What to say where it is not what people expect.
     pub(crate) note: Option<String>,
@@ -20,7 +19,7 @@ pub(crate) struct Chosen {
 
 /// What `--listen` asks for, checked to be free; without it the first free port from 8080 on. The
 /// error is the line to print.
-pub(crate) fn choose(listen: &[String]) -> Result<Chosen, String> {
+pub(crate) fn choose(listen: &[String]) -> Result<ListenChoice, String> {
     if listen.is_empty() {
         return first_free(PORT);
     }
@@ -35,20 +34,20 @@ pub(crate) fn choose(listen: &[String]) -> Result<Chosen, String> {
             }
         }
     }
-    Ok(Chosen {
+    Ok(ListenChoice {
         addresses,
         note: None,
     })
 }
 
-fn first_free(wanted: u16) -> Result<Chosen, String> {
+fn first_free(wanted: u16) -> Result<ListenChoice, String> {
     let last = wanted.saturating_add(PORTS_TRIED_MAX - 1);
     for port in wanted..=last {
         match bind(SocketAddr::from((Ipv4Addr::LOCALHOST, port))) {
             Ok(address) => {
                 let note =
                     (port != wanted).then(|| format!("Port {wanted} is taken, this is {port}."));
-                return Ok(Chosen {
+                return Ok(ListenChoice {
                     addresses: vec![address],
                     note,
                 });

@@ -17,13 +17,11 @@ pub(super) struct Site {
     pub(super) plain: Vec<SocketAddr>,
     /// How connections are secured, if they are.
     pub(super) secure: Option<Secure>,
-    /// What `root` says.
     pub(super) root: String,
     /// A folder for the pid file and request bodies; without one they are where they always are.
     pub(super) folder: Option<String>,
     /// Where requests are logged: a file, or nothing for standard error.
     pub(super) output: &'static str,
-    /// `--types`
     pub(super) types: Option<String>,
     /// The file of names and passwords, where they are asked for.
     pub(super) users: Option<String>,
@@ -61,7 +59,6 @@ const ASK: &str = "no-cache";
 const KEEP: &str = "public, max-age=31536000, immutable";
 
 impl Site {
-    /// The whole text.
     pub(super) fn configuration(&self) -> String {
         let user = match &self.user {
             Some(user) => format!("user {user};\n"),
@@ -103,9 +100,10 @@ http {{
             pid = self.private("", "pid", "pid"),
             temporary = self.private("    ", "client_body_temp_path", "body")
                 + &self.private("    ", "proxy_temp_path", "proxy")
-                + &match self.php.runs() {
-                    true => self.private("    ", "fastcgi_temp_path", "fastcgi"),
-                    false => String::new(),
+                + &if self.php.runs() {
+                    self.private("    ", "fastcgi_temp_path", "fastcgi")
+                } else {
+                    String::new()
                 },
             php = self.php.http_lines(),
             types = types::block(),
@@ -161,9 +159,10 @@ http {{
         let secure = self.secure.iter().flat_map(Secure::server_lines);
         secure.for_each(|secure| line(&secure));
         line(&format!("root {};", self.root));
-        line(match self.php.runs() {
-            true => "index index.php index.html index.htm;",
-            false => "index index.html index.htm;",
+        line(if self.php.runs() {
+            "index index.php index.html index.htm;"
+        } else {
+            "index index.html index.htm;"
         });
         // The port that people see may be another one than ours.
         line("absolute_redirect off;");
@@ -216,12 +215,14 @@ http {{
         text
     }
 
-    /// Locations of what is hidden and of PHP, which come before all that know files only. `fallback` takes what is no file.
+    /// Locations of what is hidden and of PHP, which come before all that know files only.
+    /// `fallback` takes what is no file.
     fn php_locations(&self, fallback: Option<&str>) -> Vec<String> {
         // Its answers say themselves what is to become of them.
-        let headers = match self.cors {
-            true => self.cors_headers(),
-            false => vec!["add_header_inherit off;".to_owned()],
+        let headers = if self.cors {
+            self.cors_headers()
+        } else {
+            vec!["add_header_inherit off;".to_owned()]
         };
         let php = self.php.locations(
             fallback.unwrap_or("=404"),
@@ -269,9 +270,10 @@ http {{
 
     /// The headers that let pages of other origins read the site.
     fn cors_headers(&self) -> Vec<String> {
-        let methods = match self.php.runs() {
-            true => "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS",
-            false => "GET, HEAD, OPTIONS",
+        let methods = if self.php.runs() {
+            "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"
+        } else {
+            "GET, HEAD, OPTIONS"
         };
         let cors = [
             ("Origin", "*"),
@@ -360,9 +362,10 @@ fn terminal_formats(colours: bool, cached: bool) -> String {
         ""
     };
     for (name, rows, colour) in AccessLog::CLASSES {
-        let status = match colours {
-            true => format!("\u{1b}[{colour}m$status\u{1b}[0m"),
-            false => "$status".to_owned(),
+        let status = if colours {
+            format!("\u{1b}[{colour}m$status\u{1b}[0m")
+        } else {
+            "$status".to_owned()
         };
         let _ = write!(
             text,

@@ -37,13 +37,12 @@ use secure::Secure;
 /// Serve a folder, without any configuration
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// The folder
     #[arg(default_value = ".")]
     directory: PathBuf,
     #[command(flatten)]
     place: Place,
-    /// Pass requests on to this server instead of serving a folder: http://HOST:PORT, HOST:PORT, a PORT of
-    /// this machine, https://HOST or unix:PATH
+    /// Pass requests on to this server instead of serving a folder: http://HOST:PORT, HOST:PORT, a
+    /// PORT of this machine, https://HOST or unix:PATH
     #[arg(
         long,
         value_name = "URL",
@@ -76,9 +75,9 @@ pub(crate) struct Arguments {
     /// Serve names that begin with a dot, too (.git, .env)
     #[arg(long, conflicts_with = "php")]
     hidden: bool,
-    /// Run PHP, with index.php as what answers unknown paths: by a php-fpm that listens where distributions
-    /// have it or on 127.0.0.1:9000, else by a pool of its own; or by the php-fpm at HOST:PORT or unix:PATH,
-    /// or by a pool of the program PATH
+    /// Run PHP, with index.php as what answers unknown paths: by a php-fpm that listens where
+    /// distributions have it or on 127.0.0.1:9000, else by a pool of its own; or by the php-fpm at
+    /// HOST:PORT or unix:PATH, or by a pool of the program PATH
     #[arg(long, value_name = "WHERE", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     php: Option<String>,
     /// Send the source of PHP as files; without it and --php it is refused
@@ -132,9 +131,10 @@ fn prepare(arguments: Arguments) -> Result<Option<Prepared>, String> {
     }
     let (listen, plain) = arguments.place.listen();
     let chosen = addresses::choose(&listen)?;
-    let plain = match plain.is_empty() {
-        true => Vec::new(),
-        false => addresses::choose(&plain)?.addresses,
+    let plain = if plain.is_empty() {
+        Vec::new()
+    } else {
+        addresses::choose(&plain)?.addresses
     };
     let user = worker_user(arguments.place.user.clone())?;
     let credentials = arguments.password.as_deref();
@@ -173,14 +173,16 @@ fn prepare(arguments: Arguments) -> Result<Option<Prepared>, String> {
         plain,
         secure: secure.clone(),
         listen: chosen.addresses.clone(),
-        root: match arguments.place.print_configuration {
-            true => configuration::quoted(&text(&directory)?),
+        root: if arguments.place.print_configuration {
+            configuration::quoted(&text(&directory)?)
+        } else {
             // Relative to the prefix, so that a name with `$` in it is no variable.
-            false => ".".to_owned(),
+            ".".to_owned()
         },
-        folder: match arguments.place.print_configuration {
-            true => None,
-            false => Some(text(folder.path())?),
+        folder: if arguments.place.print_configuration {
+            None
+        } else {
+            Some(text(folder.path())?)
         },
         output: output(),
         types: types.as_deref().map(text).transpose()?,
@@ -304,7 +306,8 @@ pub(crate) fn output() -> &'static str {
     opened.map_or("", |_| STDOUT)
 }
 
-/// What becomes of PHP. A pool that is not started has no address yet; a configuration that is printed names Debian's.
+/// What becomes of PHP. A pool that is not started has no address yet; a configuration that is
+/// printed names Debian's.
 fn treatment(arguments: &Arguments, php: Option<&Php>, folder: &Path) -> Treatment {
     const USUAL: &str = "unix:/run/php/php-fpm.sock";
     match php {

@@ -21,8 +21,9 @@ pub(crate) struct Place {
     /// The same as --listen PORT: a port of 127.0.0.1
     #[arg(short, long, value_name = "PORT", conflicts_with = "listen")]
     port: Option<u16>,
-    /// Serve this name to the world: over TLS on port 443, with a certificate from Let's Encrypt, whose
-    /// terms of service you agree to by this; port 80 leads there. With --listen, over TLS just there
+    /// Serve this name to the world: over TLS on port 443, with a certificate from Let's Encrypt,
+    /// whose terms of service you agree to by this; port 80 leads there. With --listen, over TLS
+    /// just there
     #[arg(long, value_name = "NAME", conflicts_with = "tls")]
     pub(crate) domain: Vec<String>,
     /// Another server of ACME than Let's Encrypt: the URL of its directory
@@ -51,13 +52,12 @@ impl Place {
     pub(crate) fn listen(&self) -> (Vec<String>, Vec<String>) {
         let ports = |port: u16| vec![format!("0.0.0.0:{port}"), format!("[::]:{port}")];
         let is_asked_for = !self.listen.is_empty() || self.port.is_some();
-        match !is_asked_for && !self.domain.is_empty() {
-            true => (ports(443), ports(80)),
-            false => {
-                let port = self.port.map(|port| port.to_string());
-                let listen = self.listen.iter().cloned().chain(port);
-                (listen.collect(), Vec::new())
-            }
+        if !is_asked_for && !self.domain.is_empty() {
+            (ports(443), ports(80))
+        } else {
+            let port = self.port.map(|port| port.to_string());
+            let listen = self.listen.iter().cloned().chain(port);
+            (listen.collect(), Vec::new())
         }
     }
 
@@ -95,8 +95,8 @@ impl Place {
         Ok(Some(files))
     }
 
-    /// What to say where every interface is open, which `:8080` does not look like. A site with a name
-    /// of its own is meant to be.
+    /// What to say where every interface is open, which `:8080` does not look like. A site with a
+    /// name of its own is meant to be.
     pub(crate) fn open_to_all(&self, addresses: &[SocketAddr], what: &str) -> String {
         let open = addresses
             .iter()

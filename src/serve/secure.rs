@@ -1,5 +1,5 @@
-//! How `serve` speaks TLS: with a certificate that this machine signs for itself (`--tls internal`), or
-//! with one that every browser trusts (`--domain`).
+//! How `serve` speaks TLS: with a certificate that this machine signs for itself
+//! (`--tls internal`), or with one that every browser trusts (`--domain`).
 //!
 //! Both amount to directives and files of a configuration like any other.
 
@@ -39,9 +39,7 @@ pub(crate) enum Secure {
 
 /// A certificate for this machine.
 pub(crate) struct Internal {
-    /// As PEM.
     pub(crate) certificate: String,
-    /// As PEM.
     pub(crate) key: String,
     /// What to say about whom to trust.
     pub(crate) note: String,
@@ -187,13 +185,15 @@ fn trust_note(verb: &str, file: &str, url: &str) -> String {
 /// A path as a shell takes it.
 fn shell_word(path: &str) -> String {
     let plain = |letter: char| letter.is_ascii_alphanumeric() || "/._-+:@%".contains(letter);
-    match path.chars().all(plain) {
-        true => path.to_owned(),
-        false => format!("'{}'", path.replace('\'', r"'\''")),
+    if path.chars().all(plain) {
+        path.to_owned()
+    } else {
+        format!("'{}'", path.replace('\'', r"'\''"))
     }
 }
 
-/// Where authorities, accounts and certificates are kept: `--state`, else where systems keep such things.
+/// Where authorities, accounts and certificates are kept: `--state`, else where systems keep such
+/// things.
 pub(crate) fn state_folder(wanted: Option<PathBuf>) -> Result<PathBuf, String> {
     let folder = wanted.or_else(|| {
         if process::identity::is_superuser() {

@@ -16,7 +16,6 @@ enum Kind {
 
 use Kind::{Compressible, Opaque, Text};
 
-/// Type, extensions, kind.
 const TYPES: &[(&str, &str, Kind)] = &[
     ("text/html", "html htm shtml", Text),
     ("text/css", "css", Text),
@@ -121,7 +120,6 @@ const TYPES: &[(&str, &str, Kind)] = &[
     ("model/obj", "obj", Compressible),
 ];
 
-/// The `types` block.
 pub(super) fn block() -> String {
     let mut text = String::from("    types {\n");
     for (name, extensions, _) in TYPES {

@@ -9,7 +9,7 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD as BASE64;
 use serde_json::Value;
 
-use super::endpoint::{Endpoint, Target};
+use super::endpoint::{ApiLocation, Target};
 
 /// How long the server may take to connect and for each piece of its answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -24,7 +24,7 @@ const VERSION: u32 = 9;
 ///
 /// # Errors
 /// A sentence about why there is no answer.
-pub(super) fn get(endpoint: &Endpoint, path: &str) -> Result<Value, String> {
+pub(super) fn get(endpoint: &ApiLocation, path: &str) -> Result<Value, String> {
     let place = match &endpoint.target {
         Target::Tcp(address) => address.to_string(),
         Target::Unix(path) => format!("unix:{}", path.display()),

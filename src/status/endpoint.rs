@@ -12,7 +12,7 @@ use crate::cli;
 
 /// The place of an `api`: what is connected to, and what is asked for there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Endpoint {
+pub(super) struct ApiLocation {
     pub(super) target: Target,
     /// For the field `Host`, which the API looks at: an address or a name of the server.
     pub(super) host: String,
@@ -29,13 +29,13 @@ pub(super) enum Target {
     Unix(PathBuf),
 }
 
-impl Endpoint {
+impl ApiLocation {
     /// The place that a URL names: `http://[NAME:PASSWORD@]HOST[:PORT][/PATH]` or
     /// `http://unix:/SOCKET:/PATH`, as `proxy_pass` writes it.
     ///
     /// # Errors
     /// A sentence about what is wrong with the URL.
-    pub(super) fn parse(url: &str) -> Result<Endpoint, String> {
+    pub(super) fn parse(url: &str) -> Result<ApiLocation, String> {
         let wrong = |why: &str| format!("\"{url}\": {why}");
         let rest = match url.split_once("://") {
             Some(("http", rest)) => rest,
@@ -48,7 +48,7 @@ impl Endpoint {
         };
         if let Some(rest) = rest.strip_prefix("unix:") {
             let (socket, path) = rest.split_once(':').unwrap_or((rest, ""));
-            return Ok(Endpoint {
+            return Ok(ApiLocation {
                 target: Target::Unix(socket.into()),
                 host: "localhost".to_owned(),
                 path: path.trim_end_matches('/').to_owned(),
@@ -77,7 +77,7 @@ impl Endpoint {
         let address = addresses
             .next()
             .ok_or_else(|| wrong("the host has no address"))?;
-        Ok(Endpoint {
+        Ok(ApiLocation {
             target: Target::Tcp(address),
             host: host.to_owned(),
             path: path.trim_end_matches('/').to_owned(),
@@ -95,7 +95,7 @@ impl Endpoint {
 pub(super) fn of_configuration(
     conf: Option<&OsString>,
     prefix: Option<&OsString>,
-) -> Result<Endpoint, String> {
+) -> Result<ApiLocation, String> {
     let options = options(conf, prefix)?;
     let hosts = MissingHosts::new(Disk);
     let files = Recorder::new(&hosts);
@@ -128,7 +128,7 @@ pub(super) fn of_configuration(
 
 /// The place of a location that has an `api`, if its path is written and its server can be reached
 /// without TLS.
-fn of_location(location: ScopeRef<'_>) -> Option<Endpoint> {
+fn of_location(location: ScopeRef<'_>) -> Option<ApiLocation> {
     let line = location.line()?;
     let words: Vec<_> = line.args.iter().map(conf::Word::text).collect();
     let path = match words.as_slice() {
@@ -156,7 +156,7 @@ fn of_location(location: ScopeRef<'_>) -> Option<Endpoint> {
         Target::Tcp(address) => address.to_string(),
         Target::Unix(_) => "localhost".to_owned(),
     };
-    Some(Endpoint {
+    Some(ApiLocation {
         target,
         host,
         path: path.trim_end_matches('/').to_owned(),
@@ -208,8 +208,8 @@ fn options(conf: Option<&OsString>, prefix: Option<&OsString>) -> Result<Options
 mod tests {
     use super::*;
 
-    fn tcp(address: &str, host: &str, path: &str) -> Endpoint {
-        Endpoint {
+    fn tcp(address: &str, host: &str, path: &str) -> ApiLocation {
+        ApiLocation {
             target: Target::Tcp(address.parse().unwrap()),
             host: host.to_owned(),
             path: path.to_owned(),
@@ -228,22 +228,22 @@ mod tests {
             ("http://[::1]", tcp("[::1]:80", "[::1]", "")),
             ("http://[::1]:81/a", tcp("[::1]:81", "[::1]:81", "/a")),
         ] {
-            assert_eq!(Endpoint::parse(url), Ok(expected), "{url}");
+            assert_eq!(ApiLocation::parse(url), Ok(expected), "{url}");
         }
-        let unix = Endpoint::parse("http://unix:/run/api.sock:/api").unwrap();
+        let unix = ApiLocation::parse("http://unix:/run/api.sock:/api").unwrap();
         assert_eq!(unix.target, Target::Unix("/run/api.sock".into()));
         assert_eq!(
             (unix.host.as_str(), unix.path.as_str()),
             ("localhost", "/api")
         );
-        let protected = Endpoint::parse("http://me:p@ss@127.0.0.1/").unwrap();
+        let protected = ApiLocation::parse("http://me:p@ss@127.0.0.1/").unwrap();
         assert_eq!(protected.credentials.as_deref(), Some("me:p@ss"));
         for wrong in [
             "https://127.0.0.1/api",
             "http:///api",
             "http://127.0.0.1:99999/",
         ] {
-            assert!(Endpoint::parse(wrong).is_err(), "{wrong}");
+            assert!(ApiLocation::parse(wrong).is_err(), "{wrong}");
         }
     }
 

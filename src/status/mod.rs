@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value};
 
-use endpoint::Endpoint;
+use endpoint::ApiLocation;
 
 /// What is asked for at each look, below the version.
 const PATHS: &[&str] = &[
@@ -42,7 +42,6 @@ pub(crate) struct Arguments {
     /// Configuration file in which the API is looked for
     #[arg(short = 'c', value_name = "FILE", conflicts_with = "url")]
     conf: Option<OsString>,
-    /// Prefix path
     #[arg(short = 'p', value_name = "PREFIX", conflicts_with = "url")]
     prefix: Option<OsString>,
     /// Look once and end, as where the output is no terminal
@@ -59,12 +58,11 @@ pub(crate) struct Arguments {
 /// What the API said at one look.
 pub(crate) struct Snapshot {
     at: Instant,
-    /// By path.
     answers: Map<String, Value>,
 }
 
 impl Snapshot {
-    fn take(endpoint: &Endpoint) -> Result<Snapshot, String> {
+    fn take(endpoint: &ApiLocation) -> Result<Snapshot, String> {
         let mut answers = Map::new();
         for path in PATHS {
             let answer = client::get(endpoint, path)?;
@@ -80,7 +78,7 @@ impl Snapshot {
 /// Shows what the server does until it is interrupted, or once.
 pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     let endpoint = match &arguments.url {
-        Some(url) => Endpoint::parse(url),
+        Some(url) => ApiLocation::parse(url),
         None => endpoint::of_configuration(arguments.conf.as_ref(), arguments.prefix.as_ref()),
     };
     match endpoint.and_then(|endpoint| show(arguments, &endpoint)) {
@@ -89,7 +87,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     }
 }
 
-fn show(arguments: &Arguments, endpoint: &Endpoint) -> Result<(), String> {
+fn show(arguments: &Arguments, endpoint: &ApiLocation) -> Result<(), String> {
     let first = Snapshot::take(endpoint)?;
     if arguments.json {
         println!("{}", Value::Object(first.answers));

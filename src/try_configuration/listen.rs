@@ -17,7 +17,6 @@ const FREE_PORTS: RangeInclusive<u16> = 20000..=32000;
 /// The address of a `listen` line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Address {
-    /// `unix:PATH`
     Unix(String),
     /// A host, as written, and ports.
     Inet {

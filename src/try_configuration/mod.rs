@@ -29,7 +29,7 @@ use rustix::process::Signal;
 use crate::application::{Texts, Tidegate, registry};
 use crate::cli::paths;
 use crate::private_folder::PrivateFolder;
-use against::{Outcome, Replay};
+use against::{Replay, ReplayOutcome};
 use rewrite::Rewritten;
 
 /// Run a configuration beside the server that runs by it
@@ -59,7 +59,7 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: Arguments) -> ExitCode {
     match prepare(&arguments) {
         Ok(trial) => trial.serve(),
-        Err(Refused(text)) => {
+        Err(TryError(text)) => {
             let _ = std::io::stderr().write_all(text.as_bytes());
             ExitCode::FAILURE
         }
@@ -67,11 +67,11 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
 }
 
 /// Why nothing was started: whole lines.
-struct Refused(String);
+struct TryError(String);
 
-impl Refused {
-    fn line(text: &str) -> Refused {
-        Refused(format!("{}: {text}\n", process::PROGRAM))
+impl TryError {
+    fn line(text: &str) -> TryError {
+        TryError(format!("{}: {text}\n", process::PROGRAM))
     }
 }
 
@@ -85,7 +85,7 @@ struct Trial {
     _folder: PrivateFolder,
 }
 
-fn prepare(arguments: &Arguments) -> Result<Trial, Refused> {
+fn prepare(arguments: &Arguments) -> Result<Trial, TryError> {
     let prefix = match &arguments.prefix {
         Some(prefix) => absolute(prefix)?,
         None => PathBuf::from(paths::PREFIX),
@@ -120,7 +120,7 @@ fn prepare(arguments: &Arguments) -> Result<Trial, Refused> {
         let found = conf::arrange(&mut loaded, Vec::new());
         let lines = found.iter();
         let lines = lines.map(|found| process::log::explained(found, &loaded.sources));
-        return Err(Refused(lines.collect()));
+        return Err(TryError(lines.collect()));
     }
     let mut rewritten = rewrite::rewrite(
         &loaded,
@@ -128,7 +128,7 @@ fn prepare(arguments: &Arguments) -> Result<Trial, Refused> {
         folder.path(),
         arguments.port_offset,
     )
-    .map_err(|errors| Refused(errors.iter().map(|error| Refused::line(error).0).collect()))?;
+    .map_err(|errors| TryError(errors.iter().map(|error| TryError::line(error).0).collect()))?;
     rewritten.not_done.append(&mut files.unsupported.take());
     let left_out = files.left_out.take();
     let mut texts = files.texts.take();
@@ -141,12 +141,12 @@ fn prepare(arguments: &Arguments) -> Result<Trial, Refused> {
     if rewritten.moved.is_empty() {
         let reasons = rewritten.not_done.join("\n  ");
         let text = format!("nothing is left to listen on:\n  {reasons}");
-        return Err(Refused::line(&text));
+        return Err(TryError::line(&text));
     }
     let replay = arguments
         .against
         .replay(&rewritten)
-        .map_err(|text| Refused::line(&text))?;
+        .map_err(|text| TryError::line(&text))?;
     let mut announcement = announcement(&options.conf_path, &rewritten, &folder);
     if replay.is_none() {
         announcement.push_str("Ctrl-C ends it.\n");
@@ -200,9 +200,9 @@ impl Trial {
         let code = process::run(self.options, Box::leak(Box::new(tidegate)));
         let outcome = *lock(&outcome);
         match outcome {
-            Some(Outcome::Same) => ExitCode::SUCCESS,
-            Some(Outcome::Different) => ExitCode::from(1),
-            Some(Outcome::Failed) => ExitCode::from(2),
+            Some(ReplayOutcome::Same) => ExitCode::SUCCESS,
+            Some(ReplayOutcome::Different) => ExitCode::from(1),
+            Some(ReplayOutcome::Failed) => ExitCode::from(2),
             // Ended before all was compared.
             None if is_comparison => ExitCode::from(2),
             None => code,
@@ -211,7 +211,7 @@ impl Trial {
 }
 
 /// Compares on a thread of its own, and ends the trial when that is done.
-fn compare(replay: Replay, outcome: Arc<Mutex<Option<Outcome>>>) {
+fn compare(replay: Replay, outcome: Arc<Mutex<Option<ReplayOutcome>>>) {
     let end = || {
         // Every request has been answered: nothing is lost by an end at once.
         let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::TERM);
@@ -231,21 +231,21 @@ fn lock<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
     value.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn absolute(path: &Path) -> Result<PathBuf, Refused> {
+fn absolute(path: &Path) -> Result<PathBuf, TryError> {
     std::path::absolute(path).map_err(|error| {
         let call = format!("\"{}\" cannot be used", path.display());
-        Refused::line(&process::log::failure(&call, &error))
+        TryError::line(&process::log::failure(&call, &error))
     })
 }
 
-fn make_folder(wanted: Option<&Path>) -> Result<PrivateFolder, Refused> {
+fn make_folder(wanted: Option<&Path>) -> Result<PrivateFolder, TryError> {
     let made = match wanted {
         Some(path) => PrivateFolder::lasting(&absolute(path)?),
         None => PrivateFolder::temporary("try"),
     };
     made.map_err(|(path, error)| {
         let call = format!("mkdir() \"{}\" failed", path.display());
-        Refused::line(&process::log::failure(&call, &error))
+        TryError::line(&process::log::failure(&call, &error))
     })
 }
 

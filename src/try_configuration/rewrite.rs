@@ -436,9 +436,10 @@ impl Rewriter<'_> {
         // Files of requests start at the prefix, those of TLS and passwords at the configuration;
         // of these only absolute names are looked at.
         let is_data = ["root", "alias"].iter().any(|name| line.is(name));
-        let path = match is_data {
-            true => self.prefix.join(word.path()),
-            false => word.path().to_owned(),
+        let path = if is_data {
+            self.prefix.join(word.path())
+        } else {
+            word.path().to_owned()
         };
         if !path.is_absolute() {
             return;

@@ -69,21 +69,19 @@ pub(super) struct Rule {
     pub(super) source: &'static str,
     /// What has been measured with Tidegate.
     pub(super) measured: &'static str,
-    /// What it finds.
-    look: fn(&Machine, &Setup) -> Option<Found>,
+    look: fn(&Machine, &Setup) -> Option<RuleFinding>,
 }
 
 /// What a rule has found.
-struct Found {
+struct RuleFinding {
     weight: Weight,
     finding: String,
     reason: String,
-    changes: Vec<Change>,
+    changes: Vec<AdvisedChange>,
 }
 
-/// Something to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Change {
+pub(super) enum AdvisedChange {
     /// A setting of the kernel.
     Setting { name: &'static str, value: String },
     /// A line of the unit that systemd starts the server by.
@@ -98,11 +96,10 @@ pub(super) enum Change {
 pub(super) struct Advice {
     pub(super) rule: &'static Rule,
     pub(super) weight: Weight,
-    /// How it is.
     pub(super) finding: String,
     /// Why that matters, and by how much it may.
     pub(super) reason: String,
-    pub(super) changes: Vec<Change>,
+    pub(super) changes: Vec<AdvisedChange>,
 }
 
 /// Not measured with Tidegate, and said so.
@@ -160,9 +157,9 @@ pub(super) fn chosen(advice: Vec<Advice>, named: &[String]) -> Result<Vec<Advice
 }
 
 /// A setting of the kernel that is to be changed.
-fn setting(name: &'static str, value: impl ToString) -> Change {
+fn setting(name: &'static str, value: impl ToString) -> AdvisedChange {
     let value = value.to_string();
-    Change::Setting { name, value }
+    AdvisedChange::Setting { name, value }
 }
 
 /// How often, in words.

@@ -10,7 +10,7 @@ use std::fs::{self, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::advice::{Advice, Change};
+use super::advice::{Advice, AdvisedChange};
 use super::machine::{Machine, normal, setting_path};
 
 /// Where the settings are kept.
@@ -32,14 +32,14 @@ const HEAD: &str =
 
 /// A setting that has been changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Kept {
+struct ChangedSetting {
     name: String,
     was: String,
     value: String,
 }
 
 /// Lines about what has been done.
-pub(super) type Done = Vec<String>;
+pub(super) type ChangeLines = Vec<String>;
 
 /// What could be applied of some advice: the last of each setting counts.
 pub(super) struct Plan {
@@ -53,9 +53,9 @@ impl Plan {
         let (mut settings, mut unit) = (Vec::new(), Vec::new());
         for change in advice.iter().flat_map(|advice| &advice.changes) {
             match change {
-                Change::Setting { name, value } => add(&mut settings, name, value),
-                Change::Unit { name, value } => add(&mut unit, name, value),
-                Change::Configuration(_) | Change::Command(_) => {}
+                AdvisedChange::Setting { name, value } => add(&mut settings, name, value),
+                AdvisedChange::Unit { name, value } => add(&mut unit, name, value),
+                AdvisedChange::Configuration(_) | AdvisedChange::Command(_) => {}
             }
         }
         let unit_name = machine.process.unit.clone();
@@ -79,7 +79,7 @@ fn add(all: &mut Vec<(String, String)>, name: &str, value: &str) {
 }
 
 /// Applies a plan. The error says what keeps it from being applied; then nothing has changed.
-pub(super) fn apply(plan: &Plan, machine: &Machine) -> Result<Done, String> {
+pub(super) fn apply(plan: &Plan, machine: &Machine) -> Result<ChangeLines, String> {
     if plan.is_empty() {
         return Ok(vec!["Nothing to apply.".to_owned()]);
     }
@@ -145,9 +145,9 @@ fn write_all(
     Ok(())
 }
 
-fn report(plan: &Plan, machine: &Machine, unit_file: &Path) -> Done {
+fn report(plan: &Plan, machine: &Machine, unit_file: &Path) -> ChangeLines {
     let root = &machine.root;
-    let mut done = Done::new();
+    let mut done = ChangeLines::new();
     for (name, value) in &plan.settings {
         done.push(format!("{name} = {value}"));
     }
@@ -185,14 +185,15 @@ fn report(plan: &Plan, machine: &Machine, unit_file: &Path) -> Done {
 
 /// Takes back what has been applied. Settings that an administrator has changed since stay as they
 /// are.
-pub(super) fn undo(machine: &Machine) -> Result<Done, String> {
+pub(super) fn undo(machine: &Machine) -> Result<ChangeLines, String> {
     let root = &machine.root;
-    let mut done = Done::new();
+    let mut done = ChangeLines::new();
     let file = root.join(SETTINGS_FILE);
     let found = read(&file).map_err(|error| refused(Path::new(SETTINGS_FILE), &error, machine))?;
     if let Some(mut text) = found {
         let kept = text.kept();
-        let is_ours = |one: &&Kept| current(root, &one.name).ok().as_deref() == Some(&one.value);
+        let is_ours =
+            |one: &&ChangedSetting| current(root, &one.name).ok().as_deref() == Some(&one.value);
         for one in kept.iter().filter(is_ours) {
             let written = may_write(root, &one.name);
             written.map_err(|error| refused(&setting_path(&one.name), &error, machine))?;
@@ -246,8 +247,8 @@ pub(super) fn undo(machine: &Machine) -> Result<Done, String> {
     Ok(done)
 }
 
-fn take_back(root: &Path, one: &Kept) -> io::Result<String> {
-    let Kept { name, was, value } = one;
+fn take_back(root: &Path, one: &ChangedSetting) -> io::Result<String> {
+    let ChangedSetting { name, was, value } = one;
     let Ok(is) = current(root, name) else {
         return Ok(format!("{name} is no longer there."));
     };
@@ -320,7 +321,7 @@ impl Text {
     }
 
     /// What each setting was and is, of those that have both lines, one behind the other.
-    fn kept(&self) -> Vec<Kept> {
+    fn kept(&self) -> Vec<ChangedSetting> {
         let pairs = self.lines.windows(2);
         pairs
             .filter_map(|pair| {
@@ -342,8 +343,7 @@ impl Text {
         self.lines.push(format!("{name} = {value}"));
     }
 
-    /// Takes pairs out.
-    fn drop_pairs(&mut self, is_one: impl Fn(&Kept) -> bool) {
+    fn drop_pairs(&mut self, is_one: impl Fn(&ChangedSetting) -> bool) {
         let mut left = Vec::new();
         let mut lines = std::mem::take(&mut self.lines).into_iter().peekable();
         while let Some(line) = lines.next() {
@@ -373,10 +373,10 @@ impl std::fmt::Display for Text {
 }
 
 /// What two lines keep of a setting.
-fn kept(before: &str, line: &str) -> Option<Kept> {
+fn kept(before: &str, line: &str) -> Option<ChangedSetting> {
     let (name, was) = before.strip_prefix("# ")?.split_once(" was ")?;
     let (same, value) = line.split_once(" = ")?;
-    (same == name).then(|| Kept {
+    (same == name).then(|| ChangedSetting {
         name: name.to_owned(),
         was: was.to_owned(),
         value: value.to_owned(),

@@ -7,17 +7,15 @@
 pub(super) struct Listed {
     /// The setting, as the list has it.
     pub(super) setting: &'static str,
-    /// Whose list.
     pub(super) list: &'static str,
-    pub(super) verdict: Verdict,
-    /// Why.
+    pub(super) verdict: ListStatus,
     pub(super) reason: &'static str,
     pub(super) source: &'static str,
 }
 
 /// What it is worth today.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum ListStatus {
     /// It still holds; `tune` advises it where it is missing.
     Holds,
     /// It helps under a condition that the reason names.
@@ -28,13 +26,13 @@ pub(super) enum Verdict {
     Harmful,
 }
 
-impl Verdict {
+impl ListStatus {
     pub(super) fn word(self) -> &'static str {
         match self {
-            Verdict::Holds => "holds",
-            Verdict::Depends => "depends",
-            Verdict::Folklore => "folklore",
-            Verdict::Harmful => "harmful",
+            ListStatus::Holds => "holds",
+            ListStatus::Depends => "depends",
+            ListStatus::Folklore => "folklore",
+            ListStatus::Harmful => "harmful",
         }
     }
 }
@@ -48,7 +46,7 @@ pub(super) static LISTS: &[Listed] = &[
     Listed {
         setting: "net.ipv4.tcp_timestamps = 0",
         list: MEMCACHED,
-        verdict: Verdict::Harmful,
+        verdict: ListStatus::Harmful,
         reason: "12 bytes a packet are saved; round trips, old duplicates and the reuse of ports \
                  in TIME-WAIT rest on them",
         source: "RFC 7323, sections 3 to 5; RFC 6191",
@@ -56,7 +54,7 @@ pub(super) static LISTS: &[Listed] = &[
     Listed {
         setting: "net.ipv4.tcp_sack = 0, tcp_dsack = 0",
         list: MEMCACHED,
-        verdict: Verdict::Harmful,
+        verdict: ListStatus::Harmful,
         reason: "one lost packet makes many be sent again; RACK, which finds losses since Linux \
                  4.18, needs SACK",
         source: "RFC 2018; RFC 8985",
@@ -64,14 +62,14 @@ pub(super) static LISTS: &[Listed] = &[
     Listed {
         setting: "net.ipv4.tcp_window_scaling = 0",
         list: MEMCACHED,
-        verdict: Verdict::Harmful,
+        verdict: ListStatus::Harmful,
         reason: "64 KB under way at most: enough within a room, 5 Mbit/s over 100 ms",
         source: "RFC 7323, section 2",
     },
     Listed {
         setting: "net.core.wmem_max, wmem_default = 67108864",
         list: MEMCACHED,
-        verdict: Verdict::Folklore,
+        verdict: ListStatus::Folklore,
         reason: "TCP takes its buffers from tcp_wmem and lets them grow; these bound SO_SNDBUF and \
                  sockets of other protocols, and a large default is memory for each of those",
         source: "tcp(7); Linux, ip-sysctl.rst (tcp_wmem)",
@@ -79,7 +77,7 @@ pub(super) static LISTS: &[Listed] = &[
     Listed {
         setting: "net.core.optmem_max = 67108864",
         list: MEMCACHED,
-        verdict: Verdict::Folklore,
+        verdict: ListStatus::Folklore,
         reason: "it bounds ancillary data and socket filters, of which a web server has next to \
                  none (zero-copy sends would need more)",
         source: "Linux, Documentation/admin-guide/sysctl/net.rst (optmem_max)",
@@ -87,7 +85,7 @@ pub(super) static LISTS: &[Listed] = &[
     Listed {
         setting: "net.core.netdev_max_backlog = 300000",
         list: MEMCACHED,
-        verdict: Verdict::Depends,
+        verdict: ListStatus::Depends,
         reason: "only where /proc/net/softnet_stat counts drops: a card's own interrupts do not \
                  use this queue, and so long a one is only delay",
         source: "Linux, net/core/dev.c (enqueue_to_backlog)",
@@ -95,7 +93,7 @@ pub(super) static LISTS: &[Listed] = &[
     Listed {
         setting: "net.ipv4.tcp_max_syn_backlog = 200000",
         list: MEMCACHED,
-        verdict: Verdict::Folklore,
+        verdict: ListStatus::Folklore,
         reason: "with SYN cookies, the default, it does not count; the queue is as long as \
                  the socket's backlog",
         source: "Linux, net/ipv4/tcp_input.c (tcp_conn_request)",
@@ -103,7 +101,7 @@ pub(super) static LISTS: &[Listed] = &[
     Listed {
         setting: "a ring of the card for each processor, its interrupt bound to it",
         list: MEMCACHED,
-        verdict: Verdict::Holds,
+        verdict: ListStatus::Holds,
         reason: "drivers make one queue a processor by themselves today; what is left is to look \
                  whether the interrupts are spread",
         source: "Linux, Documentation/networking/scaling.rst (RSS)",
@@ -111,7 +109,7 @@ pub(super) static LISTS: &[Listed] = &[
     Listed {
         setting: "net.ipv4.ip_local_port_range = 9000 65000",
         list: ONLOAD,
-        verdict: Verdict::Depends,
+        verdict: ListStatus::Depends,
         reason: "for the load generator and for proxies that keep no connections to upstreams; the \
                  server's own clients need no ports here. Ports that services listen on belong \
                  into ip_local_reserved_ports",
@@ -120,14 +118,14 @@ pub(super) static LISTS: &[Listed] = &[
     Listed {
         setting: "vm.nr_hugepages = 10000",
         list: ONLOAD,
-        verdict: Verdict::Folklore,
+        verdict: ListStatus::Folklore,
         reason: "Onload keeps its packets in them; without it 20 GB lie idle",
         source: "Linux, Documentation/admin-guide/mm/hugetlbpage.rst",
     },
     Listed {
         setting: "8388608 open files (fs.file-max, fs.nr_open)",
         list: ONLOAD,
-        verdict: Verdict::Depends,
+        verdict: ListStatus::Depends,
         reason: "as many as connections are configured; systemd raises both to the most since its \
                  version 240",
         source: "Linux, Documentation/admin-guide/sysctl/fs.rst; systemd 240, NEWS",
@@ -135,7 +133,7 @@ pub(super) static LISTS: &[Listed] = &[
     Listed {
         setting: "net.core.somaxconn = 65535",
         list: GUIDES,
-        verdict: Verdict::Depends,
+        verdict: ListStatus::Depends,
         reason: "the default is 4096 since Linux 5.4 and seldom short; without a longer backlog= \
                  of `listen` (511) more does nothing",
         source: "listen(2); Linux 5.4, include/linux/socket.h",
@@ -143,7 +141,7 @@ pub(super) static LISTS: &[Listed] = &[
     Listed {
         setting: "net.ipv4.tcp_tw_reuse = 1",
         list: GUIDES,
-        verdict: Verdict::Depends,
+        verdict: ListStatus::Depends,
         reason: "for connections to upstreams only, and kept ones (`keepalive`) need it less; 2, \
                  the default since Linux 4.19, does it for loopback",
         source: "Linux, ip-sysctl.rst (tcp_tw_reuse); RFC 6191",
@@ -151,14 +149,14 @@ pub(super) static LISTS: &[Listed] = &[
     Listed {
         setting: "net.ipv4.tcp_tw_recycle = 1",
         list: GUIDES,
-        verdict: Verdict::Harmful,
+        verdict: ListStatus::Harmful,
         reason: "it dropped clients behind one address, and is gone since Linux 4.12",
         source: "Linux 4.12, commit 4396e46187ca",
     },
     Listed {
         setting: "net.ipv4.tcp_fin_timeout = 15",
         list: GUIDES,
-        verdict: Verdict::Folklore,
+        verdict: ListStatus::Folklore,
         reason: "it is the time of FIN-WAIT-2 without an owner; TIME-WAIT lasts 60 s whatever \
                  it is",
         source: "Linux, ip-sysctl.rst (tcp_fin_timeout); include/net/tcp.h (TCP_TIMEWAIT_LEN)",
@@ -166,14 +164,14 @@ pub(super) static LISTS: &[Listed] = &[
     Listed {
         setting: "net.core.rmem_max, tcp_rmem = ... 16777216",
         list: GUIDES,
-        verdict: Verdict::Depends,
+        verdict: ListStatus::Depends,
         reason: "the third number of tcp_rmem for fast uploads from far away; rmem_max for UDP",
         source: "Linux, ip-sysctl.rst (tcp_rmem); udp(7)",
     },
     Listed {
         setting: "net.core.busy_poll, busy_read = 50",
         list: GUIDES,
-        verdict: Verdict::Folklore,
+        verdict: ListStatus::Folklore,
         reason: "measured within noise of none here; it takes a processor for microseconds of \
                  single packets",
         source: "Linux, Documentation/networking/napi.rst",
@@ -181,7 +179,7 @@ pub(super) static LISTS: &[Listed] = &[
     Listed {
         setting: "transparent_hugepage = never",
         list: GUIDES,
-        verdict: Verdict::Depends,
+        verdict: ListStatus::Depends,
         reason: "\"always\" may hold more memory for many idle connections; \"madvise\", which \
                  most systems have, leaves it to programs",
         source: "Linux, Documentation/admin-guide/mm/transhuge.rst",
@@ -189,7 +187,7 @@ pub(super) static LISTS: &[Listed] = &[
     Listed {
         setting: "vm.swappiness = 0",
         list: GUIDES,
-        verdict: Verdict::Folklore,
+        verdict: ListStatus::Folklore,
         reason: "a server that fits into memory is not swapped out for it, and one that does not \
                  is ended sooner",
         source: "Linux, Documentation/admin-guide/sysctl/vm.rst (swappiness)",
@@ -197,7 +195,7 @@ pub(super) static LISTS: &[Listed] = &[
     Listed {
         setting: "event ports, /dev/poll, epoll chosen by hand (`use`)",
         list: "nginx 0.7.64 as a static server",
-        verdict: Verdict::Folklore,
+        verdict: ListStatus::Folklore,
         reason: "the best that the kernel allows is chosen at the start, and the log says why",
         source: "docs/decisions/engine.md",
     },

@@ -58,7 +58,6 @@ pub(super) struct Machine {
     pub(super) softnet: Softnet,
     /// Processors that are online.
     pub(super) processors: usize,
-    /// As in `tsc`.
     pub(super) clock_source: Option<String>,
     /// As in `powersave`, of the first processor.
     pub(super) governor: Option<String>,
@@ -85,18 +84,15 @@ pub(super) struct Softnet {
     pub(super) squeezed: u64,
 }
 
-/// `/proc/net/sockstat`.
 #[derive(Debug, Default)]
 pub(super) struct Sockets {
     pub(super) time_wait: u64,
     pub(super) pages: u64,
 }
 
-/// A network interface.
 #[derive(Debug, Default)]
 pub(super) struct Interface {
     pub(super) name: String,
-    /// Queues that receive.
     pub(super) queues: usize,
     /// Whether packets of a queue are spread over processors by software (RPS).
     pub(super) is_spread: bool,
@@ -315,7 +311,6 @@ fn governor(files: &Files<'_>) -> Option<String> {
     }
 }
 
-/// As in `0-3,8`.
 fn processors(files: &Files<'_>) -> usize {
     let online = files.text("sys/devices/system/cpu/online");
     let ranges = online.trim().split(',').filter_map(|range| {
@@ -493,7 +488,6 @@ impl ControlGroup {
         }
     }
 
-    /// Version 1: `cpu.cfs_quota_us`.
     fn add_first_processor(&mut self, files: &Files<'_>, group: &Path) {
         for mount in ["sys/fs/cgroup/cpu", "sys/fs/cgroup/cpu,cpuacct"] {
             let folder = Path::new(mount).join(group);

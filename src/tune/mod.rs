@@ -27,10 +27,8 @@ use setup::{Flags, Setup};
 #[derive(Args)]
 #[command(disable_version_flag = true, args_override_self = true)]
 pub(crate) struct Arguments {
-    /// Configuration file
     #[arg(short = 'c', value_name = "FILE")]
     conf: Option<OsString>,
-    /// Prefix path
     #[arg(short = 'p', value_name = "PREFIX")]
     prefix: Option<OsString>,
     /// Global directives out of the configuration file
@@ -98,7 +96,7 @@ fn printed(text: &[u8]) -> ExitCode {
     }
 }
 
-fn told(done: Result<changes::Done, String>) -> ExitCode {
+fn told(done: Result<changes::ChangeLines, String>) -> ExitCode {
     match done {
         Ok(lines) => {
             lines.iter().for_each(|line| println!("{line}"));

@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use base::json::Writer;
 
-use super::advice::{Advice, Change, Weight};
-use super::lists::{LISTS, Verdict};
+use super::advice::{Advice, AdvisedChange, Weight};
+use super::lists::{LISTS, ListStatus};
 use super::machine::Machine;
 use super::setup::Setup;
 
@@ -30,7 +30,7 @@ pub(super) fn text(machine: &Machine, setup: &Setup, advice: &[Advice]) -> Strin
         text.push_str("\nNothing of what is known here holds it back.\n");
     } else if advice
         .iter()
-        .any(|one| one.changes.iter().any(Change::is_applied))
+        .any(|one| one.changes.iter().any(AdvisedChange::is_applied))
     {
         text.push_str(
             "\n`tidegate tune --apply` does what is marked with *, `--apply NAME,...` also that \
@@ -92,10 +92,10 @@ pub(super) fn lists() -> String {
         text,
         "\n{} settings: {} hold, {} depend, {} are folklore, {} do harm",
         LISTS.len(),
-        count(Verdict::Holds),
-        count(Verdict::Depends),
-        count(Verdict::Folklore),
-        count(Verdict::Harmful)
+        count(ListStatus::Holds),
+        count(ListStatus::Depends),
+        count(ListStatus::Folklore),
+        count(ListStatus::Harmful)
     );
     text
 }
@@ -170,31 +170,34 @@ fn add_json(json: &mut Writer, advice: &Advice) {
     });
 }
 
-impl Change {
+impl AdvisedChange {
     /// Whether `--apply` does it.
     fn is_applied(&self) -> bool {
-        matches!(self, Change::Setting { .. } | Change::Unit { .. })
+        matches!(
+            self,
+            AdvisedChange::Setting { .. } | AdvisedChange::Unit { .. }
+        )
     }
 
     fn kind(&self) -> &'static str {
         match self {
-            Change::Setting { .. } => "setting",
-            Change::Unit { .. } => "unit",
-            Change::Configuration(_) => "configuration",
-            Change::Command(_) => "command",
+            AdvisedChange::Setting { .. } => "setting",
+            AdvisedChange::Unit { .. } => "unit",
+            AdvisedChange::Configuration(_) => "configuration",
+            AdvisedChange::Command(_) => "command",
         }
     }
 
     /// What does it by hand.
     fn command(&self) -> String {
         match self {
-            Change::Setting { name, value } if value.contains(' ') => {
+            AdvisedChange::Setting { name, value } if value.contains(' ') => {
                 format!("sysctl -w {name}=\"{value}\"")
             }
-            Change::Setting { name, value } => format!("sysctl -w {name}={value}"),
-            Change::Unit { name, value } => format!("[Service] {name}={value}"),
-            Change::Configuration(line) => format!("configuration: {line}"),
-            Change::Command(command) => command.clone(),
+            AdvisedChange::Setting { name, value } => format!("sysctl -w {name}={value}"),
+            AdvisedChange::Unit { name, value } => format!("[Service] {name}={value}"),
+            AdvisedChange::Configuration(line) => format!("configuration: {line}"),
+            AdvisedChange::Command(command) => command.clone(),
         }
     }
 }

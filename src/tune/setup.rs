@@ -12,7 +12,6 @@ use process::Options;
 use crate::application::{compile, registry};
 use crate::cli;
 
-/// nginx's `NGX_LISTEN_BACKLOG`.
 const BACKLOG_DEFAULT: u64 = 511;
 
 /// A configuration, as far as it asks something of the machine.
@@ -20,15 +19,10 @@ const BACKLOG_DEFAULT: u64 = 511;
 pub(super) struct Setup {
     /// What is read, in words.
     pub(super) named: String,
-    /// `worker_processes`
     pub(super) threads: usize,
-    /// `worker_connections` of each.
     pub(super) connections: usize,
-    /// `worker_rlimit_nofile`
     pub(super) open_files_max: Option<u64>,
-    /// `use`
     pub(super) engine: Option<EngineKind>,
-    /// `pid`
     pub(super) pid_file: Option<PathBuf>,
     /// What is listened on.
     pub(super) listening: Vec<Listen>,
@@ -41,7 +35,6 @@ pub(super) struct Setup {
 /// An address with what is asked of its socket.
 #[derive(Clone, Debug)]
 pub(super) struct Listen {
-    /// As in `0.0.0.0:80`.
     pub(super) address: String,
     pub(super) port: Option<u16>,
     /// Whether only this machine reaches it.
@@ -106,7 +99,6 @@ impl Setup {
         })
     }
 
-    /// nginx's defaults.
     fn without_configuration() -> Setup {
         Setup {
             named: "none, so the defaults".to_owned(),

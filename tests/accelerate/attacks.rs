@@ -131,7 +131,8 @@ fn poisoning_by_a_second_host() {
                 ));
             }
             assert_eq!(origin.requests(), before + 1);
-            // What differs in the raw path is another answer: the server behind may tell them apart.
+            // What differs in the raw path is another answer: the server behind may tell them
+            // apart.
             let before = origin.requests();
             let paths = [
                 "/p/a", "/p/%61", "//p/a", "/p/./a", "/p/a?", "/p/a;x", "/p/a%00", "/P/a",
@@ -263,10 +264,10 @@ fn poisoning_by_error_answers() {
         |request, _| {
             let lower = request.to_ascii_lowercase();
             let is_bad = lower.contains("x-evil") || lower.contains("x-http-method-override");
-            match is_bad {
-                true => b"HTTP/1.1 400 Bad Request\r\nETag: \"1\"\r\nContent-Length: 3\r\n\r\nbad"
-                    .to_vec(),
-                false => ok("Cache-Control: max-age=60\r\n", b"good"),
+            if is_bad {
+                b"HTTP/1.1 400 Bad Request\r\nETag: \"1\"\r\nContent-Length: 3\r\n\r\nbad".to_vec()
+            } else {
+                ok("Cache-Control: max-age=60\r\n", b"good")
             }
         },
         |accelerator, _| {

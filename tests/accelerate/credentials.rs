@@ -3,8 +3,8 @@
 use super::*;
 use support::http2;
 
-/// A server behind that answers with what it knows of who asks: cookies and `Authorization`. What it
-/// says of keeping that stands in the path.
+/// A server behind that answers with what it knows of who asks: cookies and `Authorization`. What
+/// it says of keeping that stands in the path.
 fn personal(request: &str, number: usize) -> Vec<u8> {
     let path = request.split(' ').nth(1).unwrap();
     let said = match path.split('/').nth(1).unwrap() {
@@ -216,7 +216,8 @@ fn a_cookie_of_one_is_never_in_the_answer_of_another() {
                             }
                         };
                         shown("session=", &name, how & 1 != 0);
-                        // RFC 9111, section 3.5: `must-revalidate` lets an answer to Authorization be shared.
+                        // RFC 9111, section 3.5: `must-revalidate` lets an answer to Authorization
+                        // be shared.
                         if kind != "revalidated" && !is_revalidated {
                             shown("basic ", &basic, how & 2 != 0);
                         }

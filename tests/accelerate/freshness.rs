@@ -99,9 +99,10 @@ fn what_is_checked_again_is_checked_once_for_all() {
             let is_known = request
                 .to_ascii_lowercase()
                 .contains("\r\nif-none-match: \"1\"");
-            let answer = match is_known {
-                true => b"HTTP/1.1 304 Not Modified\r\nETag: \"1\"\r\n\r\n".to_vec(),
-                false => ok(VALIDATOR, b"body"),
+            let answer = if is_known {
+                b"HTTP/1.1 304 Not Modified\r\nETag: \"1\"\r\n\r\n".to_vec()
+            } else {
+                ok(VALIDATOR, b"body")
             };
             stream.write_all(&answer).is_ok()
         });
@@ -133,9 +134,10 @@ fn stale_answers_stand_in_for_a_server_that_fails() {
             _ => VALIDATOR,
         };
         let has_failed = request.contains("X-Fail");
-        match has_failed {
-            true => Vec::new(),
-            false => ok(fields, format!("{number}").as_bytes()),
+        if has_failed {
+            Vec::new()
+        } else {
+            ok(fields, format!("{number}").as_bytes())
         }
     };
     each_engine(&[], answer, |accelerator, origin| {

@@ -16,9 +16,10 @@ fn a_socket_of_this_machine_purges_and_nobody_outside() {
     each_engine(
         &["--purge-socket", &path],
         |request, number| {
-            let tag = match request.starts_with("GET /news") {
-                true => "Surrogate-Key: news other\r\n",
-                false => "",
+            let tag = if request.starts_with("GET /news") {
+                "Surrogate-Key: news other\r\n"
+            } else {
+                ""
             };
             ok(
                 &format!("Cache-Control: max-age=60\r\n{tag}"),

@@ -1,4 +1,5 @@
-//! An application of our own that speaks FastCGI, uwsgi or SCGI: it keeps what it is told, and answers as the test says.
+//! An application of our own that speaks FastCGI, uwsgi or SCGI: it keeps what it is told, and
+//! answers as the test says.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

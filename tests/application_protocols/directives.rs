@@ -1,4 +1,5 @@
-//! Directives that the modules have in common, in the words of FastCGI's and run for each of them: two values, and what differs.
+//! Directives that the modules have in common, in the words of FastCGI's and run for each of them:
+//! two values, and what differs.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -12,7 +13,8 @@ use support::{PATIENCE, Server, engines};
 use super::application::{Application, Protocol, Seen};
 use super::{ask, each_engine, get, plain, status};
 
-/// Runs a test with each protocol on each engine; `lines` are those of FastCGI, and say APP for the application's address.
+/// Runs a test with each protocol on each engine; `lines` are those of FastCGI, and say APP for the
+/// application's address.
 fn each_server(
     lines: &str,
     answer: impl Fn(&Seen) -> Vec<Vec<u8>> + Clone + Send + Sync + 'static,

@@ -312,7 +312,8 @@ fn answers_without_a_body_leave_their_connection() {
     });
 }
 
-/// A way to answer badly before the head is whole: its name, what is sent, the status, the line of the error log.
+/// A way to answer badly before the head is whole: its name, what is sent, the status, the line of
+/// the error log.
 type Bad = (&'static str, fn() -> Vec<u8>, u16, &'static str);
 
 const BAD: &[Bad] = &[

@@ -1,5 +1,5 @@
-//! `fastcgi_pass`, `uwsgi_pass`, `scgi_pass` and `memcached_pass` from outside: what applications are told, what becomes of their answers,
-//! good and bad, and a real php-fpm.
+//! `fastcgi_pass`, `uwsgi_pass`, `scgi_pass` and `memcached_pass` from outside: what applications
+//! are told, what becomes of their answers, good and bad, and a real php-fpm.
 //!
 //! On both engines; TIDEGATE_BINARY with nginx 1.31 checks what is expected.
 

@@ -1,4 +1,5 @@
-//! `memcached_pass`, with a server of our own that answers as the test says, and with memcached itself.
+//! `memcached_pass`, with a server of our own that answers as the test says, and with memcached
+//! itself.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -22,7 +23,8 @@ struct Values {
 }
 
 impl Values {
-    /// Answers each line by its key with parts, each of which is sent by itself; behind an empty one the connection is closed.
+    /// Answers each line by its key with parts, each of which is sent by itself; behind an empty
+    /// one the connection is closed.
     fn start(answer: impl Fn(&str) -> Vec<Vec<u8>> + Send + Sync + 'static) -> Values {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let values = Values {
@@ -164,8 +166,9 @@ fn values_are_the_answers() {
     });
 }
 
-/// A value has neither a tag nor a time: what a client asks of them is not judged (`disable_not_modified` in
-/// `ngx_http_upstream_process_headers`), and it gets the value. Only a range is cut out of it.
+/// A value has neither a tag nor a time: what a client asks of them is not judged
+/// (`disable_not_modified` in `ngx_http_upstream_process_headers`), and it gets the value. Only a
+/// range is cut out of it.
 #[test]
 fn conditions_of_clients_are_not_judged() {
     let lines = "location / { set $memcached_key $uri; memcached_pass VALUES; }";

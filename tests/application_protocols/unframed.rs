@@ -287,7 +287,8 @@ fn heads_of_answers_become_the_responses() {
     });
 }
 
-/// A way to answer badly before the head is whole: its name, what is sent, and the line of the error log.
+/// A way to answer badly before the head is whole: its name, what is sent, and the line of the
+/// error log.
 const BAD: &[(&str, &[u8], &str)] = &[
     (
         "nothing",

@@ -1,7 +1,8 @@
-//! Chromium without a screen, steered by the DevTools protocol over a pipe: JSON, each message ended by a zero byte.
-//! <https://chromedevtools.github.io/devtools-protocol/>
+//! Chromium without a screen, steered by the DevTools protocol over a pipe: JSON, each message
+//! ended by a zero byte. <https://chromedevtools.github.io/devtools-protocol/>
 //!
-//! A page is used by what stands on it: fields are filled, buttons pressed, and what must be seen next is waited for.
+//! A page is used by what stands on it: fields are filled, buttons pressed, and what must be seen
+//! next is waited for.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
@@ -30,7 +31,8 @@ pub(crate) struct Browser {
     messages: Receiver<Value>,
     session: String,
     commands: u64,
-    /// What went wrong on pages: scripts that failed, and whatever came with a status from 400 or not at all.
+    /// What went wrong on pages: scripts that failed, and whatever came with a status from 400 or
+    /// not at all.
     faults: Vec<String>,
     host: String,
     /// What is asked of the site, by the browser's name for the request.
@@ -38,7 +40,8 @@ pub(crate) struct Browser {
 }
 
 impl Browser {
-    /// Starts it with its profile in `folder`, for the site of this name, which is at a port of 127.0.0.1; there are no others.
+    /// Starts it with its profile in `folder`, for the site of this name, which is at a port of
+    /// 127.0.0.1; there are no others.
     pub(crate) fn start(folder: &Path, host: &str, port: u16) -> Browser {
         let profile = folder.join("chromium");
         std::fs::create_dir_all(&profile).unwrap();
@@ -91,8 +94,8 @@ impl Browser {
         self.wait("document.readyState == 'complete' && location.href != 'about:blank'");
     }
 
-    /// Writes into fields in place of what they hold. A page's script may move the cursor meanwhile: what has gone elsewhere is
-    /// written again, until all fields hold their texts.
+    /// Writes into fields in place of what they hold. A page's script may move the cursor
+    /// meanwhile: what has gone elsewhere is written again, until all fields hold their texts.
     pub(crate) fn fill(&mut self, fields: &[(&str, &str)]) {
         let begun = Instant::now();
         for (field, _) in fields {

@@ -291,7 +291,8 @@ fn see(browser: &mut Browser, text: &str) {
     browser.screenshot("dokuwiki-page");
 }
 
-/// What went wrong, but for pictures that Debian's package lacks, and one that DokuWiki asks for to see that it is refused.
+/// What went wrong, but for pictures that Debian's package lacks, and one that DokuWiki asks for to
+/// see that it is refused.
 fn faults(browser: &mut Browser) -> Vec<String> {
     let is_meant = |fault: &String| {
         fault.contains("/data/dont-panic") || fault.contains("/plugins/config/images/")

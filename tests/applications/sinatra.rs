@@ -31,7 +31,8 @@ fn sinatra_answers_by_pumas_own_example() {
     served_by("puma", "myapp.com", example, "/srv/site", "502 Bad Gateway");
 }
 
-/// Tries a configuration whose application is in the folder `place`; without it, the page says `away`.
+/// Tries a configuration whose application is in the folder `place`; without it, the page says
+/// `away`.
 fn served_by(name: &str, host: &'static str, blocks: &str, place: &str, away: &str) {
     let folder = Folder::new(name);
     let application = folder.0.join("myapp");

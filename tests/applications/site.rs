@@ -1,4 +1,5 @@
-//! What sites have in common: a folder, the application's files, php-fpm, and a server by a page's configuration.
+//! What sites have in common: a folder, the application's files, php-fpm, and a server by a page's
+//! configuration.
 
 use std::fs;
 use std::net::TcpStream;
@@ -43,7 +44,8 @@ pub(crate) fn give_to(user: &str, path: &Path) {
     run(Command::new("chown").args(["-R", user]).arg(path));
 }
 
-/// Copies a folder of a Debian package, with what its links lead to; without what only root may read, where the caller is not root.
+/// Copies a folder of a Debian package, with what its links lead to; without what only root may
+/// read, where the caller is not root.
 pub(crate) fn copy(from: &str, to: &Path) {
     assert!(
         Path::new(from).exists(),
@@ -72,9 +74,10 @@ pub(crate) fn run(command: &mut Command) {
 /// A pool of php-fpm for the site in a folder, with further lines; its socket is `php.sock` there.
 pub(crate) fn start_php(folder: &Path, lines: &str) -> Process {
     let socket = folder.join("php.sock");
-    let (user, root) = match is_root() {
-        true => ("user = www-data\ngroup = www-data\n", "-R"),
-        false => ("", ""),
+    let (user, root) = if is_root() {
+        ("user = www-data\ngroup = www-data\n", "-R")
+    } else {
+        ("", "")
     };
     let path = folder.display();
     let pool = format!(
@@ -120,7 +123,8 @@ pub(crate) fn documented(page: &str, heading: &str, number: usize) -> String {
         .to_owned()
 }
 
-/// A configuration file in a folder, and the port that it names. Whatever program reads it, it is the same file.
+/// A configuration file in a folder, and the port that it names. Whatever program reads it, it is
+/// the same file.
 pub(crate) struct Configuration {
     folder: PathBuf,
     /// Where a server by it listens on 127.0.0.1.
@@ -143,7 +147,8 @@ impl Configuration {
         }
     }
 
-    /// Writes what a page documents into the block `http`, with other names for what `renamed` names.
+    /// Writes what a page documents into the block `http`, with other names for what `renamed`
+    /// names.
     pub(crate) fn write(&self, documented: &str, renamed: &[(&str, &str)]) {
         let listen = format!("listen 127.0.0.1:{};", self.port);
         let mut blocks = documented.to_owned();

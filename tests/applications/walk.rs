@@ -177,8 +177,8 @@ impl Client {
     }
 }
 
-/// Sees that what an application sends while it goes on arrives at once: the application waits for the file `go` behind
-/// `begun` and then ends.
+/// Sees that what an application sends while it goes on arrives at once: the application waits for
+/// the file `go` behind `begun` and then ends.
 pub(crate) fn assert_streamed(client: &Client, path: &str, go: &Path) {
     let mut stream = TcpStream::connect(("127.0.0.1", client.port)).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -312,7 +312,8 @@ const SHOWN: usize = 1000;
 /// Answers to a walk over a site.
 pub(crate) struct Walk(Vec<(String, Answer)>);
 
-/// Takes a walk: each request with the status that it must have and a text that must stand in the answer's body.
+/// Takes a walk: each request with the status that it must have and a text that must stand in the
+/// answer's body.
 pub(crate) fn walk(client: &Client, steps: &[(Request, u16, &str)]) -> Walk {
     let mut answers = Vec::new();
     let mut unexpected = Vec::new();

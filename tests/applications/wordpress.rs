@@ -17,7 +17,8 @@ const EDITED: &str = "The tide has come in";
 const TEXT: &str = "It rises by six metres, twice a day.";
 /// What begins a value that is new for each page.
 const SECRETS: [&str; 4] = ["\"time\":\"", "nonce\":\"", "_wpnonce=", "nonce\" value=\""];
-/// Without a network WordPress would wait for answers that never come; with one it would load what is new there.
+/// Without a network WordPress would wait for answers that never come; with one it would load what
+/// is new there.
 const OFFLINE: &str =
     "php_admin_value[disable_functions] = fsockopen,stream_socket_client,curl_init,curl_exec";
 const PASSWORD: &str = "correct horse battery staple";

@@ -230,10 +230,12 @@ fn stalls_and_drips_end_with_the_time_limit() {
     }
 }
 
-/// Answers that nobody asked for yet, or that are left over, never count as the answer to a later request.
+/// Answers that nobody asked for yet, or that are left over, never count as the answer to a later
+/// request.
 #[test]
 fn what_was_not_asked_for_is_no_answer() {
-    // The first one may be taken for the answer to the request that crosses it; a second one is too many.
+    // The first one may be taken for the answer to the request that crosses it; a second one is too
+    // many.
     let speaks_first = server(|mut stream| {
         let _ = stream.write_all(&GOOD.repeat(2));
         while request(&mut stream) {}

@@ -1,5 +1,5 @@
-//! The modes of `tidegate bench` beside the native one: each compared with the tool whose place it takes, where that is
-//! installed.
+//! The modes of `tidegate bench` beside the native one: each compared with the tool whose place it
+//! takes, where that is installed.
 
 mod bad_servers;
 mod siege;

@@ -44,13 +44,12 @@ fn without_times(output: &Output) -> String {
     let mut kept = String::new();
     for word in words {
         let bare = word.trim_end_matches([' ', '\n', '\t', ',']);
-        match bare.contains('.') && bare.parse::<f64>().is_ok() {
+        if bare.contains('.') && bare.parse::<f64>().is_ok() {
             // How wide the blanks before it are depends on the number.
-            true => {
-                kept.truncate(kept.trim_end_matches(' ').len());
-                kept.push_str(&word.replace(bare, " N"));
-            }
-            false => kept.push_str(word),
+            kept.truncate(kept.trim_end_matches(' ').len());
+            kept.push_str(&word.replace(bare, " N"));
+        } else {
+            kept.push_str(word)
         }
     }
     kept

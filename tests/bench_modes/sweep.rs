@@ -79,7 +79,8 @@ fn steps_become_a_table_and_a_page() {
     ] {
         assert!(html.contains(part), "{part}");
     }
-    // One mark for every step of every line, but where there were too few responses for a percentile.
+    // One mark for every step of every line, but where there were too few responses for a
+    // percentile.
     let untold = lines[1..5]
         .concat()
         .iter()

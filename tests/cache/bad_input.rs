@@ -1,5 +1,5 @@
-//! What is wrong with entries, answers, keys and processes: clients get what the upstream has, whole,
-//! or see that it is not.
+//! What is wrong with entries, answers, keys and processes: clients get what the upstream has,
+//! whole, or see that it is not.
 
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -38,9 +38,10 @@ fn entries_that_are_damaged_are_fetched_anew() {
         });
         let port = support::port::free_port();
         let mut master = Master::new();
-        let user = match support::site::is_root() {
-            true => "user nobody nogroup;",
-            false => "",
+        let user = if support::site::is_root() {
+            "user nobody nogroup;"
+        } else {
+            ""
         };
         master.configure(&format!(
             "{user} events {{ {engine} }}
@@ -128,9 +129,10 @@ fn a_large_body_is_compared_beside_service() {
     let upstream = Upstream::start(|_, _| ok("", &pattern(LARGE)));
     let port = support::port::free_port();
     let mut master = Master::new();
-    let user = match support::site::is_root() {
-        true => "user nobody nogroup;",
-        false => "",
+    let user = if support::site::is_root() {
+        "user nobody nogroup;"
+    } else {
+        ""
     };
     master.configure(&format!(
         "{user} events {{ }}
@@ -197,9 +199,10 @@ fn an_answer_that_breaks_off_is_not_kept() {
                 checksum(&pattern(LENGTH))
             );
             let answer = get_with(&server, "/a", "Range: bytes=50000-50099\r\n");
-            let expected = match has_ranges {
-                true => pattern(LENGTH)[50_000..50_100].to_vec(),
-                false => pattern(LENGTH),
+            let expected = if has_ranges {
+                pattern(LENGTH)[50_000..50_100].to_vec()
+            } else {
+                pattern(LENGTH)
             };
             assert_eq!(checksum(&answer.body), checksum(&expected));
             assert_eq!(upstream.requests(), 3);
@@ -321,8 +324,8 @@ fn a_post_is_kept_where_that_is_asked_for() {
     );
 }
 
-/// Processes are killed while entries are stored, read and evicted: what is given is whole and right,
-/// and in the end the folder has no file that is no entry.
+/// Processes are killed while entries are stored, read and evicted: what is given is whole and
+/// right, and in the end the folder has no file that is no entry.
 #[test]
 fn killed_processes_leave_no_wrong_answers() {
     if is_nginx() {
@@ -341,9 +344,10 @@ fn killed_processes_leave_no_wrong_answers() {
         });
         let port = support::port::free_port();
         let mut master = Master::new();
-        let user = match support::site::is_root() {
-            true => "user nobody nogroup;",
-            false => "",
+        let user = if support::site::is_root() {
+            "user nobody nogroup;"
+        } else {
+            ""
         };
         master.configure(&format!(
             "{user} events {{ {engine} }}

@@ -581,13 +581,16 @@ fn heads_are_fetched_with_their_bodies() {
         "location / { proxy_pass http://UP; proxy_cache one; proxy_cache_valid 1h; }
          location /as-it-is { proxy_pass http://UP; proxy_cache one; proxy_cache_valid 1h;
              proxy_cache_convert_head off; proxy_cache_key $uri$request_method; }",
-        move |head, _| match head.starts_with("HEAD ") {
-            true => ok("", &answered)[..]
-                .split(|byte| *byte == b'\0')
-                .next()
-                .unwrap()[..40]
-                .to_vec(),
-            false => ok("", &answered),
+        move |head, _| {
+            if head.starts_with("HEAD ") {
+                ok("", &answered)[..]
+                    .split(|byte| *byte == b'\0')
+                    .next()
+                    .unwrap()[..40]
+                    .to_vec()
+            } else {
+                ok("", &answered)
+            }
         },
         |server, upstream| {
             let head = |path: &str| {

@@ -55,10 +55,16 @@ fn purge(server: &Server, path: &str) -> Answer {
 fn file_below(folder: &std::path::Path) -> Option<std::path::PathBuf> {
     let entries = std::fs::read_dir(folder).ok()?.flatten();
     let mut paths = entries.map(|entry| entry.path());
-    paths.find_map(|path| match path.is_dir() {
-        true if path.ends_with("temp") => None,
-        true => file_below(&path),
-        false => Some(path),
+    paths.find_map(|path| {
+        if path.is_dir() {
+            if path.ends_with("temp") {
+                None
+            } else {
+                file_below(&path)
+            }
+        } else {
+            Some(path)
+        }
     })
 }
 

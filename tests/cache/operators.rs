@@ -1,5 +1,5 @@
-//! What operators see of a cache: `tidegate cache`, the warnings of `-t`, lines of the log, a folder
-//! that is removed, a server that ends. nginx has none of it.
+//! What operators see of a cache: `tidegate cache`, the warnings of `-t`, lines of the log, a
+//! folder that is removed, a server that ends. nginx has none of it.
 
 use std::path::Path;
 use std::process::{Command, Output};

@@ -103,9 +103,10 @@ fn what_has_changed_replaces_what_was_kept() {
             if head.starts_with("GET /none") && number > 0 {
                 return b"HTTP/1.1 304 Z\r\n\r\n".to_vec();
             }
-            let validators = match head.starts_with("GET /none") {
-                true => String::new(),
-                false => format!("ETag: \"v{number}\"\r\nLast-Modified: {MODIFIED}\r\n"),
+            let validators = if head.starts_with("GET /none") {
+                String::new()
+            } else {
+                format!("ETag: \"v{number}\"\r\nLast-Modified: {MODIFIED}\r\n")
             };
             let body = pattern(1000 + number);
             ok(&format!("Cache-Control: max-age=1\r\n{validators}"), &body)
@@ -186,9 +187,10 @@ fn an_upstream_that_fails_is_left_alone_for_a_moment() {
          location /vary { proxy_pass http://UP; proxy_cache_use_stale http_500; }",
         |head, _| {
             if !head.contains("\r\nIf-None-Match: ") {
-                let vary = match head.starts_with("GET /vary") {
-                    true => "Vary: X-Other\r\n",
-                    false => "",
+                let vary = if head.starts_with("GET /vary") {
+                    "Vary: X-Other\r\n"
+                } else {
+                    ""
                 };
                 let fields = format!("{vary}Cache-Control: max-age=1\r\nETag: \"x\"\r\n");
                 return ok(&fields, b"body");

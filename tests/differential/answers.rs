@@ -1,8 +1,8 @@
 //! What the recording upstream answers: put together from words that the request brings along.
 //!
-//! Words are parted by commas: `s404` a status; `b70` so many bytes of body; `f3` the third of [`FIELDS`]; `chunked`,
-//! `close` the framing instead of a length; and those of [`WORDS`]. What is no word is ignored, so that words can be
-//! left out one by one.
+//! Words are parted by commas: `s404` a status; `b70` so many bytes of body; `f3` the third of
+//! [`FIELDS`]; `chunked`, `close` the framing instead of a length; and those of [`WORDS`]. What is
+//! no word is ignored, so that words can be left out one by one.
 
 use std::time::Duration;
 
@@ -113,7 +113,8 @@ pub(crate) const WORDS: &[&str] = &[
     "echo",
 ];
 
-/// Words of which the table of differences tells: what follows on a connection cannot be compared any more, so they are rare.
+/// Words of which the table of differences tells: what follows on a connection cannot be compared
+/// any more, so they are rare.
 const OTHERWISE: &[&str] = &["badline", "badversion", "continue"];
 
 /// Statuses that are worth an answer.
@@ -190,8 +191,8 @@ fn words_of(head: &str) -> Vec<String> {
         .collect()
 }
 
-/// The steps of the answer to a request with this head. What is sent without a pause is sent at once: how much a server
-/// receives of it before it needs no more would be chance.
+/// The steps of the answer to a request with this head. What is sent without a pause is sent at
+/// once: how much a server receives of it before it needs no more would be chance.
 pub(crate) fn acts(head: &[u8]) -> Vec<Act> {
     let mut acts: Vec<Act> = Vec::new();
     for act in single_acts(head) {
@@ -264,7 +265,8 @@ fn single_acts(head: &[u8]) -> Vec<Act> {
     } else {
         acts.push(Act::Send(answer.bytes));
     }
-    // A close behind an answer that is whole without it would race with the next request on its connection.
+    // A close behind an answer that is whole without it would race with the next request on its
+    // connection.
     let is_whole = has("chunked") || (has("short") && body.is_empty() && !has("close"));
     if !is_whole && (has("close") || has("long") || has("short") || has("http10")) {
         acts.push(Act::Close);

@@ -25,7 +25,8 @@ use crate::{verdicts, world};
 const REQUESTS: usize = 200;
 /// Differences of one seed that are made smaller.
 const SHRUNK_MAX: usize = 3;
-/// How many differences of one signature are made smaller in a run: those that come after are only counted.
+/// How many differences of one signature are made smaller in a run: those that come after are only
+/// counted.
 const KIND_MAX: usize = 2;
 /// How many differences of one part and key are.
 const KEY_MAX: usize = 6;

@@ -17,7 +17,8 @@ pub(crate) struct Case<'a> {
     pub(crate) conversation: &'a Conversation,
     pub(crate) reference: &'a Seen,
     pub(crate) subject: &'a Seen,
-    /// Whether upstreams have been asked oftener by one of the two, in this conversation or before it.
+    /// Whether upstreams have been asked oftener by one of the two, in this conversation or before
+    /// it.
     pub(crate) turned: bool,
 }
 
@@ -31,7 +32,8 @@ impl Case<'_> {
         texts.any(|bytes| String::from_utf8_lossy(&bytes).contains(words))
     }
 
-    /// Whether a variable differs so in the line of a subrequest: of these no byte has been received.
+    /// Whether a variable differs so in the line of a subrequest: of these no byte has been
+    /// received.
     pub(crate) fn is_of_subrequest(&self, difference: &Difference) -> bool {
         let mut lines = self.reference.access.iter().zip(&self.subject.access);
         lines.any(|(left, right)| {
@@ -51,7 +53,8 @@ impl Case<'_> {
             .filter_map(|(line, _)| request_of(line))
     }
 
-    /// Whether a variable differs so in the line of a request that both refuse by its request line: with nginx it has no URI.
+    /// Whether a variable differs so in the line of a request that both refuse by its request line:
+    /// with nginx it has no URI.
     pub(crate) fn is_of_refused_line(&self, difference: &Difference) -> bool {
         self.lines_of(difference).any(|(left, right)| {
             let refused = |line| matches!(value(line, "status"), "400" | "405" | "414" | "505");
@@ -59,7 +62,8 @@ impl Case<'_> {
         })
     }
 
-    /// Whether a variable differs so in the line of a request in chunks with another request behind it.
+    /// Whether a variable differs so in the line of a request in chunks with another request behind
+    /// it.
     pub(crate) fn is_followed(&self, difference: &Difference) -> bool {
         let exchanges = &self.conversation.exchanges;
         let mut requests = self.requests_of(difference);
@@ -148,8 +152,8 @@ impl Case<'_> {
         })
     }
 
-    /// The numbers of the requests, from 0, with one of these words among those that tell the upstream what to answer; none
-    /// where it has not been asked.
+    /// The numbers of the requests, from 0, with one of these words among those that tell the
+    /// upstream what to answer; none where it has not been asked.
     pub(crate) fn asking(&self, words: &[&str]) -> Vec<usize> {
         let mut numbers = Vec::new();
         if self.reference.upstream.is_empty() {
@@ -166,7 +170,8 @@ impl Case<'_> {
         numbers
     }
 
-    /// Whether a difference is in what is seen of one of these requests: its answers, or a line about it in a log.
+    /// Whether a difference is in what is seen of one of these requests: its answers, or a line
+    /// about it in a log.
     pub(crate) fn is_seen_of(&self, difference: &Difference, requests: &[usize]) -> bool {
         match difference.part {
             Part::Status if difference.key == "answers" => {
@@ -194,8 +199,8 @@ impl Case<'_> {
         }
     }
 
-    /// Whether a difference is that with nginx the connection has ended behind a request, or that the client has gone on
-    /// no more: what follows is not there.
+    /// Whether a difference is that with nginx the connection has ended behind a request, or that
+    /// the client has gone on no more: what follows is not there.
     pub(crate) fn is_lack_behind(&self, difference: &Difference, request: usize) -> bool {
         let (reference, subject) = (self.reference, self.subject);
         let mut later = request + 1..self.conversation.exchanges.len();
@@ -230,7 +235,8 @@ impl Case<'_> {
         }
     }
 
-    /// Whether a difference is in what is seen of a request or of those behind it, which may have its answer.
+    /// Whether a difference is in what is seen of a request or of those behind it, which may have
+    /// its answer.
     pub(crate) fn is_from(&self, difference: &Difference, first: usize) -> bool {
         let exchanges = &self.conversation.exchanges;
         let behind = exchanges.iter().filter(|exchange| exchange.asks_twice());
@@ -284,7 +290,8 @@ impl Case<'_> {
             })
     }
 
-    /// Whether the line of the error log is about what stands behind a body: that is none of the conversation's own requests.
+    /// Whether the line of the error log is about what stands behind a body: that is none of the
+    /// conversation's own requests.
     fn is_behind_body(&self, difference: &Difference) -> bool {
         let lines = [&difference.reference, &difference.subject];
         let names_one = lines.iter().any(|line| line.contains(", request: \""));
@@ -317,7 +324,8 @@ impl Case<'_> {
         })
     }
 
-    /// Whether one of these words is among those that tell the upstream what to answer, and it has been asked.
+    /// Whether one of these words is among those that tell the upstream what to answer, and it has
+    /// been asked.
     pub(crate) fn asks(&self, words: &[&str]) -> bool {
         let asked = !self.reference.upstream.is_empty();
         asked && self.requests().any(|bytes| has_word(&bytes, words))
@@ -345,7 +353,8 @@ fn same_at_first(one: &[&str], other: &[&str]) -> usize {
         .count()
 }
 
-/// Whether nginx asks an upstream for the same with a body in chunks that goes on with its length here.
+/// Whether nginx asks an upstream for the same with a body in chunks that goes on with its length
+/// here.
 pub(crate) fn is_framed_otherwise(difference: &Difference) -> bool {
     let chunked = "Transfer-Encoding: chunked";
     let without = |text: &str| {
@@ -389,8 +398,8 @@ pub(crate) fn is_difference(
         && shows(subject, &difference.subject)
 }
 
-/// Whether the field that a variable tells of was sent with this value; where there is none, without it. `request` counts
-/// from 0; `None` is any of them.
+/// Whether the field that a variable tells of was sent with this value; where there is none,
+/// without it. `request` counts from 0; `None` is any of them.
 pub(crate) fn is_as_sent(seen: &Seen, request: Option<usize>, key: &str, logged: &str) -> bool {
     let name = key.trim_start_matches("sent_http_").replace('_', "-");
     let numbered = seen.heard.answers.iter().enumerate();

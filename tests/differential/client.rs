@@ -1,8 +1,9 @@
 //! The client of a lane: sends a conversation's requests and keeps what comes back.
 //!
-//! It knows as much of HTTP/1 as it needs to find the end of an answer. It never waits for nothing to happen: whether a
-//! connection stays open is seen once the server's loop has gone round, and a server from which nothing has come for a
-//! while is silent once its loop has gone round and the upstream has answered all that reached it.
+//! It knows as much of HTTP/1 as it needs to find the end of an answer. It never waits for nothing
+//! to happen: whether a connection stays open is seen once the server's loop has gone round, and a
+//! server from which nothing has come for a while is silent once its loop has gone round and the
+//! upstream has answered all that reached it.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -20,11 +21,13 @@ use crate::upstream::Upstream;
 const PATIENCE: Duration = Duration::from_secs(3);
 /// How long all that follows an answer may take, one request after the other.
 const SETTLE_PATIENCE: Duration = Duration::from_secs(10);
-/// How long a server that is silent is waited for: longer than all timers of a configuration after which something is sent.
+/// How long a server that is silent is waited for: longer than all timers of a configuration after
+/// which something is sent.
 pub(crate) const QUIET_TIME: Duration = Duration::from_millis(100);
 /// The same where a difference is looked into, so that none comes from a machine that is busy.
 pub(crate) const QUIET_TIME_SURE: Duration = Duration::from_millis(900);
-/// Between the header of the PROXY protocol and the first request: so long that a server has taken the one by itself.
+/// Between the header of the PROXY protocol and the first request: so long that a server has taken
+/// the one by itself.
 const PREFACE_PAUSE: Duration = Duration::from_millis(5);
 /// A body that is longer is cut here.
 const BODY_LENGTH_MAX: usize = 4 << 20;
@@ -74,7 +77,8 @@ pub(crate) enum Ending {
     /// It was open until the client closed it.
     #[default]
     Kept,
-    /// With or without a reset: which of them is chance where the client sends what the server does not read.
+    /// With or without a reset: which of them is chance where the client sends what the server does
+    /// not read.
     Closed,
 }
 
@@ -104,18 +108,19 @@ pub(crate) struct Surroundings<'a> {
 }
 
 impl Surroundings<'_> {
-    /// Waits until the server, and the upstream with what the server asks of it, have nothing more to do: what the client
-    /// sent beyond its requests, or what follows an answer, may lead from one request to the next.
+    /// Waits until the server, and the upstream with what the server asks of it, have nothing more
+    /// to do: what the client sent beyond its requests, or what follows an answer, may lead from
+    /// one request to the next.
     pub(crate) fn settle(&mut self) -> Result<(), String> {
         let start = Instant::now();
         let mut before = None;
         while start.elapsed() < SETTLE_PATIENCE {
             self.server.pass()?;
             let now = Some(self.upstream.settle());
-            before = match before == now {
-                true if self.upstream.give_up() => None,
-                true => break,
-                false => now,
+            before = if before == now {
+                if self.upstream.give_up() { None } else { break }
+            } else {
+                now
             };
         }
         Ok(())
@@ -157,7 +162,8 @@ pub(crate) fn converse(
     };
     line.send(&conversation.preface);
     if !conversation.preface.is_empty() {
-        // What comes in one piece with it shares nginx's buffer with it, which leaves less room for a body.
+        // What comes in one piece with it shares nginx's buffer with it, which leaves less room for
+        // a body.
         std::thread::sleep(PREFACE_PAUSE);
     }
     if conversation.pipelined {
@@ -263,7 +269,8 @@ impl Stream {
     }
 }
 
-/// Reads what a server has sent, also where it takes nothing any more: an answer that came before it closed is one.
+/// Reads what a server has sent, also where it takes nothing any more: an answer that came before
+/// it closed is one.
 fn read_secured(stream: &mut Secured, buffer: &mut [u8]) -> std::io::Result<usize> {
     loop {
         match stream.conn.reader().read(buffer) {
@@ -305,7 +312,8 @@ impl Line<'_, '_> {
         }
         if shuts {
             if exchange.breaks_off() {
-                // nginx does not see the end of what it drops for a `post_action` where that comes with the last bytes.
+                // nginx does not see the end of what it drops for a `post_action` where that comes
+                // with the last bytes.
                 self.surroundings.server.pass()?;
                 self.surroundings.server.pass()?;
             }
@@ -360,9 +368,10 @@ impl Line<'_, '_> {
                     // An answer may follow many that come one after the other.
                     start = Instant::now();
                 }
-                before = match before == now {
-                    true if self.surroundings.upstream.give_up() => None,
-                    _ => now,
+                before = if before == now && self.surroundings.upstream.give_up() {
+                    None
+                } else {
+                    now
                 };
                 continue;
             }

@@ -1,7 +1,8 @@
 //! Two transcripts beside each other: what differs, part by part.
 //!
-//! Made equal is only what must differ between two runs: the Date and what is counted from it, nginx's version, a
-//! multipart boundary, the size of chunks and of what is compressed, durations, names of temporary files.
+//! Made equal is only what must differ between two runs: the Date and what is counted from it,
+//! nginx's version, a multipart boundary, the size of chunks and of what is compressed, durations,
+//! names of temporary files.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -47,8 +48,8 @@ pub(crate) struct Difference {
 }
 
 impl Difference {
-    /// What differences of one fault have in common, by which a run counts them: the kind with the two statuses, or with
-    /// the looks of the two values.
+    /// What differences of one fault have in common, by which a run counts them: the kind with the
+    /// two statuses, or with the looks of the two values.
     pub(crate) fn signature(&self) -> String {
         let looks = |text: &str| match text {
             "" => String::from("nothing"),
@@ -59,9 +60,10 @@ impl Difference {
             _ => String::from("text"),
         };
         let detailed = matches!(self.part, Part::Status | Part::Access | Part::Field);
-        let (one, other) = match detailed {
-            true => (looks(&self.reference), looks(&self.subject)),
-            false => (String::new(), String::new()),
+        let (one, other) = if detailed {
+            (looks(&self.reference), looks(&self.subject))
+        } else {
+            (String::new(), String::new())
         };
         format!("{:?} {} {one} | {other}", self.part, self.key)
     }
@@ -299,9 +301,10 @@ impl Found {
         };
         if left.upstream.len() != right.upstream.len() {
             self.add(Part::Upstream, "number of requests", all(left), all(right));
-            let (fewer, mut more, is_left) = match left.upstream.len() < right.upstream.len() {
-                true => (&left.upstream, right.upstream.clone(), true),
-                false => (&right.upstream, left.upstream.clone(), false),
+            let (fewer, mut more, is_left) = if left.upstream.len() < right.upstream.len() {
+                (&left.upstream, right.upstream.clone(), true)
+            } else {
+                (&right.upstream, left.upstream.clone(), false)
             };
             for asked in fewer {
                 match more.iter().position(|other| other == asked) {
@@ -433,8 +436,8 @@ impl Found {
     }
 }
 
-/// What a line tells of, so that two lines about one thing are compared with each other: its kind without what was being
-/// done.
+/// What a line tells of, so that two lines about one thing are compared with each other: its kind
+/// without what was being done.
 fn happening(text: &str) -> String {
     let text = text.replace("epoll_wait() reported that ", "");
     let kind = message_kind(&text);
@@ -532,8 +535,8 @@ fn even(seen: &Seen) -> Seen {
     even
 }
 
-/// The line of a limit with the excess rounded up to whole requests: what it has lost since they came tells how many
-/// milliseconds have passed.
+/// The line of a limit with the excess rounded up to whole requests: what it has lost since they
+/// came tells how many milliseconds have passed.
 fn even_excess(text: &str) -> String {
     let parts = || {
         let (before, rest) = text.split_once(" requests, excess: ")?;
@@ -624,7 +627,8 @@ pub(crate) const SOMETHING: &str = "(something)";
 /// What stands for the length of a body of which the client has received as much as the line says.
 pub(crate) const AS_RECEIVED: &str = "as received";
 
-/// `wire_lengths` are the lengths, by the request's number from 0, that are not told before they are sent.
+/// `wire_lengths` are the lengths, by the request's number from 0, that are not told before they
+/// are sent.
 fn even_access(values: &mut [(String, String)], wire_lengths: &[(usize, String)]) {
     let of = |values: &[(String, String)], name: &str| {
         values
@@ -704,8 +708,8 @@ fn even_text(text: &str) -> String {
     }
 }
 
-/// The bytes without the numbers of `stub_status`, which count what this program asks beside the requests; how
-/// many digits they have is the same (see [`crate::program`]).
+/// The bytes without the numbers of `stub_status`, which count what this program asks beside the
+/// requests; how many digits they have is the same (see [`crate::program`]).
 fn without_counts(mut bytes: Vec<u8>) -> Vec<u8> {
     const FIRST: &[u8] = b"active connections: ";
     const LAST: &[u8] = b"waiting: ";

@@ -42,7 +42,8 @@ impl Coverage {
         self.refused += 1;
     }
 
-    /// Whether the reference takes enough of them for anything to be said: else values of a directive are drawn that are none.
+    /// Whether the reference takes enough of them for anything to be said: else values of a
+    /// directive are drawn that are none.
     pub(crate) fn is_enough(&self) -> bool {
         self.refused <= self.seeds / 4
     }

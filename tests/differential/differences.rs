@@ -1,7 +1,8 @@
-//! The table of documented differences: what may differ, and why. It also makes a section of docs/differences.md.
+//! The table of documented differences: what may differ, and why. It also makes a section of
+//! docs/differences.md.
 //!
-//! A row judges one difference at a time and should know no more than what its sentence tells. Rows about an older nginx are
-//! of no interest to users and stand in the table alone.
+//! A row judges one difference at a time and should know no more than what its sentence tells. Rows
+//! about an older nginx are of no interest to users and stand in the table alone.
 
 mod messages;
 mod older;

@@ -1,4 +1,5 @@
-//! The access log's format: the variables whose values are compared, one `name=value` each, with tabs between them.
+//! The access log's format: the variables whose values are compared, one `name=value` each, with
+//! tabs between them.
 
 /// Names of the variables. `connection` tells which conversation a line belongs to.
 const VARIABLES: &[&str] = &[

@@ -1,22 +1,18 @@
-//! Random configurations and random requests, to nginx and to Tidegate: whatever can be seen from outside is the same, or
-//! the table of documented differences (differences.rs) says why not.
+//! Random configurations and random requests, to nginx and to Tidegate: whatever can be seen from
+//! outside is the same, or the table of documented differences (differences.rs) says why not.
 //!
-//! One seed is one configuration and some 200 requests. The programs run one after the other in the same folder
-//! with the same ports, so that nearly nothing has to be made equal. What differs is made as small as it gets and printed.
+//! One seed is one configuration and some 200 requests. The programs run one after the other in the
+//! same folder with the same ports, so that nearly nothing has to be made equal. What differs is
+//! made as small as it gets and printed.
 //!
-//! `cargo test --test differential [-- OPTIONS]`
-//!   --seed N           begin with this seed instead of the fixed ones
-//!   --count K          so many seeds
-//!   --for SECONDS      new seeds, from the clock, as long as that
-//!   --jobs N           lanes at once
-//!   --keep-going       do not end with the first finding
-//!   --kinds            count the kinds of differences and make none smaller
-//!   --only WORDS       look into differences alone whose part and key begin so: `Status`, `Access request_uri`
-//!   --dense            write three times as many directives into each configuration
-//!   --verdicts         ask `-t` alone, of valid and of broken configurations
-//!   --findings FOLDER  write each finding into a file there
-//!   --print            print the configuration of the seed and end
-//!   --docs             write the table of differences into docs/differences.md and end
+//! `cargo test --test differential [-- OPTIONS]` --seed N begin with this seed instead of the fixed
+//! ones --count K so many seeds --for SECONDS new seeds, from the clock, as long as that --jobs N
+//! lanes at once --keep-going do not end with the first finding --kinds count the kinds of
+//! differences and make none smaller --only WORDS look into differences alone whose part and key
+//! begin so: `Status`, `Access request_uri` --dense write three times as many directives into each
+//! configuration --verdicts ask `-t` alone, of valid and of broken configurations --findings FOLDER
+//! write each finding into a file there --print print the configuration of the seed and end --docs
+//! write the table of differences into docs/differences.md and end
 //!
 //!   NGINX_BINARY, TIDEGATE_BINARY, TIDEGATE_ENGINES   as for the parity cases
 
@@ -45,8 +41,8 @@ use std::time::{Duration, SystemTime};
 
 use configuration::Density;
 
-/// The seeds that `make test` runs, beside nginx 1.31 as well as beside Debian's: about a minute on two cores. The others up to
-/// 35 show differences of Debian's version that no row of it knows.
+/// The seeds that `make test` runs, beside nginx 1.31 as well as beside Debian's: about a minute on
+/// two cores. The others up to 35 show differences of Debian's version that no row of it knows.
 const FIXED_SEEDS: &[u64] = &[
     1, 2, 4, 5, 6, 7, 9, 10, 11, 13, 14, 16, 17, 18, 20, 21, 22, 23, 24, 26, 27, 28, 29, 30, 31,
     32, 33, 35,
@@ -87,9 +83,10 @@ fn main() -> ExitCode {
     // Names that `cargo test NAME` looks for.
     let is_name =
         |argument: &&String| !argument.starts_with('-') && argument.parse::<u64>().is_err();
-    let names: Vec<&String> = match arguments.iter().any(|argument| argument.starts_with("--")) {
-        true => Vec::new(),
-        false => arguments.iter().filter(is_name).collect(),
+    let names: Vec<&String> = if arguments.iter().any(|argument| argument.starts_with("--")) {
+        Vec::new()
+    } else {
+        arguments.iter().filter(is_name).collect()
     };
     if !names.is_empty()
         && !names

@@ -54,8 +54,8 @@ impl Program {
         })
     }
 
-    /// Tidegate, once for each engine. Where `TIDEGATE_BINARY` is nginx itself, which checks this program, it is one
-    /// more nginx.
+    /// Tidegate, once for each engine. Where `TIDEGATE_BINARY` is nginx itself, which checks this
+    /// program, it is one more nginx.
     pub(crate) fn subjects() -> Result<Vec<Program>, String> {
         let path = std::env::var_os("TIDEGATE_BINARY").map(PathBuf::from);
         let path = path.unwrap_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_tidegate")));
@@ -130,8 +130,8 @@ impl Program {
         command
     }
 
-    /// The text with what a run needs: in the foreground, in one process, with the sentinel's server, with a name of
-    /// one length.
+    /// The text with what a run needs: in the foreground, in one process, with the sentinel's
+    /// server, with a name of one length.
     pub(crate) fn dressed(&self, text: &str, sentinel: u16) -> String {
         let mut dressed = String::from(
             "daemon off;\nmaster_process off;\npid logs/run.pid;\nworker_processes 1;\n",
@@ -216,7 +216,8 @@ impl Program {
         };
         server.wait_until_up()?;
         if text.contains("stub_status") {
-            // Its count of requests has four digits from here on, however often the sentinel is asked.
+            // Its count of requests has four digits from here on, however often the sentinel is
+            // asked.
             for _ in 0..COUNTED {
                 server.pass_once();
             }
@@ -297,8 +298,8 @@ impl Server {
         Err(format!("it does not answer: {}", self.output()))
     }
 
-    /// Returns when the server has handled what had come before: it has one loop, which has gone round twice then, and what
-    /// that has handed to other threads, as looking for files, is done.
+    /// Returns when the server has handled what had come before: it has one loop, which has gone
+    /// round twice then, and what that has handed to other threads, as looking for files, is done.
     pub(crate) fn pass(&mut self) -> Result<(), String> {
         for _ in 0..2 {
             if !self.pass_once() && !self.pass_once() {
@@ -312,7 +313,8 @@ impl Server {
         Ok(())
     }
 
-    /// Whether none of its threads has anything to do: all sleep, and none has run from the first look to the second.
+    /// Whether none of its threads has anything to do: all sleep, and none has run from the first
+    /// look to the second.
     fn is_at_rest(&self) -> bool {
         let threads = self.threads();
         let asleep = |thread: &Thread| thread.state == "S (sleeping)";
@@ -361,8 +363,8 @@ impl Server {
         ask().is_ok()
     }
 
-    /// Opens another connection to the sentinel's server and tells its number: connections that come later have higher
-    /// ones. The one before has ended when this returns.
+    /// Opens another connection to the sentinel's server and tells its number: connections that
+    /// come later have higher ones. The one before has ended when this returns.
     pub(crate) fn begin(&mut self) -> Result<u64, String> {
         self.line = None;
         self.pass()?;

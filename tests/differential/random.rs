@@ -1,4 +1,5 @@
-//! Random numbers from a seed: the same seed draws the same configurations and requests on every machine.
+//! Random numbers from a seed: the same seed draws the same configurations and requests on every
+//! machine.
 
 /// A stream of random numbers (SplitMix64).
 #[derive(Clone, Debug)]

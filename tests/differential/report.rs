@@ -61,9 +61,10 @@ pub(crate) fn told(seed: u64, pair: &Pair, finding: &Finding) -> String {
         finding.difference
     );
     for line in finding.configuration.text(None).lines() {
-        match line.trim_start().starts_with("log_format differential ") {
-            true => text.push_str("    log_format differential ...;\n"),
-            false => text.push_str(&format!("{line}\n")),
+        if line.trim_start().starts_with("log_format differential ") {
+            text.push_str("    log_format differential ...;\n")
+        } else {
+            text.push_str(&format!("{line}\n"))
         }
     }
     for (index, conversation) in finding.conversations.iter().enumerate() {
@@ -77,7 +78,8 @@ pub(crate) fn told(seed: u64, pair: &Pair, finding: &Finding) -> String {
     text
 }
 
-/// A conversation as a run has it that makes nothing smaller: what is sent, and what both programs make of it.
+/// A conversation as a run has it that makes nothing smaller: what is sent, and what both programs
+/// make of it.
 pub(crate) fn exchange(conversation: &Conversation, names: [&str; 2], seen: [&Seen; 2]) -> String {
     let [reference, subject] = seen;
     sent(conversation) + &heard(names[0], reference) + &heard(names[1], subject)

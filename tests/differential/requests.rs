@@ -1,5 +1,5 @@
-//! Random requests: conversations of one or several on a connection, biased towards what clients send, with what they
-//! should not send strewn in.
+//! Random requests: conversations of one or several on a connection, biased towards what clients
+//! send, with what they should not send strewn in.
 
 use crate::answers;
 use crate::configuration::Kind;
@@ -47,17 +47,17 @@ impl Exchange {
             let is_length = name.eq_ignore_ascii_case("content-length");
             value.trim().parse::<usize>().ok().filter(|_| is_length)
         });
-        match self.is_in_chunks() {
-            true => {
-                let behind = |line: &str| body.split_once(line).map(|(_, trailers)| trailers);
-                let trailers = match body.starts_with("0\r\n") {
-                    true => behind("0\r\n"),
-                    false => behind("\r\n0\r\n"),
-                };
-                let ends = |text: &str| text.starts_with("\r\n") || text.contains("\r\n\r\n");
-                !trailers.is_some_and(ends)
-            }
-            false => length.is_some_and(|length| body.len() < length),
+        if self.is_in_chunks() {
+            let behind = |line: &str| body.split_once(line).map(|(_, trailers)| trailers);
+            let trailers = if body.starts_with("0\r\n") {
+                behind("0\r\n")
+            } else {
+                behind("\r\n0\r\n")
+            };
+            let ends = |text: &str| text.starts_with("\r\n") || text.contains("\r\n\r\n");
+            !trailers.is_some_and(ends)
+        } else {
+            length.is_some_and(|length| body.len() < length)
         }
     }
 }
@@ -107,8 +107,8 @@ pub(crate) struct Aim<'a> {
     pub(crate) targets: &'a [String],
     /// Values of `Host`.
     pub(crate) hosts: &'a [String],
-    /// Whether a file may be sent: not where nginx refuses it and ours takes it (see docs/differences.md), as all that comes
-    /// later would find that file or not.
+    /// Whether a file may be sent: not where nginx refuses it and ours takes it (see
+    /// docs/differences.md), as all that comes later would find that file or not.
     pub(crate) puts: bool,
 }
 
@@ -668,8 +668,9 @@ impl Maker<'_> {
     }
 }
 
-/// Whether requests may be sent without waiting for answers. nginx closes after a 412 (see the table of differences); what it
-/// did not answer would change what the upstreams answer to those that follow.
+/// Whether requests may be sent without waiting for answers. nginx closes after a 412 (see the
+/// table of differences); what it did not answer would change what the upstreams answer to those
+/// that follow.
 fn may_go_at_once(exchanges: &[Exchange]) -> bool {
     let fails = |exchange: &Exchange| {
         let bytes = exchange.segments.concat();

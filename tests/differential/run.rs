@@ -27,7 +27,8 @@ pub(crate) struct Lane {
     /// What requests are passed on to.
     pub(crate) upstream: Upstream,
     laid_out: world::LaidOut,
-    /// On another address, so that a test beside this one does not take a port while no server is on it.
+    /// On another address, so that a test beside this one does not take a port while no server is
+    /// on it.
     _guards: Vec<TcpListener>,
 }
 
@@ -186,10 +187,11 @@ fn try_run(
     Ok(())
 }
 
-/// Whose connection a number is: programs count their connections, to clients and to upstreams, in their order.
+/// Whose connection a number is: programs count their connections, to clients and to upstreams, in
+/// their order.
 struct Numbers {
-    /// The numbers that the sentinel's connections had when the conversations began. Those of a conversation's
-    /// connections lie between its own and the next.
+    /// The numbers that the sentinel's connections had when the conversations began. Those of a
+    /// conversation's connections lie between its own and the next.
     firsts: Vec<u64>,
     /// Of connections that are no conversation's.
     own: BTreeSet<u64>,

@@ -1,5 +1,5 @@
-//! Makes what shows a difference as small as it gets: fewer conversations, fewer requests, fewer fields, then fewer lines
-//! of the configuration.
+//! Makes what shows a difference as small as it gets: fewer conversations, fewer requests, fewer
+//! fields, then fewer lines of the configuration.
 
 use std::time::{Duration, Instant};
 
@@ -95,7 +95,8 @@ impl Pair<'_> {
         self.is_settled(&least).then_some(least)
     }
 
-    /// Whether it comes each time and the reference always answers so: a difference between two of its own runs is chance.
+    /// Whether it comes each time and the reference always answers so: a difference between two of
+    /// its own runs is chance.
     fn is_settled(&self, least: &Finding) -> bool {
         let comes = || {
             self.shows(
@@ -183,7 +184,8 @@ impl Pair<'_> {
         Some(least)
     }
 
-    /// Goes on from the candidate that was taken: those before it, which leave out more, have failed with more around.
+    /// Goes on from the candidate that was taken: those before it, which leave out more, have
+    /// failed with more around.
     fn fewer_lines(&self, least: &mut Finding, end: Instant) {
         let mut from = 0.0;
         loop {

@@ -1,7 +1,9 @@
-//! The recording upstream: it keeps the bytes of each request that reaches it, and answers as the request asks.
+//! The recording upstream: it keeps the bytes of each request that reaches it, and answers as the
+//! request asks.
 //!
-//! What is answered is told by words with commas between them, in the field `X-Answer` or in the query's `answer=`
-//! (see [`answers`](crate::answers)). It keeps connections open until the other side closes.
+//! What is answered is told by words with commas between them, in the field `X-Answer` or in the
+//! query's `answer=` (see [`answers`](crate::answers)). It keeps connections open until the other
+//! side closes.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -17,8 +19,8 @@ use crate::answers::{self, Act};
 const PING: &[u8] = b"ping\n";
 /// How long the other side may be silent within a request.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long requests that go on without a client are awaited. Those that take longer, as their bodies never come, are not
-/// awaited in the turns that follow.
+/// How long requests that go on without a client are awaited. Those that take longer, as their
+/// bodies never come, are not awaited in the turns that follow.
 const SETTLE_TIME_MAX: Duration = Duration::from_millis(200);
 
 /// One request as it came.
@@ -157,8 +159,9 @@ impl Upstream {
         (begun, self.shared.received.load(Ordering::Acquire))
     }
 
-    /// Takes requests of which no more comes for what they are: their bodies have been announced and do not follow. Returns
-    /// whether there are any. They would end by themselves, at a time at which the client may have left already or not.
+    /// Takes requests of which no more comes for what they are: their bodies have been announced
+    /// and do not follow. Returns whether there are any. They would end by themselves, at a time at
+    /// which the client may have left already or not.
     pub(crate) fn give_up(&self) -> bool {
         let mut any = false;
         for line in self.shared.lines().iter() {
@@ -196,7 +199,8 @@ impl Upstream {
         self.shared.work().turn
     }
 
-    /// Takes what has begun since the last call, sorted. What begins from now on is of another turn.
+    /// Takes what has begun since the last call, sorted. What begins from now on is of another
+    /// turn.
     pub(crate) fn take(&self) -> Vec<Recorded> {
         let turn = {
             let mut work = self.shared.work();
@@ -213,7 +217,8 @@ impl Upstream {
         taken
     }
 
-    /// Waits for all that is under way, and takes what was whole only after its turn, with the turn that it began in.
+    /// Waits for all that is under way, and takes what was whole only after its turn, with the turn
+    /// that it began in.
     pub(crate) fn take_late(&self) -> Vec<(usize, Recorded)> {
         let start = Instant::now();
         let is_busy = || self.shared.work().of_all > 0;
@@ -273,8 +278,8 @@ impl Connection {
         let mut stream = &line.stream;
         stream.set_nodelay(true)?;
         if !line.busy.load(Ordering::Acquire) {
-            // Between two requests the connection is idle for as long as the other side likes. The next one is counted before
-            // it is read, so that it is seen at every moment.
+            // Between two requests the connection is idle for as long as the other side likes. The
+            // next one is counted before it is read, so that it is seen at every moment.
             stream.set_read_timeout(None)?;
             if self.unread.is_empty() && stream.peek(&mut [0; 1])? == 0 {
                 return Ok(false);
@@ -303,8 +308,8 @@ impl Connection {
         let head = self.unread[..end].to_vec();
         let acts = answers::acts(&head);
         let early = acts.contains(&Act::Early);
-        // A connection that goes on as its answer says: whether the other side knew of its end as it sent the next request
-        // would be a matter of moments.
+        // A connection that goes on as its answer says: whether the other side knew of its end as
+        // it sent the next request would be a matter of moments.
         let mut goes_on = early || self.body(shared, &head)?;
         for act in &acts {
             match act {
@@ -381,8 +386,8 @@ fn chunked_end(body: &[u8]) -> Option<usize> {
     }
 }
 
-/// The data of a body in chunks, with the lines behind the last one; `None` where it is not whole. Where one chunk ends and the
-/// next begins says nothing: it is how much could be read at once.
+/// The data of a body in chunks, with the lines behind the last one; `None` where it is not whole.
+/// Where one chunk ends and the next begins says nothing: it is how much could be read at once.
 pub(crate) fn chunks_joined(body: &[u8]) -> Option<Vec<u8>> {
     chunked_end(body)?;
     let mut joined = Vec::new();

@@ -1,11 +1,12 @@
-//! What `-t` says of a configuration: whether it is taken, and the first error; of one that both take, what it warns of.
+//! What `-t` says of a configuration: whether it is taken, and the first error; of one that both
+//! take, what it warns of.
 
 use std::path::Path;
 
 use crate::program::Program;
 
-/// Warnings of one that the other has no reason for: what the platform lacks for nginx, and what Tidegate takes without
-/// effect (each stands on its directive's page).
+/// Warnings of one that the other has no reason for: what the platform lacks for nginx, and what
+/// Tidegate takes without effect (each stands on its directive's page).
 const OWN_WARNINGS: &[&str] = &[
     "is not supported, ignored",
     "is not supported on this platform, ignored",
@@ -179,10 +180,11 @@ pub(crate) fn differ(
     let (taken, words) = reference.verdict(prefix, text)?;
     let (taken_too, own_words) = subject.verdict(prefix, text)?;
     let (reference, subject) = (verdict(taken, &words), verdict(taken_too, &own_words));
-    let differ = match reference != subject {
-        true => Some(Verdicts { reference, subject }),
+    let differ = if reference != subject {
+        Some(Verdicts { reference, subject })
+    } else {
         // After an error nginx stops, and warns of nothing that comes later.
-        false => taken.then(|| warnings_differ(&words, &own_words)).flatten(),
+        taken.then(|| warnings_differ(&words, &own_words)).flatten()
     };
     let is_known = |differ: &Verdicts| TABLE.iter().any(|row| (row.is)(differ, text));
     Ok(differ.filter(|differ| !is_known(differ)))

@@ -1,4 +1,5 @@
-//! The folder of a lane: the tree of odd files, laid out anew before each start, with the same times each time.
+//! The folder of a lane: the tree of odd files, laid out anew before each start, with the same
+//! times each time.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -157,8 +158,8 @@ fn encoded(path: &str) -> String {
 #[derive(Default)]
 pub(crate) struct LaidOut(RefCell<BTreeMap<PathBuf, State>>);
 
-/// What tells whether a path has been touched: its mode, its length, and when it was last changed in any way, in
-/// nanoseconds since 1970.
+/// What tells whether a path has been touched: its mode, its length, and when it was last changed
+/// in any way, in nanoseconds since 1970.
 type State = (u32, u64, i64);
 
 impl LaidOut {
@@ -177,8 +178,8 @@ impl LaidOut {
         Ok(())
     }
 
-    /// What a run has changed since: a line about each path that has come, gone, or been touched: what it is, its mode,
-    /// length, time and a hash of its bytes.
+    /// What a run has changed since: a line about each path that has come, gone, or been touched:
+    /// what it is, its mode, length, time and a hash of its bytes.
     pub(crate) fn changes(&self, prefix: &Path) -> BTreeMap<String, String> {
         let (before, after) = (self.0.borrow(), entries(prefix));
         let name = |path: &Path| {

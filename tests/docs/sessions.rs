@@ -1,10 +1,13 @@
-//! Sessions at a terminal, as the documentation shows them: commands behind `$ ` and what they print.
+//! Sessions at a terminal, as the documentation shows them: commands behind `$ ` and what they
+//! print.
 //!
-//! Each command is a shell of its own in a folder of the session's. One that ends with ` &` stays until the session's end,
-//! and the next begins when it has printed what is shown. `…` stands for any text within a line, and alone on a line for any
-//! number of lines. What a reader has and a test has not is put in its place: the port 8081 (16081 where `tidegate try` has
-//! moved it), `/srv` for the folder, and `/etc/nginx` for `etc/nginx` in it. A comment `<!-- setup … -->` before the block
-//! makes what the reader has already; the servers that it starts end with the session.
+//! Each command is a shell of its own in a folder of the session's. One that ends with ` &` stays
+//! until the session's end, and the next begins when it has printed what is shown. `…` stands for
+//! any text within a line, and alone on a line for any number of lines. What a reader has and a
+//! test has not is put in its place: the port 8081 (16081 where `tidegate try` has moved it),
+//! `/srv` for the folder, and `/etc/nginx` for `etc/nginx` in it. A comment `<!-- setup … -->`
+//! before the block makes what the reader has already; the servers that it starts end with the
+//! session.
 
 use std::fs::{self, File};
 use std::net::TcpListener;
@@ -148,8 +151,8 @@ impl Session {
     }
 }
 
-/// A free port, of which the one that `tidegate try` makes of it is free too, and stays so: it is not among those that
-/// the kernel gives to connections.
+/// A free port, of which the one that `tidegate try` makes of it is free too, and stays so: it is
+/// not among those that the kernel gives to connections.
 fn free_ports() -> u16 {
     let is_free =
         |port: u16| port < support::port::END && TcpListener::bind(("0.0.0.0", port)).is_ok();
@@ -210,7 +213,8 @@ impl Group {
     fn wait(&self) -> bool {
         let deadline = Instant::now() + PATIENCE;
         let stat = format!("/proc/{}/stat", self.0.id());
-        // It is waited for at the end: until then its number, which is the group's, is not given away again.
+        // It is waited for at the end: until then its number, which is the group's, is not given
+        // away again.
         let has_ended = || fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") Z "));
         while !has_ended() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(10));

@@ -1,5 +1,5 @@
-//! Bodies of calls that go on while other things happen: what a server gets is what the client has sent, byte by byte, or is broken off. Here the server is the
-//! test, frame by frame.
+//! Bodies of calls that go on while other things happen: what a server gets is what the client has
+//! sent, byte by byte, or is broken off. Here the server is the test, frame by frame.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -119,7 +119,8 @@ fn settle(client: &mut Client) {
     }
 }
 
-/// The server answers while it takes no more of the body, of which more has come: that goes on to it once it takes it.
+/// The server answers while it takes no more of the body, of which more has come: that goes on to
+/// it once it takes it.
 #[test]
 fn a_body_goes_on_whole_behind_the_head_of_its_answer() {
     if is_nginx() {
@@ -170,7 +171,8 @@ fn a_body_goes_on_whole_behind_the_head_of_its_answer() {
     }
 }
 
-/// A server that refuses a call is asked again, with all that has gone to it meanwhile; but not where that is more than is kept.
+/// A server that refuses a call is asked again, with all that has gone to it meanwhile; but not
+/// where that is more than is kept.
 #[test]
 fn a_body_is_sent_again_whole_or_not_at_all() {
     if is_nginx() {

@@ -1,7 +1,8 @@
-//! Calls that end otherwise than their server wants, as a client sees it that has no clock and no limits of its own: frame by frame.
+//! Calls that end otherwise than their server wants, as a client sees it that has no clock and no
+//! limits of its own: frame by frame.
 //!
-//! Statuses: <https://grpc.github.io/grpc/core/md_doc_statuscodes.html>; what clients make of statuses of HTTP:
-//! <https://github.com/grpc/grpc/blob/master/doc/http-grpc-status-mapping.md>.
+//! Statuses: <https://grpc.github.io/grpc/core/md_doc_statuscodes.html>; what clients make of
+//! statuses of HTTP: <https://github.com/grpc/grpc/blob/master/doc/http-grpc-status-mapping.md>.
 
 use std::net::TcpListener;
 

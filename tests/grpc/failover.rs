@@ -1,6 +1,7 @@
 //! Servers of gRPC that are killed and started again while calls come.
 //!
-//! As in nginx a call that has reached a server is given to another only where `grpc_next_upstream` says `non_idempotent`, since every call is a POST.
+//! As in nginx a call that has reached a server is given to another only where `grpc_next_upstream`
+//! says `non_idempotent`, since every call is a POST.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::Stdio;
@@ -124,9 +125,10 @@ fn other_calls_fail_with_the_server_that_had_them() {
         let outcome = kill_under_load(engine, "", 1);
         assert_eq!(outcome.failed.len(), 1, "{:?}", outcome.failed);
         let (how, count) = &outcome.failed[0];
-        let expected = match is_nginx() {
-            true => "UNAVAILABLE Received http2 header with status: 502",
-            false => "UNAVAILABLE upstream is unavailable",
+        let expected = if is_nginx() {
+            "UNAVAILABLE Received http2 header with status: 502"
+        } else {
+            "UNAVAILABLE upstream is unavailable"
         };
         assert_eq!(how, expected);
         assert!(*count <= 4 * CHANNELS, "{count}");

@@ -7,7 +7,8 @@ use support::{Server, engines, is_nginx};
 
 use crate::process::Python;
 
-/// Each group has one server and a check of its own: its name, the server's address, what the check says, and what comes of it.
+/// Each group has one server and a check of its own: its name, the server's address, what the check
+/// says, and what comes of it.
 fn groups(port: u16, socket: &str) -> [(&'static str, String, &'static str, &'static str); 7] {
     let inet = format!("127.0.0.1:{port}");
     let gone = format!("127.0.0.1:{}", support::port::free_port());

@@ -1,8 +1,11 @@
-//! `grpc_pass` with real clients and servers: Python's grpcio at both ends, which is gRPC's own core, on both engines, in the clear and over TLS on
-//! both sides.
+//! `grpc_pass` with real clients and servers: Python's grpcio at both ends, which is gRPC's own
+//! core, on both engines, in the clear and over TLS on both sides.
 //!
-//! `client.py` makes the calls and checks what comes; each of its scenarios passes without a proxy between the two as well (the test that says so is the
-//! first). `bodies.rs` is about bodies that go on while other things happen, `endings.rs` about calls that come to no good end, `failover.rs` kills servers under load, `health.rs` is about checks of servers. TIDEGATE_BINARY with nginx 1.31 checks those that are about what nginx does, too.
+//! `client.py` makes the calls and checks what comes; each of its scenarios passes without a proxy
+//! between the two as well (the test that says so is the first). `bodies.rs` is about bodies that
+//! go on while other things happen, `endings.rs` about calls that come to no good end,
+//! `failover.rs` kills servers under load, `health.rs` is about checks of servers. TIDEGATE_BINARY
+//! with nginx 1.31 checks those that are about what nginx does, too.
 
 mod bodies;
 mod endings;
@@ -40,29 +43,29 @@ struct Passed {
 }
 
 impl Passed {
-    /// In the clear, or over TLS both to Tidegate and behind it. The server takes so many calls at once on a connection (0 is no limit); `lines` stand in the location.
+    /// In the clear, or over TLS both to Tidegate and behind it. The server takes so many calls at
+    /// once on a connection (0 is no limit); `lines` stand in the location.
     fn start(engine: &str, is_secure: bool, streams: u32, lines: &str) -> Passed {
-        let behind = match is_secure {
-            true => Python::start_secure("behind", streams),
-            false => Python::start("behind", streams),
+        let behind = if is_secure {
+            Python::start_secure("behind", streams)
+        } else {
+            Python::start("behind", streams)
         };
         let port = support::port::free_port();
-        let (listen, pass, authorities) = match is_secure {
-            true => {
-                let (chain, key) = (file("tls/ecdsa.crt"), file("tls/ecdsa.key"));
-                let trusted = file("tls/upstream/ca.crt");
-                let listen =
-                    format!("ssl http2; ssl_certificate {chain}; ssl_certificate_key {key}");
-                let pass = format!(
-                    "grpcs://behind; grpc_ssl_verify on; grpc_ssl_name good.example; grpc_ssl_trusted_certificate {trusted}"
-                );
-                (listen, pass, chain)
-            }
-            false => (
+        let (listen, pass, authorities) = if is_secure {
+            let (chain, key) = (file("tls/ecdsa.crt"), file("tls/ecdsa.key"));
+            let trusted = file("tls/upstream/ca.crt");
+            let listen = format!("ssl http2; ssl_certificate {chain}; ssl_certificate_key {key}");
+            let pass = format!(
+                "grpcs://behind; grpc_ssl_verify on; grpc_ssl_name good.example; grpc_ssl_trusted_certificate {trusted}"
+            );
+            (listen, pass, chain)
+        } else {
+            (
                 "http2".to_owned(),
                 "grpc://behind".to_owned(),
                 String::new(),
-            ),
+            )
         };
         let lines = format!(
             "location / {{ return 404; }}
@@ -151,7 +154,8 @@ fn deadlines_end_calls_on_both_sides() {
     });
 }
 
-/// A thousand calls that are all under way at the same time share one connection behind, as they do before.
+/// A thousand calls that are all under way at the same time share one connection behind, as they do
+/// before.
 #[test]
 fn a_thousand_streams_at_once() {
     if is_nginx() {
@@ -163,7 +167,8 @@ fn a_thousand_streams_at_once() {
     });
 }
 
-/// Where a server takes few calls at once on a connection there are more of them, and none is sent what it would refuse.
+/// Where a server takes few calls at once on a connection there are more of them, and none is sent
+/// what it would refuse.
 #[test]
 fn a_server_that_takes_few_streams_gets_more_connections() {
     if is_nginx() {
@@ -196,11 +201,15 @@ fn a_server_that_is_killed_is_unavailable() {
         let passed = Passed::start(engine, is_secure, 0, "");
         let pid = passed.behind.pid().to_string();
         let told = passed.run("killed", &[&pid]);
-        // Twenty that had not been answered, one that was sending, twenty in the middle of their answers; and the next.
+        // Twenty that had not been answered, one that was sending, twenty in the middle of their
+        // answers; and the next.
         assert_eq!(told.lines().count(), 42);
-        let is_expected = |line: &str| match is_nginx() {
-            true => line.starts_with("UNAVAILABLE") || line.starts_with("INTERNAL"),
-            false => line == "UNAVAILABLE upstream is unavailable",
+        let is_expected = |line: &str| {
+            if is_nginx() {
+                line.starts_with("UNAVAILABLE") || line.starts_with("INTERNAL")
+            } else {
+                line == "UNAVAILABLE upstream is unavailable"
+            }
         };
         assert!(told.lines().all(is_expected), "{told}");
         let log = passed.server.error_log();

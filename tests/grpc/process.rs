@@ -122,8 +122,9 @@ pub(crate) fn run_client(
         .output()
         .unwrap();
     let printed = String::from_utf8_lossy(&output.stdout).into_owned();
-    match output.status.success() {
-        true => Ok(printed),
-        false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+    if output.status.success() {
+        Ok(printed)
+    } else {
+        Err(String::from_utf8_lossy(&output.stderr).into_owned())
     }
 }

@@ -34,9 +34,10 @@ impl Answer {
 
     /// The messages of a body, and the lines of its trailers.
     fn frames(&self) -> (Vec<Vec<u8>>, Vec<String>) {
-        let decoded = match self.media_type().contains("-text") {
-            true => decode(&self.body),
-            false => self.body.clone(),
+        let decoded = if self.media_type().contains("-text") {
+            decode(&self.body)
+        } else {
+            self.body.clone()
         };
         let (mut messages, mut trailers, mut rest) = (Vec::new(), Vec::new(), &*decoded);
         while let Some((head, behind)) = rest.split_first_chunk::<5>() {
@@ -207,7 +208,8 @@ fn browsers_make_calls() {
                 let told = (&*wrong.status, wrong.field("grpc-status"));
                 assert_eq!(told, ("400", Some("13")), "{wrong:?}");
             }
-            // Over HTTP/2 curl takes an answer before the end of its upload for an error, nginx's as well.
+            // Over HTTP/2 curl takes an answer before the end of its upload for an error, nginx's
+            // as well.
             if version == VERSIONS[0] {
                 let large = call("/test.Calls/Echo", &[BINARY], &framed(&[b'a'; 70_000]));
                 assert_eq!(

@@ -1,7 +1,9 @@
-//! Upstreams whose answers are bad, each kind by its name: what the client gets, what the log says, whether another server is asked, and whether
-//! other requests on the same connection go on. In one piece, and one byte a segment.
+//! Upstreams whose answers are bad, each kind by its name: what the client gets, what the log says,
+//! whether another server is asked, and whether other requests on the same connection go on. In one
+//! piece, and one byte a segment.
 //!
-//! nginx's words and its outcome stand with each case. Where Tidegate means to differ that stands there too, with the reason.
+//! nginx's words and its outcome stand with each case. Where Tidegate means to differ that stands
+//! there too, with the reason.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -230,7 +232,8 @@ const CASES: &[Case] = &[
 
     // Frames where they have no place.
     Case::new("data-before-the-head", |s| data(s, b"whole", true), InvalidHeader, "upstream sent unexpected http2 frame: 0"),
-    // What comes behind an answer does not make it another: nginx breaks it off where it has all come at once.
+    // What comes behind an answer does not make it another: nginx breaks it off where it has all
+    // come at once.
     Case::new("data-behind-the-end", |s| [good(s), data(s, b"more", true)].concat(), BrokenBody,
         "upstream sent frame for closed stream").dripped(Whole, "").tidegate(Whole, ""),
     Case::new("trailers-behind-the-end", |s| [good(s), only(s, &[("a", "b")])].concat(), BrokenBody,
@@ -273,7 +276,8 @@ const CASES: &[Case] = &[
     Case::new("status-abc", |s| only(s, &[(":status", "abc")]), InvalidHeader, "upstream sent invalid :status \"abc\""),
     Case::new("status-099", |s| only(s, &[(":status", "099")]), InvalidHeader, "upstream sent unexpected :status \"099\""),
     Case::new("status-101", |s| [headers(s, &[(":status", "101")], false), good(s)].concat(), InvalidHeader, "upstream sent unexpected :status \"101\""),
-    // An interim response is no answer yet (RFC 9110, section 15.2); those of HTTP/1 are passed over by nginx, too.
+    // An interim response is no answer yet (RFC 9110, section 15.2); those of HTTP/1 are passed
+    // over by nginx, too.
     Case::new("status-100", |s| [headers(s, &[(":status", "100")], false), good(s)].concat(), InvalidHeader,
         "upstream sent unexpected :status \"100\"").tidegate(Whole, ""),
     Case::new("status-103", |s| [headers(s, &[(":status", "103")], false), good(s)].concat(), Whole, ""),
@@ -283,7 +287,8 @@ const CASES: &[Case] = &[
     Case::new("a-blank-in-a-name", |s| only(s, &[(":status", "200"), ("x own", "x")]), InvalidHeader, "upstream sent invalid header: \"x own: x\""),
     Case::new("a-line-break-in-a-value", |s| only(s, &[(":status", "200"), ("x", "a\nb: c")]), InvalidHeader, "upstream sent invalid header: \"x: a"),
     Case::new("a-name-without-length", |s| only(s, &[(":status", "200"), ("", "x")]), InvalidHeader, "upstream sent zero http2 header name length"),
-    // RFC 9113, section 8.2.2: such a response is malformed. nginx takes it, and leaves the field out.
+    // RFC 9113, section 8.2.2: such a response is malformed. nginx takes it, and leaves the field
+    // out.
     Case::new("connection", |s| with(s, "connection", "close"), Whole, "").tidegate(InvalidHeader, "upstream sent invalid header: \"connection: close\""),
     Case::new("transfer-encoding", |s| with(s, "transfer-encoding", "chunked"), Whole, "")
         .tidegate(InvalidHeader, "upstream sent invalid header: \"transfer-encoding: chunked\""),
@@ -340,7 +345,8 @@ const CASES: &[Case] = &[
     // What answers nothing means nothing.
     Case::new("an-answer-to-no-ping", |s| [any(6, flags::ACK, 0, b"12345678"), good(s)].concat(), InvalidHeader,
         "upstream sent ping frame with ack flag").tidegate(Whole, ""),
-    // nginx counts those alone that it cannot answer at once; of many PINGs at once it may say that they are too big a head.
+    // nginx counts those alone that it cannot answer at once; of many PINGs at once it may say that
+    // they are too big a head.
     Case::new("pings", |s| [any(6, 0, 0, b"12345678").repeat(1000), good(s)].concat(), InvalidHeader, "upstream sent too many ping frames")
         .not_nginx().of_connection(),
     Case::new("settings", |s| [any(4, 0, 0, &[]).repeat(1000), good(s)].concat(), Whole, "")
@@ -356,7 +362,8 @@ const CASES: &[Case] = &[
         .tidegate(BrokenBody, "upstream sent too many empty frames").of_connection(),
 ];
 
-/// Answers as the path says: `/PLACE/NAME`, or `/PLACE/NAME/drip` for one byte a segment. `/PLACE/echo` sends back what comes.
+/// Answers as the path says: `/PLACE/NAME`, or `/PLACE/NAME/drip` for one byte a segment.
+/// `/PLACE/echo` sends back what comes.
 fn answer(peer: &mut Peer, heard: Heard) {
     let stream = match heard {
         Heard::Head(stream, _) | Heard::Data(stream, ..) => stream,
@@ -394,7 +401,8 @@ fn answer(peer: &mut Peer, heard: Heard) {
     }
 }
 
-/// A server that passes on to one which answers badly, or, where that may be, to one which does not.
+/// A server that passes on to one which answers badly, or, where that may be, to one which does
+/// not.
 fn bad_server(engine: &str, by: By, keepalive: &str) -> (Server, Upstream) {
     let speaks = Upstream::bind().serve_with(&[], answer);
     let is_silent = Upstream::bind().serve_in_silence(answer);
@@ -626,7 +634,8 @@ fn what_has_come_before_a_reset_is_delivered_and_not_taken_for_the_whole() {
     });
 }
 
-/// While a client of HTTP/1 sends its body, interim heads are read as they come: only so many of them, however short.
+/// While a client of HTTP/1 sends its body, interim heads are read as they come: only so many of
+/// them, however short.
 #[test]
 fn interim_heads_are_bounded_beside_a_body_that_comes() {
     if is_nginx() {

@@ -1,6 +1,7 @@
-//! What is gRPC's own in `grpc_pass`: answers of ours that clients of gRPC understand, deadlines of calls, and gRPC-Web. nginx has none of
-//! this, so that these tests are Tidegate's alone. Expected: <https://github.com/grpc/grpc/tree/master/doc> (PROTOCOL-HTTP2, PROTOCOL-WEB,
-//! statuscodes, http-grpc-status-mapping).
+//! What is gRPC's own in `grpc_pass`: answers of ours that clients of gRPC understand, deadlines of
+//! calls, and gRPC-Web. nginx has none of this, so that these tests are Tidegate's alone. Expected:
+//! <https://github.com/grpc/grpc/tree/master/doc> (PROTOCOL-HTTP2, PROTOCOL-WEB, statuscodes,
+//! http-grpc-status-mapping).
 
 use std::thread;
 use std::time::Duration;
@@ -208,7 +209,8 @@ fn an_answer_to_a_call_that_has_come_whole_is_not_changed_by_a_reset() {
     });
 }
 
-/// A length of nothing is that of the body: trailers follow it all the same (RFC 9113, section 8.1).
+/// A length of nothing is that of the body: trailers follow it all the same (RFC 9113, section
+/// 8.1).
 #[test]
 fn trailers_follow_a_length_of_nothing() {
     each_engine(|engine| {
@@ -689,9 +691,12 @@ fn messages_to_browsers_leave_as_they_come() {
             for part in [message(b"a"), message(b"bc"), message(b"def")] {
                 peer.data(stream, &part, false);
                 sent.extend(part);
-                let decoded = |response: &Response| match text {
-                    true => decode(&response.body),
-                    false => response.body.clone(),
+                let decoded = |response: &Response| {
+                    if text {
+                        decode(&response.body)
+                    } else {
+                        response.body.clone()
+                    }
                 };
                 wait_for(&mut client, asked, |response| decoded(response) == sent);
             }
@@ -699,9 +704,10 @@ fn messages_to_browsers_leave_as_they_come() {
             peer.reset(stream, ErrorCode::InternalError);
             let response = client.response(asked);
             assert!(response.ended && response.reset.is_none(), "{response:?}");
-            let body = match text {
-                true => decode(&response.body),
-                false => response.body,
+            let body = if text {
+                decode(&response.body)
+            } else {
+                response.body
             };
             let rest = body.strip_prefix(&sent[..]).unwrap();
             assert_eq!(rest[0], 0x80);

@@ -1,5 +1,7 @@
-//! `health_check` by HTTP/2, be it by a request or by gRPC's own question: which checks have a connection in common, and for how long.
-//! Expected: <https://nginx.org/en/docs/http/ngx_http_upstream_hc_module.html#health_check> (`keepalive_time`), of NGINX Plus.
+//! `health_check` by HTTP/2, be it by a request or by gRPC's own question: which checks have a
+//! connection in common, and for how long. Expected:
+//! <https://nginx.org/en/docs/http/ngx_http_upstream_hc_module.html#health_check>
+//! (`keepalive_time`), of NGINX Plus.
 
 use support::is_nginx;
 use support::master::wait_for;
@@ -7,7 +9,8 @@ use support::master::wait_for;
 use super::upstream::{Heard, Peer, Upstream, data, headers, whole};
 use super::{By, each, server, tls};
 
-/// That a server is serving, as <https://github.com/grpc/grpc/blob/master/doc/health-checking.md> has it.
+/// That a server is serving, as <https://github.com/grpc/grpc/blob/master/doc/health-checking.md>
+/// has it.
 const SERVING: &[u8] = &[0, 0, 0, 0, 2, 8, 1];
 
 /// Answers so that every check is passed.

@@ -104,7 +104,8 @@ fn both_ways_go_on_beside_each_other_for_a_client_of_http1() {
     });
 }
 
-/// A client of HTTP/1 that leaves once its body has come is not waited for, whether the upstream has taken all of that or not.
+/// A client of HTTP/1 that leaves once its body has come is not waited for, whether the upstream
+/// has taken all of that or not.
 #[test]
 fn a_client_of_http1_that_leaves_ends_what_waits_to_be_sent() {
     each(|engine, by| {
@@ -172,7 +173,8 @@ fn an_upstream_may_end_first() {
                 Vec::new()
             };
             assert_eq!(response.trailers, trailers);
-            // The rest of the request is of no use (RFC 9113, section 8.1). nginx closes the connection.
+            // The rest of the request is of no use (RFC 9113, section 8.1). nginx closes the
+            // connection.
             if is_nginx() {
                 peer.wait_for_end();
             } else {

@@ -103,9 +103,10 @@ fn a_window_that_is_never_opened_is_a_timeout() {
         for of_connection in [false, true] {
             let upstream = Upstream::bind();
             let server = kept_server(engine, by, "300ms", &upstream);
-            let (window, length) = match of_connection {
-                true => (1 << 20, WINDOW_AT_FIRST as usize + 1),
-                false => (10, 100),
+            let (window, length) = if of_connection {
+                (1 << 20, WINDOW_AT_FIRST as usize + 1)
+            } else {
+                (10, 100)
             };
             let mut peer = kept(&upstream, server.port, &[(INITIAL_WINDOW_SIZE, window)]);
             let status = upload(server.port, "/", &bytes(length)).status;
@@ -153,9 +154,10 @@ fn the_end_of_a_body_needs_no_window() {
             send(&mut client, asked, b"1234", false);
             let stream = peer.wait_for_head();
             peer.wait_until(|peer| peer.requests[&stream].body == b"1234");
-            let rest = match of_connection {
-                true => bytes(WINDOW_AT_FIRST as usize - 4),
-                false => Vec::new(),
+            let rest = if of_connection {
+                bytes(WINDOW_AT_FIRST as usize - 4)
+            } else {
+                Vec::new()
             };
             if of_connection {
                 send(&mut client, asked, &rest, false);

@@ -1,8 +1,10 @@
-//! `proxy_http_version 2` and `grpc_pass` from outside, beside an upstream of our own that speaks HTTP/2: what it is told, what becomes of its
-//! answers, good and bad, how requests share connections, what is tried again, and what a client of gRPC gets.
+//! `proxy_http_version 2` and `grpc_pass` from outside, beside an upstream of our own that speaks
+//! HTTP/2: what it is told, what becomes of its answers, good and bad, how requests share
+//! connections, what is tried again, and what a client of gRPC gets.
 //!
-//! On both engines. TIDEGATE_BINARY with nginx 1.31 checks what is expected where nginx does the same; it makes a connection for each request
-//! that is under way, so that tests of what is shared are Tidegate's alone.
+//! On both engines. TIDEGATE_BINARY with nginx 1.31 checks what is expected where nginx does the
+//! same; it makes a connection for each request that is under way, so that tests of what is shared
+//! are Tidegate's alone.
 
 mod bad;
 mod calls;
@@ -35,7 +37,8 @@ pub(crate) enum By {
 impl By {
     pub(crate) const BOTH: [By; 2] = [By::Proxy, By::Grpc];
 
-    /// Lines of a configuration with the names of directives for `by_`, and how addresses begin for `by://` and `bys://`.
+    /// Lines of a configuration with the names of directives for `by_`, and how addresses begin for
+    /// `by://` and `bys://`.
     fn lines(self, text: &str) -> String {
         let (prefix, plain, secure) = match self {
             By::Proxy => ("proxy_", "http://", "https://"),
@@ -46,7 +49,8 @@ impl By {
     }
 }
 
-/// A server with these lines, `UP` being the upstream's address; see [`By::lines`]. Clients speak HTTP/1 or HTTP/2.
+/// A server with these lines, `UP` being the upstream's address; see [`By::lines`]. Clients speak
+/// HTTP/1 or HTTP/2.
 fn server(engine: &str, by: By, lines: &str, upstream: &Upstream) -> Server {
     server_at(engine, by, lines, &upstream.address())
 }
@@ -209,7 +213,8 @@ fn send(client: &mut Client, stream: u32, bytes: &[u8], ends: bool) {
     client.send(&upstream::data(stream, bytes, ends));
 }
 
-/// How often a line with this text is in the log, once it is there as often as it should be, or has not come to be for long.
+/// How often a line with this text is in the log, once it is there as often as it should be, or has
+/// not come to be for long.
 fn lines_with(server: &Server, from: usize, text: &str, wanted: usize) -> usize {
     let mut found = 0;
     for _ in 0..200 {

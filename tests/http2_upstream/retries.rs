@@ -1,4 +1,5 @@
-//! What is sent again, and where: what a server has not looked at, what `*_next_upstream` names, and what may not be sent twice.
+//! What is sent again, and where: what a server has not looked at, what `*_next_upstream` names,
+//! and what may not be sent twice.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,7 +11,8 @@ use support::is_nginx;
 use super::upstream::{Heard, Peer, Upstream, goaway, plain, whole};
 use super::{Answer, By, each, get, lines_with, open, post, send, server};
 
-/// Passes on to a group whose server `UP` comes first; `NEXT` are lines of the location, `OTHER` is another server.
+/// Passes on to a group whose server `UP` comes first; `NEXT` are lines of the location, `OTHER` is
+/// another server.
 const GROUP: &str = "location / { by_pass by://u; NEXT }
     [http]
     proxy_request_buffering off; proxy_buffering off; upstream u { server UP max_fails=0; OTHER keepalive 4; }";
@@ -96,12 +98,14 @@ fn what_is_refused_is_sent_again_a_few_times() {
             let count = Arc::new(AtomicUsize::new(0));
             let counted = Arc::clone(&count);
             let upstream = Upstream::serve(each_request(move |peer, stream| {
-                match counted.fetch_add(1, Ordering::SeqCst) < refusals {
-                    true if by_goaway => {
+                if counted.fetch_add(1, Ordering::SeqCst) < refusals {
+                    if by_goaway {
                         peer.send(&goaway(stream.saturating_sub(2), ErrorCode::NoError))
+                    } else {
+                        peer.reset(stream, ErrorCode::RefusedStream)
                     }
-                    true => peer.reset(stream, ErrorCode::RefusedStream),
-                    false => peer.answer(stream, "200", b"ok"),
+                } else {
+                    peer.answer(stream, "200", b"ok")
                 }
             }));
             let server = server(engine, by, &lines("", None), &upstream);
@@ -161,17 +165,14 @@ fn a_body_of_which_some_has_gone_is_sent_again_whole_or_not_at_all() {
             peer.wait_until(|peer| peer.requests[&stream].body == b"abc");
             send(&mut client, asked, b"def", false);
             peer.wait_until(|peer| peer.requests[&stream].body == b"abcdef");
-            let mut other = match by_goaway {
-                true => {
-                    peer.send(&goaway(0, ErrorCode::NoError));
-                    let mut other = upstream.accept();
-                    other.settings(&[]);
-                    other
-                }
-                false => {
-                    peer.reset(stream, ErrorCode::RefusedStream);
-                    peer
-                }
+            let mut other = if by_goaway {
+                peer.send(&goaway(0, ErrorCode::NoError));
+                let mut other = upstream.accept();
+                other.settings(&[]);
+                other
+            } else {
+                peer.reset(stream, ErrorCode::RefusedStream);
+                peer
             };
             let again = other.wait_for_head();
             other.wait_until(|peer| peer.requests[&again].body == b"abcdef");

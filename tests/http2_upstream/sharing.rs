@@ -1,4 +1,5 @@
-//! How requests share connections: as many at once as the upstream takes streams, for how long connections stay, and what must agree.
+//! How requests share connections: as many at once as the upstream takes streams, for how long
+//! connections stay, and what must agree.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -186,7 +187,8 @@ fn idle_connections_end_in_time() {
             }
             thread::sleep(Duration::from_millis(5));
             assert_eq!(get(server.port, "/").text(), "ok");
-            // One that has had its time ends as soon as it is idle; with nginx behind the next request.
+            // One that has had its time ends as soon as it is idle; with nginx behind the next
+            // request.
             assert!(upstream.record().connections <= 2);
             if lines.contains("timeout") || !is_nginx() {
                 wait_for_it("end of all connections", || are_left(&upstream, 0));
@@ -255,8 +257,8 @@ fn without_a_group_connections_end_with_their_last_request() {
     });
 }
 
-/// Servers of gRPC end connections over which PINGs come more than once in five minutes without anything of theirs between
-/// (<https://github.com/grpc/grpc/blob/master/doc/keepalive.md>).
+/// Servers of gRPC end connections over which PINGs come more than once in five minutes without
+/// anything of theirs between (<https://github.com/grpc/grpc/blob/master/doc/keepalive.md>).
 #[test]
 fn a_server_that_is_alive_is_asked_no_more_for_each_answer_that_does_not_come() {
     if is_nginx() {

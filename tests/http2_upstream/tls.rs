@@ -1,5 +1,5 @@
-//! HTTP/2 towards upstreams over TLS: what is offered, what is verified, and which connections are shared. Certificates are those of
-//! tests/upstream_tls.rs, which has the rest.
+//! HTTP/2 towards upstreams over TLS: what is offered, what is verified, and which connections are
+//! shared. Certificates are those of tests/upstream_tls.rs, which has the rest.
 
 use std::path::PathBuf;
 use std::sync::Arc;

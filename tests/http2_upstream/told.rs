@@ -155,7 +155,8 @@ fn fields_can_be_set() {
 
 #[test]
 fn fields_of_a_connection_that_are_set_are_left_out() {
-    // RFC 9113, section 8.2.2: a message that has them is malformed. nginx sends them as it is told to.
+    // RFC 9113, section 8.2.2: a message that has them is malformed. nginx sends them as it is told
+    // to.
     if is_nginx() {
         return;
     }
@@ -211,7 +212,8 @@ fn uris_are_those_that_are_in_force() {
             ("/regex/a%20b", "/a b?own"),
             ("/broken/%20?x", "/after/%20?x"),
         ] {
-            // nginx passes a decoded space on within the pseudo-field, as it does in a request line.
+            // nginx passes a decoded space on within the pseudo-field, as it does in a request
+            // line.
             assert_eq!(passed.get(path).path(), expected, "{path}");
         }
         passed.upstream.assert_clean();

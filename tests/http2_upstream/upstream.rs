@@ -1,7 +1,8 @@
-//! An upstream of our own that speaks HTTP/2: a test drives its connections frame by frame, or a script answers. It keeps every frame that
-//! comes, and takes note of what no client may do.
+//! An upstream of our own that speaks HTTP/2: a test drives its connections frame by frame, or a
+//! script answers. It keeps every frame that comes, and takes note of what no client may do.
 //!
-//! Header blocks are read by `loona-hpack`, another implementation than the one under test; they are written as plain literals.
+//! Header blocks are read by `loona-hpack`, another implementation than the one under test; they
+//! are written as plain literals.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{ErrorKind, Read, Write};
@@ -460,10 +461,12 @@ impl Peer {
         let ends = asked.ended;
         // What comes while this is sent is heard of later.
         asked.sent_back = if ends { usize::MAX } else { asked.body.len() };
-        match part.is_empty() {
-            false => self.send_part(stream, &part, ends),
-            true if ends => self.data(stream, b"", true),
-            true => {}
+        if part.is_empty() {
+            if ends {
+                self.data(stream, b"", true)
+            }
+        } else {
+            self.send_part(stream, &part, ends)
         }
     }
 
@@ -654,9 +657,10 @@ impl Peer {
                     self.block_ends = head.has(flags::END_STREAM);
                 }
                 self.block.extend_from_slice(payload);
-                match head.has(flags::END_HEADERS) {
-                    true => self.take_block(head.stream),
-                    false => Heard::Other(head.kind),
+                if head.has(flags::END_HEADERS) {
+                    self.take_block(head.stream)
+                } else {
+                    Heard::Other(head.kind)
                 }
             }
             Kind::Data => self.take_data(head.stream, payload, head.has(flags::END_STREAM)),

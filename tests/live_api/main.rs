@@ -33,9 +33,10 @@ struct Answer {
 fn ask(port: u16, method: &str, path: &str, fields: &str, body: &str) -> Answer {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    let host = match fields.contains("Host:") {
-        true => String::new(),
-        false => format!("Host: 127.0.0.1:{port}\r\n"),
+    let host = if fields.contains("Host:") {
+        String::new()
+    } else {
+        format!("Host: 127.0.0.1:{port}\r\n")
     };
     let length = body.len();
     let head = format!("{method} {path} HTTP/1.1\r\n{host}{fields}Connection: close\r\n");

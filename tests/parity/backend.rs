@@ -1,9 +1,10 @@
 //! The upstream behind `proxy_pass http://127.0.0.1:@BACKEND@`: scripted answers, or an echo.
 //!
-//! A `[backend /path]` section says what is answered to a request for that path: `< line`, `<< text`,
-//! `pause TIME`, `early` (before the request's body has come) and, last, `close` (the default), `keep`,
-//! `hang`, `stall` (read nothing) or `echo` (send back what comes, as an upgraded connection). Every other path gets the request
-//! itself as the body of a 200, byte for byte, so that a case shows what the proxy sent.
+//! A `[backend /path]` section says what is answered to a request for that path: `< line`,
+//! `<< text`, `pause TIME`, `early` (before the request's body has come) and, last, `close` (the
+//! default), `keep`, `hang`, `stall` (read nothing) or `echo` (send back what comes, as an upgraded
+//! connection). Every other path gets the request itself as the body of a 200, byte for byte, so
+//! that a case shows what the proxy sent.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -14,7 +15,8 @@ use crate::case::{Ending, Step};
 
 type Scripts = Arc<Vec<(String, Vec<Step>)>>;
 
-/// Starts the upstream on a port that the caller has bound. Its threads live as long as the test run.
+/// Starts the upstream on a port that the caller has bound. Its threads live as long as the test
+/// run.
 pub(crate) fn start(listener: TcpListener, scripts: Vec<(String, Vec<Step>)>) {
     let scripts: Scripts = Arc::new(scripts);
     std::thread::spawn(move || {
@@ -25,8 +27,8 @@ pub(crate) fn start(listener: TcpListener, scripts: Vec<(String, Vec<Step>)>) {
     });
 }
 
-/// Fills the queue of a listener that accepts nobody: who connects now waits. The sockets live as long
-/// as the test run.
+/// Fills the queue of a listener that accepts nobody: who connects now waits. The sockets live as
+/// long as the test run.
 pub(crate) fn fill_queue(listener: TcpListener) -> std::io::Result<()> {
     const QUEUE_MAX: usize = 5000;
     let address = listener.local_addr()?;

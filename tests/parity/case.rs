@@ -38,8 +38,9 @@
 //! unfinished                        the stream stays open;  else it ends with what comes last before a step that is no pause
 //! ```
 //!
-//! Placeholders: `@PORT@ @PORT2@ @PORT3@ @BACKEND@ @DEAD@ @FULL@ @DNS@ @ROOT@ @PREFIX@`. Escapes in what is sent
-//! and in fixture texts: `\r \n \t \0 \\ \" \xHH` and `\{text*1000}` for repetition.
+//! Placeholders: `@PORT@ @PORT2@ @PORT3@ @BACKEND@ @DEAD@ @FULL@ @DNS@ @ROOT@
+//! @PREFIX@`. Escapes in what is sent and in fixture texts: `\r \n \t \0 \\ \" \xHH` and
+//! `\{text*1000}` for repetition.
 
 use std::path::Path;
 use std::time::Duration;
@@ -98,8 +99,8 @@ pub(crate) struct Case {
     pub(crate) ignore_digits: bool,
     /// The time that the case takes is part of the answer, in whole seconds.
     pub(crate) timed: bool,
-    /// Whether the first answer's body takes fewer bytes than this on the wire is part of the answer. Says
-    /// something about compression where the exact length is the library's own matter.
+    /// Whether the first answer's body takes fewer bytes than this on the wire is part of the
+    /// answer. Says something about compression where the exact length is the library's own matter.
     pub(crate) fewer_than: Option<usize>,
 }
 

@@ -81,8 +81,8 @@ impl Response {
     }
 }
 
-/// Connects to `address` (`IP:PORT` or `unix:PATH`) and goes through the case. `root` is the fixture's;
-/// `pass_the_loop` returns when the server has handled everything that had come before.
+/// Connects to `address` (`IP:PORT` or `unix:PATH`) and goes through the case. `root` is the
+/// fixture's; `pass_the_loop` returns when the server has handled everything that had come before.
 pub(crate) fn converse(
     address: &str,
     case: &Case,
@@ -255,7 +255,8 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Connects, and shakes hands where the client speaks TLS. A handshake that fails is the end of it.
+    /// Connects, and shakes hands where the client speaks TLS. A handshake that fails is the end of
+    /// it.
     pub(crate) fn open(
         address: &str,
         client: Option<&Client>,

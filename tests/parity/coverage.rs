@@ -1,9 +1,10 @@
 //! Are the cases worth anything, and is every directive shown?
 //!
-//! A directive counts as shown when two cases set it to two values and nginx itself answers differently. Where nginx
-//! does not, the cases prove nothing about Tidegate either. Which directives there are is read from the generated
-//! docs/directives/README.md. Nothing counts by being named in this file: a case must set in its configuration what it
-//! says that it covers, and a test of [`ELSEWHERE`] must set the directive too.
+//! A directive counts as shown when two cases set it to two values and nginx itself answers
+//! differently. Where nginx does not, the cases prove nothing about Tidegate either. Which
+//! directives there are is read from the generated docs/directives/README.md. Nothing counts by
+//! being named in this file: a case must set in its configuration what it says that it covers, and
+//! a test of [`ELSEWHERE`] must set the directive too.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +16,8 @@ use crate::transcript::Transcript;
 /// Every directive with its page; written by `make docs`.
 const TABLE: &str = "docs/directives/README.md";
 
-/// Tests that show directives which no case can: they are ours alone, or take another client, TLS, or several processes.
+/// Tests that show directives which no case can: they are ours alone, or take another client, TLS,
+/// or several processes.
 const ELSEWHERE: &[(&str, &str)] = &[
     (
         "tests/acme.rs",
@@ -245,7 +247,8 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ),
 ];
 
-/// Says of which tests the lines are run for other families of directives as well; the file explains itself.
+/// Says of which tests the lines are run for other families of directives as well; the file
+/// explains itself.
 const REPEATED: &str = "tests/repeated-directives.txt";
 
 /// Directives whose values no client can tell apart, with the reason.
@@ -327,7 +330,8 @@ pub(crate) fn findings(root: &Path, files: &[(CaseFile, Transcript)]) -> Vec<Str
     findings
 }
 
-/// What nginx answered, by directive and value. Cases that cover what their configuration does not set are findings.
+/// What nginx answered, by directive and value. Cases that cover what their configuration does not
+/// set are findings.
 fn values<'a>(
     files: &'a [(CaseFile, Transcript)],
     findings: &mut Vec<String>,
@@ -371,16 +375,18 @@ fn elsewhere(root: &Path, findings: &mut Vec<String>) -> BTreeSet<&'static str> 
         let text = std::fs::read_to_string(root.join(file)).unwrap_or_default();
         for name in names.split_whitespace() {
             let mut names = as_written(&repeated, file, name).into_iter();
-            match names.any(|name| sets(&text, &name)) {
-                true => drop(set.insert(name)),
-                false => findings.push(format!("{name}: {file} does not set it")),
+            if names.any(|name| sets(&text, &name)) {
+                set.insert(name);
+            } else {
+                findings.push(format!("{name}: {file} does not set it"))
             }
         }
     }
     set
 }
 
-/// How a test writes the name of a directive: as it is, or as that of the family that is repeated for this one.
+/// How a test writes the name of a directive: as it is, or as that of the family that is repeated
+/// for this one.
 fn as_written<'a>(repeated: &str, file: &str, name: &'a str) -> Vec<Cow<'a, str>> {
     let mut names = vec![Cow::Borrowed(name)];
     for line in repeated.lines() {
@@ -395,8 +401,8 @@ fn as_written<'a>(repeated: &str, file: &str, name: &'a str) -> Vec<Cow<'a, str>
     names
 }
 
-/// Whether a configuration, or the source of a test with one in it, has a line that sets the directive or parameter.
-/// Comments, and names that only stand in a longer word, do not count.
+/// Whether a configuration, or the source of a test with one in it, has a line that sets the
+/// directive or parameter. Comments, and names that only stand in a longer word, do not count.
 fn sets(text: &str, name: &str) -> bool {
     let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let lines = text.lines().map(str::trim_start);

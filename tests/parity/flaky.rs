@@ -1,17 +1,19 @@
 //! Cases that failed and passed when they were run again: counted, and remembered from run to run.
 //!
-//! One such case in a while is a busy machine. The same case in [`IN_A_ROW`] runs in a row is a fault of the case or of
-//! Tidegate, and fails the run. The counts lie in the build folder, so a new clone begins at none.
+//! One such case in a while is a busy machine. The same case in [`IN_A_ROW`] runs in a row is a
+//! fault of the case or of Tidegate, and fails the run. The counts lie in the build folder, so a
+//! new clone begins at none.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 /// In how many runs in a row a case may be flaky before that is a failure.
 const IN_A_ROW: u32 = 3;
 
-/// The counts after this run, as text for the next one, and a finding for each name that was flaky too often.
+/// The counts after this run, as text for the next one, and a finding for each name that was flaky
+/// too often.
 ///
-/// `counts` are those after the run before, `flaky` the names of this run. A name that is not flaky any more is
-/// forgotten if `ran` says that this run had it.
+/// `counts` are those after the run before, `flaky` the names of this run. A name that is not flaky
+/// any more is forgotten if `ran` says that this run had it.
 pub(crate) fn count(
     counts: &str,
     flaky: &BTreeSet<&str>,

@@ -1,21 +1,23 @@
-//! Parity: one configuration and one list of raw requests go to nginx and to Tidegate, and everything
-//! that can be seen from outside is compared: status, headers in order, body, what becomes of the
-//! connection, access log and error log.
+//! Parity: one configuration and one list of raw requests go to nginx and to Tidegate, and
+//! everything that can be seen from outside is compared: status, headers in order, body, what
+//! becomes of the connection, access log and error log.
 //!
-//! The cases are in tests/parity/cases (case.rs says how they are written). The reference is the nginx
-//! that is installed; where its version answers differently from 1.31, or there is none, the transcript
-//! recorded from 1.31 is. Differences that Tidegate wants are marked in the case and explained in
-//! docs/differences.md; a mark without a difference is a failure too.
+//! The cases are in tests/parity/cases (case.rs says how they are written). The reference is the
+//! nginx that is installed; where its version answers differently from 1.31, or there is none, the
+//! transcript recorded from 1.31 is. Differences that Tidegate wants are marked in the case and
+//! explained in docs/differences.md; a mark without a difference is a failure too.
 //!
-//! What HTTP/2 can say of these cases is sent over HTTP/2 as well (http2/plan.rs decides by rule, and the run says how many it
-//! has not and why), to servers of their own with `http2 on`: nginx where it knows that, and Tidegate, of each file on one of
-//! its engines. Their transcripts are in transcripts/http2, as far as they are not what HTTP/1's lead to expect
-//! (http2/expected.rs). What Tidegate wants otherwise there is in http2-differences.txt.
+//! What HTTP/2 can say of these cases is sent over HTTP/2 as well (http2/plan.rs decides by rule,
+//! and the run says how many it has not and why), to servers of their own with `http2 on`: nginx
+//! where it knows that, and Tidegate, of each file on one of its engines. Their transcripts are in
+//! transcripts/http2, as far as they are not what HTTP/1's lead to expect (http2/expected.rs). What
+//! Tidegate wants otherwise there is in http2-differences.txt.
 //!
-//! On a machine that is busy with other things a timer may fire late, or two log lines may change places. So a file
-//! with a failure runs again, alone, and what fails three times in a row is a failure. A case that passes on a retry is
-//! named `flaky, passed on retry` and counted; one that is flaky in three runs in a row fails the run (flaky.rs). A panic
-//! or an alert in a log is a failure at once.
+//! On a machine that is busy with other things a timer may fire late, or two log lines may change
+//! places. So a file with a failure runs again, alone, and what fails three times in a row is a
+//! failure. A case that passes on a retry is named `flaky, passed on retry` and counted; one that
+//! is flaky in three runs in a row fails the run (flaky.rs). A panic or an alert in a log is a
+//! failure at once.
 //!
 //! `cargo test --test parity [-- [--record | --check] [--once] [AREA | AREA/CASE]…]`
 //!   --once            what fails is not tried again
@@ -72,9 +74,10 @@ fn main() -> ExitCode {
     if arguments.iter().any(|argument| argument == "--list") {
         return ExitCode::SUCCESS; // cargo's own question; the cases are not tests of its kind
     }
-    let attempts = match arguments.iter().any(|argument| argument == "--once") {
-        true => 1,
-        false => ATTEMPTS,
+    let attempts = if arguments.iter().any(|argument| argument == "--once") {
+        1
+    } else {
+        ATTEMPTS
     };
     let filters: Vec<String> = arguments
         .into_iter()
@@ -109,7 +112,8 @@ struct Run {
 #[derive(Default)]
 struct Outcome {
     passed: usize,
-    /// What is wrong, by a name that is the same each time: `AREA/CASE on ENGINE`, or of a whole file.
+    /// What is wrong, by a name that is the same each time: `AREA/CASE on ENGINE`, or of a whole
+    /// file.
     failures: BTreeMap<String, String>,
     /// Whether a failure cannot be one of time.
     settled: bool,
@@ -564,8 +568,8 @@ fn observe_all(
     }
 }
 
-/// `limit_rate` counts by the seconds of the clock, so a request late in a second may end one earlier:
-/// timed cases begin in the first half of one.
+/// `limit_rate` counts by the seconds of the clock, so a request late in a second may end one
+/// earlier: timed cases begin in the first half of one.
 fn wait_for_an_early_moment() {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let passed = Duration::from_millis(now.unwrap_or_default().subsec_millis().into());
@@ -673,7 +677,8 @@ fn compare(
     }
 }
 
-/// Says where the installed nginx and the transcript do not agree and no version difference is listed.
+/// Says where the installed nginx and the transcript do not agree and no version difference is
+/// listed.
 fn check(
     run: &Run,
     file: &CaseFile,

@@ -1,4 +1,5 @@
-//! The name server at 127.0.0.1:@DNS@: what it answers is told by the name, so that a case shows what it is about.
+//! The name server at 127.0.0.1:@DNS@: what it answers is told by the name, so that a case shows
+//! what it is about.
 //!
 //! | name | answer |
 //! |---|---|
@@ -37,7 +38,8 @@ fn bind() -> std::io::Result<(UdpSocket, TcpListener)> {
     }
 }
 
-/// Starts it over UDP and TCP on the same port, which is returned. Its threads live as long as the test run.
+/// Starts it over UDP and TCP on the same port, which is returned. Its threads live as long as the
+/// test run.
 pub(crate) fn start() -> std::io::Result<u16> {
     let (udp, tcp) = bind()?;
     let port = udp.local_addr()?.port();

@@ -1,8 +1,8 @@
 //! What a case's conversation looked like, as text that can be compared and committed.
 //!
 //! Only what must differ between two servers or two runs is normalised: the server's own name and
-//! version, ports, the prefix, the Date, dates counted from now, and a multipart boundary. A body that
-//! came compressed is shown as it was meant; the compressed bytes may differ.
+//! version, ports, the prefix, the Date, dates counted from now, and a multipart boundary. A body
+//! that came compressed is shown as it was meant; the compressed bytes may differ.
 
 use std::io::Read;
 use std::time::{Duration, Instant};
@@ -15,11 +15,13 @@ use crate::server::Server;
 
 /// Bodies up to this length are shown whole.
 const BODY_SHOWN_MAX: usize = 4096;
-/// About as long as a line of the error log gets. Of one that is cut there, the last bytes over HTTP/2 are not compared with those of
-/// a transcript: how many there are depends on the number of the process.
+/// About as long as a line of the error log gets. Of one that is cut there, the last bytes over
+/// HTTP/2 are not compared with those of a transcript: how many there are depends on the number of
+/// the process.
 const ERROR_LINE_MAX: usize = 2046;
 
-/// The observation of one case, line by line. `before` is the number of the last connection before its.
+/// The observation of one case, line by line. `before` is the number of the last connection before
+/// its.
 pub(crate) fn observe(
     server: &mut Server,
     case: &Case,
@@ -57,12 +59,13 @@ pub(crate) fn observe(
         .map(|response| response.wire_length);
     for (log, line) in settled_log_lines(server, seen, before)? {
         let shown = log_line(&log, &line, &names, &mut wire_lengths);
-        lines.extend(shown.map(
-            |shown| match seen.is_http2 && line.len() >= ERROR_LINE_MAX {
-                true => shown.chars().take(ERROR_LINE_MAX - 100).collect(),
-                false => shown,
-            },
-        ));
+        lines.extend(shown.map(|shown| {
+            if seen.is_http2 && line.len() >= ERROR_LINE_MAX {
+                shown.chars().take(ERROR_LINE_MAX - 100).collect()
+            } else {
+                shown
+            }
+        }));
     }
     let text = lines
         .into_iter()
@@ -111,8 +114,8 @@ fn missing(
     seen: &Conversation,
     own: u64,
 ) -> Option<Duration> {
-    // Where notes are logged there is one about every connection of HTTP/1 that the client closes. On a busy
-    // machine the server may learn of that later than of the next connection.
+    // Where notes are logged there is one about every connection of HTTP/1 that the client closes.
+    // On a busy machine the server may learn of that later than of the next connection.
     let closed = || {
         lines
             .iter()
@@ -131,7 +134,8 @@ fn missing(
     (logged < answers).then(|| Duration::from_millis(20))
 }
 
-/// The connection that a line says the client has closed: `… [info] 12#13: *14 client 127.0.0.1 closed …`.
+/// The connection that a line says the client has closed:
+/// `… [info] 12#13: *14 client 127.0.0.1 closed …`.
 fn closed_connection(line: &str) -> Option<u64> {
     let (_, rest) = line.split_once("[info] ")?;
     let (number, text) = rest.split_once(": *")?.1.split_once(' ')?;
@@ -146,9 +150,10 @@ fn render_response(response: &Response, names: &Names, lines: &mut Vec<String>) 
     } else {
         names.replace_bytes(&body)
     };
-    lines.push(match response.status_line.is_empty() {
-        true => "an answer without a head".to_string(),
-        false => format!("< {}", response.status_line.escape_ascii()),
+    lines.push(if response.status_line.is_empty() {
+        "an answer without a head".to_string()
+    } else {
+        format!("< {}", response.status_line.escape_ascii())
     });
     for (name, value) in &response.headers {
         let name = String::from_utf8_lossy(name).into_owned();
@@ -252,8 +257,8 @@ fn relative_date(response: &Response, text: &str) -> String {
     }
 }
 
-/// `2026/01/02 03:04:05 [error] 12#13: *14 text` without time, process and connection; an access line
-/// with its byte count checked against what came.
+/// `2026/01/02 03:04:05 [error] 12#13: *14 text` without time, process and connection; an access
+/// line with its byte count checked against what came.
 fn log_line(
     log: &str,
     line: &str,
@@ -291,7 +296,8 @@ fn log_line(
     (level != "debug" && !own).then(|| format!("{name}: [{level}] {}", with_rounded_excess(text)))
 }
 
-/// An excess over a rate goes down with the milliseconds between two requests: it is rounded up to a tenth.
+/// An excess over a rate goes down with the milliseconds between two requests: it is rounded up to
+/// a tenth.
 fn with_rounded_excess(text: &str) -> String {
     const BEFORE: &str = "excess: ";
     let rounded = text.split_once(BEFORE).and_then(|(before, after)| {
@@ -303,8 +309,8 @@ fn with_rounded_excess(text: &str) -> String {
     rounded.unwrap_or_else(|| text.to_string())
 }
 
-/// A run of digits becomes one `9`; what nginx makes a tag of is a number in hexadecimal digits. A date becomes `@DATE@`, as
-/// its words are those of the day it is.
+/// A run of digits becomes one `9`; what nginx makes a tag of is a number in hexadecimal digits. A
+/// date becomes `@DATE@`, as its words are those of the day it is.
 fn without_digits(text: &str) -> String {
     let dated = |line: &str| match line.split_once(": ") {
         Some((name, value)) if http_date(value).is_some() => format!("{name}: @DATE@"),

@@ -1,8 +1,8 @@
 //! One server under test: its folder, its ports, its configuration, its process.
 //!
-//! nginx and Tidegate get the same configuration. The only lines that are not in the case file are those
-//! that any server needs to run beside others (pid, logs, temporary folders), and for nginx the
-//! temporary folders of modules that Tidegate does not have yet.
+//! nginx and Tidegate get the same configuration. The only lines that are not in the case file are
+//! those that any server needs to run beside others (pid, logs, temporary folders), and for nginx
+//! the temporary folders of modules that Tidegate does not have yet.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -239,8 +239,9 @@ impl Server {
         let _ = self.child.wait();
         let log = fs::read(self.prefix.join("logs/error.log")).unwrap_or_default();
         let log = String::from_utf8_lossy(&log).into_owned() + &self.output();
-        // nginx itself raises one alert for each connection that is open when it is told to end at once; cases
-        // whose patterns cannot be decided, or that rewrite below an `alias`, mean to raise theirs, and compare them.
+        // nginx itself raises one alert for each connection that is open when it is told to end at
+        // once; cases whose patterns cannot be decided, or that rewrite below an `alias`, mean to
+        // raise theirs, and compare them.
         log.lines()
             .filter(|line| {
                 let expected = [
@@ -287,8 +288,8 @@ fn fill(text: &str, prefix: &Path, ports: &BTreeMap<&'static str, u16>) -> Strin
     text
 }
 
-/// A port that nobody uses, below the range from which the kernel takes ports for clients. The numbers
-/// all have five digits, so that lengths do not depend on them.
+/// A port that nobody uses, below the range from which the kernel takes ports for clients. The
+/// numbers all have five digits, so that lengths do not depend on them.
 fn free_port() -> (u16, TcpListener) {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let _ = NEXT.compare_exchange(

@@ -28,7 +28,8 @@ fn a_listener_of_all_addresses_keeps_their_servers_apart() {
     });
 }
 
-/// A client sends a request and resets the connection at once: its address is what the rules go by all the same.
+/// A client sends a request and resets the connection at once: its address is what the rules go by
+/// all the same.
 #[test]
 fn a_reset_hides_no_address() {
     on_each_engine(|engine| {

@@ -186,8 +186,8 @@ fn find(bytes: &[u8], needle: &[u8]) -> Option<usize> {
     bytes.windows(needle.len()).position(|w| w == needle)
 }
 
-/// How many bytes wait to be read at the other end of a connection, once that has been accepted. The kernel shows a
-/// connection that waits to be accepted without an inode.
+/// How many bytes wait to be read at the other end of a connection, once that has been accepted.
+/// The kernel shows a connection that waits to be accepted without an inode.
 fn unread_by_server(client: u16, server: u16) -> Option<usize> {
     let table = std::fs::read_to_string("/proc/net/tcp").expect("is there");
     let (local, remote) = (format!(":{server:04X}"), format!(":{client:04X}"));

@@ -1,13 +1,15 @@
 //! Bytes that drip: a peer that sends one at a time must not cost a buffer for each.
 //!
-//! Into every place that keeps bytes of a stream, several connections send a byte, a chunk of a byte or a record of a byte
-//! at a time; the other side, where there is one, takes nothing. What the worker's memory (PSS) grows by is compared with
-//! what nginx's grows by at the same place: at most twice as much, and [`ROOM`] for each connection.
+//! Into every place that keeps bytes of a stream, several connections send a byte, a chunk of a
+//! byte or a record of a byte at a time; the other side, where there is one, takes nothing. What
+//! the worker's memory (PSS) grows by is compared with what nginx's grows by at the same place: at
+//! most twice as much, and [`ROOM`] for each connection.
 //!
-//! All connections go over Unix sockets: there the kernel counts a block for each byte that is sent, so that it takes few
-//! bytes before the server has to keep them.
+//! All connections go over Unix sockets: there the kernel counts a block for each byte that is
+//! sent, so that it takes few bytes before the server has to keep them.
 //!
-//! `NGINX_BINARY` names the nginx to compare with, default `/usr/sbin/nginx`. Without one it counts as needing nothing.
+//! `NGINX_BINARY` names the nginx to compare with, default `/usr/sbin/nginx`. Without one it counts
+//! as needing nothing.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -37,7 +39,8 @@ const ROUNDS: usize = 1500;
 /// How often while everything is used for the first time, which is not counted.
 const FIRST_ROUNDS: usize = 100;
 
-/// How long the server has for what the connections have sent at once, so that it reads most pieces by themselves.
+/// How long the server has for what the connections have sent at once, so that it reads most pieces
+/// by themselves.
 const PAUSE: Duration = Duration::from_micros(60);
 
 /// A place that keeps bytes.
@@ -271,15 +274,14 @@ fn bytes_that_drip_are_kept_together() {
         .iter()
         .filter(|place| place.name.contains(&only))
         .collect();
-    let theirs: Vec<usize> = match nginx.exists() {
-        true => {
-            let program = Program::Nginx(&nginx);
-            let growths = places
-                .iter()
-                .map(|place| growth(place, &program, usize::MAX));
-            growths.collect()
-        }
-        false => vec![0; places.len()],
+    let theirs: Vec<usize> = if nginx.exists() {
+        let program = Program::Nginx(&nginx);
+        let growths = places
+            .iter()
+            .map(|place| growth(place, &program, usize::MAX));
+        growths.collect()
+    } else {
+        vec![0; places.len()]
     };
     on_each_engine(|engine| {
         let mut faults = String::new();
@@ -302,8 +304,9 @@ fn bytes_that_drip_are_kept_together() {
     });
 }
 
-/// What the worker's memory grows by while the connections of this place are open, in bytes. Where that is more than `most`, it is
-/// looked at again for a while: a machine that is busy lets the server come to what it has received.
+/// What the worker's memory grows by while the connections of this place are open, in bytes. Where
+/// that is more than `most`, it is looked at again for a while: a machine that is busy lets the
+/// server come to what it has received.
 fn growth(place: &Place, program: &Program<'_>, most: usize) -> usize {
     let engine = match program {
         Program::Tidegate(engine) => engine,
@@ -493,8 +496,8 @@ fn sealed(session: &mut ClientConnection, bytes: &[u8]) -> Vec<u8> {
     records
 }
 
-/// An upstream that reads heads and nothing more. What it answers with comes from the place; then its connections go to
-/// the test.
+/// An upstream that reads heads and nothing more. What it answers with comes from the place; then
+/// its connections go to the test.
 fn upstream(folder: &Path, place: &Place) -> Receiver<UnixStream> {
     let answer = match (place.who, place.begin.contains("/upgraded")) {
         (Who::Upstream(answer), _) => answer,
@@ -537,8 +540,8 @@ fn head(mut stream: &UnixStream) -> Option<String> {
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The proportional set size of a process in bytes, without the program itself: how much of that counts depends on the other
-/// processes that run it.
+/// The proportional set size of a process in bytes, without the program itself: how much of that
+/// counts depends on the other processes that run it.
 fn occupied(process: u32) -> usize {
     let path = format!("/proc/{process}/smaps_rollup");
     let text = fs::read_to_string(&path).expect("is readable");

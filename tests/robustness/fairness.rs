@@ -1,9 +1,9 @@
 //! Quick parties: while bytes pass between two of them without end, other connections are served.
 //!
-//! One thread serves all. The parties are threads that write and read as fast as they can, so that the server always finds
-//! something to read and room to write. What is looked at is the order: a request that comes in between is answered before
-//! they end, which they do only then. How many bytes a connection may move in a turn is counted where it can be, in the engine's
-//! own tests.
+//! One thread serves all. The parties are threads that write and read as fast as they can, so that
+//! the server always finds something to read and room to write. What is looked at is the order: a
+//! request that comes in between is answered before they end, which they do only then. How many
+//! bytes a connection may move in a turn is counted where it can be, in the engine's own tests.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

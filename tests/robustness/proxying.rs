@@ -159,8 +159,8 @@ fn what_comes_before_the_answer_does_not_stop_the_body() {
     });
 }
 
-/// What one upstream has had of a body that is passed on as it comes is gone: no other is told of it, which would take what the next
-/// client asks for as the missing part.
+/// What one upstream has had of a body that is passed on as it comes is gone: no other is told of
+/// it, which would take what the next client asks for as the missing part.
 #[test]
 fn a_body_that_one_upstream_has_had_is_not_announced_to_another() {
     on_each_engine(|engine| {
@@ -195,7 +195,8 @@ fn a_body_that_one_upstream_has_had_is_not_announced_to_another() {
             }}"
         );
         let server = Setup::new(engine, &http).start();
-        // A request that goes on with its own method is not done without its body; a page is asked for by GET.
+        // A request that goes on with its own method is not done without its body; a page is asked
+        // for by GET.
         for (path, status) in [("/", 502), ("/page", 200)] {
             for (head, rest) in [
                 ("Content-Length: 10\r\n\r\nbegun", "ended"),
@@ -217,7 +218,8 @@ fn a_body_that_one_upstream_has_had_is_not_announced_to_another() {
                 client.send(rest);
             }
         }
-        // One that is refused is as empty as before for the handler of the page, also where some of it had been read.
+        // One that is refused is as empty as before for the handler of the page, also where some of
+        // it had been read.
         let mut client = server.connect();
         client.send("POST /limited HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n");
         std::thread::sleep(Duration::from_millis(50));
@@ -532,9 +534,10 @@ fn broken_heads_of_upstreams() {
 fn only_an_upgrade_that_was_asked_for_is_one() {
     on_each_engine(|engine| {
         let upstream = upstream::start(|mut stream, head| {
-            let length = match head.contains("/upgraded/framed") {
-                true => "Content-Length: 0\r\n",
-                false => "",
+            let length = if head.contains("/upgraded/framed") {
+                "Content-Length: 0\r\n"
+            } else {
+                ""
             };
             let answer = format!("HTTP/1.1 101 Go\r\nUpgrade: echo\r\n{length}\r\nthrough");
             let _ = stream.write_all(answer.as_bytes());

@@ -82,7 +82,8 @@ fn a_deny_binds_on_an_old_connection() {
     });
 }
 
-/// A head that repeats the last one is answered without another look at anything, but for the generation.
+/// A head that repeats the last one is answered without another look at anything, but for the
+/// generation.
 #[test]
 fn every_new_rule_binds_on_a_connection_that_repeats_its_request() {
     const RULES: [(&str, u16); 6] = [
@@ -327,7 +328,8 @@ fn a_shared_socket_becomes_one_for_each_thread() {
     });
 }
 
-/// The threads of a process, without those that come and go: of io_uring, and those that read the disk.
+/// The threads of a process, without those that come and go: of io_uring, and those that read the
+/// disk.
 fn lasting_threads(process: u32) -> usize {
     let tasks = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
     let name = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm")).ok();

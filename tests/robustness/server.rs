@@ -190,13 +190,13 @@ impl Server {
             http,
             ..
         } = &self.setup;
-        let user = match is_root() {
-            true => "user nobody nogroup;",
-            false => "",
+        let user = if is_root() {
+            "user nobody nogroup;"
+        } else {
+            ""
         };
-        let default = |text: &str, name: &str, line: &'static str| match text.contains(name) {
-            true => "",
-            false => line,
+        let default = |text: &str, name: &str, line: &'static str| {
+            if text.contains(name) { "" } else { line }
         };
         let error_log = default(main, "error_log", "error_log logs/error.log info;");
         let threads = default(main, "worker_processes", "worker_processes 2;");

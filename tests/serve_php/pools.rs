@@ -20,9 +20,10 @@ fn a_pool_of_its_own_ends_with_the_server() {
     for signal in ["INT", "TERM", "QUIT", "KILL"] {
         for is_root in [true, false] {
             let site = Site::new();
-            let mut running = match is_root {
-                true => site.serve(&["--php"]),
-                false => site.serve_as_nobody(&["--php"]),
+            let mut running = if is_root {
+                site.serve(&["--php"])
+            } else {
+                site.serve_as_nobody(&["--php"])
             };
             let whose = if is_root { " as user nobody" } else { "" };
             let note = format!("PHP is run by a pool of its own, /usr/sbin/php-fpm8.2{whose}.\n");
@@ -365,9 +366,10 @@ fn a_php_fpm_that_runs_is_found_and_one_that_is_not_ours_passed_by() {
     );
     wait_for_socket(socket);
     for is_root in [true, false] {
-        let running = match is_root {
-            true => site.serve(&["--php"]),
-            false => site.serve_as_nobody(&["--php"]),
+        let running = if is_root {
+            site.serve(&["--php"])
+        } else {
+            site.serve_as_nobody(&["--php"])
         };
         assert!(
             running
@@ -385,9 +387,10 @@ fn a_php_fpm_that_runs_is_found_and_one_that_is_not_ours_passed_by() {
         (true, "user nobody may not connect to it"),
         (false, "connect() failed (13: Permission denied)"),
     ] {
-        let running = match is_root {
-            true => site.serve(&["--php"]),
-            false => site.serve_as_nobody(&["--php"]),
+        let running = if is_root {
+            site.serve(&["--php"])
+        } else {
+            site.serve_as_nobody(&["--php"])
         };
         assert!(
             running

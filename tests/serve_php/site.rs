@@ -49,7 +49,8 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    /// An empty folder. What means something in a configuration, a shell or an ini file means nothing in its name.
+    /// An empty folder. What means something in a configuration, a shell or an ini file means
+    /// nothing in its name.
     pub(crate) fn empty() -> Site {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -243,9 +244,10 @@ impl Running {
             .unwrap();
         let head = String::from_utf8_lossy(&answer[..end]).into_owned();
         let body = answer[end + 4..].to_vec();
-        match head.contains("\r\nTransfer-Encoding: chunked") {
-            true => (head, unchunked(&body)),
-            false => (head, body),
+        if head.contains("\r\nTransfer-Encoding: chunked") {
+            (head, unchunked(&body))
+        } else {
+            (head, body)
         }
     }
 

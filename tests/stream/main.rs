@@ -1,5 +1,6 @@
-//! The TCP and UDP proxy from outside: bytes, how sessions end, and what their lines say. On both engines;
-//! the lines are those of nginx 1.31, against which TIDEGATE_BINARY checks the test itself.
+//! The TCP and UDP proxy from outside: bytes, how sessions end, and what their lines say. On both
+//! engines; the lines are those of nginx 1.31, against which TIDEGATE_BINARY checks the test
+//! itself.
 
 mod beginnings;
 mod behind;

@@ -193,12 +193,13 @@ fn run(command: &str) -> Result<String, String> {
         stdout,
         stderr,
     } = output;
-    match status.success() {
-        true => Ok(String::from_utf8_lossy(&stdout).into_owned()),
-        false => Err(format!(
+    if status.success() {
+        Ok(String::from_utf8_lossy(&stdout).into_owned())
+    } else {
+        Err(format!(
             "{command}: {status}: {}",
             String::from_utf8_lossy(&stderr).trim()
-        )),
+        ))
     }
 }
 

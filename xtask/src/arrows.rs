@@ -4,7 +4,8 @@
 
 use std::path::Path;
 
-/// Our crates, each with those of ours that it may depend on. `base` may be seen by all, and `support` by their tests.
+/// Our crates, each with those of ours that it may depend on. `base` may be seen by all, and
+/// `support` by their tests.
 const ARROWS: &[(&str, &[&str])] = &[
     (
         "tidegate",
@@ -179,7 +180,8 @@ fn judge(name: &str, dependency: &str) -> Option<String> {
     (!fine).then(|| format!("{name} must not depend on {dependency}"))
 }
 
-/// The crates of ours that a Cargo.toml names in a table of dependencies (not the workspace's own list).
+/// The crates of ours that a Cargo.toml names in a table of dependencies (not the workspace's own
+/// list).
 fn own_dependencies(manifest: &str) -> Vec<String> {
     let mut inside = false;
     let mut found = Vec::new();

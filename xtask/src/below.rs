@@ -1,7 +1,8 @@
-//! What stands below the modules names no directive of one, in no text: the compiler sees to names in the code.
+//! What stands below the modules names no directive of one, in no text: the compiler sees to names
+//! in the code.
 //!
-//! Directives are what the declarations in the crates say. Names of one word are not looked at: they are words for other things,
-//! too.
+//! Directives are what the declarations in the crates say. Names of one word are not looked at:
+//! they are words for other things, too.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -21,7 +22,6 @@ const BELOW: &[&str] = &[
 /// behind its prefix, is called as well.
 const NAMESAKES: &[&str] = &["proxy_protocol", "ssl_verify", "status_zone"];
 
-/// Where modules stand.
 const MODULES: &str = "crates/modules/";
 
 /// Every place where what stands below names a directive of a module.

@@ -1,10 +1,11 @@
 //! Circles of files: which files of a crate import one another, directly or by a way around.
 //!
-//! Between crates the compiler forbids circles; within one it does not, and files of a circle can only be understood
-//! together. Counted is what the code without its tests says: `use` with its trees, `crate::…`, `super::…` and `self::…`
-//! wherever they stand, names that such a `use` has brought (`use crate::log;` and then `log::write`), and names that a
-//! file passes on (`pub use`) as those of the file that has them. Not a compiler: methods and names that come with `*` are
-//! not followed to their file, and `mod name;` is no import.
+//! Between crates the compiler forbids circles; within one it does not, and files of a circle can
+//! only be understood together. Counted is what the code without its tests says: `use` with its
+//! trees, `crate::…`, `super::…` and `self::…` wherever they stand, names that such a `use` has
+//! brought (`use crate::log;` and then `log::write`), and names that a file passes on (`pub use`)
+//! as those of the file that has them. Not a compiler: methods and names that come with `*` are not
+//! followed to their file, and `mod name;` is no import.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -55,7 +56,8 @@ pub fn crates(root: &Path) -> Result<Vec<Crate>, String> {
     Ok(crates.collect())
 }
 
-/// A crate's folder and the path below its `src`, of a file that belongs to a library or program of ours.
+/// A crate's folder and the path below its `src`, of a file that belongs to a library or program of
+/// ours.
 fn source_of_crate(file: &str) -> Option<(&str, &str)> {
     let (folder, inner) = match file.strip_prefix("src/") {
         Some(inner) => ("", inner),
@@ -66,7 +68,8 @@ fn source_of_crate(file: &str) -> Option<(&str, &str)> {
 }
 
 impl Crate {
-    /// Reads the files, each with its path below the crate's `src` and its text. Those that only tests reach stay out.
+    /// Reads the files, each with its path below the crate's `src` and its text. Those that only
+    /// tests reach stay out.
     pub fn of(name: &str, files: &[(String, String)]) -> Crate {
         let texts: BTreeMap<&str, String> = files
             .iter()
@@ -86,10 +89,10 @@ impl Crate {
                 .collect(),
             paths: modules.values().cloned().collect(),
         };
-        let read: Vec<Names> = modules
+        let read: Vec<FileNames> = modules
             .keys()
             .enumerate()
-            .map(|(index, file)| Names::of(&texts[file], index, &map))
+            .map(|(index, file)| FileNames::of(&texts[file], index, &map))
             .collect();
         let mut imports = BTreeSet::new();
         for (from, names) in read.iter().enumerate() {
@@ -261,7 +264,7 @@ impl Map {
 }
 
 /// Where a path leads, through the files that pass its name on: the file, and the item in it.
-fn follow(map: &Map, read: &[Names], path: ModulePath) -> (usize, Vec<String>) {
+fn follow(map: &Map, read: &[FileNames], path: ModulePath) -> (usize, Vec<String>) {
     let mut at = map.resolve(&path);
     for _ in 0..PASSED_ON_MAX {
         let (file, item) = &at;
@@ -277,7 +280,7 @@ fn follow(map: &Map, read: &[Names], path: ModulePath) -> (usize, Vec<String>) {
 
 /// The names that one file uses and passes on.
 #[derive(Default)]
-struct Names {
+struct FileNames {
     /// Paths outside of `use`, as they are written.
     written: Vec<(usize, ModulePath)>,
     /// Paths of `use`, from the crate's root.
@@ -288,10 +291,10 @@ struct Names {
     passed_on: BTreeMap<String, ModulePath>,
 }
 
-impl Names {
+impl FileNames {
     /// Reads a file whose comments, strings and tests are blanked.
-    fn of(code: &str, file: usize, map: &Map) -> Names {
-        let mut names = Names::default();
+    fn of(code: &str, file: usize, map: &Map) -> FileNames {
+        let mut names = FileNames::default();
         let tokens = tokens(code);
         let mut at = 0;
         while let Some((line, token)) = tokens.get(at) {
@@ -359,8 +362,8 @@ impl Names {
         self.used.push((line, path));
     }
 
-    /// Everything the file names of its crate, from the crate's root. A module that is only brought here so that its
-    /// items can be named counts by those.
+    /// Everything the file names of its crate, from the crate's root. A module that is only brought
+    /// here so that its items can be named counts by those.
     fn uses(&self, file: usize, map: &Map) -> Vec<(usize, ModulePath)> {
         let own = &map.paths[file];
         let mut uses = Vec::new();
@@ -385,7 +388,8 @@ impl Names {
     }
 }
 
-/// A path as it is written in the module `own`, from the crate's root; nothing where it leads out of the crate.
+/// A path as it is written in the module `own`, from the crate's root; nothing where it leads out
+/// of the crate.
 fn from_root(path: ModulePath, own: &[String], map: &Map) -> Option<ModulePath> {
     let first = path.first()?.clone();
     let mut base = own.to_vec();
@@ -411,7 +415,8 @@ fn from_root(path: ModulePath, own: &[String], map: &Map) -> Option<ModulePath> 
     here.then_some(base)
 }
 
-/// The leaves of a `use` whose tree begins at this token, each with the name that `as` gives it, and where it ends.
+/// The leaves of a `use` whose tree begins at this token, each with the name that `as` gives it,
+/// and where it ends.
 fn use_trees(
     tokens: &[(usize, String)],
     from: usize,

@@ -1,6 +1,6 @@
-//! The directive manual, docs/directives/*.md, docs/compatibility.md, docs/shortcuts.md, and the table of what works in
-//! README.md: written by `tidegate docs` from the table of directives and the list of modules. With them the plots, which
-//! plot.rs draws.
+//! The directive manual, docs/directives/*.md, docs/compatibility.md, docs/shortcuts.md, and the
+//! table of what works in README.md: written by `tidegate docs` from the table of directives and
+//! the list of modules. With them the plots, which plot.rs draws.
 //!
 //! The pages are not edited by hand. `--check` says which of them are stale and changes nothing.
 
@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Pages that the program writes whole, each with the option that has it do so: what is here of nginx, and what is answered
-/// from memory.
+/// Pages that the program writes whole, each with the option that has it do so: what is here of
+/// nginx, and what is answered from memory.
 const PAGES: [(&str, &str); 2] = [
     ("docs/compatibility.md", "--compatibility"),
     ("docs/shortcuts.md", "--shortcuts"),

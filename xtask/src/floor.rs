@@ -1,13 +1,17 @@
-//! The floor of a comparison: a server that does nothing but what the kernel cannot be spared. It waits (epoll, edges),
-//! receives, and sends bytes that it was given. It parses nothing, keeps no time limits and writes no log, so what it costs
-//! is the kernel's way of a request: no server that asks epoll for ordinary sockets can be much cheaper.
+//! The floor of a comparison: a server that does nothing but what the kernel cannot be spared. It
+//! waits (epoll, edges), receives, and sends bytes that it was given. It parses nothing, keeps no
+//! time limits and writes no log, so what it costs is the kernel's way of a request: no server that
+//! asks epoll for ordinary sockets can be much cheaper.
 //!
-//! With `--http2` it speaks as much of HTTP/2 as it takes to answer each request: it looks at the heads of frames, and at nothing
-//! else. The blocks of the answer's head and trailers are given to it, so that it can be a server of gRPC too.
+//! With `--http2` it speaks as much of HTTP/2 as it takes to answer each request: it looks at the
+//! heads of frames, and at nothing else. The blocks of the answer's head and trailers are given to
+//! it, so that it can be a server of gRPC too.
 //!
-//! With `--work` it also computes for each request, always the same: how much slower it is than without is then known.
+//! With `--work` it also computes for each request, always the same: how much slower it is than
+//! without is then known.
 //!
-//! Made for benches/compare and benches/trust; it trusts its client and listens on the loopback only.
+//! Made for benches/compare and benches/trust; it trusts its client and listens on the loopback
+//! only.
 
 use std::hint::black_box;
 use std::io::{Read, Write};
@@ -68,9 +72,10 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
         let served = crate::floor_proxy::serve(address, upstream, response.len());
         return served.map_err(|error| format!("{address}: {error}"));
     }
-    let response = match http2 {
-        true => response,
-        false => response.repeat(batch),
+    let response = if http2 {
+        response
+    } else {
+        response.repeat(batch)
     };
     let answer = FixedReply {
         response: &response,
@@ -125,19 +130,20 @@ const FRAME_HEAD: usize = 9;
 /// The header block of a head that says nothing but `:status: 200`, by the static table.
 const HEAD_OK: &[u8] = b"\x88";
 
-/// Types of frames.
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const SETTINGS: u8 = 4;
 const PING: u8 = 6;
 const WINDOW_UPDATE: u8 = 8;
 
-/// Flags of frames: nothing follows on the stream; it is an acknowledgement; nothing follows of the block.
+/// Flags of frames: nothing follows on the stream; it is an acknowledgement; nothing follows of the
+/// block.
 const END_STREAM: u8 = 1;
 const ACK: u8 = 1;
 const END_HEADERS: u8 = 4;
 
-/// So many bytes of bodies may come before new credit is given, which is long before the first has been used up.
+/// So many bytes of bodies may come before new credit is given, which is long before the first has
+/// been used up.
 const TAKEN_MAX: usize = 1 << 24;
 
 /// Our preface: no settings but those that hold anyway, and credit.
@@ -207,7 +213,8 @@ fn serve(address: &str, answer: &FixedReply<'_>, at_once: bool) -> std::io::Resu
 }
 
 impl FixedReply<'_> {
-    /// Receives once (of HTTP/2 all that is there) and sends once; false when the connection is over, also because it is to end.
+    /// Receives once (of HTTP/2 all that is there) and sends once; false when the connection is
+    /// over, also because it is to end.
     fn send(&self, client: &mut Client) -> bool {
         let mut input = [0; 16 * 1024];
         let Ok(mut count @ 1..) = client.stream.read(&mut input) else {

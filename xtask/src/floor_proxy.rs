@@ -1,8 +1,9 @@
-//! The floor of a proxy: what a client sends goes to an upstream as it is, over a connection that is kept, and the answer comes
-//! back as it is. For each request that is a wait, a receive and a send on either side; no proxy over ordinary sockets can be
-//! much cheaper.
+//! The floor of a proxy: what a client sends goes to an upstream as it is, over a connection that
+//! is kept, and the answer comes back as it is. For each request that is a wait, a receive and a
+//! send on either side; no proxy over ordinary sockets can be much cheaper.
 //!
-//! Made for benches/compare: answers have a length that is known beforehand, and a request comes in one piece.
+//! Made for benches/compare: answers have a length that is known beforehand, and a request comes in
+//! one piece.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -14,7 +15,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 const EVENTS_MAX: usize = 512;
 
 /// A connection of either side.
-struct End {
+struct FloorEnd {
     stream: TcpStream,
     is_upstream: bool,
     /// The place of the other side, while a request is under way.
@@ -26,14 +27,15 @@ struct End {
 /// The connections by their descriptors.
 struct Proxy {
     waiting: std::os::fd::OwnedFd,
-    ends: Vec<Option<End>>,
+    ends: Vec<Option<FloorEnd>>,
     idle: Vec<usize>,
     upstream: u16,
     response: usize,
     buffer: Vec<u8>,
 }
 
-/// Serves clients of this address from this port, whose answers have so many bytes, until it is killed.
+/// Serves clients of this address from this port, whose answers have so many bytes, until it is
+/// killed.
 pub(crate) fn serve(address: &str, upstream: u16, response: usize) -> std::io::Result<()> {
     let listener = TcpListener::bind(address)?;
     rustix::net::listen(&listener, 4096)?;
@@ -86,7 +88,7 @@ impl Proxy {
         if place >= self.ends.len() {
             self.ends.resize_with(place + 1, || None);
         }
-        self.ends[place] = Some(End {
+        self.ends[place] = Some(FloorEnd {
             stream,
             is_upstream,
             other: None,
@@ -103,9 +105,10 @@ impl Proxy {
             .read(&mut self.buffer)
             .ok()
             .filter(|count| *count > 0)?;
-        let other = match end.is_upstream {
-            true => end.other?,
-            false => self.upstream_for(place)?,
+        let other = if end.is_upstream {
+            end.other?
+        } else {
+            self.upstream_for(place)?
         };
         let bytes = &self.buffer[..count];
         self.ends

@@ -1,10 +1,10 @@
 //! nginx's own test suite as an outside judge.
 //!
-//! The suite is theirs and stays outside the repository; SUITE names a checkout. Two lists are ours:
-//! tests/nginx-suite.list says which files may be run, their area, how many subtests nginx itself
-//! passes and what they need; tests/nginx-suite.passing names those that Tidegate passes. A file that
-//! falls out of the second list is a failure. Whole files count, never subtests: many subtests only
-//! ask that something does not happen, and a server that never answers passes those.
+//! The suite is theirs and stays outside the repository; SUITE names a checkout. Two lists are
+//! ours: tests/nginx-suite.list says which files may be run, their area, how many subtests nginx
+//! itself passes and what they need; tests/nginx-suite.passing names those that Tidegate passes. A
+//! file that falls out of the second list is a failure. Whole files count, never subtests: many
+//! subtests only ask that something does not happen, and a server that never answers passes those.
 //!
 //! As root everything runs in network and process namespaces of its own, as the user `nobody`.
 
@@ -60,7 +60,7 @@ struct Options {
 }
 
 /// What became of one file.
-struct Verdict {
+struct SuiteVerdict {
     row: Row,
     passed: usize,
     /// Why it does not count as passed; nothing if it does.
@@ -192,9 +192,9 @@ fn is_root() -> bool {
     output.is_ok_and(|output| output.stdout.trim_ascii() == b"0")
 }
 
-/// Starts this program again in namespaces of its own: other programs' ports do not matter there, and
-/// nothing that a test leaves behind survives. The route leads nowhere, so that tests which connect to
-/// an address that does not answer time out, as they expect, and do not fail at once.
+/// Starts this program again in namespaces of its own: other programs' ports do not matter there,
+/// and nothing that a test leaves behind survives. The route leads nowhere, so that tests which
+/// connect to an address that does not answer time out, as they expect, and do not fail at once.
 fn enter_namespaces(arguments: &[String]) -> Result<(), String> {
     const SETUP: &str = "ip link set lo up
         ip link add v0 type veth peer name v1 && ip addr add 198.51.100.2/24 dev v0 && ip link set v0 up && ip link set v1 up \
@@ -285,7 +285,7 @@ fn own_folder() -> Result<PathBuf, String> {
     Ok(folder)
 }
 
-fn run_all(rows: &[Row], options: &Options) -> Result<Vec<Verdict>, String> {
+fn run_all(rows: &[Row], options: &Options) -> Result<Vec<SuiteVerdict>, String> {
     std::fs::create_dir_all(&options.out)
         .map_err(|error| format!("{}: {error}", options.out.display()))?;
     // The user nobody must be able to run it, wherever the build folder lies.
@@ -316,7 +316,7 @@ fn run_all(rows: &[Row], options: &Options) -> Result<Vec<Verdict>, String> {
     Ok(verdicts)
 }
 
-fn run_file(row: &Row, options: &Options, binary: &Path) -> Verdict {
+fn run_file(row: &Row, options: &Options, binary: &Path) -> SuiteVerdict {
     let path = options.out.join(format!("{}.out", row.file));
     let ended = start(row, options, binary, &path)
         .and_then(|child| wait(child, Duration::from_secs(FILE_SECONDS_MAX)));
@@ -331,7 +331,7 @@ fn run_file(row: &Row, options: &Options, binary: &Path) -> Verdict {
         }
         Ok(_) => None,
     };
-    Verdict {
+    SuiteVerdict {
         row: row.clone(),
         passed: passed.min(row.subtests),
         failure,
@@ -342,7 +342,8 @@ fn start(row: &Row, options: &Options, binary: &Path, output: &Path) -> Result<C
     let log = File::create(output).map_err(|error| format!("{}: {error}", output.display()))?;
     let errors = log.try_clone().map_err(|error| error.to_string())?;
     let mut command = if is_root() {
-        // The suite's folders belong to the user that runs it, and workers would change user if they could.
+        // The suite's folders belong to the user that runs it, and workers would change user if
+        // they could.
         let mut command = Command::new("setpriv");
         command.args([
             "--reuid=nobody",
@@ -436,7 +437,7 @@ fn skipped(output: &str) -> Option<String> {
         .map(|line| line.to_string())
 }
 
-fn report(verdicts: &[Verdict], passing: &BTreeSet<String>) {
+fn report(verdicts: &[SuiteVerdict], passing: &BTreeSet<String>) {
     for verdict in verdicts {
         let name = &verdict.row.file;
         match &verdict.failure {

@@ -1,5 +1,6 @@
-//! The project's own chores as a library: the tidy test, circles of files, nginx's suite as a judge, the
-//! directive manual, and a server for the benches. Standard library only, so that it builds in seconds.
+//! The project's own chores as a library: the tidy test, circles of files, nginx's suite as a
+//! judge, the directive manual, and a server for the benches. Standard library only, so that it
+//! builds in seconds.
 
 pub mod arrows;
 pub mod below;
@@ -7,6 +8,7 @@ pub mod circles;
 pub mod docs;
 pub mod floor;
 mod floor_proxy;
+pub mod house;
 pub mod judge;
 pub mod plot;
 pub mod release;
@@ -25,7 +27,8 @@ pub fn repository() -> PathBuf {
     here.parent().unwrap_or(here).to_path_buf()
 }
 
-/// Every file that git tracks below `root`, plus new files that it does not ignore, relative to `root`.
+/// Every file that git tracks below `root`, plus new files that it does not ignore, relative to
+/// `root`.
 ///
 /// New files count, so that a finding shows before the commit and not after it.
 pub fn tracked_files(root: &Path) -> Result<Vec<String>, String> {

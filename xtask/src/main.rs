@@ -1,4 +1,5 @@
-//! The command line of the project's own chores: `cargo run -q -p xtask -- tidy|circles|judge|docs|release|sbom|floor|siege`.
+//! The command line of the project's own chores: `cargo run -q -p xtask --
+//! tidy|circles|judge|docs|release|sbom|floor|siege`.
 //!
 //! The chores themselves are in the library, so that `cargo test -p xtask` runs the tidy test too.
 

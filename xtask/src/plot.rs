@@ -1,7 +1,8 @@
 //! docs/plots/*.svg: plots of the figures that docs/benchmarks.md has in its tables.
 //!
-//! A plot takes its figures from the page and from nowhere else, so it cannot say anything else than the page. Bars are ratios
-//! to nginx, with the 95 % interval as a line across the end of the bar. The colours follow the reader's: light or dark.
+//! A plot takes its figures from the page and from nowhere else, so it cannot say anything else
+//! than the page. Bars are ratios to nginx, with the 95 % interval as a line across the end of the
+//! bar. The colours follow the reader's: light or dark.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -58,10 +59,14 @@ struct Ratio {
 /// Draws the plot again, or with `check` says whether it is stale and changes nothing.
 pub fn refresh(root: &Path, check: bool) -> Result<(), String> {
     let fresh = fresh(root)?;
-    match check {
-        false => std::fs::write(root.join(PLOT), fresh).map_err(|error| format!("{PLOT}: {error}")),
-        true if committed(root) == fresh => Ok(()),
-        true => Err(format!("{PLOT} is stale, `make docs` draws it again")),
+    if check {
+        if committed(root) == fresh {
+            Ok(())
+        } else {
+            Err(format!("{PLOT} is stale, `make docs` draws it again"))
+        }
+    } else {
+        std::fs::write(root.join(PLOT), fresh).map_err(|error| format!("{PLOT}: {error}"))
     }
 }
 

@@ -1,5 +1,5 @@
-//! The bill of materials of the program: every crate that it is built from, as CycloneDX 1.5 has it,
-//! with version, licence and where the source is.
+//! The bill of materials of the program: every crate that it is built from, as CycloneDX 1.5 has
+//! it, with version, licence and where the source is.
 //!
 //! cargo itself says what is built: `cargo tree` for the program alone, without what tests need.
 

@@ -1,12 +1,16 @@
-//! A siege: users who ask one page of a server that has more of them than it can serve, and what became of each request.
+//! A siege: users who ask one page of a server that has more of them than it can serve, and what
+//! became of each request.
 //!
-//! Made for benches/overload. It shares a core with the server, so it is one thread that waits in epoll and does as little for a
-//! request as it can. A request has one end of these: the right page within the time limit, a refusal (503 with Retry-After at
-//! once, or 502 of a `queue`), or a failure, which is named. The page says its length; its body must be that of a file. The server
-//! is to send `X-Asked: $upstream_addr`: where no server of the group `php` was asked, it is that name.
+//! Made for benches/overload. It shares a core with the server, so it is one thread that waits in
+//! epoll and does as little for a request as it can. A request has one end of these: the right page
+//! within the time limit, a refusal (503 with Retry-After at once, or 502 of a `queue`), or a
+//! failure, which is named. The page says its length; its body must be that of a file. The server
+//! is to send `X-Asked: $upstream_addr`: where no server of the group `php` was asked, it is that
+//! name.
 //!
-//! Users ask again when they have an answer (closed loop), after a time to think where they have one, and after a pause where
-//! the answer was not the page. With `--rate` requests come by chance instead, whatever the server does (open loop).
+//! Users ask again when they have an answer (closed loop), after a time to think where they have
+//! one, and after a pause where the answer was not the page. With `--rate` requests come by chance
+//! instead, whatever the server does (open loop).
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -45,7 +49,7 @@ const EVENTS_MAX: usize = 512;
 
 /// What became of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
+enum RequestEnd {
     /// The right page in time.
     Good,
     /// 503 with Retry-After at once.
@@ -65,17 +69,17 @@ enum End {
     TimeOut,
 }
 
-const ENDS: [(End, &str); 10] = [
-    (End::Good, "good"),
-    (End::Refused, "refused"),
-    (End::Queue502, "queue_502"),
-    (End::Late503, "late_503"),
-    (End::Status502, "status_502"),
-    (End::Status504, "status_504"),
-    (End::OtherStatus, "other_status"),
-    (End::WrongContent, "wrong_content"),
-    (End::Reset, "reset"),
-    (End::TimeOut, "time_out"),
+const ENDS: [(RequestEnd, &str); 10] = [
+    (RequestEnd::Good, "good"),
+    (RequestEnd::Refused, "refused"),
+    (RequestEnd::Queue502, "queue_502"),
+    (RequestEnd::Late503, "late_503"),
+    (RequestEnd::Status502, "status_502"),
+    (RequestEnd::Status504, "status_504"),
+    (RequestEnd::OtherStatus, "other_status"),
+    (RequestEnd::WrongContent, "wrong_content"),
+    (RequestEnd::Reset, "reset"),
+    (RequestEnd::TimeOut, "time_out"),
 ];
 
 /// What is asked, and how.
@@ -96,7 +100,6 @@ enum Load {
         think: Duration,
         pause: Duration,
     },
-    /// Requests a second.
     Rate(f64),
 }
 
@@ -171,17 +174,17 @@ fn plan(arguments: &[String]) -> Result<Plan, String> {
 
 impl Plan {
     /// What an answer is that came after this time.
-    fn judge(&self, answer: &Answer<'_>, time: Duration) -> End {
+    fn judge(&self, answer: &SiegeAnswer<'_>, time: Duration) -> RequestEnd {
         match answer.status {
-            200 if time > TIME_LIMIT => End::TimeOut,
-            200 if answer.body == self.body => End::Good,
-            200 => End::WrongContent,
-            503 if answer.retries && time <= AT_ONCE => End::Refused,
-            503 => End::Late503,
-            502 if answer.is_of_queue => End::Queue502,
-            502 => End::Status502,
-            504 => End::Status504,
-            _ => End::OtherStatus,
+            200 if time > TIME_LIMIT => RequestEnd::TimeOut,
+            200 if answer.body == self.body => RequestEnd::Good,
+            200 => RequestEnd::WrongContent,
+            503 if answer.retries && time <= AT_ONCE => RequestEnd::Refused,
+            503 => RequestEnd::Late503,
+            502 if answer.is_of_queue => RequestEnd::Queue502,
+            502 => RequestEnd::Status502,
+            504 => RequestEnd::Status504,
+            _ => RequestEnd::OtherStatus,
         }
     }
 }
@@ -199,7 +202,7 @@ struct Connection {
 
 /// One place for a user, or for a request of the open loop.
 #[derive(Default)]
-struct Place {
+struct SiegeSlot {
     connection: Option<Connection>,
     /// Counts requests, so that a time limit knows whether it is still about this one.
     request: u64,
@@ -208,10 +211,9 @@ struct Place {
 struct Siege<'a> {
     plan: &'a Plan,
     epoll: std::os::fd::OwnedFd,
-    places: Vec<Place>,
+    places: Vec<SiegeSlot>,
     free: Vec<usize>,
     begun: Instant,
-    /// When users ask.
     wakes: BinaryHeap<Reverse<(Instant, usize)>>,
     next_arrival: Option<Instant>,
     /// All requests have the same limit, so the first to begin is the first to end.
@@ -249,7 +251,7 @@ impl<'a> Siege<'a> {
                     let share = f64::from(user) / f64::from(count);
                     let at = begun + plan.warmup.mul_f64(share / 2.0);
                     siege.wakes.push(Reverse((at, user as usize)));
-                    siege.places.push(Place::default());
+                    siege.places.push(SiegeSlot::default());
                 }
             }
             Load::Rate(_) => siege.next_arrival = Some(begun),
@@ -317,7 +319,7 @@ impl<'a> Siege<'a> {
             let gap = -(1.0 - self.draw()).ln() / rate;
             self.next_arrival = Some(at + Duration::from_secs_f64(gap));
             let place = self.free.pop().unwrap_or_else(|| {
-                self.places.push(Place::default());
+                self.places.push(SiegeSlot::default());
                 self.places.len() - 1
             });
             self.begin(place, at);
@@ -356,7 +358,7 @@ impl<'a> Siege<'a> {
                     // It goes on when the connection is there.
                     return;
                 }
-                Err(_) => return self.end(place, End::Reset, since),
+                Err(_) => return self.end(place, RequestEnd::Reset, since),
             }
         }
         self.go_on(place);
@@ -411,7 +413,7 @@ impl<'a> Siege<'a> {
                 Err(_) => break true,
             }
         };
-        let (Some(since), Some(answer)) = (since, Answer::read(&connection.input)) else {
+        let (Some(since), Some(answer)) = (since, SiegeAnswer::read(&connection.input)) else {
             if has_ended {
                 self.broken(place);
             }
@@ -430,7 +432,8 @@ impl<'a> Siege<'a> {
         self.end(place, end, since);
     }
 
-    /// The connection has ended. One that was kept may end at any time: what was asked on it is asked again on another.
+    /// The connection has ended. One that was kept may end at any time: what was asked on it is
+    /// asked again on another.
     fn broken(&mut self, place: usize) {
         let Some(connection) = self.places[place].connection.take() else {
             return;
@@ -442,7 +445,7 @@ impl<'a> Siege<'a> {
             self.under_way -= 1;
             return self.begin(place, since);
         }
-        self.end(place, End::Reset, since);
+        self.end(place, RequestEnd::Reset, since);
     }
 
     fn end_what_is_late(&mut self, now: Instant) {
@@ -459,11 +462,11 @@ impl<'a> Siege<'a> {
             }
             self.limits.pop_front();
             self.places[place].connection = None;
-            self.end(place, End::TimeOut, since);
+            self.end(place, RequestEnd::TimeOut, since);
         }
     }
 
-    fn end(&mut self, place: usize, end: End, since: Instant) {
+    fn end(&mut self, place: usize, end: RequestEnd, since: Instant) {
         self.under_way -= 1;
         let now = Instant::now();
         let warm = self.begun + self.plan.warmup;
@@ -471,13 +474,13 @@ impl<'a> Siege<'a> {
             let micros = now.duration_since(since).as_micros() as u32;
             self.times[end as usize].push(micros);
         }
-        if end == End::Good && now >= warm && now < self.end_of_load() {
+        if end == RequestEnd::Good && now >= warm && now < self.end_of_load() {
             self.good_in_window += 1;
         }
         match self.plan.load {
             Load::Rate(_) => self.free.push(place),
             Load::Users { think, pause, .. } => {
-                let wait = if end == End::Good {
+                let wait = if end == RequestEnd::Good {
                     think
                 } else {
                     pause.max(think)
@@ -512,7 +515,7 @@ impl<'a> Siege<'a> {
 }
 
 /// An answer that has come whole.
-struct Answer<'a> {
+struct SiegeAnswer<'a> {
     status: u16,
     retries: bool,
     is_of_queue: bool,
@@ -522,9 +525,9 @@ struct Answer<'a> {
     length: usize,
 }
 
-impl Answer<'_> {
+impl SiegeAnswer<'_> {
     /// What has come, where that is a whole answer with a length.
-    fn read(input: &[u8]) -> Option<Answer<'_>> {
+    fn read(input: &[u8]) -> Option<SiegeAnswer<'_>> {
         let head = input.windows(4).position(|window| window == b"\r\n\r\n")?;
         let text = std::str::from_utf8(&input[..head]).ok()?;
         let mut lines = text.split("\r\n");
@@ -543,7 +546,7 @@ impl Answer<'_> {
             }
         }
         let length = head + 4 + length?;
-        Some(Answer {
+        Some(SiegeAnswer {
             status,
             retries,
             is_of_queue,
@@ -561,8 +564,8 @@ mod tests {
     #[test]
     fn an_answer_is_whole_when_its_length_has_come() {
         let text = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 3\r\nRetry-After: 1\r\nConnection: close\r\n\r\nabcd";
-        assert!(Answer::read(&text[..text.len() - 2]).is_none());
-        let answer = Answer::read(text).unwrap();
+        assert!(SiegeAnswer::read(&text[..text.len() - 2]).is_none());
+        let answer = SiegeAnswer::read(text).unwrap();
         assert_eq!((answer.status, answer.body), (503, &b"abc"[..]));
         assert!(answer.retries && answer.closes);
         assert_eq!(answer.length, text.len() - 1);

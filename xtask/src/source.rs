@@ -1,11 +1,13 @@
-//! A view of Rust source that is good enough to search: comments, strings and test code blanked out.
+//! A view of Rust source that is good enough to search: comments, strings and test code blanked
+//! out.
 //!
-//! Not a parser. It knows comments, strings, characters and braces, which is what the tidy test needs.
+//! Not a parser. It knows comments, strings, characters and braces, which is what the tidy test
+//! needs.
 
 use std::ops::Range;
 
-/// The same text with every comment and the inside of every string and character literal replaced by
-/// spaces; line breaks stay, so line numbers still hold.
+/// The same text with every comment and the inside of every string and character literal replaced
+/// by spaces; line breaks stay, so line numbers still hold.
 pub fn code_only(text: &str) -> String {
     let bytes = text.as_bytes();
     let mut code = bytes.to_vec();
@@ -73,8 +75,9 @@ fn test_items(code: &str) -> Vec<Range<usize>> {
     items
 }
 
-/// The names of the modules that the code declares with `mod name;` (not those with a body), each with
-/// the text of the `#[path]` attribute before it, if there is one. `text` is the source as written.
+/// The names of the modules that the code declares with `mod name;` (not those with a body), each
+/// with the text of the `#[path]` attribute before it, if there is one. `text` is the source as
+/// written.
 pub fn declared_modules(text: &str) -> Vec<(String, Option<String>)> {
     let code = code_only(text);
     let mut modules = Vec::new();

@@ -1,12 +1,12 @@
 //! The tidy test: what a reviewer would otherwise have to say again and again.
 //!
-//! It reads every tracked file and prints findings as `FILE:LINE: what`. It judges form only; whether
-//! the code is right is for the other tests.
+//! It reads every tracked file and prints findings as `FILE:LINE: what`. It judges form only;
+//! whether the code is right is for the other tests.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use crate::{arrows, below, source, tracked_files, words};
+use crate::{arrows, below, house, source, tracked_files, words};
 
 /// Longest file, in lines without tests. What is longer holds a second idea.
 const FILE_LINES_MAX: usize = 1000;
@@ -61,6 +61,7 @@ pub fn findings(root: &Path) -> Result<Vec<String>, String> {
     }
     findings.extend(arrows::findings(root, &files));
     findings.extend(below::findings(root, &files));
+    findings.extend(house::findings(root, &files));
     findings.extend(dead_files(root, &files));
     findings.extend(unlinked_pages(root, &files));
     findings.extend(untested_directives(root, &files));
@@ -181,7 +182,8 @@ fn machine_paths(file: &str, text: &str) -> Vec<String> {
     let paths: Vec<String> = HALVES.iter().map(|(a, b)| format!("{a}{b}")).collect();
     let mut findings = Vec::new();
     for (index, line) in text.lines().enumerate() {
-        // `target/work/…` or `/a/work/` are names like any other: only a path that starts so is meant.
+        // `target/work/…` or `/a/work/` are names like any other: only a path that starts so is
+        // meant.
         let starts = |path: &String| {
             line.match_indices(path.as_str()).any(|(at, _)| {
                 !line[..at].ends_with(|c: char| c.is_alphanumeric() || "_-./$}@".contains(c))
@@ -327,7 +329,8 @@ fn untested_directives(root: &Path, files: &[String]) -> Vec<String> {
         .collect()
 }
 
-/// Says of which tests the lines are run for other families of directives as well; the file explains itself.
+/// Says of which tests the lines are run for other families of directives as well; the file
+/// explains itself.
 const REPEATED: &str = "tests/repeated-directives.txt";
 
 /// The prefix that is written in a test, and each that is put in its place.
@@ -344,8 +347,8 @@ fn repetitions<'a>(list: &'a str, file: &str) -> Vec<(&'a str, &'a str)> {
     all
 }
 
-/// Whether a directive that the file names is tested by it: not in lists of directives, in what nginx answered, or in
-/// nginx's own suite.
+/// Whether a directive that the file names is tested by it: not in lists of directives, in what
+/// nginx answered, or in nginx's own suite.
 fn may_test_directives(file: &str) -> bool {
     file.starts_with("tests/")
         && !file.starts_with("tests/nginx-suite")

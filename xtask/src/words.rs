@@ -1,8 +1,8 @@
-//! Words that the documentation avoids, because they hide who does a thing: a reader wants to know whether the client, the
-//! operator or another process does it.
+//! Words that the documentation avoids, because they hide who does a thing: a reader wants to know
+//! whether the client, the operator or another process does it.
 //!
-//! Read are the pages and the first comment of each file (`//!`). Code between backquotes and in blocks is left alone: there
-//! is a user `nobody`.
+//! Read are the pages and the first comment of each file (`//!`). Code between backquotes and in
+//! blocks is left alone: there is a user `nobody`.
 
 /// The words, in small letters.
 const VAGUE: &[&str] = &["nobody", "somebody", "everybody", "anybody", "whoever"];

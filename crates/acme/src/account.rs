@@ -11,7 +11,7 @@ use rustls_pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use serde::{Deserialize, Serialize};
 
 use crate::http::Client;
-use crate::issue::{self, Cause, Failure};
+use crate::issue::{self, Cause, IssueError};
 use crate::issuer::Issuer;
 use crate::wait::block_on;
 
@@ -19,8 +19,9 @@ use crate::wait::block_on;
 const FILE: &str = "account.json";
 
 /// How often a revocation is sent whose nonces are refused, each time with three nonces at most by
-/// `instant-acme`: the server refuses what says when it was sent, not what is asked (RFC 8555 section
-/// 6.5). An order that is refused for this is tried again later, as after any other failure.
+/// `instant-acme`: the server refuses what says when it was sent, not what is asked (RFC 8555
+/// section 6.5). An order that is refused for this is tried again later, as after any other
+/// failure.
 const NONCES_MAX: u32 = 5;
 
 /// Where the key of an account comes from.
@@ -43,7 +44,7 @@ pub struct ExternalAccount {
 
 /// What is kept of an account.
 #[derive(Deserialize, Serialize)]
-struct Stored {
+struct SavedAccount {
     directory: String,
     contacts: Vec<String>,
     credentials: serde_json::Value,
@@ -68,7 +69,7 @@ impl AccountKey {
 }
 
 /// The account of an issuer, which exists at the server when this returns.
-pub(crate) async fn open(issuer: &Issuer, client: &Client) -> Result<Account, Failure> {
+pub(crate) async fn open(issuer: &Issuer, client: &Client) -> Result<Account, IssueError> {
     match &issuer.account {
         AccountKey::Given(key) => given(issuer, client, key).await,
         AccountKey::Made => match stored(issuer) {
@@ -79,7 +80,7 @@ pub(crate) async fn open(issuer: &Issuer, client: &Client) -> Result<Account, Fa
 }
 
 /// What the store has for this directory.
-fn stored(issuer: &Issuer) -> Option<Stored> {
+fn stored(issuer: &Issuer) -> Option<SavedAccount> {
     let bytes = match issuer.store.read(FILE) {
         Ok(bytes) => bytes?,
         Err(error) => {
@@ -90,7 +91,7 @@ fn stored(issuer: &Issuer) -> Option<Stored> {
             return None;
         }
     };
-    match serde_json::from_slice::<Stored>(&bytes) {
+    match serde_json::from_slice::<SavedAccount>(&bytes) {
         Ok(stored) => Some(stored).filter(|stored| stored.directory == issuer.directory),
         Err(error) => {
             let text = format_args!("\"{FILE}\" is ignored, it holds no account ({error})");
@@ -100,18 +101,22 @@ fn stored(issuer: &Issuer) -> Option<Stored> {
     }
 }
 
-async fn restore(issuer: &Issuer, client: &Client, stored: Stored) -> Result<Account, Failure> {
+async fn restore(
+    issuer: &Issuer,
+    client: &Client,
+    stored: SavedAccount,
+) -> Result<Account, IssueError> {
     let credentials = serde_json::from_value::<AccountCredentials>(stored.credentials.clone());
     let Ok(credentials) = credentials else {
         return make(issuer, client).await;
     };
     let builder = Account::builder_with_http(Box::new(client.clone()));
     let account = builder.from_credentials(credentials).await;
-    let account = account.map_err(Failure::of(client))?;
+    let account = account.map_err(IssueError::of(client))?;
     if stored.contacts != issuer.contacts {
         let contacts: Vec<&str> = issuer.contacts.iter().map(String::as_str).collect();
         let told = account.update_contacts(&contacts).await;
-        match told.map_err(Failure::of(client)) {
+        match told.map_err(IssueError::of(client)) {
             Ok(()) => keep(issuer, stored.credentials),
             Err(failure) if failure.is("accountDoesNotExist") => {
                 return make(issuer, client).await;
@@ -123,7 +128,7 @@ async fn restore(issuer: &Issuer, client: &Client, stored: Stored) -> Result<Acc
 }
 
 /// Makes a new account; whatever the store has is replaced.
-pub(crate) async fn make(issuer: &Issuer, client: &Client) -> Result<Account, Failure> {
+pub(crate) async fn make(issuer: &Issuer, client: &Client) -> Result<Account, IssueError> {
     let contacts: Vec<&str> = issuer.contacts.iter().map(String::as_str).collect();
     let new = NewAccount {
         contact: &contacts,
@@ -151,7 +156,7 @@ pub(crate) async fn make(issuer: &Issuer, client: &Client) -> Result<Account, Fa
 }
 
 fn keep(issuer: &Issuer, credentials: serde_json::Value) {
-    let stored = Stored {
+    let stored = SavedAccount {
         directory: issuer.directory.clone(),
         contacts: issuer.contacts.clone(),
         credentials,
@@ -165,9 +170,9 @@ fn keep(issuer: &Issuer, credentials: serde_json::Value) {
 }
 
 /// The account of a key that was given. Without consent to the terms it must exist.
-async fn given(issuer: &Issuer, client: &Client, key: &[u8]) -> Result<Account, Failure> {
+async fn given(issuer: &Issuer, client: &Client, key: &[u8]) -> Result<Account, IssueError> {
     let der = PrivatePkcs8KeyDer::from(key.to_vec());
-    let pair = Key::from_pkcs8_der(der.clone_key()).map_err(Failure::of(client))?;
+    let pair = Key::from_pkcs8_der(der.clone_key()).map_err(IssueError::of(client))?;
     let key = (pair, PrivateKeyDer::Pkcs8(der));
     let builder = Account::builder_with_http(Box::new(client.clone()));
     let directory = issuer.directory.clone();
@@ -180,23 +185,24 @@ async fn given(issuer: &Issuer, client: &Client, key: &[u8]) -> Result<Account, 
     if issuer.terms_accepted {
         let contacts: Vec<&str> = issuer.contacts.iter().map(String::as_str).collect();
         let told = account.update_contacts(&contacts).await;
-        told.map_err(Failure::of(client))?;
+        told.map_err(IssueError::of(client))?;
     }
     Ok(account)
 }
 
-/// The failure of an account that could not be made. Where consent to terms is missing, they are named.
+/// The failure of an account that could not be made. Where consent to terms is missing, they are
+/// named.
 fn refused<'a>(
     issuer: &'a Issuer,
     client: &'a Client,
-) -> impl FnOnce(instant_acme::Error) -> Failure + 'a {
+) -> impl FnOnce(instant_acme::Error) -> IssueError + 'a {
     move |error| {
-        let failure = Failure::of(client)(error);
+        let failure = IssueError::of(client)(error);
         if issuer.terms_accepted || !failure.names_a_problem() {
             return failure;
         }
         match terms(issuer, client) {
-            Some(terms) => Failure {
+            Some(terms) => IssueError {
                 cause: Cause::Terms(terms, Box::new(failure.cause)),
                 ..failure
             },
@@ -205,8 +211,8 @@ fn refused<'a>(
     }
 }
 
-/// Revokes a certificate (RFC 8555 section 7.6), as the account that has ordered it: for a key that others
-/// have come to know. `account` is the file `account.json` of the store.
+/// Revokes a certificate (RFC 8555 section 7.6), as the account that has ordered it: for a key that
+/// others have come to know. `account` is the file `account.json` of the store.
 ///
 /// # Errors
 /// What was wrong with the file or the certificate, or what the server has said.
@@ -214,7 +220,8 @@ pub fn revoke(account: &[u8], tls: Arc<ClientConfig>, certificate: &[u8]) -> Res
     use rustls_pki_types::CertificateDer;
     use rustls_pki_types::pem::PemObject;
 
-    let stored = serde_json::from_slice::<Stored>(account).map_err(|error| error.to_string())?;
+    let stored =
+        serde_json::from_slice::<SavedAccount>(account).map_err(|error| error.to_string())?;
     let credentials = serde_json::from_value::<AccountCredentials>(stored.credentials);
     let credentials = credentials.map_err(|error| error.to_string())?;
     let certificate = CertificateDer::from_pem_slice(certificate);
@@ -271,7 +278,8 @@ mod tests {
         assert_eq!(key(&p384.serialize_pem()), wrong);
     }
 
-    /// Revokes at a server that refuses so many nonces first. What became of it, and how many were sent.
+    /// Revokes at a server that refuses so many nonces first. What became of it, and how many were
+    /// sent.
     fn revoked(refused: u32) -> (Result<(), String>, u32) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());

@@ -1,5 +1,5 @@
-//! An authority for this machine alone: it signs certificates for names like `localhost`, which no public
-//! one does. Who trusts its certificate trusts what it signs.
+//! An authority for this machine alone: it signs certificates for names like `localhost`, which no
+//! public one does. Who trusts its certificate trusts what it signs.
 
 use std::io;
 use std::time::{Duration, SystemTime};

@@ -46,7 +46,6 @@ pub struct Certificate {
 }
 
 impl fmt::Debug for Certificate {
-    /// Without the key.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "Certificate({:?})", self.identifiers)
     }
@@ -154,8 +153,8 @@ impl Certificate {
         all.all(|wanted| self.identifiers.contains(wanted))
     }
 
-    /// What names it when a server is asked for its renewal (RFC 9773 section 4.1): the authority key
-    /// identifier and the encoded serial number.
+    /// What names it when a server is asked for its renewal (RFC 9773 section 4.1): the authority
+    /// key identifier and the encoded serial number.
     pub fn renewal(&self) -> Option<(&[u8], &[u8])> {
         let (authority, serial) = self.renewal.as_ref()?;
         Some((authority, serial))
@@ -220,7 +219,6 @@ fn identifier(name: &GeneralName) -> Option<Identifier> {
 /// The common name of the signer of the last certificate of a chain.
 pub(crate) fn topmost_issuer(chain_pem: &str) -> Option<String> {
     use x509_cert::der::asn1::{PrintableStringRef, Utf8StringRef};
-    /// `id-at-commonName`
     const COMMON_NAME: &str = "2.5.4.3";
 
     let chain = CertificateDer::pem_slice_iter(chain_pem.as_bytes());

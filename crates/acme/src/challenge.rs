@@ -1,7 +1,8 @@
 //! Challenges: how a server is shown that we speak for a name.
 //!
-//! `http-01` (RFC 8555 section 8.3) and `tls-alpn-01` (RFC 8737) are answered by listeners, which are the
-//! [`Host`]'s; `dns-01` (RFC 8555 section 8.4) by a program that puts a record into the zone.
+//! `http-01` (RFC 8555 section 8.3) and `tls-alpn-01` (RFC 8737) are answered by listeners, which
+//! are the [`Host`]'s; `dns-01` (RFC 8555 section 8.4) by a program that puts a record into the
+//! zone.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -35,26 +36,27 @@ pub trait Host: Send + Sync + 'static {
     fn announce(&self, _text: &str) {}
 
     /// From now on answers this challenge.
-    fn show(&self, shown: &Shown);
+    fn show(&self, shown: &ChallengeReply);
 
     /// Answers it no more.
-    fn hide(&self, shown: &Shown);
+    fn hide(&self, shown: &ChallengeReply);
 
     /// The certificate in force that was issued for this order.
     fn installed(&self, order: &str) -> Option<Arc<Certificate>>;
 
-    /// From now on serves with this certificate; `order` is the [`crate::Order::id`] that it is for.
+    /// From now on serves with this certificate; `order` is the [`crate::Order::id`] that it is
+    /// for.
     fn install(&self, order: &str, certificate: &Arc<Certificate>);
 }
 
 /// What a listener answers to a validator.
 #[derive(Clone, Debug)]
-pub enum Shown {
+pub enum ChallengeReply {
     /// To a request for `/.well-known/acme-challenge/TOKEN`.
     Http {
         /// The last part of the path.
         token: String,
-        /// The body.
+        /// The body with which a challenge is answered.
         answer: String,
     },
     /// To a handshake that offers `acme-tls/1` and nothing else.
@@ -77,12 +79,13 @@ pub enum Challenge {
     Dns01(Program),
 }
 
-/// A program that changes a zone. It is called `PROGRAM [ARGUMENT …] present|cleanup NAME. VALUE`, where
-/// `NAME` is that of the TXT record. That is how lego calls programs (its provider `exec`), so that those
-/// written for it work. It is not to end before the zone's servers answer with the record.
+/// A program that changes a zone. It is called `PROGRAM [ARGUMENT …] present|cleanup NAME. VALUE`,
+/// where `NAME` is that of the TXT record. That is how lego calls programs (its provider `exec`),
+/// so that those written for it work. It is not to end before the zone's servers answer with the
+/// record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
-    /// Its path.
+    /// The path of the program.
     pub path: PathBuf,
     /// What comes before `present`.
     pub arguments: Vec<OsString>,
@@ -140,15 +143,15 @@ impl fmt::Display for AnswerError {
 impl std::error::Error for AnswerError {}
 
 /// The answers of one order. They are taken back when it is dropped.
-pub(crate) struct Answers<'a> {
+pub(crate) struct ChallengeResponses<'a> {
     host: &'a dyn Host,
-    shown: Vec<Shown>,
+    shown: Vec<ChallengeReply>,
     records: Vec<(&'a Program, String, String)>,
 }
 
-impl<'a> Answers<'a> {
-    pub(crate) fn new(host: &'a dyn Host) -> Answers<'a> {
-        Answers {
+impl<'a> ChallengeResponses<'a> {
+    pub(crate) fn new(host: &'a dyn Host) -> ChallengeResponses<'a> {
+        ChallengeResponses {
             host,
             shown: Vec::new(),
             records: Vec::new(),
@@ -165,14 +168,14 @@ impl<'a> Answers<'a> {
         provider: &CryptoProvider,
     ) -> Result<(), AnswerError> {
         let shown = match challenge {
-            Challenge::Http01 => Shown::Http {
+            Challenge::Http01 => ChallengeReply::Http {
                 token: token.to_owned(),
                 answer: authorization.as_str().to_owned(),
             },
             Challenge::TlsAlpn01 => {
                 let digest = authorization.digest();
                 let key = challenge_answer(identifier, digest.as_ref(), provider);
-                Shown::Tls {
+                ChallengeReply::Tls {
                     server_name: asked_name(identifier),
                     key: key.map_err(AnswerError::Certificate)?,
                 }
@@ -191,7 +194,7 @@ impl<'a> Answers<'a> {
     }
 }
 
-impl Drop for Answers<'_> {
+impl Drop for ChallengeResponses<'_> {
     fn drop(&mut self) {
         self.shown.iter().for_each(|shown| self.host.hide(shown));
         for (program, name, value) in &self.records {
@@ -226,14 +229,15 @@ fn asked_name(identifier: &Identifier) -> String {
     }
 }
 
-/// Runs a program with further arguments for at most so long: its status, or `None` if it took longer. `None` instead of a
-/// result where this process may start programs itself.
+/// Runs a program with further arguments for at most so long: its status, or `None` if it took
+/// longer. `None` instead of a result where this process may start programs itself.
 pub type RunProgram = fn(&Program, &[&OsStr], Duration) -> Option<io::Result<Option<ExitStatus>>>;
 
 /// Who runs programs where this process may not.
 static RUN_PROGRAM: OnceLock<RunProgram> = OnceLock::new();
 
-/// Has programs run in another way, if that wants to: for a process that may start none. The first such call counts.
+/// Has programs run in another way, if that wants to: for a process that may start none. The first
+/// such call counts.
 pub fn run_programs_by(run: RunProgram) {
     let _ = RUN_PROGRAM.set(run);
 }
@@ -274,9 +278,9 @@ impl Program {
     }
 }
 
-/// How a program has ended; `None` if it had to be ended. Where the master is this same process, its
-/// own look for ended processes may have taken the status: that counts as success, and the server
-/// will see whether the record is there.
+/// How a program has ended; `None` if it had to be ended. Where the master is this same process,
+/// its own look for ended processes may have taken the status: that counts as success, and the
+/// server will see whether the record is there.
 fn wait(mut child: Child) -> Option<ExitStatus> {
     let end = Instant::now() + PROGRAM_TIME_MAX;
     loop {

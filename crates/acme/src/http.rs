@@ -1,10 +1,11 @@
 //! The HTTP client of the ACME client: one request a connection, on a thread that may wait.
 //!
-//! A request has a time limit for all of it and an answer a greatest length, so that no server can hold
-//! the thread up or fill the memory. Heads and chunks are read by `proto::h1`.
+//! A request has a time limit for all of it and an answer a greatest length, so that no server can
+//! hold the thread up or fill the memory. Heads and chunks are read by `proto::h1`.
 //!
-//! Deliberately not here: redirects (a directory names its own URLs), proxies, HTTP/2, kept connections
-//! (a handful of requests a month; TLS sessions are resumed). Names are resolved by the system.
+//! Deliberately not here: redirects (a directory names its own URLs), proxies, HTTP/2, kept
+//! connections (a handful of requests a month; TLS sessions are resumed). Names are resolved by the
+//! system.
 
 use std::fmt;
 use std::future::Future;
@@ -20,7 +21,7 @@ use hyperium_http::header::USER_AGENT;
 use hyperium_http::{Method, Request, Response, Uri};
 use instant_acme::{BodyWrapper, BytesResponse, HttpClient};
 use proto::h1::chunked::Decoder;
-use proto::h1::response::{ResponseBody, ResponseHead, parse};
+use proto::h1::response::{BodyFraming, ResponseHead, parse};
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
 use rustls_pki_types::ServerName;
 
@@ -43,17 +44,16 @@ const NAME: &str = concat!("tidegate/", env!("CARGO_PKG_VERSION"));
 #[derive(Clone)]
 pub(crate) struct Client {
     tls: Arc<ClientConfig>,
-    last: Arc<Mutex<Last>>,
+    last: Arc<Mutex<LastResponse>>,
 }
 
 /// What `instant-acme` does not tell of the last answer.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Last {
+pub(crate) struct LastResponse {
     /// URLs of the same under another chain (RFC 8555 section 7.4.2).
     pub(crate) alternates: Vec<String>,
     /// How long the server asks to be left alone, where it has refused.
     pub(crate) retry_after: Option<Duration>,
-    /// The body.
     pub(crate) body: Bytes,
 }
 
@@ -121,7 +121,7 @@ impl Client {
     }
 
     /// What is known of the last answer.
-    pub(crate) fn last(&self) -> Last {
+    pub(crate) fn last(&self) -> LastResponse {
         let last = self.last.lock();
         last.unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -162,7 +162,7 @@ impl Client {
         } else {
             exchange(stream, &request, is_head)?
         };
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Last {
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = LastResponse {
             alternates: alternates(&response, &head.uri),
             retry_after: retry_after(&response),
             body: response.body().clone(),
@@ -283,9 +283,10 @@ struct Timed {
 impl Timed {
     fn left(&self) -> io::Result<Option<Duration>> {
         let left = self.deadline.saturating_duration_since(Instant::now());
-        match left.is_zero() {
-            true => Err(io::ErrorKind::TimedOut.into()),
-            false => Ok(Some(left)),
+        if left.is_zero() {
+            Err(io::ErrorKind::TimedOut.into())
+        } else {
+            Ok(Some(left))
         }
     }
 }
@@ -370,21 +371,22 @@ impl<S: Read> Reader<S> {
         };
         let read = buffer.get(..count).unwrap_or_default();
         self.bytes.extend_from_slice(read);
-        match self.bytes.len() > ANSWER_LENGTH_MAX {
-            true => Err(RequestError::TooLong),
-            false => Ok(count > 0),
+        if self.bytes.len() > ANSWER_LENGTH_MAX {
+            Err(RequestError::TooLong)
+        } else {
+            Ok(count > 0)
         }
     }
 
     /// The body, whose first bytes may have been read.
-    fn body(&mut self, kind: ResponseBody) -> Result<Vec<u8>, RequestError> {
+    fn body(&mut self, kind: BodyFraming) -> Result<Vec<u8>, RequestError> {
         match kind {
-            ResponseBody::None => Ok(Vec::new()),
-            ResponseBody::UntilClose => {
+            BodyFraming::None => Ok(Vec::new()),
+            BodyFraming::UntilClose => {
                 while self.more()? {}
                 Ok(std::mem::take(&mut self.bytes))
             }
-            ResponseBody::Length(length) => {
+            BodyFraming::Length(length) => {
                 let length = usize::try_from(length).unwrap_or(usize::MAX);
                 if length > ANSWER_LENGTH_MAX {
                     return Err(RequestError::TooLong);
@@ -397,7 +399,7 @@ impl<S: Read> Reader<S> {
                 self.bytes.truncate(length);
                 Ok(std::mem::take(&mut self.bytes))
             }
-            ResponseBody::Chunked => self.chunks(),
+            BodyFraming::Chunked => self.chunks(),
         }
     }
 
@@ -468,7 +470,7 @@ mod tests {
     }
 
     /// Asks a server that sends these bytes and closes. What it was sent, and what became of it.
-    fn asked(answer: &[u8]) -> (String, Result<Bytes, RequestError>, Last) {
+    fn asked(answer: &[u8]) -> (String, Result<Bytes, RequestError>, LastResponse) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/dir?x", listener.local_addr().unwrap());
         let answer = answer.to_owned();

@@ -10,12 +10,12 @@ use instant_acme::{
 
 use crate::account;
 use crate::certificate::{self, Certificate, Unusable, topmost_issuer};
-use crate::challenge::{AnswerError, Answers};
-use crate::http::{Client, Last, RequestError};
+use crate::challenge::{AnswerError, ChallengeResponses};
+use crate::http::{Client, LastResponse, RequestError};
 use crate::issuer::{Issuer, Profile};
 use crate::order::{Identifier, Order};
 use crate::schedule::Window;
-use crate::wait::Stop;
+use crate::wait::StopSignal;
 
 /// How long a server may take to validate, and how long to sign.
 const SERVER_TIME_MAX: Duration = Duration::from_secs(300);
@@ -27,7 +27,7 @@ const LOOK_MAX: Duration = Duration::from_secs(10);
 
 /// Why there is no certificate.
 #[derive(Debug)]
-pub(crate) struct Failure {
+pub(crate) struct IssueError {
     pub(crate) cause: Cause,
     /// How long the server asks to be left alone.
     pub(crate) retry_after: Option<Duration>,
@@ -59,7 +59,7 @@ pub(crate) enum Cause {
     Stopped,
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for IssueError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{}", self.cause)
     }
@@ -98,21 +98,21 @@ impl fmt::Display for Cause {
     }
 }
 
-impl From<Cause> for Failure {
-    fn from(cause: Cause) -> Failure {
-        Failure {
+impl From<Cause> for IssueError {
+    fn from(cause: Cause) -> IssueError {
+        IssueError {
             cause,
             retry_after: None,
         }
     }
 }
 
-impl Failure {
+impl IssueError {
     /// What a call of `instant-acme` over this client has failed with.
-    pub(crate) fn of(client: &Client) -> impl FnOnce(Error) -> Failure + '_ {
+    pub(crate) fn of(client: &Client) -> impl FnOnce(Error) -> IssueError + '_ {
         |error| {
-            let Last { retry_after, .. } = client.last();
-            Failure {
+            let LastResponse { retry_after, .. } = client.last();
+            IssueError {
                 cause: Cause::Acme(error),
                 retry_after,
             }
@@ -142,12 +142,15 @@ pub(crate) struct Session<'a> {
     issuer: &'a Issuer,
     client: Client,
     account: Account,
-    stop: &'a Stop,
+    stop: &'a StopSignal,
 }
 
 impl<'a> Session<'a> {
     /// Opens the issuer's account.
-    pub(crate) async fn open(issuer: &'a Issuer, stop: &'a Stop) -> Result<Session<'a>, Failure> {
+    pub(crate) async fn open(
+        issuer: &'a Issuer,
+        stop: &'a StopSignal,
+    ) -> Result<Session<'a>, IssueError> {
         let client = Client::new(Arc::clone(&issuer.tls));
         let account = account::open(issuer, &client).await?;
         Ok(Session {
@@ -158,7 +161,8 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// When the server suggests to renew, and for how long that holds; `None` where it does not say.
+    /// When the server suggests to renew, and for how long that holds; `None` where it does not
+    /// say.
     pub(crate) async fn suggested(&self, current: &Certificate) -> Option<(Window, Duration)> {
         let name = identify(current)?;
         // A server without it, and one that fails at it, are the same to us: there is another rule.
@@ -179,7 +183,7 @@ impl<'a> Session<'a> {
         &mut self,
         order: &Order,
         current: Option<&Certificate>,
-    ) -> Result<Certificate, Failure> {
+    ) -> Result<Certificate, IssueError> {
         let identifiers: Vec<_> = order.identifiers.iter().map(asked).collect();
         let mut request = NewOrder::new(&identifiers);
         if let Some(profile) = self.profile()? {
@@ -188,7 +192,7 @@ impl<'a> Session<'a> {
         let mut ordered = self.place(request, current).await?;
 
         let issuer = self.issuer;
-        let mut answers = Answers::new(&*issuer.host);
+        let mut answers = ChallengeResponses::new(&*issuer.host);
         self.authorize(&mut ordered, &mut answers).await?;
         self.await_status(&mut ordered, &[OrderStatus::Ready, OrderStatus::Valid])
             .await?;
@@ -201,17 +205,17 @@ impl<'a> Session<'a> {
         ordered
             .finalize_csr(&signing)
             .await
-            .map_err(Failure::of(&self.client))?;
+            .map_err(IssueError::of(&self.client))?;
         self.await_status(&mut ordered, &[OrderStatus::Valid])
             .await?;
         let chain = ordered.certificate().await;
-        let chain = chain.map_err(Failure::of(&self.client))?;
+        let chain = chain.map_err(IssueError::of(&self.client))?;
         let chain = self.preferred(chain.unwrap_or_default()).await;
         self.check(order, chain, key.serialize_pem())
     }
 
     /// The profile to ask for.
-    fn profile(&self) -> Result<Option<&'a str>, Failure> {
+    fn profile(&self) -> Result<Option<&'a str>, IssueError> {
         let Some(Profile { name, required }) = &self.issuer.profile else {
             return Ok(None);
         };
@@ -229,7 +233,7 @@ impl<'a> Session<'a> {
         &mut self,
         request: NewOrder<'_>,
         current: Option<&Certificate>,
-    ) -> Result<instant_acme::Order, Failure> {
+    ) -> Result<instant_acme::Order, IssueError> {
         let again = |identifiers, profile| match profile {
             Some(profile) => NewOrder::new(identifiers).profile(profile),
             None => NewOrder::new(identifiers),
@@ -240,16 +244,16 @@ impl<'a> Session<'a> {
             match self.account.new_order(&replacing).await {
                 Ok(ordered) => return Ok(ordered),
                 Err(error) if is_about_replacing(&error) => {}
-                Err(error) => return Err(Failure::of(&self.client)(error)),
+                Err(error) => return Err(IssueError::of(&self.client)(error)),
             }
         }
         let plain = again(identifiers, profile);
         let ordered = self.account.new_order(&plain).await;
-        match ordered.map_err(Failure::of(&self.client)) {
+        match ordered.map_err(IssueError::of(&self.client)) {
             Err(failure) if failure.is("accountDoesNotExist") => {
                 self.account = account::make(self.issuer, &self.client).await?;
                 let ordered = self.account.new_order(&plain).await;
-                ordered.map_err(Failure::of(&self.client))
+                ordered.map_err(IssueError::of(&self.client))
             }
             ordered => ordered,
         }
@@ -259,19 +263,19 @@ impl<'a> Session<'a> {
     async fn authorize(
         &self,
         ordered: &mut instant_acme::Order,
-        answers: &mut Answers<'a>,
-    ) -> Result<(), Failure> {
+        answers: &mut ChallengeResponses<'a>,
+    ) -> Result<(), IssueError> {
         let issuer = self.issuer;
         let mut authorizations = ordered.authorizations();
         while let Some(authorization) = authorizations.next().await {
-            let mut authorization = authorization.map_err(Failure::of(&self.client))?;
+            let mut authorization = authorization.map_err(IssueError::of(&self.client))?;
             if authorization.status == AuthorizationStatus::Valid {
                 continue;
             }
             let name = authorization.identifier().identifier.clone();
             let missing = || {
                 let identifier = name.authorized(false).to_string();
-                Failure::from(Cause::NoChallenge(issuer.challenge.name(), identifier))
+                IssueError::from(Cause::NoChallenge(issuer.challenge.name(), identifier))
             };
             let identifier = known(&name).ok_or_else(missing)?;
             let challenge = authorization.challenge(issuer.challenge.kind());
@@ -288,7 +292,7 @@ impl<'a> Session<'a> {
             challenge
                 .set_ready()
                 .await
-                .map_err(Failure::of(&self.client))?;
+                .map_err(IssueError::of(&self.client))?;
         }
         Ok(())
     }
@@ -298,11 +302,11 @@ impl<'a> Session<'a> {
         &self,
         ordered: &mut instant_acme::Order,
         wanted: &[OrderStatus],
-    ) -> Result<(), Failure> {
+    ) -> Result<(), IssueError> {
         let (end, mut wait) = (Instant::now() + SERVER_TIME_MAX, LOOK_FIRST);
         loop {
             let state = ordered.refresh().await;
-            let state = state.map_err(Failure::of(&self.client))?;
+            let state = state.map_err(IssueError::of(&self.client))?;
             if wanted.contains(&state.status) {
                 return Ok(());
             }
@@ -341,8 +345,8 @@ impl<'a> Session<'a> {
 
     /// The chain, or another of the same certificate whose topmost issuer is the preferred one.
     ///
-    /// `instant-acme` knows one chain. But what it sends for an order is what fetches any resource, and
-    /// the client remembers the answer's body, which is no order.
+    /// `instant-acme` knows one chain. But what it sends for an order is what fetches any resource,
+    /// and the client remembers the answer's body, which is no order.
     async fn preferred(&self, chain: String) -> String {
         let Some(wanted) = self.issuer.preferred_chain.as_deref() else {
             return chain;
@@ -362,7 +366,7 @@ impl<'a> Session<'a> {
     }
 
     /// Whether what came is what was ordered.
-    fn check(&self, order: &Order, chain: String, key: String) -> Result<Certificate, Failure> {
+    fn check(&self, order: &Order, chain: String, key: String) -> Result<Certificate, IssueError> {
         let made = Certificate::from_pem(chain, key, &self.issuer.provider);
         let made = made.map_err(Cause::Certificate)?;
         if !made.is_for(&order.identifiers) {
@@ -386,9 +390,10 @@ fn kind_of(problem: &Problem) -> Option<&str> {
     name.strip_prefix("urn:ietf:params:acme:error:")
 }
 
-/// Whether the server may take the same order where it replaces nothing: it has no renewal information, does not know that
-/// certificate, has it as replaced already (RFC 9773 section 5) or as another account's, or has forgotten the account. All
-/// else, such as a limit of orders, is no better for an order without it.
+/// Whether the server may take the same order where it replaces nothing: it has no renewal
+/// information, does not know that certificate, has it as replaced already (RFC 9773 section 5) or
+/// as another account's, or has forgotten the account. All else, such as a limit of orders, is no
+/// better for an order without it.
 fn is_about_replacing(error: &Error) -> bool {
     match error {
         Error::Api(problem) => {

@@ -6,8 +6,8 @@
 //!   lock the store ─▶ has another process done it? ─▶ order ─▶ keep, install, ask when to renew
 //! ```
 //!
-//! Nothing that goes wrong ends the thread: it says so in the log and tries again, later each time. A
-//! reload starts new threads, which try at once; the old ones end with what they are at.
+//! Nothing that goes wrong ends the thread: it says so in the log and tries again, later each time.
+//! A reload starts new threads, which try at once; the old ones end with what they are at.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,11 +20,11 @@ use rustls::crypto::CryptoProvider;
 use crate::account::{AccountKey, ExternalAccount};
 use crate::certificate::Certificate;
 use crate::challenge::{Challenge, Host};
-use crate::issue::{Failure, Session};
+use crate::issue::{IssueError, Session};
 use crate::order::Order;
 use crate::schedule::{self, Window};
 use crate::store::Store;
-use crate::wait::{Stop, block_on};
+use crate::wait::{StopSignal, block_on};
 
 /// The longest sleep: the wall clock may be set meanwhile.
 const SLEEP_MAX: Duration = Duration::from_secs(3600);
@@ -32,7 +32,7 @@ const SLEEP_MAX: Duration = Duration::from_secs(3600);
 /// A kind of certificate that a server may offer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
-    /// Its name.
+    /// The name of the profile.
     pub name: String,
     /// Whether a server that does not offer it is not asked at all.
     pub required: bool,
@@ -45,7 +45,7 @@ pub struct Issuer {
     pub name: String,
     /// The URL of the directory.
     pub directory: String,
-    /// The account's key.
+    /// The account's key of the issuer.
     pub account: AccountKey,
     /// URLs under which its owner is reached.
     pub contacts: Vec<String>,
@@ -72,17 +72,17 @@ pub struct Issuer {
 }
 
 /// A thread at work. It is told to end when this is dropped.
-pub struct Running(Stop);
+pub struct IssuerThread(StopSignal);
 
-impl Drop for Running {
+impl Drop for IssuerThread {
     fn drop(&mut self) {
         self.0.stop();
     }
 }
 
 impl Issuer {
-    /// The certificate that the store has for an order, whether it still holds or not. What cannot be
-    /// used is said in the log and counts as none.
+    /// The certificate that the store has for an order, whether it still holds or not. What cannot
+    /// be used is said in the log and counts as none.
     pub fn stored(&self, order: &Order) -> Option<Certificate> {
         let name = file_name(&order.id(&self.directory));
         let ignored = |why: &dyn fmt::Display| {
@@ -112,14 +112,14 @@ impl Issuer {
     ///
     /// # Errors
     /// As the system has it.
-    pub fn start(self, orders: Vec<Order>) -> std::io::Result<Running> {
-        let stop = Stop::default();
+    pub fn start(self, orders: Vec<Order>) -> std::io::Result<IssuerThread> {
+        let stop = StopSignal::default();
         let told = stop.clone();
         let body = move || {
             let now = SystemTime::now();
-            let mut work: Vec<Work> = orders
+            let mut work: Vec<OrderState> = orders
                 .into_iter()
-                .map(|order| Work::new(order, now))
+                .map(|order| OrderState::new(order, now))
                 .collect();
             while !told.is_stopped() {
                 let next = work.iter_mut().map(|work| work.advance(&self, &told)).min();
@@ -129,7 +129,7 @@ impl Issuer {
         };
         let name = "acme".to_owned();
         std::thread::Builder::new().name(name).spawn(body)?;
-        Ok(Running(stop))
+        Ok(IssuerThread(stop))
     }
 
     /// Writes a line about the issuer.
@@ -145,7 +145,7 @@ fn file_name(id: &str) -> String {
 }
 
 /// One order with what is known of it.
-struct Work {
+struct OrderState {
     order: Order,
     certificate: Option<Arc<Certificate>>,
     /// When it is to be renewed, or tried again.
@@ -159,9 +159,9 @@ struct Work {
     failures: u32,
 }
 
-impl Work {
-    fn new(order: Order, now: SystemTime) -> Work {
-        Work {
+impl OrderState {
+    fn new(order: Order, now: SystemTime) -> OrderState {
+        OrderState {
             order,
             certificate: None,
             due: now,
@@ -173,7 +173,7 @@ impl Work {
     }
 
     /// Does what is due. When it wants to be called again.
-    fn advance(&mut self, issuer: &Issuer, stop: &Stop) -> SystemTime {
+    fn advance(&mut self, issuer: &Issuer, stop: &StopSignal) -> SystemTime {
         if self.certificate.is_none() {
             self.adopt(issuer);
         }
@@ -190,11 +190,13 @@ impl Work {
         self.ask.map_or(self.due, |ask| ask.min(self.due))
     }
 
-    /// Takes what is served or what the store has, whichever holds for longer, and gives it to the other: another process may have
-    /// put a newer one into the store, and one that could not be written is in memory only.
+    /// Takes what is served or what the store has, whichever holds for longer, and gives it to the
+    /// other: another process may have put a newer one into the store, and one that could not be
+    /// written is in memory only.
     fn adopt(&mut self, issuer: &Issuer) {
         let id = self.order.id(&issuer.directory);
-        // The thread of the configuration before may be about to write another. Where there is no lock, nothing can be written.
+        // The thread of the configuration before may be about to write another. Where there is no
+        // lock, nothing can be written.
         let lock = issuer.store.lock();
         let known = [
             issuer.stored(&self.order).map(Arc::new),
@@ -243,7 +245,7 @@ impl Work {
     }
 
     /// Asks the server when to renew. Where it does not say, what is planned stays.
-    async fn ask(&mut self, issuer: &Issuer, stop: &Stop) {
+    async fn ask(&mut self, issuer: &Issuer, stop: &StopSignal) {
         let Some(certificate) = self.certificate.clone() else {
             return;
         };
@@ -267,7 +269,7 @@ impl Work {
     }
 
     /// Gets a new certificate, or says why not and when it is tried again.
-    fn renew(&mut self, issuer: &Issuer, stop: &Stop) {
+    fn renew(&mut self, issuer: &Issuer, stop: &StopSignal) {
         let id = self.order.id(&issuer.directory);
         let lock = issuer.store.lock();
         let lock = lock.map_err(|error| {
@@ -289,7 +291,7 @@ impl Work {
         }
     }
 
-    fn failed(&mut self, issuer: &Issuer, id: &str, failure: &Failure) {
+    fn failed(&mut self, issuer: &Issuer, id: &str, failure: &IssueError) {
         self.failures = self.failures.saturating_add(1);
         let wait = schedule::retry(self.failures, failure.retry_after, chance());
         self.due = SystemTime::now() + wait;
@@ -305,8 +307,8 @@ impl Work {
         issuer.host.announce(&text);
     }
 
-    /// Whether another process has renewed it while this one waited for the lock. What that has got is served even where it
-    /// is due itself.
+    /// Whether another process has renewed it while this one waited for the lock. What that has got
+    /// is served even where it is due itself.
     fn done_by_others(&mut self, issuer: &Issuer, id: &str) -> bool {
         let Some(found) = issuer.stored(&self.order) else {
             return false;
@@ -327,7 +329,12 @@ impl Work {
         true
     }
 
-    async fn issue(&mut self, issuer: &Issuer, stop: &Stop, id: &str) -> Result<(), Failure> {
+    async fn issue(
+        &mut self,
+        issuer: &Issuer,
+        stop: &StopSignal,
+        id: &str,
+    ) -> Result<(), IssueError> {
         let mut session = Session::open(issuer, stop).await?;
         let current = self.certificate.as_deref();
         let made = Arc::new(session.issue(&self.order, current).await?);
@@ -376,7 +383,7 @@ mod tests {
 
     use super::*;
     use crate::certificate::tests::provider;
-    use crate::challenge::Shown;
+    use crate::challenge::ChallengeReply;
     use crate::order::Identifier;
     use crate::store::Folder;
 
@@ -404,9 +411,9 @@ mod tests {
             self.1.lock().unwrap().push(text.to_owned());
         }
 
-        fn show(&self, _: &Shown) {}
+        fn show(&self, _: &ChallengeReply) {}
 
-        fn hide(&self, _: &Shown) {}
+        fn hide(&self, _: &ChallengeReply) {}
 
         fn installed(&self, _: &str) -> Option<Arc<Certificate>> {
             self.0.lock().unwrap().clone()
@@ -449,8 +456,8 @@ mod tests {
         let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         issuer.directory = format!("http://{}/directory", closed.local_addr().unwrap());
         drop(closed);
-        let mut work = Work::new(order(), SystemTime::now());
-        let next = work.advance(&issuer, &Stop::default());
+        let mut work = OrderState::new(order(), SystemTime::now());
+        let next = work.advance(&issuer, &StopSignal::default());
         let told = std::mem::take(&mut *host.1.lock().unwrap());
         let [getting, failed] = told.as_slice() else {
             panic!("{told:?}");
@@ -470,7 +477,7 @@ mod tests {
         // One that is there already.
         let certificate = Arc::new(certificate());
         host.install("", &certificate);
-        let mut work = Work::new(order(), SystemTime::now());
+        let mut work = OrderState::new(order(), SystemTime::now());
         work.adopt(&issuer);
         let told = host.1.lock().unwrap().clone();
         let expected = format!(
@@ -484,7 +491,7 @@ mod tests {
     /// The chain that is taken, whose renewal is planned for later.
     fn adopted(issuer: &Issuer) -> String {
         let now = SystemTime::now();
-        let mut work = Work::new(order(), now);
+        let mut work = OrderState::new(order(), now);
         work.adopt(issuer);
         assert!(work.due > now);
         work.certificate.unwrap().chain_pem.clone()
@@ -533,7 +540,7 @@ mod tests {
     #[test]
     fn a_new_certificate_is_not_renewed_at_once() {
         let (made, now) = (certificate(), SystemTime::now());
-        let mut work = Work::new(order(), now);
+        let mut work = OrderState::new(order(), now);
         let over = |hours: u32| Window {
             start: now - HOUR * (hours + 1),
             end: now - HOUR * hours,

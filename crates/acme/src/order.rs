@@ -49,8 +49,8 @@ impl fmt::Display for InvalidName {
 }
 
 impl Identifier {
-    /// The identifiers that a text stands for: an address, a name, or for `.example.com` the two names
-    /// `www.example.com` and `example.com`.
+    /// The identifiers that a text stands for: an address, a name, or for `.example.com` the two
+    /// names `www.example.com` and `example.com`.
     ///
     /// # Errors
     /// What is wrong with the name. Servers are stricter; here is refused what can be no host.
@@ -73,8 +73,8 @@ impl Identifier {
     }
 }
 
-/// Labels parted by single dots; the first may be `*` or empty. RFC 8555 section 7.1.3 for wildcards,
-/// and otherwise what a `Host` field may hold.
+/// Labels parted by single dots; the first may be `*` or empty. RFC 8555 section 7.1.3 for
+/// wildcards, and otherwise what a `Host` field may hold.
 fn check_name(name: &[u8]) -> Result<(), InvalidName> {
     let mut previous = None;
     for (at, &byte) in name.iter().enumerate() {
@@ -98,12 +98,12 @@ fn check_name(name: &[u8]) -> Result<(), InvalidName> {
 /// The kind of a certificate's private key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KeyKind {
-    /// ECDSA on P-256.
+    /// An ECDSA key on the curve P-256.
     #[default]
     Ecdsa256,
-    /// ECDSA on P-384.
+    /// An ECDSA key on the curve P-384.
     Ecdsa384,
-    /// ECDSA on P-521.
+    /// An ECDSA key on the curve P-521.
     Ecdsa521,
     /// RSA with 2,048 bits.
     Rsa2048,
@@ -120,7 +120,7 @@ pub enum UnknownKey {
     Curve,
     /// `rsa` of another size.
     Size,
-    /// Another word.
+    /// A word that names no kind of key.
     Other,
 }
 
@@ -165,8 +165,8 @@ pub struct Order {
 }
 
 impl Order {
-    /// A short text that is the same whenever the same is asked of the same directory: for log lines
-    /// and names of files.
+    /// A short text that is the same whenever the same is asked of the same directory: for log
+    /// lines and names of files.
     pub fn id(&self, directory: &str) -> String {
         let mut hash = Sha256::new();
         hash.update(directory);

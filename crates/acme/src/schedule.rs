@@ -1,5 +1,5 @@
-//! When a certificate is renewed, and when something that failed is tried again. No clock: the caller
-//! brings the times and the chance.
+//! When a certificate is renewed, and when something that failed is tried again. No clock: the
+//! caller brings the times and the chance.
 
 use std::time::{Duration, SystemTime};
 
@@ -10,10 +10,10 @@ const RETRY_FIRST: Duration = Duration::from_secs(30);
 /// public servers allow for failed validations.
 const RETRY_GROWTH: u32 = 4;
 
-/// The longest wait.
 const RETRY_MAX: Duration = Duration::from_secs(6 * 3600);
 
-/// The pause after a certificate was issued, where its lifetime is no shorter than [`PAUSES_MIN`] of them.
+/// The pause after a certificate was issued, where its lifetime is no shorter than [`PAUSES_MIN`]
+/// of them.
 const PAUSE_MAX: Duration = Duration::from_secs(3600);
 
 /// How many pauses a lifetime has at least.
@@ -25,9 +25,9 @@ const RECHECK: (Duration, Duration) = (Duration::from_secs(60), Duration::from_s
 /// A stretch of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// Its beginning.
+    /// The beginning of the window.
     pub start: SystemTime,
-    /// Its end.
+    /// The end of the window.
     pub end: SystemTime,
 }
 
@@ -37,9 +37,9 @@ impl Window {
     }
 }
 
-/// When to renew what is valid for `validity`: within the window that the server suggests, else after
-/// two thirds of the lifetime or up to a thirtieth of it earlier. `chance` lies in 0 to 1, so that the
-/// certificates of one day do not come back on one day.
+/// When to renew what is valid for `validity`: within the window that the server suggests, else
+/// after two thirds of the lifetime or up to a thirtieth of it earlier. `chance` lies in 0 to 1, so
+/// that the certificates of one day do not come back on one day.
 pub(crate) fn renewal(validity: Window, suggested: Option<Window>, chance: f64) -> SystemTime {
     let chance = chance.clamp(0.0, 1.0);
     match suggested {
@@ -48,8 +48,8 @@ pub(crate) fn renewal(validity: Window, suggested: Option<Window>, chance: f64) 
     }
 }
 
-/// When a certificate that was issued `now` may be renewed, whatever is suggested or our clock makes of its validity: a
-/// server is never asked for one certificate after the other.
+/// When a certificate that was issued `now` may be renewed, whatever is suggested or our clock
+/// makes of its validity: a server is never asked for one certificate after the other.
 pub(crate) fn earliest(validity: Window, now: SystemTime) -> SystemTime {
     now + PAUSE_MAX.min(validity.length() / PAUSES_MIN)
 }

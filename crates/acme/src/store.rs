@@ -1,8 +1,8 @@
 //! What an issuer keeps: its account, and a file for each certificate with its key.
 //!
-//! Every file is written beside its place and then moved there, for its owner alone. Chain and key are
-//! one file, so that no crash can leave a certificate with the key of another. Where nothing is to
-//! reach the disk, the same is kept in memory, which outlives a reload but not the process.
+//! Every file is written beside its place and then moved there, for its owner alone. Chain and key
+//! are one file, so that no crash can leave a certificate with the key of another. Where nothing is
+//! to reach the disk, the same is kept in memory, which outlives a reload but not the process.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -17,7 +17,7 @@ use rustix::fs::FlockOperation;
 /// Where an issuer keeps what it has.
 #[derive(Clone, Debug)]
 pub enum Store {
-    /// On the disk.
+    /// State is kept in files on disk.
     Folder(Folder),
     /// In memory; all clones are the same.
     Memory(Arc<Memory>),
@@ -32,7 +32,7 @@ pub struct Memory {
 
 /// The right to change a store; others wait for its end.
 pub enum Lock<'a> {
-    /// Of a folder.
+    /// The lock of a folder on disk.
     Folder(File),
     /// Of one in memory.
     Memory(MutexGuard<'a, ()>),
@@ -96,7 +96,7 @@ impl Folder {
         Folder(path.into())
     }
 
-    /// Its path.
+    /// The path of the folder.
     pub fn path(&self) -> &Path {
         &self.0
     }

@@ -1,7 +1,7 @@
 //! Futures on a thread that may block, and sleeping that can be cut short.
 //!
-//! `instant-acme` is written with futures, but everything that they wait for here is our [`crate::http`],
-//! which blocks. So they are ready when they are polled, and no runtime is needed.
+//! `instant-acme` is written with futures, but everything that they wait for here is our
+//! [`crate::http`], which blocks. So they are ready when they are polled, and no runtime is needed.
 
 use std::future::Future;
 use std::pin::pin;
@@ -33,10 +33,9 @@ pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
 
 /// Tells a thread that it is no longer wanted.
 #[derive(Clone, Default)]
-pub(crate) struct Stop(Arc<(Mutex<bool>, Condvar)>);
+pub(crate) struct StopSignal(Arc<(Mutex<bool>, Condvar)>);
 
-impl Stop {
-    /// Says so.
+impl StopSignal {
     pub(crate) fn stop(&self) {
         let (stopped, told) = &*self.0;
         *stopped.lock().unwrap_or_else(PoisonError::into_inner) = true;
@@ -87,7 +86,7 @@ mod tests {
 
     #[test]
     fn sleeping_ends_when_somebody_says_so() {
-        let stop = Stop::default();
+        let stop = StopSignal::default();
         assert!(!stop.sleep(Duration::from_millis(1)));
         let other = stop.clone();
         let teller = std::thread::spawn(move || other.stop());

@@ -1,8 +1,8 @@
 //! Hash tables whose keys peers may choose.
 //!
-//! foldhash is several times faster than the standard library's SipHash on short keys. Its own seed comes from
-//! addresses and times, which a patient peer might guess; here the seed comes from the operating system, once a
-//! process, so that no client can prepare keys that collide.
+//! foldhash is several times faster than the standard library's SipHash on short keys. Its own seed
+//! comes from addresses and times, which a patient peer might guess; here the seed comes from the
+//! operating system, once a process, so that no client can prepare keys that collide.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
@@ -33,7 +33,8 @@ impl BuildHasher for State {
 
 /// The hash of `bytes` under this process's secret.
 ///
-/// Good for choosing a shard or a bucket. Not stable from one process to the next, so never store it.
+/// Good for choosing a shard or a bucket. Not stable from one process to the next, so never store
+/// it.
 #[must_use]
 pub fn of(bytes: &[u8]) -> u64 {
     State.hash_one(bytes)

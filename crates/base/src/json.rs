@@ -70,7 +70,7 @@ impl Writer {
         self
     }
 
-    /// A string.
+    /// Writes a string, escaped and in quotes.
     pub fn string(&mut self, text: &str) {
         self.begin();
         self.bytes.push(b'"');
@@ -84,12 +84,12 @@ impl Writer {
         self.bytes.extend_from_slice(number.to_string().as_bytes());
     }
 
-    /// `true` or `false`.
+    /// Writes the word `true` or `false`.
     pub fn boolean(&mut self, value: bool) {
         self.number(value);
     }
 
-    /// `null`.
+    /// Writes the word `null` as a value.
     pub fn null(&mut self) {
         self.number("null");
     }

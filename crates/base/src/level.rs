@@ -14,13 +14,13 @@ pub enum Level {
     Crit,
     /// A request or an action fails.
     Error,
-    /// Something looks wrong.
+    /// Something looks wrong, and service goes on.
     Warn,
     /// Normal, but worth a line.
     Notice,
     /// Detail; what clients do wrong is logged here.
     Info,
-    /// Every step.
+    /// Every step is told, for debugging.
     Debug,
 }
 

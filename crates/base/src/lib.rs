@@ -1,7 +1,10 @@
-//! Small building blocks that every other room uses: slab, timer wheel, a queue of mostly one, byte scans, some of them by vector instructions, a keyed hash map, named limits, a set of
-//! numbers that threads share, pieces of streams, JSON that is written, the levels of log lines, and messages to syslog servers.
+//! Small building blocks that every other room uses: slab, timer wheel, a queue of mostly one, byte
+//! scans, some of them by vector instructions, a keyed hash map, named limits, a set of numbers
+//! that threads share, pieces of streams, JSON that is written, the levels of log lines, and
+//! messages to syslog servers.
 //!
-//! Nothing here but [`syslog`] does I/O, and nothing reads a clock or starts a thread, so that it can run under Miri.
+//! Nothing here but [`syslog`] does I/O, and nothing reads a clock or starts a thread, so that it
+//! can run under Miri.
 
 pub mod hash;
 pub mod json;

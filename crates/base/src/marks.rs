@@ -1,8 +1,9 @@
-//! A set of small numbers that any thread adds to and one thread empties. To add takes no lock and allocates nothing: room
-//! is made before, by the one who gives the numbers out.
+//! A set of small numbers that any thread adds to and one thread empties. To add takes no lock and
+//! allocates nothing: room is made before, by the one who gives the numbers out.
 //!
-//! A bit stands for a number, and a bit of a second level for each word of bits, so that emptying looks at those words
-//! alone in which something was added. Room comes in chunks, each twice as large as the one before, which stay where they are.
+//! A bit stands for a number, and a bit of a second level for each word of bits, so that emptying
+//! looks at those words alone in which something was added. Room comes in chunks, each twice as
+//! large as the one before, which stay where they are.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Numbers of one group: as many words as a word has bits.
 const GROUP: u32 = 64 * 64;
 
-/// Chunks for all numbers of 32 bits: the first has one group, each other twice as many as the one before it.
+/// Chunks for all numbers of 32 bits: the first has one group, each other twice as many as the one
+/// before it.
 const CHUNKS: usize = 21;
 
 /// The set. Numbers for which no room was made cannot be added.
@@ -42,7 +44,8 @@ impl Marks {
         Marks::default()
     }
 
-    /// Makes room for the numbers below `count`, at least; how many there is room for then. The only call that allocates.
+    /// Makes room for the numbers below `count`, at least; how many there is room for then. The
+    /// only call that allocates.
     pub fn make_room(&self, count: u32) -> u32 {
         let mut room = 0_u64;
         for (place, chunk) in self.chunks.iter().enumerate() {
@@ -55,9 +58,10 @@ impl Marks {
         u32::try_from(room).unwrap_or(u32::MAX)
     }
 
-    /// Adds a number. False if it is there already, and nothing is to be done about it: the thread that added it sees to it
-    /// that the set is emptied. What this thread has done before is then known to the one who empties it, too. False, and
-    /// nothing comes of it, if there is no room for the number.
+    /// Adds a number. False if it is there already, and nothing is to be done about it: the thread
+    /// that added it sees to it that the set is emptied. What this thread has done before is then
+    /// known to the one who empties it, too. False, and nothing comes of it, if there is no room
+    /// for the number.
     pub fn add(&self, number: u32) -> bool {
         let group = number / GROUP;
         let place = (group + 1).ilog2();
@@ -73,7 +77,8 @@ impl Marks {
         let bit = 1 << (number % 64);
         let is_new = bits.fetch_or(bit, Ordering::AcqRel) & bit == 0;
         if is_new {
-            // Also where another thread has added to this word and is about to do the same: it may be held up.
+            // Also where another thread has added to this word and is about to do the same: it may
+            // be held up.
             group.touched.fetch_or(1 << word, Ordering::AcqRel);
         }
         is_new
@@ -81,7 +86,8 @@ impl Marks {
 
     /// Empties the set, and calls `each` for every number that was in it, in order.
     ///
-    /// A number that is added meanwhile is met now or the next time; who added it has to see to it that there is one.
+    /// A number that is added meanwhile is met now or the next time; who added it has to see to it
+    /// that there is one.
     pub fn take(&self, mut each: impl FnMut(u32)) {
         let chunks = self.chunks.iter().map_while(OnceLock::get);
         let groups = chunks.flat_map(|chunk| chunk.iter());
@@ -89,7 +95,8 @@ impl Marks {
             if group.touched.load(Ordering::Relaxed) == 0 {
                 continue;
             }
-            // The words after this: one that is added to meanwhile is touched anew, unless what was added is met here.
+            // The words after this: one that is added to meanwhile is touched anew, unless what was
+            // added is met here.
             let touched = group.touched.swap(0, Ordering::AcqRel);
             for (word, bits) in group.words.iter().enumerate() {
                 if touched & 1 << word == 0 {

@@ -1,19 +1,22 @@
 //! Bytes that are kept, charged by what they occupy.
 //!
-//! Who sends one byte a segment must not cost a buffer, a block of the allocator and an entry of a list for each: whatever
-//! keeps pieces of a stream copies small ones together here. Then what pieces say is what they occupy, give or take a
-//! factor of two, and a bound on their length bounds memory.
+//! Who sends one byte a segment must not cost a buffer, a block of the allocator and an entry of a
+//! list for each: whatever keeps pieces of a stream copies small ones together here. Then what
+//! pieces say is what they occupy, give or take a factor of two, and a bound on their length bounds
+//! memory.
 
 use bytes::{Bytes, BytesMut};
 
-/// Pieces of up to so many bytes are copied behind the one before. Larger ones are worth an entry of their own.
+/// Pieces of up to so many bytes are copied behind the one before. Larger ones are worth an entry
+/// of their own.
 pub const SMALL_MAX: usize = 1024;
 
-/// Bytes of a piece behind which nothing more is copied: what growing blocks leave behind stays small as well.
+/// Bytes of a piece behind which nothing more is copied: what growing blocks leave behind stays
+/// small as well.
 pub const BLOCK_MAX: usize = 4096;
 
-/// Copies `more` behind `last`, if it is small and both fit into a block. What `last` was made of comes back then, for the
-/// caller to drop; it is empty where `last` has grown in its place.
+/// Copies `more` behind `last`, if it is small and both fit into a block. What `last` was made of
+/// comes back then, for the caller to drop; it is empty where `last` has grown in its place.
 pub fn join(last: &mut Bytes, more: &[u8]) -> Option<Bytes> {
     let length = last.len() + more.len();
     if more.len() > SMALL_MAX || length > BLOCK_MAX {
@@ -50,13 +53,13 @@ pub fn fitted(mut bytes: Vec<u8>) -> Bytes {
 pub struct Pieces(Vec<Bytes>);
 
 impl Pieces {
-    /// None.
+    /// A sequence without any piece.
     #[must_use]
     pub const fn new() -> Pieces {
         Pieces(Vec::new())
     }
 
-    /// Appends a piece.
+    /// Appends a piece; small ones are copied together.
     pub fn push(&mut self, piece: Bytes) {
         if let Some(last) = self.0.last_mut()
             && join(last, &piece).is_some()
@@ -71,7 +74,7 @@ impl Pieces {
         self.0.drain(..)
     }
 
-    /// Forgets them.
+    /// Removes all pieces from the sequence.
     pub fn clear(&mut self) {
         self.0.clear();
     }

@@ -20,7 +20,7 @@ impl<T> Default for Queue<T> {
 }
 
 impl<T> Queue<T> {
-    /// Appends an entry.
+    /// Appends an entry at the back of the queue.
     pub fn push_back(&mut self, entry: T) {
         match self.first {
             None => self.first = Some(entry),
@@ -35,12 +35,12 @@ impl<T> Queue<T> {
         first
     }
 
-    /// The first entry.
+    /// The first entry of the queue.
     pub fn front_mut(&mut self) -> Option<&mut T> {
         self.first.as_mut()
     }
 
-    /// The last entry.
+    /// The last entry of the queue.
     pub fn back_mut(&mut self) -> Option<&mut T> {
         self.others.back_mut().or(self.first.as_mut())
     }

@@ -105,7 +105,8 @@ pub fn split_once(bytes: &[u8], separator: u8) -> Option<(&[u8], &[u8])> {
     Some((bytes.get(..at)?, bytes.get(at + 1..)?))
 }
 
-/// A decimal number made of digits only; `None` when it is empty, holds another byte or does not fit.
+/// A decimal number made of digits only; `None` when it is empty, holds another byte or does not
+/// fit.
 #[must_use]
 pub fn decimal(bytes: &[u8]) -> Option<u64> {
     if bytes.is_empty() {

@@ -1,7 +1,8 @@
-//! A vector with holes: values stay at their index, free places are used again, and a stale key finds nothing.
+//! A vector with holes: values stay at their index, free places are used again, and a stale key
+//! finds nothing.
 //!
-//! Each place counts how often it was emptied. A [`Key`] carries that count, so that a completion or a timer that
-//! speaks of a connection which has ended cannot reach the one that took its place.
+//! Each place counts how often it was emptied. A [`Key`] carries that count, so that a completion
+//! or a timer that speaks of a connection which has ended cannot reach the one that took its place.
 
 /// Names one value of a [`Slab`] for as long as it is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -15,7 +16,7 @@ pub struct Key {
 /// A growing collection of values, each named by a [`Key`].
 #[derive(Debug)]
 pub struct Slab<T> {
-    places: Vec<Place<T>>,
+    places: Vec<SlabEntry<T>>,
     /// Head of the list of empty places, `NONE` when there is none.
     free: u32,
     length: usize,
@@ -23,7 +24,7 @@ pub struct Slab<T> {
 }
 
 #[derive(Debug)]
-struct Place<T> {
+struct SlabEntry<T> {
     generation: u32,
     content: Content<T>,
 }
@@ -49,8 +50,8 @@ impl<T> Slab<T> {
         Slab::starting_at(0)
     }
 
-    /// An empty slab whose places begin with this generation: so that keys of an earlier slab find nothing in one that
-    /// took its place.
+    /// An empty slab whose places begin with this generation: so that keys of an earlier slab find
+    /// nothing in one that took its place.
     #[must_use]
     pub const fn starting_at(first_generation: u32) -> Slab<T> {
         Slab {
@@ -76,7 +77,8 @@ impl<T> Slab<T> {
     /// Puts `value` in the place that was emptied last, or in a new one.
     ///
     /// # Panics
-    /// When 2^32 - 1 values are there already, which no peer can reach: every value stands for a descriptor or a task.
+    /// When 2^32 - 1 values are there already, which no peer can reach: every value stands for a
+    /// descriptor or a task.
     pub fn insert(&mut self, value: T) -> Key {
         self.length += 1;
         if let Some(place) = self.places.get_mut(self.free as usize) {
@@ -93,7 +95,7 @@ impl<T> Slab<T> {
         let index = u32::try_from(self.places.len()).unwrap_or(NONE);
         assert!(index != NONE, "slab is full");
         let generation = self.first_generation;
-        self.places.push(Place {
+        self.places.push(SlabEntry {
             generation,
             content: Content::Value(value),
         });
@@ -105,7 +107,7 @@ impl<T> Slab<T> {
     #[must_use]
     pub fn get(&self, key: Key) -> Option<&T> {
         match self.places.get(key.index as usize) {
-            Some(Place {
+            Some(SlabEntry {
                 generation,
                 content: Content::Value(value),
             }) if *generation == key.generation => Some(value),
@@ -118,7 +120,7 @@ impl<T> Slab<T> {
     #[must_use]
     pub fn get_mut(&mut self, key: Key) -> Option<&mut T> {
         match self.places.get_mut(key.index as usize) {
-            Some(Place {
+            Some(SlabEntry {
                 generation,
                 content: Content::Value(value),
             }) if *generation == key.generation => Some(value),
@@ -144,7 +146,7 @@ impl<T> Slab<T> {
     #[must_use]
     pub fn key_at(&self, index: u32) -> Option<Key> {
         match self.places.get(index as usize) {
-            Some(Place {
+            Some(SlabEntry {
                 generation,
                 content: Content::Value(_),
             }) => Some(Key {

@@ -1,7 +1,7 @@
 //! Messages to a syslog server: one datagram each, over UDP or a Unix socket, never waiting.
 //!
-//! The form is that of nginx, after RFC 3164: `<190>Nov 22 10:00:00 host tag: message`. Reading the parameters of
-//! `syslog:` and telling what happens to failed messages is the business of who logs.
+//! The form is that of nginx, after RFC 3164: `<190>Nov 22 10:00:00 host tag: message`. Reading the
+//! parameters of `syslog:` and telling what happens to failed messages is the business of who logs.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Where a syslog server is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Server {
-    /// UDP.
+    /// A server that is reached over UDP.
     Inet(SocketAddr),
     /// A Unix socket of datagrams, such as `/dev/log`.
     Unix(PathBuf),
@@ -31,7 +31,7 @@ impl std::fmt::Display for Server {
 /// A server and what stands before each message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Destination {
-    /// Where messages go.
+    /// The syslog server that messages go to.
     pub server: Server,
     /// The facility, 0 to 23.
     pub facility: u8,
@@ -44,7 +44,7 @@ pub struct Destination {
 /// A destination with its socket, which is opened by the first message. Any thread may use it.
 #[derive(Debug)]
 pub struct Channel {
-    /// Where messages go.
+    /// The syslog server that messages go to.
     pub destination: Destination,
     socket: Mutex<Option<Arc<Socket>>>,
 }
@@ -65,8 +65,9 @@ impl Channel {
         }
     }
 
-    /// Sends a message, without an end of line, of a severity from 0 (emerg) to 7 (debug). `time` is
-    /// `Nov 22 10:00:00`. After a failure a fresh socket is tried once: the server may have been started anew.
+    /// Sends a message, without an end of line, of a severity from 0 (emerg) to 7 (debug). `time`
+    /// is `Nov 22 10:00:00`. After a failure a fresh socket is tried once: the server may have been
+    /// started anew.
     ///
     /// # Errors
     /// Those of `socket()`, `connect()` and `send()`; a socket without room is `WouldBlock`.

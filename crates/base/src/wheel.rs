@@ -1,28 +1,33 @@
 //! A hierarchical timer wheel with a resolution of one millisecond.
 //!
-//! Filing, cancelling and firing an entry cost the same however many there are. The wheel reads no clock: the caller
-//! says what time it is, in milliseconds since a start of its choice. Entries that are due are handed over in order
-//! of their milliseconds; entries of one millisecond in no promised order.
+//! Filing, cancelling and firing an entry cost the same however many there are. The wheel reads no
+//! clock: the caller says what time it is, in milliseconds since a start of its choice. Entries
+//! that are due are handed over in order of their milliseconds; entries of one millisecond in no
+//! promised order.
 //!
-//! Ten levels of 64 slots. A slot of level 0 is one millisecond wide, a slot of level 1 is 64, and so on: an entry is
-//! filed by the highest group of six bits in which its deadline differs from the present, and moves down as the
-//! present comes closer. (Varghese and Lauck, "Hashed and Hierarchical Timing Wheels", 1987, scheme 7.)
+//! Ten levels of 64 slots. A slot of level 0 is one millisecond wide, a slot of level 1 is 64, and
+//! so on: an entry is filed by the highest group of six bits in which its deadline differs from the
+//! present, and moves down as the present comes closer. (Varghese and Lauck, "Hashed and
+//! Hierarchical Timing Wheels", 1987, scheme 7.)
 
 const LEVELS: usize = 10;
 const SLOT_BITS: u32 = 6;
 const SLOTS: usize = 1 << SLOT_BITS;
-/// The last millisecond that ten levels can tell apart, in 36 million years; later deadlines count as this one.
+/// The last millisecond that ten levels can tell apart, in 36 million years; later deadlines count
+/// as this one.
 const LAST_MS: u64 = (1 << (SLOT_BITS * LEVELS as u32)) - 1;
 const NONE: u32 = u32::MAX;
 
-/// Names one scheduled deadline, to cancel it. An entry that has fired or was cancelled names nothing any more.
+/// Names one scheduled deadline, to cancel it. An entry that has fired or was cancelled names
+/// nothing any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     index: u32,
     generation: u32,
 }
 
-/// Deadlines and what to hand over when they are reached. `K` is small and `Copy`: usually the key of a slab.
+/// Deadlines and what to hand over when they are reached. `K` is small and `Copy`: usually the key
+/// of a slab.
 #[derive(Debug)]
 pub struct TimerWheel<K> {
     /// Everything up to here has been handed over.
@@ -43,11 +48,11 @@ struct Node<K> {
     next: u32,
     previous: u32,
     generation: u32,
-    place: Place,
+    place: TimerPosition,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum TimerPosition {
     Free,
     Filed { level: u8, slot: u8 },
 }
@@ -100,7 +105,8 @@ impl<K: Copy> TimerWheel<K> {
     /// Forgets a deadline. False when it had fired or was cancelled before.
     pub fn cancel(&mut self, entry: Entry) -> bool {
         match self.nodes.get(entry.index as usize) {
-            Some(node) if node.generation == entry.generation && node.place != Place::Free => {}
+            Some(node)
+                if node.generation == entry.generation && node.place != TimerPosition::Free => {}
             _ => return false,
         }
         self.unfile(entry.index);
@@ -122,14 +128,15 @@ impl<K: Copy> TimerWheel<K> {
         self.now_ms = self.now_ms.max(now_ms);
     }
 
-    /// The time at which [`advance`](Self::advance) next has something to do: never later than the next deadline, and
-    /// earlier only when entries must first move to a finer level.
+    /// The time at which [`advance`](Self::advance) next has something to do: never later than the
+    /// next deadline, and earlier only when entries must first move to a finer level.
     #[must_use]
     pub fn next_deadline(&self) -> Option<u64> {
         self.next_slot().map(|(_, _, starts_ms)| starts_ms)
     }
 
-    /// Hands over what is due in one slot and files the rest anew, which brings it to a finer level.
+    /// Hands over what is due in one slot and files the rest anew, which brings it to a finer
+    /// level.
     fn empty_slot(&mut self, level: usize, slot: usize, due: &mut Vec<K>) {
         let mut index = std::mem::replace(&mut self.heads[level][slot], NONE);
         self.occupied[level] &= !(1 << slot);
@@ -146,14 +153,16 @@ impl<K: Copy> TimerWheel<K> {
         }
     }
 
-    /// The first occupied slot and the time it begins. Finer levels always come before coarser ones.
+    /// The first occupied slot and the time it begins. Finer levels always come before coarser
+    /// ones.
     fn next_slot(&self) -> Option<(usize, usize, u64)> {
         (0..LEVELS).find_map(|level| {
             let occupied = self.occupied[level];
             if occupied == 0 {
                 return None;
             }
-            // Entries of a level agree with the present in all higher bits, so no slot lies behind the present.
+            // Entries of a level agree with the present in all higher bits, so no slot lies behind
+            // the present.
             let slot = occupied.trailing_zeros() as usize;
             let shift = SLOT_BITS * level as u32;
             let round_ms = 1_u64 << (shift + SLOT_BITS);
@@ -178,14 +187,14 @@ impl<K: Copy> TimerWheel<K> {
             next: NONE,
             previous: NONE,
             generation: 0,
-            place: Place::Free,
+            place: TimerPosition::Free,
         });
         index
     }
 
     fn release(&mut self, index: u32) {
         let node = &mut self.nodes[index as usize];
-        node.place = Place::Free;
+        node.place = TimerPosition::Free;
         node.generation = node.generation.wrapping_add(1);
         node.next = self.free;
         self.free = index;
@@ -206,7 +215,7 @@ impl<K: Copy> TimerWheel<K> {
         let node = &mut self.nodes[index as usize];
         node.next = head;
         node.previous = NONE;
-        node.place = Place::Filed {
+        node.place = TimerPosition::Filed {
             level: level as u8,
             slot: slot as u8,
         };
@@ -219,7 +228,7 @@ impl<K: Copy> TimerWheel<K> {
             place,
             ..
         } = self.nodes[index as usize];
-        let Place::Filed { level, slot } = place else {
+        let TimerPosition::Filed { level, slot } = place else {
             return;
         };
         let (level, slot) = (level as usize, slot as usize);

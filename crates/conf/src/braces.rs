@@ -18,8 +18,7 @@ pub(crate) struct Suspects {
     pub(crate) open_at_end: Option<Position>,
 }
 
-/// An open block.
-struct Opened {
+struct OpenBlock {
     position: Position,
     indentation: Option<usize>,
 }
@@ -28,13 +27,13 @@ impl Suspects {
     /// Looks at a file. The first suspect of each kind is kept.
     pub(crate) fn of(text: &[u8], file: u32) -> Suspects {
         let mut lexer = Lexer::file(text, file);
-        let mut open: Vec<Opened> = Vec::new();
+        let mut open: Vec<OpenBlock> = Vec::new();
         let mut suspects = Suspects::default();
         loop {
             match lexer.next() {
                 Ok(Token::Directive { words, opens_block }) => {
                     if let (true, Some(name)) = (opens_block, words.first()) {
-                        open.push(Opened {
+                        open.push(OpenBlock {
                             position: name.position,
                             indentation: indentation(text, name.position),
                         });
@@ -60,7 +59,7 @@ impl Suspects {
                 Err(_) if lexer.is_at_end() => break,
                 Err(_) => {
                     if lexer.last_byte() == Some(b'{') {
-                        open.push(Opened {
+                        open.push(OpenBlock {
                             position: lexer.position(),
                             indentation: None,
                         });

@@ -53,7 +53,8 @@ impl<'a> Check<'a, '_> {
         let are_blocks =
             spec.arity.block_kind() == BlockKind::Scope && spec.inherit.allows_several();
         if are_blocks || spec.repeatable {
-            // Blocks of the same name are no common value, and of values that are repeated one counts.
+            // Blocks of the same name are no common value, and of values that are repeated one
+            // counts.
             self.lines.chunks(1).for_each(|line| self.parse(line));
         } else if spec.inherit.allows_several() {
             self.list();
@@ -96,12 +97,13 @@ impl<'a> Check<'a, '_> {
         };
         for line in others {
             let name = line.name.text();
-            let text = match line.name.bytes == first.name.bytes {
-                true => format!("\"{name}\" directive is duplicate"),
-                false => format!(
+            let text = if line.name.bytes == first.name.bytes {
+                format!("\"{name}\" directive is duplicate")
+            } else {
+                format!(
                     "\"{name}\" directive is duplicate, \"{}\" directive was specified earlier",
                     first.name.text()
-                ),
+                )
             };
             let fault = Fault::at(&line.name, text);
             let fault = fault.with_hint(format!("the first is in {}", first.position));

@@ -1,5 +1,5 @@
-//! Contexts: the kinds of blocks in which a directive may stand. Which directive opens which, its declaration says
-//! ([`crate::Setting::opens`]).
+//! Contexts: the kinds of blocks in which a directive may stand. Which directive opens which, its
+//! declaration says ([`crate::Setting::opens`]).
 
 use std::fmt;
 use std::ops::BitOr;
@@ -13,42 +13,42 @@ impl Contexts {
     pub const NONE: Contexts = Contexts(0);
     /// The top level of the file.
     pub const MAIN: Contexts = Contexts(1);
-    /// `events`.
+    /// The context within `events`, for directives that may stand there.
     pub const EVENTS: Contexts = Contexts(1 << 1);
-    /// `http`.
+    /// The context within `http`, for directives that may stand there.
     pub const HTTP: Contexts = Contexts(1 << 2);
-    /// `server` in `http`.
+    /// The context within `server` in `http`, for directives that may stand there.
     pub const SERVER: Contexts = Contexts(1 << 3);
-    /// `location`.
+    /// The context within `location`, for directives that may stand there.
     pub const LOCATION: Contexts = Contexts(1 << 4);
-    /// `if` in `server`.
+    /// The context within `if` in `server`, for directives that may stand there.
     pub const SERVER_IF: Contexts = Contexts(1 << 5);
-    /// `if` in `location`.
+    /// The context within `if` in `location`, for directives that may stand there.
     pub const LOCATION_IF: Contexts = Contexts(1 << 6);
-    /// `limit_except`.
+    /// The context within `limit_except`, for directives that may stand there.
     pub const LIMIT_EXCEPT: Contexts = Contexts(1 << 7);
-    /// `upstream` in `http`.
+    /// The context within `upstream` in `http`, for directives that may stand there.
     pub const UPSTREAM: Contexts = Contexts(1 << 8);
-    /// `stream`.
+    /// The context within `stream`, for directives that may stand there.
     pub const STREAM: Contexts = Contexts(1 << 9);
-    /// `server` in `stream`.
+    /// The context within `server` in `stream`, for directives that may stand there.
     pub const STREAM_SERVER: Contexts = Contexts(1 << 10);
-    /// `upstream` in `stream`.
+    /// The context within `upstream` in `stream`, for directives that may stand there.
     pub const STREAM_UPSTREAM: Contexts = Contexts(1 << 11);
-    /// `mail`.
+    /// The context within `mail`, for directives that may stand there.
     pub const MAIL: Contexts = Contexts(1 << 12);
-    /// `server` in `mail`.
+    /// The context within `server` in `mail`, for directives that may stand there.
     pub const MAIL_SERVER: Contexts = Contexts(1 << 13);
-    /// `acme_issuer`.
+    /// The context within `acme_issuer`, for directives that may stand there.
     pub const ACME_ISSUER: Contexts = Contexts(1 << 14);
-    /// `match` in `http`.
+    /// The context within `match` in `http`, for directives that may stand there.
     pub const MATCH: Contexts = Contexts(1 << 15);
-    /// `memcached`.
+    /// The context within `memcached`, for directives that may stand there.
     pub const MEMCACHED: Contexts = Contexts(1 << 16);
-    /// `server` in `memcached`.
+    /// The context within `server` in `memcached`, for directives that may stand there.
     pub const MEMCACHED_SERVER: Contexts = Contexts(1 << 17);
 
-    /// Every context.
+    /// All contexts together, for directives without a place of their own.
     pub const ALL: Contexts = Contexts((1 << 18) - 1);
 
     /// The contexts of either set.

@@ -72,8 +72,8 @@ pub struct Diagnostic {
     pub related: Option<Box<Related>>,
     /// What the configuration refers to and does not define.
     pub missing: Option<Box<Missing>>,
-    /// Whether nginx finds it at the line, while it reads, though here it was found later: it comes before errors of
-    /// lines that follow.
+    /// Whether nginx finds it at the line, while it reads, though here it was found later: it comes
+    /// before errors of lines that follow.
     pub while_reading: bool,
     /// Of several with this text one is shown, which names the places of the others.
     pub once: bool,
@@ -83,7 +83,7 @@ pub struct Diagnostic {
 /// broken, its error only follows from that one, and is not shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing {
-    /// The name.
+    /// The name of the missing name.
     pub name: Box<str>,
     /// The directives that define such names.
     pub definers: &'static [&'static str],
@@ -92,7 +92,7 @@ pub struct Missing {
 /// A second place of a message, such as where the block was opened that is not closed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Related {
-    /// The place.
+    /// The place of the related place.
     pub position: Position,
     /// What is there, in a few words.
     pub label: &'static str,
@@ -128,7 +128,7 @@ impl Diagnostic {
         }
     }
 
-    /// A warning.
+    /// A diagnostic at the level of a warning.
     pub fn warn(message: impl Into<String>, position: Option<Position>) -> Diagnostic {
         Diagnostic::new(Level::Warn, message, position)
     }
@@ -278,11 +278,11 @@ pub struct Fault {
     pub position: Option<Position>,
     /// What would have worked.
     pub hint: Option<String>,
-    /// See [`Diagnostic::related`].
+    /// The same as [`Diagnostic::related`], kept in the fault.
     pub related: Option<Box<Related>>,
-    /// See [`Diagnostic::missing`].
+    /// The same as [`Diagnostic::missing`], kept in the fault.
     pub missing: Option<Box<Missing>>,
-    /// See [`Diagnostic::while_reading`].
+    /// The same as [`Diagnostic::while_reading`], kept in the fault.
     pub while_reading: bool,
 }
 
@@ -304,13 +304,13 @@ impl Fault {
         }
     }
 
-    /// `invalid value "x"`.
+    /// The fault `invalid value "x"`, in nginx's words.
     #[must_use]
     pub fn invalid_value(word: &Word) -> Fault {
         Fault::at(word, format!("invalid value \"{}\"", word.text()))
     }
 
-    /// `invalid parameter "x"`.
+    /// The fault `invalid parameter "x"`, in nginx's words.
     #[must_use]
     pub fn invalid_parameter(word: &Word) -> Fault {
         Fault::at(word, format!("invalid parameter \"{}\"", word.text()))

@@ -64,7 +64,8 @@ impl Elsewhere {
     }
 }
 
-/// `it is of module http_fastcgi, as 3 more directives of this file: fastcgi_param (2 times, from line 5), fastcgi_index (line 4)`
+/// `it is of module http_fastcgi, as 3 more directives of this file: fastcgi_param (2 times, from
+/// line 5), fastcgi_index (line 4)`
 fn hint(first: &Met, more: &[Met]) -> String {
     let module = first.known.module;
     let mut text = format!("it is of module {module}");

@@ -1,5 +1,5 @@
-//! Where configuration files, and the addresses of the hosts in them, come from: the system, or a record of an
-//! earlier reading.
+//! Where configuration files, and the addresses of the hosts in them, come from: the system, or a
+//! record of an earlier reading.
 //!
 //! The master reads through a [`Recorder`] and hands the [`Recording`] to the worker process, which
 //! reads the very same texts from a [`Sealed`], touches no file and asks no name server.
@@ -24,8 +24,8 @@ pub trait Files {
     /// As the system has it.
     fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
 
-    /// The content of a file for a reader who is content with what the last reading found, as long as the file seems to
-    /// be the same. Where nothing is kept, this is [`read`](Files::read).
+    /// The content of a file for a reader who is content with what the last reading found, as long
+    /// as the file seems to be the same. Where nothing is kept, this is [`read`](Files::read).
     ///
     /// # Errors
     /// As the system has it.
@@ -39,8 +39,8 @@ pub trait Files {
     /// None for directories that are missing or may not be read: they hold nothing that fits.
     fn glob(&self, pattern: &Path) -> io::Result<Vec<PathBuf>>;
 
-    /// The addresses of a host's name, each once, in the order in which the system has them. `None` where there is
-    /// none, or where no name server tells.
+    /// The addresses of a host's name, each once, in the order in which the system has them. `None`
+    /// where there is none, or where no name server tells.
     fn addresses(&self, host: &str) -> Option<Vec<IpAddr>>;
 }
 
@@ -122,10 +122,11 @@ impl<F: Files> Files for Anew<F> {
     }
 }
 
-/// The same files, and for every name an address of its own that leads nowhere: for one who checks a configuration
-/// without depending on name servers.
+/// The same files, and for every name an address of its own that leads nowhere: for one who checks
+/// a configuration without depending on name servers.
 ///
-/// The addresses are of the prefix that is discarded everywhere (RFC 6666), so that two names never seem to be one host.
+/// The addresses are of the prefix that is discarded everywhere (RFC 6666), so that two names never
+/// seem to be one host.
 #[derive(Debug, Default)]
 pub struct StandIns<F> {
     files: F,
@@ -220,8 +221,8 @@ impl<F: Files> Files for MissingHosts<F> {
     }
 }
 
-/// Files that the last reading of a configuration has found. A file is the same as long as its inode and the second of
-/// its last change are, which is how nginx decides it.
+/// Files that the last reading of a configuration has found. A file is the same as long as its
+/// inode and the second of its last change are, which is how nginx decides it.
 #[derive(Debug)]
 pub struct LastReading(Mutex<Readings>);
 
@@ -301,14 +302,15 @@ pub struct Recording {
     pub files: Vec<(PathBuf, Vec<u8>)>,
     /// Patterns with the paths that they fitted.
     pub globs: Vec<(PathBuf, Vec<PathBuf>)>,
-    /// Names of hosts with the addresses that they had, each once; those without any are not among them.
+    /// Names of hosts with the addresses that they had, each once; those without any are not among
+    /// them.
     pub hosts: Vec<(String, Vec<IpAddr>)>,
 }
 
 /// Reads through to other files and remembers what it got.
 ///
-/// A path is read once, and a name looked up once: a second caller gets the same, so that a recording never
-/// disagrees with what was made from it.
+/// A path is read once, and a name looked up once: a second caller gets the same, so that a
+/// recording never disagrees with what was made from it.
 #[derive(Debug, Default)]
 pub struct Recorder<F> {
     files: F,

@@ -24,7 +24,6 @@ static INCLUDE: Setting<()> = Setting::new("include", &["file | mask"], parse::n
          paths start in the folder of the main configuration file. A mask may fit nothing.",
     );
 
-/// `load_module FILE`
 pub(crate) static LOAD_MODULE: Setting<()> = Setting::new("load_module", &["file"], module)
     .contexts(Contexts::MAIN)
     .inherit(Inherit::List)

@@ -30,13 +30,11 @@ pub(crate) enum Token {
         /// Whether it ended with `{` rather than `;`.
         opens_block: bool,
     },
-    /// `}`
     BlockEnd,
     /// The end of the text.
     End,
 }
 
-/// Reads one text.
 pub(crate) struct Lexer<'a> {
     text: &'a [u8],
     at: usize,
@@ -86,7 +84,6 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// Here, for messages.
     pub(crate) fn position(&self) -> Position {
         self.position_at(self.at.saturating_sub(1))
     }
@@ -110,7 +107,6 @@ impl<'a> Lexer<'a> {
         self.text.get(offset..self.at).unwrap_or_default()
     }
 
-    /// The whole text.
     pub(crate) fn whole(&self) -> &'a [u8] {
         self.text
     }
@@ -266,9 +262,10 @@ impl<'a> Lexer<'a> {
     /// The error of a text that ends inside a directive.
     fn cut(&mut self) -> Fault {
         self.cut_short = true;
-        self.fault(match self.is_file {
-            true => "unexpected end of file, expecting \";\" or \"}\"",
-            false => "unexpected end of parameter, expecting \";\"",
+        self.fault(if self.is_file {
+            "unexpected end of file, expecting \";\" or \"}\""
+        } else {
+            "unexpected end of parameter, expecting \";\""
         })
     }
 
@@ -358,9 +355,10 @@ impl<'a> Lexer<'a> {
                 let fault = self.unexpected(byte);
                 // The `;` is missing; the block ends here all the same.
                 self.at -= usize::from(byte == b'}');
-                match self.read_since(self.start).contains(&b'\n') {
-                    true => Err(self.in_quotes(fault, "the quoted text begins here")),
-                    false => Err(fault),
+                if self.read_since(self.start).contains(&b'\n') {
+                    Err(self.in_quotes(fault, "the quoted text begins here"))
+                } else {
+                    Err(fault)
                 }
             }
         }

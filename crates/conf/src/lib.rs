@@ -89,5 +89,5 @@ pub use scope::ScopeRef;
 pub use setting::{Declared, Parse, Setter, Setting, count_of, joined};
 pub use source::SourceFile;
 pub use spec::{Arity, BlockKind, Effect, Inherit, Opens, Reload, Spec};
-pub use template::{Part, Template};
+pub use template::{Template, TemplatePart};
 pub use tree::Tree;

@@ -15,7 +15,7 @@ pub struct Word {
     pub bytes: Box<[u8]>,
     /// Whether it stood in quotes.
     pub quoted: bool,
-    /// Where it stands.
+    /// The position of the word in its file.
     pub position: Position,
 }
 
@@ -48,13 +48,13 @@ impl From<&Word> for Position {
 /// A directive as written, or a row of a free block.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Line {
-    /// The first word.
+    /// The first word of the line.
     pub name: Word,
     /// The words after it.
     pub args: Vec<Word>,
-    /// What it opens.
+    /// The block that the line opens, if any.
     pub block: Option<Block>,
-    /// Where it stands.
+    /// The position of the line in its file.
     pub position: Position,
     /// Where the `}` of its block stands, and the place in the order of reading of what was read
     /// last before that.

@@ -185,7 +185,6 @@ enum Surroundings {
     File,
     /// A block of the same file.
     Block,
-    /// A `-g` option.
     CommandLine,
 }
 
@@ -223,7 +222,7 @@ impl Directive {
 }
 
 /// Why a directive has no declaration.
-struct Unknown {
+struct UnknownDirective {
     fault: Fault,
     kind: Option<Structure>,
 }
@@ -239,8 +238,8 @@ struct Loader<'a> {
     by_name: Map<PathBuf, usize>,
     /// Files that are being read now, each included by the one before it.
     open: Vec<PathBuf>,
-    /// A file was found to include itself. No other is read from then on: those that a mask fits may include each other in
-    /// as many orders as there are.
+    /// A file was found to include itself. No other is read from then on: those that a mask fits
+    /// may include each other in as many orders as there are.
     is_circular: bool,
     /// How many lines were read.
     sequence: u32,
@@ -490,7 +489,7 @@ impl Loader<'_> {
         self.cut_off_swallowed(lexer, context, &mut directive);
         let known = match self.known(context, &mut directive) {
             Ok(known) => known,
-            Err(Unknown { fault, kind }) => {
+            Err(UnknownDirective { fault, kind }) => {
                 match kind {
                     Some(Structure::Placement) => self.misplaced(scope, &directive.name, fault),
                     Some(kind) => self.report_structural(fault, kind),
@@ -538,17 +537,18 @@ impl Loader<'_> {
         let line = self.line(directive, block.map(Block::Scope), self.sequence);
         self.add(scope, line, fits.then_some(known));
         if let Some(inner) = block {
-            match self.enter(position) {
-                true => self.directives(lexer, inner, Surroundings::Block),
-                false => return self.skip_block(lexer),
+            if self.enter(position) {
+                self.directives(lexer, inner, Surroundings::Block)
+            } else {
+                return self.skip_block(lexer);
             }
             self.depth -= 1;
             self.tree.close(inner, (lexer.position(), self.sequence));
         }
     }
 
-    /// Where a `;` or `{` is missing at the end of a line, the directive has swallowed the lines that
-    /// follow. If it is right without them, that is what is reported, and they are read by
+    /// Where a `;` or `{` is missing at the end of a line, the directive has swallowed the lines
+    /// that follow. If it is right without them, that is what is reported, and they are read by
     /// themselves.
     fn cut_off_swallowed(
         &mut self,
@@ -602,7 +602,7 @@ impl Loader<'_> {
         &mut self,
         context: Contexts,
         directive: &mut Directive,
-    ) -> Result<Candidate, Unknown> {
+    ) -> Result<Candidate, UnknownDirective> {
         let candidates = self.registry.lookup(&directive.name.bytes);
         if candidates.is_empty() {
             return self.misspelled(context, directive);
@@ -615,7 +615,7 @@ impl Loader<'_> {
                 .iter()
                 .fold(Contexts::NONE, |all, one| all | one.contexts);
             let fault = directive.fault_about("", " directive is not allowed here");
-            return Err(Unknown {
+            return Err(UnknownDirective {
                 fault: fault.with_hint(format!("it may stand in: {anywhere}")),
                 kind: Some(Structure::Placement),
             });
@@ -636,7 +636,7 @@ impl Loader<'_> {
             }
             _ => return Ok(*known),
         };
-        Err(Unknown {
+        Err(UnknownDirective {
             fault,
             kind: Some(Structure::Brace),
         })
@@ -648,17 +648,17 @@ impl Loader<'_> {
         &mut self,
         context: Contexts,
         directive: &mut Directive,
-    ) -> Result<Candidate, Unknown> {
+    ) -> Result<Candidate, UnknownDirective> {
         if let Some(known) = self.registry.elsewhere(&directive.name.bytes) {
             let name = directive.name.text();
             let remark = known.remark;
             let fault = directive.fault(format!("unsupported directive \"{name}\" ({remark})"));
             self.elsewhere.add(known, &directive.name, self.found.len());
-            return Err(Unknown { fault, kind: None });
+            return Err(UnknownDirective { fault, kind: None });
         }
         let fault = directive.fault_about("unknown directive ", "");
         if let Some(hint) = self.registry.removed(&directive.name.bytes) {
-            return Err(Unknown {
+            return Err(UnknownDirective {
                 fault: fault.with_hint(hint),
                 kind: None,
             });
@@ -671,7 +671,7 @@ impl Loader<'_> {
             .then(|| self.registry.nearest_name(&directive.name.text()))
             .flatten();
         let Some(name) = suggestion else {
-            return Err(Unknown { fault, kind: None });
+            return Err(UnknownDirective { fault, kind: None });
         };
         let fault = fault.with_hint(format!("did you mean \"{name}\"?"));
         let meant = self.registry.lookup(name.as_bytes()).iter().find(|known| {
@@ -684,7 +684,7 @@ impl Loader<'_> {
                 directive.name.bytes = name.as_bytes().into();
                 Ok(*meant)
             }
-            None => Err(Unknown { fault, kind: None }),
+            None => Err(UnknownDirective { fault, kind: None }),
         }
     }
 
@@ -694,13 +694,13 @@ impl Loader<'_> {
         context: Contexts,
         directive: &mut Directive,
         name: &'static str,
-    ) -> Result<Candidate, Unknown> {
+    ) -> Result<Candidate, UnknownDirective> {
         let fault = directive.fault_about("unknown directive ", "");
         let fault = fault.with_hint(format!("a space is missing after \"{name}\""));
         let candidates = self.registry.lookup(name.as_bytes()).iter();
         let mut meant = candidates.filter(|known| known.contexts.contains(context));
         let (true, Some(meant)) = (directive.opens_block, meant.next()) else {
-            return Err(Unknown { fault, kind: None });
+            return Err(UnknownDirective { fault, kind: None });
         };
         self.report(fault);
         let (before, argument) = directive.name.bytes.split_at(name.len());
@@ -760,8 +760,8 @@ impl Loader<'_> {
         scope.lines.push(line);
     }
 
-    /// Reads the rows of a free block that was opened at `opened`. Where one of them shows that the block was not closed, as
-    /// it opens another, reading goes on with that one.
+    /// Reads the rows of a free block that was opened at `opened`. Where one of them shows that the
+    /// block was not closed, as it opens another, reading goes on with that one.
     fn rows_into(
         &mut self,
         lexer: &mut Lexer<'_>,
@@ -788,7 +788,8 @@ impl Loader<'_> {
             } else {
                 self.warn_of_curly_quotes(std::slice::from_ref(&row.name));
                 self.warn_of_curly_quotes(&row.args);
-                // As with nginx each kind of block has words of its own for an `include` of another length.
+                // As with nginx each kind of block has words of its own for an `include` of another
+                // length.
                 rows.push(self.line(row, None, self.sequence));
             }
         }
@@ -834,9 +835,10 @@ impl Loader<'_> {
             let between: Vec<String> = between
                 .map(|open| format!("\"{}\"", open.display()))
                 .collect();
-            return self.report(match between.is_empty() {
-                true => fault,
-                false => fault.with_hint(format!("by way of {}", between.join(", "))),
+            return self.report(if between.is_empty() {
+                fault
+            } else {
+                fault.with_hint(format!("by way of {}", between.join(", ")))
             });
         }
         let text = match self.text(path) {

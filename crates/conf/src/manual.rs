@@ -62,7 +62,7 @@ pub fn directive_page(spec: &Spec) -> String {
     for (label, value) in facts(spec) {
         let _ = writeln!(page, "| {label} | {} |", value.replace('|', "\\|"));
     }
-    let _ = write!(page, "\n{}\n", spec.manual());
+    let _ = write!(page, "\n{}", fill(&spec.manual()));
     page
 }
 
@@ -171,6 +171,34 @@ fn contexts(spec: &Spec) -> String {
         }
     }
     text
+}
+
+/// The longest line of a page.
+const PAGE_WIDTH: usize = 100;
+
+/// The lines of the manual's prose, of at most [`PAGE_WIDTH`] columns. Each line as it was written is
+/// wrapped by itself, so that lists stay lists.
+fn fill(text: &str) -> String {
+    let mut out = String::new();
+    for line in text.lines() {
+        let mut column = 0;
+        for word in line.split(' ') {
+            let length = word.chars().count();
+            // A mark of Markdown would begin a list or a heading there.
+            let is_mark = word.starts_with(['-', '+', '*', '#', '>', '|']);
+            if column > 0 && column + 1 + length > PAGE_WIDTH && !is_mark {
+                out.push('\n');
+                column = 0;
+            } else if column > 0 {
+                out.push(' ');
+                column += 1;
+            }
+            out.push_str(word);
+            column += length;
+        }
+        out.push('\n');
+    }
+    out
 }
 
 /// The width of a terminal page's prose.

@@ -140,7 +140,8 @@ pub fn number_word(word: &Word, setter: &Setter<'_>) -> Result<u64, Fault> {
     number_of(&word.bytes).ok_or_else(|| invalid(word, setter, "number"))
 }
 
-/// A number of buffers and the size of each, in bytes, neither of them 0: the two arguments of the first line.
+/// A number of buffers and the size of each, in bytes, neither of them 0: the two arguments of the
+/// first line.
 ///
 /// # Errors
 /// `"x" directive invalid value`
@@ -213,8 +214,8 @@ pub fn levels(words: &[Word]) -> Result<Vec<u64>, &Word> {
     Ok(lengths)
 }
 
-/// Permissions of files: `user:`, `group:` or `all:` with `r` or `rw`, in any number. Without `user:` the user may read and
-/// write.
+/// Permissions of files: `user:`, `group:` or `all:` with `r` or `rw`, in any number. Without
+/// `user:` the user may read and write.
 ///
 /// # Errors
 /// `invalid value "x"`.

@@ -1,6 +1,8 @@
-//! Files of plain lines: the words of the language and nothing else, in a file that a directive names.
+//! Files of plain lines: the words of the language and nothing else, in a file that a directive
+//! names.
 //!
-//! No blocks, no includes, and no directive that is known: what the lines mean is the business of who reads them.
+//! No blocks, no includes, and no directive that is known: what the lines mean is the business of
+//! who reads them.
 
 use std::io;
 use std::path::Path;

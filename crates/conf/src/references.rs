@@ -9,8 +9,8 @@ use crate::scope::ScopeRef;
 use crate::tree::Tree;
 
 impl Tree {
-    /// Every place where `$name` or `${name}` stands, in reading order; the case of letters does not
-    /// matter. Names of directives, and of what is defined, are not looked at.
+    /// Every place where `$name` or `${name}` stands, in reading order; the case of letters does
+    /// not matter. Names of directives, and of what is defined, are not looked at.
     #[must_use]
     pub fn uses_of_variable(&self, name: &str) -> Vec<Position> {
         let mut found: Vec<(u32, Position)> = Vec::new();

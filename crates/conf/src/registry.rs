@@ -30,7 +30,7 @@ pub type KnownRemoved = fn(&str) -> Option<&'static str>;
 pub struct ForeignName {
     /// The module that it belongs to; names of one module in one file are reported together.
     pub module: &'static str,
-    /// Who has it.
+    /// The module or product that has the directive.
     pub remark: &'static str,
 }
 
@@ -89,7 +89,8 @@ impl Registry {
         (self.elsewhere)(std::str::from_utf8(name).ok()?)
     }
 
-    /// Adds a declaration. One that several features look at stands in the table of each, and is still one.
+    /// Adds a declaration. One that several features look at stands in the table of each, and is
+    /// still one.
     fn add(&mut self, declared: &'static dyn Declared) {
         let spec = declared.spec();
         let is_spec = |known: &Candidate| std::ptr::eq(known.declared.spec(), spec);

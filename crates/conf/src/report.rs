@@ -72,7 +72,8 @@ pub fn arrange(loaded: &mut Loaded, compiled: Vec<Diagnostic>) -> Vec<Diagnostic
     let mut is_read = true;
     for (found, is_compiled) in all {
         let is_error = found.level == Level::Emerg;
-        // Where braces do not match, only what nginx has found before it sees that is more than a guess.
+        // Where braces do not match, only what nginx has found before it sees that is more than a
+        // guess.
         let is_guess = is_compiled && !(found.while_reading && is_read);
         if is_error && is_guess && loaded.has_wrong_braces() {
             continue;
@@ -117,9 +118,10 @@ pub fn arrange(loaded: &mut Loaded, compiled: Vec<Diagnostic>) -> Vec<Diagnostic
     let notices = kept.split_off(notices);
     let mut kept = said_once(kept);
     let has_errors = kept.iter().any(|found| found.level == Level::Emerg);
-    match has_errors {
-        true => kept.extend(one_line(&notices)),
-        false => kept.extend(by_text(notices)),
+    if has_errors {
+        kept.extend(one_line(&notices))
+    } else {
+        kept.extend(by_text(notices))
     }
     kept
 }

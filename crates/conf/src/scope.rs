@@ -45,8 +45,9 @@ impl<'a> ScopeRef<'a> {
         self.scope.opener.map(|(parent, _)| self.tree.scope(parent))
     }
 
-    /// What it is known by over reloads, whatever is written elsewhere: the lines that open it and those around it, as they are
-    /// written, and of `server` blocks the lines of these names within them.
+    /// What it is known by over reloads, whatever is written elsewhere: the lines that open it and
+    /// those around it, as they are written, and of `server` blocks the lines of these names within
+    /// them.
     #[must_use]
     pub fn place(self, of_servers: &[&str]) -> Vec<u8> {
         let mut place = Vec::new();
@@ -140,8 +141,8 @@ impl<'a> ScopeRef<'a> {
     /// The value in force here, the default where no line writes it.
     ///
     /// # Errors
-    /// What the setting's parse function refuses. A list that no line writes and that has no default
-    /// is parsed from no lines.
+    /// What the setting's parse function refuses. A list that no line writes and that has no
+    /// default is parsed from no lines.
     pub fn get<T>(self, setting: &Setting<T>) -> Result<T, Fault> {
         self.get_with_scope(setting).map(|(_, value)| value)
     }
@@ -212,9 +213,10 @@ impl<'a> ScopeRef<'a> {
                 .map(|d| d.spec())
                 .filter(|spec| parent.scope.has(spec))
             {
-                match self.sees(parent, spec.inherit) {
-                    true => seen = true,
-                    false => unseen = true,
+                if self.sees(parent, spec.inherit) {
+                    seen = true;
+                } else {
+                    unseen = true;
                 }
             }
             match (seen, unseen) {

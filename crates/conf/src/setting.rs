@@ -9,7 +9,8 @@ use crate::line::{EMPTY_LINE, Line, Word};
 use crate::scope::ScopeRef;
 use crate::spec::{Arity, BlockKind, Effect, Inherit, Opens, Reload, Spec};
 
-/// Turns the lines of a setting into its value. Parsing records: it opens no file and binds no port.
+/// Turns the lines of a setting into its value. Parsing records: it opens no file and binds no
+/// port.
 pub type Parse<T> = fn(&Setter<'_>) -> Result<T, Fault>;
 
 /// A directive, or a group of directives that are one setting, with the type of its value.
@@ -26,16 +27,16 @@ pub type Parse<T> = fn(&Setter<'_>) -> Result<T, Fault>;
 ///     .manual("Responses shorter than this are not compressed.");
 /// ```
 pub struct Setting<T: 'static> {
-    /// The declaration.
+    /// The declaration of the setting.
     pub spec: Spec,
-    /// Makes the value.
+    /// Makes the value from the lines of a scope.
     pub parse: Parse<T>,
     pub(crate) computed_default: Option<fn(ScopeRef<'_>) -> Result<T, Fault>>,
 }
 
 /// A setting whatever its type is, as the table of all directives holds it.
 pub trait Declared: Sync {
-    /// The declaration.
+    /// The declaration of the declared setting.
     fn spec(&self) -> &Spec;
 
     /// Parses lines and throws the value away.
@@ -56,8 +57,8 @@ pub const fn count_of(lists: &[&[&'static dyn Declared]]) -> usize {
     count
 }
 
-/// Several lists of directives as one, so that what modules have in common is listed once. `N` is their [`count_of`]: any other
-/// does not compile.
+/// Several lists of directives as one, so that what modules have in common is listed once. `N` is
+/// their [`count_of`]: any other does not compile.
 #[must_use]
 #[expect(
     clippy::indexing_slicing,
@@ -107,9 +108,9 @@ impl<T> Setting<T> {
         }
     }
 
-    /// One of the directives that several modules have, each with its own prefix: `proxy_` and `buffers` are
-    /// `proxy_buffers`. A family is a type with its settings as fields, made from the prefix by a `const fn`, and each
-    /// module that has it makes a `static` of its own:
+    /// One of the directives that several modules have, each with its own prefix: `proxy_` and
+    /// `buffers` are `proxy_buffers`. A family is a type with its settings as fields, made from the
+    /// prefix by a `const fn`, and each module that has it makes a `static` of its own:
     ///
     /// ```
     /// # use tidegate_conf as conf;
@@ -152,7 +153,8 @@ impl<T> Setting<T> {
         }
     }
 
-    /// Further names, as they are written: the directives are one setting, in the order in which they stand.
+    /// Further names, as they are written: the directives are one setting, in the order in which
+    /// they stand.
     #[must_use]
     pub const fn also(mut self, names: &'static [&'static str]) -> Setting<T> {
         self.spec.also = names;
@@ -192,8 +194,8 @@ impl<T> Setting<T> {
         self
     }
 
-    /// A block of directives follows the arguments. Unless said otherwise there may be several, and what may stand
-    /// around it may stand in it.
+    /// A block of directives follows the arguments. Unless said otherwise there may be several, and
+    /// what may stand around it may stand in it.
     #[must_use]
     pub const fn block(mut self) -> Setting<T> {
         self.spec.arity = self.arity_before_block().block();
@@ -207,7 +209,8 @@ impl<T> Setting<T> {
         self
     }
 
-    /// The context of the lines in its block by where it stands: pairs of that context and the block's.
+    /// The context of the lines in its block by where it stands: pairs of that context and the
+    /// block's.
     #[must_use]
     pub const fn opens_by_place(mut self, places: &'static [(Contexts, Contexts)]) -> Setting<T> {
         self.spec.opens = Opens::ByPlace(places);
@@ -305,7 +308,7 @@ impl<T> Setting<T> {
         self.effect(Effect::NotYet(reason))
     }
 
-    /// The manual's prose.
+    /// The manual's prose of the setting.
     #[must_use]
     pub const fn manual(mut self, text: &'static str) -> Setting<T> {
         self.spec.prose = text;

@@ -26,7 +26,7 @@ pub enum BlockKind {
 }
 
 impl Arity {
-    /// This many arguments.
+    /// Exactly this many arguments, no more.
     #[must_use]
     pub const fn exactly(count: usize) -> Arity {
         Arity {
@@ -62,7 +62,7 @@ impl Arity {
         Arity::exactly(1)
     }
 
-    /// No argument.
+    /// A directive that takes no argument.
     #[must_use]
     pub const fn none() -> Arity {
         Arity::exactly(0)
@@ -154,7 +154,7 @@ impl Inherit {
 pub enum Opens {
     /// That of the block's surroundings.
     Surroundings,
-    /// Always this one.
+    /// Always opens this one context.
     One(Contexts),
     /// By where the directive stands: pairs of that context and the block's.
     ByPlace(&'static [(Contexts, Contexts)]),
@@ -187,7 +187,7 @@ pub enum Reload {
 /// Whether a directive does something here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// It works.
+    /// The directive has an effect.
     Works,
     /// It is accepted and checked, but has no effect, for this reason.
     NoEffect(&'static str),
@@ -224,9 +224,8 @@ const JOINED_MAX: usize = 48;
 /// What stands for the prefix of a family in its manual.
 const ANY_PREFIX: &str = "*_";
 
-/// A directive's name.
 #[derive(Clone, Copy, Debug)]
-enum Name {
+enum DirectiveName {
     /// As it is written in the declaration.
     Whole(&'static str),
     /// The prefix of a family, and what of it is behind the prefix.
@@ -237,8 +236,8 @@ enum Name {
     },
 }
 
-impl Name {
-    const fn joined(prefix: &'static str, stem: &'static str) -> Name {
+impl DirectiveName {
+    const fn joined(prefix: &'static str, stem: &'static str) -> DirectiveName {
         let length = prefix.len() + stem.len();
         assert!(length <= JOINED_MAX, "the name is too long"); // at compile time
         let mut bytes = [0; JOINED_MAX];
@@ -248,7 +247,7 @@ impl Name {
             .split_at_mut(stem.len())
             .0
             .copy_from_slice(stem.as_bytes());
-        Name::Joined {
+        DirectiveName::Joined {
             prefix,
             bytes,
             length,
@@ -257,8 +256,8 @@ impl Name {
 
     fn text(&self) -> &str {
         match self {
-            Name::Whole(text) => text,
-            Name::Joined { bytes, length, .. } => {
+            DirectiveName::Whole(text) => text,
+            DirectiveName::Joined { bytes, length, .. } => {
                 // Both halves are texts.
                 std::str::from_utf8(&bytes[..*length]).unwrap_or_default()
             }
@@ -267,8 +266,8 @@ impl Name {
 
     fn prefix(&self) -> &'static str {
         match self {
-            Name::Whole(_) => "",
-            Name::Joined { prefix, .. } => prefix,
+            DirectiveName::Whole(_) => "",
+            DirectiveName::Joined { prefix, .. } => prefix,
         }
     }
 }
@@ -276,12 +275,12 @@ impl Name {
 /// The declaration of a directive, or of a group of directives that are one setting.
 #[derive(Debug)]
 pub struct Spec {
-    name: Name,
+    name: DirectiveName,
     /// The other names of the group.
     pub also: &'static [&'static str],
     /// Where it may stand.
     pub contexts: Contexts,
-    /// What it takes.
+    /// How many arguments the directive takes.
     pub arity: Arity,
     /// What context its block has, if it has one.
     pub opens: Opens,
@@ -311,7 +310,7 @@ pub struct Spec {
 
 impl Spec {
     pub(crate) const fn new(name: &'static str, syntax: &'static [&'static str]) -> Spec {
-        Spec::named(Name::Whole(name), syntax)
+        Spec::named(DirectiveName::Whole(name), syntax)
     }
 
     /// Of a family with this prefix.
@@ -320,10 +319,10 @@ impl Spec {
         stem: &'static str,
         syntax: &'static [&'static str],
     ) -> Spec {
-        Spec::named(Name::joined(prefix, stem), syntax)
+        Spec::named(DirectiveName::joined(prefix, stem), syntax)
     }
 
-    const fn named(name: Name, syntax: &'static [&'static str]) -> Spec {
+    const fn named(name: DirectiveName, syntax: &'static [&'static str]) -> Spec {
         Spec {
             name,
             also: &[],

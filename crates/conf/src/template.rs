@@ -9,15 +9,15 @@ use crate::line::Word;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Template {
     /// The parts in order; neighbouring literals are one.
-    pub parts: Vec<Part>,
+    pub parts: Vec<TemplatePart>,
 }
 
 /// One part of a [`Template`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Part {
+pub enum TemplatePart {
     /// Bytes as they stand.
     Literal(Box<[u8]>),
-    /// `$name` or `${name}`.
+    /// A variable, written `$name` or `${name}`.
     Variable(Box<str>),
     /// `$1` to `$9`: a group of the regular expression matched last.
     Capture(u8),
@@ -37,7 +37,7 @@ impl Template {
             let literal = memchr::memchr(b'$', rest).unwrap_or(rest.len());
             let (bytes, after) = rest.split_at(literal);
             if !bytes.is_empty() {
-                parts.push(Part::Literal(bytes.into()));
+                parts.push(TemplatePart::Literal(bytes.into()));
             }
             rest = match after.split_first() {
                 Some((_dollar, after)) => {
@@ -54,7 +54,7 @@ impl Template {
     /// A template without variables.
     #[must_use]
     pub fn literal(bytes: &[u8]) -> Template {
-        let part = (!bytes.is_empty()).then(|| Part::Literal(bytes.into()));
+        let part = (!bytes.is_empty()).then(|| TemplatePart::Literal(bytes.into()));
         Template {
             parts: part.into_iter().collect(),
         }
@@ -65,16 +65,18 @@ impl Template {
     pub fn as_literal(&self) -> Option<&[u8]> {
         match &*self.parts {
             [] => Some(&[]),
-            [Part::Literal(bytes)] => Some(bytes),
+            [TemplatePart::Literal(bytes)] => Some(bytes),
             _ => None,
         }
     }
 }
 
 /// The variable or capture after a `$`, and what follows it.
-fn reference<'a>(word: &Word, text: &'a [u8]) -> Result<(Part, &'a [u8]), Fault> {
+fn reference<'a>(word: &Word, text: &'a [u8]) -> Result<(TemplatePart, &'a [u8]), Fault> {
     let (name, after) = match text.split_first() {
-        Some((digit @ b'1'..=b'9', after)) => return Ok((Part::Capture(digit - b'0'), after)),
+        Some((digit @ b'1'..=b'9', after)) => {
+            return Ok((TemplatePart::Capture(digit - b'0'), after));
+        }
         Some((b'{', inner)) => {
             let (name, after) = inner.split_at(name_length(inner));
             match after.strip_prefix(b"}") {
@@ -90,7 +92,7 @@ fn reference<'a>(word: &Word, text: &'a [u8]) -> Result<(Part, &'a [u8]), Fault>
         _ => text.split_at(name_length(text)),
     };
     match std::str::from_utf8(name) {
-        Ok(name) if !name.is_empty() => Ok((Part::Variable(name.into()), after)),
+        Ok(name) if !name.is_empty() => Ok((TemplatePart::Variable(name.into()), after)),
         _ => Err(Fault::at(word, "invalid variable name")),
     }
 }

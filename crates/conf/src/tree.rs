@@ -12,7 +12,7 @@ use crate::scope::ScopeRef;
 use crate::setting::Declared;
 use crate::spec::Spec;
 
-/// A parsed configuration.
+/// A parsed configuration: scopes with their lines.
 #[derive(Debug)]
 pub struct Tree {
     root: Scope,
@@ -29,7 +29,8 @@ pub(crate) struct Scope {
     pub(crate) lines: Vec<Line>,
     /// Which lines belong to which directive, sorted once the scope is complete.
     pub(crate) index: Vec<Entry>,
-    /// A bit for each directive in `index`, of which several share one: most questions are about one that is not there.
+    /// A bit for each directive in `index`, of which several share one: most questions are about
+    /// one that is not there.
     kinds: u64,
 }
 
@@ -107,7 +108,7 @@ impl Tree {
         }
     }
 
-    /// The top level.
+    /// The top level of the tree.
     #[must_use]
     pub fn root(&self) -> ScopeRef<'_> {
         ScopeRef {

@@ -1,8 +1,8 @@
-//! What an idle keep-alive connection costs: the growth of this process's memory (PSS) with many connections, each after
-//! one request, waiting for the next one in a task of about 512 bytes.
+//! What an idle keep-alive connection costs: the growth of this process's memory (PSS) with many
+//! connections, each after one request, waiting for the next one in a task of about 512 bytes.
 //!
-//! `idle epoll|uring [CONNECTIONS]`. The clients live in a second process, which this one starts as `idle client ADDRESS
-//! CONNECTIONS`.
+//! `idle epoll|uring [CONNECTIONS]`. The clients live in a second process, which this one starts as
+//! `idle client ADDRESS CONNECTIONS`.
 
 use std::cell::Cell;
 use std::error::Error;
@@ -16,7 +16,8 @@ use bytes::Bytes;
 use engine::net::{ListenOptions, Listener, Stream, listen};
 use engine::{EngineKind, Runtime, Settings};
 
-/// Connections that are served and closed before the first measurement, so that what is made once is there.
+/// Connections that are served and closed before the first measurement, so that what is made once
+/// is there.
 const WARM_UP: usize = 200;
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -1,7 +1,8 @@
-//! The least that an HTTP server can do, to measure the engine alone: one fixed answer for each request head seen.
+//! The least that an HTTP server can do, to measure the engine alone: one fixed answer for each
+//! request head seen.
 //!
-//! `responder epoll|uring ADDRESS [BODY_BYTES [close]]`. Nothing is parsed: a head ends with an empty line, and that is all. Heads
-//! that came together are answered in one send.
+//! `responder epoll|uring ADDRESS [BODY_BYTES [close]]`. Nothing is parsed: a head ends with an
+//! empty line, and that is all. Heads that came together are answered in one send.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,7 +1,9 @@
-//! Waiting for a moment to the microsecond, which the timers of a thread do not: theirs count milliseconds.
+//! Waiting for a moment to the microsecond, which the timers of a thread do not: theirs count
+//! milliseconds.
 //!
-//! An alarm is a descriptor (`timerfd_create(2)`) that the engine watches like a socket. Setting it is a system call, so
-//! it is for the few who need it, such as a load tester that starts requests at given moments. The simulation has none.
+//! An alarm is a descriptor (`timerfd_create(2)`) that the engine watches like a socket. Setting it
+//! is a system call, so it is for the few who need it, such as a load tester that starts requests
+//! at given moments. The simulation has none.
 
 use std::io;
 use std::time::Instant;

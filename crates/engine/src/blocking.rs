@@ -1,10 +1,12 @@
-//! A small thread pool of the process for calls that may block: opening and reading cold files, resolving names.
+//! A small thread pool of the process for calls that may block: opening and reading cold files,
+//! resolving names.
 //!
-//! Threads are made when jobs wait and none is idle, up to [`THREADS_MAX`], and end after [`IDLE_TIME`] without work. In a
-//! simulation a job runs at once on the thread that asks, so that runs repeat.
+//! Threads are made when jobs wait and none is idle, up to [`THREADS_MAX`], and end after
+//! [`IDLE_TIME`] without work. In a simulation a job runs at once on the thread that asks, so that
+//! runs repeat.
 //!
-//! Jobs are [small](Weight::Small) or [large](Weight::Large). Small ones go first, and some threads take nothing else: the
-//! 4 KB of a page are not to wait behind a dozen downloads from a slow disk.
+//! Jobs are [small](Weight::Small) or [large](Weight::Large). Small ones go first, and some threads
+//! take nothing else: the 4 KB of a page are not to wait behind a dozen downloads from a slow disk.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -42,7 +44,6 @@ type Job = Box<dyn FnOnce() + Send>;
 pub(crate) enum Weight {
     /// About one access to the disk.
     Small,
-    /// Many.
     Large,
 }
 
@@ -112,8 +113,9 @@ impl Pool {
 static POOL: Mutex<Option<Pool>> = Mutex::new(None);
 static WORK: Condvar = Condvar::new();
 
-/// Runs `f` on a thread of the pool and resolves to its result. It begins at the first poll and then runs to its end, even
-/// if the future is dropped. A panic in `f` goes on in the task that awaits it.
+/// Runs `f` on a thread of the pool and resolves to its result. It begins at the first poll and
+/// then runs to its end, even if the future is dropped. A panic in `f` goes on in the task that
+/// awaits it.
 ///
 /// It counts as small: see the top of this page.
 pub fn blocking<T: Send + 'static>(
@@ -129,8 +131,9 @@ pub fn blocking_long<T: Send + 'static>(
     weighed(Weight::Large, f)
 }
 
-/// Has the pool run `f`, which nobody waits for: what only tidies up, such as removing a file. Without a runtime, and in a
-/// simulation, it runs at once. A panic in it is told to the panic hook.
+/// Has the pool run `f`, which nobody waits for: what only tidies up, such as removing a file.
+/// Without a runtime, and in a simulation, it runs at once. A panic in it is told to the panic
+/// hook.
 ///
 /// [`finish_background`] waits for it before a process ends.
 pub fn background(f: impl FnOnce() + Send + 'static) {
@@ -151,7 +154,7 @@ pub fn background(f: impl FnOnce() + Send + 'static) {
 pub struct Unfinished(());
 
 impl Unfinished {
-    /// Begins it.
+    /// Marks work as begun until it is dropped.
     #[expect(
         clippy::new_without_default,
         reason = "that it is made means something"
@@ -169,7 +172,8 @@ impl Drop for Unfinished {
     }
 }
 
-/// Waits until every job of [`background`], and whatever else is [`Unfinished`], of all threads, has been done.
+/// Waits until every job of [`background`], and whatever else is [`Unfinished`], of all threads,
+/// has been done.
 pub fn finish_background() {
     let mut left = lock(&BACKGROUND);
     while *left > 0 {
@@ -191,7 +195,7 @@ pub(crate) fn weighed<T: Send + 'static>(
     Blocking {
         f: Some(f),
         weight,
-        shared: Arc::new(Mutex::new(Shared {
+        shared: Arc::new(Mutex::new(PoolState {
             result: None,
             waker: None,
         })),
@@ -222,7 +226,8 @@ pub(crate) fn run(weight: Weight, job: Job) {
     }
 }
 
-/// The kernel gives no thread: if there is none at all, the jobs are done here, for want of anything better.
+/// The kernel gives no thread: if there is none at all, the jobs are done here, for want of
+/// anything better.
 fn run_without_thread() {
     let mut guard = lock(&POOL);
     let pool = guard.get_or_insert_default();
@@ -266,10 +271,10 @@ fn work() {
 struct Blocking<F, T> {
     f: Option<F>,
     weight: Weight,
-    shared: Arc<Mutex<Shared<T>>>,
+    shared: Arc<Mutex<PoolState<T>>>,
 }
 
-struct Shared<T> {
+struct PoolState<T> {
     result: Option<std::thread::Result<T>>,
     waker: Option<Waker>,
 }

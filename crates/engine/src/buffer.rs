@@ -1,11 +1,12 @@
 //! Receive buffers and the thread's small store of spare ones.
 //!
-//! A [`Buffer`] is plain memory from the allocator. Giving it back puts it in the store of the thread that drops it,
-//! whichever thread that is, as long as the store has room and the sizes agree. Or it is a part of a region of its engine's
-//! (`frames.rs`), and goes home there. An idle connection holds none.
+//! A [`Buffer`] is plain memory from the allocator. Giving it back puts it in the store of the
+//! thread that drops it, whichever thread that is, as long as the store has room and the sizes
+//! agree. Or it is a part of a region of its engine's (`frames.rs`), and goes home there. An idle
+//! connection holds none.
 //!
-//! Memory is not cleared before the kernel writes to it: to clear it would touch all pages of a buffer that mostly holds
-//! a request of a few hundred bytes.
+//! Memory is not cleared before the kernel writes to it: to clear it would touch all pages of a
+//! buffer that mostly holds a request of a few hundred bytes.
 #![allow(unsafe_code)]
 
 use std::cell::{Cell, RefCell};
@@ -28,21 +29,23 @@ thread_local! {
     static UNUSED: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Bytes that came from a peer. Dereferences to those that were not yet consumed; an empty one means end of input.
+/// Bytes that came from a peer. Dereferences to those that were not yet consumed; an empty one
+/// means end of input.
 pub struct Buffer {
-    room: Room,
+    room: BufferStorage,
     start: u32,
-    /// All bytes before this one have been written; never beyond the memory, raised only behind what `append` has written.
-    end: End,
+    /// All bytes before this one have been written; never beyond the memory, raised only behind
+    /// what `append` has written.
+    end: BufferLength,
 }
 
 /// A number of bytes, kept one higher than it is: so `Option<Buffer>` is no larger than `Buffer`.
 #[derive(Clone, Copy)]
-struct End(NonZeroU32);
+struct BufferLength(NonZeroU32);
 
-impl End {
-    fn new(count: u32) -> End {
-        End(NonZeroU32::MIN.saturating_add(count))
+impl BufferLength {
+    fn new(count: u32) -> BufferLength {
+        BufferLength(NonZeroU32::MIN.saturating_add(count))
     }
 
     fn get(self) -> u32 {
@@ -51,25 +54,25 @@ impl End {
 }
 
 /// What a buffer lies in, and with that where it goes when it is dropped.
-enum Room {
+enum BufferStorage {
     /// The store of a thread.
     Pooled(Memory),
     /// A region of its engine's.
     Frame(Frame),
 }
 
-impl Room {
+impl BufferStorage {
     fn memory(&self) -> &[MaybeUninit<u8>] {
         match self {
-            Room::Pooled(memory) => memory,
-            Room::Frame(frame) => frame.memory(),
+            BufferStorage::Pooled(memory) => memory,
+            BufferStorage::Frame(frame) => frame.memory(),
         }
     }
 
     fn memory_mut(&mut self) -> &mut [MaybeUninit<u8>] {
         match self {
-            Room::Pooled(memory) => memory,
-            Room::Frame(frame) => frame.memory_mut(),
+            BufferStorage::Pooled(memory) => memory,
+            BufferStorage::Frame(frame) => frame.memory_mut(),
         }
     }
 }
@@ -85,9 +88,9 @@ impl Frame {
 impl Default for Buffer {
     fn default() -> Buffer {
         Buffer {
-            room: Room::Pooled(Memory::default()),
+            room: BufferStorage::Pooled(Memory::default()),
             start: 0,
-            end: End::new(0),
+            end: BufferLength::new(0),
         }
     }
 }
@@ -120,14 +123,15 @@ impl Buffer {
     pub fn of(bytes: Vec<u8>) -> Buffer {
         let length = bytes.len();
         let memory = Box::into_raw(bytes.into_boxed_slice()) as *mut [MaybeUninit<u8>];
-        // SAFETY: the box has just been let go of, and what may be unwritten has the layout of what has been written.
+        // SAFETY: the box has just been let go of, and what may be unwritten has the layout of what
+        // has been written.
         let memory = unsafe { Memory::from_raw(memory) };
         // SAFETY: all of it is bytes of the vector.
         unsafe { Buffer::filled(memory, length) }
     }
 
-    /// Takes memory and lets `receive` write to it, which returns what it has written, from the start on. Where that
-    /// is nothing, or an error, the memory goes back at once.
+    /// Takes memory and lets `receive` write to it, which returns what it has written, from the
+    /// start on. Where that is nothing, or an error, the memory goes back at once.
     pub(crate) fn receive<E>(
         receive: impl FnOnce(&mut [MaybeUninit<u8>]) -> Result<&mut [u8], E>,
     ) -> Result<Buffer, E> {
@@ -156,20 +160,21 @@ impl Buffer {
     pub(crate) unsafe fn filled(memory: Memory, length: usize) -> Buffer {
         let end = length.min(memory.len());
         Buffer {
-            room: Room::Pooled(memory),
+            room: BufferStorage::Pooled(memory),
             start: 0,
-            end: End::new(u32::try_from(end).unwrap_or(u32::MAX - 1)),
+            end: BufferLength::new(u32::try_from(end).unwrap_or(u32::MAX - 1)),
         }
     }
 
-    /// Those bytes of a frame; what lies outside of it is left out. All that is in a frame has been written.
+    /// Those bytes of a frame; what lies outside of it is left out. All that is in a frame has been
+    /// written.
     pub(crate) fn in_frame(frame: Frame, part: Range<usize>) -> Buffer {
         let length = frame.memory().len().min(u32::MAX as usize - 1);
         let end = part.end.min(length);
         Buffer {
-            room: Room::Frame(frame),
+            room: BufferStorage::Frame(frame),
             start: part.start.min(end) as u32,
-            end: End::new(end as u32),
+            end: BufferLength::new(end as u32),
         }
     }
 
@@ -187,7 +192,8 @@ impl Buffer {
         self.start == self.end.get()
     }
 
-    /// Whether it is filled to the end of its memory: a receive has left nothing of its room, so that more may stand ready.
+    /// Whether it is filled to the end of its memory: a receive has left nothing of its room, so
+    /// that more may stand ready.
     #[must_use]
     pub fn is_full(&self) -> bool {
         let memory = self.room.memory();
@@ -203,20 +209,23 @@ impl Buffer {
     /// Keeps the first `length` bytes and forgets the rest.
     #[inline]
     pub fn truncate(&mut self, length: usize) {
-        self.end = End::new(self.start + length.min(self.len()) as u32);
+        self.end = BufferLength::new(self.start + length.min(self.len()) as u32);
     }
 
-    /// The bytes that are left as a shared byte string, which occupies no more than twice its length: without a copy where
-    /// they fill the memory by half, which goes back when its last user is gone; else as a copy, and the memory goes back now.
+    /// The bytes that are left as a shared byte string, which occupies no more than twice its
+    /// length: without a copy where they fill the memory by half, which goes back when its last
+    /// user is gone; else as a copy, and the memory goes back now.
     #[must_use]
     pub fn into_bytes(self) -> Bytes {
-        match self.is_mostly_empty() {
-            true => Bytes::copy_from_slice(&self),
-            false => Bytes::from_owner(self),
+        if self.is_mostly_empty() {
+            Bytes::copy_from_slice(&self)
+        } else {
+            Bytes::from_owner(self)
         }
     }
 
-    /// Gives memory back that is more than twice of what is left: for a buffer that is kept while something is waited for.
+    /// Gives memory back that is more than twice of what is left: for a buffer that is kept while
+    /// something is waited for.
     pub fn fit(&mut self) {
         if self.is_mostly_empty() {
             *self = Buffer::copy_of(self);
@@ -250,7 +259,7 @@ impl Buffer {
         let room = self.room.memory_mut().get_mut(end..end + bytes.len());
         let Some(room) = room else { return false };
         room.write_copy_of_slice(bytes);
-        self.end = End::new((end + bytes.len()) as u32);
+        self.end = BufferLength::new((end + bytes.len()) as u32);
         true
     }
 }
@@ -265,7 +274,8 @@ impl Deref for Buffer {
             .memory()
             .get(self.start as usize..self.end.get() as usize)
             .unwrap_or_default();
-        // SAFETY: the bytes before `end` have been written, as `filled` demands; those of a frame always are.
+        // SAFETY: the bytes before `end` have been written, as `filled` demands; those of a frame
+        // always are.
         unsafe { bytes.assume_init_ref() }
     }
 }
@@ -279,7 +289,8 @@ impl DerefMut for Buffer {
             .memory_mut()
             .get_mut(self.start as usize..self.end.get() as usize)
             .unwrap_or_default();
-        // SAFETY: the bytes before `end` have been written, as `filled` demands; those of a frame always are.
+        // SAFETY: the bytes before `end` have been written, as `filled` demands; those of a frame
+        // always are.
         unsafe { bytes.assume_init_mut() }
     }
 }
@@ -298,7 +309,7 @@ impl std::fmt::Debug for Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        if let Room::Pooled(memory) = &mut self.room {
+        if let BufferStorage::Pooled(memory) = &mut self.room {
             give(std::mem::take(memory));
         }
     }
@@ -331,7 +342,8 @@ pub(crate) fn has_spares() -> bool {
     SPARE.with_borrow(|spare| spare.len() > SPARE_BUFFERS_KEPT)
 }
 
-/// Frees half of the spare ones that have not been used since the last call, if a quiet thread would not keep them.
+/// Frees half of the spare ones that have not been used since the last call, if a quiet thread
+/// would not keep them.
 pub(crate) fn shrink() {
     SPARE.with_borrow_mut(|spare| {
         let surplus = spare.len().saturating_sub(SPARE_BUFFERS_KEPT);
@@ -341,7 +353,8 @@ pub(crate) fn shrink() {
     });
 }
 
-/// Gives memory back to the thread's store, or to the allocator when the store is full or the size is another.
+/// Gives memory back to the thread's store, or to the allocator when the store is full or the size
+/// is another.
 pub(crate) fn give(memory: Memory) {
     if memory.is_empty() {
         return;

@@ -14,12 +14,13 @@ thread_local! {
     static NEXT_MS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Until when something may take, in milliseconds of its thread's runtime: rounded up, so that nothing ends early.
+/// Until when something may take, in milliseconds of its thread's runtime: rounded up, so that
+/// nothing ends early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadline(u64);
 
 impl Deadline {
-    /// Any time.
+    /// A deadline that is never reached.
     pub const NEVER: Deadline = Deadline(u64::MAX);
 
     /// So much later than this turn of the loop: cheaper than a moment.
@@ -54,15 +55,17 @@ fn ms_rounded_up(time: Duration) -> u64 {
 /// Where the wall clock of a simulation begins: 2024-01-01 00:00:00 UTC.
 const SIMULATED_EPOCH: Duration = Duration::from_secs(1_704_067_200);
 
-/// The monotonic time at the beginning of this turn of the loop; on a thread without a runtime, the time itself.
+/// The monotonic time at the beginning of this turn of the loop; on a thread without a runtime, the
+/// time itself.
 #[inline]
 #[must_use]
 pub fn now() -> Instant {
     NOW.get().unwrap_or_else(Instant::now)
 }
 
-/// How long this thread's runtime had been running at the beginning of this turn: cheaper than [`now`] where moments of
-/// one thread are compared with each other. Zero on a thread without a runtime.
+/// How long this thread's runtime had been running at the beginning of this turn: cheaper than
+/// [`now`] where moments of one thread are compared with each other. Zero on a thread without a
+/// runtime.
 #[inline]
 #[must_use]
 pub fn uptime() -> Duration {
@@ -76,8 +79,8 @@ pub fn moment(uptime: Duration) -> Instant {
     now() - UPTIME.get() + uptime
 }
 
-/// The time since 1970-01-01 00:00:00 UTC at the beginning of this turn, at most a millisecond old then; on a thread
-/// without a runtime, the time itself.
+/// The time since 1970-01-01 00:00:00 UTC at the beginning of this turn, at most a millisecond old
+/// then; on a thread without a runtime, the time itself.
 #[inline]
 #[must_use]
 pub fn wall() -> Duration {

@@ -1,21 +1,25 @@
 //! The narrow interface between a thread and its kernel: operations go in, completions come out.
 //!
-//! An operation that can be finished at once is: [`Engine::submit`] then returns its outcome. Otherwise exactly one
-//! final [`Completion`] follows, from [`Engine::wait`], even when the operation is cancelled meanwhile. What an
-//! operation owns (the bytes to send, the buffer to receive into) stays with the engine until then.
+//! An operation that can be finished at once is: [`Engine::submit`] then returns its outcome.
+//! Otherwise exactly one final [`Completion`] follows, from [`Engine::wait`], even when the
+//! operation is cancelled meanwhile. What an operation owns (the bytes to send, the buffer to
+//! receive into) stays with the engine until then.
 //!
-//! At most one operation of a kind is in flight for one socket, so a socket and a kind name an operation.
+//! At most one operation of a kind is in flight for one socket, so a socket and a kind name an
+//! operation.
 //!
-//! **Who owns a descriptor.** A stream's socket belongs to the engine from [`Engine::adopt`] until the engine closes it, and
-//! nothing above knows its number: operations name the stream. An engine that gives a descriptor to its kernel to be closed
-//! forgets the number in the same step, so that whatever completes later cannot use what may be another connection's by
-//! then. Listening sockets are shared with the engine for as long as it accepts from them. Datagram sockets belong to
-//! the thread's table, which keeps them open until no operation is in flight and then gives them to
+//! **Who owns a descriptor.** A stream's socket belongs to the engine from [`Engine::adopt`] until
+//! the engine closes it, and nothing above knows its number: operations name the stream. An engine
+//! that gives a descriptor to its kernel to be closed forgets the number in the same step, so that
+//! whatever completes later cannot use what may be another connection's by then. Listening sockets
+//! are shared with the engine for as long as it accepts from them. Datagram sockets belong to the
+//! thread's table, which keeps them open until no operation is in flight and then gives them to
 //! [`Engine::close_datagrams`].
 //!
-//! **Datagrams** stay with the thread, too: an operation on them that cannot be finished at once ends with
-//! [`Outcome::Ready`], and is submitted again. An engine that sends by itself meanwhile takes shares of the bytes; one that
-//! receives by itself keeps what came until it is asked.
+//! **Datagrams** stay with the thread, too: an operation on them that cannot be finished at once
+//! ends with [`OperationOutcome::Ready`], and is submitted again. An engine that sends by itself
+//! meanwhile takes shares of the bytes; one that receives by itself keeps what came until it is
+//! asked.
 
 use std::collections::VecDeque;
 use std::io;
@@ -36,20 +40,24 @@ use crate::xdp::Parts;
 
 /// What a thread asks of its kernel. Implemented by `epoll.rs`, `uring` and `sim`.
 pub trait Engine {
-    /// Starts `op`. `Some` is its outcome, and nothing follows; `None` means that completions with `token` follow.
-    fn submit(&mut self, op: Op<'_>, token: Token) -> Option<Outcome>;
+    /// Starts `op`. `Some` is its outcome, and nothing follows; `None` means that completions with
+    /// `token` follow.
+    fn submit(&mut self, op: Op<'_>, token: Token) -> Option<OperationOutcome>;
 
-    /// Whether a send is a call of its own, made when it is submitted; else sends are gathered until the wait.
+    /// Whether a send is a call of its own, made when it is submitted; else sends are gathered
+    /// until the wait.
     fn sends_at_once(&self) -> bool {
         false
     }
 
-    /// Asks the operation named by `token` to end. `Some` is its outcome, and nothing follows; `None` means that its
-    /// final completion is still to come, with whatever it achieved, or that no such operation is in flight.
-    fn cancel(&mut self, token: Token) -> Option<Outcome>;
+    /// Asks the operation named by `token` to end. `Some` is its outcome, and nothing follows;
+    /// `None` means that its final completion is still to come, with whatever it achieved, or that
+    /// no such operation is in flight.
+    fn cancel(&mut self, token: Token) -> Option<OperationOutcome>;
 
-    /// Hands everything submitted to the kernel, waits until something completes, the notifier is used or `timeout`
-    /// (rounded up to milliseconds) is over, and appends what completed. `None` waits without end.
+    /// Hands everything submitted to the kernel, waits until something completes, the notifier is
+    /// used or `timeout` (rounded up to milliseconds) is over, and appends what completed. `None`
+    /// waits without end.
     ///
     /// # Errors
     /// Only when the engine itself is broken; the caller ends the process.
@@ -67,11 +75,12 @@ pub trait Engine {
         Instant::now()
     }
 
-    /// Takes over the socket of the stream `key`, which is new. Everything else about streams names the key alone.
+    /// Takes over the socket of the stream `key`, which is new. Everything else about streams names
+    /// the key alone.
     fn adopt(&mut self, key: Key, socket: Socket);
 
-    /// The descriptor of the stream `key`, for the calls below, of which those of the kernel's engines are the default;
-    /// `None` where there is none (any more).
+    /// The descriptor of the stream `key`, for the calls below, of which those of the kernel's
+    /// engines are the default; `None` where there is none (any more).
     fn descriptor(&self, _key: Key) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -84,7 +93,8 @@ pub trait Engine {
         sys::stream_socket(to, options).map(Socket::Descriptor)
     }
 
-    /// A new datagram socket, bound to the address `from` and connected to `to`, where there is one.
+    /// A new datagram socket, bound to the address `from` and connected to `to`, where there is
+    /// one.
     ///
     /// # Errors
     /// Those of `socket()`, `bind()` and `connect()`; `InvalidInput` without any address.
@@ -126,7 +136,8 @@ pub trait Engine {
         drop(socket);
     }
 
-    /// Readies a listening socket for this thread. Whether connections inherit `TCP_NODELAY` from it.
+    /// Readies a listening socket for this thread. Whether connections inherit `TCP_NODELAY` from
+    /// it.
     ///
     /// # Errors
     /// Where it is no listening socket of this engine's, or cannot be made non-blocking.
@@ -141,8 +152,9 @@ pub trait Engine {
         Ok((Socket::Descriptor(socket), peer))
     }
 
-    /// Accepts the connection that has waited for longest, although there is no descriptor for it, sends it `answer` and
-    /// closes it. False when none waits, or the engine has kept nothing in reserve for that.
+    /// Accepts the connection that has waited for longest, although there is no descriptor for it,
+    /// sends it `answer` and closes it. False when none waits, or the engine has kept nothing in
+    /// reserve for that.
     fn turn_away(&mut self, listener: &Socket, answer: &[u8]) -> bool;
 
     /// This thread is done with a listening socket; no accept on it is in flight.
@@ -188,7 +200,8 @@ fn connected(descriptor: Option<BorrowedFd<'_>>) -> io::Result<BorrowedFd<'_>> {
     descriptor.ok_or_else(|| io::ErrorKind::NotConnected.into())
 }
 
-/// A socket that is not in the engine's table: of a stream that is on its way there, of datagrams, or one that listens.
+/// A socket that is not in the engine's table: of a stream that is on its way there, of datagrams,
+/// or one that listens.
 #[derive(Debug)]
 pub enum Socket {
     /// One of the kernel's.
@@ -227,29 +240,31 @@ pub struct Token {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum OpKind {
-    /// [`Op::Accept`]; its key is of the table of listeners. [`OpKind::Readable`], [`OpKind::RecvMsg`] and
-    /// [`OpKind::SendMsg`] are of that of datagram sockets, all others are of the table of streams.
+    /// [`Op::Accept`]; its key is of the table of listeners. [`OpKind::Readable`],
+    /// [`OpKind::RecvMsg`] and [`OpKind::SendMsg`] are of that of datagram sockets, all others are
+    /// of the table of streams.
     Accept = 0,
-    /// [`Op::Connect`]
+    /// The kind of [`Op::Connect`] in a token.
     Connect = 1,
-    /// [`Op::Recv`]
+    /// The kind of [`Op::Recv`] in a token.
     Recv = 2,
-    /// [`Op::Send`]
+    /// The kind of [`Op::Send`] in a token.
     Send = 3,
-    /// [`Op::Close`]
+    /// The kind of [`Op::Close`] in a token.
     Close = 4,
-    /// [`Op::Readable`]
+    /// The kind of [`Op::Readable`] in a token.
     Readable = 5,
-    /// [`Op::RecvMsg`]
+    /// The kind of [`Op::RecvMsg`] in a token.
     RecvMsg = 6,
-    /// [`Op::SendMsg`]
+    /// The kind of [`Op::SendMsg`] in a token.
     SendMsg = 7,
 }
 
 /// One operation. Those without a socket are of the stream that the token names.
 #[derive(Debug)]
 pub enum Op<'a> {
-    /// Accept one connection, or several if `many`: then each but the last completion says that more follow.
+    /// Accept one connection, or several if `many`: then each but the last completion says that
+    /// more follow.
     Accept {
         /// The listening socket; the engine keeps a share of it until the last completion.
         socket: &'a Rc<Socket>,
@@ -258,12 +273,13 @@ pub enum Op<'a> {
     },
     /// Connect a fresh socket.
     Connect {
-        /// Where to.
+        /// The address to connect to.
         address: Address,
     },
     /// Receive once, into a buffer that the engine provides when bytes are there.
     Recv {
-        /// Whether the engine may go on receiving by itself, because what comes next is awaited without hurry.
+        /// Whether the engine may go on receiving by itself, because what comes next is awaited
+        /// without hurry.
         keep: bool,
     },
     /// Send what `outgoing` holds: all of it, or as much as goes before the engine has to stop.
@@ -273,12 +289,12 @@ pub enum Op<'a> {
         /// Stop after about this many bytes of files, so that others get their turn.
         chunk: u64,
         /// Whether the socket is closed when everything was sent.
-        ending: Ending,
+        ending: CloseMode,
     },
-    /// Close the socket.
+    /// Closes the socket once it is idle.
     Close,
-    /// Tell, by [`Outcome::Ready`], when a descriptor that is no socket can be read. Its key and its place are those of a
-    /// datagram socket.
+    /// Tell, by [`OperationOutcome::Ready`], when a descriptor that is no socket can be read. Its
+    /// key and its place are those of a datagram socket.
     Readable {
         /// The descriptor. The caller keeps it open until the completion.
         socket: &'a Socket,
@@ -301,20 +317,20 @@ pub enum Op<'a> {
 
 impl Op<'_> {
     /// What comes of it where the stream has no socket any more.
-    pub(crate) fn unconnected(self) -> Outcome {
+    pub(crate) fn unconnected(self) -> OperationOutcome {
         let error = || io::ErrorKind::NotConnected.into();
         match self {
-            Op::Accept { .. } => Outcome::Accepted(Err(error())),
-            Op::Connect { .. } => Outcome::Connected(Err(error())),
-            Op::Recv { .. } => Outcome::Received(Err(error())),
-            Op::Send { outgoing, .. } => Outcome::Sent {
+            Op::Accept { .. } => OperationOutcome::Accepted(Err(error())),
+            Op::Connect { .. } => OperationOutcome::Connected(Err(error())),
+            Op::Recv { .. } => OperationOutcome::Received(Err(error())),
+            Op::Send { outgoing, .. } => OperationOutcome::Sent {
                 outgoing,
                 taken: 0,
-                stop: Stop::Failed(error()),
+                stop: SendStop::Failed(error()),
             },
-            Op::Close => Outcome::Closed,
+            Op::Close => OperationOutcome::Closed,
             Op::Readable { .. } | Op::RecvMsg { .. } | Op::SendMsg { .. } => {
-                Outcome::Messages(Err(error()))
+                OperationOutcome::Messages(Err(error()))
             }
         }
     }
@@ -322,36 +338,36 @@ impl Op<'_> {
 
 /// Whether a connection ends with a send, and how.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Ending {
-    /// It goes on.
+pub enum CloseMode {
+    /// The connection goes on after the send.
     #[default]
     Never,
     /// It ends. The peer may send more meanwhile, and has to get all that was sent to it even so.
     Careful,
-    /// It ends, and the peer has said that it sends nothing more: the end may leave in the packet of the last bytes. If it
-    /// does send more, it may lose what was sent to it.
+    /// It ends, and the peer has said that it sends nothing more: the end may leave in the packet
+    /// of the last bytes. If it does send more, it may lose what was sent to it.
     Quick,
 }
 
-impl Ending {
+impl CloseMode {
     /// Whether the socket is closed.
     #[must_use]
     pub fn closes(self) -> bool {
-        self != Ending::Never
+        self != CloseMode::Never
     }
 }
 
 /// How an operation ended, or what one of several completions brings.
 #[derive(Debug)]
-pub enum Outcome {
+pub enum OperationOutcome {
     /// A connection and, if the engine learned it at no cost, the address of its peer.
     Accepted(io::Result<(Socket, Option<SocketAddr>)>),
     /// The connection stands, or not.
     Connected(io::Result<()>),
     /// Something can be received, or there is room: submit the operation again, when it is wanted.
     Ready,
-    /// So many datagrams, at least one, were received or sent. Where the error is that of a send, the first datagram has
-    /// failed, and the others may go on without it.
+    /// So many datagrams, at least one, were received or sent. Where the error is that of a send,
+    /// the first datagram has failed, and the others may go on without it.
     Messages(io::Result<usize>),
     /// What was received; an empty buffer is the end of input.
     Received(io::Result<Buffer>),
@@ -362,7 +378,7 @@ pub enum Outcome {
         /// How many bytes the kernel took.
         taken: u64,
         /// Why it stopped there.
-        stop: Stop,
+        stop: SendStop,
     },
     /// The socket is closed.
     Closed,
@@ -370,8 +386,8 @@ pub enum Outcome {
 
 /// Why a send stopped.
 #[derive(Debug)]
-pub enum Stop {
-    /// Everything was sent.
+pub enum SendStop {
+    /// Everything that was queued has been sent.
     Empty,
     /// Everything was sent, and the socket was closed as asked.
     Closed,
@@ -388,18 +404,18 @@ pub enum Stop {
 /// One completion of an operation.
 #[derive(Debug)]
 pub struct Completion {
-    /// Whose.
+    /// The token of the operation that completed.
     pub token: Token,
-    /// What.
-    pub outcome: Outcome,
+    /// How the operation ended.
+    pub outcome: OperationOutcome,
     /// Whether further completions with this token follow.
     pub more: bool,
 }
 
-/// What [`Engine::control`] changes.
+/// The socket options that [`Engine::control`] changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Control {
-    /// `TCP_NODELAY`
+    /// Sets or clears the option `TCP_NODELAY`.
     NoDelay(bool),
     /// Send a reset instead of an orderly end when the socket is closed (`SO_LINGER` of zero).
     ResetOnClose,
@@ -407,7 +423,7 @@ pub enum Control {
     ShutdownWrite,
     /// No more bytes will be received: `shutdown(SHUT_RD)`.
     ShutdownRead,
-    /// Neither: `shutdown(SHUT_RDWR)`.
+    /// Shuts down both directions: `shutdown(SHUT_RDWR)`.
     ShutdownBoth,
     /// Take keys for what is sent (`TCP_ULP`); see [`crate::kernel_tls`].
     KernelTls,
@@ -419,7 +435,8 @@ pub struct Outgoing {
     segments: VecDeque<Segment>,
     /// How many of them are no byte strings, so that each takes a call of its own.
     calls: u32,
-    /// What was sent. Its destructors may run foreign code, so the owner drops it when nothing is borrowed.
+    /// What was sent. Its destructors may run foreign code, so the owner drops it when nothing is
+    /// borrowed.
     pub(crate) spent: Vec<Segment>,
     /// Bytes at the front of the first file segment that are known to be in memory.
     pub(crate) warm: u64,
@@ -430,13 +447,14 @@ pub struct Outgoing {
 }
 
 impl Outgoing {
-    /// Appends a segment.
+    /// Appends a segment at the end of the queue.
     pub fn push(&mut self, segment: Segment) {
         self.calls += u32::from(!matches!(segment, Segment::Bytes(_)));
         self.segments.push_back(segment);
     }
 
-    /// Appends a segment. Where there are `many` already, small ones are copied together; `spent` is what is left over then.
+    /// Appends a segment. Where there are `many` already, small ones are copied together; `spent`
+    /// is what is left over then.
     pub(crate) fn push_or_join(&mut self, segment: Segment, many: usize, spent: &mut Vec<Segment>) {
         if self.segments.len() >= many
             && let Segment::Bytes(more) = &segment
@@ -465,13 +483,14 @@ impl Outgoing {
         self.calls > 0
     }
 
-    /// The next segment.
+    /// The next segment of the outgoing.
     #[must_use]
     pub fn front(&self) -> Option<&Segment> {
         self.segments.front()
     }
 
-    /// Moves all segments of `other` behind those that are here, as [`push_or_join`](Self::push_or_join) does.
+    /// Moves all segments of `other` behind those that are here, as
+    /// [`push_or_join`](Self::push_or_join) does.
     pub(crate) fn append(&mut self, other: &mut Outgoing, many: usize, spent: &mut Vec<Segment>) {
         if self.first_file().is_none() {
             self.warm = other.warm;
@@ -567,9 +586,10 @@ mod tests {
         let mut later = Outgoing::default();
         for number in 0..30_000_u32 {
             let segment = Segment::Bytes(Bytes::copy_from_slice(&[number as u8]));
-            match number < 20_000 {
-                true => outgoing.push_or_join(segment, PARTS_MAX, &mut spent),
-                false => later.push_or_join(segment, 1, &mut spent),
+            if number < 20_000 {
+                outgoing.push_or_join(segment, PARTS_MAX, &mut spent)
+            } else {
+                later.push_or_join(segment, 1, &mut spent)
             }
         }
         outgoing.append(&mut later, PARTS_MAX, &mut spent);

@@ -1,11 +1,14 @@
-//! The engine over epoll: readiness from the kernel, remembered per socket, turned into completions.
+//! The engine over epoll: readiness from the kernel, remembered per socket, turned into
+//! completions.
 //!
-//! A connection is registered once, edge-triggered; after that a request costs its share of one `epoll_wait`, one `recv`
-//! and one `send`. Room to send is watched only once a send has found none: a new socket has room, and to be told so would
-//! be a turn of the loop for nothing. A short receive says that the socket is empty, so no second one is made
-//! before the next edge. Receives complete as [`Outcome::Ready`] and are made when the task asks again, so that one
-//! buffer, warm in the cache, serves all connections of a turn. Listeners are level-triggered and exclusive: one
-//! connection is accepted per event unless `many` is asked for, and a listener that no task waits on is unregistered.
+//! A connection is registered once, edge-triggered; after that a request costs its share of one
+//! `epoll_wait`, one `recv` and one `send`. Room to send is watched only once a send has found
+//! none: a new socket has room, and to be told so would be a turn of the loop for nothing. A short
+//! receive says that the socket is empty, so no second one is made before the next edge. Receives
+//! complete as [`OperationOutcome::Ready`] and are made when the task asks again, so that one
+//! buffer, warm in the cache, serves all connections of a turn. Listeners are level-triggered and
+//! exclusive: one connection is accepted per event unless `many` is asked for, and a listener that
+//! no task waits on is unregistered.
 
 use std::collections::VecDeque;
 use std::io;
@@ -22,7 +25,7 @@ use rustix::net::RecvFlags;
 
 use crate::buffer::{self, Buffer};
 use crate::engine::{
-    Completion, Ending, Engine, Op, OpKind, Outcome, Outgoing, Socket, Stop, Token,
+    CloseMode, Completion, Engine, Op, OpKind, OperationOutcome, Outgoing, SendStop, Socket, Token,
 };
 use crate::messages::{Messages, Readiness};
 use crate::net::Datagram;
@@ -72,8 +75,9 @@ pub(crate) struct Epoll {
     seldom_is_readable: bool,
 }
 
-/// Whether the first bytes of connections tend to be there when they are accepted: then the first receive is made at
-/// once, and a short connection is over before it was ever registered. If not, it would be a call for nothing.
+/// Whether the first bytes of connections tend to be there when they are accepted: then the first
+/// receive is made at once, and a short connection is over before it was ever registered. If not,
+/// it would be a call for nothing.
 #[derive(Default)]
 struct Haste {
     /// How the last first receives at once ended, a bit each: 1 where something was there.
@@ -123,11 +127,11 @@ struct Source {
 struct Sending {
     outgoing: Box<Outgoing>,
     chunk: u64,
-    ending: Ending,
+    ending: CloseMode,
 }
 
-/// What is known of one datagram socket, or of another descriptor that is watched. It is registered when it is first
-/// waited for, edge-triggered like a connection.
+/// What is known of one datagram socket, or of another descriptor that is watched. It is registered
+/// when it is first waited for, edge-triggered like a connection.
 #[derive(Clone, Copy)]
 struct Datagrams {
     generation: u32,
@@ -198,7 +202,7 @@ impl Epoll {
         std::mem::take(&mut self.seldom_is_readable)
     }
 
-    fn accept(&mut self, socket: &Rc<Socket>, many: bool, key: Key) -> Option<Outcome> {
+    fn accept(&mut self, socket: &Rc<Socket>, many: bool, key: Key) -> Option<OperationOutcome> {
         let index = key.index as usize;
         if index >= self.listeners.len() {
             self.listeners.resize_with(index + 1, Listener::default);
@@ -222,7 +226,7 @@ impl Epoll {
             };
             if let Err(error) = added {
                 listener.accepting = false;
-                return Some(Outcome::Accepted(Err(error.into())));
+                return Some(OperationOutcome::Accepted(Err(error.into())));
             }
             listener.socket = Some(Rc::clone(socket));
         }
@@ -248,12 +252,12 @@ impl Epoll {
         socket: &Socket,
         into: &mut VecDeque<Datagram<Buffer>>,
         key: Key,
-    ) -> Option<Outcome> {
+    ) -> Option<OperationOutcome> {
         let mut readiness = self.datagrams(key).readiness;
         let messages = self.messages.get_or_insert_with(Messages::new);
         let outcome = match socket.descriptor() {
             Some(descriptor) => readiness.receive(messages, descriptor, into),
-            None => Some(Outcome::Messages(Err(disconnected()))),
+            None => Some(OperationOutcome::Messages(Err(disconnected()))),
         };
         self.datagrams(key).readiness = readiness;
         match outcome {
@@ -267,12 +271,12 @@ impl Epoll {
         socket: &Socket,
         datagrams: &VecDeque<Datagram<Bytes>>,
         key: Key,
-    ) -> Option<Outcome> {
+    ) -> Option<OperationOutcome> {
         let mut readiness = self.datagrams(key).readiness;
         let messages = self.messages.get_or_insert_with(Messages::new);
         let outcome = match socket.descriptor() {
             Some(descriptor) => readiness.send(messages, descriptor, datagrams),
-            None => Some(Outcome::Messages(Err(disconnected()))),
+            None => Some(OperationOutcome::Messages(Err(disconnected()))),
         };
         self.datagrams(key).readiness = readiness;
         match outcome {
@@ -287,23 +291,24 @@ impl Epoll {
         socket: &Socket,
         key: Key,
         receiving: Option<OpKind>,
-    ) -> Option<Outcome> {
+    ) -> Option<OperationOutcome> {
         let datagrams = *self.datagrams(key);
         let room = receiving.is_none();
         if !datagrams.registered || room && !datagrams.watches_room {
             let Some(descriptor) = socket.descriptor() else {
-                return Some(Outcome::Messages(Err(disconnected())));
+                return Some(OperationOutcome::Messages(Err(disconnected())));
             };
             let data = EventData::new_u64(DATAGRAM | data_of(key));
             let mut flags = EventFlags::IN | EventFlags::ET;
             flags.set(EventFlags::OUT, room);
             // Both report what is so already, so that nothing is missed in between.
-            let watched = match datagrams.registered {
-                true => epoll::modify(&self.epoll, descriptor, data, flags),
-                false => epoll::add(&self.epoll, descriptor, data, flags),
+            let watched = if datagrams.registered {
+                epoll::modify(&self.epoll, descriptor, data, flags)
+            } else {
+                epoll::add(&self.epoll, descriptor, data, flags)
             };
             if let Err(error) = watched {
-                return Some(Outcome::Messages(Err(error.into())));
+                return Some(OperationOutcome::Messages(Err(error.into())));
             }
         }
         let datagrams = self.datagrams(key);
@@ -340,37 +345,37 @@ impl Epoll {
         };
         let ready = |kind| Completion {
             token: Token { key, kind },
-            outcome: Outcome::Ready,
+            outcome: OperationOutcome::Ready,
             more: false,
         };
         completions.extend(ended.into_iter().flatten().map(ready));
     }
 
-    fn connect(&mut self, address: &crate::net::Address, key: Key) -> Option<Outcome> {
+    fn connect(&mut self, address: &crate::net::Address, key: Key) -> Option<OperationOutcome> {
         let Some(source) = source_of(&mut self.sources, key) else {
-            return Some(Outcome::Connected(Err(disconnected())));
+            return Some(OperationOutcome::Connected(Err(disconnected())));
         };
         let started = match &source.socket {
             Some(socket) => sys::connect(socket.as_fd(), address),
             None => Err(disconnected()),
         };
         match started {
-            Ok(true) => return Some(Outcome::Connected(Ok(()))),
+            Ok(true) => return Some(OperationOutcome::Connected(Ok(()))),
             Ok(false) => {}
-            Err(error) => return Some(Outcome::Connected(Err(error))),
+            Err(error) => return Some(OperationOutcome::Connected(Err(error))),
         }
         source.fresh = false;
         source.writable = false;
         if let Err(error) = watch_room(&self.epoll, source, key) {
-            return Some(Outcome::Connected(Err(error)));
+            return Some(OperationOutcome::Connected(Err(error)));
         }
         source.connecting = true;
         None
     }
 
-    fn receive(&mut self, key: Key) -> Option<Outcome> {
+    fn receive(&mut self, key: Key) -> Option<OperationOutcome> {
         let Some(source) = source_of(&mut self.sources, key) else {
-            return Some(Outcome::Received(Err(disconnected())));
+            return Some(OperationOutcome::Received(Err(disconnected())));
         };
         let at_once = std::mem::take(&mut source.fresh) && self.haste.tries();
         if source.readable || at_once {
@@ -379,22 +384,22 @@ impl Epoll {
                 self.haste.learn(result.is_some());
             }
             match result {
-                Some(result) => return Some(Outcome::Received(result)),
+                Some(result) => return Some(OperationOutcome::Received(result)),
                 None => source.readable = false,
             }
         }
         if !source.registered
             && let Err(error) = register(&self.epoll, source, key)
         {
-            return Some(Outcome::Received(Err(error)));
+            return Some(OperationOutcome::Received(Err(error)));
         }
         source.receiving = true;
         None
     }
 
-    fn send(&mut self, mut sending: Sending, key: Key) -> Option<Outcome> {
+    fn send(&mut self, mut sending: Sending, key: Key) -> Option<OperationOutcome> {
         let Some(source) = source_of(&mut self.sources, key) else {
-            return Some(self.sent(key, sending, 0, Stop::Failed(disconnected())));
+            return Some(self.sent(key, sending, 0, SendStop::Failed(disconnected())));
         };
         if source.writable
             && let Some(socket) = &source.socket
@@ -405,7 +410,7 @@ impl Epoll {
                 sending.chunk,
                 sending.ending.closes(),
             );
-            if taken > 0 || !matches!(stop, Stop::Blocked) {
+            if taken > 0 || !matches!(stop, SendStop::Blocked) {
                 return Some(self.sent(key, sending, taken, stop));
             }
             source.writable = false;
@@ -413,28 +418,28 @@ impl Epoll {
         if !source.watches_room
             && let Err(error) = watch_room(&self.epoll, source, key)
         {
-            return Some(self.sent(key, sending, 0, Stop::Failed(error)));
+            return Some(self.sent(key, sending, 0, SendStop::Failed(error)));
         }
         source.sending = Some(Box::new(sending));
         None
     }
 
     /// The outcome of a send; remembers a full socket and closes one that was to be closed.
-    fn sent(&mut self, key: Key, sending: Sending, taken: u64, stop: Stop) -> Outcome {
+    fn sent(&mut self, key: Key, sending: Sending, taken: u64, stop: SendStop) -> OperationOutcome {
         let stop = match (stop, source_of(&mut self.sources, key)) {
-            (Stop::Blocked, Some(source)) => {
+            (SendStop::Blocked, Some(source)) => {
                 source.writable = false;
-                Stop::Blocked
+                SendStop::Blocked
             }
-            (Stop::Empty, Some(source)) if sending.ending.closes() => {
+            (SendStop::Empty, Some(source)) if sending.ending.closes() => {
                 if let Some(socket) = std::mem::take(source).socket {
                     sys::finish(socket, sending.ending);
                 }
-                Stop::Closed
+                SendStop::Closed
             }
             (stop, _) => stop,
         };
-        Outcome::Sent {
+        OperationOutcome::Sent {
             outgoing: sending.outgoing,
             taken,
             stop,
@@ -470,7 +475,7 @@ impl Epoll {
             match sys::accept(descriptor) {
                 Ok((accepted, peer)) => completions.push(Completion {
                     token,
-                    outcome: Outcome::Accepted(Ok((Socket::Descriptor(accepted), peer))),
+                    outcome: OperationOutcome::Accepted(Ok((Socket::Descriptor(accepted), peer))),
                     more: listener.many,
                 }),
                 // A connection that ended before it was accepted is nobody's loss.
@@ -480,7 +485,7 @@ impl Epoll {
                     listener.accepting = false;
                     completions.push(Completion {
                         token,
-                        outcome: Outcome::Accepted(Err(error.into())),
+                        outcome: OperationOutcome::Accepted(Err(error.into())),
                         more: false,
                     });
                     return;
@@ -500,7 +505,8 @@ impl Epoll {
         let Some(source) = self.sources.get_mut(key.index as usize) else {
             return;
         };
-        // Its socket may have been closed, and the number be another one's, since the kernel noted the event.
+        // Its socket may have been closed, and the number be another one's, since the kernel noted
+        // the event.
         if !source.registered || source.generation & GENERATION_MASK != key.generation {
             return;
         }
@@ -520,7 +526,7 @@ impl Epoll {
                     key,
                     kind: OpKind::Connect,
                 },
-                outcome: Outcome::Connected(match &source.socket {
+                outcome: OperationOutcome::Connected(match &source.socket {
                     Some(socket) => sys::pending_error(socket.as_fd()),
                     None => Err(disconnected()),
                 }),
@@ -534,7 +540,7 @@ impl Epoll {
                     key,
                     kind: OpKind::Recv,
                 },
-                outcome: Outcome::Ready,
+                outcome: OperationOutcome::Ready,
                 more: false,
             });
         }
@@ -556,7 +562,7 @@ impl Epoll {
 }
 
 impl Engine for Epoll {
-    fn submit(&mut self, op: Op<'_>, token: Token) -> Option<Outcome> {
+    fn submit(&mut self, op: Op<'_>, token: Token) -> Option<OperationOutcome> {
         let key = token.key;
         match op {
             Op::Accept { socket, many } => self.accept(socket, many, key),
@@ -577,12 +583,15 @@ impl Engine for Epoll {
             Op::Close => {
                 // The last descriptor of a connection: closing it also unregisters it.
                 source_of(&mut self.sources, key).map(std::mem::take);
-                Some(Outcome::Closed)
+                Some(OperationOutcome::Closed)
             }
-            Op::Readable { socket } => match self.datagrams(key).readiness.take_readable() {
-                true => Some(Outcome::Ready),
-                false => self.watch_datagrams(socket, key, Some(OpKind::Readable)),
-            },
+            Op::Readable { socket } => {
+                if self.datagrams(key).readiness.take_readable() {
+                    Some(OperationOutcome::Ready)
+                } else {
+                    self.watch_datagrams(socket, key, Some(OpKind::Readable))
+                }
+            }
             Op::RecvMsg { socket, into } => self.receive_datagrams(socket, into, key),
             Op::SendMsg { socket, datagrams } => self.send_datagrams(socket, datagrams, key),
         }
@@ -592,7 +601,7 @@ impl Engine for Epoll {
         true
     }
 
-    fn cancel(&mut self, token: Token) -> Option<Outcome> {
+    fn cancel(&mut self, token: Token) -> Option<OperationOutcome> {
         let index = token.key.index as usize;
         if token.kind == OpKind::Accept {
             let listener = self.listeners.get_mut(index)?;
@@ -602,11 +611,12 @@ impl Engine for Epoll {
             if let Some(socket) = listener.socket.take()
                 && let Some(descriptor) = socket.descriptor()
             {
-                // Other threads and processes share the socket, so closing it would not unregister it.
+                // Other threads and processes share the socket, so closing it would not unregister
+                // it.
                 let _ = epoll::delete(&self.epoll, descriptor);
             }
             let accepting = std::mem::take(&mut listener.accepting);
-            return accepting.then(|| Outcome::Accepted(Err(cancelled())));
+            return accepting.then(|| OperationOutcome::Accepted(Err(cancelled())));
         }
         let kind = token.kind;
         if matches!(kind, OpKind::Readable | OpKind::RecvMsg | OpKind::SendMsg) {
@@ -621,23 +631,21 @@ impl Engine for Epoll {
                     .take_if(|known| *known == kind)
                     .is_some(),
             };
-            return waited.then_some(Outcome::Ready);
+            return waited.then_some(OperationOutcome::Ready);
         }
         let source = self.sources.get_mut(index)?;
         if source.generation != token.key.generation {
             return None;
         }
         match token.kind {
-            OpKind::Recv => {
-                std::mem::take(&mut source.receiving).then(|| Outcome::Received(Err(cancelled())))
-            }
-            OpKind::Connect => {
-                std::mem::take(&mut source.connecting).then(|| Outcome::Connected(Err(cancelled())))
-            }
-            OpKind::Send => source.sending.take().map(|sending| Outcome::Sent {
+            OpKind::Recv => std::mem::take(&mut source.receiving)
+                .then(|| OperationOutcome::Received(Err(cancelled()))),
+            OpKind::Connect => std::mem::take(&mut source.connecting)
+                .then(|| OperationOutcome::Connected(Err(cancelled()))),
+            OpKind::Send => source.sending.take().map(|sending| OperationOutcome::Sent {
                 outgoing: sending.outgoing,
                 taken: 0,
-                stop: Stop::Failed(cancelled()),
+                stop: SendStop::Failed(cancelled()),
             }),
             _ => None,
         }
@@ -760,7 +768,8 @@ fn register(epoll: &OwnedFd, source: &mut Source, key: Key) -> io::Result<()> {
     Ok(())
 }
 
-/// Registers a connection for all that can happen to it. Room that is there by now is reported, too.
+/// Registers a connection for all that can happen to it. Room that is there by now is reported,
+/// too.
 fn watch_room(epoll: &OwnedFd, source: &mut Source, key: Key) -> io::Result<()> {
     let Some(socket) = &source.socket else {
         return Err(disconnected());
@@ -801,7 +810,8 @@ fn receive_once(source: &mut Source) -> Option<io::Result<Buffer>> {
         });
         match result {
             Ok(buffer) => {
-                // Less than was asked for: the socket is empty now, and the next bytes will be an edge.
+                // Less than was asked for: the socket is empty now, and the next bytes will be an
+                // edge.
                 source.readable = source.ended || buffer.len() == buffer::size();
                 return Some(Ok(buffer));
             }

@@ -1,11 +1,13 @@
-//! Memory of an engine's that it receives into and that has to come home: one region, in frames of one size.
+//! Memory of an engine's that it receives into and that has to come home: one region, in frames of
+//! one size.
 //!
-//! A network card, or a kernel that writes to memory of ours by itself, is told of a region once and for all. What it has
-//! received becomes a [`Buffer`] where it lies. When that is dropped, or the last slice of what has been made of it, on
-//! whatever thread, its frame goes home: a bit is set, and no lock is taken. An engine that has run out is told.
+//! A network card, or a kernel that writes to memory of ours by itself, is told of a region once
+//! and for all. What it has received becomes a [`Buffer`] where it lies. When that is dropped, or
+//! the last slice of what has been made of it, on whatever thread, its frame goes home: a bit is
+//! set, and no lock is taken. An engine that has run out is told.
 //!
-//! Each frame is at one of three places: at home in `free`, on its way there in `returned`, or in just one [`Frame`], which
-//! so has its memory alone.
+//! Each frame is at one of three places: at home in `free`, on its way there in `returned`, or in
+//! just one [`Frame`], which so has its memory alone.
 #![allow(unsafe_code)]
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
@@ -23,21 +25,22 @@ use crate::notifier::Notifier;
 /// The region begins and ends with pages, as those want it who share it.
 const PAGE: usize = 4096;
 
-/// The frames of an engine, which takes from them on its thread. Its memory is freed with the last of them that is out.
+/// The frames of an engine, which takes from them on its thread. Its memory is freed with the last
+/// of them that is out.
 pub struct Frames {
     slots: Box<[Arc<Slot>]>,
     free: Vec<u32>,
-    home: Arc<Home>,
+    home: Arc<FramePool>,
 }
 
-/// What a frame is when it is out: its place, and its way home. There is one for each frame for as long as the region is,
-/// so that taking one allocates nothing.
+/// What a frame is when it is out: its place, and its way home. There is one for each frame for as
+/// long as the region is, so that taking one allocates nothing.
 struct Slot {
-    home: Arc<Home>,
+    home: Arc<FramePool>,
     number: u32,
 }
 
-struct Home {
+struct FramePool {
     region: NonNull<u8>,
     layout: Layout,
     /// Bytes of each frame.
@@ -49,18 +52,20 @@ struct Home {
     notifier: Notifier,
 }
 
-// SAFETY: the region is memory of the process, whose parts are used by the one who has the frame (see the top of this page),
-// and freed when nobody refers to it any more. Everything else is shared between threads by its own means.
-unsafe impl Send for Home {}
+// SAFETY: the region is memory of the process, whose parts are used by the one who has the frame
+// (see the top of this page), and freed when nobody refers to it any more. Everything else is
+// shared between threads by its own means.
+unsafe impl Send for FramePool {}
 // SAFETY: as above: what is shared of it hands out no part of the region.
-unsafe impl Sync for Home {}
+unsafe impl Sync for FramePool {}
 
 impl Frames {
-    /// So many frames of so many bytes each, which are zeros at first. `notifier` ends the wait of an engine that has found
-    /// none, when one comes home.
+    /// So many frames of so many bytes each, which are zeros at first. `notifier` ends the wait of
+    /// an engine that has found none, when one comes home.
     ///
     /// # Errors
-    /// `InvalidInput` where that is nothing, or more than there can be: a frame has less than 4 GiB.
+    /// `InvalidInput` where that is nothing, or more than there can be: a frame has less than 4
+    /// GiB.
     pub fn new(count: u32, size: u32, notifier: Notifier) -> io::Result<Frames> {
         let bytes = (count as usize).checked_mul(size as usize);
         let layout = bytes
@@ -72,7 +77,7 @@ impl Frames {
         let Some(region) = NonNull::new(unsafe { alloc_zeroed(layout) }) else {
             handle_alloc_error(layout)
         };
-        let home = Arc::new(Home {
+        let home = Arc::new(FramePool {
             region,
             layout,
             size: size as usize,
@@ -115,32 +120,37 @@ impl Frames {
     }
 }
 
-impl Drop for Home {
+impl Drop for FramePool {
     fn drop(&mut self) {
-        // SAFETY: it was allocated with this layout, and nothing refers to it any more: each frame holds a share of this.
+        // SAFETY: it was allocated with this layout, and nothing refers to it any more: each frame
+        // holds a share of this.
         unsafe { dealloc(self.region.as_ptr(), self.layout) };
     }
 }
 
-/// A frame that is out, all of it: to be filled and then to be read as a [`Buffer`](crate::Buffer). Dropping it sends it home.
+/// A frame that is out, all of it: to be filled and then to be read as a [`Buffer`](crate::Buffer).
+/// Dropping it sends it home.
 pub struct Frame(Arc<Slot>);
 
 impl Frame {
     fn start(&self) -> NonNull<u8> {
         let Slot { home, number } = &*self.0;
-        // SAFETY: the number is below the count of frames, and the region holds so many of this size.
+        // SAFETY: the number is below the count of frames, and the region holds so many of this
+        // size.
         unsafe { home.region.add(*number as usize * home.size) }
     }
 
     pub(crate) fn memory(&self) -> &[MaybeUninit<u8>] {
         let start = self.start().cast::<MaybeUninit<u8>>();
-        // SAFETY: so many bytes begin there, which are this frame's alone for as long as it is borrowed.
+        // SAFETY: so many bytes begin there, which are this frame's alone for as long as it is
+        // borrowed.
         unsafe { std::slice::from_raw_parts(start.as_ptr(), self.0.home.size) }
     }
 
     pub(crate) fn memory_mut(&mut self) -> &mut [MaybeUninit<u8>] {
         let start = self.start().cast::<MaybeUninit<u8>>();
-        // SAFETY: so many bytes begin there, which are this frame's alone, and it is borrowed to be changed.
+        // SAFETY: so many bytes begin there, which are this frame's alone, and it is borrowed to be
+        // changed.
         unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), self.0.home.size) }
     }
 }
@@ -257,8 +267,8 @@ mod tests {
         assert!(Frames::new(u32::MAX, u32::MAX, Notifier::new().unwrap()).is_err());
     }
 
-    /// Frames that are dropped on other threads come home, none is handed out twice, and an engine that waits for one is
-    /// always told.
+    /// Frames that are dropped on other threads come home, none is handed out twice, and an engine
+    /// that waits for one is always told.
     #[test]
     fn frames_come_home_from_other_threads() {
         const ROUNDS: usize = 20_000;
@@ -280,7 +290,8 @@ mod tests {
                 if let Some(buffer) = filled(&mut frames, &number.to_ne_bytes()) {
                     break buffer;
                 }
-                // As an engine does: until the notifier is used, or for so long that it was forgotten.
+                // As an engine does: until the notifier is used, or for so long that it was
+                // forgotten.
                 let fd = notifier.fd();
                 let mut polled = [rustix::event::PollFd::new(
                     &fd,

@@ -1,8 +1,10 @@
-//! TLS records that the kernel seals: what a socket sends leaves encrypted, so that sendfile(2) can send files over TLS.
+//! TLS records that the kernel seals: what a socket sends leaves encrypted, so that sendfile(2) can
+//! send files over TLS.
 //!
 //! <https://docs.kernel.org/networking/tls.html>, `linux/tls.h`. A stream is prepared first
-//! ([`Stream::prepare_kernel_tls`](crate::net::Stream::prepare_kernel_tls)), which tells whether the kernel can; bytes pass as
-//! they are until a [`Segment::Keys`](crate::net::Segment::Keys) comes.
+//! ([`Stream::prepare_kernel_tls`](crate::net::Stream::prepare_kernel_tls)), which tells whether
+//! the kernel can; bytes pass as they are until a [`Segment::Keys`](crate::net::Segment::Keys)
+//! comes.
 //!
 //! Not here: handshakes; and opening what is received, which the maker of the keys does.
 #![allow(unsafe_code)]
@@ -25,9 +27,9 @@ const PROBE_WAIT: Duration = Duration::from_secs(1);
 /// A version of TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
-    /// RFC 5246.
+    /// TLS 1.2, defined by RFC 5246.
     Tls12,
-    /// RFC 8446.
+    /// TLS 1.3, defined by RFC 8446.
     Tls13,
 }
 
@@ -49,7 +51,7 @@ pub enum Cipher {
     Aes128Gcm,
     /// The same with keys of 256 bits.
     Aes256Gcm,
-    /// RFC 8439.
+    /// ChaCha20-Poly1305, defined by RFC 8439.
     Chacha20Poly1305,
 }
 
@@ -89,10 +91,12 @@ impl Cipher {
 pub struct SealingKeys(Box<[u8]>);
 
 impl SealingKeys {
-    /// Keys for the records from number `sequence` on; `None` where the key has not the cipher's length.
+    /// Keys for the records from number `sequence` on; `None` where the key has not the cipher's
+    /// length.
     ///
-    /// `iv` is what nonces are made from (RFC 8446 section 5.3). With [`Version::Tls12`] and AES its last eight bytes
-    /// are the first nonce that a record tells (RFC 5288 section 3), which the kernel counts up.
+    /// `iv` is what nonces are made from (RFC 8446 section 5.3). With [`Version::Tls12`] and AES
+    /// its last eight bytes are the first nonce that a record tells (RFC 5288 section 3), which the
+    /// kernel counts up.
     #[must_use]
     pub fn new(
         version: Version,
@@ -149,7 +153,8 @@ impl Support {
     }
 }
 
-/// Finds out by connections to this machine itself. For a superuser the kernel loads its module then.
+/// Finds out by connections to this machine itself. For a superuser the kernel loads its module
+/// then.
 ///
 /// # Errors
 /// Why it can do nothing, in words for the log.
@@ -178,9 +183,10 @@ pub fn probe() -> Result<Support, String> {
             }
         }
     }
-    match support.suites.is_empty() {
-        true => Err("the kernel has none of the ciphers".into()),
-        false => Ok(support),
+    if support.suites.is_empty() {
+        Err("the kernel has none of the ciphers".into())
+    } else {
+        Ok(support)
     }
 }
 
@@ -195,7 +201,8 @@ pub(crate) fn set_keys(socket: BorrowedFd<'_>, keys: &SealingKeys) -> io::Result
 }
 
 fn set_option(socket: BorrowedFd<'_>, level: i32, name: i32, value: &[u8]) -> io::Result<()> {
-    // SAFETY: the kernel reads as many bytes as are said, from a slice that lives until the call returns.
+    // SAFETY: the kernel reads as many bytes as are said, from a slice that lives until the call
+    // returns.
     let result = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
@@ -239,8 +246,8 @@ pub(crate) fn send_record(
     message.msg_control = (&raw mut control).cast();
     message.msg_controllen = size_of::<RecordType>() as _;
     let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-    // SAFETY: the header points to one part and one control message of the lengths said, all of which live until the call
-    // returns; the kernel only reads them.
+    // SAFETY: the header points to one part and one control message of the lengths said, all of
+    // which live until the call returns; the kernel only reads them.
     let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, flags) };
     usize::try_from(sent).map_err(|_| {
         let error = io::Error::last_os_error();

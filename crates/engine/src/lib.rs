@@ -1,14 +1,15 @@
-//! The event loop of a worker: one thread, one [`Runtime`], one kernel engine (epoll, io_uring or a simulation).
+//! The event loop of a worker: one thread, one [`Runtime`], one kernel engine (epoll, io_uring or a
+//! simulation).
 //!
-//! Read in this order: [`Engine`] is the narrow interface that `epoll.rs`, `uring` and `sim` implement;
-//! `worker.rs` holds what a thread owns (streams, listeners, timers) and turns completions into wake-ups; `runtime.rs`
-//! turns the loop and `task.rs` polls the tasks; `spares.rs` keeps memory for what comes next, `memory.rs` gives it back after a busy
-//! time; [`net`], [`file`](mod@file), [`sleep`] and [`blocking`] are what the
-//! rooms above use.
+//! Read in this order: [`Engine`] is the narrow interface that `epoll.rs`, `uring` and `sim`
+//! implement; `worker.rs` holds what a thread owns (streams, listeners, timers) and turns
+//! completions into wake-ups; `runtime.rs` turns the loop and `task.rs` polls the tasks;
+//! `spares.rs` keeps memory for what comes next, `memory.rs` gives it back after a busy time;
+//! [`net`], [`file`](mod@file), [`sleep`] and [`blocking`] are what the rooms above use.
 //!
-//! Nothing here is `Send` unless it says so: a connection lives and dies on the thread that accepted it. User code
-//! (futures, wakers, destructors of what is sent) never runs while the thread's state is borrowed, so that it may call
-//! anything here.
+//! Nothing here is `Send` unless it says so: a connection lives and dies on the thread that
+//! accepted it. User code (futures, wakers, destructors of what is sent) never runs while the
+//! thread's state is borrowed, so that it may call anything here.
 //!
 //! Not here: protocols, TLS, configuration.
 
@@ -51,7 +52,9 @@ pub use blocking::{Unfinished, background, blocking, blocking_long, finish_backg
 pub use buffer::Buffer;
 pub use choose::{EngineKind, choose};
 pub use clock::{Deadline, moment, now, uptime, wall};
-pub use engine::{Completion, Control, Engine, Op, OpKind, Outcome, Outgoing, Stop, Token};
+pub use engine::{
+    Completion, Control, Engine, Op, OpKind, OperationOutcome, Outgoing, SendStop, Token,
+};
 pub use event::Event;
 pub use frames::{Frame, Frames};
 pub use memory::{note_let_go, on_rest};

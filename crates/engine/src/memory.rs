@@ -1,8 +1,10 @@
 //! Memory that a thread has had to use in a busy time, given back after it.
 //!
-//! Spare buffers that lie unused for a second go, half of them each time. When most connections of a thread are gone, and
-//! no more of them go, what has asked for it ([`on_rest`]) gives its own memory back, and the allocator is told to give pages back
-//! that it keeps between what is still in use (malloc_trim(3)). A thread that has nothing to give back sets no timer, so an idle one sleeps.
+//! Spare buffers that lie unused for a second go, half of them each time. When most connections of
+//! a thread are gone, and no more of them go, what has asked for it ([`on_rest`]) gives its own
+//! memory back, and the allocator is told to give pages back that it keeps between what is still in
+//! use (malloc_trim(3)). A thread that has nothing to give back sets no timer, so an idle one
+//! sleeps.
 #![allow(unsafe_code)]
 
 use std::cell::{Cell, RefCell};
@@ -11,12 +13,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::blocking::{self, Weight};
 use crate::buffer;
 use crate::pooled_future;
-use crate::worker::{self, Timer, Worker};
+use crate::worker::{self, Reactor, Timer};
 
 /// How often a thread that has spare memory looks at it, in milliseconds.
 const INTERVAL_MS: u64 = 1000;
 
-/// How often the allocator is told at most because of what others say, in milliseconds: a busy thread has such moments all the time.
+/// How often the allocator is told at most because of what others say, in milliseconds: a busy
+/// thread has such moments all the time.
 const TRIM_INTERVAL_MS: u64 = 10_000;
 
 /// Streams that a thread must have had for the allocator to be told: fewer leave little behind.
@@ -49,7 +52,8 @@ pub(crate) fn rest_soon(allocator: Allocator) {
     DUE.set(Some(allocator));
 }
 
-/// At the end of a turn, while no state of the thread is borrowed: what is to give memory back does so.
+/// At the end of a turn, while no state of the thread is borrowed: what is to give memory back does
+/// so.
 pub(crate) fn rest() {
     let Some(allocator) = DUE.take() else { return };
     let others = OTHERS.with_borrow(Vec::clone);
@@ -74,13 +78,14 @@ pub(crate) struct Memory {
     waiting: bool,
 }
 
-/// Tells the thread that memory of which it knows nothing by itself has been let go: a connection has ended that was many requests at
-/// once. The allocator gives back what it keeps of that in a while.
+/// Tells the thread that memory of which it knows nothing by itself has been let go: a connection
+/// has ended that was many requests at once. The allocator gives back what it keeps of that in a
+/// while.
 pub fn note_let_go() {
     worker::try_enter(|worker| worker.memory.has_let_go = true);
 }
 
-impl Worker {
+impl Reactor {
     /// Before each wait: sees to it that memory is looked at, if there may be some to give back.
     pub(crate) fn watch_memory(&mut self) {
         let streams = self.streams.len();
@@ -106,9 +111,10 @@ impl Worker {
             self.memory.trimmed_ms = now;
             self.spare_queues.clear();
             pooled_future::shrink();
-            rest_soon(match self.blocks_inline {
-                true => Allocator::NotTold,
-                false => Allocator::Told,
+            rest_soon(if self.blocks_inline {
+                Allocator::NotTold
+            } else {
+                Allocator::Told
             });
         }
     }
@@ -120,8 +126,8 @@ impl Worker {
     }
 }
 
-/// Tells the allocator, on a thread of the pool: it goes through all that is free. Threads that end their busy time together
-/// need it once.
+/// Tells the allocator, on a thread of the pool: it goes through all that is free. Threads that end
+/// their busy time together need it once.
 fn trim() {
     static UNDER_WAY: AtomicBool = AtomicBool::new(false);
     if UNDER_WAY.swap(true, Ordering::AcqRel) {

@@ -1,10 +1,12 @@
-//! Many datagrams in one call: recvmmsg(2) and sendmmsg(2), which `rustix` does not have, with the addresses of both ends.
+//! Many datagrams in one call: recvmmsg(2) and sendmmsg(2), which `rustix` does not have, with the
+//! addresses of both ends.
 //!
-//! Both engines of the kernel use it: what they add is to be told when a socket has something, or room. A datagram is taken
-//! whole, however large. What fits into a buffer of the pool is received into one; the rest of a larger one goes into
-//! room behind it, and both are then copied together.
+//! Both engines of the kernel use it: what they add is to be told when a socket has something, or
+//! room. A datagram is taken whole, however large. What fits into a buffer of the pool is received
+//! into one; the rest of a larger one goes into room behind it, and both are then copied together.
 //!
-//! Read ip(7), `IP_PKTINFO`, and ipv6(7), `IPV6_RECVPKTINFO`, for the address that a datagram came to.
+//! Read ip(7), `IP_PKTINFO`, and ipv6(7), `IPV6_RECVPKTINFO`, for the address that a datagram came
+//! to.
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -16,7 +18,7 @@ use bytes::Bytes;
 use rustix::io::Errno;
 
 use crate::buffer::{self, Buffer, Memory};
-use crate::engine::Outcome;
+use crate::engine::OperationOutcome;
 use crate::net::Datagram;
 
 /// Most datagrams that one call receives or sends.
@@ -28,20 +30,21 @@ const LENGTH_MAX: usize = 65_535;
 /// Room for the one control message that is asked for, or given along: the address of this end.
 const CONTROL_SIZE: usize = 64;
 
-/// What the calls read and write beside the datagrams themselves. Each is filled anew before a call, and nothing of it is
-/// used by the kernel after one.
+/// What the calls read and write beside the datagrams themselves. Each is filled anew before a
+/// call, and nothing of it is used by the kernel after one.
 pub(crate) struct Messages {
     headers: [libc::mmsghdr; BATCH_MAX],
     parts: [[libc::iovec; 2]; BATCH_MAX],
-    names: [Name; BATCH_MAX],
+    names: [SocketName; BATCH_MAX],
     controls: [Control; BATCH_MAX],
-    /// Where datagrams are received into. Grows, up to [`BATCH_MAX`], while there are more of them than it has room for: two
-    /// MiB then, of which as much is ever touched as datagrams have filled.
-    rooms: Vec<Room>,
+    /// Where datagrams are received into. Grows, up to [`BATCH_MAX`], while there are more of them
+    /// than it has room for: two MiB then, of which as much is ever touched as datagrams have
+    /// filled.
+    rooms: Vec<DatagramBuffer>,
 }
 
 /// Room for one datagram of any length.
-struct Room {
+struct DatagramBuffer {
     first: Memory,
     rest: Memory,
 }
@@ -49,7 +52,7 @@ struct Room {
 /// The address of an end; which of them, its family says.
 #[derive(Clone, Copy)]
 #[repr(C)]
-union Name {
+union SocketName {
     family: libc::sa_family_t,
     v4: libc::sockaddr_in,
     v6: libc::sockaddr_in6,
@@ -60,11 +63,11 @@ union Name {
 #[repr(C, align(8))]
 struct Control([u8; CONTROL_SIZE]);
 
-impl Room {
-    fn new() -> Room {
+impl DatagramBuffer {
+    fn new() -> DatagramBuffer {
         let first = buffer::take();
         let rest = LENGTH_MAX.saturating_sub(first.len());
-        Room {
+        DatagramBuffer {
             first,
             rest: Box::new_uninit_slice(rest),
         }
@@ -106,7 +109,8 @@ impl Room {
 
 impl Messages {
     pub(crate) fn new() -> Box<Messages> {
-        // SAFETY: all of it but the list of rooms is numbers and raw pointers, for which zeros are values.
+        // SAFETY: all of it but the list of rooms is numbers and raw pointers, for which zeros are
+        // values.
         let (headers, parts, names, controls) = unsafe { std::mem::zeroed() };
         Box::new(Messages {
             headers,
@@ -117,7 +121,8 @@ impl Messages {
         })
     }
 
-    /// Receives what is there, at most one batch, and appends it to `into`. False when the socket had no more.
+    /// Receives what is there, at most one batch, and appends it to `into`. False when the socket
+    /// had no more.
     ///
     /// # Errors
     /// Those of `recvmsg()`; `EAGAIN` when nothing was there.
@@ -127,22 +132,23 @@ impl Messages {
         into: &mut VecDeque<Datagram<Buffer>>,
     ) -> Result<bool, Errno> {
         if self.rooms.is_empty() {
-            self.rooms.push(Room::new());
+            self.rooms.push(DatagramBuffer::new());
         }
         let places = self.headers.iter_mut().zip(&mut self.parts);
         let ends = self.names.iter_mut().zip(&mut self.controls);
         for (((header, parts), (name, control)), room) in places.zip(ends).zip(&mut self.rooms) {
             *parts = room.parts();
             header.msg_hdr.msg_name = (&raw mut *name).cast();
-            header.msg_hdr.msg_namelen = size_of::<Name>() as libc::socklen_t;
+            header.msg_hdr.msg_namelen = size_of::<SocketName>() as libc::socklen_t;
             header.msg_hdr.msg_iov = parts.as_mut_ptr();
             header.msg_hdr.msg_iovlen = parts.len() as _;
             header.msg_hdr.msg_control = control.0.as_mut_ptr().cast();
             header.msg_hdr.msg_controllen = CONTROL_SIZE as _;
         }
         let wanted = self.rooms.len().min(BATCH_MAX);
-        // SAFETY: `wanted` headers have just been filled. What they point to lies in `self`, does not move and is not touched
-        // otherwise before the call returns; the lengths are those of what they point to.
+        // SAFETY: `wanted` headers have just been filled. What they point to lies in `self`, does
+        // not move and is not touched otherwise before the call returns; the lengths are those of
+        // what they point to.
         let result = unsafe {
             libc::recvmmsg(
                 socket.as_raw_fd(),
@@ -163,12 +169,13 @@ impl Messages {
         let full = count == wanted;
         if full && wanted < BATCH_MAX {
             let more = wanted.min(BATCH_MAX - wanted);
-            self.rooms.extend((0..more).map(|_| Room::new()));
+            self.rooms.extend((0..more).map(|_| DatagramBuffer::new()));
         }
         Ok(full)
     }
 
-    /// Sends datagrams from the front on, at most one batch. How many the kernel has taken, at least one.
+    /// Sends datagrams from the front on, at most one batch. How many the kernel has taken, at
+    /// least one.
     ///
     /// # Errors
     /// Those of `sendmsg()` for the first one; `EAGAIN` when there is no room.
@@ -212,8 +219,8 @@ impl Messages {
             }
             wanted += 1;
         }
-        // SAFETY: `wanted` headers have just been filled. What they point to lies in `self` and in the datagrams, and does not
-        // move before the call returns, which only reads it.
+        // SAFETY: `wanted` headers have just been filled. What they point to lies in `self` and in
+        // the datagrams, and does not move before the call returns, which only reads it.
         let result = unsafe {
             libc::sendmmsg(
                 socket.as_raw_fd(),
@@ -231,7 +238,7 @@ fn counted(result: i32) -> Result<usize, Errno> {
         .map_err(|_| Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
 }
 
-impl Name {
+impl SocketName {
     /// Makes it `address`; how many bytes of it count.
     fn set(&mut self, address: SocketAddr) -> libc::socklen_t {
         match address {
@@ -269,13 +276,14 @@ fn in_addr(ip: Ipv4Addr) -> libc::in_addr {
 /// From whom a datagram came; `None` from a Unix socket.
 ///
 /// # Safety
-/// The header's name is a [`Name`].
+/// The header's name is a [`SocketName`].
 unsafe fn peer(header: &libc::msghdr) -> Option<SocketAddr> {
     if (header.msg_namelen as usize) < size_of::<libc::sa_family_t>() {
         return None;
     }
-    // SAFETY: the caller's promise. All variants are integers, for which all bytes are values, and it was all zeros once.
-    let name = unsafe { &*header.msg_name.cast::<Name>() };
+    // SAFETY: the caller's promise. All variants are integers, for which all bytes are values, and
+    // it was all zeros once.
+    let name = unsafe { &*header.msg_name.cast::<SocketName>() };
     // SAFETY: as above.
     match i32::from(unsafe { name.family }) {
         libc::AF_INET => {
@@ -328,7 +336,8 @@ unsafe fn local(header: &libc::msghdr) -> Option<IpAddr> {
 /// Has a datagram leave from this address.
 ///
 /// # Safety
-/// The header's control bytes are [`CONTROL_SIZE`], may be written, and are aligned as [`Control`] is.
+/// The header's control bytes are [`CONTROL_SIZE`], may be written, and are aligned as [`Control`]
+/// is.
 unsafe fn leave_from_v4(header: &mut libc::msghdr, ip: Ipv4Addr) {
     let wish = libc::in_pktinfo {
         ipi_ifindex: 0,
@@ -361,7 +370,8 @@ unsafe fn leave_from_v6(header: &mut libc::msghdr, ip: Ipv6Addr) {
 unsafe fn put_control<T: Copy>(header: &mut libc::msghdr, level: i32, kind: i32, content: T) {
     const { assert!(size_of::<T>() + size_of::<libc::cmsghdr>() <= CONTROL_SIZE) };
     let length = size_of::<T>() as libc::c_uint;
-    // SAFETY: there is room for one message of this length, as asserted above, so the first one is inside.
+    // SAFETY: there is room for one message of this length, as asserted above, so the first one is
+    // inside.
     unsafe {
         let message = libc::CMSG_FIRSTHDR(header);
         (*message).cmsg_level = level;
@@ -379,7 +389,8 @@ unsafe fn put_control<T: Copy>(header: &mut libc::msghdr, level: i32, kind: i32,
 pub(crate) struct Readiness {
     /// Something may be there.
     readable: bool,
-    /// An error was told of: it may stand behind what is there, of which a short batch says nothing.
+    /// An error was told of: it may stand behind what is there, of which a short batch says
+    /// nothing.
     failing: bool,
     /// There may be room.
     writable: bool,
@@ -417,17 +428,17 @@ impl Readiness {
         messages: &mut Messages,
         socket: BorrowedFd<'_>,
         into: &mut VecDeque<Datagram<Buffer>>,
-    ) -> Option<Outcome> {
+    ) -> Option<OperationOutcome> {
         while self.readable {
             match messages.receive(socket, into) {
                 Ok(full) => {
                     // Fewer than there was room for: the next one will be told of.
                     self.readable = full || self.failing;
-                    return Some(Outcome::Messages(Ok(into.len())));
+                    return Some(OperationOutcome::Messages(Ok(into.len())));
                 }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => (self.readable, self.failing) = (false, false),
-                Err(error) => return Some(Outcome::Messages(Err(error.into()))),
+                Err(error) => return Some(OperationOutcome::Messages(Err(error.into()))),
             }
         }
         None
@@ -439,13 +450,13 @@ impl Readiness {
         messages: &mut Messages,
         socket: BorrowedFd<'_>,
         datagrams: &VecDeque<Datagram<Bytes>>,
-    ) -> Option<Outcome> {
+    ) -> Option<OperationOutcome> {
         while self.writable {
             match messages.send(socket, datagrams) {
-                Ok(count) => return Some(Outcome::Messages(Ok(count))),
+                Ok(count) => return Some(OperationOutcome::Messages(Ok(count))),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => self.writable = false,
-                Err(error) => return Some(Outcome::Messages(Err(error.into()))),
+                Err(error) => return Some(OperationOutcome::Messages(Err(error.into()))),
             }
         }
         None

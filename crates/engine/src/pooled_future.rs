@@ -1,7 +1,8 @@
 //! Futures in boxes whose memory a thread keeps for the next ones.
 //!
-//! What is done for a request while it waits lies in a few kilobytes, for as long as the request takes. An allocator that is
-//! quick with small blocks is slow with such, and every request that is passed on needs two.
+//! What is done for a request while it waits lies in a few kilobytes, for as long as the request
+//! takes. An allocator that is quick with small blocks is slow with such, and every request that is
+//! passed on needs two.
 
 #![allow(unsafe_code)]
 
@@ -27,7 +28,7 @@ const KEPT_BYTES_MAX: usize = 1024 * 1024;
 /// How every kept block is aligned.
 const ALIGNMENT: usize = 16;
 
-/// Like `Pin<Box<dyn Future>>`.
+/// A boxed future, like `Pin<Box<dyn Future>>`, whose memory the thread keeps.
 pub struct PooledFuture<'a, T> {
     /// Valid and owned; in memory of [`allocate`]. It does not move until it is dropped.
     future: NonNull<dyn Future<Output = T> + 'a>,
@@ -69,7 +70,8 @@ impl<T> Drop for PooledFuture<'_, T> {
             self.future.drop_in_place();
             layout
         };
-        // SAFETY: it was put into memory of `allocate` with the layout of its type, and is gone from there.
+        // SAFETY: it was put into memory of `allocate` with the layout of its type, and is gone
+        // from there.
         unsafe { free(self.future.cast(), layout) };
     }
 }
@@ -95,19 +97,20 @@ const BLOCKS: [Layout; STEPS_MAX + 1] = {
     blocks
 };
 
-/// The layout of a block of so many steps, of which there are at least one and at most [`STEPS_MAX`].
+/// The layout of a block of so many steps, of which there are at least one and at most
+/// [`STEPS_MAX`].
 fn block(steps: usize) -> Layout {
     BLOCKS.get(steps).copied().unwrap_or(Layout::new::<()>())
 }
 
 /// Blocks that this thread keeps, by their number of steps.
-struct Kept {
+struct BlockPool {
     /// Each is a block of [`block`], and owned.
     blocks: [Vec<NonNull<u8>>; STEPS_MAX + 1],
     bytes: usize,
 }
 
-impl Kept {
+impl BlockPool {
     /// Gives all of them to the allocator.
     fn clear(&mut self) {
         self.bytes = 0;
@@ -120,15 +123,15 @@ impl Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for BlockPool {
     fn drop(&mut self) {
         self.clear();
     }
 }
 
 thread_local! {
-    static KEPT: RefCell<Kept> = const {
-        RefCell::new(Kept {
+    static KEPT: RefCell<BlockPool> = const {
+        RefCell::new(BlockPool {
             blocks: [const { Vec::new() }; STEPS_MAX + 1],
             bytes: 0,
         })
@@ -137,13 +140,13 @@ thread_local! {
 
 /// Gives what this thread keeps to the allocator.
 pub(crate) fn shrink() {
-    KEPT.with_borrow_mut(Kept::clear);
+    KEPT.with_borrow_mut(BlockPool::clear);
 }
 
 /// Memory for a value of this layout, which is not empty, to be given back with the same.
 ///
-/// As it never unwinds (by its calling convention), no future has to be dropped on the way to its place: the compiler makes it
-/// there, and copies no kilobytes.
+/// As it never unwinds (by its calling convention), no future has to be dropped on the way to its
+/// place: the compiler makes it there, and copies no kilobytes.
 #[allow(improper_ctypes_definitions)]
 extern "C" fn allocate(layout: Layout) -> NonNull<u8> {
     let Some(steps) = steps(layout) else {
@@ -172,7 +175,8 @@ fn allocated(layout: Layout) -> NonNull<u8> {
 /// Gives memory back.
 ///
 /// # Safety
-/// It comes from [`allocate`] with the same layout, unless that is empty, and nobody uses it any more.
+/// It comes from [`allocate`] with the same layout, unless that is empty, and nobody uses it any
+/// more.
 unsafe fn free(place: NonNull<u8>, layout: Layout) {
     if layout.size() == 0 {
         return;
@@ -194,7 +198,8 @@ unsafe fn free(place: NonNull<u8>, layout: Layout) {
         true
     });
     if !matches!(kept, Ok(true)) {
-        // SAFETY: whether it was kept meanwhile or not, it was allocated as a block of so many steps.
+        // SAFETY: whether it was kept meanwhile or not, it was allocated as a block of so many
+        // steps.
         unsafe { dealloc(place.as_ptr(), block(steps)) };
     }
 }
@@ -234,9 +239,12 @@ mod tests {
 
     async fn yield_once() {
         let mut is_first = true;
-        std::future::poll_fn(|_| match std::mem::take(&mut is_first) {
-            true => Poll::Pending,
-            false => Poll::Ready(()),
+        std::future::poll_fn(|_| {
+            if std::mem::take(&mut is_first) {
+                Poll::Pending
+            } else {
+                Poll::Ready(())
+            }
         })
         .await;
     }

@@ -1,12 +1,13 @@
 //! A thread's sign of life: another thread can see whether its loop turns.
 //!
-//! Two stores a turn, on a cache line that no other thread writes to. What is done about a thread that stands still is
-//! decided in the rooms above.
+//! Two stores a turn, on a cache line that no other thread writes to. What is done about a thread
+//! that stands still is decided in the rooms above.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How often a thread's loop has begun and ended its work. Cheap to clone; may be read from any thread.
+/// How often a thread's loop has begun and ended its work. Cheap to clone; may be read from any
+/// thread.
 #[derive(Clone, Debug, Default)]
 pub struct Pulse(Arc<Beats>);
 
@@ -16,8 +17,8 @@ pub struct Pulse(Arc<Beats>);
 struct Beats(AtomicU64);
 
 impl Pulse {
-    /// The turn that the thread is in the middle of; `None` while it waits for the kernel. Two equal numbers, some time
-    /// apart, say that it has been busy with the same turn all the time.
+    /// The turn that the thread is in the middle of; `None` while it waits for the kernel. Two
+    /// equal numbers, some time apart, say that it has been busy with the same turn all the time.
     #[must_use]
     pub fn turn(&self) -> Option<u64> {
         let beats = self.0.0.load(Ordering::Relaxed);

@@ -1,6 +1,8 @@
-//! Reaching a runtime from other threads: posted jobs and wake-ups, through an inbox and the engine's notifier.
+//! Reaching a runtime from other threads: posted jobs and wake-ups, through an inbox and the
+//! engine's notifier.
 //!
-//! A wake is a bit, so that many are one; the notifier is used once for all that comes before the runtime looks.
+//! A wake is a bit, so that many are one; the notifier is used once for all that comes before the
+//! runtime looks.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
@@ -37,14 +39,16 @@ struct Posted {
     jobs: Vec<Job>,
 }
 
-/// The runtimes of this process by number, for wake-ups across threads. Changed only when one begins or ends.
+/// The runtimes of this process by number, for wake-ups across threads. Changed only when one
+/// begins or ends.
 static RUNTIMES: RwLock<Option<Map<u32, Weak<Inbox>>>> = RwLock::new(None);
 
 impl Remote {
-    /// Has `job` run on the runtime's thread, between two tasks. Without effect when the runtime has ended.
+    /// Has `job` run on the runtime's thread, between two tasks. Without effect when the runtime
+    /// has ended.
     ///
-    /// Jobs of one thread run in the order in which they were posted. A panic in one is told to the panic hook and ends
-    /// that job alone.
+    /// Jobs of one thread run in the order in which they were posted. A panic in one is told to the
+    /// panic hook and ends that job alone.
     pub fn post(&self, job: Box<dyn FnOnce() + Send>) {
         let mut posted = lock(&self.0.posted);
         if posted.closed {
@@ -82,8 +86,8 @@ impl Remote {
         self.0.woken.make_room(count)
     }
 
-    /// Calls `wake` for the tasks that were woken since the last time, and puts what was posted into `jobs`, which is
-    /// empty. Costs one load when there is nothing.
+    /// Calls `wake` for the tasks that were woken since the last time, and puts what was posted
+    /// into `jobs`, which is empty. Costs one load when there is nothing.
     pub(crate) fn take(&self, jobs: &mut Vec<Job>, mut wake: impl FnMut(u32)) {
         let inbox = &self.0;
         if !inbox.full.load(Ordering::Acquire) {
@@ -114,8 +118,8 @@ impl Remote {
 }
 
 impl Inbox {
-    /// Has a task polled. However often this is done before the runtime looks, it is told at most once, and nothing is
-    /// allocated.
+    /// Has a task polled. However often this is done before the runtime looks, it is told at most
+    /// once, and nothing is allocated.
     fn wake(&self, index: u32) {
         let is_new = match index {
             MAIN => !self.main_woken.swap(true, Ordering::AcqRel),
@@ -126,7 +130,8 @@ impl Inbox {
         }
     }
 
-    /// Something was put in: ends the wait of the runtime, unless it was told already and has not looked since.
+    /// Something was put in: ends the wait of the runtime, unless it was told already and has not
+    /// looked since.
     fn tell(&self) {
         if !self.full.swap(true, Ordering::AcqRel) {
             self.notifier.notify();

@@ -1,7 +1,8 @@
-//! A descriptor that is kept for the moment when there is no other left: with it a waiting client can be told so.
+//! A descriptor that is kept for the moment when there is no other left: with it a waiting client
+//! can be told so.
 //!
-//! Without one, `accept()` fails and the client hangs until its own patience ends. What the client is told, and when, is
-//! decided in the rooms above.
+//! Without one, `accept()` fails and the client hangs until its own patience ends. What the client
+//! is told, and when, is decided in the rooms above.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -10,7 +11,8 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown};
 
 use crate::sys;
 
-/// Bytes of a request that are read away, so that closing does not reset the connection before its client has read.
+/// Bytes of a request that are read away, so that closing does not reset the connection before its
+/// client has read.
 pub(crate) const READ_AWAY_MAX: usize = 4096;
 
 /// The descriptor, while it is not in use.
@@ -26,8 +28,8 @@ impl Reserve {
         }
     }
 
-    /// Accepts the connection that has waited for longest with the reserve, sends it `answer` and closes it. False when
-    /// there was none, or the reserve is empty.
+    /// Accepts the connection that has waited for longest with the reserve, sends it `answer` and
+    /// closes it. False when there was none, or the reserve is empty.
     pub(crate) fn turn_away(&mut self, listener: BorrowedFd<'_>, answer: &[u8]) -> bool {
         let Some(reserve) = self.0.take() else {
             self.fill();

@@ -15,7 +15,7 @@ use crate::pulse::Pulse;
 use crate::remote::{MAIN, Remote};
 use crate::settings::Settings;
 use crate::uring::Uring;
-use crate::worker::{self, Worker, enter};
+use crate::worker::{self, Reactor, enter};
 use crate::xdp::Xdp;
 use crate::{budget, buffer, memory, select, sim, task};
 
@@ -26,7 +26,8 @@ thread_local! {
     static HOOKS: RefCell<Vec<Box<dyn FnMut()>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// One thread's event loop. There is at most one on a thread at a time; it stays on the thread that made it.
+/// One thread's event loop. There is at most one on a thread at a time; it stays on the thread that
+/// made it.
 pub struct Runtime {
     remote: Remote,
     completions: Vec<Completion>,
@@ -59,7 +60,7 @@ impl Runtime {
     /// `AlreadyExists` when the thread has a runtime.
     pub fn over(engine: Box<dyn Engine>, settings: Settings) -> io::Result<Runtime> {
         let remote = Remote::new(engine.notifier());
-        if !worker::install(Worker::new(engine, settings, remote.clone())) {
+        if !worker::install(Reactor::new(engine, settings, remote.clone())) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
         task::begin(&remote);
@@ -73,7 +74,8 @@ impl Runtime {
         })
     }
 
-    /// A runtime in simulated time, which begins at a fixed moment, and without threads for jobs that block.
+    /// A runtime in simulated time, which begins at a fixed moment, and without threads for jobs
+    /// that block.
     pub(crate) fn simulated(engine: Box<dyn Engine>, settings: Settings) -> io::Result<Runtime> {
         let runtime = Runtime::over(engine, settings)?;
         enter(|worker| {
@@ -95,8 +97,8 @@ impl Runtime {
         self.remote.clone()
     }
 
-    /// Drives `future` and everything that was spawned until `future` is ready. Other tasks stay, and go on with the next
-    /// call.
+    /// Drives `future` and everything that was spawned until `future` is ready. Other tasks stay,
+    /// and go on with the next call.
     ///
     /// # Panics
     /// When `future` panics, and when the engine fails, which nothing can be done about.
@@ -122,7 +124,7 @@ impl Runtime {
 
     /// Ends a turn: what leaves with it, the hooks, the wait, what came from other threads.
     fn turn(&mut self) {
-        enter(Worker::send_what_leaves_soon);
+        enter(Reactor::send_what_leaves_soon);
         run_hooks();
         let busy = task::any_ready();
         let completions = &mut self.completions;
@@ -163,7 +165,8 @@ pub fn has_runtime() -> bool {
     worker::try_enter(|_| ()).is_some()
 }
 
-/// Has `hook` run once a turn of this thread's loop, before it waits: for what is better done in batches.
+/// Has `hook` run once a turn of this thread's loop, before it waits: for what is better done in
+/// batches.
 ///
 /// A panic in it is told to the panic hook; it runs again the next turn.
 pub fn on_turn_end(hook: impl FnMut() + 'static) {

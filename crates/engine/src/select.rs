@@ -21,19 +21,22 @@ thread_local! {
 
 const SEED: u32 = 0x9e37_79b9;
 
-/// A runtime begins on this thread: the same orders are drawn as with the one before, so that simulations repeat.
+/// A runtime begins on this thread: the same orders are drawn as with the one before, so that
+/// simulations repeat.
 pub(crate) fn begin() {
     DRAW.set(SEED);
 }
 
-/// Which of two futures is polled first: drawn for the first time, since loops make a new pair each round; then in turn.
+/// Which of two futures is polled first: drawn for the first time, since loops make a new pair each
+/// round; then in turn.
 struct Turn {
     first: bool,
 }
 
 impl Turn {
     fn draw() -> Turn {
-        // Xorshift (Marsaglia 2003). Counting would not do: of two pairs in a loop each might always get the same turn.
+        // Xorshift (Marsaglia 2003). Counting would not do: of two pairs in a loop each might
+        // always get the same turn.
         let mut drawn = DRAW.get();
         drawn ^= drawn << 13;
         drawn ^= drawn >> 17;
@@ -51,10 +54,11 @@ impl Turn {
     }
 }
 
-/// Waits for the first of two futures and drops the other. When both are ready, either may win: neither holds the other
-/// up for long, however often it is ready.
+/// Waits for the first of two futures and drops the other. When both are ready, either may win:
+/// neither holds the other up for long, however often it is ready.
 ///
-/// Futures of this crate lose nothing when they are dropped: a receive that was cut short keeps its bytes for the next.
+/// Futures of this crate lose nothing when they are dropped: a receive that was cut short keeps its
+/// bytes for the next.
 pub async fn either<A: Future, B: Future>(first: A, second: B) -> Either<A::Output, B::Output> {
     let mut first = pin!(first);
     let mut second = pin!(second);
@@ -115,7 +119,8 @@ pub async fn both<A: Future, B: Future>(first: A, second: B) -> (A::Output, B::O
     .await
 }
 
-/// Waits for all of these futures, which run at the same time; what they have returned, in their order.
+/// Waits for all of these futures, which run at the same time; what they have returned, in their
+/// order.
 pub async fn all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
     let begin = |future| -> (Pin<Box<F>>, Option<F::Output>) { (Box::pin(future), None) };
     let mut running: Vec<_> = futures.into_iter().map(begin).collect();
@@ -168,9 +173,10 @@ mod tests {
             poll_fn(move |_| {
                 let is_ready = left == 0;
                 left = left.saturating_sub(1);
-                match is_ready {
-                    true => Poll::Ready(polls),
-                    false => Poll::Pending,
+                if is_ready {
+                    Poll::Ready(polls)
+                } else {
+                    Poll::Pending
                 }
             })
         };

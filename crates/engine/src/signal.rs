@@ -1,8 +1,9 @@
 //! Telling a task something from any thread: as often as one likes, and heard once.
 //!
-//! To set a signal that was not heard yet is one atomic operation; to set another takes a lock for the length of a few
-//! instructions and at most one system call for all that a thread is told in one turn of its loop. Nothing is allocated. It is
-//! what queues, shared limits and locks of a cache use to tell another thread that its turn has come.
+//! To set a signal that was not heard yet is one atomic operation; to set another takes a lock for
+//! the length of a few instructions and at most one system call for all that a thread is told in
+//! one turn of its loop. Nothing is allocated. It is what queues, shared limits and locks of a
+//! cache use to tell another thread that its turn has come.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,10 +14,10 @@ use crate::remote::lock;
 
 /// A signal for one task. Clones are the same signal.
 #[derive(Clone, Debug, Default)]
-pub struct Signal(Arc<Shared>);
+pub struct Signal(Arc<SignalState>);
 
 #[derive(Debug, Default)]
-struct Shared {
+struct SignalState {
     /// Set, and not heard since.
     set: AtomicBool,
     waiting: Mutex<Option<Waker>>,
@@ -29,8 +30,8 @@ impl Signal {
         Signal::default()
     }
 
-    /// Sets it: the task that waits goes on, or the next wait returns at once. However often it is set before that, it is
-    /// heard once.
+    /// Sets it: the task that waits goes on, or the next wait returns at once. However often it is
+    /// set before that, it is heard once.
     pub fn set(&self) {
         if self.0.set.swap(true, Ordering::AcqRel) {
             return;
@@ -39,8 +40,8 @@ impl Signal {
         waiting.into_iter().for_each(Waker::wake);
     }
 
-    /// Waits until it was set since it was last heard. What was done before it was set is then known here. One task
-    /// waits at a time: another that begins to takes its place. Cancel-safe.
+    /// Waits until it was set since it was last heard. What was done before it was set is then
+    /// known here. One task waits at a time: another that begins to takes its place. Cancel-safe.
     pub async fn wait(&self) {
         poll_fn(|context| {
             let mut waiting = lock(&self.0.waiting);
@@ -89,8 +90,9 @@ mod tests {
         });
     }
 
-    /// A million signals from another thread to a hundred tasks: that thread allocates nothing, nor does the one that is
-    /// told; it is told at most once a turn, and each task hears the last that it was told.
+    /// A million signals from another thread to a hundred tasks: that thread allocates nothing, nor
+    /// does the one that is told; it is told at most once a turn, and each task hears the last that
+    /// it was told.
     #[test]
     fn many_signals_allocate_nothing_and_tell_once_a_turn() {
         const TASKS: usize = 100;

@@ -11,9 +11,11 @@ use base::wheel::Entry;
 use crate::clock::{self, Deadline};
 use crate::worker::{Timer, enter, try_enter};
 
-/// Waits for `duration`, counted from the beginning of this turn of the loop. Resolution: one millisecond, never early.
+/// Waits for `duration`, counted from the beginning of this turn of the loop. Resolution: one
+/// millisecond, never early.
 pub fn sleep(duration: Duration) -> Sleep {
-    // A duration that no clock can add, such as `Duration::MAX`, means "as good as never": a century.
+    // A duration that no clock can add, such as `Duration::MAX`, means "as good as never": a
+    // century.
     let deadline = clock::now().checked_add(duration);
     sleep_until(deadline.unwrap_or_else(|| clock::now() + Duration::from_secs(3_155_760_000)))
 }

@@ -1,5 +1,5 @@
-//! Values that have served, kept by a thread for the memory they hold: the next one of their kind finds it. After a busy time
-//! they go.
+//! Values that have served, kept by a thread for the memory they hold: the next one of their kind
+//! finds it. After a busy time they go.
 
 use std::cell::{Cell, RefCell};
 
@@ -15,8 +15,9 @@ thread_local! {
     static BYTES: Spares<Vec<u8>, BYTES_MAX> = const { Spares::new(|| BYTES.with(Spares::clear)) };
 }
 
-/// Memory for bytes that are soon of no more use, such as a head on its way, with room for `usual` bytes at least. What lives long
-/// has memory of its own: a spare piece may be much larger than what is put there.
+/// Memory for bytes that are soon of no more use, such as a head on its way, with room for `usual`
+/// bytes at least. What lives long has memory of its own: a spare piece may be much larger than
+/// what is put there.
 #[must_use]
 pub fn spare_bytes(usual: usize) -> Vec<u8> {
     let mut bytes = BYTES.with(Spares::take).unwrap_or_default();
@@ -50,11 +51,10 @@ pub fn share_bytes(bytes: Vec<u8>) -> Bytes {
     Bytes::from_owner(Shared(bytes))
 }
 
-/// Spare values of a kind, at most `MAX` of them; for a `thread_local!`. How much memory each may hold is for the caller to say, who
-/// empties it before.
+/// Spare values of a kind, at most `MAX` of them; for a `thread_local!`. How much memory each may
+/// hold is for the caller to say, who empties it before.
 pub struct Spares<T, const MAX: usize> {
     kept: RefCell<Vec<T>>,
-    /// What clears them.
     clear: fn(),
     /// The thread knows it.
     is_known: Cell<bool>,

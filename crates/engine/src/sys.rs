@@ -1,7 +1,8 @@
 //! System calls that more than one file needs, behind safe functions.
 //!
-//! `rustix` makes almost all of them safe. What is left here: socket options that `rustix` does not know, and the processor
-//! time of another process. Descriptors come as borrowed or owned ones, never as numbers.
+//! `rustix` makes almost all of them safe. What is left here: socket options that `rustix` does not
+//! know, and the processor time of another process. Descriptors come as borrowed or owned ones,
+//! never as numbers.
 #![allow(unsafe_code)]
 
 use std::ffi::OsStr;
@@ -18,21 +19,23 @@ use rustix::net::{
     AddressFamily, SendFlags, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType, sockopt,
 };
 
-use crate::engine::{Control, Ending, Outgoing, Stop};
+use crate::engine::{CloseMode, Control, Outgoing, SendStop};
 use crate::kernel_tls;
 use crate::net::{Address, ConnectError, ConnectStep, Segment, SocketOptions};
 
-/// Most byte strings that one call sends; far below the kernel's `IOV_MAX` of 1024 to keep the stack small.
+/// Most byte strings that one call sends; far below the kernel's `IOV_MAX` of 1024 to keep the
+/// stack small.
 pub(crate) const PARTS_MAX: usize = 64;
 
-/// Bytes of a file from which on what stands before it leaves at once, unless segments are to be full: the peer can begin to
-/// read meanwhile.
+/// Bytes of a file from which on what stands before it leaves at once, unless segments are to be
+/// full: the peer can begin to read meanwhile.
 const LARGE_FILE: u64 = 128 * 1024;
 
-/// Ends and closes a connection to which everything was sent. The end goes out together with what the kernel still
-/// holds back; where more may come from the peer, before the close finds it unread and resets the connection.
-pub(crate) fn finish(socket: OwnedFd, ending: Ending) {
-    if ending != Ending::Quick {
+/// Ends and closes a connection to which everything was sent. The end goes out together with what
+/// the kernel still holds back; where more may come from the peer, before the close finds it unread
+/// and resets the connection.
+pub(crate) fn finish(socket: OwnedFd, ending: CloseMode) {
+    if ending != CloseMode::Quick {
         let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Write);
     }
     drop(socket);
@@ -40,7 +43,8 @@ pub(crate) fn finish(socket: OwnedFd, ending: Ending) {
 
 /// Sets a socket option of type `int`.
 pub(crate) fn set_option(fd: BorrowedFd<'_>, level: i32, name: i32, value: i32) -> io::Result<()> {
-    // SAFETY: the option value is an `int` that lives until the call returns, and its size is given.
+    // SAFETY: the option value is an `int` that lives until the call returns, and its size is
+    // given.
     let result = unsafe {
         libc::setsockopt(
             fd.as_raw_fd(),
@@ -84,7 +88,8 @@ pub(crate) fn tcp_info(socket: BorrowedFd<'_>) -> Option<TcpInfo> {
     })
 }
 
-/// The processor time that a process has used so far: all its threads, those that have ended too, but no children.
+/// The processor time that a process has used so far: all its threads, those that have ended too,
+/// but no children.
 ///
 /// # Errors
 /// `NotFound` where there is no such process.
@@ -103,7 +108,8 @@ pub fn process_time(pid: u32) -> io::Result<Duration> {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: the call writes one `timespec` into a place of that type; a clock that is gone is an error.
+    // SAFETY: the call writes one `timespec` into a place of that type; a clock that is gone is an
+    // error.
     if found != 0 || unsafe { libc::clock_gettime(clock, &raw mut time) } != 0 {
         return Err(absent());
     }
@@ -147,7 +153,8 @@ pub(crate) fn stream_socket(
                 .map_err(ConnectError::at(ConnectStep::Transparent))?;
         }
         if from.port() == 0 {
-            // Without this the kernel would reserve a port for the address alone and run out of them early.
+            // Without this the kernel would reserve a port for the address alone and run out of
+            // them early.
             let _ = set_option(
                 socket.as_fd(),
                 libc::IPPROTO_IP,
@@ -161,7 +168,8 @@ pub(crate) fn stream_socket(
     Ok(socket)
 }
 
-/// A datagram socket that does not block and is not inherited, bound to `from` and connected to `to`, where they are given.
+/// A datagram socket that does not block and is not inherited, bound to `from` and connected to
+/// `to`, where they are given.
 pub(crate) fn datagram_socket(from: Option<&Address>, to: Option<&Address>) -> io::Result<OwnedFd> {
     let family = match from.or(to).ok_or(io::ErrorKind::InvalidInput)? {
         Address::Inet(SocketAddr::V4(_)) => AddressFamily::INET,
@@ -186,7 +194,8 @@ pub(crate) fn datagram_socket(from: Option<&Address>, to: Option<&Address>) -> i
     Ok(socket)
 }
 
-/// Readies a datagram socket that was bound elsewhere: it does not block, and tells to which address each datagram came.
+/// Readies a datagram socket that was bound elsewhere: it does not block, and tells to which
+/// address each datagram came.
 pub(crate) fn take_datagram_socket(socket: BorrowedFd<'_>) -> io::Result<()> {
     if sockopt::socket_type(socket)? != SocketType::DGRAM {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -205,8 +214,8 @@ pub(crate) fn take_listener(socket: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(sockopt::tcp_nodelay(socket).unwrap_or(false))
 }
 
-/// Has a datagram socket tell to which address each datagram came, where that is bound to all of them: answers are to leave
-/// from the same one.
+/// Has a datagram socket tell to which address each datagram came, where that is bound to all of
+/// them: answers are to leave from the same one.
 pub(crate) fn tell_local_address(socket: BorrowedFd<'_>, bound: SocketAddr) -> io::Result<()> {
     match bound {
         _ if !bound.ip().is_unspecified() => Ok(()),
@@ -228,7 +237,8 @@ pub(crate) fn connect(socket: BorrowedFd<'_>, address: &Address) -> io::Result<b
     }
 }
 
-/// The socket address of a Unix path; one that begins with `@` is of the abstract namespace, as systemd writes it.
+/// The socket address of a Unix path; one that begins with `@` is of the abstract namespace, as
+/// systemd writes it.
 pub(crate) fn unix_address(path: &std::path::Path) -> io::Result<SocketAddrUnix> {
     match path.as_os_str().as_bytes().strip_prefix(b"@") {
         Some(name) => Ok(SocketAddrUnix::new_abstract_name(name)?),
@@ -256,8 +266,8 @@ pub(crate) fn control(socket: BorrowedFd<'_>, control: Control) -> io::Result<()
     Ok(())
 }
 
-/// The address of the other end, also where it has reset the connection already: what it had sent before is read and served
-/// as its own.
+/// The address of the other end, also where it has reset the connection already: what it had sent
+/// before is read and served as its own.
 pub(crate) fn peer(socket: BorrowedFd<'_>) -> io::Result<Address> {
     match rustix::net::getpeername(socket) {
         Ok(Some(address)) => Ok(address_of(address)),
@@ -267,7 +277,8 @@ pub(crate) fn peer(socket: BorrowedFd<'_>) -> io::Result<Address> {
     }
 }
 
-/// The address of the other end of a connection that is no more, which `getpeername()` refuses to tell.
+/// The address of the other end of a connection that is no more, which `getpeername()` refuses to
+/// tell.
 fn former_peer(socket: BorrowedFd<'_>) -> io::Result<SocketAddr> {
     // The kernel refuses a buffer that is longer than the address.
     let address = peer_name(socket, size_of::<libc::sockaddr_in>())?;
@@ -290,11 +301,13 @@ fn former_peer(socket: BorrowedFd<'_>) -> io::Result<SocketAddr> {
 
 /// So many bytes of `SO_PEERNAME`; the rest is zero.
 fn peer_name(socket: BorrowedFd<'_>, length: usize) -> io::Result<libc::sockaddr_in6> {
-    // SAFETY: `sockaddr_in6` consists of integers and arrays of them, for which all bytes are values.
+    // SAFETY: `sockaddr_in6` consists of integers and arrays of them, for which all bytes are
+    // values.
     unsafe { option(socket, libc::SOL_SOCKET, libc::SO_PEERNAME, length) }
 }
 
-/// So many bytes of an option of a socket, at most those of its type; what the kernel does not write is zero.
+/// So many bytes of an option of a socket, at most those of its type; what the kernel does not
+/// write is zero.
 ///
 /// # Errors
 /// The kernel's, where it does not know the option for this socket.
@@ -359,14 +372,15 @@ pub(crate) fn accept(socket: BorrowedFd<'_>) -> Result<(OwnedFd, Option<SocketAd
 
 /// Sends as much of `outgoing` as the kernel takes now, with as few calls as possible. Never waits.
 ///
-/// Returns how many bytes were taken and why it stopped; of files at most about `chunk` bytes are sent. `last` says that
-/// the connection's end follows at once: the kernel keeps the last packet back for it ([`finish`]), which spares one.
+/// Returns how many bytes were taken and why it stopped; of files at most about `chunk` bytes are
+/// sent. `last` says that the connection's end follows at once: the kernel keeps the last packet
+/// back for it ([`finish`]), which spares one.
 pub(crate) fn transmit(
     socket: BorrowedFd<'_>,
     outgoing: &mut Outgoing,
     chunk: u64,
     last: bool,
-) -> (u64, Stop) {
+) -> (u64, SendStop) {
     let mut taken = 0;
     let mut of_files = 0;
     loop {
@@ -374,10 +388,10 @@ pub(crate) fn transmit(
             cork(socket, outgoing, chunk.saturating_sub(of_files));
         }
         let (wanted, result) = match outgoing.front() {
-            None => return (taken, Stop::Empty),
+            None => return (taken, SendStop::Empty),
             Some(Segment::Bytes(_)) => send_bytes(socket, outgoing, last),
-            Some(Segment::File { .. }) if of_files >= chunk => return (taken, Stop::Chunk),
-            Some(Segment::File { .. }) if outgoing.warm == 0 => return (taken, Stop::Cold),
+            Some(Segment::File { .. }) if of_files >= chunk => return (taken, SendStop::Chunk),
+            Some(Segment::File { .. }) if outgoing.warm == 0 => return (taken, SendStop::Cold),
             Some(Segment::File {
                 file,
                 offset,
@@ -388,17 +402,18 @@ pub(crate) fn transmit(
                 let count = usize::try_from(count).unwrap_or(usize::MAX);
                 let result = rustix::fs::sendfile(socket, file.as_fd(), Some(&mut offset), count);
                 of_files += result.unwrap_or(0) as u64;
-                // A short count may mean a full socket or the end of the file; the next call tells which.
+                // A short count may mean a full socket or the end of the file; the next call tells
+                // which.
                 (0, result)
             }
             Some(Segment::Keys(keys)) => {
                 if let Err(error) = kernel_tls::set_keys(socket, keys) {
-                    return (taken, Stop::Failed(error));
+                    return (taken, SendStop::Failed(error));
                 }
                 outgoing.pop_front();
                 continue;
             }
-            Some(Segment::Record { .. }) if !has_room(socket) => return (taken, Stop::Blocked),
+            Some(Segment::Record { .. }) if !has_room(socket) => return (taken, SendStop::Blocked),
             Some(Segment::Record {
                 content_type,
                 bytes,
@@ -408,23 +423,23 @@ pub(crate) fn transmit(
             ),
         };
         match result {
-            Ok(0) => return (taken, Stop::Failed(io::ErrorKind::UnexpectedEof.into())),
+            Ok(0) => return (taken, SendStop::Failed(io::ErrorKind::UnexpectedEof.into())),
             Ok(count) => {
                 outgoing.advance(count as u64);
                 taken += count as u64;
                 if count < wanted {
-                    return (taken, Stop::Blocked);
+                    return (taken, SendStop::Blocked);
                 }
             }
-            Err(Errno::AGAIN) => return (taken, Stop::Blocked),
+            Err(Errno::AGAIN) => return (taken, SendStop::Blocked),
             Err(Errno::INTR) => {}
-            Err(error) => return (taken, Stop::Failed(error.into())),
+            Err(error) => return (taken, SendStop::Failed(error.into())),
         }
     }
 }
 
-/// Has the socket hold back what fills no segment while a file is cut in pieces, of which the next has at most `room` bytes,
-/// and let go of it behind the last file.
+/// Has the socket hold back what fills no segment while a file is cut in pieces, of which the next
+/// has at most `room` bytes, and let go of it behind the last file.
 fn cork(socket: BorrowedFd<'_>, outgoing: &mut Outgoing, room: u64) {
     let wanted = match outgoing.front() {
         Some(Segment::File { length, .. }) if outgoing.fills_segments => {
@@ -439,8 +454,9 @@ fn cork(socket: BorrowedFd<'_>, outgoing: &mut Outgoing, room: u64) {
     }
 }
 
-/// Whether the socket takes more. The kernel may hold back the end of what it has sealed, and forgets that at a close; with the
-/// next record it goes out, if there is room for both. So a record that may be the last, an alert, waits for room.
+/// Whether the socket takes more. The kernel may hold back the end of what it has sealed, and
+/// forgets that at a close; with the next record it goes out, if there is room for both. So a
+/// record that may be the last, an alert, waits for room.
 fn has_room(socket: BorrowedFd<'_>) -> bool {
     let mut polled = [PollFd::new(&socket, PollFlags::OUT)];
     rustix::event::poll(&mut polled, Some(&Timespec::default())).is_ok_and(|count| count > 0)
@@ -486,8 +502,8 @@ fn send_parts(
                 count += 1;
                 total += bytes.len();
             }
-            // More follows right behind: the kernel shall not send a small packet for the head alone. A range of a
-            // file that has to be read from the disk first is not right behind.
+            // More follows right behind: the kernel shall not send a small packet for the head
+            // alone. A range of a file that has to be read from the disk first is not right behind.
             (Segment::Bytes(_), None) => {
                 flags |= SendFlags::MORE;
                 break;

@@ -1,9 +1,10 @@
 //! Tasks: a slab of futures, and the queue of those that are to be polled.
 //!
-//! A waker's data is the index of its task and the number of its runtime, so cloning and dropping one costs nothing. A
-//! wake on the runtime's own thread appends the index to a vector, which the loop swaps for an empty one each turn. A
-//! wake on another thread goes to the runtime's inbox, where it is one bit. Waking a task that has ended, or another that took its place,
-//! does no harm: futures bear being polled for nothing.
+//! A waker's data is the index of its task and the number of its runtime, so cloning and dropping
+//! one costs nothing. A wake on the runtime's own thread appends the index to a vector, which the
+//! loop swaps for an empty one each turn. A wake on another thread goes to the runtime's inbox,
+//! where it is one bit. Waking a task that has ended, or another that took its place, does no harm:
+//! futures bear being polled for nothing.
 #![allow(unsafe_code)]
 
 use std::cell::RefCell;
@@ -168,7 +169,8 @@ pub(crate) fn resume_yielded() {
     });
 }
 
-/// Polls each task that was ready when this was called, once. False when none was. `batch` is room to work in.
+/// Polls each task that was ready when this was called, once. False when none was. `batch` is room
+/// to work in.
 pub(crate) fn poll_ready(batch: &mut Vec<u32>) -> bool {
     QUEUE.with_borrow_mut(|queue| {
         std::mem::swap(&mut queue.ready, batch);
@@ -225,8 +227,9 @@ fn index_of(data: usize) -> u32 {
 fn waker_of(runtime: u32, index: u32) -> Waker {
     let data = (runtime as usize) << 32 | index as usize;
     let raw = RawWaker::new(std::ptr::without_provenance(data), &VTABLE);
-    // SAFETY: the functions of the table take the data for two numbers, never for an address; they may be called on any
-    // thread, any number of times, and dropping does nothing. So the contract of `RawWaker` holds trivially.
+    // SAFETY: the functions of the table take the data for two numbers, never for an address; they
+    // may be called on any thread, any number of times, and dropping does nothing. So the contract
+    // of `RawWaker` holds trivially.
     unsafe { Waker::from_raw(raw) }
 }
 

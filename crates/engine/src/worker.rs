@@ -1,8 +1,9 @@
 //! What one thread owns: its engine, the tables of streams and listeners, its timers and its clock.
 //!
-//! Everything here is reached through [`enter`], which borrows the thread's [`Worker`] for a moment. Foreign code never
-//! runs inside: wakers to call and sent segments to drop are collected and seen to when the borrow has ended. That is
-//! why nothing in this crate can be borrowed twice, whatever a future, a waker or a destructor does.
+//! Everything here is reached through [`enter`], which borrows the thread's [`Reactor`] for a
+//! moment. Foreign code never runs inside: wakers to call and sent segments to drop are collected
+//! and seen to when the borrow has ended. That is why nothing in this crate can be borrowed twice,
+//! whatever a future, a waker or a destructor does.
 
 use std::cell::RefCell;
 use std::io;
@@ -13,7 +14,7 @@ use base::slab::{Key, Slab};
 use base::wheel::TimerWheel;
 
 use crate::clock::Clock;
-use crate::engine::{Completion, Engine, OpKind, Outcome, Outgoing};
+use crate::engine::{Completion, Engine, OpKind, OperationOutcome, Outgoing};
 use crate::memory::Memory;
 use crate::net::Segment;
 use crate::net::datagram_socket::DatagramsState;
@@ -25,7 +26,7 @@ use crate::settings::Settings;
 use crate::sleep::Sleeper;
 
 thread_local! {
-    static WORKER: RefCell<Option<Box<Worker>>> = const { RefCell::new(None) };
+    static WORKER: RefCell<Option<Box<Reactor>>> = const { RefCell::new(None) };
 }
 
 /// Queues of outgoing segments that are kept for the next streams that send.
@@ -35,7 +36,7 @@ const SPARE_QUEUES_MAX: usize = 64;
 const END_ROUNDS_MAX: usize = 100;
 const END_ROUND: Duration = Duration::from_millis(10);
 
-pub(crate) struct Worker {
+pub(crate) struct Reactor {
     pub(crate) engine: Box<dyn Engine>,
     pub(crate) streams: Slab<StreamState>,
     pub(crate) listeners: Slab<ListenerState>,
@@ -54,7 +55,8 @@ pub(crate) struct Worker {
     pub(crate) next_turn: Vec<Key>,
     /// Streams whose queues leave at the end of this turn.
     pub(crate) leave_soon: Vec<Key>,
-    /// Listeners for which the engine accepts and whose task was woken, or gave up, since the last wait.
+    /// Listeners for which the engine accepts and whose task was woken, or gave up, since the last
+    /// wait.
     pub(crate) unwatched_listeners: Vec<Key>,
     pub(crate) after: After,
     /// Empty queues for streams that begin to send.
@@ -92,8 +94,9 @@ impl After {
 /// Runs `f` with this thread's worker, then wakes and drops what `f` left to be woken and dropped.
 ///
 /// # Panics
-/// When the thread has no runtime: the functions of this crate belong inside [`Runtime::block_on`](crate::Runtime::block_on).
-pub(crate) fn enter<R>(f: impl FnOnce(&mut Worker) -> R) -> R {
+/// When the thread has no runtime: the functions of this crate belong inside
+/// [`Runtime::block_on`](crate::Runtime::block_on).
+pub(crate) fn enter<R>(f: impl FnOnce(&mut Reactor) -> R) -> R {
     match try_enter(f) {
         Some(result) => result,
         None => panic!("this thread has no tidegate runtime"),
@@ -101,7 +104,7 @@ pub(crate) fn enter<R>(f: impl FnOnce(&mut Worker) -> R) -> R {
 }
 
 /// Like [`enter`], for destructors: `None` without a runtime, or when the thread is ending.
-pub(crate) fn try_enter<R>(f: impl FnOnce(&mut Worker) -> R) -> Option<R> {
+pub(crate) fn try_enter<R>(f: impl FnOnce(&mut Reactor) -> R) -> Option<R> {
     WORKER
         .try_with(|cell| {
             let mut slot = cell.borrow_mut();
@@ -114,7 +117,8 @@ pub(crate) fn try_enter<R>(f: impl FnOnce(&mut Worker) -> R) -> Option<R> {
             drop(slot);
             after.wakes.drain(..).for_each(Waker::wake);
             after.spent.clear();
-            // Keep the vectors for the next time, unless foreign code has put something into new ones meanwhile.
+            // Keep the vectors for the next time, unless foreign code has put something into new
+            // ones meanwhile.
             if let Some(worker) = cell.borrow_mut().as_mut()
                 && worker.after.is_empty()
             {
@@ -126,7 +130,7 @@ pub(crate) fn try_enter<R>(f: impl FnOnce(&mut Worker) -> R) -> Option<R> {
 }
 
 /// Makes `worker` this thread's. False if there is one already.
-pub(crate) fn install(worker: Worker) -> bool {
+pub(crate) fn install(worker: Reactor) -> bool {
     WORKER.with_borrow_mut(|slot| {
         if slot.is_some() {
             return false;
@@ -137,16 +141,16 @@ pub(crate) fn install(worker: Worker) -> bool {
 }
 
 /// Takes this thread's worker away.
-pub(crate) fn uninstall() -> Option<Box<Worker>> {
+pub(crate) fn uninstall() -> Option<Box<Reactor>> {
     WORKER.with_borrow_mut(Option::take)
 }
 
-impl Worker {
-    pub(crate) fn new(engine: Box<dyn Engine>, settings: Settings, remote: Remote) -> Worker {
+impl Reactor {
+    pub(crate) fn new(engine: Box<dyn Engine>, settings: Settings, remote: Remote) -> Reactor {
         let clock = Clock::new(engine.now());
         // A handle that outlived the runtime before this one must not find somebody else's entry.
         let generation = remote.number() << 16;
-        Worker {
+        Reactor {
             engine,
             streams: Slab::starting_at(generation),
             listeners: Slab::starting_at(generation),
@@ -169,7 +173,8 @@ impl Worker {
         }
     }
 
-    /// Lets the engine wait, reads the clock, and turns what completed and what is due into wake-ups.
+    /// Lets the engine wait, reads the clock, and turns what completed and what is due into
+    /// wake-ups.
     ///
     /// With `busy` nothing is waited for: tasks are ready already.
     pub(crate) fn turn(&mut self, busy: bool, completions: &mut Vec<Completion>) -> io::Result<()> {
@@ -199,7 +204,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Closes all sockets and waits until the engine has given back what it had of them, as far as it does.
+    /// Closes all sockets and waits until the engine has given back what it had of them, as far as
+    /// it does.
     pub(crate) fn end(&mut self, completions: &mut Vec<Completion>) {
         self.close_all();
         self.drop_all_datagrams();
@@ -223,13 +229,17 @@ impl Worker {
         } = completion;
         let key = token.key;
         match (token.kind, outcome) {
-            (OpKind::Accept, Outcome::Accepted(result)) => self.accepted(key, result, more),
-            (OpKind::Connect, Outcome::Connected(result)) => self.connected(key, result),
-            (OpKind::Recv, Outcome::Received(result)) => self.received(key, Some(result), more),
-            (OpKind::Recv, Outcome::Ready) => self.received(key, None, more),
+            (OpKind::Accept, OperationOutcome::Accepted(result)) => {
+                self.accepted(key, result, more)
+            }
+            (OpKind::Connect, OperationOutcome::Connected(result)) => self.connected(key, result),
+            (OpKind::Recv, OperationOutcome::Received(result)) => {
+                self.received(key, Some(result), more)
+            }
+            (OpKind::Recv, OperationOutcome::Ready) => self.received(key, None, more),
             (
                 OpKind::Send,
-                Outcome::Sent {
+                OperationOutcome::Sent {
                     outgoing,
                     taken,
                     stop,
@@ -238,9 +248,11 @@ impl Worker {
                 self.sent(key, outgoing, taken, stop);
                 self.start_send(key);
             }
-            (OpKind::Close, Outcome::Closed) => self.closed(key),
-            (OpKind::Readable | OpKind::RecvMsg, Outcome::Ready) => self.datagrams_readable(key),
-            (OpKind::SendMsg, Outcome::Ready) => self.datagrams_writable(key),
+            (OpKind::Close, OperationOutcome::Closed) => self.closed(key),
+            (OpKind::Readable | OpKind::RecvMsg, OperationOutcome::Ready) => {
+                self.datagrams_readable(key)
+            }
+            (OpKind::SendMsg, OperationOutcome::Ready) => self.datagrams_writable(key),
             (kind, outcome) => debug_assert!(false, "{kind:?} completed with {outcome:?}"),
         }
     }

@@ -59,7 +59,8 @@ fn runs_out(kind: EngineKind) {
         assert!(accepted.len() < clients.len(), "{kind}");
         // It stays that way, and costs one error each time it is tried, not a spinning loop.
         assert!(listener.accept().await.is_err());
-        // The one that has waited for longest is told; there is nothing to tell it with but what was kept for that.
+        // The one that has waited for longest is told; there is nothing to tell it with but what
+        // was kept for that.
         assert!(listener.turn_away(b"turned away"));
         let mut told = clients.remove(accepted.len());
         let mut answer = Vec::new();

@@ -1,4 +1,5 @@
-//! What only a real kernel shows: full queues, small socket buffers, files that are cold or shrink, several threads.
+//! What only a real kernel shows: full queues, small socket buffers, files that are cold or shrink,
+//! several threads.
 
 mod common;
 
@@ -68,7 +69,8 @@ fn local(socket: &OwnedFd) -> SocketAddr {
         .unwrap()
 }
 
-/// Several datagrams, each as it was sent; a socket that nobody listens on; one that is dropped while it is watched.
+/// Several datagrams, each as it was sent; a socket that nobody listens on; one that is dropped
+/// while it is watched.
 fn datagrams_are_exchanged_whole(kind: EngineKind) {
     let server = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let from = server.local_addr().unwrap();
@@ -140,8 +142,8 @@ fn inet(socket: &DatagramSocket) -> Option<SocketAddr> {
     }
 }
 
-/// A socket that is bound to all addresses learns which one was asked, and the answer leaves from it: the client, which is
-/// connected to that one, would not take it from another.
+/// A socket that is bound to all addresses learns which one was asked, and the answer leaves from
+/// it: the client, which is connected to that one, would not take it from another.
 fn datagrams_answer_from_the_address_that_was_asked(kind: EngineKind) {
     let mut runtime = runtime(kind);
     runtime.block_on(async {
@@ -176,7 +178,8 @@ fn datagrams_answer_from_the_address_that_was_asked(kind: EngineKind) {
     });
 }
 
-/// As the master binds sockets for the threads: one of two handles is closed, and no longer hears of what the other one gets.
+/// As the master binds sockets for the threads: one of two handles is closed, and no longer hears
+/// of what the other one gets.
 fn datagrams_of_a_socket_that_was_bound_elsewhere(kind: EngineKind) {
     let bound = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
     let port = bound.local_addr().unwrap().port();
@@ -233,8 +236,9 @@ fn datagrams_come_in_batches(kind: EngineKind) {
     });
 }
 
-/// A Unix socket whose reader is slow takes only so many; the others follow when it has read, in order. Beyond the bound
-/// they are dropped, and dropping the socket while it waits for room is harmless.
+/// A Unix socket whose reader is slow takes only so many; the others follow when it has read, in
+/// order. Beyond the bound they are dropped, and dropping the socket while it waits for room is
+/// harmless.
 fn datagrams_wait_for_room(kind: EngineKind) {
     let path = std::env::temp_dir().join(format!("engine-datagrams-{kind}-{}", std::process::id()));
     let _ = std::fs::remove_file(&path);
@@ -425,7 +429,8 @@ fn narrow_listener() -> (OwnedFd, SocketAddr) {
     (socket, address)
 }
 
-/// What it has sent beyond the last request lies unread when the connection is closed, which resets it.
+/// What it has sent beyond the last request lies unread when the connection is closed, which resets
+/// it.
 fn finish_answers_a_peer_that_sends_on(kind: EngineKind) {
     let socket = listen(&options()).unwrap();
     let address = local(&socket);
@@ -447,8 +452,9 @@ fn finish_answers_a_peer_that_sends_on(kind: EngineKind) {
     assert_eq!(&received, b"answer");
 }
 
-/// What stands before keys has left when they come to the kernel; where it does not take them, nothing leaves behind them. A
-/// socket that has not been prepared takes none, whatever the kernel can.
+/// What stands before keys has left when they come to the kernel; where it does not take them,
+/// nothing leaves behind them. A socket that has not been prepared takes none, whatever the kernel
+/// can.
 fn keys_keep_their_place_and_may_be_refused(kind: EngineKind) {
     let socket = listen(&options()).unwrap();
     let mut client = TcpStream::connect(local(&socket)).unwrap();
@@ -538,7 +544,8 @@ fn temporary(name: &str, length: usize) -> (std::fs::File, Vec<u8>) {
 fn a_file_that_is_cold(kind: EngineKind) {
     let (file, content) = temporary(&format!("engine-cold-{kind}"), 3_000_000);
     file.sync_all().unwrap();
-    // Drop it from the page cache, where the file system allows that; elsewhere it stays warm, and the test is easier.
+    // Drop it from the page cache, where the file system allows that; elsewhere it stays warm, and
+    // the test is easier.
     let advice = rustix::fs::Advice::DontNeed;
     rustix::fs::fadvise(&file, 0, None, advice).unwrap();
     let socket = listen(&options()).unwrap();

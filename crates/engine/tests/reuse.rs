@@ -1,6 +1,8 @@
-//! Numbers of descriptors that change hands while operations on their former owners are still on their way.
+//! Numbers of descriptors that change hands while operations on their former owners are still on
+//! their way.
 //!
-//! A test program of its own, and one test at a time: each relies on the kernel giving out the lowest free number.
+//! A test program of its own, and one test at a time: each relies on the kernel giving out the
+//! lowest free number.
 
 mod common;
 
@@ -87,8 +89,9 @@ async fn accept(listener: &Listener) -> Stream {
     listener.accept().await.unwrap()
 }
 
-/// The engine waits until a connection that is half way through a file can be written to. In one turn of the loop that comes true,
-/// the connection is dropped, and another one is accepted, which gets its number.
+/// The engine waits until a connection that is half way through a file can be written to. In one
+/// turn of the loop that comes true, the connection is dropped, and another one is accepted, which
+/// gets its number.
 fn a_file_does_not_go_on_into_the_next_connection(kind: EngineKind) {
     let _alone = alone();
     let mut runtime = Runtime::new(kind, Settings::default()).unwrap();
@@ -126,7 +129,8 @@ fn a_file_does_not_go_on_into_the_next_connection(kind: EngineKind) {
     });
 }
 
-/// A receive was asked for and its connection ended in the same turn, with a file that the engine sends at once.
+/// A receive was asked for and its connection ended in the same turn, with a file that the engine
+/// sends at once.
 fn a_receive_does_not_take_what_is_for_the_next_owner(kind: EngineKind) {
     let _alone = alone();
     let mut runtime = Runtime::new(kind, Settings::default()).unwrap();
@@ -160,7 +164,8 @@ fn a_receive_does_not_take_what_is_for_the_next_owner(kind: EngineKind) {
     });
 }
 
-/// An accept was asked for and its listener dropped in the same turn; the next listener gets its number.
+/// An accept was asked for and its listener dropped in the same turn; the next listener gets its
+/// number.
 fn an_accept_does_not_take_from_the_next_listener(kind: EngineKind) {
     let _alone = alone();
     let mut runtime = Runtime::new(kind, Settings::default()).unwrap();

@@ -1,7 +1,7 @@
 //! One suite over all engines: what a stream promises must hold whichever kernel is underneath.
 //!
-//! Both ends of each connection are streams of the runtime under test. What needs a foreign peer or a kernel limit is in
-//! `kernel.rs`.
+//! Both ends of each connection are streams of the runtime under test. What needs a foreign peer or
+//! a kernel limit is in `kernel.rs`.
 
 mod common;
 
@@ -346,7 +346,8 @@ async fn cancelled_receives_lose_nothing(kind: EngineKind) {
 
 async fn early_bytes_of_many_receives(kind: EngineKind) {
     let (client, server) = pair(kind).await;
-    // Enough idle receives to have any engine receive by itself, then a flood that nobody reads for a while.
+    // Enough idle receives to have any engine receive by itself, then a flood that nobody reads for
+    // a while.
     for _ in 0..3 {
         client.push(Bytes::from_static(b"."));
         client.start_send();
@@ -587,7 +588,8 @@ async fn connect_is_refused(kind: EngineKind) {
 }
 
 async fn connect_times_out_or_waits(kind: EngineKind) {
-    // A listener whose queue is full answers nothing: the simulation has one of length zero, real ones are in `kernel.rs`.
+    // A listener whose queue is full answers nothing: the simulation has one of length zero, real
+    // ones are in `kernel.rs`.
     let (listener, address) = listener(kind);
     // Accepted by the kernel although nobody accepts here.
     let stream = connect(&address, None, soon()).await.unwrap();
@@ -939,7 +941,8 @@ async fn waking_from_other_threads(kind: EngineKind) {
     .await;
 }
 
-/// Bytes that are there already do not make their reader, or whoever writes them, hold the others up.
+/// Bytes that are there already do not make their reader, or whoever writes them, hold the others
+/// up.
 async fn busy_tasks_give_way(kind: EngineKind) {
     /// Receives of one turn: the share of a task, and then some.
     const RECEIVES_MAX: usize = 64;

@@ -1,7 +1,8 @@
-//! Addresses as a configuration or a URL writes them, what they resolve to, and how logs and variables show them.
+//! Addresses as a configuration or a URL writes them, what they resolve to, and how logs and
+//! variables show them.
 //!
-//! Names are resolved when the configuration is compiled, as its [`Files`] have them: by the system in the master, from
-//! what the master learned in a worker.
+//! Names are resolved when the configuration is compiled, as its [`Files`] have them: by the system
+//! in the master, from what the master learned in a worker.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::ffi::OsStrExt;
@@ -11,7 +12,7 @@ use engine::net::Address;
 
 /// An address as written: `host`, `host:port`, `[ipv6]:port`, `unix:path`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Written<'a> {
+pub struct WrittenAddress<'a> {
     /// The host without brackets and port, or the path of the socket.
     pub name: &'a [u8],
     /// The port, where one is written.
@@ -21,12 +22,12 @@ pub struct Written<'a> {
 }
 
 /// Reads an address. The error is nginx's text, to be followed by `in upstream "…"`.
-pub fn parse(text: &[u8]) -> Result<Written<'_>, &'static str> {
+pub fn parse(text: &[u8]) -> Result<WrittenAddress<'_>, &'static str> {
     if let Some(path) = text.strip_prefix(b"unix:") {
         if path.is_empty() {
             return Err("no path in the unix domain socket");
         }
-        return Ok(Written {
+        return Ok(WrittenAddress {
             name: path,
             port: None,
             unix: true,
@@ -49,7 +50,7 @@ pub fn parse(text: &[u8]) -> Result<Written<'_>, &'static str> {
     if name.is_empty() {
         return Err("no host");
     }
-    Ok(Written {
+    Ok(WrittenAddress {
         name,
         port,
         unix: false,
@@ -76,7 +77,7 @@ fn port_of(digits: &[u8]) -> Option<u16> {
     u16::try_from(port).ok().filter(|port| *port > 0)
 }
 
-impl Written<'_> {
+impl WrittenAddress<'_> {
     /// The address itself, where no name is to be resolved.
     pub fn literal(&self, default_port: u16) -> Option<Address> {
         let name = std::str::from_utf8(self.name).ok()?;

@@ -1,4 +1,5 @@
-//! From a tree of directives to a [`Generation`](crate::generation::Generation): what every module uses while it compiles.
+//! From a tree of directives to a [`Generation`](crate::generation::Generation): what every module
+//! uses while it compiles.
 //!
 //! A module declares its directives as `conf::Setting`s and implements [`Feature`]: the value
 //! that one scope's directives of the module amount to. The [`Compiler`] makes each feature
@@ -14,7 +15,7 @@ use std::sync::Arc;
 use base::hash::Map;
 use conf::{Declared, Diagnostic, Fault, Files, Line, ScopeId, ScopeRef};
 
-use crate::places::Access;
+use crate::places::FileAccess;
 use crate::registry::{Registries, Registry};
 
 /// What a module's directives amount to in one scope.
@@ -25,8 +26,8 @@ pub trait Feature: Sized + Send + Sync + 'static {
     /// Every directive whose presence in a scope gives that scope a value of its own.
     const DIRECTIVES: &'static [&'static dyn Declared];
 
-    /// The scope whose value `scope` shares: the nearest that writes any of the directives. For directives that a
-    /// scope may keep from those within it, another.
+    /// The scope whose value `scope` shares: the nearest that writes any of the directives. For
+    /// directives that a scope may keep from those within it, another.
     fn owner(scope: ScopeRef<'_>) -> ScopeRef<'_> {
         scope.owner(Self::DIRECTIVES)
     }
@@ -106,8 +107,8 @@ impl<'a> Compiler<'a> {
         self.feature(scope).map_err(|fault| self.report(fault)).ok()
     }
 
-    /// Has these directives, too, give a scope a value of its own of a feature that does not know them. To be said before the
-    /// feature is asked for.
+    /// Has these directives, too, give a scope a value of its own of a feature that does not know
+    /// them. To be said before the feature is asked for.
     pub fn extend<F: Feature>(&self, directives: &'static [&'static dyn Declared]) {
         let extension = (TypeId::of::<F>(), directives);
         self.extensions.borrow_mut().push(extension);
@@ -119,7 +120,8 @@ impl<'a> Compiler<'a> {
         of_it.map(|(_, directives)| *directives).collect()
     }
 
-    /// The scope whose value `scope` shares: the innermost that the feature or an extension of it names.
+    /// The scope whose value `scope` shares: the innermost that the feature or an extension of it
+    /// names.
     fn owner<'s, F: Feature>(&self, scope: ScopeRef<'s>) -> ScopeRef<'s> {
         let mut owner = F::owner(scope);
         for directives in self.extensions_of::<F>() {
@@ -159,7 +161,7 @@ impl<'a> Compiler<'a> {
         if !all.iter().any(|known| known == path) {
             all.push(path.to_owned());
             let by = "a directory of the configuration";
-            self.will_open(Access::Write, path, by);
+            self.will_open(FileAccess::Write, path, by);
         }
     }
 
@@ -184,8 +186,9 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    /// Adds a warning as often as it comes: nginx repeats those about a name or a certificate for each server that has it,
-    /// and knows no place then. Those with a place it gives while it reads.
+    /// Adds a warning as often as it comes: nginx repeats those about a name or a certificate for
+    /// each server that has it, and knows no place then. Those with a place it gives while it
+    /// reads.
     pub fn warn_each_time(&self, text: String, position: Option<conf::Position>) {
         let warning = Diagnostic {
             while_reading: position.is_some(),
@@ -251,7 +254,7 @@ pub struct Environment<'a> {
     pub conf_prefix: &'a Path,
     /// Where setters read files from.
     pub files: &'a dyn Files,
-    /// See [`Compiler::privileged`].
+    /// The same as [`Compiler::privileged`], kept in the environment.
     pub privileged: bool,
 }
 
@@ -293,7 +296,8 @@ mod tests {
         }
     }
 
-    /// The values of the outer block and of the inner ones, and whether each inner one's is the outer's.
+    /// The values of the outer block and of the inner ones, and whether each inner one's is the
+    /// outer's.
     fn values(extended: bool) -> Vec<(u64, bool)> {
         let text = "outer { own 1; inner { other 2; } inner { } inner { own 3; } inner { own 4; other 5; } }";
         let path = Path::new("/test.conf");

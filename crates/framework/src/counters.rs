@@ -65,7 +65,7 @@ pub struct ThreadCounters {
     pub turns: Count,
     /// Requests for which memory was allocated.
     pub pool_misses: Count,
-    /// What modules count.
+    /// What the modules count on this thread.
     pub shelf: Shelf,
 }
 
@@ -161,29 +161,29 @@ impl Counters {
 /// The sums of [`ThreadCounters`] at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// See [`ThreadCounters::accepted`].
+    /// The same as [`ThreadCounters::accepted`], kept in the totals.
     pub accepted: u64,
-    /// See [`ThreadCounters::active`].
+    /// The same as [`ThreadCounters::active`], kept in the totals.
     pub active: u64,
-    /// See [`ThreadCounters::reading`].
+    /// The same as [`ThreadCounters::reading`], kept in the totals.
     pub reading: u64,
-    /// See [`ThreadCounters::waiting`].
+    /// The same as [`ThreadCounters::waiting`], kept in the totals.
     pub waiting: u64,
-    /// See [`ThreadCounters::dropped`].
+    /// The same as [`ThreadCounters::dropped`], kept in the totals.
     pub dropped: u64,
-    /// See [`ThreadCounters::requests`].
+    /// The same as [`ThreadCounters::requests`], kept in the totals.
     pub requests: u64,
-    /// See [`ThreadCounters::panics`].
+    /// The same as [`ThreadCounters::panics`], kept in the totals.
     pub panics: u64,
-    /// See [`ThreadCounters::handshakes`].
+    /// The same as [`ThreadCounters::handshakes`], kept in the totals.
     pub handshakes: u64,
-    /// See [`ThreadCounters::sessions_reused`].
+    /// The same as [`ThreadCounters::sessions_reused`], kept in the totals.
     pub sessions_reused: u64,
-    /// See [`ThreadCounters::handshakes_failed`].
+    /// The same as [`ThreadCounters::handshakes_failed`], kept in the totals.
     pub handshakes_failed: u64,
-    /// See [`ThreadCounters::turns`].
+    /// The same as [`ThreadCounters::turns`], kept in the totals.
     pub turns: u64,
-    /// See [`ThreadCounters::pool_misses`].
+    /// The same as [`ThreadCounters::pool_misses`], kept in the totals.
     pub pool_misses: u64,
 }
 

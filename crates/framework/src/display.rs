@@ -4,13 +4,15 @@ use std::fmt::{self, Display, Formatter, Write};
 use std::io;
 use std::sync::OnceLock;
 
-/// Bytes as text for people. What would steer their terminal is escaped: a URL may have been decoded to it.
+/// Bytes as text for people. What would steer their terminal is escaped: a URL may have been
+/// decoded to it.
 pub fn for_people(bytes: &[u8]) -> String {
     let mut shown = String::new();
     for character in String::from_utf8_lossy(bytes).chars() {
-        match character.is_control() {
-            true => shown.extend(character.escape_default()),
-            false => shown.push(character),
+        if character.is_control() {
+            shown.extend(character.escape_default())
+        } else {
+            shown.push(character)
         }
     }
     shown
@@ -23,7 +25,8 @@ pub struct Printable<'a>(pub &'a [u8]);
 
 impl Display for Printable<'_> {
     fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
-        // Nearly always there is nothing to escape; all bytes are looked at, so that many are at once.
+        // Nearly always there is nothing to escape; all bytes are looked at, so that many are at
+        // once.
         let escapes = |found, byte: &u8| found | byte.is_ascii_control();
         if let Ok(text) = std::str::from_utf8(self.0)
             && !self.0.iter().fold(false, escapes)

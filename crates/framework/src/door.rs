@@ -7,20 +7,21 @@ use std::sync::Arc;
 use engine::Buffer;
 use engine::net::{Address, Carries, Datagram, DatagramSocket, Stream};
 
-use crate::generation::Local;
+use crate::generation::GenerationView;
 use crate::workers::Worker;
 
 /// Takes what has been accepted for one protocol. Each thread has its own.
 pub trait Door {
-    /// Serves a connection: spawns a task, which holds what [`Worker::register`] gives as long as it lives.
+    /// Serves a connection: spawns a task, which holds what [`Worker::register`] gives as long as
+    /// it lives.
     fn connected(&self, accepted: Accepted);
 
     /// Takes a datagram, of whichever client, that has come to a socket of the protocol. Those that
     /// listen for streams alone get none.
-    fn received(&self, _: Received) {}
+    fn received(&self, _: ReceivedDatagram) {}
 
     /// Whether a generation has this listening socket, for this protocol.
-    fn knows(&self, local: &Local, listener: &ListenerId) -> bool;
+    fn knows(&self, local: &GenerationView, listener: &ListenerId) -> bool;
 
     /// What a client is told for whom there is no descriptor.
     fn turned_away(&self) -> &'static [u8];
@@ -59,14 +60,14 @@ const DATAGRAMS: &str = "listen udp ";
 const STREAMS: &str = "listen ";
 
 /// A datagram that has been received, and the socket by which its sender is answered.
-pub struct Received {
+pub struct ReceivedDatagram {
     /// The thread that has received the datagram.
     pub worker: Rc<Worker>,
     /// The socket, which all of its clients share.
     pub socket: Rc<DatagramSocket>,
     /// Which socket that is.
     pub listener: ListenerId,
-    /// The datagram.
+    /// The datagram of the received datagram.
     pub datagram: Datagram<Buffer>,
 }
 
@@ -74,7 +75,7 @@ pub struct Received {
 pub struct Accepted {
     /// The thread that serves it.
     pub worker: Rc<Worker>,
-    /// Its bytes.
+    /// The bytes of the accepted connection.
     pub stream: Stream,
     /// The socket that it came by.
     pub listener: ListenerId,
@@ -103,16 +104,17 @@ pub trait Tenant {
 
     /// Takes a datagram, of whichever client, that has come to a socket of the protocol. Those that
     /// listen for streams alone get none.
-    fn received(&self, _: Received) {}
+    fn received(&self, _: ReceivedDatagram) {}
 
-    /// Whether a generation has the socket that it came by, for its protocol. Connections by one that has gone stay with
-    /// the generation before.
-    fn is_known(&self, next: &Local) -> bool;
+    /// Whether a generation has the socket that it came by, for its protocol. Connections by one
+    /// that has gone stay with the generation before.
+    fn is_known(&self, next: &GenerationView) -> bool;
 
     /// Its place among those of its thread.
     fn place(&self) -> Option<u32>;
 
-    /// Whether it ends at once with its thread where it is idle. One that has said nothing yet may still be about to.
+    /// Whether it ends at once with its thread where it is idle. One that has said nothing yet may
+    /// still be about to.
     fn ends_when_idle(&self) -> bool;
 
     /// It is to end: a protocol with words for that tells its client, whatever is under way.
@@ -125,7 +127,7 @@ pub trait Tenant {
     fn abort(&self);
 
     /// Lets it stay with a generation, since the next one does not know its listener.
-    fn stay_with(&self, local: &Rc<Local>);
+    fn stay_with(&self, local: &Rc<GenerationView>);
 }
 
 #[cfg(test)]
@@ -140,7 +142,7 @@ mod tests {
 
     use crate::counters::Counters;
     use crate::generation::Generation;
-    use crate::report::Report;
+    use crate::report::ThreadReport;
     use crate::zone::Zones;
 
     use super::*;
@@ -156,7 +158,7 @@ mod tests {
         word: &'static str,
     }
 
-    fn says(local: &Local, listener: &ListenerId, word: &str) -> bool {
+    fn says(local: &GenerationView, listener: &ListenerId, word: &str) -> bool {
         let words = local.generation.part::<Words>().unwrap();
         words
             .0
@@ -185,7 +187,7 @@ mod tests {
             });
         }
 
-        fn knows(&self, local: &Local, listener: &ListenerId) -> bool {
+        fn knows(&self, local: &GenerationView, listener: &ListenerId) -> bool {
             says(local, listener, self.0)
         }
 
@@ -201,7 +203,7 @@ mod tests {
             self.accepted.serial
         }
 
-        fn is_known(&self, next: &Local) -> bool {
+        fn is_known(&self, next: &GenerationView) -> bool {
             says(next, &self.accepted.listener, self.word)
         }
 
@@ -221,8 +223,9 @@ mod tests {
             self.accepted.stream.abort();
         }
 
-        // A word that is no longer said ends the session here; requests would go on by the old generation.
-        fn stay_with(&self, _: &Rc<Local>) {
+        // A word that is no longer said ends the session here; requests would go on by the old
+        // generation.
+        fn stay_with(&self, _: &Rc<GenerationView>) {
             self.accepted.stream.abort();
         }
     }
@@ -230,7 +233,7 @@ mod tests {
     #[derive(Debug)]
     struct Silent;
 
-    impl Report for Silent {
+    impl ThreadReport for Silent {
         fn line(&self, _: Level, message: Arguments<'_>) {
             panic!("{message}");
         }
@@ -290,7 +293,8 @@ mod tests {
             assert_eq!(ask(&other).await, "ho?");
             assert_eq!(counters.totals().active, 2);
 
-            // An address gets another protocol, its socket stays: what came for the old one stays with what was.
+            // An address gets another protocol, its socket stays: what came for the old one stays
+            // with what was.
             worker.swap(
                 generation(&[("one", "ho"), ("two", "ho")]),
                 share(&one, &two),

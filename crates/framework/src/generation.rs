@@ -51,13 +51,14 @@ impl Generation {
         }
     }
 
-    /// Adds what a protocol or module has compiled; it is found by its type. It ends with the generation.
+    /// Adds what a protocol or module has compiled; it is found by its type. It ends with the
+    /// generation.
     pub fn add<T: Any + Send + Sync>(&mut self, part: T) {
         self.parts.insert(TypeId::of::<T>(), Arc::new(part));
     }
 
-    /// What has been added of this type. Threads look once, when they begin to serve: it costs a hash and a count that all
-    /// threads share.
+    /// What has been added of this type. Threads look once, when they begin to serve: it costs a
+    /// hash and a count that all threads share.
     pub fn part<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
         let part = self.parts.get(&TypeId::of::<T>())?;
         Arc::clone(part).downcast().ok()
@@ -81,8 +82,8 @@ impl Drop for Generation {
 
 /// A generation as one worker thread sees it, with what modules keep of both. Requests hold it
 /// by `Rc`, so serving one touches no counter that another thread touches.
-pub struct Local {
-    /// The shared part.
+pub struct GenerationView {
+    /// The shared part of the generation view.
     pub generation: Arc<Generation>,
     /// What the thread counts, over all generations.
     pub counts: Arc<ThreadCounters>,
@@ -92,10 +93,10 @@ pub struct Local {
     rooms_of_thread: Rc<Rooms>,
 }
 
-impl Local {
+impl GenerationView {
     /// A thread's view of its first generation.
-    pub fn new(generation: Arc<Generation>, counts: Arc<ThreadCounters>) -> Local {
-        Local {
+    pub fn new(generation: Arc<Generation>, counts: Arc<ThreadCounters>) -> GenerationView {
+        GenerationView {
             generation,
             counts,
             retired: Cell::new(false),
@@ -105,10 +106,10 @@ impl Local {
     }
 
     /// The same thread's view of the next generation.
-    pub fn followed_by(&self, generation: Arc<Generation>) -> Local {
-        Local {
+    pub fn followed_by(&self, generation: Arc<Generation>) -> GenerationView {
+        GenerationView {
             rooms_of_thread: Rc::clone(&self.rooms_of_thread),
-            ..Local::new(generation, Arc::clone(&self.counts))
+            ..GenerationView::new(generation, Arc::clone(&self.counts))
         }
     }
 

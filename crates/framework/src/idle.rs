@@ -1,20 +1,19 @@
-//! Connections that may be closed without loss to make room for others, in the order in which they became idle.
+//! Connections that may be closed without loss to make room for others, in the order in which they
+//! became idle.
 //!
-//! A list through an array, as long as the table of a thread's connections: becoming idle, becoming busy and taking the one
-//! that has been idle for longest cost a few stores each, however many connections there are (nginx's queue of reusable
-//! connections).
+//! A list through an array, as long as the table of a thread's connections: becoming idle, becoming
+//! busy and taking the one that has been idle for longest cost a few stores each, however many
+//! connections there are (nginx's queue of reusable connections).
 //!
 //! Not here: when connections are closed, and how many.
 
-/// No place.
 const NONE: u32 = u32::MAX;
 
 /// A queue of places in a table. Each is in it once at most.
 #[derive(Debug)]
 pub struct IdleQueue {
     /// By place. The entry of a place that is not in the queue points to itself both ways.
-    links: Vec<Links>,
-    /// Idle for longest.
+    links: Vec<IdleLinks>,
     first: u32,
     last: u32,
     length: usize,
@@ -24,7 +23,7 @@ pub struct IdleQueue {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Links {
+struct IdleLinks {
     before: u32,
     behind: u32,
 }
@@ -61,17 +60,17 @@ impl IdleQueue {
 
     /// Puts a place at the end, wherever it was.
     pub fn enter(&mut self, place: u32) {
-        self.leave(place);
+        self.release(place);
         while self.links.len() <= place as usize {
             let own = self.links.len() as u32;
-            self.links.push(Links {
+            self.links.push(IdleLinks {
                 before: own,
                 behind: own,
             });
         }
         let before = std::mem::replace(&mut self.last, place);
         if let Some(links) = self.at(place) {
-            *links = Links {
+            *links = IdleLinks {
                 before,
                 behind: NONE,
             };
@@ -84,16 +83,16 @@ impl IdleQueue {
     }
 
     /// Takes a place out, if it is in it.
-    pub fn leave(&mut self, place: u32) {
+    pub fn release(&mut self, place: u32) {
         if !self.contains(place) {
             return;
         }
-        let own = Links {
+        let own = IdleLinks {
             before: place,
             behind: place,
         };
         let Some(links) = self.at(place) else { return };
-        let Links { before, behind } = std::mem::replace(links, own);
+        let IdleLinks { before, behind } = std::mem::replace(links, own);
         match self.at(before) {
             Some(links) => links.behind = behind,
             None => self.first = behind,
@@ -108,11 +107,11 @@ impl IdleQueue {
     /// Takes out the place that has been in it for longest.
     pub fn take_first(&mut self) -> Option<u32> {
         let first = self.first;
-        self.leave(first);
+        self.release(first);
         (first != NONE).then_some(first)
     }
 
-    fn at(&mut self, place: u32) -> Option<&mut Links> {
+    fn at(&mut self, place: u32) -> Option<&mut IdleLinks> {
         #[cfg(test)]
         {
             self.touched += 1;
@@ -137,16 +136,16 @@ mod tests {
             queue.enter(place);
         }
         queue.enter(0);
-        queue.leave(7);
-        queue.leave(7);
-        queue.leave(100);
+        queue.release(7);
+        queue.release(7);
+        queue.release(100);
         assert_eq!(queue.len(), 3);
         assert!(queue.contains(0) && !queue.contains(7) && !queue.contains(100));
         assert_eq!(drain(&mut queue), [3, 5, 0]);
         assert!(queue.is_empty());
         (1..=3).for_each(|place| queue.enter(place));
-        queue.leave(1);
-        queue.leave(3);
+        queue.release(1);
+        queue.release(3);
         assert_eq!(drain(&mut queue), [2]);
     }
 
@@ -157,7 +156,7 @@ mod tests {
             let mut queue = IdleQueue::default();
             (0..length).for_each(|place| queue.enter(place));
             let before = queue.touched;
-            queue.leave(length / 2);
+            queue.release(length / 2);
             queue.enter(length / 2);
             assert_eq!(queue.take_first(), Some(0));
             queue.touched - before

@@ -1,11 +1,12 @@
-//! Networks and peers that a configuration names: what `allow`, `geo`, `set_real_ip_from` and `debug_connection` are written with.
+//! Networks and peers that a configuration names: what `allow`, `geo`, `set_real_ip_from` and
+//! `debug_connection` are written with.
 
 use std::net::{IpAddr, Ipv6Addr};
 
 use conf::{Fault, Files, Setter, Word};
 use engine::net::Address;
 
-use crate::address::Written;
+use crate::address::WrittenAddress;
 
 /// `debug_connection`: the peers whose connections are logged in every detail, whatever their
 /// protocol. A part of a generation.
@@ -17,8 +18,8 @@ pub fn stray_bits(word: &Word) -> String {
     format!("low address bits of {} are meaningless", word.text())
 }
 
-/// Peers that are named one by one: by address, network, host name, or as any client of a Unix socket. What
-/// `set_real_ip_from` and `debug_connection` name.
+/// Peers that are named one by one: by address, network, host name, or as any client of a Unix
+/// socket. What `set_real_ip_from` and `debug_connection` name.
 #[derive(Clone, Debug, Default)]
 pub struct Peers {
     networks: Box<[Cidr]>,
@@ -66,7 +67,8 @@ impl Peers {
         self.networks.is_empty() && !self.unix
     }
 
-    /// Whether the peer with this address is named; an IPv4 address mapped into IPv6 is taken for what it is.
+    /// Whether the peer with this address is named; an IPv4 address mapped into IPv6 is taken for
+    /// what it is.
     pub fn contains(&self, address: &Address) -> bool {
         match address {
             Address::Unix(_) => self.unix,
@@ -80,7 +82,7 @@ impl Peers {
 
 /// All addresses of a name, each as a network of its own.
 fn resolve(word: &Word, files: &dyn Files) -> Vec<Cidr> {
-    let written = Written {
+    let written = WrittenAddress {
         name: &word.bytes,
         port: None,
         unix: false,
@@ -102,14 +104,14 @@ fn resolve(word: &Word, files: &dyn Files) -> Vec<Cidr> {
 /// A network: an address and how many of its leading bits count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cidr {
-    /// IPv4.
+    /// A network of IPv4 addresses.
     V4 {
         /// The network's first address.
         address: u32,
         /// Leading bits that count, 0 to 32.
         bits: u8,
     },
-    /// IPv6.
+    /// A network of IPv6 addresses.
     V6 {
         /// The network's first address.
         address: u128,

@@ -26,7 +26,7 @@ thread_local! {
 pub struct Panicked {
     /// File and line; unknown where a job of the thread pool panicked.
     pub place: String,
-    /// What it said.
+    /// The text that the panic carried.
     pub message: String,
 }
 

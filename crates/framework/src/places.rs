@@ -1,22 +1,23 @@
-//! Where workers open files themselves, gathered while a configuration is compiled: what a confined worker process may
-//! write and read.
+//! Where workers open files themselves, gathered while a configuration is compiled: what a confined
+//! worker process may write and read.
 //!
-//! Listed is what is opened while requests are served. Not listed is what the master opens and passes on (listening
-//! sockets, logs whose path is constant), nor what is in the bundle (the configuration, certificates).
+//! Listed is what is opened while requests are served. Not listed is what the master opens and
+//! passes on (listening sockets, logs whose path is constant), nor what is in the bundle (the
+//! configuration, certificates).
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use base::hash::Set;
-use conf::{Line, Part};
+use conf::{Line, TemplatePart};
 
 use crate::compile::Compiler;
 use crate::registry::Registry;
 
 /// What is done with files at a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Access {
+pub enum FileAccess {
     /// They are read.
     Read,
     /// They are made and appended to.
@@ -27,11 +28,11 @@ pub enum Access {
 
 /// A folder with all below it, or a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct FilePlace {
     /// Where it is, absolute.
     pub path: PathBuf,
     /// What for.
-    pub access: Access,
+    pub access: FileAccess,
     /// The directive that says so, with its place: `"root" in FILE:LINE`.
     pub line: String,
 }
@@ -39,7 +40,7 @@ pub struct Place {
 /// A program with its first arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
-    /// Its path.
+    /// The path of the program.
     pub path: PathBuf,
     /// The arguments that come before those of each run.
     pub arguments: Vec<OsString>,
@@ -47,37 +48,38 @@ pub struct Program {
 
 /// Every place of a configuration, each once for each kind of access.
 #[derive(Default)]
-pub struct Places {
-    all: Vec<Place>,
-    known: Set<(PathBuf, Access)>,
+pub struct FilePlaces {
+    all: Vec<FilePlace>,
+    known: Set<(PathBuf, FileAccess)>,
     programs: Vec<Program>,
 }
 
-impl Registry for Places {}
+impl Registry for FilePlaces {}
 
-impl Places {
+impl FilePlaces {
     /// The places, and the programs that workers run.
     #[must_use]
-    pub fn into_parts(self) -> (Vec<Place>, Vec<Program>) {
+    pub fn into_parts(self) -> (Vec<FilePlace>, Vec<Program>) {
         (self.all, self.programs)
     }
 }
 
 impl Compiler<'_> {
     /// Workers open files at this path, which is below the prefix where it is relative.
-    pub fn will_open(&self, access: Access, path: &Path, by: &str) {
-        let places = self.registry::<Places>();
+    pub fn will_open(&self, access: FileAccess, path: &Path, by: &str) {
+        let places = self.registry::<FilePlaces>();
         let mut places = places.borrow_mut();
         let key = (self.path(path), access);
         if places.known.insert(key.clone()) {
             let (path, access) = key;
             let line = by.to_owned();
-            places.all.push(Place { path, access, line });
+            places.all.push(FilePlace { path, access, line });
         }
     }
 
-    /// The same of a path with variables: what lies below the folder that all such paths have in common.
-    pub fn will_open_below(&self, access: Access, path: &[Part], by: &str) {
+    /// The same of a path with variables: what lies below the folder that all such paths have in
+    /// common.
+    pub fn will_open_below(&self, access: FileAccess, path: &[TemplatePart], by: &str) {
         self.will_open(access, &constant_folder(path), by);
     }
 
@@ -85,7 +87,7 @@ impl Compiler<'_> {
     pub fn will_run(&self, path: &Path, arguments: &[OsString]) {
         let (path, arguments) = (path.to_owned(), arguments.to_vec());
         let program = Program { path, arguments };
-        let places = self.registry::<Places>();
+        let places = self.registry::<FilePlaces>();
         let mut places = places.borrow_mut();
         if !places.programs.contains(&program) {
             places.programs.push(program);
@@ -102,18 +104,20 @@ pub fn name_of(line: Option<&Line>, directive: &str) -> String {
     }
 }
 
-/// The path itself where it has no variable; else the folder before the first of them: `/` where the path begins with
-/// one.
+/// The path itself where it has no variable; else the folder before the first of them: `/` where
+/// the path begins with one.
 #[must_use]
-pub fn constant_folder(path: &[Part]) -> PathBuf {
+pub fn constant_folder(path: &[TemplatePart]) -> PathBuf {
     let mut constant = Vec::new();
     for part in path {
         match part {
-            Part::Literal(bytes) => constant.extend_from_slice(bytes),
-            Part::Variable(_) | Part::Capture(_) if constant.is_empty() => return "/".into(),
+            TemplatePart::Literal(bytes) => constant.extend_from_slice(bytes),
+            TemplatePart::Variable(_) | TemplatePart::Capture(_) if constant.is_empty() => {
+                return "/".into();
+            }
             // It begins with a slash, whatever the request.
-            Part::Variable(name) if matches!(&**name, "uri" | "document_uri") => break,
-            Part::Variable(_) | Part::Capture(_) => {
+            TemplatePart::Variable(name) if matches!(&**name, "uri" | "document_uri") => break,
+            TemplatePart::Variable(_) | TemplatePart::Capture(_) => {
                 let slash = constant.iter().rposition(|byte| *byte == b'/');
                 constant.truncate(slash.map_or(0, |slash| slash + 1));
                 break;
@@ -129,10 +133,10 @@ mod tests {
 
     fn folder(parts: &[&str]) -> PathBuf {
         let part = |text: &&str| match text.strip_prefix('$') {
-            Some(name) => Part::Variable(name.into()),
-            None => Part::Literal(text.as_bytes().into()),
+            Some(name) => TemplatePart::Variable(name.into()),
+            None => TemplatePart::Literal(text.as_bytes().into()),
         };
-        let parts: Vec<Part> = parts.iter().map(part).collect();
+        let parts: Vec<TemplatePart> = parts.iter().map(part).collect();
         constant_folder(&parts)
     }
 

@@ -22,7 +22,7 @@ pub type Directives = &'static [&'static dyn Declared];
 
 /// A socket that a configuration listens on.
 #[derive(Clone, Debug)]
-pub struct Listening {
+pub struct ListenSocket {
     /// Identifies the socket over all generations.
     pub id: ListenerId,
     /// How the socket is opened.
@@ -67,5 +67,5 @@ pub trait CompiledPart {
         self: Box<Self>,
         compiler: &Compiler<'_>,
         generation: &mut Generation,
-    ) -> Vec<Listening>;
+    ) -> Vec<ListenSocket>;
 }

@@ -1,4 +1,5 @@
-//! Numbers that no peer can guess: SipHash of a counter, under a key that the system gives each thread.
+//! Numbers that no peer can guess: SipHash of a counter, under a key that the system gives each
+//! thread.
 //!
 //! For identifiers that others must not know beforehand. Keys of cryptography are not made here.
 

@@ -1,7 +1,8 @@
-//! What modules gather while a configuration is compiled: each kind once, made when it is first asked for.
+//! What modules gather while a configuration is compiled: each kind once, made when it is first
+//! asked for.
 //!
-//! The compiler knows none of them by name. Not here: what is made once a scope ([`crate::compile::Feature`]), and
-//! zones, which outlive a configuration ([`crate::zone`]).
+//! The compiler knows none of them by name. Not here: what is made once a scope
+//! ([`crate::compile::Feature`]), and zones, which outlive a configuration ([`crate::zone`]).
 
 use std::any::{Any, TypeId};
 use std::cell::RefCell;
@@ -9,7 +10,8 @@ use std::rc::Rc;
 
 use base::hash::Map;
 
-/// Something that a configuration gathers while it is compiled: its log files, the names of its variables, its groups of servers.
+/// Something that a configuration gathers while it is compiled: its log files, the names of its
+/// variables, its groups of servers.
 pub trait Registry: Default + 'static {}
 
 /// Every registry that has been asked for.
@@ -17,7 +19,8 @@ pub trait Registry: Default + 'static {}
 pub struct Registries(RefCell<Map<TypeId, Rc<dyn Any>>>);
 
 impl Registries {
-    /// The registry of this kind. It must not be borrowed while something is called that may ask for the same kind.
+    /// The registry of this kind. It must not be borrowed while something is called that may ask
+    /// for the same kind.
     pub fn of<R: Registry>(&self) -> Rc<RefCell<R>> {
         let mut all = self.0.borrow_mut();
         let made = all

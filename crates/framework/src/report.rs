@@ -6,9 +6,9 @@ use base::level::Level;
 
 use crate::generation::Generation;
 
-/// Takes the lines that threads have to say about themselves, and follows their lives: what is written within a turn of the
-/// event loop may then leave at its end.
-pub trait Report: Debug + Sync {
+/// Takes the lines that threads have to say about themselves, and follows their lives: what is
+/// written within a turn of the event loop may then leave at its end.
+pub trait ThreadReport: Debug + Sync {
     /// Writes a line about the process.
     fn line(&self, level: Level, message: Arguments<'_>);
 

@@ -1,7 +1,8 @@
-//! Services: what runs beside requests and outlives a reload, such as the threads that keep certificates fresh.
+//! Services: what runs beside requests and outlives a reload, such as the threads that keep
+//! certificates fresh.
 //!
-//! A generation lists those that it wants; what runs belongs to the process, once under each key, whatever number of
-//! generations still serve:
+//! A generation lists those that it wants; what runs belongs to the process, once under each key,
+//! whatever number of generations still serve:
 //!
 //! ```text
 //! prepared: each does what requests need of it at once ([`Service::prepare`])
@@ -22,20 +23,26 @@ pub trait Service: Send + Sync + 'static {
     /// What it is: one runs in a process under each key.
     fn key(&self) -> String;
 
-    /// Does what requests need of it at once. The configuration is not in force yet, and may never be.
+    /// Does what requests need of it at once. The configuration is not in force yet, and may never
+    /// be.
     fn prepare(&self) {}
 
-    /// Starts it, now that its configuration, which is this generation, is in force. `before` runs under the same key; it is given back where it goes
-    /// on, and ends where it is dropped. `None` where it could not be started, which the service has logged.
-    fn start(&self, generation: &Arc<Generation>, before: Option<Running>) -> Option<Running>;
+    /// Starts it, now that its configuration, which is this generation, is in force. `before` runs
+    /// under the same key; it is given back where it goes on, and ends where it is dropped. `None`
+    /// where it could not be started, which the service has logged.
+    fn start(
+        &self,
+        generation: &Arc<Generation>,
+        before: Option<RunningService>,
+    ) -> Option<RunningService>;
 }
 
 /// A service at work. It is told to end when this is dropped.
-pub type Running = Box<dyn Any + Send>;
+pub type RunningService = Box<dyn Any + Send>;
 
 /// The services of a process.
 #[derive(Default)]
-pub struct Services(Map<String, Running>);
+pub struct Services(Map<String, RunningService>);
 
 impl Services {
     /// Lets those run that a generation wants, and no others. Of two with one key the first runs.
@@ -102,9 +109,13 @@ mod tests {
             self.key.to_owned()
         }
 
-        fn start(&self, _: &Arc<Generation>, before: Option<Running>) -> Option<Running> {
+        fn start(
+            &self,
+            _: &Arc<Generation>,
+            before: Option<RunningService>,
+        ) -> Option<RunningService> {
             let name = format!("{} {}", self.key, self.setting);
-            let same = |running: &Running| {
+            let same = |running: &RunningService| {
                 let known = running.downcast_ref::<AtWork>();
                 known.is_some_and(|known| known.0 == name)
             };

@@ -1,9 +1,10 @@
-//! Places of a module in what it does not own: what it keeps of a thread and a generation lies with them, and neither
-//! has a field for it.
+//! Places of a module in what it does not own: what it keeps of a thread and a generation lies with
+//! them, and neither has a field for it.
 //!
-//! A module writes `static FILES: Slot<FileCache, ThreadGeneration> = Slot::new();` and asks `local.at(&FILES)`. The
-//! lifetime says when what lies there begins and ends. A protocol has lifetimes of its own, as long as a request or a part of
-//! its way; what lies there is in [`Slots`].
+//! A module writes `static FILES: Slot<FileCache, ThreadGeneration> = Slot::new();` and asks
+//! `local.at(&FILES)`. The lifetime says when what lies there begins and ends. A protocol has
+//! lifetimes of its own, as long as a request or a part of its way; what lies there is in
+//! [`Slots`].
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -11,7 +12,7 @@ use std::marker::PhantomData;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-use crate::generation::Local;
+use crate::generation::GenerationView;
 
 /// How long what lies in a slot stays there.
 pub trait Lifetime: 'static {
@@ -39,7 +40,8 @@ impl Lifetime for Thread {
     }
 }
 
-/// A place for a `T`, which lives as long as `L` says. Slots are statics: their number is bounded by the code.
+/// A place for a `T`, which lives as long as `L` says. Slots are statics: their number is bounded
+/// by the code.
 pub struct Slot<T, L> {
     number: AtomicU16,
     holds: PhantomData<fn() -> (T, L)>,
@@ -70,7 +72,8 @@ impl<T, L: Lifetime> Slot<T, L> {
         }
     }
 
-    /// Where two threads draw a number at once, the one that is written first stays; the other number is left out.
+    /// Where two threads draw a number at once, the one that is written first stays; the other
+    /// number is left out.
     #[cold]
     fn take_number(&self) -> usize {
         let drawn = L::next_number();
@@ -88,18 +91,18 @@ impl<T, L: Lifetime> Slot<T, L> {
 /// What one thread keeps, for one generation or over all.
 pub trait OfThread: 'static {
     /// What it is before its first use.
-    fn begin(local: &Local) -> Self;
+    fn begin(local: &GenerationView) -> Self;
 
-    /// A newer generation serves from now on, or, of what lives as long as the thread, none: the thread begins to end. Requests that
-    /// have begun may still ask.
+    /// A newer generation serves from now on, or, of what lives as long as the thread, none: the
+    /// thread begins to end. Requests that have begun may still ask.
     fn retire(&mut self) {}
 }
 
 /// What has been kept, by the numbers of its slots.
 #[derive(Default)]
-pub struct Rooms(RefCell<Vec<Option<Room>>>);
+pub struct Rooms(RefCell<Vec<Option<SlotStorage>>>);
 
-struct Room {
+struct SlotStorage {
     /// An `Rc<RefCell<T>>` of the slot's `T`.
     value: Rc<dyn Any>,
     retire: fn(&dyn Any),
@@ -107,20 +110,25 @@ struct Room {
 
 impl Rooms {
     /// What the slot holds, made when it is first asked for.
-    pub fn at<T: OfThread, L: Lifetime>(&self, slot: &Slot<T, L>, local: &Local) -> Rc<RefCell<T>> {
+    pub fn at<T: OfThread, L: Lifetime>(
+        &self,
+        slot: &Slot<T, L>,
+        local: &GenerationView,
+    ) -> Rc<RefCell<T>> {
         let number = slot.number();
         if let Some(Some(room)) = self.0.borrow().get(number)
             && let Ok(known) = Rc::clone(&room.value).downcast()
         {
             return known;
         }
-        let made = Rc::new(RefCell::new(T::begin(local))); // without a borrow: it may ask for others
+        // without a borrow: it may ask for others
+        let made = Rc::new(RefCell::new(T::begin(local)));
         let mut rooms = self.0.borrow_mut();
         if rooms.len() <= number {
             rooms.resize_with(number + 1, || None);
         }
         if let Some(room) = rooms.get_mut(number) {
-            *room = Some(Room {
+            *room = Some(SlotStorage {
                 value: Rc::clone(&made) as Rc<dyn Any>,
                 retire: retire::<T>,
             });
@@ -143,23 +151,23 @@ fn retire<T: OfThread>(value: &dyn Any) {
 }
 
 /// What lies in a place again and again, one life after the other.
-pub trait Kept: Default + 'static {
+pub trait SlotValue: Default + 'static {
     /// Makes it what `Default` gives. Memory may be kept, values may not.
     fn reset(&mut self) {
         *self = Self::default();
     }
 }
 
-/// The places of one life, such as that of a request, by the numbers of their slots. They outlast it: the next life finds
-/// them empty, and their memory there.
+/// The places of one life, such as that of a request, by the numbers of their slots. They outlast
+/// it: the next life finds them empty, and their memory there.
 pub struct Slots<L> {
-    places: Vec<Option<Place>>,
+    places: Vec<Option<SlotEntry>>,
     /// How many have been entered in this life.
     live: usize,
     of: PhantomData<fn() -> L>,
 }
 
-struct Place {
+struct SlotEntry {
     /// A `T` of the slot's.
     value: Box<dyn Any>,
     /// Whether it has been entered in this life.
@@ -179,24 +187,24 @@ impl<L> Default for Slots<L> {
 
 impl<L: Lifetime> Slots<L> {
     /// What lies there; `None` where nothing has been put there in this life.
-    pub fn get<T: Kept>(&self, slot: &Slot<T, L>) -> Option<&T> {
+    pub fn get<T: SlotValue>(&self, slot: &Slot<T, L>) -> Option<&T> {
         let place = self.places.get(slot.number())?.as_ref()?;
         place.live.then(|| place.value.downcast_ref()).flatten()
     }
 
     /// The same, to be changed.
-    pub fn get_mut<T: Kept>(&mut self, slot: &Slot<T, L>) -> Option<&mut T> {
+    pub fn get_mut<T: SlotValue>(&mut self, slot: &Slot<T, L>) -> Option<&mut T> {
         let place = self.places.get_mut(slot.number())?.as_mut()?;
         place.live.then(|| place.value.downcast_mut()).flatten()
     }
 
     /// What lies there, at first its default. Only the first life that asks allocates.
-    pub fn enter<T: Kept>(&mut self, slot: &Slot<T, L>) -> &mut T {
+    pub fn enter<T: SlotValue>(&mut self, slot: &Slot<T, L>) -> &mut T {
         let number = slot.number();
         if self.places.len() <= number {
             self.places.resize_with(number + 1, || None);
         }
-        let place = self.places[number].get_or_insert_with(|| Place {
+        let place = self.places[number].get_or_insert_with(|| SlotEntry {
             value: Box::new(T::default()),
             live: false,
             reset: reset::<T>,
@@ -210,7 +218,7 @@ impl<L: Lifetime> Slots<L> {
     }
 
     /// Takes what lies there out of this life.
-    pub fn take<T: Kept>(&mut self, slot: &Slot<T, L>) -> Option<T> {
+    pub fn take<T: SlotValue>(&mut self, slot: &Slot<T, L>) -> Option<T> {
         let place = self.places.get_mut(slot.number())?.as_mut()?;
         if !std::mem::take(&mut place.live) {
             return None;
@@ -243,7 +251,7 @@ impl<L: Lifetime> Slots<L> {
     }
 }
 
-fn reset<T: Kept>(value: &mut dyn Any) {
+fn reset<T: SlotValue>(value: &mut dyn Any) {
     if let Some(value) = value.downcast_mut::<T>() {
         value.reset();
     }
@@ -258,9 +266,9 @@ mod tests {
     use crate::generation::Generation;
     use crate::zone::Zones;
 
-    fn local() -> Local {
+    fn local() -> GenerationView {
         let generation = Generation::new(Zones::default());
-        Local::new(Arc::new(generation), Arc::<ThreadCounters>::default())
+        GenerationView::new(Arc::new(generation), Arc::<ThreadCounters>::default())
     }
 
     static FIRST: Slot<Gathered, ThreadGeneration> = Slot::new();
@@ -271,7 +279,7 @@ mod tests {
     struct Gathered(Vec<u8>);
 
     impl OfThread for Gathered {
-        fn begin(_: &Local) -> Gathered {
+        fn begin(_: &GenerationView) -> Gathered {
             Gathered::default()
         }
 
@@ -284,7 +292,7 @@ mod tests {
     struct Asking(Vec<u8>);
 
     impl OfThread for Asking {
-        fn begin(local: &Local) -> Asking {
+        fn begin(local: &GenerationView) -> Asking {
             Asking(local.at(&FIRST).borrow().0.clone())
         }
     }
@@ -337,13 +345,13 @@ mod tests {
     #[derive(Default)]
     struct Held(Option<Rc<()>>);
 
-    impl Kept for Held {}
+    impl SlotValue for Held {}
 
     /// Keeps its memory.
     #[derive(Default)]
     struct Text(Vec<u8>);
 
-    impl Kept for Text {
+    impl SlotValue for Text {
         fn reset(&mut self) {
             self.0.clear();
         }

@@ -1,9 +1,10 @@
-//! The sizes of nginx's hash tables. Tables here size themselves; where nginx cannot build one, because its size is 0, the
-//! configuration is refused as by nginx.
+//! The sizes of nginx's hash tables. Tables here size themselves; where nginx cannot build one,
+//! because its size is 0, the configuration is refused as by nginx.
 
 use conf::{Fault, ScopeRef, Setting};
 
-/// Refuses a table of nginx's whose size is 0, in the scope that it would be built for. `name` is nginx's name of the table.
+/// Refuses a table of nginx's whose size is 0, in the scope that it would be built for. `name` is
+/// nginx's name of the table.
 pub fn check(
     scope: ScopeRef<'_>,
     name: &str,

@@ -1,7 +1,8 @@
-//! Paths that a thread has looked at a moment ago: the kernel has them in memory, and looking at them again takes no disk.
+//! Paths that a thread has looked at a moment ago: the kernel has them in memory, and looking at
+//! them again takes no disk.
 //!
-//! A call such as `stat()` cannot be told not to wait. So what is needed on the loop is looked at there only if it was seen
-//! within `SEEN_FOR`; else the thread pool looks first.
+//! A call such as `stat()` cannot be told not to wait. So what is needed on the loop is looked at
+//! there only if it was seen within `SEEN_FOR`; else the thread pool looks first.
 
 use std::cell::RefCell;
 use std::path::Path;
@@ -19,7 +20,8 @@ thread_local! {
     static SEEN: RefCell<Map<Box<Path>, Instant>> = RefCell::default();
 }
 
-/// Whether the path was looked at a moment ago, so that the caller may do it at once. If so, that counts from now on.
+/// Whether the path was looked at a moment ago, so that the caller may do it at once. If so, that
+/// counts from now on.
 pub fn may_look(path: &Path) -> bool {
     let now = engine::now();
     SEEN.with_borrow_mut(|seen| match seen.get_mut(path) {
@@ -41,7 +43,8 @@ pub fn looked_at(path: &Path) {
     });
 }
 
-/// No path counts as seen on this thread any more: for tests of what happens when a path is met first.
+/// No path counts as seen on this thread any more: for tests of what happens when a path is met
+/// first.
 pub fn forget() {
     SEEN.with_borrow_mut(Map::clear);
 }

@@ -1,9 +1,10 @@
 //! Threads that stand still: a line in the log names the request that a thread has been at.
 //!
-//! Everything here is written for bugs and for what the system does behind our back (a file system that hangs, a
-//! machine that is out of memory): a loop that turns never waits for anything but the kernel's next event. Each
-//! thread leaves notes where others can read them without a lock: which connection it polls, and the request lines
-//! of the connections that it polled last. One more thread looks at all of them every second.
+//! Everything here is written for bugs and for what the system does behind our back (a file system
+//! that hangs, a machine that is out of memory): a loop that turns never waits for anything but the
+//! kernel's next event. Each thread leaves notes where others can read them without a lock: which
+//! connection it polls, and the request lines of the connections that it polled last. One more
+//! thread looks at all of them every second.
 //!
 //! Not here: ending such a thread. Rust cannot, and the process goes on with the others.
 
@@ -16,7 +17,8 @@ use engine::Pulse;
 
 use crate::display::Printable;
 
-/// How often the threads are looked at. A thread that is seen twice in the same turn has stood still for so long.
+/// How often the threads are looked at. A thread that is seen twice in the same turn has stood
+/// still for so long.
 pub const LOOK: Duration = Duration::from_secs(1);
 
 /// Request lines that are kept for each thread; connections share them by number.
@@ -34,7 +36,8 @@ pub struct Watched {
     notes: Box<[Note; NOTES]>,
 }
 
-/// The request that a connection is at. While it is written it may be read half, which a log line can bear.
+/// The request that a connection is at. While it is written it may be read half, which a log line
+/// can bear.
 #[derive(Debug)]
 struct Note {
     connection: AtomicU64,
@@ -73,7 +76,8 @@ impl Watched {
             return;
         };
         let (whole, rest) = line.as_chunks::<8>();
-        // It ends with a byte that is zero, unless it fills the note: what stands behind is of an earlier one.
+        // It ends with a byte that is zero, unless it fills the note: what stands behind is of an
+        // earlier one.
         let mut last = [0; 8];
         if let Some(begin) = last.get_mut(..rest.len()) {
             begin.copy_from_slice(rest);
@@ -114,7 +118,7 @@ impl Display for Watched {
 
 /// All threads of a process, by number.
 #[derive(Debug, Default)]
-pub struct Watch(Mutex<Vec<WatchedThread>>);
+pub struct ThreadWatch(Mutex<Vec<WatchedThread>>);
 
 /// A thread as the last look saw it.
 #[derive(Debug)]
@@ -126,7 +130,7 @@ struct WatchedThread {
     looks: u64,
 }
 
-impl Watch {
+impl ThreadWatch {
     /// Looks at a thread from now on.
     pub fn add(&self, thread: usize, watched: Arc<Watched>) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -138,16 +142,17 @@ impl Watch {
         });
     }
 
-    /// Looks at every thread once, [`LOOK`] after the last time; what is to be logged about those that stand still:
-    /// after one second, two, four and so on.
+    /// Looks at every thread once, [`LOOK`] after the last time; what is to be logged about those
+    /// that stand still: after one second, two, four and so on.
     pub fn look(&self) -> Vec<String> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut lines = Vec::new();
         for seen in all.iter_mut() {
             let turn = seen.watched.pulse.turn();
-            seen.looks = match turn.is_some() && turn == seen.turn {
-                true => seen.looks + 1,
-                false => 0,
+            seen.looks = if turn.is_some() && turn == seen.turn {
+                seen.looks + 1
+            } else {
+                0
             };
             seen.turn = turn;
             if seen.looks.is_power_of_two() {
@@ -228,7 +233,7 @@ mod tests {
                 show.send(Arc::clone(&watched)).unwrap();
             });
         });
-        let watch = Watch::default();
+        let watch = ThreadWatch::default();
         watch.add(5, shown.recv().unwrap());
         assert!(watch.look().is_empty(), "seen for the first time");
         let line = |seconds| {

@@ -1,13 +1,15 @@
 //! Zones: named state that all threads share, of a bounded size, which outlives a reload.
 //!
-//! A directive declares a zone in the [`Table`] while a configuration is compiled; others find it there by its name, and
-//! whatever serves finds it in the generation's [`Zones`] by name and kind, or goes through all of them. Nothing is made
-//! when a zone is declared: its state is made when it is first used, or taken over from the generation before
-//! ([`Zones::adopt`]). What of it is taken over, its kind says ([`State::reconcile`]); unless it says otherwise, all of it
-//! where the size is the same, and a zone whose size has changed begins empty, as in nginx.
+//! A directive declares a zone in the [`Table`] while a configuration is compiled; others find it
+//! there by its name, and whatever serves finds it in the generation's [`Zones`] by name and kind,
+//! or goes through all of them. Nothing is made when a zone is declared: its state is made when it
+//! is first used, or taken over from the generation before ([`Zones::adopt`]). What of it is taken
+//! over, its kind says ([`State::reconcile`]); unless it says otherwise, all of it where the size
+//! is the same, and a zone whose size has changed begins empty, as in nginx.
 //!
-//! A zone holds what nginx's zone of the same size would hold: see [`Room`]. State lives in the worker
-//! process and ends with it. A thread that locks it does so for a few operations on memory and nothing else.
+//! A zone holds what nginx's zone of the same size would hold: see [`ZoneBudget`]. State lives in
+//! the worker process and ends with it. A thread that locks it does so for a few operations on
+//! memory and nothing else.
 
 use std::any::Any;
 use std::sync::{Arc, OnceLock};
@@ -39,11 +41,13 @@ pub trait State: Sized + Send + Sync + 'static {
     /// An empty state for a zone of this size in bytes.
     fn new(size: u64) -> Self;
 
-    /// The state that `zone` begins with where the configuration before declared `previous` under the same name.
+    /// The state that `zone` begins with where the configuration before declared `previous` under
+    /// the same name.
     ///
-    /// It may be the same state, one that shares with it the pieces that mean something under the new settings, or an
-    /// empty one. The generation before goes on serving the requests that it has begun: pieces are shared with it and not
-    /// copied, and nothing of `previous` is changed, for the reload may still fail. `zone` has no state yet.
+    /// It may be the same state, one that shares with it the pieces that mean something under the
+    /// new settings, or an empty one. The generation before goes on serving the requests that it
+    /// has begun: pieces are shared with it and not copied, and nothing of `previous` is changed,
+    /// for the reload may still fail. `zone` has no state yet.
     ///
     /// # Errors
     /// The text of the error where what is kept would mean something else now; the reload fails.
@@ -76,12 +80,12 @@ pub struct Zone<S: State> {
 }
 
 impl<S: State> Zone<S> {
-    /// Its name.
+    /// The name of the zone.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// In bytes.
+    /// The size of the zone, in bytes.
     pub fn size(&self) -> u64 {
         self.size
     }
@@ -98,9 +102,10 @@ impl<S: State> Zone<S> {
 
     /// The state of the zone that had the name, unless that had another size; then an empty one.
     pub fn all_of(&self, previous: &Zone<S>) -> Arc<S> {
-        match previous.size == self.size {
-            true => Arc::clone(previous.state()),
-            false => Arc::new(self.begin()),
+        if previous.size == self.size {
+            Arc::clone(previous.state())
+        } else {
+            Arc::new(self.begin())
         }
     }
 
@@ -117,13 +122,13 @@ impl<S: State> std::fmt::Debug for Zone<S> {
 
 /// A zone whatever it holds.
 pub trait AnyZone: Send + Sync {
-    /// Its name.
+    /// The name of the zone.
     fn name(&self) -> &str;
 
     /// The name of its kind: see [`State::KIND`].
     fn kind(&self) -> &'static str;
 
-    /// In bytes.
+    /// The size of the zone, in bytes.
     fn size(&self) -> u64;
 
     /// Tells what it holds and by which settings.
@@ -179,7 +184,6 @@ impl<S: State> AnyZone for Zone<S> {
 pub struct Zones {
     /// In the order of their declaration.
     all: Vec<Arc<dyn AnyZone>>,
-    /// Where each stands.
     by_name: Map<Box<str>, usize>,
 }
 
@@ -197,7 +201,8 @@ impl Zones {
     /// Goes on with the state of the generation before.
     ///
     /// # Errors
-    /// nginx's text for the first zone that means something else now, though it has the name and size of one before.
+    /// nginx's text for the first zone that means something else now, though it has the name and
+    /// size of one before.
     pub fn adopt(&self, previous: &Zones) -> Result<(), String> {
         for zone in &self.all {
             if let Some(previous) = previous.named(zone.name()) {
@@ -218,7 +223,7 @@ impl Zones {
 }
 
 /// Why a zone could not be declared.
-pub enum Refused<S: State> {
+pub enum ZoneError<S: State> {
     /// It was declared before, with the same size.
     Declared(Arc<Zone<S>>),
     /// It was declared for another use or with another size: nginx's text.
@@ -230,21 +235,21 @@ pub enum Refused<S: State> {
 pub struct Table(Zones);
 
 impl Table {
-    /// Declares a zone.
+    /// Declares a zone, or finds the one declared before.
     pub fn declare<S: State>(
         &mut self,
         name: &str,
         size: u64,
         settings: S::Settings,
-    ) -> Result<Arc<Zone<S>>, Refused<S>> {
-        match self.known::<S>(name).map_err(Refused::Conflict)? {
+    ) -> Result<Arc<Zone<S>>, ZoneError<S>> {
+        match self.known::<S>(name).map_err(ZoneError::Conflict)? {
             Some(known) if known.size != size => {
                 let known = known.size;
-                Err(Refused::Conflict(format!(
+                Err(ZoneError::Conflict(format!(
                     "the size {size} of shared memory zone \"{name}\" conflicts with already declared size {known}"
                 )))
             }
-            Some(known) => Err(Refused::Declared(known)),
+            Some(known) => Err(ZoneError::Declared(known)),
             None => {
                 let zone = Arc::new(Zone {
                     name: name.into(),
@@ -302,17 +307,17 @@ pub fn parse_declaration(word: &Word) -> Result<(Bytes, u64), Fault> {
 /// How much a zone holds: as much as nginx's slab allocator would put into it, which rounds what it
 /// keeps up to powers of two, and beyond half a page to whole pages.
 #[derive(Debug)]
-pub struct Room {
+pub struct ZoneBudget {
     left: u64,
 }
 
-impl Room {
-    /// The room in a zone of so many bytes, from which nginx takes what it keeps about the zone itself: a
-    /// page for its name, and `head` bytes.
-    pub fn new(size: u64, head: u64) -> Room {
+impl ZoneBudget {
+    /// The room in a zone of so many bytes, from which nginx takes what it keeps about the zone
+    /// itself: a page for its name, and `head` bytes.
+    pub fn new(size: u64, head: u64) -> ZoneBudget {
         let pages = size.saturating_sub(POOL_HEAD) / (PAGE_SIZE + PAGE_RECORD);
         let left = pages.saturating_sub(1) * PAGE_SIZE;
-        Room {
+        ZoneBudget {
             left: left.saturating_sub(rounded(head)),
         }
     }
@@ -361,9 +366,10 @@ mod tests {
 
         fn reconcile(zone: &Zone<Self>, previous: &Zone<Self>) -> Result<Arc<Self>, String> {
             let (name, now, before) = (zone.name(), zone.settings(), previous.settings());
-            match now == before || zone.size() != previous.size() {
-                true => Ok(zone.all_of(previous)),
-                false => Err(format!("{name}: {now} was {before}")),
+            if now == before || zone.size() != previous.size() {
+                Ok(zone.all_of(previous))
+            } else {
+                Err(format!("{name}: {now} was {before}"))
             }
         }
 
@@ -448,7 +454,8 @@ mod tests {
         assert_eq!(zones.adopt(&first_zones), Err("one: b was a".to_owned()));
     }
 
-    /// What a zone keeps of a configuration that changed in part is up to its kind, and both generations go on with it.
+    /// What a zone keeps of a configuration that changed in part is up to its kind, and both
+    /// generations go on with it.
     #[test]
     fn pieces_outlive_a_change_of_the_others() {
         let declared = |size, names: &[&'static str]| {
@@ -499,9 +506,9 @@ mod tests {
         assert!(table.declare::<Counter>("one", 32768, "").is_ok());
         assert!(matches!(
             table.declare::<Counter>("one", 32768, ""),
-            Err(Refused::Declared(_))
+            Err(ZoneError::Declared(_))
         ));
-        let Err(Refused::Conflict(text)) = table.declare::<Counter>("one", 65536, "") else {
+        let Err(ZoneError::Conflict(text)) = table.declare::<Counter>("one", 65536, "") else {
             panic!("a conflict");
         };
         assert_eq!(
@@ -518,12 +525,12 @@ mod tests {
         );
     }
 
-    /// nginx's documentation of `limit_req_zone`: "one megabyte zone can keep about 16 thousand 64-byte
-    /// states or about 8 thousand 128-byte states".
+    /// nginx's documentation of `limit_req_zone`: "one megabyte zone can keep about 16 thousand
+    /// 64-byte states or about 8 thousand 128-byte states".
     #[test]
     fn room_is_that_of_a_zone_of_nginx() {
         for (state, count) in [(64, 16_190), (128, 8095), (100, 8095), (3000, 252)] {
-            let mut room = Room::new(1 << 20, 80);
+            let mut room = ZoneBudget::new(1 << 20, 80);
             let taken = (0..).take_while(|_| room.take(state)).count();
             assert_eq!(taken, count, "{state}");
             room.give(state);

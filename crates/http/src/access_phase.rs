@@ -9,7 +9,7 @@ use engine::select::{Either, either};
 
 use crate::credentials::Challenge;
 use crate::exchange::{Abort, Exchange};
-use crate::module::{Ran, Verdict};
+use crate::module::{AccessVerdict, Ran};
 use crate::request::{Request, Step};
 
 /// Lets the request in, or ends it.
@@ -37,21 +37,23 @@ async fn refusal(request: &mut Request, exchange: &mut Exchange) -> Result<Optio
             Ran::Wait(judging) => judging.await?,
         };
         match verdict {
-            Verdict::Declined => {}
-            Verdict::Granted if any => {
+            AccessVerdict::Declined => {}
+            AccessVerdict::Granted if any => {
                 // What an earlier check would have asked the client for.
                 let asked = Challenge::of(request).field;
                 request.response.remove(asked.as_bytes());
                 return Ok(None);
             }
-            Verdict::Granted => {}
+            AccessVerdict::Granted => {}
             // Another check may still grant access. A challenge tells the client more than a 403.
-            Verdict::Refused(status) if any && (status == 403 || Challenge::is_said_by(status)) => {
+            AccessVerdict::Refused(status)
+                if any && (status == 403 || Challenge::is_said_by(status)) =>
+            {
                 refused = refused
                     .filter(|refused| Challenge::is_said_by(*refused))
                     .or(Some(status));
             }
-            Verdict::Refused(status) => return Ok(Some(status)),
+            AccessVerdict::Refused(status) => return Ok(Some(status)),
         }
     }
     if refused == Some(403) {

@@ -1,7 +1,7 @@
 //! The virtual servers behind each address that is listened on.
 //!
-//! As in nginx, where a port is listened on by every address and by single ones, one socket takes them all and the
-//! connection's own address decides, unless `bind` asks for a socket of its own.
+//! As in nginx, where a port is listened on by every address and by single ones, one socket takes
+//! them all and the connection's own address decides, unless `bind` asks for a socket of its own.
 
 use std::sync::Arc;
 
@@ -24,13 +24,15 @@ pub type UndecidedName = server_name::UndecidedName<Request>;
 pub struct AddressServers {
     /// Serves where no name matches.
     pub default: Arc<Server>,
-    /// Servers by name.
+    /// Which names lead to which server.
     pub names: ServerNames,
     /// No name leads anywhere but to the default server, or none may: none need be looked up.
     pub is_single: bool,
-    /// It makes a difference which name a client asks for: there are several servers, or a regex that captures.
+    /// It makes a difference which name a client asks for: there are several servers, or a regex
+    /// that captures.
     pub are_names_looked_up: bool,
-    /// Some server reads heads by other rules than the default one, so that they may change within a head, with the name.
+    /// Some server reads heads by other rules than the default one, so that they may change within
+    /// a head, with the name.
     pub head_limits_differ: bool,
     /// The most fields that any server takes (`max_headers`).
     pub headers_max: usize,
@@ -61,8 +63,8 @@ impl AddressServers {
         Ok(found.unwrap_or_else(|| Arc::clone(&self.default)))
     }
 
-    /// The server whose rules hold for the rest of a head that has named this host, in whatever case. `None` where that
-    /// changes nothing, or cannot be decided.
+    /// The server whose rules hold for the rest of a head that has named this host, in whatever
+    /// case. `None` where that changes nothing, or cannot be decided.
     pub fn reader_of(&self, host: &[u8]) -> Option<Arc<Server>> {
         if self.is_single {
             return None;
@@ -71,8 +73,8 @@ impl AddressServers {
         Some(named.unwrap_or_else(|| Arc::clone(&self.default)))
     }
 
-    /// Whether it makes a difference which name a client asks for, and the server of this host, in whatever case, asks for
-    /// certificates. Not where the server cannot be decided.
+    /// Whether it makes a difference which name a client asks for, and the server of this host, in
+    /// whatever case, asks for certificates. Not where the server cannot be decided.
     pub fn wants_certificates(&self, host: &[u8]) -> bool {
         if !self.are_names_looked_up {
             return false;
@@ -98,7 +100,7 @@ impl AddressServers {
 
 /// One listening socket and what is behind it.
 pub struct Binding {
-    /// Its identity.
+    /// The identity of the binding.
     pub id: ListenerId,
     /// How to open it.
     pub options: ListenOptions,
@@ -117,47 +119,48 @@ impl Binding {
 }
 
 /// An address with its lines, while all servers are gathered.
-pub struct Gathered {
-    /// Options in force.
+pub struct AddressGroup {
+    /// The options of `listen` in force for the address.
     pub listen: Listen,
     /// The default server: the one that says so, else the first.
     pub default: Arc<Server>,
-    /// Servers by name.
+    /// Which names lead to which server.
     pub names: ServerNames,
     /// Whether its lines agree about protocols.
     pub agreement: Agreement,
     /// Every server of the address with the line of its block, in the order of the file.
     pub servers: Vec<(Arc<Server>, Option<conf::Position>)>,
-    /// What is to be said of names that were there already. nginx looks names up, and sees it, only where there are
-    /// several servers or a regular expression that captures.
+    /// What is to be said of names that were there already. nginx looks names up, and sees it, only
+    /// where there are several servers or a regular expression that captures.
     pub conflicts: Vec<String>,
 }
 
-impl Gathered {
+impl AddressGroup {
     /// Whether it makes a difference which name a client asks for.
     pub fn are_names_looked_up(&self) -> bool {
         self.servers.len() > 1 || self.names.may_capture()
     }
 }
 
-/// The addresses as nginx goes through them: by port in the file's order, those with a socket of their own first, `*` last.
-pub fn in_order(gathered: &[Gathered]) -> Vec<&Gathered> {
-    let port = |one: &Gathered| match &one.listen.options.address {
+/// The addresses as nginx goes through them: by port in the file's order, those with a socket of
+/// their own first, `*` last.
+pub fn in_order(gathered: &[AddressGroup]) -> Vec<&AddressGroup> {
+    let port = |one: &AddressGroup| match &one.listen.options.address {
         Address::Inet(at) => Some((at.is_ipv4(), at.port())),
         _ => None,
     };
-    let is_any = |one: &Gathered| match &one.listen.options.address {
+    let is_any = |one: &AddressGroup| match &one.listen.options.address {
         Address::Inet(at) => at.ip().is_unspecified(),
         _ => false,
     };
-    let first = |one: &Gathered| gathered.iter().position(|other| port(other) == port(one));
-    let mut all: Vec<&Gathered> = gathered.iter().collect();
+    let first = |one: &AddressGroup| gathered.iter().position(|other| port(other) == port(one));
+    let mut all: Vec<&AddressGroup> = gathered.iter().collect();
     all.sort_by_cached_key(|one| (first(one), is_any(one), !one.listen.bind));
     all
 }
 
 /// Which addresses share a socket: turns gathered addresses into bindings.
-pub fn bindings(gathered: Vec<Gathered>) -> Vec<Binding> {
+pub fn bindings(gathered: Vec<AddressGroup>) -> Vec<Binding> {
     let wildcard_ports: Vec<(u16, bool)> = gathered
         .iter()
         .filter_map(|g| match &g.listen.options.address {

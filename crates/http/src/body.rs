@@ -17,7 +17,7 @@ use engine::file::File;
 use engine::select::at_once;
 use framework::compile::{Compiler, Feature};
 use proto::h1::BodyLength;
-use proto::header::Known;
+use proto::header::KnownField;
 use proto::method::Method;
 
 use crate::exchange::{Abort, Exchange};
@@ -26,7 +26,7 @@ use crate::request::Request;
 use crate::temporary_file::Directory;
 use crate::temporary_paths::TemporaryPath;
 
-/// `client_body_temp_path`.
+/// Declares the directive `client_body_temp_path`.
 pub static CLIENT_BODY_TEMP_PATH: Setting<PathBuf> =
     Setting::new("client_body_temp_path", &["path [level1 [level2 [level3]]]"], parse::path_with_levels)
         .contexts(Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION))
@@ -79,9 +79,9 @@ pub const TEMPORARY_PATH: TemporaryPath = TemporaryPath {
 
 /// Where request bodies go.
 pub struct BodySettings {
-    /// `client_body_temp_path`.
+    /// What the directive `client_body_temp_path` says in this scope.
     pub directory: Arc<Directory>,
-    /// `client_body_in_file_only`.
+    /// What the directive `client_body_in_file_only` says in this scope.
     pub in_file_only: InFileOnly,
 }
 
@@ -108,11 +108,9 @@ const COPY_SIZE: usize = 64 * 1024;
 
 /// A body that was read whole.
 #[derive(Clone, Default)]
-enum Stored {
-    /// Not read.
+enum BufferedBody {
     #[default]
     Nowhere,
-    /// In memory.
     Memory(Pieces),
     /// In a temporary file.
     File(Rc<TemporaryFile>),
@@ -132,7 +130,8 @@ impl Drop for TemporaryFile {
     fn drop(&mut self) {
         let removed = self.in_file_only == InFileOnly::Removed && !self.taken.get();
         let path = removed.then(|| std::mem::take(&mut self.path));
-        // Giving a file's blocks back may take the disk, too: it ends with its name or, without one, its last descriptor.
+        // Giving a file's blocks back may take the disk, too: it ends with its name or, without
+        // one, its last descriptor.
         let file = self.file.clone();
         engine::background(move || {
             if let Some(path) = path {
@@ -146,8 +145,9 @@ impl Drop for TemporaryFile {
 
 /// What logs tell of chunks that are refused.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Refused {
-    /// Bytes that count for `$request_length`: all that came last counts, unless that came with the head.
+pub struct ChunkError {
+    /// Bytes that count for `$request_length`: all that came last counts, unless that came with the
+    /// head.
     pub framed: u64,
     /// Bytes of the body itself that came before those.
     pub data: u64,
@@ -165,11 +165,12 @@ pub struct RequestBody {
     received: u64,
     framing: u64,
     ended: bool,
-    stored: Stored,
+    stored: BufferedBody,
     dropped: bool,
     /// A handler has taken some of it, and there is no other way to that.
     taken: bool,
-    /// What a handler has taken is gone, passed on or for want of a place to store it, and the request has gone on to another.
+    /// What a handler has taken is gone, passed on or for want of a place to store it, and the
+    /// request has gone on to another.
     lost: bool,
     /// It was refused for the length that its head announces.
     too_long: bool,
@@ -182,7 +183,7 @@ pub struct RequestBody {
     /// How many bytes stood before a chunk by which it became too long.
     before_refused: Option<u64>,
     /// Chunks of it were refused.
-    refused: Option<Refused>,
+    refused: Option<ChunkError>,
     /// What has come of it was dropped, since no handler reads it.
     skipped: bool,
     /// It was read before anything had looked at the request, as `client_body_early_read` asks.
@@ -234,8 +235,8 @@ impl RequestBody {
         self.came_with_head = self.came_with_head.max(bytes);
     }
 
-    /// Notes that the request leaves a location whose `client_body_in_file_only` is not off: as in nginx, that goes on to
-    /// hold in locations that are silent about it or say `off`.
+    /// Notes that the request leaves a location whose `client_body_in_file_only` is not off: as in
+    /// nginx, that goes on to hold in locations that are silent about it or say `off`.
     pub fn note_left(&mut self, in_file_only: InFileOnly) {
         self.left_in_file_only = Some(in_file_only);
     }
@@ -245,8 +246,8 @@ impl RequestBody {
         self.announced.unwrap_or(0)
     }
 
-    /// The length that `client_max_body_size` is asked about wherever the request comes to, in bytes: the announced one; of
-    /// chunks what has been read.
+    /// The length that `client_max_body_size` is asked about wherever the request comes to, in
+    /// bytes: the announced one; of chunks what has been read.
     pub fn judged_length(&self) -> u64 {
         match self.announced {
             Some(length) => length,
@@ -282,21 +283,23 @@ impl RequestBody {
 
     /// Until when more of it must come, where that is waited for from now on.
     pub fn wait_until(&mut self, timeout: Duration) -> Instant {
-        let until = match std::mem::take(&mut self.resumes_wait) {
-            true => self.waits_until,
-            false => None,
+        let until = if std::mem::take(&mut self.resumes_wait) {
+            self.waits_until
+        } else {
+            None
         };
         *self
             .waits_until
             .insert(until.unwrap_or_else(|| engine::now() + timeout))
     }
 
-    /// The next wait for more of it goes on with the last one, which was given up for something that is not the client's doing.
+    /// The next wait for more of it goes on with the last one, which was given up for something
+    /// that is not the client's doing.
     pub fn resume_wait(&mut self) {
         self.resumes_wait = true;
     }
 
-    /// Counts received bytes.
+    /// Counts received bytes towards `$request_length`.
     pub fn note_received(&mut self, bytes: u64) {
         self.received += bytes;
     }
@@ -307,7 +310,7 @@ impl RequestBody {
     }
 
     /// Notes that its chunks are refused.
-    pub fn note_refused(&mut self, refused: Refused) {
+    pub fn note_refused(&mut self, refused: ChunkError) {
         self.refused = Some(refused);
     }
 
@@ -336,26 +339,28 @@ impl RequestBody {
     /// Its length, once it has been read whole; nothing is left of one that was given up.
     pub fn length(&self) -> Option<u64> {
         match &self.stored {
-            Stored::Nowhere => None,
+            BufferedBody::Nowhere => None,
             _ if self.dropped => Some(0),
             _ => Some(self.received),
         }
     }
 
-    /// What was counted of a body in chunks, once it has ended, broken off or begun to be dropped; what was dropped does not
-    /// count.
+    /// What was counted of a body in chunks, once it has ended, broken off or begun to be dropped;
+    /// what was dropped does not count.
     pub fn counted(&self) -> Option<u64> {
         let known = self.is_read() || self.ended || self.broken_off || self.skipped;
         (self.framed && known).then_some(self.before_refused.unwrap_or(self.received))
     }
 
-    /// The same of a body that came in frames without a length: as in nginx only what a handler has read to its end counts.
+    /// The same of a body that came in frames without a length: as in nginx only what a handler has
+    /// read to its end counts.
     pub fn counted_whole(&self) -> Option<u64> {
         let is_whole = self.is_read() && self.before_refused.is_none() && !self.skipped;
         (self.framed && is_whole).then_some(self.received)
     }
 
-    /// Notes that it is dropped with its request, whose head is refused: the page that answers finds it empty.
+    /// Notes that it is dropped with its request, whose head is refused: the page that answers
+    /// finds it empty.
     pub fn note_refused_head(&mut self, in_chunks: bool) {
         self.announced = Some(0);
         self.framed = in_chunks;
@@ -368,8 +373,9 @@ impl RequestBody {
         self.skipped = true;
     }
 
-    /// Gives up a body that was refused, so that its length is not judged again: a handler on the way to an error page
-    /// finds it empty. As in nginx, one that has been read stays, and is judged wherever the request comes to.
+    /// Gives up a body that was refused, so that its length is not judged again: a handler on the
+    /// way to an error page finds it empty. As in nginx, one that has been read stays, and is
+    /// judged wherever the request comes to.
     pub fn give_up(&mut self) {
         if self.is_read() {
             return;
@@ -391,8 +397,9 @@ impl RequestBody {
         self.taken = true;
     }
 
-    /// Gives up what is left of a body of which a handler has taken some and that was not stored whole: what comes later is not the body
-    /// that the head announces. One that was refused has been given up already.
+    /// Gives up what is left of a body of which a handler has taken some and that was not stored
+    /// whole: what comes later is not the body that the head announces. One that was refused has
+    /// been given up already.
     pub fn give_up_rest(&mut self) {
         if self.taken && !self.is_read() && !self.dropped {
             self.lost = true;
@@ -405,8 +412,8 @@ impl RequestBody {
         self.lost
     }
 
-    /// Gives up a body whose chunks were refused as they were dropped: of its length nothing was ever known, so that a
-    /// handler on the way to an error page announces none.
+    /// Gives up a body whose chunks were refused as they were dropped: of its length nothing was
+    /// ever known, so that a handler on the way to an error page announces none.
     pub fn give_up_dropped(&mut self) {
         self.dropped = true;
         self.skipped = false;
@@ -414,8 +421,9 @@ impl RequestBody {
         self.chunked = false;
     }
 
-    /// Forgets what of it was not read: for handlers that look at it later it is empty and, where it came in chunks or is
-    /// still being dropped, given up. Chunks of which none was dropped leave no length behind.
+    /// Forgets what of it was not read: for handlers that look at it later it is empty and, where
+    /// it came in chunks or is still being dropped, given up. Chunks of which none was dropped
+    /// leave no length behind.
     pub fn end_unread(&mut self) {
         if !self.is_read() {
             self.dropped |= self.chunked || (self.expected() && !self.ended);
@@ -437,7 +445,7 @@ impl RequestBody {
 
     /// Whether it has been read whole.
     pub fn is_read(&self) -> bool {
-        !matches!(self.stored, Stored::Nowhere)
+        !matches!(self.stored, BufferedBody::Nowhere)
     }
 
     /// Whether a handler has read some of it.
@@ -445,17 +453,18 @@ impl RequestBody {
         self.taken || self.is_read()
     }
 
-    /// The body as a subrequest has it: what has been read whole, an empty one where a length was announced or chunks were
-    /// dropped, or nothing.
+    /// The body as a subrequest has it: what has been read whole, an empty one where a length was
+    /// announced or chunks were dropped, or nothing.
     pub fn shared(&self) -> RequestBody {
-        match self.is_read() {
-            true => self.clone(),
-            false => self.withheld(),
+        if self.is_read() {
+            self.clone()
+        } else {
+            self.withheld()
         }
     }
 
-    /// The body as a subrequest has it that none is sent with: an empty one where a length was announced, chunks were
-    /// dropped or chunks have been read, or nothing.
+    /// The body as a subrequest has it that none is sent with: an empty one where a length was
+    /// announced, chunks were dropped or chunks have been read, or nothing.
     pub fn withheld(&self) -> RequestBody {
         let has_length = self.announced.is_some() || self.skipped || self.chunked && self.is_read();
         RequestBody {
@@ -467,23 +476,25 @@ impl RequestBody {
     /// The body in memory (`$request_body`); `None` where it was not read or lies in a file.
     pub fn in_memory(&self) -> Option<&[Bytes]> {
         match &self.stored {
-            Stored::Memory(parts) => Some(parts),
+            BufferedBody::Memory(parts) => Some(parts),
             _ => None,
         }
     }
 
-    /// What logs show of it (`$request_body`): the body in memory, or what had come of one that broke off.
+    /// What logs show of it (`$request_body`): the body in memory, or what had come of one that
+    /// broke off.
     pub fn shown(&self) -> Option<&[Bytes]> {
-        match self.left_behind.iter().all(Bytes::is_empty) {
-            true => self.in_memory(),
-            false => Some(&self.left_behind),
+        if self.left_behind.iter().all(Bytes::is_empty) {
+            self.in_memory()
+        } else {
+            Some(&self.left_behind)
         }
     }
 
     /// The temporary file, where it lies in one.
     pub fn file(&self) -> Option<&File> {
         match &self.stored {
-            Stored::File(temporary) => Some(&temporary.file),
+            BufferedBody::File(temporary) => Some(&temporary.file),
             _ => None,
         }
     }
@@ -491,7 +502,7 @@ impl RequestBody {
     /// The name of the temporary file that [`read_into_file`] made, which is left to the caller.
     pub fn take_file(&self) -> Option<PathBuf> {
         match &self.stored {
-            Stored::File(temporary) if temporary.in_file_only != InFileOnly::Off => {
+            BufferedBody::File(temporary) if temporary.in_file_only != InFileOnly::Off => {
                 temporary.taken.set(true);
                 Some(temporary.path.clone())
             }
@@ -501,7 +512,7 @@ impl RequestBody {
 
     /// Gives back what [`RequestBody::take_file`] took: the file goes with the body after all.
     pub fn return_file(&self) {
-        if let Stored::File(temporary) = &self.stored {
+        if let BufferedBody::File(temporary) = &self.stored {
             temporary.taken.set(false);
         }
     }
@@ -509,7 +520,7 @@ impl RequestBody {
     /// The name that the temporary file has or had (`$request_body_file`).
     pub fn file_name(&self) -> Option<&Path> {
         match &self.stored {
-            Stored::File(temporary) => Some(&temporary.path),
+            BufferedBody::File(temporary) => Some(&temporary.path),
             _ => self.left_behind_file.as_deref(),
         }
     }
@@ -529,8 +540,8 @@ pub async fn read(
         return Ok(());
     }
     // Most requests have none, and their clients wait for no leave to send it.
-    if request.body.is_none() && !request.client.has(Known::Expect) {
-        request.body.stored = Stored::Memory(Pieces::new());
+    if request.body.is_none() && !request.client.has(KnownField::Expect) {
+        request.body.stored = BufferedBody::Memory(Pieces::new());
         return Ok(());
     }
     // Memory of its own, so that requests without one need no room for it.
@@ -588,7 +599,8 @@ async fn read_whole(
     store(request, parts, stored).await.map_err(Ok)
 }
 
-/// A request that changes something is not done without the body by which it would: what had it has failed.
+/// A request that changes something is not done without the body by which it would: what had it has
+/// failed.
 fn miss_lost(request: &Request) -> Result<(), Result<u16, Abort>> {
     if !request.body.is_lost() || matches!(request.method, Method::Get | Method::Head) {
         return Ok(());
@@ -601,15 +613,17 @@ fn miss_lost(request: &Request) -> Result<(), Result<u16, Abort>> {
     Err(Ok(502))
 }
 
-/// Drops what has come of a body that was refused for its length. As in nginx, it is there, and empty, where that is the whole.
+/// Drops what has come of a body that was refused for its length. As in nginx, it is there, and
+/// empty, where that is the whole.
 async fn drop_refused(request: &mut Request, exchange: &mut Exchange) {
     let is_too_long = request.body.too_long;
     if is_too_long && exchange.drop_body_at_hand(request).await.is_ok() && request.body.ended {
-        request.body.stored = Stored::Memory(Pieces::new());
+        request.body.stored = BufferedBody::Memory(Pieces::new());
     }
 }
 
-/// Keeps what has come of a body that breaks off, for the log. As in nginx, what came last is lost where chunks are refused.
+/// Keeps what has come of a body that breaks off, for the log. As in nginx, what came last is lost
+/// where chunks are refused.
 fn leave_behind(request: &mut Request, mut parts: Pieces, stored: Option<(TemporaryFile, u64)>) {
     if let Some((temporary, _)) = stored {
         request.body.left_behind_file = Some(temporary.path.clone());
@@ -632,8 +646,8 @@ pub async fn read_into_file(
 ) -> Result<(), Result<u16, Abort>> {
     request.body.to_file = true;
     match std::mem::take(&mut request.body.stored) {
-        Stored::Memory(parts) => return store(request, parts, None).await.map_err(Ok),
-        Stored::File(unnamed) if unnamed.in_file_only == InFileOnly::Off => {
+        BufferedBody::Memory(parts) => return store(request, parts, None).await.map_err(Ok),
+        BufferedBody::File(unnamed) if unnamed.in_file_only == InFileOnly::Off => {
             return copy(request, &unnamed.file).await.map_err(Ok);
         }
         stored => request.body.stored = stored,
@@ -658,11 +672,12 @@ async fn copy(request: &mut Request, unnamed: &File) -> Result<(), u16> {
         }
         write(request, &temporary.file, &mut offset, &mut part).await?;
     }
-    request.body.stored = Stored::File(Rc::new(temporary));
+    request.body.stored = BufferedBody::File(Rc::new(temporary));
     Ok(())
 }
 
-/// Reads the body whole before the request has a location: what a location says of files does not hold yet.
+/// Reads the body whole before the request has a location: what a location says of files does not
+/// hold yet.
 pub async fn read_early(
     request: &mut Request,
     exchange: &mut Exchange,
@@ -708,7 +723,7 @@ pub async fn read_at_hand(
         let Some(bytes) = read? else {
             // As in nginx, not even `client_body_in_file_only` puts it in a file.
             request.body.note_end();
-            request.body.stored = Stored::Memory(parts);
+            request.body.stored = BufferedBody::Memory(parts);
             return Ok(None);
         };
         // As in nginx, what frames chunks takes room with them.
@@ -728,7 +743,7 @@ pub async fn read_some(
     let mut read = read_next(request, exchange).await?;
     while let Some(bytes) = read {
         parts.push(bytes);
-        if !exchange.body_at_hand() {
+        if !exchange.has_buffered_body() {
             return Ok(false);
         }
         read = match at_once(read_next(request, exchange)).await {
@@ -739,9 +754,9 @@ pub async fn read_some(
     Ok(true)
 }
 
-/// Drops what has come of a body that no handler reads, before a response that does not look at it. 400 where it breaks
-/// framing, which ends the connection; a body that a handler has begun to read, or that was refused
-/// for its length, has its answer already.
+/// Drops what has come of a body that no handler reads, before a response that does not look at it.
+/// 400 where it breaks framing, which ends the connection; a body that a handler has begun to read,
+/// or that was refused for its length, has its answer already.
 pub async fn drop_at_hand(request: &mut Request, exchange: &mut Exchange) -> Result<(), u16> {
     if !request.is_main() || request.body.is_read() {
         return Ok(());
@@ -777,17 +792,18 @@ async fn store(
         begun => begun,
     };
     request.body.stored = match begun {
-        None => Stored::Memory(parts),
+        None => BufferedBody::Memory(parts),
         Some((temporary, mut offset)) => {
             write(request, &temporary.file, &mut offset, &mut parts).await?;
-            Stored::File(Rc::new(temporary))
+            BufferedBody::File(Rc::new(temporary))
         }
     };
     Ok(())
 }
 
-/// How many bytes of a body that come with its head are in memory with it: what the head leaves of the buffer that it ends in.
-/// As in nginx, a head goes on in a large buffer where one is full, with the line that it is at.
+/// How many bytes of a body that come with its head are in memory with it: what the head leaves of
+/// the buffer that it ends in. As in nginx, a head goes on in a large buffer where one is full,
+/// with the line that it is at.
 pub fn room_beside_head(request: &Request) -> usize {
     let limits = request.server.core.head_limits();
     let head = request.client.bytes.as_slice();
@@ -825,9 +841,10 @@ fn memory_max(request: &Request, beside_head: u64) -> u64 {
     match request.body.announced {
         Some(length) => {
             let rest = length.saturating_sub(beside_head);
-            match rest < generous.max(left_beside_head) {
-                true => u64::MAX,
-                false => buffer_size,
+            if rest < generous.max(left_beside_head) {
+                u64::MAX
+            } else {
+                buffer_size
             }
         }
         None => buffer_size,
@@ -854,8 +871,9 @@ async fn next(
     read
 }
 
-/// The next bytes. A body that breaks framing is answered with 400, one that is too long with 413: a length that was announced
-/// has been judged in the location that the URI led to, chunks are judged here.
+/// The next bytes. A body that breaks framing is answered with 400, one that is too long with 413:
+/// a length that was announced has been judged in the location that the URI led to, chunks are
+/// judged here.
 async fn read_next(
     request: &mut Request,
     exchange: &mut Exchange,
@@ -867,7 +885,8 @@ async fn read_next(
     read.map_err(|abort| refuse(request, abort))
 }
 
-/// Refuses a body for what it turned out to be: the status to answer with, or why nothing can be answered.
+/// Refuses a body for what it turned out to be: the status to answer with, or why nothing can be
+/// answered.
 pub fn refuse(request: &mut Request, abort: Abort) -> Result<u16, Abort> {
     let status = match abort {
         Abort::BadBody(_) => 400,

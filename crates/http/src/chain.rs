@@ -1,17 +1,18 @@
 //! What a response passes between the handler that has made it and the exchange that sends it.
 //!
-//! A plan holds its head filters in nginx's order, each as a [`Link`]. Each looks at `request.response`, changes it, and puts
-//! what has work to do on the body into the response's [`Chain`]. The chain transforms [`Piece`]s and waits for nothing: files
-//! are read, and includes are resolved, by its driver (see [`output`](crate::output)).
+//! A plan holds its head filters in nginx's order, each as a [`Link`]. Each looks at
+//! `request.response`, changes it, and puts what has work to do on the body into the response's
+//! [`Chain`]. The chain transforms [`Piece`]s and waits for nothing: files are read, and includes
+//! are resolved, by its driver (see [`output`](crate::output)).
 //!
-//! A body is first cut as it is stored, then passes the body filters. What encodes it as a whole, with all that its
-//! subrequests send, goes to the exchange.
+//! A body is first cut as it is stored, then passes the body filters. What encodes it as a whole,
+//! with all that its subrequests send, goes to the exchange.
 
 use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use proto::header::{Known, KnownSet};
+use proto::header::{KnownField, KnownSet};
 use proto::range::ByteRange;
 
 use crate::exchange::Abort;
@@ -21,16 +22,16 @@ use crate::request::Request;
 
 /// Why a head filter does not let a response pass.
 #[derive(Debug)]
-pub enum Refused {
+pub enum FilterRejection {
     /// This status answers instead, with the page that `error_page` has for it.
     Status(u16),
     /// The exchange cannot go on.
     Abort(Abort),
 }
 
-impl From<Abort> for Refused {
-    fn from(abort: Abort) -> Refused {
-        Refused::Abort(abort)
+impl From<Abort> for FilterRejection {
+    fn from(abort: Abort) -> FilterRejection {
+        FilterRejection::Abort(abort)
     }
 }
 
@@ -40,7 +41,11 @@ pub trait HeadFilter: fmt::Debug + Send + Sync {
     fn concerns(&self, request: &Request) -> bool;
 
     /// Changes `request.response`; what is to be done with the body goes into the chain.
-    fn head(self: Arc<Self>, request: &mut Request, chain: &mut Chain) -> Result<(), Refused>;
+    fn head(
+        self: Arc<Self>,
+        request: &mut Request,
+        chain: &mut Chain,
+    ) -> Result<(), FilterRejection>;
 }
 
 /// One link of a plan's chain.
@@ -49,7 +54,7 @@ pub enum Link {
     /// What HTTP itself wants of every response: its name, and what it does.
     Own(
         &'static str,
-        fn(&mut Request, &mut Chain) -> Result<(), Refused>,
+        fn(&mut Request, &mut Chain) -> Result<(), FilterRejection>,
     ),
     /// What a module does in the scope.
     Module(Arc<dyn HeadFilter>),
@@ -71,8 +76,8 @@ pub trait BodyFilter {
         true
     }
 
-    /// The most bytes of a body in memory that may come before what becomes of them has been sent: a few can become more
-    /// than there is room for.
+    /// The most bytes of a body in memory that may come before what becomes of them has been sent:
+    /// a few can become more than there is room for.
     fn at_once(&self) -> usize {
         usize::MAX
     }
@@ -90,8 +95,8 @@ pub trait BodyFilter {
         out: &mut Vec<Piece>,
     ) -> Result<(), Abort>;
 
-    /// Goes on where it has put off what came, once all that it gave has been sent and its includes have ended; false where it
-    /// had put off nothing.
+    /// Goes on where it has put off what came, once all that it gave has been sent and its includes
+    /// have ended; false where it had put off nothing.
     fn resume(&mut self, _: &mut Request, _: &mut Vec<Piece>) -> Result<bool, Abort> {
         Ok(false)
     }
@@ -121,13 +126,14 @@ pub trait Trailers: Send + Sync {
     fn add(&self, request: &mut Request);
 }
 
-/// How a body goes on behind the bytes that its handler has given: in the bodies of subrequests to the same handler, one after
-/// the other.
+/// How a body goes on behind the bytes that its handler has given: in the bodies of subrequests to
+/// the same handler, one after the other.
 pub trait Parts {
     /// The client is sent these bytes of the whole, no others.
     fn narrow(&mut self, request: &mut Request, range: ByteRange);
 
-    /// The subrequest for the next part, and where in the whole that begins; `None` behind the last.
+    /// The subrequest for the next part, and where in the whole that begins; `None` behind the
+    /// last.
     fn next(&mut self, request: &mut Request) -> Result<Option<(Box<Request>, u64)>, Abort>;
 
     /// The subrequest has been answered: an error where that is not the part.
@@ -151,7 +157,7 @@ pub struct Chain {
 
 impl Chain {
     /// Passes the response's head through the filters of the plan in force.
-    pub fn of_response(request: &mut Request) -> Result<Chain, Refused> {
+    pub fn of_response(request: &mut Request) -> Result<Chain, FilterRejection> {
         let mut chain = Chain::default();
         let mut at = 0;
         while let Some(link) = request.plan.phases.filters.get(at) {
@@ -218,7 +224,7 @@ impl Chain {
         for trailers in &self.trailers {
             trailers.add(request);
         }
-        let may_follow = |name: &[u8]| !KnownSet::OF_FRAMING.contains(Known::from_name(name));
+        let may_follow = |name: &[u8]| !KnownSet::OF_FRAMING.contains(KnownField::from_name(name));
         let trailers = &mut request.response.trailers;
         trailers.retain(|field| may_follow(&field.name));
     }
@@ -245,7 +251,8 @@ impl Chain {
         self.filters.iter().any(|filter| filter.needs_bytes())
     }
 
-    /// Whether something is added behind the body as soon as all of that is there. Parts that follow are not there yet.
+    /// Whether something is added behind the body as soon as all of that is there. Parts that
+    /// follow are not there yet.
     pub fn adds_behind(&self) -> bool {
         self.parts.is_none() && self.filters.iter().any(|filter| filter.adds_behind())
     }
@@ -261,7 +268,8 @@ impl Chain {
         }
     }
 
-    /// Splits a piece that would grow beyond measure at once. What is returned passes when the first part has been sent.
+    /// Splits a piece that would grow beyond measure at once. What is returned passes when the
+    /// first part has been sent.
     pub fn split(&self, piece: &mut Piece) -> Option<Piece> {
         let at_once = self.filters.iter().map(|filter| filter.at_once()).min()?;
         match piece {
@@ -272,7 +280,8 @@ impl Chain {
         }
     }
 
-    /// Passes one piece that came out of [`Chain::cut`] through the body filters; what leaves is appended.
+    /// Passes one piece that came out of [`Chain::cut`] through the body filters; what leaves is
+    /// appended.
     pub fn apply(
         &mut self,
         request: &mut Request,
@@ -284,8 +293,8 @@ impl Chain {
         self.pass(request, 0, out, first)
     }
 
-    /// Goes on after everything that [`Chain::apply`] gave has been sent and its includes have ended; false where nothing had
-    /// been put off.
+    /// Goes on after everything that [`Chain::apply`] gave has been sent and its includes have
+    /// ended; false where nothing had been put off.
     pub fn resume(&mut self, request: &mut Request, out: &mut Vec<Piece>) -> Result<bool, Abort> {
         for at in 0..self.filters.len() {
             let first = out.len();

@@ -1,12 +1,12 @@
 //! What the client sent before its body, whatever protocol carried it.
 //!
-//! A [`ClientHead`] is asked for method, target and fields; that HTTP/1 has parsed it out of lines only HTTP/1's own code knows
-//! ([`ClientHead::h1`]).
+//! A [`ClientHead`] is asked for method, target and fields; that HTTP/1 has parsed it out of lines
+//! only HTTP/1's own code knows ([`ClientHead::h1`]).
 
 use proto::Span;
 use proto::h1::{self, ServerName, Version};
 use proto::head;
-use proto::header::Known;
+use proto::header::KnownField;
 use proto::method::Method;
 
 /// What the client sent, shared by the main request and its subrequests.
@@ -63,7 +63,7 @@ impl ClientHead {
         self.of_fields.push(h1::Field {
             name: place(name),
             value: place(value),
-            known: Known::from_name(name),
+            known: KnownField::from_name(name),
         });
     }
 
@@ -90,7 +90,8 @@ impl ClientHead {
 
     /// Forgets everything but the memory it holds.
     pub fn clear(&mut self) {
-        // Every member has its name here: one that is added does not build before it is forgotten, too.
+        // Every member has its name here: one that is added does not build before it is forgotten,
+        // too.
         let ClientHead {
             bytes,
             host,
@@ -105,7 +106,7 @@ impl ClientHead {
         *has_fields = false;
     }
 
-    /// The method.
+    /// The method of the client head.
     pub fn method(&self) -> Method {
         match self.fields_head() {
             None => self.h1.method(),
@@ -121,7 +122,8 @@ impl ClientHead {
         }
     }
 
-    /// The version of HTTP/1 whose rules hold: the newest where another protocol carries the request.
+    /// The version of HTTP/1 whose rules hold: the newest where another protocol carries the
+    /// request.
     pub fn version(&self) -> Version {
         match self.fields_head() {
             None => self.h1.version(),
@@ -188,7 +190,8 @@ impl ClientHead {
         self.h1().is_none_or(h1::Head::has_valid_target)
     }
 
-    /// The name that chooses the virtual server, within `bytes`; `None` where the request names none.
+    /// The name that chooses the virtual server, within `bytes`; `None` where the request names
+    /// none.
     pub fn server_name(&self) -> Option<ServerName> {
         match self.fields_head() {
             None => self.h1.server_name(),
@@ -196,8 +199,8 @@ impl ClientHead {
         }
     }
 
-    /// Whether the connection stays open after this request, as far as the client has a say. Of another protocol's it is not a
-    /// request's business.
+    /// Whether the connection stays open after this request, as far as the client has a say. Of
+    /// another protocol's it is not a request's business.
     pub fn keeps_alive(&self) -> bool {
         self.h1().is_some_and(h1::Head::keeps_alive)
     }
@@ -215,7 +218,7 @@ impl ClientHead {
     }
 
     /// The same, with what is known of the name.
-    pub fn known_headers(&self) -> impl Iterator<Item = (Known, &[u8], &[u8])> + Clone {
+    pub fn known_headers(&self) -> impl Iterator<Item = (KnownField, &[u8], &[u8])> + Clone {
         let fields = self.fields().iter();
         fields.map(|field| {
             (
@@ -230,7 +233,7 @@ impl ClientHead {
     pub fn value_named(&self, name: &[u8]) -> Option<&[u8]> {
         let mut fields = self.fields().iter();
         let field = fields.find(|field| {
-            field.known == Known::Other && field.name(&self.bytes).eq_ignore_ascii_case(name)
+            field.known == KnownField::Other && field.name(&self.bytes).eq_ignore_ascii_case(name)
         })?;
         Some(field.value(&self.bytes))
     }
@@ -244,7 +247,7 @@ impl ClientHead {
     }
 
     /// Whether a field of that name came.
-    pub fn has(&self, known: Known) -> bool {
+    pub fn has(&self, known: KnownField) -> bool {
         match self.fields_head() {
             None => self.h1.has(known),
             Some(head) => head.has(known),
@@ -252,12 +255,12 @@ impl ClientHead {
     }
 
     /// The value of the first field of that name.
-    pub fn value(&self, known: Known) -> Option<&[u8]> {
+    pub fn value(&self, known: KnownField) -> Option<&[u8]> {
         self.all(known).next()
     }
 
     /// The same as far as the head had been read up to this place within `bytes`.
-    pub fn value_up_to(&self, known: Known, end: u32) -> Option<&[u8]> {
+    pub fn value_up_to(&self, known: KnownField, end: u32) -> Option<&[u8]> {
         if !self.has(known) {
             return None;
         }
@@ -266,11 +269,8 @@ impl ClientHead {
     }
 
     /// The values of every field of that name.
-    pub fn all(&self, known: Known) -> impl Iterator<Item = &[u8]> {
-        let fields = match self.has(known) {
-            true => self.fields(),
-            false => &[],
-        };
+    pub fn all(&self, known: KnownField) -> impl Iterator<Item = &[u8]> {
+        let fields = if self.has(known) { self.fields() } else { &[] };
         let fields = fields.iter().filter(move |field| field.known == known);
         fields.map(|field| field.value(&self.bytes))
     }

@@ -1,7 +1,7 @@
 //! From the `http` block to servers and plans.
 //!
-//! Here the tree of scopes is walked: every `server`, `location`, `if` and `limit_except`
-//! becomes a [`Plan`]. What modules have to do there, they register themselves: their list is given.
+//! Here the tree of scopes is walked: every `server`, `location`, `if` and `limit_except` becomes a
+//! [`Plan`]. What modules have to do there, they register themselves: their list is given.
 
 use std::sync::Arc;
 
@@ -9,13 +9,13 @@ use base::hash::Map;
 use bytes::Bytes;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, Line, ScopeRef, Setter, Setting, Word};
 use framework::compile::Compiler;
-use framework::places::Access;
+use framework::places::FileAccess;
 use proto::method::Method;
-use rules::server_name::{self, Name};
+use rules::server_name::{self, ServerNamePattern};
 use transport::listen::Agreement;
 use transport::tls::settings::{self, TlsSettings};
 
-use crate::address::{self, Gathered};
+use crate::address::{self, AddressGroup};
 use crate::body;
 use crate::core::{Core, ServerCore};
 use crate::handshake::{self, Handshake};
@@ -95,7 +95,7 @@ pub fn http(
         plans: Vec::new(),
         answers_connect: false,
     };
-    let mut gathered: Vec<Gathered> = Vec::new();
+    let mut gathered: Vec<AddressGroup> = Vec::new();
     let mut whole = true;
     temporary_paths::add(compiler, &body::TEMPORARY_PATH);
     let surveys = features.iter().filter_map(|entry| entry.survey);
@@ -124,7 +124,7 @@ pub fn http(
         whole &= check_certificates(compiler, address).is_some();
     }
     for http in root.children("http") {
-        let has_table = |address: &Gathered| {
+        let has_table = |address: &AddressGroup| {
             address.are_names_looked_up() && address.names.has_other_than_patterns()
         };
         if gathered.iter().any(has_table)
@@ -169,7 +169,7 @@ struct Kind {
 
 impl Builder<'_, '_> {
     /// A server with its addresses.
-    fn server(&mut self, scope: ScopeRef<'_>, gathered: &mut Vec<Gathered>) -> Option<()> {
+    fn server(&mut self, scope: ScopeRef<'_>, gathered: &mut Vec<AddressGroup>) -> Option<()> {
         self.answers_connect = false;
         // Every part is looked at, whatever the others come to: all errors show in one run.
         let mut named = Map::default();
@@ -226,8 +226,8 @@ impl Builder<'_, '_> {
         listen: &Listen,
         server: &Arc<Server>,
         position: Option<conf::Position>,
-        names: &[(Bytes, Name<Request>)],
-        gathered: &mut Vec<Gathered>,
+        names: &[(Bytes, ServerNamePattern<Request>)],
+        gathered: &mut Vec<AddressGroup>,
     ) -> Option<()> {
         let address = &listen.options.address;
         let at = match gathered
@@ -269,7 +269,7 @@ impl Builder<'_, '_> {
                 at
             }
             None => {
-                gathered.push(Gathered {
+                gathered.push(AddressGroup {
                     listen: listen.clone(),
                     default: Arc::clone(server),
                     names: Default::default(),
@@ -414,8 +414,8 @@ impl Builder<'_, '_> {
         Some((allowed, self.plan(scope, own, kind)?))
     }
 
-    /// What a scope itself says that answers there. Of several lines the last one chooses, as in nginx; all are made, because
-    /// what is wrong with one is wrong there too.
+    /// What a scope itself says that answers there. Of several lines the last one chooses, as in
+    /// nginx; all are made, because what is wrong with one is wrong there too.
     fn content(&mut self, scope: ScopeRef<'_>) -> Option<Option<Content>> {
         let (mut chosen, mut is_whole) = (None, true);
         let mut answers_connect = false;
@@ -505,15 +505,16 @@ impl Builder<'_, '_> {
             open_file_cache: compiler.feature_or_report(scope)?,
             resolving: compiler.feature_or_report(scope)?,
             error_log: compiler.feature_or_report(scope)?,
-            hot: false,
+            prebuilt: false,
             phases,
         };
-        let access = match plan.phases.changes_files {
-            true => Access::Write,
-            false => Access::Read,
+        let access = if plan.phases.changes_files {
+            FileAccess::Write
+        } else {
+            FileAccess::Read
         };
         plan.core.root.will_be_opened(compiler, access);
-        plan.hot = crate::hot::suits(&plan);
+        plan.prebuilt = crate::prebuilt::suits(&plan);
         // Plans within it have been made by now.
         plan.id = self.plans.len() as u32;
         let plan = Arc::new(plan);
@@ -558,15 +559,18 @@ fn register_all(
 
 /// Whether everybody who asks an address for TLS can be answered: its default server has a
 /// certificate, or refuses handshakes and every other server has or does.
-fn check_certificates(compiler: &Compiler<'_>, address: &Gathered) -> Option<()> {
+fn check_certificates(compiler: &Compiler<'_>, address: &AddressGroup) -> Option<()> {
     let tls = |server: &Arc<Server>| server.tls.as_ref().map(|tls| tls.has_certificate);
     if !address.listen.own.protocols.ssl || tls(&address.default) == Some(true) {
         return Some(());
     }
     let rejects = tls(&address.default).is_some();
-    let without = address.servers.iter().find(|(server, _)| match rejects {
-        true => tls(server).is_none(),
-        false => Arc::ptr_eq(server, &address.default),
+    let without = address.servers.iter().find(|(server, _)| {
+        if rejects {
+            tls(server).is_none()
+        } else {
+            Arc::ptr_eq(server, &address.default)
+        }
     });
     let Some((_, position)) = without else {
         return Some(());

@@ -1,6 +1,7 @@
-//! A client's connection as requests see it: its bytes, its generation, the virtual servers of its address.
+//! A client's connection as requests see it: its bytes, its generation, the virtual servers of its
+//! address.
 //!
-//! What goes on on it is the [conversation](crate::conversation).
+//! What goes on on it is the [conversation](crate::connection_task).
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::num::NonZeroU32;
@@ -11,7 +12,7 @@ use std::time::Duration;
 use engine::net::Address;
 use framework::counters::ThreadCounters;
 use framework::door::Accepted;
-use framework::generation::Local;
+use framework::generation::GenerationView;
 use framework::workers::Worker;
 use logs::ErrorLog;
 use proto::h1::{self, HeadError};
@@ -20,14 +21,14 @@ use transport::client::Client;
 use transport::incoming::Incoming;
 
 use crate::address::AddressServers;
-use crate::http2::stream::Shared;
-use crate::local::HttpLocal;
+use crate::http2::stream::SharedConnection;
 use crate::plan::Server;
 use crate::request::Request;
+use crate::thread_state::HttpThreadState;
 
 /// A client's connection as requests see it.
 pub struct Connection {
-    /// Who has connected.
+    /// The client that has connected.
     pub client: Client,
     /// Its bytes, in the clear or through TLS.
     pub stream: Transport,
@@ -43,8 +44,8 @@ pub struct Connection {
     finished: Cell<bool>,
     /// Whether it only waits for its client to have read all that it was sent.
     lingers: Cell<bool>,
-    /// How long it may be idle, by the plan of its last request, and how much of that it is not closed early, whatever happens;
-    /// in milliseconds, for there are many idle connections.
+    /// How long it may be idle, by the plan of its last request, and how much of that it is not
+    /// closed early, whatever happens; in milliseconds, for there are many idle connections.
     keepalive_ms: Cell<(u32, u32)>,
     /// What few connections have.
     rare: OnceCell<Box<Rare>>,
@@ -60,19 +61,19 @@ pub struct Connection {
 #[derive(Default)]
 struct Rare {
     /// The generation it stays with, once a reload has taken its listener away.
-    kept: OnceCell<Rc<Local>>,
+    kept: OnceCell<Rc<GenerationView>>,
     /// What its streams share, where it speaks HTTP/2.
-    http2: OnceCell<Weak<Shared>>,
+    http2: OnceCell<Weak<SharedConnection>>,
     /// What log lines say of it, where it is no client's.
-    errand: OnceCell<Arc<str>>,
+    internal_request: OnceCell<Arc<str>>,
 }
 
 /// The virtual servers of a connection in one generation.
 struct Servers {
-    /// The generation's number.
     generation: u64,
     address: Arc<AddressServers>,
-    /// What the client named in the handshake. A reload may have added the server of a name that led nowhere then.
+    /// What the client named in the handshake. A reload may have added the server of a name that
+    /// led nowhere then.
     named: Option<Arc<Server>>,
 }
 
@@ -124,22 +125,26 @@ impl Connection {
     }
 
     /// Notes that it speaks HTTP/2, and what its streams share.
-    pub fn speaks_http2(&self, shared: &Rc<Shared>) {
+    pub fn speaks_http2(&self, shared: &Rc<SharedConnection>) {
         let _ = self.rare().http2.set(Rc::downgrade(shared)); // it speaks it once
     }
 
     /// It is no client's: log lines say this of it.
-    pub(crate) fn be_errand(&self, about: Arc<str>) {
-        let _ = self.rare().errand.set(about); // it is about one thing
+    pub(crate) fn be_internal_request(&self, about: Arc<str>) {
+        let _ = self.rare().internal_request.set(about); // it is about one thing
     }
 
     /// What log lines say of it, where it is no client's.
-    pub(crate) fn errand(&self) -> Option<&str> {
-        self.rare.get()?.errand.get().map(|about| &**about)
+    pub(crate) fn internal_request(&self) -> Option<&str> {
+        self.rare
+            .get()?
+            .internal_request
+            .get()
+            .map(|about| &**about)
     }
 
     /// What its streams share, as long as it speaks HTTP/2.
-    pub fn http2(&self) -> Option<Rc<Shared>> {
+    pub fn http2(&self) -> Option<Rc<SharedConnection>> {
         self.rare.get()?.http2.get()?.upgrade()
     }
 
@@ -151,23 +156,26 @@ impl Connection {
         number
     }
 
-    /// Notes that a response has been pushed whole: it leaves before the connection waits for anything.
+    /// Notes that a response has been pushed whole: it leaves before the connection waits for
+    /// anything.
     pub fn finish_response(&self) {
         self.finished.set(true);
     }
 
-    /// Sends finished responses that have not left, and what was pushed behind them. How many bytes the
-    /// client has not taken; 0 where nothing was finished.
+    /// Sends finished responses that have not left, and what was pushed behind them. How many bytes
+    /// the client has not taken; 0 where nothing was finished.
     pub(crate) fn send_finished(&self) -> usize {
-        match self.finished.take() {
-            true => self.stream.send_soon(),
-            false => 0,
+        if self.finished.take() {
+            self.stream.send_soon()
+        } else {
+            0
         }
     }
 
-    /// Lets the client read what it was sent before the socket is closed: what it still sends is read and dropped for so
-    /// long in all, and so long without another byte, so that no reset destroys the rest. As in nginx it may be closed meanwhile
-    /// to make room for others, and does not end earlier with its thread.
+    /// Lets the client read what it was sent before the socket is closed: what it still sends is
+    /// read and dropped for so long in all, and so long without another byte, so that no reset
+    /// destroys the rest. As in nginx it may be closed meanwhile to make room for others, and does
+    /// not end earlier with its thread.
     pub(crate) async fn linger(&self, time: Duration, timeout: Duration) {
         if self.stream.drained(0).await.is_err() {
             return;
@@ -204,8 +212,8 @@ impl Connection {
         (duration(timeout), duration(min_timeout))
     }
 
-    /// Whether it waits for something that the client has not promised, such as the next request: it may then be closed
-    /// without loss.
+    /// Whether it waits for something that the client has not promised, such as the next request:
+    /// it may then be closed without loss.
     pub fn set_idle(&self, idle: bool) {
         if let Some(place) = self.place() {
             self.worker.set_idle(place, idle);
@@ -217,12 +225,12 @@ impl Connection {
         self.place.get().map(|place| place.get() - 1)
     }
 
-    /// Notes that place.
+    /// Notes the connection's place in the list of idle ones.
     pub fn set_place(&self, place: u32) {
         self.place.set(NonZeroU32::new(place.wrapping_add(1)));
     }
 
-    /// The client's address.
+    /// The client's address of the connection.
     pub fn peer(&self) -> &Address {
         self.client.peer(|| self.stream.peer())
     }
@@ -231,19 +239,19 @@ impl Connection {
     #[inline]
     pub fn is_debugged(&self) -> bool {
         self.client.is_debugged(|| {
-            let http = HttpLocal::of(&self.generation());
+            let http = HttpThreadState::of(&self.generation());
             let named = &http.debug_connections.0;
             !named.is_empty() && named.contains(self.peer())
         })
     }
 
-    /// Our end's address.
+    /// The address that the client connected to.
     pub fn local(&self) -> &Address {
         self.client.local(|| self.stream.local())
     }
 
     /// The generation that serves its next request.
-    pub fn generation(&self) -> Rc<Local> {
+    pub fn generation(&self) -> Rc<GenerationView> {
         let kept = self.rare.get().and_then(|rare| rare.kept.get());
         let kept = kept.map(Rc::clone);
         kept.unwrap_or_else(|| self.worker.current())
@@ -259,11 +267,12 @@ impl Connection {
 
     /// Lets it stay with a generation, since the next one does not know its listener. It ends
     /// with its next response.
-    pub fn stay_with(&self, local: &Rc<Local>) {
+    pub fn stay_with(&self, local: &Rc<GenerationView>) {
         let _ = self.rare().kept.set(Rc::clone(local)); // it stays with the first
     }
 
-    /// Whether it ends with its next response, since its thread ends or a reload has set a limit to it.
+    /// Whether it ends with its next response, since its thread ends or a reload has set a limit to
+    /// it.
     pub fn is_ending(&self) -> bool {
         self.worker.is_ending(self.client.serial)
     }
@@ -301,7 +310,7 @@ impl Connection {
     /// Looks at the virtual servers of the address it came by, in its generation.
     pub fn with_servers<R>(
         &self,
-        local: &Local,
+        local: &GenerationView,
         look: impl FnOnce(&AddressServers) -> R,
     ) -> Option<R> {
         self.find_servers(local)?;
@@ -311,14 +320,14 @@ impl Connection {
 
     /// The server that its requests begin under, before they name their host: the address's
     /// default, or what the client has named in the handshake.
-    pub fn first_server(&self, local: &Local) -> Option<Arc<Server>> {
+    pub fn first_server(&self, local: &GenerationView) -> Option<Arc<Server>> {
         self.with_first_server(local, Arc::clone)
     }
 
     /// Looks at that server.
     pub fn with_first_server<R>(
         &self,
-        local: &Local,
+        local: &GenerationView,
         look: impl FnOnce(&Arc<Server>) -> R,
     ) -> Option<R> {
         self.find_servers(local)?;
@@ -326,11 +335,11 @@ impl Connection {
         servers.as_ref().map(|servers| look(servers.first()))
     }
 
-    /// Reads a head from all that has been received of it: by `limits`, those of the server that the request begins under, and
-    /// from the name of another server on by that one's.
+    /// Reads a head from all that has been received of it: by `limits`, those of the server that
+    /// the request begins under, and from the name of another server on by that one's.
     pub fn parse_head(
         &self,
-        local: &Local,
+        local: &GenerationView,
         limits: &h1::Limits,
         bytes: &[u8],
         head: &mut h1::Head,
@@ -344,9 +353,9 @@ impl Connection {
         })
     }
 
-    /// Whether a request for `host` (empty: it names none) comes by a connection whose handshake was with another name, where
-    /// the host's server asks for certificates.
-    pub(crate) fn is_misdirected(&self, local: &Local, host: &[u8]) -> bool {
+    /// Whether a request for `host` (empty: it names none) comes by a connection whose handshake
+    /// was with another name, where the host's server asks for certificates.
+    pub(crate) fn is_misdirected(&self, local: &GenerationView, host: &[u8]) -> bool {
         let session = self.stream.session();
         let Some(negotiated) = session.and_then(|session| session.server_name.as_ref()) else {
             return false;
@@ -360,7 +369,7 @@ impl Connection {
     }
 
     /// Finds its servers in a generation, once.
-    fn find_servers(&self, local: &Local) -> Option<()> {
+    fn find_servers(&self, local: &GenerationView) -> Option<()> {
         let generation = local.generation.number;
         let known = self.servers.borrow();
         if known
@@ -370,11 +379,12 @@ impl Connection {
             return Some(());
         }
         drop(known);
-        let http = HttpLocal::of(local);
+        let http = HttpThreadState::of(local);
         let bound = http.binding(&self.client.listener)?;
-        let address = match bound.specific.is_empty() {
-            true => Arc::clone(&bound.servers),
-            false => bound.servers_for(self.local()),
+        let address = if bound.specific.is_empty() {
+            Arc::clone(&bound.servers)
+        } else {
+            bound.servers_for(self.local())
         };
         let session = self.stream.session();
         let name = session.and_then(|session| session.server_name.as_ref());
@@ -418,7 +428,7 @@ impl Incoming for Connection {
         self.worker.counts()
     }
 
-    fn generation(&self) -> Rc<Local> {
+    fn generation(&self) -> Rc<GenerationView> {
         Connection::generation(self)
     }
 
@@ -429,12 +439,12 @@ impl Incoming for Connection {
 
 /// A request's hold on its connection. A request kept for reuse holds none.
 #[derive(Clone, Default)]
-pub struct Held(Option<Rc<Connection>>);
+pub struct ConnectionHandle(Option<Rc<Connection>>);
 
-impl Held {
-    /// Holds this connection.
-    pub fn new(connection: &Rc<Connection>) -> Held {
-        Held(Some(Rc::clone(connection)))
+impl ConnectionHandle {
+    /// Makes a handle that holds this connection.
+    pub fn new(connection: &Rc<Connection>) -> ConnectionHandle {
+        ConnectionHandle(Some(Rc::clone(connection)))
     }
 
     /// Lets go of it.
@@ -448,7 +458,7 @@ impl Held {
     }
 }
 
-impl std::ops::Deref for Held {
+impl std::ops::Deref for ConnectionHandle {
     type Target = Connection;
 
     fn deref(&self) -> &Connection {

@@ -1,33 +1,36 @@
-//! Answers that are the same for every plain request of a scope, such as those of `return` with a text that has no variables.
+//! Answers that are the same for every plain request of a scope, such as those of `return` with a
+//! text that has no variables.
 //!
-//! A module says so of the scope when it registers (`PlanBuilder::answers_constantly`). What the long way has then sent to one
-//! client is kept, byte for byte, and sent to others for the rest of the second that its Date names; the next second's first
-//! request takes the long way again. So nothing of how such an answer is made is written down twice.
+//! A module says so of the scope when it registers (`PlanBuilder::answers_constantly`). What the
+//! long way has then sent to one client is kept, byte for byte, and sent to others for the rest of
+//! the second that its Date names; the next second's first request takes the long way again. So
+//! nothing of how such an answer is made is written down twice.
 
 use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use proto::header::Known;
+use proto::header::KnownField;
 
 use crate::error_page;
 use crate::exchange::h1::{After, may_keep_alive};
-use crate::hot::{self, Dated, Form, Forms, Leaves};
 use crate::module::Prebuilt;
+use crate::prebuilt::{self, DatedResponse, Forms, ResponseForm, ResponseSink};
 use crate::request::Request;
 
-/// Statuses of redirects and of answers with a text, and those whose short pages ask nothing more of the connection.
+/// Statuses of redirects and of answers with a text, and those whose short pages ask nothing more
+/// of the connection.
 const STATUSES: [u16; 15] = [
     200, 201, 202, 203, 204, 301, 302, 303, 307, 308, 401, 403, 404, 410, 418,
 ];
 
 /// Fields that ask a condition of the response.
-const CONDITIONS: [Known; 5] = [
-    Known::IfMatch,
-    Known::IfNoneMatch,
-    Known::IfModifiedSince,
-    Known::IfUnmodifiedSince,
-    Known::IfRange,
+const CONDITIONS: [KnownField; 5] = [
+    KnownField::IfMatch,
+    KnownField::IfNoneMatch,
+    KnownField::IfModifiedSince,
+    KnownField::IfUnmodifiedSince,
+    KnownField::IfRange,
 ];
 
 /// The answer of one scope.
@@ -36,7 +39,6 @@ pub struct Constant {
     content_type: Bytes,
     /// Whether another URI's name may give it another type.
     typed: bool,
-    /// In each form.
     responses: Forms,
 }
 
@@ -49,31 +51,31 @@ impl Constant {
 }
 
 /// A constant answer while it is being sent the long way.
-pub struct Sent {
+pub struct ConstantResponse {
     second: u64,
     head_length: usize,
     bytes: Vec<u8>,
 }
 
-impl Sent {
+impl ConstantResponse {
     /// That of a request, from its head on; `None` where it is not to be kept.
-    pub fn begin(request: &Request, head: &[u8]) -> Option<Box<Sent>> {
+    pub fn begin(request: &Request, head: &[u8]) -> Option<Box<ConstantResponse>> {
         let response = &request.response;
         let length = match response.status {
             204 => 0,
             _ => response.content_length?,
         };
         let keeps = request.plan.phases.answers_constantly
-            && request.plan.hot
-            && length <= hot::FILE_SIZE_MAX
+            && request.plan.prebuilt
+            && length <= prebuilt::FILE_SIZE_MAX
             && request.is_main()
             && !request.course.internal
             && STATUSES.contains(&response.status)
-            && hot::is_plain(request)
+            && prebuilt::is_plain(request)
             && is_answered_alike(request, request.response.status)
             && !is_padded(request, request.response.status);
         keeps.then(|| {
-            Box::new(Sent {
+            Box::new(ConstantResponse {
                 second: engine::wall().as_secs(),
                 head_length: head.len(),
                 bytes: head.to_vec(),
@@ -87,19 +89,19 @@ impl Sent {
     }
 
     /// It has been sent to its end.
-    pub fn keep(self, request: &Request, form: Form) {
+    pub fn keep(self, request: &Request, form: ResponseForm) {
         let constant = Constant {
             status: request.response.status,
             content_type: request.response.content_type.clone(),
             typed: request.course.error_status == 0 && request.response.status != 204,
             responses: Forms::default(),
         };
-        let dated = Dated {
+        let dated = DatedResponse {
             second: self.second,
             head_length: self.head_length,
             bytes: self.bytes.into_boxed_slice().into(), // as long as it counts
         };
-        let mut cache = request.http.hot.borrow_mut();
+        let mut cache = request.http.prebuilt.borrow_mut();
         let mut kept = cache.take_constant(request.plan.id).unwrap_or(constant);
         if kept.content_type != request.response.content_type {
             kept.content_type = request.response.content_type.clone();
@@ -110,7 +112,8 @@ impl Sent {
     }
 }
 
-/// Whether nothing in the scope tells requests apart but what [`hot::respond`] looks at in any case.
+/// Whether nothing in the scope tells requests apart but what [`prebuilt::respond`] looks at in any
+/// case.
 fn is_answered_alike(request: &Request, status: u16) -> bool {
     let plan = &request.plan;
     let has_condition = || CONDITIONS.iter().any(|field| request.client.has(*field));
@@ -125,13 +128,14 @@ fn is_padded(request: &Request, status: u16) -> bool {
     status >= 400 && error_page::is_padded(request)
 }
 
-/// Answers a plain request under a plan that always gives the same answer. `None`: take the long way.
-pub fn answer(request: &mut Request, to: &mut impl Leaves) -> Option<After> {
+/// Answers a plain request under a plan that always gives the same answer. `None`: take the long
+/// way.
+pub fn answer(request: &mut Request, to: &mut impl ResponseSink) -> Option<After> {
     let asks_to_stay = request.client.keeps_alive();
     let keep_alive = asks_to_stay && may_keep_alive(&request.connection, request);
     let form = to.form(request, keep_alive)?;
     let http = Rc::clone(&request.http);
-    let cache = http.hot.borrow();
+    let cache = http.prebuilt.borrow();
     let kept = cache.constant(request.plan.id)?;
     let dated = kept.responses[form as usize].as_ref()?;
     if dated.second != engine::wall().as_secs()
@@ -148,12 +152,12 @@ pub fn answer(request: &mut Request, to: &mut impl Leaves) -> Option<After> {
         content_type: &kept.content_type,
         length: Some((dated.bytes.len() - dated.head_length) as u64),
     };
-    if !to.takes(dated.bytes.len() - dated.head_length) || !hot::permit(request, prebuilt) {
+    if !to.takes(dated.bytes.len() - dated.head_length) || !prebuilt::permit(request, prebuilt) {
         return None;
     }
     request.response.status = kept.status;
-    to.leave(request, dated);
-    let after = hot::leave(request, dated, form);
-    hot::note_repeatable(request, dated, Duration::MAX, form);
+    to.send(request, dated);
+    let after = prebuilt::send_prebuilt(request, dated, form);
+    prebuilt::note_repeatable(request, dated, Duration::MAX, form);
     Some(after)
 }

@@ -8,10 +8,10 @@ use transport::client::{Client, OfClient};
 use transport::tls::session::Session;
 use variables::{Captures, Context, Scope, Scratch, Table, Values};
 
-use crate::local::HttpLocal;
 use crate::request::Request;
+use crate::thread_state::HttpThreadState;
 
-impl Scope<Request> for HttpLocal {
+impl Scope<Request> for HttpThreadState {
     fn variables(&self) -> &Table<Request> {
         &self.variables
     }
@@ -36,9 +36,9 @@ impl OfClient for Request {
 }
 
 impl Context for Request {
-    type Scope = HttpLocal;
+    type Scope = HttpThreadState;
 
-    fn scope(&self) -> Rc<HttpLocal> {
+    fn scope(&self) -> Rc<HttpThreadState> {
         Rc::clone(&self.http)
     }
 

@@ -10,12 +10,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Template, parse};
 use framework::compile::{Compiler, Feature};
-use framework::places::{Access, constant_folder, name_of};
+use framework::places::{FileAccess, constant_folder, name_of};
 use proto::h1;
 use proto::method::Method;
 use variables::Compiling as _;
 
-use crate::doing::WHILE_SENDING;
+use crate::activity::WHILE_SENDING;
 use crate::http2::settings::{BODY_PREREAD_SIZE, CHUNK_SIZE, CONCURRENT_STREAMS, HTTP2, Http2};
 use crate::request::Request;
 use crate::server_tokens::ServerTokens;
@@ -44,7 +44,7 @@ pub struct Root {
 
 impl Root {
     /// Says that workers open files here.
-    pub fn will_be_opened(&self, compiler: &Compiler<'_>, access: Access) {
+    pub fn will_be_opened(&self, compiler: &Compiler<'_>, access: FileAccess) {
         let (folder, by) = &self.place;
         compiler.will_open(access, folder, by);
     }
@@ -78,21 +78,21 @@ impl KeepaliveDisable {
     }
 }
 
-/// `lingering_close`.
+/// What the directive `lingering_close` says in a scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LingeringClose {
-    /// Close at once.
+    /// The connection is closed at once.
     Off,
     /// Where the client may still be sending.
     On,
-    /// Always.
+    /// The rest of a request is always read.
     Always,
 }
 
-/// `if_modified_since`.
+/// What the directive `if_modified_since` says in a scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IfModifiedSince {
-    /// Ignore the field.
+    /// The field `If-Modified-Since` is ignored.
     Off,
     /// Only the very same time counts as unmodified.
     Exact,
@@ -281,77 +281,77 @@ static MAX_RANGES: Setting<u64> = Setting::new("max_ranges", &["number"], parse:
 
 /// The core directives of one location.
 pub struct Core {
-    /// `root`, `alias`.
+    /// The folder that `root` or `alias` names.
     pub root: Root,
-    /// `sendfile`.
+    /// What the directive `sendfile` says in this scope.
     pub sendfile: bool,
     /// `sendfile_max_chunk` in bytes; `None`: no bound.
     pub sendfile_max_chunk: Option<usize>,
-    /// `tcp_nopush`.
+    /// What the directive `tcp_nopush` says in this scope.
     pub tcp_nopush: bool,
-    /// `tcp_nodelay`.
+    /// What the directive `tcp_nodelay` says in this scope.
     pub tcp_nodelay: bool,
-    /// `send_timeout`.
+    /// What the directive `send_timeout` says in this scope.
     pub send_timeout: Duration,
     limit_rate: Size,
     limit_rate_after: Size,
-    /// `http2_chunk_size` in bytes.
+    /// What the directive `http2_chunk_size` says in bytes in this scope.
     pub http2_chunk_size: usize,
-    /// `keepalive_timeout`, first value.
+    /// What the directive `keepalive_timeout` says, first value in this scope.
     pub keepalive_timeout: Duration,
     /// `keepalive_timeout`, second value, in seconds.
     pub keepalive_header: Option<u64>,
-    /// `keepalive_time`.
+    /// What the directive `keepalive_time` says in this scope.
     pub keepalive_time: Duration,
-    /// `keepalive_requests`.
+    /// What the directive `keepalive_requests` says in this scope.
     pub keepalive_requests: u64,
-    /// `keepalive_disable`.
+    /// What the directive `keepalive_disable` says in this scope.
     pub keepalive_disable: KeepaliveDisable,
     /// `client_max_body_size` in bytes; 0: no limit.
     pub client_max_body_size: u64,
-    /// `client_body_buffer_size` in bytes.
+    /// What the directive `client_body_buffer_size` says in bytes in this scope.
     pub client_body_buffer_size: usize,
-    /// `client_body_timeout`.
+    /// What the directive `client_body_timeout` says in this scope.
     pub client_body_timeout: Duration,
-    /// `lingering_close`.
+    /// What the directive `lingering_close` says in this scope.
     pub lingering_close: LingeringClose,
-    /// `lingering_time`.
+    /// What the directive `lingering_time` says in this scope.
     pub lingering_time: Duration,
-    /// `lingering_timeout`.
+    /// What the directive `lingering_timeout` says in this scope.
     pub lingering_timeout: Duration,
-    /// `reset_timedout_connection`.
+    /// What the directive `reset_timedout_connection` says in this scope.
     pub reset_timedout_connection: bool,
-    /// `chunked_transfer_encoding`.
+    /// What the directive `chunked_transfer_encoding` says in this scope.
     pub chunked_transfer_encoding: bool,
-    /// `etag`.
+    /// What the directive `etag` says in this scope.
     pub etag: bool,
-    /// `if_modified_since`.
+    /// What the directive `if_modified_since` says in this scope.
     pub if_modified_since: IfModifiedSince,
     /// `max_ranges`; `None` where it is not written.
     pub max_ranges: Option<u32>,
-    /// `absolute_redirect`.
+    /// What the directive `absolute_redirect` says in this scope.
     pub absolute_redirect: bool,
-    /// `port_in_redirect`.
+    /// What the directive `port_in_redirect` says in this scope.
     pub port_in_redirect: bool,
-    /// `server_name_in_redirect`.
+    /// What the directive `server_name_in_redirect` says in this scope.
     pub server_name_in_redirect: bool,
-    /// `server_tokens`.
+    /// What the directive `server_tokens` says in this scope.
     pub server_tokens: ServerTokens,
-    /// `satisfy any`.
+    /// Whether one access check suffices (`satisfy any`).
     pub satisfy_any: bool,
-    /// `auth_delay`.
+    /// What the directive `auth_delay` says in this scope.
     pub auth_delay: Duration,
-    /// `log_not_found`.
+    /// What the directive `log_not_found` says in this scope.
     pub log_not_found: bool,
-    /// `log_subrequest`.
+    /// What the directive `log_subrequest` says in this scope.
     pub log_subrequest: bool,
-    /// `msie_padding`.
+    /// What the directive `msie_padding` says in this scope.
     pub msie_padding: bool,
-    /// `msie_refresh`.
+    /// What the directive `msie_refresh` says in this scope.
     pub msie_refresh: bool,
     /// `keepalive_min_timeout`, at most `keepalive_timeout`.
     pub keepalive_min_timeout: Duration,
-    /// `subrequest_output_buffer_size` in bytes.
+    /// What the directive `subrequest_output_buffer_size` says in bytes in this scope.
     pub subrequest_output_buffer_size: usize,
 }
 
@@ -443,8 +443,8 @@ impl Feature for Core {
 }
 
 impl Core {
-    /// Bytes per second for this request; `None`: no limit. `set $limit_rate` goes first; a variable
-    /// is looked at once.
+    /// Bytes per second for this request; `None`: no limit. `set $limit_rate` goes first; a
+    /// variable is looked at once.
     pub fn limit_rate_of(&self, request: &mut Request) -> Option<u64> {
         let rate = match request.pacing.rate {
             Some(rate) => rate,
@@ -479,11 +479,10 @@ pub const TASKS: &[Task] = &[
 
 /// What is decided before the location is known.
 pub struct ServerCore {
-    /// `client_header_timeout`.
+    /// What the directive `client_header_timeout` says in this scope.
     pub client_header_timeout: Duration,
-    /// HTTP/2.
+    /// The settings of HTTP/2 for the server.
     pub http2: Http2,
-    /// `client_body_early_read`.
     early_read: Box<[Text]>,
     limits: h1::Limits,
 }
@@ -559,10 +558,12 @@ fn compile_root(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Root, Fa
             .iter()
             .any(|l| &*l.name.bytes == b"alias")
     });
-    let relative_at_run_time =
-        !matches!(template.parts.first(), None | Some(conf::Part::Literal(_)));
+    let relative_at_run_time = !matches!(
+        template.parts.first(),
+        None | Some(conf::TemplatePart::Literal(_))
+    );
     let begins_with_slash = match template.parts.first() {
-        Some(conf::Part::Literal(first)) => first.first() == Some(&b'/'),
+        Some(conf::TemplatePart::Literal(first)) => first.first() == Some(&b'/'),
         _ => relative_at_run_time,
     };
     let mut parts = template.parts.clone();
@@ -572,8 +573,10 @@ fn compile_root(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Root, Fa
     }
     if !begins_with_slash {
         match parts.first_mut() {
-            Some(conf::Part::Literal(first)) => *first = [prefix.as_slice(), first].concat().into(),
-            _ => parts.push(conf::Part::Literal(prefix.clone().into())),
+            Some(conf::TemplatePart::Literal(first)) => {
+                *first = [prefix.as_slice(), first].concat().into()
+            }
+            _ => parts.push(conf::TemplatePart::Literal(prefix.clone().into())),
         }
     }
     let lines = declaring.map(|scope| scope.own_lines(&ROOT.spec));
@@ -591,8 +594,8 @@ fn compile_root(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Root, Fa
 }
 
 /// Without the slash that the last literal part ends with.
-fn without_last_slash(parts: &mut [conf::Part]) {
-    if let Some(conf::Part::Literal(last)) = parts.last_mut()
+fn without_last_slash(parts: &mut [conf::TemplatePart]) {
+    if let Some(conf::TemplatePart::Literal(last)) = parts.last_mut()
         && let Some(rest) = last.strip_suffix(b"/")
     {
         *last = rest.into();
@@ -644,7 +647,7 @@ fn root(setter: &Setter<'_>) -> Result<Template, Fault> {
     }
     let template = Template::parse(word)?;
     let circular = template.parts.iter().find_map(|part| match part {
-        conf::Part::Variable(name) => {
+        conf::TemplatePart::Variable(name) => {
             matches!(&**name, "document_root" | "realpath_root").then_some(name)
         }
         _ => None,

@@ -1,9 +1,10 @@
-//! Name and password of an `Authorization: Basic` field (RFC 7617, section 2), as nginx reads it, and what asks for them.
+//! Name and password of an `Authorization: Basic` field (RFC 7617, section 2), as nginx reads it,
+//! and what asks for them.
 //!
 //! CONNECT asks a proxy, which has fields and a status of its own (RFC 9110, section 11.7).
 
 use proto::base64::{self, Alphabet};
-use proto::header::Known;
+use proto::header::KnownField;
 use proto::method::Method;
 
 use crate::request::Request;
@@ -18,13 +19,11 @@ pub struct Challenge {
 }
 
 impl Challenge {
-    /// A server's.
     const OF_SERVER: Challenge = Challenge {
         status: 401,
         field: "WWW-Authenticate",
     };
 
-    /// A proxy's.
     const OF_PROXY: Challenge = Challenge {
         status: 407,
         field: "Proxy-Authenticate",
@@ -48,7 +47,6 @@ impl Challenge {
 /// What a client says of itself.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Credentials {
-    /// `name:password`.
     text: Vec<u8>,
     /// Where the colon stands.
     colon: usize,
@@ -58,8 +56,8 @@ impl Credentials {
     /// Those of a request.
     pub fn of(request: &Request) -> Option<Credentials> {
         let field = match request.method {
-            Method::Connect => Known::ProxyAuthorization,
-            _ => Known::Authorization,
+            Method::Connect => KnownField::ProxyAuthorization,
+            _ => KnownField::Authorization,
         };
         request.header(field).and_then(Credentials::parse)
     }

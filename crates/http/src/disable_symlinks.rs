@@ -1,9 +1,9 @@
 //! `disable_symlinks`: files that are reached over symbolic links are refused.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_core_module.html#disable_symlinks>. The path is
-//! walked one component at a time with `openat()`, as nginx does, so that no other process can put a link
-//! into a place that has been looked at. Listings of directories do not ask here, nor do paths
-//! of logs.
+//! <https://nginx.org/en/docs/http/ngx_http_core_module.html#disable_symlinks>. The path is walked
+//! one component at a time with `openat()`, as nginx does, so that no other process can put a link
+//! into a place that has been looked at. Listings of directories do not ask here, nor do paths of
+//! logs.
 
 use std::ffi::OsStr;
 use std::io;
@@ -25,7 +25,7 @@ use crate::request::Request;
 use crate::slots::PlanSlot;
 use crate::text::Text;
 
-static DISABLE_SYMLINKS: Setting<Written> = Setting::new(
+static DISABLE_SYMLINKS: Setting<DisableSymlinksLine> = Setting::new(
     "disable_symlinks",
     &["off", "on | if_not_owner [from=part]"],
     written,
@@ -42,21 +42,19 @@ static DISABLE_SYMLINKS: Setting<Written> = Setting::new(
 /// Which links are refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Policy {
-    /// None.
     Off,
-    /// All.
     On,
     /// Those of another owner than what they lead to.
     IfNotOwner,
 }
 
 /// The directive as written.
-struct Written {
+struct DisableSymlinksLine {
     policy: Policy,
     from: Option<Word>,
 }
 
-fn written(setter: &Setter<'_>) -> Result<Written, Fault> {
+fn written(setter: &Setter<'_>) -> Result<DisableSymlinksLine, Fault> {
     let (mut policy, mut from) = (None, None);
     for word in setter.args() {
         match &*word.bytes {
@@ -88,11 +86,11 @@ fn written(setter: &Setter<'_>) -> Result<Written, Fault> {
         (Some(Policy::Off), Some(_), _) => Err(Fault::new(
             "\"from=\" cannot be used with \"off\" parameter",
         )),
-        (Some(policy), _, _) => Ok(Written { policy, from }),
+        (Some(policy), _, _) => Ok(DisableSymlinksLine { policy, from }),
     }
 }
 
-/// `disable_symlinks`.
+/// What the directive `disable_symlinks` says in a scope.
 #[derive(Debug)]
 pub struct DisableSymlinks {
     policy: Policy,
@@ -103,7 +101,7 @@ impl Feature for DisableSymlinks {
     const DIRECTIVES: &'static [&'static dyn Declared] = &[&DISABLE_SYMLINKS];
 
     fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<DisableSymlinks, Fault> {
-        let Written { policy, from } = scope.get(&DISABLE_SYMLINKS)?;
+        let DisableSymlinksLine { policy, from } = scope.get(&DISABLE_SYMLINKS)?;
         let from = match from {
             Some(word) => Some(compiler.text(&Template::parse(&word)?)),
             None => None,
@@ -128,16 +126,16 @@ impl Module for DisableSymlinks {
 
 /// Why a path was not opened.
 #[derive(Debug)]
-pub struct Refused {
+pub struct OpenRefusal {
     /// What the system said.
     pub error: io::Error,
     /// The call that failed, as logs name it.
     pub call: &'static str,
 }
 
-impl From<io::Error> for Refused {
-    fn from(error: io::Error) -> Refused {
-        Refused {
+impl From<io::Error> for OpenRefusal {
+    fn from(error: io::Error) -> OpenRefusal {
+        OpenRefusal {
             error,
             call: "openat()",
         }
@@ -146,42 +144,42 @@ impl From<io::Error> for Refused {
 
 /// How a path is to be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Links {
+pub struct OpenRestrictions {
     policy: Policy,
     /// Bytes of the path before which links do not matter; 0 where all matter.
     from: usize,
 }
 
-impl Links {
+impl OpenRestrictions {
     /// Every link is followed.
-    pub const FOLLOWED: Links = Links {
+    pub const FOLLOWED: OpenRestrictions = OpenRestrictions {
         policy: Policy::Off,
         from: 0,
     };
 
     /// What the plan in force says about a path.
-    pub fn of(request: &mut Request, path: &[u8]) -> Links {
+    pub fn of(request: &mut Request, path: &[u8]) -> OpenRestrictions {
         if request.plan.of(&OF_PLAN).is_none() {
-            return Links::FOLLOWED;
+            return OpenRestrictions::FOLLOWED;
         }
         let http = Rc::clone(&request.http);
         let Some(settings) = http.plan(request.plan.id).of(&OF_PLAN) else {
-            return Links::FOLLOWED;
+            return OpenRestrictions::FOLLOWED;
         };
         let from = settings.from.as_ref().map(|from| from.evaluate(request));
-        Links::below(settings.policy, path, from.as_deref().unwrap_or_default())
+        OpenRestrictions::below(settings.policy, path, from.as_deref().unwrap_or_default())
     }
 
     /// The part is cut off where it ends with a component of the path.
-    fn below(policy: Policy, path: &[u8], part: &[u8]) -> Links {
+    fn below(policy: Policy, path: &[u8], part: &[u8]) -> OpenRestrictions {
         let from = match path.strip_prefix(part) {
             _ if part.is_empty() => 0,
-            Some([]) => return Links::FOLLOWED,
+            Some([]) => return OpenRestrictions::FOLLOWED,
             Some([b'/', ..]) => part.len(),
             Some(_) if part.ends_with(b"/") => part.len() - 1,
             _ => 0,
         };
-        Links { policy, from }
+        OpenRestrictions { policy, from }
     }
 
     /// Whether links are followed as the system does.
@@ -192,9 +190,10 @@ impl Links {
     /// Opens a file or directory for reading, links being looked at. Goes to the disk.
     ///
     /// # Errors
-    /// `ELOOP` for a link that is refused as the last component, `ENOTDIR` for one before it;
-    /// those of `openat()`, and those of `open()` for what comes before the first component that is looked at.
-    pub fn open(self, path: &[u8]) -> Result<OwnedFd, Refused> {
+    /// `ELOOP` for a link that is refused as the last component, `ENOTDIR` for one before it; those
+    /// of `openat()`, and those of `open()` for what comes before the first component that is
+    /// looked at.
+    pub fn open(self, path: &[u8]) -> Result<OwnedFd, OpenRefusal> {
         let part = match path.split_at_checked(self.from) {
             Some((part, rest)) if !part.is_empty() => Some((part, rest)),
             _ if path.starts_with(b"/") => Some((&b"/"[..], path)),
@@ -203,7 +202,7 @@ impl Links {
         let Some((part, rest)) = part else {
             return Ok(self.walk(None, path)?);
         };
-        let at = open_part(part).map_err(|error| Refused {
+        let at = open_part(part).map_err(|error| OpenRefusal {
             error,
             call: "open()",
         })?;
@@ -226,7 +225,6 @@ impl Links {
         self.open_at(directory(&at), rest, READ)
     }
 
-    /// One component.
     fn open_at(self, at: BorrowedFd<'_>, name: &[u8], flags: OFlags) -> io::Result<OwnedFd> {
         let name = Path::new(OsStr::from_bytes(name));
         if self.policy == Policy::On {
@@ -273,7 +271,7 @@ mod tests {
     #[test]
     fn the_part_that_is_not_looked_at() {
         let from = |path: &str, part: &str| {
-            let links = Links::below(Policy::On, path.as_bytes(), part.as_bytes());
+            let links = OpenRestrictions::below(Policy::On, path.as_bytes(), part.as_bytes());
             (!links.are_followed()).then_some(links.from)
         };
         assert_eq!(from("/a/b", ""), Some(0));
@@ -304,8 +302,8 @@ mod tests {
             let path = format!("{root}{path}");
             let part = format!("{root}{from}");
             let part = if from.is_empty() { "" } else { part.as_str() };
-            let opened =
-                Links::below(policy, path.as_bytes(), part.as_bytes()).open(path.as_bytes());
+            let opened = OpenRestrictions::below(policy, path.as_bytes(), part.as_bytes())
+                .open(path.as_bytes());
             opened
                 .map(drop)
                 .map_err(|refused| refused.error.raw_os_error().unwrap())

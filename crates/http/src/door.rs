@@ -3,12 +3,12 @@
 use std::rc::Rc;
 
 use framework::door::{Accepted, Door, ListenerId, Tenant};
-use framework::generation::Local;
+use framework::generation::GenerationView;
 
 use crate::connection::Connection;
-use crate::conversation;
-use crate::local::HttpLocal;
+use crate::connection_task;
 use crate::pool;
+use crate::thread_state::HttpThreadState;
 
 /// What a client is told for whom there is no descriptor.
 const TURNED_AWAY: &[u8] = b"HTTP/1.1 503 Service Temporarily Unavailable\r\n\
@@ -27,10 +27,10 @@ impl Door for Http {
         let connection = Rc::new(Connection::new(accepted));
         let registered = worker.register(&connection);
         connection.set_place(registered.place());
-        engine::spawn(conversation::serve(connection, registered));
+        engine::spawn(connection_task::serve(connection, registered));
     }
 
-    fn knows(&self, local: &Local, listener: &ListenerId) -> bool {
+    fn knows(&self, local: &GenerationView, listener: &ListenerId) -> bool {
         is_known(local, listener)
     }
 
@@ -43,8 +43,8 @@ impl Door for Http {
     }
 }
 
-fn is_known(local: &Local, listener: &ListenerId) -> bool {
-    HttpLocal::of(local).binding(listener).is_some()
+fn is_known(local: &GenerationView, listener: &ListenerId) -> bool {
+    HttpThreadState::of(local).binding(listener).is_some()
 }
 
 impl Tenant for Connection {
@@ -52,7 +52,7 @@ impl Tenant for Connection {
         self.client.serial
     }
 
-    fn is_known(&self, next: &Local) -> bool {
+    fn is_known(&self, next: &GenerationView) -> bool {
         is_known(next, &self.client.listener)
     }
 
@@ -72,7 +72,8 @@ impl Tenant for Connection {
 
     fn close_reading(&self) {
         match self.http2() {
-            // Its client is told first, and may have begun streams meanwhile. To make room there is no time for that.
+            // Its client is told first, and may have begun streams meanwhile. To make room there is
+            // no time for that.
             Some(shared) if self.is_ending() && !self.lingers() => shared.call(),
             _ => self.stream.shutdown_read(),
         }
@@ -82,7 +83,7 @@ impl Tenant for Connection {
         self.stream.shutdown();
     }
 
-    fn stay_with(&self, local: &Rc<Local>) {
+    fn stay_with(&self, local: &Rc<GenerationView>) {
         Connection::stay_with(self, local);
         self.announce_end();
     }

@@ -16,7 +16,7 @@ use crate::request::{self, Request, Step};
 use crate::status_page;
 use crate::text::Text;
 
-static ERROR_PAGE: Setting<Vec<Row>> =
+static ERROR_PAGE: Setting<Vec<ErrorPageLine>> =
     Setting::new("error_page", &["code ... [=[response]] uri"], rows)
         .contexts(
             Contexts::HTTP
@@ -41,16 +41,14 @@ static RECURSIVE: Setting<bool> =
 /// What is shown instead of the status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Overwrite {
-    /// Keep the status.
     Keep,
     /// `=`: the page's own.
     Own,
-    /// `=CODE`.
     Code(u16),
 }
 
 /// One line of `error_page` as written.
-struct Row {
+struct ErrorPageLine {
     statuses: Vec<u16>,
     overwrite: Overwrite,
     target: Template,
@@ -107,11 +105,11 @@ impl ErrorPages {
     }
 }
 
-fn rows(setter: &Setter<'_>) -> Result<Vec<Row>, Fault> {
+fn rows(setter: &Setter<'_>) -> Result<Vec<ErrorPageLine>, Fault> {
     setter.lines().iter().map(|line| row(&line.args)).collect()
 }
 
-fn row(args: &[conf::Word]) -> Result<Row, Fault> {
+fn row(args: &[conf::Word]) -> Result<ErrorPageLine, Fault> {
     let Some((target, mut codes)) = args.split_last() else {
         return Err(Fault::new(
             "invalid number of arguments in \"error_page\" directive",
@@ -153,7 +151,7 @@ fn row(args: &[conf::Word]) -> Result<Row, Fault> {
             }
         }
     }
-    Ok(Row {
+    Ok(ErrorPageLine {
         statuses,
         overwrite,
         target,
@@ -221,8 +219,8 @@ pub async fn refuse(
     outcome
 }
 
-/// After some errors nothing more is expected of the connection. It is the main request's: what a subrequest comes to says
-/// nothing of it.
+/// After some errors nothing more is expected of the connection. It is the main request's: what a
+/// subrequest comes to says nothing of it.
 fn settle_connection(request: &mut Request, exchange: &mut Exchange, status: u16) {
     if !request.is_main() {
         return;
@@ -237,16 +235,16 @@ fn settle_connection(request: &mut Request, exchange: &mut Exchange, status: u16
     }
 }
 
-/// Nothing of the request's body is read any more. Where what has come of it breaks framing, the response stays what it is and
-/// the connection ends.
+/// Nothing of the request's body is read any more. Where what has come of it breaks framing, the
+/// response stays what it is and the connection ends.
 async fn drop_body(request: &mut Request, exchange: &mut Exchange) {
     expect_no_body(request, exchange);
     // A fault of the body is in the log.
     let _ = body::drop_at_hand(request, exchange).await;
 }
 
-/// The request is refused: a client that waits for `100 Continue` gets none. Where a subrequest is, the main request may still want
-/// its body.
+/// The request is refused: a client that waits for `100 Continue` gets none. Where a subrequest is,
+/// the main request may still want its body.
 fn expect_no_body(request: &Request, exchange: &mut Exchange) {
     if request.is_main() {
         exchange.no_continue();

@@ -1,4 +1,5 @@
-//! What HTTP itself says of files, whatever handler opens them: their tags, and what the log tells of those that are not there.
+//! What HTTP itself says of files, whatever handler opens them: their tags, and what the log tells
+//! of those that are not there.
 
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -51,8 +52,8 @@ pub fn nothing_found(request: &mut Request) -> Step {
     Step::Finish(404)
 }
 
-/// Has the thread pool look at every folder of the root in force, unless that was done a moment ago: `$realpath_root` then
-/// finds all of them in memory.
+/// Has the thread pool look at every folder of the root in force, unless that was done a moment
+/// ago: `$realpath_root` then finds all of them in memory.
 pub async fn prepare_realpath_root(request: &mut Request) {
     let root = request.document_root();
     let root = Request::path_of(&root);

@@ -1,11 +1,12 @@
-//! Handshakes with clients of HTTP: which servers they may ask for, and the context of certificates whose names hold
-//! variables.
+//! Handshakes with clients of HTTP: which servers they may ask for, and the context of certificates
+//! whose names hold variables.
 //!
-//! nginx evaluates them when the client has said hello, for a request of which nothing has come yet. What a handshake has by
-//! itself (the client, what it asked for, the time) is found here and where the list of modules says
-//! ([`of_handshakes`](crate::module::Entry::of_handshakes)); blocks such as `map` are compiled for handshakes where a
-//! certificate's name leads to them. All else is asked of an empty request, which is made only then: what it says depends on
-//! settings that are compiled for requests.
+//! nginx evaluates them when the client has said hello, for a request of which nothing has come
+//! yet. What a handshake has by itself (the client, what it asked for, the time) is found here and
+//! where the list of modules says ([`of_handshakes`](crate::module::Entry::of_handshakes)); blocks
+//! such as `map` are compiled for handshakes where a certificate's name leads to them. All else is
+//! asked of an empty request, which is made only then: what it says depends on settings that are
+//! compiled for requests.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -15,34 +16,34 @@ use std::time::Instant;
 use conf::ScopeRef;
 use engine::net::{Address, TcpInfo};
 use framework::compile::Compiler;
-use framework::generation::Local;
+use framework::generation::GenerationView;
 use proto::tls::ClientHello;
 use rustls::sign::CertifiedKey;
 use transport::client::{Client, OfClient};
-use transport::tls::dynamic::Failed;
-use transport::tls::handshake::Names;
+use transport::tls::dynamic::CertificateError;
+use transport::tls::handshake::ServerSelector;
 use transport::tls::server::ServerTls;
 use transport::tls::session::Session;
 use transport::tls::settings::OfProtocol;
 use variables::blocks;
 use variables::write::text;
 use variables::{
-    Captures, Compiling as _, Context, Evaluate, Found, Scope, Scratch, Source, Table,
+    BuiltinVariable, Captures, Compiling as _, Context, Evaluate, Scope, Scratch, Source, Table,
     TableBuilder, Values,
 };
 
 use crate::address::AddressServers;
 use crate::connection::Connection;
-use crate::local::HttpLocal;
 use crate::plan::Server;
 use crate::request::Request;
+use crate::thread_state::HttpThreadState;
 
 /// A client's handshake with a server that it has asked for.
 pub struct Handshake {
     /// The generation that serves it.
-    local: Rc<Local>,
-    http: Rc<HttpLocal>,
-    /// The client's connection.
+    local: Rc<GenerationView>,
+    http: Rc<HttpThreadState>,
+    /// The client's connection of the handshake.
     pub connection: Rc<Connection>,
     /// The server whose certificates they are.
     pub server: Arc<Server>,
@@ -63,10 +64,14 @@ impl Handshake {
     }
 
     /// The handshake of this connection's client with a server.
-    pub fn new(local: &Rc<Local>, connection: &Rc<Connection>, server: &Arc<Server>) -> Handshake {
+    pub fn new(
+        local: &Rc<GenerationView>,
+        connection: &Rc<Connection>,
+        server: &Arc<Server>,
+    ) -> Handshake {
         Handshake {
             local: Rc::clone(local),
-            http: HttpLocal::of(local),
+            http: HttpThreadState::of(local),
             connection: Rc::clone(connection),
             server: Arc::clone(server),
             hello: None,
@@ -78,16 +83,16 @@ impl Handshake {
     }
 }
 
-impl Scope<Handshake> for HttpLocal {
+impl Scope<Handshake> for HttpThreadState {
     fn variables(&self) -> &Table<Handshake> {
         &self.of_handshakes
     }
 }
 
 impl Context for Handshake {
-    type Scope = HttpLocal;
+    type Scope = HttpThreadState;
 
-    fn scope(&self) -> Rc<HttpLocal> {
+    fn scope(&self) -> Rc<HttpThreadState> {
         Rc::clone(&self.http)
     }
 
@@ -144,7 +149,7 @@ impl OfClient for Handshake {
 /// The servers that a connection's client may ask for in a handshake.
 pub struct ServersOf<'a>(pub &'a Rc<Connection>);
 
-impl Names for ServersOf<'_> {
+impl ServerSelector for ServersOf<'_> {
     type Incoming = Connection;
     type Server = Arc<Server>;
 
@@ -155,11 +160,15 @@ impl Names for ServersOf<'_> {
         self.0
     }
 
-    fn default_server(&self, local: &Local) -> Option<Arc<Server>> {
+    fn default_server(&self, local: &GenerationView) -> Option<Arc<Server>> {
         self.0.first_server(local)
     }
 
-    fn server_named(&self, local: &Local, host: &[u8]) -> Result<Option<Arc<Server>>, String> {
+    fn server_named(
+        &self,
+        local: &GenerationView,
+        host: &[u8],
+    ) -> Result<Option<Arc<Server>>, String> {
         let found = self
             .0
             .with_servers(local, |servers| servers.names.find_name(host));
@@ -171,7 +180,7 @@ impl Names for ServersOf<'_> {
         server.tls.as_ref()
     }
 
-    fn speaks_http2(&self, local: &Local, server: &Arc<Server>) -> bool {
+    fn speaks_http2(&self, local: &GenerationView, server: &Arc<Server>) -> bool {
         let of_address = |servers: &AddressServers| servers.protocols.http2;
         server.core.http2.on || self.0.with_servers(local, of_address) == Some(true)
     }
@@ -180,18 +189,18 @@ impl Names for ServersOf<'_> {
         self.0.client.started() + server.core.client_header_timeout
     }
 
-    fn shows(&self, local: &Local, variable: &str) -> bool {
-        let http = HttpLocal::of(local);
+    fn shows(&self, local: &GenerationView, variable: &str) -> bool {
+        let http = HttpThreadState::of(local);
         http.variables.find(variable).is_some() || http.of_handshakes.find(variable).is_some()
     }
 
     async fn certificates(
         &self,
-        local: &Rc<Local>,
+        local: &Rc<GenerationView>,
         owner: &Arc<Server>,
         asked: &Arc<Server>,
         hello: &mut Option<Box<ClientHello>>,
-    ) -> Result<Option<Vec<Arc<CertifiedKey>>>, Failed> {
+    ) -> Result<Option<Vec<Arc<CertifiedKey>>>, CertificateError> {
         let Some(certificates) = &owner.certificates else {
             return Ok(None);
         };
@@ -208,7 +217,7 @@ impl Names for ServersOf<'_> {
 }
 
 /// The variable of a name in lower case, without `$`.
-pub fn find(name: &str) -> Option<Found<Handshake>> {
+pub fn find(name: &str) -> Option<BuiltinVariable<Handshake>> {
     let evaluate: Evaluate<Handshake> = match name {
         // The host is what the client names in its request.
         "host" | "server_name" => |handshake, out| {
@@ -219,21 +228,23 @@ pub fn find(name: &str) -> Option<Found<Handshake>> {
         "scheme" => |_, out| text("https", out),
         _ => return of_tls(name),
     };
-    Some(Found::computed(evaluate))
+    Some(BuiltinVariable::computed(evaluate))
 }
 
-/// What OpenSSL says of a session that is only beginning. What it has agreed upon by then (`$ssl_protocol`), rustls has not.
-fn of_tls(name: &str) -> Option<Found<Handshake>> {
+/// What OpenSSL says of a session that is only beginning. What it has agreed upon by then
+/// (`$ssl_protocol`), rustls has not.
+fn of_tls(name: &str) -> Option<BuiltinVariable<Handshake>> {
     let evaluate: Evaluate<Handshake> = match name {
         "ssl_client_verify" => |_, out| text("NONE", out),
         "ssl_early_data" => |_, out| text("1", out),
         "ssl_session_reused" => |_, out| text(".", out),
         _ => return None,
     };
-    Some(Found::computed(evaluate).assignable())
+    Some(BuiltinVariable::computed(evaluate).assignable())
 }
 
-/// Finds out where the values of variables come from that the names of certificates hold, once the servers have been compiled.
+/// Finds out where the values of variables come from that the names of certificates hold, once the
+/// servers have been compiled.
 pub fn compile(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
     blocks::compile_named::<Handshake>(compiler, http);
     let variables = compiler.registry::<TableBuilder<Handshake>>();

@@ -7,46 +7,52 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use engine::net::Address;
-use framework::generation::Local;
+use framework::generation::GenerationView;
 use framework::slot::Slots;
 use proto::accept::Browser;
 use proto::h1::Version;
-use proto::header::Known;
+use proto::header::KnownField;
 use proto::method::Method;
 use transport::client::OfClient as _;
 use variables::Scratch;
 
+use crate::activity::READING_HEADERS;
 use crate::body::RequestBody;
 use crate::client_head::ClientHead;
-use crate::connection::{Connection, Held};
+use crate::connection::{Connection, ConnectionHandle};
 use crate::core::Alias;
-use crate::doing::READING_HEADERS;
 use crate::exchange;
-use crate::local::HttpLocal;
 use crate::plan::Server;
 use crate::regex::Captures;
 use crate::request::Request;
 use crate::response::Response;
 use crate::state::{
-    Activity, Arrival, Course, Keepalive, Nesting, Pacing, Repeatable, Sent, UriState,
+    Activity, Arrival, Keepalive, Nesting, Pacing, Repeatable, ResponseProgress, RoutingState,
+    UriState,
 };
+use crate::thread_state::HttpThreadState;
 
 /// Bytes that a finished request keeps for the next one's head.
 const HEAD_KEPT_MAX: usize = 4096;
 
-/// A request with more bytes of memory beside that is not kept: each of many could hold what its client has sent at most.
+/// A request with more bytes of memory beside that is not kept: each of many could hold what its
+/// client has sent at most.
 const MEMORY_KEPT_MAX: usize = 16 * 1024;
 
 /// Why a parsed head cannot be served: words for the log (empty: none) and a status.
-pub type Refusal = (Vec<u8>, u16);
+pub type RejectedHead = (Vec<u8>, u16);
 
 impl Request {
     /// An empty request under a server.
-    pub fn new(local: &Rc<Local>, connection: &Rc<Connection>, server: &Arc<Server>) -> Request {
+    pub fn new(
+        local: &Rc<GenerationView>,
+        connection: &Rc<Connection>,
+        server: &Arc<Server>,
+    ) -> Request {
         Request {
             local: Rc::clone(local),
-            http: HttpLocal::of(local),
-            connection: Held::new(connection),
+            http: HttpThreadState::of(local),
+            connection: ConnectionHandle::new(connection),
             server: Arc::clone(server),
             plan: Arc::clone(&server.plan),
             method: Method::Get,
@@ -60,12 +66,12 @@ impl Request {
             own: Slots::default(),
             scratch: Scratch::default(),
             uri_state: UriState::default(),
-            course: Course::default(),
+            course: RoutingState::default(),
             nesting: Nesting::default(),
             arrival: Arrival::default(),
             keepalive: Keepalive::default(),
             activity: Activity::default(),
-            sent: Sent::default(),
+            sent: ResponseProgress::default(),
             pacing: Pacing::default(),
             body: RequestBody::default(),
             upstream: None,
@@ -77,12 +83,17 @@ impl Request {
     }
 
     /// Makes a kept request ready for the next head; what did not change is left alone.
-    pub fn reset(&mut self, local: &Rc<Local>, connection: &Rc<Connection>, server: &Arc<Server>) {
+    pub fn reset(
+        &mut self,
+        local: &Rc<GenerationView>,
+        connection: &Rc<Connection>,
+        server: &Arc<Server>,
+    ) {
         if !Rc::ptr_eq(&self.local, local) {
             self.local = Rc::clone(local);
-            self.http = HttpLocal::of(local);
+            self.http = HttpThreadState::of(local);
         }
-        self.connection = Held::new(connection);
+        self.connection = ConnectionHandle::new(connection);
         self.choose_server(server);
         self.client_mut().clear();
         self.clear_shared();
@@ -125,12 +136,12 @@ impl Request {
         pass.end();
         own.end();
         *uri_state = UriState::default();
-        *course = Course::default();
+        *course = RoutingState::default();
         *nesting = Nesting::default();
         *arrival = Arrival::default();
         *keepalive = Keepalive::default();
         *activity = Activity::default();
-        *sent = Sent::default();
+        *sent = ResponseProgress::default();
         *pacing = Pacing::default();
         *body = RequestBody::default();
         *upstream = None;
@@ -140,8 +151,8 @@ impl Request {
         *repeatable = Repeatable::default();
     }
 
-    /// Where its lines go: to the log of the plan in force, those of a subrequest to the log that the request within which it
-    /// began had then.
+    /// Where its lines go: to the log of the plan in force, those of a subrequest to the log that
+    /// the request within which it began had then.
     pub fn error_log(&self) -> &Arc<logs::ErrorLog> {
         match &self.earlier_error_log {
             Some(log) => log,
@@ -159,7 +170,12 @@ impl Request {
 
     /// Whether the received bytes begin with the very head that this request was made of, for
     /// the same generation and address: everything that was made of it then holds.
-    pub fn is_repeated_by(&self, input: &[u8], local: &Rc<Local>, connection: &Connection) -> bool {
+    pub fn is_repeated_by(
+        &self,
+        input: &[u8],
+        local: &Rc<GenerationView>,
+        connection: &Connection,
+    ) -> bool {
         self.repeatable.servers.is_some()
             && Rc::ptr_eq(&self.local, local)
             && input.starts_with(&self.client.bytes)
@@ -168,10 +184,10 @@ impl Request {
 
     /// Makes a finished request the next one with the same head, on this connection.
     pub fn repeat(&mut self, connection: &Rc<Connection>) {
-        self.connection = Held::new(connection);
+        self.connection = ConnectionHandle::new(connection);
         self.arrival = Arrival::default();
         self.count();
-        self.sent = Sent::default();
+        self.sent = ResponseProgress::default();
     }
 
     /// Makes a finished request the next one with the same head, which came along with it.
@@ -242,7 +258,7 @@ impl Request {
     }
 
     /// Counts the request and makes host, virtual server and URI of its parsed head; once.
-    pub fn begin(&mut self) -> Result<(), Refusal> {
+    pub fn begin(&mut self) -> Result<(), RejectedHead> {
         if self.course.prepared {
             return self.server_decided();
         }
@@ -253,8 +269,8 @@ impl Request {
         self.server_decided()
     }
 
-    /// Counts a request whose head is refused or never comes whole, and takes over what of it is known: error pages and logs
-    /// tell of that.
+    /// Counts a request whose head is refused or never comes whole, and takes over what of it is
+    /// known: error pages and logs tell of that.
     pub fn begin_refused(&mut self) {
         self.course.prepared = true;
         self.count();
@@ -281,10 +297,11 @@ impl Request {
     }
 
     /// 500 where a `server_name` could not be decided; the log has said so.
-    fn server_decided(&self) -> Result<(), Refusal> {
-        match self.course.server_undecided {
-            true => Err((Vec::new(), 500)),
-            false => Ok(()),
+    fn server_decided(&self) -> Result<(), RejectedHead> {
+        if self.course.server_undecided {
+            Err((Vec::new(), 500))
+        } else {
+            Ok(())
         }
     }
 
@@ -317,7 +334,8 @@ impl Request {
         }
     }
 
-    /// Puts the request under the server that its connection's handshake named, as if its own head named none.
+    /// Puts the request under the server that its connection's handshake named, as if its own head
+    /// named none.
     pub fn choose_negotiated_server(&mut self) {
         self.client_mut().host.clear();
         let session = self.session();
@@ -333,7 +351,7 @@ impl Request {
     }
 
     /// The value of a field that we know by name; the first where it is repeated.
-    pub fn header(&self, known: Known) -> Option<&[u8]> {
+    pub fn header(&self, known: KnownField) -> Option<&[u8]> {
         self.client.value(known)
     }
 
@@ -349,7 +367,7 @@ impl Request {
     /// What the client says it is.
     pub fn browser(&self) -> Browser {
         let mut browser = Browser::default();
-        let agents = self.client.all(Known::UserAgent);
+        let agents = self.client.all(KnownField::UserAgent);
         agents.for_each(|agent| browser.add(agent));
         browser
     }
@@ -373,14 +391,12 @@ impl Request {
 
     /// `http`, or `https` where the client speaks TLS.
     pub fn scheme(&self) -> &'static str {
-        match self.is_secure() {
-            true => "https",
-            false => "http",
-        }
+        if self.is_secure() { "https" } else { "http" }
     }
 
-    /// Asks the location that has just been found whether the connection may go on. As in nginx, the server's own settings
-    /// do not count where its script answers, and what one location has refused, no other allows.
+    /// Asks the location that has just been found whether the connection may go on. As in nginx,
+    /// the server's own settings do not count where its script answers, and what one location has
+    /// refused, no other allows.
     pub fn ask_keepalive(&mut self) {
         if self.is_main() && !exchange::h1::location_keeps_alive(&self.connection, self) {
             self.keepalive.refused = true;
@@ -398,12 +414,13 @@ impl Request {
         self.is_main() && self.nesting.head_only
     }
 
-    /// The protocol version that its responses are made for: `post_action` makes none that is sent, and has the oldest as
-    /// in nginx.
+    /// The protocol version that its responses are made for: `post_action` makes none that is sent,
+    /// and has the oldest as in nginx.
     pub fn version(&self) -> Version {
-        match self.is_answered() {
-            true => Version::Http09,
-            false => self.client.version(),
+        if self.is_answered() {
+            Version::Http09
+        } else {
+            self.client.version()
         }
     }
 
@@ -412,7 +429,8 @@ impl Request {
         self.nesting.depth == 0
     }
 
-    /// What nginx does when it looks at a request that has come whole, in the words of the error log.
+    /// What nginx does when it looks at a request that has come whole, in the words of the error
+    /// log.
     pub fn reading(&self) -> &'static str {
         match self.client.version() {
             Version::Http09 => self.reading_line(),
@@ -422,9 +440,10 @@ impl Request {
 
     /// The same where no request line has come.
     pub fn reading_line(&self) -> &'static str {
-        match self.arrival.pipelined {
-            true => " while reading client pipelined request line",
-            false => " while reading client request line",
+        if self.arrival.pipelined {
+            " while reading client pipelined request line"
+        } else {
+            " while reading client request line"
         }
     }
 
@@ -446,8 +465,8 @@ impl Request {
         self.client.length() as u64 + self.body.received_framed()
     }
 
-    /// Whether the URI in force means a file: an `alias` says nothing about one that its location has rewritten, and the log
-    /// says so.
+    /// Whether the URI in force means a file: an `alias` says nothing about one that its location
+    /// has rewritten, and the log says so.
     pub fn has_filename(&self) -> bool {
         if self.uri_state.valid_location || self.plan.core.root.alias.is_none() {
             return true;
@@ -461,7 +480,8 @@ impl Request {
         false
     }
 
-    /// The file name that `root` or `alias` makes of the URI in force, where it [has one](Self::has_filename).
+    /// The file name that `root` or `alias` makes of the URI in force, where it [has
+    /// one](Self::has_filename).
     pub fn filename(&mut self) -> Vec<u8> {
         let core = Arc::clone(&self.plan.core);
         let mut path = Vec::with_capacity(self.uri.len() + 64);
@@ -488,9 +508,10 @@ impl Request {
     /// The same behind what `out` holds.
     pub fn append_document_root(&mut self, out: &mut Vec<u8>) {
         let core = Arc::clone(&self.plan.core);
-        match core.root.relative_at_run_time {
-            true => out.append(&mut self.document_root()),
-            false => core.root.path.append_to(self, out),
+        if core.root.relative_at_run_time {
+            out.append(&mut self.document_root())
+        } else {
+            core.root.path.append_to(self, out)
         }
     }
 

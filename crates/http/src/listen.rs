@@ -7,12 +7,12 @@ use std::net::{Ipv4Addr, SocketAddr};
 use conf::{Arity, Contexts, Fault, Inherit, Line, ScopeRef, Setter, Setting, Word};
 use engine::net::{Address, Carries};
 use framework::compile::Compiler;
-use transport::listen::{self, Protocols, Taken, Written};
+use transport::listen::{self, ListenLine, Protocols, Taken};
 
 use crate::http3::HTTP3_NOT_YET;
 
-/// `listen`
-pub static LISTEN: Setting<Vec<Written<HttpOptions>>> = Setting::new(
+/// Declares the directive `listen`.
+pub static LISTEN: Setting<Vec<ListenLine<HttpOptions>>> = Setting::new(
     "listen",
     &[
         "address[:port[-port]] [options]",
@@ -38,7 +38,7 @@ pub type Listen = listen::Listen<HttpOptions>;
 /// The options that only HTTP has.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HttpOptions {
-    /// `default_server`.
+    /// What the directive `default_server` says in this scope.
     pub default_server: bool,
     /// What clients speak before HTTP.
     pub protocols: Protocols,
@@ -67,7 +67,7 @@ pub fn of_server(compiler: &Compiler<'_>, server: ScopeRef<'_>) -> Result<Vec<Li
     }
 }
 
-fn listens(setter: &Setter<'_>) -> Result<Vec<Written<HttpOptions>>, Fault> {
+fn listens(setter: &Setter<'_>) -> Result<Vec<ListenLine<HttpOptions>>, Fault> {
     let mut all = Vec::new();
     for line in setter.lines() {
         if let Some(word) = line
@@ -91,7 +91,7 @@ fn listens(setter: &Setter<'_>) -> Result<Vec<Written<HttpOptions>>, Fault> {
         }
         all.push(written);
     }
-    let is_quic = |one: &Written<HttpOptions>| one.listen.options.carries == Carries::Datagrams;
+    let is_quic = |one: &ListenLine<HttpOptions>| one.listen.options.carries == Carries::Datagrams;
     if !all.is_empty() && all.iter().all(is_quic) {
         let text = "no client reaches this server: it listens with \"quic\" alone";
         setter.warn(&setter.first().name, text);

@@ -19,25 +19,25 @@ use crate::request::Request;
 /// A location's modifier and name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LocationName {
-    /// `= /path`.
+    /// A location of the form `= /path`.
     Exact(Bytes),
     /// `/path`; `no_regex` for `^~`.
     Prefix {
-        /// The prefix.
+        /// The prefix that the URI must begin with.
         name: Bytes,
-        /// Written with `^~`.
+        /// Whether the location was written with `^~`.
         no_regex: bool,
     },
     /// `~ pattern` and `~* pattern`.
     Regex {
-        /// The pattern.
+        /// The pattern that the URI must match.
         pattern: Bytes,
-        /// Written with `~*`.
+        /// Whether case is ignored (written with `~*`).
         caseless: bool,
         /// Where it stands, for errors.
         word: Word,
     },
-    /// `@name`.
+    /// A named location, written `@name`.
     Named(Bytes),
 }
 
@@ -119,7 +119,7 @@ pub struct Prefix {
     pub name: Bytes,
     /// Whether it was written with `^~`: no regex is asked.
     pub no_regex: bool,
-    /// Its plan.
+    /// The plan of the prefix.
     pub plan: Arc<Plan>,
 }
 
@@ -131,18 +131,18 @@ pub struct Locations {
     prefixes: Box<[Prefix]>,
     /// For each prefix the index of the longest other prefix that it begins with.
     parents: Box<[Option<u32>]>,
-    /// The locations that pass requests on, by their names without the final slash, sorted; without those whose
-    /// name without it is a prefix of its own.
+    /// The locations that pass requests on, by their names without the final slash, sorted; without
+    /// those whose name without it is a prefix of its own.
     slashes: Box<[(Bytes, Arc<Plan>)]>,
     regexes: Arc<Regexes<(Arc<Regex>, Arc<Plan>)>>,
 }
 
 /// What a lookup gives, out of the compiled `http` block.
-pub enum Found<'a> {
+pub enum LocationMatch<'a> {
     /// The plan in force from now on.
     Plan(&'a Arc<Plan>),
-    /// The URI lacks only the final slash of a location that passes requests on: that location's plan, which is in
-    /// force from now on, and the path with the slash.
+    /// The URI lacks only the final slash of a location that passes requests on: that location's
+    /// plan, which is in force from now on, and the path with the slash.
     Slash(&'a Arc<Plan>, Bytes),
     /// Whether this regex matches could not be decided.
     Undecided(Arc<Regex>, Undecided),
@@ -254,7 +254,8 @@ impl Locations {
         Ok(found.map(|(_, plan)| plan))
     }
 
-    /// The location that passes requests on and of which `uri` lacks only the final slash, and its name.
+    /// The location that passes requests on and of which `uri` lacks only the final slash, and its
+    /// name.
     fn slash(&self, uri: &[u8]) -> Option<(&Arc<Plan>, Bytes)> {
         let found = self
             .slashes
@@ -295,13 +296,14 @@ pub trait Observer {
     fn regex(&mut self, _: &Arc<Plan>, _matched: bool) {}
 }
 
-/// Observes nothing.
+/// An observer of the search that does nothing.
 pub struct Nobody;
 
 impl Observer for Nobody {}
 
-/// Finds the plan for the request's URI, beginning at its server; applies `limit_except`. `http` is the request's.
-pub fn find<'a>(request: &mut Request, http: &'a Http) -> Found<'a> {
+/// Finds the plan for the request's URI, beginning at its server; applies `limit_except`. `http` is
+/// the request's.
+pub fn find<'a>(request: &mut Request, http: &'a Http) -> LocationMatch<'a> {
     find_observed(request, http, &mut Nobody)
 }
 
@@ -310,20 +312,22 @@ pub fn find_observed<'a>(
     request: &mut Request,
     http: &'a Http,
     observer: &mut impl Observer,
-) -> Found<'a> {
+) -> LocationMatch<'a> {
     let server_plan = http.shared_plan(request.server.plan.id);
     let uri = std::mem::take(&mut request.uri);
     let found = search(request, &server_plan.locations, &uri, observer);
     request.uri = uri;
     match found {
-        Search::Plan(plan, _) => Found::Plan(for_method(plan, request.method)),
-        Search::Slash(plan, path) => Found::Slash(for_method(plan, request.method), path),
-        Search::Nothing => Found::Plan(server_plan),
-        Search::Undecided(regex, cause) => Found::Undecided(regex, cause),
+        LocationSearch::Plan(plan, _) => LocationMatch::Plan(for_method(plan, request.method)),
+        LocationSearch::Slash(plan, path) => {
+            LocationMatch::Slash(for_method(plan, request.method), path)
+        }
+        LocationSearch::Nothing => LocationMatch::Plan(server_plan),
+        LocationSearch::Undecided(regex, cause) => LocationMatch::Undecided(regex, cause),
     }
 }
 
-enum Search<'a> {
+enum LocationSearch<'a> {
     Nothing,
     /// The plan, and whether it is settled: no regex of an outer scope may replace it.
     Plan(&'a Arc<Plan>, bool),
@@ -336,26 +340,29 @@ fn search<'a>(
     locations: &'a Locations,
     uri: &[u8],
     observer: &mut impl Observer,
-) -> Search<'a> {
+) -> LocationSearch<'a> {
     if let Some(plan) = locations.exact(uri) {
         observer.exact(plan);
-        return Search::Plan(plan, true);
+        return LocationSearch::Plan(plan, true);
     }
     if let Some((plan, path)) = locations.slash(uri) {
-        return Search::Slash(plan, path);
+        return LocationSearch::Slash(plan, path);
     }
-    let mut found = Search::Nothing;
+    let mut found = LocationSearch::Nothing;
     let mut no_regex = false;
     if let Some(prefix) = locations.longest_prefix(uri) {
         observer.longest_prefix(prefix);
         no_regex = prefix.no_regex;
-        let inner = match prefix.plan.locations.is_empty() {
-            true => Search::Nothing,
-            false => search(request, &prefix.plan.locations, uri, observer),
+        let inner = if prefix.plan.locations.is_empty() {
+            LocationSearch::Nothing
+        } else {
+            search(request, &prefix.plan.locations, uri, observer)
         };
         found = match inner {
-            Search::Nothing => Search::Plan(&prefix.plan, false),
-            settled @ (Search::Plan(_, true) | Search::Slash(..) | Search::Undecided(..)) => {
+            LocationSearch::Nothing => LocationSearch::Plan(&prefix.plan, false),
+            settled @ (LocationSearch::Plan(_, true)
+            | LocationSearch::Slash(..)
+            | LocationSearch::Undecided(..)) => {
                 return settled;
             }
             inner => inner,
@@ -366,17 +373,17 @@ fn search<'a>(
     }
     match locations.first_regex(request, uri, observer) {
         Ok(Some(plan)) => match search(request, &plan.locations, uri, observer) {
-            Search::Nothing => Search::Plan(plan, true),
-            Search::Plan(inner, _) => Search::Plan(inner, true),
+            LocationSearch::Nothing => LocationSearch::Plan(plan, true),
+            LocationSearch::Plan(inner, _) => LocationSearch::Plan(inner, true),
             other => other,
         },
         Ok(None) => found,
-        Err((regex, cause)) => Search::Undecided(regex, cause),
+        Err((regex, cause)) => LocationSearch::Undecided(regex, cause),
     }
 }
 
-/// `limit_except`: its plan stands for every method that it does not leave alone, however the request came
-/// to the location.
+/// `limit_except`: its plan stands for every method that it does not leave alone, however the
+/// request came to the location.
 pub fn for_method(plan: &Arc<Plan>, method: Method) -> &Arc<Plan> {
     match &plan.limit_except {
         Some((allowed, inner)) if !allowed.contains(&method) => inner,

@@ -1,9 +1,9 @@
 //! What a module is to the request: it is asked, and never named.
 //!
-//! A [`Module`] is a feature that registers with the plan of each scope what it has to do there: a [`Handle`] in a phase. The
-//! list of all modules stands in one place (`features.rs` for the whole server), in nginx's order; phases run through it from
-//! its end, as nginx's do. Of what a module keeps of a request, only the module knows: it lies in a
-//! [`slot`](crate::slots).
+//! A [`Module`] is a feature that registers with the plan of each scope what it has to do there: a
+//! [`Handle`] in a phase. The list of all modules stands in one place (`features.rs` for the whole
+//! server), in nginx's order; phases run through it from its end, as nginx's do. Of what a module
+//! keeps of a request, only the module knows: it lies in a [`slot`](crate::slots).
 
 use std::sync::Arc;
 
@@ -30,9 +30,10 @@ pub trait Module: Feature {
     const TASKS: &'static [Task] = &[];
 
     /// What it may say of shortcuts, in words.
-    const SHORTCUTS: &'static [Told] = Told::NOTHING;
+    const SHORTCUTS: &'static [ShortcutDoc] = ShortcutDoc::NOTHING;
 
-    /// Whether it has nothing to do in this scope: nothing of it is registered there then, nor is it asked for shortcuts.
+    /// Whether it has nothing to do in this scope: nothing of it is registered there then, nor is
+    /// it asked for shortcuts.
     fn is_off(&self) -> bool {
         false
     }
@@ -40,24 +41,26 @@ pub trait Module: Feature {
     /// Registers what it has to do with the plan of a scope.
     fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>);
 
-    /// Whether a prebuilt response may answer for it. A module that always tells [`Told::Same`] need not say it again; one that
-    /// says nothing is slow, never open.
+    /// Whether a prebuilt response may answer for it. A module that always tells
+    /// [`ShortcutDoc::Same`] need not say it again; one that says nothing is slow, never open.
     fn shortcut(self: &Arc<Self>) -> Shortcut {
         match Self::SHORTCUTS {
-            [Told::Same(_)] => Shortcut::Same,
+            [ShortcutDoc::Same(_)] => Shortcut::Same,
             _ => Shortcut::Never,
         }
     }
 }
 
-/// Whether a complete response from memory may answer where a module has something to do: it would not be asked.
+/// Whether a complete response from memory may answer where a module has something to do: it would
+/// not be asked.
 #[derive(Clone)]
 pub enum Shortcut {
-    /// Never.
+    /// No prebuilt response may be used.
     Never,
     /// It does the same to every request that the shortcut takes, or nothing.
     Same,
-    /// Where it permits the request's head. A client that repeats its head byte for byte is permitted with it.
+    /// Where it permits the request's head. A client that repeats its head byte for byte is
+    /// permitted with it.
     OfHead(Arc<dyn Permit>),
     /// Where it permits the request, which is asked every time.
     OfRequest(Arc<dyn Permit>),
@@ -65,34 +68,35 @@ pub enum Shortcut {
     OfResponse(Arc<dyn PermitResponse>),
 }
 
-/// What a module may say of shortcuts, for people, with why or where it does: docs/shortcuts.md is made of these.
+/// What a module may say of shortcuts, for people, with why or where it does: docs/shortcuts.md is
+/// made of these.
 #[derive(Clone, Copy, Debug)]
-pub enum Told {
-    /// [`Shortcut::Never`].
+pub enum ShortcutDoc {
+    /// The words for [`Shortcut::Never`], with the reason.
     Never(&'static str),
-    /// [`Shortcut::Same`].
+    /// The words for [`Shortcut::Same`], with the reason.
     Same(&'static str),
-    /// [`Shortcut::OfHead`].
+    /// The words for [`Shortcut::OfHead`], with what it asks.
     OfHead(&'static str),
-    /// [`Shortcut::OfRequest`].
+    /// The words for [`Shortcut::OfRequest`], with what it asks.
     OfRequest(&'static str),
-    /// [`Shortcut::OfResponse`].
+    /// The words for [`Shortcut::OfResponse`], with what it asks.
     OfResponse(&'static str),
 }
 
-impl Told {
+impl ShortcutDoc {
     /// That of a module that says nothing.
-    pub const NOTHING: &'static [Told] = &[Told::Never("it says nothing")];
+    pub const NOTHING: &'static [ShortcutDoc] = &[ShortcutDoc::Never("it says nothing")];
 
     /// Whether this is what the module has said.
     pub fn tells_of(&self, said: &Shortcut) -> bool {
         matches!(
             (self, said),
-            (Told::Never(_), Shortcut::Never)
-                | (Told::Same(_), Shortcut::Same)
-                | (Told::OfHead(_), Shortcut::OfHead(_))
-                | (Told::OfRequest(_), Shortcut::OfRequest(_))
-                | (Told::OfResponse(_), Shortcut::OfResponse(_))
+            (ShortcutDoc::Never(_), Shortcut::Never)
+                | (ShortcutDoc::Same(_), Shortcut::Same)
+                | (ShortcutDoc::OfHead(_), Shortcut::OfHead(_))
+                | (ShortcutDoc::OfRequest(_), Shortcut::OfRequest(_))
+                | (ShortcutDoc::OfResponse(_), Shortcut::OfResponse(_))
         )
     }
 }
@@ -106,9 +110,9 @@ pub trait Permit: Send + Sync {
 /// What is known of a prebuilt response before it is sent.
 #[derive(Clone, Copy, Debug)]
 pub struct Prebuilt<'a> {
-    /// Its status.
+    /// The status of the prebuilt.
     pub status: u16,
-    /// `Content-Type`, without `charset`.
+    /// The value of `Content-Type`, without `charset`.
     pub content_type: &'a Bytes,
     /// Bytes of its body, where it has one.
     pub length: Option<u64>,
@@ -122,9 +126,9 @@ pub trait PermitResponse: Send + Sync {
 
 /// What something that has run says: at once, or once it has waited. Only what waits has a box.
 pub enum Ran<'a, T = Result<Step, Abort>> {
-    /// At once.
+    /// The result stands at once.
     Now(T),
-    /// Later.
+    /// The result comes once the future is ready.
     Wait(PooledFuture<'a, T>),
 }
 
@@ -135,7 +139,7 @@ impl<'a, T> Ran<'a, T> {
     }
 
     /// What it says, waited for where it must be.
-    pub async fn said(self) -> T {
+    pub async fn resolve(self) -> T {
         match self {
             Ran::Now(said) => said,
             Ran::Wait(future) => future.await,
@@ -149,7 +153,7 @@ impl<'a, T> Ran<'a, T> {
     {
         match self {
             Ran::Now(said) => next(said),
-            Ran::Wait(future) => Ran::wait(async move { next(future.await).said().await }),
+            Ran::Wait(future) => Ran::wait(async move { next(future.await).resolve().await }),
         }
     }
 }
@@ -159,7 +163,8 @@ pub trait Handle: Send + Sync {
     /// Does it. [`Step::Next`] leaves the request to what follows.
     fn run<'a>(&'a self, request: &'a mut Request, exchange: &'a mut Exchange) -> Ran<'a>;
 
-    /// What it does to an imagined request, which no client has sent; what cannot be told before there is one, is passed over.
+    /// What it does to an imagined request, which no client has sent; what cannot be told before
+    /// there is one, is passed over.
     fn imagine<'a>(&'a self, _request: &'a mut Request) -> Ran<'a, Imagined> {
         Ran::Now(Imagined::Unknown)
     }
@@ -174,14 +179,14 @@ pub trait Handle: Send + Sync {
 pub enum Imagined {
     /// That shows only once there is one.
     Unknown,
-    /// It answers.
+    /// The handler would answer the request.
     Answers {
-        /// With what.
+        /// The text of the answer, for `tidegate explain`.
         text: String,
-        /// The status.
+        /// The status of the answer, if known.
         status: u16,
     },
-    /// This.
+    /// What the handler would do, in words.
     Does {
         /// What part of the way it is, for people.
         part: &'static str,
@@ -211,7 +216,8 @@ pub async fn run(
     Ok(Step::Next)
 }
 
-/// What a module does in a phase that finds the plan, the rewrite phases of the server and of its location: it never waits.
+/// What a module does in a phase that finds the plan, the rewrite phases of the server and of its
+/// location: it never waits.
 pub trait Script: Send + Sync {
     /// Does it. [`Step::Relocate`] has the location looked for anew.
     fn run(&self, request: &mut Request) -> Step;
@@ -256,7 +262,8 @@ impl Request {
 
 /// What a module does with a main request after its response.
 pub trait After: Send + Sync {
-    /// Does it by how the request has ended, as where its client has left; whether there was anything to be done.
+    /// Does it by how the request has ended, as where its client has left; whether there was
+    /// anything to be done.
     fn after<'a>(
         &'a self,
         request: &'a mut Request,
@@ -265,8 +272,8 @@ pub trait After: Send + Sync {
 }
 
 /// What a module notes of a request that has ended, or of a subrequest that is logged.
-pub trait Ending: Send + Sync {
-    /// Notes it.
+pub trait OnRequestEnd: Send + Sync {
+    /// Notes the request that has ended.
     fn ended(&self, request: &mut Request);
 
     /// Whether it may tell of the response's head, which must be there then.
@@ -282,16 +289,16 @@ pub trait Ending: Send + Sync {
 
 /// A check of the access phase: see [`access_phase`](crate::access_phase) for how they combine.
 pub trait Check: Send + Sync {
-    /// Makes it.
+    /// Makes the check for this request.
     fn check<'a>(
         &'a self,
         request: &'a mut Request,
         exchange: &'a mut Exchange,
-    ) -> Ran<'a, Result<Verdict, Abort>>;
+    ) -> Ran<'a, Result<AccessVerdict, Abort>>;
 
-    /// What there is to say of an imagined request, which comes from no client, and how it would be judged. `None` where that
-    /// shows only once there is one.
-    fn foresee(&self, _request: &Request) -> Option<(String, Verdict)> {
+    /// What there is to say of an imagined request, which comes from no client, and how it would be
+    /// judged. `None` where that shows only once there is one.
+    fn foresee(&self, _request: &Request) -> Option<(String, AccessVerdict)> {
         None
     }
 
@@ -303,8 +310,8 @@ pub trait Check: Send + Sync {
 
 /// What an access check says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// Nothing to say.
+pub enum AccessVerdict {
+    /// The check has nothing to say.
     Declined,
     /// Access is granted; with `satisfy any` that settles it.
     Granted,
@@ -319,10 +326,11 @@ pub struct Content {
     pub handler: Arc<dyn Handle>,
     /// It only goes before files, which answer where it has nothing to say.
     pub leaves_to_files: bool,
-    /// A `limit_except` within the scope keeps it, as every `if` does. In nginx `proxy_pass` and its kin are kept, and what makes
-    /// its answer itself is not: files answer there.
+    /// A `limit_except` within the scope keeps it, as every `if` does. In nginx `proxy_pass` and
+    /// its kin are kept, and what makes its answer itself is not: files answer there.
     pub stays_in_limit_except: bool,
-    /// Where the URI lacks only the slash that its location ends with, the client is redirected to it.
+    /// Where the URI lacks only the slash that its location ends with, the client is redirected to
+    /// it.
     pub adds_slash: bool,
     /// It answers CONNECT: the whole server lets such requests in.
     pub answers_connect: bool,
@@ -349,7 +357,7 @@ pub type MakeContent = fn(&Compiler<'_>, ScopeRef<'_>) -> Result<Option<Content>
 pub struct Entry {
     /// What `load_module` may call it without a warning, because all its directives are here.
     pub names: &'static [&'static str],
-    /// Its directives.
+    /// The directives of the entry.
     pub directives: &'static [&'static [&'static dyn Declared]],
     /// Where its variables are found that requests have without being defined.
     pub variables: &'static [Find<Request>],
@@ -359,36 +367,40 @@ pub struct Entry {
     pub intercepts: &'static [Intercept],
     /// Which of its directives have something to do for requests.
     pub tasks: &'static [Task],
-    /// Which lines of a directive hold in a scope, where that is not by the directive's kind of inheritance alone.
+    /// Which lines of a directive hold in a scope, where that is not by the directive's kind of
+    /// inheritance alone.
     pub lines_in_force: Option<LinesInForce>,
     /// What it looks after in the whole configuration, used or not, before any block is compiled.
     pub survey: Option<Prepare>,
-    /// What it does with an `http` block before any scope in it is compiled: it declares what directives name.
+    /// What it does with an `http` block before any scope in it is compiled: it declares what
+    /// directives name.
     pub prepare: Option<Prepare>,
     /// How it registers with the plan of a scope; `None` is for a fault, which has been reported.
     pub plan: Option<Register>,
     /// What it may say of shortcuts where it registers anything; empty where it never does.
-    pub shortcuts: &'static [Told],
+    pub shortcuts: &'static [ShortcutDoc],
     /// How what it has gathered while scopes were compiled is added to the generation.
     pub gathered: Option<Gathered>,
     /// The directive by which it answers in a scope, and how.
     pub content: Option<(&'static str, MakeContent)>,
 }
 
-/// See [`Entry::survey`] and [`Entry::prepare`]: of the whole configuration, and of an `http` block.
+/// See [`Entry::survey`] and [`Entry::prepare`]: of the whole configuration, and of an `http`
+/// block.
 pub type Prepare = fn(&Compiler<'_>, ScopeRef<'_>);
 
-/// See [`Entry::lines_in_force`]: each with the scope that wrote it; `None` for a directive that this is not about.
+/// See [`Entry::lines_in_force`]: each with the scope that wrote it; `None` for a directive that
+/// this is not about.
 pub type LinesInForce = for<'a> fn(ScopeRef<'a>, &Spec) -> Option<Vec<(ScopeRef<'a>, &'a Line)>>;
 
-/// See [`Entry::gathered`].
+/// A function that gathers what scopes have; see [`Entry::gathered`].
 pub type Gathered = fn(&Compiler<'_>, &mut Generation);
 
-/// See [`Entry::plan`].
+/// A function that registers with plans; see [`Entry::plan`].
 pub type Register = fn(&mut PlanBuilder<'_>) -> Option<()>;
 
 impl Entry {
-    /// Directives alone.
+    /// A module that has directives alone.
     pub const fn of(directives: &'static [&'static [&'static dyn Declared]]) -> Entry {
         Entry {
             names: &[],
@@ -432,7 +444,7 @@ impl Entry {
         Entry { names, ..self }
     }
 
-    /// With variables.
+    /// The same module, with variables of its own.
     #[must_use]
     pub const fn variables(self, variables: &'static [Find<Request>]) -> Entry {
         Entry { variables, ..self }
@@ -479,7 +491,7 @@ impl Entry {
 
     /// With something that is looked at in every scope, and what it may say of shortcuts there.
     #[must_use]
-    pub const fn plan(self, plan: Register, shortcuts: &'static [Told]) -> Entry {
+    pub const fn plan(self, plan: Register, shortcuts: &'static [ShortcutDoc]) -> Entry {
         Entry {
             plan: Some(plan),
             shortcuts,

@@ -1,15 +1,15 @@
 //! Conditional requests: 304 and 412.
 //!
 //! RFC 9110, section 13; the order and the meaning of each condition are nginx's
-//! (<https://nginx.org/en/docs/http/ngx_http_core_module.html#if_modified_since>): a date is compared
-//! exactly unless `if_modified_since before` is written, and both `If-Modified-Since` and `If-None-Match`
-//! must hold where both are sent.
+//! (<https://nginx.org/en/docs/http/ngx_http_core_module.html#if_modified_since>): a date is
+//! compared exactly unless `if_modified_since before` is written, and both `If-Modified-Since` and
+//! `If-None-Match` must hold where both are sent.
 
 use bytes::Bytes;
-use proto::header::Known;
+use proto::header::KnownField;
 use proto::{date, etag};
 
-use crate::chain::{Chain, Refused};
+use crate::chain::{Chain, FilterRejection};
 use crate::core::IfModifiedSince;
 use crate::plan_builder::PlanBuilder;
 use crate::request::Request;
@@ -22,7 +22,7 @@ pub fn register(plan: &mut PlanBuilder<'_>) -> Option<()> {
 }
 
 /// Makes a 304 of the response if the client has it already; 412 if it asked for another one.
-fn head(request: &mut Request, _: &mut Chain) -> Result<(), Refused> {
+fn head(request: &mut Request, _: &mut Chain) -> Result<(), FilterRejection> {
     let response = &request.response;
     if !request.is_main() || response.status != 200 || response.conditions_judged {
         return Ok(());
@@ -35,22 +35,22 @@ fn head(request: &mut Request, _: &mut Chain) -> Result<(), Refused> {
     let tag = response.field(b"ETag").map(|tag| &tag[..]);
     let mode = request.plan.core.if_modified_since;
     match conditions.evaluate(last_modified(response), tag, mode) {
-        Verdict::Send => Ok(()),
-        Verdict::NotModified => {
+        ConditionResult::Send => Ok(()),
+        ConditionResult::NotModified => {
             request.response.status = 304;
             forget_body(&mut request.response);
             Ok(())
         }
-        Verdict::Failed => {
+        ConditionResult::Failed => {
             request.response.clear();
-            Err(Refused::Status(412))
+            Err(FilterRejection::Status(412))
         }
     }
 }
 
 /// What the request's conditions, if it has any, say of a representation that was last modified
 /// at `time` and has this `tag`.
-pub fn verdict(request: &Request, time: Option<i64>, tag: Option<&[u8]>) -> Verdict {
+pub fn verdict(request: &Request, time: Option<i64>, tag: Option<&[u8]>) -> ConditionResult {
     let mode = request.plan.core.if_modified_since;
     Conditions::of(request).evaluate(time, tag, mode)
 }
@@ -66,7 +66,7 @@ struct Conditions<'a> {
 
 /// How conditions turn out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum ConditionResult {
     /// The representation is sent.
     Send,
     /// The client has it: 304.
@@ -78,10 +78,10 @@ pub enum Verdict {
 impl<'a> Conditions<'a> {
     fn of(request: &'a Request) -> Conditions<'a> {
         Conditions {
-            unmodified_since: request.header(Known::IfUnmodifiedSince),
-            matching: request.header(Known::IfMatch),
-            modified_since: request.header(Known::IfModifiedSince),
-            none_matching: request.header(Known::IfNoneMatch),
+            unmodified_since: request.header(KnownField::IfUnmodifiedSince),
+            matching: request.header(KnownField::IfMatch),
+            modified_since: request.header(KnownField::IfModifiedSince),
+            none_matching: request.header(KnownField::IfNoneMatch),
         }
     }
 
@@ -93,22 +93,27 @@ impl<'a> Conditions<'a> {
     }
 
     /// What they say of a representation that was last modified at `time` and has this `tag`.
-    fn evaluate(&self, time: Option<i64>, tag: Option<&[u8]>, mode: IfModifiedSince) -> Verdict {
+    fn evaluate(
+        &self,
+        time: Option<i64>,
+        tag: Option<&[u8]>,
+        mode: IfModifiedSince,
+    ) -> ConditionResult {
         // nginx takes a date that cannot be read for one before all others.
         let date = |value: &[u8]| date::parse_http(value).unwrap_or(-1);
 
         if let Some(value) = self.unmodified_since
             && time.is_none_or(|time| date(value) < time)
         {
-            return Verdict::Failed;
+            return ConditionResult::Failed;
         }
         if let Some(list) = self.matching
             && !etag::list_contains(list, tag, false)
         {
-            return Verdict::Failed;
+            return ConditionResult::Failed;
         }
         if self.modified_since.is_none() && self.none_matching.is_none() {
-            return Verdict::Send;
+            return ConditionResult::Send;
         }
         if let Some(value) = self.modified_since {
             let unchanged = time.is_some_and(|time| match mode {
@@ -117,15 +122,15 @@ impl<'a> Conditions<'a> {
                 IfModifiedSince::Before => date(value) >= time,
             });
             if !unchanged {
-                return Verdict::Send;
+                return ConditionResult::Send;
             }
         }
         if let Some(list) = self.none_matching
             && !etag::list_contains(list, tag, true)
         {
-            return Verdict::Send;
+            return ConditionResult::Send;
         }
-        Verdict::NotModified
+        ConditionResult::NotModified
     }
 }
 
@@ -159,7 +164,7 @@ mod tests {
         response
     }
 
-    fn verdict(name: &str, value: &str, mode: IfModifiedSince) -> Verdict {
+    fn verdict(name: &str, value: &str, mode: IfModifiedSince) -> ConditionResult {
         let value = Some(value.as_bytes());
         let conditions = match name {
             "unmodified" => Conditions {
@@ -186,25 +191,25 @@ mod tests {
     fn single_conditions() {
         use IfModifiedSince::{Before, Exact, Off};
         for (name, value, mode, expected) in [
-            ("modified", TIME, Exact, Verdict::NotModified),
-            ("modified", LATER, Exact, Verdict::Send),
-            ("modified", EARLIER, Exact, Verdict::Send),
-            ("modified", LATER, Before, Verdict::NotModified),
-            ("modified", EARLIER, Before, Verdict::Send),
-            ("modified", TIME, Off, Verdict::Send),
-            ("modified", "nonsense", Exact, Verdict::Send),
-            ("unmodified", TIME, Exact, Verdict::Send),
-            ("unmodified", LATER, Exact, Verdict::Send),
-            ("unmodified", EARLIER, Exact, Verdict::Failed),
-            ("unmodified", "nonsense", Exact, Verdict::Failed),
-            ("match", "\"a\"", Exact, Verdict::Send),
-            ("match", "*", Exact, Verdict::Send),
-            ("match", "W/\"a\"", Exact, Verdict::Failed),
-            ("match", "\"b\"", Exact, Verdict::Failed),
-            ("none", "\"a\"", Exact, Verdict::NotModified),
-            ("none", "W/\"a\"", Exact, Verdict::NotModified),
-            ("none", "\"b\", \"c\"", Exact, Verdict::Send),
-            ("none", "*", Exact, Verdict::NotModified),
+            ("modified", TIME, Exact, ConditionResult::NotModified),
+            ("modified", LATER, Exact, ConditionResult::Send),
+            ("modified", EARLIER, Exact, ConditionResult::Send),
+            ("modified", LATER, Before, ConditionResult::NotModified),
+            ("modified", EARLIER, Before, ConditionResult::Send),
+            ("modified", TIME, Off, ConditionResult::Send),
+            ("modified", "nonsense", Exact, ConditionResult::Send),
+            ("unmodified", TIME, Exact, ConditionResult::Send),
+            ("unmodified", LATER, Exact, ConditionResult::Send),
+            ("unmodified", EARLIER, Exact, ConditionResult::Failed),
+            ("unmodified", "nonsense", Exact, ConditionResult::Failed),
+            ("match", "\"a\"", Exact, ConditionResult::Send),
+            ("match", "*", Exact, ConditionResult::Send),
+            ("match", "W/\"a\"", Exact, ConditionResult::Failed),
+            ("match", "\"b\"", Exact, ConditionResult::Failed),
+            ("none", "\"a\"", Exact, ConditionResult::NotModified),
+            ("none", "W/\"a\"", Exact, ConditionResult::NotModified),
+            ("none", "\"b\", \"c\"", Exact, ConditionResult::Send),
+            ("none", "*", Exact, ConditionResult::NotModified),
         ] {
             assert_eq!(verdict(name, value, mode), expected, "{name} {value}");
         }
@@ -220,9 +225,9 @@ mod tests {
             };
             conditions.evaluate(TIME_AND_TAG.0, TIME_AND_TAG.1, IfModifiedSince::Exact)
         };
-        assert_eq!(both(b"\"a\"", TIME), Verdict::NotModified);
-        assert_eq!(both(b"\"b\"", TIME), Verdict::Send);
-        assert_eq!(both(b"\"a\"", LATER), Verdict::Send);
+        assert_eq!(both(b"\"a\"", TIME), ConditionResult::NotModified);
+        assert_eq!(both(b"\"b\"", TIME), ConditionResult::Send);
+        assert_eq!(both(b"\"a\"", LATER), ConditionResult::Send);
     }
 
     #[test]

@@ -2,8 +2,8 @@
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_core_module.html#open_file_cache>. Every worker thread
 //! has caches of its own, so a look-up takes no lock. An entry is believed for
-//! `open_file_cache_valid`; then one `stat()` of the path tells whether it still holds. The kernel is
-//! not asked to report changes: `open_file_cache_events` has no effect.
+//! `open_file_cache_valid`; then one `stat()` of the path tells whether it still holds. The kernel
+//! is not asked to report changes: `open_file_cache_events` has no effect.
 //!
 //! [`lookup`] is the way in for every module that needs a file by its path, cached or not.
 
@@ -20,10 +20,10 @@ use base::hash::Map;
 use conf::{Arity, Contexts, Declared, Fault, ScopeId, ScopeRef, Setter, Setting, parse};
 use engine::file::{self, File, Metadata};
 use framework::compile::{Compiler, Feature};
-use framework::generation::Local;
+use framework::generation::GenerationView;
 use framework::slot::{OfThread, Slot, ThreadGeneration};
 
-use crate::disable_symlinks::{Links, Refused};
+use crate::disable_symlinks::{OpenRefusal, OpenRestrictions};
 use crate::module::Ran;
 use crate::request::Request;
 
@@ -48,14 +48,14 @@ pub static OPEN_FILE_CACHE: Setting<Option<Bounds>> =
              (60s) is dropped.",
         );
 
-/// `open_file_cache_valid TIME`
+/// Declares the directive `open_file_cache_valid TIME`.
 pub static OPEN_FILE_CACHE_VALID: Setting<Duration> =
     Setting::new("open_file_cache_valid", &["time"], parse::seconds)
         .contexts(HSL)
         .default("60s")
         .manual("After this time the file of an entry is looked at again when it is next used.");
 
-/// `open_file_cache_min_uses NUMBER`
+/// Declares the directive `open_file_cache_min_uses NUMBER`.
 pub static OPEN_FILE_CACHE_MIN_USES: Setting<u64> =
     Setting::new("open_file_cache_min_uses", &["number"], parse::number)
         .contexts(HSL)
@@ -100,7 +100,8 @@ pub struct OpenFileCache {
 }
 
 impl OpenFileCache {
-    /// How long what is known of a file is believed without looking; `None` where nothing is cached.
+    /// How long what is known of a file is believed without looking; `None` where nothing is
+    /// cached.
     pub fn valid(&self) -> Option<Duration> {
         self.cache.map(|_| self.valid)
     }
@@ -186,14 +187,14 @@ pub struct Looked {
 /// Why nothing could be opened at a path.
 #[derive(Debug)]
 pub struct LookupError {
-    /// The system's answer.
+    /// The system's answer of the lookup error.
     pub error: io::Error,
     /// The call that failed, as nginx names it in its log: `open()`, `stat()`, `openat()`.
     pub call: &'static str,
 }
 
-impl From<Refused> for LookupError {
-    fn from(Refused { error, call }: Refused) -> LookupError {
+impl From<OpenRefusal> for LookupError {
+    fn from(OpenRefusal { error, call }: OpenRefusal) -> LookupError {
         LookupError { error, call }
     }
 }
@@ -205,10 +206,10 @@ impl LookupError {
     }
 }
 
-/// Opens the file at a path, or finds it open in the cache that is in force for the request. Only what may need the disk
-/// waits.
+/// Opens the file at a path, or finds it open in the cache that is in force for the request. Only
+/// what may need the disk waits.
 pub fn lookup(request: &mut Request, path: &[u8]) -> Looking {
-    let links = Links::of(request, path);
+    let links = OpenRestrictions::of(request, path);
     if request.plan.open_file_cache.cache.is_some() {
         through_cache(request, path, links)
     } else {
@@ -218,7 +219,7 @@ pub fn lookup(request: &mut Request, path: &[u8]) -> Looking {
 
 /// What is at a path, without opening it if there is no cache to keep the descriptor.
 pub fn test(request: &mut Request, path: &[u8]) -> Looking {
-    let links = Links::of(request, path);
+    let links = OpenRestrictions::of(request, path);
     if request.plan.open_file_cache.cache.is_some() {
         return through_cache(request, path, links);
     }
@@ -237,7 +238,7 @@ pub type Looking = Ran<'static, Result<Looked, LookupError>>;
 
 /// [`test()`] for scripts, which do not wait: the disk is asked at once.
 pub fn test_now(request: &mut Request, path: &[u8]) -> Result<Looked, LookupError> {
-    let links = Links::of(request, path);
+    let links = OpenRestrictions::of(request, path);
     let settings = &*request.plan.open_file_cache;
     if settings.cache.is_none() {
         return Ok(Looked {
@@ -259,7 +260,7 @@ pub fn test_now(request: &mut Request, path: &[u8]) -> Result<Looked, LookupErro
     outcome
 }
 
-fn through_cache(request: &Request, path: &[u8], links: Links) -> Looking {
+fn through_cache(request: &Request, path: &[u8], links: OpenRestrictions) -> Looking {
     let settings = &request.plan.open_file_cache;
     let key = Key { path, links };
     let now = engine::now();
@@ -297,7 +298,7 @@ fn revalidate(key: Key<'_>, old: Looked) -> Looking {
             let path = path.to_vec();
             Ran::wait(async move {
                 let metadata = asking.await;
-                still_or_open(&path, links, old, metadata).said().await
+                still_or_open(&path, links, old, metadata).resolve().await
             })
         }
     }
@@ -305,7 +306,7 @@ fn revalidate(key: Key<'_>, old: Looked) -> Looking {
 
 fn still_or_open(
     path: &[u8],
-    links: Links,
+    links: OpenRestrictions,
     old: Looked,
     metadata: Result<Metadata, LookupError>,
 ) -> Looking {
@@ -327,7 +328,7 @@ fn still(old: Looked, metadata: Metadata) -> Option<Looked> {
     Some(Looked { file, metadata })
 }
 
-fn open(path: &[u8], links: Links) -> Looking {
+fn open(path: &[u8], links: OpenRestrictions) -> Looking {
     if !links.are_followed() {
         let opening = open_looking_at_links(path.to_vec(), links);
         return Ran::wait(async move { looked(opening.await) });
@@ -342,7 +343,7 @@ fn open(path: &[u8], links: Links) -> Looking {
     }
 }
 
-fn open_now(path: &[u8], links: Links) -> Result<Looked, LookupError> {
+fn open_now(path: &[u8], links: OpenRestrictions) -> Result<Looked, LookupError> {
     if links.are_followed() {
         looked(followed(file::open_now(Path::new(OsStr::from_bytes(path)))))
     } else {
@@ -350,18 +351,18 @@ fn open_now(path: &[u8], links: Links) -> Result<Looked, LookupError> {
     }
 }
 
-fn followed(opened: io::Result<(File, Metadata)>) -> Result<(File, Metadata), Refused> {
+fn followed(opened: io::Result<(File, Metadata)>) -> Result<(File, Metadata), OpenRefusal> {
     let call = "open()";
-    opened.map_err(|error| Refused { error, call })
+    opened.map_err(|error| OpenRefusal { error, call })
 }
 
-fn looked(opened: Result<(File, Metadata), Refused>) -> Result<Looked, LookupError> {
+fn looked(opened: Result<(File, Metadata), OpenRefusal>) -> Result<Looked, LookupError> {
     let (file, metadata) = opened?;
     let file = (!metadata.is_dir()).then_some(file);
     Ok(Looked { file, metadata })
 }
 
-fn stat_now(path: &[u8], links: Links) -> Result<Metadata, LookupError> {
+fn stat_now(path: &[u8], links: OpenRestrictions) -> Result<Metadata, LookupError> {
     if links.are_followed() {
         file::stat_now(Path::new(OsStr::from_bytes(path))).map_err(|error| LookupError {
             error,
@@ -372,7 +373,7 @@ fn stat_now(path: &[u8], links: Links) -> Result<Metadata, LookupError> {
     }
 }
 
-fn stat(path: &[u8], links: Links) -> Ran<'static, Result<Metadata, LookupError>> {
+fn stat(path: &[u8], links: OpenRestrictions) -> Ran<'static, Result<Metadata, LookupError>> {
     if !links.are_followed() {
         let opening = open_looking_at_links(path.to_vec(), links);
         return Ran::wait(async move { Ok(opening.await.map(|(_, metadata)| metadata)?) });
@@ -391,11 +392,17 @@ fn stat(path: &[u8], links: Links) -> Ran<'static, Result<Metadata, LookupError>
     }
 }
 
-async fn open_looking_at_links(path: Vec<u8>, links: Links) -> Result<(File, Metadata), Refused> {
+async fn open_looking_at_links(
+    path: Vec<u8>,
+    links: OpenRestrictions,
+) -> Result<(File, Metadata), OpenRefusal> {
     engine::blocking(move || open_looking_at_links_now(&path, links)).await
 }
 
-fn open_looking_at_links_now(path: &[u8], links: Links) -> Result<(File, Metadata), Refused> {
+fn open_looking_at_links_now(
+    path: &[u8],
+    links: OpenRestrictions,
+) -> Result<(File, Metadata), OpenRefusal> {
     Ok(file::described(links.open(path)?)?)
 }
 
@@ -403,7 +410,7 @@ fn open_looking_at_links_now(path: &[u8], links: Links) -> Result<(File, Metadat
 #[derive(Clone, Copy)]
 struct Key<'a> {
     path: &'a [u8],
-    links: Links,
+    links: OpenRestrictions,
 }
 
 /// The caches of one thread for one generation, by the scope that declares each.
@@ -416,7 +423,7 @@ struct FileCache {
 static FILES: Slot<FileCache, ThreadGeneration> = Slot::new();
 
 impl OfThread for FileCache {
-    fn begin(_: &Local) -> FileCache {
+    fn begin(_: &GenerationView) -> FileCache {
         FileCache::default()
     }
 
@@ -517,7 +524,7 @@ struct Cache {
 struct Entry {
     path: Rc<[u8]>,
     /// How it was opened; asked for otherwise, it is opened anew.
-    links: Links,
+    links: OpenRestrictions,
     outcome: LookupOutcome,
     /// A file that was not asked for often enough to be kept open.
     closed: bool,
@@ -725,7 +732,7 @@ mod tests {
     fn key(path: &[u8]) -> Key<'_> {
         Key {
             path,
-            links: Links::FOLLOWED,
+            links: OpenRestrictions::FOLLOWED,
         }
     }
 

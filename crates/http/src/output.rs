@@ -17,15 +17,15 @@ use engine::file::File;
 use engine::select::{Either, either};
 use proto::method::Method;
 
-use crate::ahead::Ahead;
+use crate::activity::WHILE_SENDING_ON;
 use crate::body;
-use crate::chain::{Chain, Parts, Refused};
-use crate::doing::WHILE_SENDING_ON;
-use crate::ending;
+use crate::chain::{Chain, FilterRejection, Parts};
 use crate::exchange::{Abort, Exchange};
+use crate::included_subrequests::Ahead;
 use crate::log;
 use crate::request::{self, Request, Step};
-use crate::source::{Break, Given, Source};
+use crate::request_log;
+use crate::source::{Break, Source, SourceEvent};
 use crate::subject::Aside;
 
 /// How much of a file is read at once where its bytes must pass a filter.
@@ -34,15 +34,15 @@ pub const READ_SIZE: u64 = 32 * 1024;
 /// A part of a body.
 #[derive(Clone, Debug)]
 pub enum Piece {
-    /// Bytes in memory.
+    /// Bytes that lie in memory.
     Bytes(Bytes),
     /// A stretch of a file.
     File {
-        /// The open file.
+        /// The open file that is sent.
         file: File,
-        /// First byte.
+        /// The offset of the first byte in the file.
         offset: u64,
-        /// Number of bytes.
+        /// The number of bytes that are sent.
         length: u64,
     },
     /// The response of a subrequest stands here.
@@ -72,9 +72,9 @@ impl Piece {
 /// A subrequest within a response.
 #[derive(Clone, Debug)]
 pub struct Include {
-    /// Decoded path.
+    /// The decoded path of the subrequest.
     pub uri: Vec<u8>,
-    /// Arguments.
+    /// The arguments of the subrequest.
     pub args: Vec<u8>,
     /// What becomes of its response.
     pub purpose: Purpose,
@@ -87,9 +87,10 @@ pub enum Purpose {
     Output,
     /// The same; where it is empty or an error, this stands there.
     OutputOr(Stub),
-    /// Nothing stands there: the whole of it, if it is no error and not empty, is given to this function with this name.
+    /// Nothing stands there: the whole of it, if it is no error and not empty, is given to this
+    /// function with this name.
     Value {
-        /// For the function.
+        /// The name that the function is called by.
         name: Bytes,
         /// Puts it where it belongs.
         put: fn(&mut Request, &Bytes, Bytes),
@@ -108,7 +109,7 @@ pub struct Stub {
 /// Where a response's body comes from.
 #[derive(Debug, Default)]
 pub enum Body {
-    /// No byte.
+    /// A response without any body byte.
     #[default]
     Empty,
     /// Pieces at hand, without `Last`.
@@ -132,7 +133,8 @@ impl Body {
         }])
     }
 
-    /// What is being done when its response begins, as nginx says it: what has made the response knows.
+    /// What is being done when its response begins, as nginx says it: what has made the response
+    /// knows.
     fn sending(&self, request: &Request) -> &'static str {
         match self {
             Body::Source(source) => source.beginning(),
@@ -157,7 +159,8 @@ impl Body {
 ///
 /// A step comes back where a filter refuses the response (412, 416): an error page may follow.
 ///
-/// What is waited for within pieces has memory of its own, so that requests that wait for an upstream need no room for it.
+/// What is waited for within pieces has memory of its own, so that requests that wait for an
+/// upstream need no room for it.
 pub async fn respond(
     request: &mut Request,
     exchange: &mut Exchange,
@@ -178,8 +181,8 @@ pub async fn respond(
     request.activity.doing = request.activity.sending;
     let mut chain = match Chain::of_response(request) {
         Ok(chain) => chain,
-        Err(Refused::Status(status)) => return Ok(Some(Step::Finish(status))),
-        Err(Refused::Abort(abort)) => return Err(abort),
+        Err(FilterRejection::Status(status)) => return Ok(Some(Step::Finish(status))),
+        Err(FilterRejection::Abort(abort)) => return Err(abort),
     };
     let mut body = body;
     if let Some(mut encoder) = chain.take_encoder() {
@@ -208,7 +211,8 @@ pub async fn respond(
             return Ok(None);
         }
     }
-    // As in nginx what is added behind a body is asked for as soon as that is at hand, beside what is added before it.
+    // As in nginx what is added behind a body is asked for as soon as that is at hand, beside what
+    // is added before it.
     let joins_end = chain.adds_behind();
     let mut last = None;
     match body {
@@ -231,7 +235,7 @@ pub async fn respond(
             loop {
                 let given = source.next();
                 let next = match given {
-                    Given::Piece(piece) => Ok(Some(piece)),
+                    SourceEvent::Piece(piece) => Ok(Some(piece)),
                     given => {
                         let next = next_piece(given, &mut *source, &reader, request, exchange);
                         PooledFuture::new(next).await
@@ -257,7 +261,7 @@ pub async fn respond(
                     if let Err(piece) = send_at_once(request, exchange, &chain, piece) {
                         let sent = send_piece(request, exchange, &mut chain, piece);
                         let sent = pin!(PooledFuture::new(sent));
-                        beside(&mut *source, &reader, sent).await?;
+                        wait_while_source_runs(&mut *source, &reader, sent).await?;
                     }
                 }
             }
@@ -286,7 +290,8 @@ pub async fn respond(
     Ok(None)
 }
 
-/// Sends the head in `request.response`, behind which bytes go both ways. A step comes back where a filter refuses the response.
+/// Sends the head in `request.response`, behind which bytes go both ways. A step comes back where a
+/// filter refuses the response.
 pub fn respond_with_upgrade(
     request: &mut Request,
     exchange: &mut Exchange,
@@ -294,8 +299,8 @@ pub fn respond_with_upgrade(
     keep_error_status(request);
     match Chain::of_response(request) {
         Ok(_) => {} // what filters would do to a body has none to do it to
-        Err(Refused::Status(status)) => return Ok(Some(Step::Finish(status))),
-        Err(Refused::Abort(abort)) => return Err(abort),
+        Err(FilterRejection::Status(status)) => return Ok(Some(Step::Finish(status))),
+        Err(FilterRejection::Abort(abort)) => return Err(abort),
     }
     log::response(request);
     exchange.send_head(request)?;
@@ -310,7 +315,8 @@ fn keep_error_status(request: &mut Request) {
     }
 }
 
-/// Sends a piece of a main response that no filter looks at, where that asks for no wait; any other comes back.
+/// Sends a piece of a main response that no filter looks at, where that asks for no wait; any other
+/// comes back.
 fn send_at_once(
     request: &mut Request,
     exchange: &mut Exchange,
@@ -326,10 +332,11 @@ fn send_at_once(
     Ok(())
 }
 
-/// The next piece of a source, which has `given` this; `None` at the body's end. What the client has not been sent yet leaves before more is waited
-/// for, and a client that leaves meanwhile ends the wait, unless the source goes on all the same.
+/// The next piece of a source, which has `given` this; `None` at the body's end. What the client
+/// has not been sent yet leaves before more is waited for, and a client that leaves meanwhile ends
+/// the wait, unless the source goes on all the same.
 async fn next_piece(
-    given: Given,
+    given: SourceEvent,
     source: &mut dyn Source,
     reader: &Aside,
     request: &mut Request,
@@ -338,40 +345,41 @@ async fn next_piece(
     let mut given = Some(given);
     loop {
         match given.take().unwrap_or_else(|| source.next()) {
-            Given::Piece(piece) => return Ok(Some(piece)),
-            Given::End => return Ok(None),
-            Given::Told(told) => {
+            SourceEvent::Piece(piece) => return Ok(Some(piece)),
+            SourceEvent::End => return Ok(None),
+            SourceEvent::Told(told) => {
                 told.write(request);
                 continue;
             }
-            Given::Broken(Break::Unfinished) => {
+            SourceEvent::Broken(Break::Unfinished) => {
                 // What has come of it leaves all the same.
-                beside(source, reader, pin!(exchange.send_what_waits(request))).await?;
-                // As in nginx, `$request_completion` says all the same that the client has been sent what there was.
+                wait_while_source_runs(source, reader, pin!(exchange.flush(request))).await?;
+                // As in nginx, `$request_completion` says all the same that the client has been
+                // sent what there was.
                 request.sent.complete = true;
                 return Err(Abort::Upstream);
             }
-            Given::Broken(Break::Reset) => {
+            SourceEvent::Broken(Break::Reset) => {
                 request.sent.complete = false;
                 // A body that ends with its connection would pass for the whole, so that what waits
                 // of it goes no further: as with nginx a client of which nothing has been sent yet
                 // gets no answer.
                 if !exchange.ends_with_connection() {
-                    beside(source, reader, pin!(exchange.send_what_waits(request))).await?;
+                    wait_while_source_runs(source, reader, pin!(exchange.flush(request))).await?;
                 }
                 return Err(Abort::UpstreamFraming);
             }
-            Given::Broken(Break::Framing | Break::Unkept | Break::Request) => {
+            SourceEvent::Broken(Break::Framing | Break::Unkept | Break::Request) => {
                 request.sent.complete = false;
                 return Err(Abort::UpstreamFraming);
             }
-            Given::Nothing => {}
+            SourceEvent::Nothing => {}
         }
         // What has come by now leaves together with what waits.
         if poll_fn(|context| Poll::Ready(source.poll_more(context).is_ready())).await {
             continue;
         }
-        let waited = beside(source, reader, pin!(exchange.send_what_waits(request))).await?;
+        let waited = wait_while_source_runs(source, reader, pin!(exchange.flush(request))).await?;
         if waited {
             continue; // something may stand ready by now
         }
@@ -390,7 +398,7 @@ async fn next_piece(
         };
         if is_late {
             let flushed = pin!(exchange.send(request, Piece::Flush));
-            beside(source, reader, flushed).await?;
+            wait_while_source_runs(source, reader, flushed).await?;
         }
     }
 }
@@ -410,8 +418,9 @@ async fn more_or_late(source: &mut dyn Source, deadline: Option<Instant>) -> boo
     }
 }
 
-/// Waits for something else than the source, which goes on meanwhile as far as it does so by itself; whether there was any waiting.
-async fn beside(
+/// Waits for something else than the source, which goes on meanwhile as far as it does so by
+/// itself; whether there was any waiting.
+async fn wait_while_source_runs(
     source: &mut dyn Source,
     reader: &Aside,
     mut other: Pin<&mut impl Future<Output = Result<(), Abort>>>,
@@ -446,7 +455,7 @@ async fn send_parts(
         let sent = send_part(request, exchange, chain, &mut *parts, &mut part);
         let outcome = Box::pin(sent).await;
         if part.plan.core.log_subrequest {
-            ending::log(&mut part);
+            request_log::log(&mut part);
         }
         parts.end(request, &mut part);
         outcome?;
@@ -485,7 +494,7 @@ async fn send_part(
                 let Some(piece) = next.await? else { break };
                 exchange.set_queued_max(source.queued_max());
                 let sent = pin!(send_piece(request, exchange, chain, piece));
-                beside(&mut *source, &reader, sent).await?;
+                wait_while_source_runs(&mut *source, &reader, sent).await?;
             }
         }
     }
@@ -528,7 +537,7 @@ async fn send_piece(
                 offset,
                 length,
             } if chain.needs_bytes() => {
-                let mut reading = Reading::new(file, offset, length);
+                let mut reading = FileReader::new(file, offset, length);
                 while !reading.is_done() {
                     exchange.room(request).await?;
                     if let Some(piece) = reading.next(READ_SIZE).await? {
@@ -555,7 +564,7 @@ async fn send_last(
             offset,
             length,
         } if chain.needs_bytes() => {
-            let mut reading = Reading::new(file, offset, length);
+            let mut reading = FileReader::new(file, offset, length);
             let mut last = None;
             while let Some(piece) = reading.next(READ_SIZE).await? {
                 if let Some(before) = last.replace(piece) {
@@ -570,8 +579,8 @@ async fn send_last(
     send_filtered(request, exchange, chain, piece, ends).await
 }
 
-/// One piece through the filters that look at it, with the end of the body right behind it where it `ends` that. A filter
-/// that waits for a subrequest gives the rest afterwards.
+/// One piece through the filters that look at it, with the end of the body right behind it where it
+/// `ends` that. A filter that waits for a subrequest gives the rest afterwards.
 async fn send_filtered(
     request: &mut Request,
     exchange: &mut Exchange,
@@ -644,8 +653,8 @@ async fn send_one(
             file,
             offset,
             length,
-        } if !exchange.takes_file(length) => {
-            let mut reading = Reading::new(file, offset, length);
+        } if !exchange.can_sendfile(length) => {
+            let mut reading = FileReader::new(file, offset, length);
             while !reading.is_done() {
                 let room = exchange.room(request).await?;
                 if let Some(piece) = reading.next(room).await? {
@@ -699,7 +708,7 @@ async fn resolve(
                 offset,
                 length,
             } => {
-                let mut reading = Reading::new(file, offset, length);
+                let mut reading = FileReader::new(file, offset, length);
                 while let Some(Piece::Bytes(bytes)) = reading.next(READ_SIZE).await? {
                     value.extend_from_slice(&bytes);
                 }
@@ -717,14 +726,14 @@ async fn resolve(
 }
 
 /// A stretch of a file that is read into memory piece by piece.
-struct Reading {
+struct FileReader {
     file: File,
     range: Range<u64>,
 }
 
-impl Reading {
-    fn new(file: File, offset: u64, length: u64) -> Reading {
-        Reading {
+impl FileReader {
+    fn new(file: File, offset: u64, length: u64) -> FileReader {
+        FileReader {
             file,
             range: offset..offset.saturating_add(length),
         }
@@ -754,8 +763,8 @@ impl Reading {
     }
 }
 
-/// Runs a subrequest without a body to its end and gives it back for its status and head; variables and
-/// captures are the main request's.
+/// Runs a subrequest without a body to its end and gives it back for its status and head; variables
+/// and captures are the main request's.
 pub async fn subrequest(
     request: &mut Request,
     exchange: &mut Exchange,
@@ -769,7 +778,7 @@ pub async fn subrequest(
     child.body = request.body.withheld();
     let outcome = Box::pin(request::handle(&mut child, exchange)).await;
     if child.plan.core.log_subrequest {
-        ending::log(&mut child);
+        request_log::log(&mut child);
     }
     request.absorb(&mut child);
     request.activity.doing = child.activity.doing;

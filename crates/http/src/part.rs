@@ -7,7 +7,7 @@ use framework::compile::Compiler;
 use framework::door::Door;
 use framework::generation::Generation;
 use framework::network::DebugConnections;
-use framework::protocol_part::{CompiledPart, Directives, Listening, ProtocolPart};
+use framework::protocol_part::{CompiledPart, Directives, ListenSocket, ProtocolPart};
 use transport::tls::handshake::Intercepts;
 use variables::Find;
 
@@ -15,7 +15,7 @@ use crate::handshake::Handshake;
 use crate::module::Entry;
 use crate::plan::Http;
 use crate::request::Request;
-use crate::variables::{Found, TableBuilder};
+use crate::variables::{BuiltinVariable, TableBuilder};
 use crate::{compile, door};
 
 /// What modules bring together: the list of all of them, in nginx's order.
@@ -34,8 +34,9 @@ impl Modules {
         self.0.iter().flat_map(|entry| entry.variables).copied()
     }
 
-    /// The variable of requests that is there without being defined, by its name in lower case, without `$`.
-    pub fn variable(self, name: &str) -> Option<Found> {
+    /// The variable of requests that is there without being defined, by its name in lower case,
+    /// without `$`.
+    pub fn variable(self, name: &str) -> Option<BuiltinVariable> {
         self.variables().find_map(|find| find(name))
     }
 
@@ -104,7 +105,7 @@ impl CompiledPart for Compiled {
         mut self: Box<Self>,
         compiler: &Compiler<'_>,
         generation: &mut Generation,
-    ) -> Vec<Listening> {
+    ) -> Vec<ListenSocket> {
         let registries = &compiler.registries;
         // Names that nothing defines have been reported before.
         let variables = registries.take::<TableBuilder>();
@@ -112,7 +113,7 @@ impl CompiledPart for Compiled {
         let of_handshakes = registries.take::<variables::TableBuilder<Handshake>>();
         self.http.of_handshakes = of_handshakes.finish().unwrap_or_default();
         self.http.debug_connections = generation.part::<DebugConnections>().unwrap_or_default();
-        let listening = self.http.bindings.iter().map(|binding| Listening {
+        let listening = self.http.bindings.iter().map(|binding| ListenSocket {
             id: binding.id.clone(),
             options: binding.options.clone(),
         });

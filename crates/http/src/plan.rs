@@ -25,7 +25,7 @@ use crate::core::{Core, ServerCore};
 use crate::error_page::ErrorPages;
 use crate::handshake::Handshake;
 use crate::location::Locations;
-use crate::module::{After, Check, Ending, Handle, Permit, PermitResponse, Prebuilt, Script};
+use crate::module::{After, Check, Handle, OnRequestEnd, Permit, PermitResponse, Prebuilt, Script};
 use crate::open_file_cache::OpenFileCache;
 use crate::request::Request;
 use crate::slots::PlanSlot;
@@ -44,9 +44,9 @@ pub struct Plan {
     pub exact: bool,
     /// Whether the location was written as a regex.
     pub regex: bool,
-    /// A named location.
+    /// Whether this is a named location.
     pub named: bool,
-    /// `internal`.
+    /// What the directive `internal` says in this scope.
     pub internal: bool,
     /// Locations nested in this one.
     pub locations: Locations,
@@ -56,23 +56,23 @@ pub struct Plan {
     pub auto_redirect: bool,
     /// Directives of nginx's core module.
     pub core: Arc<Core>,
-    /// `client_body_temp_path`.
+    /// What the directive `client_body_temp_path` says in this scope.
     pub body: Arc<BodySettings>,
     /// Whether a directive says what answers here.
     pub has_content: bool,
-    /// `types`, `default_type`.
+    /// The types that `types` and `default_type` give.
     pub types: Arc<Types>,
-    /// `error_page`.
+    /// What the directive `error_page` says in this scope.
     pub error_pages: Arc<ErrorPages>,
     /// `open_file_cache` and its family.
     pub open_file_cache: Arc<OpenFileCache>,
-    /// `resolver`, `resolver_timeout`.
+    /// The resolver that `resolver` and `resolver_timeout` set up.
     pub resolving: Arc<Resolving>,
-    /// `error_log`.
+    /// What the directive `error_log` says in this scope.
     pub error_log: Arc<ErrorLog>,
     /// Whether a complete response prepared in memory may answer for this plan: no script, no
     /// handler but files, nothing per request in the response's head.
-    pub hot: bool,
+    pub prebuilt: bool,
     /// What modules have to do here.
     pub phases: Phases,
 }
@@ -96,7 +96,7 @@ pub struct Phases {
     /// What changes a request once its plan is found.
     pub prepared: Box<[Arc<dyn Script>]>,
     /// What notes requests that have ended.
-    pub endings: Box<[Arc<dyn Ending>]>,
+    pub endings: Box<[Arc<dyn OnRequestEnd>]>,
     /// Whether that may tell of responses' heads.
     pub endings_read_response: bool,
     /// What is done with main requests after their responses.
@@ -113,15 +113,17 @@ pub struct Phases {
     pub files: Box<[Arc<dyn Handle>]>,
     /// Requests of any method are about files, and their bodies are waited for.
     pub changes_files: bool,
-    /// What responses pass.
+    /// The head filters that responses pass.
     pub filters: Box<[Link]>,
     /// What modules have kept, by the numbers of their slots.
     pub kept: Box<[Option<Arc<dyn Any + Send + Sync>>]>,
-    /// Whether every plain request gets the same answer here, which is sent before anything else looks at it.
+    /// Whether every plain request gets the same answer here, which is sent before anything else
+    /// looks at it.
     pub answers_constantly: bool,
     /// Whether prebuilt responses may answer here.
     pub shortcuts: Permits,
-    /// The same for what is done before the location is known: asked of the server's plan, whatever the location says.
+    /// The same for what is done before the location is known: asked of the server's plan, whatever
+    /// the location says.
     pub shortcuts_of_server: Permits,
 }
 
@@ -156,23 +158,25 @@ impl Permits {
     }
 }
 
-/// One virtual server.
+/// One virtual server of the block `http`.
 pub struct Server {
     /// The primary name, for `$server_name` and redirects.
     pub name: Bytes,
     /// The server's own plan; its script is the server rewrite phase.
     pub plan: Arc<Plan>,
-    /// Named locations.
+    /// The named locations of the server.
     pub named: Map<Bytes, Arc<Plan>>,
     /// Directives that hold for a connection or a request's head.
     pub core: Arc<ServerCore>,
-    /// Whether anything in it answers CONNECT, which is refused elsewhere before any of it is asked.
+    /// Whether anything in it answers CONNECT, which is refused elsewhere before any of it is
+    /// asked.
     pub allows_connect: bool,
     /// TLS as it wants it; `None` where it has no certificate.
     pub tls: Option<Arc<ServerTls>>,
     /// Its certificates, where their names hold variables.
     pub certificates: Option<Arc<Dynamic<Handshake>>>,
-    /// `ssl_verify_client`: what its requests must have shown, under whatever settings hands were shaken.
+    /// `ssl_verify_client`: what its requests must have shown, under whatever settings hands were
+    /// shaken.
     pub verify_client: Option<transport::tls::verify::Mode>,
 }
 
@@ -181,9 +185,9 @@ pub struct Server {
 pub struct Http {
     pub(crate) bindings: Vec<Binding>,
     pub(crate) plans: Vec<Arc<Plan>>,
-    /// Variables by index.
+    /// All variables, by their index.
     pub variables: Table<Request>,
-    /// Those of handshakes.
+    /// The variables that handshakes may use.
     pub of_handshakes: Table<Handshake>,
     /// `debug_connection`: whose connections are logged in every detail.
     pub debug_connections: Arc<DebugConnections>,

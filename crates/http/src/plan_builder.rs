@@ -6,9 +6,9 @@ use std::sync::Arc;
 use conf::ScopeRef;
 use framework::compile::{Compiler, Feature};
 
-use crate::chain::{Chain, HeadFilter, Link, Refused};
+use crate::chain::{Chain, FilterRejection, HeadFilter, Link};
 use crate::module::{
-    After, Check, Content, Ending, Entry, Handle, Permit, PermitResponse, Script, Shortcut,
+    After, Check, Content, Entry, Handle, OnRequestEnd, Permit, PermitResponse, Script, Shortcut,
 };
 use crate::plan::{Permits, Phases, Plan};
 use crate::request::Request;
@@ -19,16 +19,16 @@ pub type PlanOf<'a> = dyn FnMut(ScopeRef<'_>) -> Option<Arc<Plan>> + 'a;
 
 /// The plan of a scope while modules register with it, in the order of their list.
 pub struct PlanBuilder<'a> {
-    /// The compilation.
+    /// The compilation of the plan builder.
     pub compiler: &'a Compiler<'a>,
-    /// The scope.
+    /// The scope of the plan builder.
     pub scope: ScopeRef<'a>,
     arrived: Vec<Arc<dyn Handle>>,
     scripts: Vec<Arc<dyn Script>>,
     warns_unset: bool,
     prepared: Vec<Arc<dyn Script>>,
     after: Vec<Arc<dyn After>>,
-    endings: Vec<Arc<dyn Ending>>,
+    endings: Vec<Arc<dyn OnRequestEnd>>,
     preaccess: Vec<Arc<dyn Handle>>,
     access: Vec<Arc<dyn Check>>,
     precontent: Vec<Arc<dyn Handle>>,
@@ -39,8 +39,8 @@ pub struct PlanBuilder<'a> {
     answers_constantly: bool,
     shortcuts: Shortcuts,
     shortcuts_of_server: Shortcuts,
-    /// Of the module that registers now: what it says of shortcuts, whether it has registered anything, and anything that is
-    /// done before the location is known.
+    /// Of the module that registers now: what it says of shortcuts, whether it has registered
+    /// anything, and anything that is done before the location is known.
     said: Option<Shortcut>,
     has_registered: bool,
     comes_before_location: bool,
@@ -80,7 +80,8 @@ impl<'a> PlanBuilder<'a> {
         }
     }
 
-    /// Has a module register, and asks what it says of shortcuts if it has. `None` is for a fault, which has been reported.
+    /// Has a module register, and asks what it says of shortcuts if it has. `None` is for a fault,
+    /// which has been reported.
     pub fn register(&mut self, entry: &Entry) -> Option<()> {
         let Some(register) = entry.plan else {
             return Some(());
@@ -131,7 +132,8 @@ impl<'a> PlanBuilder<'a> {
         self.scripts.push(script.clone());
     }
 
-    /// The script that the module registers gives every plain request one and the same answer, without a look at it.
+    /// The script that the module registers gives every plain request one and the same answer,
+    /// without a look at it.
     pub fn answers_constantly(&mut self) {
         self.has_registered = true;
         self.answers_constantly = true;
@@ -155,7 +157,7 @@ impl<'a> PlanBuilder<'a> {
     }
 
     /// What notes requests that have ended.
-    pub fn ending<E: Ending + 'static>(&mut self, ending: &Arc<E>) {
+    pub fn ending<E: OnRequestEnd + 'static>(&mut self, ending: &Arc<E>) {
         self.has_registered = true;
         self.endings.push(ending.clone());
     }
@@ -200,7 +202,7 @@ impl<'a> PlanBuilder<'a> {
     pub fn own_filter(
         &mut self,
         name: &'static str,
-        head: fn(&mut Request, &mut Chain) -> Result<(), Refused>,
+        head: fn(&mut Request, &mut Chain) -> Result<(), FilterRejection>,
     ) {
         self.filters.push(Link::Own(name, head));
     }
@@ -215,8 +217,8 @@ impl<'a> PlanBuilder<'a> {
         self.kept[number] = Some(settings.clone()); // invariant: there are more than `number`
     }
 
-    /// What has registered, each list in the order in which it runs: as in nginx, from the end of the list of modules. What
-    /// answers instead of files says nothing of shortcuts.
+    /// What has registered, each list in the order in which it runs: as in nginx, from the end of
+    /// the list of modules. What answers instead of files says nothing of shortcuts.
     pub fn finish(mut self, content: Option<&Content>) -> Phases {
         if let Some(content) = content {
             self.shortcuts.add(Shortcut::Never);

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use framework::generation::Local;
+use framework::generation::GenerationView;
 
 use crate::connection::Connection;
 use crate::plan::Server;
@@ -25,7 +25,11 @@ thread_local! {
 }
 
 /// A request on this connection, empty, under the address's default server.
-pub fn take(local: &Rc<Local>, connection: &Rc<Connection>, server: &Arc<Server>) -> Box<Request> {
+pub fn take(
+    local: &Rc<GenerationView>,
+    connection: &Rc<Connection>,
+    server: &Arc<Server>,
+) -> Box<Request> {
     match KEPT.with_borrow_mut(Vec::pop) {
         Some(mut request) => {
             request.reset(local, connection, server);
@@ -43,7 +47,7 @@ pub fn take(local: &Rc<Local>, connection: &Rc<Connection>, server: &Arc<Server>
 /// length of its head comes with it.
 pub fn repeated(
     input: &[u8],
-    local: &Rc<Local>,
+    local: &Rc<GenerationView>,
     connection: &Rc<Connection>,
 ) -> Option<(Box<Request>, usize)> {
     KEPT.with_borrow_mut(|kept| {
@@ -91,35 +95,36 @@ mod tests {
 
     use bytes::Bytes;
     use engine::net::Address;
-    use framework::slot::{Kept, Slot};
+    use framework::slot::{Slot, SlotValue};
     use proto::h1::BodyLength;
     use proto::method::Method;
 
     use super::*;
-    use crate::asked::Asked;
-    use crate::hot::LastResponse;
     use crate::location;
     use crate::module::Trace;
     use crate::output::Stub;
+    use crate::prebuilt::LastResponse;
     use crate::response::{BodyIdentity, Field, Response};
-    use crate::shared::Shared;
+    use crate::shared::MainRequestState;
     use crate::slots::{OfMain, OfPass, OfRequest};
     use crate::state::{
-        Activity, Arrival, Course, Keepalive, Nesting, Pacing, Repeatable, Sent, UriState,
+        Activity, Arrival, Keepalive, Nesting, Pacing, Repeatable, ResponseProgress, RoutingState,
+        UriState,
     };
     use crate::testing::{serve, site};
+    use crate::upstream_report::UpstreamReport;
     use variables::Cached;
 
     /// What a module keeps of a request.
     #[derive(Default)]
     struct Seen(Vec<u8>);
 
-    impl Kept for Seen {}
+    impl SlotValue for Seen {}
 
     /// An upstream that was asked.
     struct Upstream;
 
-    impl Asked for Upstream {
+    impl UpstreamReport for Upstream {
         fn show(&self, _: &mut dyn FnMut(&[u8])) {}
 
         fn end(&self) {}
@@ -129,10 +134,11 @@ mod tests {
     static OF_REQUEST: Slot<Seen, OfRequest> = Slot::new();
     static OF_MAIN: Slot<Seen, OfMain> = Slot::new();
 
-    /// Makes every member something that no new request has. A new one, be it of a part, does not build before it is here.
+    /// Makes every member something that no new request has. A new one, be it of a part, does not
+    /// build before it is here.
     fn fill(request: &mut Request) {
         let http = Rc::clone(&request.http);
-        let location::Found::Plan(location) = location::find(request, &http) else {
+        let location::LocationMatch::Plan(location) = location::find(request, &http) else {
             panic!("there is a location");
         };
         let Request {
@@ -205,7 +211,7 @@ mod tests {
             body_identity: Some(BodyIdentity::of_entry(1, [1; 16], 1)),
         };
         assert!(!captures.is_empty(), "the location is a pattern");
-        *Rc::get_mut(shared).unwrap() = Shared {
+        *Rc::get_mut(shared).unwrap() = MainRequestState {
             values: RefCell::new(vec![Cached::Missing]),
             became_get: Cell::new(true),
             ahead: Cell::new(1),
@@ -226,7 +232,7 @@ mod tests {
             valid_location: false,
             below_alias: true,
         };
-        *course = Course {
+        *course = RoutingState {
             prepared: true,
             server_undecided: true,
             internal: true,
@@ -285,8 +291,8 @@ mod tests {
         };
     }
 
-    fn fill_sent(sent: &mut Sent) {
-        *sent = Sent {
+    fn fill_sent(sent: &mut ResponseProgress) {
+        *sent = ResponseProgress {
             begun: true,
             chunked: true,
             complete: true,
@@ -295,7 +301,8 @@ mod tests {
         };
     }
 
-    /// All that there is in a request, as text, a part a line: what it holds stands there without being named.
+    /// All that there is in a request, as text, a part a line: what it holds stands there without
+    /// being named.
     fn told(request: &mut Request) -> Vec<String> {
         let Request {
             local: _,
@@ -330,7 +337,7 @@ mod tests {
         } = request;
         let buffer = scratch.take_buffer();
         assert!(buffer.is_empty(), "what is lent again is empty");
-        let Shared {
+        let MainRequestState {
             values,
             became_get,
             ahead,
@@ -421,7 +428,7 @@ mod tests {
                 number: request.arrival.number + 1,
                 ..Arrival::default()
             };
-            let new = format!("{begins:?} {:?}", Sent::default());
+            let new = format!("{begins:?} {:?}", ResponseProgress::default());
             fill_arrival(&mut request.arrival);
             fill_sent(&mut request.sent);
             request.repeat(&connection);

@@ -1,8 +1,9 @@
 //! Parts of a response: 206, `multipart/byteranges` and 416.
 //!
 //! RFC 9110, section 14, as nginx's range filter reads it
-//! (<https://nginx.org/en/docs/http/ngx_http_core_module.html#max_ranges>). Only a handler that can give
-//! any part of a body of known length allows ranges; filters that change the body take that back.
+//! (<https://nginx.org/en/docs/http/ngx_http_core_module.html#max_ranges>). Only a handler that can
+//! give any part of a body of known length allows ranges; filters that change the body take that
+//! back.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,17 +11,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 use proto::etag;
 use proto::h1::Version;
-use proto::header::Known;
-use proto::range::{self, ByteRange, Outcome};
+use proto::header::KnownField;
+use proto::range::{self, ByteRange, RangeDecision};
 
-use crate::chain::{Chain, Refused};
+use crate::chain::{Chain, FilterRejection};
 use crate::exchange::Abort;
 use crate::output::Piece;
 use crate::plan_builder::PlanBuilder;
 use crate::request::Request;
 use crate::response::{Response, last_modified};
 
-/// Numbers the boundaries of multipart responses; all that matters is that none is in the body by chance.
+/// Numbers the boundaries of multipart responses; all that matters is that none is in the body by
+/// chance.
 static BOUNDARY: AtomicU64 = AtomicU64::new(1);
 
 /// Registers with a plan.
@@ -30,7 +32,7 @@ pub fn register(plan: &mut PlanBuilder<'_>) -> Option<()> {
 }
 
 /// Makes a 206 of the response if a part of it is asked for; 416 where there is no such part.
-fn head(request: &mut Request, chain: &mut Chain) -> Result<(), Refused> {
+fn head(request: &mut Request, chain: &mut Chain) -> Result<(), FilterRejection> {
     if request.is_main()
         && let Some(cut) = begin(request)?
     {
@@ -39,7 +41,7 @@ fn head(request: &mut Request, chain: &mut Chain) -> Result<(), Refused> {
     Ok(())
 }
 
-fn begin(request: &mut Request) -> Result<Option<Cut>, Refused> {
+fn begin(request: &mut Request) -> Result<Option<Cut>, FilterRejection> {
     let max = if request.response.single_range {
         Some(1)
     } else {
@@ -56,43 +58,43 @@ fn begin(request: &mut Request) -> Result<Option<Cut>, Refused> {
     if request.plan.core.max_ranges == Some(0) || request.version() < Version::Http10 {
         return Ok(None);
     }
-    let outcome = match request.header(Known::Range) {
+    let outcome = match request.header(KnownField::Range) {
         Some(value) if still_meant(request) => range::parse(value, size, max),
-        _ => Outcome::Whole,
+        _ => RangeDecision::Whole,
     };
     let response = &mut request.response;
     match outcome {
-        Outcome::Whole => {
+        RangeDecision::Whole => {
             response.set_accept_ranges("bytes");
             Ok(None)
         }
-        Outcome::One(range) => Ok(Some(one(response, range, size))),
-        Outcome::Many(ranges) => Ok(Some(many(
+        RangeDecision::One(range) => Ok(Some(one(response, range, size))),
+        RangeDecision::Many(ranges) => Ok(Some(many(
             response,
             &ranges,
             size,
             BOUNDARY.fetch_add(1, Ordering::Relaxed),
         ))),
-        Outcome::Unsatisfiable => {
+        RangeDecision::Unsatisfiable => {
             // What `$status` tells in the URI of `error_page 416 = …`.
             response.status = 416;
             response.set_content_range(format!("bytes */{size}"));
             response.clear_content_length();
-            Err(Refused::Status(416))
+            Err(FilterRejection::Status(416))
         }
     }
 }
 
 /// Whether `If-Range`, if sent, names the representation that would be cut.
 fn still_meant(request: &Request) -> bool {
-    request.header(Known::IfRange).is_none_or(|value| {
+    request.header(KnownField::IfRange).is_none_or(|value| {
         let tag = request.response.field(b"ETag").map(|tag| &tag[..]);
         etag::if_range_holds(value, tag, last_modified(&request.response))
     })
 }
 
-/// Makes a response of one part of this one, which is `size` bytes long, and says how to cut it out. The range
-/// lies within it.
+/// Makes a response of one part of this one, which is `size` bytes long, and says how to cut it
+/// out. The range lies within it.
 pub fn one(response: &mut Response, range: ByteRange, size: u64) -> Cut {
     response.status = 206;
     response.status_text = None;
@@ -104,8 +106,9 @@ pub fn one(response: &mut Response, range: ByteRange, size: u64) -> Cut {
     }
 }
 
-/// Makes a response of several parts of this one, which is `size` bytes long, and says how to cut them out.
-/// The ranges lie within it; the boundary is a number that the parts do not hold by chance.
+/// Makes a response of several parts of this one, which is `size` bytes long, and says how to cut
+/// them out. The ranges lie within it; the boundary is a number that the parts do not hold by
+/// chance.
 pub fn many(response: &mut Response, ranges: &[ByteRange], size: u64, boundary: u64) -> Cut {
     let mut delimiter = format!("\r\n--{boundary:020}").into_bytes();
     let closing = Bytes::from([&delimiter, &b"--\r\n"[..]].concat());
@@ -124,14 +127,14 @@ pub fn many(response: &mut Response, ranges: &[ByteRange], size: u64, boundary: 
     delimiter.extend_from_slice(b"Content-Range: bytes ");
 
     let mut length = closing.len() as u64;
-    let parts: Vec<Part> = ranges
+    let parts: Vec<RangePart> = ranges
         .iter()
         .map(|&range| {
             let mut head = delimiter.clone();
             // Writing to a vector does not fail.
             let _ = write!(head, "{}-{}/{size}\r\n\r\n", range.start, range.end - 1);
             length += head.len() as u64 + range.len();
-            Part {
+            RangePart {
                 head: head.into(),
                 range,
             }
@@ -160,10 +163,13 @@ pub struct Cut {
 
 enum Parts {
     One(ByteRange),
-    Many { parts: Vec<Part>, closing: Bytes },
+    Many {
+        parts: Vec<RangePart>,
+        closing: Bytes,
+    },
 }
 
-struct Part {
+struct RangePart {
     /// The delimiter, the part's own head and the empty line.
     head: Bytes,
     range: ByteRange,
@@ -204,7 +210,8 @@ impl Cut {
                 }
             }
             Parts::Many { parts, closing } => {
-                // Parts may overlap and come in any order, so the body must be in one piece, as in nginx.
+                // Parts may overlap and come in any order, so the body must be in one piece, as in
+                // nginx.
                 if start > 0 || parts.iter().any(|part| part.range.end > end) {
                     return Err(Abort::Internal("range in overlapped buffers"));
                 }

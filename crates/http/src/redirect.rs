@@ -9,7 +9,7 @@ use proto::method::Method;
 use crate::body::InFileOnly;
 use crate::location;
 use crate::request::{Request, SUBREQUESTS_IN_ALL_MAX, SUBREQUESTS_MAX, Step};
-use crate::shared::Shared;
+use crate::shared::MainRequestState;
 use crate::state::{Activity, Nesting, UriState};
 
 impl Request {
@@ -107,7 +107,8 @@ impl Request {
         Ok(())
     }
 
-    /// Keeps what the location that is left says of the body's file. What the server says holds in locations alone.
+    /// Keeps what the location that is left says of the body's file. What the server says holds in
+    /// locations alone.
     pub fn leave_location(&mut self) {
         let in_file_only = self.plan.body.in_file_only;
         if in_file_only != InFileOnly::Off && !Arc::ptr_eq(&self.plan, &self.server.plan) {
@@ -115,8 +116,9 @@ impl Request {
         }
     }
 
-    /// Forgets what the pass that ends with a redirect within the server has found. The head of a half-made
-    /// response stays, as in nginx: a Location or WWW-Authenticate that was set is still sent.
+    /// Forgets what the pass that ends with a redirect within the server has found. The head of a
+    /// half-made response stays, as in nginx: a Location or WWW-Authenticate that was set is still
+    /// sent.
     fn forget_pass(&mut self) {
         self.response.header_only = false;
         self.body.give_up_rest();
@@ -137,8 +139,8 @@ impl Request {
         Step::Finish(301)
     }
 
-    /// A subrequest of this one, which shares its variables. `None` (and a log line) when subrequests
-    /// nest too deeply or are too many.
+    /// A subrequest of this one, which shares its variables. `None` (and a log line) when
+    /// subrequests nest too deeply or are too many.
     pub fn subrequest(
         &mut self,
         uri: Vec<u8>,
@@ -167,9 +169,10 @@ impl Request {
         child.nesting = Nesting {
             depth: self.nesting.depth + 1,
             head_only,
-            main_charset: match self.is_main() {
-                true => self.response.charset.clone(),
-                false => self.nesting.main_charset.clone(),
+            main_charset: if self.is_main() {
+                self.response.charset.clone()
+            } else {
+                self.nesting.main_charset.clone()
             },
             ..Nesting::default()
         };
@@ -184,8 +187,8 @@ impl Request {
         Some(child)
     }
 
-    /// A subrequest that runs beside this one: with its method, its variables, and its body where that has been read. No
-    /// client sees its answer.
+    /// A subrequest that runs beside this one: with its method, its variables, and its body where
+    /// that has been read. No client sees its answer.
     pub fn background_subrequest(&mut self, uri: Vec<u8>, args: Vec<u8>) -> Option<Box<Request>> {
         let mut child = self.subrequest(uri, args, true)?;
         child.method = self.method;
@@ -193,8 +196,9 @@ impl Request {
         Some(child)
     }
 
-    /// Starts the subrequests that are to run beside this request, before it waits for something other than a file: as in
-    /// nginx, where opening a file holds everything up, what they set of its variables does not show in a head made of files.
+    /// Starts the subrequests that are to run beside this request, before it waits for something
+    /// other than a file: as in nginx, where opening a file holds everything up, what they set of
+    /// its variables does not show in a head made of files.
     pub fn start_background(&mut self) {
         if let Some(background) = &mut self.background {
             background.start();
@@ -249,10 +253,10 @@ impl Request {
     pub fn detached(&mut self) -> Option<Box<Request>> {
         let mut child = self.again()?;
         child.nesting.head_only = true;
-        child.shared = Rc::new(Shared {
+        child.shared = Rc::new(MainRequestState {
             values: self.shared.values.clone(),
             became_get: self.shared.became_get.clone(),
-            ..Shared::default()
+            ..MainRequestState::default()
         });
         Some(child)
     }

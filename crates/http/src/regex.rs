@@ -2,7 +2,7 @@
 
 use crate::request::Request;
 
-pub use variables::regex::{Captures, Failed, Group, Regexes, Spans, match_once};
+pub use variables::regex::{Captures, Group, MatchError, Regexes, Spans, match_once};
 
 /// A pattern whose named groups become variables of requests.
 pub type Regex = variables::Regex<Request>;

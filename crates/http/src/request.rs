@@ -9,31 +9,32 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use framework::generation::Local;
+use framework::generation::GenerationView;
 use framework::slot::Slots;
 use proto::method::Method;
 use variables::{Captures, Scratch};
 
-use crate::asked::Asked;
-use crate::background::Background;
+use crate::activity::READING_HEADERS;
+use crate::background_subrequests::Background;
 use crate::body::{self, RequestBody};
 use crate::client_head::ClientHead;
-use crate::connection::Held;
-use crate::doing::READING_HEADERS;
+use crate::connection::ConnectionHandle;
 use crate::exchange::{Abort, Exchange};
 use crate::file;
-use crate::local::HttpLocal;
 use crate::log;
 use crate::module;
 use crate::module::Trace;
 use crate::output::{self, Body};
 use crate::plan::{Plan, Server};
 use crate::response::Response;
-use crate::shared::Shared;
+use crate::shared::MainRequestState;
 use crate::slots::{OfPass, OfRequest};
 use crate::state::{
-    Activity, Arrival, Course, Keepalive, Nesting, Pacing, Repeatable, Sent, UriState,
+    Activity, Arrival, Keepalive, Nesting, Pacing, Repeatable, ResponseProgress, RoutingState,
+    UriState,
 };
+use crate::thread_state::HttpThreadState;
+use crate::upstream_report::UpstreamReport;
 use crate::{access_phase, error_page, location, secure};
 
 /// How often a request may change its URI or be redirected within the server (nginx's
@@ -57,12 +58,13 @@ pub enum Step {
     /// End with this status: `error_page` may take it, else a short page of ours is sent.
     /// 444 closes the connection without an answer.
     Finish(u16),
-    /// The same for a redirect that `return` makes, to this Location: what has come of the request's body is dropped first.
+    /// The same for a redirect that `return` makes, to this Location: what has come of the
+    /// request's body is dropped first.
     Return(u16, Bytes),
     /// Start again at the server's rewrite phase with this URI (already decoded); `None` for
     /// the arguments keeps none.
     Redirect {
-        /// The path.
+        /// The path to go on with.
         uri: Vec<u8>,
         /// The arguments, without `?`; empty ones are there, too.
         args: Option<Vec<u8>>,
@@ -75,16 +77,16 @@ pub enum Step {
 
 /// One request, main or sub, on its way through the phases.
 ///
-/// It is used again for the next request: what is a buffer is emptied then and keeps its memory, all else begins anew by
-/// `Default`. `reset` and the test of `pool` name every member.
+/// It is used again for the next request: what is a buffer is emptied then and keeps its memory,
+/// all else begins anew by `Default`. `reset` and the test of `pool` name every member.
 pub struct Request {
     /// The generation that serves it, with this thread's caches.
-    pub local: Rc<Local>,
+    pub local: Rc<GenerationView>,
     /// What http keeps of it.
-    pub http: Rc<HttpLocal>,
-    /// The client's connection.
-    pub connection: Held,
-    /// The virtual server.
+    pub http: Rc<HttpThreadState>,
+    /// The client's connection of the request.
+    pub connection: ConnectionHandle,
+    /// The virtual server of the request.
     pub server: Arc<Server>,
     /// The scope that is in force now: server, location, `if` or `limit_except`.
     pub plan: Arc<Plan>,
@@ -103,39 +105,39 @@ pub struct Request {
     /// Groups of the regex evaluated last.
     pub captures: Captures,
     /// Variables, and what else subrequests have in common with it.
-    pub shared: Rc<Shared>,
+    pub shared: Rc<MainRequestState>,
     /// What modules keep until a redirect within the server, or the end.
     pub pass: Slots<OfPass>,
     /// What they keep of it until it ends.
     pub own: Slots<OfRequest>,
-    /// Buffers for values.
+    /// Buffers in which values of variables are made.
     pub scratch: Scratch,
 
     // What begins anew by `Default`.
     /// What is known of URI and arguments.
     pub uri_state: UriState,
     /// How far it has come through the server, and by which detours.
-    pub course: Course,
+    pub course: RoutingState,
     /// Whether it is the client's or stands within another, and what its response is for.
     pub nesting: Nesting,
-    /// How it came.
+    /// How and when the request came in.
     pub arrival: Arrival,
     /// Whether its connection outlives it.
     pub keepalive: Keepalive,
     /// What is being done, for log lines.
     pub activity: Activity,
     /// What has been sent of the response.
-    pub sent: Sent,
+    pub sent: ResponseProgress,
     /// How fast the response may leave.
     pub pacing: Pacing,
     /// The request's body, as far as it has been read.
     pub body: RequestBody,
     /// What a handler has asked of an upstream; its variables know more of it.
-    pub upstream: Option<Rc<dyn Asked>>,
+    pub upstream: Option<Rc<dyn UpstreamReport>>,
     /// Subrequests that run beside it (`mirror`); none for most.
     pub background: Option<Box<Background>>,
-    /// The error log that goes before that of the plan in force: in a subrequest the main one's, where an `internal`
-    /// location has refused a request the one that it had before.
+    /// The error log that goes before that of the plan in force: in a subrequest the main one's,
+    /// where an `internal` location has refused a request the one that it had before.
     pub earlier_error_log: Option<Arc<logs::ErrorLog>>,
     /// What scripts have done, where `explain` wants to know.
     pub trail: Option<Vec<Trace>>,
@@ -146,11 +148,11 @@ pub struct Request {
 /// Where the request loop goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// The server's script.
+    /// The rewrite script of the server.
     ServerRewrite,
-    /// The URI's location.
+    /// The search for the URI's location.
     FindLocation,
-    /// The location's script.
+    /// The rewrite script of the location.
     LocationRewrite,
     /// The plan is found; may the client have it?
     Access,
@@ -167,9 +169,10 @@ pub async fn handle(request: &mut Request, exchange: &mut Exchange) -> Result<()
             step => return resume(request, exchange, step).await,
         }
     }
-    let early = match request.is_main() && request.server.core.may_read_early() {
-        true => Box::pin(read_early(request, exchange)).await,
-        false => Ok(Step::Next),
+    let early = if request.is_main() && request.server.core.may_read_early() {
+        Box::pin(read_early(request, exchange)).await
+    } else {
+        Ok(Step::Next)
     };
     let first = match early {
         Ok(Step::Next) => {
@@ -196,7 +199,7 @@ pub async fn handle(request: &mut Request, exchange: &mut Exchange) -> Result<()
 async fn arrived(request: &mut Request, exchange: &mut Exchange) -> Result<Step, Abort> {
     log::head(request);
     if let Some(settings) = secure::newer_settings(request) {
-        Box::pin(secure::look_again(request, &settings)).await;
+        Box::pin(secure::recheck_client_certificate(request, &settings)).await;
     }
     if !request.plan.phases.arrived.is_empty() {
         let http = Rc::clone(&request.http);
@@ -245,20 +248,22 @@ async fn act_after(request: &mut Request, outcome: &Result<(), Abort>) -> bool {
     }
     let (http, mut has_acted) = (Rc::clone(&request.http), false);
     for after in &http.plan(request.plan.id).phases.after {
-        has_acted |= after.after(request, outcome).said().await;
+        has_acted |= after.after(request, outcome).resolve().await;
     }
     has_acted
 }
 
-/// The status that logs show of a request that has not been answered, unless some of its response has left.
+/// The status that logs show of a request that has not been answered, unless some of its response
+/// has left.
 fn note_unanswered(request: &mut Request, exchange: &Exchange, status: u16) {
-    if request.response.status == 0 || exchange.holds_back(request) {
+    if request.response.status == 0 || exchange.has_unsent(request) {
         request.response.status = status;
     }
 }
 
 impl Request {
-    /// Whether what stands ready is answered with a status that says that the request has been fulfilled.
+    /// Whether what stands ready is answered with a status that says that the request has been
+    /// fulfilled.
     fn succeeds(&self) -> bool {
         let status = match self.course.error_status {
             0 => self.response.status,
@@ -267,14 +272,15 @@ impl Request {
         matches!(status, 200..=299)
     }
 
-    /// Notes that the client has left while its response was awaited, for logs; how that ends the exchange. A subrequest tells
-    /// its request.
+    /// Notes that the client has left while its response was awaited, for logs; how that ends the
+    /// exchange. A subrequest tells its request.
     pub fn client_left(&mut self, exchange: &Exchange) -> Abort {
         const CLIENT_CLOSED: u16 = 499;
         note_unanswered(self, exchange, CLIENT_CLOSED);
-        match self.is_main() {
-            true => Abort::Silently,
-            false => Abort::Unanswered(CLIENT_CLOSED),
+        if self.is_main() {
+            Abort::Silently
+        } else {
+            Abort::Unanswered(CLIENT_CLOSED)
         }
     }
 }
@@ -301,8 +307,8 @@ async fn read_early(request: &mut Request, exchange: &mut Exchange) -> Result<St
     }
 }
 
-/// Waits for subrequests in the background, or gives them up: a request that could not be answered does, unless a
-/// `post_action` has been done for it, which may have made some itself.
+/// Waits for subrequests in the background, or gives them up: a request that could not be answered
+/// does, unless a `post_action` has been done for it, which may have made some itself.
 async fn end_background(request: &mut Request, waits: bool) {
     let Some(mut background) = request.background.take() else {
         return;
@@ -320,7 +326,8 @@ pub async fn resume(
 ) -> Result<(), Abort> {
     loop {
         step = match step {
-            // A client that asks for a tunnel would take any success for one, and the body for what comes out of it.
+            // A client that asks for a tunnel would take any success for one, and the body for what
+            // comes out of it.
             Step::Respond(_)
                 if request.is_main() && exchange.asks_for_tunnel() && request.succeeds() =>
             {
@@ -443,13 +450,13 @@ fn rewrite_by_location(request: &mut Request) -> Step {
 fn find_location(request: &mut Request) -> Step {
     let http = Rc::clone(&request.http);
     let found = match request.course.found.take() {
-        Some(id) => location::Found::Plan(http.shared_plan(id)),
+        Some(id) => location::LocationMatch::Plan(http.shared_plan(id)),
         None => location::find(request, &http),
     };
     let (plan, with_slash) = match found {
-        location::Found::Plan(plan) => (Arc::clone(plan), None),
-        location::Found::Slash(plan, path) => (Arc::clone(plan), Some(path)),
-        location::Found::Undecided(regex, cause) => {
+        location::LocationMatch::Plan(plan) => (Arc::clone(plan), None),
+        location::LocationMatch::Slash(plan, path) => (Arc::clone(plan), Some(path)),
+        location::LocationMatch::Undecided(regex, cause) => {
             regex.alert(request, &request.uri, cause, "");
             return Step::Finish(500);
         }
@@ -479,8 +486,9 @@ fn find_location(request: &mut Request) -> Step {
     }
 }
 
-/// 413 where the body, as it is announced or has been read, is longer than the plan in force allows; `doing` is for the log.
-/// That of a subrequest is what it was given: nothing where it goes without.
+/// 413 where the body, as it is announced or has been read, is longer than the plan in force
+/// allows; `doing` is for the log. That of a subrequest is what it was given: nothing where it goes
+/// without.
 fn refuse_long_body(request: &mut Request, doing: &str) -> Option<Step> {
     let limit = request.plan.core.client_max_body_size;
     let length = request.body.judged_length();
@@ -501,7 +509,7 @@ pub(super) async fn content(request: &mut Request, exchange: &mut Exchange) -> R
     let http = Rc::clone(&request.http);
     let phases = &http.plan(request.plan.id).phases;
     if let Some(handler) = &phases.content {
-        return handler.run(request, exchange).said().await;
+        return handler.run(request, exchange).resolve().await;
     }
     if phases.changes_files {
         // They may wait for a body.

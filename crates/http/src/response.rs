@@ -35,13 +35,14 @@ pub struct Response {
     pub content_length: Option<u64>,
     /// Last-Modified in seconds since 1970.
     pub last_modified: Option<i64>,
-    /// The status makes nothing of that time: a field with it goes to the client, and `$sent_http_last_modified` is not
-    /// there.
+    /// The status makes nothing of that time: a field with it goes to the client, and
+    /// `$sent_http_last_modified` is not there.
     pub last_modified_unheard: bool,
     /// Location; one that begins with `/` is made absolute if `absolute_redirect` is on, any
     /// other is sent before the rest of the fields.
     pub location: Option<Bytes>,
-    /// The Location among the fields that was set last, whatever was added beside it: `$sent_http_location` is it alone.
+    /// The Location among the fields that was set last, whatever was added beside it:
+    /// `$sent_http_location` is it alone.
     pub location_field: Option<Bytes>,
     /// Whether `Vary: Accept-Encoding` is to be sent.
     pub vary_accept_encoding: bool,
@@ -49,11 +50,12 @@ pub struct Response {
     pub allow_ranges: bool,
     /// Only a single range (a stream that cannot go back).
     pub single_range: bool,
-    /// All other fields.
+    /// All fields that have no member of their own.
     pub fields: Vec<Field>,
     /// Whether trailers will follow: HTTP/1.1 sends chunks even where the length is known.
     pub expect_trailers: bool,
-    /// Whether trailers may come behind a body of known length, where the protocol has room for them (HTTP/2).
+    /// Whether trailers may come behind a body of known length, where the protocol has room for
+    /// them (HTTP/2).
     pub may_have_trailers: bool,
     /// Trailer fields, sent after a chunked body.
     pub trailers: Vec<Field>,
@@ -61,15 +63,16 @@ pub struct Response {
     pub header_only: bool,
     /// The client's conditions (`If-None-Match` and its kin) are not judged here: an upstream has.
     pub conditions_judged: bool,
-    /// The coding of the body as its maker tells it. It stands among the fields as well; a `Content-Encoding` that
-    /// `add_header` adds is none.
+    /// The coding of the body as its maker tells it. It stands among the fields as well; a
+    /// `Content-Encoding` that `add_header` adds is none.
     pub coding: Option<Bytes>,
-    /// The `Accept-Ranges` of its maker. It stands among the fields as well; one that `add_header` adds is none.
+    /// The `Accept-Ranges` of its maker. It stands among the fields as well; one that `add_header`
+    /// adds is none.
     pub accept_ranges: Option<Bytes>,
     /// The `Content-Range` of its maker, in the same way.
     pub content_range: Option<Bytes>,
-    /// The charset that an upstream asks for whatever the configuration says (`X-Accel-Charset`); empty where it asks
-    /// for none.
+    /// The charset that an upstream asks for whatever the configuration says (`X-Accel-Charset`);
+    /// empty where it asks for none.
     pub override_charset: Bytes,
     /// By what the body is known again, where it is the same each time: what has been made of it
     /// once may stand for it.
@@ -129,7 +132,7 @@ impl BodyIdentity {
         BodyIdentity(bytes)
     }
 
-    /// Its bytes.
+    /// The bytes of the body identity.
     pub fn bytes(&self) -> &[u8; BodyIdentity::LENGTH] {
         &self.0
     }
@@ -149,7 +152,8 @@ impl Response {
         self.remove_one(b"Content-Encoding", coding);
     }
 
-    /// Takes the field of this name away that shares this value's bytes, else the first with an equal one.
+    /// Takes the field of this name away that shares this value's bytes, else the first with an
+    /// equal one.
     fn remove_one(&mut self, name: &[u8], value: Option<Bytes>) {
         let Some(value) = value else {
             return;
@@ -184,7 +188,7 @@ impl Response {
             .is_some_and(|coding| !coding.is_empty())
     }
 
-    /// Appends a field.
+    /// Appends a field to the head.
     pub fn add(&mut self, name: impl Into<Bytes>, value: impl Into<Bytes>) {
         self.fields.push(Field {
             name: name.into(),
@@ -205,8 +209,8 @@ impl Response {
         self.fields.retain(|f| !f.name.eq_ignore_ascii_case(name));
     }
 
-    /// Sets Location: one that begins with `/` is completed by the exchange where `absolute` asks for it
-    /// (`absolute_redirect`), any other stands among the fields where it was added.
+    /// Sets Location: one that begins with `/` is completed by the exchange where `absolute` asks
+    /// for it (`absolute_redirect`), any other stands among the fields where it was added.
     pub fn add_location(&mut self, value: Bytes, absolute: bool) {
         if absolute && value.first() == Some(&b'/') {
             self.location = Some(value);
@@ -223,7 +227,7 @@ impl Response {
         self.location.as_ref().or_else(|| self.field(b"Location"))
     }
 
-    /// Takes Location away.
+    /// Removes the field Location, and returns it.
     pub fn remove_location(&mut self) {
         self.location = None;
         self.location_field = None;
@@ -248,16 +252,16 @@ impl Response {
         self.accept_ranges = Some(value);
     }
 
-    /// nginx's `ngx_http_clear_accept_ranges`: ranges of the changed body mean nothing. What `add_header` has added says
-    /// so all the same.
+    /// nginx's `ngx_http_clear_accept_ranges`: ranges of the changed body mean nothing. What
+    /// `add_header` has added says so all the same.
     pub fn clear_ranges(&mut self) {
         self.allow_ranges = false;
         let ranges = self.accept_ranges.take();
         self.remove_one(b"Accept-Ranges", ranges);
     }
 
-    /// nginx's `ngx_http_clear_etag`: the one that was set last goes. An earlier one, of a response that an error page
-    /// takes the place of, stays.
+    /// nginx's `ngx_http_clear_etag`: the one that was set last goes. An earlier one, of a response
+    /// that an error page takes the place of, stays.
     pub fn clear_etag(&mut self) {
         let is_it = |field: &Field| field.name.eq_ignore_ascii_case(b"ETag");
         if let Some(at) = self.fields.iter().rposition(is_it) {
@@ -265,7 +269,7 @@ impl Response {
         }
     }
 
-    /// nginx's `ngx_http_clear_last_modified`.
+    /// Removes the date, as nginx's `ngx_http_clear_last_modified` does.
     pub fn clear_last_modified(&mut self) {
         self.last_modified = None;
         self.last_modified_unheard = false;
@@ -379,8 +383,8 @@ impl Response {
     }
 }
 
-/// When the response was last modified: as a handler knows it, or as a field says (an upstream's, or one
-/// that `add_header` wrote).
+/// When the response was last modified: as a handler knows it, or as a field says (an upstream's,
+/// or one that `add_header` wrote).
 pub fn last_modified(response: &Response) -> Option<i64> {
     response.last_modified.or_else(|| {
         response

@@ -5,9 +5,9 @@
 /// `server_tokens`: the text that names us.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServerTokens {
-    /// `tidegate/VERSION`.
+    /// The name with its version: `tidegate/VERSION`.
     On,
-    /// `tidegate`.
+    /// The name alone, without a version: `tidegate`.
     Off,
     /// As `on`: there is no build name to add.
     Build,
@@ -19,7 +19,7 @@ pub enum ServerTokens {
 
 pub use variables::process::NGINX_VERSION;
 
-/// Tidegate's own version.
+/// The version of this build of Tidegate.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 impl ServerTokens {

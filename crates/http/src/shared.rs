@@ -9,12 +9,13 @@ use crate::slots::OfMain;
 
 /// One for a main request and all its subrequests.
 #[derive(Default)]
-pub struct Shared {
+pub struct MainRequestState {
     /// Cached and assigned variables, by index.
     pub values: RefCell<Vec<Cached>>,
-    /// The main request goes on as GET, whatever the client sent: `error_page` and `X-Accel-Redirect` lead to a page.
+    /// The main request goes on as GET, whatever the client sent: `error_page` and
+    /// `X-Accel-Redirect` lead to a page.
     pub became_get: Cell<bool>,
-    /// How many subrequests run [ahead](crate::ahead).
+    /// How many subrequests run [ahead](crate::included_subrequests).
     pub ahead: Cell<usize>,
     /// How many subrequests there have been.
     pub subrequests: Cell<u32>,
@@ -24,7 +25,7 @@ pub struct Shared {
     pub main: RefCell<Slots<OfMain>>,
 }
 
-impl Shared {
+impl MainRequestState {
     /// Whether nothing has been cached, assigned or set.
     pub fn is_empty(&self) -> bool {
         self.values.borrow().is_empty() && self.main.borrow().is_empty()
@@ -32,8 +33,9 @@ impl Shared {
 
     /// Forgets everything, keeping the capacity.
     pub fn clear(&mut self) {
-        // Every member has its name here: one that is added does not build before it is forgotten, too.
-        let Shared {
+        // Every member has its name here: one that is added does not build before it is forgotten,
+        // too.
+        let MainRequestState {
             values,
             became_get,
             ahead,

@@ -1,12 +1,13 @@
-//! Where a response's body comes from: something that gives piece after piece to whatever asks for them.
+//! Where a response's body comes from: something that gives piece after piece to whatever asks for
+//! them.
 //!
-//! A source knows no client. It is asked for what stands ready and, where that is nothing, waited for; who waits decides what
-//! else ends the wait. What there is to log about it is one of the things that it gives, so that a source has no request
-//! either: that of the reader is the subject of such a line, or, where a source outlives its first reader, what its owner keeps
-//! for that.
+//! A source knows no client. It is asked for what stands ready and, where that is nothing, waited
+//! for; who waits decides what else ends the wait. What there is to log about it is one of the
+//! things that it gives, so that a source has no request either: that of the reader is the subject
+//! of such a line, or, where a source outlives its first reader, what its owner keeps for that.
 //!
-//! A source lives on one thread. What is read by several, on several threads, is something shared in which each reader has a
-//! source of its own.
+//! A source lives on one thread. What is read by several, on several threads, is something shared
+//! in which each reader has a source of its own.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -20,11 +21,11 @@ use crate::response::Field;
 
 /// What a source gives.
 #[derive(Debug)]
-pub enum Given {
+pub enum SourceEvent {
     /// The next piece of the body; never [`Piece::Last`].
     Piece(Piece),
     /// Something for the error log.
-    Told(Told),
+    Told(DeferredLog),
     /// Nothing stands ready: more comes when [`Source::poll_more`] is ready.
     Nothing,
     /// The body has ended as it should.
@@ -52,17 +53,19 @@ pub enum Break {
 /// A source of a body; see the module.
 pub trait Source: fmt::Debug {
     /// What comes next, without waiting.
-    fn next(&mut self) -> Given;
+    fn next(&mut self) -> SourceEvent;
 
     /// Waits for more, where the former gave nothing. Dropped waits lose nothing.
     ///
-    /// What is ready again and again must wait for its task's share of a turn by itself, as what the engine receives does.
+    /// What is ready again and again must wait for its task's share of a turn by itself, as what
+    /// the engine receives does.
     fn poll_more(&mut self, context: &mut Context<'_>) -> Poll<()>;
 
-    /// Goes on by itself while its reader waits for something else: a slow client, its turn, a response that stands within the
-    /// body. Wakes the task where it could go further; what comes of it is given when the source is asked again. Ready with what
-    /// is to be logged at once; or with how the body is broken off, where nothing more of it is to leave.
-    fn poll_ahead(&mut self, _: &mut Context<'_>) -> Poll<Result<Told, Break>> {
+    /// Goes on by itself while its reader waits for something else: a slow client, its turn, a
+    /// response that stands within the body. Wakes the task where it could go further; what comes
+    /// of it is given when the source is asked again. Ready with what is to be logged at once; or
+    /// with how the body is broken off, where nothing more of it is to leave.
+    fn poll_ahead(&mut self, _: &mut Context<'_>) -> Poll<Result<DeferredLog, Break>> {
         Poll::Pending
     }
 
@@ -72,8 +75,8 @@ pub trait Source: fmt::Debug {
         None
     }
 
-    /// Whether nothing follows the piece that came last, as far as is known without waiting. The end may be told later all
-    /// the same.
+    /// Whether nothing follows the piece that came last, as far as is known without waiting. The
+    /// end may be told later all the same.
     fn is_whole(&self) -> bool {
         false
     }
@@ -89,7 +92,7 @@ pub trait Source: fmt::Debug {
     }
 
     /// It is given up in the middle, since its client has left; what there is to log.
-    fn give_up(&mut self, left: &Abort) -> Told;
+    fn give_up(&mut self, left: &Abort) -> DeferredLog;
 
     /// What is being done when the response begins, as log lines say it with a space before it.
     fn beginning(&self) -> &'static str;
@@ -97,17 +100,17 @@ pub trait Source: fmt::Debug {
 
 /// A line for the error log, about whatever has asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Told {
-    /// Its level.
+pub struct DeferredLog {
+    /// The level of the deferred log.
     pub level: Level,
-    /// Its text.
+    /// The text of the deferred log.
     pub text: Cow<'static, str>,
 }
 
-impl Told {
+impl DeferredLog {
     /// A line of this level.
-    pub fn new(level: Level, text: impl Into<Cow<'static, str>>) -> Told {
-        Told {
+    pub fn new(level: Level, text: impl Into<Cow<'static, str>>) -> DeferredLog {
+        DeferredLog {
             level,
             text: text.into(),
         }
@@ -136,13 +139,13 @@ mod tests {
     /// A source that gives what is written down, and has nothing wherever that says so, once.
     #[derive(Debug)]
     struct Script {
-        given: VecDeque<Given>,
+        given: VecDeque<SourceEvent>,
         waits: usize,
     }
 
     impl Source for Script {
-        fn next(&mut self) -> Given {
-            self.given.pop_front().unwrap_or(Given::End)
+        fn next(&mut self) -> SourceEvent {
+            self.given.pop_front().unwrap_or(SourceEvent::End)
         }
 
         fn poll_more(&mut self, context: &mut Context<'_>) -> Poll<()> {
@@ -154,8 +157,8 @@ mod tests {
             }
         }
 
-        fn give_up(&mut self, _: &Abort) -> Told {
-            Told::new(Level::Info, "given up")
+        fn give_up(&mut self, _: &Abort) -> DeferredLog {
+            DeferredLog::new(Level::Info, "given up")
         }
 
         fn beginning(&self) -> &'static str {
@@ -163,8 +166,9 @@ mod tests {
         }
     }
 
-    /// What comes of a response with this body: how it ends, what was sent of it, and whether it counts as complete.
-    fn sent(given: impl IntoIterator<Item = Given>) -> (Result<(), Abort>, Vec<u8>, bool) {
+    /// What comes of a response with this body: how it ends, what was sent of it, and whether it
+    /// counts as complete.
+    fn sent(given: impl IntoIterator<Item = SourceEvent>) -> (Result<(), Abort>, Vec<u8>, bool) {
         let given = given.into_iter().collect();
         serve(&site(""), "GET / HTTP/1.1", async |mut request| {
             let client = Client::greedy();
@@ -173,7 +177,7 @@ mod tests {
             let body = Body::Source(Box::new(Script { given, waits: 0 }));
             let outcome = output::respond(&mut request, &mut exchange, body).await;
             // What has been queued leaves at least when something is waited for.
-            let _ = exchange.send_what_waits(&mut request).await;
+            let _ = exchange.flush(&mut request).await;
             (
                 outcome.map(|_| ()),
                 client.received(stream).body,
@@ -182,28 +186,33 @@ mod tests {
         })
     }
 
-    fn piece(text: &'static str) -> Given {
-        Given::Piece(Piece::Bytes(text.into()))
+    fn piece(text: &'static str) -> SourceEvent {
+        SourceEvent::Piece(Piece::Bytes(text.into()))
     }
 
     #[test]
     fn any_source_is_sent_to_its_end() {
-        let told = Given::Told(Told::new(Level::Warn, "odd"));
-        let (outcome, body, _) =
-            sent([piece("a"), Given::Nothing, told, piece("b"), Given::Nothing]);
+        let told = SourceEvent::Told(DeferredLog::new(Level::Warn, "odd"));
+        let (outcome, body, _) = sent([
+            piece("a"),
+            SourceEvent::Nothing,
+            told,
+            piece("b"),
+            SourceEvent::Nothing,
+        ]);
         assert!(outcome.is_ok());
         assert_eq!(body, b"ab");
     }
 
     #[test]
     fn a_source_that_breaks_off_ends_its_response() {
-        let (outcome, body, complete) = sent([piece("a"), Given::Broken(Break::Unfinished)]);
+        let (outcome, body, complete) = sent([piece("a"), SourceEvent::Broken(Break::Unfinished)]);
         assert!(matches!(outcome, Err(Abort::Upstream)));
         assert_eq!((&*body, complete), (&b"a"[..], true));
-        let (outcome, body, complete) = sent([piece("a"), Given::Broken(Break::Framing)]);
+        let (outcome, body, complete) = sent([piece("a"), SourceEvent::Broken(Break::Framing)]);
         assert!(matches!(outcome, Err(Abort::UpstreamFraming)));
         assert_eq!((&*body, complete), (&b"a"[..], false));
-        let (outcome, body, complete) = sent([piece("a"), Given::Broken(Break::Reset)]);
+        let (outcome, body, complete) = sent([piece("a"), SourceEvent::Broken(Break::Reset)]);
         assert!(matches!(outcome, Err(Abort::UpstreamFraming)));
         assert_eq!((&*body, complete), (&b"a"[..], false));
     }
@@ -236,15 +245,15 @@ mod tests {
     }
 
     impl Source for Reader {
-        fn next(&mut self) -> Given {
+        fn next(&mut self) -> SourceEvent {
             let filled = self.fill.0.lock().unwrap();
             match filled.pieces.get(self.at) {
                 Some(piece) => {
                     self.at += 1;
-                    Given::Piece(Piece::Bytes(piece.clone()))
+                    SourceEvent::Piece(Piece::Bytes(piece.clone()))
                 }
-                None if filled.ended => Given::End,
-                None => Given::Nothing,
+                None if filled.ended => SourceEvent::End,
+                None => SourceEvent::Nothing,
             }
         }
 
@@ -257,8 +266,8 @@ mod tests {
             Poll::Pending
         }
 
-        fn give_up(&mut self, _: &Abort) -> Told {
-            Told::new(Level::Info, "a reader has left")
+        fn give_up(&mut self, _: &Abort) -> DeferredLog {
+            DeferredLog::new(Level::Info, "a reader has left")
         }
 
         fn beginning(&self) -> &'static str {
@@ -281,11 +290,11 @@ mod tests {
         let (mut bytes, mut pieces) = (Vec::new(), 0);
         while pieces < pieces_max {
             match source.next() {
-                Given::Piece(Piece::Bytes(piece)) => {
+                SourceEvent::Piece(Piece::Bytes(piece)) => {
                     bytes.extend_from_slice(&piece);
                     pieces += 1;
                 }
-                Given::Nothing => {
+                SourceEvent::Nothing => {
                     while source.poll_more(&mut context).is_pending() {
                         thread::park();
                     }

@@ -1,15 +1,17 @@
-//! Bytes on their way from who gives them to who takes them later: in memory up to a bound, and what is beyond that in a
-//! temporary file.
+//! Bytes on their way from who gives them to who takes them later: in memory up to a bound, and
+//! what is beyond that in a temporary file.
 //!
-//! It knows neither who gives nor who takes, and reads nothing by itself. What came first leaves first:
+//! It knows neither who gives nor who takes, and reads nothing by itself. What came first leaves
+//! first:
 //!
 //! ```text
 //! push ─▶ memory ─▶ (writing) ─▶ file ─▶ take        what has been written is older than what is being written,
 //!            └──────────────────────────▶ take        and that is older than what is in memory
 //! ```
 //!
-//! Who keeps up with who gives takes from memory, and no file is ever made. The file only grows: what has been taken of it
-//! stays in it until the end, and counts. It has no name, so it goes with its last descriptor.
+//! Who keeps up with who gives takes from memory, and no file is ever made. The file only grows:
+//! what has been taken of it stays in it until the end, and counts. It has no name, so it goes with
+//! its last descriptor.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -25,9 +27,10 @@ use bytes::Bytes;
 use engine::file::File;
 
 use crate::output::Piece;
-use crate::temporary_file::{Directory, Failure};
+use crate::temporary_file::{Directory, FileError};
 
-/// How much of the file is given at once, in bytes: whoever sends it is asked for what is next so often.
+/// How much of the file is given at once, in bytes: whoever sends it is asked for what is next so
+/// often.
 const STRETCH_MAX: u64 = 256 * 1024;
 
 /// How much there may be, and where.
@@ -46,7 +49,7 @@ pub struct Limits {
 /// What has been given and not taken; see the module.
 pub struct Spill {
     limits: Arc<Limits>,
-    file: Option<Stored>,
+    file: Option<SpillFile>,
     /// What of the file has not been taken.
     in_file: Range<u64>,
     /// What is being written behind that.
@@ -58,7 +61,7 @@ pub struct Spill {
 
 /// The file, once there is one.
 #[derive(Clone)]
-struct Stored {
+struct SpillFile {
     file: File,
     /// The name that it had.
     path: PathBuf,
@@ -67,26 +70,26 @@ struct Stored {
 /// A part on its way to the file.
 struct Writing {
     length: usize,
-    job: Pin<Box<dyn Future<Output = Outcome>>>,
+    job: Pin<Box<dyn Future<Output = SpillOutcome>>>,
 }
 
 /// What has come of such a part.
-struct Outcome {
-    stored: Option<Stored>,
-    failure: Option<Failure>,
+struct SpillOutcome {
+    stored: Option<SpillFile>,
+    failure: Option<FileError>,
 }
 
 /// What there is to tell when a part has been written, or has not.
 #[derive(Debug, Default)]
-pub struct Written {
+pub struct SpillResult {
     /// The file has been made for it, under this name.
     pub made: Option<PathBuf>,
     /// Why it has not been written: it is lost, and what follows it is of no use.
-    pub failure: Option<Failure>,
+    pub failure: Option<FileError>,
 }
 
 impl Spill {
-    /// Nothing yet.
+    /// A spill in which nothing waits yet.
     pub fn new(limits: &Arc<Limits>) -> Spill {
         Spill {
             limits: Arc::clone(limits),
@@ -119,8 +122,8 @@ impl Spill {
         self.held == 0 && self.in_file.end < self.limits.file_max
     }
 
-    /// Keeps bytes, wherever there is room for them or not. Small ones are copied together, so that what is held is what it
-    /// occupies.
+    /// Keeps bytes, wherever there is room for them or not. Small ones are copied together, so that
+    /// what is held is what it occupies.
     pub fn push(&mut self, bytes: Bytes) {
         self.held += bytes.len();
         if let Some(last) = self.memory.back_mut()
@@ -196,9 +199,9 @@ impl Spill {
     }
 
     /// Waits until what is being written has been; ready at once where nothing is.
-    pub fn poll_written(&mut self, context: &mut Context<'_>) -> Poll<Written> {
+    pub fn poll_written(&mut self, context: &mut Context<'_>) -> Poll<SpillResult> {
         let Some(writing) = &mut self.writing else {
-            return Poll::Ready(Written::default());
+            return Poll::Ready(SpillResult::default());
         };
         let outcome = ready!(writing.job.as_mut().poll(context));
         let length = writing.length;
@@ -213,7 +216,7 @@ impl Spill {
             None => self.in_file.end += length as u64,
             Some(_) => self.clear(),
         }
-        Poll::Ready(Written {
+        Poll::Ready(SpillResult {
             made,
             failure: outcome.failure,
         })
@@ -229,20 +232,20 @@ impl Spill {
 
 /// Writes parts from `offset` on, to a file that is made first where there is none.
 async fn write(
-    stored: Option<Stored>,
+    stored: Option<SpillFile>,
     directory: Arc<Directory>,
     offset: u64,
     parts: Vec<Bytes>,
-) -> Outcome {
+) -> SpillOutcome {
     let stored = match stored {
         Some(stored) => stored,
         None => match engine::blocking(move || directory.create(0o600, false)).await {
-            Ok((path, file)) => Stored {
+            Ok((path, file)) => SpillFile {
                 file: File::from(file),
                 path,
             },
             Err(failure) => {
-                return Outcome {
+                return SpillOutcome {
                     stored: None,
                     failure: Some(failure),
                 };
@@ -250,12 +253,12 @@ async fn write(
         },
     };
     let written = stored.file.write_at(offset, parts).await;
-    let failure = written.err().map(|error| Failure {
+    let failure = written.err().map(|error| FileError {
         call: "pwritev()",
         path: stored.path.clone(),
         error,
     });
-    Outcome {
+    SpillOutcome {
         stored: Some(stored),
         failure,
     }
@@ -301,7 +304,7 @@ mod tests {
         serve(&site(""), "GET / HTTP/1.1", async |_| work().await)
     }
 
-    async fn written(spill: &mut Spill) -> Written {
+    async fn written(spill: &mut Spill) -> SpillResult {
         poll_fn(|context| spill.poll_written(context)).await
     }
 
@@ -406,7 +409,7 @@ mod tests {
             let mut spill = Spill::new(&limits(0, 1000, 10));
             let path = PathBuf::from("/dev/null");
             let file = std::fs::File::open(&path).unwrap(); // for reading alone
-            spill.file = Some(Stored {
+            spill.file = Some(SpillFile {
                 file: file.into(),
                 path,
             });

@@ -1,5 +1,6 @@
-//! What is known of one [`Request`](crate::request::Request) beside its buffers, in parts that begin anew as a whole, by
-//! `Default`: what one client's request has left in a part, no other's finds.
+//! What is known of one [`Request`](crate::request::Request) beside its buffers, in parts that
+//! begin anew as a whole, by `Default`: what one client's request has left in a part, no other's
+//! finds.
 
 use std::time::{Duration, Instant};
 
@@ -7,14 +8,15 @@ use bytes::Bytes;
 use engine::net::Address;
 
 use crate::address::AddressServers;
-use crate::hot::LastResponse;
 use crate::output::Stub;
+use crate::prebuilt::LastResponse;
 use crate::request::URI_CHANGES_MAX;
 
 /// What is known of URI and arguments in force.
 #[derive(Debug)]
 pub struct UriState {
-    /// Whether there are arguments even where they are empty: the client or a script has written some.
+    /// Whether there are arguments even where they are empty: the client or a script has written
+    /// some.
     pub args_written: bool,
     /// Whether `uri` is still what the client sent and needs no escaping to be passed on.
     pub unchanged: bool,
@@ -41,7 +43,7 @@ impl Default for UriState {
 
 /// How far a request has come through the server, and by which detours.
 #[derive(Debug)]
-pub struct Course {
+pub struct RoutingState {
     /// Whether host, server and URI have been made of the client's head.
     pub prepared: bool,
     /// Which server its host means could not be decided: no server may answer for it.
@@ -54,16 +56,17 @@ pub struct Course {
     pub error_page_taken: bool,
     /// The status that an error page answers for, 0 when there is none.
     pub error_status: u16,
-    /// The plan of its location, by its number, where that has been looked for before the phases were; for the first
-    /// search of them.
+    /// The plan of its location, by its number, where that has been looked for before the phases
+    /// were; for the first search of them.
     pub found: Option<u32>,
-    /// A file has been found below its root, which so exists; never behind an `error_page` after which none may follow.
+    /// A file has been found below its root, which so exists; never behind an `error_page` after
+    /// which none may follow.
     pub root_tested: bool,
 }
 
-impl Default for Course {
-    fn default() -> Course {
-        Course {
+impl Default for RoutingState {
+    fn default() -> RoutingState {
+        RoutingState {
             prepared: false,
             server_undecided: false,
             internal: false,
@@ -81,7 +84,8 @@ impl Default for Course {
 pub struct Nesting {
     /// How deep the subrequest is; 0 for the client's request.
     pub depth: u8,
-    /// A subrequest whose body is not wanted (`auth_request`), or a request that goes on after its response (`post_action`).
+    /// A subrequest whose body is not wanted (`auth_request`), or a request that goes on after its
+    /// response (`post_action`).
     pub head_only: bool,
     /// A subrequest whose response is wanted as a whole, so that none can stand within it.
     pub in_memory: bool,
@@ -98,7 +102,8 @@ pub struct Arrival {
     pub started: Instant,
     /// The same by the wall clock since 1970.
     pub started_wall: Duration,
-    /// The how manieth of its connection it is (`$connection_requests`); 0 until it has been counted.
+    /// The how manieth of its connection it is (`$connection_requests`); 0 until it has been
+    /// counted.
     pub number: u64,
     /// It lay in the same received bytes as the request before it (`$pipe`).
     pub pipelined: bool,
@@ -121,26 +126,28 @@ impl Default for Arrival {
 /// Whether the connection outlives a request.
 #[derive(Debug, Default)]
 pub struct Keepalive {
-    /// Whether the connection goes on after the response; before there is one, whether the client asks for it. See
-    /// `refused`.
+    /// Whether the connection goes on after the response; before there is one, whether the client
+    /// asks for it. See `refused`.
     pub on: bool,
-    /// A location that the request came through lets the connection end with it, whatever the next one says.
+    /// A location that the request came through lets the connection end with it, whatever the next
+    /// one says.
     pub refused: bool,
 }
 
 /// What is being done, for log lines that do not say it themselves: empty, or as nginx ends them.
 #[derive(Debug, Default)]
 pub struct Activity {
-    /// ` while reading response header from upstream`, say. It stays until something else is done or a redirect within
-    /// the server begins.
+    /// ` while reading response header from upstream`, say. It stays until something else is done
+    /// or a redirect within the server begins.
     pub doing: &'static str,
-    /// The same while its response passes the filters, for log lines about that (` while sending response to client`).
+    /// The same while its response passes the filters, for log lines about that
+    /// (` while sending response to client`).
     pub sending: &'static str,
 }
 
 /// What has been sent of a response.
 #[derive(Debug, Default)]
-pub struct Sent {
+pub struct ResponseProgress {
     /// Whether its body has begun.
     pub begun: bool,
     /// Whether the body is sent in chunks.
@@ -153,7 +160,7 @@ pub struct Sent {
     pub body_bytes: u64,
 }
 
-impl Sent {
+impl ResponseProgress {
     /// So many bytes of the body have not left, and will not.
     pub fn take_back(&mut self, bytes: u64) {
         self.bytes = self.bytes.saturating_sub(bytes);
@@ -164,7 +171,8 @@ impl Sent {
 /// How fast a response may leave, where not the directives say it.
 #[derive(Debug, Default)]
 pub struct Pacing {
-    /// `set $limit_rate` and `X-Accel-Limit-Rate`: overrides the directive `limit_rate`. Bytes a second, 0 for no limit.
+    /// `set $limit_rate` and `X-Accel-Limit-Rate`: overrides the directive `limit_rate`. Bytes a
+    /// second, 0 for no limit.
     pub rate: Option<u64>,
     /// What a handler sends before that rate holds: overrides `limit_rate_after`. Bytes.
     pub rate_after: Option<u64>,

@@ -1,4 +1,5 @@
-//! What lines of the error log say of a request, and of a connection between requests: nginx's fields, in its order.
+//! What lines of the error log say of a request, and of a connection between requests: nginx's
+//! fields, in its order.
 
 use std::fmt::{self, Write};
 use std::rc::Rc;
@@ -8,14 +9,14 @@ use engine::net::Address;
 use framework::address::append_address;
 use logs::{ErrorLog, Level, Printable, Subject, Subsystem};
 use proto::Span;
-use proto::header::Known;
+use proto::header::KnownField;
 
-use crate::asked::Asked;
 use crate::client_head::ClientHead;
-use crate::connection::{Connection, Held};
+use crate::connection::{Connection, ConnectionHandle};
 use crate::handshake::Handshake;
 use crate::plan::Server;
 use crate::request::Request;
+use crate::upstream_report::UpstreamReport;
 
 impl Subject for Request {
     #[inline]
@@ -37,7 +38,10 @@ impl Subject for Request {
 
     fn serial(&self) -> Option<u64> {
         let client = &self.connection.client;
-        self.connection.errand().is_none().then_some(client.serial)
+        self.connection
+            .internal_request()
+            .is_none()
+            .then_some(client.serial)
     }
 
     fn doing(&self) -> &str {
@@ -45,7 +49,7 @@ impl Subject for Request {
     }
 
     fn describe(&self, out: &mut dyn Write) -> fmt::Result {
-        if let Some(about) = self.connection.errand() {
+        if let Some(about) = self.connection.internal_request() {
             return write!(out, ", {}", Printable(about.as_bytes()));
         }
         client(out, self.peer())?;
@@ -56,12 +60,12 @@ impl Subject for Request {
 /// A request that somebody else has in hand, for lines that are not to wait for that.
 pub struct Aside {
     log: Arc<ErrorLog>,
-    connection: Held,
+    connection: ConnectionHandle,
     peer: Option<Box<Address>>,
     server: Arc<Server>,
     client: Rc<ClientHead>,
     subrequest: Option<Vec<u8>>,
-    upstream: Option<Rc<dyn Asked>>,
+    upstream: Option<Rc<dyn UpstreamReport>>,
 }
 
 impl Aside {
@@ -140,7 +144,8 @@ impl Subject for Handshake {
     }
 }
 
-/// A request whose head has been read up to this field: a line about the field knows nothing of what comes behind it.
+/// A request whose head has been read up to this field: a line about the field knows nothing of
+/// what comes behind it.
 pub struct HeadUpTo<'a>(pub &'a Request, pub Span);
 
 impl Subject for HeadUpTo<'_> {
@@ -210,7 +215,7 @@ struct Fields<'a> {
     client: &'a ClientHead,
     /// The path, where it is a subrequest.
     subrequest: Option<&'a [u8]>,
-    upstream: Option<&'a dyn Asked>,
+    upstream: Option<&'a dyn UpstreamReport>,
 }
 
 impl Fields<'_> {
@@ -242,10 +247,10 @@ impl Fields<'_> {
             });
             written?;
         }
-        if let Some(host) = self.client.value_up_to(Known::Host, read) {
+        if let Some(host) = self.client.value_up_to(KnownField::Host, read) {
             write!(out, ", host: \"{}\"", Printable(host))?;
         }
-        if let Some(referrer) = self.client.value_up_to(Known::Referer, read) {
+        if let Some(referrer) = self.client.value_up_to(KnownField::Referer, read) {
             write!(out, ", referrer: \"{}\"", Printable(referrer))?;
         }
         Ok(())

@@ -1,4 +1,5 @@
-//! Which directives have something to do for requests, for people who ask why a URL gets its answer.
+//! Which directives have something to do for requests, for people who ask why a URL gets its
+//! answer.
 
 /// What part of the work for a request a task is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,7 +14,8 @@ pub enum TaskKind {
     Access,
     /// What is done before the content.
     BeforeContent,
-    /// The answer is made by a directive, beside those that a module's entry names for it (`content`).
+    /// The answer is made by a directive, beside those that a module's entry names for it
+    /// (`content`).
     Content,
     /// The answer is looked for among files, where no directive makes it.
     Files,
@@ -27,14 +29,15 @@ pub enum TaskKind {
     Compression,
     /// The response is sent slowly.
     Pace,
-    /// Errors get pages.
+    /// Errors get pages of their own here.
     Errors,
     /// The request is logged, and what follows it.
     Log,
 }
 
 impl TaskKind {
-    /// Those that are listed, in that order. What answers, [`TaskKind::Content`], stands in the place of files.
+    /// Those that are listed, in that order. What answers, [`TaskKind::Content`], stands in the
+    /// place of files.
     pub const ALL: &'static [TaskKind] = &[
         TaskKind::RealAddress,
         TaskKind::Rewrite,

@@ -1,7 +1,8 @@
-//! Temporary files: names that no file has yet, in a directory or in levels of subdirectories below it, as nginx makes them.
+//! Temporary files: names that no file has yet, in a directory or in levels of subdirectories below
+//! it, as nginx makes them.
 //!
-//! What a file is for, and how long it has a name, is the business of who makes it. All this waits for the disk: it is done on
-//! threads that may ([`engine::blocking`]).
+//! What a file is for, and how long it has a name, is the business of who makes it. All this waits
+//! for the disk: it is done on threads that may ([`engine::blocking`]).
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::ErrorKind;
@@ -23,7 +24,7 @@ const NAMES: u64 = 10_000_000_000;
 /// Where temporary files go.
 #[derive(Debug)]
 pub struct Directory {
-    /// The directory, absolute.
+    /// The absolute path of the directory.
     pub path: PathBuf,
     /// How many of the last digits of a name each level of subdirectories has.
     pub levels: Vec<u64>,
@@ -31,16 +32,16 @@ pub struct Directory {
 
 /// A system call about a file that has failed.
 #[derive(Debug)]
-pub struct Failure {
+pub struct FileError {
     /// The call, as log lines name it.
     pub call: &'static str,
-    /// The file.
+    /// The file of the file error.
     pub path: PathBuf,
-    /// Why.
+    /// The error of the system call.
     pub error: io::Error,
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for FileError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (call, path) = (self.call, self.path.display());
         write!(f, "{call} \"{path}\" failed {}", logs::Errno(&self.error))
@@ -48,12 +49,12 @@ impl fmt::Display for Failure {
 }
 
 impl Directory {
-    /// Makes a file. Unless it keeps its name that is taken away at once, so that no crash leaves the file behind; it is told
-    /// all the same.
+    /// Makes a file. Unless it keeps its name that is taken away at once, so that no crash leaves
+    /// the file behind; it is told all the same.
     ///
     /// # Errors
     /// Those of `open()`, `mkdir()` and `unlink()`.
-    pub fn create(&self, mode: u32, keeps_name: bool) -> Result<(PathBuf, File), Failure> {
+    pub fn create(&self, mode: u32, keeps_name: bool) -> Result<(PathBuf, File), FileError> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create_new(true).mode(mode);
         let mut path = self.next_path(1);
@@ -77,7 +78,7 @@ impl Directory {
                 }
                 Err(error) => {
                     let call = "open()";
-                    return Err(Failure { call, path, error });
+                    return Err(FileError { call, path, error });
                 }
             }
         }
@@ -102,7 +103,7 @@ impl Directory {
     }
 
     /// Makes the subdirectories that a file lies in.
-    fn make_levels(&self, file: &Path) -> Result<(), Failure> {
+    fn make_levels(&self, file: &Path) -> Result<(), FileError> {
         let mut builder = DirBuilder::new();
         builder.mode(0o700);
         let levels = file.ancestors().skip(1).take(self.levels.len());
@@ -111,7 +112,7 @@ impl Directory {
             match builder.create(level) {
                 Err(error) if error.kind() != ErrorKind::AlreadyExists => {
                     let (call, path) = ("mkdir()", level.to_owned());
-                    return Err(Failure { call, path, error });
+                    return Err(FileError { call, path, error });
                 }
                 _ => {}
             }

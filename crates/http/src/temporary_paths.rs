@@ -11,18 +11,18 @@ use framework::registry::Registry;
 /// How many levels of subdirectories there may be.
 const LEVELS_MAX: usize = 3;
 
-/// A directive that gives files a directory, and where they go that no line gives one, as nginx is compiled.
+/// A directive that gives files a directory, and where they go that no line gives one, as nginx is
+/// compiled.
 #[derive(Clone, Copy, Debug)]
 pub struct TemporaryPath {
     /// The directive.
     pub spec: &'static Spec,
-    /// The directory's name.
+    /// The directory's name of the temporary path.
     pub default: &'static str,
     /// The numbers of digits of its levels of subdirectories.
     pub levels: &'static [u64],
 }
 
-/// All such directives.
 #[derive(Default)]
 struct TemporaryPaths(Vec<TemporaryPath>);
 
@@ -37,8 +37,8 @@ pub fn add(compiler: &Compiler<'_>, path: &TemporaryPath) {
         .push(*path);
 }
 
-/// Reports lines that give a directory other levels of subdirectories than the line that named it first. As nginx does,
-/// wherever the lines stand and in the order in which they are read.
+/// Reports lines that give a directory other levels of subdirectories than the line that named it
+/// first. As nginx does, wherever the lines stand and in the order in which they are read.
 pub fn check(compiler: &Compiler<'_>, root: ScopeRef<'_>) {
     let directives = compiler.registry::<TemporaryPaths>();
     let directives = &directives.borrow().0;

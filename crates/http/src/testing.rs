@@ -1,5 +1,5 @@
-//! What tests of requests and of modules need: a request in simulated time under a configuration, and features compiled of
-//! text.
+//! What tests of requests and of modules need: a request in simulated time under a configuration,
+//! and features compiled of text.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -36,7 +36,7 @@ use crate::output::Piece;
 use crate::part::Modules;
 use crate::request::Request;
 use crate::types::Types;
-use crate::{accepted, compile, core, door, not_modified, range};
+use crate::{compile, core, door, ignored_directives, not_modified, range};
 
 /// What requests have without any module.
 pub const NO_MODULES: Modules = Modules(&[
@@ -51,7 +51,7 @@ pub const NO_MODULES: Modules = Modules(&[
         Types::DIRECTIVES,
         OpenFileCache::DIRECTIVES,
         Resolving::DIRECTIVES,
-        accepted::DIRECTIVES,
+        ignored_directives::DIRECTIVES,
     ])
     .tasks(core::TASKS)
     .variables(&[
@@ -98,8 +98,8 @@ impl Drop for Folder {
     }
 }
 
-/// A request with the same head as this one, on the same connection. HTTP/1 has brought it: for whatever answers it, it is no
-/// other one.
+/// A request with the same head as this one, on the same connection. HTTP/1 has brought it: for
+/// whatever answers it, it is no other one.
 pub fn another(request: &Request, head: &str) -> Request {
     let connection = Rc::clone(request.connection.shared().unwrap());
     let mut another = Request::new(&request.local, &connection, &request.server);
@@ -127,8 +127,8 @@ pub fn site(lines: &str) -> String {
     )
 }
 
-/// Runs `work` in simulated time with a request of this head, under the default server of a configuration without modules
-/// whose first listener is 10.0.0.1:80.
+/// Runs `work` in simulated time with a request of this head, under the default server of a
+/// configuration without modules whose first listener is 10.0.0.1:80.
 pub fn serve<T>(text: &str, head: &str, work: impl AsyncFnOnce(Request) -> T) -> T {
     serve_by(NO_MODULES, text, head, work)
 }
@@ -221,8 +221,8 @@ fn generation(modules: Modules, text: &str) -> (Generation, ListenerId) {
     (generation, listening.remove(0).id)
 }
 
-/// The feature as the innermost of these blocks sees it, each the first of its name within the one before;
-/// the first error as it is printed.
+/// The feature as the innermost of these blocks sees it, each the first of its name within the one
+/// before; the first error as it is printed.
 pub fn feature<F: Feature>(text: &str, blocks: &[&str]) -> Result<Arc<F>, String> {
     compiled(text, blocks).map(|(feature, _)| feature)
 }

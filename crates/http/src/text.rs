@@ -6,4 +6,4 @@ use crate::request::Request;
 pub type Text = variables::Text<Request>;
 
 /// A part of a [`Text`]: bytes as written, a variable, or a group of the regex evaluated last.
-pub type Part = variables::Part<Request>;
+pub type Part = variables::TextPart<Request>;

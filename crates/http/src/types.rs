@@ -28,13 +28,13 @@ pub static TYPES: Setting<ByExtension> = Setting::new("types", &["{ ... }"], typ
          one of the level above.",
     );
 
-/// `default_type TYPE`
+/// Declares the directive `default_type TYPE`.
 pub static DEFAULT_TYPE: Setting<Bytes> = Setting::new("default_type", &["type"], parse::bytes)
     .contexts(HSL)
     .default("text/plain")
     .manual("The media type of responses whose extension is not in `types`.");
 
-/// `types_hash_max_size NUMBER`
+/// Declares the directive `types_hash_max_size NUMBER`.
 pub static TYPES_HASH_MAX_SIZE: Setting<u64> =
     Setting::new("types_hash_max_size", &["size"], parse::number)
         .contexts(HSL)
@@ -42,7 +42,7 @@ pub static TYPES_HASH_MAX_SIZE: Setting<u64> =
         .no_effect("the table of types takes the memory that it needs")
         .manual("Bounded the hash of types.");
 
-/// `types_hash_bucket_size NUMBER`
+/// Declares the directive `types_hash_bucket_size NUMBER`.
 pub static TYPES_HASH_BUCKET_SIZE: Setting<u64> =
     Setting::new("types_hash_bucket_size", &["size"], parse::number)
         .contexts(HSL)
@@ -71,7 +71,7 @@ impl Types {
             .unwrap_or(&self.default)
     }
 
-    /// `default_type`.
+    /// The type of files that `types` does not name.
     pub fn default_type(&self) -> &Bytes {
         &self.default
     }
@@ -93,7 +93,8 @@ impl Feature for Types {
     }
 }
 
-/// `types` alone: a feature of its own, so that scopes which only set another `default_type` share it.
+/// `types` alone: a feature of its own, so that scopes which only set another `default_type` share
+/// it.
 #[derive(Debug)]
 struct Table {
     by_extension: ByExtension,

@@ -14,9 +14,9 @@ pub struct Conditions {
     pub urls: Vec<String>,
     /// How many processes sent load.
     pub processes: u32,
-    /// Their connections.
+    /// The connections of the conditions.
     pub connections: u64,
-    /// Their threads.
+    /// The threads of the conditions.
     pub threads: u64,
     /// The engine of the clients.
     pub engine: String,
@@ -30,7 +30,7 @@ pub struct Conditions {
     pub ramp: Duration,
     /// How long a connection waited between a response and its next request.
     pub think_time: Duration,
-    /// What was spoken.
+    /// The protocol that was spoken.
     pub protocol: Protocol,
     /// How many requests a connection of HTTP/1 had under way at most.
     pub pipeline: u64,

@@ -7,8 +7,8 @@ use bytes::{Bytes, BytesMut};
 use engine::Buffer;
 use engine::net::Stream;
 
-use crate::tally::Failure;
-use crate::tls::{Opened, Session};
+use crate::tally::RequestError;
+use crate::tls::{Session, SessionProgress};
 
 /// A connection; see the module.
 pub(crate) struct Connection {
@@ -53,18 +53,18 @@ impl Connection {
     /// Gives what a received buffer holds to `take`, in pieces.
     ///
     /// # Errors
-    /// [`Failure::TlsBroken`].
+    /// [`RequestError::TlsBroken`].
     pub(crate) fn open(
         &self,
         buffer: Buffer,
         mut take: impl FnMut(&[u8]),
-    ) -> Result<Opened, Failure> {
+    ) -> Result<SessionProgress, RequestError> {
         let Some(session) = &self.session else {
             take(&buffer);
-            return Ok(Opened::Open);
+            return Ok(SessionProgress::Open);
         };
         let opened = session.borrow_mut().open(&self.stream, buffer, take);
-        opened.map_err(|_| Failure::TlsBroken)
+        opened.map_err(|_| RequestError::TlsBroken)
     }
 
     /// What came with the handshake, before anything was asked.
@@ -73,13 +73,15 @@ impl Connection {
         self.session.as_ref().map(early).unwrap_or_default()
     }
 
-    /// Whether the end of input, had it come now, would be one that the server has announced, where it can.
+    /// Whether the end of input, had it come now, would be one that the server has announced, where
+    /// it can.
     pub(crate) fn may_end(&self) -> bool {
         let ended = |session: &RefCell<Session>| session.borrow().has_ended();
         self.session.as_ref().is_none_or(ended)
     }
 
-    /// Waits until something comes that no request has asked for, or the connection ends: whether something came.
+    /// Waits until something comes that no request has asked for, or the connection ends: whether
+    /// something came.
     pub(crate) async fn surplus(&self) -> bool {
         while let Ok(buffer) = self.stream.recv_idle(None).await
             && !buffer.is_empty()
@@ -87,16 +89,18 @@ impl Connection {
             let mut came = false;
             match self.open(buffer, |bytes| came |= !bytes.is_empty()) {
                 _ if came => return true,
-                Ok(Opened::Open) => self.start_send(),
-                Ok(Opened::Ended) | Err(_) => return false,
+                Ok(SessionProgress::Open) => self.start_send(),
+                Ok(SessionProgress::Ended) | Err(_) => return false,
             }
         }
         false
     }
 
-    /// Ends it; through TLS the server is told that nothing more follows, unless it was first to say so.
+    /// Ends it; through TLS the server is told that nothing more follows, unless it was first to
+    /// say so.
     pub(crate) fn close(self: Rc<Connection>) {
-        // It is someone else's too where a request is still to leave at the end of this turn: then it is given up.
+        // It is someone else's too where a request is still to leave at the end of this turn: then
+        // it is given up.
         let Some(Connection {
             stream,
             session: Some(session),

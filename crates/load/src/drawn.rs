@@ -1,7 +1,9 @@
-//! Numbers within requests that are drawn anew for each one, so that a run need not ask the same thing again and again.
+//! Numbers within requests that are drawn anew for each one, so that a run need not ask the same
+//! thing again and again.
 //!
-//! They are written as curl(1) writes ranges, `[001-100]`, here both ends with the same number of digits: so a request is
-//! as long as any other made of it, and only digits have to be put in place.
+//! They are written as curl(1) writes ranges, `[001-100]`, here both ends with the same number of
+//! digits: so a request is as long as any other made of it, and only digits have to be put in
+//! place.
 
 use crate::schedule::Random;
 
@@ -41,8 +43,8 @@ impl Drawn {
     }
 }
 
-/// `text` with the first number of each range in its place, and where they stand. What only looks like a range, such as an
-/// IPv6 address, `[1-10]` or `[9-0]`, stays as it is.
+/// `text` with the first number of each range in its place, and where they stand. What only looks
+/// like a range, such as an IPv6 address, `[1-10]` or `[9-0]`, stays as it is.
 #[must_use]
 pub fn ranges(text: &str) -> (String, Vec<Drawn>) {
     let mut plain = String::with_capacity(text.len());

@@ -1,14 +1,16 @@
-//! Unary calls of gRPC: how a message is framed, when an answer is whole, and what statuses are called.
+//! Unary calls of gRPC: how a message is framed, when an answer is whole, and what statuses are
+//! called.
 //!
-//! <https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md>. Messages are bytes: what stands in them, Protocol Buffers as a rule, is their
-//! server's business. Not here: the frames of HTTP/2, calls of several messages, compression (a message that a
-//! server has compressed counts as it came).
+//! <https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md>. Messages are bytes: what
+//! stands in them, Protocol Buffers as a rule, is their server's business. Not here: the frames of
+//! HTTP/2, calls of several messages, compression (a message that a server has compressed counts as
+//! it came).
 
 use proto::base64::{self, Alphabet};
 use proto::h2::response::ResponseHead;
-use proto::header::Known;
+use proto::header::KnownField;
 
-use crate::tally::{Failure, STATUSES};
+use crate::tally::{RequestError, STATUSES};
 
 /// The media type of calls and of their answers, behind which their format may stand (`+proto`).
 pub(crate) const MEDIA_TYPE: &str = "application/grpc";
@@ -19,7 +21,8 @@ const PREFIX_LENGTH: usize = 5;
 /// The field of trailers that says how a call went.
 const STATUS: &[u8] = b"grpc-status";
 
-/// The names of statuses by their numbers, <https://grpc.github.io/grpc/core/md_doc_statuscodes.html>.
+/// The names of statuses by their numbers,
+/// <https://grpc.github.io/grpc/core/md_doc_statuscodes.html>.
 const STATUS_NAMES: [&str; 17] = [
     "OK",
     "CANCELLED",
@@ -49,7 +52,8 @@ pub fn status_name(status: usize) -> String {
     }
 }
 
-/// A message as it is sent, its prefix before it; `None` where it is longer than the prefix can say.
+/// A message as it is sent, its prefix before it; `None` where it is longer than the prefix can
+/// say.
 #[must_use]
 pub fn framed(message: &[u8]) -> Option<Vec<u8>> {
     let length = u32::try_from(message.len()).ok()?;
@@ -60,7 +64,8 @@ pub fn framed(message: &[u8]) -> Option<Vec<u8>> {
     Some(framed)
 }
 
-/// The messages of a file: one a line in Base64 (RFC 4648, section 4), an empty line for one without a byte.
+/// The messages of a file: one a line in Base64 (RFC 4648, section 4), an empty line for one
+/// without a byte.
 ///
 /// # Errors
 /// Which line is none, or that there is no line.
@@ -74,9 +79,10 @@ pub fn messages(text: &str) -> Result<Vec<Vec<u8>>, String> {
         .enumerate()
         .map(read)
         .collect::<Result<_, _>>()?;
-    match messages.is_empty() {
-        true => Err("there is no message".to_owned()),
-        false => Ok(messages),
+    if messages.is_empty() {
+        Err("there is no message".to_owned())
+    } else {
+        Ok(messages)
     }
 }
 
@@ -100,17 +106,18 @@ pub fn is_method(path: &str) -> bool {
 
 /// An answer as far as it has come, beside its body's length.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Answer {
+pub(crate) struct CallProgress {
     is_grpc: bool,
     status: Option<u16>,
     prefix: [u8; PREFIX_LENGTH],
 }
 
-impl Answer {
-    /// One that begins with this head. With `ends` nothing follows: then it holds what trailers would.
-    pub(crate) fn new(head: &ResponseHead, ends: bool) -> Answer {
-        let media_type = head.value(Known::ContentType).unwrap_or_default();
-        Answer {
+impl CallProgress {
+    /// One that begins with this head. With `ends` nothing follows: then it holds what trailers
+    /// would.
+    pub(crate) fn new(head: &ResponseHead, ends: bool) -> CallProgress {
+        let media_type = head.value(KnownField::ContentType).unwrap_or_default();
+        CallProgress {
             is_grpc: is_media_type(media_type),
             status: if ends { status_in(head) } else { None },
             prefix: [0; PREFIX_LENGTH],
@@ -137,16 +144,16 @@ impl Answer {
     }
 
     /// What is wrong with it, whose body had so many bytes and whose status should be this one.
-    pub(crate) fn fault(self, length: u64, expected: u16) -> Option<Failure> {
+    pub(crate) fn fault(self, length: u64, expected: u16) -> Option<RequestError> {
         let Some(status) = self.status() else {
-            return Some(Failure::NotGrpc);
+            return Some(RequestError::NotGrpc);
         };
         if status != expected {
-            return Some(Failure::GrpcStatus);
+            return Some(RequestError::GrpcStatus);
         }
         // Calls that went wrong have no message.
         let is_whole = status != 0 || self.is_one_message(length);
-        (!is_whole).then_some(Failure::GrpcMessage)
+        (!is_whole).then_some(RequestError::GrpcMessage)
     }
 
     /// Whether a body of this length is one message.
@@ -255,10 +262,10 @@ mod tests {
     #[test]
     fn a_message_must_be_whole_and_alone() {
         let answer = |status: Option<u16>, pieces: &[&[u8]]| {
-            let mut answer = Answer {
+            let mut answer = CallProgress {
                 is_grpc: true,
                 status,
-                ..Answer::default()
+                ..CallProgress::default()
             };
             let mut length = 0;
             for piece in pieces {
@@ -270,21 +277,21 @@ mod tests {
         for (pieces, expected) in [
             (&[&b"\0\0\0\0\0"[..]][..], None),
             (&[b"\0\0", b"\0\0", b"\x03a", b"bc"], None),
-            (&[], Some(Failure::GrpcMessage)),
-            (&[b"\0\0\0\0"], Some(Failure::GrpcMessage)),
-            (&[b"\0\0\0\0\x03ab"], Some(Failure::GrpcMessage)),
-            (&[b"\0\0\0\0\0\0\0\0\0\0"], Some(Failure::GrpcMessage)),
+            (&[], Some(RequestError::GrpcMessage)),
+            (&[b"\0\0\0\0"], Some(RequestError::GrpcMessage)),
+            (&[b"\0\0\0\0\x03ab"], Some(RequestError::GrpcMessage)),
+            (&[b"\0\0\0\0\0\0\0\0\0\0"], Some(RequestError::GrpcMessage)),
             (&[b"\x01\0\0\0\x01a"], None),
-            (&[b"\x02\0\0\0\0"], Some(Failure::GrpcMessage)),
+            (&[b"\x02\0\0\0\0"], Some(RequestError::GrpcMessage)),
         ] {
             assert_eq!(answer(Some(0), pieces), expected, "{pieces:?}");
         }
-        assert_eq!(answer(Some(5), &[]), Some(Failure::GrpcStatus));
-        assert_eq!(answer(None, &[b"\0\0\0\0\0"]), Some(Failure::NotGrpc));
-        let not_found = Answer {
+        assert_eq!(answer(Some(5), &[]), Some(RequestError::GrpcStatus));
+        assert_eq!(answer(None, &[b"\0\0\0\0\0"]), Some(RequestError::NotGrpc));
+        let not_found = CallProgress {
             is_grpc: true,
             status: Some(5),
-            ..Answer::default()
+            ..CallProgress::default()
         };
         assert_eq!(not_found.fault(0, 5), None);
     }

@@ -12,8 +12,8 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::plan::Plan;
 use crate::report::some;
-use crate::run::Outcome;
-use crate::tally::Failure;
+use crate::run::RunResult;
+use crate::tally::RequestError;
 
 /// Descriptors that a process needs beside its connections.
 const DESCRIPTORS_BESIDE: u64 = 32;
@@ -21,23 +21,24 @@ const DESCRIPTORS_BESIDE: u64 = 32;
 /// The share of a processor above which a client thread is the limit rather than the server.
 const BUSY_MAX: f64 = 0.9;
 
-/// The share of the time in which several processes must have measured at the same time for a sum to mean something.
+/// The share of the time in which several processes must have measured at the same time for a sum
+/// to mean something.
 const TOGETHER_MIN: f64 = 0.9;
 
 /// Below this a run is all beginning, and says nothing of who was the limit.
 const JUDGED_MIN: Duration = Duration::from_millis(100);
 
 /// A look at the calling thread's clock, to be compared with a later one.
-pub(crate) struct Watch {
+pub(crate) struct CpuClock {
     begin: Instant,
     cpu: Duration,
     waited: Duration,
 }
 
-impl Watch {
+impl CpuClock {
     /// Begins to watch the calling thread.
-    pub(crate) fn begin() -> Watch {
-        Watch {
+    pub(crate) fn begin() -> CpuClock {
+        CpuClock {
             begin: Instant::now(),
             cpu: thread_cpu(),
             waited: thread_waited(),
@@ -72,7 +73,6 @@ impl Busy {
         }
     }
 
-    /// What [`Busy::of`] takes.
     pub(crate) fn times(&self) -> [Duration; 3] {
         [self.cpu, self.waited, self.elapsed]
     }
@@ -124,7 +124,8 @@ pub fn check_sources(sources: &[IpAddr]) -> Result<(), String> {
     Ok(())
 }
 
-/// Raises the soft limit of descriptors to the hard one and says what will bite in a run like `plan`.
+/// Raises the soft limit of descriptors to the hard one and says what will bite in a run like
+/// `plan`.
 #[must_use]
 pub fn prepare(plan: &Plan) -> Vec<String> {
     let limit = getrlimit(Resource::Nofile);
@@ -208,7 +209,7 @@ fn warnings(plan: &Plan, facts: &Facts) -> Vec<String> {
 
 /// Why the figures of a run are the tool's limit rather than the server's; nothing if they are not.
 #[must_use]
-pub fn limits(outcome: &Outcome) -> Vec<String> {
+pub fn limits(outcome: &RunResult) -> Vec<String> {
     let mut limits = Vec::new();
     let busiest = outcome.busy.iter().copied();
     let share = |busy: &Busy| busy.computing() + busy.waiting();
@@ -222,7 +223,7 @@ pub fn limits(outcome: &Outcome) -> Vec<String> {
             busy.waiting() * 100.0
         ));
     }
-    let short = outcome.tally.failures(Failure::Local);
+    let short = outcome.tally.failures(RequestError::Local);
     if short > 0 {
         limits.push(format!(
             "{} could not be made for lack of descriptors, ports or memory here",
@@ -301,16 +302,16 @@ pub(crate) mod tests {
     #[test]
     fn the_tool_says_when_it_was_the_limit() {
         let outcome = |busy: [u64; 3], short: u64, together: u64| {
-            let mut outcome = Outcome {
+            let mut outcome = RunResult {
                 elapsed: Duration::from_secs(10),
                 together: Duration::from_secs(together),
                 busy: vec![
                     Busy::of([10, 0, 1000].map(Duration::from_millis)),
                     Busy::of(busy.map(Duration::from_millis)),
                 ],
-                ..Outcome::default()
+                ..RunResult::default()
             };
-            outcome.tally.add_failures(Failure::Local, short);
+            outcome.tally.add_failures(RequestError::Local, short);
             limits(&outcome)
         };
         for (busy, short, together, words) in [
@@ -343,7 +344,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_thread_that_computes_is_busy() {
-        let watch = Watch::begin();
+        let watch = CpuClock::begin();
         while watch.begin.elapsed() < Duration::from_millis(20) {}
         let busy = watch.end();
         assert!(busy.computing() + busy.waiting() > 0.5, "{busy:?}");

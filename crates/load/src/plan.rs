@@ -25,12 +25,13 @@ pub(crate) const ALPN_HTTP2: &[u8] = b"h2";
 /// Everything about a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Whom to ask; there is at least one. Connections are dealt to them in turn, and where every request has one of its
-    /// own, by the weight of what each is asked for.
+    /// Whom to ask; there is at least one. Connections are dealt to them in turn, and where every
+    /// request has one of its own, by the weight of what each is asked for.
     pub servers: Vec<Server>,
     /// What is spoken with them.
     pub protocol: Protocol,
-    /// Bodies of requests of HTTP/2, of which each has one, drawn at random; there are none where they have no body.
+    /// Bodies of requests of HTTP/2, of which each has one, drawn at random; there are none where
+    /// they have no body.
     pub bodies: Vec<Vec<u8>>,
     /// Which request comes next.
     pub order: Order,
@@ -48,13 +49,16 @@ pub struct Plan {
     pub new_connections: bool,
     /// Over which time the connections start, one after the other.
     pub ramp: Duration,
-    /// How long a connection waits between a response and its next request; of the closed loop only.
+    /// How long a connection waits between a response and its next request; of the closed loop
+    /// only.
     pub think_time: Duration,
     /// It waits a random part of that time instead, each as likely as any other.
     pub random_think_time: bool,
-    /// Requests start at moments of their own, whatever the server does: the open loop. `None` is the closed one.
+    /// Requests start at moments of their own, whatever the server does: the open loop. `None` is
+    /// the closed one.
     pub arrivals: Option<Arrivals>,
-    /// How long a connection attempt may take, and a request from its sending to the end of its response.
+    /// How long a connection attempt may take, and a request from its sending to the end of its
+    /// response.
     pub timeout: Duration,
     /// What responses must be.
     pub expect: Expect,
@@ -70,10 +74,10 @@ pub struct Plan {
     pub intervals: bool,
 }
 
-/// What is spoken.
+/// The protocol that the load is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// HTTP/1.1.
+    /// HTTP/1.1, one request at a time on a connection.
     Http1,
     /// HTTP/2: over TLS where the server agrees to it, in the clear without asking.
     Http2 {
@@ -118,8 +122,8 @@ impl Protocol {
 pub enum Order {
     /// A random one, by weight.
     Random,
-    /// The one behind the last in the list, whatever it weighs. Connections begin at places of their own. Where every
-    /// request has a connection of its own, the list is that of the servers.
+    /// The one behind the last in the list, whatever it weighs. Connections begin at places of
+    /// their own. Where every request has a connection of its own, the list is that of the servers.
     InTurn,
 }
 
@@ -130,11 +134,12 @@ pub enum Length {
     Time(Duration),
     /// When so many requests have ended, well or not.
     Requests(u64),
-    /// When so many requests of every connection have ended, well or not; warm-up counts among them.
+    /// When so many requests of every connection have ended, well or not; warm-up counts among
+    /// them.
     Each(u64),
 }
 
-/// The open loop.
+/// When requests of the open loop begin.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Arrivals {
     /// Requests a second, over all threads.
@@ -146,7 +151,7 @@ pub struct Arrivals {
 /// How the starts of requests are spaced in the open loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spacing {
-    /// All the same.
+    /// All intervals are of the same length.
     Constant,
     /// As independent users come: exponentially distributed.
     Poisson,
@@ -163,7 +168,8 @@ pub struct Expect {
     pub any_status: bool,
     /// Every body is as long as the first one of its thread.
     pub same_length: bool,
-    /// What takes longer is right, but not good ([`Tally::good`](crate::tally::Tally::good)). `None` is no limit.
+    /// What takes longer is right, but not good ([`Tally::good`](crate::tally::Tally::good)).
+    /// `None` is no limit.
     pub within: Option<Duration>,
 }
 
@@ -219,8 +225,8 @@ impl Request {
 
 /// How requests are written.
 #[derive(Clone, Debug)]
-pub struct Form {
-    /// The method.
+pub struct RequestForm {
+    /// The method of the request form.
     pub method: String,
     /// Header fields beside `Host`, which one of these replaces.
     pub fields: Vec<(String, String)>,
@@ -228,15 +234,17 @@ pub struct Form {
     pub body: Option<Vec<u8>>,
     /// Asks the server to close the connection after its response; in HTTP/2 it cannot be asked.
     pub close: bool,
-    /// Sets of further fields, of which each request has one, each set as often as any other. None is no further fields.
+    /// Sets of further fields, of which each request has one, each set as often as any other. None
+    /// is no further fields.
     pub sets: Vec<Vec<(String, String)>>,
-    /// Ranges such as `[001-100]` in the head stand for numbers that are [drawn](crate::drawn) anew for each request.
+    /// Ranges such as `[001-100]` in the head stand for numbers that are [drawn](crate::drawn) anew
+    /// for each request.
     pub varied: bool,
     /// What they are written for.
     pub protocol: Protocol,
 }
 
-impl Form {
+impl RequestForm {
     /// The requests for `target`: one for each set of fields.
     fn requests(&self, target: &Target, weight: u32) -> Vec<Request> {
         match &self.sets[..] {
@@ -282,9 +290,10 @@ impl Form {
             field("Connection", "close");
         }
         head.push_str("\r\n");
-        let (head, drawn) = match self.varied {
-            true => ranges(&head),
-            false => (head, Vec::new()),
+        let (head, drawn) = if self.varied {
+            ranges(&head)
+        } else {
+            (head, Vec::new())
         };
         let mut bytes = head.into_bytes();
         bytes.extend_from_slice(self.body.as_deref().unwrap_or_default());
@@ -305,13 +314,12 @@ impl Form {
         let (mut text, mut places, mut drawn) = (String::new(), Vec::new(), Vec::new());
         let mut put = |part: &str| {
             let start = text.len();
-            match self.varied {
-                false => text.push_str(part),
-                true => {
-                    let (plain, numbers) = ranges(part);
-                    text.push_str(&plain);
-                    drawn.extend(numbers.into_iter().map(|number| number.moved(start)));
-                }
+            if self.varied {
+                let (plain, numbers) = ranges(part);
+                text.push_str(&plain);
+                drawn.extend(numbers.into_iter().map(|number| number.moved(start)));
+            } else {
+                text.push_str(part)
             }
             Span::new(start, text.len())
         };
@@ -349,13 +357,14 @@ impl Form {
     }
 }
 
-/// The targets as servers: those of one address, and through TLS of one name, share its connections.
+/// The targets as servers: those of one address, and through TLS of one name, share its
+/// connections.
 ///
 /// # Errors
 /// When TLS cannot be spoken with one of them.
 pub fn servers(
     targets: &[(Target, u32)],
-    form: &Form,
+    form: &RequestForm,
     maker: &Maker,
 ) -> Result<Vec<Server>, TlsError> {
     let mut servers = Vec::new();
@@ -398,7 +407,7 @@ mod tests {
     #[test]
     fn requests_are_written_in_full() {
         let target = Target::parse("http://127.0.0.1:81/a?b", &[]).unwrap();
-        let mut form = Form {
+        let mut form = RequestForm {
             method: "GET".to_owned(),
             fields: Vec::new(),
             body: None,
@@ -426,7 +435,7 @@ mod tests {
     fn requests_may_vary() {
         let target = Target::parse("http://127.0.0.1:81/[1-3]?[00-19]", &[]).unwrap();
         let set = |agent: &str| vec![("User-Agent".to_owned(), agent.to_owned())];
-        let form = Form {
+        let form = RequestForm {
             method: "POST".to_owned(),
             fields: vec![("Cookie".to_owned(), "id=[000-999]".to_owned())],
             body: Some(b"[0-9]".to_vec()),
@@ -445,7 +454,7 @@ mod tests {
             assert_eq!(request.drawn.len(), 3);
         }
         assert_eq!(requests.len(), 2);
-        let same = Form {
+        let same = RequestForm {
             varied: false,
             sets: Vec::new(),
             ..form
@@ -458,7 +467,7 @@ mod tests {
     #[test]
     fn requests_of_http2_are_fields() {
         let target = Target::parse("https://127.0.0.1:81/[1-3]?b", &[]).unwrap();
-        let form = Form {
+        let form = RequestForm {
             method: "POST".to_owned(),
             fields: vec![
                 ("HOST".to_owned(), "x".to_owned()),
@@ -504,7 +513,7 @@ mod tests {
     #[test]
     fn calls_of_grpc_have_the_fields_of_calls() {
         let target = Target::parse("http://127.0.0.1:81/a.B/C", &[]).unwrap();
-        let mut form = Form {
+        let mut form = RequestForm {
             method: "POST".to_owned(),
             fields: vec![("X-Id".to_owned(), "7".to_owned())],
             body: None,
@@ -513,7 +522,7 @@ mod tests {
             varied: false,
             protocol: Protocol::Grpc { streams: 1 },
         };
-        let fields = |form: &Form| {
+        let fields = |form: &RequestForm| {
             let request = form.request(&target, 1, &[]);
             let text = |span: &Span| String::from_utf8_lossy(span.of(&request.bytes)).into_owned();
             let fields = request.fields.iter();
@@ -539,7 +548,7 @@ mod tests {
 
     #[test]
     fn targets_of_one_address_are_one_server() {
-        let form = Form {
+        let form = RequestForm {
             method: "HEAD".to_owned(),
             fields: Vec::new(),
             body: None,

@@ -1,6 +1,7 @@
 //! A run's report: text for people, JSON, CSV, and the log format of HdrHistogram.
 //!
-//! The first line says whether the tool was the limit, because then the other lines say little about the server.
+//! The first line says whether the tool was the limit, because then the other lines say little
+//! about the server.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -12,9 +13,9 @@ use hdrhistogram::serialization::interval_log::IntervalLogWriterBuilder;
 use crate::conditions::{Conditions, spacing_name};
 use crate::grpc::status_name;
 use crate::machine;
-use crate::run::{Connections, Outcome};
-use crate::tally::Failure;
-use crate::tls::Agreed;
+use crate::run::{Connections, RunResult};
+use crate::tally::RequestError;
+use crate::tls::NegotiatedTls;
 
 /// The percentiles of a report.
 pub const PERCENTILES: [f64; 8] = [50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.99, 99.999];
@@ -31,7 +32,8 @@ const TOTAL_POSSIBLE_NS: u64 = 1_000;
 /// How many values must lie beyond a percentile for it to be more than the accident of one.
 const BEYOND_MIN: f64 = 5.0;
 
-/// A percentile of times in nanoseconds; `None` where there are too few of them for it: of 100 there is no 99.9th.
+/// A percentile of times in nanoseconds; `None` where there are too few of them for it: of 100
+/// there is no 99.9th.
 #[must_use]
 pub fn percentile(times: &Histogram<u64>, percentile: f64) -> Option<u64> {
     let beyond = times.len() as f64 * (100.0 - percentile) / 100.0;
@@ -54,8 +56,8 @@ const ROWS_MAX: u32 = 12;
 /// How many characters the longest bar has.
 const BAR_LENGTH_MAX: u64 = 40;
 
-/// Adds how the times are distributed, as bars: each row reaches to a power of two microseconds, the
-/// longest times are one row. Nothing for a single value, which is in the table.
+/// Adds how the times are distributed, as bars: each row reaches to a power of two microseconds,
+/// the longest times are one row. Nothing for a single value, which is in the table.
 fn distribution(times: &Histogram<u64>, text: &mut String) {
     if times.len() < 2 {
         return;
@@ -73,12 +75,13 @@ fn distribution(times: &Histogram<u64>, text: &mut String) {
     let mut rows = Vec::new();
     let mut counted = 0;
     for power in first..=cut {
-        let (below, name) = match power == cut {
-            true => (times.len(), time(times.max() as f64)),
-            false => (
+        let (below, name) = if power == cut {
+            (times.len(), time(times.max() as f64))
+        } else {
+            (
                 times.count_between(0, bound(power)),
                 time(bound(power) as f64),
-            ),
+            )
         };
         rows.push((name, below.saturating_sub(counted)));
         counted = below.max(counted);
@@ -105,7 +108,7 @@ pub struct Report<'a> {
     /// What was to be done.
     pub conditions: &'a Conditions,
     /// What came of it.
-    pub outcome: &'a Outcome,
+    pub outcome: &'a RunResult,
 }
 
 impl Report<'_> {
@@ -185,7 +188,7 @@ impl Report<'_> {
             let name = status_name(status);
             let _ = writeln!(text, "  gRPC status {status} {name}: {count}");
         }
-        for failure in Failure::ALL {
+        for failure in RequestError::ALL {
             if tally.failures(failure) > 0 {
                 let _ = writeln!(text, "  {}: {}", failure.words(), tally.failures(failure));
             }
@@ -199,7 +202,7 @@ impl Report<'_> {
 
     /// Why the figures say little, or cannot be.
     fn doubts(&self) -> Vec<String> {
-        let Outcome { tally, elapsed, .. } = self.outcome;
+        let RunResult { tally, elapsed, .. } = self.outcome;
         let mut doubts = Vec::new();
         let requests = tally.total.len();
         if (1..REQUESTS_FEW).contains(&requests) {
@@ -248,7 +251,8 @@ impl Report<'_> {
         distribution(&tally.total, text);
     }
 
-    /// One JSON object. Times are in microseconds, rates in one second; a time that there are too few requests for is `null`.
+    /// One JSON object. Times are in microseconds, rates in one second; a time that there are too
+    /// few requests for is `null`.
     #[must_use]
     pub fn json(&self) -> String {
         let outcome = self.outcome;
@@ -308,7 +312,7 @@ impl Report<'_> {
                     &outcome
                         .agreed
                         .iter()
-                        .map(Agreed::to_string)
+                        .map(NegotiatedTls::to_string)
                         .collect::<Vec<_>>(),
                 ),
             ),
@@ -336,7 +340,7 @@ impl Report<'_> {
                 statuses.map(|(status, count)| format!("\"{}\":{count}", status_name(status)));
             fields.push(("grpc_statuses", object(statuses)));
         }
-        let failures = Failure::ALL
+        let failures = RequestError::ALL
             .into_iter()
             .map(|failure| format!("\"{}\":{}", failure.name(), tally.failures(failure)));
         fields.push(("failures", object(failures)));
@@ -370,8 +374,8 @@ impl Report<'_> {
         ) + "\n"
     }
 
-    /// A line of names and a line of values. Times are in microseconds, rates in one second; a time that there are too few
-    /// requests for is empty.
+    /// A line of names and a line of values. Times are in microseconds, rates in one second; a time
+    /// that there are too few requests for is empty.
     #[must_use]
     pub fn csv(&self) -> String {
         let outcome = self.outcome;
@@ -404,7 +408,7 @@ impl Report<'_> {
                 tally.resumed_handshakes.to_string(),
             ),
         ];
-        for failure in Failure::ALL {
+        for failure in RequestError::ALL {
             columns.push((
                 failure.name().to_owned(),
                 tally.failures(failure).to_string(),
@@ -425,7 +429,8 @@ impl Report<'_> {
         format!("{}\n{}\n", names.join(","), values.join(","))
     }
 
-    /// Total times in nanoseconds by seconds of the run, in the log format that HdrHistogram's tools read.
+    /// Total times in nanoseconds by seconds of the run, in the log format that HdrHistogram's
+    /// tools read.
     ///
     /// # Errors
     /// A text, if the format cannot hold them.

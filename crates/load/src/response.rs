@@ -1,4 +1,5 @@
-//! Responses as the load tester reads them: the head by `proto`, the body counted and compared with what the head says.
+//! Responses as the load tester reads them: the head by `proto`, the body counted and compared with
+//! what the head says.
 //!
 //! ```text
 //! Head ─┬─▶ Length ──┬─▶ complete, Head again
@@ -7,16 +8,17 @@
 //!  └────┴─▶ UntilClose ─▶ complete at the end of input
 //! ```
 //!
-//! No body is kept, and nothing is allocated for a head that comes in one piece. A head that repeats the last one byte for
-//! byte, as those of one page do until the clock changes `Date`, says the same and is not read again.
+//! No body is kept, and nothing is allocated for a head that comes in one piece. A head that
+//! repeats the last one byte for byte, as those of one page do until the clock changes `Date`, says
+//! the same and is not read again.
 
 use proto::h1::chunked::Decoder;
-use proto::h1::response::{ResponseBody, ResponseHead, parse};
-use proto::header::Known;
+use proto::h1::response::{BodyFraming, ResponseHead, parse};
+use proto::header::KnownField;
 use sha2::{Digest, Sha256};
 
 use crate::plan::Expect;
-use crate::tally::Failure;
+use crate::tally::RequestError;
 
 /// Bytes of a response head at most; more is a failure of the server's.
 pub(crate) const HEAD_BYTES_MAX: usize = 64 * 1024;
@@ -54,7 +56,7 @@ pub(crate) struct CompleteResponse {
     /// Its status of gRPC, where it is the answer to a call.
     pub(crate) grpc_status: Option<u16>,
     /// It is complete, but not what was expected.
-    pub(crate) failure: Option<Failure>,
+    pub(crate) failure: Option<RequestError>,
 }
 
 impl Reader {
@@ -82,13 +84,14 @@ impl Reader {
         self.body = 0;
     }
 
-    /// Goes on with what came, and answers with how many bytes of it were used. The rest belongs to the next response; where
-    /// there is no answer, nothing is left. `is_head` tells that the request was HEAD.
+    /// Goes on with what came, and answers with how many bytes of it were used. The rest belongs to
+    /// the next response; where there is no answer, nothing is left. `is_head` tells that the
+    /// request was HEAD.
     pub(crate) fn advance(
         &mut self,
         input: &[u8],
         is_head: bool,
-    ) -> Result<(usize, Option<CompleteResponse>), Failure> {
+    ) -> Result<(usize, Option<CompleteResponse>), RequestError> {
         let mut used = 0;
         while let Some(rest) = input.get(used..).filter(|rest| !rest.is_empty()) {
             let done = match &mut self.state {
@@ -106,7 +109,9 @@ impl Reader {
                     complete
                 }
                 State::Chunked(decoder) => {
-                    let decoded = decoder.decode(rest).map_err(|_| Failure::GarbageBody)?;
+                    let decoded = decoder
+                        .decode(rest)
+                        .map_err(|_| RequestError::GarbageBody)?;
                     used += decoded.consumed;
                     self.count(&rest[decoded.data]);
                     decoded.done
@@ -125,11 +130,11 @@ impl Reader {
     }
 
     /// The end of input while a response was awaited.
-    pub(crate) fn end(&mut self) -> Result<CompleteResponse, Failure> {
+    pub(crate) fn end(&mut self) -> Result<CompleteResponse, RequestError> {
         match self.state {
             State::UntilClose => Ok(self.complete()),
-            State::Head => Err(Failure::ClosedEarly),
-            State::Length(_) | State::Chunked(_) => Err(Failure::ClosedInBody),
+            State::Head => Err(RequestError::ClosedEarly),
+            State::Length(_) | State::Chunked(_) => Err(RequestError::ClosedInBody),
         }
     }
 
@@ -139,7 +144,7 @@ impl Reader {
     }
 
     /// How many bytes were used, and whether the response is complete with its head.
-    fn read_head(&mut self, input: &[u8], is_head: bool) -> Result<(usize, bool), Failure> {
+    fn read_head(&mut self, input: &[u8], is_head: bool) -> Result<(usize, bool), RequestError> {
         let before = self.pieces.len();
         let length = match before {
             0 if self.repeats(input) => self.last.len(),
@@ -153,15 +158,15 @@ impl Reader {
             // An interim response; another head follows.
             100..=199 => return Ok((used, false)),
             200..=999 => {}
-            _ => return Err(Failure::GarbageHead),
+            _ => return Err(RequestError::GarbageHead),
         }
         self.digest = self.expect.sha256.map(|_| Sha256::new());
         self.body = 0;
         self.state = match self.head.body(is_head) {
-            ResponseBody::None | ResponseBody::Length(0) => return Ok((used, true)),
-            ResponseBody::Length(length) => State::Length(length),
-            ResponseBody::Chunked => State::Chunked(Decoder::new()),
-            ResponseBody::UntilClose => State::UntilClose,
+            BodyFraming::None | BodyFraming::Length(0) => return Ok((used, true)),
+            BodyFraming::Length(length) => State::Length(length),
+            BodyFraming::Chunked => State::Chunked(Decoder::new()),
+            BodyFraming::UntilClose => State::UntilClose,
         };
         Ok((used, false))
     }
@@ -171,8 +176,9 @@ impl Reader {
         !self.last.is_empty() && input.starts_with(&self.last)
     }
 
-    /// The length of the head that `input` completes; `None` where more is needed, which is kept then.
-    fn parse_head(&mut self, input: &[u8]) -> Result<Option<usize>, Failure> {
+    /// The length of the head that `input` completes; `None` where more is needed, which is kept
+    /// then.
+    fn parse_head(&mut self, input: &[u8]) -> Result<Option<usize>, RequestError> {
         self.last.clear();
         let in_one_piece = self.pieces.is_empty();
         let parsed = if in_one_piece {
@@ -181,22 +187,26 @@ impl Reader {
             self.pieces.extend_from_slice(input);
             parse(&self.pieces, &mut self.head)
         };
-        let Some(length) = parsed.map_err(|_| Failure::GarbageHead)? else {
+        let Some(length) = parsed.map_err(|_| RequestError::GarbageHead)? else {
             if in_one_piece {
                 self.pieces.extend_from_slice(input);
             }
             if self.pieces.len() > HEAD_BYTES_MAX {
-                return Err(Failure::HeadTooLarge);
+                return Err(RequestError::HeadTooLarge);
             }
             return Ok(None);
         };
         if !self.head.is_http1() {
-            return Err(Failure::GarbageHead);
+            return Err(RequestError::GarbageHead);
         }
         if let Some(server) = &mut self.server {
             let bytes = if in_one_piece { input } else { &self.pieces };
             server.clear();
-            server.extend_from_slice(self.head.value(Known::Server, bytes).unwrap_or_default());
+            server.extend_from_slice(
+                self.head
+                    .value(KnownField::Server, bytes)
+                    .unwrap_or_default(),
+            );
         }
         if in_one_piece {
             self.last
@@ -217,9 +227,9 @@ impl Reader {
         let status = self.head.status();
         let digest = self.digest.take().map(|digest| digest.finalize().into());
         let failure = if !self.expect.takes(status) {
-            Some(Failure::Status)
+            Some(RequestError::Status)
         } else if digest != self.expect.sha256 {
-            Some(Failure::Digest)
+            Some(RequestError::Digest)
         } else {
             None
         };
@@ -241,7 +251,7 @@ mod tests {
     use super::*;
 
     /// Reads everything in pieces of `piece` bytes: statuses with lengths, and how it ended.
-    fn read(input: &[u8], piece: usize, expect: Expect) -> (Vec<(u16, u64)>, Option<Failure>) {
+    fn read(input: &[u8], piece: usize, expect: Expect) -> (Vec<(u16, u64)>, Option<RequestError>) {
         let mut reader = Reader::new(expect, false);
         let mut answers = Vec::new();
         let (mut open, mut failure) = (false, None);
@@ -288,33 +298,33 @@ mod tests {
             (
                 "HTTP/1.1 404 No\r\nContent-Length: 1\r\n\r\na",
                 vec![(404, 1)],
-                Some(Failure::Status),
+                Some(RequestError::Status),
             ),
             (
                 "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nab",
                 vec![],
-                Some(Failure::ClosedInBody),
+                Some(RequestError::ClosedInBody),
             ),
             (
                 "HTTP/1.1 200 OK\r\nContent-Le",
                 vec![],
-                Some(Failure::ClosedEarly),
+                Some(RequestError::ClosedEarly),
             ),
-            ("hello", vec![], Some(Failure::GarbageHead)),
+            ("hello", vec![], Some(RequestError::GarbageHead)),
             (
                 "HTTP/0.9 200 OK\r\nContent-Length: 0\r\n\r\n",
                 vec![],
-                Some(Failure::GarbageHead),
+                Some(RequestError::GarbageHead),
             ),
             (
                 "HTTP/2.0 200 OK\r\nContent-Length: 0\r\n\r\n",
                 vec![],
-                Some(Failure::GarbageHead),
+                Some(RequestError::GarbageHead),
             ),
             (
                 "HTTP/9.9 200 OK\r\nContent-Length: 0\r\n\r\n",
                 vec![],
-                Some(Failure::GarbageHead),
+                Some(RequestError::GarbageHead),
             ),
             (
                 "HTTP/1.2 200 OK\r\nContent-Length: 0\r\n\r\n",
@@ -324,22 +334,22 @@ mod tests {
             (
                 "HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n",
                 vec![],
-                Some(Failure::GarbageHead),
+                Some(RequestError::GarbageHead),
             ),
             (
                 "HTTP/1.1 000 OK\r\n\r\n",
                 vec![],
-                Some(Failure::GarbageHead),
+                Some(RequestError::GarbageHead),
             ),
             (
                 "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nhello\r\n",
                 vec![],
-                Some(Failure::GarbageBody),
+                Some(RequestError::GarbageBody),
             ),
             (
                 "HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nabc",
                 vec![(200, 1)],
-                Some(Failure::GarbageHead),
+                Some(RequestError::GarbageHead),
             ),
         ] {
             for piece in 1..=input.len() {
@@ -403,7 +413,7 @@ mod tests {
         for _ in 0..HEAD_BYTES_MAX / 8 {
             match reader.advance(b"X: yyyy\r\n", false) {
                 Ok((used, None)) => assert_eq!(used, 9),
-                ended => return assert_eq!(ended, Err(Failure::HeadTooLarge)),
+                ended => return assert_eq!(ended, Err(RequestError::HeadTooLarge)),
             }
         }
         panic!("it went on");
@@ -418,7 +428,7 @@ mod tests {
             sha256: Some(abc),
             ..Expect::default()
         };
-        for (body, failure) in [("abc", None), ("abd", Some(Failure::Digest))] {
+        for (body, failure) in [("abc", None), ("abd", Some(RequestError::Digest))] {
             let input = format!("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n{body}");
             assert_eq!(read(input.as_bytes(), 5, expect), (vec![(200, 3)], failure));
         }

@@ -1,7 +1,7 @@
 //! A run: its threads, what they share, how it begins and ends.
 //!
-//! Every thread has a runtime and connections of its own and counts for itself. The calling thread only waits, tells how it
-//! goes, and asks all to stop when it is told to.
+//! Every thread has a runtime and connections of its own and counts for itself. The calling thread
+//! only waits, tells how it goes, and asks all to stop when it is told to.
 
 use std::cell::{Cell, RefCell, RefMut};
 use std::future::poll_fn;
@@ -20,12 +20,12 @@ use hdrhistogram::Histogram;
 
 use crate::client::Client;
 use crate::connection::Connection;
-use crate::machine::{Busy, Watch};
+use crate::machine::{Busy, CpuClock};
 use crate::plan::{Length, Plan, Request};
 use crate::response::CompleteResponse;
-use crate::schedule::{Pace, Random, Seat, Weights};
-use crate::tally::{Failure, Tally, record};
-use crate::tls::{Agreed, HandshakeError, Mark, Session, Tls};
+use crate::schedule::{OpenLoop, Random, Seat, Weights};
+use crate::tally::{RequestError, Tally, record};
+use crate::tls::{HandshakeError, Mark, NegotiatedTls, Session, Tls};
 
 /// How often a thread looks up whether it is to stop, and tells how far it is.
 const TICK: Duration = Duration::from_millis(50);
@@ -36,10 +36,12 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 /// How long each interval of the histogram log is.
 const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Bytes of one receive buffer on epoll; large ones make large bodies cheaper, and idle connections hold none.
+/// Bytes of one receive buffer on epoll; large ones make large bodies cheaper, and idle connections
+/// hold none.
 const BUFFER_SIZE: usize = 64 * 1024;
 
-/// Bytes of copies of requests that are made room for at once; given back when all of them were sent.
+/// Bytes of copies of requests that are made room for at once; given back when all of them were
+/// sent.
 const COPIES_SIZE: usize = 64 * 1024;
 
 /// Kinds of handshakes that are told apart.
@@ -47,12 +49,13 @@ const AGREED_MAX: usize = 16;
 
 /// What a run came to.
 #[derive(Clone, Debug, Default)]
-pub struct Outcome {
-    /// All counts.
+pub struct RunResult {
+    /// The counts of all threads together.
     pub tally: Tally,
     /// When measuring began, since 1970.
     pub began: Duration,
-    /// How long it was measured: the longest of the threads, or from the first beginning to the last end of several processes.
+    /// How long it was measured: the longest of the threads, or from the first beginning to the
+    /// last end of several processes.
     pub elapsed: Duration,
     /// How long all processes measured at the same time; `elapsed` where there is one.
     pub together: Duration,
@@ -77,7 +80,7 @@ pub struct Outcome {
     /// What became of connections.
     pub connections: Connections,
     /// What was agreed upon in TLS handshakes: every kind once, those of the first servers first.
-    pub agreed: Vec<Agreed>,
+    pub agreed: Vec<NegotiatedTls>,
     /// Why the first TLS handshake that failed did so; not kept in files.
     pub refusal: Option<String>,
     /// The fewest streams that a server takes at once, where that was less than the plan's.
@@ -131,7 +134,7 @@ pub struct Progress {
 }
 
 /// What threads tell while they run.
-struct Shared {
+struct RunProgress {
     stop: AtomicBool,
     ended: Vec<AtomicU64>,
     failed: Vec<AtomicU64>,
@@ -139,10 +142,10 @@ struct Shared {
     begin: Barrier,
 }
 
-impl Shared {
-    fn new(threads: usize) -> Shared {
+impl RunProgress {
+    fn new(threads: usize) -> RunProgress {
         let counters = || (0..threads).map(|_| AtomicU64::new(0)).collect();
-        Shared {
+        RunProgress {
             stop: AtomicBool::new(false),
             ended: counters(),
             failed: counters(),
@@ -153,28 +156,29 @@ impl Shared {
 }
 
 /// What one thread came to.
-struct Part {
+struct ThreadResult {
     tally: Tally,
     elapsed: Duration,
     unfinished: u64,
     not_started: u64,
     busy: Busy,
     intervals: Vec<Histogram<u64>>,
-    kept: Kept,
+    kept: RequestSamples,
     parallel: u64,
     connections: Connections,
-    agreed: Vec<Agreed>,
+    agreed: Vec<NegotiatedTls>,
     refusal: Option<String>,
     streams_allowed: Option<u32>,
 }
 
-/// Does what `plan` says. `watch` is told ten times a second how it goes, and ends the run by returning `false`.
+/// Does what `plan` says. `watch` is told ten times a second how it goes, and ends the run by
+/// returning `false`.
 ///
 /// # Errors
 /// When threads or their engines cannot be had.
-pub fn run(plan: &Arc<Plan>, mut watch: impl FnMut(Progress) -> bool) -> io::Result<Outcome> {
+pub fn run(plan: &Arc<Plan>, mut watch: impl FnMut(Progress) -> bool) -> io::Result<RunResult> {
     let threads = plan.threads.clamp(1, plan.connections.max(1));
-    let shared = Arc::new(Shared::new(threads));
+    let shared = Arc::new(RunProgress::new(threads));
     let begin = Instant::now();
     let (sender, receiver) = channel();
     for number in 0..threads {
@@ -208,7 +212,10 @@ pub fn run(plan: &Arc<Plan>, mut watch: impl FnMut(Progress) -> bool) -> io::Res
     Ok(merge(parts, interrupted))
 }
 
-fn collect(receiver: &Receiver<io::Result<Part>>, mut tick: impl FnMut()) -> io::Result<Vec<Part>> {
+fn collect(
+    receiver: &Receiver<io::Result<ThreadResult>>,
+    mut tick: impl FnMut(),
+) -> io::Result<Vec<ThreadResult>> {
     let mut parts = Vec::new();
     loop {
         match receiver.recv_timeout(PROGRESS_INTERVAL) {
@@ -219,17 +226,17 @@ fn collect(receiver: &Receiver<io::Result<Part>>, mut tick: impl FnMut()) -> io:
     }
 }
 
-fn merge(parts: Vec<Part>, interrupted: bool) -> Outcome {
-    let mut outcome = Outcome {
+fn merge(parts: Vec<ThreadResult>, interrupted: bool) -> RunResult {
+    let mut outcome = RunResult {
         interrupted,
-        ..Outcome::default()
+        ..RunResult::default()
     };
     for part in parts {
         outcome.elapsed = outcome.elapsed.max(part.elapsed);
         outcome.samples.extend(part.kept.samples);
         outcome.kept_alive += part.kept.alive;
         outcome.first = outcome.first.take().or(part.kept.first);
-        outcome.add(Outcome {
+        outcome.add(RunResult {
             tally: part.tally,
             unfinished: part.unfinished,
             not_started: part.not_started,
@@ -239,7 +246,7 @@ fn merge(parts: Vec<Part>, interrupted: bool) -> Outcome {
             agreed: part.agreed,
             refusal: part.refusal,
             streams_allowed: part.streams_allowed,
-            ..Outcome::default()
+            ..RunResult::default()
         });
         for (second, interval) in part.intervals.into_iter().enumerate() {
             match outcome.intervals.get_mut(second) {
@@ -255,9 +262,10 @@ fn merge(parts: Vec<Part>, interrupted: bool) -> Outcome {
     outcome
 }
 
-impl Outcome {
-    /// Adds the counts of others that sent load at the same time. Times and what is kept of single requests stay.
-    pub(crate) fn add(&mut self, other: Outcome) {
+impl RunResult {
+    /// Adds the counts of others that sent load at the same time. Times and what is kept of single
+    /// requests stay.
+    pub(crate) fn add(&mut self, other: RunResult) {
         self.tally.add(&other.tally);
         self.unfinished += other.unfinished;
         self.not_started += other.not_started;
@@ -281,10 +289,10 @@ impl Outcome {
 
 fn run_thread(
     plan: &Arc<Plan>,
-    shared: &Shared,
+    shared: &RunProgress,
     number: usize,
     threads: usize,
-) -> io::Result<Part> {
+) -> io::Result<ThreadResult> {
     let connections = share(plan.connections as u64, number, threads);
     let settings = Settings {
         connections: usize::try_from(connections).unwrap_or(usize::MAX),
@@ -313,10 +321,10 @@ fn share(all: u64, number: usize, of: usize) -> u64 {
 
 async fn drive(
     thread: Rc<Thread>,
-    shared: &Shared,
+    shared: &RunProgress,
     number: usize,
     threads: usize,
-) -> io::Result<Part> {
+) -> io::Result<ThreadResult> {
     let plan = thread.plan();
     let sender = Rc::clone(&thread);
     engine::on_turn_end(move || sender.send_all());
@@ -342,7 +350,8 @@ async fn drive(
         let thread = Rc::clone(&thread);
         engine::spawn(async move {
             if let Some(pace) = &thread.pace {
-                // An alarm that cannot be set leaves the moments to the connections that end a request.
+                // An alarm that cannot be set leaves the moments to the connections that end a
+                // request.
                 let _ = pace.dispatch(&alarm).await;
             }
         });
@@ -351,7 +360,7 @@ async fn drive(
         either(engine::sleep(plan.warmup), thread.stopped(shared, number)).await;
     }
     thread.begin_measuring();
-    let watch = Watch::begin();
+    let watch = CpuClock::begin();
     let begin = thread.measured_from.get();
     either(thread.done(), thread.ticks(shared, number, begin)).await;
     thread.over.set(true);
@@ -359,7 +368,7 @@ async fn drive(
     let end = Instant::now();
     let tally = thread.tally.take();
     let ended = thread.counted.get();
-    Ok(Part {
+    Ok(ThreadResult {
         elapsed: end - begin,
         unfinished: thread.started.get().saturating_sub(ended),
         not_started: thread.pace.as_ref().map_or(0, |pace| match plan.length {
@@ -382,7 +391,8 @@ async fn drive(
 pub(crate) struct Thread {
     plan: Arc<Plan>,
     weights: PlanWeights,
-    /// The requests of each server, the thread's own: several would wear out the counters of shared bytes.
+    /// The requests of each server, the thread's own: several would wear out the counters of shared
+    /// bytes.
     requests: Vec<Vec<Request>>,
     /// See [`Plan`]; the thread's own as well.
     bodies: Vec<Bytes>,
@@ -395,17 +405,16 @@ pub(crate) struct Thread {
     scratch: RefCell<BytesMut>,
     /// Memory for requests that differ from one to the next.
     copies: RefCell<BytesMut>,
-    /// See [`Outcome`].
     streams_allowed: Cell<Option<u32>>,
     /// Connections with something to send at the end of this turn.
     sending: RefCell<Vec<Rc<Connection>>>,
     connections: Cell<Connections>,
     tally: RefCell<Tally>,
     intervals: RefCell<Intervals>,
-    kept: RefCell<Kept>,
+    kept: RefCell<RequestSamples>,
     /// How long the first body was.
     length: Cell<Option<u64>>,
-    pace: Option<Pace>,
+    pace: Option<OpenLoop>,
     /// What started before is not counted.
     measured_from: Cell<Instant>,
     measuring: Cell<bool>,
@@ -425,7 +434,6 @@ pub(crate) struct Thread {
 /// How likely each server and each of its requests is.
 pub(crate) struct PlanWeights {
     pub(crate) servers: Weights,
-    /// By server.
     pub(crate) requests: Vec<Weights>,
 }
 
@@ -445,7 +453,7 @@ impl PlanWeights {
 
 /// What is kept of single requests.
 #[derive(Default)]
-struct Kept {
+struct RequestSamples {
     samples: Vec<Sample>,
     first: Option<First>,
     alive: u64,
@@ -456,7 +464,7 @@ struct Kept {
 struct Agreements {
     /// By server, what the last handshake looked like.
     last: Vec<Option<Mark>>,
-    kinds: Vec<Agreed>,
+    kinds: Vec<NegotiatedTls>,
 }
 
 impl Agreements {
@@ -523,7 +531,7 @@ impl Thread {
             let rate = arrivals.rate / threads as f64;
             let offset = number as f64 / arrivals.rate;
             let seed = plan.seed.wrapping_add(number as u64);
-            Pace::new(now, rate, arrivals.spacing, offset, seed)
+            OpenLoop::new(now, rate, arrivals.spacing, offset, seed)
         });
         let requests = match plan.length {
             Length::Time(_) => u64::MAX,
@@ -590,7 +598,8 @@ impl Thread {
         Arc::clone(&self.plan)
     }
 
-    /// The moment at which a connection is to start a request, once it has come. `None` when there are no more.
+    /// The moment at which a connection is to start a request, once it has come. `None` when there
+    /// are no more.
     pub(crate) async fn start(&self, seat: &Seat) -> Option<Instant> {
         if self.has_ended() {
             return None;
@@ -662,7 +671,8 @@ impl Thread {
         self.tls.get(server)?.as_ref()
     }
 
-    /// Hands were shaken with a server, which took `time` on a connection that was begun at `begin`.
+    /// Hands were shaken with a server, which took `time` on a connection that was begun at
+    /// `begin`.
     pub(crate) fn shook_hands(
         &self,
         server: usize,
@@ -674,9 +684,10 @@ impl Thread {
         if self.counts(begin) {
             let mut tally = self.tally.borrow_mut();
             record(&mut tally.handshake, time);
-            match session.is_resumed() {
-                true => tally.resumed_handshakes += 1,
-                false => tally.full_handshakes += 1,
+            if session.is_resumed() {
+                tally.resumed_handshakes += 1;
+            } else {
+                tally.full_handshakes += 1;
             }
         }
     }
@@ -713,9 +724,10 @@ impl Thread {
 
     /// Has `request` sent over `connection` at the end of this turn.
     pub(crate) fn send(&self, connection: &Rc<Connection>, request: &Request, random: &mut Random) {
-        match request.drawn.is_empty() {
-            true => self.send_bytes(connection, &request.bytes),
-            false => self.send_bytes(connection, &self.varied(request, random)),
+        if request.drawn.is_empty() {
+            self.send_bytes(connection, &request.bytes)
+        } else {
+            self.send_bytes(connection, &self.varied(request, random))
         }
     }
 
@@ -776,7 +788,6 @@ impl Thread {
         }
     }
 
-    /// Whether it counts.
     pub(crate) fn complete(
         &self,
         start: Instant,
@@ -811,10 +822,10 @@ impl Thread {
     }
 
     /// Whether a body is not as long as the first one, where that matters.
-    fn differs(&self, length: u64) -> Option<Failure> {
+    fn differs(&self, length: u64) -> Option<RequestError> {
         let first = self.length.get().unwrap_or(length);
         self.length.set(Some(first));
-        (self.plan.expect.same_length && length != first).then_some(Failure::Differs)
+        (self.plan.expect.same_length && length != first).then_some(RequestError::Differs)
     }
 
     /// Keeps what the plan wants of single requests.
@@ -829,7 +840,7 @@ impl Thread {
     }
 
     /// A request that started at `start` has failed.
-    pub(crate) fn fail(&self, start: Instant, failure: Failure) {
+    pub(crate) fn fail(&self, start: Instant, failure: RequestError) {
         if self.counts(start) {
             self.tally.borrow_mut().fail(failure);
             self.ended_one();
@@ -837,7 +848,7 @@ impl Thread {
     }
 
     /// Something went wrong that is no request of its own.
-    pub(crate) fn note(&self, failure: Failure) {
+    pub(crate) fn note(&self, failure: RequestError) {
         self.tally.borrow_mut().fail(failure);
     }
 
@@ -895,7 +906,7 @@ impl Thread {
     }
 
     /// Tells how far it is, until the time is over or it is stopped.
-    async fn ticks(&self, shared: &Shared, number: usize, begin: Instant) {
+    async fn ticks(&self, shared: &RunProgress, number: usize, begin: Instant) {
         let end = match self.plan.length {
             Length::Time(length) => begin.checked_add(length),
             Length::Requests(_) | Length::Each(_) => None,
@@ -913,14 +924,14 @@ impl Thread {
     }
 
     /// Ready when the run is to be stopped.
-    async fn stopped(&self, shared: &Shared, number: usize) {
+    async fn stopped(&self, shared: &RunProgress, number: usize) {
         while !shared.stop.load(Ordering::Relaxed) {
             self.tell(shared, number);
             engine::sleep(TICK).await;
         }
     }
 
-    fn tell(&self, shared: &Shared, number: usize) {
+    fn tell(&self, shared: &RunProgress, number: usize) {
         if !self.measuring.get() {
             return;
         }
@@ -942,7 +953,7 @@ mod tests {
     use super::*;
     use crate::grpc::framed;
     use crate::machine;
-    use crate::plan::{Arrivals, Form, Protocol, Spacing, servers};
+    use crate::plan::{Arrivals, Protocol, RequestForm, Spacing, servers};
     use crate::target::Target;
     use crate::tls::{self, Maker};
     use std::io::{BufReader, Read, Write};
@@ -1011,7 +1022,7 @@ mod tests {
     }
 
     fn plan(url: &str, requests: u64, arrivals: Option<Arrivals>, protocol: Protocol) -> Arc<Plan> {
-        let form = Form {
+        let form = RequestForm {
             method: "GET".to_owned(),
             fields: Vec::new(),
             body: None,
@@ -1047,7 +1058,7 @@ mod tests {
         protocol: Protocol,
     ) -> u64 {
         let plan = plan(url, requests, arrivals, protocol);
-        let shared = Shared::new(1);
+        let shared = RunProgress::new(1);
         let counted = allocation_counter::measure(|| {
             let part = run_thread(&plan, &shared, 0, 1).unwrap();
             assert_eq!(part.tally.succeeded, requests);
@@ -1070,7 +1081,8 @@ mod tests {
                 let few = allocations(&url, 1_000, arrivals, protocol);
                 let many = allocations(&url, 11_000, arrivals, protocol);
                 println!("{protocol:?} {arrivals:?}: {few} {many}");
-                // What grows on the way, such as queues, may grow; it is not a matter of single requests.
+                // What grows on the way, such as queues, may grow; it is not a matter of single
+                // requests.
                 assert!(
                     many < few + 100,
                     "{protocol:?} {arrivals:?}: {few}, then {many}"

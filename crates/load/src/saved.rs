@@ -1,8 +1,9 @@
-//! A run's outcome in a file, so that several processes, or machines, can send load together and report as one.
+//! A run's outcome in a file, so that several processes, or machines, can send load together and
+//! report as one.
 //!
-//! The file is text: a line for each figure, its name first, its values behind. Histograms are in the compressed encoding
-//! of HdrHistogram (version 2), in hexadecimal digits; nothing is lost, so merging is exact. What is not kept: times of
-//! single requests and of single seconds.
+//! The file is text: a line for each figure, its name first, its values behind. Histograms are in
+//! the compressed encoding of HdrHistogram (version 2), in hexadecimal digits; nothing is lost, so
+//! merging is exact. What is not kept: times of single requests and of single seconds.
 
 use std::fmt::Write;
 use std::str::{FromStr, SplitWhitespace};
@@ -14,9 +15,9 @@ use hdrhistogram::serialization::{Deserializer, Serializer, V2DeflateSerializer}
 use crate::conditions::{Conditions, spacing_name};
 use crate::machine::Busy;
 use crate::plan::{Arrivals, Length, Protocol, Spacing};
-use crate::run::Outcome;
-use crate::tally::Failure;
-use crate::tls::Agreed;
+use crate::run::RunResult;
+use crate::tally::RequestError;
+use crate::tls::NegotiatedTls;
 
 /// The first line of every file.
 const FORMAT: &str = "tidegate-bench-run 1";
@@ -26,18 +27,18 @@ const COUNT_MAX: u64 = 1 << 50;
 
 /// What a file holds.
 #[derive(Debug)]
-pub struct Saved {
+pub struct SavedRun {
     /// What was to be done.
     pub conditions: Conditions,
     /// What came of it.
-    pub outcome: Outcome,
+    pub outcome: RunResult,
 }
 
 /// The text of a file.
 ///
 /// # Errors
 /// A text, if a histogram cannot be encoded.
-pub fn write(conditions: &Conditions, outcome: &Outcome) -> Result<String, String> {
+pub fn write(conditions: &Conditions, outcome: &RunResult) -> Result<String, String> {
     let mut text = format!("{FORMAT}\n");
     for url in &conditions.urls {
         line(&mut text, "url", url);
@@ -73,7 +74,7 @@ pub fn write(conditions: &Conditions, outcome: &Outcome) -> Result<String, Strin
         Length::Requests(requests) => line(&mut text, "requests", requests),
         Length::Each(requests) => line(&mut text, "requests_each", requests),
     }
-    for Agreed {
+    for NegotiatedTls {
         version,
         cipher,
         cipher_bits,
@@ -104,7 +105,7 @@ pub fn write(conditions: &Conditions, outcome: &Outcome) -> Result<String, Strin
     for (status, count) in outcome.tally.grpc_statuses() {
         line(&mut text, "grpc_status", format!("{status} {count}"));
     }
-    for failure in Failure::ALL {
+    for failure in RequestError::ALL {
         let count = outcome.tally.failures(failure);
         line(&mut text, "failure", format!("{} {count}", failure.name()));
     }
@@ -118,12 +119,12 @@ pub fn write(conditions: &Conditions, outcome: &Outcome) -> Result<String, Strin
 ///
 /// # Errors
 /// Where it is none that [`write()`] has made, with the line's number.
-pub fn read(text: &str) -> Result<Saved, String> {
+pub fn read(text: &str) -> Result<SavedRun, String> {
     let mut lines = text.lines();
     if lines.next() != Some(FORMAT) {
         return Err("not a run saved by this version of tidegate bench".to_owned());
     }
-    let mut saved = Saved {
+    let mut saved = SavedRun {
         conditions: Conditions {
             urls: Vec::new(),
             processes: 1,
@@ -140,7 +141,7 @@ pub fn read(text: &str) -> Result<Saved, String> {
             new_connections: false,
             resume: false,
         },
-        outcome: Outcome::default(),
+        outcome: RunResult::default(),
     };
     for (index, line) in lines.enumerate() {
         let (name, values) = line.split_once(' ').unwrap_or((line, ""));
@@ -163,15 +164,15 @@ pub fn read(text: &str) -> Result<Saved, String> {
     Ok(saved)
 }
 
-/// All of them as one: counts and histograms are added up, the time is from the first beginning to the last end. Each comes
-/// with a name for errors.
+/// All of them as one: counts and histograms are added up, the time is from the first beginning to
+/// the last end. Each comes with a name for errors.
 ///
 /// # Errors
 /// When there is none, or two of them did not do the same.
-pub fn merge(runs: Vec<(String, Saved)>) -> Result<Saved, String> {
+pub fn merge(runs: Vec<(String, SavedRun)>) -> Result<SavedRun, String> {
     let mut runs = runs.into_iter();
     let (first, mut sum) = runs.next().ok_or("there is nothing to merge")?;
-    let end_of = |outcome: &Outcome| outcome.began.saturating_add(outcome.elapsed);
+    let end_of = |outcome: &RunResult| outcome.began.saturating_add(outcome.elapsed);
     let (mut first_begun, mut last_ended) = (sum.outcome.began, end_of(&sum.outcome));
     let (mut last_begun, mut first_ended) = (first_begun, last_ended);
     for (name, other) in runs {
@@ -190,7 +191,7 @@ pub fn merge(runs: Vec<(String, Saved)>) -> Result<Saved, String> {
     Ok(sum)
 }
 
-impl Saved {
+impl SavedRun {
     /// Takes one line in; `None` where it is malformed or unknown.
     fn take(&mut self, name: &str, words: &mut SplitWhitespace<'_>) -> Option<()> {
         let conditions = &mut self.conditions;
@@ -257,7 +258,9 @@ impl Saved {
             "grpc_status" => outcome.tally.add_grpc_status(next(words)?, count(words)?),
             "failure" => {
                 let failure = words.next()?;
-                let known = Failure::ALL.into_iter().find(|one| one.name() == failure)?;
+                let known = RequestError::ALL
+                    .into_iter()
+                    .find(|one| one.name() == failure)?;
                 outcome.tally.add_failures(known, count(words)?);
             }
             _ => return None,
@@ -267,8 +270,8 @@ impl Saved {
 }
 
 /// What a handshake came to, as it was written above.
-fn agreed(words: &mut SplitWhitespace<'_>) -> Option<Agreed> {
-    let mut agreed = Agreed {
+fn agreed(words: &mut SplitWhitespace<'_>) -> Option<NegotiatedTls> {
+    let mut agreed = NegotiatedTls {
         version: next(words)?,
         cipher: next(words)?,
         cipher_bits: next(words)?,
@@ -284,8 +287,8 @@ fn agreed(words: &mut SplitWhitespace<'_>) -> Option<Agreed> {
 }
 
 /// The plain counts of an outcome, with their names.
-fn counts(outcome: &mut Outcome) -> [(&'static str, &mut u64); 16] {
-    let Outcome {
+fn counts(outcome: &mut RunResult) -> [(&'static str, &mut u64); 16] {
+    let RunResult {
         tally, connections, ..
     } = outcome;
     [
@@ -308,14 +311,14 @@ fn counts(outcome: &mut Outcome) -> [(&'static str, &mut u64); 16] {
     ]
 }
 
-fn durations(outcome: &mut Outcome) -> [(&'static str, &mut Duration); 2] {
+fn durations(outcome: &mut RunResult) -> [(&'static str, &mut Duration); 2] {
     [
         ("began_ns", &mut outcome.began),
         ("elapsed_ns", &mut outcome.elapsed),
     ]
 }
 
-fn histograms(outcome: &mut Outcome) -> [(&'static str, &mut Histogram<u64>); 4] {
+fn histograms(outcome: &mut RunResult) -> [(&'static str, &mut Histogram<u64>); 4] {
     [
         ("connect", &mut outcome.tally.connect),
         ("handshake", &mut outcome.tally.handshake),
@@ -371,13 +374,13 @@ mod tests {
     use crate::tally::record;
 
     /// A run that began at `began` seconds, took two, and recorded these times.
-    fn run(began: u64, times: &[u64]) -> Saved {
-        let mut outcome = Outcome {
+    fn run(began: u64, times: &[u64]) -> SavedRun {
+        let mut outcome = RunResult {
             began: Duration::from_secs(began),
             elapsed: Duration::from_secs(2),
             together: Duration::from_secs(2),
             busy: vec![Busy::of([1, 2, 3].map(Duration::from_millis))],
-            ..Outcome::default()
+            ..RunResult::default()
         };
         outcome.connections.open_max = 7;
         for time in times {
@@ -387,8 +390,8 @@ mod tests {
             outcome.tally.count_status(200);
             record(&mut outcome.tally.total, Duration::from_nanos(*time));
         }
-        outcome.tally.fail(Failure::Reset);
-        outcome.agreed.push(Agreed {
+        outcome.tally.fail(RequestError::Reset);
+        outcome.agreed.push(NegotiatedTls {
             version: "TLSv1.3".to_owned(),
             cipher: "TLS_AES_128_GCM_SHA256".to_owned(),
             cipher_bits: 128,
@@ -396,7 +399,7 @@ mod tests {
             key: "ECDSA P-256".to_owned(),
             key_bits: 256,
         });
-        Saved {
+        SavedRun {
             conditions: Conditions::new(
                 &plan(10),
                 vec!["http://a/".to_owned(), "and 9 more".to_owned()],
@@ -405,7 +408,7 @@ mod tests {
         }
     }
 
-    fn text(saved: &Saved) -> String {
+    fn text(saved: &SavedRun) -> String {
         write(&saved.conditions, &saved.outcome).unwrap()
     }
 
@@ -451,7 +454,7 @@ mod tests {
                 tally.succeeded,
                 tally.good,
                 tally.full_handshakes,
-                tally.failures(Failure::Reset)
+                tally.failures(RequestError::Reset)
             ),
             (5_000, 5_000, 5_000, 2)
         );

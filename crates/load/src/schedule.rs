@@ -12,8 +12,8 @@ use engine::Alarm;
 
 use crate::plan::Spacing;
 
-/// A generator of random numbers that can be repeated: SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number
-/// generators", 2014).
+/// A generator of random numbers that can be repeated: SplitMix64 (Steele, Lea, Flood: "Fast
+/// splittable pseudorandom number generators", 2014).
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
 
@@ -86,15 +86,17 @@ impl Moments {
     }
 }
 
-/// A connection's seat among those that wait for a moment. It has one however often it begins to wait anew.
+/// A connection's seat among those that wait for a moment. It has one however often it begins to
+/// wait anew.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seat {
     is_taken: Rc<Cell<bool>>,
 }
 
-/// The open loop of one thread: each moment is taken by one connection, in order, as soon as one is free. A moment that
-/// has passed is still taken, and stays what it was: who waits for a slow server does so from there.
-pub(crate) struct Pace {
+/// The open loop of one thread: each moment is taken by one connection, in order, as soon as one is
+/// free. A moment that has passed is still taken, and stays what it was: who waits for a slow
+/// server does so from there.
+pub(crate) struct OpenLoop {
     begin: Instant,
     moments: RefCell<Moments>,
     /// Connections that wait for a moment.
@@ -104,16 +106,23 @@ pub(crate) struct Pace {
     taken: Cell<u64>,
 }
 
-impl Pace {
-    /// Moments from `begin` on, `rate` a second. The first is `offset` seconds later, so that threads do not start as one.
-    pub(crate) fn new(begin: Instant, rate: f64, spacing: Spacing, offset: f64, seed: u64) -> Pace {
+impl OpenLoop {
+    /// Moments from `begin` on, `rate` a second. The first is `offset` seconds later, so that
+    /// threads do not start as one.
+    pub(crate) fn new(
+        begin: Instant,
+        rate: f64,
+        spacing: Spacing,
+        offset: f64,
+        seed: u64,
+    ) -> OpenLoop {
         let moments = Moments {
             spacing,
             mean: 1.0 / rate,
             next: offset,
             random: Random::new(seed),
         };
-        Pace {
+        OpenLoop {
             begin,
             moments: RefCell::new(moments),
             idle: RefCell::default(),
@@ -229,7 +238,7 @@ mod tests {
     fn moments_keep_their_rate() {
         let begin = Instant::now();
         for spacing in [Spacing::Constant, Spacing::Poisson] {
-            let pace = Pace::new(begin, 1000.0, spacing, 0.0, 7);
+            let pace = OpenLoop::new(begin, 1000.0, spacing, 0.0, 7);
             let mut last = begin;
             for _ in 0..10_000 {
                 let moment = pace.try_take(begin + Duration::from_secs(60)).unwrap();
@@ -237,7 +246,8 @@ mod tests {
                 last = moment;
             }
             let seconds = (last - begin).as_secs_f64();
-            // The mean of 10,000 exponential spacings lies within 4 % but once in 16,000 seeds; this one is fixed.
+            // The mean of 10,000 exponential spacings lies within 4 % but once in 16,000 seeds;
+            // this one is fixed.
             assert!((seconds - 10.0).abs() < 0.4, "{spacing:?}: {seconds}");
             assert_eq!(pace.try_take(last), None);
             let left = pace.left_over(last + Duration::from_secs(1));

@@ -1,19 +1,24 @@
-//! Is one better than the other, or was it the machine? Medians of ratios, intervals around them, verdicts.
+//! Is one better than the other, or was it the machine? Medians of ratios, intervals around them,
+//! verdicts.
 //!
-//! Pure: numbers and a seed go in. What is measured, and in which order, is of [`compare`](crate::compare).
+//! Pure: numbers and a seed go in. What is measured, and in which order, is of
+//! [`compare`](crate::compare).
 //!
 //! # The interval and why it is this one
 //!
-//! Two servers are measured side by side in rounds; each round gives one ratio. The ratios' median is what is reported: one
-//! round in which the machine was elsewhere does not move it. Its interval is a smoothed percentile bootstrap, on logarithms:
-//! as many ratios as there are rounds are drawn again and again, their medians sorted, the outer 2.5 % on either side cut off.
+//! Two servers are measured side by side in rounds; each round gives one ratio. The ratios' median
+//! is what is reported: one round in which the machine was elsewhere does not move it. Its interval
+//! is a smoothed percentile bootstrap, on logarithms: as many ratios as there are rounds are drawn
+//! again and again, their medians sorted, the outer 2.5 % on either side cut off.
 //!
-//! *Smoothed* means that a drawn value may lie between two neighbours (the quantile function is interpolated, the i-th of n at
-//! i / (n + 1)). Without that the bootstrap of a median knows n values only, and its true coverage jumps from one n to the next:
-//! 98 % with 7 rounds, 91 % with 13, 96 % with 15. With it the interval is in effect that of Hettmansperger and Sheather
-//! ("Confidence intervals based on interpolated order statistics", 1986), which keeps near 95 % whatever the noise is like,
-//! because it rests on ranks. BCa and the studentised bootstrap were left aside: both correct by an estimate of the median's own
-//! error (a jackknife, a density), which is at its worst for a median of few rounds. Logarithms make the interval of B / A the
+//! *Smoothed* means that a drawn value may lie between two neighbours (the quantile function is
+//! interpolated, the i-th of n at i / (n + 1)). Without that the bootstrap of a median knows n
+//! values only, and its true coverage jumps from one n to the next: 98 % with 7 rounds, 91 % with
+//! 13, 96 % with 15. With it the interval is in effect that of Hettmansperger and Sheather
+//! ("Confidence intervals based on interpolated order statistics", 1986), which keeps near 95 %
+//! whatever the noise is like, because it rests on ranks. BCa and the studentised bootstrap were
+//! left aside: both correct by an estimate of the median's own error (a jackknife, a density),
+//! which is at its worst for a median of few rounds. Logarithms make the interval of B / A the
 //! inverse of that of A / B.
 
 use crate::schedule::Random;
@@ -21,8 +26,8 @@ use crate::schedule::Random;
 /// How sure an interval is, 1 being certain.
 pub const CONFIDENCE: f64 = 0.95;
 
-/// Rounds below which there is no interval of that confidence: with five, all values lie on one side of the true median once
-/// in 16 times.
+/// Rounds below which there is no interval of that confidence: with five, all values lie on one
+/// side of the true median once in 16 times.
 pub const ROUNDS_MIN: usize = 6;
 
 /// How often is drawn for one interval.
@@ -31,11 +36,11 @@ pub const RESAMPLES: usize = 4_000;
 /// The median of some ratios and where the true one lies, with a probability of [`CONFIDENCE`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interval {
-    /// The lower end.
+    /// The lower end of the interval.
     pub low: f64,
     /// The median of what was measured.
     pub median: f64,
-    /// The upper end.
+    /// The upper end of the interval.
     pub high: f64,
 }
 
@@ -73,8 +78,8 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// From the interval of A / B, and that of A beside itself where that was measured. [`Hidden`](Verdict::Hidden) and
-    /// [`Failing`](Verdict::Failing) are for those who know more.
+    /// From the interval of A / B, and that of A beside itself where that was measured.
+    /// [`Hidden`](Verdict::Hidden) and [`Failing`](Verdict::Failing) are for those who know more.
     #[must_use]
     pub fn of(pair: Option<Interval>, itself: Option<Interval>) -> Verdict {
         let Some(pair) = pair else {
@@ -106,8 +111,8 @@ pub fn median(values: &[f64]) -> Option<f64> {
     Some(f64::midpoint(lower, upper))
 }
 
-/// The median of `ratios`, all greater than 0, with its interval; the same for the same `seed`. `None` where they are fewer
-/// than [`ROUNDS_MIN`] or one is no such number.
+/// The median of `ratios`, all greater than 0, with its interval; the same for the same `seed`.
+/// `None` where they are fewer than [`ROUNDS_MIN`] or one is no such number.
 #[must_use]
 pub fn interval(ratios: &[f64], seed: u64) -> Option<Interval> {
     interval_of(ratios, RESAMPLES, seed)
@@ -139,8 +144,9 @@ fn interval_of(ratios: &[f64], resamples: usize, seed: u64) -> Option<Interval> 
     })
 }
 
-/// The median of the values that `drawn` stands for: places in `sorted`, of the same length, as shares of the largest number.
-/// A larger number stands for no smaller value, so that the median of the places is found first.
+/// The median of the values that `drawn` stands for: places in `sorted`, of the same length, as
+/// shares of the largest number. A larger number stands for no smaller value, so that the median of
+/// the places is found first.
 fn resampled_median(sorted: &[f64], drawn: &mut [u64]) -> f64 {
     let middle = drawn.len() / 2;
     let even = drawn.len().is_multiple_of(2);
@@ -152,8 +158,8 @@ fn resampled_median(sorted: &[f64], drawn: &mut [u64]) -> f64 {
     }
 }
 
-/// The value at a place of `sorted`, which is not empty. The i-th of n lies at i / (n + 1); what lies beyond the first or the
-/// last is that one.
+/// The value at a place of `sorted`, which is not empty. The i-th of n lies at i / (n + 1); what
+/// lies beyond the first or the last is that one.
 fn quantile(sorted: &[f64], place: u64) -> f64 {
     let last = sorted.len() - 1;
     let fraction = place as f64 / u64::MAX as f64;
@@ -175,7 +181,8 @@ mod tests {
         (0..12).map(|_| random.fraction()).sum::<f64>() - 6.0
     }
 
-    /// What a server might do in one slice of a round: noise of a few percent, and once in ten times something that holds it up.
+    /// What a server might do in one slice of a round: noise of a few percent, and once in ten
+    /// times something that holds it up.
     fn slice(random: &mut Random, noise: f64) -> f64 {
         let held_up = match random.below(10) {
             0 => -(1.0 - random.fraction()).ln() * 4.0 * noise,
@@ -184,7 +191,8 @@ mod tests {
         (normal(random) * noise - held_up).exp()
     }
 
-    /// The ratios of a server beside itself. The machine drifts from round to round and within each; the order is random.
+    /// The ratios of a server beside itself. The machine drifts from round to round and within
+    /// each; the order is random.
     fn against_itself(random: &mut Random, rounds: usize) -> Vec<f64> {
         let noise = 0.01 + 0.07 * random.fraction();
         let ratio = |random: &mut Random| {

@@ -1,6 +1,7 @@
 //! What happened: responses and failures by kind, bytes, and times in histograms.
 //!
-//! A thread counts for itself; tallies are added up at the end. Times are in nanoseconds, kept to three significant digits.
+//! A thread counts for itself; tallies are added up at the end. Times are in nanoseconds, kept to
+//! three significant digits.
 
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ pub(crate) const STATUSES: usize = 1000;
 /// Why a request failed: one kind for each cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
-pub enum Failure {
+pub enum RequestError {
     /// No server listens there (`ECONNREFUSED`), or the Unix socket is not there.
     Refused,
     /// No connection within the time limit.
@@ -29,7 +30,8 @@ pub enum Failure {
     TlsTimeout,
     /// The connection ended within the TLS handshake.
     TlsClosed,
-    /// The TLS handshake failed: what came is no TLS, there is nothing that both sides speak, or the server refused.
+    /// The TLS handshake failed: what came is no TLS, there is nothing that both sides speak, or
+    /// the server refused.
     TlsHandshake,
     /// The server's certificate is not to be believed.
     TlsUntrusted,
@@ -57,7 +59,8 @@ pub enum Failure {
     Digest,
     /// The response is complete, but its body is not as long as the first one.
     Differs,
-    /// The server does not speak HTTP/2: it has not agreed to it, or what it has sent first is something else.
+    /// The server does not speak HTTP/2: it has not agreed to it, or what it has sent first is
+    /// something else.
     NoHttp2,
     /// The server has broken the rules of HTTP/2, on the connection or on this stream.
     Http2Violation,
@@ -73,75 +76,76 @@ pub enum Failure {
     GrpcStatus,
     /// The call went well, but what came is not one whole message.
     GrpcMessage,
-    /// This machine had no descriptor, port or memory for the connection: the tool's limit, not the server's.
+    /// This machine had no descriptor, port or memory for the connection: the tool's limit, not the
+    /// server's.
     Local,
 }
 
-impl Failure {
+impl RequestError {
     /// All kinds, in the order of reports.
-    pub const ALL: [Failure; 28] = [
-        Failure::Refused,
-        Failure::ConnectTimeout,
-        Failure::Connect,
-        Failure::TlsTimeout,
-        Failure::TlsClosed,
-        Failure::TlsHandshake,
-        Failure::TlsUntrusted,
-        Failure::TlsBroken,
-        Failure::Reset,
-        Failure::Timeout,
-        Failure::ClosedEarly,
-        Failure::ClosedInBody,
-        Failure::GarbageHead,
-        Failure::HeadTooLarge,
-        Failure::GarbageBody,
-        Failure::WrongLength,
-        Failure::Status,
-        Failure::Digest,
-        Failure::Differs,
-        Failure::NoHttp2,
-        Failure::Http2Violation,
-        Failure::StreamReset,
-        Failure::StreamRefused,
-        Failure::GoAway,
-        Failure::NotGrpc,
-        Failure::GrpcStatus,
-        Failure::GrpcMessage,
-        Failure::Local,
+    pub const ALL: [RequestError; 28] = [
+        RequestError::Refused,
+        RequestError::ConnectTimeout,
+        RequestError::Connect,
+        RequestError::TlsTimeout,
+        RequestError::TlsClosed,
+        RequestError::TlsHandshake,
+        RequestError::TlsUntrusted,
+        RequestError::TlsBroken,
+        RequestError::Reset,
+        RequestError::Timeout,
+        RequestError::ClosedEarly,
+        RequestError::ClosedInBody,
+        RequestError::GarbageHead,
+        RequestError::HeadTooLarge,
+        RequestError::GarbageBody,
+        RequestError::WrongLength,
+        RequestError::Status,
+        RequestError::Digest,
+        RequestError::Differs,
+        RequestError::NoHttp2,
+        RequestError::Http2Violation,
+        RequestError::StreamReset,
+        RequestError::StreamRefused,
+        RequestError::GoAway,
+        RequestError::NotGrpc,
+        RequestError::GrpcStatus,
+        RequestError::GrpcMessage,
+        RequestError::Local,
     ];
 
     /// Its name in JSON and CSV.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Failure::Refused => "connect_refused",
-            Failure::ConnectTimeout => "connect_timeout",
-            Failure::Connect => "connect_other",
-            Failure::TlsTimeout => "tls_timeout",
-            Failure::TlsClosed => "tls_closed",
-            Failure::TlsHandshake => "tls_handshake",
-            Failure::TlsUntrusted => "tls_untrusted",
-            Failure::TlsBroken => "tls_broken",
-            Failure::Reset => "reset",
-            Failure::Timeout => "timeout",
-            Failure::ClosedEarly => "closed_early",
-            Failure::ClosedInBody => "closed_in_body",
-            Failure::GarbageHead => "garbage_head",
-            Failure::HeadTooLarge => "head_too_large",
-            Failure::GarbageBody => "garbage_body",
-            Failure::WrongLength => "wrong_length",
-            Failure::Status => "status",
-            Failure::Digest => "sha256",
-            Failure::Differs => "other_length",
-            Failure::NoHttp2 => "http2_not_spoken",
-            Failure::Http2Violation => "http2_violation",
-            Failure::StreamReset => "stream_reset",
-            Failure::StreamRefused => "stream_refused",
-            Failure::GoAway => "goaway",
-            Failure::NotGrpc => "not_grpc",
-            Failure::GrpcStatus => "grpc_status",
-            Failure::GrpcMessage => "grpc_message",
-            Failure::Local => "local_limit",
+            RequestError::Refused => "connect_refused",
+            RequestError::ConnectTimeout => "connect_timeout",
+            RequestError::Connect => "connect_other",
+            RequestError::TlsTimeout => "tls_timeout",
+            RequestError::TlsClosed => "tls_closed",
+            RequestError::TlsHandshake => "tls_handshake",
+            RequestError::TlsUntrusted => "tls_untrusted",
+            RequestError::TlsBroken => "tls_broken",
+            RequestError::Reset => "reset",
+            RequestError::Timeout => "timeout",
+            RequestError::ClosedEarly => "closed_early",
+            RequestError::ClosedInBody => "closed_in_body",
+            RequestError::GarbageHead => "garbage_head",
+            RequestError::HeadTooLarge => "head_too_large",
+            RequestError::GarbageBody => "garbage_body",
+            RequestError::WrongLength => "wrong_length",
+            RequestError::Status => "status",
+            RequestError::Digest => "sha256",
+            RequestError::Differs => "other_length",
+            RequestError::NoHttp2 => "http2_not_spoken",
+            RequestError::Http2Violation => "http2_violation",
+            RequestError::StreamReset => "stream_reset",
+            RequestError::StreamRefused => "stream_refused",
+            RequestError::GoAway => "goaway",
+            RequestError::NotGrpc => "not_grpc",
+            RequestError::GrpcStatus => "grpc_status",
+            RequestError::GrpcMessage => "grpc_message",
+            RequestError::Local => "local_limit",
         }
     }
 
@@ -149,34 +153,34 @@ impl Failure {
     #[must_use]
     pub fn words(self) -> &'static str {
         match self {
-            Failure::Refused => "connection refused",
-            Failure::ConnectTimeout => "no connection in time",
-            Failure::Connect => "connection failed otherwise",
-            Failure::TlsTimeout => "no TLS handshake in time",
-            Failure::TlsClosed => "closed within the TLS handshake",
-            Failure::TlsHandshake => "TLS handshake failed",
-            Failure::TlsUntrusted => "certificate not trusted",
-            Failure::TlsBroken => "TLS broken after the handshake",
-            Failure::Reset => "connection reset",
-            Failure::Timeout => "no complete response in time",
-            Failure::ClosedEarly => "closed before a whole response head",
-            Failure::ClosedInBody => "closed within the body",
-            Failure::GarbageHead => "not a response head",
-            Failure::HeadTooLarge => "response head without end",
-            Failure::GarbageBody => "malformed chunked body",
-            Failure::WrongLength => "more than Content-Length",
-            Failure::Status => "unexpected status",
-            Failure::Digest => "unexpected body (SHA-256)",
-            Failure::Differs => "another length than the first",
-            Failure::NoHttp2 => "HTTP/2 not spoken",
-            Failure::Http2Violation => "HTTP/2 violated",
-            Failure::StreamReset => "stream reset",
-            Failure::StreamRefused => "stream refused",
-            Failure::GoAway => "connection ended for an error (GOAWAY)",
-            Failure::NotGrpc => "no answer of gRPC",
-            Failure::GrpcStatus => "unexpected gRPC status",
-            Failure::GrpcMessage => "not one whole message",
-            Failure::Local => "no descriptor, port or memory here",
+            RequestError::Refused => "connection refused",
+            RequestError::ConnectTimeout => "no connection in time",
+            RequestError::Connect => "connection failed otherwise",
+            RequestError::TlsTimeout => "no TLS handshake in time",
+            RequestError::TlsClosed => "closed within the TLS handshake",
+            RequestError::TlsHandshake => "TLS handshake failed",
+            RequestError::TlsUntrusted => "certificate not trusted",
+            RequestError::TlsBroken => "TLS broken after the handshake",
+            RequestError::Reset => "connection reset",
+            RequestError::Timeout => "no complete response in time",
+            RequestError::ClosedEarly => "closed before a whole response head",
+            RequestError::ClosedInBody => "closed within the body",
+            RequestError::GarbageHead => "not a response head",
+            RequestError::HeadTooLarge => "response head without end",
+            RequestError::GarbageBody => "malformed chunked body",
+            RequestError::WrongLength => "more than Content-Length",
+            RequestError::Status => "unexpected status",
+            RequestError::Digest => "unexpected body (SHA-256)",
+            RequestError::Differs => "another length than the first",
+            RequestError::NoHttp2 => "HTTP/2 not spoken",
+            RequestError::Http2Violation => "HTTP/2 violated",
+            RequestError::StreamReset => "stream reset",
+            RequestError::StreamRefused => "stream refused",
+            RequestError::GoAway => "connection ended for an error (GOAWAY)",
+            RequestError::NotGrpc => "no answer of gRPC",
+            RequestError::GrpcStatus => "unexpected gRPC status",
+            RequestError::GrpcMessage => "not one whole message",
+            RequestError::Local => "no descriptor, port or memory here",
         }
     }
 }
@@ -194,7 +198,7 @@ pub struct Tally {
     pub bytes: u64,
     /// Bytes of bodies of responses that came in full.
     pub body_bytes: u64,
-    /// Bytes sent.
+    /// Bytes that were sent to the server.
     pub sent: u64,
     /// Connections that were made.
     pub connected: u64,
@@ -208,9 +212,10 @@ pub struct Tally {
     pub handshake: Histogram<u64>,
     /// From the (intended) start of a request to the first byte of its response.
     pub first_byte: Histogram<u64>,
-    /// From the (intended) start of a request to the end of its response, of those that came in full.
+    /// From the (intended) start of a request to the end of its response, of those that came in
+    /// full.
     pub total: Histogram<u64>,
-    failures: [u64; Failure::ALL.len()],
+    failures: [u64; RequestError::ALL.len()],
     statuses: Box<[u64]>,
     grpc_statuses: Box<[u64]>,
 }
@@ -231,7 +236,7 @@ impl Default for Tally {
             handshake: histogram(),
             first_byte: histogram(),
             total: histogram(),
-            failures: [0; Failure::ALL.len()],
+            failures: [0; RequestError::ALL.len()],
             statuses: vec![0; STATUSES].into_boxed_slice(),
             grpc_statuses: vec![0; STATUSES].into_boxed_slice(),
         }
@@ -249,14 +254,14 @@ pub(crate) fn record(histogram: &mut Histogram<u64>, time: Duration) {
 }
 
 impl Tally {
-    /// Counts a failure.
-    pub fn fail(&mut self, failure: Failure) {
+    /// Counts a failed request by its cause.
+    pub fn fail(&mut self, failure: RequestError) {
         self.failures[failure as usize] += 1;
     }
 
     /// How many requests failed so.
     #[must_use]
-    pub fn failures(&self, failure: Failure) -> u64 {
+    pub fn failures(&self, failure: RequestError) -> u64 {
         self.failures[failure as usize]
     }
 
@@ -270,17 +275,17 @@ impl Tally {
     #[must_use]
     pub fn broken(&self) -> u64 {
         let kinds = [
-            Failure::Refused,
-            Failure::ConnectTimeout,
-            Failure::Connect,
-            Failure::TlsTimeout,
-            Failure::TlsClosed,
-            Failure::TlsHandshake,
-            Failure::TlsUntrusted,
-            Failure::TlsBroken,
-            Failure::Reset,
-            Failure::Timeout,
-            Failure::Local,
+            RequestError::Refused,
+            RequestError::ConnectTimeout,
+            RequestError::Connect,
+            RequestError::TlsTimeout,
+            RequestError::TlsClosed,
+            RequestError::TlsHandshake,
+            RequestError::TlsUntrusted,
+            RequestError::TlsBroken,
+            RequestError::Reset,
+            RequestError::Timeout,
+            RequestError::Local,
         ];
         kinds.iter().map(|kind| self.failures(*kind)).sum()
     }
@@ -316,7 +321,7 @@ impl Tally {
     }
 
     /// Counts a failure that came so often.
-    pub(crate) fn add_failures(&mut self, failure: Failure, times: u64) {
+    pub(crate) fn add_failures(&mut self, failure: RequestError, times: u64) {
         self.failures[failure as usize] += times;
     }
 
@@ -381,8 +386,8 @@ mod tests {
             tally.count_grpc_status(status % 100);
             record(&mut tally.total, Duration::from_nanos(time));
             if status == 404 {
-                tally.fail(Failure::Status);
-                tally.fail(Failure::Reset);
+                tally.fail(RequestError::Status);
+                tally.fail(RequestError::Reset);
             }
             all.add(&tally);
         }
@@ -397,9 +402,9 @@ mod tests {
 
     #[test]
     fn every_kind_has_its_own_place_and_name() {
-        for (index, failure) in Failure::ALL.into_iter().enumerate() {
+        for (index, failure) in RequestError::ALL.into_iter().enumerate() {
             assert_eq!(failure as usize, index);
-            let same = Failure::ALL
+            let same = RequestError::ALL
                 .into_iter()
                 .filter(|other| other.name() == failure.name());
             assert_eq!(same.count(), 1);

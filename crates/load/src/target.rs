@@ -1,7 +1,7 @@
 //! What a URL names: where to connect to, and what to ask for there.
 //!
-//! `http://HOST[:PORT][/PATH][?QUERY]`, and `http://unix:/PATH/OF/SOCKET:/URI` as in nginx's `proxy_pass`; the same with
-//! `https`. Not here: credentials within a URL.
+//! `http://HOST[:PORT][/PATH][?QUERY]`, and `http://unix:/PATH/OF/SOCKET:/URI` as in nginx's
+//! `proxy_pass`; the same with `https`. Not here: credentials within a URL.
 
 use std::fmt;
 use std::net::{IpAddr, ToSocketAddrs};
@@ -14,7 +14,7 @@ use engine::net::Address;
 pub struct Target {
     /// As it was written.
     pub url: String,
-    /// TLS is spoken.
+    /// Whether TLS is spoken to the target.
     pub secure: bool,
     /// Where to connect to.
     pub address: Address,
@@ -142,7 +142,8 @@ fn host_and_port(authority: &str) -> Option<(&str, Option<u16>)> {
     (!host.is_empty()).then_some((host, port))
 }
 
-/// Whether an address is of this machine or of a private network (RFC 1918, RFC 3927, RFC 4193, RFC 4291).
+/// Whether an address is of this machine or of a private network (RFC 1918, RFC 3927, RFC 4193, RFC
+/// 4291).
 fn is_near(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => ip.is_loopback() || ip.is_private() || ip.is_link_local(),

@@ -24,7 +24,7 @@ use crate::file::{Compiling as _, LogTable};
 /// Longest line, its end included, in bytes (nginx's `NGX_MAX_ERROR_STR`).
 pub(super) const LINE_MAX: usize = 2048;
 
-/// The `error_log` directive.
+/// Declares the directive `error_log`.
 pub static ERROR_LOG: Setting<Vec<Directive>> =
     Setting::new(
         "error_log",
@@ -67,13 +67,13 @@ macro_rules! event {
 /// Where a log goes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Destination {
-    /// Standard error.
+    /// Lines go to standard error.
     #[default]
     Stderr,
     /// A file; a relative path starts at the prefix.
     File(PathBuf),
-    /// A syslog server.
-    Syslog(syslog::Written),
+    /// Lines go to a syslog server.
+    Syslog(syslog::SyslogTarget),
     /// Memory of the process, as many bytes and under the title that stands at its beginning.
     Memory(usize, String),
 }
@@ -96,7 +96,7 @@ impl Destination {
 pub enum Sink {
     /// A file, or standard error.
     File(Arc<LogFile>),
-    /// A syslog server.
+    /// Lines go to a syslog server.
     Syslog(Arc<Syslog>),
     /// Memory of the process.
     Memory(Arc<MemoryLog>),
@@ -116,9 +116,9 @@ impl Sink {
 /// One line of `error_log`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Directive {
-    /// The file.
+    /// The file of the directive.
     pub destination: Destination,
-    /// What it gets.
+    /// The lowest level that the log gets.
     pub threshold: Threshold,
 }
 
@@ -203,7 +203,9 @@ fn directive(words: &[Word]) -> Result<Directive, Fault> {
     };
     let destination = match &*file.bytes {
         b"" | b"stderr" => Destination::Stderr,
-        name if name.starts_with(b"syslog:") => Destination::Syslog(syslog::Written::parse(file)?),
+        name if name.starts_with(b"syslog:") => {
+            Destination::Syslog(syslog::SyslogTarget::parse(file)?)
+        }
         name if name.starts_with(b"memory:") => {
             let (size, title) = memory::parse(file)?;
             Destination::Memory(size, title)
@@ -420,8 +422,8 @@ impl Write for MessageEnd {
     }
 }
 
-/// Whether a message ends with what is being done, where that is known only to its writer: `… while reading upstream`. No
-/// other text of ours ends with that word and words behind it.
+/// Whether a message ends with what is being done, where that is known only to its writer:
+/// `… while reading upstream`. No other text of ours ends with that word and words behind it.
 fn says_what_is_done(message: &[u8]) -> bool {
     let is_of_words = |byte: &u8| byte.is_ascii_alphabetic() || *byte == b' ';
     let words = message.iter().rev().take_while(|byte| is_of_words(byte));
@@ -460,7 +462,8 @@ mod tests {
         assert!(!both.admits(Level::Debug, Subsystem::Core));
     }
 
-    /// The ends that texts of ours have, and texts that say nothing of it, with words of a peer in them.
+    /// The ends that texts of ours have, and texts that say nothing of it, with words of a peer in
+    /// them.
     #[test]
     fn a_text_that_says_what_is_done() {
         for done in [

@@ -87,8 +87,8 @@ impl LogFile {
         }
     }
 
-    /// A file that no table knows, opened at once: for paths that requests make. A pipe that nobody reads is an error:
-    /// the thread must not wait for a reader.
+    /// A file that no table knows, opened at once: for paths that requests make. A pipe that nobody
+    /// reads is an error: the thread must not wait for a reader.
     pub(super) fn opened(path: &Path) -> io::Result<LogFile> {
         let descriptor = open(path, OFlags::NONBLOCK, FILE_MODE)?.into();
         Ok(LogFile::with_descriptor(path, descriptor))
@@ -132,7 +132,8 @@ impl LogFile {
         self.path.is_some()
     }
 
-    /// Only its owner may read the file where it is created from now on, whatever else is written there.
+    /// Only its owner may read the file where it is created from now on, whatever else is written
+    /// there.
     pub fn keep_secret(&self) {
         self.is_secret.store(true, Ordering::Relaxed);
     }
@@ -140,9 +141,10 @@ impl LogFile {
     /// Opens the file for appending, creating it where it is missing. A pipe or terminal gets a
     /// descriptor that never blocks. Errors are those of `open`.
     pub fn open(&self) -> io::Result<OwnedFd> {
-        let mode = match self.is_secret.load(Ordering::Relaxed) {
-            true => SECRET_FILE_MODE,
-            false => FILE_MODE,
+        let mode = if self.is_secret.load(Ordering::Relaxed) {
+            SECRET_FILE_MODE
+        } else {
+            FILE_MODE
         };
         match &self.path {
             Some(path) => open(path, OFlags::empty(), mode).map(OwnedFd::from),
@@ -252,7 +254,8 @@ impl Drop for OpenLogs {
 
 /// Log files of the configuration that is being compiled.
 pub trait Compiling {
-    /// The log file of a path, shared by all lines that name the same path. A relative one starts at the prefix.
+    /// The log file of a path, shared by all lines that name the same path. A relative one starts
+    /// at the prefix.
     fn log_file(&self, path: &Path) -> Arc<LogFile>;
 
     /// Standard error as a log file.
@@ -281,7 +284,7 @@ impl LogTable {
         made
     }
 
-    /// Standard error.
+    /// The log that writes to standard error.
     pub fn stderr(&mut self) -> Arc<LogFile> {
         Arc::clone(
             self.stderr

@@ -1,12 +1,12 @@
 //! What the server says of itself, and the places that lines of any log go to.
 //!
-//! A line names its [`Subject`]; the log of the subject takes it, or the main log where there is none.
-//! Lines are gathered per thread and file (`unwritten`) and leave in one append at the end of a turn of the loop, so a
-//! request waits for no log device. Formats and texts are nginx's:
+//! A line names its [`Subject`]; the log of the subject takes it, or the main log where there is
+//! none. Lines are gathered per thread and file (`unwritten`) and leave in one append at the end of
+//! a turn of the loop, so a request waits for no log device. Formats and texts are nginx's:
 //! <https://nginx.org/en/docs/ngx_core_module.html#error_log>.
 //!
-//! Deliberately not here: lines about requests (`access_log`), which need variables, and the master's own lines, which are
-//! few and written at once by the process crate.
+//! Deliberately not here: lines about requests (`access_log`), which need variables, and the
+//! master's own lines, which are few and written at once by the process crate.
 
 pub mod by_path;
 mod error;
@@ -38,24 +38,24 @@ pub use unwritten::{
 /// What a debug line is about. `error_log FILE debug_http` lets only the lines of one through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subsystem {
-    /// `debug_core`
+    /// The subsystem that `debug_core` turns on.
     Core,
-    /// `debug_alloc`
+    /// The subsystem that `debug_alloc` turns on.
     Alloc,
-    /// `debug_mutex`
+    /// The subsystem that `debug_mutex` turns on.
     Mutex,
-    /// `debug_event`
+    /// The subsystem that `debug_event` turns on.
     Event,
-    /// `debug_http`
+    /// The subsystem that `debug_http` turns on.
     Http,
-    /// `debug_mail`
+    /// The subsystem that `debug_mail` turns on.
     Mail,
-    /// `debug_stream`
+    /// The subsystem that `debug_stream` turns on.
     Stream,
 }
 
 impl Subsystem {
-    /// Every subsystem.
+    /// All subsystems, in nginx's order.
     pub const ALL: [Subsystem; 7] = [
         Subsystem::Core,
         Subsystem::Alloc,

@@ -1,9 +1,10 @@
 //! `error_log memory:SIZE`: the last lines, kept in memory and written to no disk.
 //!
-//! <https://nginx.org/en/docs/debugging_log.html#memory>. As in nginx the memory begins with a title, and the lines
-//! after it go round: the newest overwrites the oldest, wherever that is cut. It lies in a nameless file in memory,
-//! which the first line makes, so that it can be read from outside without a debugger (docs/running.md): the link of its
-//! descriptor in `/proc/PID/fd` says `memory-log`.
+//! <https://nginx.org/en/docs/debugging_log.html#memory>. As in nginx the memory begins with a
+//! title, and the lines after it go round: the newest overwrites the oldest, wherever that is cut.
+//! It lies in a nameless file in memory, which the first line makes, so that it can be read from
+//! outside without a debugger (docs/running.md): the link of its descriptor in `/proc/PID/fd` says
+//! `memory-log`.
 
 use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
@@ -12,7 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use conf::{Fault, Word, parse};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
-/// Bytes that must be there beside the name of the configuration file: nginx's title and its longest line.
+/// Bytes that must be there beside the name of the configuration file: nginx's title and its
+/// longest line.
 const SIZE_MIN: usize = 11 + 20 + 20 + 2048;
 
 /// Reads `memory:SIZE`: the size in bytes, and the title.

@@ -1,10 +1,11 @@
-//! What threads say of themselves goes to the main error log, and what they gather leaves with their turns.
+//! What threads say of themselves goes to the main error log, and what they gather leaves with
+//! their turns.
 
 use std::fmt::Arguments;
 
 use base::level::Level;
 use framework::generation::Generation;
-use framework::report::Report;
+use framework::report::ThreadReport;
 
 use crate::{end_thread, process_error, set_main_of, start_thread};
 
@@ -12,7 +13,7 @@ use crate::{end_thread, process_error, set_main_of, start_thread};
 #[derive(Clone, Copy, Debug)]
 pub struct ToErrorLog;
 
-impl Report for ToErrorLog {
+impl ThreadReport for ToErrorLog {
     fn line(&self, level: Level, message: Arguments<'_>) {
         process_error(level, message);
     }

@@ -1,7 +1,7 @@
 //! What a line of an error log is about, and how such a line is written.
 //!
-//! Whatever lines are about says itself which log takes them and what stands behind their text; the log knows neither
-//! requests nor connections.
+//! Whatever lines are about says itself which log takes them and what stands behind their text; the
+//! log knows neither requests nor connections.
 
 use std::fmt;
 use std::fmt::Arguments;
@@ -14,8 +14,8 @@ use super::{Level, Subsystem};
 
 /// What a line is about.
 pub trait Subject {
-    /// Whether a line of this level would be written anywhere. It is asked before anything is formatted, so it must
-    /// cost no more than a few branches.
+    /// Whether a line of this level would be written anywhere. It is asked before anything is
+    /// formatted, so it must cost no more than a few branches.
     fn admits(&self, level: Level) -> bool;
 
     /// Lends the log that takes the lines, if there is one.
@@ -36,7 +36,8 @@ pub trait Subject {
         None
     }
 
-    /// What is being done, for the end of a text that does not say so itself: ` while sending to client`, or nothing.
+    /// What is being done, for the end of a text that does not say so itself:
+    /// ` while sending to client`, or nothing.
     fn doing(&self) -> &str {
         ""
     }
@@ -48,8 +49,9 @@ pub trait Subject {
     }
 }
 
-/// Logs a line: `error!(request, Error, "format", …)`. Costs two branches when the level is off (the second is for
-/// `debug_connection`). Bytes that a peer chose are given as [`super::Printable`].
+/// Logs a line: `error!(request, Error, "format", …)`. Costs two branches when the level is off
+/// (the second is for `debug_connection`). Bytes that a peer chose are given as
+/// [`super::Printable`].
 #[macro_export]
 macro_rules! error {
     ($subject:expr, $level:ident, $($message:tt)+) => {{
@@ -88,7 +90,8 @@ impl Subject for Process {
     fn with_log(&self, _: &mut dyn FnMut(&Arc<ErrorLog>)) {}
 }
 
-/// What lines say of a subject, kept for a line that may have to be written when the subject is gone.
+/// What lines say of a subject, kept for a line that may have to be written when the subject is
+/// gone.
 pub struct Noted {
     log: Option<Arc<ErrorLog>>,
     subsystem: Subsystem,

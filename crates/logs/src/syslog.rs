@@ -1,7 +1,8 @@
 //! `syslog:server=…`: logs that go to a syslog server.
 //!
-//! <https://nginx.org/en/docs/syslog.html>. Each line is one message and is sent at once; what the socket has no room
-//! for is lost, as is what the server does not take. How a message looks and how it is sent: `base::syslog`.
+//! <https://nginx.org/en/docs/syslog.html>. Each line is one message and is sent at once; what the
+//! socket has no room for is lost, as is what the server does not take. How a message looks and how
+//! it is sent: `base::syslog`.
 
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -36,7 +37,7 @@ const LOCAL7: u8 = 23;
 
 /// What stands behind `syslog:`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Written {
+pub struct SyslogTarget {
     server: Word,
     facility: u8,
     severity: Level,
@@ -44,9 +45,9 @@ pub struct Written {
     nohostname: bool,
 }
 
-impl Written {
+impl SyslogTarget {
     /// Reads the parameters. Errors are nginx's.
-    pub fn parse(word: &Word) -> Result<Written, Fault> {
+    pub fn parse(word: &Word) -> Result<SyslogTarget, Fault> {
         let fault = |text: String| Fault::at(word, text);
         let text = word.text();
         let parameters = text.strip_prefix("syslog:").unwrap_or(&text);
@@ -85,7 +86,7 @@ impl Written {
                 return Err(fault(format!("unknown syslog parameter \"{parameter}\"")));
             }
         }
-        Ok(Written {
+        Ok(SyslogTarget {
             server: server.ok_or_else(|| fault("no syslog server specified".to_owned()))?,
             facility: facility.unwrap_or(LOCAL7),
             severity: severity.unwrap_or(Level::Info),
@@ -152,7 +153,7 @@ thread_local! {
 }
 
 impl Syslog {
-    /// Where messages go.
+    /// The syslog server that messages go to.
     pub fn destination(&self) -> &Destination {
         &self.channel.destination
     }
@@ -204,13 +205,13 @@ impl Syslog {
 mod tests {
     use super::*;
 
-    fn parsed(text: &str) -> Result<Written, String> {
+    fn parsed(text: &str) -> Result<SyslogTarget, String> {
         let word = Word {
             bytes: text.as_bytes().into(),
             quoted: false,
             position: Default::default(),
         };
-        Written::parse(&word).map_err(|fault| fault.message)
+        SyslogTarget::parse(&word).map_err(|fault| fault.message)
     }
 
     #[test]

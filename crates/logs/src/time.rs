@@ -19,9 +19,9 @@ pub struct Formatted {
     second: i64,
     /// `2026/11/21 10:00:00`: error logs.
     pub error_log: [u8; 19],
-    /// `21/Nov/2026:10:00:00 +0100`: `$time_local`.
+    /// The form of `$time_local`: `21/Nov/2026:10:00:00 +0100`.
     pub local: [u8; 26],
-    /// `2026-11-21T10:00:00+01:00`: `$time_iso8601`.
+    /// The form of `$time_iso8601`: `2026-11-21T10:00:00+01:00`.
     pub iso8601: [u8; 25],
     /// `Nov 21 10:00:00`, or `Nov  1 10:00:00`: syslog.
     pub syslog: [u8; 15],

@@ -48,8 +48,8 @@ const FAILED_RETRY: Duration = Duration::from_secs(1);
 /// How often the failure of one file is reported (nginx: once a minute).
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Lines that are held back are looked at this often: files that no generation uses any more are then
-/// written, and a shorter `flush=` than the one waited for is late by no more than this.
+/// Lines that are held back are looked at this often: files that no generation uses any more are
+/// then written, and a shorter `flush=` than the one waited for is late by no more than this.
 const TICK: Duration = Duration::from_secs(1);
 
 /// A write that takes longer makes the thread give further writes of the file to the pool.
@@ -59,7 +59,7 @@ const SLOW_WRITE: Duration = Duration::from_millis(50);
 const SLOW_FOR: Duration = Duration::from_secs(10);
 
 thread_local! {
-    static THREAD: RefCell<Thread> = RefCell::new(Thread::default());
+    static THREAD: RefCell<ThreadLines> = RefCell::new(ThreadLines::default());
     /// Whether the end of the turn has anything to write: asked in every turn.
     static DUE: Cell<bool> = const { Cell::new(false) };
 }
@@ -75,7 +75,8 @@ pub(super) fn is_deferred() -> bool {
     THREAD.with(|thread| thread.borrow().deferred)
 }
 
-/// Writes everything that this thread has when its runtime is gone, and opens the files for which lines wait.
+/// Writes everything that this thread has when its runtime is gone, and opens the files for which
+/// lines wait.
 pub fn end_thread() {
     super::by_path::finish();
     flush_all();
@@ -116,7 +117,7 @@ pub fn append(file: &Arc<LogFile>, line: &[u8], buffering: Option<Buffering>) {
 }
 
 /// Runs `f`, then logs what it had to report: a report is itself a line.
-fn with_thread(f: impl FnOnce(&mut Thread)) {
+fn with_thread(f: impl FnOnce(&mut ThreadLines)) {
     let reports = THREAD.with(|thread| {
         let mut thread = thread.borrow_mut();
         f(&mut thread);
@@ -159,10 +160,9 @@ enum State {
 
 struct Tail {
     file: Arc<LogFile>,
-    /// The descriptor that was in force when the first of the lines was logged: they belong to the file as it was then,
-    /// though a rotation may have come since.
+    /// The descriptor that was in force when the first of the lines was logged: they belong to the
+    /// file as it was then, though a rotation may have come since.
     opened: Option<Arc<File>>,
-    /// See [`LogFile::opening`].
     opening: u64,
     /// Lines as they were logged.
     bytes: Vec<u8>,
@@ -175,7 +175,7 @@ struct Tail {
 }
 
 #[derive(Default)]
-struct Thread {
+struct ThreadLines {
     /// By number of the file. Only files with something unwritten are here, so that no thread
     /// keeps a rotated or retired file open.
     tails: Map<u64, Tail>,
@@ -189,7 +189,7 @@ struct Thread {
     timer: bool,
 }
 
-impl Thread {
+impl ThreadLines {
     fn append(
         &mut self,
         file: &Arc<LogFile>,
@@ -199,7 +199,8 @@ impl Thread {
     ) {
         let number = file.number();
         let opening = file.opening();
-        // What could not be written then keeps its pace: it is tried again in its time, not with every line.
+        // What could not be written then keeps its pace: it is tried again in its time, not with
+        // every line.
         if let Some(tail) = self.tails.get(&number)
             && tail.opening != opening
             && matches!(tail.state, State::Held(_) | State::Due)
@@ -249,7 +250,8 @@ impl Thread {
         }
     }
 
-    /// One file's turn to be written; forgotten when nothing is left, unless its device was slow of late.
+    /// One file's turn to be written; forgotten when nothing is left, unless its device was slow of
+    /// late.
     fn flush(&mut self, number: u64, now: Instant) {
         let Some(tail) = self.tails.get_mut(&number) else {
             return;
@@ -333,7 +335,7 @@ impl Thread {
     }
 
     /// The thread pool has written this much of `bytes`.
-    fn came_back(&mut self, number: u64, mut bytes: Vec<u8>, outcome: Outcome) {
+    fn came_back(&mut self, number: u64, mut bytes: Vec<u8>, outcome: WriteResult) {
         let now = engine::now();
         let Some(tail) = self.tails.get_mut(&number) else {
             return;
@@ -355,7 +357,7 @@ impl Thread {
     }
 }
 
-impl Drop for Thread {
+impl Drop for ThreadLines {
     fn drop(&mut self) {
         for tail in self.tails.values_mut() {
             tail.write(Instant::now());
@@ -364,13 +366,13 @@ impl Drop for Thread {
 }
 
 /// How far a write came, and what ended it early.
-struct Outcome {
+struct WriteResult {
     written: usize,
     result: io::Result<()>,
     slow: bool,
 }
 
-fn write_all(mut file: &File, bytes: &[u8]) -> Outcome {
+fn write_all(mut file: &File, bytes: &[u8]) -> WriteResult {
     let began = Instant::now();
     let mut written = 0;
     let result = loop {
@@ -384,7 +386,7 @@ fn write_all(mut file: &File, bytes: &[u8]) -> Outcome {
             break Ok(());
         }
     };
-    Outcome {
+    WriteResult {
         written,
         result,
         slow: began.elapsed() > SLOW_WRITE,
@@ -422,7 +424,8 @@ impl Tail {
         self.file.opening() != self.opening
     }
 
-    /// The descriptor that its lines go to. What could not be written before a rotation goes to the new file.
+    /// The descriptor that its lines go to. What could not be written before a rotation goes to the
+    /// new file.
     fn descriptor(&mut self) -> Option<Arc<File>> {
         let failed = matches!(self.state, State::Failing(_)) && self.is_rotated();
         if failed || self.opened.is_none() {
@@ -507,7 +510,7 @@ impl Tail {
         });
     }
 
-    fn settle(&mut self, outcome: Outcome, now: Instant) -> Option<String> {
+    fn settle(&mut self, outcome: WriteResult, now: Instant) -> Option<String> {
         if outcome.slow {
             self.slow_until = now.checked_add(SLOW_FOR);
         }
@@ -585,8 +588,8 @@ mod tests {
         }
     }
 
-    fn gathering() -> Thread {
-        let mut thread = Thread::default();
+    fn gathering() -> ThreadLines {
+        let mut thread = ThreadLines::default();
         thread.deferred = true;
         thread
     }
@@ -851,7 +854,7 @@ mod tests {
         thread.came_back(
             file.number(),
             away,
-            Outcome {
+            WriteResult {
                 written: 1,
                 result: Ok(()),
                 slow: false,
@@ -952,7 +955,7 @@ mod tests {
         let now = Instant::now();
         thread.append(&file, b"one\n", None, now);
         let tail = thread.tails.get_mut(&file.number()).unwrap();
-        let slowly = Outcome {
+        let slowly = WriteResult {
             written: 4,
             result: Ok(()),
             slow: true,

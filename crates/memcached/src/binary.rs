@@ -14,15 +14,15 @@ use proto::memcached::binary::{
     BadHead, Command, Condition, Count, HEAD_LENGTH, Head, Lengths, Request, Status,
 };
 use proto::memcached::command::{KEY_LENGTH_MAX, Mode};
-use store::{Cas, Change, Item, Large, Outcome, Revision};
+use store::{Cas, Item, Large, ObjectChange, Revision, UpdateOutcome};
 
-use crate::cache::{Moment, Shared};
-use crate::conversation::{Next, Step, flush};
+use crate::cache::{CommandTime, ThreadContext};
 use crate::counts::Counter;
+use crate::dialogue::{NextAction, StepResult, flush};
 use crate::output::{Digits, Output};
 use crate::size_classes::item_size;
 use crate::stats;
-use crate::text::{self, BINARY_KEY, Counted, Sent, Stored, Storing};
+use crate::text::{self, BINARY_KEY, IncrementResult, SentValue, StoreCommand, StoreResult};
 
 /// What a connection reads next.
 #[derive(Debug, Default)]
@@ -70,10 +70,10 @@ impl Packets {
     pub(crate) fn step(
         &mut self,
         input: &[u8],
-        shared: &Shared,
-        moment: Moment,
+        shared: &ThreadContext,
+        moment: CommandTime,
         out: &mut Output,
-    ) -> Step {
+    ) -> StepResult {
         match &mut self.state {
             State::Head => self.packet(input, shared, moment, out),
             State::Value(receiving) => {
@@ -83,7 +83,7 @@ impl Packets {
                     .extend(input.get(..used).unwrap_or_default());
                 receiving.left -= used;
                 if receiving.left > 0 {
-                    return (used, Some(Next::Receive));
+                    return (used, Some(NextAction::Receive));
                 }
                 if let State::Value(whole) = std::mem::take(&mut self.state) {
                     let key = whole.value.key().to_vec();
@@ -92,7 +92,7 @@ impl Packets {
                         request: whole.request,
                         key: &key,
                     };
-                    packet.store(Sent::Gathered(whole.value), shared, moment, out);
+                    packet.store(SentValue::Gathered(whole.value), shared, moment, out);
                 }
                 (used, None)
             }
@@ -100,7 +100,7 @@ impl Packets {
                 let used = input.len().min(*left);
                 *left -= used;
                 if *left > 0 {
-                    return (used, Some(Next::Receive));
+                    return (used, Some(NextAction::Receive));
                 }
                 self.state = State::Head;
                 (used, None)
@@ -108,31 +108,37 @@ impl Packets {
         }
     }
 
-    fn packet(&mut self, input: &[u8], shared: &Shared, moment: Moment, out: &mut Output) -> Step {
+    fn packet(
+        &mut self,
+        input: &[u8],
+        shared: &ThreadContext,
+        moment: CommandTime,
+        out: &mut Output,
+    ) -> StepResult {
         let Some((head, rest)) = input.split_first_chunk::<HEAD_LENGTH>() else {
-            return (0, Some(Next::Receive));
+            return (0, Some(NextAction::Receive));
         };
         let head = match Head::parse(head) {
             Ok(head) => head,
-            Err(BadHead::Magic) => return (HEAD_LENGTH, Some(Next::Close)),
+            Err(BadHead::Magic) => return (HEAD_LENGTH, Some(NextAction::Close)),
             Err(BadHead::Lengths(head)) => {
                 fail(&head, Status::UnknownCommand, out);
-                return (HEAD_LENGTH, Some(Next::Close));
+                return (HEAD_LENGTH, Some(NextAction::Close));
             }
             Err(BadHead::TooLong(head)) => {
                 fail(&head, Status::InvalidArguments, out);
-                return (HEAD_LENGTH, Some(Next::Close));
+                return (HEAD_LENGTH, Some(NextAction::Close));
             }
         };
         if head.key > KEY_LENGTH_MAX {
             fail(&head, Status::InvalidArguments, out);
-            return (HEAD_LENGTH, Some(Next::Close));
+            return (HEAD_LENGTH, Some(NextAction::Close));
         }
         let Some((extras, rest)) = rest.split_at_checked(head.extras) else {
-            return (0, Some(Next::Receive));
+            return (0, Some(NextAction::Receive));
         };
         let Some((key, rest)) = rest.split_at_checked(head.key) else {
-            return (0, Some(Next::Receive));
+            return (0, Some(NextAction::Receive));
         };
         let used = HEAD_LENGTH + head.extras + head.key;
         let request = match head.command(extras) {
@@ -144,7 +150,7 @@ impl Packets {
             }
             Err(_) => {
                 fail(&head, Status::InvalidArguments, out);
-                return (used, Some(Next::Close));
+                return (used, Some(NextAction::Close));
             }
         };
         let packet = Packet {
@@ -155,7 +161,7 @@ impl Packets {
         match request.command {
             Command::Quit => {
                 packet.done(out);
-                return (used, Some(Next::Close));
+                return (used, Some(NextAction::Close));
             }
             Command::Set { .. } | Command::Join { .. } => {
                 let of_value = self.value(packet, rest, shared, moment, out);
@@ -175,8 +181,8 @@ impl Packets {
         &mut self,
         packet: Packet<'_>,
         input: &[u8],
-        shared: &Shared,
-        moment: Moment,
+        shared: &ThreadContext,
+        moment: CommandTime,
         out: &mut Output,
     ) -> usize {
         let length = packet.head.value();
@@ -199,7 +205,7 @@ impl Packets {
             return 0;
         }
         if let Some(value) = input.get(..length) {
-            packet.store(Sent::Whole(value), shared, moment, out);
+            packet.store(SentValue::Whole(value), shared, moment, out);
             return length;
         }
         self.state = State::Value(Box::new(Receiving {
@@ -230,7 +236,7 @@ impl Packet<'_> {
     }
 
     /// Does what needs no value.
-    fn carry_out(&self, shared: &Shared, moment: Moment, out: &mut Output) {
+    fn carry_out(&self, shared: &ThreadContext, moment: CommandTime, out: &mut Output) {
         match self.request.command {
             Command::Get { with_key } => {
                 let store = &shared.cache.store;
@@ -327,8 +333,8 @@ impl Packet<'_> {
         expires: u32,
         tell: impl Fn(Item<'_>, &mut Output),
         with_key: bool,
-        shared: &Shared,
-        moment: Moment,
+        shared: &ThreadContext,
+        moment: CommandTime,
         out: &mut Output,
     ) {
         let revision = Revision {
@@ -338,31 +344,33 @@ impl Packet<'_> {
         };
         let store = &shared.cache.store;
         let outcome = store.update(self.key, moment.now, |item| {
-            item.map_or(Change::Keep, |item| {
+            item.map_or(ObjectChange::Keep, |item| {
                 tell(item, out);
-                Change::Revise(revision)
+                ObjectChange::Revise(revision)
             })
         });
         text::count_touch(shared, outcome);
-        if !matches!(outcome, Outcome::Stored(_)) {
+        if !matches!(outcome, UpdateOutcome::Stored(_)) {
             self.miss(with_key, out);
         }
     }
 
-    fn delete(&self, shared: &Shared, moment: Moment, out: &mut Output) {
+    fn delete(&self, shared: &ThreadContext, moment: CommandTime, out: &mut Output) {
         let mut refused = Status::NotFound;
         let outcome = shared
             .cache
             .store
             .update(self.key, moment.now, |item| match item {
-                Some(item) if self.head.cas == 0 || self.head.cas == item.cas => Change::Remove,
+                Some(item) if self.head.cas == 0 || self.head.cas == item.cas => {
+                    ObjectChange::Remove
+                }
                 Some(_) => {
                     refused = Status::Exists;
-                    Change::Keep
+                    ObjectChange::Keep
                 }
-                None => Change::Keep,
+                None => ObjectChange::Keep,
             });
-        if matches!(outcome, Outcome::Removed) {
+        if matches!(outcome, UpdateOutcome::Removed) {
             shared.counts.add(Counter::DeleteHits, 1);
             return self.done(out);
         }
@@ -372,30 +380,30 @@ impl Packet<'_> {
         self.fail(refused, out);
     }
 
-    fn count(&self, count: Count, shared: &Shared, moment: Moment, out: &mut Output) {
+    fn count(&self, count: Count, shared: &ThreadContext, moment: CommandTime, out: &mut Output) {
         let delta = (count.delta, count.is_decrement);
         let compare = Some(self.head.cas);
         let counted = text::count(shared, moment, self.key, delta, compare, Cas::Next);
         let (value, cas) = match (counted, count.initial) {
-            (Counted::Yes(value, cas, _), _) => (value, cas),
-            (Counted::Missing, Some((initial, expires))) => {
+            (IncrementResult::Yes(value, cas, _), _) => (value, cas),
+            (IncrementResult::Missing, Some((initial, expires))) => {
                 let mut digits = Digits::default();
-                let storing = Storing {
+                let storing = StoreCommand {
                     mode: Mode::Add,
                     expires: moment.expiry(i64::from(expires)),
                     ..self.storing()
                 };
-                let sent = Sent::Whole(digits.write(initial));
+                let sent = SentValue::Whole(digits.write(initial));
                 match text::store(shared, moment, &storing, sent) {
-                    Stored::Yes(cas, _) => (initial, cas),
-                    Stored::NoMemory => return self.fail(Status::OutOfMemory, out),
+                    StoreResult::Yes(cas, _) => (initial, cas),
+                    StoreResult::NoMemory => return self.fail(Status::OutOfMemory, out),
                     _ => return self.fail(Status::NotStored, out),
                 }
             }
-            (Counted::Missing, None) => return self.fail(Status::NotFound, out),
-            (Counted::Mismatch, _) => return self.fail(Status::Exists, out),
-            (Counted::NotNumeric, _) => return self.fail(Status::NotNumeric, out),
-            (Counted::NoMemory, _) => return self.fail(Status::OutOfMemory, out),
+            (IncrementResult::Missing, None) => return self.fail(Status::NotFound, out),
+            (IncrementResult::Mismatch, _) => return self.fail(Status::Exists, out),
+            (IncrementResult::NotNumeric, _) => return self.fail(Status::NotNumeric, out),
+            (IncrementResult::NoMemory, _) => return self.fail(Status::OutOfMemory, out),
         };
         if !self.request.is_quiet {
             let lengths = Lengths {
@@ -408,10 +416,10 @@ impl Packet<'_> {
     }
 
     /// What is the same for whatever is stored by a packet.
-    fn storing(&self) -> Storing<'_> {
+    fn storing(&self) -> StoreCommand<'_> {
         // A key that no line of text can hold is told in base64.
         let is_plain = self.key.iter().all(|byte| *byte > b' ' && *byte != 0x7f);
-        Storing {
+        StoreCommand {
             mode: Mode::Set,
             key: self.key,
             flags: 0,
@@ -424,14 +432,19 @@ impl Packet<'_> {
         }
     }
 
-    /// Stores a value.
-    fn store(&self, sent: Sent<'_>, shared: &Shared, moment: Moment, out: &mut Output) {
+    fn store(
+        &self,
+        sent: SentValue<'_>,
+        shared: &ThreadContext,
+        moment: CommandTime,
+        out: &mut Output,
+    ) {
         let storing = match self.request.command {
             Command::Set {
                 condition,
                 flags,
                 expires,
-            } => Storing {
+            } => StoreCommand {
                 // A CAS is a condition of its own, whatever the command's is.
                 mode: match condition {
                     _ if self.head.cas != 0 => Mode::Cas,
@@ -443,11 +456,11 @@ impl Packet<'_> {
                 expires: moment.expiry(i64::from(expires)),
                 ..self.storing()
             },
-            Command::Join { is_prepend: true } => Storing {
+            Command::Join { is_prepend: true } => StoreCommand {
                 mode: Mode::Prepend,
                 ..self.storing()
             },
-            _ => Storing {
+            _ => StoreCommand {
                 mode: Mode::Append,
                 ..self.storing()
             },
@@ -458,12 +471,12 @@ impl Packet<'_> {
             _ => Status::NotStored,
         };
         let status = match text::store(shared, moment, &storing, sent) {
-            Stored::Yes(cas, _) => return self.done_with_cas(cas, out),
-            Stored::Exists => Status::Exists,
-            Stored::Missing => Status::NotFound,
-            Stored::No => refused,
-            Stored::TooLarge => Status::TooLarge,
-            Stored::NoMemory => Status::OutOfMemory,
+            StoreResult::Yes(cas, _) => return self.done_with_cas(cas, out),
+            StoreResult::Exists => Status::Exists,
+            StoreResult::Missing => Status::NotFound,
+            StoreResult::No => refused,
+            StoreResult::TooLarge => Status::TooLarge,
+            StoreResult::NoMemory => Status::OutOfMemory,
         };
         self.fail(status, out);
     }

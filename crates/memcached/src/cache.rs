@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use framework::zone::{Fact, Tell};
 use store::{Seconds, Store};
 
-use crate::counts::{COUNTERS, Counts, Sums};
+use crate::counts::{COUNTERS, CacheCounters, Sums};
 
 /// Smallest limit that `cache_memlimit` takes, in megabytes.
 pub(crate) const LIMIT_MIN_MEGABYTES: u32 = 8;
@@ -19,7 +19,6 @@ const RELATIVE_MAX: i64 = 60 * 60 * 24 * 30;
 /// The clock begins here, so that 1 is a time that has passed.
 const CLOCK_BEGIN: Seconds = 2;
 
-/// Expired long ago.
 const PASSED: Seconds = 1;
 
 /// What the server was started with.
@@ -33,11 +32,11 @@ pub struct Settings {
     pub item_max: usize,
     /// `-c`: connections at a time; `None` where `worker_connections` bounds them.
     pub connections_max: Option<usize>,
-    /// `-t`
+    /// The number of threads, `-t` of memcached.
     pub threads: usize,
-    /// `-b`
+    /// The length of the backlog, `-b` of memcached.
     pub backlog: i32,
-    /// `-B`
+    /// The protocol of the listeners, `-B` of memcached.
     pub protocol: Protocol,
     /// `-F` turns it off: `flush_all`.
     pub allows_flush: bool,
@@ -45,7 +44,7 @@ pub struct Settings {
     pub allows_dump: bool,
     /// `-A`: the command `shutdown`.
     pub allows_shutdown: bool,
-    /// `-v`, as often.
+    /// How often `-v` was written.
     pub verbosity: u32,
     /// `-o idle_timeout`: idle connections are closed after so long.
     pub idle_timeout: Option<Duration>,
@@ -62,7 +61,6 @@ pub struct Settings {
 }
 
 impl Default for Settings {
-    /// memcached's.
     fn default() -> Settings {
         Settings {
             limit: 64 << 20,
@@ -92,9 +90,9 @@ pub enum Protocol {
     /// A connection's first byte says which.
     #[default]
     Auto,
-    /// Text and meta.
+    /// The text protocol with meta commands.
     Text,
-    /// Packets.
+    /// The binary protocol, made of packets.
     Binary,
 }
 
@@ -111,15 +109,15 @@ impl Protocol {
 
 /// How a client may end the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
-    /// `shutdown`
+pub enum ShutdownPolicy {
+    /// The command `shutdown` ends the server at once.
     Now,
-    /// `shutdown graceful`
+    /// The command `shutdown graceful` lets connections end.
     Graceful,
 }
 
-/// Ends the server.
-pub type End = Box<dyn Fn(Ending) + Send + Sync>;
+/// Ends the server when a client asks for it.
+pub type ShutdownHook = Box<dyn Fn(ShutdownPolicy) + Send + Sync>;
 
 /// The cache and its books.
 pub struct Cache {
@@ -132,8 +130,8 @@ pub struct Cache {
     pub(crate) connections: AtomicUsize,
     /// Connections that have been accepted since the start.
     pub(crate) accepted: AtomicUsize,
-    pub(crate) end: End,
-    counts: Mutex<Vec<Arc<Counts>>>,
+    pub(crate) end: ShutdownHook,
+    counts: Mutex<Vec<Arc<CacheCounters>>>,
     /// What had been counted when it was last begun anew.
     forgotten: Mutex<Sums>,
     started: Instant,
@@ -142,7 +140,7 @@ pub struct Cache {
 impl Cache {
     /// An empty cache; its clock begins at `started`.
     #[must_use]
-    pub fn new(settings: Settings, started: Instant, end: End) -> Cache {
+    pub fn new(settings: Settings, started: Instant, end: ShutdownHook) -> Cache {
         let store = Store::new(store::Settings {
             limit: settings.limit,
             value_max: settings.item_max,
@@ -184,16 +182,16 @@ impl Cache {
     }
 
     /// The time of a turn of the loop.
-    pub(crate) fn moment(&self) -> Moment {
-        Moment {
+    pub(crate) fn moment(&self) -> CommandTime {
+        CommandTime {
             now: self.seconds(engine::now()),
             wall: engine::wall().as_secs(),
         }
     }
 
     /// What another thread counts by.
-    pub(crate) fn join(&self) -> Arc<Counts> {
-        let counts = Arc::new(Counts::new());
+    pub(crate) fn join(&self) -> Arc<CacheCounters> {
+        let counts = Arc::new(CacheCounters::new());
         lock(&self.counts).push(Arc::clone(&counts));
         counts
     }
@@ -227,13 +225,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// The time at which commands are carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Moment {
+pub(crate) struct CommandTime {
     pub(crate) now: Seconds,
-    /// Seconds since 1970.
     pub(crate) wall: u64,
 }
 
-impl Moment {
+impl CommandTime {
     /// When what a client says expires, does: 0 is never, below it at once, up to 30 days so much
     /// later, else a time of the wall clock.
     pub(crate) fn expiry(self, said: i64) -> Option<Seconds> {
@@ -262,18 +259,18 @@ impl Moment {
 }
 
 /// What commands of one thread have at hand.
-pub(crate) struct Shared {
+pub(crate) struct ThreadContext {
     pub(crate) cache: Arc<Cache>,
-    pub(crate) counts: Arc<Counts>,
+    pub(crate) counts: Arc<CacheCounters>,
 }
 
-impl Shared {
-    pub(crate) fn new(cache: Arc<Cache>) -> Shared {
+impl ThreadContext {
+    pub(crate) fn new(cache: Arc<Cache>) -> ThreadContext {
         let counts = cache.join();
-        Shared { cache, counts }
+        ThreadContext { cache, counts }
     }
 
-    pub(crate) fn set_limit(&self, megabytes: u32, moment: Moment) {
+    pub(crate) fn set_limit(&self, megabytes: u32, moment: CommandTime) {
         let limit = (megabytes as usize) << 20;
         self.cache.limit.store(limit, Ordering::Relaxed);
         self.cache.store.set_limit(limit, moment.now);
@@ -286,7 +283,7 @@ mod tests {
 
     #[test]
     fn an_expiry_is_relative_up_to_thirty_days() {
-        let moment = Moment {
+        let moment = CommandTime {
             now: 100,
             wall: 1_800_000_000,
         };

@@ -48,11 +48,11 @@ pub(crate) type Sums = [u64; COUNTERS];
 
 /// What one thread counts.
 #[derive(Debug)]
-pub(crate) struct Counts([AtomicU64; COUNTERS]);
+pub(crate) struct CacheCounters([AtomicU64; COUNTERS]);
 
-impl Counts {
-    pub(crate) fn new() -> Counts {
-        Counts([const { AtomicU64::new(0) }; COUNTERS])
+impl CacheCounters {
+    pub(crate) fn new() -> CacheCounters {
+        CacheCounters([const { AtomicU64::new(0) }; COUNTERS])
     }
 
     /// Counts. Only the thread that these are for may.

@@ -3,9 +3,9 @@
 use bytes::Bytes;
 use proto::memcached::datagram;
 
-use crate::cache::{Moment, Shared};
-use crate::conversation::{Conversation, Next};
+use crate::cache::{CommandTime, ThreadContext};
 use crate::counts::Counter;
+use crate::dialogue::{Dialogue, NextAction};
 use crate::output::Output;
 
 /// What is answered where a response would be longer than [`message_max`].
@@ -15,7 +15,7 @@ const TOO_LONG: &[u8] = b"SERVER_ERROR out of memory writing get response\r\n";
 const BESIDE_VALUE: usize = 64 * 1024;
 
 /// Longest response, in bytes: it is held as a whole, since each datagram says how many there are.
-fn message_max(shared: &Shared) -> usize {
+fn message_max(shared: &ThreadContext) -> usize {
     shared.cache.settings.item_max + BESIDE_VALUE
 }
 
@@ -24,15 +24,15 @@ fn message_max(shared: &Shared) -> usize {
 /// A datagram is a connection of its own: what it begins and does not end is forgotten.
 pub(crate) fn answer(
     datagram: &[u8],
-    shared: &Shared,
-    moment: Moment,
+    shared: &ThreadContext,
+    moment: CommandTime,
     mut send: impl FnMut(Bytes),
 ) {
     shared.counts.add(Counter::BytesRead, datagram.len() as u64);
     let Some((request, mut input)) = datagram::request(datagram) else {
         return;
     };
-    let mut conversation = Conversation::new();
+    let mut conversation = Dialogue::new();
     let mut out = Output::default();
     let mut message = Vec::new();
     loop {
@@ -45,7 +45,7 @@ pub(crate) fn answer(
         }
         out.take()
             .for_each(|piece| message.extend_from_slice(&piece));
-        if next != Next::Send {
+        if next != NextAction::Send {
             break;
         }
     }
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
     use crate::testing::{MOMENT, settings, shared_by};
 
-    fn ask(shared: &Shared, request: &[u8]) -> Vec<u8> {
+    fn ask(shared: &ThreadContext, request: &[u8]) -> Vec<u8> {
         let datagram = [&[0, 9, 0, 0, 0, 1, 0, 0], request].concat();
         let mut message = Vec::new();
         answer(&datagram, shared, MOMENT, |datagram| {

@@ -7,16 +7,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use engine::net::{Address, Stream};
-use framework::door::{Accepted, Door, ListenerId, Received, Tenant};
-use framework::generation::Local;
+use framework::door::{Accepted, Door, ListenerId, ReceivedDatagram, Tenant};
+use framework::generation::GenerationView;
 use framework::workers::{Registered, Worker};
 use framework::zone::Zone;
 use rules::access::Access;
 
-use crate::cache::{Cache, Shared};
-use crate::conversation::{Conversation, Next};
+use crate::cache::{Cache, ThreadContext};
 use crate::counts::Counter;
 use crate::datagrams;
+use crate::dialogue::{Dialogue, NextAction};
 use crate::output::{OUTPUT_MAX, Output};
 use crate::zone::ZonedCache;
 
@@ -27,16 +27,16 @@ const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
 const SEND_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// What of a configuration is this protocol's.
-pub struct Part {
+pub struct MemcachedPart {
     /// Its servers, each at one address.
     pub servers: Vec<Server>,
 }
 
 /// One address, and the cache that answers there.
 pub struct Server {
-    /// The socket.
+    /// The socket of the server.
     pub listener: ListenerId,
-    /// The cache.
+    /// The cache of the server.
     pub cache: CacheOf,
     /// Which clients are let in.
     pub access: Arc<Access>,
@@ -63,7 +63,7 @@ impl CacheOf {
     }
 }
 
-impl Part {
+impl MemcachedPart {
     fn server(&self, listener: &ListenerId) -> Option<&Server> {
         self.servers
             .iter()
@@ -80,27 +80,27 @@ pub fn door() -> Rc<dyn Door> {
 #[derive(Default)]
 struct Memcached {
     /// What commands of this thread have at hand, for each cache that has had a client here.
-    shared: RefCell<Vec<Rc<Shared>>>,
+    shared: RefCell<Vec<Rc<ThreadContext>>>,
 }
 
 impl Memcached {
-    fn shared(&self, cache: &Arc<Cache>) -> Rc<Shared> {
+    fn shared(&self, cache: &Arc<Cache>) -> Rc<ThreadContext> {
         let mut all = self.shared.borrow_mut();
         let mut known = all.iter();
         if let Some(known) = known.find(|shared| Arc::ptr_eq(&shared.cache, cache)) {
             return Rc::clone(known);
         }
-        let shared = Rc::new(Shared::new(Arc::clone(cache)));
+        let shared = Rc::new(ThreadContext::new(Arc::clone(cache)));
         all.push(Rc::clone(&shared));
         shared
     }
 }
 
-fn part(local: &Local) -> Option<Arc<Part>> {
-    local.generation.part::<Part>()
+fn part(local: &GenerationView) -> Option<Arc<MemcachedPart>> {
+    local.generation.part::<MemcachedPart>()
 }
 
-fn is_known(local: &Local, listener: &ListenerId) -> bool {
+fn is_known(local: &GenerationView, listener: &ListenerId) -> bool {
     part(local).is_some_and(|part| part.server(listener).is_some())
 }
 
@@ -132,7 +132,7 @@ impl Door for Memcached {
         }
         let shared = self.shared(&server.cache.get(&accepted.worker));
         shared.cache.accepted.fetch_add(1, Ordering::Relaxed);
-        let open = Open::new(&shared.cache);
+        let open = OpenConnection::new(&shared.cache);
         let most = shared.cache.settings.connections_max;
         if most.is_some_and(|most| open.number > most) {
             shared.counts.add(Counter::Rejected, 1);
@@ -152,7 +152,7 @@ impl Door for Memcached {
         });
     }
 
-    fn received(&self, received: Received) {
+    fn received(&self, received: ReceivedDatagram) {
         let Some(part) = part(&received.worker.current()) else {
             return;
         };
@@ -172,7 +172,7 @@ impl Door for Memcached {
         socket.start_send();
     }
 
-    fn knows(&self, local: &Local, listener: &ListenerId) -> bool {
+    fn knows(&self, local: &GenerationView, listener: &ListenerId) -> bool {
         is_known(local, listener)
     }
 
@@ -188,23 +188,23 @@ impl Door for Memcached {
 }
 
 /// A connection among those that are open.
-struct Open {
+struct OpenConnection {
     cache: Arc<Cache>,
     /// How many there were then, this one among them.
     number: usize,
 }
 
-impl Open {
-    fn new(cache: &Arc<Cache>) -> Open {
+impl OpenConnection {
+    fn new(cache: &Arc<Cache>) -> OpenConnection {
         let count: &AtomicUsize = &cache.connections;
-        Open {
+        OpenConnection {
             number: count.fetch_add(1, Ordering::Relaxed) + 1,
             cache: Arc::clone(cache),
         }
     }
 }
 
-impl Drop for Open {
+impl Drop for OpenConnection {
     fn drop(&mut self) {
         self.cache.connections.fetch_sub(1, Ordering::Relaxed);
     }
@@ -212,7 +212,6 @@ impl Drop for Open {
 
 struct Connection {
     accepted: Accepted,
-    /// Between two commands.
     is_idle: Cell<bool>,
 }
 
@@ -221,7 +220,7 @@ impl Tenant for Connection {
         self.accepted.serial
     }
 
-    fn is_known(&self, next: &Local) -> bool {
+    fn is_known(&self, next: &GenerationView) -> bool {
         is_known(next, &self.accepted.listener)
     }
 
@@ -249,15 +248,15 @@ impl Tenant for Connection {
     }
 
     // The cache is the same for all generations.
-    fn stay_with(&self, _: &Rc<Local>) {}
+    fn stay_with(&self, _: &Rc<GenerationView>) {}
 }
 
 /// Serves a connection until either side closes it.
-async fn serve(connection: &Connection, registered: &Registered, shared: &Shared) {
+async fn serve(connection: &Connection, registered: &Registered, shared: &ThreadContext) {
     let accepted = &connection.accepted;
     let stream = &accepted.stream;
     stream.set_send_timeout(SEND_TIMEOUT);
-    let mut conversation = Conversation::new();
+    let mut conversation = Dialogue::new();
     let mut out = Output::default();
     let idle_timeout = shared.cache.settings.idle_timeout;
     while let Some(received) = receive(stream, &conversation, idle_timeout).await {
@@ -271,15 +270,15 @@ async fn serve(connection: &Connection, registered: &Registered, shared: &Shared
             shared.counts.add(Counter::BytesWritten, out.len() as u64);
             out.take().for_each(|piece| stream.push(piece));
             match next {
-                Next::Close => return end(stream).await,
-                Next::Receive if stream.send_soon() <= OUTPUT_MAX => break,
-                Next::Receive => {
+                NextAction::Close => return end(stream).await,
+                NextAction::Receive if stream.send_soon() <= OUTPUT_MAX => break,
+                NextAction::Receive => {
                     if stream.drained(OUTPUT_MAX).await.is_err() {
                         return;
                     }
                     break;
                 }
-                Next::Send => {
+                NextAction::Send => {
                     if stream.drained(0).await.is_err() {
                         return;
                     }
@@ -299,7 +298,7 @@ async fn serve(connection: &Connection, registered: &Registered, shared: &Shared
 /// What the client sends next. Nothing where it sends nothing more.
 async fn receive(
     stream: &Stream,
-    conversation: &Conversation,
+    conversation: &Dialogue,
     idle_timeout: Option<Duration>,
 ) -> Option<engine::Buffer> {
     let received = if conversation.is_idle() {

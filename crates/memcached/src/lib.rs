@@ -1,6 +1,6 @@
 //! A server of memcached's protocols over the store.
 //!
-//! The pages to read in order: [`cache`] is what all threads share, `conversation.rs` what goes on
+//! The pages to read in order: [`cache`] is what all threads share, `dialogue.rs` what goes on
 //! on one connection without any I/O, `text.rs`, `meta.rs` and `binary.rs` what commands do,
 //! `stats.rs` what the server tells of itself, [`door`] the connections of a thread, `datagrams.rs`
 //! requests over UDP, [`part`] the block of a configuration.
@@ -10,9 +10,9 @@
 
 mod binary;
 pub mod cache;
-mod conversation;
 mod counts;
 mod datagrams;
+mod dialogue;
 pub mod door;
 mod meta;
 mod output;
@@ -25,4 +25,4 @@ mod testing;
 mod text;
 mod zone;
 
-pub use cache::{Cache, Ending, Protocol, Settings};
+pub use cache::{Cache, Protocol, Settings, ShutdownPolicy};

@@ -3,15 +3,15 @@
 use proto::base64::{self, Alphabet};
 use proto::memcached::command::Words;
 use proto::memcached::meta::{Meta, Options, Verb};
-use store::{Cas, Change, Content, Item, Outcome, Revision, Seconds, Write};
+use store::{Cas, Content, Item, ObjectChange, Revision, Seconds, UpdateOutcome, Write};
 
-use crate::cache::{Moment, Shared};
+use crate::cache::{CommandTime, ThreadContext};
 use crate::counts::Counter;
 use crate::output::{Digits, Output};
 use crate::size_classes::{class_of, item_size};
 use crate::text::{
-    self, BINARY_KEY, Counted, NO_MEMORY, NOT_NUMERIC, STALE, Sent, Stored, Storing, TOKEN_SENT,
-    TOO_LARGE,
+    self, BINARY_KEY, IncrementResult, NO_MEMORY, NOT_NUMERIC, STALE, SentValue, StoreCommand,
+    StoreResult, TOKEN_SENT, TOO_LARGE,
 };
 
 /// memcached's words for a key that is no base64.
@@ -37,7 +37,7 @@ fn marks_of(options: &Options) -> u8 {
 
 /// What an answer tells of an object.
 #[derive(Clone, Copy)]
-struct Told<'a> {
+struct ObjectFacts<'a> {
     key: &'a [u8],
     is_binary: bool,
     length: usize,
@@ -48,9 +48,9 @@ struct Told<'a> {
     is_read: bool,
 }
 
-impl Told<'_> {
+impl ObjectFacts<'_> {
     /// Adds one of the flags that tell something.
-    fn add(&self, flag: &[u8], moment: Moment, out: &mut Output) {
+    fn add(&self, flag: &[u8], moment: CommandTime, out: &mut Output) {
         let mut number = |letter, number| {
             out.byte(b' ');
             out.byte(letter);
@@ -100,19 +100,24 @@ fn bare(status: &str, flags: Words<'_>, key: &[u8], is_binary: bool, out: &mut O
     out.text(b"\r\n");
 }
 
-/// `mg`
-pub(crate) fn get(shared: &Shared, moment: Moment, meta: &Meta<'_>, key: &[u8], out: &mut Output) {
+pub(crate) fn get(
+    shared: &ThreadContext,
+    moment: CommandTime,
+    meta: &Meta<'_>,
+    key: &[u8],
+    out: &mut Output,
+) {
     let options = &meta.options;
     let mut is_made = false;
     let outcome = shared.cache.store.update(key, moment.now, |item| {
         if let Some(item) = item {
-            return Change::Revise(tell(&item, moment, meta, out));
+            return ObjectChange::Revise(tell(&item, moment, meta, out));
         }
         let Some(expires) = options.vivify else {
-            return Change::Keep;
+            return ObjectChange::Keep;
         };
         is_made = true;
-        Change::Write(Write {
+        ObjectChange::Write(Write {
             content: Content::Copied(&[]),
             flags: 0,
             expires: moment.expiry(i64::from(options.expires.unwrap_or(expires))),
@@ -122,16 +127,16 @@ pub(crate) fn get(shared: &Shared, moment: Moment, meta: &Meta<'_>, key: &[u8], 
     });
     let touches = options.expires.is_some();
     let counter = match (outcome, touches) {
-        (Outcome::Stored(_), false) => Counter::GetHits,
-        (Outcome::Stored(_), true) => Counter::TouchHits,
+        (UpdateOutcome::Stored(_), false) => Counter::GetHits,
+        (UpdateOutcome::Stored(_), true) => Counter::TouchHits,
         (_, false) => Counter::GetMisses,
         (_, true) => Counter::TouchMisses,
     };
     shared.counts.add(counter, 1);
     shared.counts.add(Counter::Touches, u64::from(touches));
     match outcome {
-        Outcome::Stored(cas) if is_made => {
-            let told = Told {
+        UpdateOutcome::Stored(cas) if is_made => {
+            let told = ObjectFacts {
                 key,
                 is_binary: options.is_binary,
                 length: 0,
@@ -148,14 +153,14 @@ pub(crate) fn get(shared: &Shared, moment: Moment, meta: &Meta<'_>, key: &[u8], 
                 out.text(b"\r\n");
             }
         }
-        Outcome::Stored(_) => {}
+        UpdateOutcome::Stored(_) => {}
         _ if options.is_quiet => {}
         _ => bare("EN", meta.flags, key, options.is_binary, out),
     }
 }
 
 /// Answers with an object that is there. What becomes of it is returned.
-fn tell(item: &Item<'_>, moment: Moment, meta: &Meta<'_>, out: &mut Output) -> Revision {
+fn tell(item: &Item<'_>, moment: CommandTime, meta: &Meta<'_>, out: &mut Output) -> Revision {
     let options = &meta.options;
     let is_known = options.compare.is_some_and(|cas| cas == item.cas);
     let with_value = options.value && !is_known;
@@ -165,7 +170,7 @@ fn tell(item: &Item<'_>, moment: Moment, meta: &Meta<'_>, out: &mut Output) -> R
     } else {
         out.text(b"HD");
     }
-    let mut told = Told {
+    let mut told = ObjectFacts {
         key: item.key,
         is_binary: item.marks & BINARY_KEY != 0,
         length: item.value.len(),
@@ -221,11 +226,11 @@ fn tell(item: &Item<'_>, moment: Moment, meta: &Meta<'_>, out: &mut Output) -> R
 
 /// `ms`, once its value has come.
 pub(crate) fn set(
-    shared: &Shared,
-    moment: Moment,
+    shared: &ThreadContext,
+    moment: CommandTime,
     meta: &Meta<'_>,
     key: &[u8],
-    sent: Sent<'_>,
+    sent: SentValue<'_>,
     out: &mut Output,
 ) {
     let options = &meta.options;
@@ -233,7 +238,7 @@ pub(crate) fn set(
         return;
     };
     let length = sent.bytes().len();
-    let storing = Storing {
+    let storing = StoreCommand {
         mode,
         key,
         flags: options.flags,
@@ -250,13 +255,13 @@ pub(crate) fn set(
     };
     let stored = text::store(shared, moment, &storing, sent);
     let (status, cas, length) = match stored {
-        Stored::Yes(..) if options.is_quiet => return,
-        Stored::Yes(cas, length) => ("HD", cas, length),
-        Stored::No => ("NS", 0, length),
-        Stored::Exists => ("EX", 0, length),
-        Stored::Missing => ("NF", 0, length),
-        Stored::TooLarge => return out.line(TOO_LARGE),
-        Stored::NoMemory => return out.line(NO_MEMORY),
+        StoreResult::Yes(..) if options.is_quiet => return,
+        StoreResult::Yes(cas, length) => ("HD", cas, length),
+        StoreResult::No => ("NS", 0, length),
+        StoreResult::Exists => ("EX", 0, length),
+        StoreResult::Missing => ("NF", 0, length),
+        StoreResult::TooLarge => return out.line(TOO_LARGE),
+        StoreResult::NoMemory => return out.line(NO_MEMORY),
     };
     out.text(status.as_bytes());
     for flag in meta.flags {
@@ -275,10 +280,9 @@ pub(crate) fn set(
     out.text(b"\r\n");
 }
 
-/// `md`
 pub(crate) fn delete(
-    shared: &Shared,
-    moment: Moment,
+    shared: &ThreadContext,
+    moment: CommandTime,
     meta: &Meta<'_>,
     key: &[u8],
     out: &mut Output,
@@ -290,16 +294,16 @@ pub(crate) fn delete(
     let mut is_other = false;
     let outcome = shared.cache.store.update(key, moment.now, |item| {
         let Some(item) = item else {
-            return Change::Keep;
+            return ObjectChange::Keep;
         };
         if options.compare.is_some_and(|cas| cas != item.cas) {
             is_other = true;
-            return Change::Keep;
+            return ObjectChange::Keep;
         }
         if options.removes_value {
             let unchanged = Cas::Given(options.cas.unwrap_or(item.cas));
             let stale = if options.is_stale { STALE } else { 0 };
-            return Change::Write(Write {
+            return ObjectChange::Write(Write {
                 content: Content::Copied(&[]),
                 flags: options.flags,
                 expires: expires.flatten(),
@@ -312,20 +316,22 @@ pub(crate) fn delete(
             });
         }
         if options.is_stale {
-            return Change::Revise(Revision {
+            return ObjectChange::Revise(Revision {
                 expires,
                 cas: Some(cas_of(options)),
                 marks: Some(item.marks & !TOKEN_SENT | STALE),
                 is_use: false,
             });
         }
-        Change::Remove
+        ObjectChange::Remove
     });
     let status = match outcome {
-        Outcome::Removed | Outcome::Stored(_) => "HD",
-        Outcome::Kept if is_other => "EX",
-        Outcome::Kept => "NF",
-        Outcome::TooLarge | Outcome::NoRoom => return out.line("SERVER_ERROR out of memory"),
+        UpdateOutcome::Removed | UpdateOutcome::Stored(_) => "HD",
+        UpdateOutcome::Kept if is_other => "EX",
+        UpdateOutcome::Kept => "NF",
+        UpdateOutcome::TooLarge | UpdateOutcome::NoRoom => {
+            return out.line("SERVER_ERROR out of memory");
+        }
     };
     if status != "HD" {
         shared.counts.add(Counter::DeleteMisses, 1);
@@ -338,10 +344,9 @@ pub(crate) fn delete(
     bare(status, meta.flags, key, options.is_binary, out);
 }
 
-/// `ma`
 pub(crate) fn arithmetic(
-    shared: &Shared,
-    moment: Moment,
+    shared: &ThreadContext,
+    moment: CommandTime,
     meta: &Meta<'_>,
     key: &[u8],
     out: &mut Output,
@@ -352,7 +357,7 @@ pub(crate) fn arithmetic(
     let counted = loop {
         let step = (delta, is_decrement);
         let counted = text::count(shared, moment, key, step, options.compare, cas_of(options));
-        let (Counted::Missing, Some(expires)) = (counted, options.vivify) else {
+        let (IncrementResult::Missing, Some(expires)) = (counted, options.vivify) else {
             break counted;
         };
         // Another client may have made it meanwhile.
@@ -361,42 +366,42 @@ pub(crate) fn arithmetic(
         }
     };
     match counted {
-        Counted::Yes(value, cas, expires) => {
+        IncrementResult::Yes(value, cas, expires) => {
             if let Some(expires) = options.expires {
                 let revision = Revision {
                     expires: Some(moment.expiry(i64::from(expires))),
                     ..Revision::default()
                 };
                 let store = &shared.cache.store;
-                store.update(key, moment.now, |_| Change::Revise(revision));
+                store.update(key, moment.now, |_| ObjectChange::Revise(revision));
             }
             if !options.is_quiet {
                 tell_counted(meta, moment, key, (value, cas, expires), out);
             }
         }
-        Counted::NotNumeric => out.line(NOT_NUMERIC),
-        Counted::NoMemory => out.line("SERVER_ERROR out of memory"),
-        Counted::Missing => bare("NF", meta.flags, key, options.is_binary, out),
-        Counted::Mismatch => bare("EX", meta.flags, key, options.is_binary, out),
+        IncrementResult::NotNumeric => out.line(NOT_NUMERIC),
+        IncrementResult::NoMemory => out.line("SERVER_ERROR out of memory"),
+        IncrementResult::Missing => bare("NF", meta.flags, key, options.is_binary, out),
+        IncrementResult::Mismatch => bare("EX", meta.flags, key, options.is_binary, out),
     }
 }
 
 /// Stores the first value of a counter, if there is none.
 fn make_counter(
-    shared: &Shared,
-    moment: Moment,
+    shared: &ThreadContext,
+    moment: CommandTime,
     meta: &Meta<'_>,
     key: &[u8],
     expires: i32,
-) -> Option<Counted> {
+) -> Option<IncrementResult> {
     let options = &meta.options;
     let expires = moment.expiry(i64::from(expires));
     let mut digits = Digits::default();
     let outcome = shared.cache.store.update(key, moment.now, |item| {
         if item.is_some() {
-            return Change::Keep;
+            return ObjectChange::Keep;
         }
-        Change::Write(Write {
+        ObjectChange::Write(Write {
             content: Content::Copied(digits.write(options.initial)),
             flags: 0,
             expires,
@@ -405,15 +410,15 @@ fn make_counter(
         })
     });
     match outcome {
-        Outcome::Kept => None,
-        Outcome::Stored(cas) => Some(Counted::Yes(options.initial, cas, expires)),
-        _ => Some(Counted::NoMemory),
+        UpdateOutcome::Kept => None,
+        UpdateOutcome::Stored(cas) => Some(IncrementResult::Yes(options.initial, cas, expires)),
+        _ => Some(IncrementResult::NoMemory),
     }
 }
 
 fn tell_counted(
     meta: &Meta<'_>,
-    moment: Moment,
+    moment: CommandTime,
     key: &[u8],
     (value, cas, expires): (u64, u64, Option<Seconds>),
     out: &mut Output,
@@ -421,7 +426,7 @@ fn tell_counted(
     let options = &meta.options;
     let mut digits = Digits::default();
     let digits = digits.write(value);
-    let mut told = Told {
+    let mut told = ObjectFacts {
         key,
         is_binary: options.is_binary,
         length: digits.len(),
@@ -455,8 +460,7 @@ fn tell_counted(
     }
 }
 
-/// `me`
-pub(crate) fn debug(shared: &Shared, moment: Moment, key: &[u8], out: &mut Output) {
+pub(crate) fn debug(shared: &ThreadContext, moment: CommandTime, key: &[u8], out: &mut Output) {
     let found = shared.cache.store.peek(key, moment.now, |item| {
         let size = item_size(item.key.len(), item.flags, item.value.len());
         out.text(b"ME ");

@@ -12,7 +12,6 @@ pub(crate) struct Output {
     /// Whole pieces, before what is in `bytes`.
     pieces: Vec<Bytes>,
     bytes: Vec<u8>,
-    /// Bytes in `pieces`.
     before: usize,
 }
 
@@ -62,7 +61,6 @@ impl Output {
         }
     }
 
-    /// Everything that waits.
     pub(crate) fn take(&mut self) -> std::vec::Drain<'_, Bytes> {
         self.close_piece();
         self.before = 0;

@@ -9,19 +9,18 @@ use engine::net::Address;
 use framework::compile::Compiler;
 use framework::door::{Door, ListenerId};
 use framework::generation::Generation;
-use framework::protocol_part::{CompiledPart, Directives, Listening, ProtocolPart};
-use framework::zone::{Refused, SIZE_MIN, Zone};
+use framework::protocol_part::{CompiledPart, Directives, ListenSocket, ProtocolPart};
+use framework::zone::{SIZE_MIN, Zone, ZoneError};
 use rules::access::{self, Access};
-use transport::listen::{self, Taken, Written};
+use transport::listen::{self, ListenLine, Taken};
 
-use crate::door::{self, CacheOf, Part, Server};
+use crate::door::{self, CacheOf, MemcachedPart, Server};
 use crate::sweeper::Sweeper;
 use crate::zone::{ZoneSettings, ZonedCache};
 
-/// The part.
+/// The protocol part that serves memcached's protocols.
 pub const MEMCACHED: &dyn ProtocolPart = &Block;
 
-/// Both blocks.
 const CONTEXTS: Contexts = Contexts::MEMCACHED.or(Contexts::MEMCACHED_SERVER);
 
 /// The port of a `listen` line that names none.
@@ -46,7 +45,7 @@ static SERVER: Setting<()> = Setting::new("server", &["{ ... }"], parse::nothing
     .opens(Contexts::MEMCACHED_SERVER)
     .manual("A memcached server, reached at the addresses of its `listen` lines.");
 
-static LISTEN: Setting<Vec<Written<()>>> = Setting::new(
+static LISTEN: Setting<Vec<ListenLine<()>>> = Setting::new(
     "listen",
     &[
         "address[:port] [options]",
@@ -69,7 +68,7 @@ static LISTEN: Setting<Vec<Written<()>>> = Setting::new(
      so_keepalive=on|off|idle:interval:count.",
 );
 
-static ZONE: Setting<Named> = Setting::new("zone", &["[name] size=size"], zone)
+static ZONE: Setting<ZoneLine> = Setting::new("zone", &["[name] size=size"], zone)
     .contexts(CONTEXTS)
     .arity(Arity::between(1, 2))
     .default("size=64m")
@@ -95,13 +94,13 @@ const DIRECTIVES: &[&dyn Declared] = &[
 
 /// A line of `zone`.
 #[derive(Clone)]
-struct Named {
+struct ZoneLine {
     name: Bytes,
     size: u64,
     word: Word,
 }
 
-fn zone(setter: &Setter<'_>) -> Result<Named, Fault> {
+fn zone(setter: &Setter<'_>) -> Result<ZoneLine, Fault> {
     let line = setter.first();
     let (name, size) = match &*line.args {
         [name, size] => (Bytes::copy_from_slice(&name.bytes), size),
@@ -113,7 +112,7 @@ fn zone(setter: &Setter<'_>) -> Result<Named, Fault> {
     let written = size.bytes.strip_prefix(b"size=");
     let bytes = written.and_then(parse::size_of);
     match bytes {
-        Some(bytes) if bytes >= ZONE_SIZE_MIN.max(SIZE_MIN) => Ok(Named {
+        Some(bytes) if bytes >= ZONE_SIZE_MIN.max(SIZE_MIN) => Ok(ZoneLine {
             name,
             size: bytes,
             word: size.clone(),
@@ -181,7 +180,7 @@ impl ProtocolPart for Block {
 /// The compiled block on its way into a generation.
 #[derive(Default)]
 struct Compiled {
-    listening: Vec<Listening>,
+    listening: Vec<ListenSocket>,
     servers: Vec<Server>,
     zones: Vec<Arc<Zone<ZonedCache>>>,
 }
@@ -221,7 +220,7 @@ impl Compiled {
             });
             let mut options = line.options;
             options.nodelay = true;
-            self.listening.push(Listening { id, options });
+            self.listening.push(ListenSocket { id, options });
         }
         Ok(())
     }
@@ -232,7 +231,7 @@ impl Compiled {
         compiler: &Compiler<'_>,
         server: ScopeRef<'_>,
     ) -> Result<Arc<Zone<ZonedCache>>, Fault> {
-        let Named { name, size, word } = server.get(&ZONE)?;
+        let ZoneLine { name, size, word } = server.get(&ZONE)?;
         let item_max = usize::try_from(server.get(&ITEM_SIZE_MAX)?).unwrap_or(usize::MAX);
         let settings = ZoneSettings { item_max };
         let name = String::from_utf8_lossy(&name);
@@ -245,12 +244,12 @@ impl Compiled {
                 self.zones.push(Arc::clone(&zone));
                 Ok(zone)
             }
-            Err(Refused::Declared(zone)) if *zone.settings() == settings => Ok(zone),
-            Err(Refused::Declared(_)) => {
+            Err(ZoneError::Declared(zone)) if *zone.settings() == settings => Ok(zone),
+            Err(ZoneError::Declared(_)) => {
                 let text = format!("the servers of zone \"{name}\" differ in \"item_size_max\"");
                 Err(Fault::at(&word, text))
             }
-            Err(Refused::Conflict(text)) => Err(Fault::at(&word, text)),
+            Err(ZoneError::Conflict(text)) => Err(Fault::at(&word, text)),
         }
     }
 }
@@ -261,11 +260,11 @@ fn is_open_to_others(address: &Address) -> bool {
 }
 
 impl CompiledPart for Compiled {
-    fn add_to(self: Box<Self>, _: &Compiler<'_>, generation: &mut Generation) -> Vec<Listening> {
+    fn add_to(self: Box<Self>, _: &Compiler<'_>, generation: &mut Generation) -> Vec<ListenSocket> {
         if !self.zones.is_empty() {
             generation.services.push(Arc::new(Sweeper(self.zones)));
         }
-        generation.add(Part {
+        generation.add(MemcachedPart {
             servers: self.servers,
         });
         self.listening

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use proto::memcached::binary::{Head, Lengths, Status};
 use proto::memcached::command::{self, Words};
 
-use crate::cache::{Moment, Shared};
+use crate::cache::{CommandTime, ThreadContext};
 use crate::counts::{Counter, NAMES};
 use crate::output::Output;
 
@@ -20,15 +20,20 @@ pub(crate) const VERSION: &str = "1.6.45";
 pub(crate) const VERSION_LINE: &str = "VERSION 1.6.45";
 
 /// Answers `stats`, with what stands behind it.
-pub(crate) fn answer(words: Words<'_>, shared: &Shared, moment: Moment, out: &mut Output) {
-    let report = Report {
+pub(crate) fn answer(
+    words: Words<'_>,
+    shared: &ThreadContext,
+    moment: CommandTime,
+    out: &mut Output,
+) {
+    let report = StatsWriter {
         out,
-        form: Form::Lines,
+        form: StatsFormat::Lines,
     };
     match tell(words, shared, moment, report) {
-        Outcome::Listed => out.line("END"),
-        Outcome::Reset => out.line("RESET"),
-        Outcome::Unknown => out.line(command::ERROR),
+        StatsReply::Listed => out.line("END"),
+        StatsReply::Reset => out.line("RESET"),
+        StatsReply::Unknown => out.line(command::ERROR),
     }
 }
 
@@ -36,17 +41,17 @@ pub(crate) fn answer(words: Words<'_>, shared: &Shared, moment: Moment, out: &mu
 pub(crate) fn answer_packet(
     head: &Head,
     key: &[u8],
-    shared: &Shared,
-    moment: Moment,
+    shared: &ThreadContext,
+    moment: CommandTime,
     out: &mut Output,
 ) {
-    let form = Form::Packets(head);
-    match tell(Words::of(key), shared, moment, Report { out, form }) {
+    let form = StatsFormat::Packets(head);
+    match tell(Words::of(key), shared, moment, StatsWriter { out, form }) {
         // A packet without a name is the last.
-        Outcome::Listed | Outcome::Reset => {
+        StatsReply::Listed | StatsReply::Reset => {
             out.text(&head.response(Status::Done, Lengths::default(), 0));
         }
-        Outcome::Unknown => {
+        StatsReply::Unknown => {
             let text = Status::NotFound.text();
             let lengths = Lengths {
                 value: text.len(),
@@ -59,22 +64,26 @@ pub(crate) fn answer_packet(
 }
 
 /// How a request for statistics was answered.
-enum Outcome {
+enum StatsReply {
     /// By statistics, behind which an end is due.
     Listed,
-    /// Counting begins anew.
     Reset,
     /// There is no such kind of statistics.
     Unknown,
 }
 
-fn tell(mut words: Words<'_>, shared: &Shared, moment: Moment, mut report: Report<'_>) -> Outcome {
+fn tell(
+    mut words: Words<'_>,
+    shared: &ThreadContext,
+    moment: CommandTime,
+    mut report: StatsWriter<'_>,
+) -> StatsReply {
     match words.next() {
         None => general(shared, moment, &mut report),
         Some(b"settings") => settings(shared, &mut report),
         Some(b"reset") => {
             shared.cache.forget_counts();
-            return Outcome::Reset;
+            return StatsReply::Reset;
         }
         // There are no slabs, and sizes are not counted.
         Some(b"items") => {}
@@ -83,31 +92,30 @@ fn tell(mut words: Words<'_>, shared: &Shared, moment: Moment, mut report: Repor
             report.stat("total_malloced", shared.cache.store.counts().occupied);
         }
         Some(b"sizes") => report.stat("sizes_status", "disabled"),
-        Some(_) => return Outcome::Unknown,
+        Some(_) => return StatsReply::Unknown,
     }
-    Outcome::Listed
+    StatsReply::Listed
 }
 
 /// Where statistics are written.
-struct Report<'a> {
+struct StatsWriter<'a> {
     out: &'a mut Output,
-    form: Form<'a>,
+    form: StatsFormat<'a>,
 }
 
 /// How statistics are written.
 #[derive(Clone, Copy)]
-enum Form<'a> {
-    /// A line each.
+enum StatsFormat<'a> {
     Lines,
     /// A response each to this request, name and value as its key and value.
     Packets(&'a Head),
 }
 
-impl Report<'_> {
+impl StatsWriter<'_> {
     fn stat(&mut self, name: &str, value: impl Display) {
         match self.form {
-            Form::Lines => self.out.line(&format!("STAT {name} {value}")),
-            Form::Packets(head) => {
+            StatsFormat::Lines => self.out.line(&format!("STAT {name} {value}")),
+            StatsFormat::Packets(head) => {
                 let value = value.to_string();
                 let lengths = Lengths {
                     extras: 0,
@@ -122,7 +130,7 @@ impl Report<'_> {
     }
 }
 
-fn general(shared: &Shared, moment: Moment, report: &mut Report<'_>) {
+fn general(shared: &ThreadContext, moment: CommandTime, report: &mut StatsWriter<'_>) {
     let cache = &shared.cache;
     let sums = cache.sums();
     let sum = |counter: Counter| sums.get(counter as usize).copied().unwrap_or(0);
@@ -161,7 +169,7 @@ fn general(shared: &Shared, moment: Moment, report: &mut Report<'_>) {
     report.stat("reclaimed", counts.expired);
 }
 
-fn settings(shared: &Shared, report: &mut Report<'_>) {
+fn settings(shared: &ThreadContext, report: &mut StatsWriter<'_>) {
     let cache = &shared.cache;
     let settings = &cache.settings;
     let yes = |is_on| if is_on { "yes" } else { "no" };

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use framework::generation::Generation;
-use framework::service::{Running, Service};
+use framework::service::{RunningService, Service};
 use framework::zone::Zone;
 
 use crate::zone::ZonedCache;
@@ -15,7 +15,6 @@ use crate::zone::ZonedCache;
 /// How often the sweeper looks.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Sweeps these caches.
 pub(crate) struct Sweeper(pub(crate) Vec<Arc<Zone<ZonedCache>>>);
 
 /// The sweeper's thread ends when this is dropped.
@@ -28,7 +27,7 @@ impl Service for Sweeper {
         "memcached".to_owned()
     }
 
-    fn start(&self, _: &Arc<Generation>, _: Option<Running>) -> Option<Running> {
+    fn start(&self, _: &Arc<Generation>, _: Option<RunningService>) -> Option<RunningService> {
         let zones = self.0.clone();
         let (end, ended) = channel::<()>();
         let sweep = move || {

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::cache::{Cache, Moment, Protocol, Settings, Shared};
-use crate::conversation::{Conversation, Next};
+use crate::cache::{Cache, CommandTime, Protocol, Settings, ThreadContext};
+use crate::dialogue::{Dialogue, NextAction};
 use crate::output::{OUTPUT_MAX, Output};
 
-pub(crate) const MOMENT: Moment = Moment {
+pub(crate) const MOMENT: CommandTime = CommandTime {
     now: 100,
     wall: 1_800_000_000,
 };
@@ -34,14 +34,14 @@ pub(crate) fn settings() -> Settings {
     }
 }
 
-pub(crate) fn shared_by(settings: Settings) -> Shared {
+pub(crate) fn shared_by(settings: Settings) -> ThreadContext {
     let cache = Cache::new(settings, Instant::now(), Box::new(|_| {}));
-    Shared::new(Arc::new(cache))
+    ThreadContext::new(Arc::new(cache))
 }
 
 /// One client of a server.
 pub(crate) struct Client {
-    pub(crate) conversation: Conversation,
+    pub(crate) conversation: Dialogue,
     pub(crate) out: Output,
     pub(crate) answers: Vec<u8>,
     pub(crate) is_closed: bool,
@@ -50,21 +50,21 @@ pub(crate) struct Client {
 impl Client {
     pub(crate) fn new() -> Client {
         Client {
-            conversation: Conversation::new(),
+            conversation: Dialogue::new(),
             out: Output::default(),
             answers: Vec::new(),
             is_closed: false,
         }
     }
 
-    pub(crate) fn send(&mut self, shared: &Shared, moment: Moment, mut bytes: &[u8]) {
+    pub(crate) fn send(&mut self, shared: &ThreadContext, moment: CommandTime, mut bytes: &[u8]) {
         loop {
             let next = self.conversation.take(bytes, shared, moment, &mut self.out);
             bytes = &[];
             assert!(self.out.len() < OUTPUT_MAX + (1 << 20) + 1000);
             self.answers.extend(self.out.take().flatten());
-            self.is_closed |= next == Next::Close;
-            if next != Next::Send {
+            self.is_closed |= next == NextAction::Close;
+            if next != NextAction::Send {
                 return;
             }
         }

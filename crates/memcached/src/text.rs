@@ -1,9 +1,9 @@
 //! What commands of the text protocol do.
 
 use proto::memcached::command::{Lookup, Mode};
-use store::{Cas, Change, Content, Item, Large, Outcome, Revision, Seconds, Write};
+use store::{Cas, Content, Item, Large, ObjectChange, Revision, Seconds, UpdateOutcome, Write};
 
-use crate::cache::{Moment, Shared};
+use crate::cache::{CommandTime, ThreadContext};
 use crate::counts::Counter;
 use crate::output::{Digits, Output};
 use crate::size_classes::item_size;
@@ -17,25 +17,25 @@ pub(crate) const BINARY_KEY: u8 = 4;
 
 /// A value that a client has sent.
 #[derive(Debug)]
-pub(crate) enum Sent<'a> {
+pub(crate) enum SentValue<'a> {
     /// Whole in what was received.
     Whole(&'a [u8]),
     /// Put together from several pieces.
     Gathered(Large),
 }
 
-impl Sent<'_> {
+impl SentValue<'_> {
     pub(crate) fn bytes(&self) -> &[u8] {
         match self {
-            Sent::Whole(bytes) => bytes,
-            Sent::Gathered(large) => large.value(),
+            SentValue::Whole(bytes) => bytes,
+            SentValue::Gathered(large) => large.value(),
         }
     }
 }
 
 /// What is to be stored, beside the value.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Storing<'a> {
+pub(crate) struct StoreCommand<'a> {
     pub(crate) mode: Mode,
     pub(crate) key: &'a [u8],
     pub(crate) flags: u32,
@@ -52,7 +52,7 @@ pub(crate) struct Storing<'a> {
 
 /// What has come of storing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stored {
+pub(crate) enum StoreResult {
     /// With this CAS, and this length.
     Yes(u64, usize),
     No,
@@ -67,55 +67,55 @@ pub(crate) const NO_MEMORY: &str = "SERVER_ERROR out of memory storing object";
 
 /// Stores a value where its conditions hold.
 pub(crate) fn store(
-    shared: &Shared,
-    moment: Moment,
-    storing: &Storing<'_>,
-    sent: Sent<'_>,
-) -> Stored {
-    let Storing { mode, key, .. } = *storing;
+    shared: &ThreadContext,
+    moment: CommandTime,
+    storing: &StoreCommand<'_>,
+    sent: SentValue<'_>,
+) -> StoreResult {
+    let StoreCommand { mode, key, .. } = *storing;
     shared.counts.add(Counter::Stores, 1);
     let item_max = shared.cache.settings.item_max;
     let length = sent.bytes().len();
     let is_joined = matches!(mode, Mode::Append | Mode::Prepend);
     let gathered;
     let (joined, content) = match sent {
-        Sent::Whole(bytes) => (bytes, Content::Copied(bytes)),
-        Sent::Gathered(large) if is_joined => {
+        SentValue::Whole(bytes) => (bytes, Content::Copied(bytes)),
+        SentValue::Gathered(large) if is_joined => {
             gathered = large;
             (gathered.value(), Content::Copied(gathered.value()))
         }
-        Sent::Gathered(large) => ([].as_slice(), Content::Given(large)),
+        SentValue::Gathered(large) => ([].as_slice(), Content::Given(large)),
     };
-    let mut refused = Stored::No;
+    let mut refused = StoreResult::No;
     let mut written = length;
     let outcome = shared.cache.store.update(key, moment.now, |item| {
         let (expires, marks) = match (mode, item) {
             (Mode::Set, _) | (Mode::Add, None) | (Mode::Replace, Some(_)) => {
                 (storing.expires, storing.marks)
             }
-            (Mode::Add, Some(_)) | (Mode::Replace, None) => return Change::Keep,
+            (Mode::Add, Some(_)) | (Mode::Replace, None) => return ObjectChange::Keep,
             (Mode::Append | Mode::Prepend, None) => match storing.vivify {
                 Some(expires) => (expires, storing.marks),
-                None => return Change::Keep,
+                None => return ObjectChange::Keep,
             },
             (Mode::Append | Mode::Prepend, Some(item)) => {
                 written += item.value.len();
                 if storing.compare != 0 && storing.compare != item.cas {
-                    refused = Stored::Exists;
-                    return Change::Keep;
+                    refused = StoreResult::Exists;
+                    return ObjectChange::Keep;
                 }
                 if item_size(key.len(), item.flags, written) > item_max {
-                    return Change::Keep;
+                    return ObjectChange::Keep;
                 }
                 return if mode == Mode::Append {
-                    Change::Append(joined, storing.cas)
+                    ObjectChange::Append(joined, storing.cas)
                 } else {
-                    Change::Prepend(joined, storing.cas)
+                    ObjectChange::Prepend(joined, storing.cas)
                 };
             }
             (Mode::Cas, None) => {
-                refused = Stored::Missing;
-                return Change::Keep;
+                refused = StoreResult::Missing;
+                return ObjectChange::Keep;
             }
             (Mode::Cas, Some(item)) if storing.compare == item.cas => {
                 (storing.expires, storing.marks)
@@ -125,11 +125,11 @@ pub(crate) fn store(
                 storing.marks | STALE | item.marks & TOKEN_SENT,
             ),
             (Mode::Cas, Some(_)) => {
-                refused = Stored::Exists;
-                return Change::Keep;
+                refused = StoreResult::Exists;
+                return ObjectChange::Keep;
             }
         };
-        Change::Write(Write {
+        ObjectChange::Write(Write {
             content,
             flags: storing.flags,
             expires,
@@ -138,43 +138,43 @@ pub(crate) fn store(
         })
     });
     let stored = match outcome {
-        Outcome::Stored(cas) => Stored::Yes(cas, written),
-        Outcome::TooLarge => Stored::TooLarge,
-        Outcome::NoRoom => Stored::NoMemory,
-        Outcome::Kept | Outcome::Removed => refused,
+        UpdateOutcome::Stored(cas) => StoreResult::Yes(cas, written),
+        UpdateOutcome::TooLarge => StoreResult::TooLarge,
+        UpdateOutcome::NoRoom => StoreResult::NoMemory,
+        UpdateOutcome::Kept | UpdateOutcome::Removed => refused,
     };
     count_stored(shared, mode, stored);
     stored
 }
 
-fn count_stored(shared: &Shared, mode: Mode, stored: Stored) {
+fn count_stored(shared: &ThreadContext, mode: Mode, stored: StoreResult) {
     let counter = match (mode, stored) {
-        (_, Stored::TooLarge) => Counter::TooLarge,
-        (_, Stored::NoMemory) => Counter::NoMemory,
-        (Mode::Cas, Stored::Yes(..)) => Counter::CasHits,
-        (Mode::Cas, Stored::Exists) => Counter::CasBadValues,
-        (Mode::Cas, Stored::Missing) => Counter::CasMisses,
+        (_, StoreResult::TooLarge) => Counter::TooLarge,
+        (_, StoreResult::NoMemory) => Counter::NoMemory,
+        (Mode::Cas, StoreResult::Yes(..)) => Counter::CasHits,
+        (Mode::Cas, StoreResult::Exists) => Counter::CasBadValues,
+        (Mode::Cas, StoreResult::Missing) => Counter::CasMisses,
         _ => return,
     };
     shared.counts.add(counter, 1);
 }
 
 /// The words of the text protocol for it.
-pub(crate) fn stored_text(stored: Stored) -> &'static str {
+pub(crate) fn stored_text(stored: StoreResult) -> &'static str {
     match stored {
-        Stored::Yes(..) => "STORED",
-        Stored::No => "NOT_STORED",
-        Stored::Exists => "EXISTS",
-        Stored::Missing => "NOT_FOUND",
-        Stored::TooLarge => TOO_LARGE,
-        Stored::NoMemory => NO_MEMORY,
+        StoreResult::Yes(..) => "STORED",
+        StoreResult::No => "NOT_STORED",
+        StoreResult::Exists => "EXISTS",
+        StoreResult::Missing => "NOT_FOUND",
+        StoreResult::TooLarge => TOO_LARGE,
+        StoreResult::NoMemory => NO_MEMORY,
     }
 }
 
 /// `get` and its kin, for one key.
 pub(crate) fn lookup(
-    shared: &Shared,
-    moment: Moment,
+    shared: &ThreadContext,
+    moment: CommandTime,
     lookup: Lookup,
     key: &[u8],
     out: &mut Output,
@@ -211,42 +211,45 @@ pub(crate) fn lookup(
         ..Revision::default()
     };
     let outcome = store.update(key, moment.now, |item| {
-        item.map_or(Change::Keep, |item| {
+        item.map_or(ObjectChange::Keep, |item| {
             tell(item, out);
-            Change::Revise(revision)
+            ObjectChange::Revise(revision)
         })
     });
     count_touch(shared, outcome);
 }
 
-/// `touch`
-pub(crate) fn touch(shared: &Shared, moment: Moment, key: &[u8], expires: i32) -> &'static str {
+pub(crate) fn touch(
+    shared: &ThreadContext,
+    moment: CommandTime,
+    key: &[u8],
+    expires: i32,
+) -> &'static str {
     let revision = Revision {
         expires: Some(moment.expiry(i64::from(expires))),
         is_use: true,
         ..Revision::default()
     };
     let store = &shared.cache.store;
-    let outcome = store.update(key, moment.now, |_| Change::Revise(revision));
+    let outcome = store.update(key, moment.now, |_| ObjectChange::Revise(revision));
     count_touch(shared, outcome);
-    if matches!(outcome, Outcome::Stored(_)) {
+    if matches!(outcome, UpdateOutcome::Stored(_)) {
         "TOUCHED"
     } else {
         "NOT_FOUND"
     }
 }
 
-pub(crate) fn count_touch(shared: &Shared, outcome: Outcome) {
+pub(crate) fn count_touch(shared: &ThreadContext, outcome: UpdateOutcome) {
     shared.counts.add(Counter::Touches, 1);
     let counter = match outcome {
-        Outcome::Stored(_) => Counter::TouchHits,
+        UpdateOutcome::Stored(_) => Counter::TouchHits,
         _ => Counter::TouchMisses,
     };
     shared.counts.add(counter, 1);
 }
 
-/// `delete`
-pub(crate) fn delete(shared: &Shared, moment: Moment, key: &[u8]) -> &'static str {
+pub(crate) fn delete(shared: &ThreadContext, moment: CommandTime, key: &[u8]) -> &'static str {
     if shared.cache.store.remove(key, moment.now) {
         shared.counts.add(Counter::DeleteHits, 1);
         "DELETED"
@@ -258,7 +261,7 @@ pub(crate) fn delete(shared: &Shared, moment: Moment, key: &[u8]) -> &'static st
 
 /// What has come of counting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Counted {
+pub(crate) enum IncrementResult {
     /// The new value, the CAS, and when it expires.
     Yes(u64, u64, Option<Seconds>),
     NotNumeric,
@@ -274,29 +277,29 @@ const NUMBER_LENGTH_MAX: usize = 1024;
 
 /// `incr`, `decr`, and `ma` of what is there.
 pub(crate) fn count(
-    shared: &Shared,
-    moment: Moment,
+    shared: &ThreadContext,
+    moment: CommandTime,
     key: &[u8],
     (delta, is_decrement): (u64, bool),
     compare: Option<u64>,
     given: Cas,
-) -> Counted {
-    let mut refused = Counted::Missing;
+) -> IncrementResult {
+    let mut refused = IncrementResult::Missing;
     let (mut value, mut expires) = (0, None);
     let mut digits = Digits::default();
     let mut padded = Vec::new();
     let outcome = shared.cache.store.update(key, moment.now, |item| {
         let Some(item) = item else {
-            return Change::Keep;
+            return ObjectChange::Keep;
         };
         if compare.is_some_and(|cas| cas != 0 && cas != item.cas) {
-            refused = Counted::Mismatch;
-            return Change::Keep;
+            refused = IncrementResult::Mismatch;
+            return ObjectChange::Keep;
         }
         let bytes = item.value.bytes();
         let Some(before) = numeric(bytes) else {
-            refused = Counted::NotNumeric;
-            return Change::Keep;
+            refused = IncrementResult::NotNumeric;
+            return ObjectChange::Keep;
         };
         value = if is_decrement {
             before.saturating_sub(delta)
@@ -306,23 +309,23 @@ pub(crate) fn count(
         expires = item.expires;
         let written = digits.write(value);
         if written.len() >= bytes.len() {
-            return Change::Rewrite(written, given);
+            return ObjectChange::Rewrite(written, given);
         }
         // As in memcached a value keeps its length; what it no longer needs are spaces.
         padded.extend_from_slice(written);
         padded.resize(bytes.len(), b' ');
-        Change::Rewrite(&padded, given)
+        ObjectChange::Rewrite(&padded, given)
     });
     let counted = match outcome {
-        Outcome::Stored(cas) => Counted::Yes(value, cas, expires),
-        Outcome::NoRoom | Outcome::TooLarge => Counted::NoMemory,
-        Outcome::Kept | Outcome::Removed => refused,
+        UpdateOutcome::Stored(cas) => IncrementResult::Yes(value, cas, expires),
+        UpdateOutcome::NoRoom | UpdateOutcome::TooLarge => IncrementResult::NoMemory,
+        UpdateOutcome::Kept | UpdateOutcome::Removed => refused,
     };
     let counter = match (counted, is_decrement) {
-        (Counted::Yes(..), false) => Counter::IncrHits,
-        (Counted::Yes(..), true) => Counter::DecrHits,
-        (Counted::Missing, false) => Counter::IncrMisses,
-        (Counted::Missing, true) => Counter::DecrMisses,
+        (IncrementResult::Yes(..), false) => Counter::IncrHits,
+        (IncrementResult::Yes(..), true) => Counter::DecrHits,
+        (IncrementResult::Missing, false) => Counter::IncrMisses,
+        (IncrementResult::Missing, true) => Counter::DecrMisses,
         _ => return counted,
     };
     shared.counts.add(counter, 1);

@@ -11,7 +11,7 @@ use crate::cache::{Cache, Settings};
 /// What a configuration says of a cache beside its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ZoneSettings {
-    /// `item_size_max`, in bytes.
+    /// The largest item in bytes (`item_size_max`).
     pub item_max: usize,
 }
 

@@ -1,5 +1,5 @@
-//! `allow` and `deny` as a check of requests. The rules are [`rules::access`]; how the verdict combines with other checks
-//! (`satisfy`) is the access phase's business.
+//! `allow` and `deny` as a check of requests. The rules are [`rules::access`]; how the verdict
+//! combines with other checks (`satisfy`) is the access phase's business.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use conf::{Declared, Fault, ScopeRef};
 use framework::compile::{Compiler, Feature};
 use http::exchange::{Abort, Exchange};
 use http::log;
-use http::module::{Check, Module, Permit, Ran, Shortcut, Told, Verdict};
+use http::module::{AccessVerdict, Check, Module, Permit, Ran, Shortcut, ShortcutDoc};
 use http::plan_builder::PlanBuilder;
 use http::request::Request;
 use http::tasks::{Task, TaskKind};
@@ -25,7 +25,7 @@ impl Feature for Access {
 
 impl Module for Access {
     const TASKS: &'static [Task] = &[Task::of(TaskKind::Access, &["allow", "deny"])];
-    const SHORTCUTS: &'static [Told] = &[Told::OfRequest(
+    const SHORTCUTS: &'static [ShortcutDoc] = &[ShortcutDoc::OfRequest(
         "where the client's address is not denied; it may be another every time",
     )];
 
@@ -53,23 +53,23 @@ impl Check for Access {
         &'a self,
         request: &'a mut Request,
         _: &'a mut Exchange,
-    ) -> Ran<'a, Result<Verdict, Abort>> {
+    ) -> Ran<'a, Result<AccessVerdict, Abort>> {
         let verdict = verdict(self, request);
         // With `satisfy any` another check may still grant access: the phase logs at the end.
-        if verdict == Verdict::Refused(403) && !request.plan.core.satisfy_any {
+        if verdict == AccessVerdict::Refused(403) && !request.plan.core.satisfy_any {
             log::error!(request, Error, "access forbidden by rule");
         }
         Ran::Now(Ok(verdict))
     }
 
-    fn foresee(&self, request: &Request) -> Option<(String, Verdict)> {
+    fn foresee(&self, request: &Request) -> Option<(String, AccessVerdict)> {
         let from = request.connection.peer().ip();
         let from = from.map(|ip| ip.to_string()).unwrap_or_default();
         let verdict = verdict(self, request);
         match verdict {
-            Verdict::Declined => None,
-            Verdict::Granted => Some((format!("{from} is allowed"), verdict)),
-            Verdict::Refused(status) => {
+            AccessVerdict::Declined => None,
+            AccessVerdict::Granted => Some((format!("{from} is allowed"), verdict)),
+            AccessVerdict::Refused(status) => {
                 Some((format!("{from} is denied: status {status}"), verdict))
             }
         }
@@ -77,10 +77,10 @@ impl Check for Access {
 }
 
 /// What the rules say of the client's address.
-fn verdict(access: &Access, request: &Request) -> Verdict {
+fn verdict(access: &Access, request: &Request) -> AccessVerdict {
     match access.0.denies(request.peer()) {
-        None => Verdict::Declined,
-        Some(false) => Verdict::Granted,
-        Some(true) => Verdict::Refused(403),
+        None => AccessVerdict::Declined,
+        Some(false) => AccessVerdict::Granted,
+        Some(true) => AccessVerdict::Refused(403),
     }
 }

@@ -13,7 +13,7 @@ use conf::{
 use framework::compile::{Compiler, Feature};
 use http::exchange::{Abort, Exchange};
 use http::log;
-use http::module::{Check, Module, Ran, Verdict};
+use http::module::{AccessVerdict, Check, Module, Ran};
 use http::output;
 use http::plan_builder::PlanBuilder;
 use http::request::Request;
@@ -23,7 +23,7 @@ use http::text::Text;
 use http::variables::Compiling as _;
 use variables::name::variable_name;
 
-use crate::passing::attempts::Attempts;
+use crate::proxying::attempts::Attempts;
 use crate::rewrite::Target;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
@@ -38,7 +38,7 @@ pub static AUTH_REQUEST: Setting<Option<Bytes>> =
     .default("off")
     .manual("Asks a subrequest to this URI whether access is granted.");
 
-/// `auth_request_set $variable value`
+/// Declares the directive `auth_request_set $variable value`.
 pub static AUTH_REQUEST_SET: Setting<Vec<(Word, Template)>> = Setting::new(
     "auth_request_set",
     &["$variable value"],
@@ -104,16 +104,16 @@ impl Check for AuthRequest {
         &'a self,
         request: &'a mut Request,
         exchange: &'a mut Exchange,
-    ) -> Ran<'a, Result<Verdict, Abort>> {
+    ) -> Ran<'a, Result<AccessVerdict, Abort>> {
         match &self.uri {
             Some(uri) => Ran::wait(ask(request, exchange, uri, &self.variables)),
-            None => Ran::Now(Ok(Verdict::Declined)),
+            None => Ran::Now(Ok(AccessVerdict::Declined)),
         }
     }
 
-    fn foresee(&self, _: &Request) -> Option<(String, Verdict)> {
+    fn foresee(&self, _: &Request) -> Option<(String, AccessVerdict)> {
         let text = "auth_request decides when the request is made";
-        Some((text.to_owned(), Verdict::Declined))
+        Some((text.to_owned(), AccessVerdict::Declined))
     }
 }
 
@@ -123,27 +123,28 @@ async fn ask(
     exchange: &mut Exchange,
     uri: &Bytes,
     variables: &[(Target, Text)],
-) -> Result<Verdict, Abort> {
+) -> Result<AccessVerdict, Abort> {
     if request.background.is_some() {
         request.start_background();
-        // The copies that `mirror` makes begin first, as in nginx: of what both set, the value of this subrequest stays.
+        // The copies that `mirror` makes begin first, as in nginx: of what both set, the value of
+        // this subrequest stays.
         engine::yield_now().await;
     }
     let answered = output::subrequest(request, exchange, uri.to_vec(), Vec::new(), true).await?;
     let Some(mut subrequest) = answered else {
-        return Ok(Verdict::Refused(500));
+        return Ok(AccessVerdict::Refused(500));
     };
     set_variables(request, &mut subrequest, variables);
     Ok(match subrequest.response.status {
-        403 => Verdict::Refused(403),
+        403 => AccessVerdict::Refused(403),
         401 => {
             copy_challenges(request, &subrequest);
-            Verdict::Refused(401)
+            AccessVerdict::Refused(401)
         }
-        200..300 => Verdict::Granted,
+        200..300 => AccessVerdict::Granted,
         status => {
             log::error!(request, Error, "auth request unexpected status: {status}");
-            Verdict::Refused(500)
+            AccessVerdict::Refused(500)
         }
     })
 }

@@ -8,13 +8,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, Line, ScopeRef, Setter, Setting, parse};
 use framework::compile::{Compiler, Feature};
-use http::module::{Module, Told};
+use http::module::{Module, ShortcutDoc};
 use http::plan_builder::PlanBuilder;
 use http::request::Request;
 use http::slots::PlanSlot;
-use http::variables::{Evaluate, Found};
+use http::variables::{BuiltinVariable, Evaluate};
 use memchr::memmem;
-use proto::header::Known;
+use proto::header::KnownField;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
@@ -25,7 +25,6 @@ struct Kind {
     name: &'static str,
     /// Bytes of User-Agent before which its mark does not stand.
     skip: usize,
-    /// What marks it.
     mark: &'static [u8],
     /// From the beginning of the mark to the version, in bytes.
     version_at: usize,
@@ -69,7 +68,7 @@ pub static MODERN_BROWSER: Setting<Modern> =
              `ancient_browser` names.",
         );
 
-/// `ancient_browser string ...`
+/// Declares the directive `ancient_browser string ...`.
 pub static ANCIENT_BROWSER: Setting<Ancient> =
     Setting::new("ancient_browser", &["string ..."], ancient)
         .contexts(HSL)
@@ -94,7 +93,7 @@ static ANCIENT_BROWSER_VALUE: Setting<Bytes> =
         .default("1")
         .manual("The value of `$ancient_browser` for an ancient browser.");
 
-/// What `modern_browser` says.
+/// The browsers that `modern_browser` names.
 #[derive(Debug, Default)]
 pub struct Modern {
     /// Browsers and the versions from which on they are modern, in the order of `KINDS`.
@@ -102,7 +101,7 @@ pub struct Modern {
     unlisted: bool,
 }
 
-/// What `ancient_browser` says.
+/// The browsers that `ancient_browser` names.
 #[derive(Debug, Default)]
 pub struct Ancient {
     texts: Vec<Bytes>,
@@ -279,27 +278,27 @@ fn ancient(setter: &Setter<'_>) -> Result<Ancient, Fault> {
 static BROWSERS: PlanSlot<Browsers> = PlanSlot::new();
 
 impl Module for Browsers {
-    const SHORTCUTS: &'static [Told] = &[Told::Same("it only makes variables")];
+    const SHORTCUTS: &'static [ShortcutDoc] = &[ShortcutDoc::Same("it only makes variables")];
 
     fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
         plan.keep(&BROWSERS, self);
     }
 }
 
-/// `$modern_browser`
+/// Appends the value of `$modern_browser`, and says whether it has one.
 pub fn modern_browser(request: &mut Request, out: &mut Vec<u8>) -> bool {
     if let Some(browsers) = request.plan.of(&BROWSERS)
-        && browsers.is_modern(request.header(Known::UserAgent))
+        && browsers.is_modern(request.header(KnownField::UserAgent))
     {
         out.extend_from_slice(&browsers.modern_value);
     }
     true
 }
 
-/// `$ancient_browser`
+/// Appends the value of `$ancient_browser`, and says whether it has one.
 pub fn ancient_browser(request: &mut Request, out: &mut Vec<u8>) -> bool {
     if let Some(browsers) = request.plan.of(&BROWSERS)
-        && !browsers.is_modern(request.header(Known::UserAgent))
+        && !browsers.is_modern(request.header(KnownField::UserAgent))
     {
         out.extend_from_slice(&browsers.ancient_value);
     }
@@ -315,14 +314,14 @@ pub fn msie(request: &mut Request, out: &mut Vec<u8>) -> bool {
 }
 
 /// The variable of a name in lower case, without `$`.
-pub fn find(name: &str) -> Option<Found> {
+pub fn find(name: &str) -> Option<BuiltinVariable> {
     let evaluate: Evaluate = match name {
         "ancient_browser" => ancient_browser,
         "modern_browser" => modern_browser,
         "msie" => msie,
         _ => return None,
     };
-    Some(Found::once(evaluate).assignable())
+    Some(BuiltinVariable::once(evaluate).assignable())
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Template};
 use framework::compile::{Compiler, Feature};
-use http::module::{Module, Told};
+use http::module::{Module, ShortcutDoc};
 use http::plan_builder::PlanBuilder;
 use http::request::Request;
 use http::slots::PlanSlot;
@@ -32,7 +32,7 @@ static EARLY_HINTS: Setting<Vec<Template>> = Setting::new(
          neither empty nor \"0\". Without the directive they are not.",
 );
 
-/// `early_hints`.
+/// Whether `early_hints` lets hints pass, in a scope.
 #[derive(Debug)]
 pub struct EarlyHints {
     conditions: Box<[Text]>,
@@ -54,7 +54,8 @@ impl Feature for EarlyHints {
 pub static OF_PLAN: PlanSlot<EarlyHints> = PlanSlot::new();
 
 impl Module for EarlyHints {
-    const SHORTCUTS: &'static [Told] = &[Told::Same("it is about responses of upstreams")];
+    const SHORTCUTS: &'static [ShortcutDoc] =
+        &[ShortcutDoc::Same("it is about responses of upstreams")];
 
     fn is_off(&self) -> bool {
         self.conditions.is_empty()

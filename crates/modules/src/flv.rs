@@ -19,7 +19,7 @@ use proto::uri;
 
 use crate::static_file::refused;
 
-/// `flv`
+/// Declares the directive `flv`.
 pub static FLV: Setting<()> = Setting::new("flv", &[""], parse::nothing)
     .contexts(Contexts::LOCATION)
     .arity(Arity::none())
@@ -77,8 +77,8 @@ async fn serve(request: &mut Request, exchange: &mut Exchange) -> Step {
     Step::Respond(Body::Pieces(pieces))
 }
 
-/// Opens the file of a GET or HEAD as nginx's modules for videos do, behind a look at what has come of the body; else what to
-/// do instead.
+/// Opens the file of a GET or HEAD as nginx's modules for videos do, behind a look at what has come
+/// of the body; else what to do instead.
 pub(super) async fn open(
     request: &mut Request,
     exchange: &mut Exchange,
@@ -93,7 +93,7 @@ pub(super) async fn open(
         .await
         .map_err(Step::Finish)?;
     let path = request.filename();
-    let step = match open_file_cache::lookup(request, &path).said().await {
+    let step = match open_file_cache::lookup(request, &path).resolve().await {
         Ok(looked) => match looked.file {
             Some(file) if looked.metadata.is_file() => {
                 request.course.root_tested = !request.course.error_page_taken;
@@ -107,7 +107,8 @@ pub(super) async fn open(
     Err(step)
 }
 
-/// Begins the response of so many bytes out of a file; `sending` is what log lines say of it from then on.
+/// Begins the response of so many bytes out of a file; `sending` is what log lines say of it from
+/// then on.
 pub(super) fn begin(
     request: &mut Request,
     metadata: &Metadata,

@@ -1,10 +1,10 @@
 //! Fields that are set and cleared on both ways: `more_set_headers` and its family, as the module
 //! headers-more has them.
 //!
-//! <https://github.com/openresty/headers-more-nginx-module>. Unlike `add_header` they replace what is
-//! there, whatever the status, and the directives of the levels above are carried out first. Responses are
-//! changed before `add_header` adds to them, requests behind the rewrite phase. How a message is framed is
-//! not for them to say: such fields are left out, with a warning.
+//! <https://github.com/openresty/headers-more-nginx-module>. Unlike `add_header` they replace what
+//! is there, whatever the status, and the directives of the levels above are carried out first.
+//! Responses are changed before `add_header` adds to them, requests behind the rewrite phase. How a
+//! message is framed is not for them to say: such fields are left out, with a warning.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use conf::{
     Arity, Contexts, Declared, Fault, Inherit, Line, ScopeRef, Setter, Setting, Template, Word,
 };
 use framework::compile::{Compiler, Feature};
-use http::chain::{Chain, HeadFilter, Refused};
+use http::chain::{Chain, FilterRejection, HeadFilter};
 use http::client_head::ClientHead;
 use http::http3;
 use http::http3::HTTP3_NOT_YET;
@@ -28,7 +28,7 @@ use http::text::Text;
 use http::variables::Compiling as _;
 use proto::date;
 use proto::h1;
-use proto::header::Known;
+use proto::header::KnownField;
 
 const HSLI: Contexts = Contexts::HTTP
     .or(Contexts::SERVER)
@@ -96,21 +96,18 @@ pub struct HeadersMore {
     input: Vec<Rule>,
 }
 
-/// One directive.
 #[derive(Debug)]
 struct Rule {
     statuses: Vec<u16>,
     types: Vec<Bytes>,
-    /// `-a`
     append: bool,
-    /// `-r`
     only_present: bool,
-    changes: Vec<Change>,
+    changes: Vec<FieldChange>,
 }
 
 /// What becomes of one field.
 #[derive(Debug)]
-struct Change {
+struct FieldChange {
     name: Bytes,
     /// The name ends with `*`, which is not in `name`.
     wildcard: bool,
@@ -139,7 +136,7 @@ impl Feature for HeadersMore {
                 b"more_set_input_headers" | b"more_clear_input_headers" => &mut more.input,
                 _ => continue,
             };
-            rules.push(Written::parse(line)?.compile(compiler));
+            rules.push(HeaderDirective::parse(line)?.compile(compiler));
         }
         Ok(more)
     }
@@ -165,7 +162,7 @@ impl Module for HeadersMore {
 
 fn check(setter: &Setter<'_>) -> Result<(), Fault> {
     for line in setter.lines() {
-        let written = Written::parse(line)?;
+        let written = HeaderDirective::parse(line)?;
         for word in &written.framing {
             let text = format!(
                 "\"{}\" is left out: how a message is framed cannot be changed",
@@ -181,7 +178,7 @@ fn check(setter: &Setter<'_>) -> Result<(), Fault> {
 }
 
 /// A directive as it is written.
-struct Written {
+struct HeaderDirective {
     statuses: Vec<u16>,
     types: Vec<Bytes>,
     append: bool,
@@ -193,11 +190,11 @@ struct Written {
     offers_http3: Option<Word>,
 }
 
-impl Written {
-    fn parse(line: &Line) -> Result<Written, Fault> {
+impl HeaderDirective {
+    fn parse(line: &Line) -> Result<HeaderDirective, Fault> {
         let clears = line.name.bytes.starts_with(b"more_clear");
         let input = line.name.bytes.ends_with(b"_input_headers");
-        let mut written = Written {
+        let mut written = HeaderDirective {
             statuses: Vec::new(),
             types: Vec::new(),
             append: false,
@@ -274,7 +271,7 @@ impl Written {
     }
 
     fn compile(self, compiler: &Compiler<'_>) -> Rule {
-        let changes = self.changes.into_iter().map(|(name, value)| Change {
+        let changes = self.changes.into_iter().map(|(name, value)| FieldChange {
             wildcard: name.ends_with(b"*"),
             is_alt_svc: name.eq_ignore_ascii_case(b"Alt-Svc"),
             name: name.slice(..name.len() - usize::from(name.ends_with(b"*"))),
@@ -314,7 +311,7 @@ impl Rule {
     }
 }
 
-impl Change {
+impl FieldChange {
     fn names(&self, name: &[u8]) -> bool {
         match (self.wildcard, name.get(..self.name.len())) {
             (true, Some(front)) => front.eq_ignore_ascii_case(&self.name),
@@ -330,7 +327,7 @@ impl HeadFilter for HeadersMore {
     }
 
     /// Changes the head of a response.
-    fn head(self: Arc<Self>, request: &mut Request, _: &mut Chain) -> Result<(), Refused> {
+    fn head(self: Arc<Self>, request: &mut Request, _: &mut Chain) -> Result<(), FilterRejection> {
         for rule in &self.output {
             if !rule.is_meant(request.response.status, &request.response.content_type) {
                 continue;
@@ -352,7 +349,7 @@ impl HeadFilter for HeadersMore {
 }
 
 /// Takes a field away, also where it does not stand among the others.
-fn clear(response: &mut Response, change: &Change) {
+fn clear(response: &mut Response, change: &FieldChange) {
     if change.names(b"Server") {
         response.server = Some(Bytes::new());
     }
@@ -437,7 +434,7 @@ impl Script for HeadersMore {
 fn change_request(more: &HeadersMore, request: &mut Request) {
     let copied = |(name, value): (&[u8], &[u8])| (name.to_vec(), value.to_vec());
     let mut fields: Vec<(Vec<u8>, Vec<u8>)> = request.headers().map(copied).collect();
-    let content_type = request.header(Known::ContentType).unwrap_or_default();
+    let content_type = request.header(KnownField::ContentType).unwrap_or_default();
     let end = memchr::memchr(b';', content_type).unwrap_or(content_type.len());
     let content_type = content_type.get(..end).unwrap_or_default().trim_ascii();
     let meant: Vec<bool> = more

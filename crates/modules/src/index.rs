@@ -11,7 +11,7 @@ use framework::compile::{Compiler, Feature};
 use framework::display::for_people;
 use http::exchange::Exchange;
 use http::log;
-use http::module::{Handle, Imagined, Module, Ran, Told};
+use http::module::{Handle, Imagined, Module, Ran, ShortcutDoc};
 use http::open_file_cache::{self, Looked, LookupError};
 use http::plan_builder::PlanBuilder;
 use http::request::{Request, Step};
@@ -20,7 +20,7 @@ use http::text::Text;
 use http::variables::Compiling as _;
 use proto::method::Method;
 
-/// `index file …`
+/// Declares the directive `index file …`.
 pub static INDEX: Setting<Vec<Template>> = Setting::new("index", &["file ..."], files)
     .contexts(Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION))
     .arity(Arity::at_least(1))
@@ -72,7 +72,7 @@ fn files(setter: &Setter<'_>) -> Result<Vec<Template>, Fault> {
 
 impl Module for Index {
     const TASKS: &'static [Task] = &[Task::of(TaskKind::Files, &["index"]).listed(1).by_default()];
-    const SHORTCUTS: &'static [Told] = &[Told::Same(
+    const SHORTCUTS: &'static [ShortcutDoc] = &[ShortcutDoc::Same(
         "no response is kept of a URI that ends with a slash",
     )];
 
@@ -89,7 +89,7 @@ impl Handle for Index {
 
     fn imagine<'a>(&'a self, request: &'a mut Request) -> Ran<'a, Imagined> {
         Ran::wait(async move {
-            let step = self.find(request).said().await;
+            let step = self.find(request).resolve().await;
             let text = match &step {
                 Step::Redirect { uri, .. } => format!("to {}", for_people(uri)),
                 Step::Finish(status) => {
@@ -187,8 +187,8 @@ fn go_on<'a>(
     look_for(request, rest, true)
 }
 
-/// The directory of a path, its first `length` bytes, without the slash at its end unless it is the root or an `alias` was
-/// written without one.
+/// The directory of a path, its first `length` bytes, without the slash at its end unless it is the
+/// root or an `alias` was written without one.
 fn directory_of(file: &[u8], length: usize) -> &[u8] {
     match file.get(..length).unwrap_or(file) {
         [path @ .., b'/'] if !path.is_empty() => path,

@@ -1,7 +1,8 @@
-//! What Tidegate does with requests of HTTP, one feature a file: its directives, its settings, its handler, its tests.
+//! What Tidegate does with requests of HTTP, one feature a file: its directives, its settings, its
+//! handler, its tests.
 //!
-//! Each is known to requests by what it [registers](http::module::Module) with the plans of scopes. Filters of responses
-//! stand in [`filters`].
+//! Each is known to requests by what it [registers](http::module::Module) with the plans of scopes.
+//! Filters of responses stand in [`filters`].
 
 pub mod access;
 pub mod acme;
@@ -28,10 +29,10 @@ pub mod memcached;
 pub mod metrics;
 pub mod mirror;
 pub mod mp4;
-pub mod passing;
 pub mod post_action;
 pub mod precompressed;
 pub mod proxy;
+pub mod proxying;
 pub mod random_index;
 pub mod realip;
 pub mod referer;

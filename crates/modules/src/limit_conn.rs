@@ -1,5 +1,6 @@
-//! `limit_conn` for requests: see [`rules::limit_conn`]. A request is counted from the moment when it has been read until it
-//! has ended, so that in HTTP/1 idle connections do not count. Of a request and its subrequests only one is.
+//! `limit_conn` for requests: see [`rules::limit_conn`]. A request is counted from the moment when
+//! it has been read until it has ended, so that in HTTP/1 idle connections do not count. Of a
+//! request and its subrequests only one is.
 
 use std::sync::Arc;
 
@@ -12,17 +13,17 @@ use http::plan_builder::PlanBuilder;
 use http::request::{Request, Step};
 use http::slots::OfMain;
 use http::tasks::{Task, TaskKind};
-use http::variables::Found;
-use rules::limit_conn::{Counted, LIMIT_CONN_ZONE, LimitConn, Outcome, Places};
+use http::variables::BuiltinVariable;
+use rules::limit_conn::{ConnectionCounting, LIMIT_CONN_ZONE, LimitConn, LimitOutcome, Places};
 
 /// What becomes of a main request and its subrequests, until the main request ends.
 static COUNTED: Slot<Places<Request>, OfMain> = Slot::new();
 
-/// Keeps it.
+/// Keeps the hold of a request on its zones.
 pub struct Requests;
 
-impl Counted<Request> for Requests {
-    fn outcome(request: &Request) -> Option<Outcome> {
+impl ConnectionCounting<Request> for Requests {
+    fn outcome(request: &Request) -> Option<LimitOutcome> {
         request.shared.main.borrow().get(&COUNTED)?.outcome
     }
 
@@ -73,6 +74,6 @@ pub fn compile(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
 }
 
 /// The variable of a name in lower case, without `$`.
-pub fn find(name: &str) -> Option<Found> {
+pub fn find(name: &str) -> Option<BuiltinVariable> {
     rules::limit_conn::find::<Request, Requests>(name)
 }

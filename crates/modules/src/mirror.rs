@@ -58,7 +58,7 @@ fn uris(setter: &Setter<'_>) -> Result<Box<[Bytes]>, Fault> {
     Ok(uris.into())
 }
 
-/// `mirror` and `mirror_request_body`.
+/// What `mirror` and `mirror_request_body` say in a scope.
 #[derive(Debug)]
 pub struct Mirror {
     uris: Box<[Bytes]>,
@@ -89,7 +89,8 @@ impl Module for Mirror {
 }
 
 impl Handle for Mirror {
-    /// Makes the copies of a main request. They start once it waits for another server or its response has a head.
+    /// Makes the copies of a main request. They start once it waits for another server or its
+    /// response has a head.
     fn run<'a>(&'a self, request: &'a mut Request, exchange: &'a mut Exchange) -> Ran<'a> {
         if !request.is_main() {
             return Ran::Now(Ok(Step::Next));

@@ -24,7 +24,7 @@ use crate::flv;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
-/// `mp4`
+/// Declares the directive `mp4`.
 pub static MP4: Setting<()> = Setting::new("mp4", &[""], parse::nothing)
     .contexts(Contexts::LOCATION)
     .arity(Arity::none())
@@ -35,13 +35,13 @@ pub static MP4: Setting<()> = Setting::new("mp4", &[""], parse::nothing)
          of its own.",
     );
 
-/// `mp4_buffer_size size`
+/// Declares the directive `mp4_buffer_size size`.
 pub static MP4_BUFFER_SIZE: Setting<u64> = Setting::new("mp4_buffer_size", &["size"], parse::size)
     .contexts(HSL)
     .default("512k")
     .manual("How much of a file is read at once while its atoms are looked for.");
 
-/// `mp4_max_buffer_size size`
+/// Declares the directive `mp4_max_buffer_size size`.
 pub static MP4_MAX_BUFFER_SIZE: Setting<u64> =
     Setting::new("mp4_max_buffer_size", &["size"], parse::size)
         .contexts(HSL)
@@ -70,7 +70,7 @@ pub static MP4_LIMIT_RATE: Setting<Option<u64>> =
             "Sends a file no faster than it is played, times this factor; `on` stands for 1.1.",
         );
 
-/// `mp4_limit_rate_after time`
+/// Declares the directive `mp4_limit_rate_after time`.
 pub static MP4_LIMIT_RATE_AFTER: Setting<Duration> =
     Setting::new("mp4_limit_rate_after", &["time"], parse::milliseconds)
         .contexts(HSL)
@@ -80,7 +80,6 @@ pub static MP4_LIMIT_RATE_AFTER: Setting<Duration> =
 /// The directive that chooses the handler.
 pub const HANDLERS: &[&dyn Declared] = &[&MP4];
 
-/// `mp4_limit_rate` in thousandths.
 fn factor(setter: &Setter<'_>) -> Result<Option<u64>, Fault> {
     let word = setter.word()?;
     match &*word.bytes {
@@ -222,36 +221,36 @@ fn asked(request: &Request) -> Option<(u64, u64)> {
 
 /// Why a stretch could not be made.
 #[derive(Debug)]
-enum Failure {
+enum Mp4Error {
     File(mp4::Error),
     FtypTooLarge(u64),
     MoovTooLarge(u64),
     Read(io::Error),
 }
 
-impl From<mp4::Error> for Failure {
-    fn from(error: mp4::Error) -> Failure {
-        Failure::File(error)
+impl From<mp4::Error> for Mp4Error {
+    fn from(error: mp4::Error) -> Mp4Error {
+        Mp4Error::File(error)
     }
 }
 
-impl Failure {
+impl Mp4Error {
     fn log(&self, request: &Request, path: &Printable<'_>) {
         match self {
-            Failure::File(error) => log::error!(request, Error, "{}", error.describe(path)),
-            Failure::FtypTooLarge(size) => {
+            Mp4Error::File(error) => log::error!(request, Error, "{}", error.describe(path)),
+            Mp4Error::FtypTooLarge(size) => {
                 log::error!(
                     request,
                     Error,
                     "\"{path}\" mp4 ftyp atom is too large:{size}"
                 );
             }
-            Failure::MoovTooLarge(size) => log::error!(
+            Mp4Error::MoovTooLarge(size) => log::error!(
                 request,
                 Error,
                 "\"{path}\" mp4 moov atom is too large:{size}, you may want to increase mp4_max_buffer_size"
             ),
-            Failure::Read(error) => {
+            Mp4Error::Read(error) => {
                 log::error!(request, Crit, "pread() \"{path}\" failed {}", Errno(error));
             }
         }
@@ -265,7 +264,7 @@ async fn stretch(
     start: u64,
     length: u64,
     settings: &Mp4,
-) -> Result<Option<Vec<Piece>>, Failure> {
+) -> Result<Option<Vec<Piece>>, Mp4Error> {
     let mut reader = Reader::new(file, size, settings.buffer_size);
     let whole_is_asked = start == 0 && length == 0;
     let Some(atoms) = find_atoms(&mut reader, settings, whole_is_asked).await? else {
@@ -306,9 +305,7 @@ async fn stretch(
 /// What of a file is of use.
 #[derive(Default)]
 struct Atoms {
-    /// With its header.
     ftyp: Option<Vec<u8>>,
-    /// Without its header.
     moov: Option<Bytes>,
     mdat_end: Option<u64>,
 }
@@ -322,14 +319,14 @@ async fn find_atoms(
     reader: &mut Reader,
     settings: &Mp4,
     whole_is_asked: bool,
-) -> Result<Option<Atoms>, Failure> {
+) -> Result<Option<Atoms>, Mp4Error> {
     let mut atoms = Atoms::default();
     while let Some(header) = reader.header().await? {
         match &header.name {
             b"ftyp" => {
                 let data = reader.at_hand(header.data_size);
                 let Some(data) = data.filter(|_| header.data_size <= FTYP_SIZE_MAX) else {
-                    return Err(Failure::FtypTooLarge(header.data_size));
+                    return Err(Mp4Error::FtypTooLarge(header.data_size));
                 };
                 let size = (data.len() + HEADER_SIZE) as u32;
                 let ftyp = [&size.to_be_bytes(), &b"ftyp"[..], &data].concat();
@@ -345,7 +342,7 @@ async fn find_atoms(
                     return Err(mp4::Error::Duplicate("moov").into());
                 }
                 if header.data_size > reader.size.max(settings.buffer_size_max) {
-                    return Err(Failure::MoovTooLarge(header.data_size));
+                    return Err(Mp4Error::MoovTooLarge(header.data_size));
                 }
                 atoms.moov = Some(reader.data(header.data_size).await?);
             }
@@ -397,7 +394,7 @@ impl Reader {
     }
 
     /// So many bytes from where it stands, no more than a buffer holds.
-    async fn read(&mut self, length: u64) -> Result<Bytes, Failure> {
+    async fn read(&mut self, length: u64) -> Result<Bytes, Mp4Error> {
         if let Some(bytes) = self.at_hand(length) {
             return Ok(bytes);
         }
@@ -410,7 +407,7 @@ impl Reader {
     }
 
     /// The data of an atom, which may be more than a buffer holds.
-    async fn data(&mut self, length: u64) -> Result<Bytes, Failure> {
+    async fn data(&mut self, length: u64) -> Result<Bytes, Mp4Error> {
         if length <= self.size {
             return self.read(length).await;
         }
@@ -418,16 +415,16 @@ impl Reader {
         self.at_hand(length).ok_or(mp4::Error::Truncated.into())
     }
 
-    async fn fill(&mut self, size: u64) -> Result<(), Failure> {
+    async fn fill(&mut self, size: u64) -> Result<(), Mp4Error> {
         let size = usize::try_from(size).map_err(|_| mp4::Error::Truncated)?;
         let read = self.file.read_at(self.offset, size).await;
-        self.buffer = read.map_err(Failure::Read)?;
+        self.buffer = read.map_err(Mp4Error::Read)?;
         self.buffer_start = self.offset;
         Ok(())
     }
 
     /// The header of the next atom, which is then passed; `None` at the end.
-    async fn header(&mut self) -> Result<Option<Header>, Failure> {
+    async fn header(&mut self) -> Result<Option<Header>, Mp4Error> {
         if self.offset >= self.end {
             return Ok(None);
         }

@@ -30,7 +30,7 @@ static POST_ACTION: Setting<Bytes> = Setting::new("post_action", &["uri"], parse
          Its answer is dropped. An empty text turns it off.",
     );
 
-/// `post_action`.
+/// The location that `post_action` names.
 #[derive(Debug)]
 pub struct PostAction {
     target: Bytes,
@@ -74,7 +74,8 @@ impl PostAction {
     }
 }
 
-/// What is left of the changes of a URI where the request itself has used them up: nginx counts them in four bits, round.
+/// What is left of the changes of a URI where the request itself has used them up: nginx counts
+/// them in four bits, round.
 const CHANGES_AFTER_CYCLE: u8 = 16;
 
 /// Of all ways to end a request `return 444` alone leads to no action.
@@ -93,8 +94,8 @@ impl After for PostAction {
     }
 }
 
-/// Does what is to be done. The place that the request comes to may have a `post_action` too: they end with the changes of its
-/// URI. Returns that there was something to be done.
+/// Does what is to be done. The place that the request comes to may have a `post_action` too: they
+/// end with the changes of its URI. Returns that there was something to be done.
 async fn act(request: &mut Request) -> bool {
     let header_only = request.response.header_only;
     request.nesting.head_only = true;
@@ -116,12 +117,14 @@ async fn act(request: &mut Request) -> bool {
         let _ = Box::pin(request::resume(request, &mut sink, step)).await;
     }
     request.response.header_only = header_only;
-    // No head has been written of what was dropped, with which its charset would have joined its type.
+    // No head has been written of what was dropped, with which its charset would have joined its
+    // type.
     request.response.charset = Bytes::new();
     true
 }
 
-/// Makes the charset a part of the type, as the head that was sent had it: logs tell of that where what comes keeps the type.
+/// Makes the charset a part of the type, as the head that was sent had it: logs tell of that where
+/// what comes keeps the type.
 fn join_charset(request: &mut Request) {
     let has_head = request.client.version() != Version::Http09;
     let response = &mut request.response;

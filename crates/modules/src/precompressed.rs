@@ -1,9 +1,9 @@
 //! Precompressed files: `name.gz`, `name.br` or `name.zst` beside `name`.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_gzip_static_module.html>,
-//! <https://github.com/google/ngx_brotli>, <https://github.com/tokers/zstd-nginx-module>. Which codings a
-//! client takes is [`compress`](crate::filters::compress)'s to say; for gzip by the rules of
-//! `gzip_http_version`, `gzip_proxied` and `gzip_disable`.
+//! <https://github.com/google/ngx_brotli>, <https://github.com/tokers/zstd-nginx-module>. Which
+//! codings a client takes is [`compress`](crate::filters::compress)'s to say; for gzip by the rules
+//! of `gzip_http_version`, `gzip_proxied` and `gzip_disable`.
 
 use std::sync::Arc;
 
@@ -55,11 +55,11 @@ pub static ZSTD_STATIC: Setting<Mode> = Setting::new("zstd_static", &["on | off 
 /// For whom precompressed files are looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// For no client.
+    /// Compressed files are served to no client.
     Off,
     /// For clients that accept the coding.
     On,
-    /// For every client.
+    /// Compressed files are served to every client.
     Always,
 }
 

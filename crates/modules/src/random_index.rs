@@ -14,7 +14,7 @@ use conf::{Contexts, Declared, Fault, ScopeRef, Setting, parse};
 use framework::compile::{Compiler, Feature};
 use http::exchange::Exchange;
 use http::log;
-use http::module::{Handle, Module, Ran, Told};
+use http::module::{Handle, Module, Ran, ShortcutDoc};
 use http::plan_builder::PlanBuilder;
 use http::request::{Request, Step};
 use http::tasks::{Task, TaskKind};
@@ -30,7 +30,7 @@ static RANDOM_INDEX: Setting<bool> = Setting::new("random_index", &["on | off"],
          chance. Names that begin with a dot do not count.",
     );
 
-/// `random_index`.
+/// Whether `random_index` is on in a scope.
 #[derive(Debug)]
 pub struct RandomIndex {
     /// Whether it is on.
@@ -49,7 +49,7 @@ impl Feature for RandomIndex {
 
 impl Module for RandomIndex {
     const TASKS: &'static [Task] = &[Task::of(TaskKind::Files, &["random_index"]).listed(2)];
-    const SHORTCUTS: &'static [Told] = &[Told::Same(
+    const SHORTCUTS: &'static [ShortcutDoc] = &[ShortcutDoc::Same(
         "no response is kept of a URI that ends with a slash",
     )];
 

@@ -1,5 +1,6 @@
-//! `set_real_ip_from` for requests: see [`rules::realip`]. As in nginx it is looked at when the head has been read, by the
-//! settings of the server, and, if nothing came of that, once the location is known.
+//! `set_real_ip_from` for requests: see [`rules::realip`]. As in nginx it is looked at when the
+//! head has been read, by the settings of the server, and, if nothing came of that, once the
+//! location is known.
 
 use std::sync::Arc;
 
@@ -11,10 +12,9 @@ use http::module::{Handle, Module, Ran};
 use http::plan_builder::PlanBuilder;
 use http::request::{Request, Step};
 use http::tasks::{Task, TaskKind};
-use http::variables::Found;
+use http::variables::BuiltinVariable;
 use rules::realip::{self, ByProxy};
 
-/// What requests tell.
 struct Requests;
 
 impl ByProxy<Request> for Requests {
@@ -69,6 +69,6 @@ impl Handle for RealIp {
 }
 
 /// The variable of a name in lower case, without `$`.
-pub fn find(name: &str) -> Option<Found> {
+pub fn find(name: &str) -> Option<BuiltinVariable> {
     realip::find::<Request, Requests>(name)
 }

@@ -11,14 +11,14 @@ use base::hash::Set;
 use bytes::Bytes;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Word, parse};
 use framework::compile::{Compiler, Feature};
-use http::module::{Module, Told};
+use http::module::{Module, ShortcutDoc};
 use http::plan_builder::PlanBuilder;
 use http::regex::{Regex, Regexes};
 use http::request::Request;
 use http::slots::PlanSlot;
-use http::variables::Found;
+use http::variables::BuiltinVariable;
 use pattern::{Hit, Undecided};
-use proto::header::Known;
+use proto::header::KnownField;
 use rules::server_name::SERVER_NAME;
 use variables::map::{Keys, Kind};
 
@@ -30,7 +30,7 @@ const HOST_LENGTH_MAX: usize = 256;
 /// The shortest Referer that can be valid, in bytes: `http://i.ru`.
 const LENGTH_MIN: usize = 11;
 
-/// `valid_referers`
+/// Declares the directive `valid_referers`.
 pub static VALID_REFERERS: Setting<Vec<Word>> = Setting::new(
     "valid_referers",
     &["none | blocked | server_names | name | ~regex ..."],
@@ -76,7 +76,7 @@ fn words(setter: &Setter<'_>) -> Result<Vec<Word>, Fault> {
 /// Who may link here.
 #[derive(Debug, Default)]
 pub struct Referers {
-    names: Names,
+    names: RefererHosts,
     /// Patterns for the text after the scheme.
     patterns: Arc<Regexes<Regex>>,
     /// The server's own names that are patterns, for the host.
@@ -153,8 +153,8 @@ impl Referers {
         Ok(())
     }
 
-    /// Whether a Referer field may be there, or be missing. `undecided` hears of a pattern that could not be
-    /// decided on this part of the field.
+    /// Whether a Referer field may be there, or be missing. `undecided` hears of a pattern that
+    /// could not be decided on this part of the field.
     fn allow(&self, referer: Option<&[u8]>, undecided: impl Fn(&Regex, &[u8], Undecided)) -> bool {
         if self.is_off() {
             return true;
@@ -209,13 +209,13 @@ fn without_scheme(referer: &[u8]) -> Option<&[u8]> {
 
 /// Hosts by name or wildcard, with the beginning of the path that belongs to each.
 #[derive(Debug, Default)]
-struct Names {
+struct RefererHosts {
     keys: Keys,
     taken: Set<Vec<u8>>,
     paths: Vec<Bytes>,
 }
 
-impl Names {
+impl RefererHosts {
     fn is_empty(&self) -> bool {
         self.paths.is_empty()
     }
@@ -247,7 +247,7 @@ impl Names {
 static REFERERS: PlanSlot<Referers> = PlanSlot::new();
 
 impl Module for Referers {
-    const SHORTCUTS: &'static [Told] = &[Told::Same("it only makes a variable")];
+    const SHORTCUTS: &'static [ShortcutDoc] = &[ShortcutDoc::Same("it only makes a variable")];
 
     fn is_off(&self) -> bool {
         self.names.is_empty()
@@ -265,7 +265,7 @@ pub fn invalid_referer(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let undecided = |regex: &Regex, subject: &[u8], cause| {
         regex.alert(request, subject, cause, "");
     };
-    let referer = request.header(Known::Referer);
+    let referer = request.header(KnownField::Referer);
     let referers = request.plan.of(&REFERERS);
     if referers.is_some_and(|referers| !referers.allow(referer, undecided)) {
         out.push(b'1');
@@ -274,8 +274,8 @@ pub fn invalid_referer(request: &mut Request, out: &mut Vec<u8>) -> bool {
 }
 
 /// The variable of a name in lower case, without `$`.
-pub fn find(name: &str) -> Option<Found> {
-    (name == "invalid_referer").then(|| Found::once(invalid_referer).assignable())
+pub fn find(name: &str) -> Option<BuiltinVariable> {
+    (name == "invalid_referer").then(|| BuiltinVariable::once(invalid_referer).assignable())
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! Files that take their place under another name, at once for every process that looks: a body that WebDAV or `proxy_store` puts
-//! somewhere.
+//! Files that take their place under another name, at once for every process that looks: a body
+//! that WebDAV or `proxy_store` puts somewhere.
 //!
-//! Everything here blocks, so it runs on the thread pool. A request is out of reach there: what is to be logged comes back.
-//! Modes, times and the order of calls are nginx's.
+//! Everything here blocks, so it runs on the thread pool. A request is out of reach there: what is
+//! to be logged comes back. Modes, times and the order of calls are nginx's.
 
 use std::fs::{self, DirBuilder, FileTimes, Metadata, OpenOptions};
 use std::io;
@@ -19,7 +19,7 @@ const LINES_MAX: usize = 64;
 
 /// What came of a job.
 #[derive(Debug, Default)]
-pub(crate) struct Done {
+pub(crate) struct RenameResult {
     /// The status to answer with.
     pub(crate) status: u16,
     /// Lines for the error log.
@@ -28,7 +28,7 @@ pub(crate) struct Done {
     pub(crate) lines_count: usize,
 }
 
-impl Done {
+impl RenameResult {
     /// A line for the log.
     pub(crate) fn line(&mut self, level: Level, text: String) {
         self.lines_count += 1;
@@ -64,7 +64,7 @@ impl Done {
     }
 
     /// The same with a status.
-    pub(crate) fn with(mut self, status: u16) -> Done {
+    pub(crate) fn with(mut self, status: u16) -> RenameResult {
         self.status = status;
         self
     }
@@ -80,13 +80,12 @@ pub(crate) fn directory_access(access: u32) -> u32 {
     access | ((access & 0o444) >> 2)
 }
 
-/// Makes one directory.
 pub(crate) fn create_directory(path: &Path, mode: u32) -> io::Result<()> {
     DirBuilder::new().mode(mode).create(path)
 }
 
 /// Removes a file that is not to be, unless it is gone.
-pub(crate) fn remove_temporary(path: &Path, done: &mut Done) {
+pub(crate) fn remove_temporary(path: &Path, done: &mut RenameResult) {
     if let Err(error) = fs::remove_file(path)
         && error.kind() != io::ErrorKind::NotFound
     {
@@ -106,7 +105,7 @@ pub(crate) struct Rename<'a> {
 
 impl Rename<'_> {
     /// Renames. Where that fails the log is told, and the file is still there under its old name.
-    pub(crate) fn run(&self, done: &mut Done) -> bool {
+    pub(crate) fn run(&self, done: &mut RenameResult) -> bool {
         if let Some(access) = self.access
             && let Err(error) = fs::set_permissions(self.source, fs::Permissions::from_mode(access))
         {
@@ -141,7 +140,7 @@ impl Rename<'_> {
     }
 
     /// A copy beside the target, which then takes its place at once.
-    fn over_file_systems(&self, done: &mut Done) -> bool {
+    fn over_file_systems(&self, done: &mut RenameResult) -> bool {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let mut name = self.target.as_os_str().to_owned();
         name.push(format!(".{:010}", NEXT.fetch_add(1, Ordering::Relaxed)));
@@ -175,7 +174,7 @@ impl Rename<'_> {
     }
 }
 
-fn rename_failed(done: &mut Done, from: &Path, to: &Path, error: &io::Error) {
+fn rename_failed(done: &mut RenameResult, from: &Path, to: &Path, error: &io::Error) {
     let (from, to, error) = (shown(from), shown(to), Errno(error));
     done.line(
         Level::Crit,
@@ -210,9 +209,10 @@ fn create_directories_to(path: &Path, mode: u32) -> Result<(), (&Path, io::Error
 
 fn at(seconds: i64) -> SystemTime {
     let distance = Duration::from_secs(seconds.unsigned_abs());
-    let time = match seconds < 0 {
-        true => SystemTime::UNIX_EPOCH.checked_sub(distance),
-        false => SystemTime::UNIX_EPOCH.checked_add(distance),
+    let time = if seconds < 0 {
+        SystemTime::UNIX_EPOCH.checked_sub(distance)
+    } else {
+        SystemTime::UNIX_EPOCH.checked_add(distance)
     };
     time.unwrap_or(SystemTime::UNIX_EPOCH)
 }
@@ -234,7 +234,7 @@ pub(crate) fn copy_file(
     to: &Path,
     access: u32,
     time: SystemTime,
-    done: &mut Done,
+    done: &mut RenameResult,
 ) -> bool {
     Copying::open(from, to, access, done).is_some_and(|copy| copy.run(time, done))
 }
@@ -243,13 +243,17 @@ pub(crate) fn copy_file(
 struct Copying<'a> {
     source: fs::File,
     target: fs::File,
-    /// The target's.
     path: &'a Path,
 }
 
 impl<'a> Copying<'a> {
     /// Opens both files, and makes the target if it is not there.
-    fn open(from: &Path, to: &'a Path, access: u32, done: &mut Done) -> Option<Copying<'a>> {
+    fn open(
+        from: &Path,
+        to: &'a Path,
+        access: u32,
+        done: &mut RenameResult,
+    ) -> Option<Copying<'a>> {
         let source = match fs::File::open(from) {
             Ok(source) => source,
             Err(error) => {
@@ -277,7 +281,7 @@ impl<'a> Copying<'a> {
     }
 
     /// Copies the bytes, and sets the target's times. Where that fails some of it may be there.
-    fn run(mut self, time: SystemTime, done: &mut Done) -> bool {
+    fn run(mut self, time: SystemTime, done: &mut RenameResult) -> bool {
         if is_same_file(&self.source, &self.target) {
             // Two names of one file: it is its own copy, and must not be emptied first.
             return true;
@@ -321,8 +325,8 @@ mod tests {
         }
     }
 
-    /// A folder can be opened and not be read: a copy of it fails once there is something to be removed, as on a disk that is
-    /// full.
+    /// A folder can be opened and not be read: a copy of it fails once there is something to be
+    /// removed, as on a disk that is full.
     #[test]
     fn a_copy_over_file_systems_that_fails_leaves_nothing_behind() {
         let folder = std::env::temp_dir().join(format!("tidegate-rename-{}", std::process::id()));
@@ -332,7 +336,7 @@ mod tests {
         let target = place.join("file");
         fs::write(&target, "as before").unwrap();
         let rename = rename(&source, &target);
-        let mut done = Done::default();
+        let mut done = RenameResult::default();
         assert!(!rename.over_file_systems(&mut done));
         // It has come as far as that, and what it has made has been removed without a word.
         let [(Level::Alert, line)] = &done.lines[..] else {
@@ -357,7 +361,7 @@ mod tests {
         let (source, target) = (folder.join("source"), folder.join("target"));
         fs::write(&source, "bytes").unwrap();
         let rename = rename(&source, &target);
-        let mut done = Done::default();
+        let mut done = RenameResult::default();
         assert!(rename.over_file_systems(&mut done));
         assert!(done.lines.is_empty(), "{:?}", done.lines);
         assert_eq!(fs::read(&target).unwrap(), b"bytes");

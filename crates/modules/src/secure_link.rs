@@ -10,15 +10,15 @@ use std::sync::Arc;
 use bytes::Bytes;
 use conf::{Contexts, Declared, Fault, ScopeRef, Setting, Template, parse};
 use framework::compile::{Compiler, Feature};
-use framework::slot::{Kept, Slot};
-use http::module::{Module, Told};
+use framework::slot::{Slot, SlotValue};
+use http::module::{Module, ShortcutDoc};
 use http::plan_builder::PlanBuilder;
 use http::request::Request;
 use http::slots::OfPass;
 use http::slots::PlanSlot;
 use http::text::Text;
+use http::variables::BuiltinVariable;
 use http::variables::Compiling as _;
-use http::variables::Found;
 use md5::{Digest, Md5};
 use proto::base64::{self, Alphabet};
 
@@ -27,7 +27,7 @@ const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION)
 /// The longest signature that is decoded, in characters.
 const SIGNATURE_LENGTH_MAX: usize = 24;
 
-/// `secure_link expression`
+/// Declares the directive `secure_link expression`.
 pub static SECURE_LINK: Setting<Template> =
     Setting::new("secure_link", &["expression"], parse::template)
         .contexts(HSL)
@@ -37,13 +37,13 @@ pub static SECURE_LINK: Setting<Template> =
              for a right link, `0` for one whose time is over, and missing for a wrong one.",
         );
 
-/// `secure_link_md5 expression`
+/// Declares the directive `secure_link_md5 expression`.
 pub static SECURE_LINK_MD5: Setting<Template> =
     Setting::new("secure_link_md5", &["expression"], parse::template)
         .contexts(HSL)
         .manual("The text whose MD5 digest a right signature is; a secret belongs into it.");
 
-/// `secure_link_secret word`
+/// Declares the directive `secure_link_secret word`.
 pub static SECURE_LINK_SECRET: Setting<Bytes> =
     Setting::new("secure_link_secret", &["word"], parse::bytes)
         .contexts(HSL)
@@ -103,7 +103,7 @@ impl Feature for SecureLink {
 static OF_PLAN: PlanSlot<SecureLink> = PlanSlot::new();
 
 impl Module for SecureLink {
-    const SHORTCUTS: &'static [Told] = &[Told::Same("it only makes variables")];
+    const SHORTCUTS: &'static [ShortcutDoc] = &[ShortcutDoc::Same("it only makes variables")];
 
     fn is_off(&self) -> bool {
         self.secret.is_none() && self.compiled.is_none()
@@ -114,7 +114,7 @@ impl Module for SecureLink {
     }
 }
 
-/// `$secure_link`
+/// Appends the value of `$secure_link`, and says whether it has one.
 pub fn secure_link(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let http = Rc::clone(&request.http);
     let Some(link) = http.plan(request.plan.id).of(&OF_PLAN) else {
@@ -162,7 +162,7 @@ static EXPIRES: Slot<Expires, OfPass> = Slot::new();
 #[derive(Default)]
 struct Expires(Bytes);
 
-impl Kept for Expires {}
+impl SlotValue for Expires {}
 
 /// `$secure_link_expires`, once `$secure_link` has been asked for.
 pub fn secure_link_expires(request: &mut Request, out: &mut Vec<u8>) -> bool {
@@ -206,10 +206,10 @@ fn equal(one: &[u8], other: &[u8]) -> bool {
 }
 
 /// The variable of a name in lower case, without `$`.
-pub fn find(name: &str) -> Option<Found> {
+pub fn find(name: &str) -> Option<BuiltinVariable> {
     match name {
-        "secure_link" => Some(Found::once(secure_link)),
-        "secure_link_expires" => Some(Found::once(secure_link_expires)),
+        "secure_link" => Some(BuiltinVariable::once(secure_link)),
+        "secure_link_expires" => Some(BuiltinVariable::once(secure_link_expires)),
         _ => None,
     }
 }

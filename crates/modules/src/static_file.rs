@@ -1,8 +1,8 @@
 //! Files as they are, and `empty_gif`.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_empty_gif_module.html>. The last of the handlers that
-//! look for a file: precompressed files, indexes and listings come before it. Whether the client has the
-//! file already, and which part of it is asked for, are the filters' questions.
+//! look for a file: precompressed files, indexes and listings come before it. Whether the client
+//! has the file already, and which part of it is asked for, are the filters' questions.
 
 use std::io;
 use std::sync::Arc;
@@ -12,21 +12,21 @@ use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setting, parse};
 use engine::file;
 use framework::compile::{Compiler, Feature};
 use framework::display::for_people;
-use http::doing::WHILE_SENDING;
+use http::activity::WHILE_SENDING;
 use http::exchange::Exchange;
 use http::file::etag_of;
-use http::hot;
 use http::log;
-use http::module::{Content, Handle, Imagined, Module, Ran, Told};
+use http::module::{Content, Handle, Imagined, Module, Ran, ShortcutDoc};
 use http::open_file_cache::{self, Looked, LookupError};
 use http::output::{Body, page};
 use http::plan_builder::PlanBuilder;
+use http::prebuilt;
 use http::request::{Request, Step};
 use http::response::BodyIdentity;
 use proto::method::Method;
 use proto::uri::{self, Escape};
 
-/// `empty_gif`
+/// Declares the directive `empty_gif`.
 pub static EMPTY_GIF: Setting<()> = Setting::new("empty_gif", &[""], parse::nothing)
     .contexts(Contexts::LOCATION)
     .arity(Arity::none())
@@ -49,7 +49,7 @@ impl Feature for StaticFile {
 }
 
 impl Module for StaticFile {
-    const SHORTCUTS: &'static [Told] = &[Told::Same(
+    const SHORTCUTS: &'static [ShortcutDoc] = &[ShortcutDoc::Same(
         "it answers with files, and what it answers is what is kept",
     )];
 
@@ -110,7 +110,7 @@ fn answer<'a>(
     let looked = match looked {
         Ok(looked) => looked,
         Err(error) => {
-            hot::offer_missing(request, &path, &error.error);
+            prebuilt::offer_missing(request, &path, &error.error);
             return Ran::Now(Ok(Step::Finish(refused(request, &path, &error))));
         }
     };
@@ -134,8 +134,8 @@ fn answer<'a>(
     let step = respond(request, &looked);
     request.response.body_identity = BodyIdentity::of_file(&looked.metadata);
     match looked.file {
-        Some(file) if hot::wants(request, &looked.metadata) => Ran::wait(async move {
-            hot::offer(request, &path, &file, &looked.metadata).await;
+        Some(file) if prebuilt::wants(request, &looked.metadata) => Ran::wait(async move {
+            prebuilt::offer(request, &path, &file, &looked.metadata).await;
             Ok(step)
         }),
         _ => Ran::Now(Ok(step)),
@@ -204,7 +204,8 @@ fn with_slash(request: &Request) -> Bytes {
     location.into()
 }
 
-/// The smallest transparent GIF (GIF89a): a screen of one pixel, two colours, the second transparent.
+/// The smallest transparent GIF (GIF89a): a screen of one pixel, two colours, the second
+/// transparent.
 static GIF: [u8; 43] = *b"GIF89a\x01\0\x01\0\x80\x01\0\0\0\0\xff\xff\xff!\xf9\x04\x01\0\0\x01\0,\0\0\0\0\x01\0\x01\0\0\x02\x02L\x01\0;";
 
 /// When the format's pixel was last modified, according to nginx: 28 September 1970, 06:00 UTC.

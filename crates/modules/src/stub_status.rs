@@ -12,7 +12,7 @@ use http::exchange::Exchange;
 use http::module::{Content, Handle, Ran};
 use http::output::page;
 use http::request::{Request, Step};
-use http::variables::{Evaluate, Found};
+use http::variables::{BuiltinVariable, Evaluate};
 use proto::method::Method;
 use variables::write::decimal;
 
@@ -76,7 +76,7 @@ fn text(totals: &Totals) -> String {
 }
 
 /// The variable of a name in lower case, without `$`.
-pub fn find(name: &str) -> Option<Found> {
+pub fn find(name: &str) -> Option<BuiltinVariable> {
     let evaluate: Evaluate = match name {
         "connections_active" => |request, out| connections(request, |totals| totals.active, out),
         "connections_reading" => |request, out| connections(request, |totals| totals.reading, out),
@@ -84,7 +84,7 @@ pub fn find(name: &str) -> Option<Found> {
         "connections_writing" => |request, out| connections(request, Totals::writing, out),
         _ => return None,
     };
-    Some(Found::computed(evaluate))
+    Some(BuiltinVariable::computed(evaluate))
 }
 
 /// A number of connections, over all threads.

@@ -21,7 +21,7 @@ use http::text::Text;
 use http::variables::Compiling as _;
 
 /// `try_files file … uri`, `try_files file … =code`
-pub static TRY_FILES: Setting<Parsed> = Setting::new(
+pub static TRY_FILES: Setting<TryFilesLine> = Setting::new(
     "try_files",
     &["file ... uri", "file ... =code"],
     parsed,
@@ -37,7 +37,7 @@ pub static TRY_FILES: Setting<Parsed> = Setting::new(
 
 /// The words of a `try_files`, understood.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Parsed {
+pub struct TryFilesLine {
     candidates: Vec<(Template, bool)>,
     otherwise: ParsedOtherwise,
 }
@@ -66,7 +66,6 @@ struct Candidate {
 /// What happens where nothing exists.
 #[derive(Debug)]
 enum Otherwise {
-    /// This status.
     Code(u16),
     /// An internal redirect, or a named location where it begins with `@`.
     Uri(Text),
@@ -77,9 +76,10 @@ impl Feature for TryFiles {
 
     /// No scope gets it from the one around it.
     fn owner(scope: ScopeRef<'_>) -> ScopeRef<'_> {
-        match scope.writes(Self::DIRECTIVES) {
-            true => scope,
-            false => scope.tree().root(),
+        if scope.writes(Self::DIRECTIVES) {
+            scope
+        } else {
+            scope.tree().root()
         }
     }
 
@@ -119,7 +119,7 @@ impl Module for TryFiles {
     }
 }
 
-fn parsed(setter: &Setter<'_>) -> Result<Parsed, Fault> {
+fn parsed(setter: &Setter<'_>) -> Result<TryFilesLine, Fault> {
     let (last, names) = (setter.word()?, setter.args());
     let (last, names) = names.split_last().unwrap_or((last, &[]));
     let mut candidates = Vec::with_capacity(names.len());
@@ -144,7 +144,7 @@ fn parsed(setter: &Setter<'_>) -> Result<Parsed, Fault> {
         }
         None => ParsedOtherwise::Uri(Template::parse(last)?),
     };
-    Ok(Parsed {
+    Ok(TryFilesLine {
         candidates,
         otherwise,
     })
@@ -182,7 +182,6 @@ impl Handle for TryFiles {
 }
 
 impl TryFiles {
-    /// Chooses the URI.
     fn begin<'a>(&'a self, request: &'a mut Request) -> Ran<'a, Step> {
         if !request.has_filename() {
             return Ran::Now(Step::Finish(500));
@@ -206,7 +205,7 @@ impl TryFiles {
             append_name(&candidate.name, alias, request, &mut path);
             let slash = if candidate.is_directory { "/" } else { "" };
             looked_for.push(format!("{}{slash}", for_people(&path)));
-            let looked = open_file_cache::test(request, &path).said().await;
+            let looked = open_file_cache::test(request, &path).resolve().await;
             if is_there(request, &path, candidate, looked) {
                 let name = path.get(root..).unwrap_or_default();
                 choose(request, alias, name, candidate.is_directory);
@@ -216,7 +215,8 @@ impl TryFiles {
         (self.otherwise(request, alias), looked_for)
     }
 
-    /// Looks for these, the last of the candidates. The path begins with the root, whose length is given.
+    /// Looks for these, the last of the candidates. The path begins with the root, whose length is
+    /// given.
     fn go_on<'a>(
         &'a self,
         request: &'a mut Request,

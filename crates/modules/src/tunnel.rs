@@ -1,8 +1,9 @@
 //! `tunnel_pass`: a tunnel for clients that ask for one by CONNECT (RFC 9110, section 9.3.6).
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_tunnel_module.html>. A server in which the directive stands lets CONNECT in, over
-//! HTTP/1.1; any other refuses it before a phase is asked. Where a tunnel may lead is for the configuration to say: without
-//! an argument it is wherever the client wants. Peers are tried as those of `proxy_pass` are (`tries::ask`), and once one
+//! <https://nginx.org/en/docs/http/ngx_http_tunnel_module.html>. A server in which the directive
+//! stands lets CONNECT in, over HTTP/1.1; any other refuses it before a phase is asked. Where a
+//! tunnel may lead is for the configuration to say: without an argument it is wherever the client
+//! wants. Peers are tried as those of `proxy_pass` are (`peer_attempts::try_peers`), and once one
 //! has been connected to, the client has its 200 and `passing::tunnel` carries bytes.
 
 use std::sync::Arc;
@@ -11,7 +12,8 @@ use std::time::Duration;
 use base::pieces::Pieces;
 use bytes::Bytes;
 use conf::{
-    Arity, Contexts, Declared, Fault, Inherit, Part, ScopeRef, Setting, Template, Word, parse,
+    Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setting, Template, TemplatePart, Word,
+    parse,
 };
 use framework::compile::{Compiler, Feature};
 use http::exchange::Exchange;
@@ -22,19 +24,20 @@ use http::request::{Request, Step};
 use http::variables::Compiling as _;
 use proto::method::Method;
 
-use crate::passing::cache::Lookup;
-use crate::passing::connection::UpstreamConnection;
-use crate::passing::destination::{Destination, Found, Scheme, Schemes};
-use crate::passing::driver::{self, BodyReading, Protocol, Sent, Way};
-use crate::passing::family::{Causes, Family, causes_of_connections};
-use crate::passing::socket::SocketSettings;
-use crate::passing::tries::{self, AttemptError, Conversation, Reach, Tries};
-use crate::passing::tunnel::{self, Limits};
+use crate::proxying::cache::CacheLookup;
+use crate::proxying::connection::UpstreamConnection;
+use crate::proxying::destination::{Destination, PeerTarget, Scheme, Schemes};
+use crate::proxying::driver::{self, BodyReading, PeerOptions, Protocol, SentRequest};
+use crate::proxying::family::{Causes, Family, causes_of_connections};
+use crate::proxying::peer_attempts::{self, AttemptError, ConnectTarget, Dialogue, RetryPolicy};
+use crate::proxying::socket::SocketSettings;
+use crate::proxying::tunnel::{self, TunnelLimits};
 use crate::upstream::Group;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
-/// What connections must agree on to be used again: nobody else says this, as each tunnel has one of its own.
+/// What connections must agree on to be used again: nobody else says this, as each tunnel has one
+/// of its own.
 const NEVER_SHARED: &[u8] = b"tunnel";
 
 /// Nothing is spoken, and addresses have no scheme.
@@ -105,7 +108,7 @@ pub const DIRECTIVES: &[&dyn Declared] = &[
 
 /// `tunnel_*` of a scope, but for `tunnel_pass` itself.
 struct Settings {
-    tries: Tries,
+    tries: RetryPolicy,
     read_timeout: Duration,
     buffer_size: usize,
     socket: SocketSettings,
@@ -129,7 +132,7 @@ impl Feature for Settings {
     fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Settings, Fault> {
         let count = |count: u64| usize::try_from(count).unwrap_or(usize::MAX);
         Ok(Settings {
-            tries: Tries {
+            tries: RetryPolicy {
                 connect_timeout: scope.get(&TUNNEL.connect_timeout)?,
                 send_timeout: scope.get(&SEND_TIMEOUT)?,
                 ignore_client_abort: false,
@@ -176,11 +179,11 @@ pub fn check(plan: &mut PlanBuilder<'_>) -> Option<()> {
 
 /// Where a tunnel leads that is not told: `$host:$request_port`, what the client has asked for.
 fn asked_for() -> Template {
-    let variable = |name: &str| Part::Variable(name.into());
+    let variable = |name: &str| TemplatePart::Variable(name.into());
     Template {
         parts: vec![
             variable("host"),
-            Part::Literal((*b":").into()),
+            TemplatePart::Literal((*b":").into()),
             variable("request_port"),
         ],
     }
@@ -199,7 +202,7 @@ impl Handle for TunnelPass {
 /// Nothing is said: a peer that takes the connection is all that a tunnel asks for.
 struct Silence;
 
-impl Conversation for Silence {
+impl Dialogue for Silence {
     type Answer = ();
 
     async fn talk(
@@ -208,7 +211,7 @@ impl Conversation for Silence {
         _: &mut Exchange,
         _: &mut UpstreamConnection,
     ) -> Result<(), AttemptError> {
-        tries::note(request, |attempt, began| {
+        peer_attempts::note(request, |attempt, began| {
             attempt.header_time = began.elapsed()
         });
         Ok(())
@@ -224,13 +227,13 @@ impl Conversation for Silence {
 }
 
 impl Protocol for TunnelPass {
-    type Target = Found;
+    type Target = PeerTarget;
     type Outgoing = ();
     type Dialogue<'a> = Silence;
     type Answer = ();
 
-    fn way(&self) -> Way<'_> {
-        Way {
+    fn way(&self) -> PeerOptions<'_> {
+        PeerOptions {
             tries: self.settings.tries,
             socket: &self.settings.socket,
             tls: None,
@@ -238,32 +241,32 @@ impl Protocol for TunnelPass {
         }
     }
 
-    fn find(&self, request: &mut Request) -> Result<Found, u16> {
+    fn find(&self, request: &mut Request) -> Result<PeerTarget, u16> {
         self.destination.find(request, Level::Info)
     }
 
     fn not_found(&self, _: &mut Request) {}
 
     /// There is none, as CONNECT is let in; what follows the head is for the other end.
-    fn reading(&self, _: &Request, _: &Found) -> BodyReading {
+    fn reading(&self, _: &Request, _: &PeerTarget) -> BodyReading {
         BodyReading::Whole
     }
 
     async fn write(
         &self,
         _: &mut Request,
-        _: &Found,
+        _: &PeerTarget,
         _: Option<Pieces>,
-        _: Option<&Lookup>,
+        _: Option<&CacheLookup>,
     ) -> Result<(), u16> {
         Ok(())
     }
 
-    fn terms(&self, _: &Group, _: &Reach) -> Bytes {
+    fn terms(&self, _: &Group, _: &ConnectTarget) -> Bytes {
         Bytes::from_static(NEVER_SHARED)
     }
 
-    fn dialogue<'a>(&'a self, _: &'a Found, (): &'a ()) -> Silence {
+    fn dialogue<'a>(&'a self, _: &'a PeerTarget, (): &'a ()) -> Silence {
         Silence
     }
 
@@ -271,13 +274,13 @@ impl Protocol for TunnelPass {
         &'a self,
         request: &'a mut Request,
         exchange: &'a mut Exchange,
-        _: &Sent<Found, ()>,
+        _: &SentRequest<PeerTarget, ()>,
         peer: UpstreamConnection,
         (): (),
     ) -> Ran<'a> {
         request.response.status = 200;
         request.response.conditions_judged = true;
-        let limits = Limits {
+        let limits = TunnelLimits {
             read_timeout: self.settings.read_timeout,
             backlog_max: self.settings.buffer_size,
         };

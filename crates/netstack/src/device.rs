@@ -6,7 +6,7 @@ use crate::stack::Stack;
 
 /// What became of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum FrameFate {
     /// It was ours, whether it was of use or not.
     Taken,
     /// It is not ours: another protocol, another host, a fragment. The kernel may have it.
@@ -16,7 +16,7 @@ pub enum Verdict {
 /// Something that carries frames.
 pub trait Device {
     /// Gives each frame that has come to `take`, which keeps nothing of it.
-    fn receive(&mut self, take: &mut dyn FnMut(&[u8]) -> Verdict);
+    fn receive(&mut self, take: &mut dyn FnMut(&[u8]) -> FrameFate);
 
     /// Has `fill` write a frame, whose length it returns, or say that there is none. `false` when
     /// the device has no room for one, or there was none.

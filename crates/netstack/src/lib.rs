@@ -24,7 +24,7 @@ pub mod tcp;
 mod ways;
 pub mod wire;
 
-pub use device::{Device, Verdict};
+pub use device::{Device, FrameFate};
 pub use stack::{
     Addresses, ConnectError, ConnectionId, Counts, Event, FRAME_MAX, ListenError, ListenerId,
     Neighbouring, Settings, Stack, Unlistened,

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::device::{Device, Verdict};
+use crate::device::{Device, FrameFate};
 use crate::stack::FRAME_MAX;
 
 /// What may happen to frames. Chances are in a thousand.
@@ -41,7 +41,7 @@ impl Default for WireFaults {
 
 /// One of the two ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Side {
+pub enum LinkSide {
     /// The end that [`Wire`] makes first.
     Near,
     /// The end across the wire.
@@ -56,10 +56,10 @@ struct Direction {
     last: Duration,
 }
 
-/// The wire.
+/// A simulated wire between two hosts.
 #[derive(Debug)]
 pub struct Wire {
-    /// The present.
+    /// The present of the wire.
     pub now: Duration,
     /// What may happen from now on.
     pub faults: WireFaults,
@@ -87,7 +87,7 @@ impl Wire {
     }
 
     /// The card at one end.
-    pub fn end(&mut self, side: Side) -> WireEnd<'_> {
+    pub fn end(&mut self, side: LinkSide) -> WireEnd<'_> {
         WireEnd { wire: self, side }
     }
 
@@ -102,7 +102,7 @@ impl Wire {
     }
 
     /// Sends a frame from one end to the other.
-    pub fn send(&mut self, from: Side, frame: &[u8]) {
+    pub fn send(&mut self, from: LinkSide, frame: &[u8]) {
         if self.chance(self.faults.loss) {
             self.lost += 1;
             return;
@@ -121,7 +121,7 @@ impl Wire {
         }
     }
 
-    fn deliver(&mut self, from: Side, frame: Vec<u8>) {
+    fn deliver(&mut self, from: LinkSide, frame: Vec<u8>) {
         let spread = self.faults.delay_max.saturating_sub(self.faults.delay_min);
         let extra = Duration::from_nanos(self.random(spread.as_nanos() as u64 + 1));
         let mut at = self.now + self.faults.delay_min + extra;
@@ -129,8 +129,8 @@ impl Wire {
         self.count += 1;
         let number = self.count;
         let direction = match from {
-            Side::Near => &mut self.to_far,
-            Side::Far => &mut self.to_near,
+            LinkSide::Near => &mut self.to_far,
+            LinkSide::Far => &mut self.to_near,
         };
         if !may_overtake {
             at = at.max(direction.last);
@@ -140,11 +140,11 @@ impl Wire {
     }
 
     /// Takes the next frame that has arrived at an end.
-    pub fn receive(&mut self, at: Side) -> Option<Vec<u8>> {
+    pub fn receive(&mut self, at: LinkSide) -> Option<Vec<u8>> {
         let now = self.now;
         let direction = match at {
-            Side::Near => &mut self.to_near,
-            Side::Far => &mut self.to_far,
+            LinkSide::Near => &mut self.to_near,
+            LinkSide::Far => &mut self.to_far,
         };
         let first = direction.frames.first_entry()?;
         (first.key().0 <= now).then(|| first.remove())
@@ -168,11 +168,11 @@ impl Wire {
 #[derive(Debug)]
 pub struct WireEnd<'a> {
     wire: &'a mut Wire,
-    side: Side,
+    side: LinkSide,
 }
 
 impl Device for WireEnd<'_> {
-    fn receive(&mut self, take: &mut dyn FnMut(&[u8]) -> Verdict) {
+    fn receive(&mut self, take: &mut dyn FnMut(&[u8]) -> FrameFate) {
         while let Some(frame) = self.wire.receive(self.side) {
             take(&frame);
         }

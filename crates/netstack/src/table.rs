@@ -10,7 +10,6 @@ use base::wheel::Entry;
 use crate::tcp::{Reason, State, Tuple};
 use crate::wire::ethernet::MacAddress;
 
-/// A connection's place.
 #[derive(Debug)]
 pub(crate) struct Slot {
     pub(crate) tuple: Tuple,
@@ -52,7 +51,6 @@ pub(crate) struct Listener {
     pub(crate) is_noticed: bool,
 }
 
-/// The tables.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     slots: Slab<Slot>,
@@ -111,7 +109,6 @@ impl Table {
         }
     }
 
-    /// Forgets a connection.
     pub(crate) fn remove(&mut self, key: Key) -> Option<Slot> {
         self.unlink(key);
         self.slots.remove(key)

@@ -13,7 +13,7 @@ use netstack::wire::icmp;
 use netstack::wire::ipv4::{self, Packet, Protocol};
 use netstack::wire::sequence::Sequence;
 use netstack::wire::tcp::{Flags, Header, Options, Segment};
-use netstack::{FRAME_MAX, Neighbouring, Route, Stack, Unlistened, Verdict, tcp};
+use netstack::{FRAME_MAX, FrameFate, Neighbouring, Route, Stack, Unlistened, tcp};
 
 const THEIR_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 1]);
 const OUR_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 2]);
@@ -77,7 +77,7 @@ fn with(mut packet: Vec<u8>, at: usize, value: u8) -> Vec<u8> {
 }
 
 /// What a stack answers to a frame, and what became of that.
-fn give(stack: &mut Stack, frame: &[u8]) -> (Verdict, Option<Vec<u8>>) {
+fn give(stack: &mut Stack, frame: &[u8]) -> (FrameFate, Option<Vec<u8>>) {
     let verdict = stack.handle_frame(ms(1000), frame);
     let mut answer = vec![0; FRAME_MAX];
     let length = stack.poll_frame(ms(1000), &mut answer);
@@ -109,7 +109,11 @@ fn what_is_not_ours_is_passed_on_without_a_word() {
         vec![0; 10],
     ];
     for (number, frame) in passed.iter().enumerate() {
-        assert_eq!(give(&mut stack, frame), (Verdict::Passed, None), "{number}");
+        assert_eq!(
+            give(&mut stack, frame),
+            (FrameFate::Passed, None),
+            "{number}"
+        );
     }
 }
 
@@ -117,14 +121,14 @@ fn what_is_not_ours_is_passed_on_without_a_word() {
 fn a_port_without_a_listener_is_refused_or_left_to_the_kernel() {
     let frame = frame(OUR_MAC, EtherType::Ipv4, &syn(81));
     let (verdict, answer) = give(&mut stack(Unlistened::Refuse), &frame);
-    assert_eq!(verdict, Verdict::Taken);
+    assert_eq!(verdict, FrameFate::Taken);
     let answer = answer.unwrap();
     let packet = Packet::parse(&answer[ethernet::HEADER..]).unwrap();
     let reset = Segment::parse(packet.payload, SERVER, CLIENT).unwrap();
     assert_eq!(reset.header.flags, Flags::RST.with(Flags::ACK));
     assert_eq!(reset.header.acknowledgment, Sequence(8));
     let left = give(&mut stack(Unlistened::Pass), &frame);
-    assert_eq!(left, (Verdict::Passed, None));
+    assert_eq!(left, (FrameFate::Passed, None));
 }
 
 #[test]
@@ -168,7 +172,7 @@ fn an_echo_is_answered_by_the_only_stack_of_a_host() {
     assert_eq!(packet.payload[0], 0);
     assert_eq!(packet.payload[4..], request[4..]);
     let left = give(&mut stack(Unlistened::Pass), &asked);
-    assert_eq!(left, (Verdict::Passed, None));
+    assert_eq!(left, (FrameFate::Passed, None));
 }
 
 /// Whom a frame is for.
@@ -191,10 +195,10 @@ fn a_stack_that_is_told_of_neighbours_asks_nobody() {
     let listener = stack.listen(SocketAddrV4::new(SERVER, 80), 8).unwrap();
     // ARP is the kernel's, and what it knows is not known yet: back to where it came from.
     let arp = frame(MacAddress::BROADCAST, EtherType::Arp, &[0; 28]);
-    assert_eq!(give(&mut stack, &arp), (Verdict::Passed, None));
+    assert_eq!(give(&mut stack, &arp), (FrameFate::Passed, None));
     let request = frame(OUR_MAC, EtherType::Ipv4, &syn(80));
     let (verdict, answer) = give(&mut stack, &request);
-    assert_eq!(verdict, Verdict::Taken);
+    assert_eq!(verdict, FrameFate::Taken);
     assert_eq!(receiver(&answer.unwrap()), THEIR_MAC);
     // The kernel knows another card for that host, and then another way there.
     let theirs = MacAddress([2, 0, 0, 0, 0, 77]);

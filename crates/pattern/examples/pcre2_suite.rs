@@ -1,10 +1,11 @@
-//! PCRE2's own first test file against this crate: `pcre2_suite FOLDER`, where FOLDER is `testdata` of the sources of the
-//! pinned version. Those tests are no part of this repository.
+//! PCRE2's own first test file against this crate: `pcre2_suite FOLDER`, where FOLDER is `testdata`
+//! of the sources of the pinned version. Those tests are no part of this repository.
 //!
-//! `testoutput1` holds patterns, subjects and what `pcre2test` answers. Each subject is matched; verdict and groups must
-//! be those in the file. What nginx cannot ask for is given within the pattern where PCRE2 allows it: `/m`, `/s`, `/x`,
-//! `/xx` and `/dupnames` as inline options, `/no_start_optimize` as a setting. Of `/g`, the first match counts; of
-//! `/mark`, the verdict and groups.
+//! `testoutput1` holds patterns, subjects and what `pcre2test` answers. Each subject is matched;
+//! verdict and groups must be those in the file. What nginx cannot ask for is given within the
+//! pattern where PCRE2 allows it: `/m`, `/s`, `/x`, `/xx` and `/dupnames` as inline options,
+//! `/no_start_optimize` as a setting. Of `/g`, the first match counts; of `/mark`, the verdict and
+//! groups.
 
 use std::path::Path;
 use std::process::ExitCode;

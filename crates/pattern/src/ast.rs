@@ -1,8 +1,8 @@
 //! What a pattern means, as far as it is regular: sets of bytes, places, groups, branches,
 //! repetitions, look-around.
 //!
-//! Nothing of the syntax is left here. Options such as `(?i)` have been applied to what they stand before: a letter
-//! under `(?i)` is a set of two bytes.
+//! Nothing of the syntax is left here. Options such as `(?i)` have been applied to what they stand
+//! before: a letter under `(?i)` is a set of two bytes.
 
 use std::fmt;
 
@@ -12,12 +12,12 @@ pub enum Ast {
     /// One byte out of a set. A set of no bytes matches nowhere.
     Byte(ByteSet),
     /// A place between bytes.
-    Look(Look),
+    Look(Assertion),
     /// A group that captures.
     Capture {
         /// Its number, from 1.
         index: u32,
-        /// What stands within.
+        /// The pattern that stands within the group.
         inner: Box<Ast>,
     },
     /// One after the other; nothing at all if there are none.
@@ -32,7 +32,7 @@ pub enum Ast {
         max: Option<u32>,
         /// As often as possible first, or as seldom.
         greedy: bool,
-        /// What is repeated.
+        /// The pattern that is repeated.
         inner: Box<Ast>,
     },
     /// A place where something else matches, or does not: `(?=`, `(?!`, `(?<=`, `(?<!`.
@@ -132,10 +132,10 @@ impl Ast {
 
 /// A place between two bytes, without PCRE2's UTF and UCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Look {
+pub enum Assertion {
     /// `\A`, `\G` and, outside of `(?m)`, `^`.
     Start,
-    /// `\z`.
+    /// The end of the subject, `\z`.
     End,
     /// `\Z` and, outside of `(?m)`, `$`: the end, and before a line feed that ends the subject.
     LastEnd,
@@ -145,20 +145,19 @@ pub enum Look {
     LineEnd,
     /// `\b`, of the letters, digits and the underscore of ASCII.
     WordBoundary,
-    /// `\B`.
+    /// A place that is no word boundary, `\B`.
     NotWordBoundary,
 }
 
-impl Look {
-    /// All of them.
-    pub(crate) const ALL: [Look; 7] = [
-        Look::Start,
-        Look::End,
-        Look::LastEnd,
-        Look::LineStart,
-        Look::LineEnd,
-        Look::WordBoundary,
-        Look::NotWordBoundary,
+impl Assertion {
+    pub(crate) const ALL: [Assertion; 7] = [
+        Assertion::Start,
+        Assertion::End,
+        Assertion::LastEnd,
+        Assertion::LineStart,
+        Assertion::LineEnd,
+        Assertion::WordBoundary,
+        Assertion::NotWordBoundary,
     ];
 }
 
@@ -167,9 +166,9 @@ impl Look {
 pub struct ByteSet([u64; 4]);
 
 impl ByteSet {
-    /// No byte.
+    /// The set without any byte.
     pub const NONE: ByteSet = ByteSet([0; 4]);
-    /// Every byte.
+    /// The set of all 256 bytes.
     pub const ALL: ByteSet = ByteSet([u64::MAX; 4]);
 
     /// The set of those bytes for which this holds.
@@ -188,7 +187,7 @@ impl ByteSet {
         set
     }
 
-    /// Adds a byte.
+    /// Adds a byte to the set.
     pub fn insert(&mut self, byte: u8) {
         self.0[usize::from(byte >> 6)] |= 1 << (byte & 63);
     }

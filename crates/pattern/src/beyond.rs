@@ -9,29 +9,29 @@ pub enum Beyond {
     LookAround,
     /// `\1`, `\g1`, `\k<name>`, `(?P=name)`.
     BackReference,
-    /// `(?>`.
+    /// An atomic group, written `(?>`.
     Atomic,
-    /// `a++`, `a?+`.
+    /// A possessive quantifier such as `a++` or `a?+`.
     Possessive,
     /// `(?R)`, `(?1)`, `(?&name)`, `\g<name>`.
     Recursion,
-    /// `(?(1)a|b)`.
+    /// A conditional group, written `(?(1)a|b)`.
     Condition,
     /// `(*ACCEPT)`, `(*UTF)` and all else that begins with `(*`.
     Verb,
-    /// `(?C1)`.
+    /// A callout such as `(?C1)`.
     Callout,
     /// `(?|`: groups that share a number.
     BranchReset,
     /// `(?J)`: groups that share a name.
     DuplicateNames,
-    /// `\K`.
+    /// The escape `\K`, which resets the start.
     ResetStart,
     /// `\R`, which does not give back a line feed behind a carriage return.
     Newline,
     /// `\p`, `\P`, `\X`, `(?a)`, `(?r)`.
     Unicode,
-    /// `(?[ ... ])`.
+    /// An extended class, written `(?[ ... ])`.
     ExtendedClass,
     /// `(a|)*`: an iteration may be empty, which ends the repetition in PCRE2.
     EmptyIteration,
@@ -41,7 +41,7 @@ pub enum Beyond {
     TooLarge,
     /// It will match once, so no automaton is built.
     OneMatch,
-    /// PCRE2 refuses it.
+    /// PCRE2 refuses the pattern as a whole.
     Refused,
 }
 

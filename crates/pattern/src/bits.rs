@@ -18,7 +18,7 @@ use std::collections::HashMap;
 
 use regex_automata::util::primitives::NonMaxUsize;
 
-use crate::ast::{ByteSet, Look};
+use crate::ast::{Assertion, ByteSet};
 use crate::beyond::Beyond;
 use crate::escape::is_word;
 use crate::graph::{Graph, State, StateId};
@@ -30,7 +30,6 @@ const KEPT_WORDS_MAX: usize = 4 << 20;
 /// Memory of a thread that is kept for the next match, in words.
 const SCRATCH_WORDS_MAX: usize = 8 << 10;
 
-/// A pattern's automaton.
 #[derive(Debug)]
 pub(crate) struct Bits {
     /// The class of each byte.
@@ -67,7 +66,6 @@ pub(crate) struct Bits {
 /// A state that has no bit of its own.
 const NO_BIT: u32 = u32::MAX;
 
-/// Where ways meet.
 #[derive(Debug)]
 struct Junction {
     kind: Kind,
@@ -84,7 +82,7 @@ struct Junction {
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Choice,
-    Place(Look),
+    Place(Assertion),
     Ahead { inner: Source, negated: bool },
     Behind { index: u32, negated: bool },
 }
@@ -98,10 +96,8 @@ enum Source {
 
 /// Whether there is a match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Found {
-    /// There is.
+pub(crate) enum BitMatch {
     Match,
-    /// There is none.
     Nothing,
     /// The bits of all places would take too much memory.
     TooLong,
@@ -153,10 +149,14 @@ impl Bits {
 
     /// Whether it matches, and where its groups lie: the start and the end of each, the whole match
     /// first.
-    pub(crate) fn captures(&self, subject: &[u8], slots: &mut Vec<Option<NonMaxUsize>>) -> Found {
+    pub(crate) fn captures(
+        &self,
+        subject: &[u8],
+        slots: &mut Vec<Option<NonMaxUsize>>,
+    ) -> BitMatch {
         let words = (subject.len() + 1).saturating_mul(self.width);
         if words > KEPT_WORDS_MAX {
-            return Found::TooLong;
+            return BitMatch::TooLong;
         }
         let behind = self.matched_behind(subject);
         with_scratch(self.width + self.bytes, |scratch| {
@@ -172,7 +172,7 @@ impl Bits {
                 }
             }
             let Some(first) = first else {
-                return Found::Nothing;
+                return BitMatch::Nothing;
             };
             let rows = Rows {
                 words: &rows,
@@ -185,7 +185,7 @@ impl Bits {
             set_slot(slots, 0, first);
             let end = self.walk(&rows, start, first, slots);
             set_slot(slots, 1, end);
-            Found::Match
+            BitMatch::Match
         })
     }
 
@@ -400,11 +400,11 @@ fn bit(words: &[u64], index: u32) -> bool {
 /// A bit for each kind of place that this one is.
 fn looks(subject: &[u8], place: usize) -> u8 {
     let set = |bits, look| bits | u8::from(is_place(look, subject, place)) << look as u8;
-    Look::ALL.into_iter().fold(0, set)
+    Assertion::ALL.into_iter().fold(0, set)
 }
 
 /// Whether a place of a subject is of a kind.
-pub(crate) fn is_place(look: Look, subject: &[u8], place: usize) -> bool {
+pub(crate) fn is_place(look: Assertion, subject: &[u8], place: usize) -> bool {
     let before = place.checked_sub(1).and_then(|before| subject.get(before));
     let after = subject.get(place);
     let is_boundary = || {
@@ -412,13 +412,15 @@ pub(crate) fn is_place(look: Look, subject: &[u8], place: usize) -> bool {
         is_word(before) != is_word(after)
     };
     match look {
-        Look::Start => before.is_none(),
-        Look::End => after.is_none(),
-        Look::LastEnd => after.is_none() || (after == Some(&b'\n') && place + 1 == subject.len()),
-        Look::LineStart => before.is_none() || (before == Some(&b'\n') && after.is_some()),
-        Look::LineEnd => after.is_none_or(|&after| after == b'\n'),
-        Look::WordBoundary => is_boundary(),
-        Look::NotWordBoundary => !is_boundary(),
+        Assertion::Start => before.is_none(),
+        Assertion::End => after.is_none(),
+        Assertion::LastEnd => {
+            after.is_none() || (after == Some(&b'\n') && place + 1 == subject.len())
+        }
+        Assertion::LineStart => before.is_none() || (before == Some(&b'\n') && after.is_some()),
+        Assertion::LineEnd => after.is_none_or(|&after| after == b'\n'),
+        Assertion::WordBoundary => is_boundary(),
+        Assertion::NotWordBoundary => !is_boundary(),
     }
 }
 
@@ -767,7 +769,10 @@ impl Drafted {
                 .iter()
                 .any(|junction| matches!(junction.kind, Kind::Place(_))),
             begins_anywhere: junctions.iter().any(|junction| {
-                let is_end = matches!(junction.kind, Kind::Place(Look::End | Look::LastEnd));
+                let is_end = matches!(
+                    junction.kind,
+                    Kind::Place(Assertion::End | Assertion::LastEnd)
+                );
                 junction.always && !is_end
             }),
             junctions,

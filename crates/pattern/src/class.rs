@@ -1,4 +1,5 @@
-//! Reads `[...]`: pcre2pattern(3), "Square brackets and character classes" and "POSIX character classes".
+//! Reads `[...]`: pcre2pattern(3), "Square brackets and character classes" and "POSIX character
+//! classes".
 
 use crate::ast::ByteSet;
 use crate::beyond::Beyond;
@@ -147,8 +148,8 @@ impl Class {
     }
 }
 
-/// What stands between `[:` and `:]`, `[.` and `.]`, `[=` and `=]`, given what stands behind the first bracket. `None` if
-/// it is no such name at all; then the bracket is a bracket.
+/// What stands between `[:` and `:]`, `[.` and `.]`, `[=` and `=]`, given what stands behind the
+/// first bracket. `None` if it is no such name at all; then the bracket is a bracket.
 fn posix_name(rest: &[u8]) -> Option<&[u8]> {
     let (&kind, behind) = rest.split_first()?;
     if !matches!(kind, b':' | b'.' | b'=') {

@@ -1,9 +1,9 @@
-//! Our reading of patterns beside PCRE2's, for tests and fuzzing: patterns and subjects are made from arbitrary bytes so
-//! that most are valid and short, and both engines must say the same.
+//! Our reading of patterns beside PCRE2's, for tests and fuzzing: patterns and subjects are made
+//! from arbitrary bytes so that most are valid and short, and both engines must say the same.
 
 use crate::beyond::Beyond;
 use crate::prefilter::{Hit, Prefilter};
-use crate::verdict::{Answer, Verdict};
+use crate::verdict::{MatchDecision, Verdict};
 use crate::{Pattern, Spans, Undecided, literal, parser, pcre};
 
 /// Enough steps for what is made here.
@@ -49,7 +49,7 @@ impl<'a> Source<'a> {
         self.once_in(4)
     }
 
-    /// A pattern.
+    /// The text of a pattern under test.
     pub fn pattern(&mut self) -> Vec<u8> {
         let mut text = String::new();
         if self.once_in(8) {
@@ -357,9 +357,11 @@ pub fn compare(text: &[u8], caseless: bool, subject: &[u8]) -> Result<Compared, 
     }
     let answer = Verdict::new(text, caseless).map(|verdict| verdict.answer(subject));
     let is_right = match answer {
-        Some(Answer::Yes { from }) => theirs && its.get(0).is_none_or(|all| from <= all.start),
-        Some(Answer::No) => !theirs,
-        Some(Answer::Unknown) | None => true,
+        Some(MatchDecision::Yes { from }) => {
+            theirs && its.get(0).is_none_or(|all| from <= all.start)
+        }
+        Some(MatchDecision::No) => !theirs,
+        Some(MatchDecision::Unknown) | None => true,
     };
     if !is_right {
         return differs(&format!("verdict {answer:?}"), Ok(!theirs), &ours);

@@ -1,28 +1,24 @@
 //! What a backslash begins, inside and outside of classes: pcre2pattern(3), "Backslash".
 
-use crate::ast::{ByteSet, Look};
+use crate::ast::{Assertion, ByteSet};
 use crate::beyond::Beyond;
 use crate::parser::Text;
 use crate::pcre;
 
 /// What an escape stands for.
 pub(crate) enum Escape {
-    /// This byte.
     Byte(u8),
     /// One byte of these.
     Set(ByteSet),
-    /// A place.
-    Look(Look),
-    /// `\K`.
+    Look(Assertion),
     ResetStart,
     /// What a group has matched; its number, where that is written.
     BackReference(Option<u32>),
-    /// `\R`.
     Newline,
 }
 
-/// Reads what stands behind a backslash. `groups` is how many groups have been opened so far, and `None` within a
-/// class, where digits are never a back-reference and other letters have a meaning.
+/// Reads what stands behind a backslash. `groups` is how many groups have been opened so far, and
+/// `None` within a class, where digits are never a back-reference and other letters have a meaning.
 pub(crate) fn read(
     text: &mut Text<'_>,
     groups: Option<u32>,
@@ -63,11 +59,11 @@ pub(crate) fn read(
 
 fn outside_of_class(letter: u8, text: &mut Text<'_>) -> Result<Escape, Beyond> {
     Ok(match letter {
-        b'A' | b'G' => Escape::Look(Look::Start),
-        b'Z' => Escape::Look(Look::LastEnd),
-        b'z' => Escape::Look(Look::End),
-        b'b' => Escape::Look(Look::WordBoundary),
-        b'B' => Escape::Look(Look::NotWordBoundary),
+        b'A' | b'G' => Escape::Look(Assertion::Start),
+        b'Z' => Escape::Look(Assertion::LastEnd),
+        b'z' => Escape::Look(Assertion::End),
+        b'b' => Escape::Look(Assertion::WordBoundary),
+        b'B' => Escape::Look(Assertion::NotWordBoundary),
         b'C' => Escape::Set(ByteSet::ALL),
         b'N' => {
             // `\N{3}` is repeated; any other brace would be a name, which PCRE2 has not.
@@ -116,7 +112,6 @@ pub(crate) fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
 }
 
-/// `\cA`.
 fn control(text: &mut Text<'_>) -> Result<u8, Beyond> {
     match text.next() {
         Some(byte @ 32..=126) => Ok(byte.to_ascii_uppercase() ^ 0x40),
@@ -124,7 +119,8 @@ fn control(text: &mut Text<'_>) -> Result<u8, Beyond> {
     }
 }
 
-/// A number in octal or a back-reference: up to `\9` and up to the number of groups opened so far, it is the latter.
+/// A number in octal or a back-reference: up to `\9` and up to the number of groups opened so far,
+/// it is the latter.
 fn digits(first: u8, text: &mut Text<'_>, groups: Option<u32>) -> Result<Escape, Beyond> {
     let value = u32::from(first - b'0');
     if let Some(groups) = groups {
@@ -205,7 +201,6 @@ fn octal(first: u32, text: &mut Text<'_>) -> Result<u8, Beyond> {
     u8::try_from(value).map_err(|_| Beyond::Refused)
 }
 
-/// `\o{101}`.
 fn octal_in_braces(text: &mut Text<'_>) -> Result<u8, Beyond> {
     if !text.eat(b"{") {
         return Err(Beyond::Refused);

@@ -6,7 +6,7 @@
 //! may follow depends on whether the iteration has made progress, and so each state within such a
 //! body exists once for each number of bodies around it that have.
 
-use crate::ast::{Ast, ByteSet, Look};
+use crate::ast::{Assertion, Ast, ByteSet};
 use crate::beyond::Beyond;
 
 /// The most states of a graph.
@@ -20,9 +20,7 @@ pub(crate) type StateId = u32;
 pub(crate) enum State {
     /// Consumes a byte of a set, by its place in [`Graph::sets`].
     Byte {
-        /// The set.
         set: u32,
-        /// What follows.
         next: StateId,
     },
     /// Goes on with the first of these from which there is a match.
@@ -31,14 +29,11 @@ pub(crate) enum State {
     Slot {
         /// Twice the group's number, and one more for its end.
         slot: u32,
-        /// What follows.
         next: StateId,
     },
     /// Goes on at a place of this kind.
     Place {
-        /// Its kind.
-        look: Look,
-        /// What follows.
+        look: Assertion,
         next: StateId,
     },
     /// Goes on where another graph matches, or does not.
@@ -49,7 +44,6 @@ pub(crate) enum State {
         negated: bool,
         /// Whether groups capture within.
         captures: bool,
-        /// What follows.
         next: StateId,
     },
     /// Goes on where a pattern has matched just before, or has not.
@@ -58,17 +52,14 @@ pub(crate) enum State {
         index: u32,
         /// Whether it must not have matched.
         negated: bool,
-        /// What follows.
         next: StateId,
     },
-    /// Everything has matched.
     Match,
 }
 
 /// The graph of a pattern.
 #[derive(Debug)]
 pub(crate) struct Graph {
-    /// Its states.
     pub(crate) states: Vec<State>,
     /// Where a match begins.
     pub(crate) start: StateId,

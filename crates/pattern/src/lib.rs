@@ -1,4 +1,5 @@
-//! Patterns as nginx has them: PCRE2's language, matched in linear time where that is provably the same.
+//! Patterns as nginx has them: PCRE2's language, matched in linear time where that is provably the
+//! same.
 //!
 //! Every pattern is compiled by PCRE2 when a configuration is loaded, so what it refuses is refused
 //! in its words, and what it takes is taken. Then our own [`parser`] reads the pattern. What is
@@ -10,8 +11,9 @@
 //! the match is [`Undecided`]: that is neither yes nor no, and the server must not take it for
 //! either. Of long lists a [`Prefilter`] says which patterns must be asked at all.
 //!
-//! Deliberately not here: requests, variables, logs, configuration. The references are pcre2pattern(3) and
-//! `src/pcre2_compile.c` of PCRE2 10.46, and `src/core/ngx_regex.c` of nginx 1.31 for options and words.
+//! Deliberately not here: requests, variables, logs, configuration. The references are
+//! pcre2pattern(3) and `src/pcre2_compile.c` of PCRE2 10.46, and `src/core/ngx_regex.c` of nginx
+//! 1.31 for options and words.
 
 use std::fmt;
 use std::ops::Range;
@@ -38,12 +40,12 @@ mod verdict;
 
 use ast::Ast;
 pub use beyond::Beyond;
-use bits::{Bits, Found};
+use bits::{BitMatch, Bits};
 use graph::Graph;
 pub use pcre::{DEPTH_MAX, MEMORY_MAX_KIB, STEPS_MAX, STEPS_MAX_OF_BACK_REFERENCES};
 use pcre::{Pcre, STEPS_MAX_BEFORE_BITS};
 pub use prefilter::{Hit, Prefilter};
-use verdict::{Answer, Verdict};
+use verdict::{MatchDecision, Verdict};
 
 /// The largest automaton in bytes; what would be larger runs on PCRE2.
 pub const AUTOMATON_SIZE_MAX: usize = 10 << 20;
@@ -59,7 +61,7 @@ const VISITS_MAX: usize = 250_000;
 /// that needs them.
 const STATES_MIN_FOR_EARLY_BITS: usize = 2_000;
 
-/// A compiled pattern.
+/// A compiled pattern, by automata or PCRE2.
 #[derive(Debug)]
 pub struct Pattern {
     text: Box<str>,
@@ -77,7 +79,6 @@ pub struct Pattern {
 /// What runs a pattern first.
 #[derive(Debug)]
 enum Engine {
-    /// A finite automaton.
     Automaton {
         regex: meta::Regex,
         /// Subjects that end in a line feed are not its.
@@ -89,7 +90,6 @@ enum Engine {
         /// For subjects that neither it nor [`Bits`] can decide about.
         pcre: OnceLock<Option<Box<Pcre>>>,
     },
-    /// [`Bits`] alone.
     Bits,
     /// PCRE2, because of this.
     Pcre(Box<Pcre>, Beyond),
@@ -131,7 +131,8 @@ impl std::error::Error for Refusal {}
 /// A match that PCRE2 could not decide: it reached a bound, or the subject is not UTF-8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Undecided {
-    /// PCRE2's number, as nginx logs it: -47 for steps, -53 for depth, -63 for memory, -3 to -23 for UTF-8.
+    /// PCRE2's number, as nginx logs it: -47 for steps, -53 for depth, -63 for memory, -3 to -23
+    /// for UTF-8.
     pub code: i32,
 }
 
@@ -167,7 +168,7 @@ impl Spans {
         self.slots.is_empty()
     }
 
-    /// Forgets all groups.
+    /// Forgets the places of all groups.
     pub fn clear(&mut self) {
         self.slots.clear();
     }
@@ -197,7 +198,8 @@ impl Pattern {
         Ok(Pattern::with(text, caseless, &pcre))
     }
 
-    /// Compiles a pattern that will match once: an automaton would take longer to build than it could spare.
+    /// Compiles a pattern that will match once: an automaton would take longer to build than it
+    /// could spare.
     pub fn for_one_match(pattern: &[u8]) -> Result<Pattern, Refusal> {
         let (text, pcre) = compile(pattern, false, STEPS_MAX)?;
         let pattern = Pattern::with(text, false, &pcre);
@@ -252,7 +254,7 @@ impl Pattern {
         }
     }
 
-    /// Whether it matches.
+    /// Whether the subject matches the pattern.
     pub fn is_match(&self, subject: &[u8]) -> Result<bool, Undecided> {
         match self.engine() {
             Engine::Automaton { regex, .. } if self.automaton_decides(subject) => {
@@ -266,16 +268,17 @@ impl Pattern {
             }
             Engine::Pcre(pcre, _) => match pcre.matches(subject, None) {
                 Err(undecided) if undecided.is_bound() => match self.answer(subject) {
-                    Answer::Yes { .. } => Ok(true),
-                    Answer::No => Ok(false),
-                    Answer::Unknown => Err(undecided),
+                    MatchDecision::Yes { .. } => Ok(true),
+                    MatchDecision::No => Ok(false),
+                    MatchDecision::Unknown => Err(undecided),
                 },
                 decided => decided,
             },
         }
     }
 
-    /// Whether it matches, and where its groups lie. Without a match, the spans hold nothing of meaning.
+    /// Whether it matches, and where its groups lie. Without a match, the spans hold nothing of
+    /// meaning.
     pub fn captures(&self, subject: &[u8], spans: &mut Spans) -> Result<bool, Undecided> {
         match self.engine() {
             Engine::Automaton { regex, .. } if self.automaton_decides(subject) => {
@@ -293,7 +296,7 @@ impl Pattern {
             Engine::Pcre(pcre, _) => match pcre.matches(subject, Some(spans)) {
                 Err(undecided) if undecided.is_bound() => match self.bits_capture(subject, spans) {
                     Some(found) => Ok(found),
-                    None if self.answer(subject) == Answer::No => Ok(false),
+                    None if self.answer(subject) == MatchDecision::No => Ok(false),
                     None => Err(undecided),
                 },
                 decided => decided,
@@ -311,11 +314,11 @@ impl Pattern {
         mut spans: Option<&mut Spans>,
     ) -> Result<bool, Undecided> {
         let from = match self.answer(subject) {
-            Answer::No => return Ok(false),
-            Answer::Yes { .. } if spans.is_none() => return Ok(true),
+            MatchDecision::No => return Ok(false),
+            MatchDecision::Yes { .. } if spans.is_none() => return Ok(true),
             // `\G` is the place where PCRE2 begins.
-            Answer::Yes { from } if !self.text.contains("\\G") => from,
-            Answer::Yes { .. } | Answer::Unknown => 0,
+            MatchDecision::Yes { from } if !self.text.contains("\\G") => from,
+            MatchDecision::Yes { .. } | MatchDecision::Unknown => 0,
         };
         let found = self
             .pcre(pcre)?
@@ -399,13 +402,13 @@ impl Pattern {
     }
 
     /// Whether it matches, as far as bits or the verdict know.
-    fn answer(&self, subject: &[u8]) -> Answer {
+    fn answer(&self, subject: &[u8]) -> MatchDecision {
         match self.bits() {
-            Some(bits) if bits.is_match(subject) => Answer::Yes { from: 0 },
-            Some(_) => Answer::No,
+            Some(bits) if bits.is_match(subject) => MatchDecision::Yes { from: 0 },
+            Some(_) => MatchDecision::No,
             None => self
                 .verdict()
-                .map_or(Answer::Unknown, |verdict| verdict.answer(subject)),
+                .map_or(MatchDecision::Unknown, |verdict| verdict.answer(subject)),
         }
     }
 
@@ -414,9 +417,9 @@ impl Pattern {
     fn bits_capture(&self, subject: &[u8], spans: &mut Spans) -> Option<bool> {
         let bits = self.bits()?;
         match bits.captures(subject, &mut spans.slots) {
-            Found::Match => Some(true),
-            Found::Nothing => Some(false),
-            Found::TooLong => (!bits.is_match(subject)).then_some(false),
+            BitMatch::Match => Some(true),
+            BitMatch::Nothing => Some(false),
+            BitMatch::TooLong => (!bits.is_match(subject)).then_some(false),
         }
     }
 
@@ -472,7 +475,6 @@ impl Pattern {
     }
 }
 
-/// PCRE2_ERROR_NOMEMORY.
 const NO_MEMORY: i32 = -48;
 
 /// PCRE2's verdict on a pattern.
@@ -486,8 +488,8 @@ fn compile(pattern: &[u8], caseless: bool, steps: u32) -> Result<(String, Pcre),
     Ok((text, pcre))
 }
 
-/// PCRE2's binding takes text. A byte that is no part of UTF-8 becomes an escape, which means the same in a pattern
-/// of bytes; one in `\Q...\E` stands outside of it then.
+/// PCRE2's binding takes text. A byte that is no part of UTF-8 becomes an escape, which means the
+/// same in a pattern of bytes; one in `\Q...\E` stands outside of it then.
 fn as_text(pattern: &[u8]) -> String {
     let mut text = String::with_capacity(pattern.len());
     let (mut quoted, mut escaped) = (false, false);

@@ -5,7 +5,7 @@
 
 use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
 
-use crate::ast::{Ast, ByteSet, Look};
+use crate::ast::{Assertion, Ast, ByteSet};
 
 /// The most texts of which a pattern needs one.
 const TEXTS_MAX: usize = 10_000;
@@ -197,14 +197,13 @@ fn bytes(set: &ByteSet) -> Option<Texts> {
 /// A pattern that is a text, perhaps between places.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Word {
-    /// In lower case.
     pub(crate) text: Vec<u8>,
     /// What its bytes must be, where the case of letters counts.
     pub(crate) cased: Option<Box<[u8]>>,
     /// The place before it.
-    pub(crate) before: Option<Look>,
+    pub(crate) before: Option<Assertion>,
     /// The place behind it.
-    pub(crate) behind: Option<Look>,
+    pub(crate) behind: Option<Assertion>,
 }
 
 impl Word {

@@ -1,18 +1,20 @@
-//! From a pattern's meaning to the syntax tree that `regex-automata` compiles, where both engines provably agree.
+//! From a pattern's meaning to the syntax tree that `regex-automata` compiles, where both engines
+//! provably agree.
 //!
-//! Automata prefer matches as backtracking does (leftmost, then the first branch that leads to a match), because which
-//! thread is preferred depends on nothing but the place in the pattern and in the subject. Two things of PCRE2
-//! depend on more, and are left to PCRE2 and to [`crate::bits`]:
+//! Automata prefer matches as backtracking does (leftmost, then the first branch that leads to a
+//! match), because which thread is preferred depends on nothing but the place in the pattern and in
+//! the subject. Two things of PCRE2 depend on more, and are left to PCRE2 and to [`crate::bits`]:
 //!
-//! - A repetition without end stops at an empty iteration, so its future depends on where the iteration began. Only
-//!   bodies that cannot match nothing are lowered there. With an end, PCRE2 and the automaton both lay out the
-//!   iterations one behind the other.
-//! - `$`, `\Z` and `^` within `(?m)` ask about a line feed that ends the subject. They are lowered as `\z` and as "behind
-//!   a line feed", which is the same for subjects that end otherwise; [`Lowered::minds_last_line_feed`] says so.
+//! - A repetition without end stops at an empty iteration, so its future depends on where the
+//!   iteration began. Only bodies that cannot match nothing are lowered there. With an end, PCRE2
+//!   and the automaton both lay out the iterations one behind the other.
+//! - `$`, `\Z` and `^` within `(?m)` ask about a line feed that ends the subject. They are lowered
+//!   as `\z` and as "behind a line feed", which is the same for subjects that end otherwise;
+//!   [`Lowered::minds_last_line_feed`] says so.
 
 use regex_syntax::hir;
 
-use crate::ast::{Ast, ByteSet, Look};
+use crate::ast::{Assertion, Ast, ByteSet};
 use crate::beyond::Beyond;
 
 /// A pattern for an automaton.
@@ -24,7 +26,6 @@ pub(crate) struct Lowered {
     pub(crate) minds_last_line_feed: bool,
 }
 
-/// Lowers a pattern.
 pub(crate) fn lower(ast: &Ast) -> Result<Lowered, Beyond> {
     let mut minds_last_line_feed = false;
     let hir = part(ast, &mut minds_last_line_feed)?;
@@ -38,7 +39,7 @@ fn part(ast: &Ast, minds: &mut bool) -> Result<hir::Hir, Beyond> {
     Ok(match ast {
         Ast::Byte(set) => byte(set),
         Ast::Look(look) => {
-            *minds |= matches!(look, Look::LastEnd | Look::LineStart);
+            *minds |= matches!(look, Assertion::LastEnd | Assertion::LineStart);
             hir::Hir::look(place(*look))
         }
         Ast::Capture { index, inner } => {
@@ -133,13 +134,13 @@ fn byte(set: &ByteSet) -> hir::Hir {
     hir::Hir::class(hir::Class::Bytes(hir::ClassBytes::new(ranges)))
 }
 
-fn place(look: Look) -> hir::Look {
+fn place(look: Assertion) -> hir::Look {
     match look {
-        Look::Start => hir::Look::Start,
-        Look::End | Look::LastEnd => hir::Look::End,
-        Look::LineStart => hir::Look::StartLF,
-        Look::LineEnd => hir::Look::EndLF,
-        Look::WordBoundary => hir::Look::WordAscii,
-        Look::NotWordBoundary => hir::Look::WordAsciiNegate,
+        Assertion::Start => hir::Look::Start,
+        Assertion::End | Assertion::LastEnd => hir::Look::End,
+        Assertion::LineStart => hir::Look::StartLF,
+        Assertion::LineEnd => hir::Look::EndLF,
+        Assertion::WordBoundary => hir::Look::WordAscii,
+        Assertion::NotWordBoundary => hir::Look::WordAsciiNegate,
     }
 }

@@ -1,10 +1,11 @@
 //! Reads PCRE2's syntax as PCRE2 10.46 does, without UTF and UCP: pcre2pattern(3).
 //!
-//! It follows `parse_regex` of PCRE2, in whose order the questions are asked: what is ignored between an item and
-//! its quantifier, whether an item may be repeated, whether a brace begins a quantifier. Reading ends at the first
-//! construct that is not regular; PCRE2 itself runs such a pattern. Text is bytes: `é+` repeats the last byte of two.
+//! It follows `parse_regex` of PCRE2, in whose order the questions are asked: what is ignored
+//! between an item and its quantifier, whether an item may be repeated, whether a brace begins a
+//! quantifier. Reading ends at the first construct that is not regular; PCRE2 itself runs such a
+//! pattern. Text is bytes: `é+` repeats the last byte of two.
 
-use crate::ast::{Ast, ByteSet, Look};
+use crate::ast::{Assertion, Ast, ByteSet};
 use crate::beyond::Beyond;
 use crate::class;
 use crate::escape::{self, Escape};
@@ -20,8 +21,8 @@ const NAME_LENGTH_MAX: usize = 128;
 
 /// A pattern that has been read.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Parsed {
-    /// What it means.
+pub struct ParsedPattern {
+    /// The tree that the pattern means.
     pub ast: Ast,
     /// How many groups capture.
     pub groups: u32,
@@ -32,13 +33,13 @@ pub struct Parsed {
 const REFERENCE_STATES_MAX: usize = 256;
 
 /// Reads a pattern; `caseless` is PCRE2_CASELESS.
-pub fn parse(pattern: &[u8], caseless: bool) -> Result<Parsed, Beyond> {
+pub fn parse(pattern: &[u8], caseless: bool) -> Result<ParsedPattern, Beyond> {
     read(pattern, caseless, Reading::Exact)
 }
 
 /// Reads a pattern that is not regular as a regular one that matches wherever the given one does,
 /// and perhaps elsewhere: where this one does not match, the given one does not.
-pub(crate) fn parse_wider(pattern: &[u8], caseless: bool) -> Result<Parsed, Beyond> {
+pub(crate) fn parse_wider(pattern: &[u8], caseless: bool) -> Result<ParsedPattern, Beyond> {
     read(pattern, caseless, Reading::Wider)
 }
 
@@ -51,7 +52,7 @@ enum Reading {
     Wider,
 }
 
-fn read(pattern: &[u8], caseless: bool, reading: Reading) -> Result<Parsed, Beyond> {
+fn read(pattern: &[u8], caseless: bool, reading: Reading) -> Result<ParsedPattern, Beyond> {
     let mut parser = Parser {
         text: Text {
             bytes: pattern,
@@ -71,7 +72,7 @@ fn read(pattern: &[u8], caseless: bool, reading: Reading) -> Result<Parsed, Beyo
         names: Vec::new(),
         open: Vec::new(),
         level: Level::default(),
-        last: Last::Fixed,
+        last: Quantifiable::Fixed,
     };
     while let Some(token) = parser.next_token()? {
         parser.item(token)?;
@@ -79,7 +80,7 @@ fn read(pattern: &[u8], caseless: bool, reading: Reading) -> Result<Parsed, Beyo
     if !parser.open.is_empty() {
         return Err(Beyond::Refused);
     }
-    Ok(Parsed {
+    Ok(ParsedPattern {
         ast: parser.level.finish(),
         groups: parser.groups,
     })
@@ -141,8 +142,8 @@ impl<'a> Text<'a> {
         number
     }
 
-    /// What stands between the braces of a quantifier, behind the opening one. The place stays where it is if
-    /// this is no quantifier; then the brace is a brace.
+    /// What stands between the braces of a quantifier, behind the opening one. The place stays
+    /// where it is if this is no quantifier; then the brace is a brace.
     pub(crate) fn repeat(&mut self) -> Result<Option<(u32, Option<u32>)>, Beyond> {
         let mut text = *self;
         text.skip_blanks();
@@ -200,10 +201,9 @@ impl Options {
 
 /// Whether what stands before a quantifier may be repeated.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Last {
+enum Quantifiable {
     /// It may not: a place, an option, a quantifier, nothing.
     Fixed,
-    /// It may.
     Repeatable,
     /// A look-around or `\K`: PCRE2 has rules of its own for its repetition.
     Special,
@@ -215,7 +215,6 @@ enum Last {
 enum Token {
     /// A byte between `\Q` and `\E`.
     Quoted(u8),
-    /// Any other byte.
     Plain(u8),
 }
 
@@ -247,7 +246,6 @@ struct Open {
     level: Level,
     options: Options,
     kind: Kind,
-    /// What [`Parser::widened`] was.
     widened: usize,
 }
 
@@ -258,8 +256,10 @@ enum Kind {
     Plain,
     /// One that does, by its number.
     Capture(u32),
-    /// A look-around.
-    Around { ahead: bool, negated: bool },
+    Around {
+        ahead: bool,
+        negated: bool,
+    },
 }
 
 struct Parser<'a> {
@@ -278,11 +278,12 @@ struct Parser<'a> {
     names: Vec<&'a [u8]>,
     open: Vec<Open>,
     level: Level,
-    last: Last,
+    last: Quantifiable,
 }
 
 impl<'a> Parser<'a> {
-    /// Skips what does not part an item from its quantifier: comments, `\Q` and `\E`, white space of `(?x)`.
+    /// Skips what does not part an item from its quantifier: comments, `\Q` and `\E`, white space
+    /// of `(?x)`.
     fn next_token(&mut self) -> Result<Option<Token>, Beyond> {
         loop {
             if self.text.rest().is_empty() {
@@ -308,8 +309,8 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Skips white space and comments where `(?x)` says so. 0x85 is white space for PCRE2, even as a byte of
-    /// another character.
+    /// Skips white space and comments where `(?x)` says so. 0x85 is white space for PCRE2, even as
+    /// a byte of another character.
     fn skip_extended(&mut self) -> bool {
         match self.text.peek() {
             _ if !self.options.has(Options::EXTENDED) => false,
@@ -333,25 +334,25 @@ impl<'a> Parser<'a> {
             }
             Token::Plain(byte) => byte,
         };
-        let last = std::mem::replace(&mut self.last, Last::Fixed);
+        let last = std::mem::replace(&mut self.last, Quantifiable::Fixed);
         match (last, byte) {
-            (Last::Quantifier, b'?') => {
+            (Quantifiable::Quantifier, b'?') => {
                 self.make_lazy();
                 return Ok(());
             }
-            (Last::Quantifier, b'+') => return self.widen(Beyond::Possessive),
+            (Quantifiable::Quantifier, b'+') => return self.widen(Beyond::Possessive),
             _ => {}
         }
         match byte {
             b'\\' => self.escape()?,
             b'^' if self.options.has(Options::MULTILINE) => {
-                self.level.items.push(Ast::Look(Look::LineStart))
+                self.level.items.push(Ast::Look(Assertion::LineStart))
             }
-            b'^' => self.level.items.push(Ast::Look(Look::Start)),
+            b'^' => self.level.items.push(Ast::Look(Assertion::Start)),
             b'$' if self.options.has(Options::MULTILINE) => {
-                self.level.items.push(Ast::Look(Look::LineEnd))
+                self.level.items.push(Ast::Look(Assertion::LineEnd))
             }
-            b'$' => self.level.items.push(Ast::Look(Look::LastEnd)),
+            b'$' => self.level.items.push(Ast::Look(Assertion::LastEnd)),
             b'.' if self.options.has(Options::DOT_ALL) => self.set(ByteSet::ALL),
             b'.' => self.set(ByteSet::one(b'\n').complement()),
             b'*' => self.repeat(last, 0, None)?,
@@ -384,7 +385,7 @@ impl<'a> Parser<'a> {
 
     fn set(&mut self, set: ByteSet) {
         self.level.items.push(Ast::Byte(set));
-        self.last = Last::Repeatable;
+        self.last = Quantifiable::Repeatable;
     }
 
     fn escape(&mut self) -> Result<(), Beyond> {
@@ -399,7 +400,7 @@ impl<'a> Parser<'a> {
                     self.widen(Beyond::ResetStart)?;
                 }
                 self.level.items.push(Ast::ResetStart);
-                self.last = Last::Special;
+                self.last = Quantifiable::Special;
             }
             Escape::BackReference(group) => {
                 self.widen(Beyond::BackReference)?;
@@ -412,7 +413,7 @@ impl<'a> Parser<'a> {
                 let both = Ast::Concat(vec![first, second]);
                 let newline = Ast::Branches(vec![both, Ast::Byte(one)]);
                 self.level.items.push(newline);
-                self.last = Last::Repeatable;
+                self.last = Quantifiable::Repeatable;
             }
         }
         Ok(())
@@ -439,18 +440,18 @@ impl<'a> Parser<'a> {
         };
         let ast = closed.map_or_else(anything, |(_, ast)| ast.clone());
         self.level.items.push(ast);
-        self.last = Last::Repeatable;
+        self.last = Quantifiable::Repeatable;
     }
 
-    fn repeat(&mut self, last: Last, min: u32, max: Option<u32>) -> Result<(), Beyond> {
+    fn repeat(&mut self, last: Quantifiable, min: u32, max: Option<u32>) -> Result<(), Beyond> {
         match last {
-            Last::Repeatable => {}
-            Last::Special => {
+            Quantifiable::Repeatable => {}
+            Quantifiable::Special => {
                 self.widen(Beyond::LookAround)?;
                 self.level.items.pop();
                 self.level.items.push(Ast::Concat(Vec::new()));
             }
-            Last::Fixed | Last::Quantifier => return Err(Beyond::Refused),
+            Quantifiable::Fixed | Quantifiable::Quantifier => return Err(Beyond::Refused),
         }
         let inner = self.level.items.pop().ok_or(Beyond::Refused)?;
         let greedy = !self.options.has(Options::UNGREEDY);
@@ -460,7 +461,7 @@ impl<'a> Parser<'a> {
             greedy,
             inner: Box::new(inner),
         });
-        self.last = Last::Quantifier;
+        self.last = Quantifiable::Quantifier;
         Ok(())
     }
 
@@ -618,7 +619,7 @@ impl<'a> Parser<'a> {
         let open = self.open.pop().ok_or(Beyond::Refused)?;
         let inner = std::mem::replace(&mut self.level, open.level).finish();
         self.options = open.options;
-        self.last = Last::Repeatable;
+        self.last = Quantifiable::Repeatable;
         let ast = match open.kind {
             Kind::Plain => inner,
             Kind::Capture(index) => {
@@ -635,7 +636,7 @@ impl<'a> Parser<'a> {
                 let bounded = inner
                     .length_max()
                     .is_some_and(|length| length <= BEHIND_LENGTH_MAX);
-                self.last = Last::Special;
+                self.last = Quantifiable::Special;
                 let is_foreign = !ahead && (!bounded || inner.captures());
                 if is_foreign {
                     self.widen(Beyond::LookAround)?;

@@ -1,7 +1,8 @@
 //! PCRE2 itself: the interpreter, with bounds of work and memory.
 //!
-//! The bounds stand in front of the pattern, as pcre2pattern(3) allows. A pattern that begins with settings of its own
-//! overrides them, up to PCRE2's own defaults: an operator who writes `(*LIMIT_MATCH=n)` means it.
+//! The bounds stand in front of the pattern, as pcre2pattern(3) allows. A pattern that begins with
+//! settings of its own overrides them, up to PCRE2's own defaults: an operator who writes
+//! `(*LIMIT_MATCH=n)` means it.
 
 use std::fmt;
 use std::sync::Mutex;
@@ -22,8 +23,8 @@ pub(crate) const STEPS_MAX_BEFORE_BITS: u32 = 10_000;
 pub const DEPTH_MAX: u32 = 250_000;
 /// Memory of a match in KiB (`pcre2_set_heap_limit`).
 pub const MEMORY_MAX_KIB: u32 = 20_000;
-/// What a match has used is kept for the next one if its subject was at most this long, in bytes: a longer one may
-/// have taken much memory.
+/// What a match has used is kept for the next one if its subject was at most this long, in bytes: a
+/// longer one may have taken much memory.
 const KEPT_SUBJECT_MAX: usize = 1024;
 /// At most so many matches of a pattern at once leave something to keep.
 const KEPT_MAX: usize = 16;

@@ -11,7 +11,7 @@ use std::borrow::Cow;
 use aho_corasick::AhoCorasick;
 
 use crate::Pattern;
-use crate::ast::{Ast, Look};
+use crate::ast::{Assertion, Ast};
 use crate::bits::is_place;
 use crate::literal::{self, Word};
 
@@ -49,13 +49,12 @@ struct Needing {
 /// What it means for a pattern that its text has been found.
 #[derive(Debug)]
 enum How {
-    /// It may match.
     May,
     /// It has matched if the places before and behind the text, and the case of its letters, are
     /// right.
     Has {
-        before: Option<Look>,
-        behind: Option<Look>,
+        before: Option<Assertion>,
+        behind: Option<Assertion>,
         cased: Option<Box<[u8]>>,
     },
 }
@@ -224,7 +223,7 @@ impl Texts {
                         cased,
                     } => {
                         let span = text.start()..text.end();
-                        let is_at = |look: &Option<Look>, place| {
+                        let is_at = |look: &Option<Assertion>, place| {
                             look.is_none_or(|look| is_place(look, subject, place))
                         };
                         let has_case = |cased: &[u8]| subject.get(span.clone()) == Some(cased);

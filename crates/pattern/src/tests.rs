@@ -1,5 +1,5 @@
-//! The traps of PCRE2's language by name, and patterns at random. Expected values are PCRE2's own and, for messages,
-//! nginx's; the parity case file `pattern` puts the same to nginx itself.
+//! The traps of PCRE2's language by name, and patterns at random. Expected values are PCRE2's own
+//! and, for messages, nginx's; the parity case file `pattern` puts the same to nginx itself.
 
 use super::*;
 use crate::differential::{Compared, Source, compare, compare_list};
@@ -549,7 +549,7 @@ fn a_shorter_pattern_decides_where_counts_or_references_are_many() {
                 let answer = pattern.answer(subject.as_bytes());
                 let lacks = pattern.lacks_texts(&OnceLock::new(), subject.as_bytes());
                 assert!(
-                    lacks || expected || answer == Answer::No,
+                    lacks || expected || answer == MatchDecision::No,
                     "{text} on {begins}"
                 );
             }
@@ -582,7 +582,7 @@ fn repetitions_of_repetitions_are_one_where_no_number_is_left_out() {
     ] {
         let verdict = Verdict::new(text.as_bytes(), false).unwrap();
         let answer = verdict.answer(subject.as_bytes());
-        assert_eq!(answer != Answer::No, expected, "{text} on {subject}");
+        assert_eq!(answer != MatchDecision::No, expected, "{text} on {subject}");
     }
 }
 

@@ -28,13 +28,11 @@ pub(crate) struct Verdict {
 
 /// Whether there is a match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub(crate) enum MatchDecision {
     /// There is, and none begins before this place.
     Yes {
-        /// The place.
         from: usize,
     },
-    /// There is none.
     No,
     /// That cannot be told.
     Unknown,
@@ -56,15 +54,25 @@ impl Verdict {
                 has_start,
             })
         };
-        verdict(without_ends(texts.clone(), Ends::LAST), is_regular, true)
-            .or_else(|| verdict(without_ends(texts.clone(), Ends::BOTH), is_regular, false))
-            .or_else(|| {
-                verdict(
-                    without_ends(without_counts(&texts), Ends::BOTH),
-                    false,
-                    false,
-                )
-            })
+        verdict(
+            without_ends(texts.clone(), OpenEnds::LAST),
+            is_regular,
+            true,
+        )
+        .or_else(|| {
+            verdict(
+                without_ends(texts.clone(), OpenEnds::BOTH),
+                is_regular,
+                false,
+            )
+        })
+        .or_else(|| {
+            verdict(
+                without_ends(without_counts(&texts), OpenEnds::BOTH),
+                false,
+                false,
+            )
+        })
     }
 
     /// About how many words are read for a byte.
@@ -74,12 +82,12 @@ impl Verdict {
     }
 
     /// Whether the pattern matches.
-    pub(crate) fn answer(&self, subject: &[u8]) -> Answer {
+    pub(crate) fn answer(&self, subject: &[u8]) -> MatchDecision {
         match self.bits.first(subject) {
-            None => Answer::No,
-            Some(_) if !self.is_exact => Answer::Unknown,
-            Some(from) if self.has_start => Answer::Yes { from },
-            Some(_) => Answer::Yes { from: 0 },
+            None => MatchDecision::No,
+            Some(_) if !self.is_exact => MatchDecision::Unknown,
+            Some(from) if self.has_start => MatchDecision::Yes { from },
+            Some(_) => MatchDecision::Yes { from: 0 },
         }
     }
 }
@@ -97,7 +105,11 @@ fn without_groups(ast: &Ast) -> Ast {
             negated,
             inner,
         } => {
-            let ends = if *ahead { Ends::LAST } else { Ends::FIRST };
+            let ends = if *ahead {
+                OpenEnds::LAST
+            } else {
+                OpenEnds::FIRST
+            };
             Ast::Around {
                 ahead: *ahead,
                 negated: *negated,
@@ -209,23 +221,23 @@ fn concat(items: impl Iterator<Item = Ast>) -> Ast {
 
 /// Where a match may begin or end as it likes.
 #[derive(Clone, Copy)]
-struct Ends {
+struct OpenEnds {
     /// At the pattern's first part.
     first: bool,
     /// At its last part.
     last: bool,
 }
 
-impl Ends {
-    const BOTH: Ends = Ends {
+impl OpenEnds {
+    const BOTH: OpenEnds = OpenEnds {
         first: true,
         last: true,
     };
-    const FIRST: Ends = Ends {
+    const FIRST: OpenEnds = OpenEnds {
         first: true,
         last: false,
     };
-    const LAST: Ends = Ends {
+    const LAST: OpenEnds = OpenEnds {
         first: false,
         last: true,
     };
@@ -233,7 +245,7 @@ impl Ends {
 
 /// Takes away what a match may as well not have at its free ends: a match with more of it holds one
 /// with less.
-fn without_ends(ast: Ast, ends: Ends) -> Ast {
+fn without_ends(ast: Ast, ends: OpenEnds) -> Ast {
     match ast {
         Ast::Repeat { min: 0, .. } => nothing(),
         Ast::Repeat { min: 1, inner, .. } => without_ends(*inner, ends),
@@ -249,7 +261,7 @@ fn without_ends(ast: Ast, ends: Ends) -> Ast {
         Ast::Concat(mut items) => {
             if ends.last {
                 while let Some(last) = items.pop() {
-                    let last = without_ends(last, Ends::LAST);
+                    let last = without_ends(last, OpenEnds::LAST);
                     if last != nothing() {
                         items.push(last);
                         break;
@@ -260,7 +272,7 @@ fn without_ends(ast: Ast, ends: Ends) -> Ast {
             let mut is_first = ends.first;
             let rest = items.into_iter().map(|item| {
                 let item = if is_first {
-                    without_ends(item, Ends::FIRST)
+                    without_ends(item, OpenEnds::FIRST)
                 } else {
                     item
                 };

@@ -1,5 +1,5 @@
-//! How much of what people write runs as automata: the patterns of this repository's tests, and those of well-known
-//! configurations.
+//! How much of what people write runs as automata: the patterns of this repository's tests, and
+//! those of well-known configurations.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -98,7 +98,8 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     all
 }
 
-/// Patterns in configurations that a text holds: behind `~` and its kin, in `rewrite`, and words that begin with `~`.
+/// Patterns in configurations that a text holds: behind `~` and its kin, in `rewrite`, and words
+/// that begin with `~`.
 fn written(text: &[u8]) -> Vec<(bool, Vec<u8>)> {
     let mut all = Vec::new();
     for line in text.split(|&byte| byte == b'\n') {

@@ -21,7 +21,7 @@ use conf::{Diagnostic, Files, Loaded, Registry};
 use process::confinement::Confinement;
 use process::{
     Action, Application, Bundle, ErrorLog, Events, Identity, LogPlace, LogTarget, MasterSettings,
-    Need, NeedKind, Needs, NewProcessLine, OpenError, Options, SignalName, Worker,
+    Need, NeedKind, Needs, NewProcessLine, OpenError, Options, SignalName, WorkerProcess,
 };
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use tidegate_process as process;
@@ -171,7 +171,7 @@ impl Application for Answer {
         })
     }
 
-    fn worker(&self, events: Events) -> Box<dyn Worker> {
+    fn worker(&self, events: Events) -> Box<dyn WorkerProcess> {
         Box::new(Answering {
             registry: table::registry(),
             shared: Arc::default(),
@@ -266,7 +266,7 @@ impl Drop for Acceptor {
     }
 }
 
-impl Worker for Answering {
+impl WorkerProcess for Answering {
     fn prepare(&mut self, bundle: Bundle) -> Result<(), String> {
         let Bundle {
             generation: number,

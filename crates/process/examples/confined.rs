@@ -1,5 +1,6 @@
-//! Confines itself as a worker process is confined, and then tries what an attacker would try who runs code
-//! in a worker. The tests of this crate run it; every line that it prints is an attempt and what came of it.
+//! Confines itself as a worker process is confined, and then tries what an attacker would try who
+//! runs code in a worker. The tests of this crate run it; every line that it prints is an attempt
+//! and what came of it.
 //!
 //! ```text
 //! confined on|strict|off epoll|io_uring INSIDE OUTSIDE LOGS
@@ -12,7 +13,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
-use process::confinement::{self, Access, Confinement, Level, Place};
+use process::confinement::{self, Confinement, Level, PathAccess, PathRule};
 use process::identity::{self, Identity};
 use tidegate_process as process;
 
@@ -29,7 +30,7 @@ fn main() -> ExitCode {
         eprintln!("usage: confined LEVEL ENGINE INSIDE OUTSIDE LOGS");
         return ExitCode::from(2);
     };
-    let place = |path: &str, access| Place {
+    let place = |path: &str, access| PathRule {
         path: path.into(),
         access,
         line: format!("\"test\" in {path}"),
@@ -40,7 +41,10 @@ fn main() -> ExitCode {
             "strict" => Level::Strict,
             _ => Level::On,
         },
-        places: vec![place(inside, Access::Write), place(logs, Access::Append)],
+        places: vec![
+            place(inside, PathAccess::Write),
+            place(logs, PathAccess::Append),
+        ],
         keeps_raw_network: false,
         may_use_rings: engine == "io_uring",
         programs: Vec::new(),
@@ -219,7 +223,8 @@ fn calls() {
 /// A system call; whatever it does with its arguments, none is a pointer that it may write to.
 fn call(number: libc::c_long, arguments: [libc::c_long; 4]) -> io::Result<()> {
     let [a, b, c, d] = arguments;
-    // SAFETY: the pointers that are passed are to constant texts and to lists that end with null; nothing is written.
+    // SAFETY: the pointers that are passed are to constant texts and to lists that end with null;
+    // nothing is written.
     match unsafe { libc::syscall(number, a, b, c, d) } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),

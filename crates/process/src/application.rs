@@ -1,5 +1,5 @@
 //! The contract between this crate and the program that serves: [`Application`] says what a
-//! configuration needs, [`Worker`] runs it.
+//! configuration needs, [`WorkerProcess`] runs it.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -56,13 +56,13 @@ pub trait Application: Sync {
     /// wait for anything: the master does nothing else meanwhile.
     fn serving(&self) {}
 
-    /// The serving half, made once in a worker process before its first [`Worker::prepare`].
-    fn worker(&self, events: Events) -> Box<dyn Worker>;
+    /// The serving half, made once in a worker process before its first [`WorkerProcess::prepare`].
+    fn worker(&self, events: Events) -> Box<dyn WorkerProcess>;
 }
 
 /// The serving half, driven by the thread that talks to the master. All calls come from that one
 /// thread, one after another.
-pub trait Worker {
+pub trait WorkerProcess {
     /// Compiles a bundle and keeps the result aside; nothing that is served changes. The error's
     /// lines are logged and printed by `-s reload`.
     ///
@@ -74,20 +74,20 @@ pub trait Worker {
     /// generation that this one replaces when the last request of that one has ended.
     fn commit(&mut self);
 
-    /// Whether threads that serve use io_uring. Asked once, when the first configuration has been prepared: no thread can
-    /// begin to use it afterwards.
+    /// Whether threads that serve use io_uring. Asked once, when the first configuration has been
+    /// prepared: no thread can begin to use it afterwards.
     fn uses_io_uring(&self) -> bool;
 
     /// Throws away what was prepared last.
     fn abandon(&mut self);
 
-    /// New descriptors of logs that were opened again, by key: those of the generation in force, and of every one that
-    /// it has replaced and that still has requests. Never comes between `prepare` and `commit`. Keys that this worker
-    /// does not know are to be dropped.
+    /// New descriptors of logs that were opened again, by key: those of the generation in force,
+    /// and of every one that it has replaced and that still has requests. Never comes between
+    /// `prepare` and `commit`. Keys that this worker does not know are to be dropped.
     fn reopened(&mut self, logs: HashMap<String, OwnedFd>);
 
-    /// What this worker process alone has, by key: it serves by that as well from now on. The error's
-    /// lines are logged, and it serves without.
+    /// What this worker process alone has, by key: it serves by that as well from now on. The
+    /// error's lines are logged, and it serves without.
     fn devices(&mut self, _devices: HashMap<String, OwnedFd>) -> Result<(), String> {
         Ok(())
     }
@@ -98,7 +98,7 @@ pub trait Worker {
 
     /// The same where another program accepts in this one's place: connections that are idle may be
     /// served once more, so that no request is lost that is on its way. May be followed by
-    /// [`quit`](Worker::quit).
+    /// [`quit`](WorkerProcess::quit).
     fn drain(&mut self) {
         self.quit();
     }
@@ -153,7 +153,7 @@ pub struct MasterSettings {
 /// One `error_log` line of the main level.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogTarget {
-    /// Where lines go.
+    /// The place that the lines go to.
     pub place: LogPlace,
     /// Lines of this level and graver ones are written.
     pub level: Level,
@@ -162,11 +162,11 @@ pub struct LogTarget {
 /// Where an `error_log` of the main level writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LogPlace {
-    /// Standard error.
+    /// Lines go to standard error.
     Stderr,
     /// The descriptor with this key.
     Descriptor(String),
-    /// A syslog server.
+    /// Lines go to a syslog server.
     Syslog(syslog::Destination),
 }
 
@@ -175,15 +175,15 @@ pub struct Need {
     /// What it is, for instance `listen 127.0.0.1:8080` or `log /var/log/x`: over a reload the
     /// same key keeps the same descriptor, unless it is that of a log that can be opened again.
     pub key: String,
-    /// Listener or log.
+    /// Whether a listener or a log is needed.
     pub kind: NeedKind,
-    /// Opens it.
+    /// Opens what is needed, in the master.
     pub open: Box<dyn Fn() -> Result<OwnedFd, OpenError>>,
-    /// Finds out whether it could be opened, for `-t`: makes nothing, changes nothing, and takes nothing from a server
-    /// that has it open.
+    /// Finds out whether it could be opened, for `-t`: makes nothing, changes nothing, and takes
+    /// nothing from a server that has it open.
     pub probe: Box<dyn Fn() -> Result<(), OpenError>>,
     /// What is done to it where it is open already; nothing for most.
-    pub kept: Option<Kept>,
+    pub kept: Option<DescriptorUpdate>,
 }
 
 /// What one worker process alone can have, such as a receive queue of a network card. It is opened
@@ -192,7 +192,7 @@ pub struct Need {
 pub struct Device {
     /// Whether the server must not start without it.
     pub is_required: bool,
-    /// Opens it.
+    /// Opens what is needed, in the master.
     pub open: Box<dyn Fn() -> Result<OpenDevice, DeviceError>>,
     /// Has it be used as this configuration says, by the worker that has it; what is to be said
     /// about that.
@@ -222,7 +222,7 @@ pub struct DeviceError {
 /// What a reload does to a descriptor that it keeps, because the configuration may ask for
 /// something else of it than it was opened with. Both calls return what failed, for the log; no
 /// failure stops the reload, as with nginx.
-pub struct Kept {
+pub struct DescriptorUpdate {
     /// Before others of its group are opened. It must not change what is served: the reload may
     /// still come to nothing.
     pub before: Adjust,
@@ -236,7 +236,7 @@ pub type Adjust = Box<dyn Fn(&OwnedFd) -> Vec<String>>;
 /// What a descriptor is to the master.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NeedKind {
-    /// A listening socket.
+    /// A listening socket with its options.
     Listener {
         /// The file of a Unix socket, removed when the socket is closed for good.
         socket_file: Option<PathBuf>,
@@ -245,7 +245,7 @@ pub enum NeedKind {
         /// be lost with it.
         group: String,
     },
-    /// A log.
+    /// A log file that is appended to.
     Log {
         /// Whether USR1 and a reload open it again: true of files, not of standard error.
         can_be_reopened: bool,
@@ -265,7 +265,7 @@ pub enum OpenError {
     AddressInUse(String, Option<SocketAddr>),
     /// A port that is not for this user.
     PortNotPermitted(String),
-    /// Anything else.
+    /// Any other failure of opening.
     Failed(String),
 }
 

@@ -31,7 +31,8 @@ pub struct Bundle {
     pub generation: u64,
     /// The paths and directives of the command line; the action is always to start.
     pub options: Options,
-    /// Every file that the master read for this configuration, and the addresses of every host it names.
+    /// Every file that the master read for this configuration, and the addresses of every host it
+    /// names.
     pub files: conf::Sealed,
     /// Every descriptor that the configuration needs, by [`crate::Need::key`].
     pub descriptors: HashMap<String, OwnedFd>,
@@ -299,7 +300,6 @@ impl Contents {
     }
 }
 
-/// Appends fields.
 struct Writer(Vec<u8>);
 
 impl Writer {
@@ -419,14 +419,16 @@ impl<'a> Reader<'a> {
     }
 
     fn confinement(&mut self) -> Result<Confinement, BundleError> {
-        use confinement::{Access, Level, Place};
+        use confinement::{Level, PathAccess, PathRule};
         let level = self.number()?;
         let level = Level::ALL.into_iter().find(|one| *one as u64 == level);
         let places = self.list(|reader| {
             let path = reader.path()?;
             let access = reader.number()?;
-            let access = Access::ALL.into_iter().find(|one| *one as u64 == access);
-            Ok(Place {
+            let access = PathAccess::ALL
+                .into_iter()
+                .find(|one| *one as u64 == access);
+            Ok(PathRule {
                 path,
                 access: access.ok_or(BundleError::Invalid("access"))?,
                 line: reader.string("line")?,
@@ -556,9 +558,9 @@ mod tests {
                 ],
                 confinement: Confinement {
                     level: confinement::Level::Strict,
-                    places: vec![confinement::Place {
+                    places: vec![confinement::PathRule {
                         path: "/var/cache/nginx".into(),
-                        access: confinement::Access::Append,
+                        access: confinement::PathAccess::Append,
                         line: "\"access_log\" in /etc/nginx/nginx.conf:7".into(),
                     }],
                     keeps_raw_network: true,

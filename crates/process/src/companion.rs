@@ -7,19 +7,22 @@ use std::process::Command;
 
 use rustix::process::Signal;
 
-/// Has the process that `command` starts get SIGTERM as soon as the thread that starts it has ended, be it by SIGKILL
-/// (`PR_SET_PDEATHSIG` of prctl(2)). What it starts in its turn is its own business.
+/// Has the process that `command` starts get SIGTERM as soon as the thread that starts it has
+/// ended, be it by SIGKILL (`PR_SET_PDEATHSIG` of prctl(2)). What it starts in its turn is its own
+/// business.
 pub fn end_with_us(command: &mut Command) -> &mut Command {
     let parent = rustix::process::getpid();
     let arrange = move || {
         rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?;
         // The parent may have ended before.
-        match rustix::process::getppid() == Some(parent) {
-            true => Ok(()),
-            false => Err(io::Error::from(rustix::io::Errno::SRCH)),
+        if rustix::process::getppid() == Some(parent) {
+            Ok(())
+        } else {
+            Err(io::Error::from(rustix::io::Errno::SRCH))
         }
     };
-    // SAFETY: between fork and exec nothing is done but two system calls on values that are on the stack.
+    // SAFETY: between fork and exec nothing is done but two system calls on values that are on the
+    // stack.
     unsafe { command.pre_exec(arrange) }
 }
 

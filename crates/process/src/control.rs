@@ -28,42 +28,59 @@ pub(crate) enum Command<D> {
         bundle: D,
         descriptors: Vec<D>,
     },
-    /// Serve by it.
-    Commit { generation: u64 },
-    /// Throw it away.
-    Abandon { generation: u64 },
+    Commit {
+        generation: u64,
+    },
+    Abandon {
+        generation: u64,
+    },
     /// Logs opened again, with a sealed list of their keys.
-    Reopen { keys: D, descriptors: Vec<D> },
+    Reopen {
+        keys: D,
+        descriptors: Vec<D>,
+    },
     /// What this worker alone has, with a sealed list of the keys.
-    Devices { keys: D, descriptors: Vec<D> },
+    Devices {
+        keys: D,
+        descriptors: Vec<D>,
+    },
     /// End when every request has ended.
     Quit,
     /// The same, but serve idle connections once more: another program accepts in this one's place.
     Drain,
-    /// End now.
     Terminate,
     /// One that came without its descriptors: this process has too many open files. Only workers
     /// meet it.
-    Incomplete { generation: u64 },
+    Incomplete {
+        generation: u64,
+    },
 }
 
 /// What a worker tells the master.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Report {
-    /// The bundle compiled.
-    Prepared { generation: u64 },
+pub(crate) enum WorkerReport {
+    Prepared {
+        generation: u64,
+    },
     /// It did not; one error a line.
-    Failed { generation: u64, text: String },
+    Failed {
+        generation: u64,
+        text: String,
+    },
     /// It is served by.
-    Committed { generation: u64 },
+    Committed {
+        generation: u64,
+    },
     /// The last request of a replaced generation has ended.
-    Finished { generation: u64 },
+    Finished {
+        generation: u64,
+    },
     /// The worker uses the devices that it was given.
     HasDevices,
     /// The worker was told by a signal of its own to open its logs again, which it may not.
     WantsLogs,
-    /// It was told by a signal of its own to end when every request has ended: it accepts nothing more, and takes no
-    /// other configuration.
+    /// It was told by a signal of its own to end when every request has ended: it accepts nothing
+    /// more, and takes no other configuration.
     Leaving,
 }
 
@@ -107,7 +124,6 @@ pub(crate) fn pair() -> io::Result<(MasterEnd, OwnedFd)> {
     ))
 }
 
-/// The master's end.
 pub(crate) struct MasterEnd {
     socket: OwnedFd,
     outgoing: VecDeque<Packet>,
@@ -185,7 +201,7 @@ impl MasterEnd {
 
     /// The next report, if one is there. The end of the channel is an error of its own kind,
     /// `UnexpectedEof`; a packet that means nothing is `InvalidData`.
-    pub(crate) fn receive(&self) -> io::Result<Option<Report>> {
+    pub(crate) fn receive(&self) -> io::Result<Option<WorkerReport>> {
         let mut bytes = vec![0; PACKET_SIZE_MAX];
         // No room for descriptors: the kernel closes whatever a worker attaches.
         let length = match rustix::net::recv(&self.socket, &mut bytes[..], RecvFlags::empty()) {
@@ -200,15 +216,15 @@ impl MasterEnd {
             .and_then(parse)
             .ok_or(io::ErrorKind::InvalidData)?;
         match kind {
-            kind::PREPARED => Ok(Some(Report::Prepared { generation })),
-            kind::FINISHED => Ok(Some(Report::Finished { generation })),
-            kind::COMMITTED => Ok(Some(Report::Committed { generation })),
-            kind::WANTS_LOGS => Ok(Some(Report::WantsLogs)),
-            kind::LEAVING => Ok(Some(Report::Leaving)),
-            kind::HAS_DEVICES => Ok(Some(Report::HasDevices)),
+            kind::PREPARED => Ok(Some(WorkerReport::Prepared { generation })),
+            kind::FINISHED => Ok(Some(WorkerReport::Finished { generation })),
+            kind::COMMITTED => Ok(Some(WorkerReport::Committed { generation })),
+            kind::WANTS_LOGS => Ok(Some(WorkerReport::WantsLogs)),
+            kind::LEAVING => Ok(Some(WorkerReport::Leaving)),
+            kind::HAS_DEVICES => Ok(Some(WorkerReport::HasDevices)),
             kind::FAILED => {
                 let text = String::from_utf8_lossy(text).into_owned();
-                Ok(Some(Report::Failed { generation, text }))
+                Ok(Some(WorkerReport::Failed { generation, text }))
             }
             _ => Err(io::ErrorKind::InvalidData.into()),
         }
@@ -241,15 +257,15 @@ impl WorkerEnd {
     }
 
     /// Tells the master something; one that is gone is noticed by its end.
-    pub(crate) fn send(&self, report: &Report) {
+    pub(crate) fn send(&self, report: &WorkerReport) {
         let bytes = match report {
-            Report::Prepared { generation } => packet(kind::PREPARED, *generation, b""),
-            Report::Finished { generation } => packet(kind::FINISHED, *generation, b""),
-            Report::Committed { generation } => packet(kind::COMMITTED, *generation, b""),
-            Report::WantsLogs => packet(kind::WANTS_LOGS, 0, b""),
-            Report::Leaving => packet(kind::LEAVING, 0, b""),
-            Report::HasDevices => packet(kind::HAS_DEVICES, 0, b""),
-            Report::Failed { generation, text } => {
+            WorkerReport::Prepared { generation } => packet(kind::PREPARED, *generation, b""),
+            WorkerReport::Finished { generation } => packet(kind::FINISHED, *generation, b""),
+            WorkerReport::Committed { generation } => packet(kind::COMMITTED, *generation, b""),
+            WorkerReport::WantsLogs => packet(kind::WANTS_LOGS, 0, b""),
+            WorkerReport::Leaving => packet(kind::LEAVING, 0, b""),
+            WorkerReport::HasDevices => packet(kind::HAS_DEVICES, 0, b""),
+            WorkerReport::Failed { generation, text } => {
                 packet(kind::FAILED, *generation, text.as_bytes())
             }
         };
@@ -418,17 +434,17 @@ mod tests {
         let (master, worker) = pair().unwrap();
         let worker = WorkerEnd::new(worker);
         assert_eq!(master.receive().unwrap(), None);
-        worker.send(&Report::Prepared { generation: 1 });
-        worker.send(&Report::Failed {
+        worker.send(&WorkerReport::Prepared { generation: 1 });
+        worker.send(&WorkerReport::Failed {
             generation: 2,
             text: "x".repeat(100_000),
         });
-        worker.send(&Report::Finished { generation: 3 });
+        worker.send(&WorkerReport::Finished { generation: 3 });
         assert_eq!(
             master.receive().unwrap(),
-            Some(Report::Prepared { generation: 1 })
+            Some(WorkerReport::Prepared { generation: 1 })
         );
-        let Some(Report::Failed {
+        let Some(WorkerReport::Failed {
             generation: 2,
             text,
         }) = master.receive().unwrap()
@@ -438,7 +454,7 @@ mod tests {
         assert_eq!(text.len(), PACKET_SIZE_MAX - 9);
         assert_eq!(
             master.receive().unwrap(),
-            Some(Report::Finished { generation: 3 })
+            Some(WorkerReport::Finished { generation: 3 })
         );
         drop(worker);
         assert_eq!(
@@ -456,7 +472,7 @@ mod tests {
             worker.receive().unwrap_err().kind(),
             io::ErrorKind::UnexpectedEof
         );
-        worker.send(&Report::Prepared { generation: 1 });
+        worker.send(&WorkerReport::Prepared { generation: 1 });
     }
 
     #[test]

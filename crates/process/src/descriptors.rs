@@ -19,8 +19,8 @@ use crate::inherited::Inherited;
 use crate::log::{Level, Log, Output, Target};
 use crate::occupant;
 
-/// How often a start or a reload tries to bind before it gives up, and how long it waits in between, as nginx does:
-/// another program may be just about to end.
+/// How often a start or a reload tries to bind before it gives up, and how long it waits in
+/// between, as nginx does: another program may be just about to end.
 const BIND_ATTEMPTS: u32 = 5;
 const ATTEMPT_PAUSE: Duration = Duration::from_millis(500);
 
@@ -29,9 +29,8 @@ const REOPENED: NeedKind = NeedKind::Log {
     can_be_reopened: true,
 };
 
-/// One open descriptor.
 #[derive(Clone)]
-pub(crate) struct Held {
+pub(crate) struct OpenDescriptor {
     pub(crate) key: String,
     pub(crate) kind: NeedKind,
     pub(crate) descriptor: Rc<OwnedFd>,
@@ -39,11 +38,11 @@ pub(crate) struct Held {
 
 /// Everything that a generation needs, open.
 #[derive(Clone, Default)]
-pub(crate) struct Descriptors(Vec<Held>);
+pub(crate) struct Descriptors(Vec<OpenDescriptor>);
 
 impl Descriptors {
-    /// Opens what is needed and not [kept](Descriptors::kept_for) of what is held. On failure nothing stays open, and
-    /// what is logged is returned as well.
+    /// Opens what is needed and not [kept](Descriptors::kept_for) of what is held. On failure
+    /// nothing stays open, and what is logged is returned as well.
     pub(crate) fn open(
         needs: &[Need],
         held: &Descriptors,
@@ -62,7 +61,7 @@ impl Descriptors {
                 None => left.push(need),
             }
         }
-        let surplus: Vec<Held> = held.surplus(needs).cloned().collect();
+        let surplus: Vec<OpenDescriptor> = held.surplus(needs).cloned().collect();
         opened.0.extend(surplus);
         for attempt in 1..=BIND_ATTEMPTS {
             let mut errors = Vec::new();
@@ -110,7 +109,7 @@ impl Descriptors {
         sockets: impl IntoIterator<Item = Inherited>,
         application: &dyn Application,
     ) -> Descriptors {
-        let mut held: Vec<Held> = Vec::new();
+        let mut held: Vec<OpenDescriptor> = Vec::new();
         for inherited in sockets {
             let Inherited {
                 socket,
@@ -120,17 +119,17 @@ impl Descriptors {
                 continue;
             };
             let socket_file = socket_file.filter(|_| !is_activated);
-            let is_same = |held: &&Held| matches!(&held.kind, NeedKind::Listener { group: other, .. } if *other == group);
+            let is_same = |held: &&OpenDescriptor| matches!(&held.kind, NeedKind::Listener { group: other, .. } if *other == group);
             let key = listener_key(&group, held.iter().filter(is_same).count());
             let kind = NeedKind::Listener { socket_file, group };
-            held.push(Held::new(key, kind, socket));
+            held.push(OpenDescriptor::new(key, kind, socket));
         }
         Descriptors(held)
     }
 
     /// The sockets that listen.
     pub(crate) fn listeners(&self) -> impl Iterator<Item = &OwnedFd> {
-        let listens = |held: &&Held| matches!(held.kind, NeedKind::Listener { .. });
+        let listens = |held: &&OpenDescriptor| matches!(held.kind, NeedKind::Listener { .. });
         self.0.iter().filter(listens).map(|held| &*held.descriptor)
     }
 
@@ -139,7 +138,7 @@ impl Descriptors {
         &self,
         application: &dyn Application,
     ) -> impl Iterator<Item = &OwnedFd> {
-        let is_activated = |held: &&Held| {
+        let is_activated = |held: &&OpenDescriptor| {
             let listens = matches!(held.kind, NeedKind::Listener { .. });
             let has_file = || {
                 let found = application.inherited(&held.descriptor);
@@ -175,7 +174,8 @@ impl Descriptors {
         bundle::seal(&bundle::encode_keys(&self.keys())).map(Rc::new)
     }
 
-    /// Opens every log again, for its `owner` where there is one; one that cannot be opened stays as it is.
+    /// Opens every log again, for its `owner` where there is one; one that cannot be opened stays
+    /// as it is.
     pub(crate) fn reopen(&mut self, needs: &[Need], owner: Option<u32>, log: &Log) {
         for held in self.0.iter_mut().filter(|held| held.kind == REOPENED) {
             let Some(need) = needs.iter().find(|need| need.key == held.key) else {
@@ -188,7 +188,8 @@ impl Descriptors {
         }
     }
 
-    /// Opens logs of other configurations that are not among these; one that cannot be opened is left out.
+    /// Opens logs of other configurations that are not among these; one that cannot be opened is
+    /// left out.
     pub(crate) fn open_missing<'a>(
         &mut self,
         needs: impl Iterator<Item = &'a Need>,
@@ -228,7 +229,7 @@ impl Descriptors {
 
     /// The files of Unix sockets.
     pub(crate) fn socket_files(&self) -> Vec<PathBuf> {
-        let files = self.0.iter().filter_map(Held::socket_file);
+        let files = self.0.iter().filter_map(OpenDescriptor::socket_file);
         files.map(Path::to_owned).collect()
     }
 
@@ -242,7 +243,7 @@ impl Descriptors {
     }
 
     /// Sockets that no need names, but that belong to the group of one.
-    fn surplus<'a>(&'a self, needs: &'a [Need]) -> impl Iterator<Item = &'a Held> {
+    fn surplus<'a>(&'a self, needs: &'a [Need]) -> impl Iterator<Item = &'a OpenDescriptor> {
         fn group(kind: &NeedKind) -> Option<&String> {
             match kind {
                 NeedKind::Listener { group, .. } => Some(group),
@@ -264,17 +265,18 @@ impl Descriptors {
         })
     }
 
-    /// What a reload keeps for a need. Files of logs are opened anew, as with nginx: they may have been moved away.
-    fn kept_for(&self, need: &Need) -> Option<&Held> {
+    /// What a reload keeps for a need. Files of logs are opened anew, as with nginx: they may have
+    /// been moved away.
+    fn kept_for(&self, need: &Need) -> Option<&OpenDescriptor> {
         self.find(&need.key).filter(|_| need.kind != REOPENED)
     }
 
-    fn find(&self, key: &str) -> Option<&Held> {
+    fn find(&self, key: &str) -> Option<&OpenDescriptor> {
         self.0.iter().find(|held| held.key == key)
     }
 
     /// Closes what is not to be kept, and returns the files of Unix sockets among it.
-    fn retain(&mut self, keep: impl Fn(&Held) -> bool) -> Vec<PathBuf> {
+    fn retain(&mut self, keep: impl Fn(&OpenDescriptor) -> bool) -> Vec<PathBuf> {
         let (kept, closed) = std::mem::take(&mut self.0).into_iter().partition(keep);
         self.0 = kept;
         Descriptors(closed).socket_files()
@@ -304,8 +306,8 @@ pub(crate) fn log_targets(
     targets.iter().filter_map(target).collect()
 }
 
-/// Opens a log again. Workers open no file, but scripts that rotate logs may act as the workers' user: as with nginx the
-/// new file is that user's. The error is the line for the log.
+/// Opens a log again. Workers open no file, but scripts that rotate logs may act as the workers'
+/// user: as with nginx the new file is that user's. The error is the line for the log.
 fn open_again(need: &Need, owner: Option<u32>) -> Result<OwnedFd, String> {
     let descriptor = (need.open)().map_err(|error| error.text().to_owned())?;
     if let Some(owner) = owner {
@@ -317,7 +319,8 @@ fn open_again(need: &Need, owner: Option<u32>) -> Result<OwnedFd, String> {
     Ok(descriptor)
 }
 
-/// Makes a file its owner's, to read and to write. What is no regular file (`/dev/null`, a pipe) belongs to others.
+/// Makes a file its owner's, to read and to write. What is no regular file (`/dev/null`, a pipe)
+/// belongs to others.
 fn give(file: &OwnedFd, owner: u32) -> Result<(), (&'static str, rustix::io::Errno)> {
     let found = rustix::fs::fstat(file).map_err(|error| ("fstat", error))?;
     if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
@@ -366,16 +369,16 @@ fn explanation(error: &OpenError) -> String {
     )
 }
 
-fn hold(need: &Need, descriptor: OwnedFd) -> Held {
-    Held::new(need.key.clone(), need.kind.clone(), descriptor)
+fn hold(need: &Need, descriptor: OwnedFd) -> OpenDescriptor {
+    OpenDescriptor::new(need.key.clone(), need.kind.clone(), descriptor)
 }
 
-impl Held {
-    fn new(key: String, kind: NeedKind, descriptor: OwnedFd) -> Held {
+impl OpenDescriptor {
+    fn new(key: String, kind: NeedKind, descriptor: OwnedFd) -> OpenDescriptor {
         // Nothing but the control channel may reach a worker.
         let _ = rustix::io::fcntl_setfd(&descriptor, FdFlags::CLOEXEC);
         let descriptor = Rc::new(descriptor);
-        Held {
+        OpenDescriptor {
             key,
             kind,
             descriptor,
@@ -407,7 +410,7 @@ pub(crate) fn remove_socket(path: &Path, log: &Log) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::application::Kept;
+    use crate::application::DescriptorUpdate;
     use std::cell::Cell;
 
     fn silent() -> Log {
@@ -491,7 +494,7 @@ mod tests {
                 counter.set(counter.get() + step);
                 Vec::new()
             };
-            need.kept = Some(Kept {
+            need.kept = Some(DescriptorUpdate {
                 before: Box::new(move |_| count(&before, step)),
                 after: Box::new(move |_| count(&after, 10 * step)),
             });

@@ -15,9 +15,9 @@ use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities, set_keep_c
 /// A user with everything that a process needs to become that user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// The user's name.
+    /// The user's name of the identity.
     pub name: String,
-    /// The user's number.
+    /// The user's number of the identity.
     pub user: u32,
     /// The number of the main group.
     pub group: u32,

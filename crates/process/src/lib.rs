@@ -38,8 +38,8 @@ mod title;
 pub mod worker;
 
 pub use application::{
-    Application, Device, DeviceError, Kept, LogPlace, LogTarget, MasterSettings, Need, NeedKind,
-    Needs, NewProcessLine, OpenDevice, OpenError, Worker, listener_key,
+    Application, DescriptorUpdate, Device, DeviceError, LogPlace, LogTarget, MasterSettings, Need,
+    NeedKind, Needs, NewProcessLine, OpenDevice, OpenError, WorkerProcess, listener_key,
 };
 pub use bundle::Bundle;
 pub use identity::Identity;

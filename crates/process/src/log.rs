@@ -27,7 +27,6 @@ pub(crate) struct Target {
     pub(crate) output: Output,
 }
 
-/// The place itself.
 #[derive(Clone, Debug)]
 pub(crate) enum Output {
     Stderr,
@@ -65,8 +64,8 @@ impl Log {
         }
     }
 
-    /// The log of a run that must leave no trace: the terminal alone. An error log that could not be opened is reported,
-    /// as [`Log::startup`] does.
+    /// The log of a run that must leave no trace: the terminal alone. An error log that could not
+    /// be opened is reported, as [`Log::startup`] does.
     pub(crate) fn test(options: &Options, console: Level) -> Log {
         if let ErrorLog::File(path) = &options.error_log
             && let Err(error) = probe::log(path)
@@ -109,7 +108,6 @@ impl Log {
         }
     }
 
-    /// Writes one line.
     pub(crate) fn write(&self, level: Level, message: impl Display) {
         self.write_explained(level, message, "");
     }
@@ -145,7 +143,6 @@ impl Log {
         }
     }
 
-    /// A normal event.
     pub(crate) fn notice(&self, message: impl Display) {
         self.write(Level::Notice, message);
     }
@@ -158,9 +155,10 @@ pub(crate) fn style() -> Style {
     *STYLE.get_or_init(|| {
         let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-        match std::io::stderr().is_terminal() && !is_set("NO_COLOR") && !is_dumb {
-            true => Style::Coloured,
-            false => Style::Plain,
+        if std::io::stderr().is_terminal() && !is_set("NO_COLOR") && !is_dumb {
+            Style::Coloured
+        } else {
+            Style::Plain
         }
     })
 }

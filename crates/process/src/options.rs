@@ -15,19 +15,19 @@ pub struct Options {
     pub error_log: ErrorLog,
     /// Directives from the command line (`-g`).
     pub globals: Vec<Vec<u8>>,
-    /// What to do.
+    /// What the command line asks for.
     pub action: Action,
     /// Say nothing on success of a test (`-q`).
     pub quiet: bool,
-    /// Whether the program was started by the superuser: then a `server` without `listen` is at port 80. The worker process,
-    /// which is no superuser any more, compiles for the same sockets.
+    /// Whether the program was started by the superuser: then a `server` without `listen` is at
+    /// port 80. The worker process, which is no superuser any more, compiles for the same sockets.
     pub privileged: bool,
 }
 
 /// What a run does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Serve.
+    /// Start serving as the master.
     Start,
     /// Check the configuration (`-t`), and print it (`-T`).
     Test {
@@ -77,7 +77,7 @@ impl SignalName {
 /// Where lines go before the configuration says so.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ErrorLog {
-    /// Standard error.
+    /// Errors go to standard error.
     Stderr,
     /// A file, already below the prefix where it was relative.
     File(PathBuf),

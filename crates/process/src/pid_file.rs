@@ -202,7 +202,6 @@ impl PidFile {
             .map_err(|error| failure(&format!("unlink() \"{}\" failed", path.display()), &error))
     }
 
-    /// Where it is.
     fn file(&self) -> PathBuf {
         let mut name = self.path.as_os_str().to_owned();
         if self.is_aside {

@@ -1,7 +1,8 @@
-//! Whether something could be opened or made, found out without making or changing anything: what `-t` asks of the
-//! files that belong to the running server.
+//! Whether something could be opened or made, found out without making or changing anything: what
+//! `-t` asks of the files that belong to the running server.
 //!
-//! The answers are the errors that open(2), mkdir(2) and bind(2) would give. They hold for this moment and this user.
+//! The answers are the errors that open(2), mkdir(2) and bind(2) would give. They hold for this
+//! moment and this user.
 
 use std::fs;
 use std::io;
@@ -50,7 +51,8 @@ pub(crate) fn folder(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Whether a Unix socket could be bound there. One that exists is in use, or left over, which the start finds out.
+/// Whether a Unix socket could be bound there. One that exists is in use, or left over, which the
+/// start finds out.
 ///
 /// # Errors
 /// As of bind(2).

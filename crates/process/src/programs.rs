@@ -1,13 +1,15 @@
-//! Programs that a configuration has workers run, started for a confined worker by a process beside it.
+//! Programs that a configuration has workers run, started for a confined worker by a process beside
+//! it.
 //!
 //! ```text
 //!   worker process ──── path, arguments ────▶ runner ── spawns ──▶ program
 //!   (confined)     ◀─── status, its words ───  (the same user, not confined)
 //! ```
 //!
-//! The worker starts the runner before it gives anything away, and tells it the programs of its configuration: none but
-//! these is ever started, whatever the worker asks for later. The runner ends with the worker. What a program says on
-//! standard error comes back, so that it stands in the worker's log.
+//! The worker starts the runner before it gives anything away, and tells it the programs of its
+//! configuration: none but these is ever started, whatever the worker asks for later. The runner
+//! ends with the worker. What a program says on standard error comes back, so that it stands in the
+//! worker's log.
 //!
 //! Not here: which programs these are, and what they are for.
 
@@ -27,7 +29,7 @@ use crate::title;
 /// A program with its first arguments, as a configuration names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
-    /// Its path.
+    /// The path of the program.
     pub path: PathBuf,
     /// The arguments that come before those of each run.
     pub arguments: Vec<OsString>,
@@ -90,12 +92,12 @@ pub(crate) fn start_runner(programs: &[Program]) -> Result<(), String> {
     Ok(())
 }
 
-/// Has the runner of this process run a program, for at most so long; one at a time. None where this process has no
-/// runner, because it may start programs itself.
+/// Has the runner of this process run a program, for at most so long; one at a time. None where
+/// this process has no runner, because it may start programs itself.
 ///
 /// # Errors
-/// Those of the start of the program; `PermissionDenied` where no configuration of this process has named it, and
-/// `BrokenPipe` where the runner has ended.
+/// Those of the start of the program; `PermissionDenied` where no configuration of this process has
+/// named it, and `BrokenPipe` where the runner has ended.
 pub fn run(
     program: &Program,
     arguments: &[&OsStr],
@@ -178,9 +180,10 @@ fn serve(stream: &mut UnixStream) -> io::Result<()> {
         };
         let at_most = Duration::from_millis(of_number(at_most)?);
         let named = words.get(..of_number(count)?).unwrap_or_default();
-        let outcome = match allowed.iter().any(|program| program == named) {
-            true => run_here(words, at_most),
-            false => Err(io::Error::from_raw_os_error(libc::EACCES)),
+        let outcome = if allowed.iter().any(|program| program == named) {
+            run_here(words, at_most)
+        } else {
+            Err(io::Error::from_raw_os_error(libc::EACCES))
         };
         let (what, value, said) = match outcome {
             Ok((Ended::With(status), said)) => ("ended", status.into_raw(), said),
@@ -210,7 +213,8 @@ fn run_here(words: &[Vec<u8>], at_most: Duration) -> io::Result<(Ended, Vec<u8>)
     let reader = std::thread::spawn(move || {
         let mut said = Vec::new();
         if let Some(mut pipe) = pipe {
-            // What cannot be read says nothing; what is too much is read on, so that nobody waits for room.
+            // What cannot be read says nothing; what is too much is read on, so that nobody waits
+            // for room.
             let _ = pipe.by_ref().take(SAID_MAX).read_to_end(&mut said);
             let _ = io::copy(&mut pipe, &mut io::sink());
         }
@@ -222,9 +226,10 @@ fn run_here(words: &[Vec<u8>], at_most: Duration) -> io::Result<(Ended, Vec<u8>)
     while !reader.is_finished() && Instant::now() < end {
         std::thread::sleep(LOOK);
     }
-    let said = match reader.is_finished() {
-        true => reader.join().unwrap_or_default(),
-        false => Vec::new(),
+    let said = if reader.is_finished() {
+        reader.join().unwrap_or_default()
+    } else {
+        Vec::new()
     };
     Ok((ended, said))
 }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-use crate::signals::Received;
+use crate::signals::ReceivedSignal;
 
 /// How long the sender waits for a sign of the master, which may be reading a configuration.
 const ACCEPT_LIMIT: Duration = Duration::from_secs(5);
@@ -32,7 +32,7 @@ pub(crate) struct Reply(File);
 
 impl Reply {
     /// Opens the sender's pipe, if there is one, and says that the signal has been read.
-    pub(crate) fn accept(signal: &Received) -> Option<Reply> {
+    pub(crate) fn accept(signal: &ReceivedSignal) -> Option<Reply> {
         let path = format!("/proc/{}/fd/{}", signal.sender?, signal.value?);
         let mut options = OpenOptions::new();
         // Without O_NONBLOCK a pipe without a reader would stop the master.
@@ -63,34 +63,32 @@ impl Reply {
 
 /// What became of a reload.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    /// In force.
+pub(crate) enum ReloadResult {
     Committed,
     /// Refused, with the errors.
     Failed(Vec<String>),
-    /// No word came.
     Unknown,
 }
 
 /// Has a signal sent with the value that it is given, and waits for the answer.
-pub(crate) fn send_and_wait(send: impl FnOnce(i32) -> io::Result<()>) -> io::Result<Outcome> {
+pub(crate) fn send_and_wait(send: impl FnOnce(i32) -> io::Result<()>) -> io::Result<ReloadResult> {
     let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     send(writer.as_raw_fd())?;
     if !wait_readable(&reader, Instant::now() + ACCEPT_LIMIT)? {
-        return Ok(Outcome::Unknown);
+        return Ok(ReloadResult::Unknown);
     }
     // The master has its own writing end by now; without ours, its end is the end of the answer.
     drop(writer);
     read_answer(reader, Instant::now() + DECIDE_LIMIT)
 }
 
-fn read_answer(reader: OwnedFd, deadline: Instant) -> io::Result<Outcome> {
+fn read_answer(reader: OwnedFd, deadline: Instant) -> io::Result<ReloadResult> {
     let mut lines = BufReader::new(File::from(reader));
     let mut decision = None;
     let mut errors = Vec::new();
     loop {
         if lines.buffer().is_empty() && !wait_readable(lines.get_ref(), deadline)? {
-            return Ok(Outcome::Unknown);
+            return Ok(ReloadResult::Unknown);
         }
         let mut line = String::new();
         if lines.read_line(&mut line)? == 0 {
@@ -103,9 +101,9 @@ fn read_answer(reader: OwnedFd, deadline: Instant) -> io::Result<Outcome> {
         }
     }
     Ok(match decision.as_deref().map(str::trim_end) {
-        Some(COMMITTED) => Outcome::Committed,
-        Some(_) => Outcome::Failed(errors),
-        None => Outcome::Unknown,
+        Some(COMMITTED) => ReloadResult::Committed,
+        Some(_) => ReloadResult::Failed(errors),
+        None => ReloadResult::Unknown,
     })
 }
 
@@ -130,7 +128,7 @@ mod tests {
     /// A reply to this process, and the end it reads the answer from.
     fn reply() -> (Option<Reply>, OwnedFd) {
         let (reader, writer) = rustix::pipe::pipe().unwrap();
-        let signal = Received {
+        let signal = ReceivedSignal {
             number: libc::SIGHUP,
             sender: Some(rustix::process::getpid()),
             value: Some(writer.as_raw_fd()),
@@ -138,7 +136,7 @@ mod tests {
         (Reply::accept(&signal), reader)
     }
 
-    fn answer(reader: OwnedFd) -> Outcome {
+    fn answer(reader: OwnedFd) -> ReloadResult {
         read_answer(reader, Instant::now() + Duration::from_secs(5)).unwrap()
     }
 
@@ -146,16 +144,16 @@ mod tests {
     fn the_answer_comes_through() {
         let (replier, reader) = reply();
         replier.unwrap().committed();
-        assert_eq!(answer(reader), Outcome::Committed);
+        assert_eq!(answer(reader), ReloadResult::Committed);
         let (replier, reader) = reply();
         replier.unwrap().failed(&["one".into(), "two".into()]);
         assert_eq!(
             answer(reader),
-            Outcome::Failed(vec!["one".into(), "two".into()])
+            ReloadResult::Failed(vec!["one".into(), "two".into()])
         );
         let (replier, reader) = reply();
         drop(replier);
-        assert_eq!(answer(reader), Outcome::Unknown);
+        assert_eq!(answer(reader), ReloadResult::Unknown);
     }
 
     #[test]
@@ -163,7 +161,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("tidegate-reply-{}", std::process::id()));
         let file = File::create(&path).unwrap();
         let me = Some(rustix::process::getpid());
-        let signal = |value| Received {
+        let signal = |value| ReceivedSignal {
             number: libc::SIGHUP,
             sender: me,
             value,

@@ -1,12 +1,14 @@
 //! A process that a pid file names: what it is, and how to signal it and nothing else.
 //!
-//! A number says nothing of what it belongs to: another server may have written the file, or its process may have ended
-//! and the number been given away. So a process is held (pidfd_open(2)) before it is looked at, and signalled through
-//! what is held: while that lives its number means no other process, and once it has ended the signal goes nowhere.
+//! A number says nothing of what it belongs to: another server may have written the file, or its
+//! process may have ended and the number been given away. So a process is held (pidfd_open(2))
+//! before it is looked at, and signalled through what is held: while that lives its number means no
+//! other process, and once it has ended the signal goes nowhere.
 //!
-//! A master of Tidegate is known by what makes it one: it is this program, by its file or by the name that it gives
-//! itself, and it has every signal blocked that it reads. That holds when the file was replaced by a newer version or
-//! has another name, and is true neither of a worker process nor of another command of this program.
+//! A master of Tidegate is known by what makes it one: it is this program, by its file or by the
+//! name that it gives itself, and it has every signal blocked that it reads. That holds when the
+//! file was replaced by a newer version or has another name, and is true neither of a worker
+//! process nor of another command of this program.
 
 use std::fmt::{self, Display};
 use std::fs;
@@ -28,7 +30,7 @@ const SHOWN_MAX: usize = 60;
 
 /// A master of Tidegate that runs.
 #[derive(Debug)]
-pub(crate) struct Running {
+pub(crate) struct RunningMaster {
     pid: Pid,
     /// What holds the process; none where the kernel or a filter of system calls has no such thing.
     handle: Option<OwnedFd>,
@@ -36,7 +38,7 @@ pub(crate) struct Running {
 
 /// Why a process is not signalled.
 #[derive(Debug)]
-pub(crate) enum Refusal {
+pub(crate) enum RunningError {
     /// There is none of that number, or it cannot be held.
     NoProcess(io::Error),
     /// It cannot be told what it is.
@@ -49,40 +51,40 @@ pub(crate) enum Refusal {
     Command(String),
 }
 
-impl Display for Refusal {
+impl Display for RunningError {
     /// What the process is, to follow its number.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Refusal::NoProcess(error) => write!(f, "cannot be held: {error}"),
-            Refusal::Unknown(error) => write!(f, "cannot be recognised: {error}"),
-            Refusal::Foreign(name) => write!(f, "is \"{name}\" and not Tidegate"),
-            Refusal::Worker(Some(master)) => {
+            RunningError::NoProcess(error) => write!(f, "cannot be held: {error}"),
+            RunningError::Unknown(error) => write!(f, "cannot be recognised: {error}"),
+            RunningError::Foreign(name) => write!(f, "is \"{name}\" and not Tidegate"),
+            RunningError::Worker(Some(master)) => {
                 write!(
                     f,
                     "is a worker process of Tidegate, whose master is {master}"
                 )
             }
-            Refusal::Worker(None) => f.write_str("is a worker process of Tidegate"),
-            Refusal::Command(line) => write!(f, "is \"{line}\", which is not a server"),
+            RunningError::Worker(None) => f.write_str("is a worker process of Tidegate"),
+            RunningError::Command(line) => write!(f, "is \"{line}\", which is not a server"),
         }
     }
 }
 
-impl Running {
+impl RunningMaster {
     /// Holds the process of a number, if it is a master of Tidegate.
-    pub(crate) fn find(pid: Pid) -> Result<Running, Refusal> {
+    pub(crate) fn find(pid: Pid) -> Result<RunningMaster, RunningError> {
         let handle = match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
             Ok(handle) => Some(handle),
             Err(Errno::NOSYS | Errno::PERM | Errno::ACCESS) => None,
-            Err(error) => return Err(Refusal::NoProcess(error.into())),
+            Err(error) => return Err(RunningError::NoProcess(error.into())),
         };
         match recognise(pid) {
-            Ok(()) => Ok(Running { pid, handle }),
+            Ok(()) => Ok(RunningMaster { pid, handle }),
             // It has ended while it was looked at.
-            Err(Refusal::Unknown(error)) if error.kind() == io::ErrorKind::NotFound => {
+            Err(RunningError::Unknown(error)) if error.kind() == io::ErrorKind::NotFound => {
                 Err(match rustix::process::test_kill_process(pid) {
-                    Err(Errno::SRCH) => Refusal::NoProcess(Errno::SRCH.into()),
-                    _ => Refusal::Unknown(error),
+                    Err(Errno::SRCH) => RunningError::NoProcess(Errno::SRCH.into()),
+                    _ => RunningError::Unknown(error),
                 })
             }
             Err(refusal) => Err(refusal),
@@ -99,36 +101,36 @@ impl Running {
 }
 
 /// Whether a process is a master of Tidegate, as far as `/proc` tells.
-fn recognise(pid: Pid) -> Result<(), Refusal> {
-    let own = fs::read_link("/proc/self").map_err(Refusal::Unknown)?;
+fn recognise(pid: Pid) -> Result<(), RunningError> {
+    let own = fs::read_link("/proc/self").map_err(RunningError::Unknown)?;
     if own != Path::new(&std::process::id().to_string()) {
         let text = "/proc is that of another pid namespace";
-        return Err(Refusal::Unknown(io::Error::other(text)));
+        return Err(RunningError::Unknown(io::Error::other(text)));
     }
-    let status = Status::read(pid).map_err(Refusal::Unknown)?;
+    let status = Status::read(pid).map_err(RunningError::Unknown)?;
     if status.has_ended {
-        return Err(Refusal::NoProcess(Errno::SRCH.into()));
+        return Err(RunningError::NoProcess(Errno::SRCH.into()));
     }
     let is_nginx_by_name = status.name == title::NGINX;
     let has_our_file = has_our_file(pid);
     if status.name != PROGRAM && !is_nginx_by_name && !has_our_file {
-        return Err(Refusal::Foreign(printable(&status.name)));
+        return Err(RunningError::Foreign(printable(&status.name)));
     }
-    let line = fs::read(format!("/proc/{pid}/cmdline")).map_err(Refusal::Unknown)?;
+    let line = fs::read(format!("/proc/{pid}/cmdline")).map_err(RunningError::Unknown)?;
     let words: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
     let words = words.strip_suffix(&[&b""[..]]).unwrap_or(&words);
     // Under nginx's name may stand nginx, which has no signal blocked while it waits for one.
     let is_master = Signals::are_blocked(signals::MASTER, status.blocked);
     if is_nginx_by_name && !has_our_file && !is_master {
-        return Err(Refusal::Foreign(printable(&status.name)));
+        return Err(RunningError::Foreign(printable(&status.name)));
     }
     let is_worker = |program| words == [title::title(program, title::WORKER).as_bytes()];
     if is_worker(PROGRAM) || is_worker(title::NGINX) {
-        return Err(Refusal::Worker(status.parent));
+        return Err(RunningError::Worker(status.parent));
     }
     if !is_master {
         let line = String::from_utf8_lossy(&words.join(&b' ')).into_owned();
-        return Err(Refusal::Command(printable(&line)));
+        return Err(RunningError::Command(printable(&line)));
     }
     Ok(())
 }
@@ -214,7 +216,7 @@ mod tests {
         while fs::read_to_string(&comm).unwrap() != "sleep\n" {
             std::thread::yield_now();
         }
-        let refusal = Running::find(pid(&child)).unwrap_err();
+        let refusal = RunningMaster::find(pid(&child)).unwrap_err();
         assert_eq!(refusal.to_string(), "is \"sleep\" and not Tidegate");
         end(child);
     }
@@ -222,8 +224,8 @@ mod tests {
     #[test]
     fn this_program_is_no_server_unless_its_signals_are_blocked() {
         let me = rustix::process::getpid();
-        let refusal = Running::find(me).unwrap_err();
-        let Refusal::Command(line) = &refusal else {
+        let refusal = RunningMaster::find(me).unwrap_err();
+        let RunningError::Command(line) = &refusal else {
             panic!("{refusal:?}");
         };
         assert!(!line.is_empty());
@@ -235,15 +237,15 @@ mod tests {
         let ended = pid(&child);
         // Not waited for, it is there still, and yet no process any more.
         let refusal = loop {
-            match Running::find(ended).unwrap_err() {
-                Refusal::NoProcess(error) => break error,
+            match RunningMaster::find(ended).unwrap_err() {
+                RunningError::NoProcess(error) => break error,
                 _ => std::thread::yield_now(),
             }
         };
         assert_eq!(refusal.raw_os_error(), Some(libc::ESRCH));
         child.wait().unwrap();
-        let refusal = Running::find(ended).unwrap_err();
-        assert!(matches!(&refusal, Refusal::NoProcess(error)
+        let refusal = RunningMaster::find(ended).unwrap_err();
+        assert!(matches!(&refusal, RunningError::NoProcess(error)
             if error.raw_os_error() == Some(libc::ESRCH)));
     }
 

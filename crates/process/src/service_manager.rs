@@ -29,7 +29,6 @@ const WATCHDOG: &str = "WATCHDOG_USEC";
 /// Whose watchdog it is, where that is not every process of the service.
 const WATCHDOG_PID: &str = "WATCHDOG_PID";
 
-/// Who is told.
 #[derive(Debug)]
 pub(crate) struct ServiceManager {
     socket: UnixDatagram,
@@ -69,12 +68,10 @@ impl ServiceManager {
         }))
     }
 
-    /// The server serves.
     pub(crate) fn ready(&self) {
         self.tell("READY=1");
     }
 
-    /// A reload begins.
     pub(crate) fn reloading(&mut self) {
         self.is_reloading = true;
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
@@ -93,7 +90,6 @@ impl ServiceManager {
         }
     }
 
-    /// The server ends.
     pub(crate) fn stopping(&self) {
         self.tell("STOPPING=1");
     }

@@ -36,9 +36,8 @@ pub(crate) const WORKER: &[i32] = &[
 #[derive(Debug)]
 pub(crate) struct Signals(OwnedFd);
 
-/// One signal.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Received {
+pub(crate) struct ReceivedSignal {
     pub(crate) number: i32,
     /// Who sent it, where that is a process this one can see.
     pub(crate) sender: Option<Pid>,
@@ -46,7 +45,7 @@ pub(crate) struct Received {
     pub(crate) value: Option<i32>,
 }
 
-impl Received {
+impl ReceivedSignal {
     /// nginx's line for the log; `action` says what follows.
     pub(crate) fn describe(&self, action: &str) -> String {
         let (number, name) = (self.number, name(self.number));
@@ -82,7 +81,7 @@ impl Signals {
     }
 
     /// The next signal, if one is there.
-    pub(crate) fn next(&self) -> Option<Received> {
+    pub(crate) fn next(&self) -> Option<ReceivedSignal> {
         let mut info = MaybeUninit::<libc::signalfd_siginfo>::zeroed();
         let size = mem::size_of::<libc::signalfd_siginfo>();
         // SAFETY: the buffer is as long as the length given, and the structure is plain numbers,
@@ -92,7 +91,7 @@ impl Signals {
             (read, info.assume_init())
         };
         // Short of a whole record there is no signal: the descriptor does not block.
-        (usize::try_from(read) == Ok(size)).then(|| Received {
+        (usize::try_from(read) == Ok(size)).then(|| ReceivedSignal {
             number: i32::try_from(info.ssi_signo).unwrap_or(0),
             sender: i32::try_from(info.ssi_pid).ok().and_then(Pid::from_raw),
             value: (info.ssi_code == libc::SI_QUEUE).then_some(info.ssi_int),
@@ -138,7 +137,8 @@ pub(crate) fn send(pid: Pid, number: i32, value: i32) -> io::Result<()> {
 
 /// Sends a signal with a value to a process that is held, by pidfd_send_signal(2).
 pub(crate) fn send_to(handle: &impl AsFd, number: i32, value: i32) -> io::Result<()> {
-    /// The beginning of a `siginfo_t` as sigqueue(3) fills it, in the kernel's layout; the rest is zero.
+    /// The beginning of a `siginfo_t` as sigqueue(3) fills it, in the kernel's layout; the rest is
+    /// zero.
     #[repr(C)]
     struct Queued {
         signal: i32,
@@ -170,7 +170,8 @@ pub(crate) fn send_to(handle: &impl AsFd, number: i32, value: i32) -> io::Result
     };
     const { assert!(mem::size_of::<Queued>() >= mem::size_of::<libc::siginfo_t>()) };
     let handle = handle.as_fd().as_raw_fd();
-    // SAFETY: the kernel reads a `siginfo_t`, which is no longer than what the pointer leads to, and writes nothing.
+    // SAFETY: the kernel reads a `siginfo_t`, which is no longer than what the pointer leads to,
+    // and writes nothing.
     match unsafe {
         libc::syscall(
             libc::SYS_pidfd_send_signal,

@@ -32,17 +32,17 @@ pub fn raise_open_files(wanted: Option<u64>) -> Result<(), String> {
 
 /// A pid file, which is removed with this.
 #[derive(Debug)]
-pub struct Named(PidFile);
+pub struct WrittenPidFile(PidFile);
 
-impl Named {
+impl WrittenPidFile {
     /// Writes it. The error says why not: it may name a process that lives.
-    pub fn create(path: &Path) -> Result<Named, String> {
+    pub fn create(path: &Path) -> Result<WrittenPidFile, String> {
         pid_file::check(path)?;
-        PidFile::create(path).map(Named)
+        PidFile::create(path).map(WrittenPidFile)
     }
 }
 
-impl Drop for Named {
+impl Drop for WrittenPidFile {
     fn drop(&mut self) {
         // Who may write it may not be who may remove it; a next start knows that its process is
         // gone.
@@ -57,10 +57,10 @@ pub struct Endings(Signals);
 
 /// How the process is to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
-    /// SIGINT or SIGTERM.
+pub enum ProcessEnd {
+    /// SIGINT or SIGTERM: the process ends at once.
     Now,
-    /// SIGUSR1.
+    /// SIGUSR1: the process ends when clients have left.
     Graceful,
 }
 
@@ -75,7 +75,7 @@ impl Endings {
     }
 
     /// Waits for one, but not for longer than this.
-    pub fn wait(&self, at_most: Duration) -> Option<Ending> {
+    pub fn wait(&self, at_most: Duration) -> Option<ProcessEnd> {
         let mut descriptors = [PollFd::new(&self.0, PollFlags::IN)];
         let timeout = Timespec {
             tv_sec: i64::try_from(at_most.as_secs()).unwrap_or(i64::MAX),
@@ -85,8 +85,8 @@ impl Endings {
         let _ = poll(&mut descriptors, Some(&timeout));
         while let Some(received) = self.0.next() {
             match received.number {
-                libc::SIGINT | libc::SIGTERM => return Some(Ending::Now),
-                libc::SIGUSR1 => return Some(Ending::Graceful),
+                libc::SIGINT | libc::SIGTERM => return Some(ProcessEnd::Now),
+                libc::SIGUSR1 => return Some(ProcessEnd::Graceful),
                 _ => {}
             }
         }

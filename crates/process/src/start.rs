@@ -21,8 +21,8 @@ use crate::master::{Master, Older, Origin, Startup, Upgrade, devices};
 use crate::options::{Action, Options, SignalName};
 use crate::pid_file::{self, PidFile};
 use crate::predecessor::Predecessor;
-use crate::reply::{self, Outcome};
-use crate::running::{Refusal, Running};
+use crate::reply::{self, ReloadResult};
+use crate::running::{RunningError, RunningMaster};
 use crate::service_manager::ServiceManager;
 use crate::signals::{self, Signals};
 use crate::title;
@@ -36,19 +36,18 @@ pub fn run(options: Options, application: &'static dyn Application) -> ExitCode 
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(Refused) => ExitCode::FAILURE,
+        Err(StartFailed) => ExitCode::FAILURE,
     }
 }
 
 /// The run has failed and has said why.
-struct Refused;
+struct StartFailed;
 
 /// A configuration that was read and examined.
 pub(crate) struct Examined {
     pub(crate) needs: Needs,
     /// Everything that was read.
     pub(crate) recording: Recording,
-    /// Warnings and notices.
     pub(crate) findings: Findings,
 }
 
@@ -58,8 +57,8 @@ pub(crate) struct Findings {
     sources: Vec<SourceFile>,
 }
 
-/// Reads the configuration from `files` and asks the application what it needs; or every error, with the
-/// warnings among them.
+/// Reads the configuration from `files` and asks the application what it needs; or every error,
+/// with the warnings among them.
 pub(crate) fn examine<F: Files>(
     options: &Options,
     application: &dyn Application,
@@ -108,8 +107,7 @@ impl Findings {
     }
 }
 
-/// `-t` and `-T`.
-fn test(options: &Options, application: &dyn Application, dump: bool) -> Result<(), Refused> {
+fn test(options: &Options, application: &dyn Application, dump: bool) -> Result<(), StartFailed> {
     // Notices are for the person who tests: what is accepted without effect is one of them. With
     // `-q` there is none to read them.
     let console = if options.quiet {
@@ -126,7 +124,7 @@ fn test(options: &Options, application: &dyn Application, dump: bool) -> Result<
     };
     let failed = || {
         print(&format!("configuration file {path} test failed"));
-        Refused
+        StartFailed
     };
     let files = Recorder::new(application.files());
     let examined = examine(options, application, files).map_err(|findings| {
@@ -160,56 +158,58 @@ fn test(options: &Options, application: &dyn Application, dump: bool) -> Result<
     Ok(())
 }
 
-/// `-s`. A configuration with errors is refused here, before a process is signalled. The hosts in it are not looked up:
-/// a server must be told to end where no name server answers, and for a reload the master looks them up itself.
+/// `-s`. A configuration with errors is refused here, before a process is signalled. The hosts in
+/// it are not looked up: a server must be told to end where no name server answers, and for a
+/// reload the master looks them up itself.
 fn send_signal(
     options: &Options,
     application: &dyn Application,
     signal: SignalName,
-) -> Result<(), Refused> {
+) -> Result<(), StartFailed> {
     let log = Log::startup(options, Level::Notice, Level::Warn);
     let files = Recorder::new(StandIns::new(application.files()));
     let examined = examine(options, application, files).map_err(|findings| {
         findings.report(&log);
-        Refused
+        StartFailed
     })?;
     log.notice("signal process started");
     let path = &examined.needs.master.pid;
     let pid = pid_file::read(path).map_err(|error| {
-        let explanation = match error.is_missing() {
-            true => not_running("no server with this configuration runs"),
-            false => String::new(),
+        let explanation = if error.is_missing() {
+            not_running("no server with this configuration runs")
+        } else {
+            String::new()
         };
         log.write_explained(Level::Error, error, &explanation);
-        Refused
+        StartFailed
     })?;
     let number = signal.number();
-    let sent = match Running::find(pid) {
+    let sent = match RunningMaster::find(pid) {
         Ok(running) => match signal {
             SignalName::Reload => reply::send_and_wait(|value| running.signal(number, value)),
-            _ => running.signal(number, 0).map(|()| Outcome::Committed),
+            _ => running.signal(number, 0).map(|()| ReloadResult::Committed),
         },
-        Err(Refusal::NoProcess(error)) => Err(error),
+        Err(RunningError::NoProcess(error)) => Err(error),
         Err(refusal) => {
             let path = path.display();
             let text = format!("process {pid}, which \"{path}\" names, {refusal}: not signalled");
             log.write(Level::Error, text);
-            return Err(Refused);
+            return Err(StartFailed);
         }
     };
     match sent {
-        Ok(Outcome::Committed) => Ok(()),
-        Ok(Outcome::Unknown) => {
+        Ok(ReloadResult::Committed) => Ok(()),
+        Ok(ReloadResult::Unknown) => {
             log.write(
                 Level::Warn,
                 format_args!("process {pid} did not say whether it reloaded"),
             );
             Ok(())
         }
-        Ok(Outcome::Failed(errors)) => {
+        Ok(ReloadResult::Failed(errors)) => {
             // The master has logged them already.
             errors.iter().for_each(|error| print(error));
-            Err(Refused)
+            Err(StartFailed)
         }
         Err(error) => {
             let text = crate::log::failure(&format!("kill({pid}, {number}) failed"), &error);
@@ -221,7 +221,7 @@ fn send_signal(
                 _ => String::new(),
             };
             log.write_explained(Level::Alert, text, &explanation);
-            Err(Refused)
+            Err(StartFailed)
         }
     }
 }
@@ -233,11 +233,11 @@ fn not_running(why: &str) -> String {
 }
 
 /// Becomes a master and serves until it is told to end.
-fn start(options: Options, application: &'static dyn Application) -> Result<(), Refused> {
+fn start(options: Options, application: &'static dyn Application) -> Result<(), StartFailed> {
     let startup_log = Log::startup(&options, Level::Notice, Level::Warn);
     let refuse = |log: &Log, text: String| {
         log.write(Level::Emerg, text);
-        Refused
+        StartFailed
     };
     let handed_on = inherited::take(&startup_log);
     let is_handed_on = handed_on.is_some();
@@ -247,7 +247,7 @@ fn start(options: Options, application: &'static dyn Application) -> Result<(), 
     let files = Recorder::new(application.files());
     let examined = examine(&options, application, files).map_err(|findings| {
         findings.report(&startup_log);
-        Refused
+        StartFailed
     })?;
     let settings = examined.needs.master.clone();
     let is_confined = settings.confinement.level != confinement::Level::Off;
@@ -261,20 +261,22 @@ fn start(options: Options, application: &'static dyn Application) -> Result<(), 
             for text in texts {
                 startup_log.write(Level::Emerg, text);
             }
-            Refused
+            StartFailed
         },
     )?;
     let needs = &examined.needs.descriptors;
     if !devices::check(&examined.needs.devices, is_handed_on, &startup_log) {
-        return Err(Refused);
+        return Err(StartFailed);
     }
-    let descriptors = Descriptors::open(needs, &inherited, &startup_log).map_err(|_| Refused)?;
+    let descriptors =
+        Descriptors::open(needs, &inherited, &startup_log).map_err(|_| StartFailed)?;
     descriptors.adjust_kept(needs, &inherited, &startup_log);
     let inherited_files = inherited.socket_files();
     let unneeded_files = inherited.let_go_of_missing_in(&descriptors);
     drop(inherited);
-    // Who sees a socket or the pid file may send a signal at once. Before, an address in use or a log that is a FIFO may hold up
-    // the start, and it ends by signals. One that waits would not go along into the background.
+    // Who sees a socket or the pid file may send a signal at once. Before, an address in use or a
+    // log that is a FIFO may hold up the start, and it ends by signals. One that waits would not go
+    // along into the background.
     let block = |log: &Log| {
         let signals = Signals::block(signals::MASTER);
         signals.map_err(|error| refuse(log, crate::log::failure("signalfd() failed", &error)))
@@ -289,7 +291,8 @@ fn start(options: Options, application: &'static dyn Application) -> Result<(), 
     };
     let console = Some(Level::Warn);
     let log = Log::new(descriptors.log_targets(&settings.error_logs), console);
-    // From here on the configuration says where lines go: the file of `-e` must not stay open behind its back.
+    // From here on the configuration says where lines go: the file of `-e` must not stay open
+    // behind its back.
     drop(startup_log);
     examined.findings.report(&log);
     log_system(application, &log);
@@ -338,17 +341,17 @@ fn start(options: Options, application: &'static dyn Application) -> Result<(), 
             "[emerg] {}",
             crate::log::failure("memfd_create() failed", &error)
         ));
-        Refused
+        StartFailed
     })?;
-    master.run().map_err(|()| Refused)
+    master.run().map_err(|()| StartFailed)
 }
 
 /// The server that has the pid file of this one and has nearly ended; any other is a reason not to
 /// start.
-fn refuse_second_master(pid: &Path, log: &Log) -> Result<Option<Predecessor>, Refused> {
+fn refuse_second_master(pid: &Path, log: &Log) -> Result<Option<Predecessor>, StartFailed> {
     let predecessor = pid_file::check(pid).map_err(|text| {
         log.write(Level::Emerg, text);
-        Refused
+        StartFailed
     })?;
     if let Some(predecessor) = &predecessor {
         let number = predecessor.pid;

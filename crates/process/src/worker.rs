@@ -1,7 +1,7 @@
-//! The worker's side: becomes the user, receives bundles, drives the [`Worker`], and ends.
+//! The worker's side: becomes the user, receives bundles, drives the [`WorkerProcess`], and ends.
 //!
-//! The main thread of a worker process runs a `Session` and nothing else; what serves runs
-//! on threads of the `Worker`. With `master_process off` the same session runs on a thread of
+//! The main thread of a worker process runs a `Session` and nothing else; what serves runs on
+//! threads of the `WorkerProcess`. With `master_process off` the same session runs on a thread of
 //! the master. A worker whose master is gone ends gracefully.
 
 use std::collections::HashMap;
@@ -15,10 +15,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rustix::event::{EventfdFlags, PollFd, PollFlags};
 use rustix::io::Errno;
 
-use crate::application::{Application, LogPlace, LogTarget, Worker};
+use crate::application::{Application, LogPlace, LogTarget, WorkerProcess};
 use crate::bundle::{self, Bundle, Contents, ProcessSettings};
 use crate::confinement::{self, InForce};
-use crate::control::{Command, Report, WorkerEnd};
+use crate::control::{Command, WorkerEnd, WorkerReport};
 use crate::descriptors::log_targets;
 use crate::identity;
 use crate::log::{Level, Log};
@@ -85,7 +85,7 @@ impl Events {
         self.change(|(generations, _)| generations.push(generation));
     }
 
-    /// After [`Worker::quit`]: the last request has ended and the logs are written.
+    /// After [`WorkerProcess::quit`]: the last request has ended and the logs are written.
     pub fn drained(&self) {
         self.change(|(_, all)| *all = true);
     }
@@ -104,7 +104,7 @@ impl Events {
 }
 
 /// How a session ends.
-enum End {
+enum SessionEnd {
     /// Asked for, everything written.
     Normal,
     /// The first bundle could not be served.
@@ -128,7 +128,7 @@ struct Session<'a> {
     /// None on a thread of the master, which reads the signals of the process itself.
     signals: Option<Signals>,
     events: Option<Events>,
-    worker: Option<Box<dyn Worker>>,
+    worker: Option<Box<dyn WorkerProcess>>,
     /// The log of what was prepared last, until it is committed or abandoned.
     prepared_log: Option<SessionLog>,
     log: SessionLog,
@@ -168,16 +168,16 @@ impl<'a> Session<'a> {
             if let Err(error) = self.wait() {
                 self.log
                     .write(Level::Alert, format_args!("poll() failed: {error}"));
-                break End::Fatal;
+                break SessionEnd::Fatal;
             }
             if let Some(end) = self.turn() {
                 break end;
             }
         };
         match end {
-            End::Normal => ExitCode::SUCCESS,
-            End::Failed => ExitCode::FAILURE,
-            End::Fatal => ExitCode::from(2),
+            SessionEnd::Normal => ExitCode::SUCCESS,
+            SessionEnd::Failed => ExitCode::FAILURE,
+            SessionEnd::Fatal => ExitCode::from(2),
         }
     }
 
@@ -200,7 +200,7 @@ impl<'a> Session<'a> {
     }
 
     /// Handles everything that has happened; the end, if it has come.
-    fn turn(&mut self) -> Option<End> {
+    fn turn(&mut self) -> Option<SessionEnd> {
         while let Some(signal) = self.signals.as_ref().and_then(Signals::next) {
             if let Some(end) = self.signal(&signal) {
                 return Some(end);
@@ -212,7 +212,7 @@ impl<'a> Session<'a> {
                 .into_iter()
                 .filter(|ended| *ended != self.committed)
             {
-                self.control.send(&Report::Finished { generation });
+                self.control.send(&WorkerReport::Finished { generation });
             }
             if all && self.stopping.is_some() {
                 return Some(self.exit());
@@ -233,7 +233,7 @@ impl<'a> Session<'a> {
         None
     }
 
-    fn signal(&mut self, signal: &signals::Received) -> Option<End> {
+    fn signal(&mut self, signal: &signals::ReceivedSignal) -> Option<SessionEnd> {
         let action = match signal.number {
             libc::SIGTERM | libc::SIGINT => ", exiting",
             libc::SIGQUIT => ", shutting down",
@@ -246,19 +246,19 @@ impl<'a> Session<'a> {
             libc::SIGQUIT => {
                 if self.stopping.is_none() {
                     // Another worker is to take its place now: its own requests may take hours.
-                    self.control.send(&Report::Leaving);
+                    self.control.send(&WorkerReport::Leaving);
                 }
                 self.quit()
             }
             libc::SIGUSR1 => {
-                self.control.send(&Report::WantsLogs);
+                self.control.send(&WorkerReport::WantsLogs);
                 None
             }
             _ => None,
         }
     }
 
-    fn command(&mut self, command: Command<OwnedFd>) -> Option<End> {
+    fn command(&mut self, command: Command<OwnedFd>) -> Option<SessionEnd> {
         match command {
             Command::Prepare {
                 generation,
@@ -268,13 +268,14 @@ impl<'a> Session<'a> {
                 return self.prepare(generation, bundle, descriptors);
             }
             Command::Commit { generation } => {
-                // One that ends would listen again: the worker that takes its place serves by that generation.
+                // One that ends would listen again: the worker that takes its place serves by that
+                // generation.
                 if self.stopping.is_none()
                     && let (Some(worker), Some(log)) = (&mut self.worker, self.prepared_log.take())
                 {
                     self.committed = generation;
                     worker.commit();
-                    self.control.send(&Report::Committed { generation });
+                    self.control.send(&WorkerReport::Committed { generation });
                     self.log = log;
                     self.log.redirect_stderr(self.signals.is_some());
                 }
@@ -284,8 +285,9 @@ impl<'a> Session<'a> {
             Command::Devices { keys, descriptors } => self.take_devices(keys, descriptors),
             Command::Incomplete { generation } => {
                 let text = "recvmsg() failed (24: Too many open files)".to_owned();
-                self.control.send(&Report::Failed { generation, text });
-                return self.worker.is_none().then_some(End::Failed);
+                self.control
+                    .send(&WorkerReport::Failed { generation, text });
+                return self.worker.is_none().then_some(SessionEnd::Failed);
             }
             Command::Quit => return self.quit(),
             Command::Drain => return self.stop(Stopping::Draining, |worker| worker.drain()),
@@ -294,7 +296,7 @@ impl<'a> Session<'a> {
         None
     }
 
-    fn prepare(&mut self, generation: u64, text: OwnedFd, fds: Vec<OwnedFd>) -> Option<End> {
+    fn prepare(&mut self, generation: u64, text: OwnedFd, fds: Vec<OwnedFd>) -> Option<SessionEnd> {
         if self.stopping.is_some() {
             // The master knows, or is about to read it, and has another worker prepare.
             return None;
@@ -302,8 +304,11 @@ impl<'a> Session<'a> {
         let first = self.worker.is_none();
         let outcome = self.try_prepare(generation, text, fds);
         let (report, end) = match outcome {
-            Ok(()) => (Report::Prepared { generation }, None),
-            Err((text, end)) => (Report::Failed { generation, text }, first.then_some(end)),
+            Ok(()) => (WorkerReport::Prepared { generation }, None),
+            Err((text, end)) => (
+                WorkerReport::Failed { generation, text },
+                first.then_some(end),
+            ),
         };
         self.control.send(&report);
         end
@@ -314,8 +319,8 @@ impl<'a> Session<'a> {
         generation: u64,
         text: OwnedFd,
         descriptors: Vec<OwnedFd>,
-    ) -> Result<(), (String, End)> {
-        let bad_bundle = |error: bundle::BundleError| (error.to_string(), End::Failed);
+    ) -> Result<(), (String, SessionEnd)> {
+        let bad_bundle = |error: bundle::BundleError| (error.to_string(), SessionEnd::Failed);
         let bytes = bundle::unseal(text).map_err(bad_bundle)?;
         let contents = Contents::decode(&bytes).map_err(bad_bundle)?;
         drop(bytes);
@@ -328,10 +333,14 @@ impl<'a> Session<'a> {
             // Before anything that a peer may have touched is read.
             if self.signals.is_some() {
                 let confined = become_worker(&contents.process, &log);
-                self.confined = Some(confined.map_err(|error| (error, End::Fatal))?);
+                self.confined = Some(confined.map_err(|error| (error, SessionEnd::Fatal))?);
             }
-            let events = Events::new()
-                .map_err(|error| (crate::log::failure("eventfd() failed", &error), End::Fatal))?;
+            let events = Events::new().map_err(|error| {
+                (
+                    crate::log::failure("eventfd() failed", &error),
+                    SessionEnd::Fatal,
+                )
+            })?;
             self.worker = Some(self.application.worker(events.clone()));
             self.events = Some(events);
         }
@@ -347,10 +356,12 @@ impl<'a> Session<'a> {
             files: conf::Sealed::new(contents.recording),
             descriptors,
         };
-        worker.prepare(bundle).map_err(|text| (text, End::Failed))?;
+        worker
+            .prepare(bundle)
+            .map_err(|text| (text, SessionEnd::Failed))?;
         if let Some(confined) = self.confined.as_ref().filter(|_| is_first) {
             let closed = confined.close_rings(worker.uses_io_uring());
-            closed.map_err(|error| (error, End::Fatal))?;
+            closed.map_err(|error| (error, SessionEnd::Fatal))?;
         }
         self.prepared_log = Some(log);
         Ok(())
@@ -381,7 +392,7 @@ impl<'a> Session<'a> {
             .and_then(|keys| bundle::keyed(keys, descriptors))
             .map_err(|error| error.to_string());
         match devices.and_then(|devices| worker.devices(devices)) {
-            Ok(()) => self.control.send(&Report::HasDevices),
+            Ok(()) => self.control.send(&WorkerReport::HasDevices),
             Err(text) => {
                 for line in text.lines() {
                     self.log.write(Level::Error, line);
@@ -396,12 +407,12 @@ impl<'a> Session<'a> {
         }
     }
 
-    fn quit(&mut self) -> Option<End> {
+    fn quit(&mut self) -> Option<SessionEnd> {
         self.stop(Stopping::Quitting, |worker| worker.quit())
     }
 
     /// Ends in one way or the other; one that drains may still be told to quit.
-    fn stop(&mut self, stopping: Stopping, how: fn(&mut dyn Worker)) -> Option<End> {
+    fn stop(&mut self, stopping: Stopping, how: fn(&mut dyn WorkerProcess)) -> Option<SessionEnd> {
         if self.stopping >= Some(stopping) {
             return None;
         }
@@ -419,18 +430,18 @@ impl<'a> Session<'a> {
         }
     }
 
-    fn terminate(&mut self) -> End {
+    fn terminate(&mut self) -> SessionEnd {
         if let Some(worker) = &mut self.worker {
             worker.terminate();
         }
         self.exit()
     }
 
-    fn exit(&mut self) -> End {
+    fn exit(&mut self) -> SessionEnd {
         self.log.write(Level::Notice, "exiting");
         self.worker = None;
         self.log.write(Level::Notice, "exit");
-        End::Normal
+        SessionEnd::Normal
     }
 }
 
@@ -459,9 +470,10 @@ fn become_worker(settings: &ProcessSettings, log: &SessionLog) -> Result<InForce
         })
     };
     let confined = confinement::confine(&settings.confinement, become_user)?;
-    let level = match confined.lacks_anything() {
-        true => Level::Warn,
-        false => Level::Notice,
+    let level = if confined.lacks_anything() {
+        Level::Warn
+    } else {
+        Level::Notice
     };
     log.write(level, &confined);
     for text in &confined.left_out {

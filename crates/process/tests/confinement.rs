@@ -1,7 +1,8 @@
-//! What a confined process can still do: `examples/confined.rs` confines itself as a worker is confined, and tries.
+//! What a confined process can still do: `examples/confined.rs` confines itself as a worker is
+//! confined, and tries.
 //!
-//! As root it has become the user `nobody`, to whom every folder here is open: what it cannot do, the confinement keeps it
-//! from and not the file system.
+//! As root it has become the user `nobody`, to whom every folder here is open: what it cannot do,
+//! the confinement keeps it from and not the file system.
 
 use std::collections::HashMap;
 use std::fs;
@@ -9,7 +10,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Operation not permitted: the filter of system calls, or Landlock about something else than a file.
+/// Operation not permitted: the filter of system calls, or Landlock about something else than a
+/// file.
 const EPERM: &str = "1";
 /// Function not implemented: the filter, about a call that is younger than Linux 5.1.
 const ENOSYS: &str = "38";

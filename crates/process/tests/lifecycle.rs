@@ -250,9 +250,10 @@ fn it_starts_serves_and_quits() {
 
 #[test]
 fn the_worker_has_the_name_and_the_user_it_should_have() {
-    let server = match is_root() {
-        true => Server::running("answer one;\nuser nobody;\nworker_rlimit_nofile 333;"),
-        false => Server::running("answer one;"),
+    let server = if is_root() {
+        Server::running("answer one;\nuser nobody;\nworker_rlimit_nofile 333;")
+    } else {
+        Server::running("answer one;")
     };
     assert_eq!(server.ask(), "one");
     let proc =
@@ -502,7 +503,8 @@ fn kept_busy(server: &Server) -> (i32, TcpStream) {
     (server.worker(), slow)
 }
 
-/// Ends that request, and waits for the end of its worker, which this line tells and has not told yet.
+/// Ends that request, and waits for the end of its worker, which this line tells and has not told
+/// yet.
 fn let_go(server: &Server, mut slow: TcpStream, end: &str) {
     assert!(!server.log().contains(end));
     slow.write_all(b"x").unwrap();
@@ -763,7 +765,8 @@ fn signals_in_the_middle_of_a_reload_are_not_lost() {
         server.signal("USR1");
         server.signal("HUP");
         if round % 5 == 0 {
-            // It may have ended already, and the next one not have begun: then there is nobody to tell.
+            // It may have ended already, and the next one not have begun: then there is nobody to
+            // tell.
             let worker = server.worker().to_string();
             let _ = Command::new("kill").args(["-TERM", &worker]).output();
         }

@@ -1,7 +1,7 @@
 //! `Accept-Encoding` as nginx reads it, and the browsers to which compressed content is not sent.
 //!
-//! nginx looks for one coding and does not negotiate: the first mention of `gzip` decides; `*` is ignored.
-//! [`quality`] is for those who choose between several.
+//! nginx looks for one coding and does not negotiate: the first mention of `gzip` decides; `*` is
+//! ignored. [`quality`] is for those who choose between several.
 
 use memchr::memmem;
 
@@ -10,8 +10,8 @@ pub fn gzip(value: &[u8]) -> bool {
     value.starts_with(b"gzip,") || coding(value, b"gzip")
 }
 
-/// How much a content coding that the value [allows](coding) is wanted, in thousandths (RFC 9110, section
-/// 12.4.2); 0 where it is not allowed.
+/// How much a content coding that the value [allows](coding) is wanted, in thousandths (RFC 9110,
+/// section 12.4.2); 0 where it is not allowed.
 pub fn quality(value: &[u8], name: &[u8]) -> u16 {
     const WHOLE: u16 = 1000;
     if !coding(value, name) {
@@ -34,8 +34,8 @@ pub fn quality(value: &[u8], name: &[u8]) -> u16 {
     }
 }
 
-/// Whether the value allows a content coding: its first mention, at the beginning or after a comma or a
-/// space, decides by what follows: nothing, a comma, or a quality above zero.
+/// Whether the value allows a content coding: its first mention, at the beginning or after a comma
+/// or a space, decides by what follows: nothing, a comma, or a quality above zero.
 pub fn coding(value: &[u8], name: &[u8]) -> bool {
     let Some(after) = after_mention(value, name) else {
         return false;
@@ -73,8 +73,8 @@ fn after_mention<'v>(value: &'v [u8], name: &[u8]) -> Option<&'v [u8]> {
     }
 }
 
-/// A quality from `0.001` to `1` (RFC 9110, section 12.4.2) at the beginning of the text. As in nginx the
-/// digits are summed up, not weighed: `1.000` passes, `0.999` too, and `1.001` does not.
+/// A quality from `0.001` to `1` (RFC 9110, section 12.4.2) at the beginning of the text. As in
+/// nginx the digits are summed up, not weighed: `1.000` passes, `0.999` too, and `1.001` does not.
 fn is_above_zero(text: &[u8]) -> bool {
     let end = text
         .iter()
@@ -101,17 +101,17 @@ fn is_above_zero(text: &[u8]) -> bool {
     (1..=100).contains(&sum)
 }
 
-/// Browsers that nginx tells apart, by all of a request's `User-Agent` lines in their order: each adds what it says, and
-/// Opera is no Internet Explorer, whatever lines before it say.
+/// Browsers that nginx tells apart, by all of a request's `User-Agent` lines in their order: each
+/// adds what it says, and Opera is no Internet Explorer, whatever lines before it say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Browser {
     /// Internet Explorer up to 10: a version must follow the name.
     pub msie: bool,
     /// Internet Explorer 4 to 6 without the service pack that repaired its gzip.
     pub msie6: bool,
-    /// Chrome.
+    /// The fields that Chrome sends.
     pub chrome: bool,
-    /// Safari on macOS.
+    /// The fields that Safari on macOS sends.
     pub safari: bool,
     opera: bool,
 }

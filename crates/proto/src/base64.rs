@@ -162,10 +162,11 @@ pub fn encode(bytes: &[u8], out: &mut Vec<u8>) {
         let byte = |index: usize| u32::from(group.get(index).copied().unwrap_or(0));
         let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
         for index in 0..4 {
-            out.push(match index <= group.len() {
+            out.push(if index <= group.len() {
                 // invariant: the mask leaves an index below 64
-                true => CHARACTERS[(bits >> (18 - 6 * index) & 63) as usize],
-                false => b'=',
+                CHARACTERS[(bits >> (18 - 6 * index) & 63) as usize]
+            } else {
+                b'='
             });
         }
     }

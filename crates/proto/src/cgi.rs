@@ -1,8 +1,8 @@
-//! What FastCGI, uwsgi and SCGI have in common, because they carry the same: a request as variables, and the head of a response
-//! (RFC 3875, the Common Gateway Interface).
+//! What FastCGI, uwsgi and SCGI have in common, because they carry the same: a request as
+//! variables, and the head of a response (RFC 3875, the Common Gateway Interface).
 //!
-//! Each protocol writes variables in its own way ([`crate::fastcgi`], [`crate::uwsgi`], [`crate::scgi`]); which ones a request
-//! has, and their order, is the business of the modules.
+//! Each protocol writes variables in its own way ([`crate::fastcgi`], [`crate::uwsgi`],
+//! [`crate::scgi`]); which ones a request has, and their order, is the business of the modules.
 
 pub use crate::h1::response::cgi::{Form, parse};
 
@@ -11,21 +11,21 @@ const PREFIX: &[u8] = b"HTTP_";
 
 /// The name of a variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Name<'a> {
+pub enum VariableName<'a> {
     /// As it is, such as `REQUEST_METHOD`.
     Plain(&'a [u8]),
-    /// That of a request's field (RFC 3875, section 4.1.18), which is given as it came: `HTTP_` before it, in capitals, `_` for each
-    /// dash.
+    /// That of a request's field (RFC 3875, section 4.1.18), which is given as it came: `HTTP_`
+    /// before it, in capitals, `_` for each dash.
     Field(&'a [u8]),
 }
 
-impl Name<'_> {
+impl VariableName<'_> {
     /// How many bytes it has.
     #[must_use]
     pub fn len(&self) -> usize {
         match self {
-            Name::Plain(name) => name.len(),
-            Name::Field(name) => PREFIX.len() + name.len(),
+            VariableName::Plain(name) => name.len(),
+            VariableName::Field(name) => PREFIX.len() + name.len(),
         }
     }
 
@@ -35,11 +35,11 @@ impl Name<'_> {
         self.len() == 0
     }
 
-    /// Appends it.
+    /// Appends the name of the variable to a buffer.
     pub fn append(&self, out: &mut Vec<u8>) {
         match self {
-            Name::Plain(name) => out.extend_from_slice(name),
-            Name::Field(name) => {
+            VariableName::Plain(name) => out.extend_from_slice(name),
+            VariableName::Field(name) => {
                 out.extend_from_slice(PREFIX);
                 let start = out.len();
                 out.extend_from_slice(name);
@@ -54,19 +54,22 @@ impl Name<'_> {
     }
 }
 
-/// What takes the variables of a request, in the order in which they are to be sent, whatever protocol carries them.
+/// What takes the variables of a request, in the order in which they are to be sent, whatever
+/// protocol carries them.
 pub trait Variables {
     /// Appends what a variable begins with, up to its value: the same for each of a name.
-    fn begin(name: Name<'_>, out: &mut Vec<u8>);
+    fn begin(name: VariableName<'_>, out: &mut Vec<u8>);
 
     /// Where variables are written.
     fn out(&mut self) -> &mut Vec<u8>;
 
-    /// Ends a variable: what [begins](Variables::begin) it has been written from `start` to `value`, and its value behind that.
+    /// Ends a variable: what [begins](Variables::begin) it has been written from `start` to
+    /// `value`, and its value behind that.
     fn end(&mut self, start: usize, value: usize);
 
-    /// Adds a variable, whose value `write` appends to what it is given, where it is sent from; it leaves alone what is there.
-    fn add(&mut self, name: Name<'_>, write: impl FnOnce(&mut Vec<u8>)) {
+    /// Adds a variable, whose value `write` appends to what it is given, where it is sent from; it
+    /// leaves alone what is there.
+    fn add(&mut self, name: VariableName<'_>, write: impl FnOnce(&mut Vec<u8>)) {
         let out = self.out();
         let start = out.len();
         Self::begin(name, out);
@@ -87,17 +90,22 @@ pub trait Variables {
 
     /// Adds a variable whose value is there.
     fn push(&mut self, name: &[u8], value: &[u8]) {
-        self.add(Name::Plain(name), |out| out.extend_from_slice(value));
+        self.add(VariableName::Plain(name), |out| {
+            out.extend_from_slice(value)
+        });
     }
 
-    /// Adds the variable of a request's field, with all values that the request has under that name, joined.
+    /// Adds the variable of a request's field, with all values that the request has under that
+    /// name, joined.
     fn push_field<'v>(&mut self, name: &[u8], values: impl Iterator<Item = &'v [u8]>) {
-        self.add(Name::Field(name), |out| append_joined(name, values, out));
+        self.add(VariableName::Field(name), |out| {
+            append_joined(name, values, out)
+        });
     }
 }
 
-/// Appends the values of a field that came several times as one: `; ` between those of `Cookie`, `, ` between others (nginx since
-/// 1.23; RFC 3875, section 4.1.18).
+/// Appends the values of a field that came several times as one: `; ` between those of `Cookie`,
+/// `, ` between others (nginx since 1.23; RFC 3875, section 4.1.18).
 fn append_joined<'v>(
     field_name: &[u8],
     mut values: impl Iterator<Item = &'v [u8]>,
@@ -105,9 +113,10 @@ fn append_joined<'v>(
 ) {
     out.extend_from_slice(values.next().unwrap_or_default());
     for value in values {
-        out.extend_from_slice(match field_name.eq_ignore_ascii_case(b"cookie") {
-            true => b"; ",
-            false => b", ",
+        out.extend_from_slice(if field_name.eq_ignore_ascii_case(b"cookie") {
+            b"; "
+        } else {
+            b", "
         });
         out.extend_from_slice(value);
     }
@@ -125,14 +134,14 @@ mod tests {
             ("a_b.c1", "HTTP_A_B.C1"),
             ("", "HTTP_"),
         ] {
-            let name = Name::Field(name.as_bytes());
+            let name = VariableName::Field(name.as_bytes());
             let mut written = Vec::new();
             name.append(&mut written);
             assert_eq!(written, expected.as_bytes());
             assert_eq!(name.len(), expected.len());
         }
         let mut written = Vec::new();
-        Name::Plain(b"a-b").append(&mut written);
+        VariableName::Plain(b"a-b").append(&mut written);
         assert_eq!(written, b"a-b");
     }
 

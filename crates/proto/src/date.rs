@@ -1,7 +1,7 @@
 //! Dates of HTTP (RFC 9110, section 5.6.7) in all three of its forms, and the date of cookies.
 //!
-//! Times are whole seconds since 1970-01-01T00:00:00Z. There is no clock here. Reading is as lenient as
-//! nginx: the day of the week is skipped, months are told by as few letters as suffice.
+//! Times are whole seconds since 1970-01-01T00:00:00Z. There is no clock here. Reading is as
+//! lenient as nginx: the day of the week is skipped, months are told by as few letters as suffice.
 
 const WEEKDAYS: [&[u8; 3]; 7] = [b"Sun", b"Mon", b"Tue", b"Wed", b"Thu", b"Fri", b"Sat"];
 const MONTHS: [&[u8; 3]; 12] = [
@@ -13,8 +13,8 @@ const SECONDS_PER_DAY: i64 = 86_400;
 /// The length of a date as [`format_http`] writes it.
 pub const HTTP_LENGTH: usize = 29;
 
-/// Writes `Sun, 06 Nov 1994 08:49:37 GMT`. Times outside of the years 1970 to 9999 are written as the nearest
-/// one within, as nginx writes them.
+/// Writes `Sun, 06 Nov 1994 08:49:37 GMT`. Times outside of the years 1970 to 9999 are written as
+/// the nearest one within, as nginx writes them.
 pub fn format_http(time: i64, out: &mut [u8; HTTP_LENGTH]) {
     let date = Date::at(time);
     *out = *b"Sun, 06 Nov 1994 08:49:37 GMT";
@@ -28,7 +28,8 @@ pub fn format_http(time: i64, out: &mut [u8; HTTP_LENGTH]) {
     two_digits(&mut out[23..25], date.second);
 }
 
-/// Appends a date for a cookie's `expires`: `Sun, 06-Nov-94 08:49:37 GMT`, with four digits from 2038 on.
+/// Appends a date for a cookie's `expires`: `Sun, 06-Nov-94 08:49:37 GMT`, with four digits from
+/// 2038 on.
 pub fn write_cookie(time: i64, out: &mut Vec<u8>) {
     let date = Date::at(time);
     let mut text = *b"Sun, 06-Nov-1994 08:49:37 GMT";
@@ -105,8 +106,8 @@ fn parse_asctime(mut rest: Reader<'_>) -> Option<i64> {
     compose(year, month, day, seconds)
 }
 
-/// The time of a date, unless the month has no such day. A day 0 is the one before the first: nginx does
-/// not look.
+/// The time of a date, unless the month has no such day. A day 0 is the one before the first: nginx
+/// does not look.
 fn compose(year: i64, month: usize, day: i64, seconds: i64) -> Option<i64> {
     let leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
     if day > DAYS_IN_MONTH[month] && !(leap && month == 1 && day == 29) {
@@ -115,8 +116,8 @@ fn compose(year: i64, month: usize, day: i64, seconds: i64) -> Option<i64> {
     Some((days_before(year, month as i64 + 1) + day - 1) * SECONDS_PER_DAY + seconds)
 }
 
-/// Days from 1970-01-01 to the first of a month (1 to 12). Years are counted from March, so that the leap
-/// day is the last of its year; then the days before a month follow from a linear formula.
+/// Days from 1970-01-01 to the first of a month (1 to 12). Years are counted from March, so that
+/// the leap day is the last of its year; then the days before a month follow from a linear formula.
 fn days_before(year: i64, month: i64) -> i64 {
     let (year, month) = if month > 2 {
         (year, month - 3)
@@ -148,7 +149,8 @@ impl Date {
         let days = time.div_euclid(SECONDS_PER_DAY);
         let second = time.rem_euclid(SECONDS_PER_DAY) as u32;
 
-        // Eras of 400 years, counted from 0000-03-01: within one, years and months follow by division.
+        // Eras of 400 years, counted from 0000-03-01: within one, years and months follow by
+        // division.
         let shifted = days + 719_468;
         let era = shifted.div_euclid(146_097);
         let day_of_era = shifted.rem_euclid(146_097);
@@ -214,7 +216,8 @@ impl Reader<'_> {
         Some(number)
     }
 
-    /// A month's index by its three letters, of which the ones that tell it from the others are read.
+    /// A month's index by its three letters, of which the ones that tell it from the others are
+    /// read.
     fn month(&mut self) -> Option<usize> {
         let (letters, rest) = self.0.split_at_checked(3)?;
         self.0 = rest;
@@ -235,7 +238,6 @@ impl Reader<'_> {
         })
     }
 
-    /// `08:49:37` in seconds.
     fn time(&mut self) -> Option<i64> {
         let hour = self.number(2)?;
         self.skip(b':')?;

@@ -1,4 +1,5 @@
-//! Entity tags and the conditions that compare them (RFC 9110, sections 8.8.3 and 13.1), as nginx does.
+//! Entity tags and the conditions that compare them (RFC 9110, sections 8.8.3 and 13.1), as nginx
+//! does.
 
 use crate::date;
 
@@ -39,7 +40,8 @@ pub fn of_file(mtime: i64, size: u64) -> ETag {
     ETag { bytes, length }
 }
 
-/// The digits of a number, without zeros before them. Formatting by `std` takes three times as many instructions.
+/// The digits of a number, without zeros before them. Formatting by `std` takes three times as many
+/// instructions.
 fn hexadecimal(number: u64) -> impl Iterator<Item = u8> {
     let digits = (u64::BITS - number.leading_zeros()).div_ceil(4).max(1);
     let digit = move |place: u32| (number >> (4 * place) & 15) as u8;
@@ -49,8 +51,8 @@ fn hexadecimal(number: u64) -> impl Iterator<Item = u8> {
     })
 }
 
-/// Whether `etag` is in the list of `If-Match` (`weak` false) or `If-None-Match` (`weak` true). `*` is in
-/// every list; `None` (the response has no tag) in no other.
+/// Whether `etag` is in the list of `If-Match` (`weak` false) or `If-None-Match` (`weak` true). `*`
+/// is in every list; `None` (the response has no tag) in no other.
 pub fn list_contains(list: &[u8], etag: Option<&[u8]>, weak: bool) -> bool {
     if list == b"*" {
         return true;

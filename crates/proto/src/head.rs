@@ -1,10 +1,10 @@
-//! The head of a request that comes as fields, as HTTP/2 and HTTP/3 carry it (RFC 9113, section 8.3): there is no line to
-//! parse, and nothing to wait for.
+//! The head of a request that comes as fields, as HTTP/2 and HTTP/3 carry it (RFC 9113, section
+//! 8.3): there is no line to parse, and nothing to wait for.
 //!
 //! Not here: how fields are encoded, and which of them a protocol forbids.
 
 use crate::h1::{Field, ServerName};
-use crate::header::{Known, KnownSet};
+use crate::header::{KnownField, KnownSet};
 use crate::method::Method;
 use crate::uri::{self, BadUri};
 use crate::{Span, host};
@@ -12,7 +12,7 @@ use crate::{Span, host};
 /// What stands before the fields.
 #[derive(Clone, Copy, Debug)]
 pub struct Control<'a> {
-    /// `:method`
+    /// The place of the method, or of `:method`.
     pub method: &'a [u8],
     /// `:path`: path and query, as they are escaped.
     pub target: &'a [u8],
@@ -25,17 +25,17 @@ pub struct Control<'a> {
 /// Where what stands before the fields lies within a head's bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Places {
-    /// `:method`
+    /// The place of the method, or of `:method`.
     pub method: Span,
-    /// `:path`
+    /// The place of the target, or of `:path`.
     pub target: Span,
-    /// `:authority`
+    /// The place of the host, or of `:authority`.
     pub authority: Option<Span>,
 }
 
 /// Why a head cannot be served; it is answered with 400.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum HeadRefusal {
     /// No path can be made of the target.
     Target,
     /// The authority, or Host, names no host.
@@ -70,7 +70,7 @@ impl Head {
         fields: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
         merge_slashes: bool,
         bytes: &mut Vec<u8>,
-    ) -> Result<Head, Refused> {
+    ) -> Result<Head, HeadRefusal> {
         bytes.clear();
         let mut head = Head::default();
         let places = Places {
@@ -82,7 +82,7 @@ impl Head {
             head.push(Field {
                 name: put(bytes, name),
                 value: put(bytes, value),
-                known: Known::from_name(name),
+                known: KnownField::from_name(name),
             });
         }
         head.settle(places, control.protocol, merge_slashes, bytes)?;
@@ -128,11 +128,12 @@ impl Head {
     }
 
     /// Takes all fields of a name out.
-    pub fn remove(&mut self, known: Known) {
+    pub fn remove(&mut self, known: KnownField) {
         self.fields.retain(|field| field.known != known);
     }
 
-    /// Makes line, path and server's name of a head whose fields are there. The line is appended to `bytes`.
+    /// Makes line, path and server's name of a head whose fields are there. The line is appended to
+    /// `bytes`.
     ///
     /// # Errors
     /// Where the target is no path, or what names the server no host.
@@ -142,7 +143,7 @@ impl Head {
         protocol: &[u8],
         merge_slashes: bool,
         bytes: &mut Vec<u8>,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), HeadRefusal> {
         let start = bytes.len();
         bytes.extend_from_within(places.method.start as usize..places.method.end as usize);
         self.name = Span::new(start, bytes.len());
@@ -155,10 +156,10 @@ impl Head {
         self.line = Span::new(start, bytes.len());
         self.method = Method::from_name(self.name.of(bytes));
         self.parts = uri::normalise(self.target.of(bytes), merge_slashes, &mut self.path)
-            .map_err(|BadUri| Refused::Target)?;
-        let host = || self.all(Known::Host).next().map(|field| field.value);
+            .map_err(|BadUri| HeadRefusal::Target)?;
+        let host = || self.all(KnownField::Host).next().map(|field| field.value);
         if let Some(within) = places.authority.or_else(host) {
-            let host = host::validate(within.of(bytes)).map_err(|_| Refused::Host)?;
+            let host = host::validate(within.of(bytes)).map_err(|_| HeadRefusal::Host)?;
             self.server = Some(ServerName {
                 name: Span {
                     start: within.start + host.name.start,
@@ -186,7 +187,7 @@ impl Head {
         &self.ignored
     }
 
-    /// The method.
+    /// The method of the head.
     pub fn method(&self) -> Method {
         self.method
     }
@@ -246,12 +247,12 @@ impl Head {
     }
 
     /// Whether a field of that name came.
-    pub fn has(&self, known: Known) -> bool {
+    pub fn has(&self, known: KnownField) -> bool {
         self.known.contains(known)
     }
 
     /// Every field of that name.
-    pub fn all(&self, known: Known) -> impl Iterator<Item = &Field> {
+    pub fn all(&self, known: KnownField) -> impl Iterator<Item = &Field> {
         let fields = self.fields.iter();
         fields.filter(move |field| field.known == known)
     }
@@ -275,7 +276,10 @@ mod tests {
         protocol: b"HTTP/2.0",
     };
 
-    fn head(control: &Control<'_>, fields: &[(&str, &str)]) -> Result<(Head, Vec<u8>), Refused> {
+    fn head(
+        control: &Control<'_>,
+        fields: &[(&str, &str)],
+    ) -> Result<(Head, Vec<u8>), HeadRefusal> {
         let fields = fields
             .iter()
             .map(|(name, value)| (name.as_bytes(), value.as_bytes()));
@@ -311,13 +315,13 @@ mod tests {
             (named.port, named.has_capitals),
             (parsed_name.port, parsed_name.has_capitals)
         );
-        let values = |known: Known| -> Vec<Vec<u8>> {
+        let values = |known: KnownField| -> Vec<Vec<u8>> {
             head.all(known)
                 .map(|field| field.value(&bytes).to_vec())
                 .collect()
         };
-        assert_eq!(values(Known::Cookie), [b"a=b", b"c=d"]);
-        assert!(head.has(Known::Cookie) && !head.has(Known::Range));
+        assert_eq!(values(KnownField::Cookie), [b"a=b", b"c=d"]);
+        assert!(head.has(KnownField::Cookie) && !head.has(KnownField::Range));
         assert_eq!(head.fields().len(), 3);
         assert_eq!(
             head.line().of(&bytes),
@@ -344,16 +348,19 @@ mod tests {
             target: b"/../",
             ..GET
         };
-        assert_eq!(refused(&climbing, &[]), Some(Refused::Target));
+        assert_eq!(refused(&climbing, &[]), Some(HeadRefusal::Target));
         let nowhere = Control {
             authority: Some(b"a..b"),
             ..GET
         };
-        assert_eq!(refused(&nowhere, &[]), Some(Refused::Host));
+        assert_eq!(refused(&nowhere, &[]), Some(HeadRefusal::Host));
         let without = Control {
             authority: None,
             ..GET
         };
-        assert_eq!(refused(&without, &[("host", "a b")]), Some(Refused::Host));
+        assert_eq!(
+            refused(&without, &[("host", "a b")]),
+            Some(HeadRefusal::Host)
+        );
     }
 }

@@ -1,7 +1,7 @@
-//! Header field names that the server acts upon, recognised in any case, and the two list forms of values
-//! (`a, b` and `a; b`) as nginx searches them.
+//! Header field names that the server acts upon, recognised in any case, and the two list forms of
+//! values (`a, b` and `a; b`) as nginx searches them.
 //!
-//! Names that no code here acts upon are [`Known::Other`]; they are found by their text.
+//! Names that no code here acts upon are [`KnownField::Other`]; they are found by their text.
 
 macro_rules! known {
     ($($variant:ident $name:literal)*) => {
@@ -9,61 +9,64 @@ macro_rules! known {
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
         #[repr(u8)]
         #[allow(missing_docs)] // The variants are the names themselves.
-        pub enum Known {
+        pub enum KnownField {
             $($variant,)*
-            /// Any other name.
+            /// A field that no part of the server looks at.
             #[default]
             Other,
         }
 
-        impl Known {
+        impl KnownField {
             /// Every name in lower case with its variant.
-            const NAMES: &'static [(&'static str, Known)] = &[$(($name, Known::$variant),)*];
+            const NAMES: &'static [(&'static str, KnownField)] = &[$(($name, KnownField::$variant),)*];
 
             /// The name in lower case; empty for `Other`.
             pub fn name(self) -> &'static str {
                 match self {
-                    $(Known::$variant => $name,)*
-                    Known::Other => "",
+                    $(KnownField::$variant => $name,)*
+                    KnownField::Other => "",
                 }
             }
 
             /// The variant of a name in any case.
             #[must_use]
-            pub fn from_name(name: &[u8]) -> Known {
-                // What is told apart from others by the bit of the case, and fills the room behind shorter names.
+            pub fn from_name(name: &[u8]) -> KnownField {
+                // What is told apart from others by the bit of the case, and fills the room behind
+                // shorter names.
                 if name.iter().any(|byte| *byte <= b' ') {
-                    return Known::Other;
+                    return KnownField::Other;
                 }
                 let mut bytes = [0; NAME_MAX];
                 match bytes.get_mut(..name.len()) {
                     Some(start) => start.copy_from_slice(name),
-                    None => return Known::Other,
+                    None => return KnownField::Other,
                 }
-                Known::of_words(words(&bytes))
+                KnownField::of_words(words(&bytes))
             }
 
-            /// The variant of the name that `bytes` begin with and that has `length` of them, in any case: letters, digits and
-            /// dashes. Where a name is no longer than most, and more follows it, no branch depends on its length.
+            /// The variant of the name that `bytes` begin with and that has `length` of them, in
+            /// any case: letters, digits and dashes. Where a name is no longer than most, and more
+            /// follows it, no branch depends on its length.
             #[inline]
-            pub(crate) fn at_start(bytes: &[u8], length: usize) -> Known {
+            pub(crate) fn at_start(bytes: &[u8], length: usize) -> KnownField {
                 match (bytes.first_chunk::<16>(), MASKS.get(length)) {
                     (Some(start), Some(mask)) => {
                         let word = u128::from_le_bytes(*start) & mask;
-                        Known::of_words([word as u64, (word >> 64) as u64, 0])
+                        KnownField::of_words([word as u64, (word >> 64) as u64, 0])
                     }
-                    _ => Known::from_name(bytes.get(..length).unwrap_or_default()),
+                    _ => KnownField::from_name(bytes.get(..length).unwrap_or_default()),
                 }
             }
 
             #[inline]
-            fn of_words(words: [u64; 3]) -> Known {
+            fn of_words(words: [u64; 3]) -> KnownField {
                 let folded = folded(words);
                 let candidate = &TABLE[slot(folded)]; // invariant: there are as many as slots
-                match candidate.is_name(folded) {
-                    true => candidate.known,
-                    false => Known::Other,
-                }
+                if candidate.is_name(folded) {
+candidate.known
+} else {
+KnownField::Other
+}
             }
         }
     };
@@ -133,63 +136,64 @@ known! {
     XPad "x-pad"
 }
 
-impl Known {}
+impl KnownField {}
 
 /// A set of known names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KnownSet(u64);
 
 // One bit for each name but `Other`, which is never asked for.
-const _: () = assert!(Known::Other as u8 <= 63);
+const _: () = assert!(KnownField::Other as u8 <= 63);
 
 impl KnownSet {
-    /// The names that nginx refuses (400) to have twice in a request. `Host` is refused as well, with words of its own.
+    /// The names that nginx refuses (400) to have twice in a request. `Host` is refused as well,
+    /// with words of its own.
     pub const UNIQUE: KnownSet = KnownSet(0)
-        .with(Known::IfModifiedSince)
-        .with(Known::IfUnmodifiedSince)
-        .with(Known::IfMatch)
-        .with(Known::IfNoneMatch)
-        .with(Known::IfRange)
-        .with(Known::ContentLength)
-        .with(Known::ContentRange)
-        .with(Known::TransferEncoding)
-        .with(Known::Expect)
-        .with(Known::Authorization)
-        .with(Known::ProxyAuthorization);
+        .with(KnownField::IfModifiedSince)
+        .with(KnownField::IfUnmodifiedSince)
+        .with(KnownField::IfMatch)
+        .with(KnownField::IfNoneMatch)
+        .with(KnownField::IfRange)
+        .with(KnownField::ContentLength)
+        .with(KnownField::ContentRange)
+        .with(KnownField::TransferEncoding)
+        .with(KnownField::Expect)
+        .with(KnownField::Authorization)
+        .with(KnownField::ProxyAuthorization);
 
     /// What a field says of the connection that a message came by, and of no other. HTTP/2 has none
     /// of them (RFC 9113, section 8.2.2).
     pub const OF_CONNECTION: KnownSet = KnownSet(0)
-        .with(Known::Connection)
-        .with(Known::KeepAlive)
-        .with(Known::ProxyConnection)
-        .with(Known::TransferEncoding)
-        .with(Known::Upgrade);
+        .with(KnownField::Connection)
+        .with(KnownField::KeepAlive)
+        .with(KnownField::ProxyConnection)
+        .with(KnownField::TransferEncoding)
+        .with(KnownField::Upgrade);
 
     /// What says how a message is framed and where it goes: fields of its head alone, neither of
     /// trailers (RFC 9110, section 6.5.1) nor of the informational heads before it. Clients of
     /// HTTP/2 drop a response that has them there.
     pub const OF_FRAMING: KnownSet = KnownSet::OF_CONNECTION
-        .with(Known::ContentLength)
-        .with(Known::Te)
-        .with(Known::Trailer)
-        .with(Known::Host);
+        .with(KnownField::ContentLength)
+        .with(KnownField::Te)
+        .with(KnownField::Trailer)
+        .with(KnownField::Host);
 
     /// The set with a name more.
     #[must_use]
-    pub const fn with(self, known: Known) -> KnownSet {
+    pub const fn with(self, known: KnownField) -> KnownSet {
         KnownSet(self.0 | 1 << known as u8)
     }
 
-    /// Adds a name.
+    /// Adds the name of a field to the set.
     #[inline]
-    pub fn insert(&mut self, known: Known) {
+    pub fn insert(&mut self, known: KnownField) {
         *self = self.with(known);
     }
 
     /// Whether it was added.
     #[inline]
-    pub fn contains(self, known: Known) -> bool {
+    pub fn contains(self, known: KnownField) -> bool {
         self.0 & (1 << known as u8) != 0
     }
 }
@@ -208,22 +212,24 @@ static MASKS: [u128; 17] = {
     masks
 };
 
-/// A name in the form in which it is compared: words with the bit of the case set in all bytes, also in those behind the name.
+/// A name in the form in which it is compared: words with the bit of the case set in all bytes,
+/// also in those behind the name.
 #[derive(Clone, Copy)]
 #[repr(align(32))] // none lies in two lines of a cache
 struct Candidate {
     words: [u64; 3],
-    known: Known,
+    known: KnownField,
 }
 
 impl Candidate {
     /// No byte of a name is like these.
     const NONE: Candidate = Candidate {
         words: [u64::MAX; 3],
-        known: Known::Other,
+        known: KnownField::Other,
     };
 
-    /// Exact for bytes above the space: then only two of them, the cases of a letter, come to the same.
+    /// Exact for bytes above the space: then only two of them, the cases of a letter, come to the
+    /// same.
     #[inline]
     fn is_name(&self, folded: [u64; 3]) -> bool {
         let differs = |at: usize| folded[at] ^ self.words[at];
@@ -248,7 +254,8 @@ const fn words(bytes: &[u8; NAME_MAX]) -> [u64; 3] {
     ]
 }
 
-/// Slots of the table. The multiplier was searched for: with it each name has one of its own, which the table's making checks.
+/// Slots of the table. The multiplier was searched for: with it each name has one of its own, which
+/// the table's making checks.
 const SLOTS: usize = 256;
 const MULTIPLIER: u64 = 0x2116_7d8f_cf23_cae9;
 
@@ -262,8 +269,8 @@ const fn slot(folded: [u64; 3]) -> usize {
 static TABLE: [Candidate; SLOTS] = {
     let mut table = [Candidate::NONE; SLOTS];
     let mut index = 0;
-    while index < Known::NAMES.len() {
-        let (name, known) = Known::NAMES[index];
+    while index < KnownField::NAMES.len() {
+        let (name, known) = KnownField::NAMES[index];
         let name = name.as_bytes();
         let mut bytes = [0; NAME_MAX];
         let mut at = 0;
@@ -274,7 +281,7 @@ static TABLE: [Candidate; SLOTS] = {
         let words = folded(words(&bytes));
         let candidate = &mut table[slot(words)];
         assert!(
-            matches!(candidate.known, Known::Other),
+            matches!(candidate.known, KnownField::Other),
             "two names have one slot"
         );
         *candidate = Candidate { words, known };
@@ -289,8 +296,8 @@ pub fn has_token(value: &[u8], name: &[u8], separator: u8) -> bool {
     items(value, separator).any(|item| strip_name(item, name).is_some_and(<[u8]>::is_empty))
 }
 
-/// The value of `name=value` in such a list, as in nginx: names in any case, spaces around `=` allowed,
-/// the value reaches to the separator.
+/// The value of `name=value` in such a list, as in nginx: names in any case, spaces around `=`
+/// allowed, the value reaches to the separator.
 pub fn parameter<'a>(value: &'a [u8], name: &[u8], separator: u8) -> Option<&'a [u8]> {
     items(value, separator)
         .find_map(|item| Some(trim_spaces(strip_name(item, name)?.strip_prefix(b"=")?)))
@@ -324,7 +331,6 @@ fn trim_spaces(mut bytes: &[u8]) -> &[u8] {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NameSet {
     known: KnownSet,
-    /// In lower case.
     others: Vec<Box<[u8]>>,
 }
 
@@ -332,9 +338,9 @@ impl NameSet {
     /// Whether a field of this name is one of them, where it is known what name that is.
     #[inline]
     #[must_use]
-    pub fn contains(&self, known: Known, name: &[u8]) -> bool {
+    pub fn contains(&self, known: KnownField, name: &[u8]) -> bool {
         match known {
-            Known::Other => self
+            KnownField::Other => self
                 .others
                 .iter()
                 .any(|other| other.eq_ignore_ascii_case(name)),
@@ -345,14 +351,14 @@ impl NameSet {
     /// Whether a known name is one of them.
     #[inline]
     #[must_use]
-    pub fn contains_known(&self, known: Known) -> bool {
+    pub fn contains_known(&self, known: KnownField) -> bool {
         self.known.contains(known)
     }
 
     /// Whether this name is one of them.
     #[must_use]
     pub fn contains_name(&self, name: &[u8]) -> bool {
-        self.contains(Known::from_name(name), name)
+        self.contains(KnownField::from_name(name), name)
     }
 }
 
@@ -360,8 +366,8 @@ impl<'a> FromIterator<&'a [u8]> for NameSet {
     fn from_iter<I: IntoIterator<Item = &'a [u8]>>(names: I) -> NameSet {
         let mut set = NameSet::default();
         for name in names {
-            match Known::from_name(name) {
-                Known::Other => set.others.push(name.to_ascii_lowercase().into()),
+            match KnownField::from_name(name) {
+                KnownField::Other => set.others.push(name.to_ascii_lowercase().into()),
                 known => set.known.insert(known),
             }
         }
@@ -369,7 +375,8 @@ impl<'a> FromIterator<&'a [u8]> for NameSet {
     }
 }
 
-/// Whether there is a byte below 0x0E among them: a line break, or what is next to never in a value.
+/// Whether there is a byte below 0x0E among them: a line break, or what is next to never in a
+/// value.
 #[inline]
 #[must_use]
 pub fn has_control(value: &[u8]) -> bool {
@@ -384,9 +391,10 @@ pub fn has_control(value: &[u8]) -> bool {
 /// 5.5), become spaces: decoded parts of a request get into values by variables.
 #[inline]
 pub fn append_value(value: &[u8], out: &mut Vec<u8>) {
-    match has_control(value) {
-        false => out.extend_from_slice(value),
-        true => append_lines(value, out),
+    if has_control(value) {
+        append_lines(value, out)
+    } else {
+        out.extend_from_slice(value)
     }
 }
 
@@ -436,7 +444,7 @@ mod tests {
         let set: NameSet = [&b"Date"[..], b"x-own"].into_iter().collect();
         for name in [&b"date"[..], b"DATE", b"X-Own", b"x-own"] {
             assert!(set.contains_name(name));
-            assert!(set.contains(Known::from_name(name), name));
+            assert!(set.contains(KnownField::from_name(name), name));
         }
         for name in [&b"Server"[..], b"x-own2", b"x-ow", b""] {
             assert!(!set.contains_name(name));
@@ -446,9 +454,9 @@ mod tests {
 
     #[test]
     fn every_name_is_found_in_any_case() {
-        for &(name, known) in Known::NAMES {
-            assert_eq!(Known::from_name(name.as_bytes()), known);
-            assert_eq!(Known::from_name(name.to_uppercase().as_bytes()), known);
+        for &(name, known) in KnownField::NAMES {
+            assert_eq!(KnownField::from_name(name.as_bytes()), known);
+            assert_eq!(KnownField::from_name(name.to_uppercase().as_bytes()), known);
             assert_eq!(known.name(), name);
             for at in 0..name.len() {
                 for byte in 0..=255 {
@@ -456,7 +464,7 @@ mod tests {
                     changed[at] = byte;
                     let same = changed.eq_ignore_ascii_case(name.as_bytes());
                     assert_eq!(
-                        Known::from_name(&changed) == known,
+                        KnownField::from_name(&changed) == known,
                         same,
                         "{name} with {byte} at {at}"
                     );
@@ -465,12 +473,16 @@ mod tests {
             assert_eq!(name, name.to_lowercase());
             for behind in [0, b' ', b'x', b':'] {
                 let longer = [name.as_bytes(), &[behind]].concat();
-                assert_ne!(Known::from_name(&longer), known, "{name} and {behind}");
+                assert_ne!(KnownField::from_name(&longer), known, "{name} and {behind}");
             }
             for rest in ["", ":", ": a value that is longer than all names"] {
                 let line = [name.to_uppercase().as_bytes(), rest.as_bytes()].concat();
-                assert_eq!(Known::at_start(&line, name.len()), known, "{name}{rest}");
-                assert_ne!(Known::at_start(&line, name.len() - 1), known, "{name}");
+                assert_eq!(
+                    KnownField::at_start(&line, name.len()),
+                    known,
+                    "{name}{rest}"
+                );
+                assert_ne!(KnownField::at_start(&line, name.len() - 1), known, "{name}");
             }
         }
         for other in [
@@ -482,20 +494,24 @@ mod tests {
             "content-lengtg",
             "x-a-name-that-is-much-longer",
         ] {
-            assert_eq!(Known::from_name(other.as_bytes()), Known::Other, "{other}");
+            assert_eq!(
+                KnownField::from_name(other.as_bytes()),
+                KnownField::Other,
+                "{other}"
+            );
         }
     }
 
     #[test]
     fn sets() {
         let mut set = KnownSet::default();
-        assert!(!set.contains(Known::Host));
-        set.insert(Known::Host);
-        set.insert(Known::SecWebsocketKey);
+        assert!(!set.contains(KnownField::Host));
+        set.insert(KnownField::Host);
+        set.insert(KnownField::SecWebsocketKey);
         assert!(
-            set.contains(Known::Host)
-                && set.contains(Known::SecWebsocketKey)
-                && !set.contains(Known::Te)
+            set.contains(KnownField::Host)
+                && set.contains(KnownField::SecWebsocketKey)
+                && !set.contains(KnownField::Te)
         );
     }
 

@@ -1,6 +1,7 @@
-//! The value of `Host` and the host of an absolute request target: is it acceptable, and which part of it
-//! names the server. The grammar is nginx's, wider than RFC 3986's `host [":" port]`: any registered name
-//! of unreserved characters, sub-delimiters and `%`, or anything of the kind between brackets.
+//! The value of `Host` and the host of an absolute request target: is it acceptable, and which part
+//! of it names the server. The grammar is nginx's, wider than RFC 3986's `host [":" port]`: any
+//! registered name of unreserved characters, sub-delimiters and `%`, or anything of the kind
+//! between brackets.
 //!
 //! Not here: resolving, matching against `server_name`, lower-casing (see [`Host::has_capitals`]).
 
@@ -13,7 +14,8 @@ pub struct Host {
     pub name: Span,
     /// The port that was written; 0 where none was.
     pub port: u16,
-    /// Whether the name has capital letters: virtual servers are looked up by the name in lower case.
+    /// Whether the name has capital letters: virtual servers are looked up by the name in lower
+    /// case.
     pub has_capitals: bool,
 }
 
@@ -24,8 +26,8 @@ pub struct InvalidHost;
 /// Examines the value of a `Host` header or of an absolute target's authority.
 ///
 /// # Errors
-/// [`InvalidHost`] for an empty name, two dots in a row, a byte that no host has, brackets that do not
-/// close, or a port that is no number up to 65535.
+/// [`InvalidHost`] for an empty name, two dots in a row, a byte that no host has, brackets that do
+/// not close, or a port that is no number up to 65535.
 pub fn validate(value: &[u8]) -> Result<Host, InvalidHost> {
     let mut host = Host::default();
     let literal = value.first() == Some(&b'[');

@@ -1,7 +1,9 @@
-//! memcached's text protocol as far as a client needs it that gets one value at a time: nginx's `memcached_pass`.
+//! memcached's text protocol as far as a client needs it that gets one value at a time: nginx's
+//! `memcached_pass`.
 //!
-//! <https://github.com/memcached/memcached/blob/master/doc/protocol.txt> is the specification (*Retrieval command*); the reference for
-//! what is taken and for words is `ngx_http_memcached_module`.
+//! <https://github.com/memcached/memcached/blob/master/doc/protocol.txt> is the specification
+//! (*Retrieval command*); the reference for what is taken and for words is
+//! `ngx_http_memcached_module`.
 //!
 //! What a server reads is [`command`], [`meta`] for the meta protocol, and [`binary`]; [`datagram`]
 //! has the head that each has over UDP.
@@ -38,9 +40,11 @@ pub struct Get {
 }
 
 impl Get {
-    /// The request for the value of a key, in which control bytes, spaces and `%` are escaped as `%XX`. `None` where the key is empty.
+    /// The request for the value of a key, in which control bytes, spaces and `%` are escaped as
+    /// `%XX`. `None` where the key is empty.
     ///
-    /// Its length is not looked at: memcached refuses a key of more than 250 bytes, which is [`Fault::InvalidResponse`] then.
+    /// Its length is not looked at: memcached refuses a key of more than 250 bytes, which is
+    /// [`Fault::InvalidResponse`] then.
     #[must_use]
     pub fn new(key: &[u8]) -> Option<Get> {
         if key.is_empty() {
@@ -65,7 +69,7 @@ impl Get {
         self.line.get(GET.len()..end).unwrap_or_default()
     }
 
-    /// nginx's words for [`Answer::NotFound`], at level `info`.
+    /// nginx's words for [`FirstReply::NotFound`], at level `info`.
     #[must_use]
     pub fn not_found_text(&self) -> Vec<u8> {
         [b"key: \"", self.key(), b"\" was not found by memcached"].concat()
@@ -74,7 +78,7 @@ impl Get {
 
 /// What a server answers first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum FirstReply {
     /// A value follows ([`Body`]).
     Value {
         /// How many bytes it has, up to 2⁶³ - 1.
@@ -82,12 +86,14 @@ pub enum Answer {
         /// What it was stored with, where it was asked for. `memcached_gzip_flag` is a mask of it.
         flags: Option<u64>,
     },
-    /// There is no value (`END`); nothing follows, and the connection may be used again. It is answered with 404.
+    /// There is no value (`END`); nothing follows, and the connection may be used again. It is
+    /// answered with 404.
     NotFound,
 }
 
-/// Why an answer is refused: the server's fault. Those of the first line are nginx's `invalid_header`, answered with 502 or by the next
-/// server. Each but the last holds that line, without its line break where it has a right one.
+/// Why an answer is refused: the server's fault. Those of the first line are nginx's
+/// `invalid_header`, answered with 502 or by the next server. Each but the last holds that line,
+/// without its line break where it has a right one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Neither `VALUE` with all its parts nor `END`; `ERROR` and its like among them.
@@ -98,13 +104,14 @@ pub enum Fault {
     InvalidFlags(Span),
     /// The length is no number of 63 bits, or is followed by something.
     InvalidLength(Span),
-    /// The value is not followed by `END` on a line of its own. All of the value has come: nginx ends the response as if it were
-    /// right, and does not use the connection again.
+    /// The value is not followed by `END` on a line of its own. All of the value has come: nginx
+    /// ends the response as if it were right, and does not use the connection again.
     InvalidTrailer,
 }
 
 impl Fault {
-    /// nginx's words for the log, at level `error`. `bytes` are those of the answer, `get` is what was asked.
+    /// nginx's words for the log, at level `error`. `bytes` are those of the answer, `get` is what
+    /// was asked.
     #[must_use]
     pub fn log_text(self, bytes: &[u8], get: &Get) -> Vec<u8> {
         let for_key = |what: &str, line: Span| {
@@ -134,13 +141,19 @@ impl Fault {
     }
 }
 
-/// Reads the first line of an answer from all bytes received since its beginning, which the caller bounds (`memcached_buffer_size`).
-/// Answers with the line's length and what it says once it is complete, `None` where more bytes are needed. `with_flags` tells that
-/// the flags are wanted: nginx looks at them where `memcached_gzip_flag` is set, and takes anything for them where it is not.
+/// Reads the first line of an answer from all bytes received since its beginning, which the caller
+/// bounds (`memcached_buffer_size`). Answers with the line's length and what it says once it is
+/// complete, `None` where more bytes are needed. `with_flags` tells that the flags are wanted:
+/// nginx looks at them where `memcached_gzip_flag` is set, and takes anything for them where it is
+/// not.
 ///
 /// # Errors
 /// The first fault of the line.
-pub fn parse(bytes: &[u8], get: &Get, with_flags: bool) -> Result<Option<(usize, Answer)>, Fault> {
+pub fn parse(
+    bytes: &[u8],
+    get: &Get,
+    with_flags: bool,
+) -> Result<Option<(usize, FirstReply)>, Fault> {
     let bytes = bytes.get(..u32::MAX as usize).unwrap_or(bytes);
     let Some(end) = memchr::memchr(b'\n', bytes) else {
         return Ok(None);
@@ -153,7 +166,7 @@ pub fn parse(bytes: &[u8], get: &Get, with_flags: bool) -> Result<Option<(usize,
     let answer = if let Some(value) = line.strip_prefix(VALUE) {
         value_line(value, place, get.key(), with_flags)?
     } else if line == NOT_FOUND {
-        Answer::NotFound
+        FirstReply::NotFound
     } else {
         return Err(Fault::InvalidResponse(place));
     };
@@ -161,7 +174,7 @@ pub fn parse(bytes: &[u8], get: &Get, with_flags: bool) -> Result<Option<(usize,
 }
 
 /// What stands behind `VALUE ` in the line at `place`: `KEY FLAGS LENGTH`.
-fn value_line(rest: &[u8], place: Span, key: &[u8], with_flags: bool) -> Result<Answer, Fault> {
+fn value_line(rest: &[u8], place: Span, key: &[u8], with_flags: bool) -> Result<FirstReply, Fault> {
     let rest = rest.strip_prefix(key).ok_or(Fault::InvalidKey(place))?;
     let rest = rest.strip_prefix(b" ");
     let rest = rest.ok_or(Fault::InvalidResponse(place))?;
@@ -177,7 +190,7 @@ fn value_line(rest: &[u8], place: Span, key: &[u8], with_flags: bool) -> Result<
     };
     let length = length.and_then(number);
     let length = length.ok_or(Fault::InvalidLength(place))?;
-    Ok(Answer::Value { length, flags })
+    Ok(FirstReply::Value { length, flags })
 }
 
 /// Digits only, up to what 63 bits hold.
@@ -199,12 +212,14 @@ pub struct Decoded {
     pub consumed: usize,
     /// Where in the input the value's bytes lie; empty if there are none so far.
     pub data: Range<usize>,
-    /// The answer is complete. If bytes follow, the connection is not used again; nginx says `InvalidTrailer`'s words of those that
-    /// came with the trailer's last byte, and does not see what comes later.
+    /// The answer is complete. If bytes follow, the connection is not used again; nginx says
+    /// `InvalidTrailer`'s words of those that came with the trailer's last byte, and does not see
+    /// what comes later.
     pub done: bool,
 }
 
-/// Reads a value and the lines behind it. Call it with the input that remains, until it says `done` or has consumed everything.
+/// Reads a value and the lines behind it. Call it with the input that remains, until it says `done`
+/// or has consumed everything.
 #[derive(Clone, Debug)]
 pub struct Body {
     /// Bytes of the value that have not come.
@@ -231,7 +246,8 @@ impl Body {
         self.remaining
     }
 
-    /// Goes on with the next bytes: up to the end of the value, or of the trailer. Behind a fault there is no going on.
+    /// Goes on with the next bytes: up to the end of the value, or of the trailer. Behind a fault
+    /// there is no going on.
     ///
     /// # Errors
     /// [`Fault::InvalidTrailer`], at the first byte that cannot stand where it does.
@@ -303,8 +319,8 @@ mod tests {
             Ok(Some((length, answer))) => {
                 let rest = bytes.get(length..).expect("within what came");
                 match answer {
-                    Answer::NotFound => format!("none +{}", rest.escape_ascii()),
-                    Answer::Value { length, flags } => {
+                    FirstReply::NotFound => format!("none +{}", rest.escape_ascii()),
+                    FirstReply::Value { length, flags } => {
                         format!("{length} {flags:?} +{}", rest.escape_ascii())
                     }
                 }
@@ -313,8 +329,8 @@ mod tests {
         }
     }
 
-    /// Lines by the specification, words by `ngx_http_memcached_process_header`; where the flags are looked at another outcome stands
-    /// behind the first.
+    /// Lines by the specification, words by `ngx_http_memcached_process_header`; where the flags
+    /// are looked at another outcome stands behind the first.
     #[test]
     fn answers() {
         for (case, line, outcomes) in [

@@ -1,36 +1,37 @@
-//! Request methods: those that nginx knows by name. Names are case-sensitive (RFC 9110, section 9.1).
+//! Request methods: those that nginx knows by name. Names are case-sensitive (RFC 9110, section
+//! 9.1).
 
 /// A request method. What is not in nginx's list is `Other`; its name is in the request line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Method {
-    /// RFC 9110
+    /// The method GET, defined by RFC 9110.
     Get,
-    /// RFC 9110
+    /// The method HEAD, defined by RFC 9110.
     Head,
-    /// RFC 9110
+    /// The method POST, defined by RFC 9110.
     Post,
-    /// RFC 9110
+    /// The method PUT, defined by RFC 9110.
     Put,
-    /// RFC 9110
+    /// The method DELETE, defined by RFC 9110.
     Delete,
-    /// RFC 4918 (WebDAV)
+    /// The method MKCOL, defined by RFC 4918.
     Mkcol,
-    /// RFC 4918
+    /// The method COPY, defined by RFC 4918.
     Copy,
-    /// RFC 4918
+    /// The method MOVE, defined by RFC 4918.
     Move,
-    /// RFC 9110
+    /// The method OPTIONS, defined by RFC 9110.
     Options,
-    /// RFC 4918
+    /// The method PROPFIND, defined by RFC 4918.
     Propfind,
-    /// RFC 4918
+    /// The method PROPPATCH, defined by RFC 4918.
     Proppatch,
-    /// RFC 4918
+    /// The method LOCK, defined by RFC 4918.
     Lock,
-    /// RFC 4918
+    /// The method UNLOCK, defined by RFC 4918.
     Unlock,
-    /// RFC 5789
+    /// The method PATCH, defined by RFC 5789.
     Patch,
     /// RFC 9110; refused with 405
     Trace,

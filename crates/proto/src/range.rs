@@ -1,5 +1,5 @@
-//! The `Range` header (RFC 9110, section 14.2) with nginx's rules: what is malformed is unsatisfiable (416),
-//! what would cost more than the whole is answered by the whole.
+//! The `Range` header (RFC 9110, section 14.2) with nginx's rules: what is malformed is
+//! unsatisfiable (416), what would cost more than the whole is answered by the whole.
 //!
 //! Not here: `If-Range` (see [`crate::etag::if_range_holds`]) and the making of parts.
 
@@ -13,7 +13,7 @@ pub struct ByteRange {
 }
 
 impl ByteRange {
-    /// Number of bytes.
+    /// The number of bytes in the range.
     #[allow(clippy::len_without_is_empty)] // It is never empty.
     pub fn len(self) -> u64 {
         self.end - self.start
@@ -22,51 +22,52 @@ impl ByteRange {
 
 /// How the request is to be answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum RangeDecision {
     /// With 200 and everything.
     Whole,
     /// With 206 and one range.
     One(ByteRange),
     /// With 206 and `multipart/byteranges`, in this order.
     Many(Vec<ByteRange>),
-    /// With 416.
+    /// No range can be satisfied: status 416.
     Unsatisfiable,
 }
 
 /// Reads the value of `Range` for a representation of `size` bytes. `ranges_max` is the directive
-/// `max_ranges`, `None` where it was not written: then several ranges that with 256 bytes of overhead each
-/// exceed the size by more than 4096 are answered by the whole.
-pub fn parse(value: &[u8], size: u64, ranges_max: Option<u32>) -> Outcome {
+/// `max_ranges`, `None` where it was not written: then several ranges that with 256 bytes of
+/// overhead each exceed the size by more than 4096 are answered by the whole.
+pub fn parse(value: &[u8], size: u64, ranges_max: Option<u32>) -> RangeDecision {
     let specs = match value.split_at_checked(b"bytes=".len()) {
         Some((unit, specs)) if !specs.is_empty() && unit.eq_ignore_ascii_case(b"bytes=") => specs,
-        _ => return Outcome::Whole,
+        _ => return RangeDecision::Whole,
     };
     // Sizes are those of files: they fit into 63 bits, as nginx's do.
     let size = size.min(i64::MAX as u64);
     let mut ranges = Ranges::default();
     for spec in specs.split(|&byte| byte == b',') {
         let Some(spec) = Spec::parse(spec) else {
-            return Outcome::Unsatisfiable;
+            return RangeDecision::Unsatisfiable;
         };
         let (start, end) = spec.resolve(size);
         if start < end {
             let range = ByteRange { start, end };
             ranges.total = ranges.total.saturating_add(range.len());
             if ranges.total > i64::MAX as u64 {
-                return Outcome::Unsatisfiable;
+                return RangeDecision::Unsatisfiable;
             }
             if ranges_max.is_some_and(|max| ranges.count >= max) {
-                return Outcome::Whole;
+                return RangeDecision::Whole;
             }
             ranges.push(range);
         } else if start == 0 {
-            return Outcome::Whole;
+            return RangeDecision::Whole;
         }
     }
     ranges.outcome(size, ranges_max)
 }
 
-/// The ranges found so far. The first is kept apart, so that the usual single range allocates nothing.
+/// The ranges found so far. The first is kept apart, so that the usual single range allocates
+/// nothing.
 #[derive(Default)]
 struct Ranges {
     first: Option<ByteRange>,
@@ -89,29 +90,26 @@ impl Ranges {
         }
     }
 
-    fn outcome(self, size: u64, ranges_max: Option<u32>) -> Outcome {
+    fn outcome(self, size: u64, ranges_max: Option<u32>) -> RangeDecision {
         let Some(first) = self.first else {
-            return Outcome::Unsatisfiable;
+            return RangeDecision::Unsatisfiable;
         };
         if self.all.is_empty() {
-            return Outcome::One(first);
+            return RangeDecision::One(first);
         }
         let unbounded = ranges_max.is_none();
         let with_overhead = self.total.saturating_add(self.all.len() as u64 * 256);
         if self.total > size || (unbounded && with_overhead > size.saturating_add(4096)) {
-            return Outcome::Whole;
+            return RangeDecision::Whole;
         }
-        Outcome::Many(self.all)
+        RangeDecision::Many(self.all)
     }
 }
 
 /// One element of the list, as written.
 enum Spec {
-    /// `5-`
     From(u64),
-    /// `5-9`
     FromTo(u64, u64),
-    /// `-5`
     Last(u64),
 }
 
@@ -168,8 +166,8 @@ fn trim(mut text: &[u8]) -> &[u8] {
 mod tests {
     use super::*;
 
-    fn many(ranges: &[(u64, u64)]) -> Outcome {
-        Outcome::Many(
+    fn many(ranges: &[(u64, u64)]) -> RangeDecision {
+        RangeDecision::Many(
             ranges
                 .iter()
                 .map(|&(start, end)| ByteRange { start, end })
@@ -177,8 +175,8 @@ mod tests {
         )
     }
 
-    fn one(start: u64, end: u64) -> Outcome {
-        Outcome::One(ByteRange { start, end })
+    fn one(start: u64, end: u64) -> RangeDecision {
+        RangeDecision::One(ByteRange { start, end })
     }
 
     #[test]
@@ -187,37 +185,37 @@ mod tests {
             ("bytes=0-499", one(0, 500)),
             ("BYTES=500-999", one(500, 1000)),
             ("bytes=-500", one(500, 1000)),
-            ("bytes=9500-", Outcome::Unsatisfiable),
+            ("bytes=9500-", RangeDecision::Unsatisfiable),
             ("bytes=0-0,-1", many(&[(0, 1), (999, 1000)])),
-            ("bytes= 0 - 0 , - 1", Outcome::Unsatisfiable),
+            ("bytes= 0 - 0 , - 1", RangeDecision::Unsatisfiable),
             ("bytes= 0 - 0 , -1 ", many(&[(0, 1), (999, 1000)])),
             ("bytes=0-", one(0, 1000)),
             ("bytes=0-99999", one(0, 1000)),
             ("bytes=-99999", one(0, 1000)),
-            ("bytes=-0", Outcome::Unsatisfiable),
+            ("bytes=-0", RangeDecision::Unsatisfiable),
             ("bytes=999-", one(999, 1000)),
-            ("bytes=1000-", Outcome::Unsatisfiable),
-            ("bytes=5-4", Outcome::Unsatisfiable),
+            ("bytes=1000-", RangeDecision::Unsatisfiable),
+            ("bytes=5-4", RangeDecision::Unsatisfiable),
             ("bytes=5-4,1-2", one(1, 3)),
             ("bytes=2000-,1-2", one(1, 3)),
             ("bytes=1-2,5-4", one(1, 3)),
             ("bytes=500-600,601-999", many(&[(500, 601), (601, 1000)])),
-            ("bytes=0-,0-", Outcome::Whole),
-            ("bytes=0-999,1-1", Outcome::Whole),
-            ("bytes=", Outcome::Whole),
-            ("bytes", Outcome::Whole),
-            ("octets=0-1", Outcome::Whole),
-            ("bytes =0-1", Outcome::Whole),
-            ("bytes=-", Outcome::Unsatisfiable),
-            ("bytes=a-b", Outcome::Unsatisfiable),
-            ("bytes=1", Outcome::Unsatisfiable),
-            ("bytes=1-2-3", Outcome::Unsatisfiable),
-            ("bytes=1-2,", Outcome::Unsatisfiable),
-            ("bytes=,1-2", Outcome::Unsatisfiable),
-            ("bytes=1-2;", Outcome::Unsatisfiable),
-            ("bytes=9223372036854775807-", Outcome::Unsatisfiable),
-            ("bytes=9223372036854775808-", Outcome::Unsatisfiable),
-            ("bytes=0-9223372036854775808", Outcome::Unsatisfiable),
+            ("bytes=0-,0-", RangeDecision::Whole),
+            ("bytes=0-999,1-1", RangeDecision::Whole),
+            ("bytes=", RangeDecision::Whole),
+            ("bytes", RangeDecision::Whole),
+            ("octets=0-1", RangeDecision::Whole),
+            ("bytes =0-1", RangeDecision::Whole),
+            ("bytes=-", RangeDecision::Unsatisfiable),
+            ("bytes=a-b", RangeDecision::Unsatisfiable),
+            ("bytes=1", RangeDecision::Unsatisfiable),
+            ("bytes=1-2-3", RangeDecision::Unsatisfiable),
+            ("bytes=1-2,", RangeDecision::Unsatisfiable),
+            ("bytes=,1-2", RangeDecision::Unsatisfiable),
+            ("bytes=1-2;", RangeDecision::Unsatisfiable),
+            ("bytes=9223372036854775807-", RangeDecision::Unsatisfiable),
+            ("bytes=9223372036854775808-", RangeDecision::Unsatisfiable),
+            ("bytes=0-9223372036854775808", RangeDecision::Unsatisfiable),
             ("bytes=0-9223372036854775807", one(0, 1000)),
         ] {
             assert_eq!(parse(value.as_bytes(), 1000, None), expected, "{value}");
@@ -227,10 +225,10 @@ mod tests {
     #[test]
     fn of_nothing() {
         for (value, expected) in [
-            ("bytes=0-", Outcome::Whole),
-            ("bytes=0-5", Outcome::Whole),
-            ("bytes=-5", Outcome::Whole),
-            ("bytes=1-", Outcome::Unsatisfiable),
+            ("bytes=0-", RangeDecision::Whole),
+            ("bytes=0-5", RangeDecision::Whole),
+            ("bytes=-5", RangeDecision::Whole),
+            ("bytes=1-", RangeDecision::Unsatisfiable),
         ] {
             assert_eq!(parse(value.as_bytes(), 0, None), expected, "{value}");
         }
@@ -238,21 +236,22 @@ mod tests {
 
     #[test]
     fn bounds_on_their_number() {
-        assert_eq!(parse(b"bytes=0-1", 1000, Some(0)), Outcome::Whole);
+        assert_eq!(parse(b"bytes=0-1", 1000, Some(0)), RangeDecision::Whole);
         assert_eq!(parse(b"bytes=0-1", 1000, Some(1)), one(0, 2));
-        assert_eq!(parse(b"bytes=0-1,3-4", 1000, Some(1)), Outcome::Whole);
+        assert_eq!(parse(b"bytes=0-1,3-4", 1000, Some(1)), RangeDecision::Whole);
         assert_eq!(
             parse(b"bytes=0-1,3-4", 1000, Some(2)),
             many(&[(0, 2), (3, 5)])
         );
-        // 20 ranges of one byte: 20 + 20 * 256 is more than 1000 + 4096, unless a bound was written.
+        // 20 ranges of one byte: 20 + 20 * 256 is more than 1000 + 4096, unless a bound was
+        // written.
         let value = format!("bytes={}", vec!["1-1"; 20].join(","));
-        assert_eq!(parse(value.as_bytes(), 1000, None), Outcome::Whole);
+        assert_eq!(parse(value.as_bytes(), 1000, None), RangeDecision::Whole);
         assert!(
-            matches!(parse(value.as_bytes(), 1000, Some(20)), Outcome::Many(ranges) if ranges.len() == 20)
+            matches!(parse(value.as_bytes(), 1000, Some(20)), RangeDecision::Many(ranges) if ranges.len() == 20)
         );
         assert!(
-            matches!(parse(value.as_bytes(), 1044, None), Outcome::Many(ranges) if ranges.len() == 20)
+            matches!(parse(value.as_bytes(), 1044, None), RangeDecision::Many(ranges) if ranges.len() == 20)
         );
     }
 }

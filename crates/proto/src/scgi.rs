@@ -1,18 +1,21 @@
-//! SCGI, the Simple Common Gateway Interface, the web server's side: the variables of a request in a netstring.
+//! SCGI, the Simple Common Gateway Interface, the web server's side: the variables of a request in
+//! a netstring.
 //!
-//! <https://python.ca/scgi/protocol.txt> is the specification; the reference is `ngx_http_scgi_module`. The body of the request follows
-//! the netstring as it is, in as many bytes as its first variable says. What the application answers is a head
-//! ([`crate::cgi::parse`], with [`crate::cgi::Form::StatusLineOrFields`]) and a body, without frames.
+//! <https://python.ca/scgi/protocol.txt> is the specification; the reference is
+//! `ngx_http_scgi_module`. The body of the request follows the netstring as it is, in as many bytes
+//! as its first variable says. What the application answers is a head ([`crate::cgi::parse`], with
+//! [`crate::cgi::Form::StatusLineOrFields`]) and a body, without frames.
 //!
-//! Not here: the variable `SCGI`, which the specification demands; nginx leaves it to the configuration (`scgi_params`).
+//! Not here: the variable `SCGI`, which the specification demands; nginx leaves it to the
+//! configuration (`scgi_params`).
 
 use std::fmt;
 use std::io::Write;
 
-use crate::cgi::{Name, Variables};
+use crate::cgi::{VariableName, Variables};
 
-/// Writes the head of a request. The variables are added through [`Variables`]; [`finish`](Self::finish) must be called last. Until
-/// then what has been written is no head.
+/// Writes the head of a request. The variables are added through [`Variables`];
+/// [`finish`](Self::finish) must be called last. Until then what has been written is no head.
 #[must_use = "a head has its length when it is finished"]
 #[derive(Debug)]
 pub struct RequestWriter<'a> {
@@ -22,8 +25,8 @@ pub struct RequestWriter<'a> {
     has_zero: bool,
 }
 
-/// A name or a value holds a zero byte, which would end it: what follows would pass for other variables. The request is ours, so it is
-/// answered with 500. nginx does not look.
+/// A name or a value holds a zero byte, which would end it: what follows would pass for other
+/// variables. The request is ours, so it is answered with 500. nginx does not look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ZeroByte;
 
@@ -35,7 +38,8 @@ impl fmt::Display for ZeroByte {
 }
 
 impl<'a> RequestWriter<'a> {
-    /// Begins a head behind what `out` holds, with `CONTENT_LENGTH`: how many bytes of body follow the head, 0 where there is none.
+    /// Begins a head behind what `out` holds, with `CONTENT_LENGTH`: how many bytes of body follow
+    /// the head, 0 where there is none.
     pub fn new(out: &'a mut Vec<u8>, content_length: u64) -> RequestWriter<'a> {
         let start = out.len();
         // Writing to a vector cannot fail.
@@ -66,7 +70,7 @@ impl<'a> RequestWriter<'a> {
 
 impl Variables for RequestWriter<'_> {
     /// The name, and what ends it.
-    fn begin(name: Name<'_>, out: &mut Vec<u8>) {
+    fn begin(name: VariableName<'_>, out: &mut Vec<u8>) {
         name.append(out);
         out.push(0);
     }

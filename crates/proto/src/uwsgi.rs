@@ -1,12 +1,14 @@
-//! uwsgi, the protocol of uWSGI, the web server's side: a packet's header and the variables of a request.
+//! uwsgi, the protocol of uWSGI, the web server's side: a packet's header and the variables of a
+//! request.
 //!
-//! <https://uwsgi-docs.readthedocs.io/en/latest/Protocol.html> is the specification; the reference is `ngx_http_uwsgi_module`. The
-//! body of the request follows the packet as it is. What the application answers is a head ([`crate::cgi::parse`], with
+//! <https://uwsgi-docs.readthedocs.io/en/latest/Protocol.html> is the specification; the reference
+//! is `ngx_http_uwsgi_module`. The body of the request follows the packet as it is. What the
+//! application answers is a head ([`crate::cgi::parse`], with
 //! [`crate::cgi::Form::StatusLineOrFields`]) and a body, without frames.
 
 use std::fmt;
 
-use crate::cgi::{Name, Variables};
+use crate::cgi::{VariableName, Variables};
 
 /// Bytes of the packet's header: `modifier1`, the length (low byte first), `modifier2`.
 const HEADER_LENGTH: usize = 4;
@@ -14,8 +16,8 @@ const HEADER_LENGTH: usize = 4;
 /// The most bytes that a packet has behind its header.
 pub const LENGTH_MAX: usize = 0xffff;
 
-/// Writes the packet of a request. The variables are added through [`Variables`]; [`finish`](Self::finish) must be called last. Until
-/// then what has been written is no packet.
+/// Writes the packet of a request. The variables are added through [`Variables`];
+/// [`finish`](Self::finish) must be called last. Until then what has been written is no packet.
 #[must_use = "a packet has its length when it is finished"]
 #[derive(Debug)]
 pub struct RequestWriter<'a> {
@@ -24,8 +26,8 @@ pub struct RequestWriter<'a> {
     start: usize,
 }
 
-/// A packet has more than [`LENGTH_MAX`] bytes behind its header. Holds how many. The request is ours, so nginx answers it with
-/// 500; no other server is asked.
+/// A packet has more than [`LENGTH_MAX`] bytes behind its header. Holds how many. The request is
+/// ours, so nginx answers it with 500; no other server is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestTooLong(pub usize);
 
@@ -37,7 +39,8 @@ impl fmt::Display for RequestTooLong {
 }
 
 impl<'a> RequestWriter<'a> {
-    /// Begins a packet behind what `out` holds. The modifiers are `uwsgi_modifier1` and `uwsgi_modifier2`; 0 and 0 stand for WSGI.
+    /// Begins a packet behind what `out` holds. The modifiers are `uwsgi_modifier1` and
+    /// `uwsgi_modifier2`; 0 and 0 stand for WSGI.
     pub fn new(out: &'a mut Vec<u8>, modifier1: u8, modifier2: u8) -> RequestWriter<'a> {
         let start = out.len();
         out.extend_from_slice(&[modifier1, 0, 0, modifier2]);
@@ -73,7 +76,7 @@ fn short(length: usize) -> [u8; 2] {
 
 impl Variables for RequestWriter<'_> {
     /// The length of the name, the name, and room for the length of the value.
-    fn begin(name: Name<'_>, out: &mut Vec<u8>) {
+    fn begin(name: VariableName<'_>, out: &mut Vec<u8>) {
         out.extend_from_slice(&short(name.len()));
         name.append(out);
         out.extend_from_slice(&short(0));

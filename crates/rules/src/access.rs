@@ -1,6 +1,7 @@
 //! `allow` and `deny`: access by the client's address, the first rule that fits decides.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_access_module.html>. What comes of a verdict is a protocol's business.
+//! <https://nginx.org/en/docs/http/ngx_http_access_module.html>. What comes of a verdict is a
+//! protocol's business.
 
 use std::net::IpAddr;
 
@@ -49,7 +50,7 @@ pub enum Network {
 pub struct Rule {
     /// Whom it is about.
     pub network: Network,
-    /// Whether it denies.
+    /// Whether the rule denies access.
     pub deny: bool,
 }
 

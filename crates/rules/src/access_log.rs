@@ -1,4 +1,5 @@
-//! `access_log`: one line for each request or session, in a format of one's own, to any number of files.
+//! `access_log`: one line for each request or session, in a format of one's own, to any number of
+//! files.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_log_module.html#access_log>. How lines reach a file or
 //! a syslog server is the business of `unwritten` and `syslog`.
@@ -12,11 +13,11 @@ use std::time::Duration;
 
 use conf::parse;
 use conf::{
-    Arity, Contexts, Declared, Fault, Inherit, Line, Part, ScopeRef, Setter, Setting, Template,
-    Word,
+    Arity, Contexts, Declared, Fault, Inherit, Line, ScopeRef, Setter, Setting, Template,
+    TemplatePart, Word,
 };
 use framework::compile::{Compiler, Feature};
-use framework::places::Access;
+use framework::places::FileAccess;
 use logs::by_path::{self, Limits};
 use logs::syslog::{self, Syslog};
 use logs::{
@@ -41,15 +42,16 @@ pub trait Logged: Context {
     /// Whether the values of a variable are ours, never missing and need no escaping, in any mode.
     fn is_plain(name: &str) -> bool;
 
-    /// Whether a variable has its value whatever the answer was, or whether there was one. Of those that a configuration
-    /// defines that is not known.
+    /// Whether a variable has its value whatever the answer was, or whether there was one. Of those
+    /// that a configuration defines that is not known.
     fn is_early(name: &str) -> bool;
 
-    /// The folder that must be there for a log below a path with variables to be made, unless that has been seen.
+    /// The folder that must be there for a log below a path with variables to be made, unless that
+    /// has been seen.
     fn root(&mut self) -> Option<PathBuf>;
 }
 
-/// The `access_log` directive.
+/// Declares the directive `access_log`.
 pub static ACCESS_LOG: Setting<Vec<Directive>> = Setting::new(
     "access_log",
     &[
@@ -85,17 +87,17 @@ pub static ACCESS_LOG: Setting<Vec<Directive>> = Setting::new(
 pub enum Directive {
     /// Nothing is logged in this scope.
     Off,
-    /// One log.
+    /// One log that lines are written to.
     Log {
-        /// The file.
-        place: Place,
+        /// The destination of the lines.
+        place: LogDestination,
         /// The path as written, for messages and their position.
         word: Word,
         /// Name of the format; `combined` unless written.
         format: Option<Word>,
         /// `buffer=`, `flush=` and `gzip=`.
         buffering: Option<Buffering>,
-        /// `if=`.
+        /// The condition that `if=` names.
         condition: Option<Template>,
         /// [`conf::Line::sequence`] of its line.
         order: u32,
@@ -104,15 +106,15 @@ pub enum Directive {
 
 /// Where an access log is.
 #[derive(Clone, Debug)]
-pub enum Place {
-    /// Standard error.
+pub enum LogDestination {
+    /// Lines go to standard error.
     Stderr,
     /// A file; a relative path starts at the prefix.
     File(PathBuf),
     /// A path with variables.
     Path(Template),
-    /// A syslog server.
-    Syslog(syslog::Written),
+    /// Lines go to a syslog server.
+    Syslog(syslog::SyslogTarget),
 }
 
 fn directives(setter: &Setter<'_>) -> Result<Vec<Directive>, Fault> {
@@ -136,10 +138,12 @@ fn directive(line: &Line, is_defined: impl Fn(&Word) -> bool) -> Result<Directiv
         };
     }
     let place = match &*file.bytes {
-        b"" => Place::Stderr,
-        name if name.starts_with(b"syslog:") => Place::Syslog(syslog::Written::parse(file)?),
-        path if path.contains(&b'$') => Place::Path(Template::parse(file)?),
-        _ => Place::File(file.path().to_owned()),
+        b"" => LogDestination::Stderr,
+        name if name.starts_with(b"syslog:") => {
+            LogDestination::Syslog(syslog::SyslogTarget::parse(file)?)
+        }
+        path if path.contains(&b'$') => LogDestination::Path(Template::parse(file)?),
+        _ => LogDestination::File(file.path().to_owned()),
     };
     let (format, parameters) = match rest {
         [] => (None, rest),
@@ -152,7 +156,8 @@ fn directive(line: &Line, is_defined: impl Fn(&Word) -> bool) -> Result<Directiv
     })
 }
 
-/// Whether a format of this name is defined ahead of a line, the one that needs no definition among them.
+/// Whether a format of this name is defined ahead of a line, the one that needs no definition among
+/// them.
 fn is_defined(scope: ScopeRef<'_>, name: &Word, order: u32) -> bool {
     let has_name = |word: &Word| word.bytes.eq_ignore_ascii_case(&name.bytes);
     let scopes = std::iter::successors(Some(scope), |scope| scope.parent());
@@ -170,7 +175,7 @@ fn unknown_format(name: &Word) -> Fault {
 fn log(
     line: &Line,
     file: &Word,
-    place: Place,
+    place: LogDestination,
     format: Option<&Word>,
     parameters: &[Word],
 ) -> Result<Directive, Fault> {
@@ -185,11 +190,11 @@ fn log(
         gzip,
         condition,
     } = parameters;
-    if size.is_some() && matches!(place, Place::Path(_)) {
+    if size.is_some() && matches!(place, LogDestination::Path(_)) {
         let text = "buffered logs cannot have variables in name";
         return Err(Fault::at(file, text));
     }
-    if size.is_some() && matches!(place, Place::Syslog(_)) {
+    if size.is_some() && matches!(place, LogDestination::Syslog(_)) {
         return Err(Fault::at(file, "logs to syslog cannot be buffered"));
     }
     Ok(Directive::Log {
@@ -335,8 +340,8 @@ impl<C: Logged> AccessLogs<C> {
         });
     }
 
-    /// Whether the response's head must be there when the request is logged: lines, paths or conditions name variables
-    /// of which it is not known that they tell of the request alone.
+    /// Whether the response's head must be there when the request is logged: lines, paths or
+    /// conditions name variables of which it is not known that they tell of the request alone.
     pub fn reads_response(&self) -> bool {
         self.reads_response
     }
@@ -389,18 +394,20 @@ impl<C: Logged> Feature for AccessLogs<C> {
                 return Err(unknown().with_hint("its log_format must stand before it"));
             }
             let target = match place {
-                Place::Stderr => Target::File(compiler.standard_error()),
-                Place::File(path) => Target::File(compiler.log_file(&path)),
-                Place::Path(path) => {
+                LogDestination::Stderr => Target::File(compiler.standard_error()),
+                LogDestination::File(path) => Target::File(compiler.log_file(&path)),
+                LogDestination::Path(path) => {
                     reads_response |= names_of_response::<C>(&path);
                     let by = format!("\"access_log\" in {}", word.position);
-                    compiler.will_open_below(Access::Append, &path.parts, &by);
+                    compiler.will_open_below(FileAccess::Append, &path.parts, &by);
                     Target::Path {
                         path: absolute(compiler, path),
                         cache: cache.clone(),
                     }
                 }
-                Place::Syslog(written) => Target::Syslog(Arc::new(written.open(compiler.files)?)),
+                LogDestination::Syslog(written) => {
+                    Target::Syslog(Arc::new(written.open(compiler.files)?))
+                }
             };
             if let (Target::File(file), Some(buffering)) = (&target, buffering)
                 && !file.set_buffering(buffering)
@@ -430,19 +437,19 @@ impl<C: Logged> Feature for AccessLogs<C> {
 /// Whether a value names a variable that may tell of the response.
 fn names_of_response<C: Logged>(template: &Template) -> bool {
     template.parts.iter().any(|part| match part {
-        Part::Variable(name) => !C::is_early(name),
-        Part::Literal(_) | Part::Capture(_) => false,
+        TemplatePart::Variable(name) => !C::is_early(name),
+        TemplatePart::Literal(_) | TemplatePart::Capture(_) => false,
     })
 }
 
 /// A path with variables below the prefix, unless it begins with `/`.
 fn absolute<C: Logged>(compiler: &Compiler<'_>, mut path: Template) -> Text<C> {
     let begins_with_slash =
-        matches!(path.parts.first(), Some(Part::Literal(bytes)) if bytes.starts_with(b"/"));
+        matches!(path.parts.first(), Some(TemplatePart::Literal(bytes)) if bytes.starts_with(b"/"));
     if !begins_with_slash {
         let prefix = compiler.path(Path::new(""));
         let prefix = prefix.as_os_str().as_bytes().into();
-        path.parts.insert(0, Part::Literal(prefix));
+        path.parts.insert(0, TemplatePart::Literal(prefix));
     }
     compiler.text(&path)
 }
@@ -483,7 +490,7 @@ mod tests {
     fn lines_of_the_directive() {
         assert!(matches!(parsed("off"), Ok(Directive::Off)));
         let Ok(Directive::Log {
-            place: Place::File(path),
+            place: LogDestination::File(path),
             format,
             buffering,
             condition,
@@ -515,7 +522,7 @@ mod tests {
                 gzip: Some(9),
             })
         );
-        let variable = Part::Variable("loggable".into());
+        let variable = TemplatePart::Variable("loggable".into());
         assert_eq!(condition.unwrap().parts, [variable]);
 
         let Ok(Directive::Log { buffering, .. }) = parsed("a.log main gzip") else {

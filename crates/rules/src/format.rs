@@ -12,8 +12,8 @@ use variables::{Compiling as _, Evaluate, Source, TableBuilder, Variable};
 
 use crate::access_log::Logged;
 
-/// The `log_format` directive.
-pub static LOG_FORMAT: Setting<Vec<Written>> = Setting::new(
+/// Declares the directive `log_format`.
+pub static LOG_FORMAT: Setting<Vec<LogFormatLine>> = Setting::new(
     "log_format",
     &["name [escape=default|json|none] string ..."],
     written,
@@ -31,18 +31,18 @@ pub static LOG_FORMAT: Setting<Vec<Written>> = Setting::new(
 /// How values of variables are made harmless.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Escape {
-    /// `\xHH`
+    /// Bytes are escaped as `\xHH`.
     #[default]
     Default,
     /// As in a JSON string.
     Json,
-    /// Not at all.
+    /// Bytes are written as they are.
     Nothing,
 }
 
 /// A `log_format` line, not yet compiled.
 #[derive(Clone, Debug)]
-pub struct Written {
+pub struct LogFormatLine {
     name: Word,
     escape: Escape,
     parts: Vec<Token>,
@@ -56,7 +56,7 @@ enum Token {
     Variable(String),
 }
 
-fn written(setter: &Setter<'_>) -> Result<Vec<Written>, Fault> {
+fn written(setter: &Setter<'_>) -> Result<Vec<LogFormatLine>, Fault> {
     setter
         .lines()
         .iter()
@@ -64,7 +64,7 @@ fn written(setter: &Setter<'_>) -> Result<Vec<Written>, Fault> {
         .collect()
 }
 
-fn format(words: &[Word], order: u32) -> Result<Written, Fault> {
+fn format(words: &[Word], order: u32) -> Result<LogFormatLine, Fault> {
     let [name, rest @ ..] = words else {
         return Err(Fault::new(
             "invalid number of arguments in \"log_format\" directive",
@@ -78,7 +78,7 @@ fn format(words: &[Word], order: u32) -> Result<Written, Fault> {
     for string in strings {
         tokens(&string.bytes, &mut parts).map_err(|text| Fault::at(string, text))?;
     }
-    Ok(Written {
+    Ok(LogFormatLine {
         name: name.clone(),
         escape,
         parts,
@@ -147,16 +147,15 @@ fn tokens(mut rest: &[u8], out: &mut Vec<Token>) -> Result<(), String> {
     Ok(())
 }
 
-enum Part<C> {
+enum FormatPart<C> {
     Literal(Box<[u8]>),
-    /// See [`Logged::is_plain`].
     Plain(Evaluate<C>),
     Variable(Variable<C>),
 }
 
-/// A compiled format.
+/// A log format, compiled for its context.
 pub struct Format<C> {
-    parts: Box<[Part<C>]>,
+    parts: Box<[FormatPart<C>]>,
     escape: Escape,
     reads_response: bool,
 }
@@ -169,10 +168,10 @@ impl<C: Logged> Format<C> {
 
     fn new(compiler: &Compiler<'_>, tokens: &[Token], escape: Escape) -> Format<C> {
         let part = |token: &Token| match token {
-            Token::Literal(bytes) => Part::Literal(bytes.as_slice().into()),
+            Token::Literal(bytes) => FormatPart::Literal(bytes.as_slice().into()),
             Token::Variable(name) => match plain(compiler, name) {
-                Some(evaluate) => Part::Plain(evaluate),
-                None => Part::Variable(compiler.variable(name)),
+                Some(evaluate) => FormatPart::Plain(evaluate),
+                None => FormatPart::Variable(compiler.variable(name)),
             },
         };
         Format {
@@ -189,11 +188,11 @@ impl<C: Logged> Format<C> {
     pub fn append(&self, context: &mut C, line: &mut Vec<u8>) {
         for part in &self.parts {
             match part {
-                Part::Literal(bytes) => line.extend_from_slice(bytes),
-                Part::Plain(evaluate) => {
+                FormatPart::Literal(bytes) => line.extend_from_slice(bytes),
+                FormatPart::Plain(evaluate) => {
                     evaluate(context, line);
                 }
-                Part::Variable(variable) => {
+                FormatPart::Variable(variable) => {
                     let start = line.len();
                     let found = context.append_logged(*variable, line);
                     if found {
@@ -279,11 +278,11 @@ fn digit(value: u8) -> u8 {
 
 /// All formats of a block.
 pub struct Formats<C> {
-    all: Vec<Named<C>>,
+    all: Vec<NamedFormat<C>>,
 }
 
 /// A format by its name.
-struct Named<C> {
+struct NamedFormat<C> {
     name: Box<[u8]>,
     format: Arc<Format<C>>,
     /// [`conf::Line::sequence`] of its line.
@@ -299,7 +298,7 @@ impl<C: Logged> Feature for Formats<C> {
             let mut combined = Vec::new();
             tokens(text.as_bytes(), &mut combined).map_err(Fault::new)?;
             let combined = Format::new(compiler, &combined, Escape::Default);
-            formats.all.push(Named {
+            formats.all.push(NamedFormat {
                 name: Box::from(*b"combined"),
                 format: Arc::new(combined),
                 order: 0,
@@ -310,7 +309,7 @@ impl<C: Logged> Feature for Formats<C> {
             compiler.report(fault);
             None
         });
-        for Written {
+        for LogFormatLine {
             name,
             escape,
             parts,
@@ -323,7 +322,7 @@ impl<C: Logged> Feature for Formats<C> {
                 continue;
             }
             let format = Format::new(compiler, &parts, escape);
-            formats.all.push(Named {
+            formats.all.push(NamedFormat {
                 name: name.bytes,
                 format: Arc::new(format),
                 order,

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use conf::Files;
 use framework::compile::Compiler;
-use framework::places::Access;
+use framework::places::FileAccess;
 
 /// Files as they are now.
 pub(crate) struct Current<'a>(pub(crate) &'a dyn Files);
@@ -33,10 +33,11 @@ impl Files for Current<'_> {
     }
 }
 
-/// Says that workers write such a file: the folder that it lies in, where a new one is made before it takes its place.
+/// Says that workers write such a file: the folder that it lies in, where a new one is made before
+/// it takes its place.
 pub(crate) fn will_be_written(compiler: &Compiler<'_>, path: &Path, by: &str) {
     let folder = path.parent().unwrap_or(path);
-    compiler.will_open(Access::Write, folder, by);
+    compiler.will_open(FileAccess::Write, folder, by);
 }
 
 /// Puts a file in the place of the one before, whole or not at all.

@@ -2,12 +2,11 @@
 //! `limit_conn`, `realip`, `geoip2`, `keyval`, `server_name`, `access_log` with its formats, and
 //! the `upstream` block.
 //!
-//! A protocol says what its context is ([`access_log::Logged`], [`limit_conn::Counted`],
+//! A protocol says what its context is ([`access_log::Logged`], [`limit_conn::ConnectionCounting`],
 //! [`realip::ByProxy`], [`upstream::Upstreams`]), when each is asked, and what comes of the answer.
 
 pub mod access;
 pub mod access_log;
-pub mod beside;
 pub mod format;
 pub mod geoip2;
 mod kept_file;
@@ -16,6 +15,7 @@ pub mod limit_conn;
 pub mod limited;
 pub mod realip;
 pub mod server_name;
+pub mod service_thread;
 pub mod upstream;
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! `limit_conn`: how many requests for one key there may be at the same time.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_limit_conn_module.html>. A context is counted from the moment when its protocol
-//! asks until its places are given back.
+//! <https://nginx.org/en/docs/http/ngx_http_limit_conn_module.html>. A context is counted from the
+//! moment when its protocol asks until its places are given back.
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,11 +14,11 @@ use conf::{
     parse,
 };
 use framework::compile::{Compiler, Feature};
-use framework::slot::Kept;
-use framework::zone::{self, Fact, Refused, Room, State, Tell, Zone};
+use framework::slot::SlotValue;
+use framework::zone::{self, Fact, State, Tell, Zone, ZoneBudget, ZoneError};
 use logs::{Level, Printable, error, event, write};
 use variables::write::text;
-use variables::{Compiling as _, Context, Found, Text};
+use variables::{BuiltinVariable, Compiling as _, Context, Text};
 
 use crate::limited;
 
@@ -36,7 +36,7 @@ const ENTRY_SIZE: usize = 36;
 /// What nginx keeps about a zone as a whole, in bytes.
 const HEAD_SIZE: u64 = 64;
 
-/// `limit_conn_zone key zone=name:size`
+/// Declares the directive `limit_conn_zone key zone=name:size`.
 pub static LIMIT_CONN_ZONE: Setting<()> = Setting::new(
     "limit_conn_zone",
     &["key zone=name:size"],
@@ -55,7 +55,7 @@ pub static LIMIT_CONN_ZONE: Setting<()> = Setting::new(
      an empty key are not counted. Where the zone is full, requests for new keys are refused.",
 );
 
-/// `limit_conn zone number`
+/// Declares the directive `limit_conn zone number`.
 pub static LIMIT_CONN: Setting<Vec<LimitLine>> =
     Setting::new("limit_conn", &["zone number"], limits)
         .contexts(CONTEXTS)
@@ -90,22 +90,22 @@ static LIMIT_CONN_DRY_RUN: Setting<bool> =
 
 /// What has become of a request under `limit_conn`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// It went on.
+pub enum LimitOutcome {
+    /// The request went on within its limits.
     Passed,
-    /// It was refused.
+    /// The request was refused by a limit.
     Rejected,
     /// It would have been refused.
     RejectedDryRun,
 }
 
-impl Outcome {
+impl LimitOutcome {
     /// The value of `$limit_conn_status`.
     pub fn name(self) -> &'static str {
         match self {
-            Outcome::Passed => "PASSED",
-            Outcome::Rejected => "REJECTED",
-            Outcome::RejectedDryRun => "REJECTED_DRY_RUN",
+            LimitOutcome::Passed => "PASSED",
+            LimitOutcome::Rejected => "REJECTED",
+            LimitOutcome::RejectedDryRun => "REJECTED_DRY_RUN",
         }
     }
 }
@@ -167,7 +167,7 @@ impl<C: Context> Feature for LimitConn<C> {
 /// What has become of a context, and the places that it holds.
 pub struct Places<C: Context> {
     /// `$limit_conn_status`, once a limit has been asked.
-    pub outcome: Option<Outcome>,
+    pub outcome: Option<LimitOutcome>,
     leases: Vec<Lease<C>>,
 }
 
@@ -180,7 +180,7 @@ impl<C: Context> Default for Places<C> {
     }
 }
 
-impl<C: Context> Kept for Places<C> {
+impl<C: Context> SlotValue for Places<C> {
     fn reset(&mut self) {
         self.outcome = None;
         self.leases.clear();
@@ -188,9 +188,9 @@ impl<C: Context> Kept for Places<C> {
 }
 
 /// Where what is known of contexts is kept.
-pub trait Counted<C: Context>: 'static {
+pub trait ConnectionCounting<C: Context>: 'static {
     /// What has become of a context, if it has been asked for.
-    fn outcome(context: &C) -> Option<Outcome>;
+    fn outcome(context: &C) -> Option<LimitOutcome>;
 
     /// Changes what is known of it, and its places.
     fn note(context: &C, change: impl FnOnce(&mut Places<C>));
@@ -206,7 +206,7 @@ impl<C: Context> LimitConn<C> {
     ///
     /// # Errors
     /// The status that it is refused with.
-    pub fn enter<K: Counted<C>>(&self, context: &mut C) -> Result<(), u16> {
+    pub fn enter<K: ConnectionCounting<C>>(&self, context: &mut C) -> Result<(), u16> {
         if K::outcome(context).is_some() {
             return Ok(());
         }
@@ -214,10 +214,12 @@ impl<C: Context> LimitConn<C> {
             let Some(key) = key(context, limit) else {
                 continue;
             };
-            K::note(context, |places| places.outcome = Some(Outcome::Passed));
+            K::note(context, |places| {
+                places.outcome = Some(LimitOutcome::Passed)
+            });
             match Connections::enter(limit, &key) {
                 Ok(lease) => {
-                    limit.zone.state().note(Outcome::Passed);
+                    limit.zone.state().note(LimitOutcome::Passed);
                     K::note(context, |places| places.leases.push(lease));
                 }
                 Err(refusal) => return self.refuse::<K>(context, limit, refusal),
@@ -226,7 +228,7 @@ impl<C: Context> LimitConn<C> {
         Ok(())
     }
 
-    fn refuse<K: Counted<C>>(
+    fn refuse<K: ConnectionCounting<C>>(
         &self,
         context: &C,
         limit: &Limit<C>,
@@ -244,9 +246,10 @@ impl<C: Context> LimitConn<C> {
                 "ngx_slab_alloc() failed: no memory in limit_conn_zone \"{zone}\""
             ),
         }
-        let (outcome, refused) = match self.dry_run {
-            true => (Outcome::RejectedDryRun, Ok(())),
-            false => (Outcome::Rejected, Err(self.status)),
+        let (outcome, refused) = if self.dry_run {
+            (LimitOutcome::RejectedDryRun, Ok(()))
+        } else {
+            (LimitOutcome::Rejected, Err(self.status))
         };
         limit.zone.state().note(outcome);
         K::note(context, |places| {
@@ -294,7 +297,7 @@ pub struct Connections<C> {
 
 struct Table {
     counts: Map<Box<[u8]>, u32>,
-    room: Room,
+    room: ZoneBudget,
 }
 
 impl<C: Context> State for Connections<C> {
@@ -306,7 +309,7 @@ impl<C: Context> State for Connections<C> {
         Connections {
             table: Mutex::new(Table {
                 counts: Map::default(),
-                room: Room::new(size, HEAD_SIZE),
+                room: ZoneBudget::new(size, HEAD_SIZE),
             }),
             passed: AtomicU64::default(),
             rejected: AtomicU64::default(),
@@ -331,9 +334,9 @@ impl<C: Context> State for Connections<C> {
         tell("key", Fact::Text(&settings.key_text));
         tell("keys", Fact::Number(self.table().counts.len() as u64));
         for (name, outcome) in [
-            ("passed", Outcome::Passed),
-            ("rejected", Outcome::Rejected),
-            ("rejected_dry_run", Outcome::RejectedDryRun),
+            ("passed", LimitOutcome::Passed),
+            ("rejected", LimitOutcome::Rejected),
+            ("rejected_dry_run", LimitOutcome::RejectedDryRun),
         ] {
             let count = self.count_of(outcome).load(Ordering::Relaxed);
             tell(name, Fact::Number(count));
@@ -343,15 +346,15 @@ impl<C: Context> State for Connections<C> {
 
 impl<C: Context> Connections<C> {
     /// How many contexts this has become of.
-    fn count_of(&self, outcome: Outcome) -> &AtomicU64 {
+    fn count_of(&self, outcome: LimitOutcome) -> &AtomicU64 {
         match outcome {
-            Outcome::Passed => &self.passed,
-            Outcome::Rejected => &self.rejected,
-            Outcome::RejectedDryRun => &self.rejected_dry_run,
+            LimitOutcome::Passed => &self.passed,
+            LimitOutcome::Rejected => &self.rejected,
+            LimitOutcome::RejectedDryRun => &self.rejected_dry_run,
         }
     }
 
-    fn note(&self, outcome: Outcome) {
+    fn note(&self, outcome: LimitOutcome) {
         self.count_of(outcome).fetch_add(1, Ordering::Relaxed);
     }
 
@@ -388,7 +391,7 @@ impl Table {
         Ok(())
     }
 
-    fn leave(&mut self, key: &[u8]) {
+    fn release(&mut self, key: &[u8]) {
         let Some(count) = self.counts.get_mut(key) else {
             return; // whoever leaves has entered
         };
@@ -408,7 +411,7 @@ struct Lease<C> {
 
 impl<C> Drop for Lease<C> {
     fn drop(&mut self) {
-        self.connections.table().leave(&self.key);
+        self.connections.table().release(&self.key);
     }
 }
 
@@ -438,8 +441,8 @@ fn declare<C: Context>(compiler: &Compiler<'_>, line: &Line) -> Result<(), Fault
     );
     match declared {
         Ok(_) => Ok(()),
-        Err(Refused::Conflict(text)) => Err(Fault::new(text)),
-        Err(Refused::Declared(known)) => Err(Fault::new(format!(
+        Err(ZoneError::Conflict(text)) => Err(Fault::new(text)),
+        Err(ZoneError::Declared(known)) => Err(Fault::new(format!(
             "limit_conn_zone \"{}\" is already bound to key \"{}\"",
             known.name(),
             known.settings().key_text
@@ -485,9 +488,9 @@ fn limit(line: &Line) -> Result<LimitLine, Fault> {
 }
 
 /// The variable of a name in lower case, without `$`.
-pub fn find<C: Context, K: Counted<C>>(name: &str) -> Option<Found<C>> {
+pub fn find<C: Context, K: ConnectionCounting<C>>(name: &str) -> Option<BuiltinVariable<C>> {
     (name == "limit_conn_status").then(|| {
-        Found::computed(|context: &mut C, out| match K::outcome(context) {
+        BuiltinVariable::computed(|context: &mut C, out| match K::outcome(context) {
             Some(outcome) => text(outcome.name(), out),
             None => false,
         })
@@ -507,10 +510,10 @@ mod tests {
         assert_eq!(table.enter(b"a", 2), Ok(()));
         assert_eq!(table.enter(b"a", 2), Err(Refusal::TooMany));
         assert_eq!(table.enter(b"b", 2), Ok(()));
-        table.leave(b"a");
+        table.release(b"a");
         assert_eq!(table.enter(b"a", 2), Ok(()));
-        table.leave(b"a");
-        table.leave(b"a");
+        table.release(b"a");
+        table.release(b"a");
         assert_eq!(table.counts.len(), 1);
     }
 
@@ -521,7 +524,7 @@ mod tests {
         let taken = (0..1000_u32).take_while(|key| table.enter(&key.to_le_bytes(), 1).is_ok());
         assert_eq!(taken.count(), 383);
         assert_eq!(table.enter(b"more", 1), Err(Refusal::Full));
-        table.leave(&7_u32.to_le_bytes());
+        table.release(&7_u32.to_le_bytes());
         assert_eq!(table.enter(b"more", 1), Ok(()));
     }
 }

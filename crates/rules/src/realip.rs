@@ -1,8 +1,9 @@
-//! `set_real_ip_from`: the client's address as a trusted proxy tells it takes the place of the proxy's own.
+//! `set_real_ip_from`: the client's address as a trusted proxy tells it takes the place of the
+//! proxy's own.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_realip_module.html>. Everything that asks for the client's address
-//! afterwards (access rules, limits, `geo`, variables, logs) sees the new one; the connection's own stays in
-//! `$realip_remote_addr`. When it is looked at is a protocol's business.
+//! <https://nginx.org/en/docs/http/ngx_http_realip_module.html>. Everything that asks for the
+//! client's address afterwards (access rules, limits, `geo`, variables, logs) sees the new one; the
+//! connection's own stays in `$realip_remote_addr`. When it is looked at is a protocol's business.
 
 use std::ops::Deref;
 
@@ -13,7 +14,7 @@ use framework::compile::{Compiler, Feature};
 use framework::network::Peers;
 use transport::client::OfClient;
 use variables::write::append_port;
-use variables::{Found, forwarded};
+use variables::{BuiltinVariable, forwarded};
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
@@ -168,13 +169,13 @@ impl RealIp {
 }
 
 /// The variable of a name in lower case, without `$`.
-pub fn find<C: OfClient, P: ByProxy<C>>(name: &str) -> Option<Found<C>> {
+pub fn find<C: OfClient, P: ByProxy<C>>(name: &str) -> Option<BuiltinVariable<C>> {
     match name {
-        "realip_remote_addr" => Some(Found::computed(|context, out| {
+        "realip_remote_addr" => Some(BuiltinVariable::computed(|context, out| {
             append_address(P::own_peer(context), out);
             true
         })),
-        "realip_remote_port" => Some(Found::computed(|context, out| {
+        "realip_remote_port" => Some(BuiltinVariable::computed(|context, out| {
             append_port(P::own_peer(context), out)
         })),
         _ => None,

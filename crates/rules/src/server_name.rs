@@ -13,7 +13,7 @@ use framework::compile::Compiler;
 use variables::regex::{Hit, Regexes, Undecided};
 use variables::{Context, Regex};
 
-/// `server_name`
+/// Declares the directive `server_name`.
 pub static SERVER_NAME: Setting<Vec<Word>> = Setting::new("server_name", &["name ..."], |setter| {
     let words = setter.lines().iter().flat_map(|line| &line.args);
     Ok(words.cloned().collect())
@@ -59,7 +59,7 @@ pub fn check_table(block: ScopeRef<'_>) -> Result<(), Fault> {
 }
 
 /// One name as `server_name` writes it.
-pub enum Name<C> {
+pub enum ServerNamePattern<C> {
     /// `example.org`, in lower case; may be empty.
     Exact(Vec<u8>),
     /// `*.example.org`: the part after the star with its dot; matches with a part before it.
@@ -68,28 +68,28 @@ pub enum Name<C> {
     SuffixOrBare(Vec<u8>),
     /// `mail.*`: the part before the star with its dot.
     Prefix(Vec<u8>),
-    /// `~pattern`.
+    /// The name matched a pattern, written `~pattern`.
     Regex(Arc<Regex<C>>),
 }
 
-impl<C> Clone for Name<C> {
-    fn clone(&self) -> Name<C> {
+impl<C> Clone for ServerNamePattern<C> {
+    fn clone(&self) -> ServerNamePattern<C> {
         match self {
-            Name::Exact(name) => Name::Exact(name.clone()),
-            Name::Suffix(name) => Name::Suffix(name.clone()),
-            Name::SuffixOrBare(name) => Name::SuffixOrBare(name.clone()),
-            Name::Prefix(name) => Name::Prefix(name.clone()),
-            Name::Regex(regex) => Name::Regex(Arc::clone(regex)),
+            ServerNamePattern::Exact(name) => ServerNamePattern::Exact(name.clone()),
+            ServerNamePattern::Suffix(name) => ServerNamePattern::Suffix(name.clone()),
+            ServerNamePattern::SuffixOrBare(name) => ServerNamePattern::SuffixOrBare(name.clone()),
+            ServerNamePattern::Prefix(name) => ServerNamePattern::Prefix(name.clone()),
+            ServerNamePattern::Regex(regex) => ServerNamePattern::Regex(Arc::clone(regex)),
         }
     }
 }
 
-impl<C> Name<C> {
+impl<C> ServerNamePattern<C> {
     /// nginx's warning of a name that an address has already; `text` is what `$server_name` shows
     /// of it.
     pub fn conflict(&self, text: &[u8], address: &Address) -> String {
         let name = match self {
-            Name::SuffixOrBare(name) => name,
+            ServerNamePattern::SuffixOrBare(name) => name,
             _ => text,
         };
         let name = String::from_utf8_lossy(name);
@@ -105,7 +105,7 @@ pub fn of_server<C: Context>(
     compiler: &Compiler<'_>,
     server: ScopeRef<'_>,
     address: Option<&Address>,
-) -> Result<Vec<(Bytes, Name<C>)>, Fault> {
+) -> Result<Vec<(Bytes, ServerNamePattern<C>)>, Fault> {
     let words = server.get(&SERVER_NAME)?;
     words
         .iter()
@@ -117,7 +117,7 @@ fn read<C: Context>(
     compiler: &Compiler<'_>,
     word: &Word,
     address: Option<&Address>,
-) -> Result<(Bytes, Name<C>), Fault> {
+) -> Result<(Bytes, ServerNamePattern<C>), Fault> {
     let invalid = || Fault::at(word, format!("server name \"{}\" is invalid", word.text()));
     // nginx finds these when it builds the tables of an address, and then names no line.
     let misplaced = || {
@@ -132,7 +132,7 @@ fn read<C: Context>(
         let name = framework::host::hostname()
             .to_ascii_lowercase()
             .into_bytes();
-        return Ok((name.clone().into(), Name::Exact(name)));
+        return Ok((name.clone().into(), ServerNamePattern::Exact(name)));
     }
     let lower = word.bytes.to_ascii_lowercase();
     if let Some(pattern) = word.bytes.strip_prefix(b"~") {
@@ -143,7 +143,7 @@ fn read<C: Context>(
             Regex::of_list(compiler, pattern, true).map_err(|fault| fault.or_at(word.position))?;
         return Ok((
             Bytes::copy_from_slice(&word.bytes),
-            Name::Regex(Arc::new(regex)),
+            ServerNamePattern::Regex(Arc::new(regex)),
         ));
     }
     if lower.contains(&b'/') {
@@ -155,23 +155,23 @@ fn read<C: Context>(
         None => Bytes::copy_from_slice(&lower),
     };
     let written = match lower.as_slice() {
-        [b'.', rest @ ..] if !rest.is_empty() => Name::SuffixOrBare(lower.clone()),
+        [b'.', rest @ ..] if !rest.is_empty() => ServerNamePattern::SuffixOrBare(lower.clone()),
         [b'*', rest @ ..] => match rest {
             [b'.', tail @ ..] if !tail.is_empty() && !tail.contains(&b'*') => {
-                Name::Suffix(rest.to_vec())
+                ServerNamePattern::Suffix(rest.to_vec())
             }
             [b'.', _, ..] => return Err(misplaced()),
             _ => return Err(invalid()),
         },
         [head @ .., b'*'] => match head {
             [front @ .., b'.'] if !front.is_empty() && !front.contains(&b'*') => {
-                Name::Prefix(head.to_vec())
+                ServerNamePattern::Prefix(head.to_vec())
             }
             _ => return Err(misplaced()),
         },
         b"." => return Err(invalid()),
         name if name.contains(&b'*') => return Err(misplaced()),
-        name => Name::Exact(name.to_vec()),
+        name => ServerNamePattern::Exact(name.to_vec()),
     };
     Ok((text, written))
 }
@@ -179,13 +179,13 @@ fn read<C: Context>(
 /// The name that a host was found by.
 #[derive(Debug)]
 pub enum Matched<'a, C> {
-    /// The very name.
+    /// The name matched an exact one.
     Exact,
     /// `*.example.org`, without the star.
     Suffix(&'a [u8]),
     /// `mail.*`, without the star.
     Prefix(&'a [u8]),
-    /// `~pattern`.
+    /// The name matched a pattern, written `~pattern`.
     Regex(&'a Regex<C>),
 }
 
@@ -228,12 +228,12 @@ impl<C: Context, S> ServerNames<C, S> {
 
     /// Adds a name; false when the address has it already, be it of the same server (nginx warns
     /// and ignores the later one).
-    pub fn add(&mut self, name: Name<C>, server: &Arc<S>) -> bool {
+    pub fn add(&mut self, name: ServerNamePattern<C>, server: &Arc<S>) -> bool {
         match name {
-            Name::Exact(name) if self.reserved.contains_key(&name) => false,
-            Name::Exact(name) => insert(&mut self.exact, name, server),
-            Name::Suffix(suffix) => insert(&mut self.suffixes, suffix, server),
-            Name::SuffixOrBare(suffix) => {
+            ServerNamePattern::Exact(name) if self.reserved.contains_key(&name) => false,
+            ServerNamePattern::Exact(name) => insert(&mut self.exact, name, server),
+            ServerNamePattern::Suffix(suffix) => insert(&mut self.suffixes, suffix, server),
+            ServerNamePattern::SuffixOrBare(suffix) => {
                 let bare = suffix.get(1..).unwrap_or_default().to_vec();
                 if self.exact.contains_key(&bare) || self.reserved.contains_key(&bare) {
                     return false;
@@ -244,8 +244,8 @@ impl<C: Context, S> ServerNames<C, S> {
                 }
                 insert(&mut self.exact, bare, server)
             }
-            Name::Prefix(prefix) => insert(&mut self.prefixes, prefix, server),
-            Name::Regex(regex) => {
+            ServerNamePattern::Prefix(prefix) => insert(&mut self.prefixes, prefix, server),
+            ServerNamePattern::Regex(regex) => {
                 self.regexes.push((regex, Arc::clone(server)));
                 true
             }

@@ -1,4 +1,5 @@
-//! A context that is no request: a session that says one thing. Its lines come by the same directives.
+//! A context that is no request: a session that says one thing. Its lines come by the same
+//! directives.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -16,11 +17,12 @@ use logs::{ErrorLog, Level, LogTable, Process, Subject};
 use transport::client::{Client, OfClient};
 use transport::tls::session::Session as TlsSession;
 use variables::{
-    Captures, Context, Find, Found, Scope, Scratch, Source, Table, TableBuilder, Values, process,
+    BuiltinVariable, Captures, Context, Find, Scope, Scratch, Source, Table, TableBuilder, Values,
+    process,
 };
 
 use crate::access_log::{AccessLogs, Logged};
-use crate::limit_conn::{self, Counted, LimitConn, Outcome, Places};
+use crate::limit_conn::{self, ConnectionCounting, LimitConn, LimitOutcome, Places};
 use crate::realip::{self, ByProxy, RealIp};
 use crate::upstream::{LEAST_TIME, Servers, Upstreams};
 
@@ -73,8 +75,8 @@ impl OfClient for Session {
     }
 }
 
-impl Counted<Session> for Session {
-    fn outcome(session: &Session) -> Option<Outcome> {
+impl ConnectionCounting<Session> for Session {
+    fn outcome(session: &Session) -> Option<LimitOutcome> {
         session.places.borrow().outcome
     }
 
@@ -193,8 +195,8 @@ impl Logged for Session {
 }
 
 /// `$said`, and `$answer`, which there never is.
-fn find(name: &str) -> Option<Found<Session>> {
-    Some(Found::of(match name {
+fn find(name: &str) -> Option<BuiltinVariable<Session>> {
+    Some(BuiltinVariable::of(match name {
         "said" => Source::Builtin(|session, out| {
             out.extend_from_slice(session.said.as_bytes());
             true
@@ -217,7 +219,8 @@ const TABLES: &[&[&dyn Declared]] = &[
     RealIp::DIRECTIVES,
 ];
 
-/// What `work` makes of these lines, relative paths below this folder, and the variables that it has named.
+/// What `work` makes of these lines, relative paths below this folder, and the variables that it
+/// has named.
 fn compiled<T>(
     folder: &Path,
     lines: &str,
@@ -253,7 +256,8 @@ fn compiled<T>(
     (made, Rc::new(Variables(table)))
 }
 
-/// What sessions that say these things leave in `access.log` under these lines, and whether lines may tell of an answer.
+/// What sessions that say these things leave in `access.log` under these lines, and whether lines
+/// may tell of an answer.
 fn logged(name: &str, lines: &str, said: &[&'static str]) -> (String, bool) {
     let folder = std::env::temp_dir().join(format!("tidegate-rules-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use conf::Diagnostic;
 use framework::compile::{Compiler, Environment};
 use framework::generation::Generation;
-use framework::places::{Place, Places, Program};
-use framework::protocol_part::{Listening, ProtocolPart};
+use framework::places::{FilePlace, FilePlaces, Program};
+use framework::protocol_part::{ListenSocket, ProtocolPart};
 use http::log::{Destination, ErrorLog, LogFile, LogTable, MainLog, OpenLogs};
 
 use crate::events::Events;
@@ -20,24 +20,24 @@ pub struct Compiled {
     pub generation: Generation,
     /// The main level's `error_log`.
     pub error_log: Arc<ErrorLog>,
-    /// The `events` block.
+    /// The `events` block of the compiled configuration.
     pub events: Arc<Events>,
     /// Listening sockets of all protocols, one per address.
-    pub listening: Vec<Listening>,
+    pub listening: Vec<ListenSocket>,
     /// Log files to open before serving.
     pub logs: Vec<Arc<LogFile>>,
     /// Directories that must exist and belong to the workers' user.
     pub directories: Vec<PathBuf>,
     /// Where workers open files themselves.
-    pub places: Vec<Place>,
+    pub places: Vec<FilePlace>,
     /// Programs that workers run.
     pub programs: Vec<Program>,
-    /// Warnings and notices.
+    /// Warnings and notices of the compilation.
     pub diagnostics: Vec<Diagnostic>,
 }
 
-/// Compiles a parsed configuration; every error of the file comes back, not the first alone. Errors are logged to
-/// `default_error_log` where no line writes `error_log`: to what `-e` says.
+/// Compiles a parsed configuration; every error of the file comes back, not the first alone. Errors
+/// are logged to `default_error_log` where no line writes `error_log`: to what `-e` says.
 pub fn compile(
     tree: &conf::Tree,
     environment: &Environment<'_>,
@@ -76,7 +76,7 @@ pub(crate) fn compile_with(
     let mut generation = Generation::new(compiler.zones.take().finish());
     let logs = compiler.registries.take::<LogTable>().into_files();
     generation.add(events.debug_connections.clone());
-    let mut listening: Vec<Listening> = Vec::new();
+    let mut listening: Vec<ListenSocket> = Vec::new();
     for part in compiled {
         for socket in part.add_to(&compiler, &mut generation) {
             if listening.iter().any(|other| other.id == socket.id) {
@@ -93,7 +93,7 @@ pub(crate) fn compile_with(
     }
     generation.add(OpenLogs(logs.clone()));
     generation.add(MainLog(Arc::clone(&error_log)));
-    let (places, programs) = compiler.registries.take::<Places>().into_parts();
+    let (places, programs) = compiler.registries.take::<FilePlaces>().into_parts();
     Ok(Compiled {
         generation,
         error_log,

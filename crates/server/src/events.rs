@@ -139,13 +139,13 @@ fn xdp_mode(setter: &Setter<'_>) -> Result<XdpMode, Fault> {
 /// `use xdp` and what belongs to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Xdp {
-    /// `xdp_interface`.
+    /// What the directive `xdp_interface` says in this scope.
     pub interfaces: Vec<String>,
-    /// `xdp_mode`.
+    /// What the directive `xdp_mode` says in this scope.
     pub mode: XdpMode,
-    /// `xdp_required`.
+    /// What the directive `xdp_required` says in this scope.
     pub is_required: bool,
-    /// `xdp_bypass_firewall`.
+    /// What the directive `xdp_bypass_firewall` says in this scope.
     pub bypasses_firewall: bool,
 }
 
@@ -192,15 +192,15 @@ const INTERFACE_NAME_MAX: usize = 15;
 
 /// The compiled `events` block.
 pub struct Events {
-    /// `use`.
+    /// The engine that `use` names.
     pub engine: Option<EngineKind>,
     /// `use xdp`.
     pub xdp: Option<Xdp>,
-    /// `worker_connections`.
+    /// What the directive `worker_connections` says in this scope.
     pub connections: usize,
-    /// `multi_accept`.
+    /// What the directive `multi_accept` says in this scope.
     pub multi_accept: bool,
-    /// `debug_connection`.
+    /// What the directive `debug_connection` says in this scope.
     pub debug_connections: DebugConnections,
 }
 

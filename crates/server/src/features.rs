@@ -1,7 +1,9 @@
-//! The list of all modules, in nginx's order (`auto/modules`): phases and head filters run through it from its end.
+//! The list of all modules, in nginx's order (`auto/modules`): phases and head filters run through
+//! it from its end.
 //!
-//! What is here and not in nginx stands where its order against the others needs it. The crate knows its modules here and
-//! nowhere else: the table of all directives and the list of variables are made of it.
+//! What is here and not in nginx stands where its order against the others needs it. The crate
+//! knows its modules here and nowhere else: the table of all directives and the list of variables
+//! are made of it.
 
 use framework::compile::Feature;
 use http::body::BodySettings;
@@ -14,14 +16,14 @@ use http::module::Entry;
 use http::open_file_cache;
 use http::part::Modules;
 use http::request::Request;
-use http::{accepted, not_modified, range};
+use http::{ignored_directives, not_modified, range};
 use modules::filters::{
     addition, charset, compress, gunzip, gzip, headers, slice, ssi, sub, userid,
 };
 use modules::{
     access, acme, api, auth_basic, auth_request, autoindex, browser, dashboard, dav, dav_ext,
     early_hints, fastcgi, flv, grpc, headers_more, health_check, index, limit_conn, limit_req,
-    memcached, metrics, mirror, mp4, passing, post_action, precompressed, proxy, random_index,
+    memcached, metrics, mirror, mp4, post_action, precompressed, proxy, proxying, random_index,
     realip, referer, rewrite, scgi, static_file, stub_status, try_files, tunnel, upstream, uwsgi,
 };
 use rules::{geoip2, keyval};
@@ -29,7 +31,7 @@ use transport::resolver::Resolving;
 use transport::tls::settings::TlsSettings;
 use variables::{geo, map, process, split_clients};
 
-/// Every module.
+/// All modules, in nginx's order.
 pub const FEATURES: Modules = Modules(&[
     // nginx's core module of http.
     Entry::of(&[
@@ -42,7 +44,7 @@ pub const FEATURES: Modules = Modules(&[
         http::types::Types::DIRECTIVES,
         open_file_cache::OpenFileCache::DIRECTIVES,
         Resolving::DIRECTIVES,
-        accepted::DIRECTIVES,
+        ignored_directives::DIRECTIVES,
         http::http2::OBSOLETE,
         http::http3::DIRECTIVES,
     ])
@@ -122,7 +124,8 @@ pub const FEATURES: Modules = Modules(&[
     Entry::module::<referer::Referers>()
         .named(&["ngx_http_referer_module"])
         .variables(&[referer::find]),
-    // Behind the blocks above, because a name is of the `set` that names it, also where one of them defines it.
+    // Behind the blocks above, because a name is of the `set` that names it, also where one of them
+    // defines it.
     Entry::of(&[rewrite::DIRECTIVES])
         .named(&["ngx_http_rewrite_module"])
         .tasks(rewrite::TASKS)
@@ -133,9 +136,9 @@ pub const FEATURES: Modules = Modules(&[
         .variables(&[transport::tls::variables::find])
         .of_handshakes(&[transport::tls::variables::find]),
     Entry::of(&[proxy::DIRECTIVES])
-        .variables(&[proxy::variables::find, passing::variables::find])
-        .prepare(passing::cache::prepare)
-        .gathers(passing::cache::add)
+        .variables(&[proxy::variables::find, proxying::variables::find])
+        .prepare(proxying::cache::prepare)
+        .gathers(proxying::cache::add)
         .survey(proxy::survey)
         .plan(proxy::check, &[])
         .content("proxy_pass", proxy::content),
@@ -243,7 +246,8 @@ mod tests {
     use super::*;
     use crate::tests::serve;
 
-    /// nginx's modules that do something in a phase, as `auto/modules` of 1.31 lists them, by the names of ours.
+    /// nginx's modules that do something in a phase, as `auto/modules` of 1.31 lists them, by the
+    /// names of ours.
     const NGINX: &[&str] = &[
         "static_file",
         "precompressed",
@@ -272,7 +276,8 @@ mod tests {
             dav_methods PUT; autoindex on; gzip_static on; location / { random_index on; access_log /dev/null; }
             location /metrics { metrics; } } }";
 
-    /// The module of something that has registered: the folder or file that it stands in, behind the crate.
+    /// The module of something that has registered: the folder or file that it stands in, behind
+    /// the crate.
     fn module_of(name: &'static str) -> &'static str {
         name.split("::").nth(1).unwrap_or(name)
     }
@@ -318,8 +323,8 @@ mod tests {
         });
     }
 
-    /// A name that no directive has would be passed over where tasks are listed, and two of one order would change places with
-    /// their modules.
+    /// A name that no directive has would be passed over where tasks are listed, and two of one
+    /// order would change places with their modules.
     #[test]
     fn tasks_are_done_by_directives() {
         let mut orders = Vec::new();
@@ -341,7 +346,8 @@ mod tests {
         assert!(orders.len() > 20);
     }
 
-    /// The names that nginx's page of each module has, one of each list here, and the end of a family's name.
+    /// The names that nginx's page of each module has, one of each list here, and the end of a
+    /// family's name.
     #[test]
     fn variables_of_every_module() {
         for (name, rest) in [

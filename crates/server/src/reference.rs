@@ -18,26 +18,26 @@ const JAVASCRIPT: &str = "nginx's JavaScript module";
 
 /// A directive or variable of theirs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Name {
+pub struct ReferenceName {
     /// A variable, without its `$`; else a directive.
     pub is_variable: bool,
     /// The module, as in `http_fastcgi`.
     pub module: &'static str,
     /// The name. That of a family of variables ends with `_`.
     pub name: &'static str,
-    /// Who has it.
+    /// The module or product that has the name.
     pub owner: &'static str,
 }
 
 /// Everything that nginx has, by module.
-pub fn nginx() -> &'static [Name] {
-    static NAMES: OnceLock<Vec<Name>> = OnceLock::new();
+pub fn nginx() -> &'static [ReferenceName] {
+    static NAMES: OnceLock<Vec<ReferenceName>> = OnceLock::new();
     NAMES.get_or_init(|| read(NGINX, |_| "nginx"))
 }
 
 /// What NGINX Plus and the JavaScript module have beyond it.
-pub fn plus() -> &'static [Name] {
-    static NAMES: OnceLock<Vec<Name>> = OnceLock::new();
+pub fn plus() -> &'static [ReferenceName] {
+    static NAMES: OnceLock<Vec<ReferenceName>> = OnceLock::new();
     NAMES.get_or_init(|| {
         read(PLUS, |module| match module {
             "http_js" | "stream_js" => JAVASCRIPT,
@@ -47,18 +47,18 @@ pub fn plus() -> &'static [Name] {
 }
 
 /// What modules of others have.
-fn others() -> &'static [Name] {
-    static NAMES: OnceLock<Vec<Name>> = OnceLock::new();
+fn others() -> &'static [ReferenceName] {
+    static NAMES: OnceLock<Vec<ReferenceName>> = OnceLock::new();
     NAMES.get_or_init(|| read(OTHERS, |module| module))
 }
 
 /// Every directive of a name; where several modules have it, nginx's own come first.
-pub fn directives(name: &str) -> impl Iterator<Item = &'static Name> {
+pub fn directives(name: &str) -> impl Iterator<Item = &'static ReferenceName> {
     all(name).filter(|known| !known.is_variable)
 }
 
 /// Every variable of a name in lower case, without `$`; of a family any name is one.
-pub fn variables(name: &str) -> impl Iterator<Item = &'static Name> {
+pub fn variables(name: &str) -> impl Iterator<Item = &'static ReferenceName> {
     let families = family(name).into_iter().flat_map(all);
     all(name).chain(families).filter(|known| known.is_variable)
 }
@@ -87,10 +87,10 @@ pub fn removed(name: &str) -> Option<&'static str> {
     })
 }
 
-/// As [`conf::Registry`] asks.
+/// Names of others, as [`conf::Registry`] asks for them.
 pub const ELSEWHERE: KnownElsewhere = directive;
 
-fn known(name: &Name) -> ForeignName {
+fn known(name: &ReferenceName) -> ForeignName {
     ForeignName {
         module: name.module,
         remark: match name.owner {
@@ -125,10 +125,10 @@ fn remark_of_others(module: &'static str) -> &'static str {
 }
 
 /// The names by themselves.
-fn all(name: &str) -> impl Iterator<Item = &'static Name> {
-    static BY_NAME: OnceLock<Map<&'static str, Vec<&'static Name>>> = OnceLock::new();
+fn all(name: &str) -> impl Iterator<Item = &'static ReferenceName> {
+    static BY_NAME: OnceLock<Map<&'static str, Vec<&'static ReferenceName>>> = OnceLock::new();
     let by_name = BY_NAME.get_or_init(|| {
-        let mut by_name: Map<&'static str, Vec<&'static Name>> = Map::default();
+        let mut by_name: Map<&'static str, Vec<&'static ReferenceName>> = Map::default();
         for known in nginx().iter().chain(plus()).chain(others()) {
             by_name.entry(known.name).or_default().push(known);
         }
@@ -148,14 +148,14 @@ fn family(name: &str) -> Option<&'static str> {
 }
 
 /// The lines of a list: `directive MODULE NAME` or `variable MODULE NAME`.
-fn read(list: &'static str, owner: fn(&'static str) -> &'static str) -> Vec<Name> {
+fn read(list: &'static str, owner: fn(&'static str) -> &'static str) -> Vec<ReferenceName> {
     let lines = list.lines().filter(|line| !line.starts_with('#'));
     lines
         .filter_map(|line| {
             let mut words = line.split(' ');
             let is_variable = words.next()? == "variable";
             let module = words.next()?;
-            Some(Name {
+            Some(ReferenceName {
                 is_variable,
                 module,
                 name: words.next()?,

@@ -91,7 +91,6 @@ pub fn nearest(name: &str) -> Option<&'static str> {
     conf::nearest(name, here.chain(OWN))
 }
 
-/// What defines variables.
 const DEFINERS: &[&str] = &[
     "auth_request_set",
     "geo",

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use tidegate_store::{Cas, Change, Content, Settings, Store, Write};
+use tidegate_store::{Cas, Content, ObjectChange, Settings, Store, Write};
 
 /// Objects that are stored.
 const KEYS: u64 = 1_000_000;
@@ -42,7 +42,7 @@ fn main() {
             cas: Cas::Next,
             marks: 0,
         };
-        store.update(&key, 1, |_| Change::Write(write));
+        store.update(&key, 1, |_| ObjectChange::Write(write));
         // What was stored a little before is asked for, so that some of it stays.
         let known = number.saturating_sub(number % 977).to_le_bytes();
         let _ = store.get(&known, 1, |item| item.value.len());

@@ -44,7 +44,7 @@ impl Large {
         self.len() == 0
     }
 
-    /// Its key.
+    /// The key of the large.
     #[must_use]
     pub fn key(&self) -> &[u8] {
         self.bytes.get(..self.key_length).unwrap_or_default()

@@ -28,7 +28,7 @@ pub(crate) const USES_MAX: u8 = 3;
 /// record was written, so that the place of what has gone is never mistaken for what lies there
 /// now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct RecordLocation {
     pub(crate) segment: u32,
     pub(crate) unit: u32,
     pub(crate) generation: u8,
@@ -52,7 +52,7 @@ pub(crate) const SEGMENTS_MAX: usize = 1 << SEGMENT_BITS;
 /// A place, the uses of what is there, and a part of the hash. 0 is none: a generation never is.
 type Slot = u64;
 
-fn slot(hash: u64, place: Place, uses: u8) -> Slot {
+fn slot(hash: u64, place: RecordLocation, uses: u8) -> Slot {
     u64::from(place.unit)
         | u64::from(place.segment) << AT_SEGMENT
         | u64::from(place.generation) << AT_GENERATION
@@ -60,8 +60,8 @@ fn slot(hash: u64, place: Place, uses: u8) -> Slot {
         | hash >> AT_TAG << AT_TAG
 }
 
-fn place(slot: Slot) -> Place {
-    Place {
+fn place(slot: Slot) -> RecordLocation {
+    RecordLocation {
         unit: (slot & ((1 << UNIT_BITS) - 1)) as u32,
         segment: (slot >> AT_SEGMENT & ((1 << SEGMENT_BITS) - 1)) as u32,
         generation: (slot >> AT_GENERATION) as u8,
@@ -122,14 +122,13 @@ enum Which {
 
 /// A slot that was found. Good until the index is changed otherwise.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Found {
+pub(crate) struct SlotMatch {
     bucket: Which,
     slot: usize,
-    pub(crate) place: Place,
+    pub(crate) place: RecordLocation,
     pub(crate) uses: u8,
 }
 
-/// The table.
 pub(crate) struct Index {
     main: Chunks,
     buckets: usize,
@@ -173,13 +172,17 @@ impl Index {
     }
 
     /// The slot with this hash whose record is the one that is looked for.
-    pub(crate) fn find(&self, hash: u64, mut is_it: impl FnMut(Place) -> bool) -> Option<Found> {
+    pub(crate) fn find(
+        &self,
+        hash: u64,
+        mut is_it: impl FnMut(RecordLocation) -> bool,
+    ) -> Option<SlotMatch> {
         let mut which = Which::Main(self.bucket_of(hash));
         loop {
             let bucket = self.bucket(which);
             for (number, slot) in bucket.slots.iter().enumerate() {
                 if *slot != 0 && slot >> AT_TAG == hash >> AT_TAG && is_it(place(*slot)) {
-                    return Some(Found {
+                    return Some(SlotMatch {
                         bucket: which,
                         slot: number,
                         place: place(*slot),
@@ -195,9 +198,9 @@ impl Index {
     pub(crate) fn insert(
         &mut self,
         hash: u64,
-        place: Place,
+        place: RecordLocation,
         uses: u8,
-        hash_of: impl Fn(Place) -> u64,
+        hash_of: impl Fn(RecordLocation) -> u64,
     ) {
         self.put(self.bucket_of(hash), slot(hash, place, uses));
         self.objects += 1;
@@ -207,19 +210,19 @@ impl Index {
     }
 
     /// Gives a found object another place, and other uses.
-    pub(crate) fn replace(&mut self, found: Found, hash: u64, place: Place, uses: u8) {
+    pub(crate) fn replace(&mut self, found: SlotMatch, hash: u64, place: RecordLocation, uses: u8) {
         self.bucket_mut(found.bucket).slots[found.slot] = slot(hash, place, uses);
     }
 
     /// Counts a use of a found object.
-    pub(crate) fn count_use(&mut self, found: Found, hash: u64) {
+    pub(crate) fn count_use(&mut self, found: SlotMatch, hash: u64) {
         if found.uses < USES_MAX {
             self.replace(found, hash, found.place, found.uses + 1);
         }
     }
 
     /// Takes a found object out.
-    pub(crate) fn remove(&mut self, found: Found, hash: u64) {
+    pub(crate) fn remove(&mut self, found: SlotMatch, hash: u64) {
         self.bucket_mut(found.bucket).slots[found.slot] = 0;
         self.objects -= 1;
         let number = self.bucket_of(hash);
@@ -235,7 +238,7 @@ impl Index {
     }
 
     /// The places in a bucket.
-    pub(crate) fn places(&self, bucket: usize) -> Vec<Place> {
+    pub(crate) fn places(&self, bucket: usize) -> Vec<RecordLocation> {
         let mut places = Vec::new();
         let mut which = Which::Main(bucket);
         loop {
@@ -337,7 +340,7 @@ impl Index {
         slots
     }
 
-    fn split(&mut self, hash_of: impl Fn(Place) -> u64) {
+    fn split(&mut self, hash_of: impl Fn(RecordLocation) -> u64) {
         let added = self.buckets;
         let doubled = (added + 1).next_power_of_two();
         let slots = self.gather(added & (doubled / 2 - 1));
@@ -389,15 +392,15 @@ impl Index {
 mod tests {
     use super::*;
 
-    fn place_of(number: u32) -> Place {
-        Place {
+    fn place_of(number: u32) -> RecordLocation {
+        RecordLocation {
             segment: number >> 4,
             unit: number & 15,
             generation: (number % 255) as u8 + 1,
         }
     }
 
-    fn number_of(place: Place) -> u32 {
+    fn number_of(place: RecordLocation) -> u32 {
         place.segment << 4 | place.unit
     }
 
@@ -405,7 +408,7 @@ mod tests {
         base::hash::of(&number.to_le_bytes())
     }
 
-    fn find(index: &Index, number: u32) -> Option<Found> {
+    fn find(index: &Index, number: u32) -> Option<SlotMatch> {
         index.find(hash(number), |place| number_of(place) == number)
     }
 

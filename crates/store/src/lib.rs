@@ -27,7 +27,9 @@ mod tests;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use extent::Large;
-pub use shard::{Cas, Change, Content, Counts, Item, Outcome, Revision, Value, Write};
+pub use shard::{
+    Cas, Content, Item, ObjectChange, Revision, StoreStatistics, UpdateOutcome, Value, Write,
+};
 
 use shard::{Shard, Sought};
 
@@ -37,7 +39,7 @@ pub type Seconds = u32;
 /// Values of at most this many bytes are copied out; larger ones lie in extents, which are lent.
 pub const COPIED_MAX: usize = 16 * 1024;
 
-/// Longest key.
+/// The longest key, in bytes.
 pub const KEY_LENGTH_MAX: usize = u16::MAX as usize;
 
 /// Smallest share of the limit that a shard is made for.
@@ -59,7 +61,7 @@ pub struct Settings {
     pub evicts: bool,
 }
 
-/// Objects by key.
+/// Objects by key within a bound of memory.
 pub struct Store {
     shards: Box<[Aligned]>,
     /// Length of a value from which on it lies in an extent.
@@ -78,7 +80,7 @@ pub struct Cursor {
 }
 
 impl Store {
-    /// An empty store.
+    /// Makes a store that holds nothing.
     #[must_use]
     pub fn new(settings: Settings) -> Store {
         let least = SHARD_MIN.max(settings.value_max.saturating_mul(8));
@@ -114,13 +116,13 @@ impl Store {
     /// changes it in between.
     ///
     /// Every kind of conditional change is this one. Keys longer than [`KEY_LENGTH_MAX`] are
-    /// [`Outcome::TooLarge`].
+    /// [`UpdateOutcome::TooLarge`].
     pub fn update<'a>(
         &self,
         key: &[u8],
         now: Seconds,
-        decide: impl FnOnce(Option<Item<'_>>) -> Change<'a>,
-    ) -> Outcome {
+        decide: impl FnOnce(Option<Item<'_>>) -> ObjectChange<'a>,
+    ) -> UpdateOutcome {
         let sought = sought(key, now);
         self.shard(sought).update(sought, decide)
     }
@@ -128,10 +130,10 @@ impl Store {
     /// Removes an object. Whether there was one.
     pub fn remove(&self, key: &[u8], now: Seconds) -> bool {
         let removed = |item: Option<Item<'_>>| match item {
-            Some(_) => Change::Remove,
-            None => Change::Keep,
+            Some(_) => ObjectChange::Remove,
+            None => ObjectChange::Keep,
         };
-        self.update(key, now, removed) == Outcome::Removed
+        self.update(key, now, removed) == UpdateOutcome::Removed
     }
 
     /// Forgets at `at` all that was stored before; at once where that has come. A later call takes
@@ -177,8 +179,8 @@ impl Store {
 
     /// What all shards have counted and hold.
     #[must_use]
-    pub fn counts(&self) -> Counts {
-        let mut sum = Counts::default();
+    pub fn counts(&self) -> StoreStatistics {
+        let mut sum = StoreStatistics::default();
         for shard in &self.shards {
             sum.add(&lock(shard).counts());
         }

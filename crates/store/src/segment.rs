@@ -2,7 +2,7 @@
 //! freed as a whole.
 
 use crate::Seconds;
-use crate::index::{Place, SEGMENTS_MAX, UNITS_MAX};
+use crate::index::{RecordLocation, SEGMENTS_MAX, UNITS_MAX};
 use crate::lifetime;
 use crate::record::{Head, UNIT};
 
@@ -15,13 +15,11 @@ const SEGMENT_MIN: usize = 16 * 1024;
 /// Which of S3-FIFO's queues a segment stands in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// What is new.
     Small,
     /// What has been used, or has come back.
     Main,
 }
 
-/// One stretch.
 pub(crate) struct Segment {
     /// Empty where the number is free.
     bytes: Box<[u8]>,
@@ -30,7 +28,6 @@ pub(crate) struct Segment {
     pub(crate) stage: Stage,
     /// The class of lifetimes that it is for.
     pub(crate) class: usize,
-    /// Records end here.
     pub(crate) end: usize,
     /// Eviction has come this far.
     pub(crate) cursor: usize,
@@ -76,12 +73,10 @@ impl Segments {
         }
     }
 
-    /// Bytes of one.
     pub(crate) fn size(&self) -> usize {
         self.size
     }
 
-    /// What they occupy.
     pub(crate) fn bytes(&self) -> usize {
         (self.count + usize::from(self.spare.is_some())) * self.size
     }
@@ -201,7 +196,7 @@ impl Segments {
     }
 
     /// Reserves room for a record that fits, and counts it as alive.
-    pub(crate) fn append(&mut self, number: u32, length: usize) -> Place {
+    pub(crate) fn append(&mut self, number: u32, length: usize) -> RecordLocation {
         self.live += length;
         let segment = self.at_mut(number);
         let at = segment.end;
@@ -211,25 +206,25 @@ impl Segments {
     }
 
     /// The place of what begins at this offset.
-    pub(crate) fn place(&self, number: u32, at: usize) -> Place {
+    pub(crate) fn place(&self, number: u32, at: usize) -> RecordLocation {
         self.at(number).place(number, at)
     }
 
     /// A record, and whatever lies behind it.
-    pub(crate) fn record(&self, place: Place) -> &[u8] {
+    pub(crate) fn record(&self, place: RecordLocation) -> &[u8] {
         let segment = self.at(place.segment);
         debug_assert_eq!(segment.generation, place.generation);
         &segment.bytes[place.unit as usize * UNIT..]
     }
 
-    pub(crate) fn record_mut(&mut self, place: Place) -> &mut [u8] {
+    pub(crate) fn record_mut(&mut self, place: RecordLocation) -> &mut [u8] {
         let segment = self.at_mut(place.segment);
         debug_assert_eq!(segment.generation, place.generation);
         &mut segment.bytes[place.unit as usize * UNIT..]
     }
 
     /// A record dies. Whether nothing in its segment lives any more, and none is appended.
-    pub(crate) fn kill(&mut self, place: Place) -> bool {
+    pub(crate) fn kill(&mut self, place: RecordLocation) -> bool {
         let record = self.record_mut(place);
         let mut head = Head::read(record);
         head.is_dead = true;
@@ -251,8 +246,8 @@ impl Segments {
 }
 
 impl Segment {
-    fn place(&self, number: u32, at: usize) -> Place {
-        Place {
+    fn place(&self, number: u32, at: usize) -> RecordLocation {
+        RecordLocation {
             segment: number,
             unit: (at / UNIT) as u32,
             generation: self.generation,

@@ -11,7 +11,7 @@ use bytes::Bytes;
 
 use crate::extent::{self, Extents, Large};
 use crate::ghost::Ghost;
-use crate::index::{Found, Index, Place};
+use crate::index::{Index, RecordLocation, SlotMatch};
 use crate::queue::Queue;
 use crate::record::Head;
 use crate::segment::{Segments, Stage};
@@ -20,9 +20,9 @@ use crate::{KEY_LENGTH_MAX, Seconds, lifetime};
 /// An object as a closure sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct Item<'a> {
-    /// Its key.
+    /// The key of the item.
     pub key: &'a [u8],
-    /// Its value.
+    /// The value of the item.
     pub value: Value<'a>,
     /// What it was stored with.
     pub flags: u32,
@@ -47,7 +47,7 @@ pub struct Value<'a> {
 }
 
 impl<'a> Value<'a> {
-    /// The bytes.
+    /// The bytes of the value.
     #[must_use]
     pub fn bytes(self) -> &'a [u8] {
         self.bytes
@@ -75,8 +75,8 @@ impl<'a> Value<'a> {
 
 /// What becomes of an object, and of the key of one that is not there.
 #[derive(Debug)]
-pub enum Change<'a> {
-    /// Nothing.
+pub enum ObjectChange<'a> {
+    /// The object stays as it is.
     Keep,
     /// It goes, if it is there.
     Remove,
@@ -95,22 +95,22 @@ pub enum Change<'a> {
 /// An object that is stored.
 #[derive(Debug)]
 pub struct Write<'a> {
-    /// Its value.
+    /// The value of the write.
     pub content: Content<'a>,
-    /// See [`Item::flags`].
+    /// The same as [`Item::flags`], kept in the write.
     pub flags: u32,
     /// From when on it is not there any more.
     pub expires: Option<Seconds>,
-    /// See [`Item::cas`].
+    /// The same as [`Item::cas`], kept in the write.
     pub cas: Cas,
-    /// See [`Item::marks`].
+    /// The same as [`Item::marks`], kept in the write.
     pub marks: u8,
 }
 
 /// A value to be stored.
 #[derive(Debug)]
 pub enum Content<'a> {
-    /// It is copied.
+    /// The value is copied into the store.
     Copied(&'a [u8]),
     /// It is taken over, where it is long enough for an extent.
     Given(Large),
@@ -121,9 +121,9 @@ pub enum Content<'a> {
 pub struct Revision {
     /// From when on it is not there any more.
     pub expires: Option<Option<Seconds>>,
-    /// See [`Item::cas`].
+    /// The same as [`Item::cas`], kept in the revision.
     pub cas: Option<Cas>,
-    /// See [`Item::marks`].
+    /// The same as [`Item::marks`], kept in the revision.
     pub marks: Option<u8>,
     /// Whether that is a use of it.
     pub is_use: bool,
@@ -132,18 +132,18 @@ pub struct Revision {
 /// Where the next CAS of an object comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cas {
-    /// The store.
+    /// The store chooses the next number.
     Next,
-    /// The caller.
+    /// The caller names the number.
     Given(u64),
 }
 
 /// What has come of an [`update`](crate::Store::update).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum UpdateOutcome {
     /// Nothing was to be done, or there was nothing to do it to.
     Kept,
-    /// It is gone.
+    /// The object has been removed.
     Removed,
     /// It is stored or changed, and has this CAS.
     Stored(u64),
@@ -155,14 +155,14 @@ pub enum Outcome {
 
 /// What a store holds and has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct StoreStatistics {
     /// Bytes that it may occupy.
     pub limit: usize,
     /// Bytes that it occupies, with all tables.
     pub occupied: usize,
     /// Bytes of objects: heads, keys and values.
     pub live: usize,
-    /// Bytes of tables.
+    /// Bytes that the tables of the index take.
     pub tables: usize,
     /// Objects, those among them that have expired and were not looked at since.
     pub objects: u64,
@@ -180,8 +180,8 @@ pub struct Counts {
     pub segments: u64,
 }
 
-impl Counts {
-    pub(crate) fn add(&mut self, other: &Counts) {
+impl StoreStatistics {
+    pub(crate) fn add(&mut self, other: &StoreStatistics) {
         self.limit += other.limit;
         self.occupied += other.occupied;
         self.live += other.live;
@@ -198,7 +198,7 @@ impl Counts {
 
 /// What a shard has counted since it began.
 #[derive(Default)]
-struct Counted {
+struct ShardCounters {
     stored: u64,
     evicted: u64,
     evicted_unread: u64,
@@ -220,7 +220,6 @@ pub(crate) struct Shard {
     index: Index,
     segments: Segments,
     extents: Extents,
-    /// What extents occupy.
     extent_bytes: usize,
     small: Queue,
     main: Queue,
@@ -234,7 +233,7 @@ pub(crate) struct Shard {
     cas_step: u64,
     /// When all is to be forgotten.
     flush_at: Option<Seconds>,
-    counted: Counted,
+    counted: ShardCounters,
     /// A value that is being put together.
     scratch: Vec<u8>,
 }
@@ -255,7 +254,7 @@ impl Shard {
             cas: number + 1,
             cas_step: count,
             flush_at: None,
-            counted: Counted::default(),
+            counted: ShardCounters::default(),
             scratch: Vec::new(),
         }
     }
@@ -269,8 +268,8 @@ impl Shard {
         self.limit = limit;
     }
 
-    pub(crate) fn counts(&self) -> Counts {
-        Counts {
+    pub(crate) fn counts(&self) -> StoreStatistics {
+        StoreStatistics {
             limit: self.limit,
             occupied: self.occupied(),
             live: self.segments.live() + self.extent_bytes,
@@ -309,23 +308,27 @@ impl Shard {
     pub(crate) fn update<'a>(
         &mut self,
         sought: Sought<'_>,
-        decide: impl FnOnce(Option<Item<'_>>) -> Change<'a>,
-    ) -> Outcome {
+        decide: impl FnOnce(Option<Item<'_>>) -> ObjectChange<'a>,
+    ) -> UpdateOutcome {
         if sought.key.len() > KEY_LENGTH_MAX {
-            return Outcome::TooLarge;
+            return UpdateOutcome::TooLarge;
         }
         let found = self.find(sought);
         let change = decide(found.map(|found| self.item(found.place)));
         match (change, found) {
-            (Change::Keep, _) => Outcome::Kept,
-            (Change::Remove, Some(found)) => {
+            (ObjectChange::Keep, _) => UpdateOutcome::Kept,
+            (ObjectChange::Remove, Some(found)) => {
                 self.remove(found, sought.hash);
-                Outcome::Removed
+                UpdateOutcome::Removed
             }
-            (Change::Write(write), found) => self.write(sought, write, found),
-            (Change::Append(more, cas), Some(found)) => self.join(sought, found, (&[], more), cas),
-            (Change::Prepend(more, cas), Some(found)) => self.join(sought, found, (more, &[]), cas),
-            (Change::Rewrite(value, cas), Some(found)) => {
+            (ObjectChange::Write(write), found) => self.write(sought, write, found),
+            (ObjectChange::Append(more, cas), Some(found)) => {
+                self.join(sought, found, (&[], more), cas)
+            }
+            (ObjectChange::Prepend(more, cas), Some(found)) => {
+                self.join(sought, found, (more, &[]), cas)
+            }
+            (ObjectChange::Rewrite(value, cas), Some(found)) => {
                 let old = Head::read(self.segments.record(found.place));
                 let head = Head {
                     used: sought.now,
@@ -334,8 +337,8 @@ impl Shard {
                 };
                 self.write_copied(sought, head, (value, &[]), cas, Some(found))
             }
-            (Change::Revise(revision), Some(found)) => self.revise(sought, found, revision),
-            (_, None) => Outcome::Kept,
+            (ObjectChange::Revise(revision), Some(found)) => self.revise(sought, found, revision),
+            (_, None) => UpdateOutcome::Kept,
         }
     }
 
@@ -344,7 +347,6 @@ impl Shard {
         self.flush_if_due(now);
     }
 
-    /// Forgets everything.
     pub(crate) fn clear(&mut self) {
         self.index = Index::new();
         self.segments.clear();
@@ -384,7 +386,7 @@ impl Shard {
     }
 
     /// Where the object of a key is. One that has expired goes.
-    fn find(&mut self, sought: Sought<'_>) -> Option<Found> {
+    fn find(&mut self, sought: Sought<'_>) -> Option<SlotMatch> {
         self.flush_if_due(sought.now);
         let found = self.look_up(sought)?;
         let head = Head::read(self.segments.record(found.place));
@@ -397,16 +399,16 @@ impl Shard {
     }
 
     /// The same, whether it has expired or not.
-    fn look_up(&self, sought: Sought<'_>) -> Option<Found> {
+    fn look_up(&self, sought: Sought<'_>) -> Option<SlotMatch> {
         self.index
             .find(sought.hash, |place| self.key(place) == sought.key)
     }
 
-    fn key(&self, place: Place) -> &[u8] {
+    fn key(&self, place: RecordLocation) -> &[u8] {
         key_of(&self.segments, &self.extents, place)
     }
 
-    fn item(&self, place: Place) -> Item<'_> {
+    fn item(&self, place: RecordLocation) -> Item<'_> {
         let record = self.segments.record(place);
         let head = Head::read(record);
         let value = if head.is_extent {
@@ -434,7 +436,7 @@ impl Shard {
     }
 
     /// Notes in a record that it has been used.
-    fn use_record(&mut self, place: Place, now: Seconds) {
+    fn use_record(&mut self, place: RecordLocation, now: Seconds) {
         let record = self.segments.record_mut(place);
         let mut head = Head::read(record);
         if head.used != now || !head.is_read {
@@ -456,14 +458,14 @@ impl Shard {
     }
 
     /// Takes an object out of the index, and what it occupies with it.
-    fn remove(&mut self, found: Found, hash: u64) {
+    fn remove(&mut self, found: SlotMatch, hash: u64) {
         self.index.remove(found, hash);
         self.ghost.fit(self.index.objects());
         self.let_go(found.place);
     }
 
     /// Frees what a record occupies that nothing points to any more.
-    fn let_go(&mut self, place: Place) {
+    fn let_go(&mut self, place: RecordLocation) {
         let head = Head::read(self.segments.record(place));
         if head.is_extent {
             self.drop_extent(place.segment, head.value);
@@ -507,7 +509,12 @@ impl Shard {
         self.counted.expired_unread += u64::from(!head.is_read);
     }
 
-    fn write(&mut self, sought: Sought<'_>, write: Write<'_>, found: Option<Found>) -> Outcome {
+    fn write(
+        &mut self,
+        sought: Sought<'_>,
+        write: Write<'_>,
+        found: Option<SlotMatch>,
+    ) -> UpdateOutcome {
         let head = head_of(sought, &write);
         let joined = |parts, this: &mut Shard| {
             this.write_copied(sought, head, (parts, &[]), write.cas, found)
@@ -532,8 +539,8 @@ impl Shard {
         head: Head,
         (first, second): (&[u8], &[u8]),
         cas: Cas,
-        found: Option<Found>,
-    ) -> Outcome {
+        found: Option<SlotMatch>,
+    ) -> UpdateOutcome {
         let length = first.len() + second.len();
         if length + sought.key.len() >= self.extent_min() {
             let mut large = Large::new(sought.key, length);
@@ -559,7 +566,7 @@ impl Shard {
             self.expires_no_earlier(found.place.segment, head.expiry());
             self.index.count_use(found, sought.hash);
             self.counted.stored += 1;
-            return Outcome::Stored(cas);
+            return UpdateOutcome::Stored(cas);
         }
         let place = match self.reserve(sought, &head, 0, found) {
             Ok(place) => place,
@@ -568,7 +575,7 @@ impl Shard {
         let cas = self.next_cas(cas);
         self.fill(place, &Head { cas, ..head }, sought.key, first, second);
         self.enter(sought, place);
-        Outcome::Stored(cas)
+        UpdateOutcome::Stored(cas)
     }
 
     /// Stores a value that is an extent, with its key in front of it.
@@ -578,8 +585,8 @@ impl Shard {
         head: Head,
         bytes: Bytes,
         cas: Cas,
-        found: Option<Found>,
-    ) -> Outcome {
+        found: Option<SlotMatch>,
+    ) -> UpdateOutcome {
         let occupied = extent::occupied(bytes.len(), 0);
         let head = Head {
             is_extent: true,
@@ -591,7 +598,7 @@ impl Shard {
         };
         let Some(number) = self.extents.insert(bytes) else {
             self.let_go_unfilled(place, &head);
-            return Outcome::NoRoom;
+            return UpdateOutcome::NoRoom;
         };
         let cas = self.next_cas(cas);
         let head = Head {
@@ -605,11 +612,11 @@ impl Shard {
         let stage = self.segments.at(place.segment).stage;
         self.queue_mut(stage).bytes += occupied;
         self.enter(sought, place);
-        Outcome::Stored(cas)
+        UpdateOutcome::Stored(cas)
     }
 
     /// A record that has been reserved is not needed.
-    fn let_go_unfilled(&mut self, place: Place, head: &Head) {
+    fn let_go_unfilled(&mut self, place: RecordLocation, head: &Head) {
         let head = Head {
             is_extent: true,
             value: 0,
@@ -621,8 +628,14 @@ impl Shard {
         }
     }
 
-    /// Writes a record.
-    fn fill(&mut self, place: Place, head: &Head, key: &[u8], first: &[u8], second: &[u8]) {
+    fn fill(
+        &mut self,
+        place: RecordLocation,
+        head: &Head,
+        key: &[u8],
+        first: &[u8],
+        second: &[u8],
+    ) {
         let record = self.segments.record_mut(place);
         head.write(record);
         let at = head.length();
@@ -633,7 +646,7 @@ impl Shard {
     }
 
     /// Has the index lead to a new record; the one before goes.
-    fn enter(&mut self, sought: Sought<'_>, place: Place) {
+    fn enter(&mut self, sought: Sought<'_>, place: RecordLocation) {
         self.counted.stored += 1;
         // Making room may have moved it, or taken it away.
         match self.look_up(sought) {
@@ -653,7 +666,7 @@ impl Shard {
     }
 
     /// Whether a record may be written over by one with this head.
-    fn fits_in_place(&self, place: Place, new: &Head, now: Seconds) -> bool {
+    fn fits_in_place(&self, place: RecordLocation, new: &Head, now: Seconds) -> bool {
         let old = Head::read(self.segments.record(place));
         !old.is_extent
             && old.length() == new.length()
@@ -665,10 +678,10 @@ impl Shard {
     fn join(
         &mut self,
         sought: Sought<'_>,
-        found: Found,
+        found: SlotMatch,
         (before, behind): (&[u8], &[u8]),
         cas: Cas,
-    ) -> Outcome {
+    ) -> UpdateOutcome {
         let old = Head::read(self.segments.record(found.place));
         let head = Head {
             used: sought.now,
@@ -687,7 +700,12 @@ impl Shard {
         outcome
     }
 
-    fn revise(&mut self, sought: Sought<'_>, found: Found, revision: Revision) -> Outcome {
+    fn revise(
+        &mut self,
+        sought: Sought<'_>,
+        found: SlotMatch,
+        revision: Revision,
+    ) -> UpdateOutcome {
         let cas = revision.cas.map(|cas| self.next_cas(cas));
         let record = self.segments.record_mut(found.place);
         let mut head = Head::read(record);
@@ -707,7 +725,7 @@ impl Shard {
         if revision.is_use {
             self.index.count_use(found, sought.hash);
         }
-        Outcome::Stored(head.cas)
+        UpdateOutcome::Stored(head.cas)
     }
 
     /// A segment holds something that is there until then.
@@ -724,7 +742,7 @@ impl Shard {
     }
 }
 
-fn key_of<'a>(segments: &'a Segments, extents: &'a Extents, place: Place) -> &'a [u8] {
+fn key_of<'a>(segments: &'a Segments, extents: &'a Extents, place: RecordLocation) -> &'a [u8] {
     let record = segments.record(place);
     let head = Head::read(record);
     if head.is_extent {

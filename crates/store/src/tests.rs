@@ -17,9 +17,15 @@ fn store(limit: usize) -> Store {
     })
 }
 
-fn set(store: &Store, key: &[u8], value: &[u8], expires: Option<Seconds>, now: Seconds) -> Outcome {
+fn set(
+    store: &Store,
+    key: &[u8],
+    value: &[u8],
+    expires: Option<Seconds>,
+    now: Seconds,
+) -> UpdateOutcome {
     store.update(key, now, |_| {
-        Change::Write(Write {
+        ObjectChange::Write(Write {
             content: Content::Copied(value),
             flags: 0,
             expires,
@@ -59,11 +65,11 @@ fn what_is_stored_is_there_until_it_is_removed() {
     assert_eq!(get(&store, b"a", 1), None);
     assert!(matches!(
         set(&store, b"a", b"one", None, 1),
-        Outcome::Stored(_)
+        UpdateOutcome::Stored(_)
     ));
     assert!(matches!(
         set(&store, b"b", b"", None, 1),
-        Outcome::Stored(_)
+        UpdateOutcome::Stored(_)
     ));
     assert_eq!(get(&store, b"a", 1).unwrap(), b"one");
     assert_eq!(get(&store, b"b", 1).unwrap(), b"");
@@ -87,7 +93,7 @@ fn an_object_is_there_up_to_the_second_before_it_expires() {
         expires: Some(Some(200)),
         ..Revision::default()
     };
-    store.update(b"a", 10, |_| Change::Revise(later));
+    store.update(b"a", 10, |_| ObjectChange::Revise(later));
     assert!(get(&store, b"a", 199).is_some());
     assert!(get(&store, b"a", 200).is_none());
 }
@@ -109,10 +115,10 @@ fn a_use_is_seen_by_the_next() {
 #[test]
 fn every_store_has_another_cas_or_the_one_that_is_given() {
     let store = store(64 * MIB);
-    let Outcome::Stored(first) = set(&store, b"a", b"1", None, 1) else {
+    let UpdateOutcome::Stored(first) = set(&store, b"a", b"1", None, 1) else {
         panic!()
     };
-    let Outcome::Stored(second) = set(&store, b"a", b"2", None, 1) else {
+    let UpdateOutcome::Stored(second) = set(&store, b"a", b"2", None, 1) else {
         panic!()
     };
     assert!(first != 0 && second > first);
@@ -121,7 +127,7 @@ fn every_store_has_another_cas_or_the_one_that_is_given() {
         marks: Some(5),
         ..Revision::default()
     };
-    store.update(b"a", 1, |_| Change::Revise(given));
+    store.update(b"a", 1, |_| ObjectChange::Revise(given));
     let seen = store.get(b"a", 1, |item| (item.cas, item.marks, item.flags));
     assert_eq!(seen, Some((9_999_999_999, 5, 0)));
 }
@@ -134,17 +140,17 @@ fn values_are_joined_whether_they_are_short_or_large() {
     for step in 0..200_u8 {
         let part = vec![step; 97];
         if step % 2 == 0 {
-            store.update(b"a", 2, |_| Change::Append(&part, Cas::Next));
+            store.update(b"a", 2, |_| ObjectChange::Append(&part, Cas::Next));
             expected.extend_from_slice(&part);
         } else {
-            store.update(b"a", 2, |_| Change::Prepend(&part, Cas::Next));
+            store.update(b"a", 2, |_| ObjectChange::Prepend(&part, Cas::Next));
             expected.splice(0..0, part);
         }
         assert_eq!(get(&store, b"a", 3).unwrap(), expected);
     }
     assert_eq!(
-        store.update(b"b", 2, |_| Change::Append(b"x", Cas::Next)),
-        Outcome::Kept
+        store.update(b"b", 2, |_| ObjectChange::Append(b"x", Cas::Next)),
+        UpdateOutcome::Kept
     );
     assert!(get(&store, b"a", 50).is_none(), "it has kept its expiry");
 }
@@ -167,7 +173,7 @@ fn what_is_lent_outlives_its_object() {
     (0..30).for_each(|number| large.extend(&[number; KIB]));
     let value = large.value().to_vec();
     store.update(b"given", 1, |_| {
-        Change::Write(Write {
+        ObjectChange::Write(Write {
             content: Content::Given(large),
             flags: 7,
             expires: None,
@@ -200,13 +206,13 @@ fn too_large_is_refused_and_what_was_there_is_gone() {
     let store = store(MIB);
     set(&store, b"a", b"old", None, 1);
     let large = vec![0; 600 * KIB];
-    assert_eq!(set(&store, b"a", &large, None, 1), Outcome::TooLarge);
+    assert_eq!(set(&store, b"a", &large, None, 1), UpdateOutcome::TooLarge);
     assert_eq!(get(&store, b"a", 1), None);
     let long = vec![b'k'; KEY_LENGTH_MAX + 1];
-    assert_eq!(set(&store, &long, b"", None, 1), Outcome::TooLarge);
+    assert_eq!(set(&store, &long, b"", None, 1), UpdateOutcome::TooLarge);
     assert!(matches!(
         set(&store, &long[1..], b"1", None, 1),
-        Outcome::Stored(_)
+        UpdateOutcome::Stored(_)
     ));
     assert_eq!(get(&store, &long[1..], 1).unwrap(), b"1");
 }
@@ -220,7 +226,7 @@ fn a_store_that_does_not_evict_refuses_and_keeps_what_it_has() {
     });
     let value = [1; 100];
     let mut stored = 0_u32;
-    while let Outcome::Stored(_) = set(&store, &stored.to_le_bytes(), &value, Some(500), 1) {
+    while let UpdateOutcome::Stored(_) = set(&store, &stored.to_le_bytes(), &value, Some(500), 1) {
         stored += 1;
     }
     assert!(stored > 6000, "{stored}");
@@ -229,7 +235,7 @@ fn a_store_that_does_not_evict_refuses_and_keeps_what_it_has() {
     // What has expired makes room by itself.
     assert!(matches!(
         set(&store, b"later", &value, None, 500),
-        Outcome::Stored(_)
+        UpdateOutcome::Stored(_)
     ));
 }
 
@@ -246,10 +252,10 @@ fn the_limit_holds_for_twenty_times_as_much() {
             let expires = (numbers.below(3) == 0).then(|| 10 + numbers.below(100_000) as u32);
             let key = number.to_le_bytes();
             let outcome = set(&store, &key, &value[..length], expires, number / 1000);
-            assert!(matches!(outcome, Outcome::Stored(_)));
+            assert!(matches!(outcome, UpdateOutcome::Stored(_)));
             written += length + 30;
             number += 1;
-            let Counts {
+            let StoreStatistics {
                 occupied, limit, ..
             } = store.counts();
             assert!(occupied <= limit + 64 * KIB, "{occupied} of {limit}");
@@ -452,7 +458,7 @@ fn step(
         ),
     }
     let write = |content| {
-        Change::Write(Write {
+        ObjectChange::Write(Write {
             content,
             flags,
             expires,
@@ -462,15 +468,15 @@ fn step(
     };
     let kind = numbers.below(10);
     let outcome = store.update(&key, now, |item| match kind {
-        0 => Change::Remove,
-        1 => Change::Append(&value, Cas::Next),
-        2 => Change::Prepend(&value, Cas::Next),
-        3 => Change::Revise(Revision {
+        0 => ObjectChange::Remove,
+        1 => ObjectChange::Append(&value, Cas::Next),
+        2 => ObjectChange::Prepend(&value, Cas::Next),
+        3 => ObjectChange::Revise(Revision {
             expires: Some(expires),
             is_use: true,
             ..Revision::default()
         }),
-        4 if item.is_some() => Change::Rewrite(&value, Cas::Next),
+        4 if item.is_some() => ObjectChange::Rewrite(&value, Cas::Next),
         5 => {
             let mut large = Large::new(&key, 0);
             large.extend(&value);
@@ -478,8 +484,8 @@ fn step(
         }
         _ => write(Content::Copied(&value)),
     });
-    let Outcome::Stored(cas) = outcome else {
-        if outcome != Outcome::Kept {
+    let UpdateOutcome::Stored(cas) = outcome else {
+        if outcome != UpdateOutcome::Kept {
             map.remove(&number);
         }
         return;

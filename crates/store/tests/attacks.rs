@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tidegate_store::disk::{
-    DiskStore, EntryId, Filler, Miss, NewHead, Part, Presence, Settings, Stage, StoreError,
+    DiskStore, EntryId, FillChunk, Filler, Miss, NewHead, Presence, Settings, Stage, StoreError,
 };
 
 /// How long anything may take that is not being timed.
@@ -221,11 +221,11 @@ fn full_disk(folder: &Path) {
         failed += usize::from(write(&mut filler).is_err());
         loop {
             let length = match reader.next(usize::MAX) {
-                Part::Bytes(bytes) => {
+                FillChunk::Bytes(bytes) => {
                     assert!(bytes == large[read..read + bytes.len()]);
                     bytes.len()
                 }
-                Part::File {
+                FillChunk::File {
                     file,
                     offset,
                     length,
@@ -236,15 +236,15 @@ fn full_disk(folder: &Path) {
                     assert!(part == large[read..read + part.len()]);
                     part.len()
                 }
-                Part::Nothing => break,
-                Part::End | Part::Broken => panic!("at {read}"),
+                FillChunk::Nothing => break,
+                FillChunk::End | FillChunk::Broken => panic!("at {read}"),
             };
             read += length;
         }
     }
     filler.finish(0).unwrap();
     assert_eq!((read, failed), (large.len(), 1));
-    assert!(matches!(reader.next(1), Part::End));
+    assert!(matches!(reader.next(1), FillChunk::End));
     drop(filler);
     drop(reader);
     assert_eq!(files(folder).len(), stored);

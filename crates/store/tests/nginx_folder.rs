@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tidegate_store::disk::{
-    DiskStore, EntryId, Fault, Miss, NewHead, Opened, Origin, Presence, Settings, Stage,
+    DiskStore, EntryId, Fault, Miss, NewHead, OpenEntry, Origin, Presence, Settings, Stage,
 };
 
 /// How long anything may take that is not being timed.
@@ -269,7 +269,7 @@ fn scanned(folder: &TestFolder, zone: &str) -> Arc<DiskStore> {
     store
 }
 
-fn open(store: &DiskStore, path: &str, id: Option<EntryId>) -> Result<(Opened, Vec<u8>), Miss> {
+fn open(store: &DiskStore, path: &str, id: Option<EntryId>) -> Result<(OpenEntry, Vec<u8>), Miss> {
     let key = format!("key:{path}");
     let id = id.unwrap_or_else(|| EntryId::of(&[key.as_bytes()]));
     assert_eq!(store.lookup(&id, 0).presence, Presence::Present, "{path}");

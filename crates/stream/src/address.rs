@@ -11,7 +11,7 @@ use conf::{Diagnostic, Fault, Position};
 use engine::net::{Address, ListenOptions};
 use framework::compile::Compiler;
 use framework::door::ListenerId;
-use rules::server_name::{self, Name};
+use rules::server_name::{self, ServerNamePattern};
 use transport::listen::{self, Agreement, Protocols};
 
 use crate::plan::Server;
@@ -23,7 +23,6 @@ pub(crate) type Listen = listen::Listen<StreamOptions>;
 /// The options of `listen` that not all protocols have.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct StreamOptions {
-    /// `default_server`
     pub(crate) default_server: bool,
     /// What clients speak before anything else.
     pub(crate) protocols: Protocols,
@@ -64,15 +63,14 @@ impl Binding {
 }
 
 /// A server with its names, and where its block stands.
-pub(crate) struct Named {
+pub(crate) struct NamedServer {
     pub(crate) server: Arc<Server>,
-    pub(crate) names: Vec<(bytes::Bytes, Name<Session>)>,
+    pub(crate) names: Vec<(bytes::Bytes, ServerNamePattern<Session>)>,
     pub(crate) position: Option<Position>,
 }
 
 /// An address with its lines, while all servers are gathered.
-struct Gathered {
-    /// Options in force.
+struct AddressGroup {
     listen: Listen,
     /// The one that says so, else the first.
     default: Arc<Server>,
@@ -87,7 +85,7 @@ struct Gathered {
 
 /// All addresses, while servers are gathered.
 #[derive(Default)]
-pub(crate) struct Addresses(Vec<Gathered>);
+pub(crate) struct Addresses(Vec<AddressGroup>);
 
 impl Addresses {
     /// Adds one address of a server.
@@ -98,17 +96,17 @@ impl Addresses {
         &mut self,
         compiler: &Compiler<'_>,
         line: &Listen,
-        named: &Named,
+        named: &NamedServer,
     ) -> Result<(), Fault> {
         let address = &line.options.address;
-        let is_same = |known: &Gathered| {
+        let is_same = |known: &AddressGroup| {
             let known = &known.listen.options;
             (&known.address, known.carries) == (address, line.options.carries)
         };
         let at = match self.0.iter().position(is_same) {
             Some(at) => at,
             None => {
-                self.0.push(Gathered {
+                self.0.push(AddressGroup {
                     listen: line.clone(),
                     default: Arc::clone(&named.server),
                     names: ServerNames::default(),
@@ -138,7 +136,7 @@ impl Addresses {
     /// Whether nginx would make a table of names.
     pub(crate) fn need_table(&self) -> bool {
         let has_table =
-            |one: &Gathered| one.are_names_looked_up() && one.names.has_other_than_patterns();
+            |one: &AddressGroup| one.are_names_looked_up() && one.names.has_other_than_patterns();
         self.0.iter().any(has_table)
     }
 
@@ -178,7 +176,7 @@ impl Addresses {
     }
 }
 
-impl Gathered {
+impl AddressGroup {
     /// Takes a further line of the address.
     fn merge(
         &mut self,

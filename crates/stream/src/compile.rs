@@ -15,11 +15,11 @@ use transport::listen;
 use transport::tls::settings::{self, TlsSettings};
 use variables::{Table, geo, map, split_clients};
 
-use crate::address::{Addresses, Listen, Named, StreamOptions};
+use crate::address::{Addresses, Listen, NamedServer, StreamOptions};
 use crate::plan::{Content, Server, Stream};
 use crate::session::Session;
 use crate::upstream::OfSessions;
-use crate::{passed, preread, proxy, proxy_protocol, returned, set, tls};
+use crate::{handover, preread, proxy, proxy_protocol, returned, set, tls};
 
 static STREAM: Setting<()> = Setting::new("stream", &["{ ... }"], parse::nothing)
     .contexts(Contexts::MAIN)
@@ -34,7 +34,7 @@ static SERVER: Setting<()> = Setting::new("server", &["{ ... }"], parse::nothing
     .opens(Contexts::STREAM_SERVER)
     .manual("A server, reached at the addresses of its `listen` lines.");
 
-static LISTEN: Setting<Vec<Written>> = Setting::new(
+static LISTEN: Setting<Vec<UnresolvedListen>> = Setting::new(
     "listen",
     &["address:port [options]", "unix:path [options]"],
     lines,
@@ -59,12 +59,12 @@ static TCP_NODELAY: Setting<bool> = Setting::new("tcp_nodelay", &["on | off"], p
 pub(crate) const DIRECTIVES: &[&dyn Declared] = &[&STREAM, &SERVER, &LISTEN, &TCP_NODELAY];
 
 /// A line of `listen` before the names of hosts are looked up.
-type Written = listen::Written<StreamOptions>;
+type UnresolvedListen = listen::ListenLine<StreamOptions>;
 
 /// The port of a line that names none.
 const NO_PORT: u16 = 0;
 
-fn lines(setter: &Setter<'_>) -> Result<Vec<Written>, Fault> {
+fn lines(setter: &Setter<'_>) -> Result<Vec<UnresolvedListen>, Fault> {
     let lines = setter.lines().iter();
     let read = |line: &Line| {
         let written = listen::line(line, NO_PORT, option)?;
@@ -191,7 +191,7 @@ fn server(
     }
     let returned = returned::of_server(compiler, block)?;
     let proxied = proxy::settings::of_server(compiler, block)?;
-    let passed = passed::of_server(compiler, block)?;
+    let passed = handover::of_server(compiler, block)?;
     // As in nginx the one that is written last is the server's handler.
     let contents = [
         returned.map(|(text, place)| (Content::Return(text), place)),
@@ -229,7 +229,7 @@ fn server(
         handshake_timeout: block.get(&tls::SSL_HANDSHAKE_TIMEOUT)?,
         content,
     };
-    let named = Named {
+    let named = NamedServer {
         server: Arc::new(server),
         names,
         position: block.line().map(|line| line.position),

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use engine::net::Address;
 use framework::door::{Accepted, Tenant};
-use framework::generation::Local;
+use framework::generation::GenerationView;
 use framework::workers::Worker;
 use transport::Transport;
 use transport::client::Client;
@@ -14,7 +14,6 @@ use transport::client::Client;
 use crate::datagrams::DatagramEnd;
 use crate::plan::StreamLocal;
 
-/// A client's connection.
 pub(crate) struct Connection {
     pub(crate) client: Client,
     pub(crate) end: ClientEnd,
@@ -22,7 +21,7 @@ pub(crate) struct Connection {
     /// How often it has been handed from door to door.
     pub(crate) handed_over: u8,
     /// The generation that the session stays with, once a reload has taken its listener away.
-    kept: OnceCell<Rc<Local>>,
+    kept: OnceCell<Rc<GenerationView>>,
 }
 
 /// How bytes get to a client and from there.
@@ -76,12 +75,10 @@ impl Connection {
         self.transport().is_none()
     }
 
-    /// The client's address.
     pub(crate) fn peer(&self) -> &Address {
         self.client.peer(|| self.ask(Transport::peer))
     }
 
-    /// Our end's address.
     pub(crate) fn local(&self) -> &Address {
         self.client.local(|| self.ask(Transport::local))
     }
@@ -93,7 +90,7 @@ impl Connection {
     }
 
     /// The generation by which a session begins now.
-    pub(crate) fn generation(&self) -> Rc<Local> {
+    pub(crate) fn generation(&self) -> Rc<GenerationView> {
         let kept = self.kept.get().map(Rc::clone);
         kept.unwrap_or_else(|| self.worker.current())
     }
@@ -104,7 +101,7 @@ impl Tenant for Connection {
         self.client.serial
     }
 
-    fn is_known(&self, next: &Local) -> bool {
+    fn is_known(&self, next: &GenerationView) -> bool {
         StreamLocal::of(next)
             .binding(&self.client.listener)
             .is_some()
@@ -137,7 +134,7 @@ impl Tenant for Connection {
         }
     }
 
-    fn stay_with(&self, local: &Rc<Local>) {
+    fn stay_with(&self, local: &Rc<GenerationView>) {
         // The first generation that a reload leaves it with is the one that it has begun by.
         let _ = self.kept.set(Rc::clone(local));
     }

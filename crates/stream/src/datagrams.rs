@@ -15,7 +15,7 @@ use base::hash::Map;
 use bytes::Bytes;
 use engine::Buffer;
 use engine::net::{Address, Datagram, DatagramSocket};
-use framework::door::{ListenerId, Received};
+use framework::door::{ListenerId, ReceivedDatagram};
 use framework::workers::Worker;
 use transport::client::Client;
 
@@ -32,7 +32,7 @@ const OVERHEAD: usize = 128;
 
 /// Whose datagrams belong to one session.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Ends {
+struct SessionKey {
     listener: ListenerId,
     client: SocketAddr,
     /// The address that the client has written to, where the socket is bound to several.
@@ -41,15 +41,15 @@ struct Ends {
 
 /// The sessions of a thread whose clients send datagrams.
 #[derive(Default)]
-pub(crate) struct Sessions(RefCell<Map<Ends, Rc<Connection>>>);
+pub(crate) struct Sessions(RefCell<Map<SessionKey, Rc<Connection>>>);
 
 impl Sessions {
     /// Gives a datagram to its session, which begins with it if there is none.
-    pub(crate) fn received(self: &Rc<Sessions>, received: Received) {
+    pub(crate) fn received(self: &Rc<Sessions>, received: ReceivedDatagram) {
         let Some(client) = received.datagram.peer else {
             return;
         };
-        let ends = Ends {
+        let ends = SessionKey {
             listener: received.listener.clone(),
             client,
             local: received.datagram.local,
@@ -64,8 +64,8 @@ impl Sessions {
         }
     }
 
-    fn begin(self: &Rc<Sessions>, ends: Ends, received: Received) {
-        let Received {
+    fn begin(self: &Rc<Sessions>, ends: SessionKey, received: ReceivedDatagram) {
+        let ReceivedDatagram {
             worker,
             socket,
             listener,
@@ -88,7 +88,7 @@ impl Sessions {
             arrived: RefCell::default(),
             occupied: Cell::new(0),
             reader: RefCell::default(),
-            course: Cell::new(Course::Open),
+            course: Cell::new(SessionStatus::Open),
             place: Cell::new(None),
         };
         end.arrive(datagram.bytes);
@@ -113,7 +113,7 @@ impl Sessions {
 /// A session that further datagrams of its client come to, until this is dropped.
 pub(crate) struct Listed {
     sessions: Rc<Sessions>,
-    ends: Ends,
+    ends: SessionKey,
     connection: Rc<Connection>,
 }
 
@@ -126,7 +126,7 @@ impl Drop for Listed {
         };
         // The next session is of the same thread; one that ends has no need for another.
         for bytes in end.arrived.take() {
-            self.sessions.received(Received {
+            self.sessions.received(ReceivedDatagram {
                 worker: Rc::clone(&self.connection.worker),
                 socket: Rc::clone(&end.socket),
                 listener: self.ends.listener.clone(),
@@ -138,7 +138,7 @@ impl Drop for Listed {
 
 /// Whether a session goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Course {
+enum SessionStatus {
     /// More may come of the client.
     Open,
     /// What the client has asked is still answered.
@@ -158,7 +158,7 @@ pub(crate) struct DatagramEnd {
     /// What the arrived datagrams count towards [`ARRIVED_MAX`].
     occupied: Cell<usize>,
     reader: RefCell<Option<Waker>>,
-    course: Cell<Course>,
+    course: Cell<SessionStatus>,
     /// The session's place among the connections of its thread.
     place: Cell<Option<u32>>,
 }
@@ -188,7 +188,7 @@ impl DatagramEnd {
             if let Some(bytes) = self.take() {
                 return Poll::Ready(Some(bytes));
             }
-            if self.course.get() != Course::Open {
+            if self.course.get() != SessionStatus::Open {
                 return Poll::Ready(None);
             }
             self.reader.replace(Some(context.waker().clone()));
@@ -208,22 +208,22 @@ impl DatagramEnd {
 
     /// The session is to end: nothing more comes of the client.
     pub(crate) fn end(&self) {
-        if self.course.get() == Course::Open {
-            self.course.set(Course::Ending);
+        if self.course.get() == SessionStatus::Open {
+            self.course.set(SessionStatus::Ending);
         }
         self.wake();
     }
 
     /// The session ends at once, whatever is still to be answered.
     pub(crate) fn abort(&self) {
-        self.course.set(Course::Aborted);
+        self.course.set(SessionStatus::Aborted);
         self.wake();
     }
 
     /// Waits until the session is to end at once. Cancel-safe.
     pub(crate) async fn aborted(&self) {
         poll_fn(|context| {
-            if self.course.get() == Course::Aborted {
+            if self.course.get() == SessionStatus::Aborted {
                 return Poll::Ready(());
             }
             self.reader.replace(Some(context.waker().clone()));

@@ -2,8 +2,8 @@
 
 use std::rc::Rc;
 
-use framework::door::{Accepted, Door, ListenerId, Received};
-use framework::generation::Local;
+use framework::door::{Accepted, Door, ListenerId, ReceivedDatagram};
+use framework::generation::GenerationView;
 
 use crate::connection::Connection;
 use crate::datagrams::Sessions;
@@ -29,11 +29,11 @@ impl Door for StreamDoor {
         engine::spawn(session::serve(connection, registered, None));
     }
 
-    fn received(&self, received: Received) {
+    fn received(&self, received: ReceivedDatagram) {
         self.sessions.received(received);
     }
 
-    fn knows(&self, local: &Local, listener: &ListenerId) -> bool {
+    fn knows(&self, local: &GenerationView, listener: &ListenerId) -> bool {
         StreamLocal::of(local).binding(listener).is_some()
     }
 

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use framework::counters::ThreadCounters;
-use framework::generation::Local;
+use framework::generation::GenerationView;
 use logs::{ErrorLog, Level, Subject, Subsystem};
 use transport::Transport;
 use transport::client::Client;
@@ -86,7 +86,7 @@ impl Incoming for IncomingSession<'_> {
         self.session.connection.worker.counts()
     }
 
-    fn generation(&self) -> Rc<Local> {
+    fn generation(&self) -> Rc<GenerationView> {
         Rc::clone(&self.session.generation)
     }
 

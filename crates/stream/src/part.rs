@@ -7,7 +7,7 @@ use framework::compile::{Compiler, Feature as _};
 use framework::door::Door;
 use framework::generation::Generation;
 use framework::network::DebugConnections;
-use framework::protocol_part::{CompiledPart, Directives, Listening, ProtocolPart};
+use framework::protocol_part::{CompiledPart, Directives, ListenSocket, ProtocolPart};
 use rules::limit_conn::{self, LimitConn};
 use rules::realip::{self, ByHeader};
 use transport::resolver::Resolving;
@@ -15,13 +15,13 @@ use transport::tls::settings::TlsSettings;
 use variables::{Find, TableBuilder, process};
 
 use crate::plan::Stream;
-use crate::proxy_protocol::Told;
+use crate::proxy_protocol::SessionRealIp;
 use crate::session::Session;
 use crate::upstream::{self, OfSessions};
-use crate::{compile, door, passed, preread, proxy, proxy_protocol, returned, set, tls};
+use crate::{compile, door, handover, preread, proxy, proxy_protocol, returned, set, tls};
 
-/// The part.
-pub const STREAM: &dyn ProtocolPart = &Part;
+/// The protocol part that serves the block `stream`.
+pub const STREAM: &dyn ProtocolPart = &StreamPart;
 
 /// Where the variables of sessions are found that are there without being defined.
 const VARIABLES: &[Find<Session>] = &[
@@ -31,7 +31,7 @@ const VARIABLES: &[Find<Session>] = &[
     transport::tls::variables::find,
     transport::proxy_protocol::find,
     preread::find,
-    realip::find::<Session, Told>,
+    realip::find::<Session, SessionRealIp>,
     limit_conn::find::<Session, Session>,
     process::find,
 ];
@@ -39,9 +39,9 @@ const VARIABLES: &[Find<Session>] = &[
 /// Directives that declare zones.
 const ZONES: &[&dyn Declared] = &[&limit_conn::LIMIT_CONN_ZONE];
 
-struct Part;
+struct StreamPart;
 
-impl ProtocolPart for Part {
+impl ProtocolPart for StreamPart {
     fn name(&self) -> &'static str {
         "stream"
     }
@@ -58,7 +58,7 @@ impl ProtocolPart for Part {
             proxy_protocol::DIRECTIVES,
             preread::DIRECTIVES,
             set::DIRECTIVES,
-            passed::DIRECTIVES,
+            handover::DIRECTIVES,
             ZONES,
             LimitConn::<Session>::DIRECTIVES,
             ByHeader::DIRECTIVES,
@@ -109,13 +109,13 @@ impl CompiledPart for Compiled {
         mut self: Box<Self>,
         compiler: &Compiler<'_>,
         generation: &mut Generation,
-    ) -> Vec<Listening> {
+    ) -> Vec<ListenSocket> {
         // Names that nothing defines have been reported before.
         let variables = compiler.registries.take::<TableBuilder<Session>>();
         self.0.variables = variables.finish().unwrap_or_default();
         self.0.debug_connections = generation.part::<DebugConnections>().unwrap_or_default();
         rules::upstream::add::<OfSessions>(compiler, generation);
-        let listening = self.0.bindings.iter().map(|binding| Listening {
+        let listening = self.0.bindings.iter().map(|binding| ListenSocket {
             id: binding.id.clone(),
             options: binding.options.clone(),
         });

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use framework::door::ListenerId;
-use framework::generation::Local;
+use framework::generation::GenerationView;
 use framework::network::DebugConnections;
 use framework::slot::{OfThread, Slot, ThreadGeneration};
 use logs::ErrorLog;
@@ -21,47 +21,37 @@ use transport::tls::verify::Mode;
 use variables::{Scope, Table};
 
 use crate::address::Binding;
-use crate::passed::Pass;
+use crate::handover::Pass;
 use crate::preread::Preread;
 use crate::proxy::settings::Proxy;
 use crate::returned::Return;
 use crate::session::Session;
 use crate::set::Assignments;
 
-/// One `server`.
 pub(crate) struct Server {
-    /// `$server_name`
     pub(crate) name: Bytes,
     pub(crate) error_log: Arc<ErrorLog>,
     pub(crate) access_logs: Arc<AccessLogs<Session>>,
     pub(crate) access: Arc<Access>,
-    /// `tcp_nodelay`
     pub(crate) tcp_nodelay: bool,
     /// TLS as it wants it; `None` where nothing is there to shake hands with.
     pub(crate) tls: Option<Arc<ServerTls>>,
     /// Its certificates, where their names hold variables.
     pub(crate) certificates: Option<Arc<Dynamic<Session>>>,
-    /// `ssl_verify_client`
     pub(crate) verify_client: Option<Mode>,
     pub(crate) real_ip: Arc<ByHeader>,
-    /// `set`
     pub(crate) assignments: Assignments,
     pub(crate) limit_conn: Arc<LimitConn<Session>>,
-    /// `proxy_protocol_timeout`
     pub(crate) proxy_protocol_timeout: Duration,
     pub(crate) preread: Preread,
-    /// `ssl_handshake_timeout`
     pub(crate) handshake_timeout: Duration,
     pub(crate) content: Content,
 }
 
 /// What a server does with a session that may go on.
 pub(crate) enum Content {
-    /// `return`
     Return(Return),
-    /// `proxy_pass`
     Proxy(Box<Proxy>),
-    /// `pass`
     Pass(Pass),
     /// Nothing: as in nginx its sessions are closed.
     Nothing,
@@ -89,7 +79,7 @@ pub(crate) struct StreamLocal(Arc<Stream>);
 
 impl StreamLocal {
     /// That of a thread and generation.
-    pub(crate) fn of(local: &Local) -> Rc<StreamLocal> {
+    pub(crate) fn of(local: &GenerationView) -> Rc<StreamLocal> {
         Rc::clone(&local.at(&STREAM).borrow().0)
     }
 }
@@ -113,7 +103,7 @@ static STREAM: Slot<Room, ThreadGeneration> = Slot::new();
 struct Room(Rc<StreamLocal>);
 
 impl OfThread for Room {
-    fn begin(local: &Local) -> Room {
+    fn begin(local: &GenerationView) -> Room {
         // A generation without a `stream` block has no servers.
         Room(Rc::new(StreamLocal(
             local.generation.part().unwrap_or_default(),

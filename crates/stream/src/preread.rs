@@ -1,8 +1,8 @@
 //! What a client says first, looked at before the session's content: `ssl_preread`.
 //!
-//! <https://nginx.org/en/docs/stream/ngx_stream_ssl_preread_module.html>. The bytes stay as they are
-//! for the server that gets the session. RFC 8446 section 4.1.2 (ClientHello), RFC 6066 section 3
-//! (names), RFC 7301 (ALPN). A ClientHello may come in any number of pieces and records.
+//! <https://nginx.org/en/docs/stream/ngx_stream_ssl_preread_module.html>. The bytes stay as they
+//! are for the server that gets the session. RFC 8446 section 4.1.2 (ClientHello), RFC 6066 section
+//! 3 (names), RFC 7301 (ALPN). A ClientHello may come in any number of pieces and records.
 
 use std::io::ErrorKind;
 use std::rc::Rc;
@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use conf::{Contexts, Declared, Fault, ScopeRef, Setting, parse};
 use engine::Buffer;
 use logs::Errno;
-use proto::tls::preread::{self, Look, Seen, TLS13};
+use proto::tls::preread::{self, PrereadResult, Seen, TLS13};
 use transport::Transport;
 use transport::tls::handshake::host;
-use variables::{Evaluate, Found};
+use variables::{BuiltinVariable, Evaluate};
 
 use crate::session::{Session, Status};
 
@@ -50,7 +50,6 @@ pub(crate) const DIRECTIVES: &[&dyn Declared] =
 pub(crate) struct Preread {
     buffer_size: usize,
     timeout: Duration,
-    /// `ssl_preread`
     of_tls: bool,
 }
 
@@ -86,15 +85,15 @@ impl Preread {
         let hello = loop {
             let seen = bytes.get(..self.buffer_size).unwrap_or(&bytes);
             match preread.go_on(seen) {
-                Look::More if bytes.len() >= self.buffer_size => {
+                PrereadResult::More if bytes.len() >= self.buffer_size => {
                     logs::error!(session, Error, "preread buffer full");
                     return Err(Status::BadRequest);
                 }
-                Look::More => {
+                PrereadResult::More => {
                     bytes.extend_from_slice(&receive(session, transport, deadline).await?)
                 }
-                Look::Hello(hello) => break Some(hello),
-                Look::Other => break None,
+                PrereadResult::Hello(hello) => break Some(hello),
+                PrereadResult::Other => break None,
             }
         };
         session.preread.set(bytes.into());
@@ -131,7 +130,7 @@ async fn receive(
 }
 
 /// The variable of a name in lower case, without `$`.
-pub(crate) fn find(name: &str) -> Option<Found<Session>> {
+pub(crate) fn find(name: &str) -> Option<BuiltinVariable<Session>> {
     let evaluate: Evaluate<Session> = match name {
         "ssl_preread_server_name" => |session, out| with(session, out, |hello| &hello.server_name),
         "ssl_preread_alpn_protocols" => |session, out| with(session, out, |hello| &hello.protocols),
@@ -140,7 +139,7 @@ pub(crate) fn find(name: &str) -> Option<Found<Session>> {
         }
         _ => return None,
     };
-    Some(Found::computed(evaluate))
+    Some(BuiltinVariable::computed(evaluate))
 }
 
 /// A value of the handshake that was seen; not found where there was none.

@@ -13,7 +13,6 @@ use transport::proxy_protocol::{LENGTH_MAX, NoHeader, receive};
 use crate::incoming::IncomingSession;
 use crate::session::{Session, Status};
 
-/// `proxy_protocol_timeout`
 pub(crate) static PROXY_PROTOCOL_TIMEOUT: Setting<Duration> =
     Setting::new("proxy_protocol_timeout", &["time"], parse::milliseconds)
         .contexts(Contexts::STREAM.or(Contexts::STREAM_SERVER))
@@ -41,10 +40,9 @@ pub(crate) async fn read(session: &Session) -> Result<Buffer, Status> {
     })
 }
 
-/// Sessions for `set_real_ip_from`.
-pub(crate) struct Told;
+pub(crate) struct SessionRealIp;
 
-impl ByProxy<Session> for Told {
+impl ByProxy<Session> for SessionRealIp {
     fn own_peer(session: &Session) -> &Address {
         session.connection.peer()
     }

@@ -46,7 +46,6 @@ pub(crate) fn of_server(
     Ok(Some((text, place.unwrap_or_default())))
 }
 
-/// Sends the text.
 pub(crate) async fn serve(session: &mut Session, Return(text): &Return) -> Status {
     let mut bytes = Vec::new();
     text.append_to(session, &mut bytes);

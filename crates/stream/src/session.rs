@@ -11,13 +11,13 @@ use std::time::Instant;
 use bytes::Bytes;
 use engine::Buffer;
 use engine::net::{Address, TcpInfo};
-use framework::generation::Local;
+use framework::generation::GenerationView;
 use framework::workers::Registered;
 use logs::Printable;
 use proto::tls::ClientHello;
 use proto::tls::preread::Seen;
 use rules::access_log::Logged;
-use rules::limit_conn::{Counted, Outcome, Places};
+use rules::limit_conn::{ConnectionCounting, LimitOutcome, Places};
 use transport::Transport;
 use transport::client::{Client, OfClient};
 use transport::tls::session::Session as TlsSession;
@@ -26,10 +26,10 @@ use variables::{Captures, Context, Scratch, Values};
 use crate::address::AddressServers;
 use crate::connection::{ClientEnd, Connection};
 use crate::datagrams::Listed;
-use crate::passed::{self, Passage};
+use crate::handover::{self, Handover};
 use crate::plan::{Content, Server, StreamLocal};
 use crate::proxy::attempts::Attempt;
-use crate::proxy_protocol::Told;
+use crate::proxy_protocol::SessionRealIp;
 use crate::subject::WithoutFields;
 use crate::{proxy, proxy_protocol, returned, tls};
 
@@ -40,7 +40,6 @@ pub(crate) enum Status {
     Ok = 200,
     /// The client has not kept to what is spoken.
     BadRequest = 400,
-    /// Access was denied.
     Forbidden = 403,
     /// Something of ours has failed.
     InternalServerError = 500,
@@ -64,11 +63,10 @@ impl Status {
     }
 }
 
-/// One client's session.
 pub(crate) struct Session {
     pub(crate) connection: Rc<Connection>,
     /// The one that the session has begun by, which does not end before it.
-    pub(crate) generation: Rc<Local>,
+    pub(crate) generation: Rc<GenerationView>,
     pub(crate) stream: Rc<StreamLocal>,
     /// Those of the address that it came by.
     pub(crate) servers: Arc<AddressServers>,
@@ -113,8 +111,8 @@ pub(crate) async fn serve(
         let servers = binding.servers_for(|| connection.local().clone());
         let mut session = Box::new(Session::new(connection, local, Rc::clone(&stream), servers));
         match run(&mut session, &mut listed).await {
-            Ok(Course::Passed(passage)) => pass(session, passage),
-            Ok(Course::Ended(status)) | Err(status) => end(&mut session, status),
+            Ok(SessionOutcome::Passed(passage)) => pass(session, passage),
+            Ok(SessionOutcome::Ended(status)) | Err(status) => end(&mut session, status),
         }
     }
     drop(registered);
@@ -123,11 +121,10 @@ pub(crate) async fn serve(
 }
 
 /// What has become of a session.
-enum Course {
-    /// It has ended.
+enum SessionOutcome {
     Ended(Status),
     /// Its connection goes to another door.
-    Passed(Passage),
+    Passed(Handover),
 }
 
 /// Logs a session that has ended, and tells its client.
@@ -140,17 +137,17 @@ fn end(session: &mut Session, status: Status) {
 }
 
 /// Has a session's connection go to another door, which logs what becomes of it.
-fn pass(session: Box<Session>, passage: Passage) {
+fn pass(session: Box<Session>, passage: Handover) {
     let peer = session.peer().clone();
     let connection = Rc::clone(&session.connection);
     drop(session);
     if let Ok(connection) = Rc::try_unwrap(connection) {
-        passed::hand_over(connection, peer, passage);
+        handover::hand_over(connection, peer, passage);
     }
 }
 
 /// Goes through the phases; the error is a session that has ended early.
-async fn run(session: &mut Session, listed: &mut Option<Listed>) -> Result<Course, Status> {
+async fn run(session: &mut Session, listed: &mut Option<Listed>) -> Result<SessionOutcome, Status> {
     session.greet();
     let mut received = Buffer::empty();
     if session.servers.protocols.proxy_protocol {
@@ -178,10 +175,10 @@ async fn run(session: &mut Session, listed: &mut Option<Listed>) -> Result<Cours
     let status = match &server.content {
         Content::Return(text) => returned::serve(session, text).await,
         Content::Proxy(settings) => proxy::serve(session, settings, listed).await,
-        Content::Pass(pass) => return passed::find(session, pass).map(Course::Passed),
+        Content::Pass(pass) => return handover::find(session, pass).map(SessionOutcome::Passed),
         Content::Nothing => Status::InternalServerError,
     };
-    Ok(Course::Ended(status))
+    Ok(SessionOutcome::Ended(status))
 }
 
 /// Whether the session may go on, as far as that is known before its client has said anything.
@@ -191,7 +188,7 @@ async fn run(session: &mut Session, listed: &mut Option<Listed>) -> Result<Cours
 fn check(session: &mut Session) -> Result<(), Status> {
     let server = Arc::clone(&session.server);
     if !server.real_ip.is_off() && session.connection.client.told().is_some() {
-        server.real_ip.apply::<Session, Told>(session);
+        server.real_ip.apply::<Session, SessionRealIp>(session);
     }
     server.assignments.apply(session);
     if server.limit_conn.enter::<Session>(session).is_err() {
@@ -214,7 +211,7 @@ fn log(session: &mut Session) {
 impl Session {
     fn new(
         connection: Rc<Connection>,
-        local: Rc<Local>,
+        local: Rc<GenerationView>,
         stream: Rc<StreamLocal>,
         servers: Arc<AddressServers>,
     ) -> Session {
@@ -351,8 +348,8 @@ impl OfClient for Session {
     }
 }
 
-impl Counted<Session> for Session {
-    fn outcome(session: &Session) -> Option<Outcome> {
+impl ConnectionCounting<Session> for Session {
+    fn outcome(session: &Session) -> Option<LimitOutcome> {
         session.places.borrow().outcome
     }
 

@@ -56,7 +56,7 @@ impl Subject for Session {
         if !attempt.peer.is_empty() {
             write!(out, ", upstream: \"{}\"", Printable(&attempt.peer))?;
         }
-        write!(out, "{}", Counts(self))
+        write!(out, "{}", SessionBytes(self))
     }
 }
 
@@ -86,9 +86,9 @@ impl Subject for WithoutFields<'_> {
 }
 
 /// The bytes that both ends have sent and received so far.
-pub(crate) struct Counts<'a>(pub(crate) &'a Session);
+pub(crate) struct SessionBytes<'a>(pub(crate) &'a Session);
 
-impl fmt::Display for Counts<'_> {
+impl fmt::Display for SessionBytes<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Session {
             received,

@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 
 use conf::{Contexts, Declared, Setting, parse};
 use engine::Buffer;
-use framework::generation::Local;
+use framework::generation::GenerationView;
 use proto::tls::ClientHello;
 use rustls::sign::CertifiedKey;
 use transport::Transport;
-use transport::tls::dynamic::Failed;
-use transport::tls::handshake::{self, Begun, Names};
+use transport::tls::dynamic::CertificateError;
+use transport::tls::handshake::{self, HandshakeStart, ServerSelector};
 use transport::tls::server::ServerTls;
 use transport::tls::settings;
 
@@ -24,7 +24,6 @@ use crate::incoming::IncomingSession;
 use crate::plan::Server;
 use crate::session::{Session, Status};
 
-/// `ssl_handshake_timeout`
 pub(crate) static SSL_HANDSHAKE_TIMEOUT: Setting<Duration> =
     Setting::new("ssl_handshake_timeout", &["time"], parse::milliseconds)
         .contexts(Contexts::STREAM.or(Contexts::STREAM_SERVER))
@@ -54,7 +53,7 @@ pub(crate) async fn accept(session: &mut Session, received: Buffer) -> Result<()
     let incoming = IncomingSession::new(session, transport);
     let began = handshake::accept(&incoming, received).await;
     let named = incoming.into_server();
-    let Begun::Secure = began else {
+    let HandshakeStart::Secure = began else {
         session.server = named;
         return Err(Status::InternalServerError);
     };
@@ -77,7 +76,7 @@ fn admit(session: &Session, transport: &Transport) -> Result<(), Status> {
     })
 }
 
-impl Names for IncomingSession<'_> {
+impl ServerSelector for IncomingSession<'_> {
     type Incoming = Self;
     type Server = Arc<Server>;
 
@@ -87,11 +86,11 @@ impl Names for IncomingSession<'_> {
         self
     }
 
-    fn default_server(&self, _: &Local) -> Option<Arc<Server>> {
+    fn default_server(&self, _: &GenerationView) -> Option<Arc<Server>> {
         Some(Arc::clone(&self.session.server))
     }
 
-    fn server_named(&self, _: &Local, host: &[u8]) -> Result<Option<Arc<Server>>, String> {
+    fn server_named(&self, _: &GenerationView, host: &[u8]) -> Result<Option<Arc<Server>>, String> {
         let Some(names) = &self.session.servers.names else {
             return Ok(None);
         };
@@ -107,7 +106,7 @@ impl Names for IncomingSession<'_> {
         server.tls.as_ref()
     }
 
-    fn speaks_http2(&self, _: &Local, _: &Arc<Server>) -> bool {
+    fn speaks_http2(&self, _: &GenerationView, _: &Arc<Server>) -> bool {
         false
     }
 
@@ -115,17 +114,17 @@ impl Names for IncomingSession<'_> {
         engine::now() + server.handshake_timeout
     }
 
-    fn shows(&self, _: &Local, variable: &str) -> bool {
+    fn shows(&self, _: &GenerationView, variable: &str) -> bool {
         self.session.stream.variables.find(variable).is_some()
     }
 
     async fn certificates(
         &self,
-        _: &Rc<Local>,
+        _: &Rc<GenerationView>,
         owner: &Arc<Server>,
         asked: &Arc<Server>,
         hello: &mut Option<Box<ClientHello>>,
-    ) -> Result<Option<Vec<Arc<CertifiedKey>>>, Failed> {
+    ) -> Result<Option<Vec<Arc<CertifiedKey>>>, CertificateError> {
         let Some(certificates) = &owner.certificates else {
             return Ok(None);
         };

@@ -1,12 +1,12 @@
 //! Variables of sessions, beside those that any client has.
 
 use variables::write::{decimal, seconds, text};
-use variables::{Evaluate, Found};
+use variables::{BuiltinVariable, Evaluate};
 
 use crate::session::Session;
 
 /// The variable of a name in lower case, without `$`.
-pub(crate) fn find(name: &str) -> Option<Found<Session>> {
+pub(crate) fn find(name: &str) -> Option<BuiltinVariable<Session>> {
     let evaluate: Evaluate<Session> = match name {
         "bytes_received" => |session, out| decimal(session.received.get(), out),
         "bytes_sent" => |session, out| decimal(session.sent.get(), out),
@@ -25,5 +25,5 @@ pub(crate) fn find(name: &str) -> Option<Found<Session>> {
         "status" => |session, out| decimal(session.status as u64, out),
         _ => return None,
     };
-    Some(Found::computed(evaluate))
+    Some(BuiltinVariable::computed(evaluate))
 }

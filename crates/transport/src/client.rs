@@ -1,7 +1,8 @@
-//! What every protocol knows of the other side of a connection. It carries no bytes: those are the transport's, of which a
-//! client may have one (HTTP/1), share one with others, or none.
+//! What every protocol knows of the other side of a connection. It carries no bytes: those are the
+//! transport's, of which a client may have one (HTTP/1), share one with others, or none.
 //!
-//! The variables about it are for whatever speaks for a client ([`OfClient`]): a request, a handshake.
+//! The variables about it are for whatever speaks for a client ([`OfClient`]): a request, a
+//! handshake.
 
 use std::cell::OnceCell;
 use std::net::IpAddr;
@@ -11,9 +12,9 @@ use engine::net::{Address, TcpInfo};
 use framework::address::append_address;
 use proto::tls::ClientHello;
 use variables::write::{append_port, decimal, seconds};
-use variables::{Context, Evaluate, Found};
+use variables::{BuiltinVariable, Context, Evaluate};
 
-use crate::proxy_protocol::Told;
+use crate::proxy_protocol::ProxyHeader;
 use crate::tls::session::Session;
 use framework::door::{Handed, ListenerId};
 
@@ -23,7 +24,8 @@ pub struct Client {
     pub serial: u64,
     /// The listening socket it came by.
     pub listener: ListenerId,
-    /// When it was accepted, as [`engine::uptime`] counts, in nanoseconds: there are many idle clients.
+    /// When it was accepted, as [`engine::uptime`] counts, in nanoseconds: there are many idle
+    /// clients.
     accepted_ns: u64,
     peer: OnceCell<Address>,
     /// What is known of few clients: many are idle.
@@ -36,7 +38,7 @@ pub struct Client {
 struct Rare {
     local: OnceCell<Address>,
     /// What a proxy has told of it.
-    told: OnceCell<Told>,
+    told: OnceCell<ProxyHeader>,
     /// The host that it has named in its handshake, as it wrote it.
     asked_name: OnceCell<Box<[u8]>>,
 }
@@ -103,18 +105,20 @@ impl Client {
     }
 
     /// What a proxy has told of it by the PROXY protocol.
-    pub fn told(&self) -> Option<&Told> {
+    pub fn told(&self) -> Option<&ProxyHeader> {
         self.rare.get()?.told.get()
     }
 
-    /// Keeps what a proxy tells, which comes before everything else. The first word stays: a connection has one header.
-    pub fn tell(&self, told: Option<Told>) {
+    /// Keeps what a proxy tells, which comes before everything else. The first word stays: a
+    /// connection has one header.
+    pub fn tell(&self, told: Option<ProxyHeader>) {
         if let Some(told) = told {
             let _ = self.rare().told.set(told);
         }
     }
 
-    /// The host that it has named in its handshake, as it wrote it. It is known before there is a session.
+    /// The host that it has named in its handshake, as it wrote it. It is known before there is a
+    /// session.
     pub fn asked_name(&self) -> Option<&[u8]> {
         self.rare.get()?.asked_name.get().map(|name| &**name)
     }
@@ -136,7 +140,7 @@ pub trait OfClient: Context {
     /// The client. [`Context::peer`] is its address, or another that a trusted proxy has told.
     fn client(&self) -> &Client;
 
-    /// Our end's address.
+    /// The address that the client connected to.
     fn local(&self) -> &Address;
 
     /// The session of TLS with it, once there is one.
@@ -152,7 +156,7 @@ pub trait OfClient: Context {
 }
 
 /// The variable of a name in lower case, without `$`.
-pub fn find<C: OfClient>(name: &str) -> Option<Found<C>> {
+pub fn find<C: OfClient>(name: &str) -> Option<BuiltinVariable<C>> {
     let evaluate: Evaluate<C> = match name {
         "binary_remote_addr" => binary_remote_addr,
         "connection" => |context, out| decimal(context.client().serial, out),
@@ -176,7 +180,7 @@ pub fn find<C: OfClient>(name: &str) -> Option<Found<C>> {
         "tcpinfo_snd_cwnd" => |context, out| tcp_info(context, |info| info.snd_cwnd, out),
         _ => return None,
     };
-    Some(Found::computed(evaluate))
+    Some(BuiltinVariable::computed(evaluate))
 }
 
 /// Four or sixteen bytes; for a Unix socket its text.

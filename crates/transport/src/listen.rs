@@ -15,16 +15,15 @@ pub use framework::door::ListenerId;
 
 /// One `listen` line before the names of hosts are looked up.
 #[derive(Clone, Debug)]
-pub struct Written<O> {
+pub struct ListenLine<O> {
     /// All but the address.
     pub listen: Listen<O>,
-    place: Place,
+    place: ListenTarget,
 }
 
 /// Where a line says that the server listens.
 #[derive(Clone, Debug)]
-enum Place {
-    /// There.
+enum ListenTarget {
     Addresses(Vec<Address>),
     /// At every address of this host.
     Host {
@@ -79,7 +78,7 @@ impl<O> Listen<O> {
 pub struct Protocols {
     /// A header of the PROXY protocol.
     pub proxy_protocol: bool,
-    /// TLS (`ssl`).
+    /// Whether TLS is spoken (`ssl`).
     pub ssl: bool,
     /// HTTP/2 (`http2`), whatever their servers say.
     pub http2: bool,
@@ -142,13 +141,13 @@ impl Agreement {
 /// An address that is named twice, a host that is not found.
 pub fn addresses<O: Clone>(
     compiler: &Compiler<'_>,
-    lines: Vec<Written<O>>,
+    lines: Vec<ListenLine<O>>,
 ) -> Result<Vec<Listen<O>>, Fault> {
     let mut all: Vec<Listen<O>> = Vec::new();
-    for Written { listen, place } in lines {
+    for ListenLine { listen, place } in lines {
         let addresses = match place {
-            Place::Addresses(addresses) => addresses,
-            Place::Host { name, ports } => {
+            ListenTarget::Addresses(addresses) => addresses,
+            ListenTarget::Host { name, ports } => {
                 let found = compiler.files.addresses(&name);
                 let found = found.ok_or_else(|| misplaced(&listen, "host not found"))?;
                 let at = |port| {
@@ -204,7 +203,7 @@ pub fn line<O: Default>(
     line: &Line,
     default_port: u16,
     own: TakeOption<O>,
-) -> Result<Written<O>, Fault> {
+) -> Result<ListenLine<O>, Fault> {
     let Some((first, rest)) = line.args.split_first() else {
         return Err(Fault::new(
             "invalid number of arguments in \"listen\" directive",
@@ -215,7 +214,7 @@ pub fn line<O: Default>(
     for word in rest {
         option(&mut listen, word, own)?;
     }
-    Ok(Written { listen, place })
+    Ok(ListenLine { listen, place })
 }
 
 fn option<O>(listen: &mut Listen<O>, word: &Word, own: TakeOption<O>) -> Result<(), Fault> {
@@ -327,12 +326,12 @@ fn keepalive(value: &str) -> Option<KeepAlive> {
 }
 
 /// What the first word of a `listen` names. The error is nginx's short reason.
-fn place(text: &str, default_port: u16) -> Result<Place, &'static str> {
+fn place(text: &str, default_port: u16) -> Result<ListenTarget, &'static str> {
     if let Some(path) = text.strip_prefix("unix:") {
         if path.is_empty() {
             return Err("no path in the unix domain socket");
         }
-        return Ok(Place::Addresses(vec![Address::Unix(path.into())]));
+        return Ok(ListenTarget::Addresses(vec![Address::Unix(path.into())]));
     }
     if let Some(rest) = text.strip_prefix('[') {
         let (ip, rest) = rest.split_once(']').ok_or("invalid host")?;
@@ -363,16 +362,16 @@ fn place(text: &str, default_port: u16) -> Result<Place, &'static str> {
             Ok(ip) => ip,
             Err(_) => {
                 let name = host.to_owned();
-                return Ok(Place::Host { name, ports });
+                return Ok(ListenTarget::Host { name, ports });
             }
         },
     };
     Ok(at_ports(ip, ports))
 }
 
-fn at_ports(ip: IpAddr, ports: RangeInclusive<u16>) -> Place {
+fn at_ports(ip: IpAddr, ports: RangeInclusive<u16>) -> ListenTarget {
     let at = |port| Address::Inet(SocketAddr::from((ip, port)));
-    Place::Addresses(ports.map(at).collect())
+    ListenTarget::Addresses(ports.map(at).collect())
 }
 
 /// Whether a text without a colon is a port or a range of them, and no host.

@@ -1,10 +1,11 @@
 //! `listen … proxy_protocol`: connections that begin with what a proxy tells of its client.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_core_module.html#listen>. The header is read before anything else, be it TLS
-//! or HTTP; the bytes are understood in `proto::proxy_protocol`. What was told stays with the connection, for variables
-//! and `realip`; it changes nothing by itself.
+//! <https://nginx.org/en/docs/http/ngx_http_core_module.html#listen>. The header is read before
+//! anything else, be it TLS or HTTP; the bytes are understood in `proto::proxy_protocol`. What was
+//! told stays with the connection, for variables and `realip`; it changes nothing by itself.
 //!
-//! A header may arrive in pieces, for which nginx closes the connection. Where there was none, the variables are not found.
+//! A header may arrive in pieces, for which nginx closes the connection. Where there was none, the
+//! variables are not found.
 
 use std::io;
 use std::time::Instant;
@@ -16,7 +17,7 @@ use logs::network::{TIMED_OUT, failure_level};
 use logs::{Errno, Level, Printable, Subject, write};
 use proto::proxy_protocol::{self, Address, Endpoint, Header, TlvError, Tlvs, Value};
 use variables::write::decimal;
-use variables::{Evaluate, Found};
+use variables::{BuiltinVariable, Evaluate};
 
 use crate::client::OfClient;
 use crate::incoming::Incoming;
@@ -27,25 +28,26 @@ pub const LENGTH_MAX: usize = 4096;
 
 /// What a proxy has told of the client of one connection.
 #[derive(Debug)]
-pub struct Told {
-    /// The client's end.
-    pub source: End,
+pub struct ProxyHeader {
+    /// The client's end of the proxy header.
+    pub source: ProxiedEndpoint,
     /// The end that the client connected to.
-    pub destination: End,
+    pub destination: ProxiedEndpoint,
     tlvs: Box<[u8]>,
 }
 
 /// One end of the connection between client and proxy.
 #[derive(Debug)]
-pub struct End {
-    /// The address as variables show it. It may be anything that is made of the characters of addresses.
+pub struct ProxiedEndpoint {
+    /// The address as variables show it. It may be anything that is made of the characters of
+    /// addresses.
     pub address: Bytes,
-    /// The port.
+    /// The port of the proxied endpoint.
     pub port: u16,
 }
 
-impl End {
-    fn new(endpoint: Endpoint<'_>) -> End {
+impl ProxiedEndpoint {
+    fn new(endpoint: Endpoint<'_>) -> ProxiedEndpoint {
         let address = match endpoint.address {
             Address::Text(text) => Bytes::copy_from_slice(text),
             Address::Ip(ip) => {
@@ -54,18 +56,18 @@ impl End {
                 text.into()
             }
         };
-        End {
+        ProxiedEndpoint {
             address,
             port: endpoint.port,
         }
     }
 }
 
-impl Told {
-    fn new(told: proxy_protocol::Told<'_>) -> Told {
-        Told {
-            source: End::new(told.source),
-            destination: End::new(told.destination),
+impl ProxyHeader {
+    fn new(told: proxy_protocol::ProxiedConnection<'_>) -> ProxyHeader {
+        ProxyHeader {
+            source: ProxiedEndpoint::new(told.source),
+            destination: ProxiedEndpoint::new(told.destination),
             tlvs: told.tlvs.0.into(),
         }
     }
@@ -121,7 +123,7 @@ pub async fn receive<I: Incoming>(
         let bytes = if before > 0 { &pieces[..] } else { &input[..] };
         match proxy_protocol::parse(bytes, length_max) {
             Ok(Some(Header { length, told })) => {
-                connection.client().tell(told.map(Told::new));
+                connection.client().tell(told.map(ProxyHeader::new));
                 input.advance(length.saturating_sub(before));
                 connection.set_idle(false);
                 return Ok(input);
@@ -162,7 +164,11 @@ fn tell_broken(client: &dyn Subject, text: &[u8]) {
 }
 
 /// The address of one end of the client's connection to the proxy.
-fn address<C: OfClient>(context: &C, end: fn(&Told) -> &End, out: &mut Vec<u8>) -> bool {
+fn address<C: OfClient>(
+    context: &C,
+    end: fn(&ProxyHeader) -> &ProxiedEndpoint,
+    out: &mut Vec<u8>,
+) -> bool {
     let end = context.client().told().map(end);
     end.is_some_and(|end| {
         out.extend_from_slice(&end.address);
@@ -171,7 +177,11 @@ fn address<C: OfClient>(context: &C, end: fn(&Told) -> &End, out: &mut Vec<u8>) 
 }
 
 /// The port of one end; port 0 is found and empty.
-fn port<C: OfClient>(context: &C, end: fn(&Told) -> &End, out: &mut Vec<u8>) -> bool {
+fn port<C: OfClient>(
+    context: &C,
+    end: fn(&ProxyHeader) -> &ProxiedEndpoint,
+    out: &mut Vec<u8>,
+) -> bool {
     let end = context.client().told().map(end);
     end.is_some_and(|end| end.port == 0 || decimal(end.port.into(), out))
 }
@@ -198,7 +208,7 @@ fn tlv<C: OfClient>(context: &mut C, name: &[u8], out: &mut Vec<u8>) -> bool {
 }
 
 /// The variable of a name in lower case, without `$`.
-pub fn find<C: OfClient>(name: &str) -> Option<Found<C>> {
+pub fn find<C: OfClient>(name: &str) -> Option<BuiltinVariable<C>> {
     let evaluate: Evaluate<C> = match name {
         "proxy_protocol_addr" => |context, out| address(context, |told| &told.source, out),
         "proxy_protocol_port" => |context, out| port(context, |told| &told.source, out),
@@ -206,7 +216,7 @@ pub fn find<C: OfClient>(name: &str) -> Option<Found<C>> {
             |context, out| address(context, |told| &told.destination, out)
         }
         "proxy_protocol_server_port" => |context, out| port(context, |told| &told.destination, out),
-        name => return Found::of_family(name, "proxy_protocol_tlv_", tlv),
+        name => return BuiltinVariable::of_family(name, "proxy_protocol_tlv_", tlv),
     };
-    Some(Found::computed(evaluate))
+    Some(BuiltinVariable::computed(evaluate))
 }

@@ -1,8 +1,9 @@
 //! A connection as bytes: the engine's stream, and TLS over it once hands are shaken.
 //!
-//! Of clients, and to upstreams, where we are the client. What is pushed here is the other end's to read, what is received is what it meant; whether
-//! records lie in between is this file's business and [`crate::tls::session`]'s. A connection
-//! begins plain (a PROXY header and the first byte are read so) and becomes secure once.
+//! Of clients, and to upstreams, where we are the client. What is pushed here is the other end's to
+//! read, what is received is what it meant; whether records lie in between is this file's business
+//! and [`crate::tls::session`]'s. A connection begins plain (a PROXY header and the first byte are
+//! read so) and becomes secure once.
 //!
 //! Files are sent by the kernel on plain connections, and where it seals for a client
 //! (`ssl_conf_command Options KTLS`): the sender asks [`takes_file`] first and reads them into
@@ -218,7 +219,8 @@ impl Transport {
         }
     }
 
-    /// See [`Stream::push`]. A file must only be given to a connection that takes it, which fails else.
+    /// See [`Stream::push`]. A file must only be given to a connection that takes it, which fails
+    /// else.
     pub fn push(&self, segment: impl Into<Segment>) {
         match self.session.get() {
             None => self.stream.push(segment),
@@ -226,7 +228,7 @@ impl Transport {
         }
     }
 
-    /// See [`Stream::push_within`].
+    /// Does what [`Stream::push_within`] says.
     pub fn push_within(&self, timeout: Duration, resets: bool, segment: impl Into<Segment>) {
         match self.session.get() {
             None => self.stream.push_within(timeout, resets, segment),
@@ -238,15 +240,15 @@ impl Transport {
     }
 
     /// Whether a stretch of a file of so many bytes may be pushed as it is.
-    pub fn takes_file(&self, length: u64) -> bool {
+    pub fn can_sendfile(&self, length: u64) -> bool {
         match self.session.get() {
             None => true,
-            Some(Layer::Server(session)) => session.takes_file(&self.stream, length),
+            Some(Layer::Server(session)) => session.can_sendfile(&self.stream, length),
             Some(Layer::Client(_)) => false,
         }
     }
 
-    /// See [`Stream::start_send`].
+    /// Does what [`Stream::start_send`] says.
     pub fn start_send(&self) -> usize {
         if let Some(session) = self.session.get() {
             session.seal(&self.stream);
@@ -254,7 +256,7 @@ impl Transport {
         self.stream.start_send()
     }
 
-    /// See [`Stream::send_soon`].
+    /// Does what [`Stream::send_soon`] says.
     pub fn send_soon(&self) -> usize {
         if let Some(session) = self.session.get() {
             session.seal(&self.stream);
@@ -270,7 +272,8 @@ impl Transport {
         self.stream.finish();
     }
 
-    /// See [`Stream::finish_quickly`]. The end of a session is told by both sides, so with TLS the client is never done.
+    /// See [`Stream::finish_quickly`]. The end of a session is told by both sides, so with TLS the
+    /// client is never done.
     pub fn finish_quickly(self) {
         match self.session.get() {
             Some(_) => self.finish(),
@@ -278,7 +281,8 @@ impl Transport {
         }
     }
 
-    /// Whether a client's record has been opened that nobody has taken, so that receiving does not wait.
+    /// Whether a client's record has been opened that nobody has taken, so that receiving does not
+    /// wait.
     pub fn has_received(&self) -> bool {
         self.session().is_some_and(Session::has_received)
     }
@@ -292,14 +296,14 @@ impl Transport {
         }
     }
 
-    /// See [`Stream::backlog`].
+    /// Does what [`Stream::backlog`] says.
     pub fn backlog(&self) -> usize {
         let waiting = self.session.get().map_or(0, Layer::waiting);
         waiting + self.stream.backlog()
     }
 
     /// Whether nothing has left of what was pushed last, if that was `length` bytes.
-    pub fn holds_back(&self, length: u64) -> bool {
+    pub fn has_unsent(&self, length: u64) -> bool {
         match self.session() {
             Some(session) if !session.is_in_kernel() => session.waiting() as u64 == length,
             _ => self.stream.backlog() as u64 == length,
@@ -328,32 +332,32 @@ impl Transport {
         self.stream.poll_drained(limit, context)
     }
 
-    /// See [`Stream::set_send_timeout`].
+    /// Does what [`Stream::set_send_timeout`] says.
     pub fn set_send_timeout(&self, timeout: Duration) {
         self.stream.set_send_timeout(timeout);
     }
 
-    /// See [`Stream::set_send_timeout_and_reset`].
+    /// Does what [`Stream::set_send_timeout_and_reset`] says.
     pub fn set_send_timeout_and_reset(&self, timeout: Duration, resets: bool) {
         self.stream.set_send_timeout_and_reset(timeout, resets);
     }
 
-    /// See [`Stream::set_sendfile_chunk`].
+    /// Does what [`Stream::set_sendfile_chunk`] says.
     pub fn set_sendfile_chunk(&self, bytes: usize) {
         self.stream.set_sendfile_chunk(bytes);
     }
 
-    /// See [`Stream::set_nopush`].
+    /// Does what [`Stream::set_nopush`] says.
     pub fn set_nopush(&self, on: bool) {
         self.stream.set_nopush(on);
     }
 
-    /// See [`Stream::peer`].
+    /// Does what [`Stream::peer`] says.
     pub fn peer(&self) -> Address {
         self.stream.peer()
     }
 
-    /// See [`Stream::local`].
+    /// Does what [`Stream::local`] says.
     pub fn local(&self) -> Address {
         self.stream.local()
     }
@@ -366,27 +370,27 @@ impl Transport {
         self.stream.shutdown_write();
     }
 
-    /// See [`Stream::shutdown_read`].
+    /// Does what [`Stream::shutdown_read`] says.
     pub fn shutdown_read(&self) {
         self.stream.shutdown_read();
     }
 
-    /// See [`Stream::shutdown`].
+    /// Does what [`Stream::shutdown`] says.
     pub fn shutdown(&self) {
         self.stream.shutdown();
     }
 
-    /// See [`Stream::reset_when_dropped`].
+    /// Does what [`Stream::reset_when_dropped`] says.
     pub fn reset_when_dropped(&self) {
         self.stream.reset_when_dropped();
     }
 
-    /// See [`Stream::set_nodelay`].
+    /// Does what [`Stream::set_nodelay`] says.
     pub fn set_nodelay(&self, on: bool) {
         self.stream.set_nodelay(on);
     }
 
-    /// See [`Stream::tcp_info`].
+    /// Does what [`Stream::tcp_info`] says.
     pub fn tcp_info(&self) -> Option<TcpInfo> {
         self.stream.tcp_info()
     }

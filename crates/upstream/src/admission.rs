@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use engine::select::{Either, either};
 use logs::Printable;
 
-use crate::asking::CONNECTING;
-use crate::caller::{AttemptError, Caller, Tries};
-use crate::gate::{Admitted, Entry, Load, Waiting};
+use crate::caller::{AttemptError, Caller, RetryPolicy};
+use crate::gate::{Admitted, Entry, Load, WaitingRequest};
 use crate::selection::Selection;
+use crate::try_peers::CONNECTING;
 
 /// What a request is answered with that is not let through, beside a time after which it may come
 /// again.
@@ -21,7 +21,7 @@ const COME_AGAIN_MAX: Duration = Duration::from_secs(60);
 
 /// A request that has been let through.
 #[derive(Default)]
-pub(crate) struct Passage {
+pub(crate) struct Admission {
     /// `None` where nothing is bounded.
     pub(crate) admitted: Option<Admitted>,
     /// How long it has waited, if it has.
@@ -32,13 +32,13 @@ pub(crate) struct Passage {
 pub(crate) async fn admit<C: Caller>(
     caller: &mut C,
     client: &mut C::Client,
-    tries: &Tries,
+    tries: &RetryPolicy,
     selection: &Selection,
-) -> Result<Passage, AttemptError<C::Gone>> {
+) -> Result<Admission, AttemptError<C::Gone>> {
     let began = engine::now();
     match selection.group().enter(began) {
-        None => Ok(Passage::default()),
-        Some(Entry::Admitted(admitted)) => Ok(Passage {
+        None => Ok(Admission::default()),
+        Some(Entry::Admitted(admitted)) => Ok(Admission {
             admitted: Some(admitted),
             waited: None,
         }),
@@ -61,11 +61,11 @@ pub(crate) async fn admit<C: Caller>(
 async fn wait<C: Caller>(
     caller: &mut C,
     client: &mut C::Client,
-    tries: &Tries,
+    tries: &RetryPolicy,
     selection: &Selection,
-    mut waiting: Waiting,
+    mut waiting: WaitingRequest,
     began: Instant,
-) -> Result<Passage, AttemptError<C::Gone>> {
+) -> Result<Admission, AttemptError<C::Gone>> {
     let time_out = engine::sleep(selection.group().waiting_time());
     let turn = either(waiting.admitted(), time_out);
     let ended = if tries.ignore_client_abort {
@@ -81,7 +81,7 @@ async fn wait<C: Caller>(
     };
     let waited = engine::now().saturating_duration_since(began);
     match ended {
-        Either::First(admitted) => Ok(Passage {
+        Either::First(admitted) => Ok(Admission {
             admitted: Some(admitted),
             waited: Some(waited),
         }),

@@ -1,8 +1,10 @@
-//! Unix sockets that take no connection now because those that they have not accepted yet are as many as they may be (`connect()`
-//! says EAGAIN): those who want to be connected wait here, first come first served.
+//! Unix sockets that take no connection now because those that they have not accepted yet are as
+//! many as they may be (`connect()` says EAGAIN): those who want to be connected wait here, first
+//! come first served.
 //!
-//! Only the first tries, again and again: soon after a connection to the socket has ended, and now and then by itself, since others use it as
-//! well. A line is that of a socket, whatever groups and generations lead there, of all threads.
+//! Only the first tries, again and again: soon after a connection to the socket has ended, and now
+//! and then by itself, since others use it as well. A line is that of a socket, whatever groups and
+//! generations lead there, of all threads.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -15,26 +17,28 @@ use std::time::{Duration, Instant};
 use engine::net::Address;
 use engine::select::either;
 
-use crate::line::Line;
 use crate::state::since_beginning;
+use crate::wait_queue::WaitQueue;
 
 /// The most that wait for one socket.
 const WAITING_MAX: usize = 10_000;
 
-/// One that would have to wait for longer until its answer, by what is known when it comes, does not begin to: the socket's backlog is to be
-/// waited for as well as the line.
+/// One that would have to wait for longer until its answer, by what is known when it comes, does
+/// not begin to: the socket's backlog is to be waited for as well as the line.
 const EXPECTED_MAX: Duration = Duration::from_secs(6);
 
-/// How long the first pauses after its first try in vain, and twice as long after each further one up to the longest.
+/// How long the first pauses after its first try in vain, and twice as long after each further one
+/// up to the longest.
 const PAUSE_MIN: Duration = Duration::from_millis(2);
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 
-/// Lines in which none waits are kept, since they know how fast they have moved of late, up to so many sockets.
+/// Lines in which none waits are kept, since they know how fast they have moved of late, up to so
+/// many sockets.
 const EMPTY_MAX: usize = 100;
 
-/// The lines of sockets that have been full. Locked where a backlog is full, which is seldom, and for as long as it takes to look up
-/// one of them.
-static LINES: Mutex<BTreeMap<PathBuf, Line<Waits>>> = Mutex::new(BTreeMap::new());
+/// The lines of sockets that have been full. Locked where a backlog is full, which is seldom, and
+/// for as long as it takes to look up one of them.
+static LINES: Mutex<BTreeMap<PathBuf, WaitQueue<Waits>>> = Mutex::new(BTreeMap::new());
 
 /// In how many of them others wait, for those who look without locking.
 static LINES_COUNT: AtomicUsize = AtomicUsize::new(0);
@@ -46,7 +50,7 @@ struct Waits {
     is_called: bool,
 }
 
-type Lines = BTreeMap<PathBuf, Line<Waits>>;
+type Lines = BTreeMap<PathBuf, WaitQueue<Waits>>;
 
 fn lock() -> MutexGuard<'static, Lines> {
     // Nothing in these sections can panic half way.
@@ -76,7 +80,7 @@ pub(crate) fn note_end(address: &Address) {
     }
 }
 
-fn call_first(line: &mut Line<Waits>) -> Option<Waker> {
+fn call_first(line: &mut WaitQueue<Waits>) -> Option<Waker> {
     let first = line.first()?;
     first.is_called = true;
     first.waker.take()
@@ -84,22 +88,23 @@ fn call_first(line: &mut Line<Waits>) -> Option<Waker> {
 
 /// A place among those who wait to be connected to a socket, until it is dropped.
 #[derive(Debug)]
-pub struct Turn {
+pub struct BacklogSlot {
     path: PathBuf,
     number: u64,
     pause: Duration,
     is_connected: bool,
 }
 
-impl Turn {
-    /// Waits behind all others; `None` where too many wait already, or for too long. `connect_timeout` is how long it may wait, `unheard` how
-    /// many requests the peer has still to answer, those that wait included.
+impl BacklogSlot {
+    /// Waits behind all others; `None` where too many wait already, or for too long.
+    /// `connect_timeout` is how long it may wait, `unheard` how many requests the peer has still to
+    /// answer, those that wait included.
     pub fn wait(
         path: &Path,
         now: Instant,
         connect_timeout: Duration,
         unheard: usize,
-    ) -> Option<Turn> {
+    ) -> Option<BacklogSlot> {
         let mut lines = lock();
         if lines.len() >= EMPTY_MAX {
             lines.retain(|_, line| !line.is_empty());
@@ -117,7 +122,7 @@ impl Turn {
             LINES_COUNT.fetch_add(1, Ordering::Release);
         }
         let number = line.join(Waits::default());
-        Some(Turn {
+        Some(BacklogSlot {
             path: path.to_owned(),
             number,
             pause: PAUSE_MIN,
@@ -169,7 +174,7 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for BacklogSlot {
     fn drop(&mut self) {
         let now = since_beginning(engine::now());
         let mut lines = lock();
@@ -177,7 +182,7 @@ impl Drop for Turn {
             return;
         };
         let was_first = line.is_first(self.number);
-        line.leave(self.number);
+        line.cancel(self.number);
         if self.is_connected {
             line.pace().served();
         }

@@ -39,8 +39,8 @@ pub trait Caller: Subject {
     /// Peers are about to be asked: what was said of an earlier time holds no more.
     fn begins(&mut self) {}
 
-    /// A try begins.
-    fn try_begins(&mut self, attempt: Begun<'_>);
+    /// An attempt at a peer begins.
+    fn try_begins(&mut self, attempt: AttemptStart<'_>);
 
     /// The group lets nobody in for now, which was found out after this time of waiting. The try
     /// that would have been is over.
@@ -53,7 +53,7 @@ pub trait Caller: Subject {
     fn connecting_timed_out(&self) {}
 
     /// The try is over, and its failure has been counted.
-    fn try_failed(&mut self, failure: &Failure);
+    fn try_failed(&mut self, failure: &AttemptFailure);
 
     /// The time from the beginning of the try to the head of the answer, where the answer has a
     /// head.
@@ -68,7 +68,7 @@ pub trait Caller: Subject {
 }
 
 /// A try that begins.
-pub struct Begun<'a> {
+pub struct AttemptStart<'a> {
     /// The peer's address as it is shown, or the group's name where no peer is left.
     pub name: &'a Bytes,
     /// Where the peer is; `None` where none is left.
@@ -78,7 +78,7 @@ pub struct Begun<'a> {
 }
 
 /// What is the same for each peer that is tried, and how each is asked.
-pub trait Asking<C: Caller> {
+pub trait PeerProtocol<C: Caller> {
     /// What leads to a peer.
     type Connection;
 
@@ -89,7 +89,7 @@ pub trait Asking<C: Caller> {
     const READING: &'static str;
 
     /// For how long and how often peers are asked.
-    fn tries(&self) -> &Tries;
+    fn tries(&self) -> &RetryPolicy;
 
     /// A try begins, which may come to nothing before anything is said: what is known of the one
     /// before is of no use any more.
@@ -102,10 +102,10 @@ pub trait Asking<C: Caller> {
         caller: &mut C,
         client: &mut C::Client,
         address: &Address,
-        room: Room,
+        room: ConnectionRoom,
     ) -> impl Future<Output = Result<(Self::Connection, bool), AttemptError<C::Gone>>>;
 
-    /// Asks it.
+    /// Has the dialogue with the peer.
     fn talk(
         &self,
         caller: &mut C,
@@ -124,7 +124,7 @@ pub trait Asking<C: Caller> {
 
 /// For how long and how often peers are asked, whatever they are asked.
 #[derive(Clone, Copy)]
-pub struct Tries {
+pub struct RetryPolicy {
     /// How long connecting may take.
     pub connect_timeout: Duration,
     /// How long a peer may take nothing of what it is sent.
@@ -141,7 +141,7 @@ pub struct Tries {
 
 /// What there is to know of the room that a request needs at a peer.
 #[derive(Clone, Copy, Default)]
-pub struct Room {
+pub struct ConnectionRoom {
     /// How many requests the peer has that it has not heard.
     pub unheard: usize,
     /// The request goes to another peer where this one has no room.
@@ -151,7 +151,7 @@ pub struct Room {
 /// What the socket of a connection is to be.
 #[derive(Default)]
 pub struct Socket {
-    /// Its options.
+    /// The options of the socket.
     pub options: SocketOptions,
     /// The local address as the configuration has it, for log lines.
     pub name: Bytes,
@@ -159,7 +159,7 @@ pub struct Socket {
 
 /// Why a try came to nothing.
 #[derive(Debug)]
-pub struct Failure {
+pub struct AttemptFailure {
     /// The kind of reason.
     pub cause: Causes,
     /// The status to answer with if no other peer is tried.
@@ -180,10 +180,10 @@ pub struct Failure {
     pub is_of_others: bool,
 }
 
-impl Failure {
+impl AttemptFailure {
     /// A failure that nothing more is known of: nothing has been sent.
-    pub fn new(cause: Causes, status: u16, doing: &'static str) -> Failure {
-        Failure {
+    pub fn new(cause: Causes, status: u16, doing: &'static str) -> AttemptFailure {
+        AttemptFailure {
             cause,
             status,
             doing,
@@ -196,11 +196,11 @@ impl Failure {
     }
 
     /// That of a connection which has broken, or has been silent for too long.
-    pub fn of_connection(error: &io::Error, doing: &'static str) -> Failure {
+    pub fn of_connection(error: &io::Error, doing: &'static str) -> AttemptFailure {
         if error.kind() == io::ErrorKind::TimedOut {
-            Failure::new(Causes::TIMEOUT, 504, doing)
+            AttemptFailure::new(Causes::TIMEOUT, 504, doing)
         } else {
-            Failure::new(Causes::ERROR, 502, doing)
+            AttemptFailure::new(Causes::ERROR, 502, doing)
         }
     }
 }
@@ -209,7 +209,7 @@ impl Failure {
 #[derive(Debug)]
 pub enum AttemptError<G> {
     /// Another peer may be tried.
-    Failed(Failure),
+    Failed(AttemptFailure),
     /// The caller is to be answered with this status, whatever other peers would say.
     Refused(u16),
     /// The client has gone.
@@ -241,8 +241,8 @@ impl Unanswered {
     }
 }
 
-impl From<Failure> for Unanswered {
-    fn from(failure: Failure) -> Unanswered {
+impl From<AttemptFailure> for Unanswered {
+    fn from(failure: AttemptFailure) -> Unanswered {
         Unanswered {
             status: failure.status,
             cause: Some(failure.cause),

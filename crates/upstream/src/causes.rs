@@ -5,7 +5,7 @@
 pub struct Causes(u16);
 
 impl Causes {
-    /// No cause.
+    /// The set without any cause.
     pub const NONE: Causes = Causes(0);
     /// The connection could not be made, or has broken.
     pub const ERROR: Causes = Causes(1);
@@ -19,19 +19,19 @@ impl Causes {
     pub const NO_LIVE: Causes = Causes(1 << 4);
     /// What a line that names no cause stands for.
     pub const OFF: Causes = Causes(1 << 5);
-    /// The answer 500.
+    /// The answer 500 of the causes.
     pub const HTTP_500: Causes = Causes(1 << 6);
-    /// The answer 502.
+    /// The answer 502 of the causes.
     pub const HTTP_502: Causes = Causes(1 << 7);
-    /// The answer 503.
+    /// The answer 503 of the causes.
     pub const HTTP_503: Causes = Causes(1 << 8);
-    /// The answer 504.
+    /// The answer 504 of the causes.
     pub const HTTP_504: Causes = Causes(1 << 9);
-    /// The answer 403.
+    /// The answer 403 of the causes.
     pub const HTTP_403: Causes = Causes(1 << 10);
-    /// The answer 404.
+    /// The answer 404 of the causes.
     pub const HTTP_404: Causes = Causes(1 << 11);
-    /// The answer 429.
+    /// The answer 429 of the causes.
     pub const HTTP_429: Causes = Causes(1 << 12);
     /// Of a cache alone, which then gives what it has.
     pub const UPDATING: Causes = Causes(1 << 13);
@@ -71,7 +71,7 @@ impl Causes {
         matches!(self, Causes::HTTP_403 | Causes::HTTP_404)
     }
 
-    /// Both.
+    /// The causes of both sets together.
     #[must_use]
     pub const fn with(self, other: Causes) -> Causes {
         Causes(self.0 | other.0)

@@ -10,23 +10,23 @@ use engine::select::{Either, either};
 use framework::workers::{self, ConnectError, NotEnough};
 use logs::{Errno, Printable, Subject};
 
-use crate::asking::{CONNECTING, unless_gone};
-use crate::backlog::{self, Turn};
-use crate::caller::{AttemptError, Caller, Failure, Room, Socket, Tries};
+use crate::backlog::{self, BacklogSlot};
+use crate::caller::{AttemptError, AttemptFailure, Caller, ConnectionRoom, RetryPolicy, Socket};
 use crate::pool::Connection;
+use crate::try_peers::{CONNECTING, unless_gone};
 
 /// How a peer is connected to.
-pub struct Way<'a> {
-    /// Where it is.
+pub struct ConnectOptions<'a> {
+    /// The address of the peer.
     pub address: &'a Address,
     /// What the socket is to be.
     pub socket: &'a Socket,
-    /// Until when.
+    /// Until when the connection must stand.
     pub deadline: Instant,
     /// For how long, and whether it matters that the client goes.
-    pub tries: &'a Tries,
+    pub tries: &'a RetryPolicy,
     /// What is known of the peer's room.
-    pub room: Room,
+    pub room: ConnectionRoom,
 }
 
 /// What one is connected by.
@@ -58,10 +58,10 @@ impl From<ConnectError> for NotConnected {
 pub async fn connect<C: Caller>(
     caller: &mut C,
     client: &mut C::Client,
-    way: &Way<'_>,
+    way: &ConnectOptions<'_>,
     kept: impl FnMut() -> Option<Box<Connection>>,
 ) -> Result<Connected, AttemptError<C::Gone>> {
-    let Way {
+    let ConnectOptions {
         address, socket, ..
     } = way;
     let connecting = reach(way, kept);
@@ -69,7 +69,7 @@ pub async fn connect<C: Caller>(
     let connected = unless_gone(caller, client, ignores_client, CONNECTING, connecting);
     match connected.await? {
         Ok(connected) => Ok(connected),
-        Err(NotConnected::Busy(error)) => Err(AttemptError::Failed(Failure {
+        Err(NotConnected::Busy(error)) => Err(AttemptError::Failed(AttemptFailure {
             is_busy: true,
             ..failure(caller, address, &error)
         })),
@@ -94,7 +94,7 @@ pub fn not_connected<C: Caller>(
 /// A peer that cannot be connected to. As in nginx the failure of a call that ends at once names
 /// the address, and is critical unless it tells of the peer alone: that no server listens on a Unix
 /// socket is common, that there is no socket is a mistake.
-fn failure<C: Caller>(caller: &C, address: &Address, error: &io::Error) -> Failure {
+fn failure<C: Caller>(caller: &C, address: &Address, error: &io::Error) -> AttemptFailure {
     let is_of_peer = matches!(
         error.kind(),
         ErrorKind::ConnectionRefused
@@ -122,7 +122,7 @@ fn failure<C: Caller>(caller: &C, address: &Address, error: &io::Error) -> Failu
     } else {
         logs::error!(caller, Error, "connect() failed {shown} {CONNECTING}");
     }
-    Failure::of_connection(error, CONNECTING)
+    AttemptFailure::of_connection(error, CONNECTING)
 }
 
 /// No place is left for a connection to a peer, or for one more caller that shares one.
@@ -172,7 +172,7 @@ fn error_of_peer<S: Subject>(
 }
 
 async fn reach(
-    way: &Way<'_>,
+    way: &ConnectOptions<'_>,
     kept: impl FnMut() -> Option<Box<Connection>>,
 ) -> Result<Connected, NotConnected> {
     if !backlog::is_full(way.address) {
@@ -189,7 +189,8 @@ async fn reach(
         return Err(busy(libc::EAGAIN));
     }
     let now = engine::now();
-    let Some(turn) = Turn::wait(path, now, way.tries.connect_timeout, way.room.unheard) else {
+    let Some(turn) = BacklogSlot::wait(path, now, way.tries.connect_timeout, way.room.unheard)
+    else {
         return Err(busy(libc::EAGAIN));
     };
     let waiting = wait(way, turn, kept);
@@ -203,8 +204,8 @@ async fn reach(
 
 /// Tries until there is room, whenever it is the first.
 async fn wait(
-    way: &Way<'_>,
-    mut turn: Turn,
+    way: &ConnectOptions<'_>,
+    mut turn: BacklogSlot,
     mut kept: impl FnMut() -> Option<Box<Connection>>,
 ) -> Result<Connected, ConnectError> {
     loop {
@@ -224,7 +225,7 @@ async fn wait(
     }
 }
 
-async fn anew(way: &Way<'_>) -> Result<Connected, ConnectError> {
+async fn anew(way: &ConnectOptions<'_>) -> Result<Connected, ConnectError> {
     let connecting = workers::connect_with(way.address, &way.socket.options, Some(way.deadline));
     connecting.await.map(Connected::Anew)
 }

@@ -1,4 +1,5 @@
-//! How many requests of all threads are under way towards a group, and those that wait until they may be.
+//! How many requests of all threads are under way towards a group, and those that wait until they
+//! may be.
 //!
 //! ```text
 //!              fewer than the limit are under way
@@ -9,8 +10,9 @@
 //!      └──────────────▶ Refusal: there is no room, or its turn would come too late
 //! ```
 //!
-//! A place that has become free is given to the first who waits at once, so that no one who comes later can have it. Whatever becomes
-//! of a request, an [`Admitted`] or a [`Waiting`] is dropped exactly once: the count always comes back.
+//! A place that has become free is given to the first who waits at once, so that no one who comes
+//! later can have it. Whatever becomes of a request, an [`Admitted`] or a [`WaitingRequest`] is
+//! dropped exactly once: the count always comes back.
 
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,14 +21,14 @@ use std::time::{Duration, Instant};
 
 use engine::select::{Either, either};
 
-use crate::limiter::{Begun, Limiter};
-use crate::line::Line;
+use crate::limiter::{Limiter, LimiterSample};
 use crate::state::since_beginning;
+use crate::wait_queue::WaitQueue;
 
 /// How many requests may be under way towards a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Concurrency {
-    /// So many.
+    /// Always so many requests at once.
     Fixed(usize),
     /// As many as answers come quickest with, by what is measured.
     Adaptive,
@@ -57,7 +59,7 @@ pub struct Load {
     pub limit: Option<usize>,
     /// Requests that have been let through and have not ended.
     pub under_way: usize,
-    /// Requests that wait.
+    /// How many requests wait for a place.
     pub waiting: usize,
     /// Requests that were not let in, in all.
     pub refused: u64,
@@ -67,7 +69,8 @@ pub struct Load {
     pub wait: Option<Duration>,
 }
 
-/// How often those who wait look by themselves: answers become streams by time alone, which calls no one.
+/// How often those who wait look by themselves: answers become streams by time alone, which calls
+/// no one.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// What all requests to a group go through that has a limit.
@@ -85,7 +88,7 @@ struct Core {
     under_way: usize,
     /// Those of them whose answers come, where the limit follows what is measured.
     answering: Answering,
-    line: Line<Sleeper>,
+    line: WaitQueue<Sleeper>,
     refused: u64,
     expired: u64,
 }
@@ -101,16 +104,17 @@ enum Limit {
 /// What comes of a request as it arrives.
 #[derive(Debug)]
 pub enum Entry {
-    /// It goes on.
+    /// The request goes on at once.
     Admitted(Admitted),
-    /// It waits.
-    Waiting(Waiting),
+    /// The request waits in the line.
+    Waiting(WaitingRequest),
     /// It is not to wait.
     Refused(Load),
 }
 
-/// Requests by the second in which the heads of their answers came. Those that go on coming for longer than a few seconds are streams: their
-/// servers wait more than they work, and if they counted on, a few of them would take all of a measured limit.
+/// Requests by the second in which the heads of their answers came. Those that go on coming for
+/// longer than a few seconds are streams: their servers wait more than they work, and if they
+/// counted on, a few of them would take all of a measured limit.
 #[derive(Debug, Default)]
 struct Answering {
     counts: [usize; ANSWERING_SECONDS],
@@ -155,7 +159,8 @@ impl Core {
         }
     }
 
-    /// Lets those through who may go on, and notes how busy all are then. Those who are to be woken go to `woken`.
+    /// Lets those through who may go on, and notes how busy all are then. Those who are to be woken
+    /// go to `woken`.
     fn settle(&mut self, now: Duration, woken: &mut Vec<Waker>) {
         let streams = self.answering.advance(now.as_secs());
         self.under_way = self.under_way.saturating_sub(streams);
@@ -176,7 +181,7 @@ impl Core {
     }
 
     /// One that is under way begins.
-    fn begin(&mut self, now: Duration) -> Option<Begun> {
+    fn begin(&mut self, now: Duration) -> Option<LimiterSample> {
         match &mut self.limit {
             Limit::Adaptive(limiter) => Some(limiter.begin(now, self.under_way)),
             Limit::None | Limit::Fixed(_) => None,
@@ -260,7 +265,7 @@ impl Gate {
                 core.refused += 1;
                 return Entry::Refused(core.load());
             }
-            Entry::Waiting(Waiting {
+            Entry::Waiting(WaitingRequest {
                 gate: Arc::clone(self),
                 number: core.line.join(None),
                 is_over: false,
@@ -268,26 +273,26 @@ impl Gate {
         })
     }
 
-    /// How things stand.
     pub(crate) fn load(&self) -> Load {
         self.lock().load()
     }
 }
 
-/// A request that has been let through, for as long as it is under way: it counts until this is dropped.
+/// A request that has been let through, for as long as it is under way: it counts until this is
+/// dropped.
 #[derive(Debug)]
 pub struct Admitted {
     gate: Arc<Gate>,
     since: Duration,
     /// What the limit is to learn of it, until its answer has come.
-    begun: Option<Begun>,
+    begun: Option<LimiterSample>,
     /// When that came, in seconds, where it counts as a stream after a while.
     answered_in: Option<u64>,
     is_over: bool,
 }
 
 impl Admitted {
-    fn new(gate: &Arc<Gate>, since: Duration, begun: Option<Begun>) -> Admitted {
+    fn new(gate: &Arc<Gate>, since: Duration, begun: Option<LimiterSample>) -> Admitted {
         Admitted {
             gate: Arc::clone(gate),
             since,
@@ -347,14 +352,14 @@ impl Drop for Admitted {
 
 /// A request that waits, in its place until this is dropped.
 #[derive(Debug)]
-pub struct Waiting {
+pub struct WaitingRequest {
     gate: Arc<Gate>,
     number: u64,
     /// It has been let through, and that has been taken.
     is_over: bool,
 }
 
-impl Waiting {
+impl WaitingRequest {
     /// Waits until it is let through.
     pub async fn admitted(&mut self) -> Admitted {
         loop {
@@ -399,7 +404,7 @@ impl Waiting {
             return;
         }
         self.gate.with(now, |core| {
-            if core.line.leave(self.number).is_none() {
+            if core.line.cancel(self.number).is_none() {
                 // It had been let through, and never knew.
                 core.under_way = core.under_way.saturating_sub(1);
             }
@@ -407,7 +412,7 @@ impl Waiting {
     }
 }
 
-impl Drop for Waiting {
+impl Drop for WaitingRequest {
     fn drop(&mut self) {
         self.end(since_beginning(engine::now()));
     }

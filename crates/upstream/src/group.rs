@@ -41,7 +41,8 @@ static VERSIONS: AtomicU64 = AtomicU64::new(1);
 /// How many wait until they may be under way where nothing says how many do.
 const WAITING_MAX: usize = 10_000;
 
-/// How long they wait where nothing says how long: well below the ten seconds after which many clients give up.
+/// How long they wait where nothing says how long: well below the ten seconds after which many
+/// clients give up.
 const WAITING_TIME: Duration = Duration::from_secs(8);
 
 /// How connections to a group's peers are kept.
@@ -116,7 +117,7 @@ impl Group {
         Arc::new(Group::new(name, Arc::new(roster), None))
     }
 
-    /// Its peers now.
+    /// The peers now of the group.
     pub fn peers(&self) -> Arc<Peers> {
         self.roster.peers()
     }
@@ -131,7 +132,8 @@ impl Group {
         self.is_editable || !self.roster.hosts().is_empty()
     }
 
-    /// The checks of a peer let it have requests again: it starts as slowly as it is to, and who waits for a peer is called.
+    /// The checks of a peer let it have requests again: it starts as slowly as it is to, and who
+    /// waits for a peer is called.
     pub fn recovered(&self, peer: &Peer, now: Instant) {
         peer.recover(now);
         self.peers().queue().call_next();

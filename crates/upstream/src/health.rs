@@ -1,7 +1,7 @@
 //! What health checks have found out about a peer, in all threads' sight.
 //!
-//! Who makes the checks, and what an answer must be like, is their own business: here is what their results come to. nginx:
-//! <https://nginx.org/en/docs/http/ngx_http_upstream_hc_module.html>
+//! Who makes the checks, and what an answer must be like, is their own business: here is what their
+//! results come to. nginx: <https://nginx.org/en/docs/http/ngx_http_upstream_hc_module.html>
 //!
 //! ```text
 //!                      passes once
@@ -12,8 +12,9 @@
 //!                           └───────────────────┘
 //! ```
 //!
-//! Several checks may be made of one peer: the worst finding counts. A generation writes to findings of its own, which begin
-//! with what its predecessor has found; so a check that outlives its generation changes nothing that counts.
+//! Several checks may be made of one peer: the worst finding counts. A generation writes to
+//! findings of its own, which begin with what its predecessor has found; so a check that outlives
+//! its generation changes nothing that counts.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -27,7 +28,8 @@ pub struct Check {
     pub place: Bytes,
     /// A peer that is new to it gets no requests until it has passed.
     pub mandatory: bool,
-    /// Where it is mandatory, a peer that was healthy before a reload goes on without having to pass again.
+    /// Where it is mandatory, a peer that was healthy before a reload goes on without having to
+    /// pass again.
     pub persistent: bool,
 }
 
@@ -42,7 +44,7 @@ pub enum Finding {
     Healthy,
     /// It has to pass before it gets requests.
     Checking,
-    /// It has failed.
+    /// The peer has failed its checks.
     Unhealthy,
 }
 
@@ -58,7 +60,7 @@ impl Finding {
 
 /// What has come of one check more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Change {
+pub struct HealthChange {
     /// What this check has found anew; `None` where it has found what it had found before.
     pub finding: Option<Finding>,
     /// The peer may be given requests now, and could not before.
@@ -67,7 +69,7 @@ pub struct Change {
 
 /// How often a peer has been checked, in all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct CheckCounts {
     /// Checks that have ended.
     pub checks: u64,
     /// Those of them that it has failed.
@@ -114,8 +116,8 @@ impl Health {
         Health::following(checks, None)
     }
 
-    /// That of a peer which was there before a reload: each check that is made again goes on where it was, unless it is
-    /// mandatory and not persistent.
+    /// That of a peer which was there before a reload: each check that is made again goes on where
+    /// it was, unless it is mandatory and not persistent.
     pub(crate) fn following(checks: &Checks, before: Option<&Health>) -> Health {
         let results = checks.iter().map(|check| {
             let known = before.and_then(|before| before.results_of(&check.place));
@@ -150,18 +152,19 @@ impl Health {
     }
 
     /// How often it has been checked.
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> CheckCounts {
         let [checks, fails, unhealthy] =
             [0, 1, 2].map(|place: usize| self.counts[place].load(Ordering::Relaxed));
-        Counts {
+        CheckCounts {
             checks,
             fails,
             unhealthy,
         }
     }
 
-    /// The check of this number among the group's has been passed; `passes` of them in a row make an unhealthy peer healthy.
-    pub fn passed(&self, number: usize, passes: u64) -> Change {
+    /// The check of this number among the group's has been passed; `passes` of them in a row make
+    /// an unhealthy peer healthy.
+    pub fn passed(&self, number: usize, passes: u64) -> HealthChange {
         self.count(0);
         let needed = match self.results.get(number).map(Results::finding) {
             Some(Finding::Checking) => 1,
@@ -171,7 +174,7 @@ impl Health {
     }
 
     /// It has been failed; `fails` of them in a row make a peer unhealthy.
-    pub fn failed(&self, number: usize, fails: u64) -> Change {
+    pub fn failed(&self, number: usize, fails: u64) -> HealthChange {
         self.count(0);
         self.count(1);
         let change = self.note(number, Finding::Unhealthy, fails);
@@ -185,24 +188,24 @@ impl Health {
         self.counts[place].fetch_add(1, Ordering::Relaxed);
     }
 
-    fn note(&self, number: usize, said: Finding, needed: u64) -> Change {
+    fn note(&self, number: usize, said: Finding, needed: u64) -> HealthChange {
         let Some(results) = self.results.get(number) else {
-            return Change::default();
+            return HealthChange::default();
         };
         if results.finding() == said {
             results.contrary.store(0, Ordering::Relaxed);
-            return Change::default();
+            return HealthChange::default();
         }
         let contrary = results.contrary.load(Ordering::Relaxed).saturating_add(1);
         if contrary < needed {
             results.contrary.store(contrary, Ordering::Relaxed);
-            return Change::default();
+            return HealthChange::default();
         }
         results.contrary.store(0, Ordering::Relaxed);
         results.finding.store(said as u8, Ordering::Relaxed);
         let before = self.finding();
         self.sum_up();
-        Change {
+        HealthChange {
             finding: Some(said),
             recovered: before != Finding::Healthy && self.finding() == Finding::Healthy,
         }
@@ -246,18 +249,18 @@ mod tests {
         let health = Health::new(&[check("a")].into());
         assert_eq!(health.finding(), Finding::Healthy);
         for _ in 0..2 {
-            assert_eq!(health.failed(0, 3), Change::default());
+            assert_eq!(health.failed(0, 3), HealthChange::default());
         }
         // One that is passed between them begins the row anew.
-        assert_eq!(health.passed(0, 2), Change::default());
-        assert_eq!(health.failed(0, 3), Change::default());
-        assert_eq!(health.failed(0, 3), Change::default());
+        assert_eq!(health.passed(0, 2), HealthChange::default());
+        assert_eq!(health.failed(0, 3), HealthChange::default());
+        assert_eq!(health.failed(0, 3), HealthChange::default());
         let fell = health.failed(0, 3);
         assert_eq!(fell.finding, Some(Finding::Unhealthy));
         assert_eq!(health.finding(), Finding::Unhealthy);
-        assert_eq!(health.passed(0, 2), Change::default());
-        assert_eq!(health.failed(0, 3), Change::default());
-        assert_eq!(health.passed(0, 2), Change::default());
+        assert_eq!(health.passed(0, 2), HealthChange::default());
+        assert_eq!(health.failed(0, 3), HealthChange::default());
+        assert_eq!(health.passed(0, 2), HealthChange::default());
         let rose = health.passed(0, 2);
         assert_eq!(
             (rose.finding, rose.recovered),
@@ -286,13 +289,13 @@ mod tests {
     #[test]
     fn one_pass_ends_checking_and_as_many_fails_as_it_may_have() {
         let health = Health::new(&[mandatory("a")].into());
-        assert_eq!(health.failed(0, 2), Change::default());
+        assert_eq!(health.failed(0, 2), HealthChange::default());
         assert_eq!(health.finding(), Finding::Checking);
         assert!(health.passed(0, 3).recovered);
         let other = Health::new(&[mandatory("a")].into());
         other.failed(0, 2);
         assert_eq!(other.failed(0, 2).finding, Some(Finding::Unhealthy));
-        assert_eq!(other.passed(0, 2), Change::default());
+        assert_eq!(other.passed(0, 2), HealthChange::default());
         assert!(other.passed(0, 2).recovered);
     }
 

@@ -11,7 +11,8 @@ use crate::outliers::{self, Outliers, PutOut};
 use crate::peer::{Peer, Peers, SideOf};
 use crate::state::millis;
 
-/// A peer that has been given a request, for as long as that takes: it counts until it is dropped, however that comes about.
+/// A peer that has been given a request, for as long as that takes: it counts until it is dropped,
+/// however that comes about.
 #[derive(Debug)]
 pub struct Lease {
     peers: Arc<Peers>,
@@ -20,7 +21,8 @@ pub struct Lease {
     method: Method,
     /// When it was given.
     since: u64,
-    /// When the peer had been looked at before, where this is to show how it does now, and has not yet.
+    /// When the peer had been looked at before, where this is to show how it does now, and has not
+    /// yet.
     trial: Option<u64>,
     /// Counted among those that have not been answered.
     in_flight: bool,
@@ -28,7 +30,8 @@ pub struct Lease {
     is_unheard: bool,
     /// How long the answer takes is still to be told.
     is_open: bool,
-    /// After how many milliseconds the head of its answer has come, until `least_time` is told of the whole.
+    /// After how many milliseconds the head of its answer has come, until `least_time` is told of
+    /// the whole.
     header: Option<u64>,
     /// There is a connection to the peer, which ends when this does.
     pub(crate) is_connected: bool,
@@ -69,7 +72,7 @@ impl Lease {
         })
     }
 
-    /// The peer.
+    /// The peer of the lease.
     pub fn peer(&self) -> Option<&Peer> {
         self.peers.side(self.side).get(self.index)
     }
@@ -117,9 +120,10 @@ impl Lease {
     pub(crate) fn succeed(&mut self) {
         self.trial = None;
         let Some(peer) = self.peer() else { return };
-        match self.peers.is_single() {
-            true => peer.state().forgive(),
-            false => peer.state().succeed(peer.max_fails),
+        if self.peers.is_single() {
+            peer.state().forgive()
+        } else {
+            peer.state().succeed(peer.max_fails)
         }
     }
 
@@ -165,8 +169,9 @@ impl Lease {
         self.end(millis(engine::now()), as_millis(after));
     }
 
-    /// Tells `least_time` of what has been answered, or is waited for no more, after so many milliseconds; once. As in nginx a head that has
-    /// come makes it an answer, whatever becomes of the rest.
+    /// Tells `least_time` of what has been answered, or is waited for no more, after so many
+    /// milliseconds; once. As in nginx a head that has come makes it an answer, whatever becomes of
+    /// the rest.
     fn end(&mut self, now: u64, after: u64) {
         let Some(timed) = self.method.timed() else {
             return;

@@ -1,4 +1,5 @@
-//! Servers that are asked on behalf of clients: which one is asked, how they have done, and connections to them that are kept.
+//! Servers that are asked on behalf of clients: which one is asked, how they have done, and
+//! connections to them that are kept.
 //!
 //! Nothing here knows a protocol or a directive: modules say what a [`Group`] consists of, and
 //! speak over what they get. A [`Roster`] has the list of a group's peers now, a [`Peers`]; its
@@ -8,11 +9,10 @@
 //! [`Lease`], which counts until it is dropped, so that every way to end gives back exactly once.
 //! Where a group bounds how many requests are under way towards it, a request has to be
 //! [`Admitted`] first. What a thread keeps of connections is its [`pool`]. All of it comes together
-//! in [`ask`], the loop over peers, for a request or a session ([`Caller`]) and whatever is asked
-//! ([`Asking`]).
+//! in [`try_peers`], the loop over peers, for a request or a session ([`Caller`]) and whatever is
+//! asked ([`PeerProtocol`]).
 
 mod admission;
-mod asking;
 pub mod backlog;
 mod balancer;
 mod caller;
@@ -23,7 +23,6 @@ mod group;
 mod health;
 mod lease;
 mod limiter;
-mod line;
 mod members;
 mod outliers;
 mod peer;
@@ -35,25 +34,32 @@ mod roster;
 mod selection;
 mod slow_start;
 mod state;
-mod tried;
+mod tried_peers;
+mod try_peers;
+mod wait_queue;
 
 #[cfg(test)]
 mod tests;
 
-pub use asking::{Answered, Asked, CONNECTING, ask, unless_gone};
 pub use balancer::{Bound, Method, Timed, Until};
-pub use caller::{Asking, AttemptError, Begun, Caller, Failure, Room, Socket, Tries, Unanswered};
+pub use caller::{
+    AttemptError, AttemptFailure, AttemptStart, Caller, ConnectionRoom, PeerProtocol, RetryPolicy,
+    Socket, Unanswered,
+};
 pub use causes::Causes;
-pub use gate::{Admitted, Concurrency, Entry, Load, Patience, Waiting};
+pub use gate::{Admitted, Concurrency, Entry, Load, Patience, WaitingRequest};
 pub use group::{Group, Keepalive, Queueing};
-pub use health::{Change, Check, Checks, Counts, Finding, Health};
+pub use health::{Check, CheckCounts, Checks, Finding, Health, HealthChange};
 pub use lease::Lease;
-pub use members::{Availability, Done, Edit, Keep, MEMBERS_MAX, Member, Patch, Refusal};
+pub use members::{
+    Availability, Edit, Keep, MEMBERS_MAX, Member, MemberChange, MemberError, Patch,
+};
 pub use outliers::{Cause, Outliers, PutOut};
-pub use peer::{Peer, Peers, Side, SideOf, Standing};
-pub use queue::Place;
+pub use peer::{Peer, PeerSet, Peers, SideOf, Standing};
+pub use queue::QueueTicket;
 pub use remembered::Remembered;
 pub use retries::RetryBudget;
-pub use roster::{Found, Host, Roster};
-pub use selection::{Failed, Selection};
+pub use roster::{Host, ResolvedAddress, Roster};
+pub use selection::{FailureEffect, Selection};
 pub use state::State;
+pub use try_peers::{Answered, CONNECTING, TryResult, try_peers, unless_gone};

@@ -1,5 +1,5 @@
-//! How many requests servers are to be given at a time so that they do as much as they can, and none waits at a server that could
-//! wait here: found out from how long answers take.
+//! How many requests servers are to be given at a time so that they do as much as they can, and
+//! none waits at a server that could wait here: found out from how long answers take.
 //!
 //! ```text
 //!             answers slower than the base          the base is old, or does not fit any more
@@ -8,9 +8,11 @@
 //!      └────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! The *base* is how long answers take while few requests are under way. The limit follows the *gradient*, the base (and half of
-//! it more) by how long answers take now: `limit × gradient + √limit`, as Netflix's Gradient2 and Envoy's adaptive concurrency do. Times are
-//! averaged as geometric means, since it is by ratios that they are compared.
+//! The *base* is how long answers take while few requests are under way. The limit follows
+//! the *gradient*,
+//! the base (and half of it more) by how long answers take now: `limit × gradient + √limit`, as
+//! Netflix's Gradient2 and Envoy's adaptive concurrency do. Times are averaged as geometric means,
+//! since it is by ratios that they are compared.
 //!
 //! *Two kinds of page.* Servers spend their time with dear pages, however many cheap ones they
 //! answer beside them. So an answer weighs as much as the time that it took (up to a few times the
@@ -19,8 +21,9 @@
 //! Where half as many at a time take hardly less, it is not the others that they wait for: the base
 //! was measured by too few, and is measured again.
 //!
-//! Where none of those who are under way is answered for long and others wait, those may be slow by themselves, waiting for something else. Then the
-//! limit grows, by one each time and within bounds, twofold while there is no base; and a base is not measured.
+//! Where none of those who are under way is answered for long and others wait, those may be slow by
+//! themselves, waiting for something else. Then the limit grows, by one each time and within
+//! bounds, twofold while there is no base; and a base is not measured.
 //!
 //! No clock: the caller says when it is. <https://github.com/Netflix/concurrency-limits>,
 //! <https://www.envoyproxy.io/docs/envoy/latest/configuration/http/http_filters/adaptive_concurrency_filter>
@@ -29,7 +32,6 @@ use std::time::Duration;
 
 /// The least that are let through: fewer would leave a server idle between two requests.
 const LIMIT_MIN: f64 = 2.0;
-/// The most.
 const LIMIT_MAX: f64 = 10_000.0;
 /// How much slower than the base answers may be before the limit is taken back.
 const TOLERANCE: f64 = 1.5;
@@ -37,7 +39,8 @@ const TOLERANCE: f64 = 1.5;
 const GRADIENT_MIN: f64 = 0.5;
 /// How much of what a window says is taken over.
 const SMOOTHING: f64 = 0.5;
-/// Answers of a window while it follows: enough for an average, and so many that those from before the last change are few.
+/// Answers of a window while it follows: enough for an average, and so many that those from before
+/// the last change are few.
 const WINDOW_ANSWERS: u32 = 20;
 /// The same while it grows or measures for the first time.
 const FIRST_ANSWERS: u32 = 6;
@@ -47,26 +50,30 @@ const WINDOW_TIME: Duration = Duration::from_secs(1);
 const WINDOW_TIME_MAX: Duration = Duration::from_secs(3);
 /// So many times the base an answer weighs at most, that one alone does not stand for all.
 const WEIGHT_MAX: f64 = 4.0;
-/// A base is measured again after this time, and after so many times as long as measuring took last.
+/// A base is measured again after this time, and after so many times as long as measuring took
+/// last.
 const BASE_AGE_MAX: Duration = Duration::from_secs(60);
 const MEASURING_SHARE: u32 = 40;
-/// Answers that come so much quicker than the base though more are under way say that the base is another by now.
+/// Answers that come so much quicker than the base though more are under way say that the base is
+/// another by now.
 const QUICKER: f64 = 1.2;
 /// Where half as many at a time take hardly less, the base is not theirs either: by less than so
 /// much.
 const SLOWER_BY_ITSELF: f64 = 1.25;
-/// A base is measured again where so many windows in a row were too slow for any limit, or too quick for it.
+/// A base is measured again where so many windows in a row were too slow for any limit, or too
+/// quick for it.
 const WINDOWS_AMISS: u32 = 3;
 /// But not sooner after the last time.
 const BASE_AGE_MIN: Duration = Duration::from_secs(5);
 /// Measuring gives up after this time, for want of answers.
 const MEASURING_TIME_MAX: Duration = Duration::from_secs(5);
-/// So much longer than the base none is answered where those who are under way are slow by themselves, or
+/// So much longer than the base none is answered where those who are under way are slow by
+/// themselves, or
 const STUCK_SHARE: f64 = 10.0;
 /// this long where that is more, or there is no base.
 const STUCK_MIN: Duration = Duration::from_secs(1);
-/// The limit grows by that up to twice what it was, or up to this where that is more: servers that answer nothing at all are not to be given
-/// whatever comes.
+/// The limit grows by that up to twice what it was, or up to this where that is more: servers that
+/// answer nothing at all are not to be given whatever comes.
 const STUCK_LIMIT_MAX: f64 = 32.0;
 
 /// A limit that follows how long answers take.
@@ -118,7 +125,7 @@ struct Window {
 
 /// What is known of a request as it is let through.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Begun {
+pub(crate) struct LimiterSample {
     era: u64,
     /// How many were under way with it.
     beside: usize,
@@ -166,7 +173,8 @@ impl Limiter {
         share.max(LIMIT_MIN) as usize
     }
 
-    /// What time alone changes; `others_wait` where as many are under way as may be, and others wait.
+    /// What time alone changes; `others_wait` where as many are under way as may be, and others
+    /// wait.
     pub(crate) fn look(&mut self, now: Duration, others_wait: bool) {
         let is_stuck = others_wait && now.saturating_sub(self.moved_at) > self.stuck_after();
         let is_measuring = self.doing == Doing::Measuring && self.base.is_some();
@@ -196,19 +204,19 @@ impl Limiter {
     }
 
     /// A request is let through, the last of so many that are under way.
-    pub(crate) fn begin(&mut self, now: Duration, under_way: usize) -> Begun {
+    pub(crate) fn begin(&mut self, now: Duration, under_way: usize) -> LimiterSample {
         self.moved_at = self.moved_at.max(now);
         if self.doing == Doing::Measuring {
             self.measuring_since.get_or_insert(now);
         }
-        Begun {
+        LimiterSample {
             era: self.era,
             beside: under_way,
         }
     }
 
     /// Its answer came after `time`.
-    pub(crate) fn answered(&mut self, now: Duration, begun: Begun, time: Duration) {
+    pub(crate) fn answered(&mut self, now: Duration, begun: LimiterSample, time: Duration) {
         self.moved_at = self.moved_at.max(now);
         let is_of_few = begun.beside <= self.few();
         if begun.era != self.era || (self.doing == Doing::Measuring && !is_of_few) {
@@ -268,9 +276,10 @@ impl Limiter {
             let was_amiss = std::mem::take(&mut self.amiss) >= WINDOWS_AMISS;
             return self.follow(
                 now,
-                match is_first || was_amiss {
-                    true => Doing::Growing,
-                    false => Doing::Following,
+                if is_first || was_amiss {
+                    Doing::Growing
+                } else {
+                    Doing::Following
                 },
             );
         };
@@ -284,9 +293,10 @@ impl Limiter {
         }
         let gradient = (TOLERANCE * (base - mean).exp()).min(1.0);
         let is_quicker = (base - mean).exp() > QUICKER;
-        self.amiss = match gradient < GRADIENT_MIN || is_quicker {
-            true => self.amiss + 1,
-            false => 0,
+        self.amiss = if gradient < GRADIENT_MIN || is_quicker {
+            self.amiss + 1
+        } else {
+            0
         };
         if gradient < 1.0 {
             let (limit, before) = *self.slow_at.get_or_insert((self.limit, mean));

@@ -20,7 +20,7 @@ use bytes::Bytes;
 use engine::net::Address;
 
 use crate::balancer::Method;
-use crate::peer::{Peer, Peers, Side, SideOf};
+use crate::peer::{Peer, PeerSet, Peers, SideOf};
 use crate::roster::{Host, Roster};
 
 /// The most members that a group is given while it serves.
@@ -31,9 +31,9 @@ pub const MEMBERS_MAX: usize = 10_000;
 pub struct Member {
     /// What it is named by in its group.
     pub number: u64,
-    /// Where it stands.
+    /// The position of the member in its file.
     pub side: SideOf,
-    /// The peer.
+    /// The peer of the member.
     pub peer: Peer,
     /// The number of the server whose name has been looked up, where that has led to it.
     pub parent: Option<u64>,
@@ -44,17 +44,17 @@ pub struct Member {
 pub struct Patch {
     /// See [`Peer::address`], with the server as it is written.
     pub address: Option<(Address, Bytes)>,
-    /// See [`Peer::weight`].
+    /// The same as [`Peer::weight`], kept in the patch.
     pub weight: Option<i64>,
-    /// See [`Peer::max_conns`].
+    /// The same as [`Peer::max_conns`], kept in the patch.
     pub max_conns: Option<usize>,
-    /// See [`Peer::max_fails`].
+    /// The same as [`Peer::max_fails`], kept in the patch.
     pub max_fails: Option<u64>,
-    /// See [`Peer::fail_timeout`].
+    /// The same as [`Peer::fail_timeout`], kept in the patch.
     pub fail_timeout: Option<Duration>,
-    /// See [`Peer::slow_start`].
+    /// The same as [`Peer::slow_start`], kept in the patch.
     pub slow_start: Option<Duration>,
-    /// See [`Peer::id`].
+    /// The same as [`Peer::id`], kept in the patch.
     pub id: Option<Bytes>,
     /// Whether it is asked.
     pub standing: Option<Availability>,
@@ -63,11 +63,11 @@ pub struct Patch {
 /// Which requests a member is asked by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Availability {
-    /// By every request.
+    /// The peer may be asked by every request.
     Up,
     /// By those that name it (`drain`).
     Draining,
-    /// By none (`down`).
+    /// The peer is asked by no request (`down`).
     Down,
 }
 
@@ -84,7 +84,7 @@ pub enum Edit {
 
 /// Why members were not changed.
 #[derive(Debug)]
-pub enum Refusal {
+pub enum MemberError {
     /// None has this number.
     NotFound,
     /// A lookup has found the member, or is about to find it: what it is, the lookup says.
@@ -114,17 +114,17 @@ pub trait Keep: std::fmt::Debug + Send + Sync {
 
 /// What has been done to a member since the configuration was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Done {
-    /// It was added.
+pub enum MemberChange {
+    /// The member was added to its group.
     Added,
-    /// It was changed.
+    /// The member's settings were changed.
     Changed,
-    /// It was removed.
+    /// The member was removed from its group.
     Removed,
 }
 
 /// What has been done to members, by how each server is written and its address.
-pub(crate) type Edited = Vec<(Bytes, Bytes, Done)>;
+pub(crate) type Edited = Vec<(Bytes, Bytes, MemberChange)>;
 
 impl Peer {
     /// Takes over what is changed but for the address.
@@ -210,7 +210,7 @@ impl Roster {
     ///
     /// # Errors
     /// Nothing has changed then.
-    pub fn edit(&self, edit: Edit, now: Instant) -> Result<Member, Refusal> {
+    pub fn edit(&self, edit: Edit, now: Instant) -> Result<Member, MemberError> {
         let _changing = self.changing();
         // In the order in which they stand, and before any that comes.
         self.number_hosts();
@@ -230,20 +230,26 @@ impl Roster {
             peers.map(Peer::share).collect::<Vec<Peer>>()
         });
         let (member, done) = match edit {
-            Edit::Add(peer, side) => (self.add(&before, &mut sides, *peer, side)?, Done::Added),
+            Edit::Add(peer, side) => (
+                self.add(&before, &mut sides, *peer, side)?,
+                MemberChange::Added,
+            ),
             Edit::Change(number, patch) => (
                 self.change(&before, &mut sides, number, &patch, now)?,
-                Done::Changed,
+                MemberChange::Changed,
             ),
-            Edit::Remove(number) => (self.remove(&before, &mut sides, number)?, Done::Removed),
+            Edit::Remove(number) => (
+                self.remove(&before, &mut sides, number)?,
+                MemberChange::Removed,
+            ),
         };
-        let [primary, backup] = sides.map(Side::new);
+        let [primary, backup] = sides.map(PeerSet::new);
         let after = before.followed_by(primary, backup, self.method());
         if let (Some(keep), None) = (self.keep(), &next) {
             keep.write(&after, self.hosts())
-                .map_err(Refusal::Unwritten)?;
+                .map_err(MemberError::Unwritten)?;
         }
-        if done == Done::Removed {
+        if done == MemberChange::Removed {
             before.note_removed(&member.peer);
         }
         self.note_edit(&member.peer, done);
@@ -259,12 +265,12 @@ impl Roster {
         sides: &mut [Vec<Peer>; 2],
         peer: Peer,
         side: SideOf,
-    ) -> Result<Member, Refusal> {
+    ) -> Result<Member, MemberError> {
         if before.iter().any(|known| known.name == peer.name) {
-            return Err(Refusal::Exists);
+            return Err(MemberError::Exists);
         }
         if before.iter().count() >= MEMBERS_MAX {
-            return Err(Refusal::Full);
+            return Err(MemberError::Full);
         }
         let member = Member {
             number: before.number_of(&peer),
@@ -283,7 +289,7 @@ impl Roster {
         number: u64,
         patch: &Patch,
         now: Instant,
-    ) -> Result<Member, Refusal> {
+    ) -> Result<Member, MemberError> {
         let (side, at) = self.find(before, sides, number)?;
         let is_taken = |address: &Address| {
             let others = before.iter();
@@ -291,11 +297,13 @@ impl Roster {
             others.any(|other| other.address == *address)
         };
         let parent = before.side(side).get(at).and_then(|peer| peer.host);
-        let peer = of_side(sides, side).get_mut(at).ok_or(Refusal::NotFound)?;
+        let peer = of_side(sides, side)
+            .get_mut(at)
+            .ok_or(MemberError::NotFound)?;
         match &patch.address {
             Some((address, _)) if *address == peer.address => {}
-            Some(_) if parent.is_some() => return Err(Refusal::Immutable),
-            Some((address, _)) if is_taken(address) => return Err(Refusal::Exists),
+            Some(_) if parent.is_some() => return Err(MemberError::Immutable),
+            Some((address, _)) if is_taken(address) => return Err(MemberError::Exists),
             Some((address, server)) => {
                 let mut moved = peer.at(address.clone());
                 moved.server = server.clone();
@@ -307,7 +315,7 @@ impl Roster {
             None => {}
         }
         if parent.is_some() && patch.weight.is_some_and(|weight| weight != peer.weight) {
-            return Err(Refusal::WeightImmutable);
+            return Err(MemberError::WeightImmutable);
         }
         let was_closed = peer.down || peer.draining;
         peer.patch(patch);
@@ -327,11 +335,11 @@ impl Roster {
         before: &Peers,
         sides: &mut [Vec<Peer>; 2],
         number: u64,
-    ) -> Result<Member, Refusal> {
+    ) -> Result<Member, MemberError> {
         let (side, at) = self.find(before, sides, number)?;
         let of = of_side(sides, side);
         if of.get(at).is_none_or(|peer| peer.host.is_some()) {
-            return Err(Refusal::Immutable);
+            return Err(MemberError::Immutable);
         }
         Ok(Member {
             number,
@@ -347,7 +355,7 @@ impl Roster {
         before: &Peers,
         sides: &[Vec<Peer>; 2],
         number: u64,
-    ) -> Result<(SideOf, usize), Refusal> {
+    ) -> Result<(SideOf, usize), MemberError> {
         for (side, peers) in [SideOf::Peers, SideOf::Backups].into_iter().zip(sides) {
             let at = peers
                 .iter()
@@ -358,24 +366,25 @@ impl Roster {
         }
         let is_parent = self.parents().iter().any(|(parent, _)| *parent == number);
         Err(if is_parent {
-            Refusal::Immutable
+            MemberError::Immutable
         } else {
-            Refusal::NotFound
+            MemberError::NotFound
         })
     }
 
-    fn note_edit(&self, peer: &Peer, done: Done) {
+    fn note_edit(&self, peer: &Peer, done: MemberChange) {
         if self.keep().is_some() {
             return;
         }
         let mut edited = lock(&self.edited);
-        let same =
-            |known: &(Bytes, Bytes, Done)| (&known.0, &known.1) == (&peer.server, &peer.name);
+        let same = |known: &(Bytes, Bytes, MemberChange)| {
+            (&known.0, &known.1) == (&peer.server, &peer.name)
+        };
         let before = edited.iter().position(same).map(|at| edited.remove(at).2);
         let done = match (before, done) {
-            (Some(Done::Added), Done::Removed) => return,
-            (Some(Done::Added), _) => Done::Added,
-            (Some(Done::Removed), _) => Done::Changed,
+            (Some(MemberChange::Added), MemberChange::Removed) => return,
+            (Some(MemberChange::Added), _) => MemberChange::Added,
+            (Some(MemberChange::Removed), _) => MemberChange::Changed,
             (_, done) => done,
         };
         edited.push((peer.server.clone(), peer.name.clone(), done));
@@ -407,7 +416,7 @@ impl Roster {
             .filter(|(server, name, done)| {
                 let (then, now) = (find(&then, server, name), find(&now, server, name));
                 match (done, then, now) {
-                    (Done::Removed, _, now) => now.is_some(),
+                    (MemberChange::Removed, _, now) => now.is_some(),
                     (_, Some(then), Some(now)) => !then.is_set_like(now),
                     (_, then, now) => then.is_some() && now.is_none(),
                 }
@@ -428,7 +437,7 @@ impl Roster {
                 taken.checks.clone_from(&checks);
                 taken
             });
-            Side::new(peers.collect::<Vec<Peer>>())
+            PeerSet::new(peers.collect::<Vec<Peer>>())
         });
         let [primary, backup] = sides;
         self.put(Peers::new(primary, backup, self.method()));
@@ -436,7 +445,7 @@ impl Roster {
 
     /// What the reload that this configuration came with has undone of what had been done to
     /// members, by their names. Told once.
-    pub fn undone(&self) -> Vec<(Bytes, Done)> {
+    pub fn undone(&self) -> Vec<(Bytes, MemberChange)> {
         std::mem::take(&mut lock(&self.undone))
     }
 

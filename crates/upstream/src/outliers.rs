@@ -1,4 +1,5 @@
-//! Peers that do worse than the others of their group are put out for a while, and for longer each time: nginx does not have it.
+//! Peers that do worse than the others of their group are put out for a while, and for longer each
+//! time: nginx does not have it.
 //!
 //! ```text
 //!                 failures in a row, or a share of the interval's requests
@@ -7,13 +8,14 @@
 //!     └────────────────────── time × how often of late ────────────────────────┘
 //! ```
 //!
-//! It stands beside `max_fails`, which goes by itself. What all of a group suffer from is no peer's fault: of those that stand beside
-//! each other no more than a share is put out at a time, and never all.
+//! It stands beside `max_fails`, which goes by itself. What all of a group suffer from is no peer's
+//! fault: of those that stand beside each other no more than a share is put out at a time, and
+//! never all.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::peer::Side;
+use crate::peer::PeerSet;
 use crate::state::Moment;
 
 /// When a peer is put out.
@@ -34,7 +36,7 @@ pub struct Outliers {
 /// A peer has been put out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PutOut {
-    /// For how long.
+    /// For how long the peer is put out.
     pub time: Duration,
     /// What it was put out for.
     pub cause: Cause,
@@ -56,7 +58,7 @@ const REQUESTS_MIN: u64 = 10;
 const REPEATS_MAX: u64 = 10;
 
 /// A peer of this side has failed: whether that puts it out. In the turn of its group.
-pub(crate) fn fail(side: &Side, index: usize, now: u64, outliers: &Outliers) -> Option<PutOut> {
+pub(crate) fn fail(side: &PeerSet, index: usize, now: u64, outliers: &Outliers) -> Option<PutOut> {
     let standing = &side.get(index)?.state().standing;
     // What was under way when it was put out says nothing new.
     if standing.is_out(now) {
@@ -68,7 +70,7 @@ pub(crate) fn fail(side: &Side, index: usize, now: u64, outliers: &Outliers) -> 
     Some(PutOut { time, cause })
 }
 
-fn can_be_spared(side: &Side, index: usize, now: u64, outliers: &Outliers) -> bool {
+fn can_be_spared(side: &PeerSet, index: usize, now: u64, outliers: &Outliers) -> bool {
     let (mut count, mut out, mut others) = (0_u64, 0, false);
     for (place, peer) in side.iter().enumerate() {
         if peer.down || peer.draining {
@@ -82,8 +84,9 @@ fn can_be_spared(side: &Side, index: usize, now: u64, outliers: &Outliers) -> bo
     others && out < count.saturating_mul(outliers.max) / 100
 }
 
-/// Whether none of this side might be asked but those that are put out: servers may have gone that could spare them.
-pub(crate) fn are_all_there_is(side: &Side, now: u64) -> bool {
+/// Whether none of this side might be asked but those that are put out: servers may have gone that
+/// could spare them.
+pub(crate) fn are_all_there_is(side: &PeerSet, now: u64) -> bool {
     let mut others = side
         .iter()
         .filter(|peer| !peer.state().standing.is_out(now));
@@ -153,7 +156,8 @@ impl Standing {
         self.requests.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Puts it out, for how long. Each time of [`Outliers::time`] in which it was not out makes up for one before.
+    /// Puts it out, for how long. Each time of [`Outliers::time`] in which it was not out makes up
+    /// for one before.
     fn put_out(&self, now: u64, outliers: &Outliers) -> Duration {
         let time = outliers.time.as_millis().max(1);
         let spent = u128::from(now.saturating_sub(self.until.get())) / time;
@@ -191,18 +195,18 @@ mod tests {
         max: 50,
     };
 
-    fn side(count: usize) -> Side {
+    fn side(count: usize) -> PeerSet {
         let peer = |number| Peer::new(Address::Unix(format!("{number}").into()));
-        Side::new((0..count).map(peer).collect::<Vec<_>>())
+        PeerSet::new((0..count).map(peer).collect::<Vec<_>>())
     }
 
     /// Fails so often that it is put out, if it may be; for how many seconds.
-    fn fail_often(side: &Side, index: usize, now: u64) -> Option<u64> {
+    fn fail_often(side: &PeerSet, index: usize, now: u64) -> Option<u64> {
         let mut times = (0..3).filter_map(|_| fail(side, index, now, &OUTLIERS));
         times.next().map(|out| out.time.as_secs())
     }
 
-    fn standing(side: &Side, index: usize) -> &Standing {
+    fn standing(side: &PeerSet, index: usize) -> &Standing {
         &side[index].state().standing
     }
 
@@ -311,7 +315,7 @@ mod tests {
             peer.checks = Some([check.clone()].into());
             peer
         };
-        let two = Side::new([0, 1].map(checked));
+        let two = PeerSet::new([0, 1].map(checked));
         let unhealthy = || two[1].health().unwrap().failed(0, 1);
         unhealthy();
         assert_eq!(fail_often(&two, 0, 1), None);

@@ -18,7 +18,7 @@ use crate::state::{State, millis};
 /// One address of a server, with how much it gets and when it is given up.
 #[derive(Clone, Debug)]
 pub struct Peer {
-    /// Where it is.
+    /// The address that the peer listens on.
     pub address: Address,
     /// The address as `$upstream_addr` and log lines show it.
     pub name: Bytes,
@@ -36,7 +36,8 @@ pub struct Peer {
     pub max_fails: u64,
     /// How long failures count, and how long it is out.
     pub fail_timeout: Duration,
-    /// How long its weight takes to grow to what it is, once it is available again; zero is no time.
+    /// How long its weight takes to grow to what it is, once it is available again; zero is no
+    /// time.
     pub slow_start: Duration,
     /// The checks that are made of it; `None` where there are none.
     pub checks: Option<Checks>,
@@ -111,7 +112,8 @@ impl Peer {
         (&self.name, &self.server, self.weight) == (&other.name, &other.server, other.weight)
     }
 
-    /// Goes on with the state of the same peer before, and with what its checks had found. The first one stays.
+    /// Goes on with the state of the same peer before, and with what its checks had found. The
+    /// first one stays.
     pub(crate) fn adopt(&self, before: &Peer) {
         // A state that it has already is its own: it has been asked before.
         let _ = self.state.set(Arc::clone(before.state()));
@@ -126,11 +128,13 @@ impl Peer {
         self.state().recover(millis(now));
     }
 
-    /// How many parts of its weight it has now: all ([`slow_start::WHOLE`]) unless it starts slowly.
+    /// How many parts of its weight it has now: all ([`slow_start::WHOLE`]) unless it starts
+    /// slowly.
     pub(crate) fn share_of_weight(&self, now: u64) -> i64 {
-        match self.slow_start.is_zero() {
-            true => slow_start::WHOLE,
-            false => slow_start::share(self.state().recovered_at(), now, self.slow_start),
+        if self.slow_start.is_zero() {
+            slow_start::WHOLE
+        } else {
+            slow_start::share(self.state().recovered_at(), now, self.slow_start)
         }
     }
 
@@ -171,7 +175,8 @@ impl Peer {
         self.is_open() && !self.is_out(now) && !self.is_full()
     }
 
-    /// Whether nothing speaks against it but the requests that it has, or that it does worse than others.
+    /// Whether nothing speaks against it but the requests that it has, or that it does worse than
+    /// others.
     pub(crate) fn is_fit(&self, now: u64) -> bool {
         self.is_open() && !self.draining && !self.is_out(now)
     }
@@ -192,7 +197,7 @@ impl Peer {
 /// How a peer stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// It is asked.
+    /// The peer is asked in its turn.
     Up,
     /// The configuration has it down.
     Down,
@@ -232,16 +237,16 @@ impl Standing {
 
 /// Peers that stand beside each other.
 #[derive(Debug, Default)]
-pub struct Side {
+pub struct PeerSet {
     peers: Box<[Peer]>,
     total_weight: i64,
 }
 
-impl Side {
+impl PeerSet {
     /// These, in the order of the configuration.
-    pub fn new(peers: impl Into<Box<[Peer]>>) -> Side {
+    pub fn new(peers: impl Into<Box<[Peer]>>) -> PeerSet {
         let peers = peers.into();
-        Side {
+        PeerSet {
             total_weight: peers.iter().map(|peer| peer.weight).sum(),
             peers,
         }
@@ -267,7 +272,7 @@ impl Side {
     }
 }
 
-impl std::ops::Deref for Side {
+impl std::ops::Deref for PeerSet {
     type Target = [Peer];
 
     fn deref(&self) -> &[Peer] {
@@ -286,7 +291,7 @@ pub enum SideOf {
 
 /// What requests to a group have in common, over all threads and reloads.
 #[derive(Debug, Default)]
-struct Turn {
+struct RotationState {
     /// Held while a peer is chosen.
     lock: Mutex<()>,
     /// Requests for which there was none.
@@ -305,18 +310,18 @@ struct Turn {
 #[derive(Debug)]
 pub struct Peers {
     /// Those that are asked first.
-    pub primary: Side,
+    pub primary: PeerSet,
     /// Those that are asked when no other may be.
-    pub backup: Side,
-    /// Held while a peer is chosen: what one thread has weighed, no other changes meanwhile. Shared with the same group before a
-    /// reload, whose peers may be these.
-    turn: OnceLock<Arc<Turn>>,
+    pub backup: PeerSet,
+    /// Held while a peer is chosen: what one thread has weighed, no other changes meanwhile. Shared
+    /// with the same group before a reload, whose peers may be these.
+    turn: OnceLock<Arc<RotationState>>,
     balancer: Box<dyn Balancer>,
 }
 
 impl Peers {
     /// A group's peers, chosen by this method.
-    pub fn new(primary: Side, backup: Side, method: Method) -> Peers {
+    pub fn new(primary: PeerSet, backup: PeerSet, method: Method) -> Peers {
         Peers {
             balancer: balancer::of(method, &primary),
             primary,
@@ -326,7 +331,7 @@ impl Peers {
     }
 
     /// Those of the same group from now on.
-    pub(crate) fn followed_by(&self, primary: Side, backup: Side, method: Method) -> Peers {
+    pub(crate) fn followed_by(&self, primary: PeerSet, backup: PeerSet, method: Method) -> Peers {
         Peers {
             turn: OnceLock::from(Arc::clone(self.turn())),
             ..Peers::new(primary, backup, method)
@@ -338,14 +343,14 @@ impl Peers {
     }
 
     /// Those of one side.
-    pub fn side(&self, of: SideOf) -> &Side {
+    pub fn side(&self, of: SideOf) -> &PeerSet {
         match of {
             SideOf::Peers => &self.primary,
             SideOf::Backups => &self.backup,
         }
     }
 
-    /// Every peer.
+    /// All peers, primary ones first.
     pub fn iter(&self) -> impl Iterator<Item = &Peer> {
         self.primary.iter().chain(self.backup.iter())
     }
@@ -361,7 +366,8 @@ impl Peers {
         staying.count()
     }
 
-    /// Waits for other threads that are choosing; for as long as it takes to look at each peer once.
+    /// Waits for other threads that are choosing; for as long as it takes to look at each peer
+    /// once.
     pub(crate) fn take_turn(&self) -> MutexGuard<'_, ()> {
         let turn = &self.turn().lock;
         // Nothing lies in it that a panic could have left half done.
@@ -415,12 +421,12 @@ impl Peers {
         removed.clone()
     }
 
-    fn turn(&self) -> &Arc<Turn> {
+    fn turn(&self) -> &Arc<RotationState> {
         self.turn.get_or_init(Arc::default)
     }
 
-    /// Goes on with what was known of the same peers before: those whose server and address are the same, in their order where
-    /// several are.
+    /// Goes on with what was known of the same peers before: those whose server and address are the
+    /// same, in their order where several are.
     pub(crate) fn adopt(&self, previous: &Peers) {
         let _ = self.turn.set(Arc::clone(previous.turn()));
         let mut known: base::hash::Map<Identity<'_>, Vec<&Peer>> = base::hash::Map::default();

@@ -18,7 +18,7 @@ use base::hash::Map;
 use base::slab::{self, Slab};
 use bytes::Bytes;
 use engine::net::Address;
-use framework::generation::Local;
+use framework::generation::GenerationView;
 use framework::slot::{OfThread, Slot, Thread};
 use framework::workers::{Spare, SpareEntry};
 use transport::Transport;
@@ -30,12 +30,12 @@ static POOL: Slot<Pool, Thread> = Slot::new();
 
 /// A connection that is given out. It stays in its box while it goes to and fro.
 pub struct Connection {
-    /// Its bytes.
+    /// The bytes of the connection.
     pub transport: Transport,
     /// What is known of it.
     pub made: Made,
     /// What wakes for it while it is idle, once it has been that.
-    watch: Option<Arc<Watch>>,
+    watch: Option<Arc<IdleWatch>>,
 }
 
 impl Connection {
@@ -56,7 +56,7 @@ pub struct Made {
     pub requests: u64,
     /// When it was made.
     pub since: Instant,
-    /// Where it leads.
+    /// The address that the connection leads to.
     pub address: Address,
     /// What must agree with whoever uses it again: see [`take`].
     pub terms: Bytes,
@@ -119,21 +119,21 @@ impl Ready {
 }
 
 /// Wakes the task that watches for one of them.
-struct Watch {
+struct IdleWatch {
     /// Its key as two halves: another one each time that it becomes idle.
     key: AtomicU64,
     ready: Arc<Ready>,
 }
 
-impl Watch {
+impl IdleWatch {
     fn name(&self, key: slab::Key) {
         let halves = u64::from(key.generation) << 32 | u64::from(key.index);
         self.key.store(halves, Ordering::Release);
     }
 }
 
-impl Wake for Watch {
-    fn wake(self: Arc<Watch>) {
+impl Wake for IdleWatch {
+    fn wake(self: Arc<IdleWatch>) {
         let halves = self.key.load(Ordering::Acquire);
         let mut ready = self.ready.lock();
         ready.0.push(slab::Key {
@@ -148,7 +148,7 @@ impl Wake for Watch {
 }
 
 impl OfThread for Pool {
-    fn begin(_: &Local) -> Pool {
+    fn begin(_: &GenerationView) -> Pool {
         Pool {
             idle: Slab::new(),
             by_group: Map::default(),
@@ -168,10 +168,10 @@ impl OfThread for Pool {
     }
 }
 
-/// An idle connection to this peer of the group, made on the same terms: whatever else two who use it must agree on, such as the name
-/// that TLS was made for.
+/// An idle connection to this peer of the group, made on the same terms: whatever else two who use
+/// it must agree on, such as the name that TLS was made for.
 pub fn take(
-    local: &Local,
+    local: &GenerationView,
     group: &Group,
     address: &Address,
     terms: &[u8],
@@ -195,8 +195,9 @@ pub fn take(
     Some(connection)
 }
 
-/// Keeps a connection over which a request has been answered whole, unless it has served for long enough.
-pub fn give_back(local: &Local, group: &Group, connection: Box<Connection>) {
+/// Keeps a connection over which a request has been answered whole, unless it has served for long
+/// enough.
+pub fn give_back(local: &GenerationView, group: &Group, connection: Box<Connection>) {
     let Some(keepalive) = group.keepalive else {
         return;
     };
@@ -236,7 +237,7 @@ impl Pool {
     ) -> slab::Key {
         let until = engine::now() + keepalive.timeout;
         let watch = connection.watch.get_or_insert_with(|| {
-            Arc::new(Watch {
+            Arc::new(IdleWatch {
                 key: AtomicU64::new(0),
                 ready: Arc::clone(&self.ready),
             })
@@ -282,7 +283,6 @@ impl Pool {
         self.end(key);
     }
 
-    /// Closes one.
     fn end(&mut self, key: slab::Key) {
         if let Some(idle) = self.idle.remove(key)
             && let Some(keys) = self.by_group.get_mut(&idle.group)

@@ -1,4 +1,5 @@
-//! Requests that wait because no peer may be asked: in the order in which they have come, over all threads.
+//! Requests that wait because no peer may be asked: in the order in which they have come, over all
+//! threads.
 //!
 //! ```text
 //!             no peer is free                  a peer is free again
@@ -16,10 +17,12 @@ use std::time::Duration;
 
 use engine::select::either;
 
-/// How often one who waits looks by itself: peers that had failed may be asked again after a time, which calls no one.
+/// How often one who waits looks by itself: peers that had failed may be asked again after a time,
+/// which calls no one.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Those of a group who wait. To come, to be called and to leave cost the logarithm of their number.
+/// Those of a group who wait. To come, to be called and to leave cost the logarithm of their
+/// number.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     waiting: Mutex<Waiting>,
@@ -41,7 +44,6 @@ impl Queue {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many wait.
     pub(crate) fn len(&self) -> usize {
         self.length.load(Ordering::Relaxed)
     }
@@ -65,7 +67,7 @@ impl Queue {
     }
 
     /// Waits behind all others; `None` where so many wait already.
-    pub(crate) fn enter(self: &Arc<Queue>, length_max: usize) -> Option<Place> {
+    pub(crate) fn enter(self: &Arc<Queue>, length_max: usize) -> Option<QueueTicket> {
         let mut waiting = self.lock();
         if waiting.places.len() >= length_max {
             return None;
@@ -76,23 +78,24 @@ impl Queue {
         waiting.uncalled.insert(number);
         self.length.store(waiting.places.len(), Ordering::Relaxed);
         drop(waiting);
-        Some(Place {
+        Some(QueueTicket {
             queue: Arc::clone(self),
             number,
         })
     }
 }
 
-/// A place among those who wait, as long as it is held. A call that has come since its holder looked last is the next one's when it
-/// leaves, served or not.
+/// A place among those who wait, as long as it is held. A call that has come since its holder
+/// looked last is the next one's when it leaves, served or not.
 #[derive(Debug)]
-pub struct Place {
+pub struct QueueTicket {
     queue: Arc<Queue>,
     number: u64,
 }
 
-impl Place {
-    /// Waits until a peer may be free. It may be taken again by then: whoever finds none waits once more, in the same place.
+impl QueueTicket {
+    /// Waits until a peer may be free. It may be taken again by then: whoever finds none waits once
+    /// more, in the same place.
     pub async fn called(&self) {
         let calling = poll_fn(|context| {
             let mut waiting = self.queue.lock();
@@ -108,7 +111,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for QueueTicket {
     fn drop(&mut self) {
         let mut waiting = self.queue.lock();
         waiting.places.remove(&self.number);
@@ -127,7 +130,7 @@ impl Drop for Place {
 mod tests {
     use super::*;
 
-    fn is_called(place: &Place) -> bool {
+    fn is_called(place: &QueueTicket) -> bool {
         !place.queue.lock().uncalled.contains(&place.number)
     }
 

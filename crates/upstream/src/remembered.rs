@@ -6,8 +6,9 @@ use framework::zone::{Fact, State as ZoneState, Tell, Zone};
 
 use crate::roster::Roster;
 
-/// A zone that each group has, whether the configuration gives it one or not. Its settings are the group's peers, which hold their
-/// states themselves: a reload puts those of the peers before into the peers that are the same.
+/// A zone that each group has, whether the configuration gives it one or not. Its settings are the
+/// group's peers, which hold their states themselves: a reload puts those of the peers before into
+/// the peers that are the same.
 #[derive(Debug)]
 pub struct Remembered;
 

@@ -1,7 +1,9 @@
-//! How many of a group's requests are retries: a share of those of the last seconds, and a few in any case.
+//! How many of a group's requests are retries: a share of those of the last seconds, and a few in
+//! any case.
 //!
-//! A retry is a request that the servers have in addition, and just when they are short of breath. The share bounds what that adds
-//! up to. Counted over all threads and reloads, without locks: each second has a word of its own.
+//! A retry is a request that the servers have in addition, and just when they are short of breath.
+//! The share bounds what that adds up to. Counted over all threads and reloads, without locks: each
+//! second has a word of its own.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -21,8 +23,8 @@ const WINDOW: u64 = 10;
 #[derive(Debug, Default)]
 pub(crate) struct Retries([AtomicU64; WINDOW as usize]);
 
-/// What was counted in one second: a word of the second's number modulo 2²⁰, requests and retries of 22 bits each, which stop at
-/// their largest value.
+/// What was counted in one second: a word of the second's number modulo 2²⁰, requests and retries
+/// of 22 bits each, which stop at their largest value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Second {
     number: u64,
@@ -49,7 +51,8 @@ impl Second {
 }
 
 impl Retries {
-    /// A request has come. `now` in milliseconds of [`millis`](crate::state::millis), here and below.
+    /// A request has come. `now` in milliseconds of [`millis`](crate::state::millis), here and
+    /// below.
     pub(crate) fn request(&self, now: u64) {
         self.count(now, |second| second.requests += 1);
     }
@@ -174,7 +177,8 @@ mod tests {
                 .collect();
             threads.into_iter().map(|it| it.join().unwrap()).sum()
         });
-        // Threads that want the last ones at the same time may leave one each, and never take one more.
+        // Threads that want the last ones at the same time may leave one each, and never take one
+        // more.
         assert!((97..=100).contains(&total), "{total}");
     }
 }

@@ -1,6 +1,8 @@
-//! The peers of a group as they are now: what the configuration says, and what names have been found to mean since.
+//! The peers of a group as they are now: what the configuration says, and what names have been
+//! found to mean since.
 //!
-//! A request goes through the peers that it has found; those that come or go meanwhile are the next request's.
+//! A request goes through the peers that it has found; those that come or go meanwhile are the next
+//! request's.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
 
@@ -9,8 +11,8 @@ use engine::net::Address;
 
 use crate::balancer::Method;
 use crate::health::Checks;
-use crate::members::{Done, Edited, Keep};
-use crate::peer::{Peer, Peers, Side, SideOf};
+use crate::members::{Edited, Keep, MemberChange};
+use crate::peer::{Peer, PeerSet, Peers, SideOf};
 
 /// The peers of a group, and the names that become peers.
 #[derive(Debug)]
@@ -30,7 +32,7 @@ pub struct Roster {
     /// What has been done to members since then, where it is not written down.
     pub(crate) edited: Mutex<Edited>,
     /// What the reload that it came with has undone.
-    pub(crate) undone: Mutex<Vec<(Bytes, Done)>>,
+    pub(crate) undone: Mutex<Vec<(Bytes, MemberChange)>>,
     /// The one that follows in a reload.
     pub(crate) next: Mutex<Weak<Roster>>,
 }
@@ -38,7 +40,7 @@ pub struct Roster {
 /// A server whose addresses are looked up again and again.
 #[derive(Clone, Debug)]
 pub struct Host {
-    /// Its name.
+    /// The name of the host.
     pub name: Bytes,
     /// The port of its peers; with `service`, the lookup tells it.
     pub port: u16,
@@ -50,27 +52,27 @@ pub struct Host {
     pub route: Option<Bytes>,
     /// What they are named by without that, each by its address.
     pub id_of: fn(&[u8]) -> Bytes,
-    /// Where they stand.
+    /// Where the host's peers stand in their group.
     pub side: SideOf,
 }
 
 /// An address that a host has been found to have.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct ResolvedAddress {
     /// The address, with its port.
     pub address: Address,
     /// The server's name, where that is not the host's own.
     pub server: Option<Bytes>,
     /// By a record of SRV.
     pub weight: Option<u16>,
-    /// It stands by.
+    /// Whether the address is a backup.
     pub is_backup: bool,
 }
 
 impl Roster {
     /// These peers, chosen by this method, and those that come of `hosts`.
     pub fn new(primary: Vec<Peer>, backup: Vec<Peer>, method: Method, hosts: Vec<Host>) -> Roster {
-        let peers = Peers::new(Side::new(primary), Side::new(backup), method);
+        let peers = Peers::new(PeerSet::new(primary), PeerSet::new(backup), method);
         Roster {
             current: RwLock::new(Arc::new(peers)),
             changing: Mutex::new(()),
@@ -98,7 +100,7 @@ impl Roster {
         Roster { keep, ..self }
     }
 
-    /// Its peers now.
+    /// The peers now of the roster.
     pub fn peers(&self) -> Arc<Peers> {
         let current = self.current.read();
         Arc::clone(&current.unwrap_or_else(PoisonError::into_inner))
@@ -114,15 +116,15 @@ impl Roster {
         &self.hosts
     }
 
-    /// A host has these addresses now: peers that it had before stay as they are, others go, and what is new comes last. Whether
-    /// anything has changed.
-    pub fn resolved(&self, host: usize, found: &[Found]) -> bool {
+    /// A host has these addresses now: peers that it had before stay as they are, others go, and
+    /// what is new comes last. Whether anything has changed.
+    pub fn resolved(&self, host: usize, found: &[ResolvedAddress]) -> bool {
         let Some(of) = self.hosts.get(host) else {
             return false;
         };
         let _changing = self.changing();
         let before = self.peers();
-        let mut missing: Vec<&Found> = found.iter().collect();
+        let mut missing: Vec<&ResolvedAddress> = found.iter().collect();
         let mut gone = false;
         let mut keep = |side: SideOf, peer: &Peer| {
             if peer.host != Some(host) {
@@ -151,7 +153,7 @@ impl Roster {
                 SideOf::Backups => backup.push(peer),
             }
         }
-        let [primary, backup] = kept.map(Side::new);
+        let [primary, backup] = kept.map(PeerSet::new);
         self.put(before.followed_by(primary, backup, self.method));
         true
     }
@@ -192,12 +194,13 @@ impl Roster {
         self.host_numbers.get(host)?.get().copied()
     }
 
-    /// Goes on with what was known before a reload: the states of peers that are the same, and what the same names were found to
-    /// mean.
+    /// Goes on with what was known before a reload: the states of peers that are the same, and what
+    /// the same names were found to mean.
     pub(crate) fn adopt(self: &Arc<Self>, previous: &Roster) {
         self.take_edits(previous);
         let before = previous.peers();
-        // What has a state of its own adopts none: before each list that others follow from, not after the last of them.
+        // What has a state of its own adopts none: before each list that others follow from, not
+        // after the last of them.
         self.peers().adopt(&before);
         for (number, host) in self.hosts.iter().enumerate() {
             let same = |known: &Host| {
@@ -217,7 +220,7 @@ impl Roster {
                 .flat_map(|side| {
                     let of_host = before.side(side).iter();
                     let of_host = of_host.filter(move |peer| peer.host == Some(known));
-                    of_host.map(move |peer| Found {
+                    of_host.map(move |peer| ResolvedAddress {
                         address: host.placed(&peer.address),
                         server: (host.service.is_some()).then(|| peer.server.clone()),
                         weight: u16::try_from(peer.weight).ok(),
@@ -232,7 +235,7 @@ impl Roster {
 
 impl Host {
     /// The peer at an address.
-    fn makes(&self, found: &Found) -> Peer {
+    fn makes(&self, found: &ResolvedAddress) -> Peer {
         let template = &self.template;
         let mut peer = template.at(found.address.clone());
         if let Some(server) = &found.server {
@@ -260,10 +263,11 @@ impl Host {
         }
     }
 
-    fn side_of(&self, found: &Found) -> SideOf {
-        match found.is_backup {
-            true => SideOf::Backups,
-            false => self.side,
+    fn side_of(&self, found: &ResolvedAddress) -> SideOf {
+        if found.is_backup {
+            SideOf::Backups
+        } else {
+            self.side
         }
     }
 }

@@ -6,17 +6,18 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use crate::balancer::{self, Asked, Key, Search};
+use crate::balancer::{self, BalancerInput, Key, SearchProgress};
 use crate::gate::Load;
 use crate::group::Group;
 use crate::lease::Lease;
 use crate::outliers::{self, PutOut};
 use crate::peer::{Peer, Peers, SideOf};
-use crate::queue::Place;
+use crate::queue::QueueTicket;
 use crate::state::millis;
-use crate::tried::Tried;
+use crate::tried_peers::Tried;
 
-/// [`Selection::next`], then [`Selection::failed`] or [`Selection::answered`], until a peer answers or no try is left.
+/// [`Selection::next`], then [`Selection::failed`] or [`Selection::answered`], until a peer answers
+/// or no try is left.
 #[derive(Debug)]
 pub struct Selection {
     group: Arc<Group>,
@@ -30,10 +31,11 @@ pub struct Selection {
     key: Key,
     /// The peer that it wants, by its name.
     hint: Option<Bytes>,
-    search: Search,
+    search: SearchProgress,
     /// The place of the peer chosen last, until it has failed or answered.
     chosen: Option<(SideOf, usize)>,
-    /// That of one which has been let off without a try being counted: it is asked again where no other is left, once.
+    /// That of one which has been let off without a try being counted: it is asked again where no
+    /// other is left, once.
     again: Option<(SideOf, usize)>,
     /// The peer that is being asked.
     lease: Option<Lease>,
@@ -45,7 +47,7 @@ pub struct Selection {
 
 /// What a failure has done to the peer's standing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Failed {
+pub struct FailureEffect {
     /// It has had as many failures as it may have (`max_fails`) and is out for a while.
     pub disabled: bool,
     /// It does worse than others, and is out for that.
@@ -67,7 +69,7 @@ impl Selection {
             tries_made: 0,
             key: Key::Nothing,
             hint: None,
-            search: Search::default(),
+            search: SearchProgress::default(),
             chosen: None,
             again: None,
             lease: None,
@@ -88,8 +90,8 @@ impl Selection {
         self
     }
 
-    /// Wants the peer of this name ([`Peer::id`]) from now on, and another only where that may not be asked. One that is draining
-    /// is given to whoever names it.
+    /// Wants the peer of this name ([`Peer::id`]) from now on, and another only where that may not
+    /// be asked. One that is draining is given to whoever names it.
     pub fn want(&mut self, id: Option<Bytes>) {
         self.hint = id.filter(|id| !id.is_empty());
     }
@@ -104,15 +106,16 @@ impl Selection {
         self.tries_left
     }
 
-    /// A try that does not count: its connection had been kept, and may have ended before the peer saw the request. A peer that was
-    /// [let off](Self::let_off) has said that it did not look at it, and may be asked again.
+    /// A try that does not count: its connection had been kept, and may have ended before the peer
+    /// saw the request. A peer that was [let off](Self::let_off) has said that it did not look at
+    /// it, and may be asked again.
     pub fn try_once_more(&mut self) {
         self.tries_left += 1;
         self.again = self.chosen.take().or(self.again);
     }
 
-    /// Chooses a peer, which has this request until the selection is told what has come of it; `None` when none is left that may be
-    /// asked.
+    /// Chooses a peer, which has this request until the selection is told what has come of it;
+    /// `None` when none is left that may be asked.
     pub fn next(&mut self, now: Instant) -> Option<&Peer> {
         self.lease = None;
         let now = millis(now);
@@ -125,7 +128,8 @@ impl Selection {
         Some(peer)
     }
 
-    /// Whether the peer chosen last had been put out as an outlier, and this is the first request since then.
+    /// Whether the peer chosen last had been put out as an outlier, and this is the first request
+    /// since then.
     pub fn is_back(&self) -> bool {
         self.is_back
     }
@@ -143,7 +147,7 @@ impl Selection {
         self.lease.is_some()
     }
 
-    /// That peer.
+    /// The peer that the lease was given for.
     pub fn given(&self) -> Option<&Peer> {
         self.lease.as_ref()?.peer()
     }
@@ -195,7 +199,7 @@ impl Selection {
     }
 
     /// A place among those that wait, where the group has them do that and has room.
-    pub fn wait(&self) -> Option<Place> {
+    pub fn wait(&self) -> Option<QueueTicket> {
         let queueing = self.group.queueing?;
         let queue = self.peers.queue();
         let place = queue.enter(queueing.length);
@@ -210,7 +214,7 @@ impl Selection {
         self.tries_left = tries(&self.peers, self.tries_max);
         self.side = SideOf::Peers;
         self.tried = Tried::default();
-        self.search = Search::default();
+        self.search = SearchProgress::default();
         (self.chosen, self.again) = (None, None);
     }
 
@@ -237,7 +241,7 @@ impl Selection {
             && self.tries_made == 0
             && outliers::are_all_there_is(peers.side(self.side), now)
         {
-            self.search = Search::default();
+            self.search = SearchProgress::default();
             chosen = self.choose(now, true);
         }
         let Some(chosen) = chosen else {
@@ -264,7 +268,7 @@ impl Selection {
     }
 
     fn choose(&mut self, now: u64, despite_outliers: bool) -> Option<usize> {
-        let mut asked = Asked {
+        let mut asked = BalancerInput {
             side: self.peers.side(self.side),
             tried: &self.tried,
             now,
@@ -274,24 +278,25 @@ impl Selection {
             despite_outliers,
         };
         let is_of_peers = self.side == SideOf::Peers;
-        let chosen = match is_of_peers || self.group.method().is_for_backups() {
-            true => self.peers.balancer().choose(&mut asked),
-            false => None,
+        let chosen = if is_of_peers || self.group.method().is_for_backups() {
+            self.peers.balancer().choose(&mut asked)
+        } else {
+            None
         };
         chosen.or_else(|| balancer::round_robin(&mut asked))
     }
 
     /// The peer chosen last has failed, which is its own fault, and has the request no longer.
-    pub fn failed(&mut self, now: Instant) -> Failed {
+    pub fn failed(&mut self, now: Instant) -> FailureEffect {
         self.count_try();
         self.chosen = None;
         let put_out = self.judge(now, false);
         let disabled = self.lease.take().is_some_and(|mut lease| lease.fail(now));
-        Failed { disabled, put_out }
+        FailureEffect { disabled, put_out }
     }
 
-    /// The peer chosen last has answered, and [`Selection::answered`] follows: whether as one that is well, or as one that is broken
-    /// itself. What that has put it out for, if it has.
+    /// The peer chosen last has answered, and [`Selection::answered`] follows: whether as one that
+    /// is well, or as one that is broken itself. What that has put it out for, if it has.
     pub fn judge(&self, now: Instant, is_well: bool) -> Option<PutOut> {
         let outliers = self.group.outliers.as_ref()?;
         let lease = self.lease.as_ref()?;
@@ -310,13 +315,15 @@ impl Selection {
         }
     }
 
-    /// The peer chosen last could not take the request, which tells nothing of how it does, and has it no longer.
+    /// The peer chosen last could not take the request, which tells nothing of how it does, and has
+    /// it no longer.
     pub fn let_off(&mut self) {
         self.count_try();
         self.lease = None;
     }
 
-    /// The peer chosen last lacks what was asked for, which is no fault of its own, and has the request no longer.
+    /// The peer chosen last lacks what was asked for, which is no fault of its own, and has the
+    /// request no longer.
     pub fn passed_by(&mut self, now: Instant) {
         self.judge(now, true);
         self.answered();
@@ -333,9 +340,10 @@ impl Selection {
 
     fn count_try(&mut self) {
         self.tries_made += 1;
-        self.tries_left = match self.peers.is_single() {
-            true => 0,
-            false => self.tries_left.saturating_sub(1),
+        self.tries_left = if self.peers.is_single() {
+            0
+        } else {
+            self.tries_left.saturating_sub(1)
         };
     }
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 /// The parts that weights are divided into: peers of weight 1 may have less of it.
 pub(crate) const WHOLE: i64 = 1024;
 
-/// How many of the parts of its weight a peer has: it grows with the time since it has become available. At least one, so that
-/// one that is alone is always asked.
+/// How many of the parts of its weight a peer has: it grows with the time since it has become
+/// available. At least one, so that one that is alone is always asked.
 pub(crate) fn share(since: Option<u64>, now: u64, slow_start: Duration) -> i64 {
     let Some(since) = since.filter(|_| !slow_start.is_zero()) else {
         return WHOLE;

@@ -8,19 +8,21 @@ use crate::balancer::Latency;
 use crate::outliers::Standing;
 use crate::slow_start::WHOLE;
 
-/// How a peer does. Numbers of one state may be of different moments where several threads write them; what is decided by
-/// several of them is decided in a group's turn.
+/// How a peer does. Numbers of one state may be of different moments where several threads write
+/// them; what is decided by several of them is decided in a group's turn.
 #[derive(Debug, Default)]
 pub struct State {
     /// What the peer is named by in its group, once that is asked for.
     pub(crate) number: OnceLock<u64>,
-    /// Grows by the effective weight in each round, in parts of [`WHOLE`]; the peer where it is largest is chosen.
+    /// Grows by the effective weight in each round, in parts of [`WHOLE`]; the peer where it is
+    /// largest is chosen.
     current_weight: AtomicI64,
     /// What failures have taken of the weight; it comes back by one each round.
     penalty: AtomicI64,
     /// Requests that it has been given and that have not ended.
     connections: AtomicUsize,
-    /// Those among them of which nothing has been answered, where it is a Unix socket whose backlog may be waited for.
+    /// Those among them of which nothing has been answered, where it is a Unix socket whose backlog
+    /// may be waited for.
     unheard: AtomicUsize,
     fails: AtomicU64,
     /// When it failed last.
@@ -105,13 +107,15 @@ impl State {
 
     /// One is to be answered, or that has come or will come no more.
     pub(crate) fn note_unheard(&self, is_one_more: bool) {
-        match is_one_more {
-            true => self.unheard.fetch_add(1, Ordering::Relaxed),
-            false => self.unheard.fetch_sub(1, Ordering::Relaxed),
+        if is_one_more {
+            self.unheard.fetch_add(1, Ordering::Relaxed)
+        } else {
+            self.unheard.fetch_sub(1, Ordering::Relaxed)
         };
     }
 
-    /// Requests among these that are waiting for their answers, where `least_time … inflight` counts them.
+    /// Requests among these that are waiting for their answers, where `least_time … inflight`
+    /// counts them.
     pub fn unanswered(&self) -> u64 {
         self.in_flight.requests.load(Ordering::Relaxed)
     }
@@ -172,8 +176,8 @@ impl State {
         (checked > 0).then(|| now.saturating_sub(checked))
     }
 
-    /// It is given a request; whether it has done well will be seen. When it had been looked at before, where failures do not count any
-    /// more from now on: the request is its trial.
+    /// It is given a request; whether it has done well will be seen. When it had been looked at
+    /// before, where failures do not count any more from now on: the request is its trial.
     pub(crate) fn begin(&self, now: u64, fail_timeout: Duration) -> Option<u64> {
         self.connections.fetch_add(1, Ordering::Relaxed);
         self.requests.fetch_add(1, Ordering::Relaxed);
@@ -185,7 +189,8 @@ impl State {
         })
     }
 
-    /// Nothing has come of the trial that began `at` this moment: the next request is to be it. It had been looked at `before`.
+    /// Nothing has come of the trial that began `at` this moment: the next request is to be it. It
+    /// had been looked at `before`.
     pub(crate) fn take_back_trial(&self, at: u64, before: u64) {
         self.checked_at.set_from(at, before);
     }
@@ -217,7 +222,8 @@ impl State {
         is_out
     }
 
-    /// Forgets failures if this was the first try after they ran out. Where they had put it out, it has been available since then.
+    /// Forgets failures if this was the first try after they ran out. Where they had put it out, it
+    /// has been available since then.
     pub(crate) fn succeed(&self, max_fails: u64) {
         let tried_again = self.checked_at.get();
         if self.failed_at.get() < tried_again {
@@ -228,7 +234,6 @@ impl State {
         }
     }
 
-    /// Forgets failures.
     pub(crate) fn forgive(&self) {
         if self.fails() > 0 {
             self.fails.store(0, Ordering::Relaxed);
@@ -244,8 +249,8 @@ impl State {
         weight - penalty
     }
 
-    /// A round in which it might be chosen, with so many parts of its weight ([`WHOLE`] are all): by how much its current weight has
-    /// grown, and what it is now.
+    /// A round in which it might be chosen, with so many parts of its weight ([`WHOLE`] are all):
+    /// by how much its current weight has grown, and what it is now.
     pub(crate) fn grow(&self, weight: i64, share: i64) -> (i64, i64) {
         let by = self.take_effective_weight(weight).saturating_mul(share);
         let current = self.current_weight.load(Ordering::Relaxed);
@@ -324,7 +329,8 @@ impl InFlight {
         self.changed_at.store(now, Ordering::Relaxed);
     }
 
-    /// Takes in how long those have been waiting that are waited for; the average after that, `None` where there are none.
+    /// Takes in how long those have been waiting that are waited for; the average after that,
+    /// `None` where there are none.
     pub(crate) fn look(&self, now: u64) -> Option<u64> {
         let requests = self.requests.load(Ordering::Relaxed);
         let waited = self.waited.load(Ordering::Relaxed).checked_div(requests)?;

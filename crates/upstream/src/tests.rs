@@ -12,7 +12,7 @@ use bytes::Bytes;
 use engine::net::Address;
 
 use crate::balancer::{Bound, Method, Timed, Until};
-use crate::{Found, Group, Host, Peer, Peers, Roster, Selection, Side, SideOf};
+use crate::{Group, Host, Peer, PeerSet, Peers, ResolvedAddress, Roster, Selection, SideOf};
 
 mod own;
 
@@ -113,9 +113,10 @@ fn failures_are_counted_up_to_the_limit() {
     for _ in 0..4 {
         let mut selection = Selection::new(&group, 0);
         while selection.next(now).is_some() {
-            out += match selection.failed(now).disabled {
-                true => "out ",
-                false => "failed ",
+            out += if selection.failed(now).disabled {
+                "out "
+            } else {
+                "failed "
             };
         }
     }
@@ -202,7 +203,8 @@ fn many_peers() {
     assert_eq!(seen.len(), 130);
 }
 
-/// A peer that has as many as it may have is passed over; whatever becomes of a request, it gives its place back.
+/// A peer that has as many as it may have is passed over; whatever becomes of a request, it gives
+/// its place back.
 #[test]
 fn a_full_peer_waits_for_a_place() {
     let small = with(peer("a"), |peer| peer.max_conns = 1);
@@ -274,7 +276,8 @@ fn the_least_loaded_is_asked() {
         order += &name(selection.next(now));
         held.push(selection);
     }
-    // By ngx_http_upstream_get_least_conn_peer: the turns decide at 0:0 (for b) and at 1:2 (for a), else the smaller share.
+    // By ngx_http_upstream_get_least_conn_peer: the turns decide at 0:0 (for b) and at 1:2 (for a),
+    // else the smaller share.
     assert_eq!(order, "bababb");
     assert_eq!(connections(&group), [2, 4, 0]);
     drop(held);
@@ -332,7 +335,8 @@ fn a_session_is_measured_by_its_connection_or_its_first_byte() {
     }
 }
 
-/// By ngx_http_upstream_free_least_time_peer: something else may answer in the place of the rest, or the client may leave.
+/// By ngx_http_upstream_free_least_time_peer: something else may answer in the place of the rest,
+/// or the client may leave.
 #[test]
 fn an_answer_counts_once_its_head_has_come() {
     let (head, last) = (Until::Head, Until::LastByte);
@@ -497,7 +501,8 @@ fn every_method_gives_the_peer_that_is_wanted() {
     }
 }
 
-/// By `ngx_http_upstream_get_peer`: a peer pays for one request out of turn, and not for those behind it.
+/// By `ngx_http_upstream_get_peer`: a peer pays for one request out of turn, and not for those
+/// behind it.
 #[test]
 fn a_wanted_peer_pays_for_one_request_of_a_row() {
     let now = Instant::now();
@@ -562,7 +567,8 @@ fn a_single_peer_that_drains_is_given_to_those_that_want_it() {
     assert_eq!(name(wanting(&group, "A").next(now)), "a");
 }
 
-/// Backups are named as others are, once it is their turn; of two peers of one name the first counts.
+/// Backups are named as others are, once it is their turn; of two peers of one name the first
+/// counts.
 #[test]
 fn names_are_of_one_side() {
     let now = Instant::now();
@@ -585,8 +591,9 @@ fn names_are_of_one_side() {
     assert!(matches!(&*name(first), "c" | "d"));
 }
 
-/// What nginx 1.31.5 answers for 10,000 keys each, by the last digit of the port: `$arg_k` is `key-N`; the addresses are those
-/// of [`address`] and [`address6`], given to it by `set_real_ip_from`.
+/// What nginx 1.31.5 answers for 10,000 keys each, by the last digit of the port: `$arg_k` is
+/// `key-N`; the addresses are those of [`address`] and [`address6`], given to it by
+/// `set_real_ip_from`.
 const PLACEMENTS: &str = include_str!("placements.txt");
 
 fn address(n: u32) -> IpAddr {
@@ -711,13 +718,17 @@ fn one_that_has_been_answered_is_heard() {
 /// A reload hands on what is known of those peers that are the same.
 #[test]
 fn the_same_peers_keep_their_states() {
-    let before = Peers::new(Side::new(servers(&[])), Side::default(), Method::RoundRobin);
+    let before = Peers::new(
+        PeerSet::new(servers(&[])),
+        PeerSet::default(),
+        Method::RoundRobin,
+    );
     let held = before.primary[1].state();
     held.begin(1, Duration::ZERO);
     let mut listed = servers(&[1]);
     listed.reverse();
     listed.push(peer("new"));
-    let after = Peers::new(Side::new(listed), Side::default(), Method::RoundRobin);
+    let after = Peers::new(PeerSet::new(listed), PeerSet::default(), Method::RoundRobin);
     let after = Arc::new(after);
     after.adopt(&before);
     let counts: Vec<usize> = after
@@ -732,8 +743,8 @@ fn the_same_peers_keep_their_states() {
     // Two lines of one address are two peers.
     let twice = || {
         Peers::new(
-            Side::new(vec![peer("a"), peer("a")]),
-            Side::default(),
+            PeerSet::new(vec![peer("a"), peer("a")]),
+            PeerSet::default(),
             Method::RoundRobin,
         )
     };
@@ -760,8 +771,8 @@ fn host(name: &'static str) -> Host {
     }
 }
 
-fn at(paths: &[&str]) -> Vec<Found> {
-    let found = |path: &&str| Found {
+fn at(paths: &[&str]) -> Vec<ResolvedAddress> {
+    let found = |path: &&str| ResolvedAddress {
         address: Address::Unix(path.into()),
         server: None,
         weight: None,
@@ -775,7 +786,8 @@ fn names(roster: &Roster) -> String {
     peers.iter().map(|peer| name(Some(peer))).collect()
 }
 
-/// A peer that stays keeps its state and its place; a request that has begun goes through the peers that it found.
+/// A peer that stays keeps its state and its place; a request that has begun goes through the peers
+/// that it found.
 #[test]
 fn a_host_has_other_addresses_now() {
     let hosts = vec![host("h"), host("other")];
@@ -877,7 +889,7 @@ fn a_service_weighs_its_servers() {
     let mut of = host("h");
     of.service = Some("http".into());
     let roster = Roster::new(Vec::new(), Vec::new(), Method::RoundRobin, vec![of]);
-    let found = |path: &str, weight, is_backup| Found {
+    let found = |path: &str, weight, is_backup| ResolvedAddress {
         address: Address::Unix(path.into()),
         server: Some(format!("{path}.h").into()),
         weight: Some(weight),

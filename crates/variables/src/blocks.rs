@@ -5,8 +5,8 @@ use framework::compile::Compiler;
 
 use crate::{Context, TableBuilder, geo, map, split_clients};
 
-/// Compiles those blocks of a scope for a kind of context whose variables are named so far, and those whose variables these
-/// name in turn. All the others cost it nothing.
+/// Compiles those blocks of a scope for a kind of context whose variables are named so far, and
+/// those whose variables these name in turn. All the others cost it nothing.
 pub fn compile_named<C: Context>(compiler: &Compiler<'_>, scope: ScopeRef<'_>) {
     let variables = compiler.registry::<TableBuilder<C>>();
     let mut before = Vec::new();

@@ -23,7 +23,7 @@ pub enum Cached {
     Missing,
     /// There was one; it is computed again on every use.
     Passing,
-    /// The value.
+    /// A value that was evaluated before.
     Value(Bytes),
 }
 
@@ -33,12 +33,12 @@ pub trait Scope<C: 'static> {
     fn variables(&self) -> &Table<C>;
 }
 
-/// Whatever has variables.
+/// Anything that has variables: a request, a session.
 pub trait Context: Subject + Sized + 'static {
     /// What holds on to the configuration for it.
     type Scope: Scope<Self>;
 
-    /// The configuration's hold.
+    /// The configuration's hold of the context.
     fn scope(&self) -> Rc<Self::Scope>;
 
     /// The values that it has.
@@ -53,10 +53,11 @@ pub trait Context: Subject + Sized + 'static {
     /// Memory for values that are needed for a moment.
     fn scratch(&mut self) -> &mut Scratch;
 
-    /// The client's address.
+    /// The client's address of the context.
     fn peer(&self) -> &Address;
 
-    /// Lines in which proxies tell whom they speak for, in their order (`X-Forwarded-For`); none where there are no such.
+    /// Lines in which proxies tell whom they speak for, in their order (`X-Forwarded-For`); none
+    /// where there are no such.
     fn forwarded(&self) -> Vec<&[u8]> {
         Vec::new()
     }
@@ -90,7 +91,7 @@ pub trait Context: Subject + Sized + 'static {
             }
         }
         let found = self.append_evaluated(variable, definition, out);
-        self.scratch().leave();
+        self.scratch().pop();
         found
     }
 
@@ -146,8 +147,9 @@ pub trait Context: Subject + Sized + 'static {
         found
     }
 
-    /// Appends a variable's value to a line of an access log; false when there is none. What such a line asks for first is not
-    /// kept: nothing of the context comes after it, and a subrequest's line does not tell of its request's response.
+    /// Appends a variable's value to a line of an access log; false when there is none. What such a
+    /// line asks for first is not kept: nothing of the context comes after it, and a subrequest's
+    /// line does not tell of its request's response.
     fn append_logged(&mut self, variable: Variable<Self>, out: &mut Vec<u8>) -> bool {
         let known = self.values().borrow();
         let is_known = !matches!(known.get(variable.index()), None | Some(Cached::Unset));
@@ -172,8 +174,8 @@ pub trait Context: Subject + Sized + 'static {
         self.append_variable(variable, &mut out).then(|| out.into())
     }
 
-    /// Appends the value of a variable whose name, in lower case, was not known when the configuration
-    /// was read; false when there is none.
+    /// Appends the value of a variable whose name, in lower case, was not known when the
+    /// configuration was read; false when there is none.
     fn append_variable_named(&mut self, name: &str, out: &mut Vec<u8>) -> bool {
         let scope = self.scope();
         let table = scope.variables();

@@ -1,14 +1,16 @@
-//! Clients behind proxies: whom a proxy says that it speaks for, by `X-Forwarded-For` or a field like it.
+//! Clients behind proxies: whom a proxy says that it speaks for, by `X-Forwarded-For` or a field
+//! like it.
 //!
-//! Shared by `realip` and `geo`; as nginx's `ngx_http_get_forwarded_addr` does it. Whom to trust is told by the caller.
+//! Shared by `realip` and `geo`; as nginx's `ngx_http_get_forwarded_addr` does it. Whom to trust is
+//! told by the caller.
 
 use std::net::{IpAddr, SocketAddr};
 
 use engine::net::Address;
 use framework::network::parse_address;
 
-/// As long as the address is a trusted proxy's, the last address of the lines that is not yet used takes its place; once
-/// unless `recursive`.
+/// As long as the address is a trusted proxy's, the last address of the lines that is not yet used
+/// takes its place; once unless `recursive`.
 pub fn client(
     address: Address,
     lines: &[&[u8]],
@@ -45,7 +47,8 @@ pub fn client(
     address
 }
 
-/// An address that may be followed by a port, else the port is 0: `10.0.0.1`, `10.0.0.1:80`, `::1`, `[::1]`, `[::1]:80`.
+/// An address that may be followed by a port, else the port is 0: `10.0.0.1`, `10.0.0.1:80`, `::1`,
+/// `[::1]`, `[::1]:80`.
 fn parse_address_port(text: &[u8]) -> Option<SocketAddr> {
     let with_port = |address: &[u8], port: u16| {
         let address: IpAddr = parse_address(address)?;

@@ -22,7 +22,7 @@ use crate::name::variable_name;
 use crate::{Compiling as _, Context, Source, Value, Variable};
 use framework::network::{Cidr, parse_address, parse_ipv4, stray_bits};
 
-/// `geo`.
+/// Declares the directive `geo`.
 pub static GEO: Setting<()> =
     Setting::new("geo", &["[$address] $variable { ... }"], parse::nothing)
         .contexts(Contexts::HTTP.or(Contexts::STREAM))

@@ -1,8 +1,9 @@
 //! Variables: names become indices when a configuration is compiled, values are found lazily.
 //!
-//! Whatever has variables is a [`Context`]: a request, a handshake, later a session. Texts, patterns, `map`, `geo` and
-//! `split_clients` are compiled for one kind of context and work for any. A value is cached for the context unless its
-//! source is computed on every use, where nothing changes it but what nginx, too, asks for anew.
+//! Whatever has variables is a [`Context`]: a request, a handshake, later a session. Texts,
+//! patterns, `map`, `geo` and `split_clients` are compiled for one kind of context and work for
+//! any. A value is cached for the context unless its source is computed on every use, where nothing
+//! changes it but what nginx, too, asks for anew.
 
 pub mod blocks;
 pub mod context;
@@ -23,10 +24,10 @@ pub use context::{Cached, Context, Scope, Values};
 pub use regex::{Captures, Regex};
 pub use scratch::Scratch;
 pub use table::{
-    Compiling, Definition, Evaluate, EvaluateFamily, Find, Found, Source, Table, TableBuilder,
-    Value, Variable,
+    BuiltinVariable, Compiling, Definition, Evaluate, EvaluateFamily, Find, Source, Table,
+    TableBuilder, Value, Variable,
 };
-pub use text::{Part, Text};
+pub use text::{Text, TextPart};
 
 #[cfg(test)]
 mod tests;

@@ -35,7 +35,7 @@ pub static MAP: Setting<()> = Setting::new("map", &["string $variable { ... }"],
          their own; a key of such a name is written with a backslash before it.",
     );
 
-/// `map_hash_max_size size`
+/// Declares the directive `map_hash_max_size size`.
 pub static MAP_HASH_MAX_SIZE: Setting<u64> =
     Setting::new("map_hash_max_size", &["size"], parse::number)
         .contexts(Contexts::HTTP.or(Contexts::STREAM))
@@ -43,7 +43,7 @@ pub static MAP_HASH_MAX_SIZE: Setting<u64> =
         .no_effect("hash tables of maps grow by themselves")
         .manual("The largest size of nginx's hash tables for maps.");
 
-/// `map_hash_bucket_size size`
+/// Declares the directive `map_hash_bucket_size size`.
 pub static MAP_HASH_BUCKET_SIZE: Setting<u64> =
     Setting::new("map_hash_bucket_size", &["size"], parse::number)
         .contexts(Contexts::HTTP.or(Contexts::STREAM))
@@ -76,8 +76,9 @@ pub(crate) fn compile_wanted<C: Context>(
     }
 }
 
-/// What nginx finds of the sizes: the first block that ends takes the ones that stand there, so that a later line is one too
-/// many. The fault is that of every table, which cannot be built without a size.
+/// What nginx finds of the sizes: the first block that ends takes the ones that stand there, so
+/// that a later line is one too many. The fault is that of every table, which cannot be built
+/// without a size.
 fn check_sizes(compiler: &Compiler<'_>, http: ScopeRef<'_>) -> Result<(), Fault> {
     let first = |name: &str| http.lines().iter().position(|line| line.is(name));
     let Some(map) = first("map") else {
@@ -93,9 +94,10 @@ fn check_sizes(compiler: &Compiler<'_>, http: ScopeRef<'_>) -> Result<(), Fault>
             are_in_force = false;
         }
     }
-    match are_in_force {
-        true => tables::check(http, "map_hash", HASH_SIZES),
-        false => Ok(()),
+    if are_in_force {
+        tables::check(http, "map_hash", HASH_SIZES)
+    } else {
+        Ok(())
     }
 }
 
@@ -269,14 +271,15 @@ impl<C: Context> Builder<C> {
     fn key(&mut self, key: &[u8], value: u32) -> Result<(), String> {
         let conflict =
             |key: &[u8]| format!("conflicting parameter \"{}\"", String::from_utf8_lossy(key));
-        let kind = match self.hostnames {
-            true => Kind::of(key).ok_or_else(|| {
+        let kind = if self.hostnames {
+            Kind::of(key).ok_or_else(|| {
                 format!(
                     "invalid hostname or wildcard \"{}\"",
                     String::from_utf8_lossy(key)
                 )
-            })?,
-            false => Kind::Exact,
+            })?
+        } else {
+            Kind::Exact
         };
         let key = key.to_ascii_lowercase();
         match kind.named_by(&key) {
@@ -318,7 +321,7 @@ impl<C: Context> Builder<C> {
 /// What a key of a map with `hostnames` stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Itself.
+    /// The text is equal to the row's.
     Exact,
     /// `*.example.com`: names below it.
     Below,
@@ -399,9 +402,10 @@ impl Keys {
         if self.exact.is_empty() && self.labels_max == 0 {
             return None;
         }
-        let name = match name.iter().any(u8::is_ascii_uppercase) {
-            true => Cow::Owned(name.to_ascii_lowercase()),
-            false => Cow::Borrowed(name),
+        let name = if name.iter().any(u8::is_ascii_uppercase) {
+            Cow::Owned(name.to_ascii_lowercase())
+        } else {
+            Cow::Borrowed(name)
         };
         let exact = self.exact.get(&*name).copied();
         exact
@@ -427,9 +431,10 @@ impl Keys {
                 .filter(|(_, itself)| *itself)
                 .map(|(value, _)| *value)
         };
-        match labels(name) <= self.labels_max {
-            true => itself().or(best),
-            false => best,
+        if labels(name) <= self.labels_max {
+            itself().or(best)
+        } else {
+            best
         }
     }
 

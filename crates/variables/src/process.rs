@@ -5,13 +5,13 @@
 use framework::host::hostname;
 
 use crate::write::{decimal, seconds, text};
-use crate::{Evaluate, Found};
+use crate::{BuiltinVariable, Evaluate};
 
 /// The version of nginx whose behaviour is the reference.
 pub const NGINX_VERSION: &str = "1.31.5";
 
 /// The variable of a name in lower case, without `$`.
-pub fn find<C>(name: &str) -> Option<Found<C>> {
+pub fn find<C>(name: &str) -> Option<BuiltinVariable<C>> {
     let evaluate: Evaluate<C> = match name {
         "hostname" => |_, out| text(hostname(), out),
         "msec" => |_, out| seconds(engine::wall(), out),
@@ -27,5 +27,5 @@ pub fn find<C>(name: &str) -> Option<Found<C>> {
         },
         _ => return None,
     };
-    Some(Found::computed(evaluate))
+    Some(BuiltinVariable::computed(evaluate))
 }

@@ -1,7 +1,7 @@
 //! Regular expressions of configurations, and the captures that they leave in a context.
 //!
-//! What a pattern means and how it is matched is the crate `pattern`. Here its named groups become variables, and what
-//! could not be decided becomes the alert that nginx writes.
+//! What a pattern means and how it is matched is the crate `pattern`. Here its named groups become
+//! variables, and what could not be decided becomes the alert that nginx writes.
 
 use std::fmt;
 use std::ops::Range;
@@ -114,8 +114,8 @@ impl<C: Context> Regex<C> {
         Ok(true)
     }
 
-    /// The alert about a match that could not be decided: `ngx_http_regex_exec`. `doing` is what it disturbs, and
-    /// empty before there is a response.
+    /// The alert about a match that could not be decided: `ngx_http_regex_exec`. `doing` is what it
+    /// disturbs, and empty before there is a response.
     pub fn alert(&self, about: &dyn Subject, subject: &[u8], undecided: Undecided, doing: &str) {
         let text = self.undecided(subject, undecided);
         logs::error!(about, Alert, "{text}{doing}");
@@ -205,7 +205,7 @@ pub type Group = (Option<String>, Range<usize>);
 
 /// Why a pattern that a response holds has not been matched. Each holds words for the log.
 #[derive(Debug)]
-pub enum Failed {
+pub enum MatchError {
     /// The pattern is none.
     Pattern(String),
     /// The match could not be decided.
@@ -213,13 +213,13 @@ pub enum Failed {
 }
 
 /// Matches a pattern that a response holds (SSI). `None` where it does not match.
-pub fn match_once(pattern: &[u8], subject: &[u8]) -> Result<Option<Vec<Group>>, Failed> {
-    let pattern =
-        Pattern::for_one_match(pattern).map_err(|refusal| Failed::Pattern(refusal.to_string()))?;
+pub fn match_once(pattern: &[u8], subject: &[u8]) -> Result<Option<Vec<Group>>, MatchError> {
+    let pattern = Pattern::for_one_match(pattern)
+        .map_err(|refusal| MatchError::Pattern(refusal.to_string()))?;
     let mut spans = Spans::default();
     let matched = pattern
         .captures(subject, &mut spans)
-        .map_err(|undecided| Failed::Undecided(said_of(undecided, subject, pattern.text())))?;
+        .map_err(|undecided| MatchError::Undecided(said_of(undecided, subject, pattern.text())))?;
     if !matched {
         return Ok(None);
     }

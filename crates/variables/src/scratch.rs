@@ -15,21 +15,23 @@ pub(crate) enum Entry {
     Open,
     /// Too many wait already.
     Circle,
-    /// That has been said often enough: values that need themselves more than once would double with each of them.
+    /// That has been said often enough: values that need themselves more than once would double
+    /// with each of them.
     Closed,
 }
 
 /// A value larger than this is rare: its memory is not kept.
 const CAPACITY_MAX: usize = 4096;
 
-/// How many variables may wait for each other's values, nginx's number: beyond it they name each other in a circle.
+/// How many variables may wait for each other's values, nginx's number: beyond it they name each
+/// other in a circle.
 const DEPTH_MAX: u8 = 100;
 
 /// After how many ends of a circle nothing more is evaluated for the value that began it.
 const CIRCLES_MAX: u8 = 100;
 
 impl Scratch {
-    /// An empty buffer.
+    /// Lends an empty buffer for a value.
     pub fn take_buffer(&mut self) -> Vec<u8> {
         self.buffers.pop().unwrap_or_default()
     }
@@ -56,7 +58,7 @@ impl Scratch {
     }
 
     /// It has been evaluated.
-    pub(crate) fn leave(&mut self) {
+    pub(crate) fn pop(&mut self) {
         self.depth -= 1;
         if self.depth == 0 {
             self.circles = 0;

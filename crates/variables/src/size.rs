@@ -10,9 +10,9 @@ use crate::{Compiling as _, Context, Text};
 /// A size as written.
 #[derive(Clone, Debug)]
 pub enum WrittenSize {
-    /// Without variables.
+    /// A size written without variables.
     Fixed(u64),
-    /// With variables.
+    /// A size written with variables.
     Variable(Template),
 }
 
@@ -34,7 +34,7 @@ impl WrittenSize {
 pub enum Size<C> {
     /// The same for all.
     Fixed(u64),
-    /// Each context's own.
+    /// A size that each context has of its own.
     Text(Text<C>),
 }
 

@@ -16,7 +16,7 @@ use framework::compile::Compiler;
 use crate::name::variable_name;
 use crate::{Compiling as _, Context, Source, Text, Value};
 
-/// `split_clients`.
+/// Declares the directive `split_clients`.
 pub static SPLIT_CLIENTS: Setting<()> = Setting::new(
     "split_clients",
     &["string $variable { ... }"],
@@ -95,12 +95,12 @@ fn define<C: Context>(
 /// A compiled `split_clients` block.
 struct SplitClients<C> {
     text: Text<C>,
-    parts: Box<[Part]>,
+    parts: Box<[SplitRow]>,
 }
 
 /// One row of a block.
 #[derive(Debug, PartialEq, Eq)]
-struct Part {
+struct SplitRow {
     /// Hashes below this belong here; `None` takes every hash that is left.
     below: Option<u32>,
     value: Bytes,
@@ -117,7 +117,7 @@ impl<C: Context> Value<C> for SplitClients<C> {
     }
 }
 
-fn choose(parts: &[Part], hash: u32) -> Bytes {
+fn choose(parts: &[SplitRow], hash: u32) -> Bytes {
     parts
         .iter()
         .find(|part| part.below.is_none_or(|below| hash < below))
@@ -159,7 +159,7 @@ fn hundredths(text: &[u8]) -> Option<u64> {
 }
 
 /// The bounds of each row's hashes, from shares in hundredths of a percent.
-fn parts(shares: Vec<(Option<u64>, Bytes)>) -> Result<Vec<Part>, &'static str> {
+fn parts(shares: Vec<(Option<u64>, Bytes)>) -> Result<Vec<SplitRow>, &'static str> {
     let mut sum = 0_u64;
     let mut bound = 0_u64;
     let mut parts = Vec::with_capacity(shares.len());
@@ -174,7 +174,7 @@ fn parts(shares: Vec<(Option<u64>, Bytes)>) -> Result<Vec<Part>, &'static str> {
             }
             _ => None,
         };
-        parts.push(Part { below, value });
+        parts.push(SplitRow { below, value });
     }
     Ok(parts)
 }

@@ -10,7 +10,7 @@ use conf::Template;
 use framework::compile::Compiler;
 use framework::registry::Registry;
 
-use crate::text::{Part, Text};
+use crate::text::{Text, TextPart};
 
 /// A variable of a kind of context, by its index in the table of a configuration.
 pub struct Variable<C>(u16, PhantomData<fn(C)>);
@@ -66,42 +66,46 @@ pub trait Value<C>: Send + Sync {
 }
 
 /// A variable that is there without being defined.
-pub struct Found<C> {
+pub struct BuiltinVariable<C> {
     /// Where its value comes from.
     pub source: Source<C>,
     /// Whether `set` and the like may name it.
     pub assignable: bool,
 }
 
-impl<C> Found<C> {
+impl<C> BuiltinVariable<C> {
     /// What is computed on every use; it cannot be assigned.
-    pub fn computed(evaluate: Evaluate<C>) -> Found<C> {
-        Found::of(Source::Builtin(evaluate))
+    pub fn computed(evaluate: Evaluate<C>) -> BuiltinVariable<C> {
+        BuiltinVariable::of(Source::Builtin(evaluate))
     }
 
     /// What is computed once per context; it cannot be assigned.
-    pub fn once(evaluate: Evaluate<C>) -> Found<C> {
-        Found::of(Source::Once(evaluate))
+    pub fn once(evaluate: Evaluate<C>) -> BuiltinVariable<C> {
+        BuiltinVariable::of(Source::Once(evaluate))
     }
 
     /// A variable with this source; it cannot be assigned.
-    pub fn of(source: Source<C>) -> Found<C> {
-        Found {
+    pub fn of(source: Source<C>) -> BuiltinVariable<C> {
+        BuiltinVariable {
             source,
             assignable: false,
         }
     }
 
     /// A member of a family, if the name begins with its prefix; members can be assigned.
-    pub fn of_family(name: &str, prefix: &str, evaluate: EvaluateFamily<C>) -> Option<Found<C>> {
+    pub fn of_family(
+        name: &str,
+        prefix: &str,
+        evaluate: EvaluateFamily<C>,
+    ) -> Option<BuiltinVariable<C>> {
         let rest = name.strip_prefix(prefix)?;
-        Some(Found::of(Source::Family(evaluate, rest.as_bytes().into())).assignable())
+        Some(BuiltinVariable::of(Source::Family(evaluate, rest.as_bytes().into())).assignable())
     }
 
     /// The same, but `set` and the like may name it.
     #[must_use]
-    pub fn assignable(self) -> Found<C> {
-        Found {
+    pub fn assignable(self) -> BuiltinVariable<C> {
+        BuiltinVariable {
             assignable: true,
             ..self
         }
@@ -109,18 +113,20 @@ impl<C> Found<C> {
 }
 
 /// Finds what is there without being defined, by its name in lower case, without `$`.
-pub type Find<C> = fn(&str) -> Option<Found<C>>;
+pub type Find<C> = fn(&str) -> Option<BuiltinVariable<C>>;
 
 /// Where a variable's value comes from.
 pub enum Source<C> {
     /// A variable of the core, computed on every use.
     Builtin(Evaluate<C>),
-    /// What changes while a request is served, and stays what it was at its first use. A line of an access log uses it
-    /// without that: see [`Context::append_logged`](crate::Context::append_logged).
+    /// What changes while a request is served, and stays what it was at its first use. A line of an
+    /// access log uses it without that: see
+    /// [`Context::append_logged`](crate::Context::append_logged).
     Kept(Evaluate<C>),
     /// Computed once per request and remembered.
     Once(Evaluate<C>),
-    /// Computed on every use, unless there was none the first time: then there is none in this request.
+    /// Computed on every use, unless there was none the first time: then there is none in this
+    /// request.
     UntilMissing(Evaluate<C>),
     /// A family such as `http_*`: the rest of the name, and how to look it up.
     Family(EvaluateFamily<C>, Box<[u8]>),
@@ -130,8 +136,8 @@ pub enum Source<C> {
     Computed(Arc<dyn Value<C>>),
     /// Named captures, `auth_request_set`: written by requests, not found until then.
     Assigned,
-    /// `set`: as [`Source::Assigned`], but reading it before it is assigned gives the empty
-    /// value and a warning. What both `set` and `auth_request_set` name is of the one written first.
+    /// `set`: as [`Source::Assigned`], but reading it before it is assigned gives the empty value
+    /// and a warning. What both `set` and `auth_request_set` name is of the one written first.
     Set,
 }
 
@@ -153,7 +159,7 @@ impl<C> Clone for Source<C> {
 
 /// One variable of a generation.
 pub struct Definition<C> {
-    /// Name without `$`.
+    /// The name of the variable, without `$`.
     pub name: Box<str>,
     /// Where its value comes from.
     pub source: Source<C>,
@@ -201,12 +207,13 @@ impl<C: 'static> Table<C> {
     }
 
     /// What is there without being defined, by its name in lower case.
-    pub fn find_builtin(&self, name: &str) -> Option<Found<C>> {
+    pub fn find_builtin(&self, name: &str) -> Option<BuiltinVariable<C>> {
         self.builtins.iter().find_map(|find| find(name))
     }
 }
 
-/// Collects names while a configuration is compiled. Builtin names join it when they are referred to.
+/// Collects names while a configuration is compiled. Builtin names join it when they are referred
+/// to.
 pub struct TableBuilder<C: 'static> {
     names: Vec<Box<str>>,
     sources: Vec<Option<Source<C>>>,
@@ -228,7 +235,7 @@ impl<C: 'static> Default for TableBuilder<C> {
 
 impl<C: 'static> TableBuilder<C> {
     /// What is there without being defined, by its name in lower case.
-    pub fn find_builtin(&self, name: &str) -> Option<Found<C>> {
+    pub fn find_builtin(&self, name: &str) -> Option<BuiltinVariable<C>> {
         self.builtins.iter().find_map(|find| find(name))
     }
 
@@ -245,9 +252,10 @@ impl<C: 'static> TableBuilder<C> {
         variable
     }
 
-    /// Gives a name its source. What only receives values (`set`, captures) never replaces a
-    /// source that computes one; a builtin that cannot be assigned cannot be redefined. A family answers for a member that
-    /// `set` alone names until it is set; to captures and `auth_request_set` members are names as any other.
+    /// Gives a name its source. What only receives values (`set`, captures) never replaces a source
+    /// that computes one; a builtin that cannot be assigned cannot be redefined. A family answers
+    /// for a member that `set` alone names until it is set; to captures and `auth_request_set`
+    /// members are names as any other.
     pub fn define(&mut self, name: &str, source: Source<C>) -> Result<Variable<C>, String> {
         let lower = name.to_ascii_lowercase();
         let builtin = self.find_builtin(&lower);
@@ -280,8 +288,8 @@ impl<C: 'static> TableBuilder<C> {
         matches!(source, Some(Some(_)))
     }
 
-    /// The names that are referred to and that nothing has defined so far, in lower case. What is there without being defined
-    /// is among them.
+    /// The names that are referred to and that nothing has defined so far, in lower case. What is
+    /// there without being defined is among them.
     pub fn awaited(&self) -> Vec<Box<str>> {
         let all = self.names.iter().zip(&self.sources);
         let awaited = all.filter(|(_, source)| source.is_none());
@@ -319,7 +327,8 @@ impl<C: 'static> TableBuilder<C> {
 
 impl<C: 'static> Registry for TableBuilder<C> {}
 
-/// Variables of the configuration that is being compiled. Which kind of context they are of follows from where they go.
+/// Variables of the configuration that is being compiled. Which kind of context they are of follows
+/// from where they go.
 pub trait Compiling {
     /// The index of a variable that a value refers to; its existence is checked at the end,
     /// because `set` and `map` may define it later.
@@ -357,17 +366,18 @@ impl Compiling for Compiler<'_> {
     ) -> Result<Variable<C>, String> {
         let variables = self.registry::<TableBuilder<C>>();
         let mut variables = variables.borrow_mut();
-        match variables.is_defined(name) {
-            true => Ok(variables.reference(name)),
-            false => variables.define(name, source),
+        if variables.is_defined(name) {
+            Ok(variables.reference(name))
+        } else {
+            variables.define(name, source)
         }
     }
 
     fn text<C: 'static>(&self, template: &Template) -> Text<C> {
         Text::new(template.parts.iter().map(|part| match part {
-            conf::Part::Literal(bytes) => Part::Literal(bytes.to_vec().into()),
-            conf::Part::Variable(name) => Part::Variable(self.variable(name)),
-            conf::Part::Capture(number) => Part::Capture(*number),
+            conf::TemplatePart::Literal(bytes) => TextPart::Literal(bytes.to_vec().into()),
+            conf::TemplatePart::Variable(name) => TextPart::Variable(self.variable(name)),
+            conf::TemplatePart::Capture(number) => TextPart::Capture(*number),
         }))
     }
 }

@@ -1,5 +1,6 @@
-//! A second kind of context beside the request: a session of two facts, as small as one can be. That texts, patterns, `map`,
-//! `geo` and `split_clients` work for it shows that they know no request.
+//! A second kind of context beside the request: a session of two facts, as small as one can be.
+//! That texts, patterns, `map`, `geo` and `split_clients` work for it shows that they know no
+//! request.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -16,8 +17,8 @@ use framework::compile::{Compiler, Environment};
 use logs::{ErrorLog, Process, Subject};
 
 use crate::{
-    Captures, Compiling as _, Context, Found, Scope, Scratch, Source, Table, TableBuilder, Text,
-    Values, blocks, geo, map, process, split_clients,
+    BuiltinVariable, Captures, Compiling as _, Context, Scope, Scratch, Source, Table,
+    TableBuilder, Text, Values, blocks, geo, map, process, split_clients,
 };
 
 /// A session: who has come, and what it said.
@@ -84,7 +85,7 @@ impl Context for Session {
 }
 
 /// `$said` is computed on every use, `$first` once, `$note_NAME` is a family.
-fn find(name: &str) -> Option<Found<Session>> {
+fn find(name: &str) -> Option<BuiltinVariable<Session>> {
     fn said(session: &mut Session, out: &mut Vec<u8>) -> bool {
         session.asked += 1;
         out.extend_from_slice(session.said.as_bytes());
@@ -100,7 +101,7 @@ fn find(name: &str) -> Option<Found<Session>> {
         name => Source::Family(note, name.strip_prefix("note_")?.as_bytes().into()),
     };
     let assignable = !matches!(name, "said");
-    Some(Found { source, assignable })
+    Some(BuiltinVariable { source, assignable })
 }
 
 static SESSIONS: Setting<()> = Setting::new("sessions", &["{ ... }"], parse::nothing)

@@ -9,8 +9,8 @@ use bytes::Bytes;
 use crate::{Context, Variable};
 
 /// One stretch of a [`Text`].
-pub enum Part<C> {
-    /// Bytes as written.
+pub enum TextPart<C> {
+    /// Bytes that stand as they were written.
     Literal(Bytes),
     /// A variable by index; not found counts as empty.
     Variable(Variable<C>),
@@ -20,40 +20,40 @@ pub enum Part<C> {
 
 /// A value that may hold variables of a kind of context.
 pub enum Text<C> {
-    /// No variable inside.
+    /// A text without any variable inside.
     Literal(Bytes),
-    /// Evaluated per context.
-    Parts(Box<[Part<C>]>),
+    /// A text that is evaluated for each context.
+    Parts(Box<[TextPart<C>]>),
 }
 
 // By hand: whatever the context can or cannot do.
-impl<C> Clone for Part<C> {
-    fn clone(&self) -> Part<C> {
+impl<C> Clone for TextPart<C> {
+    fn clone(&self) -> TextPart<C> {
         match self {
-            Part::Literal(bytes) => Part::Literal(bytes.clone()),
-            Part::Variable(variable) => Part::Variable(*variable),
-            Part::Capture(number) => Part::Capture(*number),
+            TextPart::Literal(bytes) => TextPart::Literal(bytes.clone()),
+            TextPart::Variable(variable) => TextPart::Variable(*variable),
+            TextPart::Capture(number) => TextPart::Capture(*number),
         }
     }
 }
 
-impl<C> PartialEq for Part<C> {
-    fn eq(&self, other: &Part<C>) -> bool {
+impl<C> PartialEq for TextPart<C> {
+    fn eq(&self, other: &TextPart<C>) -> bool {
         match (self, other) {
-            (Part::Literal(one), Part::Literal(other)) => one == other,
-            (Part::Variable(one), Part::Variable(other)) => one == other,
-            (Part::Capture(one), Part::Capture(other)) => one == other,
+            (TextPart::Literal(one), TextPart::Literal(other)) => one == other,
+            (TextPart::Variable(one), TextPart::Variable(other)) => one == other,
+            (TextPart::Capture(one), TextPart::Capture(other)) => one == other,
             _ => false,
         }
     }
 }
 
-impl<C> fmt::Debug for Part<C> {
+impl<C> fmt::Debug for TextPart<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Part::Literal(bytes) => bytes.fmt(f),
-            Part::Variable(variable) => variable.fmt(f),
-            Part::Capture(number) => write!(f, "Capture({number})"),
+            TextPart::Literal(bytes) => bytes.fmt(f),
+            TextPart::Variable(variable) => variable.fmt(f),
+            TextPart::Capture(number) => write!(f, "Capture({number})"),
         }
     }
 }
@@ -90,11 +90,11 @@ impl<C> fmt::Debug for Text<C> {
 
 impl<C> Text<C> {
     /// From parts in order; adjacent literals need not be merged.
-    pub fn new(parts: impl IntoIterator<Item = Part<C>>) -> Text<C> {
-        let mut parts: Vec<Part<C>> = parts.into_iter().collect();
+    pub fn new(parts: impl IntoIterator<Item = TextPart<C>>) -> Text<C> {
+        let mut parts: Vec<TextPart<C>> = parts.into_iter().collect();
         match parts.as_mut_slice() {
             [] => Text::Literal(Bytes::new()),
-            [Part::Literal(bytes)] => Text::Literal(std::mem::take(bytes)),
+            [TextPart::Literal(bytes)] => Text::Literal(std::mem::take(bytes)),
             _ => Text::Parts(parts.into_boxed_slice()),
         }
     }
@@ -121,11 +121,11 @@ impl<C: Context> Text<C> {
             Text::Parts(parts) => {
                 for part in parts {
                     match part {
-                        Part::Literal(bytes) => out.extend_from_slice(bytes),
-                        Part::Variable(variable) => {
+                        TextPart::Literal(bytes) => out.extend_from_slice(bytes),
+                        TextPart::Variable(variable) => {
                             context.append_variable(*variable, out);
                         }
-                        Part::Capture(number) => {
+                        TextPart::Capture(number) => {
                             out.extend_from_slice(context.captures().group(usize::from(*number)));
                         }
                     }

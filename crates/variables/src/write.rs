@@ -1,10 +1,11 @@
-//! How values are written: numbers, times, fields of a name. Each says that a value was found, as what evaluates does.
+//! How values are written: numbers, times, fields of a name. Each says that a value was found, as
+//! what evaluates does.
 
 use std::time::Duration;
 
 use engine::net::Address;
 
-/// Appends text; found.
+/// Appends text, and says that it was found.
 pub fn text(text: &str, out: &mut Vec<u8>) -> bool {
     out.extend_from_slice(text.as_bytes());
     true
@@ -71,7 +72,8 @@ pub fn joined<'a>(
     found
 }
 
-/// Whether a field has a name as it stands at the end of a variable's name: lower case, `_` for `-`.
+/// Whether a field has a name as it stands at the end of a variable's name: lower case, `_` for
+/// `-`.
 pub fn is_named(field: &[u8], name: &[u8]) -> bool {
     field.len() == name.len()
         && field.iter().zip(name).all(|(byte, wanted)| match byte {

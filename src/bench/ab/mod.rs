@@ -1,9 +1,10 @@
-//! `tidegate bench ab`: the command line and the report of ApacheBench 2.3, whose lines scripts read.
+//! `tidegate bench ab`: the command line and the report of ApacheBench 2.3, whose lines scripts
+//! read.
 //!
-//! Also when the program is called `ab`. Beside the flags stands what is ours: a warning on standard error where the tool
-//! was the limit. Servers are believed whatever certificate
-//! they show, as ab does. What ab has and this has not (proxies, HTML tables, `-b`, `-v`) is refused, never ignored.
-//! See <https://httpd.apache.org/docs/2.4/programs/ab.html>.
+//! Also when the program is called `ab`. Beside the flags stands what is ours: a warning on
+//! standard error where the tool was the limit. Servers are believed whatever certificate they
+//! show, as ab does. What ab has and this has not (proxies, HTML tables, `-b`, `-v`) is refused,
+//! never ignored. See <https://httpd.apache.org/docs/2.4/programs/ab.html>.
 
 mod flags;
 mod report;
@@ -15,9 +16,9 @@ use std::time::Duration;
 
 use engine::EngineKind;
 use load::plan::{Expect, Length, Order, Protocol, Request, Server};
-use load::tally::Failure;
+use load::tally::RequestError;
 use load::tls::Maker;
-use load::{Outcome, Plan, Target, machine};
+use load::{Plan, RunResult, Target, machine};
 use process::Interrupt;
 
 use super::Called;
@@ -31,16 +32,15 @@ Licensed to The Apache Software Foundation, http://www.apache.org/
 
 ";
 
-/// Runs ab's arguments.
 pub(super) fn run(called: Called) -> ExitCode {
     let flags = match Flags::parse(&called.arguments) {
         Ok(flags) => flags,
-        Err(flags::Stop::Version) => {
+        Err(flags::NothingToRun::Version) => {
             print!("{BANNER}");
             return ExitCode::SUCCESS;
         }
         // ab prints its usage to standard error and ends with EINVAL, asked for or not.
-        Err(flags::Stop::Usage(fault)) => {
+        Err(flags::NothingToRun::Usage(fault)) => {
             if let Some(fault) = fault {
                 eprintln!("ab: {fault}");
             }
@@ -104,47 +104,51 @@ fn bench(flags: &Flags, allow_remote: &[String]) -> Result<ExitCode, String> {
 }
 
 /// ab ends where a connection fails, unless `-r` is given: its message, and its code.
-fn aborted(flags: &Flags, outcome: &Outcome) -> Option<ExitCode> {
+fn aborted(flags: &Flags, outcome: &RunResult) -> Option<ExitCode> {
     if flags.keep_going {
         return None;
     }
     let tally = &outcome.tally;
     let (message, code) = [
         (
-            Failure::Refused,
+            RequestError::Refused,
             "apr_socket_recv: Connection refused (111)",
             111,
         ),
         (
-            Failure::Reset,
+            RequestError::Reset,
             "apr_socket_recv: Connection reset by peer (104)",
             104,
         ),
         (
-            Failure::Timeout,
+            RequestError::Timeout,
             "apr_pollset_poll: The timeout specified has expired (70007)",
             119,
         ),
         (
-            Failure::ConnectTimeout,
+            RequestError::ConnectTimeout,
             "apr_pollset_poll: The timeout specified has expired (70007)",
             119,
         ),
-        (Failure::TlsHandshake, "SSL handshake failed (1).", 1),
-        (Failure::TlsClosed, "SSL handshake failed (5).", 1),
+        (RequestError::TlsHandshake, "SSL handshake failed (1).", 1),
+        (RequestError::TlsClosed, "SSL handshake failed (5).", 1),
         (
-            Failure::TlsTimeout,
+            RequestError::TlsTimeout,
             "apr_pollset_poll: The timeout specified has expired (70007)",
             119,
         ),
         (
-            Failure::TlsBroken,
+            RequestError::TlsBroken,
             "SSL read failed (1) - closing connection",
             1,
         ),
-        (Failure::Local, "socket: no descriptor, port or memory", 24),
         (
-            Failure::Connect,
+            RequestError::Local,
+            "socket: no descriptor, port or memory",
+            24,
+        ),
+        (
+            RequestError::Connect,
             "apr_socket_connect(): the connection failed",
             1,
         ),

@@ -6,17 +6,18 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
-use load::tally::Failure;
-use load::tls::Agreed;
-use load::{Outcome, Sample, Target};
+use load::tally::RequestError;
+use load::tls::NegotiatedTls;
+use load::{RunResult, Sample, Target};
 
 use super::flags::Flags;
 
 /// The percentages of the table.
 const PERCENTAGES: [usize; 9] = [50, 66, 75, 80, 90, 95, 98, 99, 100];
 
-/// Prints the report, then writes the files that were asked for: where that fails, the report is there already.
-pub(super) fn write(flags: &Flags, target: &Target, outcome: &Outcome) -> Result<(), String> {
+/// Prints the report, then writes the files that were asked for: where that fails, the report is
+/// there already.
+pub(super) fn write(flags: &Flags, target: &Target, outcome: &RunResult) -> Result<(), String> {
     let samples = sorted(&outcome.samples);
     let mut text = String::from("\n\n");
     // Writing to a string cannot fail.
@@ -42,8 +43,8 @@ pub(super) fn write(flags: &Flags, target: &Target, outcome: &Outcome) -> Result
     Ok(())
 }
 
-/// From the quickest to the slowest. Those of the same microsecond are in the order that ab leaves them in, which sorts by
-/// connecting, processing, waiting and the whole, one after the other.
+/// From the quickest to the slowest. Those of the same microsecond are in the order that ab leaves
+/// them in, which sorts by connecting, processing, waiting and the whole, one after the other.
 fn sorted(samples: &[Sample]) -> Vec<Sample> {
     let mut samples = samples.to_vec();
     samples.sort_by_key(|sample| {
@@ -62,7 +63,7 @@ fn totals(
     text: &mut String,
     flags: &Flags,
     target: &Target,
-    outcome: &Outcome,
+    outcome: &RunResult,
 ) -> std::fmt::Result {
     let tally = &outcome.tally;
     let first = outcome.first.clone().unwrap_or_default();
@@ -82,9 +83,10 @@ fn totals(
     }
     writeln!(text)?;
     writeln!(text, "Document Path:          {}", target.path)?;
-    match flags.variable_length {
-        true => writeln!(text, "Document Length:        Variable\n")?,
-        false => writeln!(text, "Document Length:        {} bytes\n", first.length)?,
+    if flags.variable_length {
+        writeln!(text, "Document Length:        Variable\n")?
+    } else {
+        writeln!(text, "Document Length:        {} bytes\n", first.length)?
     }
     let seconds = outcome.elapsed.as_secs_f64();
     let done = tally.ended();
@@ -94,23 +96,28 @@ fn totals(
     writeln!(text, "Failed requests:        {}", tally.failed())?;
     if tally.failed() > 0 {
         let connect = [
-            Failure::Refused,
-            Failure::ConnectTimeout,
-            Failure::Connect,
-            Failure::TlsTimeout,
-            Failure::TlsClosed,
-            Failure::TlsHandshake,
-            Failure::TlsUntrusted,
-            Failure::Local,
+            RequestError::Refused,
+            RequestError::ConnectTimeout,
+            RequestError::Connect,
+            RequestError::TlsTimeout,
+            RequestError::TlsClosed,
+            RequestError::TlsHandshake,
+            RequestError::TlsUntrusted,
+            RequestError::Local,
         ];
-        let receive = [Failure::Reset, Failure::Timeout, Failure::TlsBroken];
+        let receive = [
+            RequestError::Reset,
+            RequestError::Timeout,
+            RequestError::TlsBroken,
+        ];
         let length = [
-            Failure::Differs,
-            Failure::ClosedEarly,
-            Failure::ClosedInBody,
-            Failure::WrongLength,
+            RequestError::Differs,
+            RequestError::ClosedEarly,
+            RequestError::ClosedInBody,
+            RequestError::WrongLength,
         ];
-        let sum = |kinds: &[Failure]| kinds.iter().map(|kind| tally.failures(*kind)).sum::<u64>();
+        let sum =
+            |kinds: &[RequestError]| kinds.iter().map(|kind| tally.failures(*kind)).sum::<u64>();
         let (connect, receive, length) = (sum(&connect), sum(&receive), sum(&length));
         let others = tally.failed() - connect - receive - length;
         writeln!(
@@ -174,7 +181,12 @@ fn totals(
 }
 
 /// What ab says of TLS; bits are those of the certificate's key and of the cipher's.
-fn tls(text: &mut String, flags: &Flags, target: &Target, agreed: &Agreed) -> std::fmt::Result {
+fn tls(
+    text: &mut String,
+    flags: &Flags,
+    target: &Target,
+    agreed: &NegotiatedTls,
+) -> std::fmt::Result {
     writeln!(
         text,
         "SSL/TLS Protocol:       {},{},{},{}",
@@ -192,9 +204,10 @@ fn tls(text: &mut String, flags: &Flags, target: &Target, agreed: &Agreed) -> st
         agreed.group_bits()
     )?;
     let is_name = target.host.parse::<IpAddr>().is_err() && !target.host.is_empty();
-    match is_name && !flags.tls.without_name {
-        true => writeln!(text, "TLS Server Name:        {}", target.host),
-        false => Ok(()),
+    if is_name && !flags.tls.without_name {
+        writeln!(text, "TLS Server Name:        {}", target.host)
+    } else {
+        Ok(())
     }
 }
 
@@ -321,8 +334,8 @@ fn percentages(text: &mut String, samples: &[Sample]) -> std::fmt::Result {
     Ok(())
 }
 
-/// The time that a percentage of requests took at most, for each percentage (`-e`). Of fewer than 50 requests ab reads the 99th
-/// beyond the last one, whatever is there; here it is the last one.
+/// The time that a percentage of requests took at most, for each percentage (`-e`). Of fewer than
+/// 50 requests ab reads the 99th beyond the last one, whatever is there; here it is the last one.
 fn csv(samples: &[Sample]) -> String {
     let mut text = String::from("Percentage served,Time in ms\n");
     for percentage in 0..=100 {
@@ -338,8 +351,8 @@ fn csv(samples: &[Sample]) -> String {
     text
 }
 
-/// A line for each request, from the quickest to the slowest (`-g`). The time is that of `apr_ctime`, whose day has a zero
-/// where ctime(3) has a space.
+/// A line for each request, from the quickest to the slowest (`-g`). The time is that of
+/// `apr_ctime`, whose day has a zero where ctime(3) has a space.
 fn gnuplot(samples: &[Sample], zone: &TimeZone) -> String {
     let mut text = String::from("starttime\tseconds\tctime\tdtime\tttime\twait\n");
     for sample in samples {

@@ -1,4 +1,5 @@
-//! siege's command line, as getopt_long(3) reads it: letters joined or not, long names with `=` or not, the URL last.
+//! siege's command line, as getopt_long(3) reads it: letters joined or not, long names with `=` or
+//! not, the URL last.
 
 use std::time::Duration;
 
@@ -80,7 +81,6 @@ const SWITCHES: [(char, &str); 14] = [
 pub(super) enum Repetitions {
     /// Until time or the operator ends it.
     Endless,
-    /// So many requests.
     Number(u64),
     /// The list of URLs once.
     Once,
@@ -89,9 +89,7 @@ pub(super) enum Repetitions {
 /// What shows the exchange of a single request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Show {
-    /// `-g`
     Heads,
-    /// `-p`
     Page,
 }
 
@@ -123,18 +121,18 @@ pub(super) struct Flags {
 
 /// Why there is nothing to run.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Stop {
+pub(super) enum NothingToRun {
     Version,
     Help,
     Fault(String),
 }
 
-fn fault(text: impl Into<String>) -> Stop {
-    Stop::Fault(text.into())
+fn fault(text: impl Into<String>) -> NothingToRun {
+    NothingToRun::Fault(text.into())
 }
 
 impl Flags {
-    pub(super) fn parse(arguments: impl Iterator<Item = String>) -> Result<Flags, Stop> {
+    pub(super) fn parse(arguments: impl Iterator<Item = String>) -> Result<Flags, NothingToRun> {
         let mut flags = Flags {
             users: USERS_DEFAULT,
             repetitions: Repetitions::Endless,
@@ -188,7 +186,7 @@ impl Flags {
             return Err(fault("-g/--get requires a commandline URL"));
         }
         if flags.url.is_none() && flags.file.is_none() {
-            return Err(Stop::Help);
+            return Err(NothingToRun::Help);
         }
         Ok(flags)
     }
@@ -198,7 +196,7 @@ impl Flags {
         &mut self,
         letters: &str,
         arguments: &mut impl Iterator<Item = String>,
-    ) -> Result<bool, Stop> {
+    ) -> Result<bool, NothingToRun> {
         let mut benchmark = false;
         for (place, letter) in letters.char_indices() {
             let rest = letters.get(place + letter.len_utf8()..).unwrap_or_default();
@@ -219,10 +217,10 @@ impl Flags {
         Ok(benchmark)
     }
 
-    fn switch(&mut self, letter: char, value: Option<String>) -> Result<(), Stop> {
+    fn switch(&mut self, letter: char, value: Option<String>) -> Result<(), NothingToRun> {
         match letter {
-            'V' => return Err(Stop::Version),
-            'h' => return Err(Stop::Help),
+            'V' => return Err(NothingToRun::Version),
+            'h' => return Err(NothingToRun::Help),
             'q' => self.quiet = true,
             'g' => self.show = Some(Show::Heads),
             'p' => self.show = Some(Show::Page),
@@ -239,7 +237,7 @@ impl Flags {
         Ok(())
     }
 
-    fn set(&mut self, letter: char, value: String) -> Result<(), Stop> {
+    fn set(&mut self, letter: char, value: String) -> Result<(), NothingToRun> {
         let bad = || fault(format!("-{letter}: {value:?} is no number"));
         match letter {
             'c' => {
@@ -274,7 +272,7 @@ fn letter(known: &[(char, &str)], name: &str) -> Option<char> {
     found.map(|(letter, _)| *letter)
 }
 
-fn missing(name: &str) -> Stop {
+fn missing(name: &str) -> NothingToRun {
     fault(format!("option requires an argument -- '{name}'"))
 }
 
@@ -300,7 +298,7 @@ fn time(text: &str) -> Option<Duration> {
 mod tests {
     use super::*;
 
-    fn parse(line: &str) -> Result<Flags, Stop> {
+    fn parse(line: &str) -> Result<Flags, NothingToRun> {
         Flags::parse(line.split_whitespace().map(str::to_owned))
     }
 
@@ -351,7 +349,7 @@ mod tests {
         ] {
             assert_eq!(parse(line).unwrap_err(), fault(text), "{line}");
         }
-        assert_eq!(parse("").unwrap_err(), Stop::Help);
-        assert_eq!(parse("-V").unwrap_err(), Stop::Version);
+        assert_eq!(parse("").unwrap_err(), NothingToRun::Help);
+        assert_eq!(parse("-V").unwrap_err(), NothingToRun::Version);
     }
 }

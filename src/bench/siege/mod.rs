@@ -1,9 +1,10 @@
 //! `tidegate bench siege`: the command line and the report of siege 4, whose lines scripts read.
 //!
-//! Also when the program is called `siege`. Users go through their list of URLs one after the other, over a connection for
-//! each request. What siege does beside, this does not: it reads no siege.conf, fetches nothing that pages link to, follows
-//! no redirect, keeps no cookies, prints no line for each request (`-v`); a note on standard error says what of it was asked
-//! for. See <https://www.joedog.org/siege-manual/>.
+//! Also when the program is called `siege`. Users go through their list of URLs one after the
+//! other, over a connection for each request. What siege does beside, this does not: it reads no
+//! siege.conf, fetches nothing that pages link to, follows no redirect, keeps no cookies, prints no
+//! line for each request (`-v`); a note on standard error says what of it was asked for. See
+//! <https://www.joedog.org/siege-manual/>.
 
 mod flags;
 mod report;
@@ -20,13 +21,13 @@ use std::time::Duration;
 use engine::EngineKind;
 use jiff::Zoned;
 use load::plan::{Expect, Length, Order, Protocol};
-use load::{Outcome, Plan, machine};
+use load::{Plan, RunResult, machine};
 use process::Interrupt;
 
 use super::Called;
-use flags::{Flags, Repetitions, Show, Stop};
+use flags::{Flags, NothingToRun, Repetitions, Show};
 use report::Figures;
-use urls::Line;
+use urls::UrlLine;
 
 /// The version whose report this is.
 const VERSION: &str = "SIEGE 4.0.7";
@@ -40,7 +41,6 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// What takes longer than a visitor waits.
 const ENDLESS: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
-/// Runs siege's arguments.
 pub(super) fn run(called: Called) -> ExitCode {
     let words = called.arguments.iter();
     let words = words.map(|word| word.to_string_lossy().into_owned());
@@ -49,16 +49,16 @@ pub(super) fn run(called: Called) -> ExitCode {
             allow_remote: called.allow_remote,
             ..flags
         },
-        Err(Stop::Version) => {
+        Err(NothingToRun::Version) => {
             eprintln!("{VERSION}");
             return ExitCode::SUCCESS;
         }
-        Err(Stop::Help) => {
+        Err(NothingToRun::Help) => {
             eprintln!("{VERSION}");
             print!("{}", flags::USAGE);
             return ExitCode::SUCCESS;
         }
-        Err(Stop::Fault(text)) => return fail(&text),
+        Err(NothingToRun::Fault(text)) => return fail(&text),
     };
     match siege(&flags) {
         Ok(()) => ExitCode::SUCCESS,
@@ -102,7 +102,7 @@ fn siege(flags: &Flags) -> Result<(), String> {
 }
 
 /// Runs the siege and says on standard error what siege says there.
-fn load_on(flags: &Flags, lines: &[Line], interrupt: &Interrupt) -> Result<Outcome, String> {
+fn load_on(flags: &Flags, lines: &[UrlLine], interrupt: &Interrupt) -> Result<RunResult, String> {
     let plan = Arc::new(plan(flags, lines)?);
     for warning in machine::prepare(&plan) {
         eprintln!("warning: {warning}");
@@ -152,7 +152,7 @@ fn banner(users: u32) {
     );
 }
 
-fn plan(flags: &Flags, lines: &[Line]) -> Result<Plan, String> {
+fn plan(flags: &Flags, lines: &[UrlLine]) -> Result<Plan, String> {
     let length = match (flags.repetitions, flags.time) {
         (Repetitions::Number(number), _) => Length::Each(number),
         (Repetitions::Once, _) => Length::Each(lines.len() as u64),
@@ -163,9 +163,10 @@ fn plan(flags: &Flags, lines: &[Line]) -> Result<Plan, String> {
         servers: urls::servers(lines, flags)?,
         protocol: Protocol::Http1,
         bodies: Vec::new(),
-        order: match flags.internet {
-            true => Order::Random,
-            false => Order::InTurn,
+        order: if flags.internet {
+            Order::Random
+        } else {
+            Order::InTurn
         },
         connections: flags.users as usize,
         threads: 1,

@@ -3,8 +3,8 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use load::Outcome;
-use load::tally::Failure;
+use load::RunResult;
+use load::tally::RequestError;
 
 /// What a report tells.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -16,7 +16,6 @@ pub(super) struct Figures {
     /// Requests that were not answered, or with 408 or 500 to 509.
     pub(super) failed: u64,
     pub(super) elapsed: Duration,
-    /// Bytes of bodies.
     pub(super) bytes: u64,
     /// The sum of all times, connecting included.
     pub(super) total: Duration,
@@ -25,7 +24,7 @@ pub(super) struct Figures {
 }
 
 impl Figures {
-    pub(super) fn of(outcome: &Outcome) -> Figures {
+    pub(super) fn of(outcome: &RunResult) -> Figures {
         let tally = &outcome.tally;
         let mut figures = Figures {
             failed: tally.failed(),
@@ -68,7 +67,6 @@ impl Figures {
         self.bytes as f64 / (1024.0 * 1024.0)
     }
 
-    /// Seconds, on average.
     fn response_time(&self) -> f64 {
         per(self.total.as_secs_f64(), self.transactions as f64)
     }
@@ -171,9 +169,9 @@ pub(super) const LOG_HEAD: &str = "      Date & Time,  Trans,  Elap Time,  Data 
                                    Trans Rate,  Throughput,  Concurrent,    OKAY,   Failed\n";
 
 /// What went wrong, one kind a line: siege says it once for every request.
-pub(super) fn errors(outcome: &Outcome) -> String {
+pub(super) fn errors(outcome: &RunResult) -> String {
     let mut text = String::new();
-    for failure in Failure::ALL {
+    for failure in RequestError::ALL {
         let count = outcome.tally.failures(failure);
         if count > 0 {
             let _ = writeln!(text, "[error] {}: {count} times", failure.words());

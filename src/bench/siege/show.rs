@@ -11,7 +11,7 @@ use load::tls::Tls;
 
 use super::flags::{Flags, Show};
 use super::report::Figures;
-use super::urls::{self, Line, request};
+use super::urls::{self, UrlLine, request};
 
 /// How long connecting and each read may take, as in siege.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -23,8 +23,9 @@ trait Connection: Read + Write {}
 
 impl<T: Read + Write> Connection for T {}
 
-/// Asks for `line` and prints the exchange unless `-q` or `-j` keep it silent. A fault is printed and counts as a failure.
-pub(super) fn show(line: &Line, flags: &Flags) -> Result<Figures, String> {
+/// Asks for `line` and prints the exchange unless `-q` or `-j` keep it silent. A fault is printed
+/// and counts as a failure.
+pub(super) fn show(line: &UrlLine, flags: &Flags) -> Result<Figures, String> {
     let target =
         Target::parse(&line.url, &flags.allow_remote).map_err(|error| error.to_string())?;
     let request = request(line, &target, flags)?;
@@ -84,7 +85,8 @@ fn exchange(address: &Address, tls: Option<&Tls>, request: &[u8]) -> io::Result<
     }
     stream.write_all(request)?;
     let mut response = Vec::new();
-    // A server that keeps the connection open in spite of HTTP/1.0 and `close` has said everything when it falls silent.
+    // A server that keeps the connection open in spite of HTTP/1.0 and `close` has said everything
+    // when it falls silent.
     match stream.take(BYTES_MAX).read_to_end(&mut response) {
         Err(error) if response.is_empty() => Err(error),
         _ => Ok(response),

@@ -1,7 +1,8 @@
 //! siege's lists of URLs, and the requests that they make.
 //!
-//! A line is a URL, a method and data: `http://host/path POST a=1` or `… POST <FILE`. `NAME=value` sets a variable for
-//! `$(NAME)` and `${NAME}` in the lines behind it; what begins with `#` is a comment.
+//! A line is a URL, a method and data: `http://host/path POST a=1` or `… POST <FILE`. `NAME=value`
+//! sets a variable for `$(NAME)` and `${NAME}` in the lines behind it; what begins with `#` is a
+//! comment.
 
 use load::Target;
 use load::plan::{Request, Server};
@@ -17,7 +18,7 @@ const METHODS: [&str; 6] = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
 
 /// What one line asks for.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Line {
+pub(super) struct UrlLine {
     pub(super) url: String,
     pub(super) method: String,
     data: Data,
@@ -30,14 +31,14 @@ enum Data {
     File(String),
 }
 
-impl Line {
-    fn parse(text: &str) -> Line {
+impl UrlLine {
+    fn parse(text: &str) -> UrlLine {
         let mut words = text.trim().splitn(3, char::is_whitespace);
         let url = words.next().unwrap_or_default().to_owned();
         let method = words.next().map(str::to_ascii_uppercase);
         let known = method.filter(|method| METHODS.contains(&&**method));
         let Some(method) = known else {
-            return Line {
+            return UrlLine {
                 url,
                 method: "GET".to_owned(),
                 data: Data::None,
@@ -48,7 +49,7 @@ impl Line {
             Some(path) => Data::File(path.trim().to_owned()),
             None => Data::Text(data.to_owned()),
         };
-        Line { url, method, data }
+        UrlLine { url, method, data }
     }
 
     fn body(&self) -> Result<Option<Vec<u8>>, String> {
@@ -65,21 +66,22 @@ impl Line {
 }
 
 /// The lines that `flags` name: the URL of the command line, or else the file's.
-pub(super) fn lines(flags: &Flags) -> Result<Vec<Line>, String> {
+pub(super) fn lines(flags: &Flags) -> Result<Vec<UrlLine>, String> {
     if let Some(url) = &flags.url {
-        return Ok(vec![Line::parse(url)]);
+        return Ok(vec![UrlLine::parse(url)]);
     }
     let path = flags.file.as_deref().unwrap_or_default();
     let text = std::fs::read_to_string(path)
         .map_err(|error| format!("unable to open file: {path}: {error}"))?;
     let lines = parse(&text);
-    match lines.is_empty() {
-        true => Err(format!("{path}: there is no URL")),
-        false => Ok(lines),
+    if lines.is_empty() {
+        Err(format!("{path}: there is no URL"))
+    } else {
+        Ok(lines)
     }
 }
 
-fn parse(text: &str) -> Vec<Line> {
+fn parse(text: &str) -> Vec<UrlLine> {
     let mut variables: Vec<(&str, &str)> = Vec::new();
     let mut lines = Vec::new();
     for line in text.lines().map(str::trim) {
@@ -90,7 +92,7 @@ fn parse(text: &str) -> Vec<Line> {
             Some((name, value)) if is_name(name) => {
                 variables.push((name, value.trim()));
             }
-            _ => lines.push(Line::parse(&expanded(line, &variables))),
+            _ => lines.push(UrlLine::parse(&expanded(line, &variables))),
         }
     }
     lines
@@ -113,7 +115,7 @@ fn expanded(line: &str, variables: &[(&str, &str)]) -> String {
 }
 
 /// The bytes of one request, in the order in which siege writes its fields.
-pub(super) fn request(line: &Line, target: &Target, flags: &Flags) -> Result<Vec<u8>, String> {
+pub(super) fn request(line: &UrlLine, target: &Target, flags: &Flags) -> Result<Vec<u8>, String> {
     let body = line.body()?;
     // What is shown is asked for in HTTP/1.0, and heads by HEAD.
     let (method, version) = match flags.show {
@@ -164,7 +166,7 @@ pub(super) fn maker() -> Maker {
 }
 
 /// The lines as servers, one for each: every request has a connection of its own.
-pub(super) fn servers(lines: &[Line], flags: &Flags) -> Result<Vec<Server>, String> {
+pub(super) fn servers(lines: &[UrlLine], flags: &Flags) -> Result<Vec<Server>, String> {
     let maker = maker();
     let mut servers = Vec::new();
     for line in lines {
@@ -187,7 +189,7 @@ mod tests {
     fn lists_have_comments_variables_methods_and_data() {
         let text = "# all\nHOST= 127.0.0.1:81\nhttp://$(HOST)/a?b=1\n\n http://${HOST}/b POST x=1 y\n\
                     127.0.0.1/c put < file\n127.0.0.1/d HEAD\n";
-        let line = |url: &str, method: &str, data| Line {
+        let line = |url: &str, method: &str, data| UrlLine {
             url: url.to_owned(),
             method: method.to_owned(),
             data,
@@ -209,7 +211,7 @@ mod tests {
     fn requests_are_those_of_siege() {
         let words = ["-H", "X: y", "-A", "me", "http://127.0.0.1:81/a POST x=1"];
         let flags = Flags::parse(words.into_iter().map(str::to_owned)).unwrap();
-        let line = Line::parse(flags.url.as_deref().unwrap());
+        let line = UrlLine::parse(flags.url.as_deref().unwrap());
         let target = Target::parse(&line.url, &[]).unwrap();
         let bytes = request(&line, &target, &flags).unwrap();
         // As siege 4.0.7 sends it.

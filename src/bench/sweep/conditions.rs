@@ -1,4 +1,5 @@
-//! What decides what the figures of a run mean: machine, kernel, versions, engine, command line and date.
+//! What decides what the figures of a run mean: machine, kernel, versions, engine, command line and
+//! date.
 //!
 //! From /proc; what the kernel does not say is left out.
 
@@ -68,9 +69,10 @@ pub(super) fn of(plan: &Plan, first: Option<&First>) -> Vec<(String, String)> {
 fn word_of(word: &str) -> String {
     let plain =
         |character: char| character.is_ascii_alphanumeric() || "-_./:,=@%+…".contains(character);
-    match !word.is_empty() && word.chars().all(plain) {
-        true => word.to_owned(),
-        false => format!("'{}'", word.replace('\'', "'\\''")),
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', "'\\''"))
     }
 }
 

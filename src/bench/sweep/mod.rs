@@ -1,7 +1,9 @@
-//! `tidegate bench sweep`: one run after the other with rising load, until it is plain where the server has enough.
+//! `tidegate bench sweep`: one run after the other with rising load, until it is plain where the
+//! server has enough.
 //!
-//! Each step is a run like that of the native mode, with connections or a rate from a list. The table is printed while it
-//! goes; `--html` writes a page that needs nothing else. How saturation is found: [`points::findings`].
+//! Each step is a run like that of the native mode, with connections or a rate from a list. The
+//! table is printed while it goes; `--html` writes a page that needs nothing else. How saturation
+//! is found: [`points::findings`].
 
 mod conditions;
 mod page;
@@ -114,9 +116,10 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
         (true, _) => table::json(axis, &points, &findings, &conditions),
         (_, true) => table::csv(axis, &points),
         _ => {
-            let ended = match interrupted {
-                true => "interrupted: these are the steps until then\n",
-                false => "",
+            let ended = if interrupted {
+                "interrupted: these are the steps until then\n"
+            } else {
+                ""
             };
             format!(
                 "\n{ended}{}",
@@ -125,9 +128,10 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
         }
     };
     print!("{text}");
-    Ok(match points.iter().any(|point| point.succeeded > 0) {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
+    Ok(if points.iter().any(|point| point.succeeded > 0) {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
     })
 }
 
@@ -178,9 +182,10 @@ fn first_answer(plan: &Plan, interrupt: &Interrupt) -> Result<Option<First>, Str
     };
     let outcome =
         load::run(&Arc::new(plan), |_| !interrupt.has_come()).map_err(|error| error.to_string())?;
-    match outcome.interrupted {
-        true => Err("interrupted".to_owned()),
-        false => Ok(outcome.first),
+    if outcome.interrupted {
+        Err("interrupted".to_owned())
+    } else {
+        Ok(outcome.first)
     }
 }
 

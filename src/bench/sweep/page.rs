@@ -1,9 +1,10 @@
-//! A sweep as one HTML page that needs nothing else: findings, plots, the table, and the conditions of the run.
+//! A sweep as one HTML page that needs nothing else: findings, plots, the table, and the conditions
+//! of the run.
 
 use std::fmt::Write;
 use std::time::Duration;
 
-use super::plot::{Line, Plot};
+use super::plot::{Plot, PlotLine};
 use super::points::{Axis, Findings, Point, sentences};
 use super::table;
 
@@ -40,12 +41,10 @@ pub(super) struct Page<'a> {
     /// The limit of goodput.
     pub(super) within: Duration,
     pub(super) urls: &'a [String],
-    /// Names and values.
     pub(super) conditions: &'a [(String, String)],
 }
 
 impl Page<'_> {
-    /// The whole page.
     pub(super) fn html(&self) -> String {
         let mut html = format!(
             "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" \
@@ -76,7 +75,7 @@ impl Page<'_> {
     }
 
     fn plots(&self) -> [Plot<'_>; 3] {
-        let line = |name, class, value: fn(&Point) -> Option<f64>| Line {
+        let line = |name, class, value: fn(&Point) -> Option<f64>| PlotLine {
             name,
             class,
             points: self

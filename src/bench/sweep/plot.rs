@@ -1,4 +1,5 @@
-//! Plots as inline SVG: lines with a mark at every step, axes with units, light and dark by the colours of the page.
+//! Plots as inline SVG: lines with a mark at every step, axes with units, light and dark by the
+//! colours of the page.
 //!
 //! No script: a mark shows its numbers by its `<title>` when the pointer rests on it.
 
@@ -16,7 +17,7 @@ const TOP: f64 = 18.0;
 const BOTTOM: f64 = 54.0;
 
 /// One line of a plot.
-pub(super) struct Line<'a> {
+pub(super) struct PlotLine<'a> {
     /// Its name, and the class that colours it.
     pub(super) name: &'a str,
     pub(super) class: &'a str,
@@ -24,7 +25,6 @@ pub(super) struct Line<'a> {
     pub(super) points: Vec<(f64, f64)>,
 }
 
-/// One plot.
 pub(super) struct Plot<'a> {
     pub(super) title: &'a str,
     /// What the axes show, with units.
@@ -32,16 +32,14 @@ pub(super) struct Plot<'a> {
     pub(super) up: &'a str,
     /// The unit of a single value, for the text at a mark.
     pub(super) unit: &'a str,
-    pub(super) lines: Vec<Line<'a>>,
+    pub(super) lines: Vec<PlotLine<'a>>,
     /// The vertical axis is logarithmic.
     pub(super) logarithmic: bool,
     /// The least that the vertical axis reaches up to.
     pub(super) up_to: f64,
-    /// Where saturation is.
     pub(super) mark: Option<f64>,
 }
 
-/// Values to places.
 struct Scale {
     low: f64,
     high: f64,
@@ -52,9 +50,10 @@ struct Scale {
 
 impl Scale {
     fn place(&self, value: f64) -> f64 {
-        let part = match self.logarithmic {
-            true => (value.max(self.low) / self.low).log10() / (self.high / self.low).log10(),
-            false => (value - self.low) / (self.high - self.low),
+        let part = if self.logarithmic {
+            (value.max(self.low) / self.low).log10() / (self.high / self.low).log10()
+        } else {
+            (value - self.low) / (self.high - self.low)
         };
         self.begin + (self.end - self.begin) * part.clamp(0.0, 1.0)
     }
@@ -82,7 +81,8 @@ fn round_step(step: f64) -> f64 {
     factor.unwrap_or(10.0) * power
 }
 
-/// Powers of ten from `low` to `high`, and their doubles and quintuples where there is room for them.
+/// Powers of ten from `low` to `high`, and their doubles and quintuples where there is room for
+/// them.
 fn decades(low: f64, high: f64) -> Vec<f64> {
     let (first, last) = (low.log10().floor() as i32, high.log10().ceil() as i32);
     let factors: &[f64] = if last - first <= 3 {
@@ -146,13 +146,14 @@ impl Plot<'_> {
             begin: LEFT,
             end: WIDTH - RIGHT,
         };
-        let across = match self.spreads() {
-            true => Scale {
+        let across = if self.spreads() {
+            Scale {
                 low: first,
                 logarithmic: true,
                 ..across
-            },
-            false => across,
+            }
+        } else {
+            across
         };
         let step = round_step(highest / 6.0);
         let up = Scale {
@@ -173,7 +174,8 @@ impl Plot<'_> {
         (across, up)
     }
 
-    /// Whether the steps grow like powers, so that a linear axis would push most of them to the left.
+    /// Whether the steps grow like powers, so that a linear axis would push most of them to the
+    /// left.
     fn spreads(&self) -> bool {
         let Some(line) = self.lines.first() else {
             return false;
@@ -247,7 +249,7 @@ impl Plot<'_> {
         );
     }
 
-    fn line(&self, svg: &mut String, line: &Line, across: &Scale, up: &Scale) {
+    fn line(&self, svg: &mut String, line: &PlotLine, across: &Scale, up: &Scale) {
         let places: Vec<String> = line
             .points
             .iter()
@@ -349,7 +351,7 @@ mod tests {
                 across: "connections",
                 up: "requests/s",
                 unit: "/s",
-                lines: vec![Line {
+                lines: vec![PlotLine {
                     name: "name",
                     class: "one",
                     points,

@@ -4,14 +4,15 @@ use std::time::Duration;
 
 use load::plan::Protocol;
 use load::report::{percentile, some};
-use load::tally::Failure;
-use load::{Outcome, Plan, machine};
+use load::tally::RequestError;
+use load::{Plan, RunResult, machine};
 
 /// From this part of the highest throughput on, more load is said to bring no more.
 pub(super) const PLATEAU: f64 = 0.95;
 
-/// The share of the steps on a plateau (or behind an offered rate) from which on steps that are out of line with it leave no
-/// saturation to be named: one such step for four others may be lucky or disturbed. See [`Scatter`].
+/// The share of the steps on a plateau (or behind an offered rate) from which on steps that are out
+/// of line with it leave no saturation to be named: one such step for four others may be lucky or
+/// disturbed. See [`Scatter`].
 pub(super) const SCATTER: f64 = 0.25;
 
 /// The part of the offered rate below which a server is said not to keep up.
@@ -26,7 +27,6 @@ const REFUSING: [usize; 2] = [503, 429];
 /// The same of calls of gRPC: UNAVAILABLE and RESOURCE_EXHAUSTED.
 const REFUSING_CALLS: [usize; 2] = [14, 8];
 
-/// One step.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Point {
     /// Connections, or requests a second where a rate is swept.
@@ -37,20 +37,20 @@ pub(super) struct Point {
     pub(super) goodput: f64,
     /// The share of requests that failed, or in the open loop never found a connection.
     pub(super) failed: f64,
-    /// The share of requests whose connection was refused, or that were answered 503 or 429, or what means that in gRPC.
+    /// The share of requests whose connection was refused, or that were answered 503 or 429, or
+    /// what means that in gRPC.
     pub(super) refused: f64,
     /// Milliseconds; `None` where there are too few responses for it.
     pub(super) p50: Option<f64>,
     /// Milliseconds; `None` where there are too few responses for it.
     pub(super) p99: Option<f64>,
-    /// Responses as expected.
     pub(super) succeeded: u64,
     /// Why this step says more about the tool than about the server.
     pub(super) limits: Vec<String>,
 }
 
 impl Point {
-    pub(super) fn new(load: f64, plan: &Plan, outcome: &Outcome) -> Point {
+    pub(super) fn new(load: f64, plan: &Plan, outcome: &RunResult) -> Point {
         let tally = &outcome.tally;
         let seconds = outcome.elapsed.as_secs_f64().max(1e-9);
         let due = (tally.ended() + outcome.not_started).max(1) as f64;
@@ -64,7 +64,7 @@ impl Point {
             .filter(|(status, _)| refusing.contains(status) && unwanted(status))
             .map(|(_, count)| count)
             .sum();
-        let refused = refusals + tally.failures(Failure::Refused);
+        let refused = refusals + tally.failures(RequestError::Refused);
         let failed = (tally.failed() + outcome.not_started).saturating_sub(refused);
         let milliseconds = |of| percentile(&tally.total, of).map(|time| time as f64 / 1e6);
         Point {
@@ -81,7 +81,6 @@ impl Point {
     }
 }
 
-/// What is swept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Axis {
     Connections,
@@ -111,22 +110,26 @@ impl Axis {
 /// How far the steps are from being one plateau, or from falling behind at one rate for good.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Scatter {
-    /// Steps that reach [`PLATEAU`] of the highest throughput, or that fall behind the rate; each as it was measured.
+    /// Steps that reach [`PLATEAU`] of the highest throughput, or that fall behind the rate; each
+    /// as it was measured.
     pub(super) reaching: usize,
-    /// The fewest steps that would have to be other for those to stand side by side, and with a rate up to the end.
+    /// The fewest steps that would have to be other for those to stand side by side, and with a
+    /// rate up to the end.
     pub(super) out_of_line: usize,
 }
 
 impl Scatter {
     /// Of steps that reach what is looked for (`true`), or do not.
     fn of(axis: Axis, reach: impl Iterator<Item = bool>) -> Scatter {
-        // By how many steps those that reach it outnumber the others, on the best stretch that ends here, and on the best of all.
+        // By how many steps those that reach it outnumber the others, on the best stretch that ends
+        // here, and on the best of all.
         let (mut reaching, mut here, mut best) = (0, 0_usize, 0);
         for reaches in reach {
             reaching += usize::from(reaches);
-            here = match reaches {
-                true => here + 1,
-                false => here.saturating_sub(1),
+            here = if reaches {
+                here + 1
+            } else {
+                here.saturating_sub(1)
             };
             best = best.max(here);
         }
@@ -149,7 +152,8 @@ impl Scatter {
 /// What a sweep shows as a whole.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Findings {
-    /// The step at which the server had enough; `None` if none of them was enough, nothing succeeded, or they scatter.
+    /// The step at which the server had enough; `None` if none of them was enough, nothing
+    /// succeeded, or they scatter.
     pub(super) saturation: Option<usize>,
     /// The steps scatter, and so much that no saturation is named.
     pub(super) scatter: Option<Scatter>,
@@ -159,16 +163,17 @@ pub(super) struct Findings {
     pub(super) broken: Option<usize>,
 }
 
-/// Looks for saturation, on a curve where each step is the median of itself and its neighbours: one step that was lucky, or
-/// disturbed, does not decide.
+/// Looks for saturation, on a curve where each step is the median of itself and its neighbours: one
+/// step that was lucky, or disturbed, does not decide.
 ///
-/// Connections: the first step whose throughput is at least [`PLATEAU`] of the highest one on that curve, if a step follows
-/// it; what follows brings hardly more and only makes requests wait. A rate: the first step at which the server delivers
-/// less than [`KEPT_UP`] of what is offered.
+/// Connections: the first step whose throughput is at least [`PLATEAU`] of the highest one on that
+/// curve, if a step follows it; what follows brings hardly more and only makes requests wait. A
+/// rate: the first step at which the server delivers less than [`KEPT_UP`] of what is offered.
 ///
-/// Whether it may be named is seen from the steps as they were measured: more load that brings hardly more, or a server that
-/// falls behind, makes steps side by side that reach the same mark. Where more than [`SCATTER`] of as many steps are out of line
-/// ([`Scatter`]), the differences between neighbours are larger than those that saturation is told by, and another sweep would
+/// Whether it may be named is seen from the steps as they were measured: more load that brings
+/// hardly more, or a server that falls behind, makes steps side by side that reach the same mark.
+/// Where more than [`SCATTER`] of as many steps are out of line ([`Scatter`]), the differences
+/// between neighbours are larger than those that saturation is told by, and another sweep would
 /// name another step. Overload, in which throughput falls for good, is no scatter.
 pub(super) fn findings(axis: Axis, points: &[Point]) -> Findings {
     let highest = points
@@ -198,7 +203,8 @@ pub(super) fn findings(axis: Axis, points: &[Point]) -> Findings {
                 .iter()
                 .position(|kept| *kept < KEPT_UP);
             let behind = points.iter().map(|point| kept(point) < KEPT_UP);
-            // Single steps that fall behind by accident are no reason to doubt that the server keeps up.
+            // Single steps that fall behind by accident are no reason to doubt that the server
+            // keeps up.
             let scatter = found.map(|_| Scatter::of(axis, behind));
             (found, scatter.unwrap_or_default())
         }
@@ -320,9 +326,10 @@ pub(super) fn short(value: f64) -> String {
         value if value >= 10.0 => format!("{value:.1}"),
         value => format!("{value:.2}"),
     };
-    match text.contains('.') {
-        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
-        false => text,
+    if text.contains('.') {
+        text.trim_end_matches('0').trim_end_matches('.').to_owned()
+    } else {
+        text
     }
 }
 
@@ -499,7 +506,8 @@ mod tests {
         );
     }
 
-    /// Numbers of the normal distribution, always the same: the sum of twelve even ones, without their mean.
+    /// Numbers of the normal distribution, always the same: the sum of twelve even ones, without
+    /// their mean.
     fn noise() -> impl FnMut() -> f64 {
         let mut state = 1_u64;
         let mut even = move || {

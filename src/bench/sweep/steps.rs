@@ -1,4 +1,5 @@
-//! Lists of steps as the command line writes them: `1,10,20`, and `1,10,…,280` for numbers that are equally far apart.
+//! Lists of steps as the command line writes them: `1,10,20`, and `1,10,…,280` for numbers that are
+//! equally far apart.
 
 /// Steps of one sweep at most.
 const STEPS_MAX: usize = 1000;
@@ -11,18 +12,19 @@ pub(super) struct Steps(pub(super) Vec<f64>);
 pub(super) fn connections(text: &str) -> Result<Steps, String> {
     let steps = parse(text)?;
     let whole = |step: &f64| step.fract() == 0.0 && (1.0..=1e6).contains(step);
-    match steps.0.iter().all(whole) {
-        true => Ok(steps),
-        false => Err("numbers of connections from 1 to 1000000 are expected".to_owned()),
+    if steps.0.iter().all(whole) {
+        Ok(steps)
+    } else {
+        Err("numbers of connections from 1 to 1000000 are expected".to_owned())
     }
 }
 
-/// Requests a second.
 pub(super) fn rates(text: &str) -> Result<Steps, String> {
     let steps = parse(text)?;
-    match steps.0.iter().all(|step| (0.001..=1e8).contains(step)) {
-        true => Ok(steps),
-        false => Err("numbers of requests a second are expected".to_owned()),
+    if steps.0.iter().all(|step| (0.001..=1e8).contains(step)) {
+        Ok(steps)
+    } else {
+        Err("numbers of requests a second are expected".to_owned())
     }
 }
 
@@ -48,9 +50,10 @@ fn parse(text: &str) -> Result<Steps, String> {
         }
     }
     let rising = steps.windows(2).all(|two| two[0] < two[1]);
-    match rising && !steps.is_empty() && steps.len() <= STEPS_MAX {
-        true => Ok(Steps(steps)),
-        false => Err(fault()),
+    if rising && !steps.is_empty() && steps.len() <= STEPS_MAX {
+        Ok(Steps(steps))
+    } else {
+        Err(fault())
     }
 }
 

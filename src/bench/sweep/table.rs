@@ -19,8 +19,8 @@ pub(super) fn names(axis: Axis) -> Vec<String> {
     all.map(str::to_owned).collect()
 }
 
-/// The values of one step, in the order of [`names`]; a star marks a step that says more about the tool, a dash a time that
-/// there are too few responses for.
+/// The values of one step, in the order of [`names`]; a star marks a step that says more about the
+/// tool, a dash a time that there are too few responses for.
 pub(super) fn row(point: &Point) -> Vec<String> {
     let milliseconds = |time: Option<f64>| time.map_or("-".to_owned(), |time| format!("{time:.3}"));
     let star = if point.limits.is_empty() { "" } else { "*" };
@@ -46,8 +46,8 @@ pub(super) fn line(values: &[String]) -> String {
     line
 }
 
-/// The steps with names that programs like, times in milliseconds and shares as fractions; `none` is said of times that there
-/// are too few responses for.
+/// The steps with names that programs like, times in milliseconds and shares as fractions; `none`
+/// is said of times that there are too few responses for.
 fn fields(axis: Axis, point: &Point, none: &str) -> [(&'static str, String); 9] {
     let load = match axis {
         Axis::Connections => "connections",

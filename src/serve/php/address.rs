@@ -1,6 +1,8 @@
-//! Where php-fpm listens, and what it answers there: whether anything listens, speaks FastCGI, and sees the folder.
+//! Where php-fpm listens, and what it answers there: whether anything listens, speaks FastCGI, and
+//! sees the folder.
 //!
-//! Nothing is run by asking: `FCGI_GET_VALUES` is about the application itself, and a folder is no script.
+//! Nothing is run by asking: `FCGI_GET_VALUES` is about the application itself, and a folder is no
+//! script.
 
 use std::fmt::{self, Display};
 use std::io::{self, Read, Write};
@@ -17,11 +19,10 @@ use crate::serve::User;
 /// How long each answer may take: of a pool whose children are all busy none comes.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 
-/// `FCGI_GET_VALUES` without a name, which php-fpm answers with as few (FastCGI specification, section 4.1).
+/// `FCGI_GET_VALUES` without a name, which php-fpm answers with as few (FastCGI specification,
+/// section 4.1).
 const GET_VALUES: [u8; 8] = [1, 9, 0, 0, 0, 0, 0, 0];
-/// `FCGI_GET_VALUES_RESULT`
 const GET_VALUES_RESULT: u8 = 10;
-/// `FCGI_VERSION_1`
 const VERSION: u8 = 1;
 
 /// The most bytes that are read of an answer: more than any of php-fpm's has.
@@ -46,10 +47,9 @@ impl Display for Address {
 
 /// What an address is good for.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum AddressCheck {
     /// A FastCGI application that sees the folder.
     Usable,
-    /// Nothing is there.
     Absent(String),
     /// Something is there that cannot be used, and why.
     Refused(String),
@@ -77,28 +77,28 @@ impl Address {
     }
 
     /// Asks what is there, on behalf of a user if it is another than the one of this process.
-    pub(super) fn ask(&self, directory: &Path, user: Option<&User>) -> Answer {
+    pub(super) fn ask(&self, directory: &Path, user: Option<&User>) -> AddressCheck {
         if let (Address::Unix(path), Some(user)) = (self, user)
             && path.exists()
             && !user.may_connect(path)
         {
             let name = user.name();
-            return Answer::Refused(format!("user {name} may not connect to it"));
+            return AddressCheck::Refused(format!("user {name} may not connect to it"));
         }
         match self.says_that_it_is_fastcgi() {
             Ok(true) => {}
-            Ok(false) => return Answer::Refused("it does not speak FastCGI".to_owned()),
-            Err(Failure::Connecting(error)) => {
+            Ok(false) => return AddressCheck::Refused("it does not speak FastCGI".to_owned()),
+            Err(AddressError::Connecting(error)) => {
                 let text = process::log::failure("connect() failed", &error);
                 return match error.kind() {
                     io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-                        Answer::Absent(text)
+                        AddressCheck::Absent(text)
                     }
-                    _ => Answer::Refused(text),
+                    _ => AddressCheck::Refused(text),
                 };
             }
-            Err(Failure::Answering(error)) => {
-                return Answer::Refused(match error.kind() {
+            Err(AddressError::Answering(error)) => {
+                return AddressCheck::Refused(match error.kind() {
                     io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
                         format!("it does not answer within {} s", ANSWER_LIMIT.as_secs())
                     }
@@ -107,14 +107,14 @@ impl Address {
             }
         }
         match self.sees(directory) {
-            Some(false) => Answer::Blind,
-            Some(true) => Answer::Usable,
-            None => Answer::Odd,
+            Some(false) => AddressCheck::Blind,
+            Some(true) => AddressCheck::Usable,
+            None => AddressCheck::Odd,
         }
     }
 
     /// Whether a FastCGI application answers here.
-    pub(super) fn says_that_it_is_fastcgi(&self) -> Result<bool, Failure> {
+    pub(super) fn says_that_it_is_fastcgi(&self) -> Result<bool, AddressError> {
         let answer = self.exchange(&GET_VALUES, |answer| answer.len() >= GET_VALUES.len())?;
         Ok(matches!(
             answer.as_slice(),
@@ -122,8 +122,8 @@ impl Address {
         ))
     }
 
-    /// Whether the folder is there for the application. php-fpm says 404 of a script that is not there, and of a folder that it
-    /// may not be run (`security.limit_extensions`).
+    /// Whether the folder is there for the application. php-fpm says 404 of a script that is not
+    /// there, and of a folder that it may not be run (`security.limit_extensions`).
     fn sees(&self, directory: &Path) -> Option<bool> {
         use std::os::unix::ffi::OsStrExt;
 
@@ -148,24 +148,24 @@ impl Address {
         &self,
         request: &[u8],
         is_enough: impl Fn(&[u8]) -> bool,
-    ) -> Result<Vec<u8>, Failure> {
+    ) -> Result<Vec<u8>, AddressError> {
         let limit = Some(ANSWER_LIMIT);
         match self {
             Address::Unix(path) => {
-                let stream = UnixStream::connect(path).map_err(Failure::Connecting)?;
+                let stream = UnixStream::connect(path).map_err(AddressError::Connecting)?;
                 let timeouts = stream
                     .set_read_timeout(limit)
                     .and(stream.set_write_timeout(limit));
-                timeouts.map_err(Failure::Answering)?;
+                timeouts.map_err(AddressError::Answering)?;
                 converse(stream, request, is_enough)
             }
             Address::Tcp(address) => {
                 let stream = TcpStream::connect_timeout(address, ANSWER_LIMIT)
-                    .map_err(Failure::Connecting)?;
+                    .map_err(AddressError::Connecting)?;
                 let timeouts = stream
                     .set_read_timeout(limit)
                     .and(stream.set_write_timeout(limit));
-                timeouts.map_err(Failure::Answering)?;
+                timeouts.map_err(AddressError::Answering)?;
                 converse(stream, request, is_enough)
             }
         }
@@ -174,7 +174,7 @@ impl Address {
 
 /// Where asking has failed.
 #[derive(Debug)]
-pub(super) enum Failure {
+pub(super) enum AddressError {
     Connecting(io::Error),
     Answering(io::Error),
 }
@@ -183,19 +183,19 @@ fn converse(
     mut stream: impl Read + Write,
     request: &[u8],
     is_enough: impl Fn(&[u8]) -> bool,
-) -> Result<Vec<u8>, Failure> {
+) -> Result<Vec<u8>, AddressError> {
     let deadline = Instant::now() + ANSWER_LIMIT;
-    stream.write_all(request).map_err(Failure::Answering)?;
+    stream.write_all(request).map_err(AddressError::Answering)?;
     let mut answer = Vec::new();
     let mut part = [0; 4096];
     while !is_enough(&answer) && answer.len() < ANSWER_LENGTH_MAX {
-        let count = stream.read(&mut part).map_err(Failure::Answering)?;
+        let count = stream.read(&mut part).map_err(AddressError::Answering)?;
         if count == 0 {
             break;
         }
         answer.extend_from_slice(part.get(..count).unwrap_or_default());
         if Instant::now() > deadline {
-            return Err(Failure::Answering(io::ErrorKind::TimedOut.into()));
+            return Err(AddressError::Answering(io::ErrorKind::TimedOut.into()));
         }
     }
     Ok(answer)
@@ -234,16 +234,16 @@ mod tests {
         server.join().unwrap();
         assert_eq!(
             answer,
-            Answer::Refused("it does not speak FastCGI".to_owned())
+            AddressCheck::Refused("it does not speak FastCGI".to_owned())
         );
         assert!(matches!(
             address.ask(Path::new("/"), None),
-            Answer::Absent(_)
+            AddressCheck::Absent(_)
         ));
         let missing = Address::Unix(PathBuf::from("/nonexistent/php.sock"));
         assert!(matches!(
             missing.ask(Path::new("/"), None),
-            Answer::Absent(_)
+            AddressCheck::Absent(_)
         ));
     }
 }

@@ -1,9 +1,10 @@
-//! The keeper of a pool: a process of ours that starts php-fpm, says when it answers, starts it again when it dies, and ends it
-//! and removes the folder as soon as the server has ended, by whatever way.
+//! The keeper of a pool: a process of ours that starts php-fpm, says when it answers, starts it
+//! again when it dies, and ends it and removes the folder as soon as the server has ended, by
+//! whatever way.
 //!
-//! It is a process of its own because the server may be killed, and could then clean up nothing. What tells it the end is its
-//! standard input, a pipe that nothing but the server holds open. Should the keeper itself be killed, php-fpm ends with it
-//! ([`process::companion`]).
+//! It is a process of its own because the server may be killed, and could then clean up nothing.
+//! What tells it the end is its standard input, a pipe that nothing but the server holds open.
+//! Should the keeper itself be killed, php-fpm ends with it ([`process::companion`]).
 
 use std::ffi::OsString;
 use std::fs;
@@ -20,14 +21,15 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 use super::address::Address;
 use super::pool::{CONFIGURATION, SOCKET};
 
-/// The arguments, from the name of the program on, that make a process a keeper. They read well in ps(1). Behind them stand the
-/// folder, the program, and perhaps [`AS_ROOT`].
+/// The arguments, from the name of the program on, that make a process a keeper. They read well in
+/// ps(1). Behind them stand the folder, the program, and perhaps [`AS_ROOT`].
 pub(super) const ARGUMENTS: [&str; 4] = ["tidegate:", "keeper", "of", "php-fpm"];
 
 /// php-fpm's option without which it serves as no root.
 pub(super) const AS_ROOT: &str = "--allow-to-run-as-root";
 
-/// What the keeper says on its standard output once PHP answers; a text without a line break is why it does not.
+/// What the keeper says on its standard output once PHP answers; a text without a line break is why
+/// it does not.
 pub(super) const READY: &str = "ready\n";
 
 /// How long php-fpm may take to answer.
@@ -38,7 +40,8 @@ const ASK_PAUSE: Duration = Duration::from_millis(20);
 const STOP_LIMIT: Duration = Duration::from_secs(2);
 /// A php-fpm that lives shorter has died of its start.
 const SHORT_LIFE: Duration = Duration::from_secs(1);
-/// The first pause before it is started again after a short life, doubled with each up to the longest.
+/// The first pause before it is started again after a short life, doubled with each up to the
+/// longest.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 
@@ -250,7 +253,8 @@ impl Php {
 
     /// Kills what is left, and says how it has ended.
     fn reap(&mut self) -> io::Result<ExitStatus> {
-        // Before its number can be given away: children of a php-fpm that was killed would serve on.
+        // Before its number can be given away: children of a php-fpm that was killed would serve
+        // on.
         let _ = rustix::process::kill_process_group(self.pid, Signal::KILL);
         self.child.wait()
     }

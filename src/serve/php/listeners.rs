@@ -1,9 +1,10 @@
-//! Whose the listeners of a port are, by the kernel's tables (proc_pid_net(5)): on a machine of many users any of them may listen on
-//! one that php-fpm usually has.
+//! Whose the listeners of a port are, by the kernel's tables (proc_pid_net(5)): on a machine of
+//! many users any of them may listen on one that php-fpm usually has.
 
 use std::fs;
 
-/// The number of a user who listens on a port and is neither root, nor the user of this process, nor `also`.
+/// The number of a user who listens on a port and is neither root, nor the user of this process,
+/// nor `also`.
 pub(super) fn stranger(port: u16, also: Option<u32>) -> Option<u32> {
     let own = rustix::process::geteuid().as_raw();
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"];

@@ -1,7 +1,8 @@
 //! What the configuration says of PHP: which requests run it, and which names are never sent.
 //!
-//! Only `.php` in small letters is run. Every other name that holds PHP by its looks is refused while a file has it, whether PHP
-//! is there or not: what would be code under one configuration is a secret under the next.
+//! Only `.php` in small letters is run. Every other name that holds PHP by its looks is refused
+//! while a file has it, whether PHP is there or not: what would be code under one configuration is
+//! a secret under the next.
 
 use std::fmt::Write;
 
@@ -18,9 +19,10 @@ pub(in crate::serve) enum Treatment {
     Send,
 }
 
-/// Names of PHP's sources, in capitals, too: those that PHP or a server might run (`php`, `php8`, `phps`, `phtml`, `pht`, `phar`,
-/// `inc`), and copies of them that editors and people leave (`a.php~`, `a.php.bak`, `a.php.swp`, `a.php_old`). What such a name has
-/// become by a last extension of its own (`a.php.html`, as copies of sites have it) is what that says.
+/// Names of PHP's sources, in capitals, too: those that PHP or a server might run (`php`, `php8`,
+/// `phps`, `phtml`, `pht`, `phar`, `inc`), and copies of them that editors and people leave
+/// (`a.php~`, `a.php.bak`, `a.php.swp`, `a.php_old`). What such a name has become by a last
+/// extension of its own (`a.php.html`, as copies of sites have it) is what that says.
 const SOURCE: &str = "\\.(?:php|pht|phar|inc(?![a-z0-9]))\
                       (?![^/]*\\.(?:html?|css|js|png|jpe?g|gif|svg|webp|pdf)$)[^/]*$";
 
@@ -30,7 +32,8 @@ const SCRIPT: &str = "[^/]\\.php(?:/|$)";
 /// What takes requests that no file answers. The query goes with it.
 pub(in crate::serve) const FRONT_CONTROLLER: &str = "/index.php$is_args$args";
 
-/// The longest body: PHP's own limits (`post_max_size`) are lower nearly everywhere, and refuse in its own way.
+/// The longest body: PHP's own limits (`post_max_size`) are lower nearly everywhere, and refuse in
+/// its own way.
 const BODY_MAX: &str = "1g";
 
 /// What PHP is told (RFC 3875, and what PHP has beside it).
@@ -107,8 +110,8 @@ impl Treatment {
         matches!(self, Treatment::Run(_))
     }
 
-    /// Locations that come before those of files. `fallback` takes what is no file; `headers` are those of answers of PHP, and
-    /// `access_logs` all that requests are logged by.
+    /// Locations that come before those of files. `fallback` takes what is no file; `headers` are
+    /// those of answers of PHP, and `access_logs` all that requests are logged by.
     pub(in crate::serve) fn locations(
         &self,
         fallback: &str,
@@ -138,14 +141,16 @@ impl Treatment {
         text
     }
 
-    /// The location of the front controller, by itself: where that is missing nothing falls back to it again.
+    /// The location of the front controller, by itself: where that is missing nothing falls back to
+    /// it again.
     pub(in crate::serve) fn front_controller(&self, headers: &[String]) -> String {
-        match self.runs() {
-            true => format!(
+        if self.runs() {
+            format!(
                 "location = /index.php {{\n    set $path_info \"\";\n    try_files $uri =404;\n    fastcgi_pass php;\n{}}}\n",
                 indented(headers)
-            ),
-            false => String::new(),
+            )
+        } else {
+            String::new()
         }
     }
 }

@@ -1,7 +1,8 @@
 //! `--php`: PHP in a folder, by a php-fpm that runs already or by a pool of our own.
 //!
-//! [`address`] asks what answers where, [`listeners`] whose a port is, [`pool`] is one of our own, which [`keeper`] looks after in a process beside the server,
-//! and [`locations`] is what the configuration says of PHP.
+//! [`address`] asks what answers where, [`listeners`] whose a port is, [`pool`] is one of our own,
+//! which [`keeper`] looks after in a process beside the server, and [`locations`] is what the
+//! configuration says of PHP.
 //!
 //! Deliberately not here: another way to PHP than FastCGI, and what php.ini says.
 
@@ -19,12 +20,13 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 
 use super::User;
-use address::{Address, Answer};
+use address::{Address, AddressCheck};
 pub(crate) use keeper::run as keep;
 pub(crate) use pool::Pool;
 pub(super) use pool::Settings;
 
-/// Sockets of distributions, of which the first that answers is taken. Of names with `*` those with the highest version come first.
+/// Sockets of distributions, of which the first that answers is taken. Of names with `*` those with
+/// the highest version come first.
 const SOCKETS: &[&str] = &[
     "/run/php/php-fpm.sock",     // Debian, whichever version is preferred
     "/run/php/php*-fpm.sock",    // Debian, by version
@@ -45,7 +47,6 @@ pub(super) struct Php {
     pub(super) note: String,
 }
 
-/// What runs PHP.
 enum Runner {
     /// A php-fpm that listens already.
     Running(Address),
@@ -87,12 +88,12 @@ pub(super) fn find(wanted: &str, directory: &Path, user: Option<&User>) -> Resul
     }
     let address = Address::parse(wanted)?;
     let blind = match address.ask(directory, user) {
-        Answer::Usable | Answer::Odd => String::new(),
-        Answer::Blind => format!(
+        AddressCheck::Usable | AddressCheck::Odd => String::new(),
+        AddressCheck::Blind => format!(
             "Warning: php-fpm at {address} does not find {}, so every script will be 404.\n",
             directory.display()
         ),
-        Answer::Absent(why) | Answer::Refused(why) => {
+        AddressCheck::Absent(why) | AddressCheck::Refused(why) => {
             return Err(format!(
                 "--php={wanted}: no php-fpm can be used at {address}: {why}"
             ));
@@ -122,11 +123,11 @@ fn search(directory: &Path, user: Option<&User>) -> Result<Php, String> {
             continue;
         }
         let why = match address.ask(directory, user) {
-            Answer::Usable => return Ok(running(address, &passed_by)),
-            Answer::Absent(_) => continue,
-            Answer::Refused(why) => why,
-            Answer::Odd => "it does not answer as php-fpm does".to_owned(),
-            Answer::Blind => format!("it does not find {}", directory.display()),
+            AddressCheck::Usable => return Ok(running(address, &passed_by)),
+            AddressCheck::Absent(_) => continue,
+            AddressCheck::Refused(why) => why,
+            AddressCheck::Odd => "it does not answer as php-fpm does".to_owned(),
+            AddressCheck::Blind => format!("it does not find {}", directory.display()),
         };
         passed_by.push_str(&format!("{address} is not used: {why}.\n"));
     }
@@ -161,7 +162,8 @@ fn own(program: PathBuf, user: Option<&User>, passed_by: String) -> Php {
     }
 }
 
-/// The files that a pattern names, those with the highest version first. A name without `*` is itself.
+/// The files that a pattern names, those with the highest version first. A name without `*` is
+/// itself.
 fn matching(pattern: &str) -> Vec<PathBuf> {
     let path = Path::new(pattern);
     let parts = pattern
@@ -205,7 +207,8 @@ pub(super) fn warning(directory: &Path) -> String {
     })
 }
 
-/// What a file holds, if it is a regular one and short: a pipe may never say anything, and a long one takes its time.
+/// What a file holds, if it is a regular one and short: a pipe may never say anything, and a long
+/// one takes its time.
 fn short_text(path: &Path) -> Option<Vec<u8>> {
     const LENGTH_MAX: u64 = 64 * 1024;
     let found = fs::metadata(path).ok()?;

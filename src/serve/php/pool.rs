@@ -1,4 +1,5 @@
-//! A pool of php-fpm of our own: the program, its configuration, and the keeper that looks after both.
+//! A pool of php-fpm of our own: the program, its configuration, and the keeper that looks after
+//! both.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -18,7 +19,8 @@ pub(super) const CONFIGURATION: &str = "php-fpm.conf";
 /// The bytes that the path of a socket may have (`sun_path` of unix(7), with its null byte).
 const SOCKET_PATH_MAX: usize = 107;
 
-/// Folders that are looked into behind those of `PATH`, which leaves out the first of them for most users.
+/// Folders that are looked into behind those of `PATH`, which leaves out the first of them for most
+/// users.
 const FOLDERS: &[&str] = &[
     "/usr/sbin",
     "/usr/local/sbin",
@@ -27,7 +29,8 @@ const FOLDERS: &[&str] = &[
     "/sbin",
 ];
 
-/// Variables that are ours and not PHP's: a password, what reports our own start, and what would hand it sockets.
+/// Variables that are ours and not PHP's: a password, what reports our own start, and what would
+/// hand it sockets.
 const KEPT_FROM_PHP: &[&str] = &[
     "TIDEGATE_PASSWORD",
     "NOTIFY_SOCKET",
@@ -38,15 +41,14 @@ const KEPT_FROM_PHP: &[&str] = &[
 /// What PHP gets of root's environment, to find programs and to tell the time.
 const KEPT_FROM_ROOT: &[&str] = &["PATH", "TZ", "LANG"];
 
-/// The fewest and the most children of a pool; between them it is two for each processor. A browser alone has six connections,
-/// and a page whose session is locked holds a child.
+/// The fewest and the most children of a pool; between them it is two for each processor. A browser
+/// alone has six connections, and a page whose session is locked holds a child.
 const CHILDREN_MIN: usize = 8;
 const CHILDREN_MAX: usize = 32;
 
 /// A pool that has not been started.
 #[derive(Debug)]
 pub(in crate::serve) struct Settings {
-    /// The program.
     pub(super) program: PathBuf,
     /// Where socket and configuration are made.
     folder: PathBuf,
@@ -62,16 +64,17 @@ impl Settings {
     pub(super) fn new(program: PathBuf, folder: &Path) -> Result<Settings, String> {
         let socket = folder.join(SOCKET);
         let length = socket.as_os_str().len();
-        match length <= SOCKET_PATH_MAX {
-            true => Ok(Settings {
+        if length <= SOCKET_PATH_MAX {
+            Ok(Settings {
                 program,
                 folder: folder.to_owned(),
-            }),
-            false => Err(format!(
+            })
+        } else {
+            Err(format!(
                 "--php: a socket at {} would have a path of {length} bytes, and {SOCKET_PATH_MAX} is the most; set \
                  TMPDIR to a shorter one",
                 socket.display()
-            )),
+            ))
         }
     }
 
@@ -134,8 +137,9 @@ impl Settings {
         let owner = user.map_or_else(String::new, User::pool_lines);
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let children = (2 * processors).clamp(CHILDREN_MIN, CHILDREN_MAX);
-        // Paths are relative to the folder (`--prefix`), so that nothing in its name means anything here. What scripts
-        // report goes to standard error as it is, without `fastcgi.logging` not once more with the answer.
+        // Paths are relative to the folder (`--prefix`), so that nothing in its name means anything
+        // here. What scripts report goes to standard error as it is, without `fastcgi.logging` not
+        // once more with the answer.
         format!(
             "[global]\nerror_log = /dev/null\nlog_level = warning\ndaemonize = no\n[serve]\n{owner}listen = {SOCKET}\nlisten.mode = 0600\n\
              pm = ondemand\npm.max_children = {children}\npm.process_idle_timeout = 60s\nclear_env = no\n\

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use load::tls;
 use proto::h1::chunked::Decoder;
-use proto::h1::response::{self, ResponseBody, ResponseHead};
+use proto::h1::response::{self, BodyFraming, ResponseHead};
 
 /// How long a server may be silent.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
@@ -61,7 +61,6 @@ impl fmt::Display for Request {
     }
 }
 
-/// A response.
 #[derive(Debug)]
 pub(super) struct ServerResponse {
     pub(super) status: u16,
@@ -75,7 +74,6 @@ pub(super) struct ServerResponse {
 pub(super) struct Body {
     pub(super) length: u64,
     hasher: DefaultHasher,
-    /// Its beginning.
     kept: Vec<u8>,
 }
 
@@ -99,7 +97,6 @@ impl Body {
     }
 }
 
-/// One server.
 pub(super) struct Client {
     /// As TcpStream takes it.
     address: String,
@@ -261,12 +258,12 @@ impl Connection {
         self.unread.drain(..length);
         let framing = head.body(to_head);
         let body = match framing {
-            ResponseBody::None => Body::default(),
-            ResponseBody::Length(length) => self.sized(length)?,
-            ResponseBody::Chunked => self.chunked()?,
-            ResponseBody::UntilClose => self.until_close()?,
+            BodyFraming::None => Body::default(),
+            BodyFraming::Length(length) => self.sized(length)?,
+            BodyFraming::Chunked => self.chunked()?,
+            BodyFraming::UntilClose => self.until_close()?,
         };
-        let stays = !head.closes() && framing != ResponseBody::UntilClose;
+        let stays = !head.closes() && framing != BodyFraming::UntilClose;
         let answer = ServerResponse {
             status: head.status(),
             headers,

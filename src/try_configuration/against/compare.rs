@@ -29,7 +29,7 @@ const PRINTED_MAX: usize = 100;
 const REDIRECTS: [u16; 5] = [301, 302, 303, 307, 308];
 
 /// One of the two servers.
-pub(super) struct Side {
+pub(super) struct ComparedServer {
     pub(super) client: Client,
     pub(super) port: u16,
 }
@@ -38,7 +38,7 @@ pub(super) struct Side {
 pub(super) struct Comparison {
     ignored: Vec<String>,
     /// By request: what differs.
-    found: BTreeMap<String, Found>,
+    found: BTreeMap<String, RequestDifferences>,
     /// Requests whose answers are not always the same.
     varying: usize,
     /// Answers that were the same redirect.
@@ -49,7 +49,7 @@ pub(super) struct Comparison {
 
 /// What differs in the answers to a request.
 #[derive(Default)]
-struct Found {
+struct RequestDifferences {
     differences: Vec<Difference>,
     /// How often it was asked.
     count: usize,
@@ -58,7 +58,7 @@ struct Found {
 }
 
 /// What is to be said in the end.
-pub(super) struct Report {
+pub(super) struct ComparisonReport {
     /// The different requests, each with what differs.
     pub(super) text: String,
     pub(super) different: usize,
@@ -96,10 +96,10 @@ impl Comparison {
     pub(super) fn ask(
         &mut self,
         request: &Request,
-        live: &mut Side,
-        trial: &mut Side,
+        live: &mut ComparedServer,
+        trial: &mut ComparedServer,
     ) -> Result<(), String> {
-        let first = |side: &mut Side, name: &str| {
+        let first = |side: &mut ComparedServer, name: &str| {
             let answer = side.client.ask(request);
             let answer = answer.map_err(|error| format!("the {name} server gave {error}"))?;
             let aspects = self.aspects(request, &answer, side.port);
@@ -131,7 +131,7 @@ impl Comparison {
     }
 
     /// What there is to say.
-    pub(super) fn report(&self) -> Report {
+    pub(super) fn report(&self) -> ComparisonReport {
         let mut text = String::new();
         for (request, found) in self.found.iter().take(PRINTED_MAX) {
             let times = if found.count > 1 {
@@ -155,7 +155,7 @@ impl Comparison {
         if let Some(more) = self.found.len().checked_sub(PRINTED_MAX + 1) {
             let _ = writeln!(text, "… and {} more", more + 1);
         }
-        Report {
+        ComparisonReport {
             text,
             different: self.found.values().map(|found| found.count).sum(),
             varying: self.varying,

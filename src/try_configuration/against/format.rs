@@ -12,11 +12,11 @@ use super::log;
 pub(in crate::try_configuration) struct Format {
     /// Whether values are escaped as in JSON.
     is_json: bool,
-    parts: Vec<Part>,
+    parts: Vec<FormatPart>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Part {
+enum FormatPart {
     Text(Vec<u8>),
     Variable(String),
 }
@@ -51,12 +51,14 @@ impl Format {
         while let Some((first, after)) = rest.split_first() {
             if *first == b'$' {
                 let (name, behind) = variable(after);
-                parts.push(Part::Variable(String::from_utf8_lossy(name).into_owned()));
+                parts.push(FormatPart::Variable(
+                    String::from_utf8_lossy(name).into_owned(),
+                ));
                 rest = behind;
             } else {
                 let end = rest.iter().position(|byte| *byte == b'$');
                 let (text, behind) = rest.split_at(end.unwrap_or(rest.len()));
-                parts.push(Part::Text(text.to_vec()));
+                parts.push(FormatPart::Text(text.to_vec()));
                 rest = behind;
             }
         }
@@ -94,16 +96,16 @@ impl Format {
         let mut parts = self.parts.iter().peekable();
         while let Some(part) = parts.next() {
             let name = match part {
-                Part::Text(text) => {
+                FormatPart::Text(text) => {
                     rest = rest.strip_prefix(&**text)?;
                     continue;
                 }
-                Part::Variable(name) => name,
+                FormatPart::Variable(name) => name,
             };
             let end = match parts.peek() {
                 None => rest.len(),
-                Some(Part::Text(text)) => self.end(rest, text)?,
-                Some(Part::Variable(_)) => return None,
+                Some(FormatPart::Text(text)) => self.end(rest, text)?,
+                Some(FormatPart::Variable(_)) => return None,
             };
             let (value, behind) = rest.split_at_checked(end)?;
             rest = behind;

@@ -18,11 +18,10 @@ use std::time::{Duration, Instant};
 use super::listen::Address;
 use super::rewrite::{Moved, Rewritten};
 use client::{Client, Request};
-use compare::{Comparison, Side};
+use compare::{ComparedServer, Comparison};
 use error_log::ErrorLogs;
 pub(super) use format::Format;
 
-/// Options of `--against`.
 #[derive(clap::Args)]
 #[group(skip)]
 pub(super) struct Arguments {
@@ -60,8 +59,8 @@ pub(super) struct Replay {
     requests: Vec<Request>,
     lines_left_out: usize,
     interval: Duration,
-    live: Side,
-    trial: Side,
+    live: ComparedServer,
+    trial: ComparedServer,
     comparison: Comparison,
     /// What else the running server could be asked by.
     hint: Option<String>,
@@ -69,10 +68,9 @@ pub(super) struct Replay {
 
 /// How a replay ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum ReplayOutcome {
     /// Every answer was the same.
     Same,
-    /// Some were not.
     Different,
     /// Some request had no answer, or most answers told nothing.
     Failed,
@@ -105,7 +103,7 @@ impl Arguments {
             ("http", 80) | ("https", 443) => host.clone(),
             (_, port) => format!("{host}:{port}"),
         });
-        let side = |host: &str, port| Side {
+        let side = |host: &str, port| ComparedServer {
             client: Client::new(host, port, &host_header)
                 .over_tls(scheme == "https")
                 .with_fixed_host(self.host.is_some()),
@@ -183,7 +181,7 @@ fn target(moved: &[Moved], scheme: &str, port: u16) -> Option<(String, u16)> {
 
 impl Replay {
     /// Sends everything, and prints what differs.
-    pub(super) fn run(mut self) -> Outcome {
+    pub(super) fn run(mut self) -> ReplayOutcome {
         let mut stdout = std::io::stdout();
         let begin = Instant::now();
         let mut failed = 0_usize;
@@ -229,12 +227,12 @@ impl Replay {
                 stdout,
                 "Most answers are the same redirect, which tells little{instead}"
             );
-            return Outcome::Failed;
+            return ReplayOutcome::Failed;
         }
         match (failed, different) {
-            (0, 0) => Outcome::Same,
-            (0, _) => Outcome::Different,
-            _ => Outcome::Failed,
+            (0, 0) => ReplayOutcome::Same,
+            (0, _) => ReplayOutcome::Different,
+            _ => ReplayOutcome::Failed,
         }
     }
 }

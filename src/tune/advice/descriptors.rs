@@ -1,6 +1,6 @@
 //! Files and ports: what a connection needs one of.
 
-use super::{Change, Found, NOT_MEASURED, Rule, Weight, setting};
+use super::{AdvisedChange, NOT_MEASURED, Rule, RuleFinding, Weight, setting};
 use crate::tune::machine::Machine;
 use crate::tune::setup::Setup;
 
@@ -52,7 +52,7 @@ pub(super) static RULES: &[Rule] = &[
     },
 ];
 
-fn open_files(machine: &Machine, setup: &Setup) -> Option<Found> {
+fn open_files(machine: &Machine, setup: &Setup) -> Option<RuleFinding> {
     let limit = setup.open_files_max.or(machine.process.open_files_max)?;
     let asked = setup.connections_of_all();
     if limit >= asked {
@@ -65,15 +65,15 @@ fn open_files(machine: &Machine, setup: &Setup) -> Option<Found> {
         (None, None) => "a process started from here may open".to_owned(),
     };
     let changes = match setup.open_files_max {
-        Some(_) => vec![Change::Configuration(format!(
+        Some(_) => vec![AdvisedChange::Configuration(format!(
             "worker_rlimit_nofile {wanted};"
         ))],
-        None => vec![Change::Unit {
+        None => vec![AdvisedChange::Unit {
             name: "LimitNOFILE",
             value: wanted.to_string(),
         }],
     };
-    Some(Found {
+    Some(RuleFinding {
         weight: Weight::Limits,
         finding: format!(
             "{of} {limit} files, {} x {} connections are configured",
@@ -88,14 +88,14 @@ fn open_files(machine: &Machine, setup: &Setup) -> Option<Found> {
     })
 }
 
-fn open_files_of_a_process(machine: &Machine, setup: &Setup) -> Option<Found> {
+fn open_files_of_a_process(machine: &Machine, setup: &Setup) -> Option<RuleFinding> {
     let name = "fs.nr_open";
     let max = machine.number(name)?;
     let asked = setup.open_files_max.unwrap_or(setup.connections_of_all());
     if max >= asked {
         return None;
     }
-    Some(Found {
+    Some(RuleFinding {
         weight: Weight::Limits,
         finding: format!("{name} is {max}, the configuration asks for {asked} files"),
         reason: "No process may be given more, not even one of root.".to_owned(),
@@ -103,7 +103,7 @@ fn open_files_of_a_process(machine: &Machine, setup: &Setup) -> Option<Found> {
     })
 }
 
-fn open_files_of_all(machine: &Machine, setup: &Setup) -> Option<Found> {
+fn open_files_of_all(machine: &Machine, setup: &Setup) -> Option<RuleFinding> {
     let name = "fs.file-max";
     let max = machine.number(name)?;
     let asked = setup
@@ -112,7 +112,7 @@ fn open_files_of_all(machine: &Machine, setup: &Setup) -> Option<Found> {
     if max >= asked {
         return None;
     }
-    Some(Found {
+    Some(RuleFinding {
         weight: Weight::Limits,
         finding: format!("{name} is {max} for all processes, one alone is to have {asked}"),
         reason:
@@ -124,7 +124,7 @@ fn open_files_of_all(machine: &Machine, setup: &Setup) -> Option<Found> {
 }
 
 /// One address of an upstream takes as many connections at a time as there are ports.
-fn ports(machine: &Machine, setup: &Setup) -> Option<Found> {
+fn ports(machine: &Machine, setup: &Setup) -> Option<RuleFinding> {
     let (count, first, last) = machine.ports()?;
     let asked = setup.connections_of_all();
     if !setup.passes_on || count >= asked || first <= PORTS_FIRST {
@@ -151,7 +151,7 @@ fn ports(machine: &Machine, setup: &Setup) -> Option<Found> {
         let own: Vec<String> = own.iter().map(u64::to_string).collect();
         changes.push(setting("net.ipv4.ip_local_reserved_ports", own.join(",")));
     }
-    Some(Found {
+    Some(RuleFinding {
         weight: Weight::Limits,
         finding: format!("{count} ports ({first} to {last}) for up to {asked} connections"),
         reason:
@@ -163,14 +163,14 @@ fn ports(machine: &Machine, setup: &Setup) -> Option<Found> {
     })
 }
 
-fn ports_in_time_wait(machine: &Machine, setup: &Setup) -> Option<Found> {
+fn ports_in_time_wait(machine: &Machine, setup: &Setup) -> Option<RuleFinding> {
     let name = "net.ipv4.tcp_tw_reuse";
     let (count, ..) = machine.ports()?;
     let waiting = machine.sockets.time_wait;
     if !setup.passes_on || machine.number(name)? == 1 || waiting < count / 2 {
         return None;
     }
-    Some(Found {
+    Some(RuleFinding {
         weight: if waiting >= count - count / 8 {
             Weight::Loses
         } else {
@@ -185,7 +185,7 @@ fn ports_in_time_wait(machine: &Machine, setup: &Setup) -> Option<Found> {
     })
 }
 
-fn tracked_connections(machine: &Machine, setup: &Setup) -> Option<Found> {
+fn tracked_connections(machine: &Machine, setup: &Setup) -> Option<RuleFinding> {
     let name = "net.netfilter.nf_conntrack_max";
     let max = machine.number(name)?;
     let count = machine
@@ -196,7 +196,7 @@ fn tracked_connections(machine: &Machine, setup: &Setup) -> Option<Found> {
     if !is_nearly_full && (max >= asked || count == 0) {
         return None;
     }
-    Some(Found {
+    Some(RuleFinding {
         weight: if is_nearly_full {
             Weight::Loses
         } else {

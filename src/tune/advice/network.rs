@@ -1,6 +1,6 @@
 //! Network cards: rings, queues, interrupts, polling.
 
-use super::{Change, Found, NOT_MEASURED, Rule, Weight, setting};
+use super::{AdvisedChange, NOT_MEASURED, Rule, RuleFinding, Weight, setting};
 use crate::tune::machine::Machine;
 use crate::tune::setup::Setup;
 
@@ -35,7 +35,7 @@ pub(super) static RULES: &[Rule] = &[
     },
 ];
 
-fn ring(machine: &Machine, _: &Setup) -> Option<Found> {
+fn ring(machine: &Machine, _: &Setup) -> Option<RuleFinding> {
     let worst = machine
         .interfaces
         .iter()
@@ -44,18 +44,18 @@ fn ring(machine: &Machine, _: &Setup) -> Option<Found> {
     if missed == 0 {
         return None;
     }
-    Some(Found {
+    Some(RuleFinding {
         weight: Weight::Loses,
         finding: format!("{name} lost {missed} packets because its ring was full"),
         reason: "Each is sent again by its peer, after 200 ms or more. A longer ring takes longer \
                  bursts; `ethtool -g` shows how long it can be. If it fills all the time, too few \
                  processors empty it."
             .to_owned(),
-        changes: vec![Change::Command(format!("ethtool -G {name} rx 4096"))],
+        changes: vec![AdvisedChange::Command(format!("ethtool -G {name} rx 4096"))],
     })
 }
 
-fn interrupts(machine: &Machine, _: &Setup) -> Option<Found> {
+fn interrupts(machine: &Machine, _: &Setup) -> Option<RuleFinding> {
     let uneven = machine.interfaces.iter().find(|interface| {
         let all: u64 = interface.interrupts.iter().sum();
         let most = interface
@@ -69,7 +69,7 @@ fn interrupts(machine: &Machine, _: &Setup) -> Option<Found> {
     let (name, queues) = (&uneven.name, uneven.queues);
     let most = uneven.interrupts.iter().max()?;
     let processor = uneven.interrupts.iter().position(|count| count == most)?;
-    Some(Found {
+    Some(RuleFinding {
         weight: Weight::Limits,
         finding: format!(
             "processor {processor} gets the interrupts of all {queues} queues of {name}"
@@ -77,13 +77,13 @@ fn interrupts(machine: &Machine, _: &Setup) -> Option<Found> {
         reason: "What it cannot take nobody else does, however idle the others are. irqbalance \
                  spreads them, or one line for each queue's interrupt in /proc/interrupts."
             .to_owned(),
-        changes: vec![Change::Command(format!(
+        changes: vec![AdvisedChange::Command(format!(
             "grep {name} /proc/interrupts   # then: echo CPU > /proc/irq/NUMBER/smp_affinity_list"
         ))],
     })
 }
 
-fn receive_queues(machine: &Machine, setup: &Setup) -> Option<Found> {
+fn receive_queues(machine: &Machine, setup: &Setup) -> Option<RuleFinding> {
     let single = machine.interfaces.iter().find(|interface| {
         interface.queues == 1 && !interface.is_spread && machine.processors > 1
     })?;
@@ -91,7 +91,7 @@ fn receive_queues(machine: &Machine, setup: &Setup) -> Option<Found> {
         return None;
     }
     let name = &single.name;
-    Some(Found {
+    Some(RuleFinding {
         weight: Weight::MayHelp,
         finding: format!("{name} has one queue for {} processors", machine.processors),
         reason:
@@ -99,8 +99,8 @@ fn receive_queues(machine: &Machine, setup: &Setup) -> Option<Found> {
                  queues help, or else spreading by software, which costs some more in all."
                 .to_owned(),
         changes: vec![
-            Change::Command(format!("ethtool -L {name} combined {}", machine.processors)),
-            Change::Command(format!(
+            AdvisedChange::Command(format!("ethtool -L {name} combined {}", machine.processors)),
+            AdvisedChange::Command(format!(
                 "echo {} > /sys/class/net/{name}/queues/rx-0/rps_cpus",
                 mask(machine.processors)
             )),
@@ -118,14 +118,14 @@ fn mask(processors: usize) -> String {
     groups.join(",")
 }
 
-fn busy_polling(machine: &Machine, _: &Setup) -> Option<Found> {
+fn busy_polling(machine: &Machine, _: &Setup) -> Option<RuleFinding> {
     let names = ["net.core.busy_poll", "net.core.busy_read"];
     let is_on = |name: &&'static str| machine.number(name).is_some_and(|time| time > 0);
     let on: Vec<&'static str> = names.into_iter().filter(is_on).collect();
     if on.is_empty() {
         return None;
     }
-    Some(Found {
+    Some(RuleFinding {
         weight: Weight::Nothing,
         finding: format!("{} is on", on.join(" and ")),
         reason: "Sockets ask the network card in a loop before they sleep. It shortens the way of \

@@ -2,7 +2,7 @@
 
 use engine::EngineKind;
 
-use super::{Change, Found, NOT_MEASURED, Rule, Weight, setting, times};
+use super::{AdvisedChange, NOT_MEASURED, Rule, RuleFinding, Weight, setting, times};
 use crate::tune::machine::Machine;
 use crate::tune::setup::Setup;
 
@@ -76,7 +76,7 @@ pub(super) static RULES: &[Rule] = &[
     },
 ];
 
-fn quota(machine: &Machine, setup: &Setup) -> Option<Found> {
+fn quota(machine: &Machine, setup: &Setup) -> Option<RuleFinding> {
     let group = &machine.group;
     let quota = group.quota?;
     let threads = (quota.ceil() as usize).max(1);
@@ -93,11 +93,11 @@ fn quota(machine: &Machine, setup: &Setup) -> Option<Found> {
     }
     let mut changes = Vec::new();
     if setup.threads > threads {
-        changes.push(Change::Configuration(format!(
+        changes.push(AdvisedChange::Configuration(format!(
             "worker_processes {threads};"
         )));
     }
-    Some(Found {
+    Some(RuleFinding {
         weight: if is_throttled {
             Weight::Loses
         } else {
@@ -113,12 +113,12 @@ fn quota(machine: &Machine, setup: &Setup) -> Option<Found> {
     })
 }
 
-fn out_of_memory(machine: &Machine, _: &Setup) -> Option<Found> {
+fn out_of_memory(machine: &Machine, _: &Setup) -> Option<RuleFinding> {
     let times_ended = machine.group.out_of_memory;
     if times_ended == 0 {
         return None;
     }
-    Some(Found {
+    Some(RuleFinding {
         weight: Weight::Loses,
         finding: format!(
             "the control group ended a process for want of memory {}",
@@ -132,33 +132,33 @@ fn out_of_memory(machine: &Machine, _: &Setup) -> Option<Found> {
     })
 }
 
-fn threads(machine: &Machine, setup: &Setup) -> Option<Found> {
+fn threads(machine: &Machine, setup: &Setup) -> Option<RuleFinding> {
     let allowed = machine.group.quota.map_or(machine.processors, |quota| {
         machine.processors.min((quota.ceil() as usize).max(1))
     });
     if setup.threads >= allowed {
         return None;
     }
-    Some(Found {
+    Some(RuleFinding {
         weight: Weight::Limits,
         finding: format!("{} of {allowed} processors serve", setup.threads),
         reason:
             "The default of worker_processes is one. If something else needs the others, leave \
                  it so."
                 .to_owned(),
-        changes: vec![Change::Configuration(match machine.group.quota {
+        changes: vec![AdvisedChange::Configuration(match machine.group.quota {
             Some(_) => format!("worker_processes {allowed};"),
             None => "worker_processes auto;".to_owned(),
         })],
     })
 }
 
-fn clock(machine: &Machine, _: &Setup) -> Option<Found> {
+fn clock(machine: &Machine, _: &Setup) -> Option<RuleFinding> {
     let clock = machine.clock_source.as_deref()?;
     if QUICK_CLOCKS.contains(&clock) {
         return None;
     }
-    Some(Found {
+    Some(RuleFinding {
         weight: Weight::MayHelp,
         finding: format!("the clock is {clock}"),
         reason:
@@ -169,30 +169,30 @@ fn clock(machine: &Machine, _: &Setup) -> Option<Found> {
     })
 }
 
-fn frequency(machine: &Machine, _: &Setup) -> Option<Found> {
+fn frequency(machine: &Machine, _: &Setup) -> Option<RuleFinding> {
     let governor = machine.governor.as_deref()?;
     if !matches!(governor, "powersave" | "ondemand" | "conservative") {
         return None;
     }
     let file = "/sys/devices/system/cpu/cpu*/cpufreq/scaling_governor";
     let command = format!("for file in {file}; do echo performance > $file; done");
-    Some(Found {
+    Some(RuleFinding {
         weight: Weight::MayHelp,
         finding: format!("processors change their frequency by {governor}"),
         reason: "A processor that has just slept serves the first requests slowly. It matters for \
                  the latency of small loads, not for what a busy machine can do, and costs power."
             .to_owned(),
-        changes: vec![Change::Command(command)],
+        changes: vec![AdvisedChange::Command(command)],
     })
 }
 
-fn io_uring(machine: &Machine, setup: &Setup) -> Option<Found> {
+fn io_uring(machine: &Machine, setup: &Setup) -> Option<RuleFinding> {
     let name = "kernel.io_uring_disabled";
     let disabled = machine.number(name)?;
     if disabled == 0 || setup.engine != Some(EngineKind::Uring) {
         return None;
     }
-    Some(Found {
+    Some(RuleFinding {
         weight: Weight::Limits,
         finding: format!("`use io_uring` is configured, {name} is {disabled}"),
         reason:
@@ -203,7 +203,7 @@ fn io_uring(machine: &Machine, setup: &Setup) -> Option<Found> {
     })
 }
 
-fn locked_memory(machine: &Machine, setup: &Setup) -> Option<Found> {
+fn locked_memory(machine: &Machine, setup: &Setup) -> Option<RuleFinding> {
     let max = machine.process.locked_memory_max?;
     if setup.engine != Some(EngineKind::Uring) {
         return None;
@@ -213,34 +213,34 @@ fn locked_memory(machine: &Machine, setup: &Setup) -> Option<Found> {
     if !is_old || max >= RINGS_SIZE.saturating_mul(threads) {
         return None;
     }
-    Some(Found {
+    Some(RuleFinding {
         weight: Weight::Limits,
         finding: format!("{max} bytes may be locked, and this kernel counts io_uring's rings"),
         reason: "Without them the server uses epoll.".to_owned(),
-        changes: vec![Change::Unit {
+        changes: vec![AdvisedChange::Unit {
             name: "LimitMEMLOCK",
             value: RINGS_SIZE.saturating_mul(threads).to_string(),
         }],
     })
 }
 
-fn transparent_huge_pages(machine: &Machine, _: &Setup) -> Option<Found> {
+fn transparent_huge_pages(machine: &Machine, _: &Setup) -> Option<RuleFinding> {
     if machine.huge_pages.as_deref() != Some("always") {
         return None;
     }
     let file = "/sys/kernel/mm/transparent_hugepage/enabled";
-    Some(Found {
+    Some(RuleFinding {
         weight: Weight::MayHelp,
         finding: "every process gets huge pages (transparent_hugepage is \"always\")".to_owned(),
         reason: "Small use of a large area takes whole huge pages, so many idle connections may \
                  hold more memory, and the kernel stops now and then to make some. Processes that \
                  gain from them ask for them (\"madvise\")."
             .to_owned(),
-        changes: vec![Change::Command(format!("echo madvise > {file}"))],
+        changes: vec![AdvisedChange::Command(format!("echo madvise > {file}"))],
     })
 }
 
-fn huge_pages(machine: &Machine, _: &Setup) -> Option<Found> {
+fn huge_pages(machine: &Machine, _: &Setup) -> Option<RuleFinding> {
     let name = "vm.nr_hugepages";
     let count = machine.number(name)?;
     let free = machine.memory("HugePages_Free").unwrap_or_default();
@@ -249,7 +249,7 @@ fn huge_pages(machine: &Machine, _: &Setup) -> Option<Found> {
     }
     let kibibytes = machine.memory("Hugepagesize").unwrap_or(2048);
     let megabytes = count.saturating_mul(kibibytes) / 1024;
-    Some(Found {
+    Some(RuleFinding {
         weight: Weight::MayHelp,
         finding: format!("{count} huge pages are kept, and nobody uses one"),
         reason: format!(

@@ -1,6 +1,6 @@
 //! Connections that wait to be accepted, and packets that wait for a processor.
 
-use super::{Change, Found, NOT_MEASURED, Rule, Weight, setting, times};
+use super::{AdvisedChange, NOT_MEASURED, Rule, RuleFinding, Weight, setting, times};
 use crate::tune::machine::Machine;
 use crate::tune::setup::Setup;
 
@@ -44,7 +44,7 @@ pub(super) static RULES: &[Rule] = &[
 
 /// `listen(2)` shortens the queue to `somaxconn` without a word. A full queue drops the handshake's
 /// last packet, and the client waits a second for its next try.
-fn accept_queue(machine: &Machine, setup: &Setup) -> Option<Found> {
+fn accept_queue(machine: &Machine, setup: &Setup) -> Option<RuleFinding> {
     let name = "net.core.somaxconn";
     let max = machine.number(name)?;
     let longest = setup.longest_queue()?;
@@ -66,9 +66,9 @@ fn accept_queue(machine: &Machine, setup: &Setup) -> Option<Found> {
     }
     if backlog < QUEUE_WANTED {
         let line = format!("listen {address} backlog={QUEUE_WANTED};");
-        changes.push(Change::Configuration(line));
+        changes.push(AdvisedChange::Configuration(line));
     }
-    Some(Found {
+    Some(RuleFinding {
         weight: if overflows > 0 {
             Weight::Loses
         } else {
@@ -84,12 +84,12 @@ fn accept_queue(machine: &Machine, setup: &Setup) -> Option<Found> {
 }
 
 /// With cookies the length of the queue of half-open connections does not matter.
-fn syn_cookies(machine: &Machine, setup: &Setup) -> Option<Found> {
+fn syn_cookies(machine: &Machine, setup: &Setup) -> Option<RuleFinding> {
     let name = "net.ipv4.tcp_syncookies";
     if machine.number(name)? != 0 || !setup.is_reached_from_outside() {
         return None;
     }
-    Some(Found {
+    Some(RuleFinding {
         weight: Weight::Limits,
         finding: format!("{name} is 0"),
         reason: "Whoever sends SYN packets without an end keeps all others from connecting: the \
@@ -101,14 +101,14 @@ fn syn_cookies(machine: &Machine, setup: &Setup) -> Option<Found> {
     })
 }
 
-fn packet_queue(machine: &Machine, _: &Setup) -> Option<Found> {
+fn packet_queue(machine: &Machine, _: &Setup) -> Option<RuleFinding> {
     let name = "net.core.netdev_max_backlog";
     let max = machine.number(name)?;
     let dropped = machine.softnet.dropped;
     if dropped == 0 || max >= PACKETS_WANTED {
         return None;
     }
-    Some(Found {
+    Some(RuleFinding {
         weight: Weight::Loses,
         finding: format!("{dropped} packets were dropped at a queue of {name} = {max}"),
         reason: "Each is sent again by its peer, after 200 ms or more. The queue is used by \
@@ -119,14 +119,14 @@ fn packet_queue(machine: &Machine, _: &Setup) -> Option<Found> {
     })
 }
 
-fn packet_budget(machine: &Machine, _: &Setup) -> Option<Found> {
+fn packet_budget(machine: &Machine, _: &Setup) -> Option<RuleFinding> {
     let name = "net.core.netdev_budget";
     let budget = machine.number(name)?;
     let squeezed = machine.softnet.squeezed;
     if squeezed < 1000 || budget >= 600 {
         return None;
     }
-    Some(Found {
+    Some(RuleFinding {
         weight: Weight::MayHelp,
         finding: format!("packets were left for the next turn {}", times(squeezed)),
         reason:

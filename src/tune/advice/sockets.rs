@@ -1,6 +1,6 @@
 //! Buffers of sockets, and how TCP uses them.
 
-use super::{Change, Found, NOT_MEASURED, Rule, Weight, setting, times};
+use super::{AdvisedChange, NOT_MEASURED, Rule, RuleFinding, Weight, setting, times};
 use crate::tune::machine::Machine;
 use crate::tune::setup::Setup;
 
@@ -60,7 +60,7 @@ pub(super) static RULES: &[Rule] = &[
     },
 ];
 
-fn tcp_memory(machine: &Machine, _: &Setup) -> Option<Found> {
+fn tcp_memory(machine: &Machine, _: &Setup) -> Option<RuleFinding> {
     let name = "net.ipv4.tcp_mem";
     let (low, pressure, high) = (
         machine.number_of(name, 0)?,
@@ -74,7 +74,7 @@ fn tcp_memory(machine: &Machine, _: &Setup) -> Option<Found> {
     }
     let is_short = pages >= pressure;
     let doubled = [low, pressure, high].map(|pages| pages.saturating_mul(2).to_string());
-    Some(Found {
+    Some(RuleFinding {
         weight: if is_short {
             Weight::Loses
         } else {
@@ -98,7 +98,7 @@ fn tcp_memory(machine: &Machine, _: &Setup) -> Option<Found> {
 }
 
 /// Lists of the time of the first 10 Gbit/s cards turn these off to spare instructions.
-fn tcp_extensions(machine: &Machine, _: &Setup) -> Option<Found> {
+fn tcp_extensions(machine: &Machine, _: &Setup) -> Option<RuleFinding> {
     let names = [
         "net.ipv4.tcp_window_scaling",
         "net.ipv4.tcp_sack",
@@ -109,7 +109,7 @@ fn tcp_extensions(machine: &Machine, _: &Setup) -> Option<Found> {
     if off.is_empty() {
         return None;
     }
-    Some(Found {
+    Some(RuleFinding {
         weight: Weight::Limits,
         finding: format!("off: {}", off.join(", ")),
         reason:
@@ -122,7 +122,7 @@ fn tcp_extensions(machine: &Machine, _: &Setup) -> Option<Found> {
     })
 }
 
-fn datagram_buffers(machine: &Machine, setup: &Setup) -> Option<Found> {
+fn datagram_buffers(machine: &Machine, setup: &Setup) -> Option<RuleFinding> {
     let name = "net.core.rmem_max";
     let max = machine.number(name)?;
     let lost = machine.counter("Udp.RcvbufErrors");
@@ -130,7 +130,7 @@ fn datagram_buffers(machine: &Machine, setup: &Setup) -> Option<Found> {
     if !listens || lost == 0 || max >= BUFFER_WANTED {
         return None;
     }
-    Some(Found {
+    Some(RuleFinding {
         weight: Weight::Loses,
         finding: format!("{lost} datagrams found their socket's buffer full"),
         reason:
@@ -139,18 +139,18 @@ fn datagram_buffers(machine: &Machine, setup: &Setup) -> Option<Found> {
                 .to_owned(),
         changes: vec![
             setting(name, BUFFER_WANTED),
-            Change::Configuration("listen ... udp rcvbuf=4m;".to_owned()),
+            AdvisedChange::Configuration("listen ... udp rcvbuf=4m;".to_owned()),
         ],
     })
 }
 
-fn fast_open(machine: &Machine, setup: &Setup) -> Option<Found> {
+fn fast_open(machine: &Machine, setup: &Setup) -> Option<RuleFinding> {
     let name = "net.ipv4.tcp_fastopen";
     let bits = machine.number(name)?;
     if bits & 2 != 0 || !setup.listening.iter().any(|listen| listen.fastopen) {
         return None;
     }
-    Some(Found {
+    Some(RuleFinding {
         weight: Weight::Limits,
         finding: format!("`listen ... fastopen=` is configured, {name} is {bits}"),
         reason: "The second bit is the server's. A client that comes again saves a round trip. \
@@ -160,7 +160,7 @@ fn fast_open(machine: &Machine, setup: &Setup) -> Option<Found> {
     })
 }
 
-fn send_buffers(machine: &Machine, setup: &Setup) -> Option<Found> {
+fn send_buffers(machine: &Machine, setup: &Setup) -> Option<RuleFinding> {
     let name = "net.ipv4.tcp_wmem";
     let (min, default, max) = (
         machine.number_of(name, 0)?,
@@ -171,7 +171,7 @@ fn send_buffers(machine: &Machine, setup: &Setup) -> Option<Found> {
         return None;
     }
     let megabits = max * 8 * 10 / 1_000_000;
-    Some(Found {
+    Some(RuleFinding {
         weight: Weight::MayHelp,
         finding: format!("a connection sends from at most {max} bytes (the third of {name})"),
         reason: format!(
@@ -184,7 +184,7 @@ fn send_buffers(machine: &Machine, setup: &Setup) -> Option<Found> {
     })
 }
 
-fn congestion(machine: &Machine, setup: &Setup) -> Option<Found> {
+fn congestion(machine: &Machine, setup: &Setup) -> Option<RuleFinding> {
     let name = "net.ipv4.tcp_congestion_control";
     let current = machine.setting(name)?;
     let available = machine.setting("net.ipv4.tcp_available_congestion_control")?;
@@ -192,7 +192,7 @@ fn congestion(machine: &Machine, setup: &Setup) -> Option<Found> {
     if current == "bbr" || !has_bbr || !setup.is_reached_from_outside() {
         return None;
     }
-    Some(Found {
+    Some(RuleFinding {
         weight: Weight::MayHelp,
         finding: format!("connections are paced by {current}; bbr is there too"),
         reason: "bbr keeps its rate where packets are lost without congestion (mobile and long \
@@ -203,12 +203,12 @@ fn congestion(machine: &Machine, setup: &Setup) -> Option<Found> {
     })
 }
 
-fn idle_connections(machine: &Machine, setup: &Setup) -> Option<Found> {
+fn idle_connections(machine: &Machine, setup: &Setup) -> Option<RuleFinding> {
     let name = "net.ipv4.tcp_slow_start_after_idle";
     if machine.number(name)? != 1 || !setup.is_reached_from_outside() {
         return None;
     }
-    Some(Found {
+    Some(RuleFinding {
         weight: Weight::MayHelp,
         finding: "a connection that was idle begins slowly again".to_owned(),
         reason:
@@ -220,12 +220,12 @@ fn idle_connections(machine: &Machine, setup: &Setup) -> Option<Found> {
     })
 }
 
-fn unsent_bytes(machine: &Machine, setup: &Setup) -> Option<Found> {
+fn unsent_bytes(machine: &Machine, setup: &Setup) -> Option<RuleFinding> {
     let name = "net.ipv4.tcp_notsent_lowat";
     if machine.number(name)? < UNBOUNDED || !setup.speaks_http2 {
         return None;
     }
-    Some(Found {
+    Some(RuleFinding {
         weight: Weight::MayHelp,
         finding: "all of a send buffer may wait in the kernel, and HTTP/2 is spoken".to_owned(),
         reason:

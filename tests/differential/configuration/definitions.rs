@@ -171,7 +171,8 @@ fn upstreams(random: &mut Random, world: &World) -> Vec<Line> {
             }
         }
     }
-    // One is asked first always: where one program has once asked more often, the two would not take turns alike any more.
+    // One is asked first always: where one program has once asked more often, the two would not
+    // take turns alike any more.
     let (first, second, option) = [
         (0, 1, "weight=2"),
         (1, 0, "fail_timeout=30s"),

@@ -89,7 +89,8 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// A server: the first two and the fourth on the port in the clear, the third on the others too.
+    /// A server: the first two and the fourth on the port in the clear, the third on the others
+    /// too.
     fn server(&mut self, index: usize) -> Line {
         let mut lines = self.listens(index);
         let mut names: Vec<&str> = Vec::new();

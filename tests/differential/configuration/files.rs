@@ -31,7 +31,8 @@ types {
 }
 ";
 
-/// Users with the password `secret`: in the clear, as SHA-1 with salt, as Apache's MD5; and lines that are none.
+/// Users with the password `secret`: in the clear, as SHA-1 with salt, as Apache's MD5; and lines
+/// that are none.
 const USERS: &str = "\
 # a comment
 alice:{PLAIN}secret

@@ -52,8 +52,8 @@ pub(super) const VARIABLES: &[&str] = &[
     "$own_a",
 ];
 
-/// Variables of the answer. What reads them too early keeps what it has read, so they stand only where
-/// the answer is there: in the fields that are added to it.
+/// Variables of the answer. What reads them too early keeps what it has read, so they stand only
+/// where the answer is there: in the fields that are added to it.
 pub(super) const LATE_VARIABLES: &[&str] = &[
     "$status",
     "$folded",

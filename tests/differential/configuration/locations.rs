@@ -52,7 +52,8 @@ const REWRITES: &[&str] = &[
 ];
 
 impl Draft<'_> {
-    /// A location with what is nested in it; nothing where the name that was drawn is there already.
+    /// A location with what is nested in it; nothing where the name that was drawn is there
+    /// already.
     pub(super) fn location(
         &mut self,
         names: &mut BTreeSet<String>,
@@ -138,12 +139,13 @@ impl Draft<'_> {
             }
             _ => String::from(self.random.pick(lists::PREFIXES)),
         };
-        let name = match name
+        let name = if name
             .chars()
             .any(|letter| "~=@^".contains(letter) || letter.is_whitespace())
         {
-            true => String::from("/odd/"),
-            false => name,
+            String::from("/odd/")
+        } else {
+            name
         };
         match self.random.below(10) {
             0 | 1 => (vec![String::from("="), name.clone()], Place::Exact(name)),
@@ -269,9 +271,10 @@ impl Draft<'_> {
             10 => String::from("group"),
             _ => self.world.dead.clone(),
         };
-        let answer = match self.world.answers.is_empty() {
-            true => String::from("/ok"),
-            false => plain(&self.world.answers[self.random.below(self.world.answers.len())]),
+        let answer = if self.world.answers.is_empty() {
+            String::from("/ok")
+        } else {
+            plain(&self.world.answers[self.random.below(self.world.answers.len())])
         };
         let rest = match (place, self.random.below(10)) {
             (_, 0) => String::from("$request_uri"),

@@ -2,10 +2,10 @@
 //!
 //! What may be written comes from the table of directives itself ([`table`]), the values from the
 //! manual's notation ([`notation`]) and from lists of our own where the notation says too little
-//! ([`values`]). [`draft`] puts the frame of servers and locations up, [`families`] lets features meet
-//! in one location, [`sprinkle`] strews every directive over the scopes it may stand in, [`caches`]
-//! has some of them keep answers, [`shrink`]
-//! and [`broken`] make smaller and faulty ones of it.
+//! ([`values`]). [`draft`] puts the frame of servers and locations up, [`families`] lets features
+//! meet in one location, [`sprinkle`] strews every directive over the scopes it may stand in,
+//! [`caches`] has some of them keep answers, [`shrink`] and [`broken`] make smaller and faulty ones
+//! of it.
 
 mod broken;
 mod caches;
@@ -40,8 +40,8 @@ use crate::random::Random;
 pub(crate) struct World {
     /// The folder of the run: `conf/`, `html/` (the tree of odd files), `logs/`, `temp/`.
     pub(crate) prefix: std::path::PathBuf,
-    /// Ports that the servers of the configuration listen on (127.0.0.1); the first is in the clear,
-    /// without the PROXY protocol, and always listened on. Four of them: see [`Kind`].
+    /// Ports that the servers of the configuration listen on (127.0.0.1); the first is in the
+    /// clear, without the PROXY protocol, and always listened on. Four of them: see [`Kind`].
     pub(crate) ports: Vec<u16>,
     /// `ADDRESS:PORT` of the recording upstream, as often as it listens.
     pub(crate) upstreams: Vec<String>,
@@ -76,9 +76,10 @@ pub(crate) struct Configuration {
 }
 
 impl Configuration {
-    /// A valid configuration. `seed` says which directives it must have and which families meet in it,
-    /// so that seeds that follow one another cover all of them; the rest is drawn from `random`.
-    /// `density` says how much is strewn beyond the frame, `log_format` is what stands behind the name of the access log's format.
+    /// A valid configuration. `seed` says which directives it must have and which families meet in
+    /// it, so that seeds that follow one another cover all of them; the rest is drawn from
+    /// `random`. `density` says how much is strewn beyond the frame, `log_format` is what stands
+    /// behind the name of the access log's format.
     pub(crate) fn random(
         random: &mut Random,
         seed: u64,
@@ -200,8 +201,8 @@ impl Configuration {
         })
     }
 
-    /// The text with one fault in it: a word missing or too many, a bad value, a lost semicolon or brace,
-    /// a line in the wrong place.
+    /// The text with one fault in it: a word missing or too many, a bad value, a lost semicolon or
+    /// brace, a line in the wrong place.
     pub(crate) fn broken(&self, random: &mut Random) -> String {
         broken::broken(self, random)
     }

@@ -1,4 +1,5 @@
-//! The manual's notation of arguments, drawn from: `number size`, `on | off`, `[zone=name:size] ...`.
+//! The manual's notation of arguments, drawn from: `number size`, `on | off`,
+//! `[zone=name:size] ...`.
 
 use crate::random::Random;
 
@@ -62,7 +63,8 @@ fn draw_part(
     }
 }
 
-/// The words, brackets, bars and dots of a form. A bracket inside of a word (`gzip[=level]`) stays in it.
+/// The words, brackets, bars and dots of a form. A bracket inside of a word (`gzip[=level]`) stays
+/// in it.
 fn tokens(form: &str) -> Vec<String> {
     let mut tokens = Vec::new();
     for chunk in form.split_whitespace() {

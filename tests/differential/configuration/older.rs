@@ -1,9 +1,10 @@
-//! What an older nginx does by other defaults, or does not take, written so that it does what the newest does: a
-//! configuration is worth comparing there too.
+//! What an older nginx does by other defaults, or does not take, written so that it does what the
+//! newest does: a configuration is worth comparing there too.
 
 use super::tree::Line;
 
-/// The first version whose requests to upstreams are of HTTP/1.1 and keep the connection, by default.
+/// The first version whose requests to upstreams are of HTTP/1.1 and keep the connection, by
+/// default.
 pub(super) const NEW_DEFAULTS: [u32; 3] = [1, 29, 7];
 
 /// Variables that came late, with one that is there and that says as much.

@@ -1,7 +1,7 @@
-//! Smaller configurations out of one. Every candidate costs a start of two servers, so the first ones leave
-//! out what a single request does not meet: all servers but one, all locations but one, directives by
-//! halves of their names wherever they stand; then runs of lines, then insides of blocks and arguments.
-//! What is not referred to any more goes along with each.
+//! Smaller configurations out of one. Every candidate costs a start of two servers, so the first
+//! ones leave out what a single request does not meet: all servers but one, all locations but one,
+//! directives by halves of their names wherever they stand; then runs of lines, then insides of
+//! blocks and arguments. What is not referred to any more goes along with each.
 
 use std::collections::BTreeSet;
 
@@ -36,8 +36,8 @@ pub(crate) enum Inside {
     Name(usize),
 }
 
-/// Every cut, those that leave out the most first in each kind. They are only made where they are tried: each makes a whole
-/// configuration.
+/// Every cut, those that leave out the most first in each kind. They are only made where they are
+/// tried: each makes a whole configuration.
 pub(super) fn cuts(lines: &[Line]) -> Vec<Cut> {
     let mut cuts = Vec::new();
     for name in ["server", "location"] {
@@ -53,7 +53,8 @@ pub(super) fn cuts(lines: &[Line]) -> Vec<Cut> {
     cuts
 }
 
-/// The lines after a cut, without what is not referred to any more; nothing where they are the same.
+/// The lines after a cut, without what is not referred to any more; nothing where they are the
+/// same.
 pub(super) fn cut(lines: &[Line], cut: &Cut) -> Option<Vec<Line>> {
     let left = match cut {
         Cut::AllBut(name, kept) => without(lines, name, &mut 0, &|index| index != *kept),
@@ -68,9 +69,12 @@ pub(super) fn cut(lines: &[Line], cut: &Cut) -> Option<Vec<Line>> {
 fn count(lines: &[Line], name: &str) -> usize {
     lines
         .iter()
-        .map(|line| match line.name == name && line.block.is_some() {
-            true => 1,
-            false => count(line.inner(), name),
+        .map(|line| {
+            if line.name == name && line.block.is_some() {
+                1
+            } else {
+                count(line.inner(), name)
+            }
         })
         .sum()
 }
@@ -124,13 +128,13 @@ fn without_names(lines: &[Line], names: &[String]) -> Vec<Line> {
         .iter()
         .filter(|line| line.block.is_some() || !names.contains(&line.name))
         .map(|line| Line {
-            block: line
-                .block
-                .as_ref()
-                .map(|inner| match holds_rows(&line.name) {
-                    true => inner.clone(),
-                    false => without_names(inner, names),
-                }),
+            block: line.block.as_ref().map(|inner| {
+                if holds_rows(&line.name) {
+                    inner.clone()
+                } else {
+                    without_names(inner, names)
+                }
+            }),
             ..line.clone()
         })
         .collect()
@@ -235,7 +239,8 @@ fn size(lines: &[Line]) -> usize {
     lines.len() + inside
 }
 
-/// Names that a line may refer to: of variables, zones, groups, named locations, formats; and its own.
+/// Names that a line may refer to: of variables, zones, groups, named locations, formats; and its
+/// own.
 fn gather(line: &Line, words: &mut BTreeSet<String>) {
     words.insert(format!(" {}", line.name));
     let first = usize::from(matches!(
@@ -249,11 +254,10 @@ fn gather(line: &Line, words: &mut BTreeSet<String>) {
     for argument in line.arguments.get(first..last).unwrap_or_default() {
         let mut word = String::new();
         for letter in argument.chars() {
-            match letter.is_alphanumeric() || letter == '_' {
-                true => word.push(letter),
-                false => {
-                    words.insert(std::mem::take(&mut word));
-                }
+            if letter.is_alphanumeric() || letter == '_' {
+                word.push(letter)
+            } else {
+                words.insert(std::mem::take(&mut word));
             }
         }
         words.insert(word);
@@ -265,9 +269,12 @@ fn referred(lines: Vec<Line>, words: &BTreeSet<String>) -> Vec<Line> {
         .into_iter()
         .filter(|line| is_referred(line, words))
         .map(|line| Line {
-            block: line.block.map(|inner| match holds_rows(&line.name) {
-                true => inner,
-                false => referred(inner, words),
+            block: line.block.map(|inner| {
+                if holds_rows(&line.name) {
+                    inner
+                } else {
+                    referred(inner, words)
+                }
             }),
             ..line
         })

@@ -1,5 +1,5 @@
-//! Strewing: every directive of the table over the scopes that it may stand in, with the inheritance
-//! that comes of it.
+//! Strewing: every directive of the table over the scopes that it may stand in, with the
+//! inheritance that comes of it.
 
 use conf::{BlockKind, Contexts};
 
@@ -9,7 +9,8 @@ use super::table::Table;
 use super::tree::Line;
 use super::values;
 
-/// How many directives are strewn over a configuration, beside its frame and what its families write.
+/// How many directives are strewn over a configuration, beside its frame and what its families
+/// write.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Density {
     /// Those that the seed gives; the table is gone through by turns.
@@ -19,7 +20,8 @@ pub(crate) struct Density {
 }
 
 impl Density {
-    /// About what the configuration of a large site holds. In an hour each directive comes more than 200 times.
+    /// About what the configuration of a large site holds. In an hour each directive comes more
+    /// than 200 times.
     pub(crate) const WRITTEN: Density = Density { must: 45, may: 20 };
     /// Three times as many, so that things meet in one place that sites seldom write together.
     pub(crate) const DENSE: Density = Density { must: 80, may: 110 };
@@ -124,9 +126,10 @@ impl Draft<'_> {
         let Density { must, may } = self.density;
         let first = (self.seed as usize).wrapping_mul(must);
         for step in 0..must + may {
-            let name = match step < must {
-                true => names[first.wrapping_add(step) % names.len()],
-                false => names[self.random.below(names.len())],
+            let name = if step < must {
+                names[first.wrapping_add(step) % names.len()]
+            } else {
+                names[self.random.below(names.len())]
             };
             let tries = if step < must { 20 } else { 1 };
             for _ in 0..tries {
@@ -140,7 +143,8 @@ impl Draft<'_> {
         }
     }
 
-    /// A line of this directive for a context; none where the reference or the table has none there.
+    /// A line of this directive for a context; none where the reference or the table has none
+    /// there.
     pub(super) fn strewn(&mut self, name: &str, context: Contexts) -> Option<Line> {
         let directive = self.table.find(name, context)?;
         if directive.block != BlockKind::None {
@@ -151,7 +155,8 @@ impl Draft<'_> {
         Some(Line::with(name, arguments))
     }
 
-    /// Puts one into a scope where it may stand; false where the scope that was drawn does not take it.
+    /// Puts one into a scope where it may stand; false where the scope that was drawn does not take
+    /// it.
     fn strew(
         &mut self,
         name: &'static str,
@@ -169,7 +174,8 @@ impl Draft<'_> {
             return false;
         }
         let (path, context) = fitting[self.random.below(fitting.len())];
-        // What a whole server inherits leads round in a circle, and nginx ends each connection there.
+        // What a whole server inherits leads round in a circle, and nginx ends each connection
+        // there.
         let inherited = *context == Contexts::HTTP || *context == Contexts::SERVER;
         if name == "post_action" && inherited && self.random.chance(80) {
             return false;
@@ -182,7 +188,8 @@ impl Draft<'_> {
             return false;
         }
         for group in APART.iter().filter(|group| group.contains(&name)) {
-            // What stands outside of the servers is inherited by all of them, what stands in one by none of the others.
+            // What stands outside of the servers is inherited by all of them, what stands in one by
+            // none of the others.
             let others = |line: &Line, index: usize| {
                 path.get(1)
                     .is_some_and(|own| line.name == "server" && index != *own)

@@ -46,7 +46,8 @@ pub(crate) struct Directive {
 pub(crate) struct DirectiveNames(BTreeSet<&'static str>);
 
 impl DirectiveNames {
-    /// What an earlier run has learnt of this program in this file, else what [`DirectiveNames::ask`] says, which is kept there.
+    /// What an earlier run has learnt of this program in this file, else what
+    /// [`DirectiveNames::ask`] says, which is kept there.
     pub(crate) fn recall(nginx: &Path, folder: &Path, memory: &Path) -> DirectiveNames {
         let declared = declared();
         let made = fs::metadata(nginx).and_then(|metadata| metadata.modified());
@@ -72,7 +73,8 @@ impl DirectiveNames {
         known
     }
 
-    /// Asks the reference about each name of the table: a file with nothing but the name in its context.
+    /// Asks the reference about each name of the table: a file with nothing but the name in its
+    /// context.
     fn ask(nginx: &Path, folder: &Path, declared: &[Directive]) -> DirectiveNames {
         let mut known = BTreeSet::new();
         for directive in declared {
@@ -193,7 +195,8 @@ fn declared() -> Vec<Directive> {
     all
 }
 
-/// The forms of one name of a group: those that begin with it, without it, else those that begin with none.
+/// The forms of one name of a group: those that begin with it, without it, else those that begin
+/// with none.
 fn forms(
     name: &'static str,
     names: Vec<&'static str>,

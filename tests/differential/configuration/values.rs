@@ -1,4 +1,5 @@
-//! The arguments of a directive: what is written where the notation says too little, else by the notation.
+//! The arguments of a directive: what is written where the notation says too little, else by the
+//! notation.
 
 use conf::Contexts;
 
@@ -149,9 +150,10 @@ fn value(word: &str, random: &mut Random, world: &World) -> String {
     if let Some((word, rest)) = word.split_once('[') {
         // `gzip[=level]`
         let more = rest.trim_end_matches(']');
-        return match random.chance(50) {
-            true => format!("{word}{}", value(more, random, world)),
-            false => String::from(word),
+        return if random.chance(50) {
+            format!("{word}{}", value(more, random, world))
+        } else {
+            String::from(word)
         };
     }
     if let Some((key, kind)) = word.split_once('=')
@@ -183,11 +185,13 @@ fn value(word: &str, random: &mut Random, world: &World) -> String {
 
 /// Text as people write it, often with variables.
 pub(super) fn text(random: &mut Random) -> String {
-    match random.chance(55) {
-        true => String::from(random.pick(lists::VARIABLES)),
+    if random.chance(55) {
+        String::from(random.pick(lists::VARIABLES))
+    } else if random.chance(2) {
         // A line break is in the table of differences, and rare.
-        false if random.chance(2) => String::from(lists::BROKEN_TEXT),
-        false => String::from(random.pick(lists::TEXTS)),
+        String::from(lists::BROKEN_TEXT)
+    } else {
+        String::from(random.pick(lists::TEXTS))
     }
 }
 
@@ -200,17 +204,19 @@ pub(super) fn uri(random: &mut Random, world: &World) -> String {
         "/none",
         "/added.html",
     ];
-    match random.chance(50) && !world.files.is_empty() {
-        true => plain(&world.files[random.below(world.files.len())]),
-        false => String::from(random.pick(&helping)),
+    if random.chance(50) && !world.files.is_empty() {
+        plain(&world.files[random.below(world.files.len())])
+    } else {
+        String::from(random.pick(&helping))
     }
 }
 
 /// A URI as it may stand in a configuration without quotes.
 pub(super) fn plain(uri: &str) -> String {
-    match uri.contains([' ', ';', '{', '}', '"', '\'', '\\', '$', '#', '\t', '\n']) {
-        true => String::from("/page.html"),
-        false => String::from(uri),
+    if uri.contains([' ', ';', '{', '}', '"', '\'', '\\', '$', '#', '\t', '\n']) {
+        String::from("/page.html")
+    } else {
+        String::from(uri)
     }
 }
 
@@ -228,9 +234,10 @@ impl Own<'_> {
 
     /// Mostly the first entry, at times one of the others.
     fn mostly(&mut self, usual: &str, seldom: &[&str]) -> Option<String> {
-        match self.random.chance(70) {
-            true => Some(String::from(usual)),
-            false => self.one(seldom),
+        if self.random.chance(70) {
+            Some(String::from(usual))
+        } else {
+            self.one(seldom)
         }
     }
 
@@ -431,9 +438,10 @@ impl Own<'_> {
         match name {
             "add_header" | "add_trailer" => {
                 let field = self.random.pick(lists::FIELDS);
-                let value = match self.random.chance(30) {
-                    true => String::from(self.random.pick(lists::LATE_VARIABLES)),
-                    false => text(self.random),
+                let value = if self.random.chance(30) {
+                    String::from(self.random.pick(lists::LATE_VARIABLES))
+                } else {
+                    text(self.random)
                 };
                 let always = self.random.pick(&["", " always"]);
                 Some(format!("{field} {value}{always}"))
@@ -528,7 +536,8 @@ impl Own<'_> {
             }
             "dav_access" => self.one(&["user:rw", "user:rw group:r all:r", "group:rw all:r"]),
             "min_delete_depth" => self.one(&["0", "1", "3"]),
-            // Rates that one request uses up for the whole run, or that none ever reaches: nothing hangs on the clock.
+            // Rates that one request uses up for the whole run, or that none ever reaches: nothing
+            // hangs on the clock.
             "limit_req" => self.one(&[
                 "zone=fast burst=100",
                 "zone=slow burst=2 nodelay",
@@ -575,7 +584,8 @@ impl Own<'_> {
         }
     }
 
-    /// What is the own of FastCGI, uwsgi, SCGI, memcached and gRPC; what they share is as with a proxy.
+    /// What is the own of FastCGI, uwsgi, SCGI, memcached and gRPC; what they share is as with a
+    /// proxy.
     fn of_applications(&mut self, name: &str) -> Option<String> {
         match name {
             "fastcgi_param" | "uwsgi_param" | "scgi_param" => {

@@ -1,5 +1,5 @@
-//! What newer versions of nginx do otherwise than the oldest that is compared with, Debian's 1.22. Where a request shows
-//! one of these, little more is learnt of it there, nor of those behind it.
+//! What newer versions of nginx do otherwise than the oldest that is compared with, Debian's 1.22.
+//! Where a request shows one of these, little more is learnt of it there, nor of those behind it.
 //!
 //! No user of Tidegate needs these: they stand on no page.
 
@@ -93,8 +93,8 @@ pub(super) const ROWS: &[Row] = &[
     },
 ];
 
-/// Whether a difference is in what is seen of the first request of which this is so, or of what comes behind it, or in what
-/// an upstream is asked.
+/// Whether a difference is in what is seen of the first request of which this is so, or of what
+/// comes behind it, or in what an upstream is asked.
 fn is_from(case: &Case, difference: &Difference, is: impl Fn(&str) -> bool) -> bool {
     let mut requests = case.requests();
     let first = requests.position(|bytes| is(&String::from_utf8_lossy(&bytes)));

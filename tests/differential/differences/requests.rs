@@ -314,7 +314,8 @@ pub(super) const ROWS: &[Row] = &[
     },
 ];
 
-/// The sizes of the first buffer for a request's head, in bytes: nginx's own and those of the configuration.
+/// The sizes of the first buffer for a request's head, in bytes: nginx's own and those of the
+/// configuration.
 fn buffer_sizes(configuration: &str) -> Vec<usize> {
     let written = configuration.split("client_header_buffer_size ").skip(1);
     let sizes = written.filter_map(|rest| {

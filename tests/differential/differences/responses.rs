@@ -193,7 +193,8 @@ pub(super) const ROWS: &[Row] = &[
                 .collect();
             let mut behind = of_closed.iter();
             let is_behind = behind.any(|request| case.is_lack_behind(difference, *request));
-            // nginx asks its upstream without the body or not at all, and what comes behind the request has no answer.
+            // nginx asks its upstream without the body or not at all, and what comes behind the
+            // request has no answer.
             let follows = match difference.part {
                 Part::Upstream => case.reference.upstream.len() <= asked,
                 Part::Error if is_closed(&&difference.reference) => true,
@@ -466,7 +467,8 @@ pub(super) const ROWS: &[Row] = &[
     Row {
         sentence: "A tree is deleted without following symbolic links, which are removed themselves",
         is: |case, difference| {
-            // nginx leaves a link in place that leads nowhere, or to a folder that it could not remove.
+            // nginx leaves a link in place that leads nowhere, or to a folder that it could not
+            // remove.
             let gone = difference.subject.strip_suffix("(gone)");
             let stays = difference.reference.strip_suffix("(not there)");
             let is_link = |path: &str| crate::world::is_link(path.trim_end_matches(": "));

@@ -84,7 +84,8 @@ pub(super) const ROWS: &[Row] = &[
         },
     },
     Row {
-        // nginx asks again what it has asked on a connection that was kept and is closed without an answer.
+        // nginx asks again what it has asked on a connection that was kept and is closed without an
+        // answer.
         sentence: "**An upstream that closes a kept connection without an answer** is asked once more over another. Whether it had been heard to close by then is a matter of moments.",
         is: |case, difference| {
             let requests = case.asking(&["none", "cut", "close"]);
@@ -157,7 +158,8 @@ pub(super) const ROWS: &[Row] = &[
         is: |case, difference| {
             let mut asked = case.subject.upstream.iter();
             let with_head = asked.any(|record| record.bytes.starts_with(b"HEAD "));
-            // What is sent at once stands where the body should; what is in chunks of nothing has a length here.
+            // What is sent at once stands where the body should; what is in chunks of nothing has a
+            // length here.
             let is_bodiless = |request: &usize| {
                 let mut own = case.subject.heard.answers_to(*request);
                 let empty = own.any(|answer| answer.field("content-length") == Some("0"));
@@ -250,7 +252,8 @@ pub(super) const ROWS: &[Row] = &[
                 && difference.subject.contains("\nContent-Length: 0")
                 && unanswered.is_some();
             let shows = difference.part == Part::Upstream && (same || among || next) || waits;
-            // One that waits in vain for its body is recorded late, and what else is asked then has another number.
+            // One that waits in vain for its body is recorded late, and what else is asked then has
+            // another number.
             let mut others = case.subject.upstream.clone();
             let is_without_partner = |asked: &&Recorded| {
                 let bodiless = asked.bytes.ends_with(b"\r\n\r\n");
@@ -479,7 +482,8 @@ pub(super) const ROWS: &[Row] = &[
         },
     },
     Row {
-        // An earlier conversation, or this one, asked oftener of one than of the other: that is judged by itself.
+        // An earlier conversation, or this one, asked oftener of one than of the other: that is
+        // judged by itself.
         sentence: "**Which peer is asked** follows from how often peers were asked before: where an answer of an upstream is taken \
                    otherwise, as above, and leads to other requests, the next peer in turn is another one.",
         is: |case, difference| {
@@ -546,7 +550,8 @@ fn has_one_head(case: &Case, request: usize) -> bool {
     reference.is_some() && reference == subject
 }
 
-/// A text whose line breaks are spaces, whether they are sent, escaped or shown, and which has no two spaces together.
+/// A text whose line breaks are spaces, whether they are sent, escaped or shown, and which has no
+/// two spaces together.
 fn unbroken(text: &str) -> String {
     const BREAKS: &[&str] = &["\\r", "\\n", "%0D", "%0A", "%0d", "%0a", "%20"];
     let spaced = BREAKS
@@ -555,8 +560,8 @@ fn unbroken(text: &str) -> String {
     spaced.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Whether what a variable tells of upstreams differs by the peers that were asked in vain alone: those that took no
-/// connection.
+/// Whether what a variable tells of upstreams differs by the peers that were asked in vain alone:
+/// those that took no connection.
 fn asked_otherwise(reference: &Line, subject: &Line, key: &str) -> bool {
     let peers = |line: &Line, key: &str| {
         let list = value(line, key).replace(" : ", ", ");
@@ -586,7 +591,8 @@ fn asked_otherwise(reference: &Line, subject: &Line, key: &str) -> bool {
     other_peer && (key == "upstream_addr" || reached(reference) == reached(subject))
 }
 
-/// Whether a difference follows from an upstream's answer without a head that nginx takes for HTTP/0.9, which this word asks for.
+/// Whether a difference follows from an upstream's answer without a head that nginx takes for
+/// HTTP/0.9, which this word asks for.
 fn is_of_headless(case: &Case, difference: &Difference, word: &str) -> bool {
     let told = |line: &String| line.contains("upstream sent no valid HTTP/1.0 header");
     let requests = case.asking(&[word]);
@@ -611,8 +617,8 @@ fn is_of_headless(case: &Case, difference: &Difference, word: &str) -> bool {
     is_taken && (is_displaced || is_led || follows_answer(case, difference, &requests))
 }
 
-/// Whether a difference is of one of these requests, whose upstream's answer is taken otherwise, or of what follows where the
-/// connection ends behind it.
+/// Whether a difference is of one of these requests, whose upstream's answer is taken otherwise, or
+/// of what follows where the connection ends behind it.
 fn follows_answer(case: &Case, difference: &Difference, requests: &[usize]) -> bool {
     // Of the request itself all is as it was, unless the answer leads to a page.
     const OF_PAGE: &[&str] = &[

@@ -1,8 +1,8 @@
 //! What a case is expected to look like over HTTP/2 from what it looks like over HTTP/1.
 //!
-//! Most answers of nginx are the same by either protocol but for what the protocol itself does: names in lower case, no reason
-//! behind the status, no fields about the connection. A transcript of HTTP/2 therefore holds only those cases that are more
-//! different than that.
+//! Most answers of nginx are the same by either protocol but for what the protocol itself does:
+//! names in lower case, no reason behind the status, no fields about the connection. A transcript
+//! of HTTP/2 therefore holds only those cases that are more different than that.
 
 use crate::case::CaseFile;
 use crate::http2::plan::plan;
@@ -11,7 +11,8 @@ use crate::transcript::Transcript;
 /// Fields that HTTP/2 does not have (RFC 9113, section 8.2.2).
 const OF_CONNECTION: [&str; 4] = ["connection", "keep-alive", "transfer-encoding", "upgrade"];
 
-/// The transcript of all cases of a file that have a meaning over HTTP/2: as `recorded` for HTTP/2, else as of HTTP/1.
+/// The transcript of all cases of a file that have a meaning over HTTP/2: as `recorded` for HTTP/2,
+/// else as of HTTP/1.
 pub(crate) fn whole(file: &CaseFile, of_http1: &Transcript, recorded: &Transcript) -> Transcript {
     let mut whole = Transcript::default();
     for case in file.cases.iter().filter(|case| plan(case).is_ok()) {
@@ -73,8 +74,9 @@ fn translated_line(line: &str) -> Option<String> {
     let is_log = line
         .split_once(": ")
         .is_some_and(|(name, _)| matches!(name, "access" | "error") || name.ends_with(".log"));
-    Some(match is_log {
-        true => line.replace(" HTTP/1.1\"", " HTTP/2.0\""),
-        false => line.to_string(),
+    Some(if is_log {
+        line.replace(" HTTP/1.1\"", " HTTP/2.0\"")
+    } else {
+        line.to_string()
     })
 }

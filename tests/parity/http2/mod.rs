@@ -1,8 +1,10 @@
-//! The client over HTTP/2: carries out a case on streams of one connection and keeps all that comes.
+//! The client over HTTP/2: carries out a case on streams of one connection and keeps all that
+//! comes.
 //!
-//! It understands as much as is needed to tell responses apart, and takes offence at nothing: what is strange about an answer
-//! is for the comparison to show. In the clear it begins with HTTP/2's preface; over TLS it offers `h2`. Windows are as wide as
-//! they go, so that no response waits for credit.
+//! It understands as much as is needed to tell responses apart, and takes offence at nothing: what
+//! is strange about an answer is for the comparison to show. In the clear it begins with HTTP/2's
+//! preface; over TLS it offers `h2`. Windows are as wide as they go, so that no response waits for
+//! credit.
 
 pub(crate) mod expected;
 pub(crate) mod plan;
@@ -269,7 +271,8 @@ impl Session {
         }
     }
 
-    /// Waits for bytes, and takes note of the frames that are whole. False if there are none in time or ever.
+    /// Waits for bytes, and takes note of the frames that are whole. False if there are none in
+    /// time or ever.
     fn more(&mut self, time: Duration) -> bool {
         let came = self.connection.more(time);
         let bytes = std::mem::take(&mut self.connection.unread);
@@ -390,9 +393,10 @@ impl Session {
                     headers: fields.split_off(1),
                     ..Response::default()
                 };
-                match is_interim {
-                    true => stream.interim.push(response),
-                    false => stream.response = Some(response),
+                if is_interim {
+                    stream.interim.push(response)
+                } else {
+                    stream.response = Some(response);
                 }
             }
             (None, _) => {
@@ -413,8 +417,8 @@ impl Session {
             if let Some(mut response) = stream.response {
                 response.head = stream.is_head;
                 response.cut_short = !ended;
-                // A server that has answered may say that it wants no more of the request (RFC 9113, section 8.1). Whether it
-                // had read by then what was sent is chance.
+                // A server that has answered may say that it wants no more of the request (RFC
+                // 9113, section 8.1). Whether it had read by then what was sent is chance.
                 let says_nothing = ended && stream.is_sent;
                 response.reset = stream
                     .reset

@@ -1,8 +1,10 @@
-//! What a case is over HTTP/2: its requests of HTTP/1 as header blocks and parts of bodies, or why it has no meaning there.
+//! What a case is over HTTP/2: its requests of HTTP/1 as header blocks and parts of bodies, or why
+//! it has no meaning there.
 //!
-//! A case is sent over HTTP/2 where all that its client sends is whole, well-formed requests of HTTP/1.1 of which HTTP/2 can
-//! say the same (RFC 9113, section 8.3.1). Nothing is left out or mended: where a byte of a request has no counterpart, the
-//! case stays with HTTP/1. A body that never comes whole has one, a stream that stays open.
+//! A case is sent over HTTP/2 where all that its client sends is whole, well-formed requests of
+//! HTTP/1.1 of which HTTP/2 can say the same (RFC 9113, section 8.3.1). Nothing is left out or
+//! mended: where a byte of a request has no counterpart, the case stays with HTTP/1. A body that
+//! never comes whole has one, a stream that stays open.
 
 use crate::case::{Case, Step};
 use crate::http2::Fields;
@@ -14,7 +16,8 @@ pub(crate) type NoMeaning = &'static str;
 /// What the client does next.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Action {
-    /// Opens a stream with this head. Where streams are open they come to their end first, as pipelined requests do.
+    /// Opens a stream with this head. Where streams are open they come to their end first, as
+    /// pipelined requests do.
     Open { fields: Fields, ends: bool },
     /// Sends a part of the last stream's body.
     Data { bytes: Vec<u8>, ends: bool },
@@ -49,12 +52,13 @@ pub(crate) fn plan(case: &Case) -> Result<Vec<Action>, NoMeaning> {
             Some(Step::Fields(_) | Step::Body(_) | Step::Unfinished)
         );
         match step {
-            Step::Fields(fields) => planner.actions.push(match is_within {
-                true => Action::Trailers(fields.clone()),
-                false => Action::Open {
+            Step::Fields(fields) => planner.actions.push(if is_within {
+                Action::Trailers(fields.clone())
+            } else {
+                Action::Open {
                     fields: fields.clone(),
                     ends,
-                },
+                }
             }),
             Step::Body(bytes) => planner.actions.push(Action::Data {
                 bytes: bytes.clone(),
@@ -77,9 +81,10 @@ pub(crate) fn plan(case: &Case) -> Result<Vec<Action>, NoMeaning> {
         is_whole = planner.body == Body::None;
     }
     let opens = |action: &Action| matches!(action, Action::Open { .. });
-    match planner.actions.iter().any(opens) {
-        true => Ok(planner.actions),
-        false => Err("it sends no request"),
+    if planner.actions.iter().any(opens) {
+        Ok(planner.actions)
+    } else {
+        Err("it sends no request")
     }
 }
 

@@ -39,7 +39,8 @@ pub fn show(server: &Server, url: &str) -> Option<String> {
             "--disable-dev-shm-usage",
             "--no-first-run",
         ])
-        // The certificate vouches for itself. What the browser checks of the handshake stays checked.
+        // The certificate vouches for itself. What the browser checks of the handshake stays
+        // checked.
         .args([
             "--disable-background-networking",
             "--ignore-certificate-errors",

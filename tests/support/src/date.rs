@@ -1,6 +1,7 @@
 //! Dates of HTTP, read without the code that is tested.
 
-/// Seconds since 1970 of `Sun, 06 Nov 1994 08:49:37 GMT`; `None` of what is no date in this form (RFC 9110, 5.6.7).
+/// Seconds since 1970 of `Sun, 06 Nov 1994 08:49:37 GMT`; `None` of what is no date in this form
+/// (RFC 9110, 5.6.7).
 #[must_use]
 pub fn http_date(text: &str) -> Option<i64> {
     const MONTHS: &str = "JanFebMarAprMayJunJulAugSepOctNovDec";

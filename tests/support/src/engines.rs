@@ -1,7 +1,8 @@
 //! The engines that the tests run on: epoll and io_uring, or those that TIDEGATE_ENGINES names.
 //!
-//! A server that is not permitted io_uring falls back to epoll and says so in its log, so a test would pass without having
-//! tested anything. Here such a machine fails the test, unless `TIDEGATE_ENGINES=epoll` says that it is meant.
+//! A server that is not permitted io_uring falls back to epoll and says so in its log, so a test
+//! would pass without having tested anything. Here such a machine fails the test, unless
+//! `TIDEGATE_ENGINES=epoll` says that it is meant.
 
 use engine::EngineKind;
 

@@ -1,4 +1,5 @@
-//! A client of HTTP/2, mostly in the clear, as simple as can be: it sends what a test says, frame by frame, and gathers what comes.
+//! A client of HTTP/2, mostly in the clear, as simple as can be: it sends what a test says, frame
+//! by frame, and gathers what comes.
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};

@@ -1,8 +1,8 @@
-//! What integration tests share: a server of their own with its folder, its port and signals, and a client that reads one
-//! response after the other.
+//! What integration tests share: a server of their own with its folder, its port and signals, and a
+//! client that reads one response after the other.
 //!
-//! A crate, so that each test may take the part that it needs. TIDEGATE_BINARY puts another program in Tidegate's place,
-//! nginx for instance, to check the test itself.
+//! A crate, so that each test may take the part that it needs. TIDEGATE_BINARY puts another program
+//! in Tidegate's place, nginx for instance, to check the test itself.
 
 pub mod chromium;
 pub mod date;
@@ -38,7 +38,8 @@ pub struct Server {
 
 impl Server {
     /// Starts a server with these lines in its `events` and its only `server` block; what follows a
-    /// line `[http]` stands in the `http` block, with the server's port for `PORT`, and the line after `[main]`, which comes first, outside of all.
+    /// line `[http]` stands in the `http` block, with the server's port for `PORT`, and the line
+    /// after `[main]`, which comes first, outside of all.
     pub fn start(events: &str, lines: &str) -> Server {
         Server::start_workers(1, events, lines)
     }
@@ -76,7 +77,8 @@ impl Server {
         server
     }
 
-    /// All that comes for these requests, of which the last ends the connection: its lines, but for dates.
+    /// All that comes for these requests, of which the last ends the connection: its lines, but for
+    /// dates.
     pub fn lines_for(&self, requests: &str) -> Vec<String> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -93,7 +95,8 @@ impl Server {
         fs::write(self.prefix.join("www").join(name), bytes).unwrap();
     }
 
-    /// The same of a file that has not changed for a minute, so that it may be answered from memory.
+    /// The same of a file that has not changed for a minute, so that it may be answered from
+    /// memory.
     pub fn write_old(&self, name: &str, bytes: &[u8]) {
         self.write(name, bytes);
         let file = fs::File::options()
@@ -152,7 +155,8 @@ impl Server {
         Connection::open(self.port).expect("connect")
     }
 
-    /// Waits for the pid file, and not only for the socket: before it is there, a signal ends the program.
+    /// Waits for the pid file, and not only for the socket: before it is there, a signal ends the
+    /// program.
     fn wait_until_up(&mut self) {
         let start = Instant::now();
         let pid_file = self.prefix.join("logs/nginx.pid");

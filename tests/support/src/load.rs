@@ -1,4 +1,5 @@
-//! For tests of `tidegate bench`: servers that are made in the test, and the program that is run against them.
+//! For tests of `tidegate bench`: servers that are made in the test, and the program that is run
+//! against them.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -32,8 +33,9 @@ pub fn answering(answer: &'static [u8]) -> String {
     server(move |mut stream| while request(&mut stream) && stream.write_all(answer).is_ok() {})
 }
 
-/// A server of HTTP/2 in the clear: what `serve` makes for each connection is told of each frame, adds to what is sent, and says
-/// whether it goes on. Behind the last answer it waits for the client to close.
+/// A server of HTTP/2 in the clear: what `serve` makes for each connection is told of each frame,
+/// adds to what is sent, and says whether it goes on. Behind the last answer it waits for the
+/// client to close.
 pub fn http2_server<F>(serve: impl Fn() -> F + Clone + Send + 'static) -> String
 where
     F: FnMut(FrameHead, Vec<u8>, &mut Vec<u8>) -> bool,

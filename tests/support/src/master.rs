@@ -1,5 +1,5 @@
-//! A server by a whole configuration of the test's own, in a folder that ends with it; and the same program run beside
-//! it with other flags.
+//! A server by a whole configuration of the test's own, in a folder that ends with it; and the same
+//! program run beside it with other flags.
 
 use std::fs;
 use std::io;
@@ -53,8 +53,8 @@ impl Master {
         self.program = program;
     }
 
-    /// Writes the configuration, `@` in it being the folder. It stays in the foreground, and its pid file and error log
-    /// are in `logs`.
+    /// Writes the configuration, `@` in it being the folder. It stays in the foreground, and its
+    /// pid file and error log are in `logs`.
     pub fn configure(&self, text: &str) {
         let folder = self.folder.display().to_string();
         let text = format!(
@@ -83,7 +83,8 @@ impl Master {
         command
     }
 
-    /// Runs the program with further arguments to its end: its exit code and what it printed on standard error.
+    /// Runs the program with further arguments to its end: its exit code and what it printed on
+    /// standard error.
     pub fn run(&self, arguments: &[&str]) -> (Option<i32>, String) {
         let output = once_written(|| self.command().args(arguments).output());
         let printed = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -201,8 +202,8 @@ pub fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// What running a program gives that may have been written a moment ago: a process that another thread starts meanwhile holds
-/// the file open for writing until it runs its own program.
+/// What running a program gives that may have been written a moment ago: a process that another
+/// thread starts meanwhile holds the file open for writing until it runs its own program.
 fn once_written<T>(mut run: impl FnMut() -> io::Result<T>) -> T {
     let start = Instant::now();
     loop {

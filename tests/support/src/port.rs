@@ -1,7 +1,7 @@
 //! Ports for servers that a test starts.
 //!
-//! Not from the kernel (port 0): between the moment that such a port is given back and the one at which the server
-//! takes it, it may become the local port of another test's connection.
+//! Not from the kernel (port 0): between the moment that such a port is given back and the one at
+//! which the server takes it, it may become the local port of another test's connection.
 
 use std::net::{Ipv6Addr, TcpListener};
 use std::sync::atomic::{AtomicU16, Ordering};

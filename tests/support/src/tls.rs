@@ -166,7 +166,8 @@ impl Client {
         self.stapled.load(Ordering::Relaxed)
     }
 
-    /// A request with the first bytes of a connection, if the last one lets it; else after the handshake.
+    /// A request with the first bytes of a connection, if the last one lets it; else after the
+    /// handshake.
     pub fn get_early(&self, port: u16, path: &str) -> Result<Response, String> {
         let mut connection = self.open(port)?;
         let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");

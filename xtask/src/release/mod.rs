@@ -1,9 +1,12 @@
-//! The build for use: made twice, the second time by what the first has counted under the traffic of [`training`].
+//! The build for use: made twice, the second time by what the first has counted under the traffic
+//! of [`training`].
 //!
-//! Between two requests the kernel's own way through the network leaves little of the program in the processor's first cache, so that
-//! most of the time that a request takes in the program goes into fetching instructions. A compiler that knows which way
-//! branches go lays those out one behind the other and everything that is rare elsewhere: rustc's profile-guided optimization,
-//! <https://doc.rust-lang.org/rustc/profile-guided-optimization.html>. What it gains is in docs/decisions/release.md.
+//! Between two requests the kernel's own way through the network leaves little of the program in
+//! the processor's first cache, so that most of the time that a request takes in the program goes
+//! into fetching instructions. A compiler that knows which way branches go lays those out one
+//! behind the other and everything that is rare elsewhere: rustc's profile-guided optimization,
+//! <https://doc.rust-lang.org/rustc/profile-guided-optimization.html>. What it gains is in
+//! docs/decisions/release.md.
 
 pub mod training;
 
@@ -87,16 +90,18 @@ impl Compiler {
             // Nothing else needs it, so that it is not among the components of rust-toolchain.toml.
             succeed(Command::new("rustup").args(["component", "add", "llvm-tools"]))?;
         }
-        match merger.is_file() {
-            true => Ok(Compiler { host, merger }),
-            false => Err(format!(
+        if merger.is_file() {
+            Ok(Compiler { host, merger })
+        } else {
+            Err(format!(
                 "{} is missing: rustup component add llvm-tools",
                 merger.display()
-            )),
+            ))
         }
     }
 
-    /// Builds the program with a flag more. The target is named so that what cargo runs while it builds is spared the flag.
+    /// Builds the program with a flag more. The target is named so that what cargo runs while it
+    /// builds is spared the flag.
     fn build(&self, root: &Path, flag: &str) -> Result<PathBuf, String> {
         let mut flags = std::env::var("RUSTFLAGS").unwrap_or_default();
         flags = format!("{flags} {flag}");
@@ -126,9 +131,10 @@ fn output(command: &mut Command) -> Result<String, String> {
     let output = command
         .output()
         .map_err(|error| format!("{}: {error}", named(command)))?;
-    match output.status.success() {
-        true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
-        false => Err(format!("{} has failed: {}", named(command), output.status)),
+    if output.status.success() {
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    } else {
+        Err(format!("{} has failed: {}", named(command), output.status))
     }
 }
 
@@ -137,9 +143,10 @@ fn succeed(command: &mut Command) -> Result<(), String> {
     let status = command
         .status()
         .map_err(|error| format!("{}: {error}", named(command)))?;
-    match status.success() {
-        true => Ok(()),
-        false => Err(format!("{} has failed: {status}", named(command))),
+    if status.success() {
+        Ok(())
+    } else {
+        Err(format!("{} has failed: {status}", named(command)))
     }
 }
 

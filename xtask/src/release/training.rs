@@ -1,8 +1,10 @@
-//! Traffic for the build that counts: what a site, an API behind a proxy and their clients ask for, on both engines.
+//! Traffic for the build that counts: what a site, an API behind a proxy and their clients ask for,
+//! on both engines.
 //!
-//! It is not that of the benches: pages, style sheets, scripts and pictures of usual sizes, answers of an application of several
-//! sizes, uploads, what is missing and what has not changed, each with the header fields of browsers, over HTTP/1 and HTTP/2, in the
-//! clear and over TLS, over kept connections and new ones, with the logs that Debian's nginx writes; and calls of gRPC.
+//! It is not that of the benches: pages, style sheets, scripts and pictures of usual sizes, answers
+//! of an application of several sizes, uploads, what is missing and what has not changed, each with
+//! the header fields of browsers, over HTTP/1 and HTTP/2, in the clear and over TLS, over kept
+//! connections and new ones, with the logs that Debian's nginx writes; and calls of gRPC.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -63,8 +65,8 @@ struct Ports {
     application: u16,
 }
 
-/// Sends the traffic to `binary`, whose counts are written as it ends; files are made in `folder`. The larger loads are of so
-/// many requests.
+/// Sends the traffic to `binary`, whose counts are written as it ends; files are made in `folder`.
+/// The larger loads are of so many requests.
 ///
 /// # Errors
 /// What has failed, in words for the terminal.
@@ -146,9 +148,10 @@ fn content(name: &str, length: usize) -> Vec<u8> {
     let is_text = name.ends_with("html") || name.ends_with("css") || name.ends_with("js");
     let mut bytes = Vec::with_capacity(length + 16);
     while bytes.len() < length {
-        match is_text {
-            true => bytes.extend_from_slice(WORDS[random() as usize % WORDS.len()].as_bytes()),
-            false => bytes.extend_from_slice(&random().to_le_bytes()),
+        if is_text {
+            bytes.extend_from_slice(WORDS[random() as usize % WORDS.len()].as_bytes())
+        } else {
+            bytes.extend_from_slice(&random().to_le_bytes())
         }
     }
     bytes.truncate(length);
@@ -400,12 +403,13 @@ impl Load {
             .current_dir(folder)
             .stdout(Stdio::null());
         let status = command.status().map_err(|error| error.to_string())?;
-        match status.success() {
-            true => Ok(()),
-            false => Err(format!(
+        if status.success() {
+            Ok(())
+        } else {
+            Err(format!(
                 "a load has failed: {:?} {:?}",
                 self.options, self.urls
-            )),
+            ))
         }
     }
 }

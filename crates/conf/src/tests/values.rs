@@ -1,7 +1,7 @@
 //! Units, flags, numbers and templates, as nginx's parsers have them.
 
 use super::{load, messages};
-use crate::{Part, Template, Word, parse};
+use crate::{Template, TemplatePart, Word, parse};
 
 #[test]
 fn sizes() {
@@ -113,7 +113,7 @@ fn messages_name_the_directive() {
     }
 }
 
-fn template(text: &str) -> Result<Vec<Part>, String> {
+fn template(text: &str) -> Result<Vec<TemplatePart>, String> {
     let word = Word {
         bytes: text.as_bytes().into(),
         ..Word::default()
@@ -125,8 +125,8 @@ fn template(text: &str) -> Result<Vec<Part>, String> {
 
 #[test]
 fn templates_are_cut_at_variables() {
-    let literal = |text: &str| Part::Literal(text.as_bytes().into());
-    let variable = |name: &str| Part::Variable(name.into());
+    let literal = |text: &str| TemplatePart::Literal(text.as_bytes().into());
+    let variable = |name: &str| TemplatePart::Variable(name.into());
     let cases = [
         ("", vec![]),
         ("abc", vec![literal("abc")]),
@@ -142,7 +142,11 @@ fn templates_are_cut_at_variables() {
         ),
         (
             "$1$23",
-            vec![Part::Capture(1), Part::Capture(2), literal("3")],
+            vec![
+                TemplatePart::Capture(1),
+                TemplatePart::Capture(2),
+                literal("3"),
+            ],
         ),
         ("$0", vec![variable("0")]),
         ("${1}", vec![variable("1")]),

@@ -1,8 +1,9 @@
-//! Files, read without blocking the loop on a disk: what the kernel has in memory is taken inline, the rest is left to the
-//! thread pool of [`blocking`](crate::blocking).
+//! Files, read without blocking the loop on a disk: what the kernel has in memory is taken inline,
+//! the rest is left to the thread pool of [`blocking`](crate::blocking).
 //!
-//! Opening and asking for metadata use `openat2(RESOLVE_CACHED)`, which fails instead of going to the disk. Where that
-//! call does not exist (kernel older than 5.12, or a seccomp filter) both are done inline.
+//! Opening and asking for metadata use `openat2(RESOLVE_CACHED)`, which fails instead of going to
+//! the disk. Where that call does not exist (kernel older than 5.12, or a seccomp filter) both are
+//! done inline.
 
 mod handle;
 pub(crate) mod residency;
@@ -29,7 +30,7 @@ const COPY_SIZE: u64 = 64 * 1024;
 /// What is known of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Metadata {
-    /// Bytes.
+    /// The size of the file in bytes.
     pub size: u64,
     /// When the content last changed, in seconds since 1970.
     pub mtime: i64,
@@ -45,7 +46,7 @@ pub struct Metadata {
     pub device: u64,
     /// Kind and permissions, as in `st_mode`.
     pub mode: u32,
-    /// Owner.
+    /// The user id of the file's owner.
     pub uid: u32,
 }
 
@@ -115,8 +116,9 @@ pub async fn open_on_disk(path: PathBuf) -> io::Result<(File, Metadata)> {
     blocking(move || open_now(&path)).await
 }
 
-/// Metadata of what `path` leads to, without waiting for a disk: three cheap calls when the path is in memory, else a job
-/// for the pool. For a path that was seen a moment ago [`stat_now`] is one call.
+/// Metadata of what `path` leads to, without waiting for a disk: three cheap calls when the path is
+/// in memory, else a job for the pool. For a path that was seen a moment ago [`stat_now`] is one
+/// call.
 ///
 /// # Errors
 /// Those of `stat()`.
@@ -147,7 +149,8 @@ pub async fn stat_on_disk(path: PathBuf) -> io::Result<Metadata> {
     blocking(move || stat_now(&path)).await
 }
 
-/// Metadata of what `path` leads to, at once: for paths that were seen recently, whose directories are in memory.
+/// Metadata of what `path` leads to, at once: for paths that were seen recently, whose directories
+/// are in memory.
 ///
 /// # Errors
 /// Those of `stat()`.
@@ -171,11 +174,12 @@ pub fn link_stat_now(path: &Path) -> io::Result<Metadata> {
     Ok(rustix::fs::lstat(path)?.into())
 }
 
-/// Opens an existing file for appending if that needs no disk, so that it never waits; a pipe that nobody reads is an error
-/// (`ENXIO`).
+/// Opens an existing file for appending if that needs no disk, so that it never waits; a pipe that
+/// nobody reads is an error (`ENXIO`).
 ///
 /// # Errors
-/// `WouldBlock` where it might have to wait; else those of `open()`, `NotFound` among them: nothing is created.
+/// `WouldBlock` where it might have to wait; else those of `open()`, `NotFound` among them: nothing
+/// is created.
 pub fn append_now(path: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::NONBLOCK | OFlags::CLOEXEC;
     match rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::CACHED) {
@@ -192,8 +196,8 @@ const READ: OFlags = OFlags::RDONLY
 /// A file or directory that has been opened for reading.
 ///
 /// # Errors
-/// `EMFILE` where files have most of the descriptors that the process may have and this is one of the last: those are for connections,
-/// without which no one is served at all. That of `fstat()`.
+/// `EMFILE` where files have most of the descriptors that the process may have and this is one of
+/// the last: those are for connections, without which no one is served at all. That of `fstat()`.
 pub fn described(file: OwnedFd) -> io::Result<(File, Metadata)> {
     let limit = descriptors_max();
     // Descriptors are given from below.
@@ -227,7 +231,8 @@ fn open_cached(path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
     }
     match rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::CACHED) {
         Err(Errno::NOSYS | Errno::PERM | Errno::INVAL) => {
-            // The call or the flag may be unknown, or the path is refused for its own sake: the plain call tells.
+            // The call or the flag may be unknown, or the path is refused for its own sake: the
+            // plain call tells.
             let plain = rustix::fs::open(path, flags, Mode::empty());
             if plain.is_ok() {
                 MISSING.store(true, Ordering::Relaxed);
@@ -289,8 +294,8 @@ impl File {
         Ok((memory, filled))
     }
 
-    /// Writes all of `parts` one behind the other, from `offset` on, on a thread of the pool. The file must have been made by
-    /// [`File::from`].
+    /// Writes all of `parts` one behind the other, from `offset` on, on a thread of the pool. The
+    /// file must have been made by [`File::from`].
     ///
     /// # Errors
     /// Those of `pwrite()`.
@@ -311,7 +316,8 @@ impl File {
         written
     }
 
-    /// Copies `length` bytes from `offset` on behind what `to` has been written, waiting for the disk: for threads that may.
+    /// Copies `length` bytes from `offset` on behind what `to` has been written, waiting for the
+    /// disk: for threads that may.
     ///
     /// # Errors
     /// Those of `pread()` and `write()`; `UnexpectedEof` where the file ends before.

@@ -1,9 +1,10 @@
 //! Which parts of a file are in memory, so that reading them does not wait for a disk.
 //!
-//! Most file systems tell: a read that must not wait (`RWF_NOWAIT`) fails where it would have to. A range that was all
-//! there is not asked about again for a moment, since it takes a call for each 128 KiB. Those that live in memory (tmpfs)
-//! need not be asked. Some cannot tell, notably overlayfs, on which containers run: there a range counts as cold until a
-//! pool thread has read it, and as warm for a while after that.
+//! Most file systems tell: a read that must not wait (`RWF_NOWAIT`) fails where it would have to. A
+//! range that was all there is not asked about again for a moment, since it takes a call for each
+//! 128 KiB. Those that live in memory (tmpfs) need not be asked. Some cannot tell, notably
+//! overlayfs, on which containers run: there a range counts as cold until a pool thread has read
+//! it, and as warm for a while after that.
 
 use std::cell::RefCell;
 use std::io::IoSliceMut;
@@ -83,9 +84,11 @@ pub(super) fn read_warm(file: &File, place: u64, into: &mut [u8]) -> Result<usiz
     }
 }
 
-/// How many bytes from `offset`, of `length`, are in memory as far as probes every 128 KiB and at both ends tell.
+/// How many bytes from `offset`, of `length`, are in memory as far as probes every 128 KiB and at
+/// both ends tell.
 ///
-/// A range beyond the end of the file counts as being in memory: sending it tells at once that it is not there.
+/// A range beyond the end of the file counts as being in memory: sending it tells at once that it
+/// is not there.
 pub(crate) fn warm_prefix(file: &File, offset: u64, length: u64) -> u64 {
     let Some(last) = offset
         .checked_add(length)
@@ -120,9 +123,11 @@ fn is_warm(file: &File, place: u64) -> bool {
     }
 }
 
-/// Brings a range of a file into memory, waiting for the disk. Errors are left to whoever sends the range.
+/// Brings a range of a file into memory, waiting for the disk. Errors are left to whoever sends the
+/// range.
 pub(crate) fn warm(file: &File, offset: u64, length: u64) {
-    // Has the kernel ask for the whole range at once, instead of as much as it reads ahead by itself.
+    // Has the kernel ask for the whole range at once, instead of as much as it reads ahead by
+    // itself.
     let _ = fadvise(
         file,
         offset,

@@ -4,12 +4,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// The address of a stream socket. Displayed as nginx prints it: `127.0.0.1:80`, `[::1]:80`, `unix:/run/site.sock`.
+/// The address of a stream socket. Displayed as nginx prints it: `127.0.0.1:80`, `[::1]:80`,
+/// `unix:/run/site.sock`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Address {
-    /// IPv4 or IPv6.
+    /// An address of IPv4 or IPv6 with its port.
     Inet(SocketAddr),
-    /// A Unix socket; empty when it has no name. A path that begins with `@` is of Linux's abstract namespace.
+    /// A Unix socket; empty when it has no name. A path that begins with `@` is of Linux's abstract
+    /// namespace.
     Unix(PathBuf),
 }
 

@@ -7,8 +7,9 @@ use super::Carries;
 use super::listen::carries;
 use crate::engine::Socket;
 
-/// A socket that listens, or that takes datagrams, on its way to the threads that use it: from the process that bound it, or
-/// from a simulated network. What it is made of is between it and the engine.
+/// A socket that listens, or that takes datagrams, on its way to the threads that use it: from the
+/// process that bound it, or from a simulated network. What it is made of is between it and the
+/// engine.
 #[derive(Debug)]
 pub struct BoundSocket(Socket);
 

@@ -8,7 +8,8 @@ use std::time::Instant;
 use super::{Address, ConnectError, ConnectStep, SocketOptions, Stream};
 use crate::worker::enter;
 
-/// A stream that leads nowhere, for those who must have one: of a family's sockets, never connected.
+/// A stream that leads nowhere, for those who must have one: of a family's sockets, never
+/// connected.
 ///
 /// # Errors
 /// When there is no descriptor left.
@@ -24,8 +25,8 @@ pub fn unconnected() -> io::Result<Stream> {
     })
 }
 
-/// Connects to `address`, from the address `bind` if there is one, until `deadline`. Port 0 leaves the
-/// port to the kernel.
+/// Connects to `address`, from the address `bind` if there is one, until `deadline`. Port 0 leaves
+/// the port to the kernel.
 ///
 /// # Errors
 /// Those of `socket()`, `bind()` and `connect()`; `TimedOut` at the deadline.
@@ -41,8 +42,8 @@ pub async fn connect(
     Ok(connect_with(address, &options, deadline).await?)
 }
 
-/// Connects to `address` until `deadline` by a socket with these options. Sizes of buffers and `SO_KEEPALIVE` that the kernel
-/// does not want are left out.
+/// Connects to `address` until `deadline` by a socket with these options. Sizes of buffers and
+/// `SO_KEEPALIVE` that the kernel does not want are left out.
 ///
 /// # Errors
 /// Those of `socket()`, `setsockopt()`, `bind()` and `connect()`; `TimedOut` at the deadline.

@@ -7,11 +7,11 @@ use std::net::{IpAddr, SocketAddr};
 pub struct Datagram<B> {
     /// What is in it; may be nothing.
     pub bytes: B,
-    /// The other end: from whom it came, or to whom it goes. `None` for a Unix socket's, and for the one that the socket is
-    /// connected to.
+    /// The other end: from whom it came, or to whom it goes. `None` for a Unix socket's, and for
+    /// the one that the socket is connected to.
     pub peer: Option<SocketAddr>,
-    /// The address of this end, where the socket is bound to all of a machine's: to which one it came, or from which one it
-    /// leaves. `None` leaves that to the kernel.
+    /// The address of this end, where the socket is bound to all of a machine's: to which one it
+    /// came, or from which one it leaves. `None` leaves that to the kernel.
     pub local: Option<IpAddr>,
 }
 

@@ -20,8 +20,8 @@ use bytes::Bytes;
 use super::{Address, BoundSocket, Datagram, Segment};
 use crate::budget;
 use crate::buffer::Buffer;
-use crate::engine::{Op, OpKind, Outcome, Socket, Token};
-use crate::worker::{Worker, enter, try_enter};
+use crate::engine::{Op, OpKind, OperationOutcome, Socket, Token};
+use crate::worker::{Reactor, enter, try_enter};
 
 /// Bytes of datagrams that wait for room to be sent, what is kept beside their content included.
 /// Beyond that they are dropped, as a full queue anywhere on their way would do.
@@ -36,8 +36,8 @@ pub struct DatagramSocket {
 }
 
 impl DatagramSocket {
-    /// A socket connected to `address`, its own address and port chosen by the kernel, which drops what others send to it. No
-    /// packet is sent.
+    /// A socket connected to `address`, its own address and port chosen by the kernel, which drops
+    /// what others send to it. No packet is sent.
     ///
     /// # Errors
     /// Those of `socket()` and `connect()`.
@@ -56,7 +56,8 @@ impl DatagramSocket {
         })
     }
 
-    /// A socket of `address` that takes datagrams from anybody; port 0 leaves the port to the kernel.
+    /// A socket of `address` that takes datagrams from anybody; port 0 leaves the port to the
+    /// kernel.
     ///
     /// # Errors
     /// Those of `socket()` and `bind()`.
@@ -70,8 +71,9 @@ impl DatagramSocket {
         })
     }
 
-    /// Takes over a socket of datagrams that was bound elsewhere, which need not be non-blocking. Several threads may each have
-    /// one over the same socket: then each datagram is received by one of them.
+    /// Takes over a socket of datagrams that was bound elsewhere, which need not be non-blocking.
+    /// Several threads may each have one over the same socket: then each datagram is received by
+    /// one of them.
     ///
     /// # Errors
     /// Where it is no such socket, or none of this thread's engine.
@@ -91,7 +93,7 @@ impl DatagramSocket {
         enter(|worker| DatagramSocket::over(worker, Socket::Descriptor(descriptor)))
     }
 
-    fn over(worker: &mut Worker, socket: Socket) -> DatagramSocket {
+    fn over(worker: &mut Reactor, socket: Socket) -> DatagramSocket {
         let state = DatagramsState {
             socket,
             outgoing: false,
@@ -141,8 +143,8 @@ impl DatagramSocket {
     /// Starts sending, and waits until everything has left or failed. Cancel-safe.
     ///
     /// # Errors
-    /// The first error since the last call: that of a datagram which was dropped for it, or what the network said of an
-    /// earlier one (`ECONNREFUSED`). The others have been sent.
+    /// The first error since the last call: that of a datagram which was dropped for it, or what
+    /// the network said of an earlier one (`ECONNREFUSED`). The others have been sent.
     pub async fn drained(&self) -> io::Result<()> {
         poll_fn(|context| enter(|worker| worker.poll_datagrams_drained(self.key, context.waker())))
             .await
@@ -151,8 +153,8 @@ impl DatagramSocket {
     /// Receives one datagram, whole. Cancel-safe.
     ///
     /// # Errors
-    /// Those of `recvmsg()`, among them what the network said of datagrams that were sent (`ECONNREFUSED`). The socket
-    /// is as good as before.
+    /// Those of `recvmsg()`, among them what the network said of datagrams that were sent
+    /// (`ECONNREFUSED`). The socket is as good as before.
     pub async fn recv(&self) -> io::Result<Datagram<Buffer>> {
         budget::take().await;
         poll_fn(|context| enter(|worker| worker.poll_datagram(self.key, context.waker()))).await
@@ -212,7 +214,7 @@ fn weight(datagram: &Datagram<Bytes>) -> usize {
 }
 
 // Receiving.
-impl Worker {
+impl Reactor {
     fn poll_datagram(&mut self, key: Key, waker: &Waker) -> Poll<io::Result<Datagram<Buffer>>> {
         loop {
             let Some(state) = self.datagrams.get_mut(key) else {
@@ -232,7 +234,7 @@ impl Worker {
             };
             if let Some(outcome) = self.engine.submit(op, token(key, OpKind::RecvMsg)) {
                 state.receiving = false;
-                if let Outcome::Messages(Err(error)) = outcome {
+                if let OperationOutcome::Messages(Err(error)) = outcome {
                     return Poll::Ready(Err(error));
                 }
             }
@@ -263,7 +265,7 @@ impl Worker {
                     state.receiving = true;
                     return Poll::Pending;
                 }
-                Some(Outcome::Messages(Err(error))) => return Poll::Ready(Err(error)),
+                Some(OperationOutcome::Messages(Err(error))) => return Poll::Ready(Err(error)),
                 // There is something by now.
                 Some(_) => {}
             }
@@ -282,7 +284,7 @@ impl Worker {
 }
 
 // Sending.
-impl Worker {
+impl Reactor {
     fn push_datagram(&mut self, key: Key, datagram: Datagram<Bytes>) -> bool {
         let weight = weight(&datagram);
         let room = |state: &&mut DatagramsState| state.backlog + weight <= BACKLOG_MAX;
@@ -307,11 +309,11 @@ impl Worker {
             };
             let gone = match self.engine.submit(op, token(key, OpKind::SendMsg)) {
                 None => return,
-                Some(Outcome::Messages(Err(error))) => {
+                Some(OperationOutcome::Messages(Err(error))) => {
                     state.failure.get_or_insert(error);
                     1
                 }
-                Some(Outcome::Messages(Ok(count))) => count,
+                Some(OperationOutcome::Messages(Ok(count))) => count,
                 Some(_) => 0,
             };
             state.sending = false;
@@ -343,15 +345,16 @@ impl Worker {
             return;
         };
         state.sending = false;
-        match state.dropped {
-            true => self.release_datagrams(key),
-            false => self.start_send_datagrams(key),
+        if state.dropped {
+            self.release_datagrams(key)
+        } else {
+            self.start_send_datagrams(key)
         }
     }
 }
 
 // The life of an entry.
-impl Worker {
+impl Reactor {
     fn drop_datagrams(&mut self, key: Key) {
         let Some(state) = self.datagrams.get_mut(key) else {
             return;

@@ -17,7 +17,7 @@ pub enum Carries {
     /// Streams of bytes: TCP, or a Unix socket.
     #[default]
     Streams,
-    /// Datagrams: UDP.
+    /// The socket carries datagrams of UDP.
     Datagrams,
 }
 
@@ -25,13 +25,15 @@ pub enum Carries {
 /// `reuseport`, `rcvbuf`, `sndbuf` and `ipv6only`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenOptions {
-    /// Where to listen.
+    /// The address that the socket listens on.
     pub address: Address,
     /// What comes to the socket.
     pub carries: Carries,
-    /// Length of the queue of connections that wait to be accepted; the kernel bounds it by `net.core.somaxconn`.
+    /// Length of the queue of connections that wait to be accepted; the kernel bounds it by
+    /// `net.core.somaxconn`.
     pub backlog: i32,
-    /// `SO_REUSEPORT`: several sockets share the address, and the kernel spreads connections over them.
+    /// `SO_REUSEPORT`: several sockets share the address, and the kernel spreads connections over
+    /// them.
     pub reuseport: bool,
     /// `TCP_DEFER_ACCEPT`: a connection is accepted when its first bytes are there.
     pub deferred: bool,
@@ -39,9 +41,9 @@ pub struct ListenOptions {
     pub fastopen: Option<i32>,
     /// TCP keepalive of accepted connections; the system's default if `None`.
     pub so_keepalive: Option<KeepAlive>,
-    /// `SO_RCVBUF` in bytes.
+    /// `SO_RCVBUF` in bytes; `None` leaves the system's.
     pub rcvbuf: Option<usize>,
-    /// `SO_SNDBUF` in bytes.
+    /// `SO_SNDBUF` in bytes; `None` leaves the system's.
     pub sndbuf: Option<usize>,
     /// `IPV6_V6ONLY`; on if `None`, as in nginx.
     pub ipv6only: Option<bool>,
@@ -75,7 +77,7 @@ impl ListenOptions {
 /// TCP keepalive: nginx's `so_keepalive=on|off|[idle]:[interval]:[count]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeepAlive {
-    /// No probes.
+    /// No probes are sent on idle connections.
     Off,
     /// Probes; each value is the system's where it is `None`.
     On {
@@ -88,12 +90,13 @@ pub enum KeepAlive {
     },
 }
 
-/// A system call that failed, by name, so that logs can say `bind() to 0.0.0.0:80 failed (98: Address already in use)`.
+/// A system call that failed, by name, so that logs can say
+/// `bind() to 0.0.0.0:80 failed (98: Address already in use)`.
 #[derive(Debug)]
 pub struct CallError {
     /// The call with its parentheses: `bind()`, `setsockopt(SO_REUSEPORT)`.
     pub call: &'static str,
-    /// What it returned.
+    /// The error that the call returned.
     pub error: io::Error,
 }
 
@@ -208,8 +211,9 @@ pub fn share(socket: &OwnedFd) -> Result<(), CallError> {
     sockopt::set_socket_reuseport(socket, true).map_err(failed("setsockopt(SO_REUSEPORT)"))
 }
 
-/// Gives an open listening socket these options, all but the ones that are fixed when it is bound (`reuseport`,
-/// `ipv6only`). An option that is not written stays as it is where the kernel's default is unknown, as in nginx.
+/// Gives an open listening socket these options, all but the ones that are fixed when it is bound
+/// (`reuseport`, `ipv6only`). An option that is not written stays as it is where the kernel's
+/// default is unknown, as in nginx.
 ///
 /// Every call is tried; those that failed come back.
 #[must_use]

@@ -12,11 +12,12 @@ use std::task::{Context, Poll, Waker};
 use base::slab::Key;
 
 use super::{BoundSocket, Stream};
-use crate::engine::{Op, OpKind, Outcome, Socket, Token};
-use crate::worker::{Worker, enter, try_enter};
+use crate::engine::{Op, OpKind, OperationOutcome, Socket, Token};
+use crate::worker::{Reactor, enter, try_enter};
 
-/// A listening socket as one thread sees it. Several threads may each have one over the same socket: then each
-/// connection wakes one of them. Dropping it stops accepting on this thread and closes its descriptor.
+/// A listening socket as one thread sees it. Several threads may each have one over the same
+/// socket: then each connection wakes one of them. Dropping it stops accepting on this thread and
+/// closes its descriptor.
 #[derive(Debug)]
 pub struct Listener {
     key: Key,
@@ -34,7 +35,7 @@ pub(crate) struct ListenerState {
     stopped: bool,
     /// The handle is gone: the entry stays until the accept operation has come back.
     dropped: bool,
-    /// It stands in the list of those that [`Worker::pause_listeners`] looks at.
+    /// It stands in the list of those that [`Reactor::pause_listeners`] looks at.
     unwatched: bool,
     waiting: Option<Waker>,
     accepted: VecDeque<(Socket, Option<SocketAddr>)>,
@@ -73,13 +74,15 @@ impl Listener {
         })
     }
 
-    /// Waits for the next connection. Cancel-safe: what was accepted meanwhile is there for the next call.
+    /// Waits for the next connection. Cancel-safe: what was accepted meanwhile is there for the
+    /// next call.
     ///
-    /// While nobody waits, nothing is accepted: connections stay in the kernel's queue, for other threads too.
+    /// While nobody waits, nothing is accepted: connections stay in the kernel's queue, for other
+    /// threads too.
     ///
     /// # Errors
-    /// `EMFILE`, `ENFILE`, `ENOBUFS`, `ENOMEM`: the caller pauses and tries again. `NotConnected` after
-    /// [`stop`](Self::stop), when nothing accepted is left.
+    /// `EMFILE`, `ENFILE`, `ENOBUFS`, `ENOMEM`: the caller pauses and tries again. `NotConnected`
+    /// after [`stop`](Self::stop), when nothing accepted is left.
     pub fn accept(&self) -> Accept<'_> {
         Accept {
             listener: self,
@@ -87,8 +90,9 @@ impl Listener {
         }
     }
 
-    /// Accepts the connection that has waited for longest although there is no descriptor for it (`EMFILE`), sends it
-    /// `answer` and closes it. The engine keeps one in reserve for that. False when none waits, or another was quicker.
+    /// Accepts the connection that has waited for longest although there is no descriptor for it
+    /// (`EMFILE`), sends it `answer` and closes it. The engine keeps one in reserve for that. False
+    /// when none waits, or another was quicker.
     pub fn turn_away(&self, answer: &[u8]) -> bool {
         enter(|worker| match worker.listeners.get(self.key) {
             Some(state) => worker.engine.turn_away(&state.socket, answer),
@@ -96,8 +100,8 @@ impl Listener {
         })
     }
 
-    /// Stops waiting for connections; those that were accepted already and those in the kernel's queue are still handed
-    /// out, then comes `NotConnected`.
+    /// Stops waiting for connections; those that were accepted already and those in the kernel's
+    /// queue are still handed out, then comes `NotConnected`.
     pub fn stop(&self) {
         enter(|worker| worker.stop_accepting(self.key));
     }
@@ -141,7 +145,7 @@ impl Drop for Accept<'_> {
     }
 }
 
-impl Worker {
+impl Reactor {
     fn poll_accept(&mut self, key: Key, waker: &Waker) -> Poll<io::Result<Key>> {
         loop {
             let Some(state) = self.listeners.get_mut(key) else {
@@ -159,7 +163,8 @@ impl Worker {
                 return Poll::Pending;
             }
             if state.stopped {
-                // The kernel wakes one of all that wait for a connection. If that was us, nobody else knows of it.
+                // The kernel wakes one of all that wait for a connection. If that was us, nobody
+                // else knows of it.
                 match self.engine.accept_now(&state.socket) {
                     Ok(connection) => state.accepted.push_back(connection),
                     Err(error) if is_passing(&error) => {}
@@ -176,7 +181,7 @@ impl Worker {
                 key,
                 kind: OpKind::Accept,
             };
-            if let Some(Outcome::Accepted(result)) = self.engine.submit(op, token) {
+            if let Some(OperationOutcome::Accepted(result)) = self.engine.submit(op, token) {
                 self.accepted(key, result, false);
             }
         }
@@ -222,14 +227,14 @@ impl Worker {
                 key,
                 kind: OpKind::Accept,
             };
-            if let Some(Outcome::Accepted(result)) = self.engine.cancel(token) {
+            if let Some(OperationOutcome::Accepted(result)) = self.engine.cancel(token) {
                 self.accepted(key, result, false);
             }
         }
     }
 
-    /// No task waits on a listener any more for which the engine accepts: unless one does again before the next wait,
-    /// accepting pauses.
+    /// No task waits on a listener any more for which the engine accepts: unless one does again
+    /// before the next wait, accepting pauses.
     fn unwatched(&mut self, key: Key) {
         if let Some(state) = self.listeners.get_mut(key)
             && state.accepting
@@ -239,8 +244,9 @@ impl Worker {
         }
     }
 
-    /// Before each wait: a listener on which no task waits accepts nothing, or it would take connections from others. Only
-    /// those are looked at whose task was woken, or gave up, since the last wait.
+    /// Before each wait: a listener on which no task waits accepts nothing, or it would take
+    /// connections from others. Only those are looked at whose task was woken, or gave up, since
+    /// the last wait.
     pub(crate) fn pause_listeners(&mut self) {
         while let Some(key) = self.unwatched_listeners.pop() {
             let Some(state) = self.listeners.get_mut(key) else {
@@ -255,7 +261,7 @@ impl Worker {
                 key,
                 kind: OpKind::Accept,
             };
-            if let Some(Outcome::Accepted(result)) = self.engine.cancel(token) {
+            if let Some(OperationOutcome::Accepted(result)) = self.engine.cancel(token) {
                 self.accepted(key, result, false);
             }
         }
@@ -276,7 +282,7 @@ impl Worker {
         // The engine may still have to hand it to the kernel, by its number.
         if !state.accepting {
             self.release_listener(key);
-        } else if let Some(Outcome::Accepted(result)) = self.engine.cancel(token) {
+        } else if let Some(OperationOutcome::Accepted(result)) = self.engine.cancel(token) {
             self.accepted(key, result, false);
         }
     }

@@ -1,7 +1,9 @@
-//! Stream sockets: listening, accepting, connecting, receiving and sending; and [`DatagramSocket`]s.
+//! Stream sockets: listening, accepting, connecting, receiving and sending; and
+//! [`DatagramSocket`]s.
 //!
-//! Operations belong to the stream, not to the future that waits for them: dropping a future loses no byte and frees no
-//! buffer that the kernel may still write to. All waiting is for one party each: one receiver and one `drained` a stream.
+//! Operations belong to the stream, not to the future that waits for them: dropping a future loses
+//! no byte and frees no buffer that the kernel may still write to. All waiting is for one party
+//! each: one receiver and one `drained` a stream.
 
 mod address;
 mod bound;
@@ -12,6 +14,7 @@ mod listen;
 pub(crate) mod listener;
 mod options;
 mod segment;
+mod stored_error;
 mod stream;
 pub(crate) mod table;
 
@@ -30,8 +33,8 @@ pub use stream::{Drained, Recv, Stream};
 
 pub use crate::sys::TcpInfo;
 
-/// How many streams of this thread were [finished](Stream::finish) and have not sent everything yet. They are cut off when
-/// the runtime ends.
+/// How many streams of this thread were [finished](Stream::finish) and have not sent everything
+/// yet. They are cut off when the runtime ends.
 ///
 /// # Panics
 /// When the thread has no runtime.

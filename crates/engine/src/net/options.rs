@@ -48,7 +48,7 @@ pub enum ConnectStep {
 pub struct ConnectError {
     /// The call that failed.
     pub step: ConnectStep,
-    /// The system's answer.
+    /// The system's answer of the connect error.
     pub error: io::Error,
 }
 

@@ -10,12 +10,12 @@ use crate::kernel_tls::SealingKeys;
 /// A piece of what a stream sends.
 #[derive(Clone, Debug)]
 pub enum Segment {
-    /// Bytes in memory.
+    /// Bytes that lie in memory.
     Bytes(Bytes),
     /// A range of a file, sent without copying it through this process. If the file turns out
     /// shorter, the stream fails with `UnexpectedEof`.
     File {
-        /// The file.
+        /// The file that the segment reads from.
         file: File,
         /// Where the range begins.
         offset: u64,

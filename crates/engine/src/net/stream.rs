@@ -19,8 +19,8 @@ use crate::clock::Deadline;
 use crate::engine::Control;
 use crate::worker::{enter, try_enter};
 
-/// A connected stream socket. Dropping it closes the connection and forgets what was not yet sent; [`finish`](Self::finish)
-/// sends it first.
+/// A connected stream socket. Dropping it closes the connection and forgets what was not yet sent;
+/// [`finish`](Self::finish) sends it first.
 #[derive(Debug)]
 pub struct Stream {
     key: Key,
@@ -40,13 +40,15 @@ impl Stream {
         self.key
     }
 
-    /// Receives what the peer has sent, as soon as there is something. An empty buffer is the end of input.
+    /// Receives what the peer has sent, as soon as there is something. An empty buffer is the end
+    /// of input.
     ///
-    /// Cancel-safe: what arrives after the future was dropped is there for the next one. While it waits, the stream holds
-    /// no buffer.
+    /// Cancel-safe: what arrives after the future was dropped is there for the next one. While it
+    /// waits, the stream holds no buffer.
     ///
     /// # Errors
-    /// `TimedOut` at `deadline`, after which the stream is as before; `ECONNRESET` and the like for good.
+    /// `TimedOut` at `deadline`, after which the stream is as before; `ECONNRESET` and the like for
+    /// good.
     #[inline]
     pub fn recv(&self, deadline: impl Into<Deadline>) -> Recv<'_> {
         Recv {
@@ -57,8 +59,8 @@ impl Stream {
         }
     }
 
-    /// Like [`recv`](Self::recv), while a request head or an idle byte is awaited: the engine may then arrange to receive
-    /// again and again by itself.
+    /// Like [`recv`](Self::recv), while a request head or an idle byte is awaited: the engine may
+    /// then arrange to receive again and again by itself.
     #[inline]
     pub fn recv_idle(&self, deadline: impl Into<Deadline>) -> Recv<'_> {
         Recv {
@@ -69,8 +71,8 @@ impl Stream {
         }
     }
 
-    /// One look at what [`recv`](Self::recv) waits for, for a caller that keeps no future: the task is woken when there is
-    /// more to see, until the next look or the end of the stream.
+    /// One look at what [`recv`](Self::recv) waits for, for a caller that keeps no future: the task
+    /// is woken when there is more to see, until the next look or the end of the stream.
     ///
     /// # Errors
     /// As [`recv`](Self::recv).
@@ -96,15 +98,15 @@ impl Stream {
         enter(|worker| worker.put_back(self.key, buffer));
     }
 
-    /// Appends to what is to be sent. No system call. After a send error, or [`shutdown_write`](Self::shutdown_write), it is
-    /// dropped.
+    /// Appends to what is to be sent. No system call. After a send error, or
+    /// [`shutdown_write`](Self::shutdown_write), it is dropped.
     pub fn push(&self, segment: impl Into<Segment>) {
         let segment = segment.into();
         enter(|worker| worker.push(self.key, segment));
     }
 
-    /// Gives everything that was pushed to the kernel in as few calls as possible. Never waits: the rest goes on by itself
-    /// as the socket drains. How many bytes that rest has is returned.
+    /// Gives everything that was pushed to the kernel in as few calls as possible. Never waits: the
+    /// rest goes on by itself as the socket drains. How many bytes that rest has is returned.
     pub fn start_send(&self) -> usize {
         let rest = enter(|worker| {
             worker.start_send(self.key);
@@ -113,8 +115,8 @@ impl Stream {
         usize::try_from(rest).unwrap_or(usize::MAX)
     }
 
-    /// Like [`start_send`](Self::start_send), at the end of this turn of the loop: for answers, of which a turn has many. How many bytes
-    /// have not left is returned; they may be all.
+    /// Like [`start_send`](Self::start_send), at the end of this turn of the loop: for answers, of
+    /// which a turn has many. How many bytes have not left is returned; they may be all.
     pub fn send_soon(&self) -> usize {
         let rest = enter(|worker| {
             worker.send_soon(self.key);
@@ -129,8 +131,9 @@ impl Stream {
         enter(|worker| worker.finish(stream.key, false));
     }
 
-    /// Like [`finish`](Self::finish), for a peer that has said that it sends nothing more: the end leaves in the packet of
-    /// the last bytes and costs no call of its own. A peer that sends more nevertheless may lose what was sent to it.
+    /// Like [`finish`](Self::finish), for a peer that has said that it sends nothing more: the end
+    /// leaves in the packet of the last bytes and costs no call of its own. A peer that sends more
+    /// nevertheless may lose what was sent to it.
     pub fn finish_quickly(self) {
         let stream = ManuallyDrop::new(self);
         enter(|worker| worker.finish(stream.key, true));
@@ -145,8 +148,9 @@ impl Stream {
     /// Starts sending and waits until at most `limit` bytes are left to send. Cancel-safe.
     ///
     /// # Errors
-    /// `TimedOut` when the peer has taken nothing for the send timeout; `UnexpectedEof` when a file was shorter than its
-    /// segment said; `EPIPE`, `ECONNRESET` and the like. Except for `TimedOut`, later calls return the same.
+    /// `TimedOut` when the peer has taken nothing for the send timeout; `UnexpectedEof` when a file
+    /// was shorter than its segment said; `EPIPE`, `ECONNRESET` and the like. Except for
+    /// `TimedOut`, later calls return the same.
     pub fn drained(&self, limit: usize) -> Drained<'_> {
         Drained {
             stream: self,
@@ -155,8 +159,8 @@ impl Stream {
         }
     }
 
-    /// One look at what [`drained`](Self::drained) waits for, for a caller that keeps no future: the task is woken when there is more to
-    /// see, until the next look or the end of the stream.
+    /// One look at what [`drained`](Self::drained) waits for, for a caller that keeps no future:
+    /// the task is woken when there is more to see, until the next look or the end of the stream.
     ///
     /// # Errors
     /// As [`drained`](Self::drained).
@@ -165,18 +169,20 @@ impl Stream {
         spent(result, context)
     }
 
-    /// How long the peer may take nothing before [`drained`](Self::drained) and [`finish`](Self::finish) give up. 60 s at
-    /// first.
+    /// How long the peer may take nothing before [`drained`](Self::drained) and
+    /// [`finish`](Self::finish) give up. 60 s at first.
     pub fn set_send_timeout(&self, timeout: Duration) {
         enter(|worker| worker.set_send_timeout(self.key, timeout, None));
     }
 
-    /// The same, and whether a peer for which they give up is reset when the connection ends: at first it is not.
+    /// The same, and whether a peer for which they give up is reset when the connection ends: at
+    /// first it is not.
     pub fn set_send_timeout_and_reset(&self, timeout: Duration, resets: bool) {
         enter(|worker| worker.set_send_timeout(self.key, timeout, Some(resets)));
     }
 
-    /// [`set_send_timeout_and_reset`](Self::set_send_timeout_and_reset) and [`push`](Self::push) at once.
+    /// [`set_send_timeout_and_reset`](Self::set_send_timeout_and_reset) and [`push`](Self::push) at
+    /// once.
     pub fn push_within(&self, timeout: Duration, resets: bool, segment: impl Into<Segment>) {
         let segment = segment.into();
         enter(|worker| {
@@ -241,7 +247,8 @@ impl Stream {
         self.control(Control::ShutdownRead);
     }
 
-    /// Ends both directions for whoever waits on the stream. What the kernel has of what was sent still reaches the peer.
+    /// Ends both directions for whoever waits on the stream. What the kernel has of what was sent
+    /// still reaches the peer.
     pub fn shutdown(&self) {
         self.control(Control::ShutdownBoth);
     }
@@ -252,7 +259,8 @@ impl Stream {
         self.control(Control::ShutdownBoth);
     }
 
-    /// Lets it end with a reset when it is dropped: the peer sees that it was not served to the end.
+    /// Lets it end with a reset when it is dropped: the peer sees that it was not served to the
+    /// end.
     pub fn reset_when_dropped(&self) {
         self.control(Control::ResetOnClose);
     }
@@ -272,7 +280,8 @@ impl Stream {
         });
     }
 
-    /// Makes the stream take [`Segment::Keys`], by which the kernel seals what is sent behind them. Until then nothing changes.
+    /// Makes the stream take [`Segment::Keys`], by which the kernel seals what is sent behind them.
+    /// Until then nothing changes.
     ///
     /// # Errors
     /// Where the kernel cannot, or the connection has ended on one side, or it is no TCP.
@@ -285,13 +294,15 @@ impl Stream {
         enter(|worker| worker.set_nodelay(self.key, on));
     }
 
-    /// Whether files, and what stands before them, leave in full segments, whatever calls they are sent by; the last one leaves
-    /// at once. Off at first: then what stands before a large file leaves at once, too.
+    /// Whether files, and what stands before them, leave in full segments, whatever calls they are
+    /// sent by; the last one leaves at once. Off at first: then what stands before a large file
+    /// leaves at once, too.
     pub fn set_nopush(&self, on: bool) {
         enter(|worker| worker.set_nopush(self.key, on));
     }
 
-    /// What the engine knows of the connection, as the kernel does by `TCP_INFO`; `None` where it is no TCP.
+    /// What the engine knows of the connection, as the kernel does by `TCP_INFO`; `None` where it
+    /// is no TCP.
     #[must_use]
     pub fn tcp_info(&self) -> Option<TcpInfo> {
         enter(|worker| worker.engine.info(self.key))
@@ -304,7 +315,8 @@ impl Drop for Stream {
     }
 }
 
-/// The future of [`Stream::recv`]. Once it has received something it may be polled for what comes next.
+/// The future of [`Stream::recv`]. Once it has received something it may be polled for what comes
+/// next.
 #[derive(Debug)]
 #[must_use = "futures do nothing unless awaited"]
 pub struct Recv<'a> {

@@ -1,6 +1,8 @@
-//! The thread's table of streams: what is known of each, and what happens when an operation completes.
+//! The thread's table of streams: what is known of each, and what happens when an operation
+//! completes.
 //!
-//! An entry stays until its handle is gone, its socket is closed and no operation is in flight. In between:
+//! An entry stays until its handle is gone, its socket is closed and no operation is in flight. In
+//! between:
 //!
 //! ```text
 //!           push, start_send            finish            everything sent, or the send timeout
@@ -19,21 +21,25 @@ use base::pieces::SMALL_MAX;
 use base::slab::Key;
 use base::wheel::Entry;
 
+use super::stored_error::StoredError;
 use super::{Address, Segment};
 use crate::blocking::{self, Weight};
 use crate::buffer::Buffer;
 use crate::clock::Deadline;
-use crate::engine::{Control, Ending, Op, OpKind, Outcome, Outgoing, Socket, Stop, Token};
+use crate::engine::{
+    CloseMode, Control, Op, OpKind, OperationOutcome, Outgoing, SendStop, Socket, Token,
+};
 use crate::file::residency;
 use crate::sys::PARTS_MAX;
-use crate::worker::{Timer, Worker, enter};
+use crate::worker::{Reactor, Timer, enter};
 
 /// nginx's default of `send_timeout`.
 const SEND_TIMEOUT_MS_DEFAULT: u32 = 60_000;
 
 const NEVER: u64 = u64::MAX;
 
-/// Streams that send at the end of a turn; with as many, they do so at once: what the first of them waits for has a bound.
+/// Streams that send at the end of a turn; with as many, they do so at once: what the first of them
+/// waits for has a bound.
 const LEAVE_SOON_MAX: usize = 32;
 
 /// Segments that wait behind a send in flight beyond which small ones are copied together.
@@ -44,7 +50,8 @@ pub(crate) struct StreamState {
     // Operations in flight.
     receiving: bool,
     sending: bool,
-    /// The send in flight ends with the close of the socket, so nobody else may close it before it has come back.
+    /// The send in flight ends with the close of the socket, so nobody else may close it before it
+    /// has come back.
     sending_last: bool,
     connecting: bool,
     /// It is ours to count among [`outgoing`](super::outgoing).
@@ -75,8 +82,8 @@ pub(crate) struct StreamState {
     ended: bool,
     received_once: bool,
     closed: bool,
-    receive_failure: Failure,
-    send_failure: Failure,
+    receive_failure: StoredError,
+    send_failure: StoredError,
 
     send_timeout_ms: u32,
     chunk: u32,
@@ -117,33 +124,6 @@ pub(crate) struct Addresses {
     pub(crate) local: Option<Address>,
 }
 
-/// An error that stays, in four bytes: an `errno`, or one of those that have none.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Failure(i32);
-
-impl Failure {
-    const NONE: Failure = Failure(0);
-    const SHORT_FILE: Failure = Failure(-1);
-    const OTHER: Failure = Failure(-2);
-
-    fn of(error: &io::Error) -> Failure {
-        match error.raw_os_error() {
-            Some(number) => Failure(number),
-            None if error.kind() == io::ErrorKind::UnexpectedEof => Failure::SHORT_FILE,
-            None => Failure::OTHER,
-        }
-    }
-
-    fn error(self) -> Option<io::Error> {
-        match self {
-            Failure::NONE => None,
-            Failure::SHORT_FILE => Some(io::ErrorKind::UnexpectedEof.into()),
-            Failure::OTHER => Some(io::ErrorKind::Other.into()),
-            Failure(number) => Some(io::Error::from_raw_os_error(number)),
-        }
-    }
-}
-
 impl StreamState {
     pub(crate) fn new(peer: Option<SocketAddr>, nodelay: bool) -> StreamState {
         let (peer, addresses) = match peer {
@@ -177,8 +157,8 @@ impl StreamState {
             ended: false,
             received_once: false,
             closed: false,
-            receive_failure: Failure::NONE,
-            send_failure: Failure::NONE,
+            receive_failure: StoredError::NONE,
+            send_failure: StoredError::NONE,
             send_timeout_ms: SEND_TIMEOUT_MS_DEFAULT,
             chunk: SENDFILE_CHUNK_DEFAULT as u32,
             reader: None,
@@ -275,7 +255,7 @@ impl StreamState {
 }
 
 // Receiving.
-impl Worker {
+impl Reactor {
     #[inline(always)] // Every request passes it, from one of its two callers.
     pub(crate) fn poll_recv(
         &mut self,
@@ -309,14 +289,14 @@ impl Worker {
                     },
                 ) {
                     // The usual case of a busy server: it need not be put down first.
-                    Some(Outcome::Received(Ok(buffer))) if !buffer.is_empty() => {
+                    Some(OperationOutcome::Received(Ok(buffer))) if !buffer.is_empty() => {
                         if let Some(state) = self.streams.get_mut(key) {
                             state.receiving = false;
                             state.received_once = true;
                         }
                         return Poll::Ready(Ok(buffer));
                     }
-                    Some(Outcome::Received(result)) => {
+                    Some(OperationOutcome::Received(result)) => {
                         self.received(key, Some(result), false);
                         continue;
                     }
@@ -356,7 +336,8 @@ impl Worker {
         }
     }
 
-    /// Takes in what a receive has brought; `None` when it only says that there is something to receive.
+    /// Takes in what a receive has brought; `None` when it only says that there is something to
+    /// receive.
     pub(crate) fn received(&mut self, key: Key, result: Option<io::Result<Buffer>>, more: bool) {
         let Some(state) = self.streams.get_mut(key) else {
             return;
@@ -378,7 +359,7 @@ impl Worker {
             }
             // Ended by the bound below; what came before is in order, and the next receive goes on.
             Some(Err(error)) if error.raw_os_error() == Some(libc::ECANCELED) => {}
-            Some(Err(error)) => state.receive_failure = Failure::of(&error),
+            Some(Err(error)) => state.receive_failure = StoredError::of(&error),
         }
         self.after.wakes.extend(state.reader.take());
         // A peer that does not take what it was sent is not read ahead of.
@@ -405,12 +386,14 @@ impl Worker {
 }
 
 // Sending.
-impl Worker {
-    /// Has what is queued leave at the end of the turn, behind that of the streams which said so before.
+impl Reactor {
+    /// Has what is queued leave at the end of the turn, behind that of the streams which said so
+    /// before.
     ///
-    /// Where an engine makes a call for each send, those of a turn are made one behind the other: the code that serves
-    /// requests and the kernel's stay in the processor's cache for longer, and a peer on this machine is woken once for
-    /// several. An engine that gathers sends by itself is given them at once, as are files, whose calls are long.
+    /// Where an engine makes a call for each send, those of a turn are made one behind the other:
+    /// the code that serves requests and the kernel's stay in the processor's cache for longer, and
+    /// a peer on this machine is woken once for several. An engine that gathers sends by itself is
+    /// given them at once, as are files, whose calls are long.
     pub(crate) fn send_soon(&mut self, key: Key) {
         let Some(state) = self.streams.get_mut(key) else {
             return;
@@ -444,7 +427,7 @@ impl Worker {
 
     pub(crate) fn push(&mut self, key: Key, segment: Segment) {
         let useful = |state: &&mut StreamState| {
-            !segment.is_empty() && !state.shutdown && state.send_failure == Failure::NONE
+            !segment.is_empty() && !state.shutdown && state.send_failure == StoredError::NONE
         };
         let Some(state) = self.streams.get_mut(key).filter(useful) else {
             self.after.spent.push(segment);
@@ -459,9 +442,10 @@ impl Worker {
             .pending
             .get_or_insert_with(|| spare.pop().unwrap_or_default());
         // What cannot leave in this turn, or not in one call, may as well be copied.
-        let many = match state.sending {
-            true => BLOCKED_SEGMENTS_MAX,
-            false => PARTS_MAX,
+        let many = if state.sending {
+            BLOCKED_SEGMENTS_MAX
+        } else {
+            PARTS_MAX
         };
         queue.push_or_join(segment, many, &mut self.after.spent);
     }
@@ -496,9 +480,9 @@ impl Worker {
                 outgoing,
                 chunk: u64::from(state.chunk),
                 ending: match (state.finishing, state.peer_is_done) {
-                    (false, _) => Ending::Never,
-                    (true, false) => Ending::Careful,
-                    (true, true) => Ending::Quick,
+                    (false, _) => CloseMode::Never,
+                    (true, false) => CloseMode::Careful,
+                    (true, true) => CloseMode::Quick,
                 },
             };
             match self.engine.submit(
@@ -508,7 +492,7 @@ impl Worker {
                     kind: OpKind::Send,
                 },
             ) {
-                Some(Outcome::Sent {
+                Some(OperationOutcome::Sent {
                     outgoing,
                     taken,
                     stop,
@@ -521,7 +505,13 @@ impl Worker {
     }
 
     /// Takes in how far a send came. The caller then goes on with [`start_send`](Self::start_send).
-    pub(crate) fn sent(&mut self, key: Key, mut outgoing: Box<Outgoing>, taken: u64, stop: Stop) {
+    pub(crate) fn sent(
+        &mut self,
+        key: Key,
+        mut outgoing: Box<Outgoing>,
+        taken: u64,
+        stop: SendStop,
+    ) {
         self.take_spent(&mut outgoing);
         let now_ms = self.clock.now_ms();
         let Some(state) = self.streams.get_mut(key) else {
@@ -534,24 +524,24 @@ impl Worker {
         if taken > 0 {
             state.progress_ms = now_ms;
         }
-        if let Stop::Failed(error) = &stop {
-            state.send_failure = Failure::of(error);
+        if let SendStop::Failed(error) = &stop {
+            state.send_failure = StoredError::of(error);
             state.backlog = 0;
         }
-        let failed = state.send_failure != Failure::NONE;
+        let failed = state.send_failure != StoredError::NONE;
         let backlog = state.backlog;
         let writer = state.writer.take_if(|w| failed || backlog <= w.limit);
         self.after.wakes.extend(writer.map(|writer| writer.waker));
         match stop {
-            Stop::Chunk => {
+            SendStop::Chunk => {
                 state.next_turn = true;
                 self.next_turn.push(key);
             }
-            Stop::Closed => {
+            SendStop::Closed => {
                 state.closed = true;
                 state.dropped = true;
             }
-            Stop::Empty | Stop::Blocked | Stop::Cold | Stop::Failed(_) => {}
+            SendStop::Empty | SendStop::Blocked | SendStop::Cold | SendStop::Failed(_) => {}
         }
         if failed || state.dropped {
             let dropped = state.dropped;
@@ -596,8 +586,8 @@ impl Worker {
         }
     }
 
-    /// Finds out how much of the next range of a file is in memory. False when nothing can be sent before a pool thread
-    /// has read it; that is on its way then.
+    /// Finds out how much of the next range of a file is in memory. False when nothing can be sent
+    /// before a pool thread has read it; that is on its way then.
     fn warm_up(&mut self, key: Key, outgoing: &mut Outgoing) -> bool {
         let Some(Segment::File {
             file,
@@ -743,7 +733,7 @@ impl Worker {
 }
 
 // The life of an entry.
-impl Worker {
+impl Reactor {
     /// A new entry, whose socket belongs to the engine from now on.
     pub(crate) fn insert_stream(
         &mut self,
@@ -764,7 +754,7 @@ impl Worker {
         state.outgoing = true;
         self.outgoing += 1;
         let op = Op::Connect { address };
-        if let Some(Outcome::Connected(result)) = self.engine.submit(
+        if let Some(OperationOutcome::Connected(result)) = self.engine.submit(
             op,
             Token {
                 key,
@@ -781,7 +771,7 @@ impl Worker {
         };
         state.connecting = false;
         if let Err(error) = result {
-            state.receive_failure = Failure::of(&error);
+            state.receive_failure = StoredError::of(&error);
             state.send_failure = state.receive_failure;
         }
         self.after.wakes.extend(state.reader.take());
@@ -824,7 +814,7 @@ impl Worker {
         state.writer = None;
         state.arrived = None;
         state.arrived_more = None;
-        if state.send_failure != Failure::NONE {
+        if state.send_failure != StoredError::NONE {
             self.close(key);
             return;
         }
@@ -845,7 +835,8 @@ impl Worker {
         self.close(key);
     }
 
-    /// Closes the socket and ends what is in flight; the entry goes when the last operation has come back.
+    /// Closes the socket and ends what is in flight; the entry goes when the last operation has
+    /// come back.
     pub(crate) fn close(&mut self, key: Key) {
         let Some(state) = self.streams.get_mut(key) else {
             return;
@@ -879,14 +870,14 @@ impl Worker {
             state.connecting = false;
         }
         if sending
-            && let Some(Outcome::Sent {
+            && let Some(OperationOutcome::Sent {
                 outgoing, taken, ..
             }) = self.engine.cancel(Token {
                 key,
                 kind: OpKind::Send,
             })
         {
-            self.sent(key, outgoing, taken, Stop::Blocked);
+            self.sent(key, outgoing, taken, SendStop::Blocked);
         }
         let Some(state) = self.streams.get_mut(key) else {
             return;
@@ -948,8 +939,9 @@ impl Worker {
 
     /// Makes sure that the stream is looked at when somebody has waited too long.
     ///
-    /// A timer that is filed for an earlier moment is left where it is: it finds out when it fires. So the usual case, a
-    /// deadline that moves further away with each request, is no more than the store of a number.
+    /// A timer that is filed for an earlier moment is left where it is: it finds out when it fires.
+    /// So the usual case, a deadline that moves further away with each request, is no more than the
+    /// store of a number.
     fn arm_timer(&mut self, key: Key) {
         let Some(state) = self.streams.get_mut(key) else {
             return;
@@ -965,7 +957,8 @@ impl Worker {
         state.timer = Some(self.timers.schedule(deadline_ms, Timer::Stream(key)));
     }
 
-    /// The stream's timer fired: wakes whoever has waited too long, and files the timer anew for the others.
+    /// The stream's timer fired: wakes whoever has waited too long, and files the timer anew for
+    /// the others.
     pub(crate) fn stream_timer(&mut self, key: Key) {
         let now_ms = self.clock.now_ms();
         let Some(state) = self.streams.get_mut(key) else {
@@ -995,7 +988,8 @@ impl Worker {
 mod tests {
     use super::*;
 
-    /// An idle connection is this, a task, and a few dozen bytes in the engine and the timer wheel: together about 700 bytes.
+    /// An idle connection is this, a task, and a few dozen bytes in the engine and the timer wheel:
+    /// together about 700 bytes.
     #[test]
     fn a_stream_is_small() {
         assert!(

@@ -11,7 +11,7 @@ use std::net::{SocketAddr, SocketAddrV4};
 use std::time::Duration;
 
 use bytes::Bytes;
-use netstack::simulated::{Side, Wire, WireFaults};
+use netstack::simulated::{LinkSide, Wire, WireFaults};
 use netstack::tcp::{CallError, Reason, Secret};
 use netstack::wire::ethernet::MacAddress;
 use netstack::{
@@ -30,7 +30,7 @@ const MEMORY_MAX: usize = 1 << 30;
 const WINDOW_MIN: usize = 4 * 1460;
 
 /// A connection at one of both hosts.
-pub(super) type Carried = (Side, ConnectionId);
+pub(super) type Carried = (LinkSide, ConnectionId);
 
 /// Both hosts and the wire between them.
 #[derive(Debug)]
@@ -50,7 +50,6 @@ pub(super) struct Carrier {
 pub(super) enum News {
     /// A connection waits there.
     Listener(i32),
-    /// Its connection stands.
     Connected(i32),
     /// Its connection could not be made, or has ended.
     Closed(i32, Reason),
@@ -94,10 +93,10 @@ impl Carrier {
         self.wire.faults = of_wire(faults);
     }
 
-    fn stack(&mut self, side: Side) -> &mut Stack {
+    fn stack(&mut self, side: LinkSide) -> &mut Stack {
         match side {
-            Side::Near => &mut self.clients,
-            Side::Far => &mut self.servers,
+            LinkSide::Near => &mut self.clients,
+            LinkSide::Far => &mut self.servers,
         }
     }
 
@@ -127,7 +126,7 @@ impl Carrier {
         let id = *listeners.find(|(_, of)| **of == number)?.0;
         let (connection, tuple) = self.servers.accept(id)?;
         let addresses = (tuple.local.into(), tuple.remote.into());
-        Some(((Side::Far, connection), addresses.0, addresses.1))
+        Some(((LinkSide::Far, connection), addresses.0, addresses.1))
     }
 
     /// Has what is told of a connection be told of an end.
@@ -148,7 +147,7 @@ impl Carrier {
             ConnectError::Address => io::ErrorKind::InvalidInput,
             ConnectError::TooMany => io::ErrorKind::OutOfMemory,
         })?;
-        Ok((Side::Near, id))
+        Ok((LinkSide::Near, id))
     }
 
     /// Sends bytes: how many the connection has taken, or `None` where that is none.
@@ -193,14 +192,14 @@ impl Carrier {
         self.wire.now = now;
         // What leaves without any delay is there within the same moment.
         loop {
-            self.clients.run(now, &mut self.wire.end(Side::Near));
-            self.servers.run(now, &mut self.wire.end(Side::Far));
+            self.clients.run(now, &mut self.wire.end(LinkSide::Near));
+            self.servers.run(now, &mut self.wire.end(LinkSide::Far));
             if self.wire.next_arrival().is_none_or(|at| at > now) {
                 break;
             }
         }
         let mut news = Vec::new();
-        for side in [Side::Near, Side::Far] {
+        for side in [LinkSide::Near, LinkSide::Far] {
             while let Some(event) = self.stack(side).poll_event() {
                 news.extend(self.news(side, event));
             }
@@ -208,7 +207,7 @@ impl Carrier {
         news
     }
 
-    fn news(&self, side: Side, event: Event) -> Option<News> {
+    fn news(&self, side: LinkSide, event: Event) -> Option<News> {
         let number = |id| self.ends.get(&(side, id)).copied();
         match event {
             Event::Acceptable(id) => self.listeners.get(&id).copied().map(News::Listener),

@@ -1,11 +1,12 @@
-//! Datagrams on the simulated network: they are lost, doubled and overtaken as the faults and the seed say.
+//! Datagrams on the simulated network: they are lost, doubled and overtaken as the faults and the
+//! seed say.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use super::network::{Network, Place};
+use super::network::{EventTarget, Network};
 use crate::net::{Address, Datagram};
 
 /// Longer ones fit into no packet of UDP.
@@ -91,7 +92,7 @@ impl Network {
                 None if connected => {
                     let learned = self.arrival();
                     self.mailbox(number)?.refused_at.get_or_insert(learned);
-                    self.happens_at(learned, Place::Mailbox(number));
+                    self.happens_at(learned, EventTarget::Mailbox(number));
                 }
                 None => {}
             }
@@ -121,7 +122,7 @@ impl Network {
             local: mailbox.address.ip().is_unspecified().then_some(to.ip()),
         };
         mailbox.arriving.insert((arrival, serial), arrived);
-        self.happens_at(arrival, Place::Mailbox(number));
+        self.happens_at(arrival, EventTarget::Mailbox(number));
     }
 
     /// Takes the next datagram that has arrived.
@@ -139,7 +140,8 @@ impl Network {
         mailbox.ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
-    /// The error of a datagram that found nobody, once it is known; the first operation that asks is told.
+    /// The error of a datagram that found nobody, once it is known; the first operation that asks
+    /// is told.
     pub(super) fn refusal(&mut self, number: i32) -> io::Result<()> {
         let now = self.now;
         let known = self.mailbox(number)?.refused_at.take_if(|at| *at <= now);
@@ -149,7 +151,8 @@ impl Network {
         }
     }
 
-    /// Who gets what `source` sends to `to`: the one that is connected to it, else one that hears everybody.
+    /// Who gets what `source` sends to `to`: the one that is connected to it, else one that hears
+    /// everybody.
     fn mailbox_of(&self, to: SocketAddr, source: SocketAddr) -> Option<i32> {
         let is_there = |address: SocketAddr| {
             let any_ip = address.ip().is_unspecified() && address.is_ipv4() == to.is_ipv4();
@@ -189,7 +192,8 @@ mod tests {
         Datagram::new(bytes::Bytes::copy_from_slice(&[number]))
     }
 
-    /// Which of a hundred datagrams come, in which order, and when the last one does, in microseconds.
+    /// Which of a hundred datagrams come, in which order, and when the last one does, in
+    /// microseconds.
     fn run(seed: u64, faults: Faults) -> (Vec<u8>, u128) {
         let mut runtime = runtime(seed, faults, Settings::default()).unwrap();
         let begin = now();

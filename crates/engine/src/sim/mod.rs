@@ -1,9 +1,11 @@
-//! A network and a clock inside the process: the whole server runs by a seed, and every run of a seed is the same.
+//! A network and a clock inside the process: the whole server runs by a seed, and every run of a
+//! seed is the same.
 //!
-//! Time stands still while tasks run and jumps to the next event when all wait, so an hour of timeouts takes no time. The
-//! network delays, splits and resets as its [`Faults`] and the seed say. Tests talk to a server either with
-//! [`net::connect`](crate::net::connect), as another task of the same runtime, or from outside with a [`Client`], whose
-//! calls never wait. Files are real; jobs that would block run at once.
+//! Time stands still while tasks run and jumps to the next event when all wait, so an hour of
+//! timeouts takes no time. The network delays, splits and resets as its [`Faults`] and the seed
+//! say. Tests talk to a server either with [`net::connect`](crate::net::connect), as another task
+//! of the same runtime, or from outside with a [`Client`], whose calls never wait. Files are real;
+//! jobs that would block run at once.
 //!
 //! Datagrams get lost, come twice and overtake each other, where the faults say so. So do the
 //! frames of streams that our own TCP stack carries ([`Streams::Tcp`]); other streams lose nothing.
@@ -27,7 +29,8 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::buffer::{self, Buffer};
 use crate::engine::{
-    Completion, Control, Ending, Engine, Op, OpKind, Outcome, Outgoing, Socket, Stop, Token,
+    CloseMode, Completion, Control, Engine, Op, OpKind, OperationOutcome, Outgoing, SendStop,
+    Socket, Token,
 };
 use crate::frames::Frames;
 use crate::messages::BATCH_MAX;
@@ -37,7 +40,7 @@ use crate::reserve::READ_AWAY_MAX;
 use crate::runtime::Runtime;
 use crate::settings::Settings;
 
-use network::{Connecting, End, Network, Place};
+use network::{Connecting, EventTarget, Network, SimSocket};
 pub use network::{Faults, Streams};
 
 thread_local! {
@@ -45,7 +48,8 @@ thread_local! {
     static NETWORK: RefCell<Option<Rc<RefCell<Network>>>> = const { RefCell::new(None) };
 }
 
-/// How long a simulation in which nothing can happen any more waits, in real time, for another thread to post something.
+/// How long a simulation in which nothing can happen any more waits, in real time, for another
+/// thread to post something.
 const STANDSTILL: Timespec = Timespec {
     tv_sec: 10,
     tv_nsec: 0,
@@ -66,11 +70,12 @@ pub fn runtime(seed: u64, faults: Faults, settings: Settings) -> io::Result<Runt
     Runtime::simulated(Box::new(Sim::new(seed, faults)?), settings)
 }
 
-/// Listens at `address` of this thread's simulated network; port 0 chooses one. The socket is to be given to
-/// [`Listener::new`](crate::net::Listener::new).
+/// Listens at `address` of this thread's simulated network; port 0 chooses one. The socket is to be
+/// given to [`Listener::new`](crate::net::Listener::new).
 ///
 /// # Errors
-/// `AddrInUse`, `Unsupported` for a Unix socket, and `NotConnected` without a simulated runtime on this thread.
+/// `AddrInUse`, `Unsupported` for a Unix socket, and `NotConnected` without a simulated runtime on
+/// this thread.
 pub fn listen(address: Address) -> io::Result<(BoundSocket, Address)> {
     let network = network()?;
     let Address::Inet(mut address) = address else {
@@ -120,12 +125,12 @@ pub fn fail_accept(address: &Address, errno: i32) -> io::Result<()> {
         listener.errors.push_back(errno);
     }
     let now = network.now;
-    network.happens_at(now, Place::Listener(number));
+    network.happens_at(now, EventTarget::Listener(number));
     Ok(())
 }
 
-/// The client's end of a simulated connection, for a test that stands outside of the runtime. No call waits; time passes
-/// only while the runtime is driven.
+/// The client's end of a simulated connection, for a test that stands outside of the runtime. No
+/// call waits; time passes only while the runtime is driven.
 #[derive(Debug)]
 pub struct Client {
     network: Rc<RefCell<Network>>,
@@ -136,7 +141,8 @@ impl Client {
     /// Connects to `address`; the connection stands when the network has carried it there.
     ///
     /// # Errors
-    /// `ConnectionRefused` when no listener is there, `NotConnected` without a simulated runtime on this thread.
+    /// `ConnectionRefused` when no listener is there, `NotConnected` without a simulated runtime on
+    /// this thread.
     pub fn connect(address: &Address) -> io::Result<Client> {
         let network = network()?;
         let socket = network.borrow_mut().new_end();
@@ -182,12 +188,12 @@ impl Client {
         })
     }
 
-    /// Ends this direction.
+    /// Ends the client's sending direction.
     pub fn shutdown_write(&mut self) {
         self.network.borrow_mut().shutdown_write(self.socket);
     }
 
-    /// Resets the connection.
+    /// Resets the connection, as `SO_LINGER` with 0 does.
     pub fn reset(self) {
         let mut network = self.network.borrow_mut();
         if let Some(end) = network.ends.get_mut(&self.socket) {
@@ -220,7 +226,8 @@ pub(crate) struct Sim {
     accepting: BTreeMap<i32, Key>,
     /// Sockets of datagrams on which a receive waits.
     hearing: BTreeMap<i32, Key>,
-    /// Every other receive is into one of these, so that what holds for buffers of either kind is tried by every test.
+    /// Every other receive is into one of these, so that what holds for buffers of either kind is
+    /// tried by every test.
     frames: Frames,
     frame_is_next: bool,
 }
@@ -229,7 +236,7 @@ pub(crate) struct Sim {
 struct Pending {
     key: Key,
     receiving: bool,
-    sending: Option<(Box<Outgoing>, u64, Ending)>,
+    sending: Option<(Box<Outgoing>, u64, CloseMode)>,
     /// When a connect will have succeeded.
     connecting: Option<Duration>,
 }
@@ -263,11 +270,12 @@ impl Sim {
         })
     }
 
-    fn receive(&mut self, socket: i32) -> Option<Outcome> {
+    fn receive(&mut self, socket: i32) -> Option<OperationOutcome> {
         self.frame_is_next = !self.frame_is_next;
-        let frame = match self.frame_is_next {
-            true => self.frames.take(),
-            false => None,
+        let frame = if self.frame_is_next {
+            self.frames.take()
+        } else {
+            None
         };
         let mut network = self.network.borrow_mut();
         let received = if let Some(mut frame) = frame {
@@ -281,7 +289,7 @@ impl Sim {
             let result = network.receive(socket, &mut memory).transpose()?;
             result.map(|count| Buffer::copy_of(memory.get(..count).unwrap_or_default()))
         };
-        Some(Outcome::Received(received))
+        Some(OperationOutcome::Received(received))
     }
 
     /// Sends what goes now; `None` when that is nothing.
@@ -290,44 +298,44 @@ impl Sim {
         socket: i32,
         mut outgoing: Box<Outgoing>,
         chunk: u64,
-        ending: Ending,
+        ending: CloseMode,
         key: Key,
-    ) -> Option<Outcome> {
+    ) -> Option<OperationOutcome> {
         let (taken, stop) = self.transmit(socket, &mut outgoing, chunk);
-        if taken == 0 && matches!(stop, Stop::Blocked) {
+        if taken == 0 && matches!(stop, SendStop::Blocked) {
             self.pending(socket, key).sending = Some((outgoing, chunk, ending));
             return None;
         }
         let stop = match stop {
-            Stop::Empty if ending.closes() => {
+            SendStop::Empty if ending.closes() => {
                 self.close(key);
-                Stop::Closed
+                SendStop::Closed
             }
             stop => stop,
         };
-        Some(Outcome::Sent {
+        Some(OperationOutcome::Sent {
             outgoing,
             taken,
             stop,
         })
     }
 
-    fn transmit(&mut self, socket: i32, outgoing: &mut Outgoing, chunk: u64) -> (u64, Stop) {
+    fn transmit(&mut self, socket: i32, outgoing: &mut Outgoing, chunk: u64) -> (u64, SendStop) {
         let mut network = self.network.borrow_mut();
         let mut taken = 0;
         let mut of_files = 0;
         loop {
             let sent = match outgoing.front() {
-                None => return (taken, Stop::Empty),
+                None => return (taken, SendStop::Empty),
                 Some(Segment::Bytes(_)) => {
                     let bytes = front_bytes(outgoing, network.faults.window.max(1));
                     network.send(socket, &bytes)
                 }
                 Some(Segment::Keys(_) | Segment::Record { .. }) => {
-                    return (taken, Stop::Failed(io::ErrorKind::Unsupported.into()));
+                    return (taken, SendStop::Failed(io::ErrorKind::Unsupported.into()));
                 }
-                Some(Segment::File { .. }) if of_files >= chunk => return (taken, Stop::Chunk),
-                Some(Segment::File { .. }) if outgoing.warm == 0 => return (taken, Stop::Cold),
+                Some(Segment::File { .. }) if of_files >= chunk => return (taken, SendStop::Chunk),
+                Some(Segment::File { .. }) if outgoing.warm == 0 => return (taken, SendStop::Cold),
                 Some(Segment::File {
                     file,
                     offset,
@@ -342,7 +350,7 @@ impl Sim {
                     match rustix::io::preadv(file, slices, *offset) {
                         Ok(0) => {
                             let error = io::ErrorKind::UnexpectedEof.into();
-                            return (taken, Stop::Failed(error));
+                            return (taken, SendStop::Failed(error));
                         }
                         Ok(count) => {
                             let sent = network.send(socket, part.get(..count).unwrap_or_default());
@@ -358,8 +366,8 @@ impl Sim {
                     outgoing.advance(count as u64);
                     taken += count as u64;
                 }
-                Ok(None) => return (taken, Stop::Blocked),
-                Err(error) => return (taken, Stop::Failed(error)),
+                Ok(None) => return (taken, SendStop::Blocked),
+                Err(error) => return (taken, SendStop::Failed(error)),
             }
         }
     }
@@ -370,13 +378,13 @@ impl Sim {
         socket: &Socket,
         into: &mut VecDeque<Datagram<Buffer>>,
         key: Key,
-    ) -> Option<Outcome> {
+    ) -> Option<OperationOutcome> {
         let Socket::Simulated(number) = *socket else {
             return Some(Op::RecvMsg { socket, into }.unconnected());
         };
         let mut network = self.network.borrow_mut();
         if let Err(error) = network.refusal(number) {
-            return Some(Outcome::Messages(Err(error)));
+            return Some(OperationOutcome::Messages(Err(error)));
         }
         while into.len() < BATCH_MAX
             && let Some(datagram) = network.take_datagram(number)
@@ -388,31 +396,35 @@ impl Sim {
             self.hearing.insert(number, key);
             return None;
         }
-        Some(Outcome::Messages(Ok(into.len())))
+        Some(OperationOutcome::Messages(Ok(into.len())))
     }
 
-    fn send_datagrams(&self, socket: &Socket, datagrams: &VecDeque<Datagram<Bytes>>) -> Outcome {
+    fn send_datagrams(
+        &self,
+        socket: &Socket,
+        datagrams: &VecDeque<Datagram<Bytes>>,
+    ) -> OperationOutcome {
         let Socket::Simulated(number) = *socket else {
             return Op::SendMsg { socket, datagrams }.unconnected();
         };
         let mut network = self.network.borrow_mut();
         if let Err(error) = network.refusal(number) {
-            return Outcome::Messages(Err(error));
+            return OperationOutcome::Messages(Err(error));
         }
         let mut sent = 0;
         for datagram in datagrams.iter().take(BATCH_MAX) {
             match network.post(number, datagram) {
                 Ok(()) => sent += 1,
                 // What is behind it may go on without it.
-                Err(error) if sent == 0 => return Outcome::Messages(Err(error)),
+                Err(error) if sent == 0 => return OperationOutcome::Messages(Err(error)),
                 Err(_) => break,
             }
         }
-        Outcome::Messages(Ok(sent))
+        OperationOutcome::Messages(Ok(sent))
     }
 
     /// Completes what can be completed at a place where something has happened.
-    fn look_at(&mut self, place: Place, completions: &mut Vec<Completion>) {
+    fn look_at(&mut self, place: EventTarget, completions: &mut Vec<Completion>) {
         let mut complete = |key, kind, outcome| {
             completions.push(Completion {
                 token: Token { key, kind },
@@ -421,7 +433,7 @@ impl Sim {
             });
         };
         match place {
-            Place::Listener(number) => {
+            EventTarget::Listener(number) => {
                 if let Some(&key) = self.accepting.get(&number)
                     && let Some(accepted) = self.network.borrow_mut().accept(number)
                 {
@@ -429,13 +441,13 @@ impl Sim {
                     complete(key, OpKind::Accept, accepted_outcome(accepted));
                 }
             }
-            Place::Carrier => self.network.borrow_mut().resume_carrier(),
-            Place::Mailbox(number) => {
+            EventTarget::Carrier => self.network.borrow_mut().resume_carrier(),
+            EventTarget::Mailbox(number) => {
                 if let Some(key) = self.hearing.remove(&number) {
-                    complete(key, OpKind::RecvMsg, Outcome::Ready);
+                    complete(key, OpKind::RecvMsg, OperationOutcome::Ready);
                 }
             }
-            Place::End(socket) => {
+            EventTarget::End(socket) => {
                 let now = self.network.borrow().now;
                 let Some(pending) = self.pending.get_mut(&socket) else {
                     return;
@@ -443,12 +455,12 @@ impl Sim {
                 let key = pending.key;
                 if pending.connecting.is_some_and(|at| at <= now) {
                     pending.connecting = None;
-                    complete(key, OpKind::Connect, Outcome::Connected(Ok(())));
+                    complete(key, OpKind::Connect, OperationOutcome::Connected(Ok(())));
                 } else if pending.connecting.is_some()
                     && let Some(outcome) = self.network.borrow().connect_outcome(socket)
                 {
                     pending.connecting = None;
-                    complete(key, OpKind::Connect, Outcome::Connected(outcome));
+                    complete(key, OpKind::Connect, OperationOutcome::Connected(outcome));
                 }
                 let receiving = pending.receiving;
                 let sending = pending.sending.take();
@@ -471,7 +483,7 @@ impl Sim {
         number.ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
-    fn end(&self, key: Key, address: impl Fn(&End) -> SocketAddr) -> io::Result<Address> {
+    fn end(&self, key: Key, address: impl Fn(&SimSocket) -> SocketAddr) -> io::Result<Address> {
         let number = self.number(key)?;
         let network = self.network.borrow();
         let end = network.ends.get(&number).map(address);
@@ -508,12 +520,12 @@ fn listening(socket: &Socket) -> Option<i32> {
     }
 }
 
-fn accepted_outcome(accepted: io::Result<(i32, SocketAddr)>) -> Outcome {
-    Outcome::Accepted(accepted.map(|(end, peer)| (Socket::Simulated(end), Some(peer))))
+fn accepted_outcome(accepted: io::Result<(i32, SocketAddr)>) -> OperationOutcome {
+    OperationOutcome::Accepted(accepted.map(|(end, peer)| (Socket::Simulated(end), Some(peer))))
 }
 
 impl Engine for Sim {
-    fn submit(&mut self, op: Op<'_>, token: Token) -> Option<Outcome> {
+    fn submit(&mut self, op: Op<'_>, token: Token) -> Option<OperationOutcome> {
         let key = token.key;
         let socket = match op {
             Op::Accept { .. } | Op::Readable { .. } | Op::RecvMsg { .. } | Op::SendMsg { .. } => 0,
@@ -545,7 +557,7 @@ impl Engine for Sim {
                         self.pending(socket, key).connecting = Some(at);
                         None
                     }
-                    Err(error) => Some(Outcome::Connected(Err(error))),
+                    Err(error) => Some(OperationOutcome::Connected(Err(error))),
                 }
             }
             Op::Recv { keep: _ } => {
@@ -562,7 +574,7 @@ impl Engine for Sim {
             } => self.send(socket, outgoing, chunk, ending, key),
             Op::Close => {
                 self.close(key);
-                Some(Outcome::Closed)
+                Some(OperationOutcome::Closed)
             }
             Op::RecvMsg { socket, into } => self.receive_datagrams(socket, into, key),
             Op::SendMsg { socket, datagrams } => Some(self.send_datagrams(socket, datagrams)),
@@ -575,37 +587,36 @@ impl Engine for Sim {
         true
     }
 
-    fn cancel(&mut self, token: Token) -> Option<Outcome> {
+    fn cancel(&mut self, token: Token) -> Option<OperationOutcome> {
         let cancelled = || io::Error::from_raw_os_error(libc::ECANCELED);
         if token.kind == OpKind::Accept {
             let number = *self.accepting.iter().find(|(_, key)| **key == token.key)?.0;
             self.accepting.remove(&number);
-            return Some(Outcome::Accepted(Err(cancelled())));
+            return Some(OperationOutcome::Accepted(Err(cancelled())));
         }
         if token.kind == OpKind::RecvMsg {
             let number = *self.hearing.iter().find(|(_, key)| **key == token.key)?.0;
             self.hearing.remove(&number);
-            return Some(Outcome::Ready);
+            return Some(OperationOutcome::Ready);
         }
         let pending = self
             .pending
             .values_mut()
             .find(|pending| pending.key == token.key)?;
         match token.kind {
-            OpKind::Recv => {
-                std::mem::take(&mut pending.receiving).then(|| Outcome::Received(Err(cancelled())))
-            }
+            OpKind::Recv => std::mem::take(&mut pending.receiving)
+                .then(|| OperationOutcome::Received(Err(cancelled()))),
             OpKind::Connect => pending
                 .connecting
                 .take()
-                .map(|_| Outcome::Connected(Err(cancelled()))),
+                .map(|_| OperationOutcome::Connected(Err(cancelled()))),
             OpKind::Send => pending
                 .sending
                 .take()
-                .map(|(outgoing, _, _)| Outcome::Sent {
+                .map(|(outgoing, _, _)| OperationOutcome::Sent {
                     outgoing,
                     taken: 0,
-                    stop: Stop::Failed(cancelled()),
+                    stop: SendStop::Failed(cancelled()),
                 }),
             _ => None,
         }
@@ -616,7 +627,8 @@ impl Engine for Sim {
         timeout: Option<Duration>,
         completions: &mut Vec<Completion>,
     ) -> io::Result<()> {
-        // A turn takes time even if it waits for nothing, or tasks that are always ready would stop the clock.
+        // A turn takes time even if it waits for nothing, or tasks that are always ready would stop
+        // the clock.
         let limit = timeout.map(|timeout| self.network.borrow().now + timeout.max(TURN));
         loop {
             loop {
@@ -772,7 +784,8 @@ impl Drop for Sim {
     }
 }
 
-/// The byte strings at the front, which leave in one call, as far as the connection could hold them.
+/// The byte strings at the front, which leave in one call, as far as the connection could hold
+/// them.
 fn front_bytes(outgoing: &Outgoing, count_max: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     for segment in outgoing.segments() {

@@ -1,11 +1,11 @@
-//! What lies between the ends of simulated connections: bytes on their way, the clock, and the faults. Datagrams are in
-//! `mailbox.rs`.
+//! What lies between the ends of simulated connections: bytes on their way, the clock, and the
+//! faults. Datagrams are in `mailbox.rs`.
 //!
 //! Streams go from end to end by themselves, or over TCP stacks and a wire (`carrier.rs`), as the
 //! faults say.
 //!
-//! It knows sockets by number and nothing of operations. Whatever will change at some place is noted as an event with its
-//! time; the engine looks at that place when the time has come.
+//! It knows sockets by number and nothing of operations. Whatever will change at some place is
+//! noted as an event with its time; the engine looks at that place when the time has come.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
@@ -22,7 +22,8 @@ use crate::net::Address;
 pub struct Faults {
     /// Least time that anything takes from one end to the other.
     pub delay_min: Duration,
-    /// Most time that anything takes; each time is drawn anew, but bytes do not overtake each other.
+    /// Most time that anything takes; each time is drawn anew, but bytes do not overtake each
+    /// other.
     pub delay_max: Duration,
     /// Chance that a receive yields less than what is there.
     pub short_receive: u32,
@@ -80,20 +81,20 @@ pub(super) struct Network {
     pub(super) now: Duration,
     pub(super) random: u64,
     pub(super) faults: Faults,
-    pub(super) ends: BTreeMap<i32, End>,
+    pub(super) ends: BTreeMap<i32, SimSocket>,
     pub(super) next_socket: i32,
     pub(super) next_port: u16,
-    pub(super) listeners: BTreeMap<i32, Listening>,
+    pub(super) listeners: BTreeMap<i32, SimListener>,
     pub(super) mailboxes: BTreeMap<i32, Mailbox>,
     /// When something may have changed, and where; in order of time, then of arrival.
-    pub(super) events: BinaryHeap<Reverse<(Duration, u64, Place)>>,
+    pub(super) events: BinaryHeap<Reverse<(Duration, u64, EventTarget)>>,
     pub(super) next_event: u64,
     /// What carries streams, where they do not go by themselves.
     pub(super) carrier: Option<Carrier>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Place {
+pub(super) enum EventTarget {
     Carrier,
     End(i32),
     Listener(i32),
@@ -101,7 +102,7 @@ pub(super) enum Place {
 }
 
 #[derive(Debug)]
-pub(super) struct Listening {
+pub(super) struct SimListener {
     pub(super) address: SocketAddr,
     /// Server ends, and when each arrives.
     pub(super) waiting: VecDeque<(Duration, i32)>,
@@ -110,7 +111,7 @@ pub(super) struct Listening {
 
 /// One end of a connection.
 #[derive(Debug)]
-pub(super) struct End {
+pub(super) struct SimSocket {
     /// The other end; gone when that has been closed.
     pub(super) other: Option<i32>,
     pub(super) local: SocketAddr,
@@ -189,7 +190,7 @@ impl Network {
         self.now + self.faults.delay_min + Duration::from_nanos(extra)
     }
 
-    pub(super) fn happens_at(&mut self, at: Duration, place: Place) {
+    pub(super) fn happens_at(&mut self, at: Duration, place: EventTarget) {
         self.next_event += 1;
         self.events.push(Reverse((at, self.next_event, place)));
     }
@@ -221,7 +222,7 @@ impl Network {
     pub(super) fn new_end(&mut self) -> i32 {
         let socket = self.new_number();
         let nowhere = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), self.free_port());
-        let end = End {
+        let end = SimSocket {
             other: None,
             local: nowhere,
             peer: nowhere,
@@ -239,7 +240,6 @@ impl Network {
         socket
     }
 
-    /// Connects an end.
     pub(super) fn connect(&mut self, client: i32, address: &Address) -> io::Result<Connecting> {
         if self.carrier.is_some() {
             return self.connect_carried(client, address);
@@ -271,9 +271,9 @@ impl Network {
         if let Some(listener) = self.listeners.get_mut(&number) {
             listener.waiting.push_back((arrives, server));
         }
-        self.happens_at(arrives, Place::Listener(number));
+        self.happens_at(arrives, EventTarget::Listener(number));
         let stands = arrives + (arrives - self.now);
-        self.happens_at(stands, Place::End(client));
+        self.happens_at(stands, EventTarget::End(client));
         Ok(Connecting::Stands(stands))
     }
 
@@ -298,7 +298,7 @@ impl Network {
         if let Some(carrier) = &mut self.carrier {
             carrier.listen(number, address, self.faults.backlog)?;
         }
-        let listener = Listening {
+        let listener = SimListener {
             address,
             waiting: VecDeque::new(),
             errors: VecDeque::new(),
@@ -331,13 +331,13 @@ impl Network {
             && carrier.scheduled.is_none_or(|before| at < before)
         {
             carrier.scheduled = Some(at);
-            self.happens_at(at, Place::Carrier);
+            self.happens_at(at, EventTarget::Carrier);
         }
         for news in news {
             let (number, place) = match news {
-                News::Listener(number) => (number, Place::Listener(number)),
+                News::Listener(number) => (number, EventTarget::Listener(number)),
                 News::Connected(number) | News::Closed(number, _) | News::End(number) => {
-                    (number, Place::End(number))
+                    (number, EventTarget::End(number))
                 }
             };
             let outcome = match news {
@@ -437,7 +437,7 @@ impl Network {
         end.held += count;
         end.arriving
             .push_back((arrival, bytes.get(..count).unwrap_or_default().to_vec()));
-        self.happens_at(arrival, Place::End(to));
+        self.happens_at(arrival, EventTarget::End(to));
         Ok(Some(count))
     }
 
@@ -527,7 +527,7 @@ impl Network {
         if let Some(other) = end.other {
             // There is room again, which the sender hears of after a while.
             let arrival = self.arrival();
-            self.happens_at(arrival, Place::End(other));
+            self.happens_at(arrival, EventTarget::End(other));
         }
         Ok(Some(count))
     }
@@ -538,7 +538,7 @@ impl Network {
         if let Some(end) = self.ends.get_mut(&at) {
             end.reset_at.get_or_insert(arrival);
         }
-        self.happens_at(arrival, Place::End(at));
+        self.happens_at(arrival, EventTarget::End(at));
     }
 
     pub(super) fn shutdown_write(&mut self, from: i32) {
@@ -557,7 +557,7 @@ impl Network {
         if let Some(end) = self.ends.get_mut(&to) {
             let arrival = arrival.max(end.last_arrival);
             end.ends_at = Some(arrival);
-            self.happens_at(arrival, Place::End(to));
+            self.happens_at(arrival, EventTarget::End(to));
         }
     }
 
@@ -565,11 +565,12 @@ impl Network {
         let now = self.now;
         if let Some(end) = self.ends.get_mut(&at) {
             end.ends_at = Some(now);
-            self.happens_at(now, Place::End(at));
+            self.happens_at(now, EventTarget::End(at));
         }
     }
 
-    /// Closes an end: an orderly end for the other one, or a reset if bytes are left unread, as in TCP.
+    /// Closes an end: an orderly end for the other one, or a reset if bytes are left unread, as in
+    /// TCP.
     pub(super) fn close(&mut self, socket: i32) {
         let Some(end) = self.ends.get(&socket) else {
             return;
@@ -599,7 +600,8 @@ impl Network {
         self.ends.remove(&socket);
     }
 
-    /// Moves the clock to the next event, but not beyond `limit`. False when nothing is left to happen by then.
+    /// Moves the clock to the next event, but not beyond `limit`. False when nothing is left to
+    /// happen by then.
     pub(super) fn advance(&mut self, limit: Option<Duration>) -> bool {
         match self.events.peek() {
             Some(Reverse((at, _, _))) if limit.is_none_or(|limit| *at <= limit) => {
@@ -614,7 +616,7 @@ impl Network {
     }
 
     /// The next place where something has happened by now.
-    pub(super) fn next_place(&mut self) -> Option<Place> {
+    pub(super) fn next_place(&mut self) -> Option<EventTarget> {
         let Reverse((at, _, place)) = *self.events.peek()?;
         if at > self.now {
             return None;

@@ -1,4 +1,5 @@
-//! The ring of provided buffers: memory that the kernel may receive into, and that is an ordinary buffer when it comes back.
+//! The ring of provided buffers: memory that the kernel may receive into, and that is an ordinary
+//! buffer when it comes back.
 #![allow(unsafe_code)]
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
@@ -24,7 +25,8 @@ pub(super) struct BufferRing {
     tail: u16,
     /// Bytes of each buffer.
     pub(super) size: u32,
-    /// By buffer number: memory that the kernel may write to. Raw, because ours it is only after it came back.
+    /// By buffer number: memory that the kernel may write to. Raw, because ours it is only after it
+    /// came back.
     memory: Vec<*mut MaybeUninit<u8>>,
 }
 
@@ -44,8 +46,8 @@ impl BufferRing {
             size: u32::try_from(size).unwrap_or(u32::MAX),
             memory: vec![std::ptr::null_mut(); usize::from(count)],
         };
-        // SAFETY: the memory is page-aligned, holds `count` entries, and is freed only after the ring has been drained
-        // (see the destructor of `Uring`), or leaked.
+        // SAFETY: the memory is page-aligned, holds `count` entries, and is freed only after the
+        // ring has been drained (see the destructor of `Uring`), or leaked.
         unsafe {
             submitter.register_buf_ring_with_flags(
                 entries.as_ptr().addr() as u64,
@@ -67,12 +69,14 @@ impl BufferRing {
         Layout::from_size_align(bytes, 4096).unwrap_or(Layout::new::<[u8; 4096]>())
     }
 
-    /// Puts fresh memory into the ring as number `id`; the kernel sees it after [`publish`](Self::publish).
+    /// Puts fresh memory into the ring as number `id`; the kernel sees it after
+    /// [`publish`](Self::publish).
     fn provide(&mut self, id: u16) {
         let memory = Box::into_raw(buffer::take()).cast::<MaybeUninit<u8>>();
         self.memory[usize::from(id)] = memory;
         let index = usize::from(self.tail & (self.count - 1));
-        // SAFETY: the index is below `count`, and the kernel does not read the entry before the tail moves past it.
+        // SAFETY: the index is below `count`, and the kernel does not read the entry before the
+        // tail moves past it.
         let entry = unsafe { &mut *self.entries.as_ptr().add(index) };
         entry.set_addr(memory.addr() as u64);
         entry.set_len(self.size);
@@ -82,23 +86,26 @@ impl BufferRing {
 
     /// Shows the kernel all entries that were provided.
     pub(super) fn publish(&self) {
-        // SAFETY: the tail lies in the first entry, where nothing else of ours is, and is aligned for its type.
+        // SAFETY: the tail lies in the first entry, where nothing else of ours is, and is aligned
+        // for its type.
         let tail =
             unsafe { AtomicU16::from_ptr(BufRingEntry::tail(self.entries.as_ptr()).cast_mut()) };
         tail.store(self.tail, Ordering::Release);
     }
 
-    /// Takes buffer `id`, which the kernel has filled with `length` bytes, and puts a fresh one in its place.
+    /// Takes buffer `id`, which the kernel has filled with `length` bytes, and puts a fresh one in
+    /// its place.
     pub(super) fn exchange(&mut self, id: u16, length: usize) -> Buffer {
         let Some(&memory) = self.memory.get(usize::from(id)) else {
             return Buffer::empty();
         };
         let whole = std::ptr::slice_from_raw_parts_mut(memory, self.size as usize);
-        // SAFETY: it came from a box of this size, and the kernel has given it back with this completion; the next line
-        // replaces it, so it is made into a box once.
+        // SAFETY: it came from a box of this size, and the kernel has given it back with this
+        // completion; the next line replaces it, so it is made into a box once.
         let filled = unsafe { Box::from_raw(whole) };
         self.provide(id);
-        // SAFETY: the kernel says that it has written that many bytes; `filled` keeps to the memory's end.
+        // SAFETY: the kernel says that it has written that many bytes; `filled` keeps to the
+        // memory's end.
         unsafe { Buffer::filled(filled, length) }
     }
 
@@ -114,12 +121,13 @@ impl Drop for BufferRing {
         // Null where making the ring failed before it was filled.
         for &memory in self.memory.iter().filter(|memory| !memory.is_null()) {
             let whole = std::ptr::slice_from_raw_parts_mut(memory, self.size as usize);
-            // SAFETY: each came from a box of this size, and the owner has seen to it that no operation is in flight.
+            // SAFETY: each came from a box of this size, and the owner has seen to it that no
+            // operation is in flight.
             drop(unsafe { Box::from_raw(whole) });
         }
         if self.count > 0 {
-            // SAFETY: allocated with this layout. The registration ends with the ring; without operations in flight the
-            // kernel reads no entries.
+            // SAFETY: allocated with this layout. The registration ends with the ring; without
+            // operations in flight the kernel reads no entries.
             unsafe { dealloc(self.entries.as_ptr().cast(), BufferRing::layout(self.count)) };
         }
     }

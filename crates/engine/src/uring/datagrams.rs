@@ -11,7 +11,7 @@ use io_uring::types::Fd;
 
 use super::{READABLE, ROOM, Uring, user_data};
 use crate::buffer::Buffer;
-use crate::engine::{Completion, Op, OpKind, Outcome, Socket, Token};
+use crate::engine::{Completion, Op, OpKind, OperationOutcome, Socket, Token};
 use crate::messages::{Messages, Readiness};
 use crate::net::Datagram;
 
@@ -55,7 +55,7 @@ impl Uring {
         socket: &Socket,
         into: &mut VecDeque<Datagram<Buffer>>,
         key: Key,
-    ) -> Option<Outcome> {
+    ) -> Option<OperationOutcome> {
         let descriptor = socket.descriptor();
         let Some(descriptor) = descriptor else {
             return Some(Op::RecvMsg { socket, into }.unconnected());
@@ -75,7 +75,7 @@ impl Uring {
         socket: &Socket,
         datagrams: &VecDeque<Datagram<Bytes>>,
         key: Key,
-    ) -> Option<Outcome> {
+    ) -> Option<OperationOutcome> {
         let Some(descriptor) = socket.descriptor() else {
             return Some(Op::SendMsg { socket, datagrams }.unconnected());
         };
@@ -105,7 +105,8 @@ impl Uring {
         let entry = opcode::PollAdd::new(Fd(descriptor.as_raw_fd()), events as u32)
             .build()
             .user_data(user_data(kind, key));
-        // SAFETY: a poll points to nothing; the thread's table keeps the descriptor open until the completion.
+        // SAFETY: a poll points to nothing; the thread's table keeps the descriptor open until the
+        // completion.
         unsafe { self.ring.push(entry) };
     }
 
@@ -129,7 +130,7 @@ impl Uring {
         let key = datagrams.key;
         ended.map(|kind| Completion {
             token: Token { key, kind },
-            outcome: Outcome::Ready,
+            outcome: OperationOutcome::Ready,
             more: false,
         })
     }

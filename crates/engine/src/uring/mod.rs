@@ -1,22 +1,28 @@
-//! The engine over io_uring: one `io_uring_enter` a turn hands over everything that was asked and brings what completed.
+//! The engine over io_uring: one `io_uring_enter` a turn hands over everything that was asked and
+//! brings what completed.
 //!
-//! Receives take no buffer: the kernel picks one from a ring of provided buffers when bytes are there. The buffer that
-//! comes out of the ring is an ordinary pooled one, and a fresh one takes its place at once. The first receive of a
-//! connection is one-shot, so that a short connection can end by one send linked to its close; an armed multishot
-//! receive would keep the socket open. Running out of buffers arms the receive again and never ends a connection.
+//! Receives take no buffer: the kernel picks one from a ring of provided buffers when bytes are
+//! there. The buffer that comes out of the ring is an ordinary pooled one, and a fresh one takes
+//! its place at once. The first receive of a connection is one-shot, so that a short connection can
+//! end by one send linked to its close; an armed multishot receive would keep the socket open.
+//! Running out of buffers arms the receive again and never ends a connection.
 //!
-//! io_uring has no sendfile: a send that holds a file, or something else for the kernel's TLS, is made at once with calls of
-//! its own, and a poll waits for the socket to drain. So is a send of a turn that has next to nothing else to do (`DIRECT_MAX`). Datagrams, too, are received and sent by calls of their own, a batch
-//! each, and a poll waits for more of them, or for room. Addresses of peers are not asked for when accepting, since a multishot
-//! accept cannot tell them.
+//! io_uring has no sendfile: a send that holds a file, or something else for the kernel's TLS, is
+//! made at once with calls of its own, and a poll waits for the socket to drain. So is a send of a
+//! turn that has next to nothing else to do (`DIRECT_MAX`). Datagrams, too, are received and sent
+//! by calls of their own, a batch each, and a poll waits for more of them, or for room. Addresses
+//! of peers are not asked for when accepting, since a multishot accept cannot tell them.
 //!
-//! A descriptor that is given to the kernel to be closed is taken out of the stream's record in the same step. Completions that
-//! were under way by then find none: the number may be another connection's. Nor is one closed by a call of its own while
-//! a submission that names it may still lie in the queue.
+//! A descriptor that is given to the kernel to be closed is taken out of the stream's record in the
+//! same step. Completions that were under way by then find none: the number may be another
+//! connection's. Nor is one closed by a call of its own while a submission that names it may still
+//! lie in the queue.
 //!
-//! Read `ring.rs` for what happens where the kernel takes nothing, `buffers.rs` for the memory that is received into.
+//! Read `ring.rs` for what happens where the kernel takes nothing, `buffers.rs` for the memory that
+//! is received into.
 //!
-//! Needs Linux 6.1: deferred task work, multishot accept and receive, provided buffer rings; [`probe`] tells.
+//! Needs Linux 6.1: deferred task work, multishot accept and receive, provided buffer rings;
+//! [`probe`] tells.
 #![allow(unsafe_code)]
 
 mod buffers;
@@ -37,7 +43,7 @@ use rustix::net::SocketAddrAny;
 
 use crate::buffer::Buffer;
 use crate::engine::{
-    Completion, Ending, Engine, Op, OpKind, Outcome, Outgoing, Socket, Stop, Token,
+    CloseMode, Completion, Engine, Op, OpKind, OperationOutcome, Outgoing, SendStop, Socket, Token,
 };
 use crate::messages::Messages;
 use crate::net::Address;
@@ -53,10 +59,11 @@ use sending::{LINKED_SEND_MAX, Sending};
 const DRAIN_ROUNDS_MAX: usize = 100;
 const DRAIN_ROUND: Duration = Duration::from_millis(10);
 
-/// A turn that has brought at most so many completions sends what it has to send at once, with a call for each. A send by the
-/// ring completes as soon as the kernel has looked at it, so that the call that hands it over does not wait: another one has to,
-/// a turn later, which has nothing else to do. Where much comes in a turn, one call hands over all that leaves, and the next turn
-/// has come by then.
+/// A turn that has brought at most so many completions sends what it has to send at once, with a
+/// call for each. A send by the ring completes as soon as the kernel has looked at it, so that the
+/// call that hands it over does not wait: another one has to, a turn later, which has nothing else
+/// to do. Where much comes in a turn, one call hands over all that leaves, and the next turn has
+/// come by then.
 const DIRECT_MAX: usize = 1;
 
 pub(crate) struct Uring {
@@ -76,7 +83,8 @@ pub(crate) struct Uring {
     arrived: Vec<cqueue::Entry>,
     /// Receives that found no buffer.
     starved: VecDeque<Key>,
-    /// Whether so little has come in this turn that a send is worth a call of its own: see [`DIRECT_MAX`].
+    /// Whether so little has come in this turn that a send is worth a call of its own: see
+    /// [`DIRECT_MAX`].
     is_quiet: bool,
     /// Records of finished sends, to be used again.
     #[expect(
@@ -122,7 +130,8 @@ const READABLE: u64 = OpKind::Readable as u64;
 const WRITABLE: u64 = 6;
 /// The close that a send is linked to.
 const LINKED_CLOSE: u64 = 7;
-/// The notifier's poll; cancellations, and closes that no stream waits for, whose own completion says nothing.
+/// The notifier's poll; cancellations, and closes that no stream waits for, whose own completion
+/// says nothing.
 const OTHER: u64 = 8;
 /// Waits until a datagram socket has room.
 const ROOM: u64 = 9;
@@ -230,8 +239,8 @@ impl Uring {
             .flags(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC)
             .build()
             .user_data(user_data(ACCEPT, key));
-        // SAFETY: it points to nothing: no address is asked for. The listener's record keeps the descriptor open, and its
-        // place, until the last completion.
+        // SAFETY: it points to nothing: no address is asked for. The listener's record keeps the
+        // descriptor open, and its place, until the last completion.
         unsafe { self.ring.push(entry) };
         true
     }
@@ -248,8 +257,8 @@ impl Uring {
         let entry = opcode::Connect::new(socket, address.as_ptr().cast(), length)
             .build()
             .user_data(user_data(CONNECT, key));
-        // SAFETY: the address lies in a box that the source keeps until the connect has completed. The source's
-        // descriptor is closed by a close that is queued later.
+        // SAFETY: the address lies in a box that the source keeps until the connect has completed.
+        // The source's descriptor is closed by a close that is queued later.
         unsafe { self.ring.push(entry) };
         Ok(())
     }
@@ -273,8 +282,8 @@ impl Uring {
                 .build()
                 .flags(squeue::Flags::BUFFER_SELECT)
         };
-        // SAFETY: it points to nothing: the kernel takes a buffer from the ring, which outlives all operations. The
-        // source's descriptor is closed by a close that is queued later.
+        // SAFETY: it points to nothing: the kernel takes a buffer from the ring, which outlives all
+        // operations. The source's descriptor is closed by a close that is queued later.
         unsafe { self.ring.push(entry.user_data(user_data(RECV, key))) };
         true
     }
@@ -283,22 +292,22 @@ impl Uring {
         &mut self,
         mut outgoing: Box<Outgoing>,
         chunk: u64,
-        ending: Ending,
+        ending: CloseMode,
         key: Key,
-    ) -> Option<Outcome> {
+    ) -> Option<OperationOutcome> {
         let takes_calls = outgoing.takes_calls();
         let directly = takes_calls || self.is_quiet && !ending.closes();
         let open = self.source(key).and_then(|source| source.socket.as_ref());
         let Some(socket) = open else {
-            return Some(Outcome::Sent {
+            return Some(OperationOutcome::Sent {
                 outgoing,
                 taken: 0,
-                stop: Stop::Failed(io::ErrorKind::NotConnected.into()),
+                stop: SendStop::Failed(io::ErrorKind::NotConnected.into()),
             });
         };
         if directly {
             let (taken, stop) = sys::transmit(socket.as_fd(), &mut outgoing, chunk, false);
-            if taken > 0 || !matches!(stop, Stop::Blocked) {
+            if taken > 0 || !matches!(stop, SendStop::Blocked) {
                 return Some(self.sent_directly(key, outgoing, taken, stop, ending));
             }
         }
@@ -332,7 +341,8 @@ impl Uring {
         let entry = opcode::PollAdd::new(socket, libc::POLLOUT as u32)
             .build()
             .user_data(user_data(WRITABLE, key));
-        // SAFETY: a poll points to nothing. The source's descriptor is closed by a close that is queued later.
+        // SAFETY: a poll points to nothing. The source's descriptor is closed by a close that is
+        // queued later.
         unsafe { self.ring.push(entry) };
     }
 
@@ -348,10 +358,10 @@ impl Uring {
         let whole = sending.parts.len() == sending.outgoing.segments().count();
         let entry = entry.user_data(user_data(SEND, key));
         if !sending.last.closes() || !whole || total > LINKED_SEND_MAX {
-            sending.last = Ending::Never;
-            // SAFETY: the strings, their list and the header lie in `sending`, a box that the source keeps until the
-            // completion has come; byte strings do not move when what holds them does. The source's descriptor is
-            // closed by a close that is queued later.
+            sending.last = CloseMode::Never;
+            // SAFETY: the strings, their list and the header lie in `sending`, a box that the
+            // source keeps until the completion has come; byte strings do not move when what holds
+            // them does. The source's descriptor is closed by a close that is queued later.
             unsafe { self.ring.push(entry) };
             return;
         }
@@ -369,24 +379,25 @@ impl Uring {
         key: Key,
         outgoing: Box<Outgoing>,
         taken: u64,
-        stop: Stop,
-        ending: Ending,
-    ) -> Outcome {
+        stop: SendStop,
+        ending: CloseMode,
+    ) -> OperationOutcome {
         let stop = match stop {
-            Stop::Empty if ending.closes() => {
+            SendStop::Empty if ending.closes() => {
                 self.close_in_order(key);
-                Stop::Closed
+                SendStop::Closed
             }
             stop => stop,
         };
-        Outcome::Sent {
+        OperationOutcome::Sent {
             outgoing,
             taken,
             stop,
         }
     }
 
-    /// Closes a stream's socket at once, or behind a receive that names it and may still lie in the queue.
+    /// Closes a stream's socket at once, or behind a receive that names it and may still lie in the
+    /// queue.
     fn close_in_order(&mut self, key: Key) {
         let Some(source) = self.source(key) else {
             return;
@@ -470,9 +481,9 @@ impl Uring {
             CONNECT => {
                 source.address = None;
                 let result = check(entry.result()).map(drop);
-                Some((OpKind::Connect, Outcome::Connected(result)))
+                Some((OpKind::Connect, OperationOutcome::Connected(result)))
             }
-            _ => Some((OpKind::Close, Outcome::Closed)),
+            _ => Some((OpKind::Close, OperationOutcome::Closed)),
         };
         if let Some((kind, outcome)) = outcome {
             let token = Token { key, kind };
@@ -493,7 +504,8 @@ impl Uring {
             ours.generation = listener.generation;
             listener.accepting = more;
             let socket = if more { None } else { listener.socket.take() };
-            // A connection that ended before it was accepted ends the operation, and is nobody's loss.
+            // A connection that ended before it was accepted ends the operation, and is nobody's
+            // loss.
             let again = !listener.ending
                 && matches!(-result, libc::ECONNABORTED | libc::EINTR | libc::EAGAIN);
             if let Some(socket) = socket.filter(|_| again) {
@@ -506,7 +518,9 @@ impl Uring {
                 key: ours,
                 kind: OpKind::Accept,
             },
-            outcome: Outcome::Accepted(accepted_socket(result).map(|socket| (socket, None))),
+            outcome: OperationOutcome::Accepted(
+                accepted_socket(result).map(|socket| (socket, None)),
+            ),
             more,
         });
     }
@@ -516,7 +530,7 @@ impl Uring {
         key: Key,
         entry: &cqueue::Entry,
         more: bool,
-    ) -> Option<(OpKind, Outcome)> {
+    ) -> Option<(OpKind, OperationOutcome)> {
         let source = self.source(key)?;
         source.receiving = more;
         let may_go_on = !source.ending && source.socket.is_some();
@@ -538,10 +552,10 @@ impl Uring {
             }
             Err(error) => Err(error),
         };
-        Some((OpKind::Recv, Outcome::Received(result)))
+        Some((OpKind::Recv, OperationOutcome::Received(result)))
     }
 
-    fn sent(&mut self, key: Key, result: i32) -> Option<(OpKind, Outcome)> {
+    fn sent(&mut self, key: Key, result: i32) -> Option<(OpKind, OperationOutcome)> {
         let source = self.source(key)?;
         let mut sending = source.sending.take()?;
         if sending.last.closes() {
@@ -559,13 +573,14 @@ impl Uring {
         Some(self.sent_outcome(sending, result, false))
     }
 
-    fn closed_after_send(&mut self, key: Key, result: i32) -> Option<(OpKind, Outcome)> {
+    fn closed_after_send(&mut self, key: Key, result: i32) -> Option<(OpKind, OperationOutcome)> {
         let source = self.source(key)?;
         let sending = source.sending.take()?;
         let sent = sending.linked.unwrap_or(-libc::ECANCELED);
         let closed = result != -libc::ECANCELED;
         if !closed && sending.closing >= 0 {
-            // SAFETY: the number was given to this close alone, and the kernel says that it has not carried it out.
+            // SAFETY: the number was given to this close alone, and the kernel says that it has not
+            // carried it out.
             source.socket = Some(unsafe { OwnedFd::from_raw_fd(sending.closing) });
         }
         Some(self.sent_outcome(sending, sent, closed))
@@ -576,7 +591,7 @@ impl Uring {
         mut sending: Box<Sending>,
         result: i32,
         closed: bool,
-    ) -> (OpKind, Outcome) {
+    ) -> (OpKind, OperationOutcome) {
         let mut outgoing = std::mem::take(&mut sending.outgoing);
         self.give_sending(sending);
         let (taken, stop) = match check(result) {
@@ -585,9 +600,9 @@ impl Uring {
                 (
                     count as u64,
                     if outgoing.is_empty() {
-                        Stop::Empty
+                        SendStop::Empty
                     } else {
-                        Stop::Blocked
+                        SendStop::Blocked
                     },
                 )
             }
@@ -598,14 +613,14 @@ impl Uring {
                     io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock
                 ) =>
             {
-                (0, Stop::Blocked)
+                (0, SendStop::Blocked)
             }
-            Err(error) => (0, Stop::Failed(error)),
+            Err(error) => (0, SendStop::Failed(error)),
         };
-        let stop = if closed { Stop::Closed } else { stop };
+        let stop = if closed { SendStop::Closed } else { stop };
         (
             OpKind::Send,
-            Outcome::Sent {
+            OperationOutcome::Sent {
                 outgoing,
                 taken,
                 stop,
@@ -613,9 +628,9 @@ impl Uring {
         )
     }
 
-    /// A socket can be written to again: goes on with a file, unless the stream is ending. This may have come true before
-    /// it was told to, and the close may have been carried out since.
-    fn writable(&mut self, key: Key, result: i32) -> Option<(OpKind, Outcome)> {
+    /// A socket can be written to again: goes on with a file, unless the stream is ending. This may
+    /// have come true before it was told to, and the close may have been carried out since.
+    fn writable(&mut self, key: Key, result: i32) -> Option<(OpKind, OperationOutcome)> {
         let mut sending = self.source(key)?.sending.take()?;
         let outgoing = std::mem::take(&mut sending.outgoing);
         let (chunk, last, ending) = (sending.chunk, sending.last, sending.ending);
@@ -625,10 +640,10 @@ impl Uring {
             Ok(_) => ending.then(|| io::Error::from_raw_os_error(libc::ECANCELED)),
         };
         if let Some(error) = failed {
-            let stop = Stop::Failed(error);
+            let stop = SendStop::Failed(error);
             return Some((
                 OpKind::Send,
-                Outcome::Sent {
+                OperationOutcome::Sent {
                     outgoing,
                     taken: 0,
                     stop,
@@ -669,25 +684,29 @@ impl Engine for Uring {
         (source.generation == key.generation).then(|| socket.as_fd())
     }
 
-    fn submit(&mut self, op: Op<'_>, token: Token) -> Option<Outcome> {
+    fn submit(&mut self, op: Op<'_>, token: Token) -> Option<OperationOutcome> {
         let key = token.key;
         match op {
             // Always several: the kernel accepts as they come, which costs no call at all.
-            Op::Accept { socket, many: _ } => match self.accept(socket, key) {
-                true => None,
-                false => Some(op.unconnected()),
-            },
+            Op::Accept { socket, many: _ } => {
+                if self.accept(socket, key) {
+                    None
+                } else {
+                    Some(op.unconnected())
+                }
+            }
             Op::Connect { address } => match self.connect(&address, key) {
                 Ok(()) => None,
-                Err(error) => Some(Outcome::Connected(Err(error))),
+                Err(error) => Some(OperationOutcome::Connected(Err(error))),
             },
             Op::Recv { keep } => {
                 if let Some(source) = self.source(key) {
                     source.keep = keep;
                 }
-                match self.receive(key) {
-                    true => None,
-                    false => Some(op.unconnected()),
+                if self.receive(key) {
+                    None
+                } else {
+                    Some(op.unconnected())
                 }
             }
             Op::Send {
@@ -695,10 +714,13 @@ impl Engine for Uring {
                 chunk,
                 ending,
             } => self.send(outgoing, chunk, ending, key),
-            Op::Close => match self.close(key) {
-                true => None,
-                false => Some(Outcome::Closed),
-            },
+            Op::Close => {
+                if self.close(key) {
+                    None
+                } else {
+                    Some(OperationOutcome::Closed)
+                }
+            }
             Op::Readable { socket } => match socket.descriptor() {
                 Some(descriptor) => {
                     self.watch_datagrams(descriptor, key, OpKind::Readable);
@@ -711,7 +733,7 @@ impl Engine for Uring {
         }
     }
 
-    fn cancel(&mut self, token: Token) -> Option<Outcome> {
+    fn cancel(&mut self, token: Token) -> Option<OperationOutcome> {
         let index = token.key.index as usize;
         if token.kind == OpKind::Accept {
             let listener = self.listeners.get_mut(index)?;
@@ -753,7 +775,8 @@ impl Engine for Uring {
     ) -> io::Result<()> {
         self.ring.wait(timeout)?;
         let mut arrived = std::mem::take(&mut self.arrived);
-        // Looking at them may bring more, if the queue of submissions runs full; those wait for the next turn.
+        // Looking at them may bring more, if the queue of submissions runs full; those wait for the
+        // next turn.
         self.ring.take_arrived(&mut arrived);
         let arrived_count = arrived.len();
         for entry in arrived.drain(..) {
@@ -813,7 +836,8 @@ impl Drop for Uring {
                 break;
             }
         }
-        // Something does not come back: better lose the memory than let the kernel write where others live.
+        // Something does not come back: better lose the memory than let the kernel write where
+        // others live.
         std::mem::forget(std::mem::take(&mut self.sources));
         self.buffers.leak();
     }

@@ -1,12 +1,14 @@
 //! The two queues that are shared with the kernel, and what waits where the kernel takes nothing.
 //!
-//! A submission that finds its queue full is handed over at once to make room. Where the kernel refuses (it is short of
-//! memory, or wants its completions to be taken first), it waits here, in order, and the loop goes on: completions free
-//! what the kernel lacks. A kernel that refuses for [`REFUSALS_MAX`] waits in a row, or says that the ring itself is broken,
-//! ends the engine with an error from [`Ring::wait`].
+//! A submission that finds its queue full is handed over at once to make room. Where the kernel
+//! refuses (it is short of memory, or wants its completions to be taken first), it waits here, in
+//! order, and the loop goes on: completions free what the kernel lacks. A kernel that refuses for
+//! [`REFUSALS_MAX`] waits in a row, or says that the ring itself is broken, ends the engine with an
+//! error from [`Ring::wait`].
 //!
-//! A ring does what a filter of system calls (seccomp) does not see, files opened and written among it. So every ring is
-//! confined to what the engine asks of it before it takes anything ([`Ring::confine`]), which cannot be undone.
+//! A ring does what a filter of system calls (seccomp) does not see, files opened and written among
+//! it. So every ring is confined to what the engine asks of it before it takes anything
+//! ([`Ring::confine`]), which cannot be undone.
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -20,7 +22,8 @@ use io_uring::{IoUring, Submitter, cqueue, opcode, squeue};
 /// Operations that are handed over by one call at most; more take another call.
 pub(super) const SUBMISSIONS: u32 = 1024;
 
-/// How often in a row the kernel may refuse to take operations before the engine gives up: about ten seconds.
+/// How often in a row the kernel may refuse to take operations before the engine gives up: about
+/// ten seconds.
 const REFUSALS_MAX: u32 = 1000;
 
 /// How long the thread sleeps after such a refusal, when nothing has completed either.
@@ -38,8 +41,9 @@ pub(super) const OPERATIONS: [(&str, u8); 8] = [
     ("SENDMSG", opcode::SendMsg::CODE),
 ];
 
-/// IORING_UNREGISTER_PBUF_RING, the only thing that a confined ring may still be told beside operations. One has to be
-/// named: where none is, kernels differ in whether that forbids all or none.
+/// IORING_UNREGISTER_PBUF_RING, the only thing that a confined ring may still be told beside
+/// operations. One has to be named: where none is, kernels differ in whether that forbids all or
+/// none.
 const UNREGISTER_BUFFERS: u8 = 23;
 
 pub(super) struct Ring {
@@ -56,7 +60,8 @@ pub(super) struct Ring {
     broken: Option<io::Error>,
 }
 
-/// One operation, or two of which the second begins when the first has succeeded; these must be handed over together.
+/// One operation, or two of which the second begins when the first has succeeded; these must be
+/// handed over together.
 struct Submission {
     first: squeue::Entry,
     second: Option<squeue::Entry>,
@@ -66,7 +71,8 @@ struct Submission {
 pub(super) fn build() -> io::Result<IoUring> {
     IoUring::builder()
         .setup_r_disabled()
-        // All completion work is done on this thread when it waits: no interrupts, no locks in the kernel.
+        // All completion work is done on this thread when it waits: no interrupts, no locks in the
+        // kernel.
         .setup_single_issuer()
         .setup_defer_taskrun()
         .setup_submit_all()
@@ -101,7 +107,6 @@ impl Ring {
         })
     }
 
-    /// See [`confine`].
     pub(super) fn confine(&self) -> io::Result<()> {
         confine(&self.ring)
     }
@@ -118,8 +123,9 @@ impl Ring {
     /// Queues an operation.
     ///
     /// # Safety
-    /// What `entry` points to must stay where it is until its last completion has come. The descriptor that it names must
-    /// stay open until then, or until a close that was queued behind it; or it is a close, and the number is its own.
+    /// What `entry` points to must stay where it is until its last completion has come. The
+    /// descriptor that it names must stay open until then, or until a close that was queued behind
+    /// it; or it is a close, and the number is its own.
     #[inline]
     pub(super) unsafe fn push(&mut self, entry: squeue::Entry) {
         // SAFETY: the caller's promise.
@@ -135,7 +141,8 @@ impl Ring {
         unsafe { self.submit(submission) }
     }
 
-    /// Queues two operations; `second` begins when `first` has succeeded, and is cancelled otherwise.
+    /// Queues two operations; `second` begins when `first` has succeeded, and is cancelled
+    /// otherwise.
     ///
     /// # Safety
     /// As for [`push`](Self::push), for both.
@@ -205,7 +212,8 @@ impl Ring {
                 first: submission.first.clone(),
                 second: submission.second.clone(),
             };
-            // SAFETY: the promise of the one who called `push` holds until the operation has come back.
+            // SAFETY: the promise of the one who called `push` holds until the operation has come
+            // back.
             if !unsafe { self.enqueue(&submission) } {
                 return;
             }
@@ -269,8 +277,8 @@ impl Submission {
     }
 }
 
-/// Whether the kernel may take the same operations later: it is short of memory, wants its completions to be taken first, or
-/// was interrupted by a signal.
+/// Whether the kernel may take the same operations later: it is short of memory, wants its
+/// completions to be taken first, or was interrupted by a signal.
 fn is_transient(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),

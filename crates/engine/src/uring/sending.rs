@@ -6,12 +6,12 @@ use std::os::fd::RawFd;
 use io_uring::types::Fd;
 use io_uring::{opcode, squeue};
 
-use crate::engine::{Ending, Outgoing};
+use crate::engine::{CloseMode, Outgoing};
 use crate::net::Segment;
 use crate::sys;
 
-/// Most bytes that are sent linked to the close. A link wants the send to be whole, so progress of a larger one could not
-/// be seen, and a slow peer would be taken for a dead one.
+/// Most bytes that are sent linked to the close. A link wants the send to be whole, so progress of
+/// a larger one could not be seen, and a slow peer would be taken for a dead one.
 pub(super) const LINKED_SEND_MAX: usize = 256 * 1024;
 
 /// A send in flight, and everything that the kernel reads for it.
@@ -19,7 +19,7 @@ pub(super) struct Sending {
     pub(super) outgoing: Box<Outgoing>,
     pub(super) chunk: u64,
     /// Whether the connection ends with it.
-    pub(super) last: Ending,
+    pub(super) last: CloseMode,
     /// It was told to end.
     pub(super) ending: bool,
     /// What a send that is linked to a close has returned, while the close is awaited.
@@ -35,7 +35,7 @@ impl Sending {
         Sending {
             outgoing,
             chunk: 0,
-            last: Ending::Never,
+            last: CloseMode::Never,
             ending: false,
             linked: None,
             closing: -1,
@@ -60,10 +60,10 @@ impl Sending {
             });
         }
         let mut flags = libc::MSG_NOSIGNAL;
-        // The kernel shall not send a small packet for what has more right behind it. A range of a file that has to be read
-        // from the disk first is not right behind.
+        // The kernel shall not send a small packet for what has more right behind it. A range of a
+        // file that has to be read from the disk first is not right behind.
         let follows = match segments.next() {
-            None => self.last == Ending::Quick && total <= LINKED_SEND_MAX,
+            None => self.last == CloseMode::Quick && total <= LINKED_SEND_MAX,
             Some(Segment::Bytes(_)) => true,
             Some(Segment::File { .. }) => self.outgoing.warm > 0,
             Some(Segment::Keys(_) | Segment::Record { .. }) => false,
@@ -72,7 +72,8 @@ impl Sending {
             flags |= libc::MSG_MORE;
         }
         if self.last.closes() {
-            // A short send would not break the link without this, and the close would cut the rest off.
+            // A short send would not break the link without this, and the close would cut the rest
+            // off.
             flags |= libc::MSG_WAITALL;
         }
         if let [part] = &self.parts[..]

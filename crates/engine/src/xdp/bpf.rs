@@ -16,7 +16,6 @@ const PROGRAM_LOAD: u32 = 5;
 const PROGRAM_RUN: u32 = 10;
 const LINK_CREATE: u32 = 28;
 
-/// `BPF_PROG_TYPE_XDP` and `BPF_XDP`.
 const PROGRAM_XDP: u32 = 6;
 const ATTACH_XDP: u32 = 37;
 
@@ -259,9 +258,10 @@ impl Program {
                 let text = String::from_utf8_lossy(text);
                 let last = text.trim_end().lines().rev().take(3).collect::<Vec<_>>();
                 let last = last.into_iter().rev().collect::<Vec<_>>().join("; ");
-                match last.is_empty() {
-                    true => Err(refused),
-                    false => Err(io::Error::new(refused.kind(), format!("{refused}: {last}"))),
+                if last.is_empty() {
+                    Err(refused)
+                } else {
+                    Err(io::Error::new(refused.kind(), format!("{refused}: {last}")))
                 }
             }
         }

@@ -21,7 +21,9 @@ use netstack::tcp::KeepAlive;
 
 use super::port::{Parts, Port, Told};
 use super::streams::{Carried, Sending};
-use crate::engine::{Completion, Control, Engine, Op, OpKind, Outcome, Socket, Stop, Token};
+use crate::engine::{
+    Completion, Control, Engine, Op, OpKind, OperationOutcome, SendStop, Socket, Token,
+};
 use crate::epoll::{Epoll, Watched};
 use crate::net::{Address, TcpInfo};
 use crate::notifier::Notifier;
@@ -87,27 +89,27 @@ impl Xdp {
         stream.take_if(|stream| stream.key == key)
     }
 
-    fn send(&mut self, key: Key, sending: Sending) -> Option<Outcome> {
+    fn send(&mut self, key: Key, sending: Sending) -> Option<OperationOutcome> {
         let ending = sending.ending;
         let Some((stream, port)) = self.carried(key) else {
-            return Some(Outcome::Sent {
+            return Some(OperationOutcome::Sent {
                 outgoing: sending.outgoing,
                 taken: 0,
-                stop: Stop::Failed(io::ErrorKind::NotConnected.into()),
+                stop: SendStop::Failed(io::ErrorKind::NotConnected.into()),
             });
         };
         let outcome = stream.send(&mut port.stack, sending)?;
         Some(match outcome {
-            Outcome::Sent {
+            OperationOutcome::Sent {
                 outgoing,
                 taken,
-                stop: Stop::Empty,
+                stop: SendStop::Empty,
             } if ending.closes() => {
                 self.close(key);
-                Outcome::Sent {
+                OperationOutcome::Sent {
                     outgoing,
                     taken,
-                    stop: Stop::Closed,
+                    stop: SendStop::Closed,
                 }
             }
             outcome => outcome,
@@ -125,7 +127,11 @@ impl Xdp {
     }
 
     /// What an operation on a stream of ours comes to; for others it comes back.
-    fn submit_carried<'a>(&mut self, op: Op<'a>, key: Key) -> Result<Option<Outcome>, Op<'a>> {
+    fn submit_carried<'a>(
+        &mut self,
+        op: Op<'a>,
+        key: Key,
+    ) -> Result<Option<OperationOutcome>, Op<'a>> {
         if !self.is_carried(key) {
             return Err(op);
         }
@@ -148,13 +154,18 @@ impl Xdp {
             ),
             Op::Close => {
                 self.close(key);
-                Some(Outcome::Closed)
+                Some(OperationOutcome::Closed)
             }
             op => Some(op.unconnected()),
         })
     }
 
-    fn accept(&mut self, socket: &Rc<Socket>, many: bool, token: Token) -> Option<Outcome> {
+    fn accept(
+        &mut self,
+        socket: &Rc<Socket>,
+        many: bool,
+        token: Token,
+    ) -> Option<OperationOutcome> {
         let outcome = self.kernel.submit(Op::Accept { socket, many }, token);
         if outcome.is_none()
             && let Some(listening) = self.listening_at(socket)
@@ -213,7 +224,7 @@ impl Xdp {
                         key,
                         kind: OpKind::Accept,
                     },
-                    outcome: Outcome::Accepted(Ok((socket, Some(peer)))),
+                    outcome: OperationOutcome::Accepted(Ok((socket, Some(peer)))),
                     // That of the kernel's engine goes on.
                     more: true,
                 });
@@ -265,7 +276,7 @@ impl Xdp {
         if let Some((stream, _)) = self.carried(key)
             && std::mem::take(&mut stream.receiving)
         {
-            completions.push(completion(key, OpKind::Recv, Outcome::Ready));
+            completions.push(completion(key, OpKind::Recv, OperationOutcome::Ready));
         }
     }
 
@@ -303,14 +314,14 @@ impl Xdp {
             }
             let gone = || io::Error::from_raw_os_error(libc::ENETDOWN);
             if std::mem::take(&mut stream.receiving) {
-                let outcome = Outcome::Received(Err(gone()));
+                let outcome = OperationOutcome::Received(Err(gone()));
                 completions.push(completion(stream.key, OpKind::Recv, outcome));
             }
             if let Some(sending) = stream.sending.take() {
-                let outcome = Outcome::Sent {
+                let outcome = OperationOutcome::Sent {
                     outgoing: sending.outgoing,
                     taken: 0,
-                    stop: Stop::Failed(gone()),
+                    stop: SendStop::Failed(gone()),
                 };
                 completions.push(completion(stream.key, OpKind::Send, outcome));
             }
@@ -330,7 +341,7 @@ impl Xdp {
     }
 }
 
-fn completion(key: Key, kind: OpKind, outcome: Outcome) -> Completion {
+fn completion(key: Key, kind: OpKind, outcome: OperationOutcome) -> Completion {
     Completion {
         token: Token { key, kind },
         outcome,
@@ -343,7 +354,7 @@ fn cancelled() -> io::Error {
 }
 
 impl Engine for Xdp {
-    fn submit(&mut self, op: Op<'_>, token: Token) -> Option<Outcome> {
+    fn submit(&mut self, op: Op<'_>, token: Token) -> Option<OperationOutcome> {
         if let Op::Accept { socket, many } = op {
             return self.accept(socket, many, token);
         }
@@ -360,7 +371,7 @@ impl Engine for Xdp {
         self.kernel.sends_at_once()
     }
 
-    fn cancel(&mut self, token: Token) -> Option<Outcome> {
+    fn cancel(&mut self, token: Token) -> Option<OperationOutcome> {
         if token.kind == OpKind::Accept {
             for listening in &mut self.listening {
                 listening.accepting.take_if(|key| *key == token.key);
@@ -371,13 +382,12 @@ impl Engine for Xdp {
         }
         let stream = self.streams.get_mut(token.key.index as usize)?.as_mut()?;
         match token.kind {
-            OpKind::Recv => {
-                std::mem::take(&mut stream.receiving).then(|| Outcome::Received(Err(cancelled())))
-            }
-            OpKind::Send => stream.sending.take().map(|sending| Outcome::Sent {
+            OpKind::Recv => std::mem::take(&mut stream.receiving)
+                .then(|| OperationOutcome::Received(Err(cancelled()))),
+            OpKind::Send => stream.sending.take().map(|sending| OperationOutcome::Sent {
                 outgoing: sending.outgoing,
                 taken: 0,
-                stop: Stop::Failed(cancelled()),
+                stop: SendStop::Failed(cancelled()),
             }),
             _ => None,
         }
@@ -437,9 +447,10 @@ impl Engine for Xdp {
     }
 
     fn descriptor(&self, key: Key) -> Option<BorrowedFd<'_>> {
-        match self.is_carried(key) {
-            true => None,
-            false => self.kernel.descriptor(key),
+        if self.is_carried(key) {
+            None
+        } else {
+            self.kernel.descriptor(key)
         }
     }
 
@@ -534,23 +545,26 @@ impl Engine for Xdp {
     }
 
     fn peer(&self, key: Key) -> io::Result<Address> {
-        match self.is_carried(key) {
-            true => self.ends(key).map(|ends| Address::Inet(ends.remote.into())),
-            false => self.kernel.peer(key),
+        if self.is_carried(key) {
+            self.ends(key).map(|ends| Address::Inet(ends.remote.into()))
+        } else {
+            self.kernel.peer(key)
         }
     }
 
     fn local(&self, key: Key) -> io::Result<Address> {
-        match self.is_carried(key) {
-            true => self.ends(key).map(|ends| Address::Inet(ends.local.into())),
-            false => self.kernel.local(key),
+        if self.is_carried(key) {
+            self.ends(key).map(|ends| Address::Inet(ends.local.into()))
+        } else {
+            self.kernel.local(key)
         }
     }
 
     fn info(&self, key: Key) -> Option<TcpInfo> {
-        match self.is_carried(key) {
-            true => None,
-            false => self.kernel.info(key),
+        if self.is_carried(key) {
+            None
+        } else {
+            self.kernel.info(key)
         }
     }
 

@@ -18,7 +18,7 @@ static QUEUES: Mutex<Vec<Weak<Gauges>>> = Mutex::new(Vec::new());
 /// What one queue is doing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueReport {
-    /// The interface's name.
+    /// The interface's name of the queue report.
     pub interface: String,
     /// The receive queue's number.
     pub number: u32,

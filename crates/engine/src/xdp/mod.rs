@@ -62,7 +62,7 @@ pub enum Mode {
 /// What is to be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// The interface's name.
+    /// The interface's name of the options.
     pub interface: String,
     /// How frames come to us.
     pub mode: Mode,
@@ -90,7 +90,7 @@ pub struct Opened {
 /// Why an interface could not be opened.
 #[derive(Debug)]
 pub struct Refusal {
-    /// The interface's name.
+    /// The interface's name of the refusal.
     pub interface: String,
     /// What failed.
     pub call: &'static str,

@@ -16,7 +16,6 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 /// Bytes of one answer at most; the kernel cuts what it lists into parts of up to 32 KB.
 const ANSWER_MAX: usize = 64 * 1024;
 
-/// Kinds of messages.
 mod kind {
     pub(super) const ERROR: u16 = 2;
     pub(super) const DONE: u16 = 3;
@@ -47,7 +46,6 @@ const ADDRESS_HEADER: usize = 8;
 const ROUTE_HEADER: usize = 12;
 const NEIGHBOUR_HEADER: usize = 12;
 
-/// `IFF_UP`.
 const UP: u32 = 1;
 
 /// States in which a neighbour's card is to be used (`NUD_VALID`).
@@ -62,9 +60,9 @@ const ROUTE_UNICAST: u8 = 1;
 pub struct Interface {
     /// The kernel's number of it.
     pub index: u32,
-    /// Its name.
+    /// The name of the interface.
     pub name: String,
-    /// Its hardware address.
+    /// The hardware address of the interface.
     pub mac: MacAddress,
     /// Bytes of the largest packet.
     pub mtu: u32,
@@ -72,7 +70,7 @@ pub struct Interface {
     pub is_up: bool,
     /// Receive queues that it has.
     pub queues: u32,
-    /// Its IPv4 addresses.
+    /// The IPv4 addresses of the interface.
     pub addresses: Vec<Ipv4Addr>,
 }
 
@@ -260,7 +258,6 @@ fn write(into: &mut [u8], at: usize, bytes: &[u8]) {
 /// The messages of one answer.
 struct Messages<'a>(&'a [u8]);
 
-/// One of them.
 struct Message<'a> {
     kind: u16,
     body: &'a [u8],

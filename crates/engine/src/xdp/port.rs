@@ -45,7 +45,7 @@ pub(super) const MTU_MIN: u32 = 576;
 /// What a worker is given of one queue of an interface. It is opened on the thread that uses it.
 #[derive(Debug)]
 pub struct Parts {
-    /// The interface's name.
+    /// The interface's name of the parts.
     pub interface: String,
     /// The receive queue's number.
     pub number: u32,

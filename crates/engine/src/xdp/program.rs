@@ -175,7 +175,6 @@ const RECORD_DATA_END: i16 = 4;
 const RECORD_QUEUE: i16 = 16;
 const SOCKET_STATE: i16 = 72;
 
-/// `TCP_LISTEN`.
 const LISTENING: i32 = 10;
 
 const SYN: i32 = 0x02;

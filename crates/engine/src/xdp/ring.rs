@@ -75,9 +75,10 @@ impl<T: Entry> Shared<T> {
         let indexes = [Some(shared.producer), Some(shared.consumer), shared.flags];
         let mut indexes = indexes.into_iter().flatten();
         let are_within = indexes.all(|at| at % 4 == 0 && shared.mapping.at(at, 4).is_some());
-        match are_within && entries.is_multiple_of(align_of::<T>()) {
-            true => Ok(shared),
-            false => Err(too_large()),
+        if are_within && entries.is_multiple_of(align_of::<T>()) {
+            Ok(shared)
+        } else {
+            Err(too_large())
         }
     }
 

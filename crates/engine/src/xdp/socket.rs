@@ -10,7 +10,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use netstack::{Device, Verdict};
+use netstack::{Device, FrameFate};
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use rustix::net::xdp::{
@@ -195,7 +195,7 @@ impl AsFd for Queue {
 
 impl Device for Queue {
     /// At most [`BURST_MAX`] frames.
-    fn receive(&mut self, take: &mut dyn FnMut(&[u8]) -> Verdict) {
+    fn receive(&mut self, take: &mut dyn FnMut(&[u8]) -> FrameFate) {
         let mut count = 0;
         while count < BURST_MAX
             && let Some(filled) = self.received.pop()

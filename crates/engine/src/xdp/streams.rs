@@ -11,13 +11,12 @@ use netstack::{ConnectionId, Stack};
 use super::port::Port;
 use crate::buffer::Buffer;
 use crate::carried::error_of;
-use crate::engine::{Control, Ending, Outcome, Outgoing, Stop};
+use crate::engine::{CloseMode, Control, OperationOutcome, Outgoing, SendStop};
 use crate::net::Segment;
 
 /// Bytes of a file that are read at once.
 const FILE_PART_MAX: u64 = 64 * 1024;
 
-/// One stream.
 #[derive(Debug)]
 pub(super) struct Carried {
     pub(super) key: Key,
@@ -36,7 +35,7 @@ pub(super) struct Carried {
 pub(super) struct Sending {
     pub(super) outgoing: Box<Outgoing>,
     pub(super) chunk: u64,
-    pub(super) ending: Ending,
+    pub(super) ending: CloseMode,
 }
 
 impl Carried {
@@ -53,9 +52,9 @@ impl Carried {
     }
 
     /// Receives what has come; `None` when that is nothing, and the stream waits for it.
-    pub(super) fn receive(&mut self, stack: &mut Stack) -> Option<Outcome> {
+    pub(super) fn receive(&mut self, stack: &mut Stack) -> Option<OperationOutcome> {
         if self.is_shut {
-            return Some(Outcome::Received(Ok(Buffer::empty())));
+            return Some(OperationOutcome::Received(Ok(Buffer::empty())));
         }
         let received = match stack.unread(self.id) {
             0 => match stack.receive(self.id, &mut [0]) {
@@ -66,17 +65,21 @@ impl Carried {
             unread => Some(receive_bytes(stack, self.id, unread)),
         };
         self.receiving = received.is_none();
-        received.map(Outcome::Received)
+        received.map(OperationOutcome::Received)
     }
 
     /// Sends what there is room for; `None` when that is nothing, and the send waits.
-    pub(super) fn send(&mut self, stack: &mut Stack, mut sending: Sending) -> Option<Outcome> {
+    pub(super) fn send(
+        &mut self,
+        stack: &mut Stack,
+        mut sending: Sending,
+    ) -> Option<OperationOutcome> {
         let (taken, stop) = transmit(stack, self.id, &mut sending.outgoing, sending.chunk);
-        if taken == 0 && matches!(stop, Stop::Blocked) {
+        if taken == 0 && matches!(stop, SendStop::Blocked) {
             self.sending = Some(Box::new(sending));
             return None;
         }
-        Some(Outcome::Sent {
+        Some(OperationOutcome::Sent {
             outgoing: sending.outgoing,
             taken,
             stop,
@@ -88,7 +91,7 @@ impl Carried {
         &mut self,
         stack: &mut Stack,
         control: Control,
-    ) -> io::Result<Option<Outcome>> {
+    ) -> io::Result<Option<OperationOutcome>> {
         let finish = |stack: &mut Stack| {
             // One that has ended meanwhile has nothing to finish.
             let _ = stack.finish(self.id);
@@ -110,7 +113,7 @@ impl Carried {
         }
         self.is_shut = true;
         let was_waiting = std::mem::take(&mut self.receiving);
-        Ok(was_waiting.then(|| Outcome::Received(Ok(Buffer::empty()))))
+        Ok(was_waiting.then(|| OperationOutcome::Received(Ok(Buffer::empty()))))
     }
 
     /// Lets go of the connection.
@@ -149,12 +152,12 @@ fn transmit(
     id: ConnectionId,
     outgoing: &mut Outgoing,
     chunk: u64,
-) -> (u64, Stop) {
+) -> (u64, SendStop) {
     let mut taken = 0;
     let mut of_files = 0;
     loop {
         let sent = match outgoing.front() {
-            None => return (taken, Stop::Empty),
+            None => return (taken, SendStop::Empty),
             Some(Segment::Bytes(bytes)) if bytes.is_empty() => {
                 outgoing.pop_front();
                 continue;
@@ -162,10 +165,10 @@ fn transmit(
             // The connection holds a share of the bytes, and no copy.
             Some(Segment::Bytes(bytes)) => stack.send(id, bytes.clone()).map_err(error_of),
             Some(Segment::Keys(_) | Segment::Record { .. }) => {
-                return (taken, Stop::Failed(io::ErrorKind::Unsupported.into()));
+                return (taken, SendStop::Failed(io::ErrorKind::Unsupported.into()));
             }
-            Some(Segment::File { .. }) if of_files >= chunk => return (taken, Stop::Chunk),
-            Some(Segment::File { .. }) if outgoing.warm == 0 => return (taken, Stop::Cold),
+            Some(Segment::File { .. }) if of_files >= chunk => return (taken, SendStop::Chunk),
+            Some(Segment::File { .. }) if outgoing.warm == 0 => return (taken, SendStop::Cold),
             Some(Segment::File {
                 file,
                 offset,
@@ -178,12 +181,12 @@ fn transmit(
             }
         };
         match sent {
-            Ok(0) => return (taken, Stop::Blocked),
+            Ok(0) => return (taken, SendStop::Blocked),
             Ok(count) => {
                 outgoing.advance(count as u64);
                 taken += count as u64;
             }
-            Err(error) => return (taken, Stop::Failed(error)),
+            Err(error) => return (taken, SendStop::Failed(error)),
         }
     }
 }

@@ -16,8 +16,8 @@ use crate::door::{Accepted, Door, ListenerId};
 /// How long accepting pauses when the system or the limits refuse a connection (nginx's 500 ms).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
 
-/// How long a client waits in the queue for a descriptor before it is told that there is none. nginx
-/// lets it wait for ever.
+/// How long a client waits in the queue for a descriptor before it is told that there is none.
+/// nginx lets it wait for ever.
 const QUEUE_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// How many clients are told so between two pauses.
@@ -78,7 +78,7 @@ pub(super) async fn accept(
             Err(error) => {
                 let now = engine::now();
                 let since = *failing_since.get_or_insert(now);
-                let failed = Failed {
+                let failed = AcceptError {
                     error,
                     lasting: now.duration_since(since),
                 };
@@ -120,15 +120,15 @@ fn refuse(worker: &Worker, listener: &Listener, stream: Stream, shortage: NotEno
 }
 
 /// A connection could not be accepted.
-struct Failed {
+struct AcceptError {
     error: std::io::Error,
     /// For how long none could.
     lasting: Duration,
 }
 
-impl Failed {
-    /// As with nginx, clients wait in the kernel's queue for a descriptor; but idle connections make room for them, and
-    /// where all are busy for long, they are told.
+impl AcceptError {
+    /// As with nginx, clients wait in the kernel's queue for a descriptor; but idle connections
+    /// make room for them, and where all are busy for long, they are told.
     fn meet(&self, worker: &Worker, listener: &Listener, door: &dyn Door) {
         let lasting = self.lasting;
         let is_waited_for = self.is_of_descriptors() && !lasting.is_zero();

@@ -25,8 +25,8 @@ use crate::display::Errno;
 use crate::door::{Door, ListenerId};
 use crate::generation::Generation;
 use crate::panics::{self, AbortOnPanic};
-use crate::report::Report;
-use crate::watch::{self, Watch, Watched};
+use crate::report::ThreadReport;
+use crate::watch::{self, ThreadWatch, Watched};
 
 pub use holding::Hold;
 pub use outgoing::{ConnectError, connect, connect_datagrams, connect_with};
@@ -43,15 +43,15 @@ const SWAP_WAIT: Duration = Duration::from_secs(1);
 pub struct Settings {
     /// The engine to use.
     pub engine: EngineKind,
-    /// Number of threads.
+    /// How many threads serve connections.
     pub threads: usize,
     /// What makes the doors of each thread.
     pub doors: fn() -> Vec<Rc<dyn Door>>,
-    /// Takes their lines.
-    pub report: &'static dyn Report,
+    /// Takes the lines that threads log.
+    pub report: &'static dyn ThreadReport,
     /// `worker_connections`: connections that one thread may hold.
     pub connections: usize,
-    /// `multi_accept`.
+    /// What the directive `multi_accept` says in this scope.
     pub multi_accept: bool,
     /// CPU of each thread, if they are to be bound (`worker_cpu_affinity`).
     pub affinity: Vec<Vec<usize>>,
@@ -62,12 +62,12 @@ pub struct Workers {
     threads: Vec<Thread>,
     engine: engine::EngineKind,
     counters: Arc<Counters>,
-    watch: Arc<Watch>,
-    running: Arc<Running>,
+    watch: Arc<ThreadWatch>,
+    running: Arc<RunningThreads>,
 }
 
 /// Number of threads that run, and what tells that one has ended.
-type Running = (Mutex<usize>, Condvar);
+type RunningThreads = (Mutex<usize>, Condvar);
 
 struct Thread {
     remote: Remote,
@@ -94,7 +94,7 @@ impl Workers {
         panics::install_hook();
         let counters = Arc::new(Counters::default());
         counters.set_engine(settings.engine.to_string());
-        let running: Arc<Running> = Arc::default();
+        let running: Arc<RunningThreads> = Arc::default();
         let mut workers = Workers {
             threads: Vec::new(),
             engine: settings.engine,
@@ -183,7 +183,7 @@ impl Workers {
     }
 
     /// Starts the thread that looks after the others, as long as any of them runs.
-    fn watch(&self, report: &'static dyn Report) {
+    fn watch(&self, report: &'static dyn ThreadReport) {
         let (watch, running) = (Arc::clone(&self.watch), Arc::clone(&self.running));
         let body = move || {
             let (running, ended) = &*running;
@@ -219,8 +219,8 @@ impl Workers {
             .collect()
     }
 
-    /// Every thread serves by this generation from its next request on, and listens on just
-    /// these sockets. All do when it returns, unless one is busy for longer than `SWAP_WAIT`. With a
+    /// Every thread serves by this generation from its next request on, and listens on just these
+    /// sockets. All do when it returns, unless one is busy for longer than `SWAP_WAIT`. With a
     /// limit, connections that are open end ([`Worker::limit_open`]).
     pub fn swap(&self, generation: &Arc<Generation>, shares: Vec<Share>, limit: Option<Duration>) {
         let (done, swapped) = std::sync::mpsc::channel();
@@ -258,8 +258,8 @@ impl Workers {
         outcome.recv_timeout(SWAP_WAIT).ok()
     }
 
-    /// No new connections; idle ones are closed, busy ones after their response, and those that are still open after
-    /// `limit` then.
+    /// No new connections; idle ones are closed, busy ones after their response, and those that are
+    /// still open after `limit` then.
     pub fn quit(&self, limit: Option<Duration>) {
         self.stop(Worker::quit, limit);
     }
@@ -282,7 +282,7 @@ impl Workers {
         }
     }
 
-    /// Ends at once.
+    /// Ends all threads at once, requests included.
     pub fn terminate(&self) {
         for thread in &self.threads {
             thread
@@ -330,10 +330,10 @@ fn share(sockets: &Sockets, index: usize, count: usize) -> std::io::Result<Share
 }
 
 /// Counts a thread as running for as long as it lives, however it ends.
-struct Alive(Arc<Running>);
+struct Alive(Arc<RunningThreads>);
 
 impl Alive {
-    fn new(running: &Arc<Running>) -> Alive {
+    fn new(running: &Arc<RunningThreads>) -> Alive {
         *running.0.lock().unwrap_or_else(PoisonError::into_inner) += 1;
         Alive(Arc::clone(running))
     }
@@ -347,7 +347,7 @@ impl Drop for Alive {
 }
 
 /// Binds the thread to these CPUs; a mask that the machine does not have is logged.
-fn bind_to_cpus(cpus: &[usize], report: &dyn Report) {
+fn bind_to_cpus(cpus: &[usize], report: &dyn ThreadReport) {
     let mut set = rustix::thread::CpuSet::new();
     for cpu in cpus {
         if *cpu < rustix::thread::CpuSet::MAX_CPU {

@@ -16,7 +16,7 @@ use super::{NotEnough, worker};
 pub enum ConnectError {
     /// All places of the thread are taken.
     NotEnough(NotEnough),
-    /// A call failed.
+    /// A system call that opens the connection failed.
     Failed(engine::net::ConnectError),
 }
 

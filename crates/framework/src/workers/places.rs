@@ -246,9 +246,10 @@ impl Worker {
     /// Whether the connection at this place may be closed without loss, from now on.
     pub fn set_idle(&self, place: u32, idle: bool) {
         let mut queue = self.idle.borrow_mut();
-        match idle {
-            true => queue.enter(place),
-            false => queue.leave(place),
+        if idle {
+            queue.enter(place)
+        } else {
+            queue.release(place)
         }
     }
 }
@@ -326,15 +327,15 @@ mod tests {
 
     use super::*;
     use crate::counters::Counters;
-    use crate::generation::{Generation, Local};
-    use crate::report::Report;
+    use crate::generation::{Generation, GenerationView};
+    use crate::report::ThreadReport;
     use crate::workers::{ConnectError, Sharing, connect};
     use crate::zone::Zones;
 
     #[derive(Debug)]
     struct Silent;
 
-    impl Report for Silent {
+    impl ThreadReport for Silent {
         fn line(&self, _: Level, _: Arguments<'_>) {}
 
         fn thread_begins(&self) {}
@@ -366,7 +367,7 @@ mod tests {
             0
         }
 
-        fn is_known(&self, _: &Local) -> bool {
+        fn is_known(&self, _: &GenerationView) -> bool {
             true
         }
 
@@ -385,7 +386,7 @@ mod tests {
 
         fn abort(&self) {}
 
-        fn stay_with(&self, _: &Rc<Local>) {}
+        fn stay_with(&self, _: &Rc<GenerationView>) {}
     }
 
     fn client(worker: &Rc<Worker>, name: &'static str, ended: &Ended, has_asked: bool) -> Rc<Idle> {
@@ -496,9 +497,9 @@ mod tests {
             other.has_room().await.unwrap();
             other.enter();
             assert_eq!(worker.taken(), 15, "nobody has shared that one before");
-            other.leave();
+            other.release();
             for left in (0..15).rev() {
-                shared.leave();
+                shared.release();
                 assert_eq!(worker.taken(), left.max(1));
             }
         });

@@ -10,7 +10,7 @@ use engine::select::{Either, either};
 use super::Worker;
 use super::accept::Accepting;
 use crate::display::Errno;
-use crate::door::{ListenerId, Received};
+use crate::door::{ListenerId, ReceivedDatagram};
 
 /// How long receiving pauses where the system refuses a datagram.
 const RECEIVE_PAUSE: Duration = Duration::from_millis(500);
@@ -27,7 +27,7 @@ pub(super) async fn receive(
     loop {
         match either(accepting.stop.wait(), socket.recv()).await {
             Either::First(()) => break,
-            Either::Second(Ok(datagram)) => accepting.door().received(Received {
+            Either::Second(Ok(datagram)) => accepting.door().received(ReceivedDatagram {
                 worker: Rc::clone(&worker),
                 socket: Rc::clone(&socket),
                 listener: id.clone(),

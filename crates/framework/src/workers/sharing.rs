@@ -48,7 +48,7 @@ impl Sharing {
     }
 
     /// A request that has entered uses it no more.
-    pub fn leave(&self) {
+    pub fn release(&self) {
         let others = self.requests.get() - 1;
         self.requests.set(others);
         if let Some(worker) = self.worker.as_ref().filter(|_| others > 0) {

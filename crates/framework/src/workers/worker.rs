@@ -20,9 +20,9 @@ use super::receive::receive;
 use super::{Share, SocketId};
 use crate::counters::{Counters, ThreadCounters};
 use crate::door::{Door, ListenerId, Tenant};
-use crate::generation::{Generation, Local};
+use crate::generation::{Generation, GenerationView};
 use crate::idle::IdleQueue;
-use crate::report::Report;
+use crate::report::ThreadReport;
 use crate::watch::Watched;
 
 /// How often a thread that is to end looks whether its clients have taken everything.
@@ -45,13 +45,13 @@ pub(super) fn with_worker(f: impl FnOnce(&Rc<Worker>)) {
 
 /// One worker thread as its connections see it.
 pub struct Worker {
-    current: RefCell<Rc<Local>>,
+    current: RefCell<Rc<GenerationView>>,
     accepting: RefCell<Map<SocketId, Rc<Accepting>>>,
     /// Tasks that accept, those among them that are about to stop.
     pub(super) accept_tasks: Cell<usize>,
     /// Take what is accepted, each for its addresses.
     doors: Vec<Rc<dyn Door>>,
-    report: &'static dyn Report,
+    report: &'static dyn ThreadReport,
     /// Places of its connections with clients, and of what is idle.
     pub(super) places: RefCell<Slab<Occupant>>,
     /// How many of them are of clients.
@@ -95,10 +95,10 @@ impl Worker {
         connections_max: usize,
         counters: Arc<Counters>,
         doors: Vec<Rc<dyn Door>>,
-        report: &'static dyn Report,
+        report: &'static dyn ThreadReport,
     ) -> Rc<Worker> {
         let counts = counters.join();
-        let local = Local::new(generation, Arc::clone(&counts));
+        let local = GenerationView::new(generation, Arc::clone(&counts));
         let worker = Rc::new(Worker {
             current: RefCell::new(Rc::new(local)),
             accepting: RefCell::default(),
@@ -154,12 +154,12 @@ impl Worker {
     }
 
     /// The generation that serves requests beginning now.
-    pub fn current(&self) -> Rc<Local> {
+    pub fn current(&self) -> Rc<GenerationView> {
         Rc::clone(&self.current.borrow())
     }
 
-    /// Whether the connection of this number ends with its next response: the process is ending gracefully, or the
-    /// connection has a [limit](Worker::limit_open).
+    /// Whether the connection of this number ends with its next response: the process is ending
+    /// gracefully, or the connection has a [limit](Worker::limit_open).
     pub fn is_ending(&self, serial: u64) -> bool {
         self.quitting.get() || self.is_limited(serial)
     }
@@ -230,7 +230,7 @@ impl Worker {
     }
 
     /// Connections whose listener is not in the new generation stay with the old one.
-    fn leave_over(&self, old: &Rc<Local>) {
+    fn leave_over(&self, old: &Rc<GenerationView>) {
         let current = self.current();
         for connection in self.open_connections() {
             if !connection.is_known(&current) {
@@ -282,7 +282,7 @@ impl Worker {
     }
 
     /// The door of a listener in this generation.
-    fn door_of(&self, local: &Local, listener: &ListenerId) -> Option<Rc<dyn Door>> {
+    fn door_of(&self, local: &GenerationView, listener: &ListenerId) -> Option<Rc<dyn Door>> {
         let mut doors = self.doors.iter();
         doors
             .find(|door| door.knows(local, listener))
@@ -291,7 +291,11 @@ impl Worker {
 
     /// The door of the socket that would take a connection to this address in a generation, and
     /// which socket that is.
-    pub fn door_to(&self, local: &Local, to: &Address) -> Option<(ListenerId, Rc<dyn Door>)> {
+    pub fn door_to(
+        &self,
+        local: &GenerationView,
+        to: &Address,
+    ) -> Option<(ListenerId, Rc<dyn Door>)> {
         let any = match to {
             Address::Inet(SocketAddr::V4(at)) => Some((Ipv4Addr::UNSPECIFIED, at.port()).into()),
             Address::Inet(SocketAddr::V6(at)) => Some((Ipv6Addr::UNSPECIFIED, at.port()).into()),
@@ -305,7 +309,8 @@ impl Worker {
         })
     }
 
-    /// Sockets that stay are accepted from for the doors that the current generation has them at. Whether one has another.
+    /// Sockets that stay are accepted from for the doors that the current generation has them at.
+    /// Whether one has another.
     fn find_doors(&self, kept: &Map<SocketId, Rc<Accepting>>) -> bool {
         let current = self.current();
         let mut is_another = false;
@@ -350,8 +355,8 @@ impl Worker {
         self.end_if_idle();
     }
 
-    /// Ends the connections that are open: idle ones now, busy ones after their response, all after this time. Those
-    /// accepted later go on.
+    /// Ends the connections that are open: idle ones now, busy ones after their response, all after
+    /// this time. Those accepted later go on.
     pub fn limit_open(self: &Rc<Worker>, limit: Duration) {
         let until = self.counters.last_serial();
         self.limited_until.set(Some(until));
@@ -405,8 +410,9 @@ impl Worker {
     }
 }
 
-/// Closes what is idle of the connections that are to end, once every request has been seen that came before the order
-/// for that. As with nginx, a connection whose first request is still on its way is not idle.
+/// Closes what is idle of the connections that are to end, once every request has been seen that
+/// came before the order for that. As with nginx, a connection whose first request is still on its
+/// way is not idle.
 async fn close_idle(worker: Rc<Worker>) {
     engine::yield_now().await;
     for connection in worker.open_connections() {

@@ -1,4 +1,5 @@
-//! Bytes both ways: what an exchange becomes once it is upgraded, whatever carried it, and what it is joined to.
+//! Bytes both ways: what an exchange becomes once it is upgraded, whatever carried it, and what it
+//! is joined to.
 
 use std::cell::Cell;
 use std::io;
@@ -15,7 +16,8 @@ use crate::http2::tunnel::Tunnel;
 
 /// A stream of bytes both ways. Both ways may be used at the same time.
 pub trait Duplex {
-    /// What has come, at least a byte; empty once the other end sends no more. A wait that is given up loses nothing.
+    /// What has come, at least a byte; empty once the other end sends no more. A wait that is given
+    /// up loses nothing.
     ///
     /// # Errors
     /// `TimedOut` at `deadline`; those of the connection.
@@ -33,7 +35,8 @@ pub trait Duplex {
     /// Waits until at most so many bytes are queued.
     ///
     /// # Errors
-    /// `TimedOut` where the other end has taken nothing for the send timeout; those of the connection.
+    /// `TimedOut` where the other end has taken nothing for the send timeout; those of the
+    /// connection.
     fn drained(&self, limit: usize) -> impl Future<Output = io::Result<()>>;
 
     /// How long the other end may take nothing.
@@ -104,8 +107,9 @@ impl Upgraded {
         Upgraded(Carrier::H1(Rc::clone(connection), Cell::new(received)))
     }
 
-    /// Whether a client that sends no more still waits for what comes: with HTTP/2 the last bytes of a WebSocket and the end stand in
-    /// one frame. With HTTP/1 the end of its bytes is the end of both ways, as in nginx.
+    /// Whether a client that sends no more still waits for what comes: with HTTP/2 the last bytes
+    /// of a WebSocket and the end stand in one frame. With HTTP/1 the end of its bytes is the end
+    /// of both ways, as in nginx.
     pub fn ends_by_halves(&self) -> bool {
         matches!(self.0, Carrier::H2(_))
     }

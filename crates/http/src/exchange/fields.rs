@@ -1,6 +1,7 @@
 //! The fields of a response's head in nginx's order, whatever protocol writes them down.
 //!
-//! What a connection of HTTP/1 says of itself has its place among them; what is said there is that protocol's business.
+//! What a connection of HTTP/1 says of itself has its place among them; what is said there is that
+//! protocol's business.
 
 use std::cell::Cell;
 use std::io::Write;
@@ -22,19 +23,20 @@ thread_local! {
 }
 
 /// What stands at one place of a head.
-pub enum Line<'a> {
+pub enum HeadLine<'a> {
     /// A field: its name, and the parts of its value, which stand one behind the other.
     Field(&'a [u8], &'a [&'a [u8]]),
-    /// How the body is framed, and whether the connection goes on, where the protocol has fields for that.
+    /// How the body is framed, and whether the connection goes on, where the protocol has fields
+    /// for that.
     OfConnection,
 }
 
-/// Gives the lines of the response's head in their order. A Location that is a path of ours is made absolute
-/// (`absolute_redirect`), as `$sent_http_location` then tells it.
-pub fn for_each(request: &mut Request, mut take: impl FnMut(Line<'_>)) {
+/// Gives the lines of the response's head in their order. A Location that is a path of ours is made
+/// absolute (`absolute_redirect`), as `$sent_http_location` then tells it.
+pub fn for_each(request: &mut Request, mut take: impl FnMut(HeadLine<'_>)) {
     let absolute = absolute_location(request);
     let response = &request.response;
-    let mut field = |name: &[u8], value: &[&[u8]]| take(Line::Field(name, value));
+    let mut field = |name: &[u8], value: &[&[u8]]| take(HeadLine::Field(name, value));
     match &response.server {
         Some(server) if server.is_empty() => {}
         Some(server) => field(b"Server", &[server]),
@@ -68,8 +70,8 @@ pub fn for_each(request: &mut Request, mut take: impl FnMut(Line<'_>)) {
     if let Some(location) = &absolute {
         field(b"Location", &[location]);
     }
-    take(Line::OfConnection);
-    let mut field = |name: &[u8], value: &[&[u8]]| take(Line::Field(name, value));
+    take(HeadLine::OfConnection);
+    let mut field = |name: &[u8], value: &[&[u8]]| take(HeadLine::Field(name, value));
     if response.vary_accept_encoding {
         field(b"Vary", &[b"Accept-Encoding"]);
     }
@@ -125,9 +127,10 @@ fn absolute_location(request: &Request) -> Option<Bytes> {
     if path.first() != Some(&b'/') || !core.absolute_redirect {
         return None;
     }
-    let (scheme, usual_port): (&[u8], u16) = match request.is_secure() {
-        true => (b"https://", 443),
-        false => (b"http://", 80),
+    let (scheme, usual_port): (&[u8], u16) = if request.is_secure() {
+        (b"https://", 443)
+    } else {
+        (b"http://", 80)
     };
     let mut location = scheme.to_vec();
     let host = request.redirect_host();
@@ -163,12 +166,12 @@ mod tests {
     fn written(request: &mut Request) -> String {
         let mut lines = Vec::new();
         for_each(request, |line| match line {
-            Line::Field(b"Date", _) => {}
-            Line::Field(name, value) => {
+            HeadLine::Field(b"Date", _) => {}
+            HeadLine::Field(name, value) => {
                 let value = value.concat();
                 lines.push([name, b": ", &value].concat());
             }
-            Line::OfConnection => lines.push(b"-".to_vec()),
+            HeadLine::OfConnection => lines.push(b"-".to_vec()),
         });
         String::from_utf8(lines.join(&b'\n')).unwrap()
     }

@@ -1,7 +1,7 @@
 //! The exchange of HTTP/1.0 and 1.1: framing both ways, keep-alive, lingering close.
 //!
-//! RFC 9112. Parsing is `proto::h1`'s; this file knows the connection. How fast a response leaves is decided above it
-//! (see [`sender`](super::sender)).
+//! RFC 9112. Parsing is `proto::h1`'s; this file knows the connection. How fast a response leaves
+//! is decided above it (see [`sender`](super::sender)).
 
 use std::io::{self, ErrorKind, Write};
 use std::rc::Rc;
@@ -15,7 +15,7 @@ use engine::net::Segment;
 use engine::select::{Either, at_once, either};
 use proto::h1::chunked::{self, ChunkLine, DATA_END, LAST_BEFORE_TRAILERS};
 use proto::h1::{BodyLength, Version};
-use proto::header::Known;
+use proto::header::KnownField;
 use proto::method::Method;
 use proto::status;
 
@@ -25,12 +25,12 @@ use crate::constant;
 use crate::core::LingeringClose;
 use crate::exchange::Abort;
 use crate::exchange::duplex::Upgraded;
-use crate::exchange::fields::{self, Line};
-use crate::exchange::intake::{Intake, Next};
+use crate::exchange::fields::{self, HeadLine};
+use crate::exchange::intake::{BodyPart, Intake};
 use crate::exchange::sender::{Sender, Wire};
 use crate::exchange::upload::{H1Upload, Lent};
-use crate::hot::Form;
 use crate::log;
+use crate::prebuilt::ResponseForm;
 use crate::request::Request;
 use crate::response::Field;
 
@@ -72,7 +72,8 @@ pub struct H1 {
     lent: Option<Rc<Lent>>,
     /// What was counted of a body that was read so, until the request has it.
     counted: Option<Box<RequestBody>>,
-    /// It has been with that: a handler has begun to read the body, be it that nothing of it has come.
+    /// It has been with that: a handler has begun to read the body, be it that nothing of it has
+    /// come.
     was_lent: bool,
     /// The client has been found to have left while its body was dropped.
     has_left: bool,
@@ -103,7 +104,7 @@ pub struct H1 {
     /// What of the head waits for its time (`limit_rate`).
     held: Bytes,
     /// The response as it leaves, where its scope always gives the same one.
-    constant: Option<Box<constant::Sent>>,
+    constant: Option<Box<constant::ConstantResponse>>,
 }
 
 impl H1 {
@@ -115,7 +116,7 @@ impl H1 {
         input: Buffer,
     ) -> H1 {
         let version = request.client.version();
-        let expect = request.header(Known::Expect);
+        let expect = request.header(KnownField::Expect);
         let keeps_alive = request.client.keeps_alive();
         H1 {
             continue_wanted: version >= Version::Http11
@@ -126,8 +127,8 @@ impl H1 {
         }
     }
 
-    /// An exchange that only says why it is none; `length` is that of the body which comes with the head, as far as that tells:
-    /// such a body is received to its end, as any other.
+    /// An exchange that only says why it is none; `length` is that of the body which comes with the
+    /// head, as far as that tells: such a body is received to its end, as any other.
     pub fn refused(
         connection: &Rc<Connection>,
         version: Version,
@@ -139,8 +140,8 @@ impl H1 {
         begun
     }
 
-    /// An exchange of which nothing is known but where it comes from: its client waits for nothing, and its connection ends
-    /// with it.
+    /// An exchange of which nothing is known but where it comes from: its client waits for nothing,
+    /// and its connection ends with it.
     fn begun(
         connection: &Rc<Connection>,
         version: Version,
@@ -173,35 +174,35 @@ impl H1 {
         }
     }
 
-    /// See `Exchange::takes_file`.
-    pub fn takes_file(&self, length: u64) -> bool {
-        self.sendfile && self.connection.stream.takes_file(length)
+    /// Does what `Exchange::can_sendfile` says.
+    pub fn can_sendfile(&self, length: u64) -> bool {
+        self.sendfile && self.connection.stream.can_sendfile(length)
     }
 
-    /// See `Exchange::forbid_keepalive`.
+    /// Does what `Exchange::forbid_keepalive` says.
     pub fn forbid_keepalive(&mut self) {
         self.keep_alive = false;
     }
 
-    /// See `Exchange::forbid_lingering`.
+    /// Does what `Exchange::forbid_lingering` says.
     pub fn forbid_lingering(&mut self) {
         self.may_linger = false;
     }
 
-    /// See `Exchange::no_continue`.
+    /// Does what `Exchange::no_continue` says.
     pub fn no_continue(&mut self) {
         self.continue_wanted = false;
     }
 
-    /// See `Exchange::body_at_hand`.
-    pub fn body_at_hand(&self) -> bool {
+    /// Does what `Exchange::has_buffered_body` says.
+    pub fn has_buffered_body(&self) -> bool {
         let intake = &self.intake;
         intake.is_read() || !intake.input.is_empty() || self.connection.stream.has_received()
     }
 
-    /// See `Exchange::receive_at_hand`.
+    /// Does what `Exchange::receive_at_hand` says.
     pub async fn receive_at_hand(&mut self, request: &Request) -> bool {
-        if self.body_at_hand() {
+        if self.has_buffered_body() {
             return true;
         }
         if !self.intake.filled || self.intake.is_read() {
@@ -222,7 +223,7 @@ impl H1 {
         }
     }
 
-    /// See `Exchange::upgrade`.
+    /// Does what `Exchange::upgrade` says.
     pub fn upgrade(&mut self) -> Upgraded {
         self.keep_alive = false;
         self.may_linger = false;
@@ -231,7 +232,7 @@ impl H1 {
         Upgraded::h1(&self.connection, std::mem::take(&mut self.intake.input))
     }
 
-    /// See `Exchange::read_body`.
+    /// Does what `Exchange::read_body` says.
     pub async fn read_body(&mut self, request: &mut Request) -> Result<Option<Bytes>, Abort> {
         self.take_back_intake(request);
         self.send_continue(request);
@@ -244,9 +245,9 @@ impl H1 {
         loop {
             let size_max = request.plan.core.client_max_body_size;
             match self.intake.next(&mut request.body, size_max)? {
-                Next::Bytes(bytes) => return Ok(Some(bytes)),
-                Next::End => return Ok(None),
-                Next::Nothing => {}
+                BodyPart::Bytes(bytes) => return Ok(Some(bytes)),
+                BodyPart::End => return Ok(None),
+                BodyPart::Nothing => {}
             }
             let timeout = request.plan.core.client_body_timeout;
             let deadline = request.body.wait_until(timeout);
@@ -267,7 +268,7 @@ impl H1 {
         }
     }
 
-    /// See `Exchange::upload`.
+    /// Does what `Exchange::upload` says.
     pub fn upload(&mut self, request: &mut Request) -> Option<H1Upload> {
         self.take_back_intake(request);
         if self.discards {
@@ -280,7 +281,8 @@ impl H1 {
         Some(H1Upload::new(lent, &request.plan.core))
     }
 
-    /// Takes back what had been lent to what reads the body beside the response, which gets no more of it.
+    /// Takes back what had been lent to what reads the body beside the response, which gets no more
+    /// of it.
     fn settle(&mut self) {
         if let Some(lent) = self.lent.take() {
             self.was_lent = true;
@@ -316,8 +318,8 @@ impl H1 {
         dropped
     }
 
-    /// Waits until what reads the body beside the response needs no more of it. Of a response that has begun the rest of the body is
-    /// dropped then.
+    /// Waits until what reads the body beside the response needs no more of it. Of a response that
+    /// has begun the rest of the body is dropped then.
     async fn reclaim(&mut self) {
         if let Some(lent) = self.lent.clone() {
             lent.over().await;
@@ -331,8 +333,9 @@ impl H1 {
         Abort::Closed(ErrorKind::ConnectionAborted.into())
     }
 
-    /// Receives and drops what comes of a body that is discarded, beside whatever else is waited for: a client may send all of
-    /// it before it reads. Returns once no more of it is to come; why, where the client has left.
+    /// Receives and drops what comes of a body that is discarded, beside whatever else is waited
+    /// for: a client may send all of it before it reads. Returns once no more of it is to come;
+    /// why, where the client has left.
     async fn discard(&mut self) -> Result<(), Abort> {
         self.reclaim().await;
         if self.has_left {
@@ -351,8 +354,8 @@ impl H1 {
                     self.discards = false;
                     self.keep_alive = false;
                     self.may_linger = false;
-                    // One that sends nothing more may still read. As in nginx, of a body that was read beside the response the
-                    // whole is wanted.
+                    // One that sends nothing more may still read. As in nginx, of a body that was
+                    // read beside the response the whole is wanted.
                     self.has_left = end.is_err() || self.was_lent;
                     end?;
                     if self.was_lent {
@@ -364,7 +367,7 @@ impl H1 {
         Ok(())
     }
 
-    /// See `Exchange::drop_body_at_hand`.
+    /// Does what `Exchange::drop_body_at_hand` says.
     pub async fn drop_body_at_hand(&mut self, request: &mut Request) -> Result<(), Abort> {
         if self.lent.as_ref().is_some_and(|lent| !lent.is_over()) {
             return Ok(()); // something reads it beside the response
@@ -379,15 +382,16 @@ impl H1 {
                 self.drop_received()?;
             }
             request.body.note_skipped();
-            match self.intake.is_read() {
-                true => request.body.note_end(),
-                false => self.discards = true,
+            if self.intake.is_read() {
+                request.body.note_end()
+            } else {
+                self.discards = true;
             }
         }
         Ok(())
     }
 
-    /// See `Exchange::send_early_hints`.
+    /// Does what `Exchange::send_early_hints` says.
     pub fn send_early_hints(&mut self, request: &mut Request, fields: &[Field]) {
         if self.head_sent || self.version < Version::Http11 || fields.is_empty() {
             return;
@@ -404,17 +408,17 @@ impl H1 {
         self.connection.stream.start_send();
     }
 
-    /// See `Exchange::keeps_alive`.
+    /// Does what `Exchange::keeps_alive` says.
     pub fn keeps_alive(&self, request: &Request) -> bool {
         self.keep_alive && !request.keepalive.refused && server_keeps_alive(&self.connection)
     }
 
-    /// See `Exchange::has_sent_head`.
+    /// Does what `Exchange::has_sent_head` says.
     pub fn has_sent_head(&self) -> bool {
         self.head_sent
     }
 
-    /// See `Exchange::send_head`.
+    /// Does what `Exchange::send_head` says.
     pub fn send_head(&mut self, request: &mut Request) -> Result<(), Abort> {
         let plan = Arc::clone(&request.plan);
         self.head_sent = true;
@@ -454,7 +458,7 @@ impl H1 {
             keep_alive: self.keep_alive,
         };
         write_head(request, framing, &mut head);
-        self.constant = constant::Sent::begin(request, &head);
+        self.constant = constant::ConstantResponse::begin(request, &head);
         let mut head = engine::share_bytes(head);
         // What is behind a head that ends this protocol is not paced.
         let is_last = request.response.status == 101 || request.method == Method::Connect;
@@ -469,8 +473,9 @@ impl H1 {
         Ok(())
     }
 
-    /// [`leave`](Self::leave) where nothing has to be waited for, as is usual: the response is whole, the request's body has
-    /// been read, and the connection goes on. What has been received behind the request comes back; `None` where it is not so.
+    /// [`leave`](Self::leave) where nothing has to be waited for, as is usual: the response is
+    /// whole, the request's body has been read, and the connection goes on. What has been received
+    /// behind the request comes back; `None` where it is not so.
     pub fn leave_at_once(&mut self, request: &mut Request, whole: bool) -> Option<Buffer> {
         let core = &request.plan.core;
         let is_lent = self.lent.is_some() || self.counted.is_some();
@@ -487,7 +492,7 @@ impl H1 {
         self.connection
             .keep_for(core.keepalive_timeout, core.keepalive_min_timeout);
         if let Some(sent) = self.constant.take() {
-            sent.keep(request, Form::of_http1(request.keepalive.on));
+            sent.keep(request, ResponseForm::of_http1(request.keepalive.on));
         }
         request.body.note_end();
         Some(std::mem::take(&mut self.intake.input))
@@ -495,14 +500,15 @@ impl H1 {
 
     /// Leaves the connection to the next request, or says that there is none; discards what is
     /// left of the request's body. The rest of the received bytes comes back.
-    pub async fn leave(mut self, request: &mut Request, whole: bool) -> (After, Buffer) {
+    pub async fn finish(mut self, request: &mut Request, whole: bool) -> (After, Buffer) {
         self.take_back_intake(request);
         if self.upgraded {
             return (After::Drop, Buffer::default());
         }
         if !whole || !(self.is_whole() || request.response.header_only) {
             let after = self.break_off(request);
-            // As in nginx, a client that still sends its body is read from, so that no reset destroys what it has got.
+            // As in nginx, a client that still sends its body is read from, so that no reset
+            // destroys what it has got.
             let lingers = request.plan.core.lingering_close != LingeringClose::Off;
             let is_sending = !self.intake.is_read() && self.has_begun(request) && self.may_linger;
             if after == After::CLOSE && self.head_sent && lingers && is_sending {
@@ -512,18 +518,18 @@ impl H1 {
             return (after, Buffer::default());
         }
         if let Some(sent) = self.constant.take() {
-            sent.keep(request, Form::of_http1(request.keepalive.on));
+            sent.keep(request, ResponseForm::of_http1(request.keepalive.on));
         }
         let core = Arc::clone(&request.plan.core);
         if !self.intake.is_read() && self.may_linger && !self.intake.refused {
-            // A client may send all of its body before it reads. As in nginx, the time for what is waited for begins when the
-            // response has left.
+            // A client may send all of its body before it reads. As in nginx, the time for what is
+            // waited for begins when the response has left.
             self.discards = true;
             if self.drained(0).await.is_err() {
                 return (self.break_off(request), Buffer::default());
             }
-            // A body that no handler reads is received to its end; one that a handler began to read and left is no reason to
-            // wait.
+            // A body that no handler reads is received to its end; one that a handler began to read
+            // and left is no reason to wait.
             if !self.has_begun(request) && !self.skip_body(request).await {
                 return (After::Drop, Buffer::default());
             }
@@ -531,8 +537,8 @@ impl H1 {
         if let Some(abort) = self.bad_body.take() {
             log::abort(request, &abort);
         }
-        // A server whose script answers may have announced what its `keepalive_timeout 0` does not keep, and where
-        // `post_action` leads to may refuse what the response has announced.
+        // A server whose script answers may have announced what its `keepalive_timeout 0` does not
+        // keep, and where `post_action` leads to may refuse what the response has announced.
         let stays =
             self.keep_alive && !request.keepalive.refused && !core.keepalive_timeout.is_zero();
         if stays && self.skip_body(request).await {
@@ -597,20 +603,20 @@ impl H1 {
             }
         }
         // Where nothing has left yet, the client gets no answer rather than a broken one.
-        if self.taken_back || self.holds_back(request) {
+        if self.taken_back || self.has_unsent(request) {
             return After::Drop;
         }
         After::CLOSE
     }
 
-    /// See `Exchange::holds_back`.
-    pub fn holds_back(&self, request: &Request) -> bool {
-        self.connection.stream.holds_back(request.sent.bytes)
+    /// Does what `Exchange::has_unsent` says.
+    pub fn has_unsent(&self, request: &Request) -> bool {
+        self.connection.stream.has_unsent(request.sent.bytes)
     }
 
-    /// See `Exchange::take_back`.
+    /// Does what `Exchange::take_back` says.
     pub fn take_back(&mut self, request: &mut Request) {
-        if self.holds_back(request) {
+        if self.has_unsent(request) {
             self.taken_back = true;
             request.sent.bytes = 0;
             request.sent.body_bytes = 0;
@@ -716,13 +722,14 @@ impl Wire for H1 {
     async fn drained(&mut self, limit: usize) -> io::Result<()> {
         let connection = Rc::clone(&self.connection);
         let stream = &connection.stream;
-        let drained = match self.discards || self.lent.is_some() {
-            false => stream.drained(limit).await,
-            true => match either(stream.drained(limit), self.discard()).await {
+        let drained = if self.discards || self.lent.is_some() {
+            match either(stream.drained(limit), self.discard()).await {
                 Either::First(drained) => drained,
                 // A client that has left is found out by what is sent to it.
                 Either::Second(_) => stream.drained(limit).await,
-            },
+            }
+        } else {
+            stream.drained(limit).await
         };
         if let Err(error) = &drained {
             self.timed_out = error.kind() == ErrorKind::TimedOut;
@@ -795,9 +802,9 @@ fn server_keeps_alive(connection: &Connection) -> bool {
 /// How a response's body is delimited and what follows it.
 #[derive(Clone, Copy, Debug)]
 pub struct Framing {
-    /// `Transfer-Encoding: chunked`.
+    /// Whether `Transfer-Encoding: chunked` frames the body.
     pub chunked: bool,
-    /// `Connection: keep-alive`.
+    /// Whether `Connection: keep-alive` is announced.
     pub keep_alive: bool,
 }
 
@@ -835,8 +842,8 @@ pub fn write_head(request: &mut Request, framing: Framing, out: &mut Vec<u8>) {
     let status = response.status;
     let keepalive_header = request.plan.core.keepalive_header;
     fields::for_each(request, |line| match line {
-        Line::Field(name, value) => write_field(out, name, value),
-        Line::OfConnection => framing.write(status, keepalive_header, out),
+        HeadLine::Field(name, value) => write_field(out, name, value),
+        HeadLine::OfConnection => framing.write(status, keepalive_header, out),
     });
     out.extend_from_slice(b"\r\n");
 }

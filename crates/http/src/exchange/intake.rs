@@ -1,4 +1,5 @@
-//! What a client of HTTP/1 sends behind the head of a request: its body, and then the requests that follow.
+//! What a client of HTTP/1 sends behind the head of a request: its body, and then the requests that
+//! follow.
 
 use std::io::{self, ErrorKind};
 
@@ -7,7 +8,7 @@ use engine::Buffer;
 use proto::h1::BodyLength;
 use proto::h1::chunked::{Decoded, Decoder};
 
-use crate::body::{Refused, RequestBody};
+use crate::body::{ChunkError, RequestBody};
 use crate::exchange::Abort;
 
 /// How much of the request's body is still to come.
@@ -16,7 +17,6 @@ enum Incoming {
     /// Nothing: there was none, or all of it has been read.
     #[default]
     Nothing,
-    /// This many bytes.
     Length(u64),
     /// Chunks until the last one.
     Chunked(Box<Decoder>),
@@ -33,12 +33,10 @@ impl Incoming {
 }
 
 /// What is next of a body.
-pub(super) enum Next {
-    /// Some of it.
+pub(super) enum BodyPart {
     Bytes(Bytes),
     /// Nothing, as long as no more is received.
     Nothing,
-    /// Its end.
     End,
 }
 
@@ -48,15 +46,17 @@ pub(super) struct Intake {
     /// What has been received and not been taken.
     pub(super) input: Buffer,
     incoming: Incoming,
-    /// Bytes of the request's body that came last, 0 as long as there are none but those that came with the head.
+    /// Bytes of the request's body that came last, 0 as long as there are none but those that came
+    /// with the head.
     portion: usize,
     /// What was received last has filled its buffer: the kernel may have more.
     pub(super) filled: bool,
     /// What of the body had been taken in before those.
-    before_portion: Refused,
+    before_portion: ChunkError,
     /// The head was no request, or a chunk of the body is too much: what is left of it is not read.
     pub(super) refused: bool,
-    /// Chunks that are none have come: where the body ends, and what follows it, is not known any more.
+    /// Chunks that are none have come: where the body ends, and what follows it, is not known any
+    /// more.
     pub(super) is_lost: bool,
     /// The client took too long to send more of it.
     pub(super) timed_out: bool,
@@ -83,7 +83,7 @@ impl Intake {
         self.portion = buffer.len();
         self.filled = buffer.is_full();
         self.input = buffer;
-        self.before_portion = Refused {
+        self.before_portion = ChunkError {
             framed: body.received_framed(),
             data: body.received(),
         };
@@ -114,13 +114,18 @@ impl Intake {
         }
     }
 
-    /// What of the received bytes belongs to the body and comes next. A chunk by which it becomes longer than `size_max` (0: any
-    /// length) is refused when its size is known. As in nginx, of a body that is refused all that came last counts for
-    /// `$request_length`, unless that came with the head.
+    /// What of the received bytes belongs to the body and comes next. A chunk by which it becomes
+    /// longer than `size_max` (0: any length) is refused when its size is known. As in nginx, of a
+    /// body that is refused all that came last counts for `$request_length`, unless that came with
+    /// the head.
     ///
     /// # Errors
     /// `BadBody` and `BodyTooLarge`.
-    pub(super) fn next(&mut self, body: &mut RequestBody, size_max: u64) -> Result<Next, Abort> {
+    pub(super) fn next(
+        &mut self,
+        body: &mut RequestBody,
+        size_max: u64,
+    ) -> Result<BodyPart, Abort> {
         let mut refused = self.before_portion;
         refused.framed += self.portion as u64;
         while !self.input.is_empty() {
@@ -135,15 +140,16 @@ impl Intake {
                         self.incoming = Incoming::Nothing;
                     }
                     body.note_received(taken as u64);
-                    return Ok(Next::Bytes(take_front(&mut self.input, taken)));
+                    return Ok(BodyPart::Bytes(take_front(&mut self.input, taken)));
                 }
                 Incoming::Chunked(decoder) => {
                     let received = body.received();
                     // One chunk at a time where one may be the first that is too much.
                     let at_most = received.saturating_add(self.input.len() as u64);
-                    let decoded = match size_max != 0 && at_most > size_max {
-                        true => decoder.decode(&self.input),
-                        false => decoder.gather(&mut self.input),
+                    let decoded = if size_max != 0 && at_most > size_max {
+                        decoder.decode(&self.input)
+                    } else {
+                        decoder.gather(&mut self.input)
                     };
                     let Ok(decoded) = decoded else {
                         body.note_refused(refused);
@@ -174,14 +180,14 @@ impl Intake {
                         body.note_end();
                     }
                     if let Some(bytes) = bytes {
-                        return Ok(Next::Bytes(bytes));
+                        return Ok(BodyPart::Bytes(bytes));
                     }
                 }
             }
         }
         Ok(match self.incoming {
-            Incoming::Nothing => Next::End,
-            _ => Next::Nothing,
+            Incoming::Nothing => BodyPart::End,
+            _ => BodyPart::Nothing,
         })
     }
 
@@ -191,8 +197,8 @@ impl Intake {
         Abort::BadBody("client sent invalid chunked body")
     }
 
-    /// Drops what of the received bytes belongs to the body. As in nginx, it counts neither for `$request_length` nor for
-    /// `$content_length`.
+    /// Drops what of the received bytes belongs to the body. As in nginx, it counts neither for
+    /// `$request_length` nor for `$content_length`.
     ///
     /// # Errors
     /// `BadBody`.
@@ -239,16 +245,13 @@ pub fn take_front(input: &mut Buffer, length: usize) -> Bytes {
 pub fn take_data(input: &mut Buffer, decoded: &Decoded) -> Option<Bytes> {
     let framing = decoded.consumed - decoded.data.end;
     input.advance(decoded.data.start);
-    let data = match input.len() == decoded.data.len() + framing {
-        true => {
-            input.truncate(decoded.data.len());
-            std::mem::take(input).into_bytes()
-        }
-        false => {
-            let data = take_front(input, decoded.data.len());
-            input.advance(framing);
-            data
-        }
+    let data = if input.len() == decoded.data.len() + framing {
+        input.truncate(decoded.data.len());
+        std::mem::take(input).into_bytes()
+    } else {
+        let data = take_front(input, decoded.data.len());
+        input.advance(framing);
+        data
     };
     (!data.is_empty()).then_some(data)
 }

@@ -1,9 +1,11 @@
-//! A protocol in memory, for tests: many streams on one connection, as HTTP/2 has them, without bytes on a wire.
+//! A protocol in memory, for tests: many streams on one connection, as HTTP/2 has them, without
+//! bytes on a wire.
 //!
-//! Each end may send as much as the other has given credit for, on a stream and, from the server, on the whole connection.
-//! What there is no credit for waits in its stream, and the other streams go on. Either end may reset a stream, which the
-//! others do not notice. Handlers and filters are tested on it as the protocols call them (see the tests of
-//! [`request`](crate::request)): pieces can be told apart here, which no client sees on the wire.
+//! Each end may send as much as the other has given credit for, on a stream and, from the server,
+//! on the whole connection. What there is no credit for waits in its stream, and the other streams
+//! go on. Either end may reset a stream, which the others do not notice. Handlers and filters are
+//! tested on it as the protocols call them (see the tests of [`request`](crate::request)): pieces
+//! can be told apart here, which no client sees on the wire.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -18,7 +20,7 @@ use engine::net::Segment;
 use engine::select::{Either, either};
 use proto::head::{Control, Head};
 
-use crate::exchange::fields::{self, Line};
+use crate::exchange::fields::{self, HeadLine};
 use crate::exchange::sender::Wire;
 use crate::exchange::{Abort, Exchange};
 use crate::request::Request;
@@ -26,8 +28,9 @@ use crate::request::Request;
 /// Bytes of a request's body that may come before any of it is read.
 const RECEIVED_MAX: usize = 16;
 
-/// Gives a request the head that this request line and these fields stand for, to the host `site`: method, target and fields,
-/// as a protocol has them that sends no lines. `None` where they are no head.
+/// Gives a request the head that this request line and these fields stand for, to the host `site`:
+/// method, target and fields, as a protocol has them that sends no lines. `None` where they are no
+/// head.
 pub fn take_head(request: &mut Request, text: &str) -> Option<()> {
     let (line, fields) = text.split_once("\r\n").unwrap_or((text, ""));
     let mut words = line.split(' ').map(str::as_bytes);
@@ -59,7 +62,7 @@ pub struct Recorder {
     pub file_bytes: u64,
     /// How often what was queued was let go.
     pub flushes: usize,
-    /// The trailer fields.
+    /// The trailer fields of the recorder.
     pub trailers: Vec<(Bytes, Bytes)>,
     /// Whether the body has ended.
     pub ended: bool,
@@ -314,12 +317,12 @@ impl Stream {
         }
     }
 
-    /// See `Exchange::body_at_hand`.
-    pub fn body_at_hand(&self) -> bool {
+    /// Does what `Exchange::has_buffered_body` says.
+    pub fn has_buffered_body(&self) -> bool {
         self.with(|flow| !flow.received.is_empty() || flow.has_ended())
     }
 
-    /// See `Exchange::drop_body_at_hand`.
+    /// Does what `Exchange::drop_body_at_hand` says.
     pub fn drop_body_at_hand(&mut self, request: &mut Request) {
         let ended = self.with(|flow| {
             if flow.has_ended() {
@@ -336,11 +339,11 @@ impl Stream {
         }
     }
 
-    /// See `Exchange::send_head`.
+    /// Does what `Exchange::send_head` says.
     pub fn send_head(&mut self, request: &mut Request) {
         let mut taken = Vec::new();
         fields::for_each(request, |line| {
-            if let Line::Field(name, value) = line {
+            if let HeadLine::Field(name, value) = line {
                 let name = Bytes::copy_from_slice(name);
                 taken.push((name, value.concat().into()));
             }
@@ -352,18 +355,18 @@ impl Stream {
         });
     }
 
-    /// See `Exchange::has_sent_head`.
+    /// Does what `Exchange::has_sent_head` says.
     pub fn has_sent_head(&self) -> bool {
         self.with(|flow| flow.recorder.status != 0)
     }
 
-    /// See `Exchange::holds_back`: nothing has come to the client, not even a head.
-    pub fn holds_back(&self) -> bool {
+    /// See `Exchange::has_unsent`: nothing has come to the client, not even a head.
+    pub fn has_unsent(&self) -> bool {
         !self.has_sent_head()
     }
 
     /// Leaves the stream, as the connection's owner does when the request has ended so.
-    pub fn leave(self, outcome: &Result<(), Abort>) {
+    pub fn finish(self, outcome: &Result<(), Abort>) {
         self.with(|flow| {
             flow.recorder.reset = match outcome {
                 Ok(()) if flow.is_last && flow.unsent.is_empty() => None,

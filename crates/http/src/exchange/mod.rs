@@ -1,10 +1,10 @@
 //! One request and its response on whatever protocol.
 //!
-//! Above this line no code sees a Connection header, chunk framing or a socket: a handler takes
-//! the body's bytes in and gives a head and pieces out. The protocols are members of an enum;
-//! [`h1`] is HTTP/1. A subrequest that no client listens to has an exchange that leads nowhere; an
-//! included one has an exchange that leads to where its response [stands](crate::ahead). Handlers
-//! are tested on one in memory.
+//! Above this line no code sees a Connection header, chunk framing or a socket: a handler takes the
+//! body's bytes in and gives a head and pieces out. The protocols are members of an enum; [`h1`] is
+//! HTTP/1. A subrequest that no client listens to has an exchange that leads nowhere; an included
+//! one has an exchange that leads to where its response [stands](crate::included_subrequests).
+//! Handlers are tested on one in memory.
 
 pub mod duplex;
 pub mod fields;
@@ -23,18 +23,18 @@ use engine::Buffer;
 use proto::h1::Version;
 use proto::method::Method;
 
-use crate::ahead;
 use crate::chain::Encoder;
 use crate::exchange::duplex::Upgraded;
 use crate::exchange::sender::{Sender, Wire};
 use crate::exchange::upload::Upload;
 use crate::http2::exchange::H2;
+use crate::included_subrequests;
 use crate::output::{Piece, READ_SIZE};
 use crate::request::Request;
 use crate::response::{Field, last_modified};
 
-/// Bytes of a body that are encoded before other connections have their turn: neither a file in memory nor a quick
-/// client ever makes the encoder wait.
+/// Bytes of a body that are encoded before other connections have their turn: neither a file in
+/// memory nor a quick client ever makes the encoder wait.
 const ENCODED_MAX: u64 = 32 * 1024;
 
 /// How long an encoder may keep what has come of a body, while it awaits more that would be encoded
@@ -56,14 +56,15 @@ pub enum Abort {
     FileTruncated,
     /// The upstream's response ended before its announced end; already logged.
     Upstream,
-    /// The upstream's response breaks framing, or could not be kept, or the request's body has been broken off beside it; already
-    /// logged, if there is anything to be said of it.
+    /// The upstream's response breaks framing, or could not be kept, or the request's body has been
+    /// broken off beside it; already logged, if there is anything to be said of it.
     UpstreamFraming,
     /// A filter cannot go on with the body; already logged.
     Filter,
     /// The client's body breaks framing.
     BadBody(&'static str),
-    /// The client's body is longer than `client_max_body_size`, by a chunk of so many bytes behind those received.
+    /// The client's body is longer than `client_max_body_size`, by a chunk of so many bytes behind
+    /// those received.
     BodyTooLarge {
         /// Bytes of the body that came before the chunk.
         received: u64,
@@ -72,8 +73,8 @@ pub enum Abort {
     },
     /// Something of ours failed; the words are for the log.
     Internal(&'static str),
-    /// The request, or a subrequest whose response is wanted within its own, ended with a status that has no response: 408,
-    /// 444 or 499.
+    /// The request, or a subrequest whose response is wanted within its own, ended with a status
+    /// that has no response: 408, 444 or 499.
     Unanswered(u16),
     /// A handler wants the connection closed without an answer; already logged.
     Silently,
@@ -94,7 +95,7 @@ impl From<io::Error> for Abort {
 enum Protocol {
     H1(h1::H1),
     H2(Box<H2>),
-    Ahead(ahead::Writer),
+    Ahead(included_subrequests::Writer),
     /// There is no client to ask, to send to or to wait for.
     Sink,
     #[cfg(any(test, feature = "testing"))]
@@ -133,7 +134,8 @@ impl Exchange {
         Exchange::of(Protocol::H2(Box::new(h2)))
     }
 
-    /// An exchange that leads nowhere: of the request's body nothing comes, and what is answered is counted and dropped.
+    /// An exchange that leads nowhere: of the request's body nothing comes, and what is answered is
+    /// counted and dropped.
     pub fn sink() -> Exchange {
         Exchange::of(Protocol::Sink)
     }
@@ -145,7 +147,7 @@ impl Exchange {
     }
 
     /// The exchange of a subrequest that runs ahead.
-    pub fn ahead(writer: ahead::Writer) -> Exchange {
+    pub fn ahead(writer: included_subrequests::Writer) -> Exchange {
         Exchange::of(Protocol::Ahead(writer))
     }
 
@@ -154,12 +156,12 @@ impl Exchange {
         self.encoder = Some(encoder);
     }
 
-    /// Whether a stretch of a file of so many bytes may come as it is. Not where it is encoded here, `sendfile` is off, or
-    /// we encrypt ourselves.
-    pub fn takes_file(&self, length: u64) -> bool {
+    /// Whether a stretch of a file of so many bytes may come as it is. Not where it is encoded
+    /// here, `sendfile` is off, or we encrypt ourselves.
+    pub fn can_sendfile(&self, length: u64) -> bool {
         self.encoder.is_none()
             && match &self.protocol {
-                Protocol::H1(h1) => h1.takes_file(length),
+                Protocol::H1(h1) => h1.can_sendfile(length),
                 // It stands in frames.
                 Protocol::H2(_) => false,
                 _ => true,
@@ -178,8 +180,8 @@ impl Exchange {
         }
     }
 
-    /// What is left of the request's body, be it nothing, to be read beside the response; `None` where it cannot be had. Sends
-    /// `100 Continue` where the client waits for it.
+    /// What is left of the request's body, be it nothing, to be read beside the response; `None`
+    /// where it cannot be had. Sends `100 Continue` where the client waits for it.
     pub fn upload(&mut self, request: &mut Request) -> Option<Upload> {
         if !request.is_main() {
             return None;
@@ -192,29 +194,30 @@ impl Exchange {
     }
 
     /// Bytes that stand ready without waiting on the client; what `read_body` would give.
-    pub fn body_at_hand(&self) -> bool {
+    pub fn has_buffered_body(&self) -> bool {
         match &self.protocol {
-            Protocol::H1(h1) => h1.body_at_hand(),
-            Protocol::H2(h2) => h2.body_at_hand(),
+            Protocol::H1(h1) => h1.has_buffered_body(),
+            Protocol::H2(h2) => h2.has_buffered_body(),
             #[cfg(any(test, feature = "testing"))]
-            Protocol::Memory(stream) => stream.body_at_hand(),
+            Protocol::Memory(stream) => stream.has_buffered_body(),
             _ => true,
         }
     }
 
-    /// As [`Exchange::body_at_hand`], once what the kernel has of the body beyond a full receive buffer has been received.
+    /// As [`Exchange::has_buffered_body`], once what the kernel has of the body beyond a full
+    /// receive buffer has been received.
     pub async fn receive_at_hand(&mut self, request: &Request) -> bool {
         match &mut self.protocol {
             Protocol::H1(h1) => h1.receive_at_hand(request).await,
-            Protocol::H2(h2) => h2.body_at_hand(),
+            Protocol::H2(h2) => h2.has_buffered_body(),
             #[cfg(any(test, feature = "testing"))]
-            Protocol::Memory(stream) => stream.body_at_hand(),
+            Protocol::Memory(stream) => stream.has_buffered_body(),
             _ => true,
         }
     }
 
-    /// Drops what has been received of a body that no handler reads, and what comes of it from now on: a response that does
-    /// not look at it is about to be sent.
+    /// Drops what has been received of a body that no handler reads, and what comes of it from now
+    /// on: a response that does not look at it is about to be sent.
     pub async fn drop_body_at_hand(&mut self, request: &mut Request) -> Result<(), Abort> {
         match &mut self.protocol {
             Protocol::H1(h1) => h1.drop_body_at_hand(request).await,
@@ -281,18 +284,19 @@ impl Exchange {
         }
     }
 
-    /// Whether all that has been sent of the request's response still waits here: the client has seen nothing of it.
-    pub fn holds_back(&self, request: &Request) -> bool {
+    /// Whether all that has been sent of the request's response still waits here: the client has
+    /// seen nothing of it.
+    pub fn has_unsent(&self, request: &Request) -> bool {
         match &self.protocol {
-            Protocol::H1(h1) => h1.holds_back(request),
+            Protocol::H1(h1) => h1.has_unsent(request),
             Protocol::H2(h2) => !h2.has_sent_head(),
             // What it sends waits with the main request's.
             Protocol::Ahead(_) | Protocol::Sink => {
                 let stream = &request.connection.stream;
-                stream.holds_back(request.sent.bytes)
+                stream.has_unsent(request.sent.bytes)
             }
             #[cfg(any(test, feature = "testing"))]
-            Protocol::Memory(stream) => stream.holds_back(),
+            Protocol::Memory(stream) => stream.has_unsent(),
         }
     }
 
@@ -322,7 +326,8 @@ impl Exchange {
         }
     }
 
-    /// How many bytes of a file are worth reading for the client now; waits until some of them could leave.
+    /// How many bytes of a file are worth reading for the client now; waits until some of them
+    /// could leave.
     pub async fn room(&mut self, request: &mut Request) -> Result<u64, Abort> {
         match &mut self.protocol {
             Protocol::H2(h2) => {
@@ -333,8 +338,8 @@ impl Exchange {
         }
     }
 
-    /// From now on at most so many bytes wait for a slow client here, as far as there is a choice; `None` for as many as of any
-    /// response.
+    /// From now on at most so many bytes wait for a slow client here, as far as there is a choice;
+    /// `None` for as many as of any response.
     pub fn set_queued_max(&mut self, bytes: Option<usize>) {
         self.sender.set_queued_max(bytes);
     }
@@ -361,8 +366,8 @@ impl Exchange {
         Ok(())
     }
 
-    /// Sends a piece of the body where that asks for no wait: see [`Sender::send_at_once`]. Any other comes back, for
-    /// [`send`](Self::send).
+    /// Sends a piece of the body where that asks for no wait: see [`Sender::send_at_once`]. Any
+    /// other comes back, for [`send`](Self::send).
     pub fn send_at_once(&mut self, request: &mut Request, piece: Piece) -> Result<(), Piece> {
         match &mut self.protocol {
             Protocol::H1(h1) if self.encoder.is_none() => {
@@ -402,7 +407,7 @@ impl Exchange {
 
     /// What has been given so far leaves now, as far as no encoder holds it, because nothing more
     /// stands ready.
-    pub async fn send_what_waits(&mut self, request: &mut Request) -> Result<(), Abort> {
+    pub async fn flush(&mut self, request: &mut Request) -> Result<(), Abort> {
         match &mut self.protocol {
             Protocol::H1(h1) => {
                 self.sender.send_held(h1, request).await?;
@@ -454,7 +459,8 @@ impl Exchange {
         }
     }
 
-    /// Takes a response back that will not be completed, if nothing of it has left: the request has sent nothing.
+    /// Takes a response back that will not be completed, if nothing of it has left: the request has
+    /// sent nothing.
     pub fn take_back(&mut self, request: &mut Request) {
         if let Protocol::H1(h1) = &mut self.protocol {
             h1.take_back(request);
@@ -501,8 +507,8 @@ impl Exchange {
         }
     }
 
-    /// After a bad request its body is not waited for. What the client has sent already is read away all the same, so that no
-    /// reset destroys the answer.
+    /// After a bad request its body is not waited for. What the client has sent already is read
+    /// away all the same, so that no reset destroys the answer.
     pub fn forbid_lingering(&mut self) {
         if let Protocol::H1(h1) = &mut self.protocol {
             h1.forbid_lingering();

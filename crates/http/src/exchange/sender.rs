@@ -1,8 +1,8 @@
-//! How fast a response leaves, whatever protocol carries it: `limit_rate`, `send_timeout`, and the wait for a client that is
-//! slow to take what it is sent.
+//! How fast a response leaves, whatever protocol carries it: `limit_rate`, `send_timeout`, and the
+//! wait for a client that is slow to take what it is sent.
 //!
-//! A protocol frames and queues (see [`Wire`]); when it may, and how much at once, is decided here. It counts what has left
-//! for logs and variables.
+//! A protocol frames and queues (see [`Wire`]); when it may, and how much at once, is decided here.
+//! It counts what has left for logs and variables.
 
 use std::io;
 use std::ops::Range;
@@ -20,8 +20,8 @@ use crate::exchange::Abort;
 use crate::output::Piece;
 use crate::request::Request;
 
-/// However little may be queued for a client, it is as much as two receives bring: what has just come of a response leaves
-/// while more of it is received.
+/// However little may be queued for a client, it is as much as two receives bring: what has just
+/// come of a response leaves while more of it is received.
 const QUEUED_MIN: usize = 2 * RECEIVE_BUFFER_SIZE_DEFAULT;
 
 /// As many bytes as nginx gathers before it writes (`postpone_output`). Here they leave as they
@@ -41,7 +41,8 @@ pub trait Wire {
     /// Bytes queued for a client beyond which a handler waits for it.
     const BACKLOG_MAX: usize = 64 * 1024;
 
-    /// Whether `$body_bytes_sent` counts the framing: as in nginx, that of chunks, and not that of frames.
+    /// Whether `$body_bytes_sent` counts the framing: as in nginx, that of chunks, and not that of
+    /// frames.
     const FRAMING_IS_OF_BODY: bool;
 
     /// Queues a stretch of the body, framed; how many bytes the framing adds.
@@ -80,7 +81,8 @@ pub trait Wire {
         false
     }
 
-    /// How long the client may take nothing, and whether a connection that serves it alone is reset where it takes longer.
+    /// How long the client may take nothing, and whether a connection that serves it alone is reset
+    /// where it takes longer.
     fn set_send_timeout(&mut self, timeout: Duration, resets: bool);
 
     /// See [`Exchange::client_gone`](super::Exchange::client_gone).
@@ -107,18 +109,21 @@ pub struct Sender {
     is_buffered: bool,
     /// Bytes of the body that were copied since others had their turn.
     unshared: usize,
-    /// Bytes queued for the client beyond which it is waited for, where that is less than any response may have.
+    /// Bytes queued for the client beyond which it is waited for, where that is less than any
+    /// response may have.
     queued_max: Option<usize>,
 }
 
 impl Sender {
-    /// A head is about to leave: what the location in force says of the response's pace holds from now on.
+    /// A head is about to leave: what the location in force says of the response's pace holds from
+    /// now on.
     pub fn begin(&mut self, wire: &mut impl Wire, request: &mut Request) {
         let plan = Arc::clone(&request.plan);
         let resets = plan.core.reset_timedout_connection;
         wire.set_send_timeout(plan.core.send_timeout, resets);
         if request.client.version() != Version::Http09 {
-            // As in nginx it is found out when the head leaves, even if there is nothing that it could hold back.
+            // As in nginx it is found out when the head leaves, even if there is nothing that it
+            // could hold back.
             let _ = plan.core.limit_rate_of(request);
         }
     }
@@ -160,14 +165,15 @@ impl Sender {
         self.has_written || sent.saturating_sub(self.paced) >= gathered_max
     }
 
-    /// See `Exchange::set_queued_max`.
+    /// Does what `Exchange::set_queued_max` says.
     pub fn set_queued_max(&mut self, bytes: Option<usize>) {
         self.queued_max = bytes;
         self.is_buffered |= bytes.is_some_and(|bytes| bytes > 0);
     }
 
-    /// Sends a piece of the body that asks for no wait, as nearly all do: bytes that the client has room for and no rate holds
-    /// back, and the end. Any other comes back, for [`send`](Self::send).
+    /// Sends a piece of the body that asks for no wait, as nearly all do: bytes that the client has
+    /// room for and no rate holds back, and the end. Any other comes back, for
+    /// [`send`](Self::send).
     pub fn send_at_once<W: Wire>(
         &mut self,
         wire: &mut W,
@@ -192,7 +198,8 @@ impl Sender {
         Ok(())
     }
 
-    /// Whether so many bytes may be queued without a wait: for their time, for the client, or for others to have their turn.
+    /// Whether so many bytes may be queued without a wait: for their time, for the client, or for
+    /// others to have their turn.
     fn has_room_for<W: Wire>(&self, wire: &W, request: &mut Request, bytes: usize) -> bool {
         let plan = Arc::clone(&request.plan);
         let chunk = plan.core.sendfile_max_chunk;
@@ -332,9 +339,9 @@ impl Sender {
         drained.map_err(|error| not_taken(wire, request, error))
     }
 
-    /// Lets others have their turn when `sendfile_max_chunk` has been copied: a client that takes everything at once
-    /// would hold them up as long as its response, and sealing costs most. Files that the kernel sends are the engine's
-    /// business.
+    /// Lets others have their turn when `sendfile_max_chunk` has been copied: a client that takes
+    /// everything at once would hold them up as long as its response, and sealing costs most. Files
+    /// that the kernel sends are the engine's business.
     async fn give_way(&mut self, wire: &mut impl Wire, request: &Request, copied: usize) {
         self.unshared += copied;
         let chunk = request.plan.core.sendfile_max_chunk;
@@ -399,9 +406,10 @@ fn push(wire: &mut impl Wire, request: &mut Request, segment: Segment, length: u
 /// Counts bytes of the body and of its framing as sent.
 fn count<W: Wire>(_: &W, request: &mut Request, body: u64, framing: u64) {
     request.sent.bytes += body + framing;
-    request.sent.body_bytes += match W::FRAMING_IS_OF_BODY {
-        true => body + framing,
-        false => body,
+    request.sent.body_bytes += if W::FRAMING_IS_OF_BODY {
+        body + framing
+    } else {
+        body
     };
 }
 
@@ -429,7 +437,8 @@ mod tests {
     use super::*;
     use crate::testing::{serve, site};
 
-    /// A wire that is no connection: each stretch costs three bytes of framing and takes this long to leave.
+    /// A wire that is no connection: each stretch costs three bytes of framing and takes this long
+    /// to leave.
     #[derive(Default)]
     struct Slow {
         delay: Duration,

@@ -13,11 +13,12 @@ use crate::body::RequestBody;
 use crate::connection::Connection;
 use crate::core::Core;
 use crate::exchange::Abort;
-use crate::exchange::intake::{Intake, Next};
+use crate::exchange::intake::{BodyPart, Intake};
 use crate::http2::upload::H2Upload;
 
-/// What is left of a request's body, for what reads it beside the response. As long as this is there, nothing else is to read the body;
-/// what the exchange has taken back all the same is broken off.
+/// What is left of a request's body, for what reads it beside the response. As long as this is
+/// there, nothing else is to read the body; what the exchange has taken back all the same is broken
+/// off.
 pub enum Upload {
     /// It comes on a connection of HTTP/1.
     H1(H1Upload),
@@ -54,7 +55,8 @@ impl Upload {
     }
 }
 
-/// What has come on a connection of HTTP/1 and what is counted of it, while that is with what reads the body beside the response.
+/// What has come on a connection of HTTP/1 and what is counted of it, while that is with what reads
+/// the body beside the response.
 pub(super) struct Lent {
     connection: Rc<Connection>,
     intake: RefCell<Intake>,
@@ -88,9 +90,10 @@ impl Lent {
 
     /// Waits until nothing more is read of the body beside the response.
     pub(super) async fn over(&self) {
-        poll_fn(|context| match self.is_over.get() {
-            true => Poll::Ready(()),
-            false => {
+        poll_fn(|context| {
+            if self.is_over.get() {
+                Poll::Ready(())
+            } else {
                 self.waker.set(Some(context.waker().clone()));
                 Poll::Pending
             }
@@ -135,12 +138,12 @@ impl H1Upload {
         let (mut intake, mut body) = (lent.intake.borrow_mut(), lent.body.borrow_mut());
         loop {
             match intake.next(&mut body, self.size_max)? {
-                Next::Bytes(bytes) => {
+                BodyPart::Bytes(bytes) => {
                     body.note_taken();
                     return Poll::Ready(Ok(Some(bytes)));
                 }
-                Next::End => return Poll::Ready(Ok(None)),
-                Next::Nothing => {}
+                BodyPart::End => return Poll::Ready(Ok(None)),
+                BodyPart::Nothing => {}
             }
             let timeout = self.timeout;
             let deadline = *self.deadline.get_or_insert_with(|| engine::now() + timeout);

@@ -15,7 +15,7 @@ use std::time::Duration;
 use engine::select::{Either, either};
 use proto::h2::ErrorCode;
 
-use crate::http2::stream::{Flow, Shared};
+use crate::http2::stream::{Flow, SharedConnection};
 use crate::log;
 
 /// Time between the end of a response and the reset of its stream.
@@ -34,7 +34,7 @@ pub(super) enum Rest {
 
 /// Waits until a stream may be let go of whose response the transport has got. A stream that has
 /// not ended by then is reset as it is released.
-pub(super) async fn leave(shared: &Shared, flow: &Flow, rest: Rest) {
+pub(super) async fn settle_rest_of_request(shared: &SharedConnection, flow: &Flow, rest: Rest) {
     let is_delayed = match rest {
         Rest::None => false,
         Rest::Unwanted => true,
@@ -64,7 +64,7 @@ pub(super) async fn leave(shared: &Shared, flow: &Flow, rest: Rest) {
 
 /// Lets time pass between a response and the reset of its stream, unless the stream ends without
 /// one.
-async fn set_apart(shared: &Shared, flow: &Flow, is_over: impl Fn(&Flow) -> bool) {
+async fn set_apart(shared: &SharedConnection, flow: &Flow, is_over: impl Fn(&Flow) -> bool) {
     loop {
         let sent_before = shared.sent();
         let over = poll_fn(|context| {

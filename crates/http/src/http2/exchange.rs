@@ -1,7 +1,7 @@
 //! The exchange of one stream: what a handler sees of its request and its response.
 //!
-//! Framing, windows and turns are the connection's; pacing and waiting for a slow client are decided above, as with HTTP/1
-//! ([`sender`](crate::exchange::sender)).
+//! Framing, windows and turns are the connection's; pacing and waiting for a slow client are
+//! decided above, as with HTTP/1 ([`sender`](crate::exchange::sender)).
 
 use std::future::poll_fn;
 use std::io;
@@ -17,7 +17,7 @@ use proto::method::Method;
 use crate::exchange::Abort;
 use crate::exchange::sender::Wire;
 use crate::http2::head;
-use crate::http2::stream::{AHEAD_MAX, Flow, Shared};
+use crate::http2::stream::{AHEAD_MAX, Flow, SharedConnection};
 use crate::http2::tunnel::Tunnel;
 use crate::http2::upload::{self, H2Upload};
 use crate::request::Request;
@@ -28,7 +28,7 @@ const FRAME_HEAD: u64 = frame::HEAD_LENGTH as u64;
 
 /// One request and its response on a stream.
 pub struct H2 {
-    shared: Rc<Shared>,
+    shared: Rc<SharedConnection>,
     flow: Rc<Flow>,
     send_timeout: Duration,
     head_sent: bool,
@@ -38,13 +38,14 @@ pub struct H2 {
     announced: Option<u64>,
     expects_trailers: bool,
     trailers: Vec<Field>,
-    /// The client asks for bytes both ways: for it any success means that it has them (RFC 8441, section 4).
+    /// The client asks for bytes both ways: for it any success means that it has them (RFC 8441,
+    /// section 4).
     asks_for_tunnel: bool,
 }
 
 impl H2 {
     /// The exchange of a stream that has been opened.
-    pub fn new(shared: &Rc<Shared>, flow: &Rc<Flow>, asks_for_tunnel: bool) -> H2 {
+    pub fn new(shared: &Rc<SharedConnection>, flow: &Rc<Flow>, asks_for_tunnel: bool) -> H2 {
         H2 {
             shared: Rc::clone(shared),
             flow: Rc::clone(flow),
@@ -58,17 +59,17 @@ impl H2 {
         }
     }
 
-    /// See `Exchange::asks_for_tunnel`.
+    /// Does what `Exchange::asks_for_tunnel` says.
     pub fn asks_for_tunnel(&self) -> bool {
         self.asks_for_tunnel
     }
 
-    /// See `Exchange::upgrade`.
+    /// Does what `Exchange::upgrade` says.
     pub fn upgrade(&mut self) -> Tunnel {
         Tunnel::new(&self.shared, &self.flow, self.send_timeout)
     }
 
-    /// See `Exchange::read_body`.
+    /// Does what `Exchange::read_body` says.
     pub async fn read_body(&mut self, request: &mut Request) -> Result<Option<Bytes>, Abort> {
         if self.asks_for_tunnel {
             request.body.note_end();
@@ -96,7 +97,7 @@ impl H2 {
         Ok(Some(part))
     }
 
-    /// See `Exchange::upload`.
+    /// Does what `Exchange::upload` says.
     pub fn upload(&self, request: &mut Request) -> Option<H2Upload> {
         if self.asks_for_tunnel {
             return None;
@@ -104,12 +105,12 @@ impl H2 {
         Some(H2Upload::new(&self.shared, &self.flow, request))
     }
 
-    /// See `Exchange::body_at_hand`.
-    pub fn body_at_hand(&self) -> bool {
+    /// Does what `Exchange::has_buffered_body` says.
+    pub fn has_buffered_body(&self) -> bool {
         self.asks_for_tunnel || self.flow.is_readable()
     }
 
-    /// See `Exchange::drop_body_at_hand`.
+    /// Does what `Exchange::drop_body_at_hand` says.
     pub fn drop_body_at_hand(&mut self, request: &mut Request) {
         if self.asks_for_tunnel || self.flow.is_read() || self.flow.is_uploaded() {
             return; // there is nothing to drop, or something reads it beside the response
@@ -123,7 +124,7 @@ impl H2 {
         }
     }
 
-    /// See `Exchange::send_head`.
+    /// Does what `Exchange::send_head` says.
     pub fn send_head(&mut self, request: &mut Request) -> Result<(), Abort> {
         let is_upgrade = request.response.status == 101;
         if is_upgrade {
@@ -150,7 +151,7 @@ impl H2 {
         Ok(())
     }
 
-    /// See `Exchange::send_early_hints`.
+    /// Does what `Exchange::send_early_hints` says.
     pub fn send_early_hints(&mut self, request: &mut Request, fields: &[Field]) {
         if self.head_sent || fields.is_empty() {
             return;
@@ -161,7 +162,7 @@ impl H2 {
         self.shared.send_head(&self.flow, &block, false, usize::MAX);
     }
 
-    /// See `Exchange::has_sent_head`.
+    /// Does what `Exchange::has_sent_head` says.
     pub fn has_sent_head(&self) -> bool {
         self.head_sent
     }
@@ -169,7 +170,8 @@ impl H2 {
     /// Waits until all of the response has been given to the transport.
     ///
     /// # Errors
-    /// `TimedOut` where the client gives no credit for the send timeout; `ConnectionReset` where it has ended the stream.
+    /// `TimedOut` where the client gives no credit for the send timeout; `ConnectionReset` where it
+    /// has ended the stream.
     pub async fn ended(&mut self) -> io::Result<()> {
         self.wait(|flow| flow.has_ended()).await
     }
@@ -183,8 +185,8 @@ impl H2 {
         self.wait(|flow| flow.queued() == 0).await
     }
 
-    /// Waits until bytes of the response's body could leave; what is read before would only lie in memory. How many are worth reading
-    /// now.
+    /// Waits until bytes of the response's body could leave; what is read before would only lie in
+    /// memory. How many are worth reading now.
     ///
     /// # Errors
     /// As of [`ended`](Self::ended).
@@ -216,9 +218,10 @@ impl H2 {
         let is_under_way = !self.flow.has_ended();
         if is_under_way {
             // The codes are nginx's.
-            let code = match timed_out {
-                true => ErrorCode::ProtocolError,
-                false => ErrorCode::InternalError,
+            let code = if timed_out {
+                ErrorCode::ProtocolError
+            } else {
+                ErrorCode::InternalError
             };
             self.shared.reset(&self.flow, code);
         }
@@ -226,7 +229,8 @@ impl H2 {
     }
 }
 
-/// The head of HTTP/1's 101 says the same as a 200 here, and nothing of a handshake (RFC 8441, section 5).
+/// The head of HTTP/1's 101 says the same as a 200 here, and nothing of a handshake (RFC 8441,
+/// section 5).
 fn become_success(response: &mut Response) {
     response.status = 200;
     response.content_length = None;

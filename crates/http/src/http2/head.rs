@@ -1,10 +1,10 @@
-//! The head of a response as a header block: static names and literals alone, so that its bytes depend on no connection and can be
-//! kept for many.
+//! The head of a response as a header block: static names and literals alone, so that its bytes
+//! depend on no connection and can be kept for many.
 
 use proto::h2::hpack::literal::{self, FieldName};
-use proto::header::{Known, KnownSet, append_value, has_control};
+use proto::header::{KnownField, KnownSet, append_value, has_control};
 
-use crate::exchange::fields::{self, Line};
+use crate::exchange::fields::{self, HeadLine};
 use crate::request::Request;
 use crate::response::Field;
 
@@ -17,7 +17,7 @@ pub fn write(request: &mut Request, out: &mut Vec<u8>) {
     literal::status(status, out);
     let mut joined = Vec::new();
     fields::for_each(request, |line| {
-        if let Line::Field(name, parts) = line {
+        if let HeadLine::Field(name, parts) = line {
             // As in nginx; a length must not stand there (RFC 9110, section 8.6).
             if status == 204 && OF_CONTENT.contains(&name) {
                 return;
@@ -45,7 +45,7 @@ pub fn write_informational(status: u16, fields: &[Field], out: &mut Vec<u8>) {
     write_fields(fields, out);
 }
 
-/// Writes trailers.
+/// Writes trailers as a header block.
 pub fn write_fields(fields: &[Field], out: &mut Vec<u8>) {
     let mut joined = Vec::new();
     for field in fields {
@@ -56,8 +56,8 @@ pub fn write_fields(fields: &[Field], out: &mut Vec<u8>) {
 
 fn write_field(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
     // TE is a field of requests: in a response clients take it for one of the connection.
-    const LEFT_OUT: KnownSet = KnownSet::OF_CONNECTION.with(Known::Te);
-    let of_connection = LEFT_OUT.contains(Known::from_name(name));
+    const LEFT_OUT: KnownSet = KnownSet::OF_CONNECTION.with(KnownField::Te);
+    let of_connection = LEFT_OUT.contains(KnownField::from_name(name));
     // Neither a field of the connection nor what would be taken for another kind of field.
     if !of_connection && !name.is_empty() && name.first() != Some(&b':') {
         literal::field(FieldName::of(name), value, out);

@@ -1,10 +1,11 @@
 //! HTTP/2 with clients: many requests at once on one connection.
 //!
-//! What the bytes say is [`proto::h2`]'s; how a connection goes on is in [`conversation`], what the tasks of its requests share with it in
-//! [`stream`], the exchange of one request in [`exchange`], what it becomes once it is upgraded in [`tunnel`], and how the head of a
-//! response is written in [`head`]. The directives are in [`settings`].
+//! What the bytes say is [`proto::h2`]'s; how a connection goes on is in [`connection_task`], what
+//! the tasks of its requests share with it in [`stream`], the exchange of one request in
+//! [`exchange`], what it becomes once it is upgraded in [`tunnel`], and how the head of a response
+//! is written in [`head`]. The directives are in [`settings`].
 
-pub mod conversation;
+pub mod connection_task;
 mod early_answer;
 pub mod exchange;
 pub mod head;

@@ -4,7 +4,7 @@
 
 use conf::{Arity, Contexts, Declared, Fault, ScopeRef, Setter, Setting, parse};
 
-use crate::accepted::pool_size;
+use crate::ignored_directives::pool_size;
 use crate::request::Request;
 
 const HS: Contexts = Contexts::HTTP.or(Contexts::SERVER);
@@ -13,36 +13,37 @@ const HSL: Contexts = HS.or(Contexts::LOCATION);
 /// The largest window that a stream may begin with, in bytes.
 const WINDOW_MAX: u64 = (1 << 31) - 1;
 
-/// `http2`
+/// Declares the directive `http2`.
 pub static HTTP2: Setting<bool> = Setting::new("http2", &["on | off"], parse::flag)
     .contexts(HS)
     .default("off")
     .since("1.25.1")
     .manual("Lets clients speak HTTP/2: over TLS where they offer it (ALPN), in the clear where they begin with its preface.");
 
-/// `http2_max_concurrent_streams`
+/// Declares the directive `http2_max_concurrent_streams`.
 pub static CONCURRENT_STREAMS: Setting<u64> =
     Setting::new("http2_max_concurrent_streams", &["number"], parse::number)
     .contexts(HS)
     .default("128")
     .manual("How many requests a client may have at once on a connection. A place is free again when the work for its request has ended.");
 
-/// `http2_body_preread_size`
+/// Declares the directive `http2_body_preread_size`.
 pub static BODY_PREREAD_SIZE: Setting<u64> =
     Setting::new("http2_body_preread_size", &["size"], |setter| {
         let size = parse::size(setter)?;
-        match size <= WINDOW_MAX {
-            true => Ok(size),
-            false => Err(Fault::new(format!(
+        if size <= WINDOW_MAX {
+            Ok(size)
+        } else {
+            Err(Fault::new(format!(
                 "the maximum body preread buffer size is {WINDOW_MAX}"
-            ))),
+            )))
         }
     })
     .contexts(HS)
     .default("64k")
     .manual("How much of a request's body may come before it is read: the window of each stream.");
 
-/// `http2_chunk_size`
+/// Declares the directive `http2_chunk_size`.
 pub static CHUNK_SIZE: Setting<u64> = Setting::new("http2_chunk_size", &["size"], |setter| {
     match parse::size(setter)? {
         0 => Err(Fault::new("the http2 chunk size cannot be zero")),
@@ -126,12 +127,13 @@ fn receive_buffer(setter: &Setter<'_>) -> Result<(), Fault> {
 }
 
 fn power_of_two(setter: &Setter<'_>) -> Result<(), Fault> {
-    match parse::number(setter)?.is_power_of_two() {
-        true => Ok(()),
-        false => Err(Fault::new(format!(
+    if parse::number(setter)?.is_power_of_two() {
+        Ok(())
+    } else {
+        Err(Fault::new(format!(
             "\"{}\" directive must be a power of two",
             setter.name()
-        ))),
+        )))
     }
 }
 
@@ -151,11 +153,11 @@ fn obsolete(setter: &Setter<'_>, instead: Option<&str>) -> Result<(), Fault> {
 /// HTTP/2 as one virtual server has it.
 #[derive(Clone, Copy, Debug)]
 pub struct Http2 {
-    /// `http2`
+    /// Whether `http2` is on for the server.
     pub on: bool,
-    /// `http2_max_concurrent_streams`
+    /// What the directive `http2_max_concurrent_streams` says in this scope.
     pub streams_max: u32,
-    /// `http2_body_preread_size`
+    /// What the directive `http2_body_preread_size` says in this scope.
     pub window: u32,
 }
 

@@ -1,7 +1,8 @@
 //! What the requests of a connection share with the task that reads and sends for them.
 //!
-//! Each stream has a [`Flow`]: what has come of its request's body and has not been read, what is to be sent of its response, and
-//! whom to wake. The connection's task alone touches the transport; the others put things down here and wake it.
+//! Each stream has a [`Flow`]: what has come of its request's body and has not been read, what is
+//! to be sent of its response, and whom to wake. The connection's task alone touches the transport;
+//! the others put things down here and wake it.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -23,8 +24,8 @@ use crate::output::READ_SIZE;
 use crate::request::Request;
 use crate::response::Field;
 
-/// Bytes that may be with the transport at once: enough to keep a fast client busy, few enough that what is more urgent does
-/// not wait long behind them.
+/// Bytes that may be with the transport at once: enough to keep a fast client busy, few enough that
+/// what is more urgent does not wait long behind them.
 pub const IN_TRANSPORT_MAX: usize = 128 * 1024;
 
 /// Bytes of a body that a stream has queued beyond which its task reads no more.
@@ -42,7 +43,8 @@ const BUSY: usize = 32;
 /// The least that is read of a file, however small the client's windows are.
 const READ_MIN: u64 = 1024;
 
-/// Bytes of a segment from which on it is passed on as it is; smaller ones are copied behind the heads of their frames.
+/// Bytes of a segment from which on it is passed on as it is; smaller ones are copied behind the
+/// heads of their frames.
 const COPIED_MAX: usize = 4 * 1024;
 
 /// Bytes that trailers have room for at once.
@@ -51,7 +53,7 @@ const TRAILERS_USUAL: usize = 64;
 /// One stream of a connection.
 #[derive(Default)]
 pub struct Flow {
-    /// Its number.
+    /// The number of the flow.
     pub number: u32,
     /// What has come of the request's body, in one piece, however small the frames were.
     received: RefCell<Vec<u8>>,
@@ -134,7 +136,7 @@ impl Flow {
         self.uploaded.set(self.uploaded.get() + bytes);
     }
 
-    /// How many have.
+    /// How many bytes of the upload have come.
     pub fn uploaded(&self) -> u64 {
         self.uploaded.get()
     }
@@ -245,7 +247,8 @@ impl Flow {
         self.writer.take().into_iter().for_each(Waker::wake);
     }
 
-    /// Whether all that was queued has left, and its task is to go on before it is others' turn; said once.
+    /// Whether all that was queued has left, and its task is to go on before it is others' turn;
+    /// said once.
     fn may_go_on(&self) -> bool {
         let is_whole = self.end.borrow().is_some() || self.ended.get() || self.gone.get();
         self.queued() == 0 && !is_whole && !self.was_waited_for.replace(true)
@@ -294,13 +297,14 @@ pub enum Flushed {
     All,
     /// There is more that the transport has no room for.
     Full,
-    /// The task of the stream whose turn it was may have more in a moment; others wait for it that long, and no longer.
+    /// The task of the stream whose turn it was may have more in a moment; others wait for it that
+    /// long, and no longer.
     ForNow,
 }
 
 /// A connection, as all that work for it see it.
-pub struct Shared {
-    /// The client's connection.
+pub struct SharedConnection {
+    /// The client's connection of the shared connection.
     pub connection: Rc<Connection>,
     machine: RefCell<h2::Connection<Rc<Flow>>>,
     /// Frames that have not been given to the transport: heads, and the bodies that came with them.
@@ -324,10 +328,10 @@ pub struct Shared {
     is_called: Cell<bool>,
 }
 
-impl Shared {
+impl SharedConnection {
     /// What a new connection shares.
-    pub fn new(connection: &Rc<Connection>, limits: h2::Limits) -> Shared {
-        Shared {
+    pub fn new(connection: &Rc<Connection>, limits: h2::Limits) -> SharedConnection {
+        SharedConnection {
             connection: Rc::clone(connection),
             machine: RefCell::new(h2::Connection::new(limits)),
             out: RefCell::default(),
@@ -388,7 +392,8 @@ impl Shared {
         self.with(|machine| machine.answer(stream, block, body, chunk_size, &mut out))
     }
 
-    /// How urgent the client says that a request is. Responses for one that never says such things take turns, as nginx has them.
+    /// How urgent the client says that a request is. Responses for one that never says such things
+    /// take turns, as nginx has them.
     pub fn priority_of(&self, request: &Request) -> Priority {
         match request.client.value_named(b"priority") {
             Some(value) => {
@@ -451,12 +456,11 @@ impl Shared {
     fn put_end(&self, flow: &Flow, out: &mut Vec<u8>) {
         let mut machine = self.machine.borrow_mut();
         let trailers = flow.end.take().unwrap_or_default();
-        match trailers.is_empty() {
-            true => {
-                let head = machine.sent(flow.number, 0, true, false);
-                out.extend_from_slice(&head);
-            }
-            false => machine.put_head(flow.number, &trailers, true, out),
+        if trailers.is_empty() {
+            let head = machine.sent(flow.number, 0, true, false);
+            out.extend_from_slice(&head);
+        } else {
+            machine.put_head(flow.number, &trailers, true, out)
         }
         self.note_ended(flow);
     }
@@ -513,18 +517,20 @@ impl Shared {
         self.endings.get()
     }
 
-    /// Whether another stream would be refused only because tasks of streams that have ended, for the client, have not had their turn since.
+    /// Whether another stream would be refused only because tasks of streams that have ended, for
+    /// the client, have not had their turn since.
     pub fn is_full_of_ended(&self) -> bool {
         self.ending.get() > 0 && self.with(|machine| machine.is_full())
     }
 
-    /// Resets a stream.
+    /// Resets a stream with an error code.
     pub fn reset(&self, flow: &Flow, code: ErrorCode) {
         self.with(|machine| machine.reset(flow.number, code));
         self.call();
     }
 
-    /// Gives the transport what may leave, as far as it takes it. `is_patient`: a task that may go on at once is waited for.
+    /// Gives the transport what may leave, as far as it takes it. `is_patient`: a task that may go
+    /// on at once is waited for.
     pub fn flush(&self, is_patient: bool) -> Flushed {
         let transport = &self.connection.stream;
         let mut out = std::mem::take(&mut *self.out.borrow_mut());
@@ -572,7 +578,8 @@ impl Shared {
         self.with(|machine| machine.move_control(out));
     }
 
-    /// Sends a part of a stream whose turn it is, in one frame. Bytes that went to the transport by themselves.
+    /// Sends a part of a stream whose turn it is, in one frame. Bytes that went to the transport by
+    /// themselves.
     fn send_part(&self, flow: &Rc<Flow>, most: usize, out: &mut Vec<u8>) -> usize {
         let length = usize::try_from(flow.queued())
             .unwrap_or(usize::MAX)
@@ -636,7 +643,8 @@ impl Shared {
         self.out.borrow().len()
     }
 
-    /// How many bytes a stream's task may read now, for they could leave soon; `None` where it has to wait.
+    /// How many bytes a stream's task may read now, for they could leave soon; `None` where it has
+    /// to wait.
     pub fn room(&self, flow: &Flow) -> Option<u64> {
         self.promise(flow, 0);
         let waiting = flow.queued();
@@ -654,9 +662,10 @@ impl Shared {
 
     /// How much of its body a stream may have ready before it can leave.
     pub fn ahead_max(&self) -> u64 {
-        match self.queued.get() < QUEUED_MAX {
-            true => AHEAD_MAX as u64,
-            false => AHEAD_MIN,
+        if self.queued.get() < QUEUED_MAX {
+            AHEAD_MAX as u64
+        } else {
+            AHEAD_MIN
         }
     }
 
@@ -667,18 +676,20 @@ impl Shared {
         self.queued.set(others + bytes);
     }
 
-    /// Tells a stream's task when it is its turn, and that the client's windows are open ([`Flow::take_granted`]).
+    /// Tells a stream's task when it is its turn, and that the client's windows are open
+    /// ([`Flow::take_granted`]).
     pub fn ask(&self, flow: &Flow) {
         flow.asks.set(true);
         self.with(|machine| machine.wants_to_send(flow.number));
         self.call();
     }
 
-    /// Waits for something about the response of a stream, for as long as the client takes some of it, or of others whose turn comes
-    /// before its own.
+    /// Waits for something about the response of a stream, for as long as the client takes some of
+    /// it, or of others whose turn comes before its own.
     ///
     /// # Errors
-    /// `TimedOut` where it takes nothing for `timeout`; `ConnectionReset` where it has ended the stream.
+    /// `TimedOut` where it takes nothing for `timeout`; `ConnectionReset` where it has ended the
+    /// stream.
     pub async fn wait<T>(
         &self,
         flow: &Flow,

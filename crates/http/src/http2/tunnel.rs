@@ -10,23 +10,24 @@ use bytes::Bytes;
 use engine::net::Segment;
 use engine::select::{Either, either};
 use proto::base64;
-use proto::header::Known;
+use proto::header::KnownField;
 
 use crate::exchange::duplex::Duplex;
-use crate::http2::stream::{Flow, Shared};
+use crate::http2::stream::{Flow, SharedConnection};
 use crate::http2::upload::READING_WINDOW;
 use crate::request::Request;
 
-/// The client's end of a tunnel on one stream. The client's END_STREAM ends its own bytes alone; ours is sent when the exchange ends.
+/// The client's end of a tunnel on one stream. The client's END_STREAM ends its own bytes alone;
+/// ours is sent when the exchange ends.
 pub struct Tunnel {
-    shared: Rc<Shared>,
+    shared: Rc<SharedConnection>,
     flow: Rc<Flow>,
     send_timeout: Cell<Duration>,
 }
 
 impl Tunnel {
     /// The tunnel on a stream whose response's head has been sent.
-    pub fn new(shared: &Rc<Shared>, flow: &Rc<Flow>, send_timeout: Duration) -> Tunnel {
+    pub fn new(shared: &Rc<SharedConnection>, flow: &Rc<Flow>, send_timeout: Duration) -> Tunnel {
         shared.with(|machine| machine.widen(flow.number, READING_WINDOW));
         Tunnel {
             shared: Rc::clone(shared),
@@ -89,10 +90,11 @@ impl Duplex for Tunnel {
     }
 }
 
-/// The upstream of a WebSocket wants a key, of which clients of HTTP/2 know nothing (RFC 8441, section 5.1).
+/// The upstream of a WebSocket wants a key, of which clients of HTTP/2 know nothing (RFC 8441,
+/// section 5.1).
 pub fn ask_by_key(request: &mut Request) {
     let is_websocket = request
-        .header(Known::Upgrade)
+        .header(KnownField::Upgrade)
         .is_some_and(|protocol| protocol.eq_ignore_ascii_case(b"websocket"));
     if is_websocket {
         let mut bytes = [0; 16];

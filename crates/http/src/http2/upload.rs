@@ -12,15 +12,15 @@ use engine::Sleep;
 use engine::select::{Either, either};
 
 use crate::exchange::Abort;
-use crate::http2::stream::{Flow, Shared};
+use crate::http2::stream::{Flow, SharedConnection};
 use crate::request::Request;
 
 /// How much of a request's body may come ahead of a handler that reads it, in bytes.
 pub(super) const READING_WINDOW: u32 = 256 * 1024;
 
-/// See [`Upload`](crate::exchange::upload::Upload).
+/// An upload on a stream; see [`Upload`](crate::exchange::upload::Upload).
 pub struct H2Upload {
-    shared: Rc<Shared>,
+    shared: Rc<SharedConnection>,
     flow: Rc<Flow>,
     timeout: Duration,
     /// 0 is no limit.
@@ -32,7 +32,11 @@ pub struct H2Upload {
 
 impl H2Upload {
     /// What is left of the body of this request.
-    pub(super) fn new(shared: &Rc<Shared>, flow: &Rc<Flow>, request: &Request) -> H2Upload {
+    pub(super) fn new(
+        shared: &Rc<SharedConnection>,
+        flow: &Rc<Flow>,
+        request: &Request,
+    ) -> H2Upload {
         let core = &request.plan.core;
         flow.set_uploaded(true);
         shared.with(|machine| machine.widen(flow.number, READING_WINDOW));
@@ -84,7 +88,7 @@ impl Drop for H2Upload {
 
 /// The next bytes of a stream's body, for which credit is given back; `None` at its end.
 pub(super) async fn next_part(
-    shared: &Shared,
+    shared: &SharedConnection,
     flow: &Flow,
     deadline: Instant,
 ) -> Result<Option<Bytes>, Abort> {
@@ -98,7 +102,7 @@ pub(super) async fn next_part(
 
 /// The same as far as it has come.
 fn poll_part(
-    shared: &Shared,
+    shared: &SharedConnection,
     flow: &Flow,
     context: &mut Context<'_>,
 ) -> Poll<Result<Option<Bytes>, Abort>> {
@@ -122,7 +126,7 @@ fn poll_part(
 }
 
 /// Bytes have been read: as many more may come.
-pub(super) fn give_credit(shared: &Shared, flow: &Flow, bytes: usize) {
+pub(super) fn give_credit(shared: &SharedConnection, flow: &Flow, bytes: usize) {
     shared.with(|machine| machine.consumed(flow.number, bytes));
     shared.call();
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rules::access_log::Logged;
 
 use crate::log::AccessLogs;
-use crate::module::{Ending, Module, Told};
+use crate::module::{Module, OnRequestEnd, ShortcutDoc};
 use crate::plan_builder::PlanBuilder;
 use crate::request::Request;
 use crate::tasks::{Task, TaskKind};
@@ -24,8 +24,9 @@ const PLAIN: [&str; 9] = [
     "request_length",
 ];
 
-/// Variables that have their values whether or not the response's head is known, beside `$http_*`, `$arg_*` and
-/// `$cookie_*`. Of any other, those that a configuration defines among them, that is not known.
+/// Variables that have their values whether or not the response's head is known, beside `$http_*`,
+/// `$arg_*` and `$cookie_*`. Of any other, those that a configuration defines among them, that is
+/// not known.
 const OF_REQUEST: [&str; 31] = [
     "args",
     "body_bytes_sent",
@@ -84,7 +85,9 @@ impl Logged for Request {
 
 impl Module for AccessLogs {
     const TASKS: &'static [Task] = &[Task::of(TaskKind::Log, &["access_log"]).by_default()];
-    const SHORTCUTS: &'static [Told] = &[Told::Same("what is answered from memory is logged, too")];
+    const SHORTCUTS: &'static [ShortcutDoc] = &[ShortcutDoc::Same(
+        "what is answered from memory is logged, too",
+    )];
 
     fn is_off(&self) -> bool {
         self.is_empty()
@@ -95,7 +98,7 @@ impl Module for AccessLogs {
     }
 }
 
-impl Ending for AccessLogs {
+impl OnRequestEnd for AccessLogs {
     /// Appends its line to every access log.
     fn ended(&self, request: &mut Request) {
         request.keepalive.on &= !request.keepalive.refused;

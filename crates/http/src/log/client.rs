@@ -222,16 +222,18 @@ pub fn abort(request: &mut Request, abort: &Abort) {
     }
 }
 
-/// What nginx says of a client whose body is broken off so, if anything; `is_http1` tells how it came.
+/// What nginx says of a client whose body is broken off so, if anything; `is_http1` tells how it
+/// came.
 pub fn body_fault(abort: &Abort, is_http1: bool) -> Option<(Level, String)> {
     Some(match abort {
         // It is an error only where chunks are malformed.
         Abort::BadBody(text) if is_http1 => (Level::Error, (*text).to_owned()),
         Abort::BadBody(text) => (Level::Info, (*text).to_owned()),
         Abort::BodyTooLarge { received, chunk } => {
-            let length = match is_http1 {
-                true => format!("{received}+{chunk}"),
-                false => received.saturating_add(*chunk).to_string(),
+            let length = if is_http1 {
+                format!("{received}+{chunk}")
+            } else {
+                received.saturating_add(*chunk).to_string()
             };
             let text = format!("client intended to send too large chunked body: {length} bytes");
             (Level::Error, text)
@@ -258,7 +260,8 @@ fn sending(request: &Request) -> &'static str {
     }
 }
 
-/// Why no more of a response can be sent: a client that resets its connection has closed it, whatever call finds that out.
+/// Why no more of a response can be sent: a client that resets its connection has closed it,
+/// whatever call finds that out.
 struct SendFailure<'a>(&'a io::Error);
 
 impl fmt::Display for SendFailure<'_> {

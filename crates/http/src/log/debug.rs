@@ -1,11 +1,13 @@
-//! Lines of the level `debug`: the steps of a request as nginx's debug log tells them, in its words where it has them.
+//! Lines of the level `debug`: the steps of a request as nginx's debug log tells them, in its words
+//! where it has them.
 //!
-//! <https://nginx.org/en/docs/debugging_log.html>. What is not there are the innards of nginx (pools, events, buffers),
-//! which do not exist here. More lines stand beside what they are about: `grep 'Debug,'`.
+//! <https://nginx.org/en/docs/debugging_log.html>. What is not there are the innards of nginx
+//! (pools, events, buffers), which do not exist here. More lines stand beside what they are about:
+//! `grep 'Debug,'`.
 
 use framework::address::append_address;
 use logs::{Level, Printable, Subject as _, Subsystem, error, write};
-use proto::header::Known;
+use proto::header::KnownField;
 
 use crate::connection::Connection;
 use crate::request::Request;
@@ -40,7 +42,7 @@ pub fn head(request: &Request) {
     );
     for (name, value) in request.headers() {
         // Passwords do not belong into logs.
-        let secret = [Known::Authorization, Known::ProxyAuthorization]
+        let secret = [KnownField::Authorization, KnownField::ProxyAuthorization]
             .iter()
             .any(|known| name.eq_ignore_ascii_case(known.name().as_bytes()));
         let value = if secret { b"(not shown)" } else { value };

@@ -1,5 +1,6 @@
-//! What is logged of requests and connections: `access_log` with one line per request, and the texts of the error log about
-//! clients. The logs themselves, and the places that lines go to, are the crate `logs`.
+//! What is logged of requests and connections: `access_log` with one line per request, and the
+//! texts of the error log about clients. The logs themselves, and the places that lines go to, are
+//! the crate `logs`.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_log_module.html>.
 
@@ -35,8 +36,8 @@ pub fn check(compiler: &Compiler<'_>, http: ScopeRef<'_>) -> Result<(), Fault> {
     rules::format::check::<Request>(compiler, http)
 }
 
-/// Opens the logs that the `http` block itself writes, though each of its servers may write others: nginx opens what is
-/// written, used or not.
+/// Opens the logs that the `http` block itself writes, though each of its servers may write others:
+/// nginx opens what is written, used or not.
 pub fn open_written(compiler: &Compiler<'_>, http: ScopeRef<'_>) -> Option<()> {
     if http.writes(&[&ACCESS_LOG]) {
         compiler.feature_or_report::<AccessLogs>(http)?;

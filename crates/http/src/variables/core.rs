@@ -1,8 +1,9 @@
 //! The variables of nginx's core and log modules, which exist without being defined.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_core_module.html#variables>. [`find`] is the list; the values are made in `client`
-//! (what the client sent) and `response`. They are computed on every use, but for what `is_kept` names. What is not a
-//! request's alone has lists of its own ([`transport::client::find`], [`variables::process::find`]), as every other module has;
+//! <https://nginx.org/en/docs/http/ngx_http_core_module.html#variables>. [`find`] is the list; the
+//! values are made in `client` (what the client sent) and `response`. They are computed on every
+//! use, but for what `is_kept` names. What is not a request's alone has lists of its own
+//! ([`transport::client::find`], [`variables::process::find`]), as every other module has;
 //! `features.rs` puts them together.
 
 mod client;
@@ -11,10 +12,10 @@ mod response;
 pub use client::{find_cookie, find_set_cookie};
 pub use response::pairs;
 
-use proto::header::Known;
+use proto::header::KnownField;
 use variables::write::{decimal, seconds, text};
 
-use super::{Evaluate, EvaluateFamily, Found, Source};
+use super::{BuiltinVariable, Evaluate, EvaluateFamily, Source};
 use crate::http2;
 use crate::request::Request;
 use crate::server_tokens::VERSION;
@@ -29,38 +30,40 @@ const FAMILIES: [(&str, EvaluateFamily); 5] = [
 ];
 
 /// The variable of a name in lower case, without `$`.
-pub fn find(name: &str) -> Option<Found> {
+pub fn find(name: &str) -> Option<BuiltinVariable> {
     if let Some(evaluate) = fixed(name) {
-        return Some(Found::of(match is_kept(name) {
-            true => Source::Kept(evaluate),
-            false => Source::Builtin(evaluate),
+        return Some(BuiltinVariable::of(if is_kept(name) {
+            Source::Kept(evaluate)
+        } else {
+            Source::Builtin(evaluate)
         }));
     }
     if name == "realpath_root" {
-        return Some(Found::of(Source::UntilMissing(realpath_root)));
+        return Some(BuiltinVariable::of(Source::UntilMissing(realpath_root)));
     }
     match name {
         "request_id" => {
-            return Some(Found::once(request_id));
+            return Some(BuiltinVariable::once(request_id));
         }
-        "args" => return Some(Found::computed(client::arguments).assignable()),
-        "limit_rate" => return Some(Found::computed(limit_rate).assignable()),
+        "args" => return Some(BuiltinVariable::computed(client::arguments).assignable()),
+        "limit_rate" => return Some(BuiltinVariable::computed(limit_rate).assignable()),
         _ => {}
     }
     FAMILIES.iter().find_map(|(prefix, evaluate)| {
         let rest = name.strip_prefix(prefix)?;
         let rest = rest.as_bytes().into();
-        let source = match is_kept(name) {
-            true => Source::KeptFamily(*evaluate, rest),
-            false => Source::Family(*evaluate, rest),
+        let source = if is_kept(name) {
+            Source::KeptFamily(*evaluate, rest)
+        } else {
+            Source::Family(*evaluate, rest)
         };
         let assignable = !RESERVED.contains(&name);
-        Some(Found { source, assignable })
+        Some(BuiltinVariable { source, assignable })
     })
 }
 
-/// Whether what changes while a request is served stays what it was at its first use: with nginx most variables do, and of
-/// others it cannot be seen.
+/// Whether what changes while a request is served stays what it was at its first use: with nginx
+/// most variables do, and of others it cannot be seen.
 fn is_kept(name: &str) -> bool {
     let of_response = ["sent_http_", "sent_trailer_"];
     of_response.iter().any(|family| name.starts_with(family))
@@ -90,7 +93,9 @@ fn fixed(name: &str) -> Option<Evaluate> {
             decimal(number, out)
         },
         "content_length" => client::content_length,
-        "content_type" => |request, out| client::known_header(request, Known::ContentType, out),
+        "content_type" => {
+            |request, out| client::known_header(request, KnownField::ContentType, out)
+        }
         "document_root" => document_root,
         "document_uri" | "uri" => client::path,
         "host" => client::host,
@@ -98,12 +103,14 @@ fn fixed(name: &str) -> Option<Evaluate> {
         // No client speaks it yet.
         "http3" => |_, _| true,
         "http_cookie" => client::cookies,
-        "http_host" => |request, out| client::known_header(request, Known::Host, out),
-        "http_referer" => |request, out| client::known_header(request, Known::Referer, out),
-        "http_user_agent" => |request, out| client::known_header(request, Known::UserAgent, out),
-        "http_via" => |request, out| client::known_header(request, Known::Via, out),
+        "http_host" => |request, out| client::known_header(request, KnownField::Host, out),
+        "http_referer" => |request, out| client::known_header(request, KnownField::Referer, out),
+        "http_user_agent" => {
+            |request, out| client::known_header(request, KnownField::UserAgent, out)
+        }
+        "http_via" => |request, out| client::known_header(request, KnownField::Via, out),
         "http_x_forwarded_for" => {
-            |request, out| client::known_header(request, Known::XForwardedFor, out)
+            |request, out| client::known_header(request, KnownField::XForwardedFor, out)
         }
         "https" => |request, out| text(if request.is_secure() { "on" } else { "" }, out),
         "is_args" => |request, out| text(if request.args.is_empty() { "" } else { "?" }, out),

@@ -19,7 +19,7 @@ pub type Table = variables::Table<Request>;
 pub type TableBuilder = variables::TableBuilder<Request>;
 
 /// A variable of requests that is there without being defined.
-pub type Found = variables::Found<Request>;
+pub type BuiltinVariable = variables::BuiltinVariable<Request>;
 
 /// Appends the value for a request; false when there is none.
 pub type Evaluate = variables::Evaluate<Request>;

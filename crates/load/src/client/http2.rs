@@ -1,13 +1,15 @@
-//! One connection of HTTP/2: as many requests under way as it has streams, each with times and an end of its own.
+//! One connection of HTTP/2: as many requests under way as it has streams, each with times and an
+//! end of its own.
 //!
 //! ```text
 //! a stream is free ─▶ (think, or wait for a moment) ─▶ ask ─▶ head, body ─▶ complete ─▶ free again
 //!                                                       └─ reset, timeout: counted ──▶ free again
 //! ```
 //!
-//! Frames, windows and what the server allows are the business of [`proto::h2::client`]. What answers a buffer leaves together
-//! at the end of the turn: requests, credit, acknowledgements. A server that ends the connection (GOAWAY) is served to its end;
-//! what it has not looked at is asked again on the next one, as it is in HTTP/1 after `Connection: close`.
+//! Frames, windows and what the server allows are the business of [`proto::h2::client`]. What
+//! answers a buffer leaves together at the end of the turn: requests, credit, acknowledgements. A
+//! server that ends the connection (GOAWAY) is served to its end; what it has not looked at is
+//! asked again on the next one, as it is in HTTP/1 after `Connection: close`.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -18,20 +20,20 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use engine::Buffer;
 use engine::select::{Either, either};
-use proto::h2::client::{Client as Machine, Event, Limits, Opening};
+use proto::h2::client::{Client as Machine, Event, Limits, RequestStart};
 use proto::h2::response::ResponseFault;
 use proto::h2::{ErrorCode, StreamFault, Violation};
-use proto::header::Known;
+use proto::header::KnownField;
 use sha2::{Digest, Sha256};
 
-use super::{BUFFERS_PER_TURN, Client, End, receive_failure};
+use super::{BUFFERS_PER_TURN, Client, ClientOutcome, receive_failure};
 use crate::connection::Connection;
-use crate::grpc::{Answer, status_in};
+use crate::grpc::{CallProgress, status_in};
 use crate::plan::Plan;
 use crate::response::{CompleteResponse, HEAD_BYTES_MAX};
 use crate::run::Sample;
-use crate::tally::Failure;
-use crate::tls::Opened;
+use crate::tally::RequestError;
+use crate::tls::SessionProgress;
 
 /// What a server may send, so that no body waits for credit.
 pub(crate) const LIMITS: Limits = Limits {
@@ -41,7 +43,7 @@ pub(crate) const LIMITS: Limits = Limits {
 };
 
 /// A request that was sent.
-struct Asked {
+struct SentRequest {
     start: Instant,
     /// When it was sent, and how long its connection had taken if it is the first on it.
     sent: Instant,
@@ -53,20 +55,21 @@ struct Asked {
     length: u64,
     digest: Option<Box<Sha256>>,
     /// What else is known of the answer to a call.
-    call: Option<Answer>,
+    call: Option<CallProgress>,
     /// What is left to be sent of its own body.
     rest: Bytes,
 }
 
 /// What is known of one connection.
 struct Talk {
-    machine: Machine<Asked>,
+    machine: Machine<SentRequest>,
     begin: Instant,
     /// Streams that have nothing to do.
     free: usize,
     /// When those are free again that think.
     thinking: BinaryHeap<Reverse<Instant>>,
-    /// Until when each response must be complete, in the order of the requests; also of streams that have ended.
+    /// Until when each response must be complete, in the order of the requests; also of streams
+    /// that have ended.
     deadlines: VecDeque<(Instant, u32)>,
     /// Which request was sent last, where it is one that is always the same.
     last: Option<usize>,
@@ -135,7 +138,7 @@ impl Client {
         connection: &Rc<Connection>,
         start: Instant,
         streams: usize,
-    ) -> End {
+    ) -> ClientOutcome {
         let mut now = Instant::now();
         let mut talk = Talk::new(if plan.new_connections { 1 } else { streams }, now);
         self.ask(&mut talk, plan, start, now);
@@ -148,7 +151,7 @@ impl Client {
         let mut buffers = 0;
         loop {
             self.ask_more(&mut talk, plan, now);
-            self.leave(&mut talk, connection);
+            self.transmit(&mut talk, connection);
             if talk.machine.live() == 0
                 && let Some(end) = self.nothing_under_way(&talk, plan)
             {
@@ -180,7 +183,7 @@ impl Client {
             };
             if let Some(end) = end {
                 // What is wrong is still told; nobody waits for that to leave.
-                self.leave(&mut talk, connection);
+                self.transmit(&mut talk, connection);
                 connection.start_send();
                 return end;
             }
@@ -192,12 +195,12 @@ impl Client {
     }
 
     /// Whether a connection without any request under way ends now.
-    fn nothing_under_way(&self, talk: &Talk, plan: &Plan) -> Option<End> {
+    fn nothing_under_way(&self, talk: &Talk, plan: &Plan) -> Option<ClientOutcome> {
         if self.thread.has_ended() {
-            return Some(End::Finished);
+            return Some(ClientOutcome::Finished);
         }
         let is_done = self.left == 0 || plan.new_connections || talk.machine.is_ending();
-        is_done.then_some(End::Closed)
+        is_done.then_some(ClientOutcome::Closed)
     }
 
     /// Waits for what comes first: bytes, the end of a time limit, or a reason to ask.
@@ -211,9 +214,10 @@ impl Client {
         let may_open = talk.machine.may_open();
         // A server that takes no stream at all has its time, too.
         let is_stuck = talk.machine.live() == 0 && talk.free > 0 && !may_open;
-        let deadline = match is_stuck {
-            true => Some(talk.heard.max(talk.begin) + plan.timeout),
-            false => talk.deadline(),
+        let deadline = if is_stuck {
+            Some(talk.heard.max(talk.begin) + plan.timeout)
+        } else {
+            talk.deadline()
         };
         let receive = connection.stream().recv_idle(deadline);
         let may_ask = may_open && self.left > 0 && !self.thread.has_ended();
@@ -247,7 +251,8 @@ impl Client {
         }
     }
 
-    /// Opens a stream for one request. In the open loop its start may be long ago, because no stream was free.
+    /// Opens a stream for one request. In the open loop its start may be long ago, because no
+    /// stream was free.
     fn ask(&mut self, talk: &mut Talk, plan: &Plan, start: Instant, now: Instant) {
         let place = self.next_request(plan.order);
         let thread = Rc::clone(&self.thread);
@@ -257,7 +262,7 @@ impl Client {
         let connect = std::mem::take(&mut self.connect);
         let body = thread.body(&mut self.random);
         let has_body = !body.is_empty();
-        let asked = || Asked {
+        let asked = || SentRequest {
             start,
             sent: now,
             connect,
@@ -268,22 +273,22 @@ impl Client {
             call: None,
             rest: body.clone(),
         };
-        let again = match talk.last == Some(place) {
-            true => talk.machine.open_again(asked()),
-            false => None,
+        let again = if talk.last == Some(place) {
+            talk.machine.open_again(asked())
+        } else {
+            None
         };
         let opened = again.or_else(|| {
             let copy;
-            let bytes = match request.drawn.is_empty() {
-                true => &request.bytes,
-                false => {
-                    copy = thread.varied(request, &mut self.random);
-                    &copy
-                }
+            let bytes = if request.drawn.is_empty() {
+                &request.bytes
+            } else {
+                copy = thread.varied(request, &mut self.random);
+                &copy
             };
             let fields = request.fields.iter();
             let fields = fields.map(|(name, value)| (name.of(bytes), value.of(bytes)).into());
-            let opening = Opening {
+            let opening = RequestStart {
                 ends: !has_body,
                 is_head: request.is_head,
             };
@@ -304,7 +309,7 @@ impl Client {
     }
 
     /// Has everything leave at the end of this turn that the connection has to say.
-    fn leave(&self, talk: &mut Talk, connection: &Rc<Connection>) {
+    fn transmit(&self, talk: &mut Talk, connection: &Rc<Connection>) {
         while let Some((stream, allowed)) = talk.machine.turn() {
             let Some(asked) = talk.machine.user(stream) else {
                 continue;
@@ -328,7 +333,7 @@ impl Client {
         connection: &Connection,
         buffer: Buffer,
         now: Instant,
-    ) -> Option<End> {
+    ) -> Option<ClientOutcome> {
         let mut end = None;
         let opened = connection.open(buffer, |bytes| {
             if end.is_none() {
@@ -337,17 +342,23 @@ impl Client {
         });
         match (end, opened) {
             (Some(end), _) => Some(end),
-            (None, Ok(Opened::Open)) => match talk.deadline() {
+            (None, Ok(SessionProgress::Open)) => match talk.deadline() {
                 Some(deadline) if now > deadline => self.late(talk, plan, now),
                 _ => None,
             },
-            (None, Ok(Opened::Ended)) => Some(self.end_of_input_http2(talk)),
+            (None, Ok(SessionProgress::Ended)) => Some(self.end_of_input_http2(talk)),
             (None, Err(failure)) => Some(self.lose(talk, |_| failure)),
         }
     }
 
     /// Bytes came. `Some` ends the connection.
-    fn heard(&mut self, talk: &mut Talk, plan: &Plan, bytes: &[u8], now: Instant) -> Option<End> {
+    fn heard(
+        &mut self,
+        talk: &mut Talk,
+        plan: &Plan,
+        bytes: &[u8],
+        now: Instant,
+    ) -> Option<ClientOutcome> {
         self.thread.received(bytes.len());
         talk.heard = now;
         let second = now.saturating_duration_since(talk.begin).as_secs() as u32;
@@ -358,11 +369,11 @@ impl Client {
                 Ok(None) => break,
                 Err(violation) => {
                     let failure = match violation {
-                        _ if !talk.machine.has_begun() => Failure::NoHttp2,
+                        _ if !talk.machine.has_begun() => RequestError::NoHttp2,
                         Violation::BlockTooLong | Violation::TooManyContinuations => {
-                            Failure::HeadTooLarge
+                            RequestError::HeadTooLarge
                         }
-                        _ => Failure::Http2Violation,
+                        _ => RequestError::Http2Violation,
                     };
                     talk.machine.fail(violation);
                     return Some(self.lose(talk, |_| failure));
@@ -383,10 +394,13 @@ impl Client {
                 self.begun(talk, stream, now);
                 let head = talk.machine.head();
                 let status = head.status();
-                let call = plan.protocol.is_grpc().then(|| Answer::new(head, ends));
+                let call = plan
+                    .protocol
+                    .is_grpc()
+                    .then(|| CallProgress::new(head, ends));
                 if plan.samples {
                     talk.server.clear();
-                    let server = head.value(Known::Server).unwrap_or_default();
+                    let server = head.value(KnownField::Server).unwrap_or_default();
                     talk.server.extend_from_slice(server);
                 }
                 if let Some(asked) = talk.machine.user(stream) {
@@ -413,9 +427,10 @@ impl Client {
                         digest.update(part);
                     }
                 }
-                match ends {
-                    true => self.complete_http2(talk, plan, stream, now),
-                    false => talk.machine.consumed(stream, length),
+                if ends {
+                    self.complete_http2(talk, plan, stream, now)
+                } else {
+                    talk.machine.consumed(stream, length)
                 }
             }
             Event::Trailers { stream } => {
@@ -468,9 +483,9 @@ impl Client {
         let digest = asked.digest.map(|digest| digest.finalize().into());
         let of_status = match asked.call {
             Some(call) => call.fault(asked.length, plan.expect.status.unwrap_or_default()),
-            None => (!plan.expect.takes(asked.status)).then_some(Failure::Status),
+            None => (!plan.expect.takes(asked.status)).then_some(RequestError::Status),
         };
-        let of_body = (digest != plan.expect.sha256).then_some(Failure::Digest);
+        let of_body = (digest != plan.expect.sha256).then_some(RequestError::Digest);
         let response = CompleteResponse {
             status: asked.status,
             body: asked.length,
@@ -495,22 +510,25 @@ impl Client {
         self.free(talk, plan, now);
     }
 
-    /// A stream has done what it had to. Where each request has a connection of its own, so has this one.
+    /// A stream has done what it had to. Where each request has a connection of its own, so has
+    /// this one.
     fn free(&mut self, talk: &mut Talk, plan: &Plan, now: Instant) {
         if plan.new_connections {
             return;
         }
-        match plan.think_time.is_zero() {
-            true => talk.free += 1,
-            false => talk.thinking.push(Reverse(now + self.pause(plan))),
+        if plan.think_time.is_zero() {
+            talk.free += 1;
+        } else {
+            talk.thinking.push(Reverse(now + self.pause(plan)))
         }
     }
 
-    /// Requests whose time is over fail. Where nothing at all has come since, the connection is of no use.
-    fn late(&mut self, talk: &mut Talk, plan: &Plan, now: Instant) -> Option<End> {
+    /// Requests whose time is over fail. Where nothing at all has come since, the connection is of
+    /// no use.
+    fn late(&mut self, talk: &mut Talk, plan: &Plan, now: Instant) -> Option<ClientOutcome> {
         if talk.machine.live() == 0 {
-            self.thread.note(Failure::Timeout);
-            return Some(End::Closed);
+            self.thread.note(RequestError::Timeout);
+            return Some(ClientOutcome::Closed);
         }
         while let Some(deadline) = talk.deadline()
             && deadline <= now
@@ -518,10 +536,10 @@ impl Client {
             && let Some(asked) = talk.machine.user(stream)
         {
             if talk.heard <= asked.sent {
-                return Some(self.lose(talk, |_| Failure::Timeout));
+                return Some(self.lose(talk, |_| RequestError::Timeout));
             }
             if let Some(asked) = talk.machine.release(stream) {
-                self.thread.fail(asked.start, Failure::Timeout);
+                self.thread.fail(asked.start, RequestError::Timeout);
                 self.free(talk, plan, now);
             }
         }
@@ -529,27 +547,32 @@ impl Client {
     }
 
     /// The server has ended its side.
-    fn end_of_input_http2(&self, talk: &mut Talk) -> End {
+    fn end_of_input_http2(&self, talk: &mut Talk) -> ClientOutcome {
         let error = talk.error;
         self.lose(talk, |asked| match (error, asked.begun) {
-            (Some(_), _) => Failure::GoAway,
-            (None, None) => Failure::ClosedEarly,
-            (None, Some(_)) => Failure::ClosedInBody,
+            (Some(_), _) => RequestError::GoAway,
+            (None, None) => RequestError::ClosedEarly,
+            (None, Some(_)) => RequestError::ClosedInBody,
         })
     }
 
     /// All requests under way are lost with their connection.
-    fn lose(&self, talk: &mut Talk, failure: impl Fn(&Asked) -> Failure) -> End {
+    fn lose(
+        &self,
+        talk: &mut Talk,
+        failure: impl Fn(&SentRequest) -> RequestError,
+    ) -> ClientOutcome {
         for (_, asked) in talk.machine.drain() {
             self.thread.fail(asked.start, failure(&asked));
         }
-        End::Closed
+        ClientOutcome::Closed
     }
 
-    /// The server has not looked at a request: it is asked again, except in the open loop, where its moment has passed.
-    fn give_back_http2(&mut self, plan: &Plan, asked: &Asked) {
+    /// The server has not looked at a request: it is asked again, except in the open loop, where
+    /// its moment has passed.
+    fn give_back_http2(&mut self, plan: &Plan, asked: &SentRequest) {
         if plan.arrivals.is_some() {
-            self.thread.fail(asked.start, Failure::ClosedEarly);
+            self.thread.fail(asked.start, RequestError::ClosedEarly);
             return;
         }
         self.left = self.left.saturating_add(1);
@@ -557,14 +580,14 @@ impl Client {
     }
 }
 
-fn reset_failure(code: ErrorCode, fault: Option<StreamFault>) -> Failure {
+fn reset_failure(code: ErrorCode, fault: Option<StreamFault>) -> RequestError {
     match (fault, code) {
-        (None, ErrorCode::RefusedStream) => Failure::StreamRefused,
-        (None, _) => Failure::StreamReset,
-        (Some(StreamFault::BodyLength(_)), _) => Failure::WrongLength,
-        (Some(StreamFault::BodyShort(_)), _) => Failure::ClosedInBody,
-        (Some(StreamFault::Response(_, ResponseFault::TooLarge)), _) => Failure::HeadTooLarge,
-        (Some(StreamFault::Response(..)), _) => Failure::GarbageHead,
-        (Some(_), _) => Failure::Http2Violation,
+        (None, ErrorCode::RefusedStream) => RequestError::StreamRefused,
+        (None, _) => RequestError::StreamReset,
+        (Some(StreamFault::BodyLength(_)), _) => RequestError::WrongLength,
+        (Some(StreamFault::BodyShort(_)), _) => RequestError::ClosedInBody,
+        (Some(StreamFault::Response(_, ResponseFault::TooLarge)), _) => RequestError::HeadTooLarge,
+        (Some(StreamFault::Response(..)), _) => RequestError::GarbageHead,
+        (Some(_), _) => RequestError::Http2Violation,
     }
 }

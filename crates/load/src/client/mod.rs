@@ -6,8 +6,9 @@
 //!        └────────────────┴── failure: counted ◀──┘
 //! ```
 //!
-//! What all connections of a turn have to send leaves at its end (`Thread::send_all`): first everything is received that is
-//! there, which keeps its times exact, and a server that sleeps is woken once rather than for every request.
+//! What all connections of a turn have to send leaves at its end (`Thread::send_all`): first
+//! everything is received that is there, which keeps its times exact, and a server that sleeps is
+//! woken once rather than for every request.
 
 pub(crate) mod http2;
 
@@ -25,10 +26,11 @@ use crate::plan::{Length, Order, Plan, Protocol};
 use crate::response::{CompleteResponse, Reader};
 use crate::run::{Sample, Thread};
 use crate::schedule::{Random, Seat};
-use crate::tally::Failure;
-use crate::tls::{Opened, shake_hands};
+use crate::tally::RequestError;
+use crate::tls::{SessionProgress, shake_hands};
 
-/// How long a connection pauses after an attempt that failed: a server that is away is not asked by a busy loop.
+/// How long a connection pauses after an attempt that failed: a server that is away is not asked by
+/// a busy loop.
 const RETRY_PAUSE: Duration = Duration::from_millis(10);
 
 /// Buffers received in one turn before other connections get theirs.
@@ -69,7 +71,7 @@ pub(crate) struct Client {
 }
 
 /// What became of a connection.
-enum End {
+enum ClientOutcome {
     /// It was closed in an orderly way, or is of no further use; begin anew.
     Closed,
     /// No more requests are to be sent.
@@ -126,7 +128,7 @@ impl Client {
                     };
                     connection.close();
                     self.thread.closed();
-                    if let End::Finished = end {
+                    if let ClientOutcome::Finished = end {
                         return;
                     }
                 }
@@ -143,7 +145,7 @@ impl Client {
     }
 
     /// A connection on which the first request can be sent.
-    async fn connect(&mut self, plan: &Plan) -> Result<Connection, Failure> {
+    async fn connect(&mut self, plan: &Plan) -> Result<Connection, RequestError> {
         let begin = Instant::now();
         let address = &plan.servers[self.server].address;
         let source = self.source.map(|address| SocketAddr::new(address, 0));
@@ -187,7 +189,12 @@ impl Client {
     }
 
     /// Everything that happens on one connection, whose first request starts now.
-    async fn converse(&mut self, plan: &Plan, connection: &Rc<Connection>, start: Instant) -> End {
+    async fn converse(
+        &mut self,
+        plan: &Plan,
+        connection: &Rc<Connection>,
+        start: Instant,
+    ) -> ClientOutcome {
         let mut now = Instant::now();
         self.send(plan, connection, start, now);
         let mut buffers = 0;
@@ -199,8 +206,8 @@ impl Client {
                         now = Instant::now();
                         self.send(plan, connection, start, now);
                     }
-                    None if self.thread.has_ended() => return End::Finished,
-                    None => return End::Closed,
+                    None if self.thread.has_ended() => return ClientOutcome::Finished,
+                    None => return ClientOutcome::Closed,
                 }
                 continue;
             };
@@ -218,18 +225,18 @@ impl Client {
                     });
                     match (end, opened) {
                         (Some(end), _) => return end,
-                        (None, Ok(Opened::Open)) => {}
-                        (None, Ok(Opened::Ended)) => {
+                        (None, Ok(SessionProgress::Open)) => {}
+                        (None, Ok(SessionProgress::Ended)) => {
                             return self.end_of_input(plan, connection, now);
                         }
                         (None, Err(failure)) => {
                             self.fail_pending(failure);
-                            return End::Closed;
+                            return ClientOutcome::Closed;
                         }
                     }
                     if self.pending.front().is_some() && now > deadline {
-                        self.fail_pending(Failure::Timeout);
-                        return End::Closed;
+                        self.fail_pending(RequestError::Timeout);
+                        return ClientOutcome::Closed;
                     }
                     buffers += 1;
                     if buffers % BUFFERS_PER_TURN == 0 {
@@ -238,35 +245,40 @@ impl Client {
                 }
                 Err(error) => {
                     self.fail_pending(receive_failure(&error));
-                    return End::Closed;
+                    return ClientOutcome::Closed;
                 }
             }
         }
     }
 
     /// The server has ended its side.
-    fn end_of_input(&mut self, plan: &Plan, connection: &Connection, now: Instant) -> End {
+    fn end_of_input(
+        &mut self,
+        plan: &Plan,
+        connection: &Connection,
+        now: Instant,
+    ) -> ClientOutcome {
         if self.pending.is_empty() {
-            return End::Closed;
+            return ClientOutcome::Closed;
         }
         match self.reader.end() {
             // Only the end says how long the body is, and an attacker could have made that end.
-            Ok(_) if !connection.may_end() => self.fail_pending(Failure::ClosedInBody),
+            Ok(_) if !connection.may_end() => self.fail_pending(RequestError::ClosedInBody),
             Ok(response) => self.complete(plan, response, now),
             Err(failure) => self.fail_pending(failure),
         }
         self.give_back(plan);
-        End::Closed
+        ClientOutcome::Closed
     }
 
     /// Bytes came: the responses that they complete. `Some` ends the connection.
-    fn received(&mut self, plan: &Plan, mut bytes: &[u8], now: Instant) -> Option<End> {
+    fn received(&mut self, plan: &Plan, mut bytes: &[u8], now: Instant) -> Option<ClientOutcome> {
         self.thread.received(bytes.len());
         while !bytes.is_empty() {
             let Some(front) = self.pending.front_mut() else {
                 // More than was asked for: the last response was longer than its head said.
-                self.thread.note(Failure::WrongLength);
-                return Some(End::Closed);
+                self.thread.note(RequestError::WrongLength);
+                return Some(ClientOutcome::Closed);
             };
             if front.begun.is_none() {
                 front.begun = Some(now);
@@ -288,17 +300,17 @@ impl Client {
                         now,
                     );
                     if surplus {
-                        return Some(End::Closed);
+                        return Some(ClientOutcome::Closed);
                     }
                     if response.closes || plan.new_connections {
                         self.give_back(plan);
-                        return Some(End::Closed);
+                        return Some(ClientOutcome::Closed);
                     }
                 }
                 Ok((_, None)) => return None,
                 Err(failure) => {
                     self.fail_pending(failure);
-                    return Some(End::Closed);
+                    return Some(ClientOutcome::Closed);
                 }
             }
         }
@@ -325,17 +337,18 @@ impl Client {
     }
 
     /// All requests under way are lost: the first for a reason of its own, the others with it.
-    fn fail_pending(&mut self, failure: Failure) {
+    fn fail_pending(&mut self, failure: RequestError) {
         for pending in self.pending.drain(..) {
             self.thread.fail(pending.start, failure);
         }
     }
 
-    /// The server has announced the end of the connection: what was pipelined behind its last response was never looked at
-    /// and is asked again, except in the open loop, where its moment has passed.
+    /// The server has announced the end of the connection: what was pipelined behind its last
+    /// response was never looked at and is asked again, except in the open loop, where its moment
+    /// has passed.
     fn give_back(&mut self, plan: &Plan) {
         if plan.arrivals.is_some() {
-            self.fail_pending(Failure::ClosedEarly);
+            self.fail_pending(RequestError::ClosedEarly);
         }
         for pending in self.pending.drain(..) {
             self.left = self.left.saturating_add(1);
@@ -343,7 +356,8 @@ impl Client {
         }
     }
 
-    /// Waits for the next start while the connection has nothing to do. `None` when the run ends or the server closes.
+    /// Waits for the next start while the connection has nothing to do. `None` when the run ends or
+    /// the server closes.
     async fn idle(&mut self, plan: &Plan, connection: &Connection) -> Option<Instant> {
         if self.left == 0 {
             return None;
@@ -363,7 +377,7 @@ impl Client {
             Either::First(start) => start,
             Either::Second(came) => {
                 if came {
-                    self.thread.note(Failure::WrongLength);
+                    self.thread.note(RequestError::WrongLength);
                 }
                 None
             }
@@ -385,9 +399,10 @@ impl Client {
 
     /// How long to think before the next request.
     fn pause(&mut self, plan: &Plan) -> Duration {
-        match plan.random_think_time {
-            true => plan.think_time.mul_f64(self.random.fraction()),
-            false => plan.think_time,
+        if plan.random_think_time {
+            plan.think_time.mul_f64(self.random.fraction())
+        } else {
+            plan.think_time
         }
     }
 
@@ -408,8 +423,8 @@ impl Client {
         }
     }
 
-    /// Sends one request at the end of this turn. In the open loop its start may be long ago, because no connection was
-    /// free.
+    /// Sends one request at the end of this turn. In the open loop its start may be long ago,
+    /// because no connection was free.
     fn send(&mut self, plan: &Plan, connection: &Rc<Connection>, start: Instant, now: Instant) {
         let place = self.next_request(plan.order);
         let Some(request) = self.thread.requests(self.server).get(place) else {
@@ -430,41 +445,42 @@ impl Client {
 
 /// Where connection `number` begins in the list, so that all of it is asked for from the beginning.
 fn first_place(plan: &Plan, server: usize, number: usize) -> usize {
-    let list = match plan.new_connections && plan.servers.len() > 1 {
-        true => plan.servers.len(),
-        false => plan.servers[server].requests.len(),
+    let list = if plan.new_connections && plan.servers.len() > 1 {
+        plan.servers.len()
+    } else {
+        plan.servers[server].requests.len()
     };
     (number + 1) * (list / plan.connections.max(1))
 }
 
 fn wrong_length(response: CompleteResponse) -> CompleteResponse {
     CompleteResponse {
-        failure: Some(Failure::WrongLength),
+        failure: Some(RequestError::WrongLength),
         ..response
     }
 }
 
-fn connect_failure(error: &io::Error) -> Failure {
+fn connect_failure(error: &io::Error) -> RequestError {
     use io::ErrorKind;
     match error.kind() {
-        ErrorKind::ConnectionRefused | ErrorKind::NotFound => Failure::Refused,
-        ErrorKind::TimedOut => Failure::ConnectTimeout,
-        ErrorKind::ConnectionReset => Failure::Reset,
-        _ if is_local(error) => Failure::Local,
-        _ => Failure::Connect,
+        ErrorKind::ConnectionRefused | ErrorKind::NotFound => RequestError::Refused,
+        ErrorKind::TimedOut => RequestError::ConnectTimeout,
+        ErrorKind::ConnectionReset => RequestError::Reset,
+        _ if is_local(error) => RequestError::Local,
+        _ => RequestError::Connect,
     }
 }
 
-fn receive_failure(error: &io::Error) -> Failure {
+fn receive_failure(error: &io::Error) -> RequestError {
     match error.kind() {
-        io::ErrorKind::TimedOut => Failure::Timeout,
-        _ if is_local(error) => Failure::Local,
-        _ => Failure::Reset,
+        io::ErrorKind::TimedOut => RequestError::Timeout,
+        _ if is_local(error) => RequestError::Local,
+        _ => RequestError::Reset,
     }
 }
 
-/// Whether this machine ran out of something. `EAGAIN` is a Unix socket's way to say that the server's queue is full, so it
-/// is none.
+/// Whether this machine ran out of something. `EAGAIN` is a Unix socket's way to say that the
+/// server's queue is full, so it is none.
 fn is_local(error: &io::Error) -> bool {
     use rustix::io::Errno;
     let known = [

@@ -1,8 +1,10 @@
-//! The processor time that a server has used, from outside: of a process with its threads and children, or of a control group.
+//! The processor time that a server has used, from outside: of a process with its threads and
+//! children, or of a control group.
 //!
-//! Linux only: the clock of a process (clock_getcpuclockid(3)), /proc/PID/stat (proc(5)), `cpu.stat` of control groups of
-//! version 2 (Documentation/admin-guide/cgroup-v2.rst), `cpuacct.usage` of version 1. A control group is the more exact of the
-//! two: of a process, what children had used that have ended is known to a hundredth of a second only.
+//! Linux only: the clock of a process (clock_getcpuclockid(3)), /proc/PID/stat (proc(5)),
+//! `cpu.stat` of control groups of version 2 (Documentation/admin-guide/cgroup-v2.rst),
+//! `cpuacct.usage` of version 1. A control group is the more exact of the two: of a process, what
+//! children had used that have ended is known to a hundredth of a second only.
 
 use std::fs;
 use std::io;
@@ -26,7 +28,8 @@ pub enum Account {
 }
 
 impl Account {
-    /// The control group at `path`: its folder, or what follows `/sys/fs/cgroup/` (for version 1, also its controller).
+    /// The control group at `path`: its folder, or what follows `/sys/fs/cgroup/` (for version 1,
+    /// also its controller).
     ///
     /// # Errors
     /// `NotFound` where there is no such group, or it counts no processor time.
@@ -107,7 +110,6 @@ fn clock_ticks_per_second() -> u32 {
 struct Stat {
     pid: u32,
     parent: u32,
-    /// In clock ticks.
     ended_children: u32,
 }
 

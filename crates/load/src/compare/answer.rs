@@ -1,4 +1,5 @@
-//! One request, asked once, and all that matters of its response: what two servers must have in common before they are timed.
+//! One request, asked once, and all that matters of its response: what two servers must have in
+//! common before they are timed.
 //!
 //! Framing: RFC 9112, section 6. The body is hashed, not kept.
 
@@ -11,7 +12,7 @@ use engine::net;
 use engine::{EngineKind, Runtime, Settings};
 use proto::h1::Version;
 use proto::h1::chunked::Decoder;
-use proto::h1::response::{ResponseBody, ResponseHead, parse};
+use proto::h1::response::{BodyFraming, ResponseHead, parse};
 use proto::h2::{ErrorCode, StreamFault, Violation};
 use sha2::{Digest, Sha256};
 
@@ -20,24 +21,24 @@ use crate::connection::Connection;
 use crate::grpc::status_name;
 use crate::plan::{Plan, Protocol};
 use crate::response::HEAD_BYTES_MAX;
-use crate::tally::Failure;
-use crate::tls::{Agreed, HandshakeError, Opened, Session, shake_hands};
+use crate::tally::RequestError;
+use crate::tls::{HandshakeError, NegotiatedTls, Session, SessionProgress, shake_hands};
 
 /// A response as it is compared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
-    /// Its status.
+    /// The status of the response.
     pub status: u16,
     /// Its status of gRPC, where it is the answer to a call.
     pub grpc_status: Option<u16>,
     /// Bytes of its body, chunk framing not counted.
     pub length: u64,
-    /// The body's SHA-256.
+    /// The body's SHA-256 of the response.
     pub sha256: [u8; 32],
     /// Names of its header fields, in lower case and in order.
     pub fields: Vec<String>,
     /// What was agreed upon in the TLS handshake, where there was one.
-    pub tls: Option<Agreed>,
+    pub tls: Option<NegotiatedTls>,
 }
 
 /// Why there is none.
@@ -48,7 +49,7 @@ pub enum AskError {
     /// No hands were shaken.
     Handshake(HandshakeError),
     /// TLS broke, in this way.
-    Tls(Failure),
+    Tls(RequestError),
     /// The connection broke, or the response was not complete in time.
     Receive(io::Error),
     /// The connection ended within the response.
@@ -228,7 +229,7 @@ pub(super) async fn receive(
         return Ok(false);
     }
     let opened = connection.open(buffer, take).map_err(AskError::Tls)?;
-    Ok(opened == Opened::Open)
+    Ok(opened == SessionProgress::Open)
 }
 
 enum Framing {
@@ -244,20 +245,21 @@ struct Body {
 }
 
 impl Body {
-    fn new(body: ResponseBody) -> Body {
+    fn new(body: BodyFraming) -> Body {
         Body {
             framing: match body {
-                ResponseBody::None => Framing::Length(0),
-                ResponseBody::Length(length) => Framing::Length(length),
-                ResponseBody::Chunked => Framing::Chunked(Decoder::new()),
-                ResponseBody::UntilClose => Framing::UntilClose,
+                BodyFraming::None => Framing::Length(0),
+                BodyFraming::Length(length) => Framing::Length(length),
+                BodyFraming::Chunked => Framing::Chunked(Decoder::new()),
+                BodyFraming::UntilClose => Framing::UntilClose,
             },
             length: 0,
             digest: Sha256::new(),
         }
     }
 
-    /// Whether it is complete with these bytes. What follows it is left aside: the run counts that as a failure.
+    /// Whether it is complete with these bytes. What follows it is left aside: the run counts that
+    /// as a failure.
     fn feed(&mut self, mut bytes: &[u8]) -> Result<bool, AskError> {
         match &mut self.framing {
             Framing::Length(left) => {
@@ -338,9 +340,9 @@ mod tests {
         // FIPS 180-2, appendix B.1: the digest of "abc" begins so.
         let abc = [0xba, 0x78, 0x16, 0xbf];
         for (framing, bytes) in [
-            (ResponseBody::Length(3), &b"abc"[..]),
-            (ResponseBody::Chunked, b"1\r\na\r\n2\r\nbc\r\n0\r\n\r\n"),
-            (ResponseBody::UntilClose, b"abc"),
+            (BodyFraming::Length(3), &b"abc"[..]),
+            (BodyFraming::Chunked, b"1\r\na\r\n2\r\nbc\r\n0\r\n\r\n"),
+            (BodyFraming::UntilClose, b"abc"),
         ] {
             for piece in 1..=bytes.len() {
                 let mut body = Body::new(framing);
@@ -354,8 +356,8 @@ mod tests {
                 assert_eq!(digest[..4], abc);
             }
         }
-        assert!(Body::new(ResponseBody::Length(3)).end(true).is_err());
-        assert!(Body::new(ResponseBody::UntilClose).end(false).is_err());
-        assert!(Body::new(ResponseBody::None).feed(b"").unwrap());
+        assert!(Body::new(BodyFraming::Length(3)).end(true).is_err());
+        assert!(Body::new(BodyFraming::UntilClose).end(false).is_err());
+        assert!(Body::new(BodyFraming::None).feed(b"").unwrap());
     }
 }

@@ -3,20 +3,20 @@
 use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
-use proto::h2::client::{Client, Event, Opening};
+use proto::h2::client::{Client, Event, RequestStart};
 use sha2::{Digest, Sha256};
 
 use super::answer::{AskError, Response, receive};
 use crate::client::http2::LIMITS;
 use crate::connection::Connection;
-use crate::grpc::{Answer, status_in};
+use crate::grpc::{CallProgress, status_in};
 use crate::plan::{Plan, Request};
 
 /// What was read of the response so far.
-struct Reading {
+struct ResponseProgress {
     response: Response,
     digest: Sha256,
-    call: Answer,
+    call: CallProgress,
     is_complete: bool,
 }
 
@@ -31,7 +31,7 @@ pub(super) async fn converse(
     let mut rest = Bytes::from(plan.bodies.first().cloned().unwrap_or_default());
     let fields = request.fields.iter();
     let text = |span: &proto::Span| span.of(&request.bytes);
-    let opening = Opening {
+    let opening = RequestStart {
         ends: rest.is_empty(),
         is_head: request.is_head,
     };
@@ -40,7 +40,7 @@ pub(super) async fn converse(
     if !opening.ends {
         client.wants_to_send(stream);
     }
-    let mut reading = Reading {
+    let mut reading = ResponseProgress {
         response: Response {
             status: 0,
             grpc_status: None,
@@ -50,12 +50,12 @@ pub(super) async fn converse(
             tls: None,
         },
         digest: Sha256::new(),
-        call: Answer::default(),
+        call: CallProgress::default(),
         is_complete: false,
     };
     reading.take(&mut client, &connection.take_early())?;
     while !reading.is_complete {
-        leave(&mut client, connection, &mut rest);
+        send_what_is_allowed(&mut client, connection, &mut rest);
         let mut taken = Ok(());
         let more = receive(connection, deadline, |bytes| {
             if taken.is_ok() {
@@ -70,7 +70,7 @@ pub(super) async fn converse(
     }
     // What the server sends before it hears of the end is nobody's business any more.
     client.go_away();
-    leave(&mut client, connection, &mut rest);
+    send_what_is_allowed(&mut client, connection, &mut rest);
     let mut response = reading.response;
     response.sha256 = reading.digest.finalize().into();
     if plan.protocol.is_grpc() {
@@ -81,7 +81,7 @@ pub(super) async fn converse(
 }
 
 /// Sends what there is to say, and of the request's body what the windows allow.
-fn leave(client: &mut Client<()>, connection: &Connection, rest: &mut Bytes) {
+fn send_what_is_allowed(client: &mut Client<()>, connection: &Connection, rest: &mut Bytes) {
     while let Some((stream, allowed)) = client.turn() {
         let part = rest.split_to(allowed.min(rest.len()));
         client.put_data(stream, &part, rest.is_empty(), !rest.is_empty());
@@ -93,14 +93,17 @@ fn leave(client: &mut Client<()>, connection: &Connection, rest: &mut Bytes) {
     }
 }
 
-impl Reading {
+impl ResponseProgress {
     fn take(&mut self, client: &mut Client<()>, bytes: &[u8]) -> Result<(), AskError> {
         let mut at = 0;
         loop {
             let event = client.handle(bytes, &mut at, 0);
-            let event = event.map_err(|violation| match client.has_begun() {
-                true => AskError::Http2(violation),
-                false => AskError::NoHttp2,
+            let event = event.map_err(|violation| {
+                if client.has_begun() {
+                    AskError::Http2(violation)
+                } else {
+                    AskError::NoHttp2
+                }
             })?;
             match event {
                 None => return Ok(()),
@@ -108,7 +111,7 @@ impl Reading {
                 Some(Event::Head { ends, .. }) => {
                     let head = client.head();
                     self.response.status = head.status();
-                    self.call = Answer::new(head, ends);
+                    self.call = CallProgress::new(head, ends);
                     let names = head.fields().iter();
                     let names = names.map(|field| field.name(head.bytes()));
                     let names = names.map(|name| String::from_utf8_lossy(name).into_owned());

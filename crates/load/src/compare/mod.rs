@@ -1,11 +1,13 @@
 //! Two servers side by side: which is better, or can nothing be said?
 //!
-//! A machine's mood lasts longer than a measurement: caches, clocks and neighbours change, and a server beside itself differs
-//! by several percent from one minute to the next. So both get load in short turns, in rounds, and in random order within each
-//! round. A third turn of each round is A's again: A beside itself shows what the machine does on its own. Each round gives one
-//! ratio of each [`Metric`]; what follows from them is of [`statistics`].
+//! A machine's mood lasts longer than a measurement: caches, clocks and neighbours change, and a
+//! server beside itself differs by several percent from one minute to the next. So both get load in
+//! short turns, in rounds, and in random order within each round. A third turn of each round is A's
+//! again: A beside itself shows what the machine does on its own. Each round gives one ratio of
+//! each [`Metric`]; what follows from them is of [`statistics`].
 //!
-//! Not here: command lines (src/bench), starting servers, choosing processors for them (taskset(1) does).
+//! Not here: command lines (src/bench), starting servers, choosing processors for them (taskset(1)
+//! does).
 
 mod account;
 mod answer;
@@ -25,7 +27,8 @@ use crate::plan::{Length, Plan};
 use crate::schedule::Random;
 use crate::statistics::{self, Interval, Verdict};
 
-/// How long a server is left alone after its connections were closed, so that its closing them is on its own account.
+/// How long a server is left alone after its connections were closed, so that its closing them is
+/// on its own account.
 const SETTLE: Duration = Duration::from_millis(10);
 
 /// Of so many requests at most one may fail, or the two did not do the same work.
@@ -64,8 +67,8 @@ pub struct Comparison {
 
 /// What one turn of load came to.
 #[derive(Clone, Debug)]
-pub struct Turn {
-    /// Responses as expected.
+pub struct LoadTurn {
+    /// How many responses were as expected.
     pub succeeded: u64,
     /// Requests that failed, for any reason.
     pub failed: u64,
@@ -85,17 +88,17 @@ pub struct Turn {
     pub limit: Option<String>,
 }
 
-/// One round.
+/// One round: a turn of each server.
 #[derive(Clone, Debug)]
 pub struct Round {
     /// Who came after whom: `A`, `B`, and `a` for A again.
     pub order: String,
-    /// A's turn.
-    pub a: Turn,
-    /// B's turn.
-    pub b: Turn,
+    /// The turn of server A.
+    pub a: LoadTurn,
+    /// The turn of server B.
+    pub b: LoadTurn,
     /// A's second turn, which need not be the later one.
-    pub again: Option<Turn>,
+    pub again: Option<LoadTurn>,
 }
 
 /// What is compared of turns.
@@ -114,7 +117,7 @@ pub enum Metric {
 /// What came of one metric.
 #[derive(Clone, Debug)]
 pub struct Finding {
-    /// Which.
+    /// The metric that the finding is about.
     pub metric: Metric,
     /// The medians of A's and of B's turns.
     pub medians: (f64, f64),
@@ -152,9 +155,10 @@ impl Metric {
         !matches!(self, Metric::Time(_))
     }
 
-    /// Its value of a turn; `None` where the turn was too short or too unlucky to have one. Times are in nanoseconds.
+    /// Its value of a turn; `None` where the turn was too short or too unlucky to have one. Times
+    /// are in nanoseconds.
     #[must_use]
-    pub fn of(self, turn: &Turn) -> Option<f64> {
+    pub fn of(self, turn: &LoadTurn) -> Option<f64> {
         let per = |time: Duration| turn.succeeded as f64 / time.as_secs_f64();
         let value = match self {
             Metric::Throughput => per(turn.elapsed),
@@ -166,11 +170,12 @@ impl Metric {
     }
 }
 
-/// Measures all rounds. `watch` is told how many are done and ends it by returning `false`; a round that was begun then is
-/// left out.
+/// Measures all rounds. `watch` is told how many are done and ends it by returning `false`; a round
+/// that was begun then is left out.
 ///
 /// # Errors
-/// When threads or engines cannot be had, or a server's processor time cannot be read: it has ended, most likely.
+/// When threads or engines cannot be had, or a server's processor time cannot be read: it has
+/// ended, most likely.
 pub fn run(
     comparison: &Comparison,
     mut watch: impl FnMut(usize) -> bool,
@@ -228,7 +233,7 @@ fn shuffled(text: &str, random: &mut Random) -> String {
 }
 
 /// One turn of load; `None` when it was interrupted.
-fn turn(contestant: &Contestant, watch: &mut impl FnMut() -> bool) -> io::Result<Option<Turn>> {
+fn turn(contestant: &Contestant, watch: &mut impl FnMut() -> bool) -> io::Result<Option<LoadTurn>> {
     let used = || contestant.account.as_ref().map(Account::used).transpose();
     let before = used()?;
     let outcome = crate::run(&contestant.plan, |_| watch())?;
@@ -238,7 +243,7 @@ fn turn(contestant: &Contestant, watch: &mut impl FnMut() -> bool) -> io::Result
         return Ok(None);
     }
     let times = &outcome.tally.total;
-    Ok(Some(Turn {
+    Ok(Some(LoadTurn {
         succeeded: outcome.tally.succeeded,
         failed: outcome.tally.failed(),
         not_started: outcome.not_started,
@@ -281,18 +286,19 @@ pub fn findings(comparison: &Comparison, rounds: &[Round]) -> Vec<Finding> {
         .collect()
 }
 
-fn fail_too_often<'a>(turns: impl Iterator<Item = &'a Turn> + Clone) -> bool {
+fn fail_too_often<'a>(turns: impl Iterator<Item = &'a LoadTurn> + Clone) -> bool {
     let failed: u64 = turns.clone().map(|turn| turn.failed).sum();
     let succeeded: u64 = turns.map(|turn| turn.succeeded).sum();
     failed * FAILED_ONE_IN > succeeded
 }
 
 fn finding(metric: Metric, rounds: &[Round], seed: u64) -> Finding {
-    let values = |turn: fn(&Round) -> Option<&Turn>| -> Vec<f64> {
+    let values = |turn: fn(&Round) -> Option<&LoadTurn>| -> Vec<f64> {
         let turns = rounds.iter().filter_map(turn);
         turns.filter_map(|turn| metric.of(turn)).collect()
     };
-    let ratios = |upper: fn(&Round) -> Option<&Turn>, lower: fn(&Round) -> Option<&Turn>| {
+    let ratios = |upper: fn(&Round) -> Option<&LoadTurn>,
+                  lower: fn(&Round) -> Option<&LoadTurn>| {
         let ratio = |round| Some(metric.of(upper(round)?)? / metric.of(lower(round)?)?);
         let ratios: Vec<f64> = rounds.iter().filter_map(ratio).collect();
         statistics::interval(&ratios, seed)
@@ -336,8 +342,8 @@ mod tests {
     }
 
     /// A turn of one second.
-    fn turn(succeeded: u64, failed: u64) -> Turn {
-        Turn {
+    fn turn(succeeded: u64, failed: u64) -> LoadTurn {
+        LoadTurn {
             succeeded,
             failed,
             not_started: 0,

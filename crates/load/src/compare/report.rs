@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{Comparison, Contestant, Finding, Metric, PERCENTILES, Response, Round, Turn};
+use super::{Comparison, Contestant, Finding, LoadTurn, Metric, PERCENTILES, Response, Round};
 use crate::conditions::protocol_words;
 use crate::grpc::status_name;
 use crate::plan::Length;
@@ -20,7 +20,7 @@ pub struct Report<'a> {
     pub comparison: &'a Comparison,
     /// The answers of both, from before.
     pub answers: (&'a Response, &'a Response),
-    /// What was measured.
+    /// The rounds that were measured.
     pub rounds: &'a [Round],
     /// It was stopped before its end.
     pub interrupted: bool,
@@ -95,9 +95,10 @@ impl Report<'_> {
             text.push_str("interrupted: this is what there was until then\n");
         }
         let orders: Vec<&str> = self.rounds.iter().map(|round| &*round.order).collect();
-        let again = match self.comparison.itself {
-            true => " (a is A beside itself)",
-            false => "",
+        let again = if self.comparison.itself {
+            " (a is A beside itself)"
+        } else {
+            ""
         };
         let _ = writeln!(text, "order from seed {seed}{again}:");
         for line in orders.chunks(ORDERS_PER_LINE) {
@@ -155,7 +156,7 @@ impl Report<'_> {
     }
 
     /// A's and B's turns.
-    fn turns(&self) -> [(&'static str, Vec<&Turn>); 2] {
+    fn turns(&self) -> [(&'static str, Vec<&LoadTurn>); 2] {
         [
             ("A", self.rounds.iter().map(|round| &round.a).collect()),
             ("B", self.rounds.iter().map(|round| &round.b).collect()),
@@ -334,7 +335,7 @@ fn round(round: &Round) -> String {
     named(fields.into_iter().chain(again))
 }
 
-fn turn(turn: &Turn) -> String {
+fn turn(turn: &LoadTurn) -> String {
     let cpu = turn
         .cpu
         .map(|cpu| ("cpu_seconds", format!("{:.6}", cpu.as_secs_f64())));

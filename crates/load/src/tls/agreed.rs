@@ -31,8 +31,8 @@ const CURVES: [(ObjectIdentifier, &str, u32); 3] = [
 
 /// What a client and a server agreed upon.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Agreed {
-    /// `TLSv1.3`.
+pub struct NegotiatedTls {
+    /// The version, as OpenSSL writes it: `TLSv1.3`.
     pub version: String,
     /// OpenSSL's name of the cipher suite.
     pub cipher: String,
@@ -42,13 +42,13 @@ pub struct Agreed {
     pub group: String,
     /// What the key of the server's certificate is, such as `ECDSA P-256`.
     pub key: String,
-    /// Its bits.
+    /// The bits of the negotiated tls.
     pub key_bits: u32,
 }
 
-impl fmt::Display for Agreed {
+impl fmt::Display for NegotiatedTls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Agreed {
+        let NegotiatedTls {
             version,
             cipher,
             group,
@@ -66,15 +66,15 @@ pub(crate) type Mark = (
     Option<NamedGroup>,
 );
 
-impl Agreed {
+impl NegotiatedTls {
     /// Of a connection whose handshake has ended.
-    pub(super) fn of(tls: &UnbufferedClientConnection) -> Agreed {
+    pub(super) fn of(tls: &UnbufferedClientConnection) -> NegotiatedTls {
         let suite = tls.negotiated_cipher_suite();
         let (key, key_bits) = tls
             .peer_certificates()
             .and_then(|chain| key(chain.first()?))
             .unwrap_or_else(|| ("an unknown kind".to_owned(), 0));
-        Agreed {
+        NegotiatedTls {
             version: match tls.protocol_version() {
                 Some(ProtocolVersion::TLSv1_2) => "TLSv1.2",
                 _ => "TLSv1.3",
@@ -125,9 +125,10 @@ pub(super) fn cipher(suite: &SupportedCipherSuite) -> String {
 }
 
 fn cipher_bits(suite: CipherSuite) -> u32 {
-    match format!("{suite:?}").contains("AES_128") {
-        true => 128,
-        false => 256,
+    if format!("{suite:?}").contains("AES_128") {
+        128
+    } else {
+        256
     }
 }
 

@@ -1,7 +1,8 @@
 //! TLS towards servers: what a run's command line can say of it, made into rustls's configuration.
 //!
-//! RFC 8446, 5246. `session.rs` is one connection's records, `sessions.rs` what resumption needs, `trust.rs` whom to
-//! believe, [`Agreed`] what a handshake came to. Not here: early data, revocation.
+//! RFC 8446, 5246. `session.rs` is one connection's records, `sessions.rs` what resumption needs,
+//! `trust.rs` whom to believe, [`NegotiatedTls`] what a handshake came to. Not here: early data,
+//! revocation.
 
 mod agreed;
 mod session;
@@ -26,19 +27,21 @@ use rustls::{
 use crate::plan::ALPN_HTTP2;
 use crate::target::Target;
 
-pub use agreed::Agreed;
 pub(crate) use agreed::Mark;
+pub use agreed::NegotiatedTls;
 pub use session::HandshakeError;
-pub(crate) use session::{Opened, Session, shake_hands};
+pub(crate) use session::{Session, SessionProgress, shake_hands};
 use sessions::Sessions;
 
 /// The name of HTTP/1.1 in ALPN; what is to be spoken is offered and nothing else.
 const ALPN_HTTP1: &[u8] = b"http/1.1";
 
-/// What can be said of TLS; the default verifies servers by the system's authorities and offers what rustls does.
+/// What can be said of TLS; the default verifies servers by the system's authorities and offers
+/// what rustls does.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    /// Takes every certificate, and does not check signatures made with it, which saves the tool that time.
+    /// Takes every certificate, and does not check signatures made with it, which saves the tool
+    /// that time.
     pub insecure: bool,
     /// A PEM file of the authorities to believe, in the place of the system's.
     pub authorities: Option<PathBuf>,
@@ -48,11 +51,13 @@ pub struct Settings {
     pub key: Option<PathBuf>,
     /// The one version that is spoken.
     pub version: Option<Version>,
-    /// Cipher suites, best first, by OpenSSL's or by the RFCs' names; empty for rustls's own choice.
+    /// Cipher suites, best first, by OpenSSL's or by the RFCs' names; empty for rustls's own
+    /// choice.
     pub ciphers: Vec<String>,
     /// Groups of the key exchange, best first; empty for rustls's own choice.
     pub groups: Vec<String>,
-    /// The name that servers are asked for, and that their certificates must have, in the place of the URL's host.
+    /// The name that servers are asked for, and that their certificates must have, in the place of
+    /// the URL's host.
     pub name: Option<String>,
     /// Sends no name, so that a server with several certificates shows its first one.
     pub without_name: bool,
@@ -65,9 +70,9 @@ pub struct Settings {
 /// A version of TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
-    /// RFC 5246.
+    /// TLS 1.2, defined by RFC 5246.
     Tls12,
-    /// RFC 8446.
+    /// TLS 1.3, defined by RFC 8446.
     Tls13,
 }
 
@@ -220,16 +225,13 @@ fn config(settings: &Settings) -> Result<ClientConfig, TlsError> {
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
         .with_protocol_versions(versions(settings.version))
         .map_err(TlsError::Choice)?;
-    let builder = match settings.insecure {
-        true => {
-            let anybody = Arc::new(trust::Anybody::new(&provider));
-            builder
-                .dangerous()
-                .with_custom_certificate_verifier(anybody)
-        }
-        false => {
-            builder.with_root_certificates(trust::authorities(settings.authorities.as_deref())?)
-        }
+    let builder = if settings.insecure {
+        let anybody = Arc::new(trust::Anybody::new(&provider));
+        builder
+            .dangerous()
+            .with_custom_certificate_verifier(anybody)
+    } else {
+        builder.with_root_certificates(trust::authorities(settings.authorities.as_deref())?)
     };
     let mut config = match &settings.certificate {
         None => builder.with_no_client_auth(),
@@ -241,9 +243,10 @@ fn config(settings: &Settings) -> Result<ClientConfig, TlsError> {
         }
     };
     config.enable_sni = !settings.without_name;
-    config.alpn_protocols = vec![match settings.http2 {
-        true => ALPN_HTTP2.to_vec(),
-        false => ALPN_HTTP1.to_vec(),
+    config.alpn_protocols = vec![if settings.http2 {
+        ALPN_HTTP2.to_vec()
+    } else {
+        ALPN_HTTP1.to_vec()
     }];
     Ok(config)
 }

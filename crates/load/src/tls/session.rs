@@ -1,7 +1,7 @@
 //! The TLS session of one connection: records in and out, with our buffers.
 //!
-//! rustls's interface without buffers of its own (`rustls::unbuffered`) is used: what was received is opened where it lies,
-//! and looked at from there.
+//! rustls's interface without buffers of its own (`rustls::unbuffered`) is used: what was received
+//! is opened where it lies, and looked at from there.
 
 use std::time::Instant;
 use std::{fmt, io};
@@ -16,9 +16,9 @@ use rustls::unbuffered::{
 use rustls::{AlertDescription, Error, HandshakeKind};
 
 use super::Tls;
-use super::agreed::{self, Agreed, Mark};
+use super::agreed::{self, Mark, NegotiatedTls};
 use crate::plan::ALPN_HTTP2;
-use crate::tally::Failure;
+use crate::tally::RequestError;
 
 /// Bytes of a record's header.
 const HEADER: usize = 5;
@@ -48,8 +48,7 @@ pub(crate) struct Session {
 
 /// How far received bytes have brought a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Opened {
-    /// More may come.
+pub(crate) enum SessionProgress {
     Open,
     /// The server has said that nothing more follows.
     Ended,
@@ -86,18 +85,17 @@ impl Session {
         self.tls.handshake_kind() == Some(HandshakeKind::Resumed)
     }
 
-    /// See [`Mark`].
     pub(crate) fn mark(&self) -> Mark {
         agreed::mark(&self.tls)
     }
 
     /// What was agreed upon.
-    pub(crate) fn agreed(&self) -> Agreed {
-        Agreed::of(&self.tls)
+    pub(crate) fn agreed(&self) -> NegotiatedTls {
+        NegotiatedTls::of(&self.tls)
     }
 
-    /// Opens what was received and gives it to `take`, record by record. What has to be sent for it (alerts, new keys, the
-    /// handshake's next messages) is pushed.
+    /// Opens what was received and gives it to `take`, record by record. What has to be sent for it
+    /// (alerts, new keys, the handshake's next messages) is pushed.
     ///
     /// # Errors
     /// When it is no TLS, or the server has said what is wrong.
@@ -106,7 +104,7 @@ impl Session {
         stream: &Stream,
         mut buffer: Buffer,
         mut take: impl FnMut(&[u8]),
-    ) -> Result<Opened, Error> {
+    ) -> Result<SessionProgress, Error> {
         while !buffer.is_empty() {
             if self.partial.is_empty() {
                 let taken = self.advance(stream, &mut buffer, &mut take)?;
@@ -114,16 +112,18 @@ impl Session {
                 self.partial.extend_from_slice(&buffer);
                 break;
             }
-            // Only the record that was begun is completed here; those behind it are opened where they lie.
+            // Only the record that was begun is completed here; those behind it are opened where
+            // they lie.
             let missing = missing(&self.partial).min(buffer.len());
             self.partial
                 .extend_from_slice(buffer.get(..missing).unwrap_or_default());
             buffer.advance(missing);
             self.advance_partial(stream, &mut take)?;
         }
-        Ok(match self.ended {
-            true => Opened::Ended,
-            false => Opened::Open,
+        Ok(if self.ended {
+            SessionProgress::Ended
+        } else {
+            SessionProgress::Open
         })
     }
 
@@ -163,7 +163,8 @@ impl Session {
         Ok(())
     }
 
-    /// The record that says that nothing more follows; `None` where it cannot be had, or the server was first.
+    /// The record that says that nothing more follows; `None` where it cannot be had, or the server
+    /// was first.
     pub(crate) fn closing(&mut self) -> Option<Bytes> {
         if self.ended {
             return None;
@@ -191,7 +192,8 @@ impl Session {
         Ok(())
     }
 
-    /// Lets rustls go as far as it can with these received bytes. How many of them have been used up is returned.
+    /// Lets rustls go as far as it can with these received bytes. How many of them have been used
+    /// up is returned.
     fn advance(
         &mut self,
         stream: &Stream,
@@ -229,7 +231,8 @@ impl Session {
 
     /// Pushes the alert that a failure has led to, if rustls has one.
     fn push_alert(&mut self, stream: &Stream) {
-        // With nothing to say it would go on with the bytes that it has failed on, and panic as they are not there.
+        // With nothing to say it would go on with the bytes that it has failed on, and panic as
+        // they are not there.
         while self.tls.wants_write() {
             match self.tls.process_tls_records(&mut []).state {
                 Ok(ConnectionState::EncodeTlsData(encode)) => push_message(stream, encode),
@@ -249,7 +252,8 @@ fn missing(partial: &[u8]) -> usize {
         };
         let length = HEADER + usize::from(u16::from_be_bytes([high, low]));
         match rest.get(length..) {
-            // Whole records that wait for others, as the parts of a long message of the handshake do.
+            // Whole records that wait for others, as the parts of a long message of the handshake
+            // do.
             Some(behind) => rest = behind,
             None => return length - rest.len(),
         }
@@ -270,7 +274,7 @@ fn push_message(stream: &Stream, mut encode: EncodeTlsData<'_, ClientConnectionD
 #[derive(Debug)]
 pub struct HandshakeError {
     /// What it counts as.
-    pub failure: Failure,
+    pub failure: RequestError,
     /// What rustls says of it, where it is the one who gave up.
     pub error: Option<Error>,
 }
@@ -284,8 +288,8 @@ impl fmt::Display for HandshakeError {
     }
 }
 
-impl From<Failure> for HandshakeError {
-    fn from(failure: Failure) -> HandshakeError {
+impl From<RequestError> for HandshakeError {
+    fn from(failure: RequestError) -> HandshakeError {
         HandshakeError {
             failure,
             error: None,
@@ -297,15 +301,16 @@ impl From<Error> for HandshakeError {
     fn from(error: Error) -> HandshakeError {
         HandshakeError {
             failure: match error {
-                Error::InvalidCertificate(_) => Failure::TlsUntrusted,
-                _ => Failure::TlsHandshake,
+                Error::InvalidCertificate(_) => RequestError::TlsUntrusted,
+                _ => RequestError::TlsHandshake,
             },
             error: Some(error),
         }
     }
 }
 
-/// Shakes hands on a connection that has just been made. The last message is pushed, and leaves with the first request.
+/// Shakes hands on a connection that has just been made. The last message is pushed, and leaves
+/// with the first request.
 ///
 /// # Errors
 /// See [`HandshakeError`].
@@ -320,29 +325,30 @@ pub(crate) async fn shake_hands(
         stream.start_send();
         let buffer = stream.recv_idle(Some(deadline)).await;
         let buffer = buffer.map_err(|error| match error.kind() {
-            io::ErrorKind::TimedOut => Failure::TlsTimeout,
-            _ => Failure::TlsClosed,
+            io::ErrorKind::TimedOut => RequestError::TlsTimeout,
+            _ => RequestError::TlsClosed,
         })?;
         if buffer.is_empty() {
-            return Err(Failure::TlsClosed.into());
+            return Err(RequestError::TlsClosed.into());
         }
         let mut early = std::mem::take(&mut session.early);
         let opened = session.open(stream, buffer, |bytes| early.extend_from_slice(bytes));
         session.early = early;
         match opened {
             // In HTTP/2 the server need not wait for the client's preface.
-            Ok(Opened::Open) if tls.http2 || session.early.is_empty() => {}
-            Ok(Opened::Open) => return Err(Failure::WrongLength.into()),
-            Ok(Opened::Ended) => return Err(Failure::TlsClosed.into()),
+            Ok(SessionProgress::Open) if tls.http2 || session.early.is_empty() => {}
+            Ok(SessionProgress::Open) => return Err(RequestError::WrongLength.into()),
+            Ok(SessionProgress::Ended) => return Err(RequestError::TlsClosed.into()),
             Err(error) if tls.http2 && is_of_alpn(&error) => {
-                return Err(Failure::NoHttp2.into());
+                return Err(RequestError::NoHttp2.into());
             }
             Err(error) => return Err(error.into()),
         }
     }
-    match tls.http2 && session.tls.alpn_protocol() != Some(ALPN_HTTP2) {
-        true => Err(Failure::NoHttp2.into()),
-        false => Ok(session),
+    if tls.http2 && session.tls.alpn_protocol() != Some(ALPN_HTTP2) {
+        Err(RequestError::NoHttp2.into())
+    } else {
+        Ok(session)
     }
 }
 

@@ -1,6 +1,8 @@
-//! What connections to one server remember for those that follow: the group it chose, and where they are wanted, sessions.
+//! What connections to one server remember for those that follow: the group it chose, and where
+//! they are wanted, sessions.
 //!
-//! One for each thread and server, so that no thread waits for the lock, and the name needs no look.
+//! One for each thread and server, so that no thread waits for the lock, and the name needs no
+//! look.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,7 +11,8 @@ use rustls::NamedGroup;
 use rustls::client::{ClientSessionStore, Tls12ClientSessionValue, Tls13ClientSessionValue};
 use rustls::pki_types::ServerName;
 
-/// Tickets that are kept at most; each is used once (RFC 8446, appendix C.4). The newest are used first.
+/// Tickets that are kept at most; each is used once (RFC 8446, appendix C.4). The newest are used
+/// first.
 const TICKETS_MAX: usize = 4096;
 
 /// The memory of one thread for one server.
@@ -17,11 +20,11 @@ const TICKETS_MAX: usize = 4096;
 pub(super) struct Sessions {
     /// Whether sessions are kept.
     resume: bool,
-    kept: Mutex<Kept>,
+    kept: Mutex<SessionCache>,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct SessionCache {
     group: Option<NamedGroup>,
     session: Option<Tls12ClientSessionValue>,
     tickets: VecDeque<Tls13ClientSessionValue>,
@@ -35,7 +38,7 @@ impl Sessions {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Kept> {
+    fn lock(&self) -> MutexGuard<'_, SessionCache> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -38,8 +38,8 @@ pub(super) fn authorities(file: Option<&Path>) -> Result<RootCertStore, TlsError
     }
 }
 
-/// Believes every server, and checks no signature of a handshake: a tool whose user does not care who the server is spares
-/// itself the work.
+/// Believes every server, and checks no signature of a handshake: a tool whose user does not care
+/// who the server is spares itself the work.
 #[derive(Debug)]
 pub(super) struct Anybody {
     schemes: Vec<SignatureScheme>,

@@ -21,13 +21,13 @@ use conf::{Arity, Contexts, Fault, Setter, Setting, Word};
 
 use super::Noted;
 use super::{Errno, Level, LogFile, Printable, unwritten};
-use openings::Waiting;
+use openings::WaitingLine;
 pub(super) use openings::finish;
 
 /// Caches are looked at this often, for files that are no longer used.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The `open_log_file_cache` directive.
+/// Declares the directive `open_log_file_cache`.
 pub static OPEN_LOG_FILE_CACHE: Setting<Option<Limits>> = Setting::new(
     "open_log_file_cache",
     &[
@@ -52,7 +52,7 @@ pub static OPEN_LOG_FILE_CACHE: Setting<Option<Limits>> = Setting::new(
      it. Each worker thread has a cache of its own.",
 );
 
-/// What `open_log_file_cache` says.
+/// What the directive `open_log_file_cache` says in a scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     max: usize,
@@ -107,25 +107,26 @@ fn invalid(word: &Word) -> Fault {
 
 /// Why a line was not logged.
 #[derive(Debug)]
-pub enum Failure {
-    /// Clients choose what is in the path: so, as in nginx, nothing is created unless the request's root exists.
+pub enum LogError {
+    /// Clients choose what is in the path: so, as in nginx, nothing is created unless the request's
+    /// root exists.
     Root(io::Error),
-    /// Opening the file.
+    /// The file could not be opened.
     Open(io::Error),
 }
 
-impl Failure {
+impl LogError {
     /// nginx's line about it.
     pub fn shown(&self, root: Option<&Path>, path: &Path) -> (Level, String) {
         let printable = |path: &Path| Printable(path.as_os_str().as_bytes()).to_string();
         match self {
-            Failure::Root(error) => {
+            LogError::Root(error) => {
                 let (root, error) = (root.map(printable).unwrap_or_default(), Errno(error));
                 let text =
                     format!("testing \"{root}\" existence failed {error} while logging request");
                 (Level::Error, text)
             }
-            Failure::Open(error) => {
+            LogError::Open(error) => {
                 let (path, error) = (printable(path), Errno(error));
                 let text = format!("open() \"{path}\" failed {error} while logging request");
                 (Level::Crit, text)
@@ -134,23 +135,25 @@ impl Failure {
     }
 }
 
-/// Appends a whole line to the file at `path`, or has it wait until the file is open; `note` says what is then told of a
-/// failure. Lines of one path keep their order. `root` is the folder that must exist, unless that is known.
+/// Appends a whole line to the file at `path`, or has it wait until the file is open; `note` says
+/// what is then told of a failure. Lines of one path keep their order. `root` is the folder that
+/// must exist, unless that is known.
 pub fn append(
     root: Option<&Path>,
     path: &Path,
     limits: Option<&Arc<Limits>>,
     line: &[u8],
     note: impl FnOnce() -> Noted,
-) -> Result<(), Failure> {
+) -> Result<(), LogError> {
     if !unwritten::is_deferred() {
         // Without a loop there is nobody to keep waiting.
-        root.map_or(Ok(()), openings::test).map_err(Failure::Root)?;
-        let file = LogFile::opened(path).map_err(Failure::Open)?;
+        root.map_or(Ok(()), openings::test)
+            .map_err(LogError::Root)?;
+        let file = LogFile::opened(path).map_err(LogError::Open)?;
         unwritten::append(&Arc::new(file), line, None);
         return Ok(());
     }
-    let waiting = || Waiting {
+    let waiting = || WaitingLine {
         root: root.map(Path::to_owned),
         limits: limits.cloned(),
         line: line.into(),
@@ -162,7 +165,7 @@ pub fn append(
     }
     let tested = root.map_or(Some(Ok(())), openings::test_now);
     if let Some(Err(error)) = tested {
-        return Err(Failure::Root(error));
+        return Err(LogError::Root(error));
     }
     let known = look_up(path, limits);
     let kept = match known {
@@ -184,14 +187,15 @@ pub fn append(
                 return Ok(());
             }
             Err(error) if may_succeed_later(&error) => {}
-            Err(error) => return Err(Failure::Open(error)),
+            Err(error) => return Err(LogError::Open(error)),
         }
     }
     openings::begin(path, kept, waiting());
     Ok(())
 }
 
-/// Whether the pool may open what could not be opened at once: it is not in memory, or does not exist.
+/// Whether the pool may open what could not be opened at once: it is not in memory, or does not
+/// exist.
 fn may_succeed_later(error: &io::Error) -> bool {
     matches!(
         error.kind(),

@@ -1,8 +1,9 @@
 //! Files of access logs that are being opened by the thread pool, and the lines that wait for them.
 //!
-//! A path is opened by one job at a time. Lines that come meanwhile wait behind the first, so their order is kept, and none
-//! is lost when the thread ends: [`finish`] then opens what is left itself. At most [`WAITING_MAX`] bytes wait; further
-//! lines are dropped whole, counted and reported, as where a device takes nothing.
+//! A path is opened by one job at a time. Lines that come meanwhile wait behind the first, so their
+//! order is kept, and none is lost when the thread ends: [`finish`] then opens what is left itself.
+//! At most [`WAITING_MAX`] bytes wait; further lines are dropped whole, counted and reported, as
+//! where a device takes nothing.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -14,7 +15,7 @@ use base::hash::Map;
 use framework::warm;
 use rustix::io::Errno;
 
-use super::{Failure, Limits, keep, look_up};
+use super::{Limits, LogError, keep, look_up};
 use crate::Noted;
 use crate::{LogFile, event, file, unwritten};
 
@@ -27,30 +28,30 @@ thread_local! {
 
 #[derive(Default)]
 struct Openings {
-    by_path: Map<Box<Path>, Opening>,
+    by_path: Map<Box<Path>, PendingPath>,
     /// Bytes of all lines that wait.
     waiting: usize,
     lines_dropped: u64,
 }
 
 /// A path that is being opened.
-struct Opening {
+struct PendingPath {
     /// What the thread's cache has for the path.
     kept: Option<Arc<LogFile>>,
-    lines: VecDeque<Waiting>,
+    lines: VecDeque<WaitingLine>,
 }
 
 /// A line that waits for its file.
-pub(super) struct Waiting {
+pub(super) struct WaitingLine {
     /// The folder that must exist; `None` where it is known to.
     pub(super) root: Option<PathBuf>,
     pub(super) limits: Option<Arc<Limits>>,
-    /// Its end included.
     pub(super) line: Box<[u8]>,
     pub(super) note: Noted,
 }
 
-/// What the pool is asked: whether these folders exist, and if any of them does, the file at the path.
+/// What the pool is asked: whether these folders exist, and if any of them does, the file at the
+/// path.
 struct Job {
     roots: Vec<PathBuf>,
     /// Whether a line waits whose folder is known to exist.
@@ -59,7 +60,6 @@ struct Job {
     kept: Option<Arc<LogFile>>,
 }
 
-/// What it answers.
 struct Looked {
     roots: Map<PathBuf, io::Result<()>>,
     file: Option<io::Result<Arc<LogFile>>>,
@@ -100,9 +100,10 @@ impl Job {
 
 /// Whether the folder exists.
 pub(super) fn test(root: &Path) -> io::Result<()> {
-    match std::fs::metadata(root)?.is_dir() {
-        true => Ok(()),
-        false => Err(Errno::NOTDIR.into()),
+    if std::fs::metadata(root)?.is_dir() {
+        Ok(())
+    } else {
+        Err(Errno::NOTDIR.into())
     }
 }
 
@@ -117,7 +118,7 @@ pub(super) fn are_under_way(path: &Path) -> bool {
 }
 
 /// Has a line wait behind those that wait already.
-pub(super) fn join(path: &Path, line: Waiting) {
+pub(super) fn join(path: &Path, line: WaitingLine) {
     OPENINGS.with_borrow_mut(|openings| {
         if openings.waiting.saturating_add(line.line.len()) > WAITING_MAX {
             openings.lines_dropped += 1;
@@ -131,12 +132,12 @@ pub(super) fn join(path: &Path, line: Waiting) {
 }
 
 /// Has the pool open the file at this path; the line is the first that waits for it.
-pub(super) fn begin(path: &Path, kept: Option<Arc<LogFile>>, line: Waiting) {
+pub(super) fn begin(path: &Path, kept: Option<Arc<LogFile>>, line: WaitingLine) {
     OPENINGS.with_borrow_mut(|openings| {
         let lines = VecDeque::new();
         openings
             .by_path
-            .insert(path.into(), Opening { kept, lines });
+            .insert(path.into(), PendingPath { kept, lines });
     });
     join(path, line);
     engine::spawn(open(path.to_owned()));
@@ -180,7 +181,8 @@ fn report(lines_dropped: u64) {
     }
 }
 
-/// What is to be done for the lines that wait; `None` when there are none, and then the path is forgotten.
+/// What is to be done for the lines that wait; `None` when there are none, and then the path is
+/// forgotten.
 fn next_job(path: &Path) -> Option<Job> {
     OPENINGS.with_borrow_mut(|openings| {
         let opening = openings.by_path.get(path)?;
@@ -203,7 +205,8 @@ fn next_job(path: &Path) -> Option<Job> {
     })
 }
 
-/// Writes the lines that the answer is for, in order, up to one that came later with a root of its own.
+/// Writes the lines that the answer is for, in order, up to one that came later with a root of its
+/// own.
 fn settle(path: &Path, looked: Looked) {
     let Looked { roots, file } = looked;
     roots.keys().for_each(|root| warm::looked_at(root));
@@ -211,11 +214,11 @@ fn settle(path: &Path, looked: Looked) {
     while let Some(line) = next_line(path, &roots, file.is_some()) {
         let tested = line.root.as_ref().and_then(|root| roots.get(root));
         let outcome = match (tested, &file) {
-            (Some(Err(error)), _) => Err(Failure::Root(copy(error))),
-            (_, Some(Err(error))) => Err(Failure::Open(copy(error))),
+            (Some(Err(error)), _) => Err(LogError::Root(copy(error))),
+            (_, Some(Err(error))) => Err(LogError::Open(copy(error))),
             (_, Some(Ok(file))) => Ok(file),
             // No root exists, so the first case has applied.
-            (_, None) => Err(Failure::Root(io::ErrorKind::NotFound.into())),
+            (_, None) => Err(LogError::Root(io::ErrorKind::NotFound.into())),
         };
         match outcome {
             Ok(file) => {
@@ -235,7 +238,11 @@ fn settle(path: &Path, looked: Looked) {
 }
 
 /// The next line that the answer is for: its root was tested, or the file `opened`.
-fn next_line(path: &Path, roots: &Map<PathBuf, io::Result<()>>, opened: bool) -> Option<Waiting> {
+fn next_line(
+    path: &Path,
+    roots: &Map<PathBuf, io::Result<()>>,
+    opened: bool,
+) -> Option<WaitingLine> {
     OPENINGS.with_borrow_mut(|openings| {
         let opening = openings.by_path.get_mut(path)?;
         let is_answered = match &opening.lines.front()?.root {

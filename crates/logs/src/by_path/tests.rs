@@ -139,7 +139,8 @@ async fn opened(path: &Path) {
     }
 }
 
-/// A file that is not there yet is made by the pool: the line waits, and so do those behind it, whatever root they have.
+/// A file that is not there yet is made by the pool: the line waits, and so do those behind it,
+/// whatever root they have.
 #[test]
 fn lines_wait_in_order_for_a_file_that_is_opened_elsewhere() {
     let folder = folder("log-openings");
@@ -160,7 +161,8 @@ fn lines_wait_in_order_for_a_file_that_is_opened_elsewhere() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// A line of a request that was answered with a file below its root asks for nothing more than the log.
+/// A line of a request that was answered with a file below its root asks for nothing more than the
+/// log.
 #[test]
 fn a_root_that_is_known_to_exist_is_not_asked_for() {
     let folder = folder("log-openings-known");
@@ -229,7 +231,8 @@ fn what_cannot_be_opened_elsewhere_is_told() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// A file in the cache takes no job, and one whose root was not looked at for long takes one without being opened again.
+/// A file in the cache takes no job, and one whose root was not looked at for long takes one
+/// without being opened again.
 #[test]
 fn a_file_in_the_cache_is_appended_to_at_once() {
     let folder = folder("log-openings-cache");

@@ -210,7 +210,7 @@ fn what_is_touched_lives_longer() {
         packet(0x1c, &90_u32.to_be_bytes(), b"none", b"", 0),
     ];
     client.send(&shared, MOMENT, &packets.concat());
-    let later = Moment {
+    let later = CommandTime {
         now: MOMENT.now + 89,
         wall: MOMENT.wall + 89,
     };

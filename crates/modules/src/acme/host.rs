@@ -1,10 +1,10 @@
-//! What listeners show to ACME servers, and the certificates that have come: known to the whole process,
-//! because both outlive a configuration.
+//! What listeners show to ACME servers, and the certificates that have come: known to the whole
+//! process, because both outlive a configuration.
 
 use std::io::Write;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
-use acme::{Certificate, Host, Level, Shown};
+use acme::{Certificate, ChallengeReply, Host, Level};
 use base::hash::Map;
 use http::log;
 use proto::tls::ClientHello;
@@ -23,11 +23,11 @@ static ANSWERS: RwLock<Vec<(String, String)>> = RwLock::new(Vec::new());
 static HANDSHAKES: RwLock<Vec<(String, Arc<ServerTls>)>> = RwLock::new(Vec::new());
 
 /// Every certificate that was asked for since the start, by issuer and order.
-static HELD: Mutex<Option<Map<String, Arc<Held>>>> = Mutex::new(None);
+static HELD: Mutex<Option<Map<String, Arc<CertificateSlot>>>> = Mutex::new(None);
 
 /// The place of a certificate that comes by itself.
 #[derive(Debug, Default)]
-pub struct Held {
+pub struct CertificateSlot {
     current: RwLock<Current>,
     slot: Arc<Slot>,
 }
@@ -39,9 +39,9 @@ struct Current {
     stands_in: bool,
 }
 
-impl Held {
+impl CertificateSlot {
     /// The place for an order of an issuer; the same one for as long as the process lives.
-    pub fn of(issuer: &str, order: &str) -> Arc<Held> {
+    pub fn of(issuer: &str, order: &str) -> Arc<CertificateSlot> {
         let mut all = HELD.lock().unwrap_or_else(PoisonError::into_inner);
         let all = all.get_or_insert_with(Map::default);
         Arc::clone(all.entry(format!("{issuer}/{order}")).or_default())
@@ -126,13 +126,13 @@ impl Host for Listeners {
         }
     }
 
-    fn show(&self, shown: &Shown) {
+    fn show(&self, shown: &ChallengeReply) {
         match shown {
-            Shown::Http { token, answer } => {
+            ChallengeReply::Http { token, answer } => {
                 let mut answers = ANSWERS.write().unwrap_or_else(PoisonError::into_inner);
                 answers.push((token.clone(), answer.clone()));
             }
-            Shown::Tls { server_name, key } => match validation(key) {
+            ChallengeReply::Tls { server_name, key } => match validation(key) {
                 Ok(tls) => {
                     let mut shown = HANDSHAKES.write().unwrap_or_else(PoisonError::into_inner);
                     shown.push((server_name.clone(), Arc::new(tls)));
@@ -148,15 +148,15 @@ impl Host for Listeners {
         }
     }
 
-    fn hide(&self, shown: &Shown) {
+    fn hide(&self, shown: &ChallengeReply) {
         match shown {
-            Shown::Http { token, .. } => {
+            ChallengeReply::Http { token, .. } => {
                 let mut answers = ANSWERS.write().unwrap_or_else(PoisonError::into_inner);
                 if let Some(at) = answers.iter().position(|(known, _)| known == token) {
                     answers.swap_remove(at);
                 }
             }
-            Shown::Tls { server_name, .. } => {
+            ChallengeReply::Tls { server_name, .. } => {
                 let mut shown = HANDSHAKES.write().unwrap_or_else(PoisonError::into_inner);
                 if let Some(at) = shown.iter().position(|(known, _)| known == server_name) {
                     shown.swap_remove(at);
@@ -166,11 +166,11 @@ impl Host for Listeners {
     }
 
     fn installed(&self, order: &str) -> Option<Arc<Certificate>> {
-        Held::of(&self.issuer, order).issued()
+        CertificateSlot::of(&self.issuer, order).issued()
     }
 
     fn install(&self, order: &str, certificate: &Arc<Certificate>) {
-        Held::of(&self.issuer, order).install(certificate);
+        CertificateSlot::of(&self.issuer, order).install(certificate);
     }
 }
 
@@ -181,15 +181,16 @@ pub(super) fn answer(token: &[u8]) -> Option<String> {
     found.map(|(_, answer)| answer.clone())
 }
 
-/// What a client gets that validates a challenge of `tls-alpn-01`: it offers that protocol alone, and
-/// every listener answers it (RFC 8737 section 3).
+/// What a client gets that validates a challenge of `tls-alpn-01`: it offers that protocol alone,
+/// and every listener answers it (RFC 8737 section 3).
 pub fn intercept(hello: &ClientHello) -> Option<Arc<ServerTls>> {
     let mut protocols = hello.protocols();
     let only = protocols.next()? == VALIDATION_PROTOCOL && protocols.next().is_none();
     only.then(|| handshake(hello.server_name()?)).flatten()
 }
 
-/// What a handshake with a validator that asks for this name is made with; `None` where no validator is expected.
+/// What a handshake with a validator that asks for this name is made with; `None` where no
+/// validator is expected.
 fn handshake(server_name: &[u8]) -> Option<Arc<ServerTls>> {
     let shown = HANDSHAKES.read().unwrap_or_else(PoisonError::into_inner);
     let found = shown
@@ -225,7 +226,7 @@ mod tests {
 
     #[test]
     fn an_answer_is_there_until_it_is_taken_back() {
-        let shown = |token: &str| Shown::Http {
+        let shown = |token: &str| ChallengeReply::Http {
             token: token.to_owned(),
             answer: format!("{token}.thumb"),
         };
@@ -242,16 +243,20 @@ mod tests {
 
     #[test]
     fn a_place_outlives_who_asks_for_it() {
-        let place = Held::of("issuer", "host-test");
+        let place = CertificateSlot::of("issuer", "host-test");
         assert!(place.certificate().is_none() && !place.is_issued());
         let names = [acme::Identifier::Dns("a.test".into())];
         let made = Certificate::stand_in(&names, provider());
         let made = Arc::new(made.expect("a certificate"));
         place.stand_in(&made);
-        let again = Held::of("issuer", "host-test");
+        let again = CertificateSlot::of("issuer", "host-test");
         assert!(again.certificate().is_some() && !again.is_issued());
         again.install(&made);
         assert!(place.is_issued());
-        assert!(Held::of("other", "host-test").certificate().is_none());
+        assert!(
+            CertificateSlot::of("other", "host-test")
+                .certificate()
+                .is_none()
+        );
     }
 }

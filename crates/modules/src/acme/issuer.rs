@@ -17,7 +17,8 @@ use super::host::Listeners;
 
 const ISSUER: Contexts = Contexts::ACME_ISSUER;
 
-/// Where systems keep the certificates of the authorities that they trust; the first that exists counts.
+/// Where systems keep the certificates of the authorities that they trust; the first that exists
+/// counts.
 const SYSTEM_AUTHORITIES: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt", // Debian, Arch, Alpine
     "/etc/pki/tls/certs/ca-bundle.crt",   // Fedora
@@ -36,9 +37,10 @@ pub(super) static ACME_ISSUER: Setting<()> =
 
 static URI: Setting<String> = Setting::new("uri", &["uri"], |setter| {
     let word = setter.word()?;
-    match acme::is_url(&word.text()) {
-        true => Ok(word.text().into_owned()),
-        false => Err(Fault::at(word, format!("invalid URI \"{}\"", word.text()))),
+    if acme::is_url(&word.text()) {
+        Ok(word.text().into_owned())
+    } else {
+        Err(Fault::at(word, format!("invalid URI \"{}\"", word.text())))
     }
 })
 .contexts(ISSUER)
@@ -180,7 +182,6 @@ pub(super) const DIRECTIVES: &[&dyn Declared] = &[
     &ACCEPT_TERMS_OF_SERVICE,
 ];
 
-/// What `account_key` says.
 enum Key {
     Made,
     File(Word),
@@ -246,9 +247,10 @@ fn contacts(setter: &Setter<'_>) -> Result<Vec<String>, Fault> {
         if text.is_empty() {
             return Err(Fault::invalid_value(word));
         }
-        Ok(match has_scheme(&text) {
-            true => text.into_owned(),
-            false => format!("mailto:{text}"),
+        Ok(if has_scheme(&text) {
+            text.into_owned()
+        } else {
+            format!("mailto:{text}")
         })
     };
     setter.lines().iter().map(contact).collect()

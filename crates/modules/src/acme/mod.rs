@@ -1,16 +1,16 @@
 //! Certificates by themselves: `acme_issuer` and `acme_certificate`.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_acme_module.html>. The protocol, the renewals and the files
-//! are those of the crate `acme`; here are the directives (`issuer`, and below), the answers to
-//! challenges, and the places from which servers take their certificates (`host`).
+//! <https://nginx.org/en/docs/http/ngx_http_acme_module.html>. The protocol, the renewals and the
+//! files are those of the crate `acme`; here are the directives (`issuer`, and below), the answers
+//! to challenges, and the places from which servers take their certificates (`host`).
 //!
 //! ```text
 //! prepared: every order gets a certificate, out of the store or a stand-in ([`Service::prepare`])
 //! committed: threads begin to renew ([`Service::start`]); those of the generation before are told to end
 //! ```
 //!
-//! No server is held up by an issuer: whatever one does, a handshake has a certificate, and what fails
-//! is tried again.
+//! No server is held up by an issuer: whatever one does, a handshake has a certificate, and what
+//! fails is tried again.
 
 mod host;
 mod issuer;
@@ -24,22 +24,22 @@ use conf::{Arity, Contexts, Declared, Diagnostic, Fault, ScopeId, ScopeRef, Sett
 use framework::compile::Compiler;
 use framework::generation::Generation;
 use framework::registry::Registry;
-use framework::service::{Running, Service};
+use framework::service::{RunningService, Service};
 use framework::zone;
 use http::exchange::Exchange;
 use http::handshake::Handshake;
 use http::log;
-use http::module::{Handle, Permit, Ran, Shortcut, Told};
+use http::module::{Handle, Permit, Ran, Shortcut, ShortcutDoc};
 use http::output::page;
 use http::plan_builder::PlanBuilder;
 use http::request::{Request, Step};
-use http::variables::Found;
+use http::variables::BuiltinVariable;
 use proto::method::Method;
 use rules::server_name::SERVER_NAME;
 use transport::tls::provider;
 use transport::tls::settings::{Issued, TlsSettings};
 
-pub use self::host::{Held, intercept};
+pub use self::host::{CertificateSlot, intercept};
 
 /// Where `http-01` looks: RFC 8555 section 8.3.
 const WELL_KNOWN: &[u8] = b"/.well-known/acme-challenge/";
@@ -61,7 +61,6 @@ pub static ACME_CERTIFICATE: Setting<Vec<Word>> = Setting::new(
      that vouches for itself stands in.",
 );
 
-/// `acme_shared_zone zone=name:size`
 static ACME_SHARED_ZONE: Setting<()> =
     Setting::new("acme_shared_zone", &["zone=name:size"], |setter| {
         let word = setter.word()?;
@@ -92,7 +91,7 @@ pub const ISSUER_DIRECTIVES: &[&dyn Declared] = issuer::DIRECTIVES;
 pub struct Acme {
     issuers: Vec<Orders>,
     /// Where the certificate of each server is that orders one.
-    servers: Map<ScopeId, Arc<Held>>,
+    servers: Map<ScopeId, Arc<CertificateSlot>>,
 }
 
 /// What is ordered from one issuer: a thread of its own keeps it fresh.
@@ -106,7 +105,7 @@ impl Registry for Acme {}
 
 impl Acme {
     /// The place of a server's certificate, where it orders one.
-    pub fn of_server(&self, scope: ScopeId) -> Option<Arc<Held>> {
+    pub fn of_server(&self, scope: ScopeId) -> Option<Arc<CertificateSlot>> {
         self.servers.get(&scope).cloned()
     }
 
@@ -141,15 +140,16 @@ impl Service for Orders {
     fn prepare(&self) {
         for order in &self.orders {
             let id = order.id(&self.issuer.directory);
-            let held = Held::of(&self.issuer.name, &id);
+            let held = CertificateSlot::of(&self.issuer.name, &id);
             if !held.is_issued() {
                 ready(&self.issuer, order, &id, &held);
             }
         }
     }
 
-    /// Starts a thread that tries at once, as a reload is to; the one before ends when it has done what it is at.
-    fn start(&self, _: &Arc<Generation>, before: Option<Running>) -> Option<Running> {
+    /// Starts a thread that tries at once, as a reload is to; the one before ends when it has done
+    /// what it is at.
+    fn start(&self, _: &Arc<Generation>, before: Option<RunningService>) -> Option<RunningService> {
         drop(before);
         match self.issuer.clone().start(self.orders.clone()) {
             Ok(thread) => Some(Box::new(thread)),
@@ -166,7 +166,7 @@ impl Service for Orders {
     }
 }
 
-fn ready(issuer: &Issuer, order: &Order, id: &str, held: &Held) {
+fn ready(issuer: &Issuer, order: &Order, id: &str, held: &CertificateSlot) {
     if let Some(stored) = issuer.stored(order) {
         if stored.validity.end < std::time::SystemTime::now() {
             log::process_error(
@@ -266,7 +266,7 @@ impl Acme {
         warn_of_wildcards(compiler, issuer, &order, name);
         let id = order.id(&issuer.directory);
         self.servers
-            .insert(server.id(), Held::of(&issuer.name, &id));
+            .insert(server.id(), CertificateSlot::of(&issuer.name, &id));
         if !orders.contains(&order) {
             orders.push(order);
         }
@@ -347,7 +347,7 @@ fn warn_of_wildcards(compiler: &Compiler<'_>, issuer: &Issuer, order: &Order, at
 }
 
 /// What [`register`] says of shortcuts.
-pub const SHORTCUTS: &[Told] = &[Told::OfHead(
+pub const SHORTCUTS: &[ShortcutDoc] = &[ShortcutDoc::OfHead(
     "where the request asks for no token of a challenge",
 )];
 
@@ -393,12 +393,12 @@ fn asked_token(request: &Request) -> Option<&[u8]> {
     request.uri.strip_prefix(WELL_KNOWN)
 }
 
-/// `$acme_certificate`
+/// Appends the value of `$acme_certificate`, and says whether it has one.
 pub fn certificate(request: &mut Request, out: &mut Vec<u8>) -> bool {
     variable(request, out, |certificate| &certificate.chain_pem)
 }
 
-/// `$acme_certificate_key`
+/// Appends the value of `$acme_certificate_key`, and says whether it has one.
 pub fn certificate_key(request: &mut Request, out: &mut Vec<u8>) -> bool {
     variable(request, out, |certificate| &certificate.key_pem)
 }
@@ -416,10 +416,10 @@ fn variable(request: &Request, out: &mut Vec<u8>, text: impl FnOnce(&Certificate
 }
 
 /// The variable of a name in lower case, without `$`.
-pub fn find(name: &str) -> Option<Found> {
+pub fn find(name: &str) -> Option<BuiltinVariable> {
     match name {
-        "acme_certificate" => Some(Found::once(certificate)),
-        "acme_certificate_key" => Some(Found::once(certificate_key)),
+        "acme_certificate" => Some(BuiltinVariable::once(certificate)),
+        "acme_certificate_key" => Some(BuiltinVariable::once(certificate_key)),
         _ => None,
     }
 }

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use proto::method::Method;
 
-use super::failure::Failure;
+use super::failure::ApiError;
 
 /// The versions that are answered.
 pub(super) const VERSIONS: std::ops::RangeInclusive<u8> = 4..=9;
@@ -15,9 +15,7 @@ pub(super) enum Endpoint {
     Versions,
     /// The list of what there is in a version.
     Root,
-    /// The server itself.
     Nginx,
-    /// Connections of clients.
     Connections,
     /// Processes that the master has started again.
     Processes,
@@ -25,13 +23,11 @@ pub(super) enum Endpoint {
     Slabs(Option<Bytes>),
     /// Resolvers with a `status_zone`, or the one of this name.
     Resolvers(Option<Bytes>),
-    /// Handshakes of TLS.
     Ssl,
     /// Caches, or the one of this name.
     Caches(Option<Bytes>),
     /// The list of what there is of HTTP.
     Http,
-    /// Requests of clients.
     HttpRequests,
     /// Zones of a kind, or the one of this name.
     Zones(Kind, Option<Bytes>),
@@ -46,13 +42,9 @@ pub(super) enum Endpoint {
 /// A kind of zones that count requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
-    /// `status_zone` of servers.
     ServerZones,
-    /// `status_zone` of locations.
     LocationZones,
-    /// `limit_conn_zone`.
     LimitConns,
-    /// `limit_req_zone`.
     LimitReqs,
 }
 
@@ -87,7 +79,6 @@ impl Kind {
 /// Groups of servers, or something of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum OfUpstreams {
-    /// All of them.
     All,
     /// The one of this name.
     Group(Vec<u8>),
@@ -99,7 +90,7 @@ pub(super) enum OfUpstreams {
 
 /// An endpoint of a version of the API.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Asked {
+pub(super) struct RequestedEndpoint {
     pub(super) version: u8,
     pub(super) endpoint: Endpoint,
 }
@@ -122,18 +113,18 @@ impl Endpoint {
 
     /// The endpoint that the path behind the location's own name leads to. A slash at its end makes
     /// no difference.
-    pub(super) fn parse(path: &[u8]) -> Result<Asked, Failure> {
+    pub(super) fn parse(path: &[u8]) -> Result<RequestedEndpoint, ApiError> {
         let path = path.strip_prefix(b"/").unwrap_or(path);
         let path = path.strip_suffix(b"/").unwrap_or(path);
         let mut parts = path.split(|byte| *byte == b'/');
         let version = match parts.next() {
             None | Some(b"") => {
-                return Ok(Asked {
+                return Ok(RequestedEndpoint {
                     version: *VERSIONS.end(),
                     endpoint: Endpoint::Versions,
                 });
             }
-            Some(version) => version_of(version).ok_or(Failure::UnknownVersion)?,
+            Some(version) => version_of(version).ok_or(ApiError::UnknownVersion)?,
         };
         let parts: Vec<&[u8]> = parts.collect();
         let endpoint = match parts.as_slice() {
@@ -162,21 +153,21 @@ impl Endpoint {
             [b"stream", b"upstreams", rest @ ..] => {
                 Endpoint::Upstreams("stream", OfUpstreams::parse(rest)?)
             }
-            _ => return Err(Failure::PathNotFound),
+            _ => return Err(ApiError::PathNotFound),
         };
-        Ok(Asked { version, endpoint })
+        Ok(RequestedEndpoint { version, endpoint })
     }
 
     /// Zones of HTTP, as far as a version has them.
-    fn of_zones(version: u8, kind: &[u8], rest: &[&[u8]]) -> Result<Endpoint, Failure> {
+    fn of_zones(version: u8, kind: &[u8], rest: &[&[u8]]) -> Result<Endpoint, ApiError> {
         let mut kinds = Kind::ALL.into_iter();
         let known = kinds.find(|known| known.path().as_bytes() == kind);
         let kind = known.filter(|known| known.since() <= version);
-        let kind = kind.ok_or(Failure::PathNotFound)?;
+        let kind = kind.ok_or(ApiError::PathNotFound)?;
         match rest {
             [] => Ok(Endpoint::Zones(kind, None)),
             [name] => Ok(Endpoint::Zones(kind, Some(Bytes::copy_from_slice(name)))),
-            _ => Err(Failure::PathNotFound),
+            _ => Err(ApiError::PathNotFound),
         }
     }
 
@@ -221,16 +212,16 @@ impl Endpoint {
 }
 
 impl OfUpstreams {
-    fn parse(path: &[&[u8]]) -> Result<OfUpstreams, Failure> {
+    fn parse(path: &[&[u8]]) -> Result<OfUpstreams, ApiError> {
         match path {
             [] => Ok(OfUpstreams::All),
             [name] => Ok(OfUpstreams::Group(name.to_vec())),
             [name, b"servers"] => Ok(OfUpstreams::Servers(name.to_vec())),
             [name, b"servers", id] => {
-                let id = number(id).ok_or(Failure::BadServerId)?;
+                let id = number(id).ok_or(ApiError::BadServerId)?;
                 Ok(OfUpstreams::Server(name.to_vec(), id))
             }
-            _ => Err(Failure::PathNotFound),
+            _ => Err(ApiError::PathNotFound),
         }
     }
 }
@@ -251,7 +242,7 @@ fn number(text: &[u8]) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn parsed(path: &str) -> Result<(u8, Endpoint), Failure> {
+    fn parsed(path: &str) -> Result<(u8, Endpoint), ApiError> {
         Endpoint::parse(path.as_bytes()).map(|asked| (asked.version, asked.endpoint))
     }
 
@@ -323,15 +314,15 @@ mod tests {
             "99999999999999999999",
         ] {
             let path = format!("/{version}/nginx");
-            assert_eq!(parsed(&path), Err(Failure::UnknownVersion), "{path}");
+            assert_eq!(parsed(&path), Err(ApiError::UnknownVersion), "{path}");
         }
         for path in ["/9/x", "/9/nginx/x", "/9/http/x", "/9/http/upstreams/a/b"] {
-            assert_eq!(parsed(path), Err(Failure::PathNotFound), "{path}");
+            assert_eq!(parsed(path), Err(ApiError::PathNotFound), "{path}");
         }
         // One that wraps is none.
         for id in ["x", "-1", "+1", "", "18446744073709551616", "1e3", "0x1"] {
             let path = format!("/9/http/upstreams/a/servers/{id}/");
-            assert_eq!(parsed(&path), Err(Failure::BadServerId), "{path}");
+            assert_eq!(parsed(&path), Err(ApiError::BadServerId), "{path}");
         }
     }
 }

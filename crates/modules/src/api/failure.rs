@@ -12,7 +12,7 @@ use super::endpoint::Kind;
 
 /// What is wrong with a request, one variant a cause.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Failure {
+pub(super) enum ApiError {
     /// The path names no version, or one that there is not.
     UnknownVersion,
     /// The path leads nowhere.
@@ -83,121 +83,121 @@ pub(super) enum Failure {
     UnknownHost,
 }
 
-impl Failure {
+impl ApiError {
     fn status(&self) -> u16 {
         match self {
-            Failure::UnknownVersion
-            | Failure::PathNotFound
-            | Failure::UpstreamNotFound
-            | Failure::ZoneNotFound(_)
-            | Failure::SlabNotFound
-            | Failure::ResolverNotFound
-            | Failure::CacheNotFound
-            | Failure::KeyvalNotFound
-            | Failure::KeyNotFound
-            | Failure::ServerNotFound(_) => 404,
-            Failure::MethodDisabled(_) => 405,
-            Failure::EntryExists | Failure::KeyExists => 409,
-            Failure::BodyTooLarge | Failure::KeyvalFull => 413,
-            Failure::Json => 415,
-            Failure::Unprotected | Failure::Foreign | Failure::UnknownHost => 403,
-            Failure::StateNotWritten => 500,
+            ApiError::UnknownVersion
+            | ApiError::PathNotFound
+            | ApiError::UpstreamNotFound
+            | ApiError::ZoneNotFound(_)
+            | ApiError::SlabNotFound
+            | ApiError::ResolverNotFound
+            | ApiError::CacheNotFound
+            | ApiError::KeyvalNotFound
+            | ApiError::KeyNotFound
+            | ApiError::ServerNotFound(_) => 404,
+            ApiError::MethodDisabled(_) => 405,
+            ApiError::EntryExists | ApiError::KeyExists => 409,
+            ApiError::BodyTooLarge | ApiError::KeyvalFull => 413,
+            ApiError::Json => 415,
+            ApiError::Unprotected | ApiError::Foreign | ApiError::UnknownHost => 403,
+            ApiError::StateNotWritten => 500,
             _ => 400,
         }
     }
 
     fn code(&self) -> &'static str {
         match self {
-            Failure::UnknownVersion => "UnknownVersion",
-            Failure::PathNotFound => "PathNotFound",
-            Failure::UpstreamNotFound => "UpstreamNotFound",
-            Failure::ZoneNotFound(kind) => match kind {
+            ApiError::UnknownVersion => "UnknownVersion",
+            ApiError::PathNotFound => "PathNotFound",
+            ApiError::UpstreamNotFound => "UpstreamNotFound",
+            ApiError::ZoneNotFound(kind) => match kind {
                 Kind::ServerZones => "ServerZoneNotFound",
                 Kind::LocationZones => "LocationZoneNotFound",
                 Kind::LimitConns => "LimitConnNotFound",
                 Kind::LimitReqs => "LimitReqNotFound",
             },
-            Failure::SlabNotFound => "SlabNotFound",
-            Failure::ResolverNotFound => "ResolverZoneNotFound",
-            Failure::CacheNotFound => "CacheNotFound",
-            Failure::KeyvalNotFound => "KeyvalNotFound",
-            Failure::KeyNotFound => "KeyvalKeyNotFound",
-            Failure::KeyExists => "KeyvalKeyExists",
-            Failure::KeyvalFormat(_) => "KeyvalFormatError",
-            Failure::KeyvalFull => "KeyvalOutOfMemory",
-            Failure::UpstreamStatic => "UpstreamStatic",
-            Failure::BadServerId => "UpstreamBadServerId",
-            Failure::ServerNotFound(_) => "UpstreamServerNotFound",
-            Failure::ServerImmutable(_) => "UpstreamServerImmutable",
-            Failure::WeightImmutable(_) => "UpstreamServerWeightImmutable",
-            Failure::EntryExists => "EntryExists",
-            Failure::NoBackup(_) => "UpstreamNoBackup",
-            Failure::OutOfMemory(_) => "UpstreamOutOfMemory",
-            Failure::StateNotWritten => "StateNotWritten",
-            Failure::BadValue(_, code) => code,
-            Failure::UnknownParameter(_) | Failure::MissingServer | Failure::Nested => {
+            ApiError::SlabNotFound => "SlabNotFound",
+            ApiError::ResolverNotFound => "ResolverZoneNotFound",
+            ApiError::CacheNotFound => "CacheNotFound",
+            ApiError::KeyvalNotFound => "KeyvalNotFound",
+            ApiError::KeyNotFound => "KeyvalKeyNotFound",
+            ApiError::KeyExists => "KeyvalKeyExists",
+            ApiError::KeyvalFormat(_) => "KeyvalFormatError",
+            ApiError::KeyvalFull => "KeyvalOutOfMemory",
+            ApiError::UpstreamStatic => "UpstreamStatic",
+            ApiError::BadServerId => "UpstreamBadServerId",
+            ApiError::ServerNotFound(_) => "UpstreamServerNotFound",
+            ApiError::ServerImmutable(_) => "UpstreamServerImmutable",
+            ApiError::WeightImmutable(_) => "UpstreamServerWeightImmutable",
+            ApiError::EntryExists => "EntryExists",
+            ApiError::NoBackup(_) => "UpstreamNoBackup",
+            ApiError::OutOfMemory(_) => "UpstreamOutOfMemory",
+            ApiError::StateNotWritten => "StateNotWritten",
+            ApiError::BadValue(_, code) => code,
+            ApiError::UnknownParameter(_) | ApiError::MissingServer | ApiError::Nested => {
                 "UpstreamConfFormatError"
             }
-            Failure::BadAddress(_) => "UpstreamBadAddress",
-            Failure::NoResolver => "UpstreamConfNoResolver",
-            Failure::Json => "JsonError",
-            Failure::BodyUnread => "BodyReadError",
-            Failure::BodyTooLarge => "RequestEntityTooLarge",
-            Failure::MethodDisabled(_) => "MethodDisabled",
-            Failure::Unprotected => "WriteUnprotected",
-            Failure::Foreign => "ForeignOrigin",
-            Failure::UnknownHost => "UnknownHost",
+            ApiError::BadAddress(_) => "UpstreamBadAddress",
+            ApiError::NoResolver => "UpstreamConfNoResolver",
+            ApiError::Json => "JsonError",
+            ApiError::BodyUnread => "BodyReadError",
+            ApiError::BodyTooLarge => "RequestEntityTooLarge",
+            ApiError::MethodDisabled(_) => "MethodDisabled",
+            ApiError::Unprotected => "WriteUnprotected",
+            ApiError::Foreign => "ForeignOrigin",
+            ApiError::UnknownHost => "UnknownHost",
         }
     }
 
     fn text(&self) -> String {
         let text = match self {
-            Failure::UnknownVersion => "unknown version",
-            Failure::PathNotFound => "path not found",
-            Failure::UpstreamNotFound => "upstream not found",
-            Failure::ZoneNotFound(kind) => match kind {
+            ApiError::UnknownVersion => "unknown version",
+            ApiError::PathNotFound => "path not found",
+            ApiError::UpstreamNotFound => "upstream not found",
+            ApiError::ZoneNotFound(kind) => match kind {
                 Kind::ServerZones => "server zone not found",
                 Kind::LocationZones => "location zone not found",
                 Kind::LimitConns => "limit_conn not found",
                 Kind::LimitReqs => "limit_req not found",
             },
-            Failure::SlabNotFound => "slab not found",
-            Failure::ResolverNotFound => "resolver zone not found",
-            Failure::CacheNotFound => "cache not found",
-            Failure::KeyvalNotFound => "keyval not found",
-            Failure::KeyNotFound => "keyval key not found",
-            Failure::KeyExists => "key already exists",
-            Failure::KeyvalFormat(text) => text,
-            Failure::KeyvalFull => "keyval zone memory exhausted",
-            Failure::UpstreamStatic => "upstream is static",
-            Failure::BadServerId => "invalid server id",
-            Failure::ServerNotFound(id) => {
+            ApiError::SlabNotFound => "slab not found",
+            ApiError::ResolverNotFound => "resolver zone not found",
+            ApiError::CacheNotFound => "cache not found",
+            ApiError::KeyvalNotFound => "keyval not found",
+            ApiError::KeyNotFound => "keyval key not found",
+            ApiError::KeyExists => "key already exists",
+            ApiError::KeyvalFormat(text) => text,
+            ApiError::KeyvalFull => "keyval zone memory exhausted",
+            ApiError::UpstreamStatic => "upstream is static",
+            ApiError::BadServerId => "invalid server id",
+            ApiError::ServerNotFound(id) => {
                 return format!("server with id \"{id}\" does not exist");
             }
-            Failure::ServerImmutable(id) => return format!("server \"{id}\" is immutable"),
-            Failure::WeightImmutable(id) => {
+            ApiError::ServerImmutable(id) => return format!("server \"{id}\" is immutable"),
+            ApiError::WeightImmutable(id) => {
                 return format!("server \"{id}\" weight is immutable");
             }
-            Failure::EntryExists => "entry exists",
-            Failure::NoBackup(name) => return format!("upstream \"{name}\" has no backup"),
-            Failure::OutOfMemory(name) => return format!("upstream \"{name}\" memory exhausted"),
-            Failure::StateNotWritten => "state file could not be written, nothing has changed",
-            Failure::BadValue(name, _) => return format!("invalid \"{name}\" value"),
-            Failure::UnknownParameter(name) => return format!("unknown parameter \"{name}\""),
-            Failure::MissingServer => "missing \"server\" argument",
-            Failure::Nested => "nested object or list",
-            Failure::BadAddress(error) => return format!("{error} while parsing \"server\""),
-            Failure::NoResolver => "no resolver defined to resolve",
-            Failure::Json => "json error",
-            Failure::BodyUnread => "reading request body failed",
-            Failure::BodyTooLarge => "request entity too large",
-            Failure::MethodDisabled(_) => "method disabled",
-            Failure::Unprotected => {
+            ApiError::EntryExists => "entry exists",
+            ApiError::NoBackup(name) => return format!("upstream \"{name}\" has no backup"),
+            ApiError::OutOfMemory(name) => return format!("upstream \"{name}\" memory exhausted"),
+            ApiError::StateNotWritten => "state file could not be written, nothing has changed",
+            ApiError::BadValue(name, _) => return format!("invalid \"{name}\" value"),
+            ApiError::UnknownParameter(name) => return format!("unknown parameter \"{name}\""),
+            ApiError::MissingServer => "missing \"server\" argument",
+            ApiError::Nested => "nested object or list",
+            ApiError::BadAddress(error) => return format!("{error} while parsing \"server\""),
+            ApiError::NoResolver => "no resolver defined to resolve",
+            ApiError::Json => "json error",
+            ApiError::BodyUnread => "reading request body failed",
+            ApiError::BodyTooLarge => "request entity too large",
+            ApiError::MethodDisabled(_) => "method disabled",
+            ApiError::Unprotected => {
                 "changes are refused where nothing protects the api: neither deny, auth_basic, auth_request, \
                  required client certificates, loopback nor a unix socket"
             }
-            Failure::Foreign => "changes from pages of other sites are refused",
-            Failure::UnknownHost => {
+            ApiError::Foreign => "changes from pages of other sites are refused",
+            ApiError::UnknownHost => {
                 "the requested host is neither an address, localhost nor a server_name of this server"
             }
         };
@@ -206,7 +206,7 @@ impl Failure {
 }
 
 /// The response that tells of a failure to the request of this `$request_id`.
-pub(super) fn respond(request: &mut Request, failure: &Failure, request_id: &Text) -> Step {
+pub(super) fn respond(request: &mut Request, failure: &ApiError, request_id: &Text) -> Step {
     let request_id = request_id.evaluate(request);
     let mut json = json::Writer::default();
     json.object(|json| {
@@ -220,7 +220,7 @@ pub(super) fn respond(request: &mut Request, failure: &Failure, request_id: &Tex
         json.key("href")
             .string("https://nginx.org/en/docs/http/ngx_http_api_module.html");
     });
-    if let Failure::MethodDisabled(allowed) = failure {
+    if let ApiError::MethodDisabled(allowed) = failure {
         request.response.add("Allow", *allowed);
     }
     let json = Bytes::from(json.into_bytes());

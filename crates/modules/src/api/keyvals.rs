@@ -8,10 +8,10 @@ use bytes::Bytes;
 use framework::zone::Zone;
 use http::log;
 use http::request::Request;
-use rules::keyval::pairs::{Edit, Pairs, Refusal};
+use rules::keyval::pairs::{Edit, PairError, Pairs};
 use serde_json::{Map, Value};
 
-use super::failure::Failure;
+use super::failure::ApiError;
 use super::show::{self, Fields};
 
 /// The zones of `http`, in the order of the configuration.
@@ -25,10 +25,10 @@ fn zones(request: &Request) -> Vec<Arc<Zone<Pairs>>> {
         .collect()
 }
 
-fn zone(request: &Request, name: &Bytes) -> Result<Arc<Zone<Pairs>>, Failure> {
+fn zone(request: &Request, name: &Bytes) -> Result<Arc<Zone<Pairs>>, ApiError> {
     let mut zones = zones(request).into_iter();
     let found = zones.find(|zone| zone.name().as_bytes() == name);
-    found.ok_or(Failure::KeyvalNotFound)
+    found.ok_or(ApiError::KeyvalNotFound)
 }
 
 /// The pairs of all zones.
@@ -46,13 +46,17 @@ pub(super) fn all(request: &Request, json: &mut json::Writer, fields: &Fields) {
 }
 
 /// The pairs of a zone, or the one that the argument `key` asks for.
-pub(super) fn one(request: &Request, name: &Bytes, json: &mut json::Writer) -> Result<(), Failure> {
+pub(super) fn one(
+    request: &Request,
+    name: &Bytes,
+    json: &mut json::Writer,
+) -> Result<(), ApiError> {
     let zone = zone(request, name)?;
     let all = match show::argument(request, b"key") {
         None => zone.state().all(zone.settings()),
         Some(key) => {
             let value = zone.state().value(zone.settings(), &key);
-            let value = value.ok_or(Failure::KeyNotFound)?;
+            let value = value.ok_or(ApiError::KeyNotFound)?;
             vec![(Bytes::copy_from_slice(&key), value)]
         }
     };
@@ -69,24 +73,23 @@ fn pairs(pairs: &[(Bytes, Bytes)], json: &mut json::Writer) {
     });
 }
 
-/// Adds pairs.
 pub(super) async fn add(
     request: &Request,
     name: &Bytes,
     body: &[u8],
     user: &Bytes,
-) -> Result<(), Failure> {
+) -> Result<(), ApiError> {
     let zone = zone(request, name)?;
     let written = parse(body)?;
     let mut added = Vec::new();
     for (key, written) in written {
         let value = written
             .value
-            .ok_or(Failure::KeyvalFormat("invalid value"))?;
+            .ok_or(ApiError::KeyvalFormat("invalid value"))?;
         added.push((key, value, written.expire));
     }
     let what = match added.as_slice() {
-        [] => return Err(Failure::KeyvalFormat("key required")),
+        [] => return Err(ApiError::KeyvalFormat("key required")),
         [(key, ..)] => format!("key \"{}\" is added", log::Printable(key)),
         many => format!("{} keys are added", many.len()),
     };
@@ -101,12 +104,12 @@ pub(super) async fn change(
     name: &Bytes,
     body: &[u8],
     user: &Bytes,
-) -> Result<(), Failure> {
+) -> Result<(), ApiError> {
     let zone = zone(request, name)?;
     let mut written = parse(body)?.into_iter();
     let (key, written) = match (written.next(), written.next()) {
-        (None, _) => return Err(Failure::KeyvalFormat("key required")),
-        (_, Some(_)) => return Err(Failure::KeyvalFormat("only one key can be updated")),
+        (None, _) => return Err(ApiError::KeyvalFormat("key required")),
+        (_, Some(_)) => return Err(ApiError::KeyvalFormat("only one key can be updated")),
         (Some(one), None) => one,
     };
     let (what, change) = match (written.value, written.expire) {
@@ -119,8 +122,7 @@ pub(super) async fn change(
     Ok(())
 }
 
-/// Removes every pair.
-pub(super) async fn clear(request: &Request, name: &Bytes, user: &Bytes) -> Result<(), Failure> {
+pub(super) async fn clear(request: &Request, name: &Bytes, user: &Bytes) -> Result<(), ApiError> {
     let zone = zone(request, name)?;
     edit(&zone, Edit::Clear).await?;
     tell(request, &zone, "every key is removed", user);
@@ -129,52 +131,51 @@ pub(super) async fn clear(request: &Request, name: &Bytes, user: &Bytes) -> Resu
 
 /// What a body says of a key: nothing is `null`, which removes it.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Written {
+struct KeyvalPatch {
     value: Option<Bytes>,
     expire: Option<Duration>,
 }
 
-fn parse(body: &[u8]) -> Result<Vec<(Bytes, Written)>, Failure> {
-    let body: Map<String, Value> = serde_json::from_slice(body).map_err(|_| Failure::Json)?;
+fn parse(body: &[u8]) -> Result<Vec<(Bytes, KeyvalPatch)>, ApiError> {
+    let body: Map<String, Value> = serde_json::from_slice(body).map_err(|_| ApiError::Json)?;
     let pairs = body.into_iter().map(|(key, value)| {
         let written = match value {
-            Value::Null => Written::default(),
-            Value::String(value) => Written {
+            Value::Null => KeyvalPatch::default(),
+            Value::String(value) => KeyvalPatch {
                 value: Some(value.into()),
                 expire: None,
             },
             Value::Object(members) => of_members(members)?,
-            _ => return Err(Failure::KeyvalFormat("invalid value")),
+            _ => return Err(ApiError::KeyvalFormat("invalid value")),
         };
         Ok((Bytes::from(key), written))
     });
     pairs.collect()
 }
 
-/// `{"value":…,"expire":…}`.
-fn of_members(members: Map<String, Value>) -> Result<Written, Failure> {
-    let mut written = Written::default();
+fn of_members(members: Map<String, Value>) -> Result<KeyvalPatch, ApiError> {
+    let mut written = KeyvalPatch::default();
     for (name, value) in members {
         match (name.as_str(), value) {
             ("value", Value::String(value)) => written.value = Some(value.into()),
             ("expire", value) => {
                 let expire = value
                     .as_u64()
-                    .ok_or(Failure::KeyvalFormat("invalid expire"))?;
+                    .ok_or(ApiError::KeyvalFormat("invalid expire"))?;
                 written.expire = Some(Duration::from_millis(expire));
             }
-            _ => return Err(Failure::KeyvalFormat("invalid value")),
+            _ => return Err(ApiError::KeyvalFormat("invalid value")),
         }
     }
-    if written == Written::default() {
-        Err(Failure::KeyvalFormat("invalid value"))
+    if written == KeyvalPatch::default() {
+        Err(ApiError::KeyvalFormat("invalid value"))
     } else {
         Ok(written)
     }
 }
 
 /// Writing a file may take its time, and whoever comes meanwhile waits.
-async fn edit(zone: &Arc<Zone<Pairs>>, edit: Edit) -> Result<(), Failure> {
+async fn edit(zone: &Arc<Zone<Pairs>>, edit: Edit) -> Result<(), ApiError> {
     let done = if zone.settings().file.is_some() {
         let zone = Arc::clone(zone);
         engine::blocking_long(move || zone.state().edit(zone.settings(), &edit)).await
@@ -182,20 +183,20 @@ async fn edit(zone: &Arc<Zone<Pairs>>, edit: Edit) -> Result<(), Failure> {
         zone.state().edit(zone.settings(), &edit)
     };
     done.map_err(|refusal| match refusal {
-        Refusal::NotFound => Failure::KeyNotFound,
-        Refusal::Exists => Failure::KeyExists,
-        Refusal::OnlyOne => Failure::KeyvalFormat("only one key can be added"),
-        Refusal::BadKey => Failure::KeyvalFormat("invalid key format"),
-        Refusal::NoTimeout => Failure::KeyvalFormat("keyval timeout is not enabled"),
-        Refusal::Full => Failure::KeyvalFull,
-        Refusal::Unwritten(error) => {
+        PairError::NotFound => ApiError::KeyNotFound,
+        PairError::Exists => ApiError::KeyExists,
+        PairError::OnlyOne => ApiError::KeyvalFormat("only one key can be added"),
+        PairError::BadKey => ApiError::KeyvalFormat("invalid key format"),
+        PairError::NoTimeout => ApiError::KeyvalFormat("keyval timeout is not enabled"),
+        PairError::Full => ApiError::KeyvalFull,
+        PairError::Unwritten(error) => {
             let error = log::Errno(&error);
             log::event!(
                 Crit,
                 "state of keyval zone \"{}\" could not be written {error}",
                 zone.name()
             );
-            Failure::StateNotWritten
+            ApiError::StateNotWritten
         }
     })
 }
@@ -221,7 +222,7 @@ mod tests {
 
     #[test]
     fn bodies() {
-        let written = |value: Option<&'static str>, expire: Option<u64>| Written {
+        let written = |value: Option<&'static str>, expire: Option<u64>| KeyvalPatch {
             value: value.map(Bytes::from),
             expire: expire.map(Duration::from_millis),
         };
@@ -233,19 +234,19 @@ mod tests {
                 Ok(written(Some("1"), Some(5))),
             ),
             (r#"{"a":{"expire":5}}"#, Ok(written(None, Some(5)))),
-            (r#"{"a":1}"#, Err(Failure::KeyvalFormat("invalid value"))),
-            (r#"{"a":[]}"#, Err(Failure::KeyvalFormat("invalid value"))),
-            (r#"{"a":{}}"#, Err(Failure::KeyvalFormat("invalid value"))),
+            (r#"{"a":1}"#, Err(ApiError::KeyvalFormat("invalid value"))),
+            (r#"{"a":[]}"#, Err(ApiError::KeyvalFormat("invalid value"))),
+            (r#"{"a":{}}"#, Err(ApiError::KeyvalFormat("invalid value"))),
             (
                 r#"{"a":{"x":1}}"#,
-                Err(Failure::KeyvalFormat("invalid value")),
+                Err(ApiError::KeyvalFormat("invalid value")),
             ),
             (
                 r#"{"a":{"expire":-1}}"#,
-                Err(Failure::KeyvalFormat("invalid expire")),
+                Err(ApiError::KeyvalFormat("invalid expire")),
             ),
-            ("", Err(Failure::Json)),
-            ("[]", Err(Failure::Json)),
+            ("", Err(ApiError::Json)),
+            ("[]", Err(ApiError::Json)),
         ] {
             let found = parse(body.as_bytes());
             let found = found.map(|mut all| all.pop().unwrap().1);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ::upstream::{Availability, Edit, Member, Patch, Peer, Refusal, SideOf};
+use ::upstream::{Availability, Edit, Member, MemberError, Patch, Peer, SideOf};
 use bytes::Bytes;
 use conf::parse;
 use engine::net::Address;
@@ -12,7 +12,7 @@ use http::request::Request;
 use rules::upstream::{Block, hash_of, route_of};
 use serde_json::{Map, Value};
 
-use super::failure::Failure;
+use super::failure::ApiError;
 
 /// The greatest weight that a server is given: what a group does for each part of one has an end
 /// then.
@@ -20,7 +20,7 @@ const WEIGHT_MAX: u64 = 65_535;
 
 /// What a body says of a server.
 #[derive(Debug, Default)]
-pub(super) struct Written {
+pub(super) struct MemberPatch {
     patch: Patch,
     side: Option<SideOf>,
     id: Option<u64>,
@@ -28,14 +28,14 @@ pub(super) struct Written {
     text: String,
 }
 
-impl Written {
+impl MemberPatch {
     /// Reads the body of a request.
-    pub(super) fn parse(body: &[u8], default_port: Option<u16>) -> Result<Written, Failure> {
-        let body: Map<String, Value> = serde_json::from_slice(body).map_err(|_| Failure::Json)?;
-        let mut written = Written::default();
+    pub(super) fn parse(body: &[u8], default_port: Option<u16>) -> Result<MemberPatch, ApiError> {
+        let body: Map<String, Value> = serde_json::from_slice(body).map_err(|_| ApiError::Json)?;
+        let mut written = MemberPatch::default();
         for (name, value) in &body {
             if value.is_object() || value.is_array() {
-                return Err(Failure::Nested);
+                return Err(ApiError::Nested);
             }
             written.take(name, value, default_port)?;
         }
@@ -55,13 +55,13 @@ impl Written {
         name: &str,
         value: &Value,
         default_port: Option<u16>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), ApiError> {
         let patch = &mut self.patch;
         match name {
             "server" => {
                 let text = value
                     .as_str()
-                    .ok_or(Failure::BadValue("server", "UpstreamConfFormatError"))?;
+                    .ok_or(ApiError::BadValue("server", "UpstreamConfFormatError"))?;
                 patch.address = Some(address_of(text, default_port)?);
             }
             "weight" => {
@@ -70,38 +70,38 @@ impl Written {
                     .filter(|weight| (1..=WEIGHT_MAX).contains(weight));
                 let weight = weight.and_then(|weight| i64::try_from(weight).ok());
                 patch.weight =
-                    Some(weight.ok_or(Failure::BadValue("weight", "UpstreamBadWeight"))?);
+                    Some(weight.ok_or(ApiError::BadValue("weight", "UpstreamBadWeight"))?);
             }
             "max_conns" => {
                 let most = value.as_u64().and_then(|most| usize::try_from(most).ok());
                 patch.max_conns =
-                    Some(most.ok_or(Failure::BadValue("max_conns", "UpstreamBadMaxConns"))?);
+                    Some(most.ok_or(ApiError::BadValue("max_conns", "UpstreamBadMaxConns"))?);
             }
             "max_fails" => {
                 let most = value.as_u64();
                 patch.max_fails =
-                    Some(most.ok_or(Failure::BadValue("max_fails", "UpstreamBadMaxFails"))?);
+                    Some(most.ok_or(ApiError::BadValue("max_fails", "UpstreamBadMaxFails"))?);
             }
             "fail_timeout" => {
                 let time = text_of(value).and_then(parse::time_seconds);
                 let time = time.map(Duration::from_secs);
                 patch.fail_timeout =
-                    Some(time.ok_or(Failure::BadValue("fail_timeout", "UpstreamBadFailTimeout"))?);
+                    Some(time.ok_or(ApiError::BadValue("fail_timeout", "UpstreamBadFailTimeout"))?);
             }
             "slow_start" => {
                 let time = text_of(value).and_then(parse::time_milliseconds);
                 let time = time.map(Duration::from_millis);
                 patch.slow_start =
-                    Some(time.ok_or(Failure::BadValue("slow_start", "UpstreamBadSlowStart"))?);
+                    Some(time.ok_or(ApiError::BadValue("slow_start", "UpstreamBadSlowStart"))?);
             }
             "route" => {
                 let route = text_of(value).filter(|route| !route.contains(&0));
-                let route = route.ok_or(Failure::BadValue("route", "UpstreamBadRoute"))?;
+                let route = route.ok_or(ApiError::BadValue("route", "UpstreamBadRoute"))?;
                 // An empty one, as it is shown where there is none, takes it away.
                 patch.id = Some(match route {
                     b"" => Bytes::new(),
                     route => {
-                        let bad = |_| Failure::BadValue("route", "UpstreamBadRoute");
+                        let bad = |_| ApiError::BadValue("route", "UpstreamBadRoute");
                         route_of(route).map_err(bad)?
                     }
                 });
@@ -109,7 +109,7 @@ impl Written {
             "backup" => {
                 let is_backup = value
                     .as_bool()
-                    .ok_or(Failure::BadValue("backup", "UpstreamConfFormatError"))?;
+                    .ok_or(ApiError::BadValue("backup", "UpstreamConfFormatError"))?;
                 self.side = Some(if is_backup {
                     SideOf::Backups
                 } else {
@@ -118,26 +118,26 @@ impl Written {
             }
             "id" => {
                 let id = value.as_u64();
-                self.id = Some(id.ok_or(Failure::BadValue("id", "UpstreamConfFormatError"))?);
+                self.id = Some(id.ok_or(ApiError::BadValue("id", "UpstreamConfFormatError"))?);
             }
             "service" => match value.as_str() {
-                Some("") => return Err(Failure::BadValue("service", "UpstreamBadService")),
-                Some(_) => return Err(Failure::NoResolver),
-                None => return Err(Failure::BadValue("service", "UpstreamConfFormatError")),
+                Some("") => return Err(ApiError::BadValue("service", "UpstreamBadService")),
+                Some(_) => return Err(ApiError::NoResolver),
+                None => return Err(ApiError::BadValue("service", "UpstreamConfFormatError")),
             },
             "down" | "drain" => {}
-            other => return Err(Failure::UnknownParameter(other.to_owned())),
+            other => return Err(ApiError::UnknownParameter(other.to_owned())),
         }
         Ok(())
     }
 }
 
-fn flag(body: &Map<String, Value>, name: &'static str) -> Result<Option<bool>, Failure> {
+fn flag(body: &Map<String, Value>, name: &'static str) -> Result<Option<bool>, ApiError> {
     match body.get(name) {
         None => Ok(None),
         Some(value) => match value.as_bool() {
             Some(flag) => Ok(Some(flag)),
-            None => Err(Failure::BadValue(name, "UpstreamConfFormatError")),
+            None => Err(ApiError::BadValue(name, "UpstreamConfFormatError")),
         },
     }
 }
@@ -147,48 +147,47 @@ fn text_of(value: &Value) -> Option<&[u8]> {
 }
 
 /// The address that is written, and how it is written.
-fn address_of(text: &str, default_port: Option<u16>) -> Result<(Address, Bytes), Failure> {
+fn address_of(text: &str, default_port: Option<u16>) -> Result<(Address, Bytes), ApiError> {
     if text.contains('\0') {
-        return Err(Failure::BadAddress("invalid host".to_owned()));
+        return Err(ApiError::BadAddress("invalid host".to_owned()));
     }
     let written = address::parse(text.as_bytes());
-    let written = written.map_err(|error| Failure::BadAddress(error.to_owned()))?;
+    let written = written.map_err(|error| ApiError::BadAddress(error.to_owned()))?;
     let is_port_missing = default_port.is_none() && written.port.is_none() && !written.unix;
     if is_port_missing {
-        return Err(Failure::BadAddress("no port".to_owned()));
+        return Err(ApiError::BadAddress("no port".to_owned()));
     }
     let address = written.literal(default_port.unwrap_or_default());
-    let address = address.ok_or(Failure::NoResolver)?;
+    let address = address.ok_or(ApiError::NoResolver)?;
     let server = Bytes::from(address.to_string());
     Ok((address, server))
 }
 
 /// A group that may be changed.
-fn changeable(block: &Block) -> Result<(), Failure> {
+fn changeable(block: &Block) -> Result<(), ApiError> {
     match &block.zone {
         Some(_) => Ok(()),
-        None => Err(Failure::UpstreamStatic),
+        None => Err(ApiError::UpstreamStatic),
     }
 }
 
-/// Adds a server.
 pub(super) async fn add(
     request: &Request,
     block: &Block,
-    written: Written,
+    written: MemberPatch,
     user: &Bytes,
-) -> Result<Member, Failure> {
+) -> Result<Member, ApiError> {
     changeable(block)?;
     if written.id.is_some() {
-        return Err(Failure::UnknownParameter("id".to_owned()));
+        return Err(ApiError::UnknownParameter("id".to_owned()));
     }
     let roster = block.group.roster();
     let side = written.side.unwrap_or(SideOf::Peers);
     if side == SideOf::Backups && !roster.method().takes_backups() {
-        return Err(Failure::NoBackup(name_of(block)));
+        return Err(ApiError::NoBackup(name_of(block)));
     }
     let mut patch = written.patch;
-    let (address, server) = patch.address.take().ok_or(Failure::MissingServer)?;
+    let (address, server) = patch.address.take().ok_or(ApiError::MissingServer)?;
     let mut peer = Peer::new(address);
     peer.server = server;
     named(&peer.name, &mut patch);
@@ -201,22 +200,21 @@ pub(super) async fn add(
     Ok(member)
 }
 
-/// Changes a server.
 pub(super) async fn change(
     request: &Request,
     block: &Block,
     id: u64,
-    written: Written,
+    written: MemberPatch,
     user: &Bytes,
-) -> Result<Member, Failure> {
+) -> Result<Member, ApiError> {
     changeable(block)?;
     let member = find(block, id)?;
     // What cannot be changed may be said as it is.
     if written.side.is_some_and(|side| side != member.side) {
-        return Err(Failure::BadValue("backup", "UpstreamConfFormatError"));
+        return Err(ApiError::BadValue("backup", "UpstreamConfFormatError"));
     }
     if written.id.is_some_and(|written| written != id) {
-        return Err(Failure::BadValue("id", "UpstreamConfFormatError"));
+        return Err(ApiError::BadValue("id", "UpstreamConfFormatError"));
     }
     let mut patch = written.patch;
     if let Some((address, _)) = &patch.address {
@@ -232,8 +230,8 @@ pub(super) async fn change(
     let changed = edit(block, Edit::Change(id, Box::new(patch))).await;
     let member = changed.map_err(|failure| match failure {
         // A change knows no conflict.
-        Failure::EntryExists => {
-            Failure::BadAddress("address of another server of the group".to_owned())
+        ApiError::EntryExists => {
+            ApiError::BadAddress("address of another server of the group".to_owned())
         }
         failure => failure,
     })?;
@@ -249,13 +247,12 @@ fn named(name: &[u8], patch: &mut Patch) {
     }
 }
 
-/// Removes a server.
 pub(super) async fn remove(
     request: &Request,
     block: &Block,
     id: u64,
     user: &Bytes,
-) -> Result<(), Failure> {
+) -> Result<(), ApiError> {
     changeable(block)?;
     find(block, id)?;
     let member = edit(block, Edit::Remove(id)).await?;
@@ -265,21 +262,21 @@ pub(super) async fn remove(
 }
 
 /// The server of this number.
-pub(super) fn find(block: &Block, id: u64) -> Result<Member, Failure> {
+pub(super) fn find(block: &Block, id: u64) -> Result<Member, ApiError> {
     let roster = block.group.roster();
     let members = roster.members().into_iter();
     let found = members.into_iter().find(|member| member.number == id);
     found.ok_or_else(|| {
         if roster.parents().iter().any(|(number, _)| *number == id) {
-            Failure::ServerImmutable(id)
+            ApiError::ServerImmutable(id)
         } else {
-            Failure::ServerNotFound(id)
+            ApiError::ServerNotFound(id)
         }
     })
 }
 
 /// Writing a file may take its time, and whoever comes meanwhile waits.
-async fn edit(block: &Block, edit: Edit) -> Result<Member, Failure> {
+async fn edit(block: &Block, edit: Edit) -> Result<Member, ApiError> {
     let roster = block.group.roster();
     let id = match &edit {
         Edit::Add(..) => 0,
@@ -293,18 +290,18 @@ async fn edit(block: &Block, edit: Edit) -> Result<Member, Failure> {
         roster.edit(edit, now)
     };
     done.map_err(|refusal| match refusal {
-        Refusal::NotFound => Failure::ServerNotFound(id),
-        Refusal::Immutable => Failure::ServerImmutable(id),
-        Refusal::WeightImmutable => Failure::WeightImmutable(id),
-        Refusal::Exists => Failure::EntryExists,
-        Refusal::Full => Failure::OutOfMemory(name_of(block)),
-        Refusal::Unwritten(error) => {
+        MemberError::NotFound => ApiError::ServerNotFound(id),
+        MemberError::Immutable => ApiError::ServerImmutable(id),
+        MemberError::WeightImmutable => ApiError::WeightImmutable(id),
+        MemberError::Exists => ApiError::EntryExists,
+        MemberError::Full => ApiError::OutOfMemory(name_of(block)),
+        MemberError::Unwritten(error) => {
             let (name, error) = (log::Printable(&block.group.name), log::Errno(&error));
             log::event!(
                 Crit,
                 "state of upstream \"{name}\" could not be written {error}"
             );
-            Failure::StateNotWritten
+            ApiError::StateNotWritten
         }
     })
 }
@@ -345,69 +342,69 @@ mod tests {
     fn bodies_that_are_refused() {
         let format = "UpstreamConfFormatError";
         for (body, expected) in [
-            ("", Failure::Json),
-            ("[]", Failure::Json),
-            ("{", Failure::Json),
-            ("{\"weight\":1}x", Failure::Json),
-            ("{\"weight\":{}}", Failure::Nested),
-            ("{\"server\":[\"a\"]}", Failure::Nested),
-            ("{\"x\":1}", Failure::UnknownParameter("x".into())),
-            ("{\"server\":1}", Failure::BadValue("server", format)),
-            ("{\"down\":\"yes\"}", Failure::BadValue("down", format)),
-            ("{\"drain\":1}", Failure::BadValue("drain", format)),
-            ("{\"backup\":null}", Failure::BadValue("backup", format)),
+            ("", ApiError::Json),
+            ("[]", ApiError::Json),
+            ("{", ApiError::Json),
+            ("{\"weight\":1}x", ApiError::Json),
+            ("{\"weight\":{}}", ApiError::Nested),
+            ("{\"server\":[\"a\"]}", ApiError::Nested),
+            ("{\"x\":1}", ApiError::UnknownParameter("x".into())),
+            ("{\"server\":1}", ApiError::BadValue("server", format)),
+            ("{\"down\":\"yes\"}", ApiError::BadValue("down", format)),
+            ("{\"drain\":1}", ApiError::BadValue("drain", format)),
+            ("{\"backup\":null}", ApiError::BadValue("backup", format)),
             (
                 "{\"server\":\"127.0.0.1:0\"}",
-                Failure::BadAddress("invalid port".into()),
+                ApiError::BadAddress("invalid port".into()),
             ),
-            ("{\"server\":\"example.org\"}", Failure::NoResolver),
+            ("{\"server\":\"example.org\"}", ApiError::NoResolver),
             (
                 "{\"weight\":0}",
-                Failure::BadValue("weight", "UpstreamBadWeight"),
+                ApiError::BadValue("weight", "UpstreamBadWeight"),
             ),
             (
                 "{\"weight\":1.5}",
-                Failure::BadValue("weight", "UpstreamBadWeight"),
+                ApiError::BadValue("weight", "UpstreamBadWeight"),
             ),
             (
                 "{\"weight\":65536}",
-                Failure::BadValue("weight", "UpstreamBadWeight"),
+                ApiError::BadValue("weight", "UpstreamBadWeight"),
             ),
             (
                 "{\"max_conns\":-1}",
-                Failure::BadValue("max_conns", "UpstreamBadMaxConns"),
+                ApiError::BadValue("max_conns", "UpstreamBadMaxConns"),
             ),
             (
                 "{\"max_fails\":18446744073709551616}",
-                Failure::BadValue("max_fails", "UpstreamBadMaxFails"),
+                ApiError::BadValue("max_fails", "UpstreamBadMaxFails"),
             ),
             (
                 "{\"fail_timeout\":\"1x\"}",
-                Failure::BadValue("fail_timeout", "UpstreamBadFailTimeout"),
+                ApiError::BadValue("fail_timeout", "UpstreamBadFailTimeout"),
             ),
             (
                 "{\"slow_start\":5}",
-                Failure::BadValue("slow_start", "UpstreamBadSlowStart"),
+                ApiError::BadValue("slow_start", "UpstreamBadSlowStart"),
             ),
             (
                 "{\"route\":\"123456789012345678901234567890123\"}",
-                Failure::BadValue("route", "UpstreamBadRoute"),
+                ApiError::BadValue("route", "UpstreamBadRoute"),
             ),
             (
                 "{\"service\":\"\"}",
-                Failure::BadValue("service", "UpstreamBadService"),
+                ApiError::BadValue("service", "UpstreamBadService"),
             ),
         ] {
             assert_eq!(
-                Written::parse(body.as_bytes(), Some(80)).unwrap_err(),
+                MemberPatch::parse(body.as_bytes(), Some(80)).unwrap_err(),
                 expected,
                 "{body}"
             );
         }
         let deep = "[".repeat(100_000);
         assert_eq!(
-            Written::parse(deep.as_bytes(), Some(80)).unwrap_err(),
-            Failure::Json
+            MemberPatch::parse(deep.as_bytes(), Some(80)).unwrap_err(),
+            ApiError::Json
         );
     }
 
@@ -424,7 +421,7 @@ mod tests {
             ("{\"down\":false}", Some(Availability::Up)),
             ("{\"drain\":false}", Some(Availability::Up)),
         ] {
-            let written = Written::parse(body.as_bytes(), Some(80)).unwrap();
+            let written = MemberPatch::parse(body.as_bytes(), Some(80)).unwrap();
             assert_eq!(written.patch.standing, expected, "{body}");
         }
     }

@@ -1,11 +1,11 @@
 //! `api`: the state of the server and of its groups, shown and changed by requests, as NGINX Plus
 //! documents it.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_api_module.html>, versions 4 to 9. `endpoint` says what a
-//! path is about, `show` writes objects with the fields that are asked for, a file each what there
-//! is to show: `server`, `upstreams`, `zones` and `limits`, which count requests. `members` changes
-//! servers of groups, `keyvals` pairs of keys and values; `protection` says who may. `failure` has
-//! what is answered where something is wrong. Described in docs/api.md.
+//! <https://nginx.org/en/docs/http/ngx_http_api_module.html>, versions 4 to 9. `endpoint` says what
+//! a path is about, `show` writes objects with the fields that are asked for, a file each what
+//! there is to show: `server`, `upstreams`, `zones` and `limits`, which count requests. `members`
+//! changes servers of groups, `keyvals` pairs of keys and values; `protection` says who may.
+//! `failure` has what is answered where something is wrong. Described in docs/api.md.
 
 mod endpoint;
 mod failure;
@@ -33,7 +33,7 @@ use http::body;
 use http::exchange::{Abort, Exchange};
 use http::location::LocationName;
 use http::log;
-use http::module::{Content, Handle, Ran, Shortcut, Told};
+use http::module::{Content, Handle, Ran, Shortcut, ShortcutDoc};
 use http::output::{self, Body};
 use http::plan_builder::PlanBuilder;
 use http::request::{Request, Step};
@@ -42,14 +42,14 @@ use http::text::Text;
 use http::variables::Compiling as _;
 use proto::method::Method;
 
-use self::endpoint::{Asked, Endpoint, OfUpstreams, VERSIONS};
-use self::failure::Failure;
-use self::members::Written;
+use self::endpoint::{Endpoint, OfUpstreams, RequestedEndpoint, VERSIONS};
+use self::failure::ApiError;
+use self::members::MemberPatch;
 use self::protection::Protection;
-use self::server::{Counted, Loaded, RESETS, Resets};
+use self::server::{CountersSnapshot, LoadTime, RESETS, Resets};
 use self::show::Fields;
 
-/// `api [write=on|off]`
+/// Declares the directive `api [write=on|off]`.
 pub static API: Setting<bool> = Setting::new("api", &["[write=on | write=off]"], writes)
     .contexts(Contexts::LOCATION)
     .arity(Arity::between(0, 1))
@@ -92,7 +92,7 @@ pub fn prepare(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
 
 /// Adds to the generation when it was made.
 pub fn add(compiler: &Compiler<'_>, generation: &mut Generation) {
-    generation.add(Loaded::now());
+    generation.add(LoadTime::now());
     zones::add(compiler, generation);
 }
 
@@ -100,8 +100,8 @@ pub fn add(compiler: &Compiler<'_>, generation: &mut Generation) {
 static PROTECTION: PlanSlot<Protection> = PlanSlot::new();
 
 /// What [`register`] says of shortcuts.
-pub const SHORTCUTS: &[Told] = &[
-    Told::Never("`api` answers instead of files"),
+pub const SHORTCUTS: &[ShortcutDoc] = &[
+    ShortcutDoc::Never("`api` answers instead of files"),
     zones::SHORTCUT,
 ];
 
@@ -202,20 +202,20 @@ impl Handle for Api {
     fn run<'a>(&'a self, request: &'a mut Request, exchange: &'a mut Exchange) -> Ran<'a> {
         Ran::wait(async move {
             match self.answer(request, exchange).await? {
-                Ok(Answer::Json(status, json)) => {
+                Ok(ApiResponse::Json(status, json)) => {
                     let content_type = Bytes::from_static(b"application/json");
                     let json = Bytes::from(json.into_bytes());
                     // What is true now is not true later.
                     request.response.add("Cache-Control", "no-store");
                     Ok(output::page(request, status, content_type, json))
                 }
-                Ok(Answer::Created) => {
+                Ok(ApiResponse::Created) => {
                     request.response.status = 201;
                     request.response.content_type = Bytes::from_static(b"application/json");
                     request.response.content_length = Some(0);
                     Ok(Step::Respond(Body::Empty))
                 }
-                Ok(Answer::Nothing) => {
+                Ok(ApiResponse::Nothing) => {
                     request.response.status = 204;
                     Ok(Step::Respond(Body::Empty))
                 }
@@ -226,7 +226,7 @@ impl Handle for Api {
 }
 
 /// The answer to a request that was carried out.
-enum Answer {
+enum ApiResponse {
     /// A document, under this status.
     Json(u16, json::Writer),
     /// Something has been made, and there is nothing to say of it.
@@ -240,7 +240,7 @@ impl Api {
         &self,
         request: &mut Request,
         exchange: &mut Exchange,
-    ) -> Result<Result<Answer, Failure>, Abort> {
+    ) -> Result<Result<ApiResponse, ApiError>, Abort> {
         let asked = match self.judge(request) {
             Ok(asked) => asked,
             Err(failure) => return Ok(Err(failure)),
@@ -262,10 +262,10 @@ impl Api {
     }
 
     /// What is asked for, if that may be.
-    fn judge(&self, request: &Request) -> Result<Asked, Failure> {
+    fn judge(&self, request: &Request) -> Result<RequestedEndpoint, ApiError> {
         protection::check_host(request)?;
         let path = request.uri.strip_prefix(&self.prefix[..]);
-        let asked = Endpoint::parse(path.ok_or(Failure::PathNotFound)?)?;
+        let asked = Endpoint::parse(path.ok_or(ApiError::PathNotFound)?)?;
         if matches!(request.method, Method::Get | Method::Head) {
             return Ok(asked);
         }
@@ -276,14 +276,14 @@ impl Api {
         };
         let mut allowed = methods.split(", ");
         if !allowed.any(|method| method == request.method.name()) {
-            return Err(Failure::MethodDisabled(methods));
+            return Err(ApiError::MethodDisabled(methods));
         }
         protection::check_origin(request)?;
         let protection = request.plan.of(&PROTECTION);
         if protection.is_some_and(|protection| protection.permits(request)) {
             Ok(asked)
         } else {
-            Err(Failure::Unprotected)
+            Err(ApiError::Unprotected)
         }
     }
 }
@@ -292,34 +292,33 @@ impl Api {
 async fn read_body(
     request: &mut Request,
     exchange: &mut Exchange,
-) -> Result<Result<Bytes, Failure>, Abort> {
+) -> Result<Result<Bytes, ApiError>, Abort> {
     let length_max = request.plan.core.client_body_buffer_size;
     if request.body.judged_length() > length_max as u64 {
         request.body.give_up();
-        return Ok(Err(Failure::BodyTooLarge));
+        return Ok(Err(ApiError::BodyTooLarge));
     }
     match body::read(request, exchange).await {
         Ok(()) => {}
-        Err(Ok(413)) => return Ok(Err(Failure::BodyTooLarge)),
-        Err(Ok(_)) => return Ok(Err(Failure::BodyUnread)),
+        Err(Ok(413)) => return Ok(Err(ApiError::BodyTooLarge)),
+        Err(Ok(_)) => return Ok(Err(ApiError::BodyUnread)),
         Err(Err(abort)) => return Err(abort),
     }
     let Some(pieces) = request.body.in_memory() else {
         return Ok(Err(match request.body.file() {
-            Some(_) => Failure::BodyTooLarge,
-            None => Failure::BodyUnread,
+            Some(_) => ApiError::BodyTooLarge,
+            None => ApiError::BodyUnread,
         }));
     };
     let body = Bytes::from(pieces.concat());
     Ok(if body.len() > length_max {
-        Err(Failure::BodyTooLarge)
+        Err(ApiError::BodyTooLarge)
     } else {
         Ok(body)
     })
 }
 
-/// Shows something.
-fn show(request: &Request, asked: &Asked) -> Result<Answer, Failure> {
+fn show(request: &Request, asked: &RequestedEndpoint) -> Result<ApiResponse, ApiError> {
     let mut json = json::Writer::default();
     let fields = Fields::of(request);
     match &asked.endpoint {
@@ -334,20 +333,20 @@ fn show(request: &Request, asked: &Asked) -> Result<Answer, Failure> {
         }),
         Endpoint::Zones(kind, Some(name)) => {
             let found = server::zones(request, *kind, Some(name)).pop();
-            let (_, shown) = found.ok_or(Failure::ZoneNotFound(*kind))?;
+            let (_, shown) = found.ok_or(ApiError::ZoneNotFound(*kind))?;
             shown.show(*kind, asked.version, &mut json, &fields);
         }
         Endpoint::Nginx => server::nginx(request, &mut json, &fields),
-        Endpoint::Connections => Counted::of(request).connections(&mut json, &fields),
-        Endpoint::HttpRequests => Counted::of(request).requests(&mut json, &fields),
+        Endpoint::Connections => CountersSnapshot::of(request).connections(&mut json, &fields),
+        Endpoint::HttpRequests => CountersSnapshot::of(request).requests(&mut json, &fields),
         // Which processes have been started again, the master alone knows; no zone has a slab
         // allocator, and no resolver a `status_zone`.
         Endpoint::Processes | Endpoint::Slabs(None) | Endpoint::Resolvers(None) => {
             json.object(|_| ());
         }
-        Endpoint::Slabs(Some(_)) => return Err(Failure::SlabNotFound),
-        Endpoint::Resolvers(Some(_)) => return Err(Failure::ResolverNotFound),
-        Endpoint::Ssl => Counted::of(request).handshakes(&mut json, &fields),
+        Endpoint::Slabs(Some(_)) => return Err(ApiError::SlabNotFound),
+        Endpoint::Resolvers(Some(_)) => return Err(ApiError::ResolverNotFound),
+        Endpoint::Ssl => CountersSnapshot::of(request).handshakes(&mut json, &fields),
         Endpoint::Caches(name) => server::caches(request, name.as_ref(), &mut json, &fields)?,
         Endpoint::Keyvals(None) => keyvals::all(request, &mut json, &fields),
         Endpoint::Keyvals(Some(name)) => keyvals::one(request, name, &mut json)?,
@@ -367,16 +366,15 @@ fn show(request: &Request, asked: &Asked) -> Result<Answer, Failure> {
             }
         },
     }
-    Ok(Answer::Json(200, json))
+    Ok(ApiResponse::Json(200, json))
 }
 
-/// Changes something.
 async fn change(
     request: &Request,
-    asked: &Asked,
+    asked: &RequestedEndpoint,
     body: &[u8],
     user: &Bytes,
-) -> Result<Answer, Failure> {
+) -> Result<ApiResponse, ApiError> {
     let mut json = json::Writer::default();
     match &asked.endpoint {
         Endpoint::Connections => server::reset_connections(request),
@@ -387,28 +385,28 @@ async fn change(
             match request.method {
                 Method::Post => {
                     keyvals::add(request, name, body, user).await?;
-                    return Ok(Answer::Created);
+                    return Ok(ApiResponse::Created);
                 }
                 Method::Patch => keyvals::change(request, name, body, user).await?,
                 _ => keyvals::clear(request, name, user).await?,
             }
-            return Ok(Answer::Nothing);
+            return Ok(ApiResponse::Nothing);
         }
         Endpoint::Upstreams(of, OfUpstreams::Group(name)) => {
             upstreams::reset(&upstreams::group(request, of, name)?.group);
         }
         Endpoint::Upstreams(of, OfUpstreams::Servers(name)) => {
             let block = upstreams::group(request, of, name)?;
-            let written = Written::parse(body, block.default_port)?;
+            let written = MemberPatch::parse(body, block.default_port)?;
             let member = members::add(request, &block, written, user).await?;
             upstreams::server(&block.group, &member, &mut json);
-            return Ok(Answer::Json(201, json));
+            return Ok(ApiResponse::Json(201, json));
         }
         Endpoint::Upstreams(of, OfUpstreams::Server(name, id)) => {
             let block = upstreams::group(request, of, name)?;
             match request.method {
                 Method::Patch => {
-                    let written = Written::parse(body, block.default_port)?;
+                    let written = MemberPatch::parse(body, block.default_port)?;
                     let member = members::change(request, &block, *id, written, user).await?;
                     upstreams::server(&block.group, &member, &mut json);
                 }
@@ -417,10 +415,10 @@ async fn change(
                     upstreams::servers(&block.group, &mut json);
                 }
             }
-            return Ok(Answer::Json(200, json));
+            return Ok(ApiResponse::Json(200, json));
         }
-        other => return Err(Failure::MethodDisabled(other.methods())),
+        other => return Err(ApiError::MethodDisabled(other.methods())),
     }
     log::error!(request, Notice, "api: counters are reset");
-    Ok(Answer::Nothing)
+    Ok(ApiResponse::Nothing)
 }

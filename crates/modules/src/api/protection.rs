@@ -16,12 +16,12 @@ use http::handshake::Handshake;
 use http::listen;
 use http::module::Module as _;
 use http::request::Request;
-use proto::header::Known;
+use proto::header::KnownField;
 use rules::access::Access;
 use transport::tls::settings::TlsSettings;
 use transport::tls::verify::Mode;
 
-use super::failure::Failure;
+use super::failure::ApiError;
 use crate::auth_basic::AuthBasic;
 use crate::auth_request::AuthRequest;
 
@@ -81,7 +81,7 @@ fn is_of_this_machine(address: &Address) -> bool {
 }
 
 /// Refuses requests for hosts that are neither addresses nor names of the server.
-pub(super) fn check_host(request: &Request) -> Result<(), Failure> {
+pub(super) fn check_host(request: &Request) -> Result<(), ApiError> {
     let host = request.client.host.as_slice();
     if host.is_empty() || is_address(host) || host == b"localhost" {
         return Ok(());
@@ -93,7 +93,7 @@ pub(super) fn check_host(request: &Request) -> Result<(), Failure> {
     if named.is_some() {
         Ok(())
     } else {
-        Err(Failure::UnknownHost)
+        Err(ApiError::UnknownHost)
     }
 }
 
@@ -107,10 +107,10 @@ fn is_address(host: &[u8]) -> bool {
 
 /// Refuses changes that a page of another site has made a browser ask for. What is no browser sends
 /// neither field.
-pub(super) fn check_origin(request: &Request) -> Result<(), Failure> {
+pub(super) fn check_origin(request: &Request) -> Result<(), ApiError> {
     let site = request.header_named(b"sec-fetch-site");
     let is_foreign_site = site.is_some_and(|site| !matches!(site, b"same-origin" | b"none"));
-    let host = request.header(Known::Host).unwrap_or_default();
+    let host = request.header(KnownField::Host).unwrap_or_default();
     let is_foreign_origin = |origin: &[u8]| {
         let rest = [&b"http://"[..], b"https://"];
         let rest = rest.iter().find_map(|scheme| origin.strip_prefix(*scheme));
@@ -118,7 +118,7 @@ pub(super) fn check_origin(request: &Request) -> Result<(), Failure> {
     };
     let origin = request.header_named(b"origin");
     if is_foreign_site || origin.is_some_and(is_foreign_origin) {
-        Err(Failure::Foreign)
+        Err(ApiError::Foreign)
     } else {
         Ok(())
     }

@@ -13,17 +13,17 @@ use http::server_tokens::VERSION;
 use jiff::Timestamp;
 
 use super::endpoint::Kind;
-use super::failure::Failure;
+use super::failure::ApiError;
 use super::limits::{self, Outcomes};
 use super::show::{self, Fields};
-use super::zones::{Names, Sums};
+use super::zones::{Sums, ZoneNumbers};
 
 /// When the configuration was read.
-pub(super) struct Loaded(Timestamp);
+pub(super) struct LoadTime(Timestamp);
 
-impl Loaded {
-    pub(super) fn now() -> Loaded {
-        Loaded(Timestamp::now())
+impl LoadTime {
+    pub(super) fn now() -> LoadTime {
+        LoadTime(Timestamp::now())
     }
 }
 
@@ -36,7 +36,6 @@ pub(super) struct Resets {
     limits: Mutex<BTreeMap<(Kind, Bytes), Outcomes>>,
 }
 
-/// See [`Totals`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Reset {
     accepted: u64,
@@ -89,7 +88,7 @@ pub(super) fn zones(request: &Request, kind: Kind, only: Option<&Bytes>) -> Vec<
     let is_asked = |name: &Bytes| only.is_none_or(|only| only == name);
     match kind {
         Kind::ServerZones | Kind::LocationZones => {
-            let names: Option<Arc<Names>> = generation.part();
+            let names: Option<Arc<ZoneNumbers>> = generation.part();
             let names = names.iter().flat_map(|names| names.of(kind));
             let names = names.filter(|name| is_asked(name)).cloned();
             let shown = names.map(|name| {
@@ -124,9 +123,7 @@ pub(super) fn zones(request: &Request, kind: Kind, only: Option<&Bytes>) -> Vec<
 
 /// The counters of a zone: of requests, or of what a limit has had become of them.
 pub(super) enum Shown {
-    /// `status_zone`.
     Requests(Sums),
-    /// `limit_req_zone`, `limit_conn_zone`.
     Outcomes(Outcomes),
 }
 
@@ -143,8 +140,8 @@ impl Shown {
 }
 
 /// Has everything about a zone counted from now on.
-pub(super) fn reset_zone(request: &Request, kind: Kind, name: &Bytes) -> Result<(), Failure> {
-    let missing = || Failure::ZoneNotFound(kind);
+pub(super) fn reset_zone(request: &Request, kind: Kind, name: &Bytes) -> Result<(), ApiError> {
+    let missing = || ApiError::ZoneNotFound(kind);
     zones(request, kind, Some(name)).pop().ok_or_else(missing)?;
     let Some(resets) = resets(&request.local.generation) else {
         return Ok(());
@@ -166,14 +163,14 @@ pub(super) fn reset_zone(request: &Request, kind: Kind, name: &Bytes) -> Result<
 }
 
 /// What counters show, without what they had shown when they were reset.
-pub(super) struct Counted {
+pub(super) struct CountersSnapshot {
     totals: Totals,
     reset: Reset,
 }
 
-impl Counted {
-    pub(super) fn of(request: &Request) -> Counted {
-        Counted {
+impl CountersSnapshot {
+    pub(super) fn of(request: &Request) -> CountersSnapshot {
+        CountersSnapshot {
             totals: request.connection.worker.counters().totals(),
             reset: resets(&request.local.generation)
                 .map(|zone| zone.state().change(|_| ()))
@@ -181,9 +178,8 @@ impl Counted {
         }
     }
 
-    /// Connections of clients.
     pub(super) fn connections(&self, json: &mut json::Writer, fields: &Fields) {
-        let Counted { totals, reset } = self;
+        let CountersSnapshot { totals, reset } = self;
         show::object(json, fields, |object| {
             object.number("accepted", totals.accepted.saturating_sub(reset.accepted));
             object.number("dropped", totals.dropped.saturating_sub(reset.dropped));
@@ -194,7 +190,7 @@ impl Counted {
 
     /// Handshakes of TLS with clients.
     pub(super) fn handshakes(&self, json: &mut json::Writer, fields: &Fields) {
-        let Counted { totals, reset } = self;
+        let CountersSnapshot { totals, reset } = self;
         let since = |now: u64, then: u64| now.saturating_sub(then);
         show::object(json, fields, |object| {
             object.number("handshakes", since(totals.handshakes, reset.handshakes));
@@ -205,9 +201,8 @@ impl Counted {
         });
     }
 
-    /// Requests of clients.
     pub(super) fn requests(&self, json: &mut json::Writer, fields: &Fields) {
-        let Counted { totals, reset } = self;
+        let CountersSnapshot { totals, reset } = self;
         show::object(json, fields, |object| {
             object.number("total", totals.requests.saturating_sub(reset.requests));
             object.number("current", totals.writing());
@@ -247,7 +242,7 @@ pub(super) fn caches(
     only: Option<&Bytes>,
     json: &mut json::Writer,
     fields: &Fields,
-) -> Result<(), Failure> {
+) -> Result<(), ApiError> {
     let zones = request.local.generation.zones.iter();
     let mut caches = zones.filter(|zone| zone.kind() == "cache");
     match only {
@@ -258,7 +253,7 @@ pub(super) fn caches(
         }),
         Some(name) => {
             let found = caches.find(|zone| zone.name().as_bytes() == name);
-            cache(found.ok_or(Failure::CacheNotFound)?, json, fields);
+            cache(found.ok_or(ApiError::CacheNotFound)?, json, fields);
         }
     }
     Ok(())
@@ -288,7 +283,6 @@ pub(super) fn reset_requests(request: &Request) {
     }
 }
 
-/// The server itself.
 pub(super) fn nginx(request: &Request, json: &mut json::Writer, fields: &Fields) {
     let generation = &request.local.generation;
     let local = request.connection.local();
@@ -300,7 +294,7 @@ pub(super) fn nginx(request: &Request, json: &mut json::Writer, fields: &Fields)
             unix => json.string(&unix.to_string()),
         });
         object.number("generation", generation.number);
-        if let Some(loaded) = generation.part::<Loaded>() {
+        if let Some(loaded) = generation.part::<LoadTime>() {
             object.string("load_timestamp", time(loaded.0).as_bytes());
         }
         object.string("timestamp", time(Timestamp::now()).as_bytes());

@@ -8,7 +8,6 @@ use http::request::Request;
 /// Which fields of an object are shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Fields {
-    /// Every one.
     All,
     /// Those of these names: `fields=a,b`.
     Named(Vec<String>),

@@ -7,7 +7,7 @@ use base::json;
 use http::request::Request;
 use rules::upstream::{Block, Blocks, hash_of};
 
-use super::failure::Failure;
+use super::failure::ApiError;
 use super::show::{self, Fields, Object};
 
 /// The groups of a protocol's block, `http` or `stream`.
@@ -21,10 +21,10 @@ fn blocks(request: &Request, of: &str) -> Vec<Block> {
 }
 
 /// The group of this name.
-pub(super) fn group(request: &Request, of: &str, name: &[u8]) -> Result<Block, Failure> {
+pub(super) fn group(request: &Request, of: &str, name: &[u8]) -> Result<Block, ApiError> {
     let mut blocks = blocks(request, of).into_iter();
     let found = blocks.find(|block| block.group.name == name);
-    found.ok_or(Failure::UpstreamNotFound)
+    found.ok_or(ApiError::UpstreamNotFound)
 }
 
 /// How all groups do.

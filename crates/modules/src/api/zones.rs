@@ -1,9 +1,9 @@
 //! `status_zone`: requests counted by zones of servers and of locations.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_api_module.html#status_zone>. Each thread counts for itself ([`Meter`]), into memory that
-//! no other thread writes to; its meters are found by name once for each generation, so that they
-//! go on over reloads. Where nothing says `status_zone` nothing is counted. Not here: a zone's TLS
-//! handshakes.
+//! <https://nginx.org/en/docs/http/ngx_http_api_module.html#status_zone>. Each thread counts for
+//! itself ([`Meter`]), into memory that no other thread writes to; its meters are found by name
+//! once for each generation, so that they go on over reloads. Where nothing says `status_zone`
+//! nothing is counted. Not here: a zone's TLS handshakes.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,11 +13,11 @@ use bytes::Bytes;
 use conf::{Contexts, Fault, Inherit, ScopeRef, Setter, Setting};
 use framework::compile::Compiler;
 use framework::counters::Count;
-use framework::generation::{Generation, Local};
+use framework::generation::{Generation, GenerationView};
 use framework::registry::Registry;
-use framework::slot::{Kept, OfThread, Slot, ThreadGeneration};
+use framework::slot::{OfThread, Slot, SlotValue, ThreadGeneration};
 use http::exchange::Exchange;
-use http::module::{Ending, Handle, Ran, Shortcut, Told};
+use http::module::{Handle, OnRequestEnd, Ran, Shortcut, ShortcutDoc};
 use http::plan_builder::PlanBuilder;
 use http::request::{Request, Step};
 use http::slots::OfRequest;
@@ -57,11 +57,11 @@ type ZoneName = (Kind, Bytes);
 
 /// The zones of a configuration, by their numbers.
 #[derive(Debug, Default)]
-pub(super) struct Names(Vec<ZoneName>);
+pub(super) struct ZoneNumbers(Vec<ZoneName>);
 
-impl Registry for Names {}
+impl Registry for ZoneNumbers {}
 
-impl Names {
+impl ZoneNumbers {
     fn number(&mut self, name: ZoneName) -> usize {
         let known = self.0.iter().position(|known| *known == name);
         known.unwrap_or_else(|| {
@@ -79,11 +79,12 @@ impl Names {
 
 /// Adds the zones to the generation.
 pub(super) fn add(compiler: &Compiler<'_>, generation: &mut Generation) {
-    generation.add(compiler.registries.take::<Names>());
+    generation.add(compiler.registries.take::<ZoneNumbers>());
 }
 
 /// What [`register`] says of shortcuts.
-pub(super) const SHORTCUT: Told = Told::Same("what is answered from memory is counted, too");
+pub(super) const SHORTCUT: ShortcutDoc =
+    ShortcutDoc::Same("what is answered from memory is counted, too");
 
 /// Has the requests of a scope counted where it lies in zones.
 pub(super) fn register(plan: &mut PlanBuilder<'_>) -> Result<(), Fault> {
@@ -91,7 +92,7 @@ pub(super) fn register(plan: &mut PlanBuilder<'_>) -> Result<(), Fault> {
     if of_server.is_none() && of_location.is_none() {
         return Ok(());
     }
-    let names = plan.compiler.registry::<Names>();
+    let names = plan.compiler.registry::<ZoneNumbers>();
     let number = |kind, name: Bytes| names.borrow_mut().number((kind, name));
     let zoned = Arc::new(Zoned {
         of_server: of_server.map(|name| number(Kind::ServerZones, name)),
@@ -130,7 +131,7 @@ struct Processing(Option<Arc<Meter>>);
 
 static PROCESSING: Slot<Processing, OfRequest> = Slot::new();
 
-impl Kept for Processing {}
+impl SlotValue for Processing {}
 
 impl Drop for Processing {
     /// However it ends, on the thread that it began on.
@@ -155,7 +156,7 @@ impl Handle for Zoned {
     }
 }
 
-impl Ending for Zoned {
+impl OnRequestEnd for Zoned {
     fn ended(&self, request: &mut Request) {
         if !request.is_main() {
             return;
@@ -173,7 +174,6 @@ impl Ending for Zoned {
 /// The least status that is counted by itself.
 const STATUS_MIN: u16 = 100;
 
-/// How many are.
 const STATUSES: usize = 500;
 
 /// What one thread counts of one zone.
@@ -234,10 +234,10 @@ struct OfZones(Box<[Arc<Meter>]>);
 static METERS: Slot<OfZones, ThreadGeneration> = Slot::new();
 
 impl OfThread for OfZones {
-    fn begin(local: &Local) -> OfZones {
+    fn begin(local: &GenerationView) -> OfZones {
         let meters = local.counts.shelf.of::<Meters>();
         let mut known = meters.lock();
-        let names: Option<Arc<Names>> = local.generation.part();
+        let names: Option<Arc<ZoneNumbers>> = local.generation.part();
         let names = names.iter().flat_map(|names| names.0.iter());
         OfZones(
             names

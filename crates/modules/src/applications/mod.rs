@@ -1,7 +1,9 @@
-//! What the modules share that ask applications by protocols made from the Common Gateway Interface: FastCGI, uwsgi and SCGI.
+//! What the modules share that ask applications by protocols made from the Common Gateway
+//! Interface: FastCGI, uwsgi and SCGI.
 //!
-//! A request is told in `params`. Answers that have no frames, those of uwsgi and SCGI, are asked for in `unframed`. Servers are chosen and
-//! tried, answers buffered and made the response as those of `proxy_pass` are (`passing`).
+//! A request is told in `params`. Answers that have no frames, those of uwsgi and SCGI, are asked
+//! for in `unframed`. Servers are chosen and tried, answers buffered and made the response as those
+//! of `proxy_pass` are (`passing`).
 
 pub(crate) mod params;
 pub(crate) mod unframed;
@@ -17,6 +19,7 @@ pub(crate) struct Outgoing {
     pub(crate) is_head: bool,
     /// Such a body is read all the same, to be stored.
     pub(crate) reads_body_of_head: bool,
-    /// What of its body has been read; `None` where that is the whole, so that it can be sent again.
+    /// What of its body has been read; `None` where that is the whole, so that it can be sent
+    /// again.
     pub(crate) begun: Option<Pieces>,
 }

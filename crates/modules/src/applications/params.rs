@@ -1,33 +1,34 @@
-//! What an application is told of a request: the lines of `fastcgi_param` (or `uwsgi_param`, `scgi_param`), then the fields of the
-//! request.
+//! What an application is told of a request: the lines of `fastcgi_param` (or `uwsgi_param`,
+//! `scgi_param`), then the fields of the request.
 
 use std::cmp::Ordering;
 
 use bytes::Bytes;
-use conf::{Arity, Contexts, Fault, Inherit, Part, ScopeRef, Setter, Setting, Template, Word};
+use conf::{
+    Arity, Contexts, Fault, Inherit, ScopeRef, Setter, Setting, Template, TemplatePart, Word,
+};
 use framework::compile::Compiler;
 use http::request::Request;
 use http::text::Text;
 use http::variables::Compiling as _;
-use proto::cgi::{Name, Variables};
-use proto::header::Known;
+use proto::cgi::{VariableName, Variables};
+use proto::header::KnownField;
 
-use crate::passing::cache::{self, Lookup, Validators};
+use crate::proxying::cache::{self, CacheLookup, Validators};
 
 /// What the name of a parameter begins with that stands for a field of the request.
 const OF_FIELD: &[u8] = b"HTTP_";
 
-/// How many fields at most are gone through anew for each of them. Of more than that the time would grow with the square of their
-/// number, so that they are sorted, which takes memory.
+/// How many fields at most are gone through anew for each of them. Of more than that the time would
+/// grow with the square of their number, so that they are sorted, which takes memory.
 const FEW: usize = 32;
 
 /// A field of a request: what is known of its name, the name, and the value.
-type Field<'r> = (Known, &'r [u8], &'r [u8]);
+type Field<'r> = (KnownField, &'r [u8], &'r [u8]);
 
 /// A line as written: name, value, and whether it is left out where the value is empty.
 pub(crate) type ParamLine = (Word, Word, bool);
 
-/// The directive `*param`.
 pub(crate) const fn setting(prefix: &'static str) -> Setting<Vec<ParamLine>> {
     Setting::family(prefix, "param", &["parameter value [if_not_empty]"], lines)
         .contexts(Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION))
@@ -70,11 +71,12 @@ const HOST: &str = "HTTP_HOST";
 fn host_asked_for() -> Template {
     let variables = ["host", "is_request_port", "request_port"];
     Template {
-        parts: variables.map(|name| Part::Variable(name.into())).into(),
+        parts: variables
+            .map(|name| TemplatePart::Variable(name.into()))
+            .into(),
     }
 }
 
-/// A parameter.
 struct Param {
     name: Bytes,
     /// What it begins with on its way.
@@ -143,12 +145,13 @@ impl Params {
         replaced.any(|known| known.len() == name.len() && known.iter().copied().eq(folded(name)))
     }
 
-    /// Writes all that an application is told, in the order in which nginx does, by what they have been compiled for.
+    /// Writes all that an application is told, in the order in which nginx does, by what they have
+    /// been compiled for.
     pub(crate) fn write(
         &self,
         request: &mut Request,
         pass_request_headers: bool,
-        lookup: Option<&Lookup>,
+        lookup: Option<&CacheLookup>,
         writer: &mut impl Variables,
     ) {
         let mut tried = engine::spare_bytes(0);
@@ -177,7 +180,7 @@ impl Params {
         match lookup {
             None => self.write_fields(fields, writer),
             Some(lookup) => {
-                let passed = |(known, _, _): &Field<'_>| !lookup.holds_back(*known);
+                let passed = |(known, _, _): &Field<'_>| !lookup.withholds(*known);
                 self.write_fields(fields.filter(passed), writer);
             }
         }
@@ -235,7 +238,7 @@ impl Params {
 /// What a parameter of this name begins with.
 fn begun<V: Variables>(name: &[u8]) -> Box<[u8]> {
     let mut begun = Vec::new();
-    V::begin(Name::Plain(name), &mut begun);
+    V::begin(VariableName::Plain(name), &mut begun);
     begun.into()
 }
 
@@ -305,7 +308,7 @@ mod tests {
     }
 
     impl Variables for Listener {
-        fn begin(name: Name<'_>, out: &mut Vec<u8>) {
+        fn begin(name: VariableName<'_>, out: &mut Vec<u8>) {
             name.append(out);
         }
 
@@ -319,7 +322,8 @@ mod tests {
         }
     }
 
-    /// What it is told of fields in the plainest way, but for those of variables that are `replaced`.
+    /// What it is told of fields in the plainest way, but for those of variables that are
+    /// `replaced`.
     fn plainly(fields: &[Field<'_>], replaced: &[&str]) -> Told {
         let mut names: Vec<String> = Vec::new();
         let mut told = Told::new();
@@ -360,7 +364,7 @@ mod tests {
             .iter()
             .map(|(name, value)| {
                 let name = name.as_bytes();
-                (Known::from_name(name), name, value.as_bytes())
+                (KnownField::from_name(name), name, value.as_bytes())
             })
             .collect();
         let params = Params::new(vec![param("HTTP_X_8", "own"), param("HTTP_X_500", "")]);

@@ -1,5 +1,6 @@
-//! Applications whose requests have a head and then the body as it is, and whose answers are a head of CGI or of HTTP and then a body up
-//! to its length or to the end of the connection: uwsgi and SCGI. A connection serves one request.
+//! Applications whose requests have a head and then the body as it is, and whose answers are a head
+//! of CGI or of HTTP and then a body up to its length or to the end of the connection: uwsgi and
+//! SCGI. A connection serves one request.
 
 use std::sync::Arc;
 
@@ -13,27 +14,27 @@ use http::log::{self, Level};
 use http::module::{Content, Handle, Ran};
 use http::request::{Request, Step};
 use proto::cgi::{self, Form};
-use proto::h1::response::ResponseBody;
-use proto::header::Known;
+use proto::h1::response::BodyFraming;
+use proto::header::KnownField;
 use proto::method::Method;
 
 use super::Outgoing;
-use crate::passing::answer::AnswerHead;
-use crate::passing::body::{Arrived, Delimited};
-use crate::passing::cache::Lookup;
-use crate::passing::connection::{UpstreamConnection, terms};
-use crate::passing::deliver::Delivery;
-use crate::passing::destination::{Destination, Found, Schemes};
-use crate::passing::driver::{self, BodyReading, Sent, Way};
-use crate::passing::family::Causes;
-use crate::passing::response::{
-    READING, Reading, UpstreamResponse, bad, examine, note_head, refuse_upgrade, too_big,
+use crate::proxying::answer::AnswerHead;
+use crate::proxying::body::{Arrived, Delimited};
+use crate::proxying::cache::CacheLookup;
+use crate::proxying::connection::{UpstreamConnection, terms};
+use crate::proxying::deliver::Delivery;
+use crate::proxying::destination::{Destination, PeerTarget, Schemes};
+use crate::proxying::driver::{self, BodyReading, PeerOptions, SentRequest};
+use crate::proxying::family::Causes;
+use crate::proxying::peer_attempts::{AttemptError, ConnectTarget, Dialogue};
+use crate::proxying::response::{
+    READING, ResponseHeadReader, UpstreamResponse, bad, examine, note_head, refuse_upgrade, too_big,
 };
-use crate::passing::sending::{Asked, HeadReader, as_it_came};
-use crate::passing::settings::Passing;
-use crate::passing::ssl::UpstreamTls;
-use crate::passing::tries::{AttemptError, Conversation, Reach};
-use crate::passing::tunnel;
+use crate::proxying::sending::{HeadReader, RequestInFlight, as_it_came};
+use crate::proxying::settings::Passing;
+use crate::proxying::ssl::UpstreamTls;
+use crate::proxying::tunnel;
 use crate::upstream::Group;
 
 /// A protocol of that kind, with what a scope says of it.
@@ -41,8 +42,9 @@ pub(crate) trait Protocol: Send + Sync + 'static {
     /// What a scope says of asking, whatever is spoken.
     fn passing(&self) -> &Arc<Passing>;
 
-    /// Writes the head of a request; where it cannot be written the status to answer with, and the log has been told.
-    fn write(&self, request: &mut Request, lookup: Option<&Lookup>) -> Result<Bytes, u16>;
+    /// Writes the head of a request; where it cannot be written the status to answer with, and the
+    /// log has been told.
+    fn write(&self, request: &mut Request, lookup: Option<&CacheLookup>) -> Result<Bytes, u16>;
 }
 
 /// `uwsgi_pass` or `scgi_pass` of a location or an `if`.
@@ -54,7 +56,8 @@ pub(crate) struct Pass<P> {
     place: Bytes,
 }
 
-/// What answers where this address is written; `tls` compiles what holds for peers that speak TLS, where some may.
+/// What answers where this address is written; `tls` compiles what holds for peers that speak TLS,
+/// where some may.
 pub(crate) fn content<P: Protocol>(
     compiler: &Compiler<'_>,
     scope: ScopeRef<'_>,
@@ -90,23 +93,23 @@ impl<P: Protocol> Handle for Pass<P> {
 }
 
 impl<P: Protocol> driver::Protocol for Pass<P> {
-    type Target = Found;
+    type Target = PeerTarget;
     type Outgoing = Outgoing;
-    type Dialogue<'a> = UnframedConversation<'a>;
+    type Dialogue<'a> = UnframedDialogue<'a>;
     type Answer = UpstreamResponse;
 
-    fn way(&self) -> Way<'_> {
-        Way {
+    fn way(&self) -> PeerOptions<'_> {
+        PeerOptions {
             tls: self.tls.as_deref(),
-            ..Way::in_the_clear(self.protocol.passing())
+            ..PeerOptions::in_the_clear(self.protocol.passing())
         }
     }
 
-    fn find(&self, request: &mut Request) -> Result<Found, u16> {
+    fn find(&self, request: &mut Request) -> Result<PeerTarget, u16> {
         self.destination.find(request, Level::Error)
     }
 
-    fn reading(&self, request: &Request, _: &Found) -> BodyReading {
+    fn reading(&self, request: &Request, _: &PeerTarget) -> BodyReading {
         let passing = self.protocol.passing();
         // The application is told a length before the body comes, and of chunks that is not known.
         let stream = !passing.request_buffering
@@ -123,25 +126,25 @@ impl<P: Protocol> driver::Protocol for Pass<P> {
     async fn write(
         &self,
         request: &mut Request,
-        _: &Found,
+        _: &PeerTarget,
         begun: Option<Pieces>,
-        lookup: Option<&Lookup>,
+        lookup: Option<&CacheLookup>,
     ) -> Result<Outgoing, u16> {
         let head = self.protocol.write(request, lookup)?;
         Ok(Outgoing {
             head,
             is_head: request.method == Method::Head,
-            reads_body_of_head: lookup.is_some_and(Lookup::reads_body_of_head),
+            reads_body_of_head: lookup.is_some_and(CacheLookup::reads_body_of_head),
             begun,
         })
     }
 
-    fn terms(&self, group: &Group, reach: &Reach) -> Bytes {
+    fn terms(&self, group: &Group, reach: &ConnectTarget) -> Bytes {
         terms(&self.place, reach.scheme, group, reach)
     }
 
-    fn dialogue<'a>(&'a self, _: &'a Found, outgoing: &'a Outgoing) -> UnframedConversation<'a> {
-        UnframedConversation {
+    fn dialogue<'a>(&'a self, _: &'a PeerTarget, outgoing: &'a Outgoing) -> UnframedDialogue<'a> {
+        UnframedDialogue {
             passing: self.protocol.passing(),
             outgoing,
         }
@@ -164,7 +167,7 @@ impl<P: Protocol> driver::Protocol for Pass<P> {
         peer: UpstreamConnection,
         answer: UpstreamResponse,
     ) -> Result<Step, Abort> {
-        if request.header(Known::Upgrade).is_none() {
+        if request.header(KnownField::Upgrade).is_none() {
             return Ok(refuse_upgrade(request));
         }
         tunnel::upgrade(request, exchange, self.protocol.passing(), peer, answer).await
@@ -174,7 +177,7 @@ impl<P: Protocol> driver::Protocol for Pass<P> {
         &'a self,
         request: &'a mut Request,
         _: &'a mut Exchange,
-        sent: &Sent<Found, Outgoing>,
+        sent: &SentRequest<PeerTarget, Outgoing>,
         peer: UpstreamConnection,
         answer: UpstreamResponse,
     ) -> Ran<'a> {
@@ -191,7 +194,7 @@ impl<P: Protocol> driver::Protocol for Pass<P> {
                 beyond: answer.beyond,
                 may_go_on: false,
             };
-            let delimited = Delimited::Http(ResponseBody::UntilClose);
+            let delimited = Delimited::Http(BodyFraming::UntilClose);
             let step = delivery.respond(request, peer, &answer.head, delimited, arrived);
             return Ran::Now(Ok(step));
         }
@@ -200,12 +203,12 @@ impl<P: Protocol> driver::Protocol for Pass<P> {
 }
 
 /// A request and its answer, up to the end of the answer's head.
-pub(crate) struct UnframedConversation<'a> {
+pub(crate) struct UnframedDialogue<'a> {
     passing: &'a Passing,
     outgoing: &'a Outgoing,
 }
 
-impl Conversation for UnframedConversation<'_> {
+impl Dialogue for UnframedDialogue<'_> {
     type Answer = UpstreamResponse;
 
     async fn talk(
@@ -215,7 +218,7 @@ impl Conversation for UnframedConversation<'_> {
         peer: &mut UpstreamConnection,
     ) -> Result<UpstreamResponse, AttemptError> {
         let mut reader = UnframedReader::default();
-        let mut asked = Asked::new(self.passing, peer, &mut reader);
+        let mut asked = RequestInFlight::new(self.passing, peer, &mut reader);
         let queued = self.queue(request, exchange, &mut asked).await;
         let read = asked.read_head(request, exchange, queued).await;
         reader.reading.end_as(read, request)
@@ -230,13 +233,13 @@ impl Conversation for UnframedConversation<'_> {
     }
 }
 
-impl UnframedConversation<'_> {
+impl UnframedDialogue<'_> {
     /// Queues head and body.
     async fn queue(
         &self,
         request: &mut Request,
         exchange: &mut Exchange,
-        asked: &mut Asked<'_, UnframedReader>,
+        asked: &mut RequestInFlight<'_, UnframedReader>,
     ) -> Result<(), AttemptError> {
         asked.push_head(&self.outgoing.head);
         match &self.outgoing.begun {
@@ -255,7 +258,7 @@ impl UnframedConversation<'_> {
 #[derive(Default)]
 struct UnframedReader {
     /// The head, and what has come behind it.
-    reading: Reading,
+    reading: ResponseHeadReader,
 }
 
 impl HeadReader for UnframedReader {

@@ -16,13 +16,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use conf::{Contexts, Declared, Fault, Part, ScopeRef, Setting, Template, parse};
+use conf::{Contexts, Declared, Fault, ScopeRef, Setting, Template, TemplatePart, parse};
 use framework::compile::{Compiler, Feature};
-use framework::places::{Access, constant_folder, name_of};
+use framework::places::{FileAccess, constant_folder, name_of};
 use http::credentials::{Challenge, Credentials};
 use http::exchange::{Abort, Exchange};
 use http::log;
-use http::module::{Check, Module, Ran, Verdict};
+use http::module::{AccessVerdict, Check, Module, Ran};
 use http::plan_builder::PlanBuilder;
 use http::request::Request;
 use http::tasks::{Task, TaskKind};
@@ -47,7 +47,7 @@ pub static AUTH_BASIC: Setting<Template> =
              hold variables; `off` asks for nothing. Both directives of the module must be there.",
         );
 
-/// `auth_basic_user_file file`
+/// Declares the directive `auth_basic_user_file file`.
 pub static AUTH_BASIC_USER_FILE: Setting<Template> =
     Setting::new("auth_basic_user_file", &["file"], parse::template)
         .contexts(HSLL)
@@ -82,9 +82,9 @@ impl Feature for AuthBasic {
             let is_file = file
                 .parts
                 .iter()
-                .all(|part| matches!(part, Part::Literal(_)));
+                .all(|part| matches!(part, TemplatePart::Literal(_)));
             let folder = path.parent().filter(|_| is_file).unwrap_or(&path);
-            compiler.will_open(Access::Read, folder, &by);
+            compiler.will_open(FileAccess::Read, folder, &by);
         }
         Ok(AuthBasic {
             realm: compiler.text(&scope.get(&AUTH_BASIC)?),
@@ -114,13 +114,13 @@ impl Check for AuthBasic {
         &'a self,
         request: &'a mut Request,
         _: &'a mut Exchange,
-    ) -> Ran<'a, Result<Verdict, Abort>> {
+    ) -> Ran<'a, Result<AccessVerdict, Abort>> {
         let Some(user_file) = &self.user_file else {
-            return Ran::Now(Ok(Verdict::Declined));
+            return Ran::Now(Ok(AccessVerdict::Declined));
         };
         let realm = self.realm.evaluate(request);
         if realm == "off" {
-            return Ran::Now(Ok(Verdict::Declined));
+            return Ran::Now(Ok(AccessVerdict::Declined));
         }
         let Some(credentials) = Credentials::of(request) else {
             log::error!(
@@ -144,7 +144,7 @@ async fn look_up(
     path: &Path,
     credentials: &Credentials,
     realm: &[u8],
-) -> Verdict {
+) -> AccessVerdict {
     let users = match users::read(&request.local, path).await {
         Ok(users) => users,
         Err(error) => return unreadable(request, path, &error),
@@ -160,7 +160,7 @@ async fn look_up(
         return challenge(request, realm);
     };
     match verify(stored, credentials).await {
-        PasswordCheck::Right => Verdict::Granted,
+        PasswordCheck::Right => AccessVerdict::Granted,
         PasswordCheck::Wrong => {
             log::error!(
                 request,
@@ -178,7 +178,7 @@ async fn look_up(
                 log::Printable(credentials.user()),
                 path.display()
             );
-            Verdict::Refused(500)
+            AccessVerdict::Refused(500)
         }
     }
 }
@@ -201,8 +201,9 @@ async fn verify(stored: &Bytes, credentials: &Credentials) -> PasswordCheck {
     check
 }
 
-/// The passwords cannot be read, so that no client can be checked: 403 where there is no file, as in nginx, else 500.
-fn unreadable(request: &Request, path: &Path, error: &ReadError) -> Verdict {
+/// The passwords cannot be read, so that no client can be checked: 403 where there is no file, as
+/// in nginx, else 500.
+fn unreadable(request: &Request, path: &Path, error: &ReadError) -> AccessVerdict {
     let (call, cause) = match error {
         ReadError::Open(cause) => ("open", cause),
         ReadError::Read(cause) => ("pread", cause),
@@ -210,16 +211,16 @@ fn unreadable(request: &Request, path: &Path, error: &ReadError) -> Verdict {
     let (path, errno) = (path.display(), log::Errno(cause));
     if matches!(error, ReadError::Open(_)) && cause.kind() == std::io::ErrorKind::NotFound {
         log::error!(request, Error, "{call}() \"{path}\" failed {errno}");
-        return Verdict::Refused(403);
+        return AccessVerdict::Refused(403);
     }
     log::error!(request, Crit, "{call}() \"{path}\" failed {errno}");
-    Verdict::Refused(500)
+    AccessVerdict::Refused(500)
 }
 
 /// Refuses access and says what would grant it.
-fn challenge(request: &mut Request, realm: &[u8]) -> Verdict {
+fn challenge(request: &mut Request, realm: &[u8]) -> AccessVerdict {
     let value = [b"Basic realm=\"", realm, b"\""].concat();
     let challenge = Challenge::of(request);
     request.response.add(challenge.field, value);
-    Verdict::Refused(challenge.status)
+    AccessVerdict::Refused(challenge.status)
 }

@@ -33,9 +33,9 @@ pub(super) fn value_of(character: u8) -> Option<u32> {
 /// What comparing a password with a stored one says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Check {
-    /// It fits.
+    /// The password fits the hash.
     Right,
-    /// It does not.
+    /// The password does not fit the hash.
     Wrong,
     /// crypt(3) may know the scheme, we do not.
     Unknown,
@@ -46,19 +46,19 @@ pub enum Check {
 pub enum Scheme {
     /// `{PLAIN}`: as it is.
     Plain,
-    /// `{SHA}`: SHA-1.
+    /// A digest by SHA-1 (`{SHA}`).
     Sha,
     /// `{SSHA}`: SHA-1 with a salt.
     SaltedSha,
     /// `$apr1$`: MD5-crypt by Apache's name.
     Apache,
-    /// `$1$`: MD5-crypt.
+    /// A hash by MD5-crypt (`$1$`).
     Md5,
     /// `$2a$` and its repairs.
     Bcrypt,
-    /// `$5$` and `$6$`.
+    /// A hash by SHA-crypt (`$5$` and `$6$`).
     ShaCrypt,
-    /// `$y$`.
+    /// A hash by yescrypt (`$y$`).
     Yescrypt,
     /// Two characters of salt and eleven of a hash.
     Des,

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use base::hash::Map;
 use bytes::Bytes;
 use engine::file::{self, Metadata};
-use framework::generation::Local;
+use framework::generation::GenerationView;
 use framework::slot::{OfThread, Slot, ThreadGeneration};
 use framework::warm;
 
@@ -33,9 +33,7 @@ const SETTLED_AFTER: i64 = 2;
 /// Which step of reading failed.
 #[derive(Debug)]
 pub(super) enum ReadError {
-    /// Opening.
     Open(io::Error),
-    /// Reading.
     Read(io::Error),
 }
 
@@ -83,7 +81,7 @@ struct UserFiles {
 static USER_FILES: Slot<UserFiles, ThreadGeneration> = Slot::new();
 
 impl OfThread for UserFiles {
-    fn begin(_: &Local) -> UserFiles {
+    fn begin(_: &GenerationView) -> UserFiles {
         UserFiles::default()
     }
 }
@@ -108,7 +106,7 @@ impl UserFiles {
 }
 
 /// The users of a file as it is now.
-pub(super) async fn read(local: &Local, path: &Path) -> Result<Rc<Users>, ReadError> {
+pub(super) async fn read(local: &GenerationView, path: &Path) -> Result<Rc<Users>, ReadError> {
     let files = local.at(&USER_FILES);
     let read_before = files.borrow().has(path);
     let metadata = match warm::may_look(path) {
@@ -137,9 +135,10 @@ pub(super) async fn read(local: &Local, path: &Path) -> Result<Rc<Users>, ReadEr
         text.extend_from_slice(&part);
     }
     let text = Bytes::from(text);
-    let users = Rc::new(match text.len() <= PARSED_AT_ONCE_MAX {
-        true => Users::parse(&text),
-        false => engine::blocking_long(move || Users::parse(&text)).await,
+    let users = Rc::new(if text.len() <= PARSED_AT_ONCE_MAX {
+        Users::parse(&text)
+    } else {
+        engine::blocking_long(move || Users::parse(&text)).await
     });
     let changed = metadata.mtime.max(metadata.ctime);
     let settled = engine::wall().as_secs() as i64 - changed > SETTLED_AFTER;

@@ -22,7 +22,7 @@ use framework::compile::{Compiler, Feature};
 use http::body;
 use http::exchange::Exchange;
 use http::log;
-use http::module::{Handle, Module, Ran, Told};
+use http::module::{Handle, Module, Ran, ShortcutDoc};
 use http::output::Body;
 use http::plan_builder::PlanBuilder;
 use http::request::{Request, Step};
@@ -122,7 +122,7 @@ impl Feature for AutoIndex {
 
 impl Module for AutoIndex {
     const TASKS: &'static [Task] = &[Task::of(TaskKind::Files, &["autoindex"]).listed(3)];
-    const SHORTCUTS: &'static [Told] = &[Told::Same(
+    const SHORTCUTS: &'static [ShortcutDoc] = &[ShortcutDoc::Same(
         "no response is kept of a URI that ends with a slash",
     )];
 
@@ -211,9 +211,10 @@ async fn list(request: &mut Request, exchange: &mut Exchange, settings: AutoInde
         },
     };
     let uri = request.uri.clone();
-    Step::Respond(Body::bytes(match entries.len() <= WRITTEN_AT_ONCE_MAX {
-        true => layout.write(&uri, entries),
-        false => engine::blocking_long(move || layout.write(&uri, entries)).await,
+    Step::Respond(Body::bytes(if entries.len() <= WRITTEN_AT_ONCE_MAX {
+        layout.write(&uri, entries)
+    } else {
+        engine::blocking_long(move || layout.write(&uri, entries)).await
     }))
 }
 
@@ -241,7 +242,8 @@ impl Layout {
     }
 }
 
-/// Ends with a status; the request's body has been dropped before, as in nginx, and an error page finds it empty.
+/// Ends with a status; the request's body has been dropped before, as in nginx, and an error page
+/// finds it empty.
 fn refuse(request: &mut Request, status: u16) -> Step {
     request.body.end_unread();
     Step::Finish(status)
@@ -331,7 +333,6 @@ enum Kind {
 struct Entry {
     name: Vec<u8>,
     kind: Kind,
-    /// Seconds since 1970.
     modified: i64,
     size: u64,
 }
@@ -393,13 +394,15 @@ fn read(directory: &Path, complaints: &mut Vec<String>) -> Result<Vec<Entry>, Re
     Ok(entries)
 }
 
-/// The path of a directory's entry as logs show it: behind a slash, whatever the directory's own path ends with.
+/// The path of a directory's entry as logs show it: behind a slash, whatever the directory's own
+/// path ends with.
 pub(super) fn path_of(directory: &Path, name: &[u8]) -> PathBuf {
     let directory = directory.as_os_str().as_bytes();
     PathBuf::from(OsString::from_vec([directory, b"/", name].concat()))
 }
 
-/// What a name stands for; a link that leads nowhere stands for itself. `None` where it may not be seen.
+/// What a name stands for; a link that leads nowhere stands for itself. `None` where it may not be
+/// seen.
 fn metadata(path: &Path, complaints: &mut Vec<String>) -> Result<Option<fs::Metadata>, ReadError> {
     let (call, error) = match fs::metadata(path) {
         Ok(metadata) => return Ok(Some(metadata)),

@@ -1,9 +1,10 @@
-//! The listing as a page that people like to look at: `autoindex_format page`, which `serve --browse`
-//! writes. Folders first, sizes and times that are quickly read, light or dark as the reader has it.
+//! The listing as a page that people like to look at: `autoindex_format page`, which
+//! `serve --browse` writes. Folders first, sizes and times that are quickly read, light or dark as
+//! the reader has it.
 //!
 //! No script: the columns are sorted by the server, for links in their headings (`?sort=size`,
-//! `?sort=-size`), so the page works wherever links do. Names are text and link targets, escaped for
-//! either; nothing that a file is called can become a tag or another scheme.
+//! `?sort=-size`), so the page works wherever links do. Names are text and link targets, escaped
+//! for either; nothing that a file is called can become a tag or another scheme.
 
 use std::cmp::Ordering;
 use std::io::Write;
@@ -131,9 +132,10 @@ fn write_way(uri: &[u8], page: &mut Vec<u8>) {
             page.extend_from_slice("../".repeat(levels).as_bytes());
             page.extend_from_slice(b"\">");
         }
-        match is_root {
-            true => page.extend_from_slice(b"Index"),
-            false => write_text(folder, page),
+        if is_root {
+            page.extend_from_slice(b"Index")
+        } else {
+            write_text(folder, page)
         }
         page.extend_from_slice(if levels == 0 { b"</span>" } else { b"</a>" });
         if levels > 0 {
@@ -227,13 +229,13 @@ fn write_size(size: u64, page: &mut Vec<u8>) {
     }
     let name = UNITS.get(unit).copied().unwrap_or_default();
     // Writing to a vector does not fail.
-    let _ = match tenths < 100 {
-        true => write!(page, "{}.{} {name}", tenths / 10, tenths % 10),
-        false => write!(page, "{} {name}", (tenths + 5) / 10),
+    let _ = if tenths < 100 {
+        write!(page, "{}.{} {name}", tenths / 10, tenths % 10)
+    } else {
+        write!(page, "{} {name}", (tenths + 5) / 10)
     };
 }
 
-/// `1994-11-06 08:49`
 fn write_time(seconds: i64, page: &mut Vec<u8>) {
     let mut time = [0; date::HTTP_LENGTH];
     date::format_http(seconds, &mut time);

@@ -17,7 +17,7 @@ use proto::method::Method;
 
 use crate::api;
 
-/// `dashboard`
+/// Declares the directive `dashboard`.
 pub static DASHBOARD: Setting<()> = Setting::new("dashboard", &[""], parse::nothing)
     .contexts(Contexts::LOCATION)
     .arity(Arity::exactly(0))

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use http::log::{Errno, Level, Printable};
 
 use crate::rename::{
-    Done, Rename, copy_file, create_directory, directory_access, modified, remove_temporary,
-    set_time, shown,
+    Rename, RenameResult, copy_file, create_directory, directory_access, modified,
+    remove_temporary, set_time, shown,
 };
 
 /// How deep a tree may be that is deleted or copied: each level holds a descriptor.
@@ -23,17 +23,15 @@ const DEPTH_MAX: usize = 256;
 pub(super) struct Put {
     pub(super) temporary: PathBuf,
     pub(super) target: PathBuf,
-    /// `dav_access`.
     pub(super) access: u32,
     /// The Date field's time in seconds since 1970, which becomes the file's.
     pub(super) modified: Option<i64>,
-    /// `create_full_put_path`.
     pub(super) create_path: bool,
 }
 
 /// Puts a file in its place, at once for everybody who looks.
-pub(super) fn put(put: &Put) -> Done {
-    let mut done = Done::default();
+pub(super) fn put(put: &Put) -> RenameResult {
+    let mut done = RenameResult::default();
     let status = match fs::metadata(&put.target) {
         Err(_) => 201,
         Ok(found) if found.is_dir() => {
@@ -63,13 +61,11 @@ pub(super) fn put(put: &Put) -> Done {
     done.with(500)
 }
 
-/// What DELETE names.
 pub(super) struct Delete {
     /// The path, with a slash at its end if the URI has one.
     pub(super) path: PathBuf,
     /// Whether the URI ends with a slash.
     pub(super) is_collection: bool,
-    /// The Depth field.
     pub(super) depth: Option<Vec<u8>>,
 }
 
@@ -97,8 +93,8 @@ impl Depth {
 }
 
 /// Deletes a file, or a directory with all that is in it.
-pub(super) fn delete(delete: &Delete) -> Done {
-    let mut done = Done::default();
+pub(super) fn delete(delete: &Delete) -> RenameResult {
+    let mut done = RenameResult::default();
     let found = match fs::symlink_metadata(&delete.path) {
         Ok(found) => found,
         Err(error) => {
@@ -147,7 +143,7 @@ fn without_slash(path: &Path) -> PathBuf {
 }
 
 /// Deletes what is at a path; a status where that failed.
-fn delete_path(path: &Path, is_directory: bool, done: &mut Done) -> Option<u16> {
+fn delete_path(path: &Path, is_directory: bool, done: &mut RenameResult) -> Option<u16> {
     if !is_directory {
         let error = fs::remove_file(path).err()?;
         return Some(done.refused("unlink()", path, &error, 404));
@@ -162,18 +158,17 @@ fn delete_path(path: &Path, is_directory: bool, done: &mut Done) -> Option<u16> 
 /// What is done with the entries of a tree.
 trait Visitor {
     /// A directory, before its entries.
-    fn enter(&mut self, path: &Path, found: &Metadata, done: &mut Done);
-    /// A regular file.
-    fn file(&mut self, path: &Path, found: &Metadata, done: &mut Done);
+    fn enter(&mut self, path: &Path, found: &Metadata, done: &mut RenameResult);
+    fn file(&mut self, path: &Path, found: &Metadata, done: &mut RenameResult);
     /// A link, a socket, a device.
-    fn special(&mut self, path: &Path, done: &mut Done);
+    fn special(&mut self, path: &Path, done: &mut RenameResult);
     /// A directory, after its entries.
-    fn leave(&mut self, path: &Path, found: &Metadata, done: &mut Done);
+    fn leave_directory(&mut self, path: &Path, found: &Metadata, done: &mut RenameResult);
 }
 
 /// Visits all that is below a directory; false where that cannot be read. What fails further
 /// below is logged and passed over.
-fn walk(root: &Path, visitor: &mut dyn Visitor, done: &mut Done) -> bool {
+fn walk(root: &Path, visitor: &mut dyn Visitor, done: &mut RenameResult) -> bool {
     let Some(entries) = read_directory(root, done) else {
         return false;
     };
@@ -188,7 +183,7 @@ fn walk(root: &Path, visitor: &mut dyn Visitor, done: &mut Done) -> bool {
             }
             None => {
                 if let Some((path, _, Some(found))) = open.pop() {
-                    visitor.leave(&path, &found, done);
+                    visitor.leave_directory(&path, &found, done);
                 }
                 continue;
             }
@@ -207,48 +202,46 @@ fn walk(root: &Path, visitor: &mut dyn Visitor, done: &mut Done) -> bool {
             visitor.special(&path, done);
         } else {
             visitor.enter(&path, &found, done);
-            let entries = match open.len() < DEPTH_MAX {
-                true => read_directory(&path, done),
-                false => {
-                    let text = format!("\"{}\" is nested too deeply", shown(&path));
-                    done.line(Level::Crit, text);
-                    None
-                }
+            let entries = if open.len() < DEPTH_MAX {
+                read_directory(&path, done)
+            } else {
+                let text = format!("\"{}\" is nested too deeply", shown(&path));
+                done.line(Level::Crit, text);
+                None
             };
             match entries {
                 Some(entries) => open.push((path, entries, Some(found))),
-                None => visitor.leave(&path, &found, done),
+                None => visitor.leave_directory(&path, &found, done),
             }
         }
     }
     true
 }
 
-fn read_directory(path: &Path, done: &mut Done) -> Option<ReadDir> {
+fn read_directory(path: &Path, done: &mut RenameResult) -> Option<ReadDir> {
     fs::read_dir(path)
         .map_err(|error| done.failed(Level::Crit, "opendir()", path, &error))
         .ok()
 }
 
-/// Removes a tree.
 struct Removal;
 
 impl Visitor for Removal {
-    fn enter(&mut self, _: &Path, _: &Metadata, _: &mut Done) {}
+    fn enter(&mut self, _: &Path, _: &Metadata, _: &mut RenameResult) {}
 
-    fn file(&mut self, path: &Path, _: &Metadata, done: &mut Done) {
+    fn file(&mut self, path: &Path, _: &Metadata, done: &mut RenameResult) {
         if let Err(error) = fs::remove_file(path) {
             done.refused("unlink()", path, &error, 0);
         }
     }
 
-    fn special(&mut self, path: &Path, done: &mut Done) {
+    fn special(&mut self, path: &Path, done: &mut RenameResult) {
         if let Err(error) = fs::remove_file(path) {
             done.refused("unlink()", path, &error, 0);
         }
     }
 
-    fn leave(&mut self, path: &Path, _: &Metadata, done: &mut Done) {
+    fn leave_directory(&mut self, path: &Path, _: &Metadata, done: &mut RenameResult) {
         if let Err(error) = fs::remove_dir(path) {
             done.refused("rmdir()", path, &error, 0);
         }
@@ -272,20 +265,20 @@ impl Copy<'_> {
 }
 
 impl Visitor for Copy<'_> {
-    fn enter(&mut self, path: &Path, found: &Metadata, done: &mut Done) {
+    fn enter(&mut self, path: &Path, found: &Metadata, done: &mut RenameResult) {
         let target = self.target(path);
         if let Err(error) = create_directory(&target, directory_access(found.mode() & 0o777)) {
             done.refused("mkdir()", &target, &error, 0);
         }
     }
 
-    fn file(&mut self, path: &Path, found: &Metadata, done: &mut Done) {
+    fn file(&mut self, path: &Path, found: &Metadata, done: &mut RenameResult) {
         let (target, access) = (self.target(path), found.mode() & 0o777);
         copy_file(path, &target, access, modified(found), done);
     }
 
     /// A link to a file becomes a file. One to a directory may lead around in a circle.
-    fn special(&mut self, path: &Path, done: &mut Done) {
+    fn special(&mut self, path: &Path, done: &mut RenameResult) {
         if let Ok(found) = fs::metadata(path)
             && found.is_file()
         {
@@ -293,7 +286,7 @@ impl Visitor for Copy<'_> {
         }
     }
 
-    fn leave(&mut self, path: &Path, found: &Metadata, done: &mut Done) {
+    fn leave_directory(&mut self, path: &Path, found: &Metadata, done: &mut RenameResult) {
         let target = self.target(path);
         if let Err(error) = set_time(&target, modified(found)) {
             done.failed(Level::Alert, "utimes()", &target, &error);
@@ -302,8 +295,8 @@ impl Visitor for Copy<'_> {
 }
 
 /// Makes a directory for MKCOL.
-pub(super) fn make_collection(path: &Path, access: u32) -> Done {
-    let mut done = Done::default();
+pub(super) fn make_collection(path: &Path, access: u32) -> RenameResult {
+    let mut done = RenameResult::default();
     match create_directory(path, directory_access(access)) {
         Ok(()) => done.with(201),
         Err(error) => {
@@ -331,8 +324,8 @@ pub(super) struct Transfer {
 }
 
 /// Copies or moves a file or a tree.
-pub(super) fn transfer(transfer: &Transfer) -> Done {
-    let mut done = Done::default();
+pub(super) fn transfer(transfer: &Transfer) -> RenameResult {
+    let mut done = RenameResult::default();
     let replaced = match transfer.replaced(&mut done) {
         Ok(replaced) => replaced,
         Err(status) => return done.with(status),
@@ -370,7 +363,7 @@ pub(super) fn transfer(transfer: &Transfer) -> Done {
 
 impl Transfer {
     /// Whether something is replaced, and if so, whether that is a directory.
-    fn replaced(&self, done: &mut Done) -> Result<Option<bool>, u16> {
+    fn replaced(&self, done: &mut RenameResult) -> Result<Option<bool>, u16> {
         let found = match fs::symlink_metadata(&self.target) {
             Ok(found) => found,
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(None),
@@ -407,7 +400,7 @@ impl Transfer {
         target.starts_with(&source) || source.starts_with(&target)
     }
 
-    fn file(&self, found: &Metadata, done: &mut Done) -> u16 {
+    fn file(&self, found: &Metadata, done: &mut RenameResult) -> u16 {
         let whole = if self.moves {
             let rename = Rename {
                 source: &self.source,
@@ -425,7 +418,7 @@ impl Transfer {
         if whole { 204 } else { 500 }
     }
 
-    fn tree(&self, found: &Metadata, done: &mut Done) -> u16 {
+    fn tree(&self, found: &Metadata, done: &mut RenameResult) -> u16 {
         let source = without_slash(&self.source);
         if self.moves && fs::rename(&source, &self.target).is_ok() {
             return 201;
@@ -438,7 +431,7 @@ impl Transfer {
 
     /// Copies into a directory that has been made. A tree that is moved is deleted then, unless
     /// something of it is not there yet.
-    fn copy_tree(&self, source: &Path, done: &mut Done) -> u16 {
+    fn copy_tree(&self, source: &Path, done: &mut RenameResult) -> u16 {
         let lines_before = done.lines_count;
         let mut copy = Copy {
             from: source,
@@ -447,9 +440,10 @@ impl Transfer {
         if !walk(source, &mut copy, done) || (self.moves && done.lines_count > lines_before) {
             return 500;
         }
-        match self.moves {
-            true => delete_path(&self.source, true, done).unwrap_or(201),
-            false => 201,
+        if self.moves {
+            delete_path(&self.source, true, done).unwrap_or(201)
+        } else {
+            201
         }
     }
 }
@@ -576,7 +570,7 @@ mod tests {
         fs::write(folder.0.join("a/file"), "text").unwrap();
         // As if something went wrong there.
         fs::create_dir_all(folder.0.join("b/file")).unwrap();
-        let mut done = Done::default();
+        let mut done = RenameResult::default();
         let moved = folder.transfer("a/", "b/", true);
         assert_eq!(moved.copy_tree(&folder.0.join("a"), &mut done), 500);
         assert!(folder.0.join("a/file").exists());

@@ -17,19 +17,19 @@ use http::body;
 use http::core::Alias;
 use http::exchange::{Abort, Exchange};
 use http::log::{self, Printable};
-use http::module::{Handle, Module, Ran, Told};
+use http::module::{Handle, Module, Ran, ShortcutDoc};
 use http::output::Body;
 use http::plan_builder::PlanBuilder;
 use http::request::{Request, Step};
 use http::slots::PlanSlot;
 use http::tasks::{Task, TaskKind};
 use proto::date;
-use proto::header::Known;
+use proto::header::KnownField;
 use proto::method::Method;
 use proto::uri::{self, Escape};
 
 use crate::dav_ext::{self, Guard};
-use crate::rename::Done;
+use crate::rename::RenameResult;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
@@ -53,14 +53,14 @@ pub static CREATE_FULL_PUT_PATH: Setting<bool> =
         .default("off")
         .manual("Lets PUT make the directories that its path goes through.");
 
-/// `min_delete_depth number`
+/// Declares the directive `min_delete_depth number`.
 pub static MIN_DELETE_DEPTH: Setting<u64> =
     Setting::new("min_delete_depth", &["number"], parse::number)
         .contexts(HSL)
         .default("0")
         .manual("Lets DELETE remove only what has at least this number of elements in its path.");
 
-/// `dav_access users:permissions ...`
+/// Declares the directive `dav_access users:permissions ...`.
 pub static DAV_ACCESS: Setting<u32> =
     Setting::new("dav_access", &["users:permissions ..."], parse::access)
         .contexts(HSL)
@@ -176,7 +176,7 @@ pub static DAV: PlanSlot<Dav> = PlanSlot::new();
 
 impl Module for Dav {
     const TASKS: &'static [Task] = &[Task::of(TaskKind::Content, &["dav_methods"])];
-    const SHORTCUTS: &'static [Told] = &[Told::Same("none of its methods is GET")];
+    const SHORTCUTS: &'static [ShortcutDoc] = &[ShortcutDoc::Same("none of its methods is GET")];
 
     /// No method is allowed.
     fn is_off(&self) -> bool {
@@ -208,14 +208,17 @@ impl Handle for Dav {
 }
 
 /// Runs a job on files, unless one of them is locked, and logs what it has to say.
-async fn run(request: &mut Request, job: impl FnOnce() -> Done + Send + 'static) -> u16 {
+async fn run(request: &mut Request, job: impl FnOnce() -> RenameResult + Send + 'static) -> u16 {
     let guard = match Guard::of(request).await {
         Ok(guard) => guard,
         Err(status) => return status,
     };
-    let done = engine::blocking_long(move || match guard.is_none_or(|guard| guard.allows()) {
-        true => job(),
-        false => Done::default().with(423),
+    let done = engine::blocking_long(move || {
+        if guard.is_none_or(|guard| guard.allows()) {
+            job()
+        } else {
+            RenameResult::default().with(423)
+        }
     })
     .await;
     for (level, line) in &done.lines {
@@ -234,7 +237,7 @@ async fn put(request: &mut Request, exchange: &mut Exchange, dav: &Dav) -> Resul
         log::error!(request, Error, "cannot PUT to a collection");
         return Ok(Step::Finish(409));
     }
-    if request.header(Known::ContentRange).is_some() {
+    if request.header(KnownField::ContentRange).is_some() {
         log::error!(request, Error, "PUT with range is unsupported");
         return Ok(Step::Finish(501));
     }

@@ -43,8 +43,8 @@ type List<'a> = Vec<(bool, Condition<'a>)>;
 /// A list, and the URI of the resource that it is about, where one is named.
 type Tagged<'a> = (Option<&'a [u8]>, List<'a>);
 
-/// Reads the If field and checks it; 412 where no list holds, 400 where it is none. `path` is that of
-/// the request itself.
+/// Reads the If field and checks it; 412 where no list holds, 400 where it is none. `path` is that
+/// of the request itself.
 pub(super) async fn check(
     request: &mut Request,
     zone: &Zone<Locks>,

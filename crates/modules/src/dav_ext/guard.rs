@@ -20,13 +20,13 @@ use crate::dav;
 /// One change, and the lock tokens that its client knows.
 pub struct Guard {
     zone: Arc<Zone<Locks>>,
-    changes: Vec<Change>,
+    changes: Vec<PathChange>,
     known: condition::Conditions,
     now: Instant,
 }
 
 /// What changes at one path.
-struct Change {
+struct PathChange {
     path: Vec<u8>,
     /// All below it goes, too.
     below: bool,
@@ -36,11 +36,9 @@ struct Change {
 
 /// Whether the folder around what changes does so as well.
 enum Member {
-    /// Never.
     Stays,
     /// Where there is nothing yet.
     IfNew,
-    /// Always.
     Changes,
 }
 
@@ -66,7 +64,7 @@ impl Guard {
         let known = condition::check(request, &zone, &path).await?;
         let mut changes = Vec::new();
         if request.method != Method::Copy {
-            changes.push(Change {
+            changes.push(PathChange {
                 path,
                 below,
                 member,
@@ -77,7 +75,7 @@ impl Guard {
             // What is wrong with the field is said by the handler that does the work.
             && let Ok(uri) = dav::local_uri(request, &destination)
         {
-            changes.push(Change {
+            changes.push(PathChange {
                 path: path_of(request, uri),
                 below: true,
                 member: Member::IfNew,

@@ -1,19 +1,18 @@
 //! Locks of WebDAV (RFC 4918, section 6): exclusive write locks, in a zone that all threads share.
 //!
-//! A lock belongs to a path on the disk, so that two URIs of one file share it. It ends with its time,
-//! with UNLOCK, or with the process. One mutex guards a zone; nothing blocks under it.
+//! A lock belongs to a path on the disk, so that two URIs of one file share it. It ends with its
+//! time, with UNLOCK, or with the process. One mutex guards a zone; nothing blocks under it.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use framework::zone::{Fact, Room, State, Tell};
+use framework::zone::{Fact, State, Tell, ZoneBudget};
 
 /// What is kept about a lock beside its texts, in bytes.
 const ENTRY_SIZE: usize = 128;
 
-/// A lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Lock {
     /// Its token, a URI.
@@ -22,7 +21,6 @@ pub(super) struct Lock {
     pub(super) owner: Box<str>,
     /// Whether all that is below a collection is locked as well.
     pub(super) infinite: bool,
-    /// When it ends.
     pub(super) expires: Instant,
     /// The URI that it was made for, escaped.
     pub(super) root: Box<str>,
@@ -36,7 +34,7 @@ pub(super) struct LockSettings {
 
 /// Why there is no lock.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Refused {
+pub(super) enum LockError {
     /// Another lock is in the way.
     Locked,
     /// The zone is full.
@@ -50,7 +48,7 @@ struct Table {
     by_path: BTreeMap<Vec<u8>, Lock>,
     /// No lock ends before.
     next_end: Option<Instant>,
-    room: Room,
+    room: ZoneBudget,
 }
 
 impl State for Locks {
@@ -62,7 +60,7 @@ impl State for Locks {
         Locks(Mutex::new(Table {
             by_path: BTreeMap::new(),
             next_end: None,
-            room: Room::new(size, 64),
+            room: ZoneBudget::new(size, 64),
         }))
     }
 
@@ -157,16 +155,15 @@ impl Locks {
         tokens
     }
 
-    /// Locks a path.
-    pub(super) fn lock(&self, path: &[u8], lock: Lock, now: Instant) -> Result<(), Refused> {
+    pub(super) fn lock(&self, path: &[u8], lock: Lock, now: Instant) -> Result<(), LockError> {
         let mut table = self.table(now);
         let in_the_way =
             table.covering(path).is_some() || (lock.infinite && table.below(path).next().is_some());
         if in_the_way {
-            return Err(Refused::Locked);
+            return Err(LockError::Locked);
         }
         if !table.room.take(lock.size(path)) {
-            return Err(Refused::NoRoom);
+            return Err(LockError::NoRoom);
         }
         let end = lock.expires;
         table.next_end = Some(table.next_end.map_or(end, |next| next.min(end)));
@@ -235,11 +232,11 @@ mod tests {
         assert_eq!(locks.lock(b"/a/b", lock("t1", false, later), now), Ok(()));
         assert_eq!(
             locks.lock(b"/a/b", lock("t2", false, later), now),
-            Err(Refused::Locked)
+            Err(LockError::Locked)
         );
         assert_eq!(
             locks.lock(b"/a", lock("t2", true, later), now),
-            Err(Refused::Locked)
+            Err(LockError::Locked)
         );
         assert_eq!(locks.tokens(b"/a", true, false, now), ["t1".into()]);
         assert!(locks.find(b"/a/b/c", now).is_none());

@@ -17,11 +17,11 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, Line, ScopeRef, Setter, Setting, parse};
 use framework::compile::{Compiler, Feature};
-use framework::zone::{self, Refused as ZoneRefused, Zone};
+use framework::zone::{self, Zone, ZoneError as ZoneRefused};
 use http::body;
 use http::exchange::{Abort, Exchange};
 use http::log;
-use http::module::{Handle, Module, Ran, Told};
+use http::module::{Handle, Module, Ran, ShortcutDoc};
 use http::output::{Body, page};
 use http::plan_builder::PlanBuilder;
 use http::request::{Request, Step};
@@ -32,7 +32,7 @@ use proto::uri::{self, Escape};
 use crate::dav;
 
 pub use guard::Guard;
-use locks::{Lock, LockSettings, Locks, Refused};
+use locks::{Lock, LockError, LockSettings, Locks};
 use xml::LockInfo;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
@@ -62,7 +62,7 @@ pub static DAV_EXT_METHODS: Setting<Methods> = Setting::new(
 .default("off")
 .manual("Allows these methods of WebDAV. LOCK and UNLOCK need `dav_ext_lock` as well.");
 
-/// `dav_ext_lock_zone zone=name:size [timeout=time]`
+/// Declares the directive `dav_ext_lock_zone zone=name:size [timeout=time]`.
 pub static DAV_EXT_LOCK_ZONE: Setting<()> = Setting::new(
     "dav_ext_lock_zone",
     &["zone=name:size [timeout=time]"],
@@ -81,7 +81,7 @@ pub static DAV_EXT_LOCK_ZONE: Setting<()> = Setting::new(
      `timeout` says otherwise. Where the zone is full, LOCK is answered with 507.",
 );
 
-/// `dav_ext_lock zone=name`
+/// Declares the directive `dav_ext_lock zone=name`.
 pub static DAV_EXT_LOCK: Setting<Option<Box<str>>> =
     Setting::new("dav_ext_lock", &["zone=name | off"], lock_zone)
         .contexts(HSL)
@@ -173,7 +173,7 @@ fn declare(compiler: &Compiler<'_>, line: &Line) -> Result<(), Fault> {
     }
 }
 
-/// `dav_ext_methods` and `dav_ext_lock`.
+/// What `dav_ext_methods` and `dav_ext_lock` say in a scope.
 #[derive(Debug)]
 pub struct DavExt {
     methods: Methods,
@@ -204,7 +204,7 @@ impl Feature for DavExt {
 impl Module for DavExt {
     const TABLES: &'static [&'static [&'static dyn Declared]] =
         &[&[&DAV_EXT_LOCK_ZONE], DavExt::DIRECTIVES];
-    const SHORTCUTS: &'static [Told] = &[Told::Same("none of its methods is GET")];
+    const SHORTCUTS: &'static [ShortcutDoc] = &[ShortcutDoc::Same("none of its methods is GET")];
 
     fn is_off(&self) -> bool {
         self.methods == Methods::default() && self.locks.is_none()
@@ -245,10 +245,13 @@ impl Handle for Locked {
 async fn refuse_locked(request: &mut Request) -> Step {
     match Guard::of(request).await {
         Ok(None) => Step::Next,
-        Ok(Some(guard)) => match engine::blocking(move || guard.allows()).await {
-            true => Step::Next,
-            false => Step::Finish(423),
-        },
+        Ok(Some(guard)) => {
+            if engine::blocking(move || guard.allows()).await {
+                Step::Next
+            } else {
+                Step::Finish(423)
+            }
+        }
         Err(status) => Step::Finish(status),
     }
 }
@@ -357,7 +360,7 @@ async fn answer_propfind(
             return Ok(Step::Finish(400));
         }
     };
-    let asked = properties::Asked {
+    let asked = properties::PropfindQuery {
         wanted,
         list,
         path: Request::path_of(&request.filename()),
@@ -463,8 +466,8 @@ async fn lock(
     };
     match engine::blocking(move || job.run()).await {
         Ok(made) => respond_with_lock(request, zone, &lock, if made { 201 } else { 200 }),
-        Err(NotLocked::Refused(Refused::Locked)) => Step::Finish(423),
-        Err(NotLocked::Refused(Refused::NoRoom)) => {
+        Err(NotLocked::Refused(LockError::Locked)) => Step::Finish(423),
+        Err(NotLocked::Refused(LockError::NoRoom)) => {
             let name = zone.name();
             log::error!(request, Error, "could not allocate lock in zone \"{name}\"");
             Step::Finish(507)
@@ -488,7 +491,7 @@ struct NewLock {
 
 /// Why there is no lock.
 enum NotLocked {
-    Refused(Refused),
+    Refused(LockError),
     NoFile(std::io::Error),
 }
 
@@ -496,7 +499,7 @@ impl NewLock {
     /// Whether a file was made.
     fn run(self) -> Result<bool, NotLocked> {
         if self.guard.is_some_and(|guard| !guard.allows()) {
-            return Err(NotLocked::Refused(Refused::Locked));
+            return Err(NotLocked::Refused(LockError::Locked));
         }
         let locks = self.zone.state();
         let token = self.lock.token.clone();
@@ -541,9 +544,10 @@ fn answer_unlock(request: &mut Request, zone: &Zone<Locks>) -> Step {
         return Step::Finish(400);
     };
     let path = locked_path(request);
-    match zone.state().unlock(&path, &token, engine::now()) {
-        true => Step::Finish(204),
-        false => Step::Finish(409),
+    if zone.state().unlock(&path, &token, engine::now()) {
+        Step::Finish(204)
+    } else {
+        Step::Finish(409)
     }
 }
 

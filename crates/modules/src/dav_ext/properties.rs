@@ -14,15 +14,15 @@ use proto::uri::{self, Escape};
 use proto::{date, etag};
 
 use super::locks::{Lock, Locks};
-use super::xml::{DAV, Name, Wanted};
+use super::xml::{DAV, PropertyName, Wanted};
 
 pub(super) const PROLOGUE: &str = "<?xml version=\"1.0\" encoding=\"utf-8\" ?>\n";
 
 /// How many entries of a directory are listed; more are answered with 507.
 const ENTRIES_MAX: usize = 65_536;
 
-/// How long an answer may get, in bytes; a longer one is answered with 507. It is held whole, and has room for all that is known
-/// of ten thousand files.
+/// How long an answer may get, in bytes; a longer one is answered with 507. It is held whole, and
+/// has room for all that is known of ten thousand files.
 const ANSWER_SIZE_MAX: usize = 8 * 1024 * 1024;
 
 /// The properties that a resource may have, all of them of WebDAV itself.
@@ -39,7 +39,7 @@ const PROPERTIES: [&str; 9] = [
 ];
 
 /// What a PROPFIND is about.
-pub(super) struct Asked {
+pub(super) struct PropfindQuery {
     pub(super) wanted: Wanted,
     /// Whether the entries of a directory are listed, too.
     pub(super) list: bool,
@@ -51,15 +51,15 @@ pub(super) struct Asked {
 }
 
 /// Why there is no answer.
-pub(super) struct Failure {
+pub(super) struct PropertyError {
     pub(super) status: u16,
     pub(super) call: &'static str,
     pub(super) error: io::Error,
 }
 
 /// The body of the answer. Looks at files, so it blocks.
-pub(super) fn answer(asked: &Asked) -> Result<String, Failure> {
-    let found = std::fs::metadata(&asked.path).map_err(|error| Failure {
+pub(super) fn answer(asked: &PropfindQuery) -> Result<String, PropertyError> {
+    let found = std::fs::metadata(&asked.path).map_err(|error| PropertyError {
         status: match error.raw_os_error() {
             Some(libc::EACCES | libc::EPERM) => 403,
             _ => 404,
@@ -89,10 +89,10 @@ pub(super) fn answer(asked: &Asked) -> Result<String, Failure> {
 }
 
 /// Declares the namespaces of these names, each once; gives the tag that each name has by that.
-fn declare(names: &[Name], text: &mut String) -> Vec<String> {
+fn declare(names: &[PropertyName], text: &mut String) -> Vec<String> {
     let mut namespaces: Vec<&str> = Vec::new();
     let mut tags = Vec::with_capacity(names.len());
-    for Name { namespace, local } in names {
+    for PropertyName { namespace, local } in names {
         let known = namespaces.iter().position(|known| known == namespace);
         tags.push(match (namespace.as_str(), known) {
             ("", _) => local.clone(),
@@ -112,8 +112,13 @@ fn declare(names: &[Name], text: &mut String) -> Vec<String> {
     tags
 }
 
-fn list(asked: &Asked, tags: &[String], uri: &[u8], text: &mut String) -> Result<(), Failure> {
-    let failed = |error: io::Error| Failure {
+fn list(
+    asked: &PropfindQuery,
+    tags: &[String],
+    uri: &[u8],
+    text: &mut String,
+) -> Result<(), PropertyError> {
+    let failed = |error: io::Error| PropertyError {
         status: 500,
         call: "opendir()",
         error,
@@ -140,8 +145,8 @@ fn list(asked: &Asked, tags: &[String], uri: &[u8], text: &mut String) -> Result
     Ok(())
 }
 
-fn too_much() -> Failure {
-    Failure {
+fn too_much() -> PropertyError {
+    PropertyError {
         status: 507,
         call: "opendir()",
         error: io::Error::from_raw_os_error(libc::EFBIG),
@@ -150,7 +155,7 @@ fn too_much() -> Failure {
 
 /// Appends what is known of a file; `tags` are those of the names that are asked for.
 fn write_resource(
-    asked: &Asked,
+    asked: &PropfindQuery,
     tags: &[String],
     path: &Path,
     uri: &[u8],
@@ -197,7 +202,7 @@ fn write_resource(
 
 /// Appends a property; false where the resource has none of this name.
 fn write_property(
-    asked: &Asked,
+    asked: &PropfindQuery,
     name: &str,
     path: &Path,
     uri: &[u8],
@@ -236,7 +241,7 @@ fn write_property(
     true
 }
 
-fn discovered(asked: &Asked, path: &Path) -> String {
+fn discovered(asked: &PropfindQuery, path: &Path) -> String {
     let Some(zone) = &asked.locks else {
         return String::new();
     };

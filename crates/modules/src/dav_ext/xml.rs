@@ -1,4 +1,5 @@
-//! What clients ask for in XML: the bodies of PROPFIND and LOCK (RFC 4918, sections 14.20 and 14.11).
+//! What clients ask for in XML: the bodies of PROPFIND and LOCK (RFC 4918, sections 14.20 and
+//! 14.11).
 //!
 //! quick-xml reads them, with namespaces and without any entity but XML's own five.
 
@@ -15,7 +16,8 @@ const NAMESPACE_SIZE_MAX: usize = 1024;
 /// Most properties that one request may name.
 const PROPERTIES_MAX: usize = 256;
 
-/// Namespaces that no element has: they are those of `xml:` and `xmlns:` (Namespaces in XML 1.0, section 3).
+/// Namespaces that no element has: they are those of `xml:` and `xmlns:` (Namespaces in XML 1.0,
+/// section 3).
 const RESERVED: [&str; 2] = [
     "http://www.w3.org/XML/1998/namespace",
     "http://www.w3.org/2000/xmlns/",
@@ -27,7 +29,7 @@ pub(super) struct Bad;
 
 /// A property's name: its namespace and its name in that.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Name {
+pub(super) struct PropertyName {
     pub(super) namespace: String,
     pub(super) local: String,
 }
@@ -37,8 +39,7 @@ pub(super) struct Name {
 pub(super) enum Wanted {
     All,
     Names,
-    /// Each once.
-    These(Vec<Name>),
+    These(Vec<PropertyName>),
 }
 
 /// The namespace of WebDAV itself.
@@ -111,7 +112,8 @@ fn walk(
     }
 }
 
-/// Whether it is a name without a colon (Namespaces in XML 1.0, section 3), as far as ASCII goes: it is written into the answer.
+/// Whether it is a name without a colon (Namespaces in XML 1.0, section 3), as far as ASCII goes:
+/// it is written into the answer.
 fn is_name(local: &str) -> bool {
     let may_begin = |c: char| c.is_ascii_alphabetic() || c == '_' || !c.is_ascii();
     let may_follow = |c: char| may_begin(c) || c.is_ascii_digit() || matches!(c, '-' | '.');
@@ -139,14 +141,15 @@ pub(super) fn propfind(body: &[u8]) -> Result<Wanted, Bad> {
                 2 if is_dav && local == "propname" => wanted = Some(Wanted::Names),
                 2 if is_dav && local == "prop" => wanted = Some(Wanted::These(Vec::new())),
                 3 => {
-                    let is_same = |name: &Name| name.local == local && name.namespace == namespace;
+                    let is_same =
+                        |name: &PropertyName| name.local == local && name.namespace == namespace;
                     if let Some(Wanted::These(names)) = &mut wanted
                         && !names.iter().any(is_same)
                     {
                         if names.len() >= PROPERTIES_MAX {
                             return Err(Bad);
                         }
-                        names.push(Name {
+                        names.push(PropertyName {
                             namespace: namespace.to_owned(),
                             local: local.to_owned(),
                         });
@@ -242,7 +245,7 @@ mod tests {
             Ok(Wanted::Names)
         );
         let named = br#"<D:propfind xmlns:D="DAV:" xmlns:z="urn:z"><D:prop><D:getetag/><z:x/><z:x/></D:prop></D:propfind>"#;
-        let name = |namespace: &str, local: &str| Name {
+        let name = |namespace: &str, local: &str| PropertyName {
             namespace: namespace.into(),
             local: local.into(),
         };

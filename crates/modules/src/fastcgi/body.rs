@@ -6,13 +6,13 @@ use http::log::{Level, Printable};
 use http::source::Break;
 use proto::fastcgi::{Decoder, Event, Fault, stderr_text};
 
-use crate::passing::body::{Framed, Framing};
+use crate::proxying::body::{AnswerFraming, Framed};
 
 /// What is left of an answer.
 pub(super) struct RecordsOfBody {
     decoder: Decoder,
-    /// Nothing but the application's own word ends it: `fastcgi_keep_conn`, where the answer is buffered. As in nginx the end of the
-    /// connection does as well where each part leaves at once.
+    /// Nothing but the application's own word ends it: `fastcgi_keep_conn`, where the answer is
+    /// buffered. As in nginx the end of the connection does as well where each part leaves at once.
     needs_end: bool,
     /// The log has been told of more than the head announced.
     is_told: bool,
@@ -29,8 +29,8 @@ impl RecordsOfBody {
 }
 
 impl RecordsOfBody {
-    /// Whether all of an answer that has no body has come already (204, 304), and whether the connection may serve another request
-    /// then. What there is to log comes back, too.
+    /// Whether all of an answer that has no body has come already (204, 304), and whether the
+    /// connection may serve another request then. What there is to log comes back, too.
     pub(super) fn ends_at_once(
         &mut self,
         received: &mut Buffer,
@@ -48,7 +48,7 @@ impl RecordsOfBody {
     }
 }
 
-impl Framing for RecordsOfBody {
+impl AnswerFraming for RecordsOfBody {
     fn next(&mut self, received: &mut Buffer) -> Framed {
         while !received.is_empty() {
             let decoded = match self.decoder.decode(received) {
@@ -91,7 +91,8 @@ impl Framing for RecordsOfBody {
                     let may_go_on = received.is_empty();
                     return Framed::End { may_go_on };
                 }
-                // The application still has to say that it is done: who closes before that kills some.
+                // The application still has to say that it is done: who closes before that kills
+                // some.
                 Some(Event::StdoutEnd | Event::BeyondEnd) | None => received.advance(consumed),
             }
         }

@@ -1,12 +1,13 @@
 //! `fastcgi_pass`: requests passed on to a FastCGI application, such as php-fpm.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_fastcgi_module.html>. Caching is not here. Servers are chosen and tried, answers buffered and
-//! their heads made the response's as those of `proxy_pass` are (`passing`); here is what is FastCGI's own. `settings` declares the directives,
-//! `conversation` sends what the application is told (`applications::params`) and reads the head of the answer, `body` reads the rest;
-//! `script_name` has the variables. The framing itself is `proto::fastcgi`.
+//! <https://nginx.org/en/docs/http/ngx_http_fastcgi_module.html>. Caching is not here. Servers are
+//! chosen and tried, answers buffered and their heads made the response's as those of `proxy_pass`
+//! are (`passing`); here is what is FastCGI's own. `settings` declares the directives, `dialogue`
+//! sends what the application is told (`applications::params`) and reads the head of the answer,
+//! `body` reads the rest; `script_name` has the variables. The framing itself is `proto::fastcgi`.
 
 mod body;
-mod conversation;
+mod dialogue;
 pub mod script_name;
 mod settings;
 
@@ -20,25 +21,25 @@ use http::log::{self, Level};
 use http::module::{Handle, Ran};
 use http::request::Request;
 use proto::fastcgi::{PARAMS_LENGTH_MAX, RequestWriter};
-use proto::h1::response::ResponseBody;
+use proto::h1::response::BodyFraming;
 use proto::method::Method;
 
 pub use settings::{DIRECTIVES, SHORTCUTS, check, content, purge_content, survey};
 
 use crate::applications::Outgoing;
-use crate::passing::answer::AnswerHead;
-use crate::passing::body::{Arrived, Delimited, doing_behind_head};
-use crate::passing::cache::Lookup;
-use crate::passing::connection::{UpstreamConnection, terms};
-use crate::passing::deliver::Delivery;
-use crate::passing::destination::{Found, Scheme, Schemes};
-use crate::passing::driver::{BodyReading, Protocol, Sent, Way, pass_on};
-use crate::passing::response::is_buffered;
-use crate::passing::settings::Passing;
-use crate::passing::tries::{Reach, note};
+use crate::proxying::answer::AnswerHead;
+use crate::proxying::body::{Arrived, Delimited, doing_behind_head};
+use crate::proxying::cache::CacheLookup;
+use crate::proxying::connection::{UpstreamConnection, terms};
+use crate::proxying::deliver::Delivery;
+use crate::proxying::destination::{PeerTarget, Scheme, Schemes};
+use crate::proxying::driver::{BodyReading, PeerOptions, Protocol, SentRequest, pass_on};
+use crate::proxying::peer_attempts::{ConnectTarget, note};
+use crate::proxying::response::is_buffered;
+use crate::proxying::settings::Passing;
 use crate::upstream::Group;
 use body::RecordsOfBody;
-use conversation::{FastcgiAnswer, FastcgiConversation};
+use dialogue::{FastcgiAnswer, FastcgiDialogue};
 use settings::{FastcgiPass, Settings};
 
 /// FastCGI is all that is spoken, and the address has no scheme.
@@ -55,20 +56,20 @@ impl Handle for FastcgiPass {
 }
 
 impl Protocol for FastcgiPass {
-    type Target = Found;
+    type Target = PeerTarget;
     type Outgoing = Outgoing;
-    type Dialogue<'a> = FastcgiConversation<'a>;
+    type Dialogue<'a> = FastcgiDialogue<'a>;
     type Answer = FastcgiAnswer;
 
-    fn way(&self) -> Way<'_> {
-        Way::in_the_clear(&self.settings.passing)
+    fn way(&self) -> PeerOptions<'_> {
+        PeerOptions::in_the_clear(&self.settings.passing)
     }
 
-    fn find(&self, request: &mut Request) -> Result<Found, u16> {
+    fn find(&self, request: &mut Request) -> Result<PeerTarget, u16> {
         self.destination.find(request, Level::Error)
     }
 
-    fn reading(&self, request: &Request, _: &Found) -> BodyReading {
+    fn reading(&self, request: &Request, _: &PeerTarget) -> BodyReading {
         let passing = &self.settings.passing;
         let stream = !passing.request_buffering && passing.pass_request_body;
         BodyReading::of_stream(stream && request.is_main())
@@ -81,25 +82,25 @@ impl Protocol for FastcgiPass {
     async fn write(
         &self,
         request: &mut Request,
-        _: &Found,
+        _: &PeerTarget,
         begun: Option<Pieces>,
-        lookup: Option<&Lookup>,
+        lookup: Option<&CacheLookup>,
     ) -> Result<Outgoing, u16> {
         let head = write(request, &self.settings, lookup)?;
         Ok(Outgoing {
             head,
             is_head: request.method == Method::Head,
-            reads_body_of_head: lookup.is_some_and(Lookup::reads_body_of_head),
+            reads_body_of_head: lookup.is_some_and(CacheLookup::reads_body_of_head),
             begun,
         })
     }
 
-    fn terms(&self, group: &Group, reach: &Reach) -> Bytes {
+    fn terms(&self, group: &Group, reach: &ConnectTarget) -> Bytes {
         terms(&self.place, reach.scheme, group, reach)
     }
 
-    fn dialogue<'a>(&'a self, _: &'a Found, outgoing: &'a Outgoing) -> FastcgiConversation<'a> {
-        FastcgiConversation {
+    fn dialogue<'a>(&'a self, _: &'a PeerTarget, outgoing: &'a Outgoing) -> FastcgiDialogue<'a> {
+        FastcgiDialogue {
             settings: &self.settings,
             outgoing,
         }
@@ -118,7 +119,7 @@ impl Protocol for FastcgiPass {
         &'a self,
         request: &'a mut Request,
         _: &'a mut Exchange,
-        sent: &Sent<Found, Outgoing>,
+        sent: &SentRequest<PeerTarget, Outgoing>,
         peer: UpstreamConnection,
         answer: FastcgiAnswer,
     ) -> Ran<'a> {
@@ -145,7 +146,7 @@ impl Protocol for FastcgiPass {
                 note(request, |attempt, _| attempt.response_length = length);
                 arrived.rest = Buffer::empty();
                 arrived.may_go_on &= may_go_on;
-                let nothing = Delimited::Http(ResponseBody::None);
+                let nothing = Delimited::Http(BodyFraming::None);
                 return Ran::Now(Ok(delivery.respond(request, peer, head, nothing, arrived)));
             }
         }
@@ -158,7 +159,7 @@ impl Protocol for FastcgiPass {
 fn write(
     request: &mut Request,
     settings: &Settings,
-    lookup: Option<&Lookup>,
+    lookup: Option<&CacheLookup>,
 ) -> Result<Bytes, u16> {
     let mut head = engine::spare_bytes(2048);
     let mut writer = RequestWriter::new(&mut head, settings.keep_connection);

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::regex::{Regex, Spans};
 use http::request::Request;
 use http::slots::PlanSlot;
-use http::variables::{Evaluate, Found};
+use http::variables::{BuiltinVariable, Evaluate};
 
 /// What says how that is done: `fastcgi_split_path_info` and `fastcgi_index`.
 pub struct Script {
@@ -23,13 +23,13 @@ impl Script {
 }
 
 /// The variable of a name in lower case, without `$`.
-pub fn find(name: &str) -> Option<Found> {
+pub fn find(name: &str) -> Option<BuiltinVariable> {
     let evaluate: Evaluate = match name {
         "fastcgi_script_name" => script_name,
         "fastcgi_path_info" => path_info,
         _ => return None,
     };
-    Some(Found::computed(evaluate))
+    Some(BuiltinVariable::computed(evaluate))
 }
 
 /// Both parts of the URI; `None` where that could not be decided, which the log is told.

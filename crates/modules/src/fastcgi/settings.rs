@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use conf::{Contexts, Declared, Fault, Inherit, ScopeRef, Setting, Word, count_of, joined, parse};
 use framework::compile::{Compiler, Feature};
-use http::module::{Content, Shortcut, Told};
+use http::module::{Content, Shortcut, ShortcutDoc};
 use http::plan_builder::PlanBuilder;
 use http::regex::Regex;
 use http::temporary_paths::{self, TemporaryPath};
@@ -14,11 +14,11 @@ use proto::fastcgi::RequestWriter;
 use super::SCHEMES;
 use super::script_name::{self, Script};
 use crate::applications::params::{self, ParamLine, Params};
-use crate::passing::buffers;
-use crate::passing::cache;
-use crate::passing::destination::Destination;
-use crate::passing::family::Family;
-use crate::passing::settings::{self, Passing};
+use crate::proxying::buffers;
+use crate::proxying::cache;
+use crate::proxying::destination::Destination;
+use crate::proxying::family::Family;
+use crate::proxying::settings::{self, Passing};
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
@@ -116,7 +116,8 @@ const ALL: &[&[&dyn Declared]] = &[
 pub const DIRECTIVES: &[&dyn Declared] = &joined::<{ count_of(ALL) }>(ALL);
 
 /// What is said of prebuilt responses.
-pub const SHORTCUTS: &[Told] = &[Told::Same("it is about what applications are told")];
+pub const SHORTCUTS: &[ShortcutDoc] =
+    &[ShortcutDoc::Same("it is about what applications are told")];
 
 /// `fastcgi_*` of a scope, but for `fastcgi_pass` itself.
 pub(super) struct Settings {
@@ -177,7 +178,8 @@ pub fn content(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Co
     }))
 }
 
-/// Settings are checked wherever they stand, though only `fastcgi_pass` uses them; the variables need what says what they are.
+/// Settings are checked wherever they stand, though only `fastcgi_pass` uses them; the variables
+/// need what says what they are.
 pub fn check(plan: &mut PlanBuilder<'_>) -> Option<()> {
     plan.feature::<Settings>()?;
     let script = plan.feature::<Script>()?;

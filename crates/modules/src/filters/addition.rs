@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setting, parse};
 use framework::compile::{Compiler, Feature};
-use http::chain::{BodyFilter, Chain, HeadFilter, Refused};
+use http::chain::{BodyFilter, Chain, FilterRejection, HeadFilter};
 use http::exchange::Abort;
 use http::module::Module;
 use http::output::{Include, Piece, Purpose};
@@ -19,7 +19,7 @@ use super::{MediaTypes, media_types};
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
-/// `add_before_body URI`
+/// Declares the directive `add_before_body URI`.
 pub static ADD_BEFORE_BODY: Setting<Bytes> = Setting::new(
     "add_before_body",
     &["uri"],
@@ -29,7 +29,7 @@ pub static ADD_BEFORE_BODY: Setting<Bytes> = Setting::new(
 .default("\"\"")
 .manual("Sends the response of a subrequest to `uri` before the body. An empty string: nothing.");
 
-/// `add_after_body URI`
+/// Declares the directive `add_after_body URI`.
 pub static ADD_AFTER_BODY: Setting<Bytes> = Setting::new("add_after_body", &["uri"], parse::bytes)
     .contexts(HSL)
     .default("\"\"")
@@ -37,7 +37,7 @@ pub static ADD_AFTER_BODY: Setting<Bytes> = Setting::new("add_after_body", &["ur
         "Sends the response of a subrequest to `uri` after the body. An empty string: nothing.",
     );
 
-/// `addition_types TYPE…`
+/// Declares the directive `addition_types TYPE…`.
 pub static ADDITION_TYPES: Setting<MediaTypes> = Setting::new(
     "addition_types",
     &["mime-type …"],
@@ -91,7 +91,11 @@ impl HeadFilter for Addition {
         request.is_main() && response.status == 200 && self.types.contain(&response.content_type)
     }
 
-    fn head(self: Arc<Self>, request: &mut Request, chain: &mut Chain) -> Result<(), Refused> {
+    fn head(
+        self: Arc<Self>,
+        request: &mut Request,
+        chain: &mut Chain,
+    ) -> Result<(), FilterRejection> {
         let response = &mut request.response;
         response.clear_content_length();
         response.clear_ranges();

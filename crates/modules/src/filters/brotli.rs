@@ -30,7 +30,7 @@ pub static BROTLI: Setting<bool> = Setting::new("brotli", &["on | off"], parse::
          are on, the client's quality values decide; of equal ones br goes before zstd and gzip.",
     );
 
-/// `brotli_types TYPE…`
+/// Declares the directive `brotli_types TYPE…`.
 pub static BROTLI_TYPES: Setting<MediaTypes> = Setting::new(
     "brotli_types",
     &["mime-type …"],
@@ -44,7 +44,7 @@ pub static BROTLI_TYPES: Setting<MediaTypes> = Setting::new(
     "The media types of responses that are compressed, besides `text/html`; `*` is every type.",
 );
 
-/// `brotli_comp_level LEVEL`
+/// Declares the directive `brotli_comp_level LEVEL`.
 pub static BROTLI_COMP_LEVEL: Setting<u64> = Setting::new(
     "brotli_comp_level",
     &["level"],
@@ -57,20 +57,20 @@ pub static BROTLI_COMP_LEVEL: Setting<u64> = Setting::new(
 .default("6")
 .manual("How much work goes into compression, from 0 to 11.");
 
-/// `brotli_min_length LENGTH`
+/// Declares the directive `brotli_min_length LENGTH`.
 pub static BROTLI_MIN_LENGTH: Setting<u64> =
     Setting::new("brotli_min_length", &["length"], parse::size)
         .contexts(HSL)
         .default("20")
         .manual("Responses that are known to be shorter are not compressed.");
 
-/// `brotli_window SIZE`
+/// Declares the directive `brotli_window SIZE`.
 pub static BROTLI_WINDOW: Setting<i32> = Setting::new("brotli_window", &["size"], window)
     .contexts(HSL)
     .default("512k")
     .manual("How far back the compressor looks for repetitions: a power of two from 1k to 16m.");
 
-/// `brotli_buffers NUMBER SIZE`
+/// Declares the directive `brotli_buffers NUMBER SIZE`.
 pub static BROTLI_BUFFERS: Setting<u64> = Setting::new(
     "brotli_buffers",
     &["number size"],

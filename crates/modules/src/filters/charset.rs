@@ -1,8 +1,9 @@
 //! The charset of responses: `charset`, `source_charset`, `charset_map` and their family.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_charset_module.html>. `charset` adds its name to
-//! Content-Type; with another `source_charset` the text is recoded by a table of `charset_map`: between
-//! two charsets of one byte a character, or between such a one and UTF-8. Other charsets are not known.
+//! Content-Type; with another `source_charset` the text is recoded by a table of `charset_map`:
+//! between two charsets of one byte a character, or between such a one and UTF-8. Other charsets
+//! are not known.
 
 use std::io::Write;
 use std::rc::Rc;
@@ -13,10 +14,10 @@ use conf::{
     Arity, Block, Contexts, Declared, Fault, Inherit, Line, ScopeRef, Setter, Setting, Word, parse,
 };
 use framework::compile::{Compiler, Feature};
-use http::chain::{BodyFilter, Chain, HeadFilter, Refused};
+use http::chain::{BodyFilter, Chain, FilterRejection, HeadFilter};
 use http::exchange::Abort;
 use http::log;
-use http::module::{Module, Shortcut, Told};
+use http::module::{Module, Shortcut, ShortcutDoc};
 use http::output::Piece;
 use http::plan_builder::PlanBuilder;
 use http::request::Request;
@@ -30,22 +31,27 @@ use super::{MediaTypes, media_types};
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 const HSLI: Contexts = HSL.or(Contexts::LOCATION_IF);
 
-/// What stands for a character that the other charset does not have, where no reference is possible.
+/// What stands for a character that the other charset does not have, where no reference is
+/// possible.
 const UNKNOWN: u8 = b'?';
 
 /// `charset NAME | off`
-pub static CHARSET: Setting<Option<Name>> = Setting::new("charset", &["charset | off"], target)
-    .contexts(HSLI)
+pub static CHARSET: Setting<Option<CharsetName>> = Setting::new(
+    "charset",
+    &["charset | off"],
+    target,
+)
+.contexts(HSLI)
 .default("off")
 .manual(
     "The charset that Content-Type names. With another `source_charset` the response is recoded. \
      May be a variable.",
 );
 
-/// `source_charset NAME`
-pub static SOURCE_CHARSET: Setting<Name> =
+/// Declares the directive `source_charset NAME`.
+pub static SOURCE_CHARSET: Setting<CharsetName> =
     Setting::new("source_charset", &["charset"], |setter: &Setter<'_>| {
-        Name::parse(setter.word()?)
+        CharsetName::parse(setter.word()?)
     })
     .contexts(HSLI)
     .manual(
@@ -62,7 +68,7 @@ pub static OVERRIDE_CHARSET: Setting<bool> =
             "Recodes responses that name their charset themselves (a proxied server's) as well.",
         );
 
-/// `charset_types TYPE…`
+/// Declares the directive `charset_types TYPE…`.
 pub static CHARSET_TYPES: Setting<MediaTypes> = Setting::new(
     "charset_types",
     &["mime-type …"],
@@ -95,36 +101,36 @@ pub static CHARSET_MAP: Setting<Vec<Table>> = Setting::new(
 
 /// The name of a charset, or the variable that holds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Name {
-    /// As written.
+pub enum CharsetName {
+    /// A charset whose name was written as it is.
     Literal(Bytes),
     /// A variable's name without `$`.
     Variable(Box<str>),
 }
 
-impl Name {
-    fn parse(word: &Word) -> Result<Name, Fault> {
+impl CharsetName {
+    fn parse(word: &Word) -> Result<CharsetName, Fault> {
         Ok(match word.bytes.split_first() {
             Some((b'$', [])) => return Err(Fault::at(word, "invalid variable name \"$\"")),
-            Some((b'$', name)) => Name::Variable(String::from_utf8_lossy(name).into()),
-            _ => Name::Literal(Bytes::copy_from_slice(&word.bytes)),
+            Some((b'$', name)) => CharsetName::Variable(String::from_utf8_lossy(name).into()),
+            _ => CharsetName::Literal(Bytes::copy_from_slice(&word.bytes)),
         })
     }
 
     fn compile(self, compiler: &Compiler<'_>) -> Text {
         match self {
-            Name::Literal(bytes) => Text::Literal(bytes),
-            Name::Variable(name) => Text::new([Part::Variable(compiler.variable(&name))]),
+            CharsetName::Literal(bytes) => Text::Literal(bytes),
+            CharsetName::Variable(name) => Text::new([Part::Variable(compiler.variable(&name))]),
         }
     }
 }
 
-fn target(setter: &Setter<'_>) -> Result<Option<Name>, Fault> {
+fn target(setter: &Setter<'_>) -> Result<Option<CharsetName>, Fault> {
     let word = setter.word()?;
     if &*word.bytes == b"off" {
         Ok(None)
     } else {
-        Name::parse(word).map(Some)
+        CharsetName::parse(word).map(Some)
     }
 }
 
@@ -169,12 +175,13 @@ impl Charset {
 
 impl Module for Charset {
     const TASKS: &'static [Task] = &[Task::of(TaskKind::Body, &["charset"]).listed(3)];
-    const SHORTCUTS: &'static [Told] = &[
-        Told::Same("where the charset has no variables and nothing is recoded"),
-        Told::Never("elsewhere"),
+    const SHORTCUTS: &'static [ShortcutDoc] = &[
+        ShortcutDoc::Same("where the charset has no variables and nothing is recoded"),
+        ShortcutDoc::Never("elsewhere"),
     ];
 
-    /// Even where it changes no charset, an upstream may ask for one, or a page that another response is included in.
+    /// Even where it changes no charset, an upstream may ask for one, or a page that another
+    /// response is included in.
     fn is_off(&self) -> bool {
         false
     }
@@ -185,9 +192,10 @@ impl Module for Charset {
     }
 
     fn shortcut(self: &Arc<Self>) -> Shortcut {
-        match self.is_constant() {
-            true => Shortcut::Same,
-            false => Shortcut::Never,
+        if self.is_constant() {
+            Shortcut::Same
+        } else {
+            Shortcut::Never
         }
     }
 }
@@ -205,7 +213,8 @@ impl Feature for Charset {
         let maps: Arc<Maps> = compiler.feature(scope)?;
         let target = scope.get(&CHARSET)?;
         let source = scope.written(&SOURCE_CHARSET)?;
-        if let (Some(Name::Literal(target)), Some(Name::Literal(source))) = (&target, &source)
+        if let (Some(CharsetName::Literal(target)), Some(CharsetName::Literal(source))) =
+            (&target, &source)
             && !target.eq_ignore_ascii_case(source)
             && maps.find(source, target).is_none()
         {
@@ -215,8 +224,8 @@ impl Feature for Charset {
                 String::from_utf8_lossy(target),
             )));
         }
-        let compiled = |name: Name| match name {
-            Name::Literal(name) => Text::Literal(maps.spelling(&name).unwrap_or(name)),
+        let compiled = |name: CharsetName| match name {
+            CharsetName::Literal(name) => Text::Literal(maps.spelling(&name).unwrap_or(name)),
             variable => variable.compile(compiler),
         };
         Ok(Charset {
@@ -295,7 +304,7 @@ impl Maps {
     }
 }
 
-/// One `charset_map`.
+/// The table that one `charset_map` describes.
 #[derive(Clone, Debug)]
 pub struct Table {
     from: Box<[u8]>,
@@ -324,7 +333,8 @@ enum Codes {
         forward: Box<[u8; 256]>,
         backward: Box<[u8; 256]>,
     },
-    /// From such a charset to UTF-8; back by the high byte of the character's number, then the low one.
+    /// From such a charset to UTF-8; back by the high byte of the character's number, then the low
+    /// one.
     Utf8 {
         forward: Box<[Sequence; 256]>,
         backward: Box<[Option<Box<[u8; 256]>>; 256]>,
@@ -470,16 +480,21 @@ fn utf8_sequence(text: &[u8]) -> Option<(Sequence, u16)> {
 }
 
 impl HeadFilter for Charset {
-    /// Wherever a charset is known that the configuration does not name: an upstream may ask for one, and an included response
-    /// follows that of its page.
+    /// Wherever a charset is known that the configuration does not name: an upstream may ask for
+    /// one, and an included response follows that of its page.
     fn concerns(&self, request: &Request) -> bool {
-        match request.is_main() {
-            true => !self.keeps_charsets() || !request.response.override_charset.is_empty(),
-            false => !request.nesting.main_charset.is_empty(),
+        if request.is_main() {
+            !self.keeps_charsets() || !request.response.override_charset.is_empty()
+        } else {
+            !request.nesting.main_charset.is_empty()
         }
     }
 
-    fn head(self: Arc<Self>, request: &mut Request, chain: &mut Chain) -> Result<(), Refused> {
+    fn head(
+        self: Arc<Self>,
+        request: &mut Request,
+        chain: &mut Chain,
+    ) -> Result<(), FilterRejection> {
         if let Some(recode) = self.begin(request) {
             chain.push(recode);
         }
@@ -537,7 +552,8 @@ impl Charset {
         Some(recode)
     }
 
-    /// The charset that the main response will be in, if this filter has a say for a response of this type.
+    /// The charset that the main response will be in, if this filter has a say for a response of
+    /// this type.
     fn announced(&self, request: &mut Request, content_type: &[u8]) -> Option<Bytes> {
         if content_type.is_empty() {
             return None;
@@ -578,7 +594,8 @@ impl Charset {
     }
 }
 
-/// The charset that the main response will be in, if that is for a response of this type decided here.
+/// The charset that the main response will be in, if that is for a response of this type decided
+/// here.
 pub fn announced(request: &mut Request, content_type: &[u8]) -> Option<Bytes> {
     let http = Rc::clone(&request.http);
     let charsets = http.plan(request.plan.id).of(&CHARSETS)?;
@@ -606,7 +623,6 @@ struct Incomplete {
     length: usize,
 }
 
-/// Recodes a body.
 #[derive(Debug)]
 struct Recode {
     codes: Arc<Codes>,
@@ -619,7 +635,8 @@ impl Recode {
         matches!(*self.codes, Codes::Utf8 { .. })
     }
 
-    /// Recodes a stretch of the body. The bytes of a sequence that does not end with it are dropped, as in nginx.
+    /// Recodes a stretch of the body. The bytes of a sequence that does not end with it are
+    /// dropped, as in nginx.
     fn recoded(&mut self, input: Bytes) -> Bytes {
         let codes = Arc::clone(&self.codes);
         match (&*codes, self.direction) {
@@ -707,8 +724,9 @@ enum Decoded {
     Incomplete,
 }
 
-/// Reads the sequence at the beginning, which is no ASCII character, and how many bytes it has. What is
-/// invalid, and how far it reaches, is nginx's: a sequence breaks off after the first byte that is ASCII.
+/// Reads the sequence at the beginning, which is no ASCII character, and how many bytes it has.
+/// What is invalid, and how far it reaches, is nginx's: a sequence breaks off after the first byte
+/// that is ASCII.
 fn decode(bytes: &[u8]) -> (Decoded, usize) {
     let (first, smallest, more) = match bytes.first() {
         Some(&byte @ 0xc2..0xe0) => (byte & 0x1f, 0x80, 1),

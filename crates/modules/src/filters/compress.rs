@@ -1,9 +1,9 @@
-//! What compression has in common, whatever the coding: which one a response gets, and the way of its body
-//! through it.
+//! What compression has in common, whatever the coding: which one a response gets, and the way of
+//! its body through it.
 //!
-//! Of the codings that are on for a response the client's quality values decide (RFC 9110, section 12.5.3);
-//! of equal ones br goes before zstd and zstd before gzip. The libraries are driven by [`gzip`],
-//! [`brotli`](super::brotli) and [`zstd`](super::zstd).
+//! Of the codings that are on for a response the client's quality values decide (RFC 9110, section
+//! 12.5.3); of equal ones br goes before zstd and zstd before gzip. The libraries are driven by
+//! [`gzip`], [`brotli`](super::brotli) and [`zstd`](super::zstd).
 
 use std::io::Write;
 use std::sync::Arc;
@@ -12,19 +12,19 @@ use base::pieces::fitted;
 use bytes::Bytes;
 use conf::{Declared, Fault, ScopeRef, Setting};
 use framework::compile::{Compiler, Feature};
-use framework::slot::{Kept, Slot};
-use http::chain::{Chain, Encoder, HeadFilter, Refused};
+use framework::slot::{Slot, SlotValue};
+use http::chain::{Chain, Encoder, FilterRejection, HeadFilter};
 use http::exchange::Abort;
-use http::module::{Module, PermitResponse, Prebuilt, Shortcut, Told};
+use http::module::{Module, PermitResponse, Prebuilt, Shortcut, ShortcutDoc};
 use http::output::Piece;
 use http::plan_builder::PlanBuilder;
 use http::request::Request;
 use http::response::Response;
 use http::slots::OfPass;
 use http::tasks::{Task, TaskKind};
-use http::variables::Found;
+use http::variables::BuiltinVariable;
 use proto::accept;
-use proto::header::Known;
+use proto::header::KnownField;
 
 use super::MediaTypes;
 use super::brotli::Brotli;
@@ -35,14 +35,14 @@ use super::zstd::Zstd;
 /// How much is compressed at once: what comes of it is in memory until it is sent.
 const INPUT_MAX: usize = 64 * 1024;
 
-/// A content coding.
+/// A content coding that clients may accept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Coding {
-    /// RFC 7932.
+    /// The coding `br`, defined by RFC 7932.
     Brotli,
-    /// RFC 8878.
+    /// The coding `zstd`, defined by RFC 8878.
     Zstd,
-    /// RFC 1952.
+    /// The coding `gzip`, defined by RFC 1952.
     Gzip,
 }
 
@@ -78,7 +78,7 @@ impl Coding {
     }
 
     fn quality_if(self, accepted: bool, request: &Request) -> u16 {
-        match request.header(Known::AcceptEncoding) {
+        match request.header(KnownField::AcceptEncoding) {
             Some(value) if accepted => accept::quality(value, self.name().as_bytes()),
             _ => 0,
         }
@@ -147,7 +147,6 @@ pub struct Compression {
     brotli: Arc<Brotli>,
     zstd: Arc<Zstd>,
     gzip: Arc<Gzip>,
-    /// `compress_static_level`
     strong: Strong,
 }
 
@@ -200,7 +199,7 @@ impl Module for Compression {
 
     const TASKS: &'static [Task] =
         &[Task::of(TaskKind::Compression, &["brotli", "zstd"]).listed(1)];
-    const SHORTCUTS: &'static [Told] = &[Told::OfResponse(
+    const SHORTCUTS: &'static [ShortcutDoc] = &[ShortcutDoc::OfResponse(
         "where it is not compressed, be it for its type, its length or its status, or because the client accepts no coding \
          that is on; and where `gzip_vary` is on, not for the client's sake alone",
     )];
@@ -286,8 +285,13 @@ impl HeadFilter for Compression {
         request.is_main() && self.possible(&request.response).next().is_some()
     }
 
-    /// A compressor for the response, if the client wants one of the codings; its head is changed to say so.
-    fn head(self: Arc<Self>, request: &mut Request, chain: &mut Chain) -> Result<(), Refused> {
+    /// A compressor for the response, if the client wants one of the codings; its head is changed
+    /// to say so.
+    fn head(
+        self: Arc<Self>,
+        request: &mut Request,
+        chain: &mut Chain,
+    ) -> Result<(), FilterRejection> {
         request.response.vary_accept_encoding = self.gzip.vary;
         let length = request.response.content_length;
         let wanted = wanted_most(request, self.possible(&request.response));
@@ -331,13 +335,13 @@ pub(super) trait Coder {
     fn write(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<(), Abort>;
     /// Gives everything that it still holds, so that a client can read as far as the body has come.
     fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), Abort>;
-    /// Ends the body.
     fn finish(self: Box<Self>, out: &mut Vec<u8>) -> Result<(), Abort>;
 }
 
 /// A library that writes what it gives into memory of its own.
 pub(super) trait MemoryWriter: Write {
-    /// Writing to memory fails only where the library does, or where a body is not as long as it was said to be.
+    /// Writing to memory fails only where the library does, or where a body is not as long as it
+    /// was said to be.
     const FAILED: Abort;
 
     /// What it has written and has not been taken from it.
@@ -366,7 +370,7 @@ impl<W: MemoryWriter> Coder for W {
     }
 }
 
-/// Compresses one response.
+/// Compresses the body of one response.
 pub struct Compressor {
     coding: Coding,
     /// `None` behind the end.
@@ -384,18 +388,18 @@ pub struct Compressor {
 }
 
 /// What was done for the response.
-static DONE: Slot<Done, OfPass> = Slot::new();
+static DONE: Slot<CompressionResult, OfPass> = Slot::new();
 
 /// Nothing where it is not compressed.
 #[derive(Default)]
-struct Done(Option<Totals>);
+struct CompressionResult(Option<Totals>);
 
-impl Kept for Done {}
+impl SlotValue for CompressionResult {}
 
 /// What a compressor has done, for `$gzip_ratio` and its like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Totals {
-    /// The coding.
+    /// The coding of the totals.
     pub coding: Coding,
     /// Bytes that went in.
     pub bytes_in: u64,
@@ -404,7 +408,8 @@ pub struct Totals {
 }
 
 impl Compressor {
-    /// Sends what the coder gives in blocks of at least this size, or at once if it is `unbuffered`.
+    /// Sends what the coder gives in blocks of at least this size, or at once if it is
+    /// `unbuffered`.
     pub(super) fn new(
         coding: Coding,
         coder: Box<dyn Coder>,
@@ -520,11 +525,13 @@ pub(super) fn note_totals(request: &mut Request, totals: Totals) {
     request.pass.enter(&DONE).0 = Some(totals);
 }
 
-/// Appends `$gzip_ratio` or one of its like: bytes in by bytes out, with two digits after the point. False
-/// where the response was not compressed so.
+/// Appends `$gzip_ratio` or one of its like: bytes in by bytes out, with two digits after the
+/// point. False where the response was not compressed so.
 pub fn ratio(request: &Request, coding: Coding, out: &mut Vec<u8>) -> bool {
     match request.pass.get(&DONE) {
-        Some(Done(Some(totals))) if totals.coding == coding && totals.bytes_out > 0 => {
+        Some(CompressionResult(Some(totals)))
+            if totals.coding == coding && totals.bytes_out > 0 =>
+        {
             let thousandths = u128::from(totals.bytes_in) * 1000 / u128::from(totals.bytes_out);
             let hundredths = (thousandths + 5) / 10;
             // Writing to a vector does not fail.
@@ -536,8 +543,8 @@ pub fn ratio(request: &Request, coding: Coding, out: &mut Vec<u8>) -> bool {
 }
 
 /// The variable of a name in lower case, without `$`.
-pub fn find(name: &str) -> Option<Found> {
-    Some(Found::computed(match name {
+pub fn find(name: &str) -> Option<BuiltinVariable> {
+    Some(BuiltinVariable::computed(match name {
         "brotli_ratio" => |request, out| ratio(request, Coding::Brotli, out),
         "gzip_ratio" => |request, out| ratio(request, Coding::Gzip, out),
         "zstd_ratio" => |request, out| ratio(request, Coding::Zstd, out),

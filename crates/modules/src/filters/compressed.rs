@@ -1,6 +1,6 @@
 //! Bodies that are compressed once: what is the same for every client (a file, an entry of a cache
-//! that lies in memory) is kept as it was compressed for the first of them, and `compress_static_level`
-//! has it compressed again beside service, more strongly.
+//! that lies in memory) is kept as it was compressed for the first of them, and
+//! `compress_static_level` has it compressed again beside service, more strongly.
 //!
 //! What is kept is known by the body's identity, the coding, and how strongly that works here: a
 //! file that changes is another body. It lies in the store's memory tier, which all threads share
@@ -18,7 +18,7 @@ use http::exchange::Abort;
 use http::output::Piece;
 use http::request::Request;
 use http::response::BodyIdentity;
-use store::{Cas, Change, Content, Large, Store, Write};
+use store::{Cas, Content, Large, ObjectChange, Store, Write};
 
 use super::compress::{Coding, Compression, Compressor, Totals, note_totals};
 
@@ -187,7 +187,7 @@ fn keep(key: &Key, compressed: &[u8], length: u32) {
         cas: Cas::Next,
         marks: 0,
     };
-    KEPT.update(&key.0, now(), |_| Change::Write(write));
+    KEPT.update(&key.0, now(), |_| ObjectChange::Write(write));
 }
 
 /// Keeps a body while it is compressed for the first time.

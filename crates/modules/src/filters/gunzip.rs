@@ -1,8 +1,8 @@
 //! Decompression for clients that do not take gzip: `gunzip`.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_gunzip_module.html>. Whether a client takes gzip is decided by
-//! the rules of the [gzip filter](super::gzip). Members that follow one another (RFC 1952, section 2.2)
-//! are one text.
+//! <https://nginx.org/en/docs/http/ngx_http_gunzip_module.html>. Whether a client takes gzip is
+//! decided by the rules of the [gzip filter](super::gzip). Members that follow one another (RFC
+//! 1952, section 2.2) are one text.
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use base::pieces::fitted;
 use conf::{Arity, Contexts, Declared, Fault, ScopeRef, Setting, parse};
 use flate2::{Decompress, FlushDecompress, Status};
 use framework::compile::{Compiler, Feature};
-use http::chain::{BodyFilter, Chain, HeadFilter, Refused};
+use http::chain::{BodyFilter, Chain, FilterRejection, HeadFilter};
 use http::exchange::Abort;
 use http::log;
-use http::module::{Module, Told};
+use http::module::{Module, ShortcutDoc};
 use http::output::Piece;
 use http::plan_builder::PlanBuilder;
 use http::request::Request;
@@ -23,7 +23,8 @@ use super::gzip;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
-/// Bytes of gzip that are decompressed before what came of them is sent: they can be a thousand times as many of text.
+/// Bytes of gzip that are decompressed before what came of them is sent: they can be a thousand
+/// times as many of text.
 const EXPANDED_AT_ONCE_MAX: usize = 1024;
 
 /// The largest window of the format: 32 kB.
@@ -37,7 +38,7 @@ pub static GUNZIP: Setting<bool> = Setting::new("gunzip", &["on | off"], parse::
         "Decompresses responses with `Content-Encoding: gzip` for clients that do not take it.",
     );
 
-/// `gunzip_buffers NUMBER SIZE`
+/// Declares the directive `gunzip_buffers NUMBER SIZE`.
 pub static GUNZIP_BUFFERS: Setting<u64> = Setting::new(
     "gunzip_buffers",
     &["number size"],
@@ -71,7 +72,8 @@ impl Feature for Gunzip {
 
 impl Module for Gunzip {
     const TASKS: &'static [Task] = &[Task::of(TaskKind::Body, &["gunzip"]).listed(4)];
-    const SHORTCUTS: &'static [Told] = &[Told::Same("a file's response has no coding")];
+    const SHORTCUTS: &'static [ShortcutDoc] =
+        &[ShortcutDoc::Same("a file's response has no coding")];
 
     fn is_off(&self) -> bool {
         !self.enabled
@@ -88,8 +90,13 @@ impl HeadFilter for Gunzip {
         coding.is_some_and(|coding| coding.eq_ignore_ascii_case(b"gzip"))
     }
 
-    /// A decompressor for the response, if the client does not take it as it is; its head is changed to say so.
-    fn head(self: Arc<Self>, request: &mut Request, chain: &mut Chain) -> Result<(), Refused> {
+    /// A decompressor for the response, if the client does not take it as it is; its head is
+    /// changed to say so.
+    fn head(
+        self: Arc<Self>,
+        request: &mut Request,
+        chain: &mut Chain,
+    ) -> Result<(), FilterRejection> {
         request.response.vary_accept_encoding = gzip::varies(request);
         if gzip::is_acceptable(request) {
             return Ok(());
@@ -108,7 +115,6 @@ impl HeadFilter for Gunzip {
     }
 }
 
-/// Decompresses one body.
 struct Expand {
     stream: Decompress,
     block: usize,

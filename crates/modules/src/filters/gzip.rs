@@ -1,8 +1,8 @@
 //! Compression of responses: `gzip` and its family.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_gzip_module.html>. The way of a body through it is
-//! [`compress`](super::compress)'s. The library's memory (a quarter of a megabyte) is kept by the thread
-//! and used again.
+//! [`compress`](super::compress)'s. The library's memory (a quarter of a megabyte) is kept by the
+//! thread and used again.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -10,9 +10,9 @@ use std::sync::Arc;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, parse};
 use flate2::{Compress, Compression, FlushCompress, Status};
 use framework::compile::{Compiler, Feature};
-use http::doing::WHILE_SENDING;
+use http::activity::WHILE_SENDING;
 use http::exchange::Abort;
-use http::module::{Module, Told};
+use http::module::{Module, ShortcutDoc};
 use http::plan_builder::PlanBuilder;
 use http::regex::Regex;
 use http::request::Request;
@@ -21,7 +21,7 @@ use http::slots::PlanSlot;
 use http::tasks::{Task, TaskKind};
 use pattern::Undecided;
 use proto::h1::Version;
-use proto::header::{Known, has_token};
+use proto::header::{KnownField, has_token};
 use proto::{accept, date};
 
 use super::compress::{Coder, Coding, Compressor, Conditions};
@@ -30,8 +30,8 @@ use super::{MediaTypes, media_types};
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 const HSLI: Contexts = HSL.or(Contexts::LOCATION_IF);
 
-/// Compressors that a thread keeps for later. More than a few are in use at once only under load, and
-/// then their making costs little beside their work.
+/// Compressors that a thread keeps for later. More than a few are in use at once only under load,
+/// and then their making costs little beside their work.
 const IDLE_MAX: usize = 4;
 
 /// `gzip on | off`
@@ -40,7 +40,7 @@ pub static GZIP: Setting<bool> = Setting::new("gzip", &["on | off"], parse::flag
     .default("off")
     .manual("Compresses responses with status 200, 403 or 404 for clients that accept gzip.");
 
-/// `gzip_types TYPE…`
+/// Declares the directive `gzip_types TYPE…`.
 pub static GZIP_TYPES: Setting<MediaTypes> = Setting::new(
     "gzip_types",
     &["mime-type …"],
@@ -54,20 +54,20 @@ pub static GZIP_TYPES: Setting<MediaTypes> = Setting::new(
     "The media types of responses that are compressed, besides `text/html`; `*` is every type.",
 );
 
-/// `gzip_comp_level LEVEL`
+/// Declares the directive `gzip_comp_level LEVEL`.
 pub static GZIP_COMP_LEVEL: Setting<u64> = Setting::new("gzip_comp_level", &["level"], level)
     .contexts(HSL)
     .default("1")
     .manual("How much work goes into compression, from 1 to 9.");
 
-/// `gzip_min_length LENGTH`
+/// Declares the directive `gzip_min_length LENGTH`.
 pub static GZIP_MIN_LENGTH: Setting<u64> =
     Setting::new("gzip_min_length", &["length"], parse::size)
         .contexts(HSL)
         .default("20")
         .manual("Responses that are known to be shorter are not compressed.");
 
-/// `gzip_buffers NUMBER SIZE`
+/// Declares the directive `gzip_buffers NUMBER SIZE`.
 pub static GZIP_BUFFERS: Setting<u64> = Setting::new("gzip_buffers", &["number size"], buffer_size)
     .contexts(HSL)
     .arity(Arity::exactly(2))
@@ -77,20 +77,20 @@ pub static GZIP_BUFFERS: Setting<u64> = Setting::new("gzip_buffers", &["number s
          slow client is bounded for all responses alike.",
     );
 
-/// `gzip_window SIZE`
+/// Declares the directive `gzip_window SIZE`.
 pub static GZIP_WINDOW: Setting<u8> = Setting::new("gzip_window", &["size"], window)
     .contexts(HSL)
     .default("32k")
     .manual("How far back the compressor looks for repetitions: a power of two from 512 to 32k.");
 
-/// `gzip_hash SIZE`
+/// Declares the directive `gzip_hash SIZE`.
 pub static GZIP_HASH: Setting<()> = Setting::new("gzip_hash", &["size"], hash)
     .contexts(HSL)
     .default("64k")
     .no_effect("the compressor chooses the size of its hash by the window")
     .manual("The size of the compressor's hash: a power of two from 512 to 128k.");
 
-/// `postpone_gzipping SIZE`
+/// Declares the directive `postpone_gzipping SIZE`.
 pub static POSTPONE_GZIPPING: Setting<u64> =
     Setting::new("postpone_gzipping", &["size"], parse::size)
         .contexts(HSL)
@@ -182,7 +182,7 @@ pub struct Gzip {
     /// Which responses are compressed.
     pub conditions: Conditions,
     shape: Shape,
-    /// `gzip_vary`
+    /// What the directive `gzip_vary` says in this scope.
     pub vary: bool,
     version_min: Version,
     proxied: Proxied,
@@ -247,7 +247,8 @@ fn level(setter: &Setter<'_>) -> Result<u64, Fault> {
     }
 }
 
-/// The size of [`parse::buffers`], for `gzip_buffers` and its like; the number is checked and dropped.
+/// The size of [`parse::buffers`], for `gzip_buffers` and its like; the number is checked and
+/// dropped.
 pub(super) fn buffer_size(setter: &Setter<'_>) -> Result<u64, Fault> {
     parse::buffers(setter).map(|(_, size)| size)
 }
@@ -304,7 +305,7 @@ fn patterns(setter: &Setter<'_>) -> Result<Vec<Box<str>>, Fault> {
 
 impl Module for Gzip {
     const TASKS: &'static [Task] = &[Task::of(TaskKind::Compression, &["gzip"])];
-    const SHORTCUTS: &'static [Told] = &[Told::Same(
+    const SHORTCUTS: &'static [ShortcutDoc] = &[ShortcutDoc::Same(
         "what compresses with gzip, Brotli or Zstandard is asked as one: see `brotli`",
     )];
 
@@ -313,15 +314,15 @@ impl Module for Gzip {
     }
 }
 
-/// `gzip_vary`
+/// Whether `gzip_vary` is on for the request.
 pub fn varies(request: &Request) -> bool {
     let rules = request.plan.of(&RULES);
     rules.is_some_and(|rules| rules.vary)
 }
 
 /// Whether the client of the request takes gzip, by its `Accept-Encoding` and the rules of
-/// `gzip_http_version`, `gzip_proxied` and `gzip_disable` (nginx's `ngx_http_gzip_ok`). As in nginx, where
-/// `gzip_disable` cannot be decided, nothing is compressed.
+/// `gzip_http_version`, `gzip_proxied` and `gzip_disable` (nginx's `ngx_http_gzip_ok`). As in
+/// nginx, where `gzip_disable` cannot be decided, nothing is compressed.
 pub fn is_acceptable(request: &Request) -> bool {
     decide(request).unwrap_or_else(|(regex, agent, cause)| {
         regex.alert(request, agent, cause, WHILE_SENDING);
@@ -337,7 +338,7 @@ pub(super) fn may_be_acceptable(request: &Request) -> bool {
 fn decide(request: &Request) -> Result<bool, (&Regex, &[u8], Undecided)> {
     if !request.is_main()
         || !request
-            .header(Known::AcceptEncoding)
+            .header(KnownField::AcceptEncoding)
             .is_some_and(accept::gzip)
     {
         return Ok(false);
@@ -348,8 +349,8 @@ fn decide(request: &Request) -> Result<bool, (&Regex, &[u8], Undecided)> {
     if request.version() < rules.version_min {
         return Ok(false);
     }
-    if request.header(Known::Via).is_some() {
-        let authorized = request.header(Known::Authorization).is_some();
+    if request.header(KnownField::Via).is_some() {
+        let authorized = request.header(KnownField::Authorization).is_some();
         if !rules.proxied.allows(&request.response, authorized) {
             return Ok(false);
         }
@@ -360,7 +361,7 @@ fn decide(request: &Request) -> Result<bool, (&Regex, &[u8], Undecided)> {
     if rules.disabled_msie6 && request.browser().msie6 {
         return Ok(false);
     }
-    let Some(agent) = request.header(Known::UserAgent) else {
+    let Some(agent) = request.header(KnownField::UserAgent) else {
         return Ok(true);
     };
     for regex in &rules.disabled {
@@ -440,15 +441,15 @@ thread_local! {
     static IDLE: RefCell<Vec<Engine>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A compressor's memory.
 struct Engine {
     level: u32,
     window_bits: u8,
     stream: Compress,
 }
 
-/// The library's level 1 keeps to fixed codes and makes texts over a quarter larger than zlib's level 1
-/// does. Its level 2 makes them a little smaller, in less time (docs/decisions/dependencies.md).
+/// The library's level 1 keeps to fixed codes and makes texts over a quarter larger than zlib's
+/// level 1 does. Its level 2 makes them a little smaller, in less time
+/// (docs/decisions/dependencies.md).
 const LEVEL_MIN: u32 = 2;
 
 impl Engine {

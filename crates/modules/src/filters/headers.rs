@@ -1,8 +1,8 @@
 //! Fields that a configuration adds to responses: `add_header`, `add_trailer`, `expires`.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_headers_module.html>. Without `always` they go to responses
-//! that tell the client something about the resource itself: 200, 201, 204, 206, 301, 302, 303, 304, 307
-//! and 308.
+//! <https://nginx.org/en/docs/http/ngx_http_headers_module.html>. Without `always` they go to
+//! responses that tell the client something about the resource itself: 200, 201, 204, 206, 301,
+//! 302, 303, 304, 307 and 308.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use conf::{
     Word, parse,
 };
 use framework::compile::{Compiler, Feature};
-use http::chain::{Chain, HeadFilter, Refused, Trailers};
+use http::chain::{Chain, FilterRejection, HeadFilter, Trailers};
 use http::http3;
 use http::http3::HTTP3_NOT_YET;
-use http::module::{Module, Shortcut, Told};
+use http::module::{Module, Shortcut, ShortcutDoc};
 use http::plan_builder::PlanBuilder;
 use http::request::Request;
 use http::response::{Field, Response, last_modified};
@@ -92,7 +92,7 @@ pub static EXPIRES: Setting<Expiry> = Setting::new("expires", &["[modified] time
 /// How lists of the level above are taken in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Merge {
-    /// Never.
+    /// Fields of the scope above are not inherited.
     Off,
     /// Where the level has no list of its own.
     On,
@@ -108,14 +108,14 @@ pub struct AddedLine {
     always: bool,
 }
 
-/// `expires` as written.
+/// A value of `expires`, as it was written.
 #[derive(Clone, Debug)]
 pub enum Expiry {
-    /// Decided.
+    /// The value is known without a request.
     Fixed(Expires),
     /// Read from variables per request, with `modified` or not.
     Variable {
-        /// The value.
+        /// The value that holds for all requests.
         value: Template,
         /// Whether a time counts from the last modification.
         modified: bool,
@@ -125,11 +125,11 @@ pub enum Expiry {
 /// When a response expires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expires {
-    /// Nothing is said.
+    /// The response says nothing of its age.
     Off,
     /// In 1970: not to be kept.
     Epoch,
-    /// In ten years.
+    /// The response is good for ten years.
     Max,
     /// This many seconds from now.
     Access(i64),
@@ -175,8 +175,8 @@ impl Added {
 }
 
 impl Headers {
-    /// Whether what is added is the same for all requests of one second, so that a finished head may be
-    /// kept as long.
+    /// Whether what is added is the same for all requests of one second, so that a finished head
+    /// may be kept as long.
     fn is_constant(&self) -> bool {
         matches!(self.expires, When::Fixed(_))
             && self
@@ -192,9 +192,13 @@ impl Module for Headers {
         TaskKind::HeaderFields,
         &["expires", "add_header", "add_trailer"],
     )];
-    const SHORTCUTS: &'static [Told] = &[
-        Told::Same("where `expires` and all of `add_header` have the same value for every request"),
-        Told::Never("where one has variables, `add_header` names `ETag`, or `add_trailer` is set"),
+    const SHORTCUTS: &'static [ShortcutDoc] = &[
+        ShortcutDoc::Same(
+            "where `expires` and all of `add_header` have the same value for every request",
+        ),
+        ShortcutDoc::Never(
+            "where one has variables, `add_header` names `ETag`, or `add_trailer` is set",
+        ),
     ];
 
     fn is_off(&self) -> bool {
@@ -208,14 +212,14 @@ impl Module for Headers {
     }
 
     fn shortcut(self: &Arc<Self>) -> Shortcut {
-        match self.is_constant() {
-            true => Shortcut::Same,
-            false => Shortcut::Never,
+        if self.is_constant() {
+            Shortcut::Same
+        } else {
+            Shortcut::Never
         }
     }
 }
 
-/// Seconds since 1970.
 fn seconds_now() -> i64 {
     i64::try_from(engine::wall().as_secs()).unwrap_or(i64::MAX)
 }
@@ -235,9 +239,10 @@ impl Feature for Headers {
         let keeps = |setting: &'static Setting<Vec<AddedLine>>, inherit: &Setting<Merge>| {
             owner.writes(&[setting]) && matches!(owner.get(inherit), Ok(Merge::Off))
         };
-        match keeps(&ADD_HEADER, &ADD_HEADER_INHERIT) || keeps(&ADD_TRAILER, &ADD_TRAILER_INHERIT) {
-            true => scope,
-            false => owner,
+        if keeps(&ADD_HEADER, &ADD_HEADER_INHERIT) || keeps(&ADD_TRAILER, &ADD_TRAILER_INHERIT) {
+            scope
+        } else {
+            owner
         }
     }
 
@@ -339,9 +344,10 @@ fn added_line(setter: &Setter<'_>, line: &Line) -> Result<AddedLine, Fault> {
         Some(word) => return Err(Fault::invalid_parameter(word)),
     };
     let name = &line.argument(0).bytes;
-    let value = match is_alt_svc(name) {
-        true => alt_svc(setter, line.argument(1))?,
-        false => Template::parse(line.argument(1))?,
+    let value = if is_alt_svc(name) {
+        alt_svc(setter, line.argument(1))?
+    } else {
+        Template::parse(line.argument(1))?
     };
     Ok(AddedLine {
         name: Bytes::copy_from_slice(name),
@@ -445,7 +451,11 @@ impl HeadFilter for Headers {
         request.is_main()
     }
 
-    fn head(self: Arc<Self>, request: &mut Request, chain: &mut Chain) -> Result<(), Refused> {
+    fn head(
+        self: Arc<Self>,
+        request: &mut Request,
+        chain: &mut Chain,
+    ) -> Result<(), FilterRejection> {
         let describes = describes_the_resource(request.response.status);
         if describes {
             let expires = match &self.expires {
@@ -462,7 +472,8 @@ impl HeadFilter for Headers {
             add_field(&mut request.response, field, value);
         }
         if meant(&self.trailers, describes).next().is_some() {
-            // As in nginx an error page that replaces a response with trailers is still sent in chunks.
+            // As in nginx an error page that replaces a response with trailers is still sent in
+            // chunks.
             request.response.expect_trailers = true;
             chain.trail(self);
         }
@@ -490,8 +501,8 @@ fn meant(fields: &[Added], describes: bool) -> impl Iterator<Item = &Added> {
     fields.iter().filter(move |field| describes || field.always)
 }
 
-/// Whether a status tells the client something about the resource, so that fields without `always` go
-/// with it.
+/// Whether a status tells the client something about the resource, so that fields without `always`
+/// go with it.
 fn describes_the_resource(status: u16) -> bool {
     matches!(
         status,
@@ -511,7 +522,8 @@ fn add_field(response: &mut Response, field: &Added, value: Bytes) {
     }
 }
 
-/// Writes a field in the place of the first of that name, or at the end; an empty value takes it away.
+/// Writes a field in the place of the first of that name, or at the end; an empty value takes it
+/// away.
 fn replace(response: &mut Response, name: Bytes, value: Bytes) {
     match response
         .fields
@@ -567,8 +579,8 @@ fn set_cache_control(response: &mut Response, value: Bytes) {
     }
 }
 
-/// When a second of the local day comes next. Days are not always 24 hours long, so tomorrow is found in
-/// the calendar.
+/// When a second of the local day comes next. Days are not always 24 hours long, so tomorrow is
+/// found in the calendar.
 fn next_time_of_day(now: i64, second: i64, zone: &TimeZone) -> i64 {
     let at_day = |days: i64| -> Option<i64> {
         let today = Timestamp::from_second(now)

@@ -1,31 +1,31 @@
 //! `slice`: a response fetched in parts, by one request to the upstream for each.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_slice_module.html>. A configuration that uses `$slice_range` asks
-//! the upstream for the first part; what comes is made the beginning of a response of the whole
-//! length, and the parts that follow are fetched one after the other as the client takes them
-//! (see `output`). A cache whose key holds `$slice_range` keeps the parts.
+//! <https://nginx.org/en/docs/http/ngx_http_slice_module.html>. A configuration that uses
+//! `$slice_range` asks the upstream for the first part; what comes is made the beginning of a
+//! response of the whole length, and the parts that follow are fetched one after the other as the
+//! client takes them (see `output`). A cache whose key holds `$slice_range` keeps the parts.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use conf::{Contexts, Declared, Fault, ScopeRef, Setting, parse};
 use framework::compile::{Compiler, Feature};
-use framework::slot::{Kept, Slot};
-use http::chain::{Chain, HeadFilter, Parts, Refused};
+use framework::slot::{Slot, SlotValue};
+use http::chain::{Chain, FilterRejection, HeadFilter, Parts};
 use http::exchange::Abort;
 use http::log;
-use http::module::{Module, Told};
+use http::module::{Module, ShortcutDoc};
 use http::plan_builder::PlanBuilder;
 use http::request::Request;
 use http::slots::{OfPass, PlanSlot};
 use http::tasks::{Task, TaskKind};
-use http::variables::Found;
-use proto::header::Known;
+use http::variables::BuiltinVariable;
+use proto::header::KnownField;
 use proto::range::ByteRange;
 
-use crate::passing::cache::refuse_answer;
+use crate::proxying::cache::refuse_answer;
 
-/// `slice size`
+/// Declares the directive `slice size`.
 pub static SLICE: Setting<u64> = Setting::new("slice", &["size"], parse::size)
     .contexts(Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION))
     .default("0")
@@ -38,7 +38,7 @@ pub static SLICE: Setting<u64> = Setting::new("slice", &["size"], parse::size)
 /// The size of parts, where a response may be fetched so.
 static SIZE: PlanSlot<SliceSize> = PlanSlot::new();
 
-/// `slice`.
+/// The size of slices, 0 where there are none.
 #[derive(Debug)]
 pub struct SliceSize(u64);
 
@@ -53,7 +53,7 @@ impl Feature for SliceSize {
 /// How far the response has come, where it is fetched in parts.
 static SLICES: Slot<Slices, OfPass> = Slot::new();
 
-impl Kept for Slices {}
+impl SlotValue for Slices {}
 
 /// How far a response that is fetched in parts has come.
 #[derive(Clone, Debug, Default)]
@@ -104,10 +104,10 @@ pub fn range(request: &mut Request, out: &mut Vec<u8>) -> bool {
 
 /// The first byte that the client wants, if it wants one range that begins with a number.
 fn asked_start(request: &Request) -> u64 {
-    if request.header(Known::IfRange).is_some() {
+    if request.header(KnownField::IfRange).is_some() {
         return 0;
     }
-    let start = request.header(Known::Range).and_then(|value| {
+    let start = request.header(KnownField::Range).and_then(|value| {
         let (unit, ranges) = value.split_at_checked(6)?;
         if !unit.eq_ignore_ascii_case(b"bytes=") || ranges.contains(&b',') {
             return None;
@@ -153,7 +153,7 @@ fn content_range(value: &[u8]) -> Option<(u64, u64, Option<u64>)> {
 
 impl Module for SliceSize {
     const TASKS: &'static [Task] = &[Task::of(TaskKind::Slice, &["slice"])];
-    const SHORTCUTS: &'static [Told] = &[Told::Same(
+    const SHORTCUTS: &'static [ShortcutDoc] = &[ShortcutDoc::Same(
         "only what is fetched from elsewhere comes in parts",
     )];
 
@@ -172,7 +172,11 @@ impl HeadFilter for SliceSize {
         request.is_main() && request.pass.get(&SLICES).is_some()
     }
 
-    fn head(self: Arc<Self>, request: &mut Request, chain: &mut Chain) -> Result<(), Refused> {
+    fn head(
+        self: Arc<Self>,
+        request: &mut Request,
+        chain: &mut Chain,
+    ) -> Result<(), FilterRejection> {
         if let Some(start) = begin(request)? {
             chain.go_on_with(ByRange::default(), start);
         }
@@ -180,8 +184,8 @@ impl HeadFilter for SliceSize {
     }
 }
 
-/// Makes the first part the beginning of the whole response, before any other filter sees it; answers where its body begins,
-/// `None` for a response in one piece.
+/// Makes the first part the beginning of the whole response, before any other filter sees it;
+/// answers where its body begins, `None` for a response in one piece.
 fn begin(request: &mut Request) -> Result<Option<u64>, Abort> {
     let Some(mut slices) = request.pass.take(&SLICES) else {
         return Ok(None);
@@ -217,7 +221,8 @@ fn narrow(request: &mut Request, start: u64, end: u64) {
     }
 }
 
-/// The parts behind the first, each fetched by a range. How far they have come is kept by the request that fetches.
+/// The parts behind the first, each fetched by a range. How far they have come is kept by the
+/// request that fetches.
 #[derive(Default)]
 struct ByRange {
     /// The client has asked for a range: as in nginx each part has the status of the response.
@@ -313,8 +318,8 @@ fn check(request: &Request, slices: &mut Slices) -> Result<(u64, u64), Abort> {
 }
 
 /// The variable of a name in lower case, without `$`.
-pub fn find(name: &str) -> Option<Found> {
-    (name == "slice_range").then(|| Found::computed(range))
+pub fn find(name: &str) -> Option<BuiltinVariable> {
+    (name == "slice_range").then(|| BuiltinVariable::computed(range))
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! `userid`: a cookie that tells one browser from another.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_userid_module.html>. An identifier is sixteen bytes: the
-//! server, the time, the process and a number that counts up. In the log it stands as four words of
-//! the machine in hexadecimal, in the cookie as Base64, so that both match those of nginx.
+//! <https://nginx.org/en/docs/http/ngx_http_userid_module.html>. An identifier is sixteen bytes:
+//! the server, the time, the process and a number that counts up. In the log it stands as four
+//! words of the machine in hexadecimal, in the cookie as Base64, so that both match those of nginx.
 
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,21 +13,21 @@ use bytes::Bytes;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, parse};
 use engine::net::Address;
 use framework::compile::{Compiler, Feature};
-use framework::slot::{Kept, Slot};
-use http::chain::{Chain, HeadFilter, Refused};
+use framework::slot::{Slot, SlotValue};
+use http::chain::{Chain, FilterRejection, HeadFilter};
 use http::log;
-use http::module::{Module, Shortcut, Told};
+use http::module::{Module, Shortcut, ShortcutDoc};
 use http::plan_builder::PlanBuilder;
 use http::request::Request;
 use http::slots::{OfPass, PlanSlot};
 use http::tasks::{Task, TaskKind};
+use http::variables::BuiltinVariable;
 use http::variables::Compiling as _;
-use http::variables::Found;
 use http::variables::Variable;
 use http::variables::core::find_cookie;
 use proto::base64::{self, Alphabet};
 use proto::date;
-use proto::header::Known;
+use proto::header::KnownField;
 use variables::Context as _;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
@@ -139,7 +139,7 @@ pub enum Mode {
     Log,
     /// Those of the older kind are given.
     Version1,
-    /// They are given.
+    /// Identifiers are given to clients and logged.
     On,
 }
 
@@ -254,9 +254,9 @@ impl UserId {
 
 impl Module for UserId {
     const TASKS: &'static [Task] = &[Task::of(TaskKind::HeaderFields, &["userid"]).listed(1)];
-    const SHORTCUTS: &'static [Told] = &[
-        Told::Same("where no cookie is given (`userid log`)"),
-        Told::Never("where one may be"),
+    const SHORTCUTS: &'static [ShortcutDoc] = &[
+        ShortcutDoc::Same("where no cookie is given (`userid log`)"),
+        ShortcutDoc::Never("where one may be"),
     ];
 
     fn is_off(&self) -> bool {
@@ -271,9 +271,10 @@ impl Module for UserId {
     }
 
     fn shortcut(self: &Arc<Self>) -> Shortcut {
-        match self.gives_none() {
-            true => Shortcut::Same,
-            false => Shortcut::Never,
+        if self.gives_none() {
+            Shortcut::Same
+        } else {
+            Shortcut::Never
         }
     }
 }
@@ -284,7 +285,7 @@ type Identifier = [u32; 4];
 /// The identifiers of the request's pass.
 static IDENTIFIERS: Slot<Identifiers, OfPass> = Slot::new();
 
-impl Kept for Identifiers {}
+impl SlotValue for Identifiers {}
 
 /// The identifier that the client has sent and the one that it is given.
 #[derive(Debug, Default)]
@@ -303,7 +304,7 @@ impl HeadFilter for UserId {
     }
 
     /// Sets the cookie where the client lacks it.
-    fn head(self: Arc<Self>, request: &mut Request, _: &mut Chain) -> Result<(), Refused> {
+    fn head(self: Arc<Self>, request: &mut Request, _: &mut Chain) -> Result<(), FilterRejection> {
         let identifiers = identify(request, &self);
         if identifiers.set[3] != 0 {
             let cookie = set_cookie(&self, &identifiers);
@@ -366,7 +367,7 @@ fn known(request: &mut Request, settings: &UserId) -> Identifiers {
 fn read(request: &Request, name: &[u8]) -> Identifiers {
     let mut identifiers = Identifiers::default();
     let client = &request.client;
-    let mut fields = client.all(Known::Cookie);
+    let mut fields = client.all(KnownField::Cookie);
     let found = fields.find_map(|value| Some((value, find_cookie(value, name)?)));
     let Some((field, cookie)) = found else {
         return identifiers;
@@ -535,11 +536,11 @@ pub fn uid_set(request: &mut Request, out: &mut Vec<u8>) -> bool {
 }
 
 /// The variable of a name in lower case, without `$`.
-pub fn find(name: &str) -> Option<Found> {
+pub fn find(name: &str) -> Option<BuiltinVariable> {
     match name {
-        "uid_got" => Some(Found::once(uid_got)),
-        "uid_reset" => Some(Found::once(|_, _| true).assignable()),
-        "uid_set" => Some(Found::once(uid_set)),
+        "uid_got" => Some(BuiltinVariable::once(uid_got)),
+        "uid_reset" => Some(BuiltinVariable::once(|_, _| true).assignable()),
+        "uid_set" => Some(BuiltinVariable::once(uid_set)),
         _ => None,
     }
 }

@@ -18,7 +18,8 @@ const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION)
 /// The largest window that every client must be able to read: 8 MB (RFC 9659, section 3).
 const WINDOW_BITS_MAX: u32 = 23;
 
-/// From this level on, the library's own windows may be larger than that, and its tables for them take more than 600 MB.
+/// From this level on, the library's own windows may be larger than that, and its tables for them
+/// take more than 600 MB.
 const LEVEL_OF_LARGE_WINDOWS: i32 = 20;
 
 /// The tables of the level below, for a window of that size: entries of four bytes.
@@ -35,7 +36,7 @@ pub static ZSTD: Setting<bool> = Setting::new("zstd", &["on | off"], parse::flag
          gzip.",
     );
 
-/// `zstd_types TYPE…`
+/// Declares the directive `zstd_types TYPE…`.
 pub static ZSTD_TYPES: Setting<MediaTypes> = Setting::new(
     "zstd_types",
     &["mime-type …"],
@@ -49,7 +50,7 @@ pub static ZSTD_TYPES: Setting<MediaTypes> = Setting::new(
     "The media types of responses that are compressed, besides `text/html`; `*` is every type.",
 );
 
-/// `zstd_comp_level LEVEL`
+/// Declares the directive `zstd_comp_level LEVEL`.
 pub static ZSTD_COMP_LEVEL: Setting<u64> =
     Setting::new("zstd_comp_level", &["level"], |setter: &Setter<'_>| {
         match parse::number(setter)? {
@@ -64,14 +65,14 @@ pub static ZSTD_COMP_LEVEL: Setting<u64> =
          for each response at work whose length is not known.",
     );
 
-/// `zstd_min_length LENGTH`
+/// Declares the directive `zstd_min_length LENGTH`.
 pub static ZSTD_MIN_LENGTH: Setting<u64> =
     Setting::new("zstd_min_length", &["length"], parse::size)
         .contexts(HSL)
         .default("20")
         .manual("Responses that are known to be shorter are not compressed.");
 
-/// `zstd_buffers NUMBER SIZE`
+/// Declares the directive `zstd_buffers NUMBER SIZE`.
 pub static ZSTD_BUFFERS: Setting<u64> = Setting::new(
     "zstd_buffers",
     &["number size"],
@@ -113,12 +114,12 @@ impl Feature for Zstd {
 }
 
 impl Zstd {
-    /// `zstd_comp_level`
     pub(super) fn level(&self) -> i32 {
         self.level
     }
 
-    /// A compressor for a body of this length, if it is known; `None` where there is no memory for one.
+    /// A compressor for a body of this length, if it is known; `None` where there is no memory for
+    /// one.
     pub(super) fn compressor(&self, level: i32, length: Option<u64>) -> Option<Compressor> {
         let mut encoder = Encoder::new(Vec::new(), level).ok()?;
         if level >= LEVEL_OF_LARGE_WINDOWS {

@@ -1,7 +1,8 @@
 //! The body of an answer to a call, which ends with a status whatever becomes of it.
 //!
-//! Where an answer breaks off behind its head nginx resets the client's stream, and clients make an internal error of that. Here it ends with trailers that say
-//! what has happened: that its server is not there any more, or has reset the stream, or that the deadline is over.
+//! Where an answer breaks off behind its head nginx resets the client's stream, and clients make an
+//! internal error of that. Here it ends with trailers that say what has happened: that its server
+//! is not there any more, or has reset the stream, or that the deadline is over.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -12,16 +13,15 @@ use engine::Sleep;
 use http::exchange::Abort;
 use http::log::Level;
 use http::response::Field;
-use http::source::{Break, Given, Source, Told};
+use http::source::{Break, DeferredLog, Source, SourceEvent};
 
 use super::errors::{self, Ended, Status};
-use crate::passing::READING_BODY;
-use crate::passing::http2::conversation::Outcome;
+use crate::proxying::READING_BODY;
+use crate::proxying::http2::dialogue::BodyFault;
 
-/// See the module.
 pub(super) struct CallBody {
     source: Box<dyn Source>,
-    outcome: Outcome,
+    outcome: BodyFault,
     /// Whether the client sees trailers.
     has_trailers: bool,
     deadline: Option<Sleep>,
@@ -36,7 +36,7 @@ pub(super) struct CallBody {
 impl CallBody {
     pub(super) fn new(
         source: Box<dyn Source>,
-        outcome: Outcome,
+        outcome: BodyFault,
         has_trailers: bool,
         deadline: Option<Instant>,
         ended: Ended,
@@ -70,10 +70,11 @@ impl CallBody {
     }
 
     /// Its end, once it has been broken off.
-    fn end(&self, broken: Break) -> Given {
-        match self.has_trailers {
-            true => Given::End,
-            false => Given::Broken(broken),
+    fn end(&self, broken: Break) -> SourceEvent {
+        if self.has_trailers {
+            SourceEvent::End
+        } else {
+            SourceEvent::Broken(broken)
         }
     }
 }
@@ -85,16 +86,16 @@ impl std::fmt::Debug for CallBody {
 }
 
 impl Source for CallBody {
-    fn next(&mut self) -> Given {
+    fn next(&mut self) -> SourceEvent {
         if std::mem::take(&mut self.is_to_tell) {
             let text = format!("deadline of the client is over {READING_BODY}");
-            return Given::Told(Told::new(Level::Info, text));
+            return SourceEvent::Told(DeferredLog::new(Level::Info, text));
         }
         if self.status.is_some() {
             return self.end(Break::Framing);
         }
         match self.source.next() {
-            Given::Broken(broken) => {
+            SourceEvent::Broken(broken) => {
                 self.break_off(errors::of_broken(&self.outcome, broken));
                 self.end(broken)
             }
@@ -110,7 +111,7 @@ impl Source for CallBody {
     }
 
     /// A client that takes nothing does not get the end of what it has not taken either.
-    fn poll_ahead(&mut self, context: &mut Context<'_>) -> Poll<Result<Told, Break>> {
+    fn poll_ahead(&mut self, context: &mut Context<'_>) -> Poll<Result<DeferredLog, Break>> {
         match self.source.poll_ahead(context) {
             Poll::Pending if self.look(context) => Poll::Ready(Err(Break::Framing)),
             polled => polled,
@@ -136,7 +137,7 @@ impl Source for CallBody {
         errors::fields(status, Bytes::from_static(message)).into()
     }
 
-    fn give_up(&mut self, left: &Abort) -> Told {
+    fn give_up(&mut self, left: &Abort) -> DeferredLog {
         self.source.give_up(left)
     }
 

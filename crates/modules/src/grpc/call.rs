@@ -1,4 +1,5 @@
-//! What makes a request a call of gRPC, until when it is to be answered, and with which status it was.
+//! What makes a request a call of gRPC, until when it is to be answered, and with which status it
+//! was.
 //!
 //! <https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md>.
 
@@ -6,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use http::request::Request;
 use http::response::Field;
-use proto::header::Known;
+use proto::header::KnownField;
 use proto::method::Method;
 
 use super::errors::{self, STATUS};
-use crate::passing::attempts::Attempts;
+use crate::proxying::attempts::Attempts;
 
 /// How the media type of every call begins.
 pub(super) const MEDIA_TYPE: &[u8] = b"application/grpc";
@@ -22,7 +23,7 @@ pub(super) fn is_call(request: &Request) -> bool {
 
 /// What follows `application/grpc` in the media type of a request, if it begins so.
 pub(super) fn media_type(request: &Request) -> Option<&[u8]> {
-    let value = request.header(Known::ContentType)?;
+    let value = request.header(KnownField::ContentType)?;
     let (begin, rest) = value.split_at_checked(MEDIA_TYPE.len())?;
     begin.eq_ignore_ascii_case(MEDIA_TYPE).then_some(rest)
 }
@@ -32,7 +33,7 @@ const TRAILERS: &[u8] = b"trailers";
 
 /// Whether a client takes trailers.
 pub(super) fn accepts_trailers(request: &Request) -> bool {
-    let value = request.header(Known::Te).unwrap_or_default();
+    let value = request.header(KnownField::Te).unwrap_or_default();
     let mut parts = value.windows(TRAILERS.len());
     parts.any(|part| part.eq_ignore_ascii_case(TRAILERS))
 }
@@ -64,7 +65,8 @@ fn timeout(value: &[u8]) -> Option<Duration> {
     })
 }
 
-/// The status of a call that has ended; of one without, `None` in place of it. Other requests have none.
+/// The status of a call that has ended; of one without, `None` in place of it. Other requests have
+/// none.
 pub fn status_of(request: &Request) -> Option<Option<u16>> {
     if !is_call(request) {
         return None;

@@ -1,17 +1,19 @@
-//! Answers of ours to calls of gRPC: beside, or in place of, the status of HTTP they have the one that gRPC has for it.
+//! Answers of ours to calls of gRPC: beside, or in place of, the status of HTTP they have the one
+//! that gRPC has for it.
 //!
-//! A call whose answer is made here, be it because no server gives one, because a limit refuses it or because the configuration does, is answered without a page:
-//! by `grpc-status` and `grpc-message` in the head, which ends the response as trailers would ("Trailers-Only"). The status of HTTP is that
-//! of nginx, so that `error_page`, logs and clients that look at it alone find what they have always found; with `grpc_errors grpc` it is 200, as
-//! from a server of gRPC.
+//! A call whose answer is made here, be it because no server gives one, because a limit refuses it
+//! or because the configuration does, is answered without a page: by `grpc-status` and
+//! `grpc-message` in the head, which ends the response as trailers would ("Trailers-Only"). The
+//! status of HTTP is that of nginx, so that `error_page`, logs and clients that look at it alone
+//! find what they have always found; with `grpc_errors grpc` it is 200, as from a server of gRPC.
 
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use framework::slot::{Kept, Slot};
-use http::chain::{Chain, HeadFilter, Refused};
+use framework::slot::{Slot, SlotValue};
+use http::chain::{Chain, FilterRejection, HeadFilter};
 use http::request::Request;
 use http::response::Field;
 use http::slots::OfRequest;
@@ -20,7 +22,7 @@ use proto::h2::ErrorCode;
 
 use super::call;
 use super::web::Web;
-use crate::passing::http2::conversation::Outcome;
+use crate::proxying::http2::dialogue::BodyFault;
 
 /// The field and the trailer that hold a call's status.
 pub(super) const STATUS: &[u8] = b"grpc-status";
@@ -49,7 +51,7 @@ mod status {
 
 /// What is known of a call beside its status of HTTP.
 #[derive(Debug, Default)]
-struct Known {
+struct CallStatus {
     is_late: bool,
     /// With which code the last server that was tried has reset the stream, if it has.
     reset: Option<ErrorCode>,
@@ -59,7 +61,7 @@ struct Known {
 /// With which status a call has ended whose answer was broken off.
 pub(super) type Ended = Rc<Cell<Option<u16>>>;
 
-impl Kept for Known {
+impl SlotValue for CallStatus {
     fn reset(&mut self) {
         self.is_late = false;
         self.reset = None;
@@ -70,7 +72,7 @@ impl Kept for Known {
     }
 }
 
-static OF_REQUEST: Slot<Known, OfRequest> = Slot::new();
+static OF_REQUEST: Slot<CallStatus, OfRequest> = Slot::new();
 
 /// The deadline of a call is over.
 pub(super) fn note_deadline(request: &mut Request) {
@@ -104,7 +106,7 @@ impl HeadFilter for Errors {
         request.is_main() && request.course.error_status >= 300 && call::is_call(request)
     }
 
-    fn head(self: Arc<Self>, request: &mut Request, _: &mut Chain) -> Result<(), Refused> {
+    fn head(self: Arc<Self>, request: &mut Request, _: &mut Chain) -> Result<(), FilterRejection> {
         let has_status = |field: &Field| field.name.eq_ignore_ascii_case(STATUS);
         if request.response.fields.iter().any(has_status) {
             return Ok(()); // the configuration says it
@@ -132,7 +134,8 @@ impl HeadFilter for Errors {
     }
 }
 
-/// The status of gRPC for one of HTTP, and words for it. What gRPC's own mapping has, and beside that the causes that are known here.
+/// The status of gRPC for one of HTTP, and words for it. What gRPC's own mapping has, and beside
+/// that the causes that are known here.
 fn of_http(request: &mut Request, http: u16) -> Status {
     let known = request.own.get(&OF_REQUEST);
     let is_late = known.is_some_and(|known| known.is_late);
@@ -162,7 +165,7 @@ fn of_status(http: u16) -> Status {
 }
 
 /// The status of a call whose answer is broken off in the middle.
-pub(super) fn of_broken(outcome: &Outcome, broken: Break) -> Status {
+pub(super) fn of_broken(outcome: &BodyFault, broken: Break) -> Status {
     if let Some(http) = outcome.refused() {
         return of_status(http);
     }

@@ -26,25 +26,25 @@ use http::module::{Handle, Ran};
 use http::output::Body;
 use http::request::{Request, Step};
 use proto::h2::ErrorCode;
-use proto::header::Known;
+use proto::header::KnownField;
 use proto::method::Method;
 use proto::uri::{Escape, escape};
 
 pub use settings::{DIRECTIVES, GrpcPass, SHORTCUTS, check, content, survey};
 
-use crate::passing::answer::AnswerHead;
-use crate::passing::cache::Lookup;
-use crate::passing::connection::{UpstreamConnection, terms};
-use crate::passing::deliver::Delivery;
-use crate::passing::destination::{Found, Scheme, Schemes};
-use crate::passing::driver::{self, BodyReading, Protocol, Sent, Way};
-use crate::passing::fields;
-use crate::passing::finish;
-use crate::passing::http2::conversation::{Http2Answer, Http2Conversation, RequestBody};
-use crate::passing::http2::head::RequestHead;
-use crate::passing::locate::Upstream;
-use crate::passing::response::READING;
-use crate::passing::tries::{Reach, note};
+use crate::proxying::answer::AnswerHead;
+use crate::proxying::cache::CacheLookup;
+use crate::proxying::connection::{UpstreamConnection, terms};
+use crate::proxying::deliver::Delivery;
+use crate::proxying::destination::{PeerTarget, Scheme, Schemes};
+use crate::proxying::driver::{self, BodyReading, PeerOptions, Protocol, SentRequest};
+use crate::proxying::fields;
+use crate::proxying::finish;
+use crate::proxying::http2::dialogue::{Http2Answer, Http2Dialogue, RequestBody};
+use crate::proxying::http2::head::RequestHead;
+use crate::proxying::locate::Upstream;
+use crate::proxying::peer_attempts::{ConnectTarget, note};
+use crate::proxying::response::READING;
 use crate::upstream::Group;
 use body::CallBody;
 use settings::Settings;
@@ -104,7 +104,7 @@ struct Grpc<'p> {
 
 /// Where a call goes, and how it came.
 struct CallTarget {
-    found: Found,
+    found: PeerTarget,
     web: Option<Web>,
 }
 
@@ -143,16 +143,16 @@ impl Protocol for Grpc<'_> {
     type Target = CallTarget;
     type Outgoing = OutgoingCall;
     type Dialogue<'a>
-        = Http2Conversation<'a>
+        = Http2Dialogue<'a>
     where
         Self: 'a;
     type Answer = Http2Answer;
 
-    fn way(&self) -> Way<'_> {
-        Way {
+    fn way(&self) -> PeerOptions<'_> {
+        PeerOptions {
             tls: self.pass.tls.as_deref(),
             is_shared: true,
-            ..Way::in_the_clear(&self.pass.settings.passing)
+            ..PeerOptions::in_the_clear(&self.pass.settings.passing)
         }
     }
 
@@ -172,7 +172,7 @@ impl Protocol for Grpc<'_> {
         request: &mut Request,
         target: &CallTarget,
         begun: Option<Pieces>,
-        _: Option<&Lookup>,
+        _: Option<&CacheLookup>,
     ) -> Result<OutgoingCall, u16> {
         let body = match begun {
             begun if target.is_text() => web::decode_body(request, begun).await?,
@@ -189,18 +189,14 @@ impl Protocol for Grpc<'_> {
         })
     }
 
-    fn terms(&self, group: &Group, reach: &Reach) -> Bytes {
+    fn terms(&self, group: &Group, reach: &ConnectTarget) -> Bytes {
         terms(&self.pass.place, reach.scheme, group, reach)
     }
 
-    fn dialogue<'a>(
-        &'a self,
-        _: &'a CallTarget,
-        outgoing: &'a OutgoingCall,
-    ) -> Http2Conversation<'a> {
+    fn dialogue<'a>(&'a self, _: &'a CallTarget, outgoing: &'a OutgoingCall) -> Http2Dialogue<'a> {
         let OutgoingCall { head, body, .. } = outgoing;
         let passing = &self.pass.settings.passing;
-        let conversation = Http2Conversation::new(passing, head, outgoing.is_head, body);
+        let conversation = Http2Dialogue::new(passing, head, outgoing.is_head, body);
         if outgoing.is_call {
             conversation.of_call(Some(&outgoing.reset))
         } else {
@@ -226,7 +222,7 @@ impl Protocol for Grpc<'_> {
         &'a self,
         request: &'a mut Request,
         _: &'a mut Exchange,
-        sent: &Sent<CallTarget, OutgoingCall>,
+        sent: &SentRequest<CallTarget, OutgoingCall>,
         peer: UpstreamConnection,
         answer: Http2Answer,
     ) -> Ran<'a> {
@@ -263,7 +259,7 @@ impl Protocol for Grpc<'_> {
 fn write(
     request: &mut Request,
     settings: &Settings,
-    found: &Found,
+    found: &PeerTarget,
     web: Option<&Web>,
 ) -> RequestHead {
     let mut head = RequestHead::new();
@@ -271,14 +267,16 @@ fn write(
         Method::Other => head.put(b":method", request.client.method_name()),
         method => head.put(b":method", method.name().as_bytes()),
     }
-    let scheme: &[u8] = match found.scheme.is_secure {
-        true => b"https",
-        false => b"http",
+    let scheme: &[u8] = if found.scheme.is_secure {
+        b"https"
+    } else {
+        b"http"
     };
     head.put(b":scheme", scheme);
-    match request.uri_state.unchanged {
-        true => head.put(b":path", request.request_uri()),
-        false => head.put_with(b":path", |out| write_uri(request, out)),
+    if request.uri_state.unchanged {
+        head.put(b":path", request.request_uri())
+    } else {
+        head.put_with(b":path", |out| write_uri(request, out))
     }
     head.put_authority(request, &settings.set, found.authority());
     head.put_set(request, &settings.set);
@@ -287,7 +285,7 @@ fn write(
         && !web.is_some_and(Web::is_text);
     // As in nginx, which sends `$content_length`: what came in chunks or frames has a length as
     // well where all of it has come.
-    if may_have_length && let Some(length) = request.header(Known::ContentLength) {
+    if may_have_length && let Some(length) = request.header(KnownField::ContentLength) {
         head.put(b"content-length", length);
     } else if may_have_length && let Some(length) = request.counted_length() {
         head.put_length(length);

@@ -1,7 +1,8 @@
 //! Whether a server of gRPC is well, asked by the protocol that gRPC has for it.
 //!
-//! <https://github.com/grpc/grpc/blob/master/doc/health-checking.md>: `grpc.health.v1.Health/Check`, whose answer says SERVING. A server without
-//! that service answers with UNIMPLEMENTED (12), which a check may be content with.
+//! <https://github.com/grpc/grpc/blob/master/doc/health-checking.md>:
+//! `grpc.health.v1.Health/Check`, whose answer says SERVING. A server without that service answers
+//! with UNIMPLEMENTED (12), which a check may be content with.
 
 use std::sync::Arc;
 
@@ -13,14 +14,14 @@ use http::request::Request;
 use super::call;
 use super::errors::STATUS;
 use super::settings::GrpcPass;
-use crate::passing::READING_BODY;
-use crate::passing::http2::conversation::{Http2Conversation, RequestBody};
-use crate::passing::http2::head::RequestHead;
-use crate::passing::http2::whole::{self, NotRead};
-use crate::passing::probe::{self, Doing, Failed, Keeping, ProbedPeer, Unanswered};
-use crate::passing::response::{self, READING};
-use crate::passing::ssl;
-use crate::passing::tries::Reach;
+use crate::proxying::READING_BODY;
+use crate::proxying::http2::dialogue::{Http2Dialogue, RequestBody};
+use crate::proxying::http2::head::RequestHead;
+use crate::proxying::http2::whole::{self, NotRead};
+use crate::proxying::peer_attempts::ConnectTarget;
+use crate::proxying::probe::{self, Doing, Keeping, ProbeError, ProbedPeer, Unanswered};
+use crate::proxying::response::{self, READING};
+use crate::proxying::ssl;
 use crate::upstream::Group;
 
 const PATH: &[u8] = b"/grpc.health.v1.Health/Check";
@@ -28,12 +29,11 @@ const PATH: &[u8] = b"/grpc.health.v1.Health/Check";
 /// The most bytes of an answer that are looked at; a message that says how a service is has two.
 const ANSWER_MAX: usize = 4096;
 
-/// SERVING, of `HealthCheckResponse.ServingStatus`.
 const SERVING: u64 = 1;
 
 /// What is asked, and whom.
 pub struct HealthProbe<'a> {
-    /// The settings.
+    /// The settings of the health probe.
     pub pass: &'a GrpcPass,
     /// The group that the peer is of.
     pub group: &'a Arc<Group>,
@@ -50,7 +50,8 @@ pub struct HealthProbe<'a> {
 }
 
 impl HealthProbe<'_> {
-    /// Asks. What was looked at last where the peer is well, or what it has failed at; what is wrong has been logged.
+    /// Asks. What was looked at last where the peer is well, or what it has failed at; what is
+    /// wrong has been logged.
     pub async fn ask(&self, request: &mut Request) -> Result<Result<Doing, Doing>, Unanswered> {
         let settings = &self.pass.settings;
         let found = self.pass.destination.find(request, log::Level::Error);
@@ -63,7 +64,7 @@ impl HealthProbe<'_> {
             }
             _ => None,
         };
-        let mut reach = Reach {
+        let mut reach = ConnectTarget {
             scheme: found.scheme.text.as_bytes(),
             uri: Bytes::new(),
             socket: settings.passing.socket.of_request(request),
@@ -87,7 +88,7 @@ impl HealthProbe<'_> {
         head.put(b"content-type", call::MEDIA_TYPE);
         head.put(b"te", b"trailers");
         let body = RequestBody::Text(message(self.service));
-        let conversation = Http2Conversation::new(&settings.passing, &head, false, &body);
+        let conversation = Http2Dialogue::new(&settings.passing, &head, false, &body);
         let conversation = conversation.of_call(None);
         let asking = ProbedPeer {
             group: self.group,
@@ -116,7 +117,7 @@ impl HealthProbe<'_> {
                 Ok(None) => break Ok(()),
                 Err(NotRead { timed_out }) => {
                     if timed_out {
-                        Failed::timed_out(request, READING_BODY);
+                        ProbeError::timed_out(request, READING_BODY);
                     }
                     break Err(READING_BODY);
                 }

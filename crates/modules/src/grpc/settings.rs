@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use conf::{Contexts, Declared, Fault, Inherit, ScopeRef, Setting, Word, count_of, joined, parse};
 use framework::compile::{Compiler, Feature};
-use http::module::{Content, Shortcut, Told};
+use http::module::{Content, Shortcut, ShortcutDoc};
 use http::plan_builder::PlanBuilder;
 use http::request::Request;
 use http::size::Size;
@@ -13,14 +13,14 @@ use proto::header::NameSet;
 
 use super::SCHEMES;
 use super::errors::Errors;
-use crate::passing::buffers::Buffers;
-use crate::passing::destination::Destination;
-use crate::passing::family::Family;
-use crate::passing::fields::{self, SetField};
-use crate::passing::settings::Passing;
-use crate::passing::socket::SocketSettings;
-use crate::passing::ssl::{self, UpstreamTls};
-use crate::passing::tries::Tries;
+use crate::proxying::buffers::Buffers;
+use crate::proxying::destination::Destination;
+use crate::proxying::family::Family;
+use crate::proxying::fields::{self, SetField};
+use crate::proxying::peer_attempts::RetryPolicy;
+use crate::proxying::settings::Passing;
+use crate::proxying::socket::SocketSettings;
+use crate::proxying::ssl::{self, UpstreamTls};
 use crate::upstream::Group;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
@@ -94,7 +94,7 @@ const ALL: &[&[&dyn Declared]] = &[&[&GRPC_PASS], OF_SETTINGS, &TLS.all()];
 pub const DIRECTIVES: &[&dyn Declared] = &joined::<{ count_of(ALL) }>(ALL);
 
 /// What is said of prebuilt responses.
-pub const SHORTCUTS: &[Told] = &[Told::Never(
+pub const SHORTCUTS: &[ShortcutDoc] = &[ShortcutDoc::Never(
     "answers of ours to calls have a status of gRPC",
 )];
 
@@ -102,11 +102,11 @@ pub const SHORTCUTS: &[Told] = &[Told::Never(
 pub(super) struct Settings {
     pub(super) passing: Arc<Passing>,
     pub(super) set: Vec<SetField>,
-    /// Fields of the client's call that are not passed on: those that are set, and those that speak of its own connection.
+    /// Fields of the client's call that are not passed on: those that are set, and those that speak
+    /// of its own connection.
     pub(super) replaced: NameSet,
     /// Answers of ours have 200 for a status of HTTP.
     pub(super) errors_as_grpc: bool,
-    /// gRPC-Web is taken.
     pub(super) web: bool,
 }
 
@@ -124,7 +124,7 @@ impl Feature for Settings {
         // What comes is passed on as it comes, whatever the server says.
         let ignored = ignored.iter().map(|word| &*word.bytes);
         let ignored = ignored.chain([&b"X-Accel-Buffering"[..]]).collect();
-        let tries = Tries {
+        let tries = RetryPolicy {
             connect_timeout: scope.get(&GRPC.connect_timeout)?,
             send_timeout: scope.get(&GRPC.send_timeout)?,
             ignore_client_abort: false,
@@ -197,12 +197,11 @@ impl GrpcPass {
             return Ok(None);
         };
         let destination = Destination::compile(compiler, &address, &SCHEMES)?;
-        let tls = match destination.may_be_secure() {
-            true => {
-                let tls: Arc<Tls> = compiler.feature(scope)?;
-                Some(Arc::clone(&tls.0))
-            }
-            false => None,
+        let tls = if destination.may_be_secure() {
+            let tls: Arc<Tls> = compiler.feature(scope)?;
+            Some(Arc::clone(&tls.0))
+        } else {
+            None
         };
         Ok(Some(GrpcPass {
             settings: compiler.feature(scope)?,
@@ -230,7 +229,8 @@ pub fn content(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Co
     }))
 }
 
-/// Settings are checked wherever they stand, though only `grpc_pass` uses them; where that stands answers of ours are told as gRPC has them.
+/// Settings are checked wherever they stand, though only `grpc_pass` uses them; where that stands
+/// answers of ours are told as gRPC has them.
 pub fn check(plan: &mut PlanBuilder<'_>) -> Option<()> {
     let settings = plan.feature::<Settings>()?;
     // An `if` within its location answers calls, too.

@@ -1,7 +1,8 @@
 //! gRPC-Web (`grpc_web`): calls of browsers, which see no trailers, by HTTP/1 as well as HTTP/2.
 //!
-//! <https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-WEB.md>. Messages are framed as in gRPC; trailers follow them as one more frame, whose flags have
-//! the highest bit. As text (`application/grpc-web-text`) all that is in base64, in pieces that may be padded each.
+//! <https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-WEB.md>. Messages are framed as in gRPC;
+//! trailers follow them as one more frame, whose flags have the highest bit. As text
+//! (`application/grpc-web-text`) all that is in base64, in pieces that may be padded each.
 
 use std::task::{Context, Poll};
 
@@ -12,16 +13,16 @@ use http::log;
 use http::output::{Body, Piece};
 use http::request::Request;
 use http::response::Field;
-use http::source::{Break, Given, Source, Told};
+use http::source::{Break, DeferredLog, Source, SourceEvent};
 use proto::base64::{self, Decoder, NotBase64};
-use proto::header::{Known, KnownSet};
+use proto::header::{KnownField, KnownSet};
 
 use super::call;
 use super::settings::Settings;
-use crate::passing::http2::conversation::RequestBody;
-use crate::passing::http2::head::RequestHead;
-use crate::passing::http2::upload::decode_part;
-use crate::passing::upload::NOT_BASE64;
+use crate::proxying::http2::dialogue::RequestBody;
+use crate::proxying::http2::head::RequestHead;
+use crate::proxying::http2::upload::decode_part;
+use crate::proxying::upload::NOT_BASE64;
 
 /// The flag of the frame that holds trailers.
 const TRAILERS: u8 = 0x80;
@@ -66,8 +67,8 @@ impl Web {
         let media_type = [call::MEDIA_TYPE, &*self.format].concat();
         head.put(b"content-type", &media_type);
         for (known, name, value) in request.client.known_headers() {
-            let is_ours = known == Known::ContentType
-                || known == Known::Accept && value.starts_with(b"application/grpc-web");
+            let is_ours = known == KnownField::ContentType
+                || known == KnownField::Accept && value.starts_with(b"application/grpc-web");
             if !is_ours && !settings.replaced.contains(known, name) {
                 head.put(name, value);
             }
@@ -82,7 +83,8 @@ impl Web {
             .into()
     }
 
-    /// Makes the answer one of gRPC-Web. Where it `ends_with_head` that has the status, else trailers have it, whatever length is announced.
+    /// Makes the answer one of gRPC-Web. Where it `ends_with_head` that has the status, else
+    /// trailers have it, whatever length is announced.
     pub(super) fn respond(&self, request: &mut Request, body: Body, ends_with_head: bool) -> Body {
         let response = &mut request.response;
         response.content_type = self.media_type();
@@ -165,13 +167,12 @@ impl std::fmt::Debug for WebBody {
 
 impl WebBody {
     fn encoded(&self, bytes: Bytes) -> Bytes {
-        match self.is_text {
-            true => {
-                let mut text = Vec::with_capacity(bytes.len().div_ceil(3) * 4);
-                base64::encode(&bytes, &mut text);
-                text.into()
-            }
-            false => bytes,
+        if self.is_text {
+            let mut text = Vec::with_capacity(bytes.len().div_ceil(3) * 4);
+            base64::encode(&bytes, &mut text);
+            text.into()
+        } else {
+            bytes
         }
     }
 
@@ -179,7 +180,7 @@ impl WebBody {
     fn trailer_frame(&mut self) -> Bytes {
         let mut lines = Vec::new();
         for Field { name, value } in self.source.trailers() {
-            if KnownSet::OF_FRAMING.contains(Known::from_name(&name)) {
+            if KnownSet::OF_FRAMING.contains(KnownField::from_name(&name)) {
                 continue;
             }
             lines.extend(name.iter().map(u8::to_ascii_lowercase));
@@ -195,28 +196,31 @@ impl WebBody {
 }
 
 impl Source for WebBody {
-    fn next(&mut self) -> Given {
+    fn next(&mut self) -> SourceEvent {
         if self.has_ended {
-            return Given::End;
+            return SourceEvent::End;
         }
         match self.source.next() {
-            Given::Piece(Piece::Bytes(bytes)) => Given::Piece(Piece::Bytes(self.encoded(bytes))),
-            Given::End => {
+            SourceEvent::Piece(Piece::Bytes(bytes)) => {
+                SourceEvent::Piece(Piece::Bytes(self.encoded(bytes)))
+            }
+            SourceEvent::End => {
                 self.has_ended = true;
-                Given::Piece(Piece::Bytes(self.trailer_frame()))
+                SourceEvent::Piece(Piece::Bytes(self.trailer_frame()))
             }
             given => given,
         }
     }
 
     fn poll_more(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        match self.has_ended {
-            true => Poll::Ready(()),
-            false => self.source.poll_more(context),
+        if self.has_ended {
+            Poll::Ready(())
+        } else {
+            self.source.poll_more(context)
         }
     }
 
-    fn poll_ahead(&mut self, context: &mut Context<'_>) -> Poll<Result<Told, Break>> {
+    fn poll_ahead(&mut self, context: &mut Context<'_>) -> Poll<Result<DeferredLog, Break>> {
         self.source.poll_ahead(context)
     }
 
@@ -232,7 +236,7 @@ impl Source for WebBody {
         self.source.outlives_client()
     }
 
-    fn give_up(&mut self, left: &Abort) -> Told {
+    fn give_up(&mut self, left: &Abort) -> DeferredLog {
         self.source.give_up(left)
     }
 

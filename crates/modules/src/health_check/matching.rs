@@ -1,7 +1,7 @@
 //! `match`: what the answer to a health check must be like.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_upstream_hc_module.html#match>. Tests are made as soon as what they look at has come: an
-//! answer whose status is wrong is not read any further.
+//! <https://nginx.org/en/docs/http/ngx_http_upstream_hc_module.html#match>. Tests are made as soon
+//! as what they look at has come: an answer whose status is wrong is not read any further.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use http::request::Request;
 use http::text::Text;
 use http::variables::Compiling as _;
 
-use crate::passing::probe::Doing;
 use crate::proxy::probe::Reply;
+use crate::proxying::probe::Doing;
 
 /// How much of a body is examined, in bytes.
 const EXAMINED_MAX: usize = 256 * 1024;
@@ -36,7 +36,6 @@ pub(super) static MATCH: Setting<()> = Setting::new("match", &["name { ... }"], 
     .opens(Contexts::MATCH)
     .manual("A set of tests under a name, for the `match` parameter of `health_check`. An answer must pass all of them.");
 
-/// `status …`
 pub(super) static STATUS: Setting<()> =
     Setting::new("status", &["[!] code | code-code ..."], |setter| {
         setter
@@ -49,7 +48,6 @@ pub(super) static STATUS: Setting<()> =
     .inherit(Inherit::List)
     .manual("The status of the answer is one of these or, behind `!`, none of them.");
 
-/// `header …`
 pub(super) static HEADER: Setting<()> = Setting::new(
     "header",
     &["name", "! name", "name = | != value", "name ~ | !~ regex"],
@@ -60,7 +58,6 @@ pub(super) static HEADER: Setting<()> = Setting::new(
 .inherit(Inherit::List)
 .manual("The answer has a field of this name or, behind `!`, has none. With a value, the field's is that one (`=`) or another (`!=`), or fits a regular expression (`~`) or does not (`!~`).");
 
-/// `body …`
 pub(super) static BODY: Setting<()> = Setting::new("body", &["~ | !~ regex"], |setter| {
     setter
         .lines()
@@ -74,7 +71,6 @@ pub(super) static BODY: Setting<()> = Setting::new("body", &["~ | !~ regex"], |s
     "The body fits a regular expression (`~`) or does not (`!~`). The first 256k are examined.",
 );
 
-/// `require …`
 pub(super) static REQUIRE: Setting<()> = Setting::new("require", &["$variable ..."], |setter| {
     let words = setter.lines().iter().flat_map(|line| &line.args);
     words.map(variable).try_for_each(|read| read.map(drop))
@@ -181,7 +177,6 @@ impl StatusTest {
     }
 }
 
-/// `200` or `200-399`.
 fn range(text: &[u8]) -> Option<RangeInclusive<u16>> {
     let code = |text: &[u8]| {
         let code = u16::try_from(parse::number_of(text)?).ok()?;
@@ -277,9 +272,10 @@ impl FieldTest {
                 negated,
             } => {
                 let pattern = regex(compiler, pattern)?;
-                match negated {
-                    false => (name, Wanted::Fitting(pattern)),
-                    true => (name, Wanted::Unfitting(pattern)),
+                if negated {
+                    (name, Wanted::Unfitting(pattern))
+                } else {
+                    (name, Wanted::Fitting(pattern))
                 }
             }
         };
@@ -390,9 +386,10 @@ impl Match {
             let found = matches(&test.pattern, request, &body, CONTENT);
             found.is_some_and(|found| found != test.negated)
         };
-        match self.bodies.iter().all(holds) {
-            true => Ok(CONTENT),
-            false => Err(CONTENT),
+        if self.bodies.iter().all(holds) {
+            Ok(CONTENT)
+        } else {
+            Err(CONTENT)
         }
     }
 }

@@ -1,8 +1,10 @@
-//! `health_check`: servers of a group are asked now and then whether they are well; one that is not gets no requests.
+//! `health_check`: servers of a group are asked now and then whether they are well; one that is not
+//! gets no requests.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_upstream_hc_module.html>, of NGINX Plus. `matching` says what an answer must be like,
-//! `prober` asks. What a finding means for requests is the business of the crate `upstream`.
-//! What is asked is that of the module that passes requests on: `proxy::probe`, `grpc::probe`.
+//! <https://nginx.org/en/docs/http/ngx_http_upstream_hc_module.html>, of NGINX Plus. `matching`
+//! says what an answer must be like, `prober` asks. What a finding means for requests is the
+//! business of the crate `upstream`. What is asked is that of the module that passes requests on:
+//! `proxy::probe`, `grpc::probe`.
 
 mod matching;
 mod prober;
@@ -27,10 +29,10 @@ use crate::upstream::{Group, Groups, WrittenChecks};
 use matching::{Match, Matches};
 use prober::Prober;
 
-static HEALTH_CHECK: Setting<Written> = Setting::new(
+static HEALTH_CHECK: Setting<HealthCheckLine> = Setting::new(
     "health_check",
     &["[interval=time] [jitter=time] [fails=number] [passes=number] [uri=uri] [mandatory [persistent]] [match=name] [port=number] [type=http | type=grpc [grpc_service=name] [grpc_status=number]] [keepalive_time=time]"],
-    Written::read,
+    HealthCheckLine::read,
 )
 .contexts(Contexts::LOCATION)
 .arity(Arity::at_least(0))
@@ -46,8 +48,7 @@ static HEALTH_CHECK: Setting<Written> = Setting::new(
      it is serving, or end the call with `grpc_status`, such as 12 where it has no such service.",
 );
 
-/// `health_check` as written.
-struct Written {
+struct HealthCheckLine {
     interval: Duration,
     jitter: Duration,
     fails: u64,
@@ -63,10 +64,10 @@ struct Written {
     grpc_status: u16,
 }
 
-impl Default for Written {
+impl Default for HealthCheckLine {
     /// What holds without parameters.
-    fn default() -> Written {
-        Written {
+    fn default() -> HealthCheckLine {
+        HealthCheckLine {
             interval: Duration::from_secs(5),
             jitter: Duration::ZERO,
             fails: 1,
@@ -84,9 +85,9 @@ impl Default for Written {
     }
 }
 
-impl Written {
-    fn read(setter: &Setter<'_>) -> Result<Written, Fault> {
-        let mut written = Written::default();
+impl HealthCheckLine {
+    fn read(setter: &Setter<'_>) -> Result<HealthCheckLine, Fault> {
+        let mut written = HealthCheckLine::default();
         for word in setter.args() {
             if let Some(name) = word.bytes.strip_prefix(b"match=") {
                 let bytes = name.into();
@@ -152,14 +153,13 @@ pub const DIRECTIVES: &[&dyn Declared] = &[
 ];
 
 /// What servers are asked.
-enum Asked {
+enum ProbeKind {
     /// A URI, whose answer must be as `match` says.
     Http {
         proxy: Arc<Proxy>,
         uri: Bytes,
         matching: Arc<Match>,
     },
-    /// gRPC's own question.
     Grpc {
         pass: Arc<GrpcPass>,
         service: Bytes,
@@ -169,7 +169,7 @@ enum Asked {
 
 /// A check of the servers of a group.
 struct HealthCheck {
-    asked: Asked,
+    asked: ProbeKind,
     group: Arc<Group>,
     /// Which of the checks that are made of the group.
     number: usize,
@@ -182,7 +182,6 @@ struct HealthCheck {
     /// `None` for the port of each server.
     port: Option<u16>,
     keepalive_time: Option<Duration>,
-    /// The location.
     scope: ScopeId,
     /// The server that it is in.
     server: ScopeId,
@@ -190,18 +189,19 @@ struct HealthCheck {
 
 /// What is gathered of all locations.
 #[derive(Default)]
-struct Gathered {
+struct GatheredChecks {
     /// Which of the checks of its group each is, by its location.
     numbers: Map<ScopeId, usize>,
     checks: Vec<Arc<HealthCheck>>,
 }
 
-impl Registry for Gathered {}
+impl Registry for GatheredChecks {}
 
-/// Reads the `match` blocks, and tells groups, which are made next, what checks will be made of them.
+/// Reads the `match` blocks, and tells groups, which are made next, what checks will be made of
+/// them.
 pub fn prepare(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
     matching::read_all(compiler, http);
-    let gathered = compiler.registry::<Gathered>();
+    let gathered = compiler.registry::<GatheredChecks>();
     let checks = compiler.registry::<WrittenChecks>();
     for scope in http.tree().scopes() {
         // What is malformed has been reported.
@@ -240,7 +240,7 @@ fn named_group(scope: ScopeRef<'_>) -> Option<&[u8]> {
 pub fn register(plan: &mut PlanBuilder<'_>) -> Option<()> {
     match compile(plan.compiler, plan.scope) {
         Ok(check) => {
-            let gathered = plan.compiler.registry::<Gathered>();
+            let gathered = plan.compiler.registry::<GatheredChecks>();
             gathered.borrow_mut().checks.extend(check.map(Arc::new));
             Some(())
         }
@@ -261,24 +261,27 @@ fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Health
         None => Fault::new(text),
     };
     let missing = || {
-        let (parameter, pass) = match written.is_grpc {
-            true => (" type=grpc", "grpc_pass"),
-            false => ("", "proxy_pass"),
+        let (parameter, pass) = if written.is_grpc {
+            (" type=grpc", "grpc_pass")
+        } else {
+            ("", "proxy_pass")
         };
         fault(format!(
             "\"health_check{parameter}\" requires \"{pass}\" to an upstream in the same location"
         ))
     };
     // What is wrong with `proxy_pass` or `grpc_pass` is its own to report.
-    let proxy = match written.is_grpc {
-        true => None,
-        false => Proxy::of_scope(compiler, scope).unwrap_or_default(),
+    let proxy = if written.is_grpc {
+        None
+    } else {
+        Proxy::of_scope(compiler, scope).unwrap_or_default()
     };
-    let pass = match written.is_grpc {
-        true => GrpcPass::of_scope(compiler, scope).unwrap_or_default(),
-        false => None,
+    let pass = if written.is_grpc {
+        GrpcPass::of_scope(compiler, scope).unwrap_or_default()
+    } else {
+        None
     };
-    let gathered = compiler.registry::<Gathered>();
+    let gathered = compiler.registry::<GatheredChecks>();
     let number = gathered.borrow().numbers.get(&scope.id()).copied();
     let groups = compiler.registry::<Groups>();
     let groups = groups.borrow();
@@ -304,12 +307,12 @@ fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Health
         }
     };
     let asked = match (proxy, pass) {
-        (Some(proxy), _) => Asked::Http {
+        (Some(proxy), _) => ProbeKind::Http {
             proxy,
             uri: written.uri,
             matching,
         },
-        (None, Some(pass)) => Asked::Grpc {
+        (None, Some(pass)) => ProbeKind::Grpc {
             pass: Arc::new(pass),
             service: written.grpc_service,
             status: written.grpc_status,
@@ -349,7 +352,7 @@ fn server_of(scope: ScopeRef<'_>) -> ScopeId {
 
 /// Has the checks made as long as the generation is in force.
 pub fn add(compiler: &Compiler<'_>, generation: &mut Generation) {
-    let gathered = compiler.registries.take::<Gathered>();
+    let gathered = compiler.registries.take::<GatheredChecks>();
     if !gathered.checks.is_empty() {
         generation.services.push(Arc::new(Prober(gathered.checks)));
     }
@@ -362,7 +365,7 @@ mod tests {
     #[test]
     fn parameters() {
         let taken = |texts: &[&str]| {
-            let mut written = Written::default();
+            let mut written = HealthCheckLine::default();
             let mut texts = texts.iter();
             texts
                 .try_for_each(|text| written.take(text.as_bytes()))

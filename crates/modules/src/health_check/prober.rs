@@ -4,8 +4,8 @@
 //! run ─▶ watch, for each check ─▶ keep_probing, for each peer that there is ─▶ probe ─▶ what the peer's health comes to
 //! ```
 //!
-//! A reload ends the thread before the next one starts. A check that is under way then is given up; what it would have found
-//! belongs to the health of its own generation, which counts no more.
+//! A reload ends the thread before the next one starts. A check that is under way then is given up;
+//! what it would have found belongs to the health of its own generation, which counts no more.
 
 use std::cell::RefCell;
 use std::future::pending;
@@ -14,20 +14,20 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::upstream::{Change, Finding, Health, Peer};
+use ::upstream::{Finding, Health, HealthChange, Peer};
 use engine::net::Address;
 use framework::generation::Generation;
 use framework::panics::{self, Panicked};
-use framework::service::{Running, Service};
-use http::errand::{Errands, Place};
+use framework::service::{RunningService, Service};
+use http::internal_request::{InternalRequests, RequestScope};
 use http::log::{self, Printable};
 use http::request::Request;
-use rules::beside;
+use rules::service_thread;
 
-use super::{Asked, HealthCheck};
+use super::{HealthCheck, ProbeKind};
 use crate::grpc::probe::HealthProbe;
-use crate::passing::probe::{Doing, Keeping, Unanswered};
-use crate::proxy::probe::{Kept, Probe};
+use crate::proxy::probe::{Probe, ProbeConnection};
+use crate::proxying::probe::{Doing, Keeping, Unanswered};
 
 /// How soon peers that a lookup has added are found.
 const LOOK: Duration = Duration::from_secs(1);
@@ -41,18 +41,22 @@ impl Service for Prober {
     }
 
     /// Starts a thread of its own; the one before ends.
-    fn start(&self, generation: &Arc<Generation>, before: Option<Running>) -> Option<Running> {
+    fn start(
+        &self,
+        generation: &Arc<Generation>,
+        before: Option<RunningService>,
+    ) -> Option<RunningService> {
         drop(before);
         let (generation, checks) = (Arc::clone(generation), self.0.clone());
-        beside::start("health", "health checks", || run(generation, checks))
+        service_thread::start("health", "health checks", || run(generation, checks))
     }
 }
 
 async fn run(generation: Arc<Generation>, checks: Vec<Arc<HealthCheck>>) {
-    let errands = Rc::new(Errands::new(generation));
+    let errands = Rc::new(InternalRequests::new(generation));
     for check in checks {
         match errands.place(check.server, check.scope) {
-            Some(place) => engine::spawn(watch(Rc::new(Course {
+            Some(place) => engine::spawn(watch(Rc::new(ActiveCheck {
                 check,
                 place,
                 errands: Rc::clone(&errands),
@@ -68,16 +72,16 @@ async fn run(generation: Arc<Generation>, checks: Vec<Arc<HealthCheck>>) {
 }
 
 /// A check in the course of being made.
-struct Course {
+struct ActiveCheck {
     check: Arc<HealthCheck>,
-    place: Place,
-    errands: Rc<Errands>,
+    place: RequestScope,
+    errands: Rc<InternalRequests>,
     /// The peers of which it is made, by their healths.
     probed: RefCell<Vec<Arc<Health>>>,
 }
 
 /// Starts to probe whatever peers there are. Those that leave the group end by themselves.
-async fn watch(course: Rc<Course>) {
+async fn watch(course: Rc<ActiveCheck>) {
     let group = &course.check.group.shared;
     loop {
         for peer in group.peers().iter().filter(|peer| !peer.down) {
@@ -98,7 +102,7 @@ async fn watch(course: Rc<Course>) {
 }
 
 /// Probes a peer again and again, as long as it is in its group.
-async fn keep_probing(course: Rc<Course>, peer: Peer) {
+async fn keep_probing(course: Rc<ActiveCheck>, peer: Peer) {
     let Some(health) = peer.health().cloned() else {
         return;
     };
@@ -133,8 +137,13 @@ fn is_in(check: &HealthCheck, health: &Arc<Health>) -> bool {
 }
 
 /// Makes the check once, and notes what has come of it.
-async fn probe(course: &Course, peer: &Peer, health: &Health, kept: &mut Option<Kept>) {
-    let Course {
+async fn probe(
+    course: &ActiveCheck,
+    peer: &Peer,
+    health: &Health,
+    kept: &mut Option<ProbeConnection>,
+) {
+    let ActiveCheck {
         check,
         place,
         errands,
@@ -181,7 +190,7 @@ fn about(check: &HealthCheck, peer: &Peer) -> Arc<str> {
     }
 }
 
-fn tell(request: &Request, change: Change, doing: Doing) {
+fn tell(request: &Request, change: HealthChange, doing: Doing) {
     match change.finding {
         Some(Finding::Unhealthy) => log::error!(request, Warn, "peer is unhealthy {doing}"),
         Some(_) => log::error!(request, Notice, "peer is healthy {doing}"),
@@ -189,12 +198,13 @@ fn tell(request: &Request, change: Change, doing: Doing) {
     }
 }
 
-/// Asks the peer; what was tested last of its answer, or what the check has failed at. `None` where that says nothing of the peer.
+/// Asks the peer; what was tested last of its answer, or what the check has failed at. `None` where
+/// that says nothing of the peer.
 async fn judge(
     check: &HealthCheck,
     peer: &Peer,
     request: &mut Request,
-    kept: &mut Option<Kept>,
+    kept: &mut Option<ProbeConnection>,
 ) -> Option<Result<Doing, Doing>> {
     let keeps = check.keepalive_time.map(|time| Keeping {
         check: check.number,
@@ -202,12 +212,12 @@ async fn judge(
     });
     let (address, name) = (address(check, peer), peer.name.clone());
     let (proxy, uri, matching) = match &check.asked {
-        Asked::Http {
+        ProbeKind::Http {
             proxy,
             uri,
             matching,
         } => (proxy, uri, matching),
-        Asked::Grpc {
+        ProbeKind::Grpc {
             pass,
             service,
             status,

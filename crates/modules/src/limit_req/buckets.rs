@@ -1,17 +1,17 @@
 //! What a zone of `limit_req` keeps: a leaky bucket for each key, the one seen last first.
 //!
 //! The algorithm and its numbers are those of nginx's `ngx_http_limit_req_lookup`, `…_account` and
-//! `…_expire`. One lock guards a zone; under it stand a search by hash and the moving of one entry to
-//! the front, so that keys are forgotten in nginx's order whatever thread saw them.
+//! `…_expire`. One lock guards a zone; under it stand a search by hash and the moving of one entry
+//! to the front, so that keys are forgotten in nginx's order whatever thread saw them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use base::hash::Map;
-use framework::zone::{Fact, Room, State, Tell, Zone};
+use framework::zone::{Fact, State, Tell, Zone, ZoneBudget};
 
-use super::Outcome;
+use super::LimitOutcome;
 use super::settings::ZoneSettings;
 
 /// What nginx's entry takes beside its key, in bytes.
@@ -56,7 +56,7 @@ pub(super) enum Admission {
 /// The buckets of a zone.
 pub struct Buckets {
     table: Mutex<Table>,
-    /// Requests by what the zone has had become of them: see [`Outcome`].
+    /// Requests by what the zone has had become of them: see [`LimitOutcome`].
     outcomes: [AtomicU64; 5],
 }
 
@@ -67,7 +67,7 @@ impl State for Buckets {
 
     fn new(size: u64) -> Buckets {
         Buckets {
-            table: Mutex::new(Table::new(Room::new(size, HEAD_SIZE))),
+            table: Mutex::new(Table::new(ZoneBudget::new(size, HEAD_SIZE))),
             outcomes: Default::default(),
         }
     }
@@ -88,7 +88,7 @@ impl State for Buckets {
         tell("key", Fact::Text(&settings.key_text));
         tell("rate", Fact::Number(settings.rate));
         tell("keys", Fact::Number(self.table().by_key.len() as u64));
-        for outcome in Outcome::ALL {
+        for outcome in LimitOutcome::ALL {
             let count = self.count_of(outcome).load(Ordering::Relaxed);
             tell(outcome.fact(), Fact::Number(count));
         }
@@ -97,16 +97,16 @@ impl State for Buckets {
 
 impl Buckets {
     /// Notes what the zone has had become of a request.
-    pub(super) fn note(&self, outcome: Outcome) {
+    pub(super) fn note(&self, outcome: LimitOutcome) {
         self.count_of(outcome).fetch_add(1, Ordering::Relaxed);
     }
 
-    fn count_of(&self, outcome: Outcome) -> &AtomicU64 {
+    fn count_of(&self, outcome: LimitOutcome) -> &AtomicU64 {
         &self.outcomes[outcome as usize] // invariant: there are as many as outcomes
     }
 
-    /// Looks for a key's bucket, or makes it. With `count` the request goes into it at once, else the
-    /// entry is pinned. `rate` is in thousandths a second, `burst` the size of the bucket.
+    /// Looks for a key's bucket, or makes it. With `count` the request goes into it at once, else
+    /// the entry is pinned. `rate` is in thousandths a second, `burst` the size of the bucket.
     pub(super) fn look_up(
         &self,
         key: &[u8],
@@ -141,7 +141,7 @@ struct Table {
     by_key: Map<Arc<[u8]>, u32>,
     newest: u32,
     oldest: u32,
-    room: Room,
+    room: ZoneBudget,
 }
 
 struct Entry {
@@ -157,8 +157,8 @@ struct Entry {
 }
 
 impl Entry {
-    /// How long ago it was counted. Clocks of threads may differ a little; one that is a minute ahead
-    /// has been set anew.
+    /// How long ago it was counted. Clocks of threads may differ a little; one that is a minute
+    /// ahead has been set anew.
     fn elapsed(&self, now: u64) -> u64 {
         match now.checked_sub(self.last) {
             Some(elapsed) => elapsed,
@@ -182,7 +182,7 @@ impl Entry {
 }
 
 impl Table {
-    fn new(room: Room) -> Table {
+    fn new(room: ZoneBudget) -> Table {
         Table {
             entries: Vec::new(),
             free: Vec::new(),
@@ -358,7 +358,7 @@ mod tests {
     const START: u64 = 86_400_000;
 
     fn table(size: u64) -> Table {
-        Table::new(Room::new(size, HEAD_SIZE))
+        Table::new(ZoneBudget::new(size, HEAD_SIZE))
     }
 
     fn excess(admission: &Admission) -> Result<u64, u64> {
@@ -405,7 +405,8 @@ mod tests {
         );
     }
 
-    /// nginx 1.31 keeps 191 keys of four bytes in 32 KiB, and then forgets the one seen longest ago.
+    /// nginx 1.31 keeps 191 keys of four bytes in 32 KiB, and then forgets the one seen longest
+    /// ago.
     #[test]
     fn a_full_zone_forgets_the_oldest() {
         let mut table = table(32768);

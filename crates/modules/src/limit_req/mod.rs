@@ -14,13 +14,13 @@ pub use settings::{LimitReq, compile};
 
 use bytes::Bytes;
 use engine::select::{Either, either};
-use framework::slot::{Kept, Slot};
+use framework::slot::{Slot, SlotValue};
 use http::exchange::Exchange;
 use http::log::{self, Level};
 use http::module::{Handle, Ran};
 use http::request::{Request, Step};
 use http::slots::OfMain;
-use http::variables::Found;
+use http::variables::BuiltinVariable;
 use variables::write::text;
 
 use self::buckets::{Admission, Pinned};
@@ -31,12 +31,12 @@ const KEY_LENGTH_MAX: usize = 65_535;
 
 /// What has become of a request under `limit_req`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum LimitOutcome {
     /// It went on at once.
     Passed,
-    /// It waited.
+    /// The request had to wait before it went on.
     Delayed,
-    /// It was refused.
+    /// The request was refused by a limit.
     Rejected,
     /// It would have waited.
     DelayedDryRun,
@@ -44,50 +44,51 @@ pub enum Outcome {
     RejectedDryRun,
 }
 
-impl Outcome {
+impl LimitOutcome {
     /// Every one of them.
-    const ALL: [Outcome; 5] = [
-        Outcome::Passed,
-        Outcome::Delayed,
-        Outcome::Rejected,
-        Outcome::DelayedDryRun,
-        Outcome::RejectedDryRun,
+    const ALL: [LimitOutcome; 5] = [
+        LimitOutcome::Passed,
+        LimitOutcome::Delayed,
+        LimitOutcome::Rejected,
+        LimitOutcome::DelayedDryRun,
+        LimitOutcome::RejectedDryRun,
     ];
 
     /// What a zone tells of it by.
     fn fact(self) -> &'static str {
         match self {
-            Outcome::Passed => "passed",
-            Outcome::Delayed => "delayed",
-            Outcome::Rejected => "rejected",
-            Outcome::DelayedDryRun => "delayed_dry_run",
-            Outcome::RejectedDryRun => "rejected_dry_run",
+            LimitOutcome::Passed => "passed",
+            LimitOutcome::Delayed => "delayed",
+            LimitOutcome::Rejected => "rejected",
+            LimitOutcome::DelayedDryRun => "delayed_dry_run",
+            LimitOutcome::RejectedDryRun => "rejected_dry_run",
         }
     }
 
     /// The value of `$limit_req_status`.
     pub fn name(self) -> &'static str {
         match self {
-            Outcome::Passed => "PASSED",
-            Outcome::Delayed => "DELAYED",
-            Outcome::Rejected => "REJECTED",
-            Outcome::DelayedDryRun => "DELAYED_DRY_RUN",
-            Outcome::RejectedDryRun => "REJECTED_DRY_RUN",
+            LimitOutcome::Passed => "PASSED",
+            LimitOutcome::Delayed => "DELAYED",
+            LimitOutcome::Rejected => "REJECTED",
+            LimitOutcome::DelayedDryRun => "DELAYED_DRY_RUN",
+            LimitOutcome::RejectedDryRun => "REJECTED_DRY_RUN",
         }
     }
 }
 
-/// `$limit_req_status`, once a limit has been asked: for a main request or for any of its subrequests.
+/// `$limit_req_status`, once a limit has been asked: for a main request or for any of its
+/// subrequests.
 #[derive(Default)]
-struct Told(Option<Outcome>);
+struct LimitStatus(Option<LimitOutcome>);
 
-static TOLD: Slot<Told, OfMain> = Slot::new();
+static TOLD: Slot<LimitStatus, OfMain> = Slot::new();
 
-impl Kept for Told {}
+impl SlotValue for LimitStatus {}
 
-impl Told {
+impl LimitStatus {
     /// The outcome for a request.
-    fn outcome(request: &Request) -> Option<Outcome> {
+    fn outcome(request: &Request) -> Option<LimitOutcome> {
         request.shared.main.borrow().get(&TOLD)?.0
     }
 }
@@ -96,16 +97,16 @@ impl Handle for LimitReq {
     /// Counts the request, lets it wait or refuses it. Of a request and its subrequests only one is
     /// counted.
     fn run<'a>(&'a self, request: &'a mut Request, exchange: &'a mut Exchange) -> Ran<'a> {
-        if Told::outcome(request).is_some() {
+        if LimitStatus::outcome(request).is_some() {
             return Ran::Now(Ok(Step::Next));
         }
         let (outcome, step) = match decide(request, self) {
             Decision::Uncounted => return Ran::Now(Ok(Step::Next)),
-            Decision::Pass => (Outcome::Passed, Ok(Step::Next)),
-            Decision::Delay(_) if self.dry_run => (Outcome::DelayedDryRun, Ok(Step::Next)),
-            Decision::Delay(delay) => (Outcome::Delayed, Err(delay)),
-            Decision::Reject if self.dry_run => (Outcome::RejectedDryRun, Ok(Step::Next)),
-            Decision::Reject => (Outcome::Rejected, Ok(Step::Finish(self.status))),
+            Decision::Pass => (LimitOutcome::Passed, Ok(Step::Next)),
+            Decision::Delay(_) if self.dry_run => (LimitOutcome::DelayedDryRun, Ok(Step::Next)),
+            Decision::Delay(delay) => (LimitOutcome::Delayed, Err(delay)),
+            Decision::Reject if self.dry_run => (LimitOutcome::RejectedDryRun, Ok(Step::Next)),
+            Decision::Reject => (LimitOutcome::Rejected, Ok(Step::Finish(self.status))),
         };
         request.shared.main.borrow_mut().enter(&TOLD).0 = Some(outcome);
         let delay = match step {
@@ -138,9 +139,10 @@ fn decide(request: &mut Request, settings: &LimitReq) -> Decision {
     let last = settings.limits.len().saturating_sub(1);
     let mut looked_at: Vec<(&Limit, Pinned)> = Vec::new();
     let mut counted = None;
-    let rejected = match settings.dry_run {
-        true => Outcome::RejectedDryRun,
-        false => Outcome::Rejected,
+    let rejected = if settings.dry_run {
+        LimitOutcome::RejectedDryRun
+    } else {
+        LimitOutcome::Rejected
     };
     for (index, limit) in settings.limits.iter().enumerate() {
         let Some(key) = key(request, limit) else {
@@ -221,9 +223,9 @@ fn count(
             .zone
             .state()
             .note(match (is_slowest, settings.dry_run) {
-                (false, _) => Outcome::Passed,
-                (true, false) => Outcome::Delayed,
-                (true, true) => Outcome::DelayedDryRun,
+                (false, _) => LimitOutcome::Passed,
+                (true, false) => LimitOutcome::Delayed,
+                (true, true) => LimitOutcome::DelayedDryRun,
             });
     }
     let (delay, Some((limit, excess))) = longest else {
@@ -274,9 +276,9 @@ fn log_delay(request: &Request, settings: &LimitReq, limit: &Limit, excess: u64)
 }
 
 /// The variable of a name in lower case, without `$`.
-pub fn find(name: &str) -> Option<Found> {
+pub fn find(name: &str) -> Option<BuiltinVariable> {
     (name == "limit_req_status").then(|| {
-        Found::computed(|request, out| match Told::outcome(request) {
+        BuiltinVariable::computed(|request, out| match LimitStatus::outcome(request) {
             Some(outcome) => text(outcome.name(), out),
             None => false,
         })

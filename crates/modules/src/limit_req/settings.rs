@@ -8,7 +8,7 @@ use conf::{
     parse,
 };
 use framework::compile::{Compiler, Feature};
-use framework::zone::{self, Refused, Zone};
+use framework::zone::{self, Zone, ZoneError};
 use http::log::Level;
 use http::module::Module;
 use http::plan_builder::PlanBuilder;
@@ -98,7 +98,6 @@ pub(super) struct LimitLine {
     delay: u64,
 }
 
-/// One limit.
 #[derive(Debug)]
 pub(super) struct Limit {
     pub(super) zone: Arc<Zone<Buckets>>,
@@ -192,8 +191,8 @@ fn declare(compiler: &Compiler<'_>, line: &Line) -> Result<(), Fault> {
     );
     match declared {
         Ok(_) => Ok(()),
-        Err(Refused::Conflict(text)) => Err(Fault::new(text)),
-        Err(Refused::Declared(known)) => Err(Fault::new(format!(
+        Err(ZoneError::Conflict(text)) => Err(Fault::new(text)),
+        Err(ZoneError::Declared(known)) => Err(Fault::new(format!(
             "limit_req_zone \"{}\" is already bound to key \"{}\"",
             known.name(),
             known.settings().key_text

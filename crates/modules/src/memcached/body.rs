@@ -6,7 +6,7 @@ use http::log::Level;
 use http::source::Break;
 use proto::memcached::{Body, INVALID_TRAILER};
 
-use crate::passing::body::{Framed, Framing};
+use crate::proxying::body::{AnswerFraming, Framed};
 
 /// What is left of a value.
 pub(super) struct Value {
@@ -24,14 +24,15 @@ impl Value {
         }
     }
 
-    /// All of the value has come, and something that is not right behind it: nginx ends the response as if it were.
+    /// All of the value has come, and something that is not right behind it: nginx ends the
+    /// response as if it were.
     fn invalid(&mut self) -> Framed {
         self.is_faulty = true;
         Framed::Told(Level::Error, INVALID_TRAILER.to_owned())
     }
 }
 
-impl Framing for Value {
+impl AnswerFraming for Value {
     fn next(&mut self, received: &mut Buffer) -> Framed {
         if self.is_faulty {
             return Framed::End { may_go_on: false };
@@ -44,10 +45,12 @@ impl Framing for Value {
                 return Framed::Bytes(take_front(received, decoded.consumed));
             }
             received.advance(decoded.consumed);
-            match decoded.done {
-                true if received.is_empty() => return Framed::End { may_go_on: true },
-                true => return self.invalid(),
-                false => {}
+            if decoded.done {
+                if received.is_empty() {
+                    return Framed::End { may_go_on: true };
+                } else {
+                    return self.invalid();
+                }
             }
         }
         Framed::Nothing
@@ -60,11 +63,14 @@ impl Framing for Value {
         loop {
             let decoded = body.decode(received.get(at..)?).ok()?;
             at += decoded.consumed;
-            match decoded.done {
-                true if at == received.len() => break,
-                true => return None,
-                false if decoded.consumed == 0 => return None,
-                false => {}
+            if decoded.done {
+                if at == received.len() {
+                    break;
+                } else {
+                    return None;
+                }
+            } else if decoded.consumed == 0 {
+                return None;
             }
         }
         received.truncate(length);

@@ -1,11 +1,12 @@
 //! `memcached_pass`: answers from a memcached server, which gives a value or has none.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_memcached_module.html>. Servers are chosen and tried as those of `proxy_pass` are, and their
-//! values go to the client as they come, without buffers. `settings` declares the directives, `conversation` asks for a value, `body` reads
-//! it. The protocol itself is `proto::memcached`.
+//! <https://nginx.org/en/docs/http/ngx_http_memcached_module.html>. Servers are chosen and tried as
+//! those of `proxy_pass` are, and their values go to the client as they come, without buffers.
+//! `settings` declares the directives, `dialogue` asks for a value, `body` reads it. The protocol
+//! itself is `proto::memcached`.
 
 mod body;
-mod conversation;
+mod dialogue;
 mod settings;
 
 use base::pieces::Pieces;
@@ -15,23 +16,23 @@ use http::log::{self, Level};
 use http::module::{Handle, Ran};
 use http::request::{Request, Step};
 use http::response::Field;
-use proto::memcached::{Answer, Get, NO_KEY};
+use proto::memcached::{FirstReply, Get, NO_KEY};
 use proto::method::Method;
 
 pub use settings::{DIRECTIVES, SHORTCUTS, check, content};
 
-use crate::passing::answer::AnswerHead;
-use crate::passing::body::{Arrived, Delimited};
-use crate::passing::cache::Lookup;
-use crate::passing::connection::{UpstreamConnection, terms};
-use crate::passing::deliver::Delivery;
-use crate::passing::destination::Found;
-use crate::passing::driver::{BodyReading, Protocol, Sent, Way, pass_on};
-use crate::passing::finish;
-use crate::passing::tries::Reach;
+use crate::proxying::answer::AnswerHead;
+use crate::proxying::body::{Arrived, Delimited};
+use crate::proxying::cache::CacheLookup;
+use crate::proxying::connection::{UpstreamConnection, terms};
+use crate::proxying::deliver::Delivery;
+use crate::proxying::destination::PeerTarget;
+use crate::proxying::driver::{BodyReading, PeerOptions, Protocol, SentRequest, pass_on};
+use crate::proxying::finish;
+use crate::proxying::peer_attempts::ConnectTarget;
 use crate::upstream::Group;
 use body::Value;
-use conversation::{MemcachedAnswer, MemcachedConversation};
+use dialogue::{MemcachedAnswer, MemcachedDialogue};
 use settings::MemcachedPass;
 
 impl Handle for MemcachedPass {
@@ -46,29 +47,29 @@ impl Handle for MemcachedPass {
 }
 
 impl Protocol for MemcachedPass {
-    type Target = Found;
+    type Target = PeerTarget;
     type Outgoing = Get;
-    type Dialogue<'a> = MemcachedConversation<'a>;
+    type Dialogue<'a> = MemcachedDialogue<'a>;
     type Answer = MemcachedAnswer;
 
-    fn way(&self) -> Way<'_> {
-        Way::in_the_clear(&self.settings.passing)
+    fn way(&self) -> PeerOptions<'_> {
+        PeerOptions::in_the_clear(&self.settings.passing)
     }
 
-    fn find(&self, request: &mut Request) -> Result<Found, u16> {
+    fn find(&self, request: &mut Request) -> Result<PeerTarget, u16> {
         self.destination.find(request, Level::Error)
     }
 
-    fn reading(&self, _: &Request, _: &Found) -> BodyReading {
+    fn reading(&self, _: &Request, _: &PeerTarget) -> BodyReading {
         BodyReading::None
     }
 
     async fn write(
         &self,
         request: &mut Request,
-        _: &Found,
+        _: &PeerTarget,
         _: Option<Pieces>,
-        _: Option<&Lookup>,
+        _: Option<&CacheLookup>,
     ) -> Result<Get, u16> {
         let get = Get::new(&self.key.evaluate(request));
         if get.is_none() {
@@ -77,12 +78,12 @@ impl Protocol for MemcachedPass {
         get.ok_or(500)
     }
 
-    fn terms(&self, group: &Group, reach: &Reach) -> Bytes {
+    fn terms(&self, group: &Group, reach: &ConnectTarget) -> Bytes {
         terms(&self.place, reach.scheme, group, reach)
     }
 
-    fn dialogue<'a>(&'a self, _: &'a Found, get: &'a Get) -> MemcachedConversation<'a> {
-        MemcachedConversation {
+    fn dialogue<'a>(&'a self, _: &'a PeerTarget, get: &'a Get) -> MemcachedDialogue<'a> {
+        MemcachedDialogue {
             settings: &self.settings,
             get,
         }
@@ -92,7 +93,7 @@ impl Protocol for MemcachedPass {
         &'a self,
         request: &'a mut Request,
         _: &'a mut Exchange,
-        _: &Sent<Found, Get>,
+        _: &SentRequest<PeerTarget, Get>,
         peer: UpstreamConnection,
         answer: MemcachedAnswer,
     ) -> Ran<'a> {
@@ -102,14 +103,14 @@ impl Protocol for MemcachedPass {
             beyond,
         } = answer;
         let (length, flags) = match answer {
-            Answer::NotFound => {
+            FirstReply::NotFound => {
                 peer.done(rest.is_empty());
                 if let Some(asked) = &request.upstream {
                     asked.end();
                 }
                 return Ran::Now(Ok(finish(request, 404)));
             }
-            Answer::Value { length, flags } => (length, flags.unwrap_or_default()),
+            FirstReply::Value { length, flags } => (length, flags.unwrap_or_default()),
         };
         let response = &mut request.response;
         response.status = 200;

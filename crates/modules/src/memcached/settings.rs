@@ -4,23 +4,23 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use conf::{
-    Arity, Contexts, Declared, Fault, Inherit, Part, ScopeRef, Setting, Template, Word, count_of,
-    joined, parse,
+    Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setting, Template, TemplatePart, Word,
+    count_of, joined, parse,
 };
 use framework::compile::{Compiler, Feature};
-use http::module::{Content, Told};
+use http::module::{Content, ShortcutDoc};
 use http::plan_builder::PlanBuilder;
 use http::size::Size;
 use http::text::Text;
 use http::variables::Compiling as _;
 use proto::header::NameSet;
 
-use crate::passing::buffers::Buffers;
-use crate::passing::destination::{Destination, Scheme, Schemes};
-use crate::passing::family::{Causes, Family, causes_of_values};
-use crate::passing::settings::Passing;
-use crate::passing::socket::SocketSettings;
-use crate::passing::tries::Tries;
+use crate::proxying::buffers::Buffers;
+use crate::proxying::destination::{Destination, Scheme, Schemes};
+use crate::proxying::family::{Causes, Family, causes_of_values};
+use crate::proxying::peer_attempts::RetryPolicy;
+use crate::proxying::settings::Passing;
+use crate::proxying::socket::SocketSettings;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
@@ -76,7 +76,7 @@ const ALL: &[&[&dyn Declared]] = &[&[&MEMCACHED_PASS], OF_SETTINGS];
 pub const DIRECTIVES: &[&dyn Declared] = &joined::<{ count_of(ALL) }>(ALL);
 
 /// What is said of prebuilt responses.
-pub const SHORTCUTS: &[Told] = &[Told::Same("it is about how servers are asked")];
+pub const SHORTCUTS: &[ShortcutDoc] = &[ShortcutDoc::Same("it is about how servers are asked")];
 
 /// `memcached_*` of a scope, but for `memcached_pass` itself.
 pub(super) struct Settings {
@@ -88,7 +88,7 @@ impl Feature for Settings {
     const DIRECTIVES: &'static [&'static dyn Declared] = OF_SETTINGS;
 
     fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Settings, Fault> {
-        let tries = Tries {
+        let tries = RetryPolicy {
             connect_timeout: scope.get(&MEMCACHED.connect_timeout)?,
             send_timeout: scope.get(&MEMCACHED.send_timeout)?,
             ignore_client_abort: false,
@@ -140,7 +140,7 @@ pub fn content(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Co
         return Ok(None);
     };
     let key = Template {
-        parts: vec![Part::Variable("memcached_key".into())],
+        parts: vec![TemplatePart::Variable("memcached_key".into())],
     };
     let handler = MemcachedPass {
         settings: compiler.feature(scope)?,

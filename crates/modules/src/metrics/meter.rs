@@ -10,11 +10,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use conf::{Contexts, ScopeRef};
 use framework::compile::Compiler;
 use framework::counters::{Count, Counters};
-use framework::generation::{Generation, Local};
+use framework::generation::{Generation, GenerationView};
 use framework::registry::Registry;
 use framework::slot::{OfThread, Slot, ThreadGeneration};
 use http::listen;
-use http::module::{Ending, Shortcut, Told};
+use http::module::{OnRequestEnd, Shortcut, ShortcutDoc};
 use http::plan_builder::PlanBuilder;
 use http::request::Request;
 
@@ -33,8 +33,9 @@ pub const BOUNDS: [u64; 18] = [
 /// Classes of status: the first digit; 0 stands for what has no status, or one beyond 599.
 pub const CLASSES: usize = 6;
 
-/// Statuses of calls of gRPC that are counted each by itself, <https://grpc.github.io/grpc/core/md_doc_statuscodes.html>. Behind them
-/// is counted what has another one, or none.
+/// Statuses of calls of gRPC that are counted each by itself,
+/// <https://grpc.github.io/grpc/core/md_doc_statuscodes.html>. Behind them is counted what has
+/// another one, or none.
 pub const CALL_STATUSES: usize = 17;
 
 /// What names a scope in the numbers.
@@ -108,7 +109,9 @@ pub fn prepare(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
 }
 
 /// What [`register`] says of shortcuts.
-pub const SHORTCUTS: &[Told] = &[Told::Same("what is answered from memory is counted, too")];
+pub const SHORTCUTS: &[ShortcutDoc] = &[ShortcutDoc::Same(
+    "what is answered from memory is counted, too",
+)];
 
 /// Adds the scopes that are counted to the generation.
 pub fn add(compiler: &Compiler<'_>, generation: &mut Generation) {
@@ -133,7 +136,7 @@ pub fn register(plan: &mut PlanBuilder<'_>) -> Option<()> {
 /// A scope whose requests are counted, by its number.
 pub struct Metered(usize);
 
-impl Ending for Metered {
+impl OnRequestEnd for Metered {
     fn ended(&self, request: &mut Request) {
         if !request.is_main() {
             return;
@@ -165,7 +168,7 @@ struct OfPlans(Box<[Arc<Meter>]>);
 static METERS: Slot<OfPlans, ThreadGeneration> = Slot::new();
 
 impl OfThread for OfPlans {
-    fn begin(local: &Local) -> OfPlans {
+    fn begin(local: &GenerationView) -> OfPlans {
         let meters = local.counts.shelf.of::<Meters>();
         let scopes: Option<Arc<Scopes>> = local.generation.part();
         OfPlans(meters.of(&scopes.unwrap_or_default()))
@@ -207,9 +210,10 @@ impl Meters {
     pub fn of(&self, scopes: &Scopes) -> Box<[Arc<Meter>]> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut meter = |name: &ScopeName| {
-            let name = match known.len() < METERS_MAX || known.contains_key(name) {
-                true => name.clone(),
-                false => ScopeName::others(),
+            let name = if known.len() < METERS_MAX || known.contains_key(name) {
+                name.clone()
+            } else {
+                ScopeName::others()
             };
             Arc::clone(known.entry(name).or_default())
         };
@@ -282,7 +286,8 @@ impl Sums {
         self.duration += other.duration;
     }
 
-    /// Calls of gRPC by their statuses, but for those that none has ended with. What has none, or another, is "other".
+    /// Calls of gRPC by their statuses, but for those that none has ended with. What has none, or
+    /// another, is "other".
     pub fn calls(&self) -> impl Iterator<Item = (String, u64)> {
         let calls = self.calls.into_iter().enumerate();
         let calls = calls.filter(|(_, number)| *number > 0);

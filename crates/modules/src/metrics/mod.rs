@@ -46,7 +46,7 @@ pub enum Format {
     Negotiated,
     /// Prometheus' text format, version 0.0.4.
     Prometheus,
-    /// One JSON object.
+    /// The page is one JSON object.
     Json,
 }
 
@@ -93,9 +93,10 @@ impl Format {
             let end = memchr::memchr(b';', part).unwrap_or(part.len());
             part.get(..end).unwrap_or_default().trim_ascii()
         });
-        match types.into_iter().any(|one| one == b"application/json") {
-            true => Format::Json,
-            false => Format::Prometheus,
+        if types.into_iter().any(|one| one == b"application/json") {
+            Format::Json
+        } else {
+            Format::Prometheus
         }
     }
 }

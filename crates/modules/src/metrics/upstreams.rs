@@ -1,8 +1,9 @@
-//! The numbers of one moment about groups of servers: how each server stands, what it has been given and how that went.
+//! The numbers of one moment about groups of servers: how each server stands, what it has been
+//! given and how that went.
 
 use std::time::Instant;
 
-use ::upstream::{Counts, Load, Peer, SideOf, Standing};
+use ::upstream::{CheckCounts, Load, Peer, SideOf, Standing};
 use base::json;
 use http::request::Request;
 use rules::upstream::{Block, Blocks};
@@ -20,7 +21,8 @@ pub(super) struct GroupNumbers {
     servers: Vec<ServerNumbers>,
 }
 
-/// A number that every group has that bounds how many requests are under way: name, type, help, where it is found.
+/// A number that every group has that bounds how many requests are under way: name, type, help,
+/// where it is found.
 type LoadFamily = (
     &'static str,
     &'static str,
@@ -75,7 +77,7 @@ pub(super) struct ServerNumbers {
     fails: u64,
     unavailable: u64,
     /// `None` where no checks are made.
-    checks: Option<Counts>,
+    checks: Option<CheckCounts>,
 }
 
 /// A number that every server has: name, type, help, where it is found.
@@ -199,7 +201,6 @@ impl ServerNumbers {
     }
 }
 
-/// As Prometheus text.
 pub(super) fn prometheus(groups: &[GroupNumbers], page: &mut Page) {
     let servers = groups
         .iter()

@@ -1,7 +1,9 @@
-//! `proxy_cookie_domain`, `proxy_cookie_path` and `proxy_cookie_flags`: what of an answer's cookies is rewritten.
+//! `proxy_cookie_domain`, `proxy_cookie_path` and `proxy_cookie_flags`: what of an answer's cookies
+//! is rewritten.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_proxy_module.html#proxy_cookie_domain>. A cookie is read as loosely as in nginx:
-//! whatever stands between semicolons is an attribute. One that is changed is written anew, its attributes behind `; `.
+//! <https://nginx.org/en/docs/http/ngx_http_proxy_module.html#proxy_cookie_domain>. A cookie is
+//! read as loosely as in nginx: whatever stands between semicolons is an attribute. One that is
+//! changed is written anew, its attributes behind `; `.
 
 use bytes::Bytes;
 use conf::{
@@ -13,13 +15,13 @@ use http::request::Request;
 use http::text::Text;
 use http::variables::Compiling as _;
 
-use crate::passing::response::WHILE_READING;
+use crate::proxying::response::WHILE_READING;
 
-use crate::passing::rewriting::Undecided;
+use crate::proxying::rewriting::Undecided;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
-static COOKIE_DOMAIN: Setting<Vec<Written>> =
+static COOKIE_DOMAIN: Setting<Vec<CookieLine>> =
     Setting::new("proxy_cookie_domain", &["domain replacement", "off"], lines)
         .contexts(HSL)
         .arity(Arity::between(1, 2))
@@ -27,7 +29,7 @@ static COOKIE_DOMAIN: Setting<Vec<Written>> =
         .default("off")
         .manual("Replaces the Domain of the answer's cookies where it is `domain`, with or without a dot before it and whatever its case, or where it matches the regular expression behind a ~. Both may hold variables, the replacement captures as well. Of several lines the first that matches holds.");
 
-static COOKIE_PATH: Setting<Vec<Written>> =
+static COOKIE_PATH: Setting<Vec<CookieLine>> =
     Setting::new("proxy_cookie_path", &["path replacement", "off"], lines)
         .contexts(HSL)
         .arity(Arity::between(1, 2))
@@ -35,7 +37,7 @@ static COOKIE_PATH: Setting<Vec<Written>> =
         .default("off")
         .manual("Replaces `path` at the beginning of the Path of the answer's cookies, or the whole Path where it matches the regular expression behind a ~ (behind ~* whatever the case). Both may hold variables, the replacement captures as well. Of several lines the first that matches holds.");
 
-static COOKIE_FLAGS: Setting<Vec<Written>> =
+static COOKIE_FLAGS: Setting<Vec<CookieLine>> =
     Setting::new("proxy_cookie_flags", &["cookie [flag ...]", "off"], lines)
         .contexts(HSL)
         .arity(Arity::between(1, 4))
@@ -47,7 +49,7 @@ static COOKIE_FLAGS: Setting<Vec<Written>> =
 pub(super) const DIRECTIVES: [&dyn Declared; 3] = [&COOKIE_DOMAIN, &COOKIE_PATH, &COOKIE_FLAGS];
 
 /// A line as written.
-enum Written {
+enum CookieLine {
     Off,
     /// What is looked for, and the arguments behind it.
     Line(Word, Vec<Word>),
@@ -77,31 +79,31 @@ struct FlagsOf {
     flags: Vec<Text>,
 }
 
-/// Which cookies.
 enum Cookie {
     Named(Text),
     Matching(Regex),
 }
 
 /// Lines of one level. Beside `off` there is no other.
-fn lines(setter: &Setter<'_>) -> Result<Vec<Written>, Fault> {
+fn lines(setter: &Setter<'_>) -> Result<Vec<CookieLine>, Fault> {
     let mut all = Vec::new();
     for line in setter.lines() {
         let is_off = matches!(line.args.as_slice(), [word] if &*word.bytes == b"off");
-        let after_off = matches!(all.last(), Some(Written::Off));
+        let after_off = matches!(all.last(), Some(CookieLine::Off));
         if after_off || is_off && !all.is_empty() {
             let text = format!("\"{}\" directive is duplicate", setter.name());
             return Err(Fault::at(&line.name, text));
         }
-        all.push(match is_off {
-            true => Written::Off,
-            false => written(line)?,
+        all.push(if is_off {
+            CookieLine::Off
+        } else {
+            written(line)?
         });
     }
     Ok(all)
 }
 
-fn written(line: &Line) -> Result<Written, Fault> {
+fn written(line: &Line) -> Result<CookieLine, Fault> {
     let [name, rest @ ..] = line.args.as_slice() else {
         return Err(Fault::new("invalid number of arguments"));
     };
@@ -114,7 +116,7 @@ fn written(line: &Line) -> Result<Written, Fault> {
     for word in rest {
         Template::parse(word)?;
     }
-    Ok(Written::Line(name.clone(), rest.to_vec()))
+    Ok(CookieLine::Line(name.clone(), rest.to_vec()))
 }
 
 impl Cookies {
@@ -239,12 +241,12 @@ impl Cookies {
 /// The lines that hold in a scope.
 fn in_force(
     scope: ScopeRef<'_>,
-    setting: &Setting<Vec<Written>>,
+    setting: &Setting<Vec<CookieLine>>,
 ) -> Result<Vec<(Word, Vec<Word>)>, Fault> {
     let lines = scope.written(setting)?.unwrap_or_default();
     let lines = lines.into_iter().filter_map(|line| match line {
-        Written::Off => None,
-        Written::Line(name, rest) => Some((name, rest)),
+        CookieLine::Off => None,
+        CookieLine::Line(name, rest) => Some((name, rest)),
     });
     Ok(lines.collect())
 }
@@ -279,8 +281,8 @@ fn without_dot(word: &Word) -> Word {
 }
 
 impl Rewrite {
-    /// What the value becomes; `None` where this says nothing of it. As in nginx, a pattern that cannot be decided does not
-    /// match.
+    /// What the value becomes; `None` where this says nothing of it. As in nginx, a pattern that
+    /// cannot be decided does not match.
     fn apply(&self, request: &mut Request, value: &[u8]) -> Option<Vec<u8>> {
         match self {
             Rewrite::Domain { from, to } => {
@@ -310,7 +312,6 @@ impl Rewrite {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Attribute {
     name: Vec<u8>,
-    /// `None` without `=`.
     value: Option<Vec<u8>>,
 }
 
@@ -411,8 +412,8 @@ const SAME_SITE: [(Flags, &[u8]); 3] = [
     (Flags::NONE, b"None"),
 ];
 
-/// Sets and removes flags. An attribute that is there already stays as it is written, and takes up what is asked for: of
-/// several the first.
+/// Sets and removes flags. An attribute that is there already stays as it is written, and takes up
+/// what is asked for: of several the first.
 fn set_flags(attributes: &mut Vec<Attribute>, mut flags: Flags) {
     let mut is_cookie = true;
     attributes.retain_mut(|attribute| {

@@ -12,13 +12,17 @@ use proto::uri::{Escape, escape};
 
 use super::Proxy;
 use super::settings::{HttpVersion, Settings};
-use super::target::Target;
-use crate::passing::cache::Lookup;
-use crate::passing::fields;
-use crate::passing::http2::head::RequestHead;
+use super::target::ProxyTarget;
+use crate::proxying::cache::CacheLookup;
+use crate::proxying::fields;
+use crate::proxying::http2::head::RequestHead;
 
 /// Whether the upstream is asked with HEAD, so that its answer has no body.
-pub(super) fn is_head(request: &mut Request, settings: &Settings, lookup: Option<&Lookup>) -> bool {
+pub(super) fn is_head(
+    request: &mut Request,
+    settings: &Settings,
+    lookup: Option<&CacheLookup>,
+) -> bool {
     if lookup.is_some_and(|lookup| lookup.is_head_converted) {
         return false;
     }
@@ -29,7 +33,7 @@ pub(super) fn is_head(request: &mut Request, settings: &Settings, lookup: Option
 }
 
 /// A request line and fields.
-pub(super) struct Written {
+pub(super) struct WrittenHead {
     /// With the body of `proxy_set_body` behind it, where there is one.
     pub head: Bytes,
     /// Where the URI stands in it.
@@ -38,11 +42,12 @@ pub(super) struct Written {
     pub upgrade: bool,
 }
 
-/// Writes a request of our own: GET of this URI, with the fields that the location sets and none of a client.
+/// Writes a request of our own: GET of this URI, with the fields that the location sets and none of
+/// a client.
 pub(super) fn write_own(
     request: &mut Request,
     settings: &Settings,
-    target: &Target,
+    target: &ProxyTarget,
     uri: &[u8],
     keeps: bool,
 ) -> Vec<u8> {
@@ -67,7 +72,7 @@ pub(super) fn write_own(
 pub(super) fn write_own_http2(
     request: &mut Request,
     settings: &Settings,
-    target: &Target,
+    target: &ProxyTarget,
     uri: &[u8],
 ) -> RequestHead {
     let mut head = RequestHead::new();
@@ -83,10 +88,10 @@ pub(super) fn write_own_http2(
 pub(super) fn write(
     request: &mut Request,
     proxy: &Proxy,
-    target: &Target,
+    target: &ProxyTarget,
     buffered: bool,
-    lookup: Option<&Lookup>,
-) -> Result<Written, u16> {
+    lookup: Option<&CacheLookup>,
+) -> Result<WrittenHead, u16> {
     let settings = Arc::clone(&proxy.settings);
     let mut head = engine::spare_bytes(1024);
     write_method(request, &settings, lookup, &mut head);
@@ -111,7 +116,7 @@ pub(super) fn write(
     }
     if settings.passing.pass_request_headers {
         for (known, name, value) in request.client.known_headers() {
-            let is_held_back = lookup.is_some_and(|lookup| lookup.holds_back(known));
+            let is_held_back = lookup.is_some_and(|lookup| lookup.withholds(known));
             if !is_held_back && !settings.replaced.contains(known, name) {
                 write_field(name, value, &mut head);
             }
@@ -119,7 +124,7 @@ pub(super) fn write(
     }
     head.extend_from_slice(b"\r\n");
     head.extend_from_slice(body.as_deref().unwrap_or_default());
-    Ok(Written {
+    Ok(WrittenHead {
         head: engine::share_bytes(head),
         uri,
         upgrade,
@@ -129,7 +134,7 @@ pub(super) fn write(
 /// The fields by which what the cache has is asked for again, but for those that a line sets.
 fn conditions<'a>(
     settings: &Settings,
-    lookup: Option<&'a Lookup>,
+    lookup: Option<&'a CacheLookup>,
 ) -> impl Iterator<Item = (&'static [u8], &'a [u8])> {
     let validators = lookup.into_iter();
     let all = validators.flat_map(|lookup| lookup.validators.conditions());
@@ -138,7 +143,7 @@ fn conditions<'a>(
 
 /// What an answer is found by again where no line says it: the URL that is asked for. A socket in
 /// the file system has no host in it, and the scope stands for that.
-pub(super) fn cache_key(request: &Request, proxy: &Proxy, target: &Target) -> Vec<u8> {
+pub(super) fn cache_key(request: &Request, proxy: &Proxy, target: &ProxyTarget) -> Vec<u8> {
     let mut key = target.scheme.text().to_vec();
     if target.port.is_empty() {
         key.extend_from_slice(&proxy.place);
@@ -173,7 +178,7 @@ fn write_set_fields(request: &mut Request, settings: &Settings, head: &mut Vec<u
 
 /// The URI: as the client sent it where `proxy_pass` has none and nothing changed it, else the
 /// one in force with the location's prefix replaced.
-fn write_uri(request: &Request, proxy: &Proxy, target: &Target, head: &mut Vec<u8>) {
+fn write_uri(request: &Request, proxy: &Proxy, target: &ProxyTarget, head: &mut Vec<u8>) {
     if target.uri.is_none() && request.uri_state.unchanged {
         head.extend_from_slice(request.request_uri());
         return;
@@ -218,9 +223,9 @@ fn append_line(uri: &[u8], head: &mut Vec<u8>) {
 pub(super) fn write_http2(
     request: &mut Request,
     proxy: &Proxy,
-    target: &Target,
+    target: &ProxyTarget,
     length: Option<u64>,
-    lookup: Option<&Lookup>,
+    lookup: Option<&CacheLookup>,
 ) -> Result<RequestHead, u16> {
     let settings = Arc::clone(&proxy.settings);
     let mut head = RequestHead::new();
@@ -250,7 +255,7 @@ pub(super) fn write_http2(
     }
     if settings.passing.pass_request_headers {
         head.put_client_but(request, &settings.replaced, |known| {
-            lookup.is_some_and(|lookup| lookup.holds_back(known))
+            lookup.is_some_and(|lookup| lookup.withholds(known))
         });
     }
     Ok(head)
@@ -259,7 +264,7 @@ pub(super) fn write_http2(
 fn write_method(
     request: &mut Request,
     settings: &Settings,
-    lookup: Option<&Lookup>,
+    lookup: Option<&CacheLookup>,
     out: &mut Vec<u8>,
 ) {
     match &settings.method {
@@ -274,7 +279,12 @@ fn write_method(
     }
 }
 
-fn write_host(request: &mut Request, settings: &Settings, target: &Target, head: &mut Vec<u8>) {
+fn write_host(
+    request: &mut Request,
+    settings: &Settings,
+    target: &ProxyTarget,
+    head: &mut Vec<u8>,
+) {
     match fields::host(request, &settings.set) {
         Some(host) => write_field(b"Host", &host, head),
         None if settings.version == HttpVersion::Http10 && sets(settings, b"host") => {}

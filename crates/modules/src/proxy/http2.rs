@@ -1,4 +1,5 @@
-//! `proxy_http_version 2`: the same request and answer as streams of connections that requests share.
+//! `proxy_http_version 2`: the same request and answer as streams of connections that requests
+//! share.
 
 use std::sync::Arc;
 
@@ -9,18 +10,18 @@ use http::module::Ran;
 use http::request::{Request, Step};
 
 use super::rewriting::Rewriting;
-use super::target::Target;
+use super::target::ProxyTarget;
 use super::{Proxy, begin, head, show, show_nothing};
-use crate::passing::answer::AnswerHead;
-use crate::passing::cache::Lookup;
-use crate::passing::connection::{UpstreamConnection, ends_of, introduction, terms};
-use crate::passing::deliver::Delivery;
-use crate::passing::driver::{BodyReading, Protocol, Sent, Way, pass_on};
-use crate::passing::http2::conversation::{Http2Answer, Http2Conversation, RequestBody};
-use crate::passing::http2::head::RequestHead;
-use crate::passing::rewriting::Rewrite;
-use crate::passing::settings::Passing;
-use crate::passing::tries::Reach;
+use crate::proxying::answer::AnswerHead;
+use crate::proxying::cache::CacheLookup;
+use crate::proxying::connection::{UpstreamConnection, ends_of, introduction, terms};
+use crate::proxying::deliver::Delivery;
+use crate::proxying::driver::{BodyReading, PeerOptions, Protocol, SentRequest, pass_on};
+use crate::proxying::http2::dialogue::{Http2Answer, Http2Dialogue, RequestBody};
+use crate::proxying::http2::head::RequestHead;
+use crate::proxying::peer_attempts::ConnectTarget;
+use crate::proxying::rewriting::Rewrite;
+use crate::proxying::settings::Passing;
 use crate::upstream::Group;
 
 pub(super) async fn serve(
@@ -42,7 +43,7 @@ struct Http2<'p> {
 }
 
 /// A request of HTTP/2, and what is known of its answer beforehand.
-struct Asked {
+struct Http2Request {
     head: RequestHead,
     body: RequestBody,
     /// The answer has no body, whatever its head says.
@@ -50,19 +51,19 @@ struct Asked {
 }
 
 impl Protocol for Http2<'_> {
-    type Target = Arc<Target>;
-    type Outgoing = Asked;
+    type Target = Arc<ProxyTarget>;
+    type Outgoing = Http2Request;
     type Dialogue<'a>
-        = Http2Conversation<'a>
+        = Http2Dialogue<'a>
     where
         Self: 'a;
     type Answer = Http2Answer;
 
-    fn way(&self) -> Way<'_> {
+    fn way(&self) -> PeerOptions<'_> {
         self.proxy.way(true)
     }
 
-    fn find(&self, request: &mut Request) -> Result<Arc<Target>, u16> {
+    fn find(&self, request: &mut Request) -> Result<Arc<ProxyTarget>, u16> {
         self.proxy.target(request)
     }
 
@@ -70,15 +71,15 @@ impl Protocol for Http2<'_> {
         show_nothing(request);
     }
 
-    fn reading(&self, request: &Request, _: &Arc<Target>) -> BodyReading {
+    fn reading(&self, request: &Request, _: &Arc<ProxyTarget>) -> BodyReading {
         self.proxy.reading(request)
     }
 
-    fn show(&self, request: &mut Request, target: &Arc<Target>) {
+    fn show(&self, request: &mut Request, target: &Arc<ProxyTarget>) {
         show(request, target);
     }
 
-    fn begin(&self, request: &mut Request, target: &Arc<Target>) {
+    fn begin(&self, request: &mut Request, target: &Arc<ProxyTarget>) {
         begin(request, target);
     }
 
@@ -86,7 +87,7 @@ impl Protocol for Http2<'_> {
         Some(&self.proxy.settings.passing)
     }
 
-    fn cache_key(&self, request: &mut Request, target: &Arc<Target>) -> Vec<u8> {
+    fn cache_key(&self, request: &mut Request, target: &Arc<ProxyTarget>) -> Vec<u8> {
         head::cache_key(request, self.proxy, target)
     }
 
@@ -97,10 +98,10 @@ impl Protocol for Http2<'_> {
     async fn write(
         &self,
         request: &mut Request,
-        target: &Arc<Target>,
+        target: &Arc<ProxyTarget>,
         begun: Option<Pieces>,
-        lookup: Option<&Lookup>,
-    ) -> Result<Asked, u16> {
+        lookup: Option<&CacheLookup>,
+    ) -> Result<Http2Request, u16> {
         let settings = &self.proxy.settings;
         let text = settings.body.as_ref().map(|body| body.evaluate(request));
         let (length, body) = match (text, begun) {
@@ -117,7 +118,7 @@ impl Protocol for Http2<'_> {
                 (length, body)
             }
         };
-        Ok(Asked {
+        Ok(Http2Request {
             head: head::write_http2(request, self.proxy, target, length, lookup)?,
             body,
             is_head: head::is_head(request, settings, lookup),
@@ -128,20 +129,24 @@ impl Protocol for Http2<'_> {
         introduction(self.proxy.settings.proxy_protocol, ends_of(request))
     }
 
-    fn terms(&self, group: &Group, reach: &Reach) -> Bytes {
+    fn terms(&self, group: &Group, reach: &ConnectTarget) -> Bytes {
         terms(&self.proxy.place, b"", group, reach)
     }
 
-    fn dialogue<'a>(&'a self, _: &'a Arc<Target>, asked: &'a Asked) -> Http2Conversation<'a> {
+    fn dialogue<'a>(
+        &'a self,
+        _: &'a Arc<ProxyTarget>,
+        asked: &'a Http2Request,
+    ) -> Http2Dialogue<'a> {
         let passing = &self.proxy.settings.passing;
-        Http2Conversation::new(passing, &asked.head, asked.is_head, &asked.body)
+        Http2Dialogue::new(passing, &asked.head, asked.is_head, &asked.body)
     }
 
     fn head(answer: &Http2Answer) -> Option<&AnswerHead> {
         Some(&answer.read.head)
     }
 
-    fn delivery(&self, asked: &Asked) -> Option<Delivery<'_>> {
+    fn delivery(&self, asked: &Http2Request) -> Option<Delivery<'_>> {
         Some(self.proxy.delivery(&self.rewriting, asked.is_head))
     }
 
@@ -149,7 +154,7 @@ impl Protocol for Http2<'_> {
         &'a self,
         request: &'a mut Request,
         _: &'a mut Exchange,
-        sent: &Sent<Arc<Target>, Asked>,
+        sent: &SentRequest<Arc<ProxyTarget>, Http2Request>,
         peer: UpstreamConnection,
         answer: Http2Answer,
     ) -> Ran<'a> {

@@ -23,22 +23,22 @@ use bytes::Bytes;
 use http::exchange::{Abort, Exchange};
 use http::module::{Handle, Ran};
 use http::request::{Request, Step};
-use proto::header::Known;
+use proto::header::KnownField;
 
 pub use settings::{DIRECTIVES, Proxy, Settings, check, content, purge_content, survey};
 
-use crate::passing::answer::AnswerHead;
-use crate::passing::attempts::Attempts;
-use crate::passing::cache::Lookup;
-use crate::passing::connection::{UpstreamConnection, ends_of, introduction, terms};
-use crate::passing::deliver::Delivery;
-use crate::passing::driver::{BodyReading, Protocol, Sent, Way, pass_on};
-use crate::passing::response::{UpstreamResponse, refuse_upgrade};
-use crate::passing::rewriting::Rewrite;
-use crate::passing::sending::{self, as_it_came};
-use crate::passing::settings::Passing;
-use crate::passing::tries::{AttemptError, Conversation, Reach};
-use crate::passing::tunnel;
+use crate::proxying::answer::AnswerHead;
+use crate::proxying::attempts::Attempts;
+use crate::proxying::cache::CacheLookup;
+use crate::proxying::connection::{UpstreamConnection, ends_of, introduction, terms};
+use crate::proxying::deliver::Delivery;
+use crate::proxying::driver::{BodyReading, PeerOptions, Protocol, SentRequest, pass_on};
+use crate::proxying::peer_attempts::{AttemptError, ConnectTarget, Dialogue};
+use crate::proxying::response::{UpstreamResponse, refuse_upgrade};
+use crate::proxying::rewriting::Rewrite;
+use crate::proxying::sending::{self, as_it_came};
+use crate::proxying::settings::Passing;
+use crate::proxying::tunnel;
 use crate::upstream::Group;
 use response::HttpReader;
 use rewriting::Rewriting;
@@ -56,12 +56,12 @@ struct Outgoing {
 }
 
 /// A request of HTTP/1 and its answer.
-struct HttpConversation<'a> {
+struct Http1Dialogue<'a> {
     settings: &'a Settings,
     outgoing: &'a Outgoing,
 }
 
-impl Conversation for HttpConversation<'_> {
+impl Dialogue for Http1Dialogue<'_> {
     type Answer = UpstreamResponse;
 
     /// Sends the request, reads the head of the answer.
@@ -72,7 +72,7 @@ impl Conversation for HttpConversation<'_> {
         peer: &mut UpstreamConnection,
     ) -> Result<UpstreamResponse, AttemptError> {
         let mut reader = HttpReader::default();
-        let mut asked = sending::Asked::new(&self.settings.passing, peer, &mut reader);
+        let mut asked = sending::RequestInFlight::new(&self.settings.passing, peer, &mut reader);
         let queued = self.queue(request, exchange, &mut asked).await;
         let read = asked.read_head(request, exchange, queued).await;
         reader.reading.end_as(read, request)
@@ -87,13 +87,13 @@ impl Conversation for HttpConversation<'_> {
     }
 }
 
-impl HttpConversation<'_> {
+impl Http1Dialogue<'_> {
     /// Queues head and body.
     async fn queue(
         &self,
         request: &mut Request,
         exchange: &mut Exchange,
-        asked: &mut sending::Asked<'_, HttpReader>,
+        asked: &mut sending::RequestInFlight<'_, HttpReader>,
     ) -> Result<(), AttemptError> {
         asked.push_head(&self.outgoing.head);
         match &self.outgoing.begun {
@@ -139,7 +139,7 @@ struct Http1<'p> {
 }
 
 /// A request of HTTP/1, and what is known of its answer beforehand.
-struct Asked {
+struct Http1Request {
     outgoing: Outgoing,
     /// Where the URI stands in its head.
     uri: Bytes,
@@ -148,19 +148,19 @@ struct Asked {
 }
 
 impl Protocol for Http1<'_> {
-    type Target = Arc<target::Target>;
-    type Outgoing = Asked;
+    type Target = Arc<target::ProxyTarget>;
+    type Outgoing = Http1Request;
     type Dialogue<'a>
-        = HttpConversation<'a>
+        = Http1Dialogue<'a>
     where
         Self: 'a;
     type Answer = UpstreamResponse;
 
-    fn way(&self) -> Way<'_> {
+    fn way(&self) -> PeerOptions<'_> {
         self.proxy.way(false)
     }
 
-    fn find(&self, request: &mut Request) -> Result<Arc<target::Target>, u16> {
+    fn find(&self, request: &mut Request) -> Result<Arc<target::ProxyTarget>, u16> {
         self.proxy.target(request)
     }
 
@@ -168,15 +168,15 @@ impl Protocol for Http1<'_> {
         show_nothing(request);
     }
 
-    fn reading(&self, request: &Request, _: &Arc<target::Target>) -> BodyReading {
+    fn reading(&self, request: &Request, _: &Arc<target::ProxyTarget>) -> BodyReading {
         self.proxy.reading(request)
     }
 
-    fn show(&self, request: &mut Request, target: &Arc<target::Target>) {
+    fn show(&self, request: &mut Request, target: &Arc<target::ProxyTarget>) {
         show(request, target);
     }
 
-    fn begin(&self, request: &mut Request, target: &Arc<target::Target>) {
+    fn begin(&self, request: &mut Request, target: &Arc<target::ProxyTarget>) {
         begin(request, target);
     }
 
@@ -184,7 +184,7 @@ impl Protocol for Http1<'_> {
         Some(&self.proxy.settings.passing)
     }
 
-    fn cache_key(&self, request: &mut Request, target: &Arc<target::Target>) -> Vec<u8> {
+    fn cache_key(&self, request: &mut Request, target: &Arc<target::ProxyTarget>) -> Vec<u8> {
         head::cache_key(request, self.proxy, target)
     }
 
@@ -195,23 +195,23 @@ impl Protocol for Http1<'_> {
     async fn write(
         &self,
         request: &mut Request,
-        target: &Arc<target::Target>,
+        target: &Arc<target::ProxyTarget>,
         begun: Option<Pieces>,
-        lookup: Option<&Lookup>,
-    ) -> Result<Asked, u16> {
+        lookup: Option<&CacheLookup>,
+    ) -> Result<Http1Request, u16> {
         let written = head::write(request, self.proxy, target, begun.is_none(), lookup)?;
-        Ok(Asked {
+        Ok(Http1Request {
             uri: written.head.slice(written.uri),
             is_head: head::is_head(request, &self.proxy.settings, lookup),
             outgoing: Outgoing {
                 head: written.head,
-                upgrade: written.upgrade && request.header(Known::Upgrade).is_some(),
+                upgrade: written.upgrade && request.header(KnownField::Upgrade).is_some(),
                 begun,
             },
         })
     }
 
-    fn uri(asked: &Asked) -> Bytes {
+    fn uri(asked: &Http1Request) -> Bytes {
         asked.uri.clone()
     }
 
@@ -219,16 +219,16 @@ impl Protocol for Http1<'_> {
         introduction(self.proxy.settings.proxy_protocol, ends_of(request))
     }
 
-    fn terms(&self, group: &Group, reach: &Reach) -> Bytes {
+    fn terms(&self, group: &Group, reach: &ConnectTarget) -> Bytes {
         terms(&self.proxy.place, b"", group, reach)
     }
 
     fn dialogue<'a>(
         &'a self,
-        _: &'a Arc<target::Target>,
-        asked: &'a Asked,
-    ) -> HttpConversation<'a> {
-        HttpConversation {
+        _: &'a Arc<target::ProxyTarget>,
+        asked: &'a Http1Request,
+    ) -> Http1Dialogue<'a> {
+        Http1Dialogue {
             settings: &self.proxy.settings,
             outgoing: &asked.outgoing,
         }
@@ -238,7 +238,7 @@ impl Protocol for Http1<'_> {
         Some(&answer.head)
     }
 
-    fn delivery(&self, asked: &Asked) -> Option<Delivery<'_>> {
+    fn delivery(&self, asked: &Http1Request) -> Option<Delivery<'_>> {
         Some(self.proxy.delivery(&self.rewriting, asked.is_head))
     }
 
@@ -246,20 +246,19 @@ impl Protocol for Http1<'_> {
         &self,
         request: &mut Request,
         exchange: &mut Exchange,
-        asked: &Asked,
+        asked: &Http1Request,
         peer: UpstreamConnection,
         answer: UpstreamResponse,
     ) -> Result<Step, Abort> {
-        match asked.outgoing.upgrade {
-            true => {
-                let passing = &self.proxy.settings.passing;
-                tunnel::upgrade(request, exchange, passing, peer, answer).await
-            }
-            false => Ok(refuse_upgrade(request)),
+        if asked.outgoing.upgrade {
+            let passing = &self.proxy.settings.passing;
+            tunnel::upgrade(request, exchange, passing, peer, answer).await
+        } else {
+            Ok(refuse_upgrade(request))
         }
     }
 
-    fn leave(&self, peer: UpstreamConnection, answer: UpstreamResponse, asked: &Asked) {
+    fn hand_over(&self, peer: UpstreamConnection, answer: UpstreamResponse, asked: &Http1Request) {
         if answer.ends_with_head(asked.is_head) {
             peer.done(answer.keeps_alive());
         }
@@ -269,7 +268,7 @@ impl Protocol for Http1<'_> {
         &'a self,
         request: &'a mut Request,
         _: &'a mut Exchange,
-        sent: &Sent<Arc<target::Target>, Asked>,
+        sent: &SentRequest<Arc<target::ProxyTarget>, Http1Request>,
         peer: UpstreamConnection,
         answer: UpstreamResponse,
     ) -> Ran<'a> {
@@ -282,9 +281,9 @@ impl Protocol for Http1<'_> {
 
 /// What both versions have in common.
 impl Proxy {
-    fn way(&self, is_shared: bool) -> Way<'_> {
+    fn way(&self, is_shared: bool) -> PeerOptions<'_> {
         let passing = &self.settings.passing;
-        Way {
+        PeerOptions {
             tries: passing.tries,
             socket: &passing.socket,
             tls: self.tls.as_deref(),
@@ -327,13 +326,13 @@ fn show_nothing(request: &mut Request) {
 }
 
 /// Tells `$proxy_host` and `$proxy_port` of a request that is not passed on after all.
-fn show(request: &mut Request, target: &Arc<target::Target>) {
+fn show(request: &mut Request, target: &Arc<target::ProxyTarget>) {
     Attempts::enter(request);
     request.pass.enter(&TARGET).0 = Some(Arc::clone(target));
 }
 
 /// Begins what `$upstream_*` tell: behind the tries of an earlier pass, if there was one.
-fn begin(request: &mut Request, target: &Arc<target::Target>) {
+fn begin(request: &mut Request, target: &Arc<target::ProxyTarget>) {
     Attempts::begin_anew(request);
     request.pass.enter(&TARGET).0 = Some(Arc::clone(target));
 }

@@ -1,7 +1,7 @@
 //! One request of our own to one peer, by the settings of a location: what health checks ask.
 //!
-//! There is no client, and no other peer is tried. The answer must have come, as far as it is wanted, within
-//! `proxy_read_timeout` of the request, however it is dribbled out.
+//! There is no client, and no other peer is tried. The answer must have come, as far as it is
+//! wanted, within `proxy_read_timeout` of the request, however it is dribbled out.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -13,20 +13,20 @@ use http::log;
 use http::request::Request;
 use proto::h1::Version;
 use proto::h1::chunked::Decoder;
-use proto::h1::response::ResponseBody;
+use proto::h1::response::BodyFraming;
 
 use super::settings::HttpVersion;
-use super::target::{Scheme, Target};
-use super::{HttpConversation, Outgoing, Proxy, begin, head};
-use crate::passing::READING_BODY;
-use crate::passing::connection::{UpstreamConnection, introduction};
-use crate::passing::family::Causes;
-use crate::passing::http2::conversation::{Http2Conversation, RequestBody};
-use crate::passing::http2::whole::{self, NotRead};
-use crate::passing::probe::{self, Doing, Failed, Keeping, ProbedPeer, Unanswered};
-use crate::passing::response::{self, UpstreamResponse};
-use crate::passing::ssl;
-use crate::passing::tries::{AttemptError, Reach, failed, note};
+use super::target::{ProxyTarget, Scheme};
+use super::{Http1Dialogue, Outgoing, Proxy, begin, head};
+use crate::proxying::READING_BODY;
+use crate::proxying::connection::{UpstreamConnection, introduction};
+use crate::proxying::family::Causes;
+use crate::proxying::http2::dialogue::{Http2Dialogue, RequestBody};
+use crate::proxying::http2::whole::{self, NotRead};
+use crate::proxying::peer_attempts::{AttemptError, ConnectTarget, failed, note};
+use crate::proxying::probe::{self, Doing, Keeping, ProbeError, ProbedPeer, Unanswered};
+use crate::proxying::response::{self, UpstreamResponse};
+use crate::proxying::ssl;
 use crate::upstream::Group;
 
 /// How much of a body is read for nothing but the connection that it comes over, in bytes.
@@ -34,7 +34,7 @@ const DROPPED_MAX: usize = 256 * 1024;
 
 /// What is asked, and whom.
 pub struct Probe<'a> {
-    /// The settings.
+    /// The settings of the probe.
     pub proxy: &'a Proxy,
     /// The group that the peer is of.
     pub group: &'a Arc<Group>,
@@ -42,14 +42,14 @@ pub struct Probe<'a> {
     pub address: Address,
     /// The peer as `$upstream_addr` shows it.
     pub name: Bytes,
-    /// The URI.
+    /// The URI of the probe.
     pub uri: &'a [u8],
     /// The connection is to serve further probes.
     pub keeps: Option<Keeping>,
 }
 
 /// A connection that has served a probe and may serve another.
-pub struct Kept {
+pub struct ProbeConnection {
     peer: UpstreamConnection,
     /// When it was made.
     pub since: Instant,
@@ -89,17 +89,17 @@ impl Probe<'_> {
     pub async fn ask(
         &self,
         request: &mut Request,
-        kept: Option<Kept>,
+        kept: Option<ProbeConnection>,
     ) -> Result<Reply, Unanswered> {
         if self.proxy.settings.version == HttpVersion::Http2 {
             return self.ask_by_http2(request).await;
         }
-        if let Some(Kept { mut peer, since }) = kept {
+        if let Some(ProbeConnection { mut peer, since }) = kept {
             (peer.early_end, peer.asked) = (None, false);
             let (outgoing, _) = self.outgoing(request).await?;
             // It may have ended meanwhile, which says nothing of the peer.
             match self.talk(request, peer, since, &outgoing).await {
-                Err(Failed { cause, .. }) if cause == Causes::ERROR => {}
+                Err(ProbeError { cause, .. }) if cause == Causes::ERROR => {}
                 outcome => return outcome.map_err(Unanswered::from),
             }
         }
@@ -114,8 +114,7 @@ impl Probe<'_> {
         let settings = &self.proxy.settings;
         let (target, reach) = self.begin(request).await?;
         let head = head::write_own_http2(request, settings, &target, self.uri);
-        let conversation =
-            Http2Conversation::new(&settings.passing, &head, false, &RequestBody::None);
+        let conversation = Http2Dialogue::new(&settings.passing, &head, false, &RequestBody::None);
         let asking = self.asking();
         let mut peer = asking.connect(request, &reach).await?;
         probe::keep(&mut peer, self.keeps, &reach);
@@ -133,7 +132,10 @@ impl Probe<'_> {
     }
 
     /// The request, and what its connection is made by. The tries of the request begin anew.
-    async fn outgoing(&self, request: &mut Request) -> Result<(Outgoing, Reach), Unanswered> {
+    async fn outgoing(
+        &self,
+        request: &mut Request,
+    ) -> Result<(Outgoing, ConnectTarget), Unanswered> {
         let (target, reach) = self.begin(request).await?;
         let settings = &self.proxy.settings;
         let keeps = self.keeps.is_some();
@@ -146,7 +148,10 @@ impl Probe<'_> {
     }
 
     /// Whom it goes to, and what its connection is made by. The tries of the request begin anew.
-    async fn begin(&self, request: &mut Request) -> Result<(Arc<Target>, Reach), Unanswered> {
+    async fn begin(
+        &self,
+        request: &mut Request,
+    ) -> Result<(Arc<ProxyTarget>, ConnectTarget), Unanswered> {
         let settings = &self.proxy.settings;
         let target = self.proxy.target(request);
         let target = target.map_err(|_| Unanswered::NotAsked)?;
@@ -160,7 +165,7 @@ impl Probe<'_> {
             _ => None,
         };
         let is_shared = settings.version == HttpVersion::Http2;
-        let mut reach = Reach {
+        let mut reach = ConnectTarget {
             scheme: target.scheme.text(),
             uri: Bytes::copy_from_slice(self.uri),
             socket: settings.passing.socket.of_request(request),
@@ -181,15 +186,16 @@ impl Probe<'_> {
         peer: UpstreamConnection,
         since: Instant,
         outgoing: &Outgoing,
-    ) -> Result<Reply, Failed> {
+    ) -> Result<Reply, ProbeError> {
         let settings = &self.proxy.settings;
-        let conversation = HttpConversation { settings, outgoing };
+        let conversation = Http1Dialogue { settings, outgoing };
         let asking = self.asking();
         let (peer, mut answer, deadline) = asking.talk(request, peer, &conversation).await?;
         response::remember(request, &answer.head);
-        // What a client gets as it is (HTTP/0.9) says nothing of how the peer is; that it is none has been logged.
+        // What a client gets as it is (HTTP/0.9) says nothing of how the peer is; that it is none
+        // has been logged.
         if answer.head.version() == Version::Http09 {
-            return Err(Failed {
+            return Err(ProbeError {
                 cause: Causes::INVALID_HEADER,
                 doing: response::READING,
             });
@@ -197,10 +203,10 @@ impl Probe<'_> {
         let received = std::mem::take(&mut answer.rest);
         Ok(Reply {
             remaining: match answer.head.body(false) {
-                ResponseBody::None | ResponseBody::Length(0) => Remaining::Nothing,
-                ResponseBody::Length(length) => Remaining::Length(length),
-                ResponseBody::Chunked => Remaining::Chunked(Decoder::new()),
-                ResponseBody::UntilClose => Remaining::UntilClose,
+                BodyFraming::None | BodyFraming::Length(0) => Remaining::Nothing,
+                BodyFraming::Length(length) => Remaining::Length(length),
+                BodyFraming::Chunked => Remaining::Chunked(Decoder::new()),
+                BodyFraming::UntilClose => Remaining::UntilClose,
             },
             peer,
             since,
@@ -212,7 +218,7 @@ impl Probe<'_> {
 }
 
 impl Reply {
-    /// The status.
+    /// The status of the reply.
     pub fn status(&self) -> u16 {
         self.answer.head.status()
     }
@@ -240,7 +246,7 @@ impl Reply {
                     Ok(None) => self.remaining = Remaining::Nothing,
                     Ok(part) => return Ok(part),
                     Err(NotRead { timed_out: true }) => {
-                        return Err(Failed::timed_out(request, READING_BODY).doing);
+                        return Err(ProbeError::timed_out(request, READING_BODY).doing);
                     }
                     Err(_) => return Err(READING_BODY),
                 }
@@ -263,7 +269,7 @@ impl Reply {
                     Ok(buffer) => self.received = buffer,
                     Err(error) => {
                         let failure = failed(request, &error, "recv()", READING_BODY);
-                        return Err(Failed::of(request, AttemptError::Failed(failure)).doing);
+                        return Err(ProbeError::of(request, AttemptError::Failed(failure)).doing);
                     }
                 }
                 continue;
@@ -282,7 +288,8 @@ impl Reply {
         }
     }
 
-    /// What of the received bytes comes next, empty where they hold only framing; `None` where that is wrong.
+    /// What of the received bytes comes next, empty where they hold only framing; `None` where that
+    /// is wrong.
     fn take(&mut self) -> Option<Bytes> {
         let (part, consumed) = match &mut self.remaining {
             Remaining::Nothing | Remaining::Stream => return Some(Bytes::new()),
@@ -309,9 +316,9 @@ impl Reply {
         Some(bytes.unwrap_or_default())
     }
 
-    /// Its connection, where that may serve another probe: the answer has come whole, and nothing behind it. What is left of the
-    /// body is read, if it is not too long for that.
-    pub async fn finish(mut self, request: &mut Request) -> Option<Kept> {
+    /// Its connection, where that may serve another probe: the answer has come whole, and nothing
+    /// behind it. What is left of the body is read, if it is not too long for that.
+    pub async fn finish(mut self, request: &mut Request) -> Option<ProbeConnection> {
         let mut dropped = 0;
         while let Some(part) = self.read(request).await.ok()? {
             dropped += part.len();
@@ -324,7 +331,7 @@ impl Reply {
         }
         let is_whole = matches!(self.remaining, Remaining::Nothing) && self.received.is_empty();
         let goes_on = self.peer.asked && self.peer.early_end.is_none() && self.answer.keeps_alive();
-        (is_whole && goes_on).then_some(Kept {
+        (is_whole && goes_on).then_some(ProbeConnection {
             peer: self.peer,
             since: self.since,
         })

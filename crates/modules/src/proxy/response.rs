@@ -7,20 +7,20 @@ use http::request::Request;
 use proto::h1::Version;
 use proto::h1::response::{NO_HEADER, parse};
 
-use crate::passing::family::Causes;
-use crate::passing::interim::Informational;
-use crate::passing::response::{
-    READING, Reading, bad, examine, is_informational, note_head, too_big,
+use crate::proxying::family::Causes;
+use crate::proxying::interim::Informational;
+use crate::proxying::peer_attempts::AttemptError;
+use crate::proxying::response::{
+    READING, ResponseHeadReader, bad, examine, is_informational, note_head, too_big,
 };
-use crate::passing::sending::HeadReader;
-use crate::passing::settings::Passing;
-use crate::passing::tries::AttemptError;
+use crate::proxying::sending::HeadReader;
+use crate::proxying::settings::Passing;
 
 /// Reads the head of the answer, and those before it.
 #[derive(Default)]
 pub(super) struct HttpReader {
     /// The head, and what has come behind it.
-    pub(super) reading: Reading,
+    pub(super) reading: ResponseHeadReader,
     informational: Informational,
 }
 
@@ -69,9 +69,10 @@ impl HeadReader for HttpReader {
                 }
             }
         }
-        match answer.bytes.len() >= passing.buffer_size {
-            true => Err(too_big(request)),
-            false => Ok(false),
+        if answer.bytes.len() >= passing.buffer_size {
+            Err(too_big(request))
+        } else {
+            Ok(false)
         }
     }
 }

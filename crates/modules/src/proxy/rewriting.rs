@@ -5,13 +5,12 @@ use http::request::Request;
 
 use super::cookies::Cookies;
 use super::settings::Redirect;
-use crate::passing::rewriting::{Rewrite, Undecided};
+use crate::proxying::rewriting::{Rewrite, Undecided};
 
 /// What a `proxy_pass` changes.
 pub(super) struct Rewriting<'a> {
     /// How Location and Refresh are rewritten.
     pub(super) redirects: &'a [Redirect],
-    /// How Set-Cookie is.
     pub(super) cookies: &'a Cookies,
 }
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use conf::{
-    Arity, Contexts, Declared, Fault, Inherit, Line, Part, ScopeRef, Setter, Setting, Template,
-    Word, count_of, joined, parse,
+    Arity, Contexts, Declared, Fault, Inherit, Line, ScopeRef, Setter, Setting, Template,
+    TemplatePart, Word, count_of, joined, parse,
 };
 use framework::compile::{Compiler, Feature};
 use http::module::Content;
@@ -22,14 +22,14 @@ use proto::header::NameSet;
 use proto::proxy_protocol::Version;
 
 use super::cookies::{self, Cookies};
-use super::target::{self, Scheme, Target};
-use crate::passing::buffers;
-use crate::passing::cache;
-use crate::passing::family::Family;
-use crate::passing::fields::{self, SetField};
-use crate::passing::locate::Upstream;
-use crate::passing::settings::{self, Passing};
-use crate::passing::ssl::{self, UpstreamTls};
+use super::target::{self, ProxyTarget, Scheme};
+use crate::proxying::buffers;
+use crate::proxying::cache;
+use crate::proxying::family::Family;
+use crate::proxying::fields::{self, SetField};
+use crate::proxying::locate::Upstream;
+use crate::proxying::settings::{self, Passing};
+use crate::proxying::ssl::{self, UpstreamTls};
 use crate::upstream::Group;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
@@ -200,11 +200,8 @@ const HASH_SIZES: [&Setting<u64>; 2] = [&HEADERS_HASH_MAX_SIZE, &HEADERS_HASH_BU
 /// The version of the upstream's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HttpVersion {
-    /// `HTTP/1.0`.
     Http10,
-    /// `HTTP/1.1`.
     Http11,
-    /// `HTTP/2`.
     Http2,
 }
 
@@ -237,7 +234,8 @@ pub struct Settings {
     pub(super) body: Option<Text>,
     /// Fields that are set, those without value included; names in lower case beside.
     pub(super) set: Vec<SetField>,
-    /// Fields of the client's request that are not passed on: those that are set, and those that speak of its own connection.
+    /// Fields of the client's request that are not passed on: those that are set, and those that
+    /// speak of its own connection.
     pub(super) replaced: NameSet,
     pub(super) cookies: Cookies,
     /// How the client is told of to upstreams, before anything else.
@@ -316,7 +314,8 @@ pub struct Proxy {
     destination: Destination,
     /// TLS, where the URL may ask for it.
     pub(super) tls: Option<Arc<UpstreamTls>>,
-    /// Which scope it is of: whoever asks from another has connections of its own, unless the group says otherwise.
+    /// Which scope it is of: whoever asks from another has connections of its own, unless the group
+    /// says otherwise.
     pub(super) place: Bytes,
     /// Length of the location's prefix that the URI of `proxy_pass` replaces.
     pub(super) prefix_length: usize,
@@ -324,7 +323,7 @@ pub struct Proxy {
 }
 
 enum Destination {
-    Fixed(Arc<Target>),
+    Fixed(Arc<ProxyTarget>),
     /// With variables: made anew for each request.
     Text(Text),
 }
@@ -349,7 +348,8 @@ pub fn content(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Co
     }))
 }
 
-/// Settings are checked wherever they stand, though only `proxy_pass` uses them, and so are the sizes of nginx's tables for them.
+/// Settings are checked wherever they stand, though only `proxy_pass` uses them, and so are the
+/// sizes of nginx's tables for them.
 pub fn check(plan: &mut PlanBuilder<'_>) -> Option<()> {
     let scope = plan.scope;
     let is_server = scope.context() == Contexts::SERVER;
@@ -399,12 +399,11 @@ impl Proxy {
             Destination::Fixed(target) => target.scheme == Scheme::Https,
             Destination::Text(_) => true,
         };
-        let tls = match may_be_secure {
-            true => {
-                let tls: Arc<Tls> = compiler.feature(scope)?;
-                Some(Arc::clone(&tls.0))
-            }
-            false => None,
+        let tls = if may_be_secure {
+            let tls: Arc<Tls> = compiler.feature(scope)?;
+            Some(Arc::clone(&tls.0))
+        } else {
+            None
         };
         let settings: Arc<Settings> = compiler.feature(scope)?;
         compiler.require_directory(&settings.passing.buffers.limits.directory.path);
@@ -437,7 +436,7 @@ impl Proxy {
     }
 
     /// Where this request goes, or the status to answer with.
-    pub fn target(&self, request: &mut Request) -> Result<Arc<Target>, u16> {
+    pub fn target(&self, request: &mut Request) -> Result<Arc<ProxyTarget>, u16> {
         match &self.destination {
             Destination::Fixed(target) => Ok(Arc::clone(target)),
             Destination::Text(text) => {
@@ -522,7 +521,7 @@ fn default_redirect(scope: ScopeRef<'_>) -> Option<RedirectLine> {
 
 fn is_literal(template: &Template) -> bool {
     let mut parts = template.parts.iter();
-    parts.all(|part| matches!(part, Part::Literal(_)))
+    parts.all(|part| matches!(part, TemplatePart::Literal(_)))
 }
 
 fn redirects(setter: &Setter<'_>) -> Result<Vec<RedirectLine>, Fault> {

@@ -4,28 +4,25 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use conf::{Fault, Word};
-use framework::address::{self, Written};
+use framework::address::{self, WrittenAddress};
 use framework::compile::Compiler;
-use framework::slot::{Kept, Slot};
+use framework::slot::{Slot, SlotValue};
 use http::log;
 use http::request::Request;
 use http::slots::OfPass;
 
-use crate::passing::driver;
-use crate::passing::locate::Upstream;
+use crate::proxying::driver;
+use crate::proxying::locate::Upstream;
 use crate::upstream::{Group, Groups};
 
 /// How a URL begins, and what follows from that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scheme {
-    /// `http://`
     Http,
-    /// `https://`
     Https,
 }
 
 impl Scheme {
-    /// The beginning itself.
     pub(super) fn text(self) -> &'static [u8] {
         match self {
             Scheme::Http => b"http://",
@@ -33,7 +30,6 @@ impl Scheme {
         }
     }
 
-    /// Its name.
     pub(super) fn name(self) -> &'static [u8] {
         match self {
             Scheme::Http => b"http",
@@ -49,22 +45,22 @@ impl Scheme {
     }
 }
 
-/// Where requests go.
+/// Where the requests of a `proxy_pass` go.
 #[derive(Clone, Debug)]
-pub struct Target {
+pub struct ProxyTarget {
     /// How it is spoken to.
     pub(super) scheme: Scheme,
-    /// Who may answer.
+    /// The group or address that may answer.
     pub upstream: Upstream,
     /// Host and port as `Host` says them.
     pub host: Bytes,
-    /// `$proxy_port`.
+    /// The port as `$proxy_port` shows it.
     pub port: Bytes,
     /// The URI of `proxy_pass`; `None` where it has none.
     pub uri: Option<Bytes>,
 }
 
-impl driver::Target for Arc<Target> {
+impl driver::Target for Arc<ProxyTarget> {
     fn upstream(&self) -> &Upstream {
         &self.upstream
     }
@@ -78,18 +74,19 @@ impl driver::Target for Arc<Target> {
     }
 }
 
-/// A target as variables show it: `$proxy_host` and `$proxy_port`, which are there and empty where there is none.
+/// A target as variables show it: `$proxy_host` and `$proxy_port`, which are there and empty where
+/// there is none.
 #[derive(Clone, Debug, Default)]
-pub(super) struct ShownTarget(pub(super) Option<Arc<Target>>);
+pub(super) struct ShownTarget(pub(super) Option<Arc<ProxyTarget>>);
 
-impl Kept for ShownTarget {}
+impl SlotValue for ShownTarget {}
 
 /// Where the handler of this pass sends the request.
 pub(super) static TARGET: Slot<ShownTarget, OfPass> = Slot::new();
 
 /// The target of a URL without variables: a group that is declared anywhere, an address, or a
 /// name, which is resolved now.
-pub(super) fn of_configuration(compiler: &Compiler<'_>, word: &Word) -> Result<Target, Fault> {
+pub(super) fn of_configuration(compiler: &Compiler<'_>, word: &Word) -> Result<ProxyTarget, Fault> {
     let fault = |text: String| Fault::at(word, text).while_reading();
     let url = Url::parse(&word.bytes).map_err(|error| {
         fault(match error {
@@ -127,7 +124,7 @@ pub(super) fn of_configuration(compiler: &Compiler<'_>, word: &Word) -> Result<T
 }
 
 /// The target of a URL that was made for this request, or the status to answer with.
-pub(super) fn of_request(request: &mut Request, text: &[u8]) -> Result<Target, u16> {
+pub(super) fn of_request(request: &mut Request, text: &[u8]) -> Result<ProxyTarget, u16> {
     let parsed = match strip_scheme(text) {
         Some((_, b"")) => Err(UrlError::Prefix),
         _ => Url::parse(text),
@@ -175,7 +172,7 @@ struct Url<'a> {
     scheme: Scheme,
     /// Host and port as written.
     authority: &'a [u8],
-    server: Written<'a>,
+    server: WrittenAddress<'a>,
     uri: Option<&'a [u8]>,
 }
 
@@ -230,11 +227,12 @@ impl Url<'_> {
         ))
     }
 
-    fn target(&self, upstream: Upstream) -> Target {
+    fn target(&self, upstream: Upstream) -> ProxyTarget {
         let default_port = self.scheme.default_port();
-        let port = match self.server.unix {
-            true => Bytes::new(),
-            false => self.server.port.unwrap_or(default_port).to_string().into(),
+        let port = if self.server.unix {
+            Bytes::new()
+        } else {
+            self.server.port.unwrap_or(default_port).to_string().into()
         };
         // The default port does not show in `Host`.
         let host = match self.server.port {
@@ -243,7 +241,7 @@ impl Url<'_> {
                 .unwrap_or(self.authority),
             _ => self.authority,
         };
-        Target {
+        ProxyTarget {
             scheme: self.scheme,
             upstream,
             host: Bytes::copy_from_slice(host),

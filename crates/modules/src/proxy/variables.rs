@@ -4,20 +4,20 @@
 
 use framework::address::append_address;
 use http::request::Request;
-use http::variables::{Evaluate, Found};
-use proto::header::Known;
+use http::variables::{BuiltinVariable, Evaluate};
+use proto::header::KnownField;
 
 use super::target::TARGET;
 
 /// The variable of a name in lower case, without `$`.
-pub fn find(name: &str) -> Option<Found> {
+pub fn find(name: &str) -> Option<BuiltinVariable> {
     let evaluate: Evaluate = match name {
-        "proxy_host" => return Some(Found::computed(proxy_host).assignable()),
-        "proxy_port" => return Some(Found::computed(proxy_port).assignable()),
+        "proxy_host" => return Some(BuiltinVariable::computed(proxy_host).assignable()),
+        "proxy_port" => return Some(BuiltinVariable::computed(proxy_port).assignable()),
         "proxy_add_x_forwarded_for" => proxy_add_x_forwarded_for,
         _ => return None,
     };
-    Some(Found::computed(evaluate))
+    Some(BuiltinVariable::computed(evaluate))
 }
 
 fn proxy_host(request: &mut Request, out: &mut Vec<u8>) -> bool {
@@ -39,7 +39,7 @@ fn proxy_port(request: &mut Request, out: &mut Vec<u8>) -> bool {
 /// The client's `X-Forwarded-For` with its address behind it.
 fn proxy_add_x_forwarded_for(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let client = &request.client;
-    for value in client.all(Known::XForwardedFor) {
+    for value in client.all(KnownField::XForwardedFor) {
         out.extend_from_slice(value);
         out.extend_from_slice(b", ");
     }

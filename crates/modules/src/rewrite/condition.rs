@@ -16,7 +16,6 @@ use variables::Context as _;
 
 use super::script::append_value;
 
-/// A compiled condition.
 pub(super) enum Condition {
     /// `($variable)`: neither empty nor `0`.
     True(Variable),
@@ -45,7 +44,6 @@ pub(super) enum Condition {
 pub(super) enum FileTest {
     /// `-f`: a regular file.
     Plain,
-    /// `-d`: a directory.
     Directory,
     /// `-e`: a regular file or a directory (of other kinds nginx says that they do not exist).
     Exists,
@@ -55,13 +53,13 @@ pub(super) enum FileTest {
 
 /// Whether the words between `if` and `{` make a condition.
 pub(super) fn check(words: &[Word]) -> Result<(), Fault> {
-    Parsed::new(words).map(drop)
+    ConditionTokens::new(words).map(drop)
 }
 
 impl Condition {
     /// Compiles the words between `if` and `{`.
     pub(super) fn compile(compiler: &Compiler<'_>, words: &[Word]) -> Result<Condition, Fault> {
-        let parsed = Parsed::new(words)?;
+        let parsed = ConditionTokens::new(words)?;
         let text = |word: &Word, bytes: &[u8]| {
             Template::parse(&Word {
                 bytes: bytes.into(),
@@ -70,8 +68,8 @@ impl Condition {
             .map(|template| compiler.text(&template))
         };
         Ok(match parsed {
-            Parsed::True(name) => Condition::True(compiler.variable(&name)),
-            Parsed::Equal {
+            ConditionTokens::True(name) => Condition::True(compiler.variable(&name)),
+            ConditionTokens::Equal {
                 name,
                 word,
                 value,
@@ -84,7 +82,7 @@ impl Condition {
                     negated,
                 }
             }
-            Parsed::Matches {
+            ConditionTokens::Matches {
                 name,
                 word,
                 pattern,
@@ -100,7 +98,7 @@ impl Condition {
                     negated,
                 }
             }
-            Parsed::File {
+            ConditionTokens::File {
                 word,
                 path,
                 test,
@@ -113,8 +111,9 @@ impl Condition {
         })
     }
 
-    /// Whether it holds for a request. `escape` says whether captures in values are escaped,
-    /// `log` whether matches are logged. An error where a match could not be decided, which is in the log then.
+    /// Whether it holds for a request. `escape` says whether captures in values are escaped, `log`
+    /// whether matches are logged. An error where a match could not be decided, which is in the log
+    /// then.
     pub(super) fn holds(
         &self,
         request: &mut Request,
@@ -163,8 +162,8 @@ impl Condition {
     }
 }
 
-/// Matches as scripts do: a regex that does not match ends the life of earlier captures too. What could not be
-/// decided is in the log.
+/// Matches as scripts do: a regex that does not match ends the life of earlier captures too. What
+/// could not be decided is in the log.
 pub(super) fn matches(
     request: &mut Request,
     regex: &Regex,
@@ -203,7 +202,6 @@ impl FileTest {
                 return false;
             }
         };
-        /// `S_IXUSR`.
         const OWNER_MAY_EXECUTE: u32 = 0o100;
         match self {
             FileTest::Plain => metadata.is_file(),
@@ -223,7 +221,7 @@ fn is_absence(error: &io::Error) -> bool {
 }
 
 /// A condition taken apart; each word with the bytes that count, without the parentheses.
-pub(super) enum Parsed<'a> {
+pub(super) enum ConditionTokens<'a> {
     True(String),
     Equal {
         name: String,
@@ -246,8 +244,8 @@ pub(super) enum Parsed<'a> {
     },
 }
 
-impl<'a> Parsed<'a> {
-    pub(super) fn new(words: &'a [Word]) -> Result<Parsed<'a>, Fault> {
+impl<'a> ConditionTokens<'a> {
+    pub(super) fn new(words: &'a [Word]) -> Result<ConditionTokens<'a>, Fault> {
         let words = without_parentheses(words)?;
         let [(first, text), rest @ ..] = &*words else {
             return Err(Fault::new("invalid condition"));
@@ -260,10 +258,10 @@ impl<'a> Parsed<'a> {
         };
         let name = match text {
             [b'$', name @ ..] if !name.is_empty() => String::from_utf8_lossy(name).into_owned(),
-            _ => return Parsed::file(text, rest).ok_or_else(invalid),
+            _ => return ConditionTokens::file(text, rest).ok_or_else(invalid),
         };
         let (operator_word, operator, word, value) = match rest {
-            [] => return Ok(Parsed::True(name)),
+            [] => return Ok(ConditionTokens::True(name)),
             [(operator_word, operator), (word, value)] => {
                 (*operator_word, *operator, *word, *value)
             }
@@ -271,7 +269,7 @@ impl<'a> Parsed<'a> {
         };
         let negated = operator.starts_with(b"!");
         match operator {
-            b"=" | b"!=" => Ok(Parsed::Equal {
+            b"=" | b"!=" => Ok(ConditionTokens::Equal {
                 name,
                 word,
                 value,
@@ -279,7 +277,7 @@ impl<'a> Parsed<'a> {
             }),
             b"~" | b"~*" | b"!~" | b"!~*" => {
                 let caseless = operator.ends_with(b"*");
-                Ok(Parsed::Matches {
+                Ok(ConditionTokens::Matches {
                     name,
                     word,
                     pattern: value,
@@ -297,7 +295,7 @@ impl<'a> Parsed<'a> {
         }
     }
 
-    fn file(operator: &[u8], rest: &[(&'a Word, &'a [u8])]) -> Option<Parsed<'a>> {
+    fn file(operator: &[u8], rest: &[(&'a Word, &'a [u8])]) -> Option<ConditionTokens<'a>> {
         let [(word, path)] = rest else { return None };
         let (letter, negated) = match operator {
             [b'-', letter] => (letter, false),
@@ -311,7 +309,7 @@ impl<'a> Parsed<'a> {
             b'x' => FileTest::Executable,
             _ => return None,
         };
-        Some(Parsed::File {
+        Some(ConditionTokens::File {
             word,
             path,
             test,

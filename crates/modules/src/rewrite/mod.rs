@@ -20,7 +20,7 @@ use conf::{
 };
 use framework::compile::{Compiler, Feature};
 use http::log;
-use http::module::{Shortcut, Told};
+use http::module::{Shortcut, ShortcutDoc};
 use http::plan::Plan;
 use http::plan_builder::PlanBuilder;
 use http::regex::Regex;
@@ -66,14 +66,14 @@ pub static RETURN: Setting<()> =
          307, 308; 302 for a URL alone). 444 closes the connection without an answer.",
     );
 
-/// `break`
+/// Declares the directive `break`.
 pub static BREAK: Setting<()> = Setting::new("break", &[""], parse::nothing)
     .contexts(PROGRAM)
     .arity(Arity::none())
     .inherit(Inherit::Program)
     .manual("Ends the script; a URI rewritten before stays, but its location is not looked for.");
 
-/// `set $variable value`
+/// Declares the directive `set $variable value`.
 pub static SET: Setting<()> = Setting::new("set", &["$variable value"], |setter| {
     check(setter, |line| assignment(line).map(drop))
 })
@@ -135,11 +135,9 @@ pub const DIRECTIVES: &[&dyn Declared] = &[
 /// The script of one scope.
 struct Steps {
     steps: Box<[Instruction]>,
-    /// `rewrite_log`.
     log: bool,
 }
 
-/// `rewrite_log` and `uninitialized_variable_warn`.
 struct Settings {
     log: bool,
     warn_uninitialized: bool,
@@ -159,33 +157,24 @@ impl Feature for Settings {
 
 /// One directive of a script.
 enum Instruction {
-    /// `set`.
     Set {
-        /// What is assigned.
         target: Target,
-        /// The value.
         value: Text,
     },
-    /// `if`.
     If {
-        /// Where it stands.
         position: Position,
-        /// What must hold.
         condition: Condition,
         /// What is then in force; `None` in a server.
         plan: Option<Arc<Plan>>,
         /// What is then run.
         body: Box<[Instruction]>,
     },
-    /// `rewrite`.
     Rewrite(Box<Rewrite>),
-    /// `return`.
     Return(Return),
     /// `break`, and where it stands.
     Break(Position),
 }
 
-/// A compiled `rewrite`.
 struct Rewrite {
     position: Position,
     regex: Regex,
@@ -213,7 +202,6 @@ enum Flag {
     Redirect(u16),
 }
 
-/// A compiled `return`.
 struct Return {
     position: Position,
     status: u16,
@@ -224,24 +212,26 @@ struct Return {
 /// What `set` and `auth_request_set` write to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// A variable.
+    /// A variable that the configuration defines.
     Variable(Variable),
     /// `$args` and `$query_string`'s source: the request's arguments.
     Args,
-    /// `$limit_rate`.
+    /// The variable `$limit_rate`, which paces the response.
     LimitRate,
 }
 
 impl Return {
-    /// Whether every request gets the same: a Location that is only a path becomes a URL of the client's own host.
+    /// Whether every request gets the same: a Location that is only a path becomes a URL of the
+    /// client's own host.
     fn is_constant(&self) -> bool {
         let text = self.text.literal();
         text.is_some_and(|text| !text.starts_with(b"/"))
     }
 }
 
-/// Defines the variables that `set` and `auth_request_set` name in a scope and those within it: a name is of the line that
-/// names it first, in the order of the file. This comes before anything else is compiled.
+/// Defines the variables that `set` and `auth_request_set` name in a scope and those within it: a
+/// name is of the line that names it first, in the order of the file. This comes before anything
+/// else is compiled.
 pub fn define_assigned(compiler: &Compiler<'_>, scope: ScopeRef<'_>) {
     for line in scope.lines() {
         if let Some(inner) = scope.opened_by(line) {
@@ -274,7 +264,7 @@ impl Target {
         })
     }
 
-    /// Assigns a value.
+    /// Assigns a value for the request.
     pub fn assign(self, request: &mut Request, value: &[u8]) {
         match self {
             Target::Variable(variable) => request.assign(variable, Bytes::copy_from_slice(value)),
@@ -298,9 +288,9 @@ impl Target {
 }
 
 /// What it may say of responses from memory: they pass no script.
-pub const SHORTCUTS: &[Told] = &[
-    Told::Never("there may be a script to run"),
-    Told::Same("where `return` alone answers every request, with one and the same text"),
+pub const SHORTCUTS: &[ShortcutDoc] = &[
+    ShortcutDoc::Never("there may be a script to run"),
+    ShortcutDoc::Same("where `return` alone answers every request, with one and the same text"),
 ];
 
 /// Registers the script of a scope.
@@ -379,9 +369,10 @@ fn compile_if(
 ) -> Result<Instruction, Fault> {
     let condition = Condition::compile(compiler, &line.args)?;
     let body = instructions(compiler, block, plan_of_if);
-    let plan = match block.context() == Contexts::LOCATION_IF {
-        true => plan_of_if(block),
-        false => None,
+    let plan = if block.context() == Contexts::LOCATION_IF {
+        plan_of_if(block)
+    } else {
+        None
     };
     Ok(Instruction::If {
         position: line.position,
@@ -401,14 +392,14 @@ fn compile_rewrite(compiler: &Compiler<'_>, line: &Line) -> Result<Instruction, 
         .map_err(|fault| fault.or_at(pattern.position))?;
     let parts = replacement(line)?;
     let redirects = matches!(parts.flag, Flag::Redirect(_));
-    let has_args = parts
-        .template
-        .parts
-        .iter()
-        .any(|part| matches!(part, conf::Part::Literal(bytes) if bytes.contains(&b'?')));
-    let (path, args) = match redirects {
-        true => (parts.template, None),
-        false => split_at_question_mark(parts.template),
+    let has_args =
+        parts.template.parts.iter().any(
+            |part| matches!(part, conf::TemplatePart::Literal(bytes) if bytes.contains(&b'?')),
+        );
+    let (path, args) = if redirects {
+        (parts.template, None)
+    } else {
+        split_at_question_mark(parts.template)
     };
     Ok(Instruction::Rewrite(Box::new(Rewrite {
         position: line.position,
@@ -485,7 +476,9 @@ fn split_at_question_mark(template: Template) -> (Template, Option<Template>) {
     let mut parts = template.parts.into_iter();
     for part in parts.by_ref() {
         let cut = match &part {
-            conf::Part::Literal(bytes) => memchr::memchr(b'?', bytes).map(|at| bytes.split_at(at)),
+            conf::TemplatePart::Literal(bytes) => {
+                memchr::memchr(b'?', bytes).map(|at| bytes.split_at(at))
+            }
             _ => None,
         };
         let Some((before, after)) = cut else {
@@ -493,10 +486,10 @@ fn split_at_question_mark(template: Template) -> (Template, Option<Template>) {
             continue;
         };
         if !before.is_empty() {
-            path.push(conf::Part::Literal(before.into()));
+            path.push(conf::TemplatePart::Literal(before.into()));
         }
         let first = after.get(1..).filter(|rest| !rest.is_empty());
-        let first = first.map(|rest| conf::Part::Literal(rest.into()));
+        let first = first.map(|rest| conf::TemplatePart::Literal(rest.into()));
         let args = first.into_iter().chain(parts).collect();
         return (Template { parts: path }, Some(Template { parts: args }));
     }

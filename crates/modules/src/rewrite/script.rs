@@ -16,7 +16,8 @@ use super::condition::matches;
 use super::{Flag, Instruction, Return, Rewrite, Steps};
 
 impl Script for Steps {
-    /// `Relocate` where the URI was rewritten and a location must be found for it; in a server that is next in any case.
+    /// `Relocate` where the URI was rewritten and a location must be found for it; in a server that
+    /// is next in any case.
     fn run(&self, request: &mut Request) -> Step {
         let mut run = Run {
             request,
@@ -71,9 +72,12 @@ impl Run<'_> {
                 let Ok(holds) = holds else {
                     return self.undecided(*position);
                 };
-                self.request.trace(*position, || match holds {
-                    true => "the condition holds".to_owned(),
-                    false => "the condition does not hold".to_owned(),
+                self.request.trace(*position, || {
+                    if holds {
+                        "the condition holds".to_owned()
+                    } else {
+                        "the condition does not hold".to_owned()
+                    }
                 });
                 if !holds {
                     return Flow::Continue(());

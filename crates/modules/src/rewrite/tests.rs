@@ -1,9 +1,9 @@
 //! Directives as they are understood; expected errors are those of `nginx -t`.
 
-use conf::Part;
+use conf::TemplatePart;
 
+use super::condition::ConditionTokens;
 use super::condition::FileTest;
-use super::condition::Parsed;
 use super::*;
 
 fn word(text: &str) -> Word {
@@ -23,10 +23,10 @@ fn line(text: &str) -> Line {
 }
 
 fn show(template: &Template) -> String {
-    let show = |part: &Part| match part {
-        Part::Literal(bytes) => String::from_utf8_lossy(bytes).into_owned(),
-        Part::Variable(name) => format!("<{name}>"),
-        Part::Capture(number) => format!("<{number}>"),
+    let show = |part: &TemplatePart| match part {
+        TemplatePart::Literal(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        TemplatePart::Variable(name) => format!("<{name}>"),
+        TemplatePart::Capture(number) => format!("<{number}>"),
     };
     template.parts.iter().map(show).collect()
 }
@@ -121,16 +121,16 @@ fn returns_are_taken_apart() {
 fn condition(text: &str) -> Result<String, String> {
     let line = line(text);
     let shown = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let parsed = Parsed::new(&line.args).map_err(|fault| fault.message.to_string())?;
+    let parsed = ConditionTokens::new(&line.args).map_err(|fault| fault.message.to_string())?;
     Ok(match parsed {
-        Parsed::True(name) => format!("true {name}"),
-        Parsed::Equal {
+        ConditionTokens::True(name) => format!("true {name}"),
+        ConditionTokens::Equal {
             name,
             value,
             negated,
             ..
         } => format!("equal {name} {} {negated}", shown(value)),
-        Parsed::Matches {
+        ConditionTokens::Matches {
             name,
             pattern,
             caseless,
@@ -139,7 +139,7 @@ fn condition(text: &str) -> Result<String, String> {
         } => {
             format!("matches {name} {} {caseless} {negated}", shown(pattern))
         }
-        Parsed::File {
+        ConditionTokens::File {
             path,
             test,
             negated,

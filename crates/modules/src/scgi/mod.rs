@@ -1,7 +1,8 @@
 //! `scgi_pass`: requests passed on to an application that speaks SCGI.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_scgi_module.html>. Caching is not here. The way of a request is that of
-//! `applications::unframed`; here are the directives and the netstring that a request begins with. The framing itself is `proto::scgi`.
+//! <https://nginx.org/en/docs/http/ngx_http_scgi_module.html>. Caching is not here. The way of a
+//! request is that of `applications::unframed`; here are the directives and the netstring that a
+//! request begins with. The framing itself is `proto::scgi`.
 
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use bytes::Bytes;
 use conf::{Contexts, Declared, Fault, Inherit, ScopeRef, Setting, Word, count_of, joined};
 use framework::compile::{Compiler, Feature};
 use http::log;
-use http::module::{Content, Told};
+use http::module::{Content, ShortcutDoc};
 use http::plan_builder::PlanBuilder;
 use http::request::Request;
 use http::temporary_paths::{self, TemporaryPath};
@@ -17,11 +18,11 @@ use proto::scgi::RequestWriter;
 
 use crate::applications::params::{self, ParamLine, Params};
 use crate::applications::unframed::{self, Protocol};
-use crate::passing::buffers;
-use crate::passing::cache::{self, Lookup};
-use crate::passing::destination::{Scheme, Schemes};
-use crate::passing::family::Family;
-use crate::passing::settings::{self, Passing};
+use crate::proxying::buffers;
+use crate::proxying::cache::{self, CacheLookup};
+use crate::proxying::destination::{Scheme, Schemes};
+use crate::proxying::family::Family;
+use crate::proxying::settings::{self, Passing};
 
 /// SCGI is all that is spoken, and the address has no scheme.
 static SCHEMES: Schemes = Schemes {
@@ -89,7 +90,8 @@ const ALL: &[&[&dyn Declared]] = &[
 pub const DIRECTIVES: &[&dyn Declared] = &joined::<{ count_of(ALL) }>(ALL);
 
 /// What is said of prebuilt responses.
-pub const SHORTCUTS: &[Told] = &[Told::Same("it is about what applications are told")];
+pub const SHORTCUTS: &[ShortcutDoc] =
+    &[ShortcutDoc::Same("it is about what applications are told")];
 
 /// `scgi_*` of a scope, but for `scgi_pass` itself.
 struct Settings {
@@ -114,7 +116,7 @@ impl Protocol for Settings {
         &self.passing
     }
 
-    fn write(&self, request: &mut Request, lookup: Option<&Lookup>) -> Result<Bytes, u16> {
+    fn write(&self, request: &mut Request, lookup: Option<&CacheLookup>) -> Result<Bytes, u16> {
         let mut head = Vec::with_capacity(2048);
         let length = request.body.length().unwrap_or(request.body.announced());
         let mut writer = RequestWriter::new(&mut head, length);

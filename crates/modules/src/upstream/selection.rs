@@ -16,7 +16,6 @@ impl Selection {
         Selection { peers, sticking }
     }
 
-    /// Both.
     pub(crate) fn parts(&mut self) -> (&mut ::upstream::Selection, Option<&mut Sticking>) {
         (&mut self.peers, self.sticking.as_mut())
     }
@@ -28,7 +27,8 @@ impl Selection {
         }
     }
 
-    /// What is learned of the session when this is dropped, once the answer has come or will come no more.
+    /// What is learned of the session when this is dropped, once the answer has come or will come
+    /// no more.
     pub fn at_end(&self, request: &mut Request) -> Option<Box<AtEnd>> {
         self.sticking.as_ref()?.at_end(request).map(Box::new)
     }

@@ -1,7 +1,9 @@
-//! `uwsgi_pass`: requests passed on to an application server that speaks uwsgi, such as uWSGI itself.
+//! `uwsgi_pass`: requests passed on to an application server that speaks uwsgi, such as uWSGI
+//! itself.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_uwsgi_module.html>. Caching is not here. The way of a request is that of
-//! `applications::unframed`; here are the directives and the packet that a request begins with. The framing itself is `proto::uwsgi`.
+//! <https://nginx.org/en/docs/http/ngx_http_uwsgi_module.html>. Caching is not here. The way of a
+//! request is that of `applications::unframed`; here are the directives and the packet that a
+//! request begins with. The framing itself is `proto::uwsgi`.
 
 use std::sync::Arc;
 
@@ -11,7 +13,7 @@ use conf::{
 };
 use framework::compile::{Compiler, Feature};
 use http::log;
-use http::module::{Content, Told};
+use http::module::{Content, ShortcutDoc};
 use http::plan_builder::PlanBuilder;
 use http::request::Request;
 use http::temporary_paths::{self, TemporaryPath};
@@ -19,12 +21,12 @@ use proto::uwsgi::RequestWriter;
 
 use crate::applications::params::{self, ParamLine, Params};
 use crate::applications::unframed::{self, Protocol};
-use crate::passing::buffers;
-use crate::passing::cache::{self, Lookup};
-use crate::passing::destination::{Scheme, Schemes};
-use crate::passing::family::Family;
-use crate::passing::settings::{self, Passing};
-use crate::passing::ssl::{self, UpstreamTls};
+use crate::proxying::buffers;
+use crate::proxying::cache::{self, CacheLookup};
+use crate::proxying::destination::{Scheme, Schemes};
+use crate::proxying::family::Family;
+use crate::proxying::settings::{self, Passing};
+use crate::proxying::ssl::{self, UpstreamTls};
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
@@ -90,7 +92,8 @@ const PASSING: settings::Declared = settings::Declared {
     cache: &CACHE,
     converts_head: false,
     temporary_path: &TEMPORARY_PATH,
-    // Unlike those of FastCGI and SCGI an answer may have a status line, and `Status` is a field like others.
+    // Unlike those of FastCGI and SCGI an answer may have a status line, and `Status` is a field
+    // like others.
     hidden: &[
         "x-accel-expires",
         "x-accel-redirect",
@@ -120,7 +123,8 @@ const ALL: &[&[&dyn Declared]] = &[
 pub const DIRECTIVES: &[&dyn Declared] = &joined::<{ count_of(ALL) }>(ALL);
 
 /// What is said of prebuilt responses.
-pub const SHORTCUTS: &[Told] = &[Told::Same("it is about what applications are told")];
+pub const SHORTCUTS: &[ShortcutDoc] =
+    &[ShortcutDoc::Same("it is about what applications are told")];
 
 /// `uwsgi_*` of a scope, but for `uwsgi_pass` itself and TLS.
 struct Settings {
@@ -163,7 +167,7 @@ impl Protocol for Settings {
         &self.passing
     }
 
-    fn write(&self, request: &mut Request, lookup: Option<&Lookup>) -> Result<Bytes, u16> {
+    fn write(&self, request: &mut Request, lookup: Option<&CacheLookup>) -> Result<Bytes, u16> {
         let mut packet = Vec::with_capacity(2048);
         let mut writer = RequestWriter::new(&mut packet, self.modifier1, self.modifier2);
         let pass_headers = self.passing.pass_request_headers;
@@ -212,7 +216,6 @@ pub fn survey(compiler: &Compiler<'_>, root: ScopeRef<'_>) {
     TLS.check_unused::<Request>(compiler, root);
 }
 
-/// A byte.
 fn modifier(setter: &Setter<'_>) -> Result<u8, Fault> {
     let number = parse::number(setter)?;
     u8::try_from(number).map_err(|_| Fault::new("value must be between 0 and 255"))

@@ -6,9 +6,9 @@ use std::time::Duration;
 use base::slab::Key;
 
 use super::{Addresses, Neighbouring, PAYLOAD, Stack, Unlistened, is_of_a_host};
-use crate::device::Verdict;
+use crate::device::FrameFate;
 use crate::tcp::handshake::{self, SynReceived};
-use crate::tcp::{Agreed, Outgoing, State, Tuple, clock, cookie};
+use crate::tcp::{NegotiatedOptions, Outgoing, State, Tuple, clock, cookie};
 use crate::wire::ethernet::{self, EtherType, MacAddress};
 use crate::wire::ipv4::{self, Packet, Protocol};
 use crate::wire::sequence::Sequence;
@@ -23,26 +23,26 @@ const MTU_MIN: u16 = 576;
 const HEADERS: u16 = 40;
 
 impl Stack {
-    /// Takes a frame.
-    pub fn handle_frame(&mut self, now: Duration, frame: &[u8]) -> Verdict {
+    /// Takes a frame that the device has received.
+    pub fn handle_frame(&mut self, now: Duration, frame: &[u8]) -> FrameFate {
         let Ok((header, payload)) = ethernet::Header::parse(frame) else {
-            return Verdict::Passed;
+            return FrameFate::Passed;
         };
         let is_for_us = header.destination == self.settings.mac;
         match header.kind {
-            EtherType::Arp if self.settings.neighbouring == Neighbouring::Told => Verdict::Passed,
+            EtherType::Arp if self.settings.neighbouring == Neighbouring::Told => FrameFate::Passed,
             EtherType::Arp if is_for_us || header.destination == MacAddress::BROADCAST => {
                 self.handle_arp(now, payload)
             }
             EtherType::Ipv4 if is_for_us => self.handle_packet(now, header.source, payload),
-            _ => Verdict::Passed,
+            _ => FrameFate::Passed,
         }
     }
 
     /// RFC 826, "Packet Reception".
-    fn handle_arp(&mut self, now: Duration, bytes: &[u8]) -> Verdict {
+    fn handle_arp(&mut self, now: Duration, bytes: &[u8]) -> FrameFate {
         let Ok(message) = arp::Message::parse(bytes) else {
-            return Verdict::Passed;
+            return FrameFate::Passed;
         };
         let is_for_us = self.settings.addresses.has(message.target)
             // A stack with any address has no own one for others to answer to.
@@ -66,39 +66,39 @@ impl Stack {
         }
         // The kernel's cache lives by the same messages.
         match self.settings.unlistened {
-            Unlistened::Pass => Verdict::Passed,
-            Unlistened::Refuse => Verdict::Taken,
+            Unlistened::Pass => FrameFate::Passed,
+            Unlistened::Refuse => FrameFate::Taken,
         }
     }
 
-    fn handle_packet(&mut self, now: Duration, card: MacAddress, bytes: &[u8]) -> Verdict {
+    fn handle_packet(&mut self, now: Duration, card: MacAddress, bytes: &[u8]) -> FrameFate {
         let Ok(packet) = Packet::parse(bytes) else {
-            return Verdict::Passed;
+            return FrameFate::Passed;
         };
         if packet.is_fragment
             || packet.is_source_routed
             || !self.settings.addresses.has(packet.destination)
             || !is_of_a_host(packet.source)
         {
-            return Verdict::Passed;
+            return FrameFate::Passed;
         }
         match packet.protocol {
             Protocol::Tcp => self.handle_tcp(now, card, &packet),
             Protocol::Icmp => self.handle_icmp(card, &packet),
-            Protocol::Other(_) => Verdict::Passed,
+            Protocol::Other(_) => FrameFate::Passed,
         }
     }
 
-    fn handle_icmp(&mut self, card: MacAddress, packet: &Packet<'_>) -> Verdict {
+    fn handle_icmp(&mut self, card: MacAddress, packet: &Packet<'_>) -> FrameFate {
         match icmp::Message::parse(packet.payload) {
             Ok(icmp::Message::EchoRequest(request))
                 if self.settings.unlistened == Unlistened::Refuse =>
             {
                 self.answer_echo(card, packet, request);
-                Verdict::Taken
+                FrameFate::Taken
             }
             Ok(icmp::Message::Unreachable(unreachable)) => self.handle_unreachable(&unreachable),
-            _ => Verdict::Passed,
+            _ => FrameFate::Passed,
         }
     }
 
@@ -124,16 +124,16 @@ impl Stack {
     /// A segment of ours did not arrive (RFC 9293, section 3.9.2.2). What stands goes on by its
     /// timers, whatever is said (MUST-56; RFC 5927, section 5.2, for the errors that are called
     /// hard); only segments that were too large get smaller.
-    fn handle_unreachable(&mut self, unreachable: &icmp::Unreachable) -> Verdict {
+    fn handle_unreachable(&mut self, unreachable: &icmp::Unreachable) -> FrameFate {
         let tuple = Tuple {
             local: unreachable.local,
             remote: unreachable.remote,
         };
         let Some(key) = self.table.find(&tuple) else {
-            return Verdict::Passed;
+            return FrameFate::Passed;
         };
         let Some(slot) = self.table.get_mut(key) else {
-            return Verdict::Passed;
+            return FrameFate::Passed;
         };
         let sequence = Sequence(unreachable.sequence);
         match (&unreachable.why, &mut slot.state) {
@@ -152,15 +152,15 @@ impl Stack {
             }
             _ => {}
         }
-        Verdict::Taken
+        FrameFate::Taken
     }
 
-    fn handle_tcp(&mut self, now: Duration, card: MacAddress, packet: &Packet<'_>) -> Verdict {
+    fn handle_tcp(&mut self, now: Duration, card: MacAddress, packet: &Packet<'_>) -> FrameFate {
         let (source, destination) = (packet.source, packet.destination);
         let Ok(segment) = Segment::parse(packet.payload, source, destination) else {
             // Damaged: nobody can say whose it is, and it will come again.
             self.counts.damaged += 1;
-            return Verdict::Taken;
+            return FrameFate::Taken;
         };
         let tuple = Tuple {
             local: SocketAddrV4::new(destination, segment.header.destination),
@@ -171,14 +171,14 @@ impl Stack {
         };
         let room = self.settings.memory_max.saturating_sub(self.memory);
         let Some(slot) = self.table.get_mut(key) else {
-            return Verdict::Taken;
+            return FrameFate::Taken;
         };
         slot.heard = Some(card);
         let settings = &self.settings.tcp;
         let effects = slot.state.handle_segment(now, settings, &segment, room);
         let Some(numbers) = effects.reuse else {
             self.apply(key, effects, Some(card));
-            return Verdict::Taken;
+            return FrameFate::Taken;
         };
         // The connection before this one is over; what the application has not read of it stays
         // until it lets go.
@@ -203,18 +203,18 @@ impl Stack {
         tuple: &Tuple,
         segment: &Segment<'_>,
         numbers: Option<Sequence>,
-    ) -> Verdict {
+    ) -> FrameFate {
         let Some(listener) = self.table.listener_at(tuple.local) else {
             if self.settings.unlistened == Unlistened::Pass {
-                return Verdict::Passed;
+                return FrameFate::Passed;
             }
             self.refuse(card, tuple, segment);
-            return Verdict::Taken;
+            return FrameFate::Taken;
         };
         // Section 3.10.7.2, in its order.
         let flags = segment.header.flags;
         if flags.has(Flags::RST) {
-            return Verdict::Taken;
+            return FrameFate::Taken;
         }
         if flags.has(Flags::ACK) {
             if flags.has(Flags::SYN) || !self.take_cookie(now, card, tuple, segment, listener) {
@@ -223,7 +223,7 @@ impl Stack {
         } else if flags.has(Flags::SYN) {
             self.take_syn(now, card, tuple, segment, listener, numbers);
         }
-        Verdict::Taken
+        FrameFate::Taken
     }
 
     fn refuse(&mut self, card: MacAddress, tuple: &Tuple, segment: &Segment<'_>) {
@@ -255,7 +255,7 @@ impl Stack {
         let offset = secret.clock(tuple);
         if !has_place || listener.handshakes >= listener.backlog {
             let offer = &segment.header.options;
-            let agreed = Agreed::new(&self.settings.tcp, offer, now, offset);
+            let agreed = NegotiatedOptions::new(&self.settings.tcp, offer, now, offset);
             let theirs = segment.header.sequence;
             let marks = cookie::Marks::of_offer(offer, &self.settings.tcp);
             let size = agreed.segment_max();

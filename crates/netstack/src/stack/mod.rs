@@ -102,7 +102,7 @@ pub struct Settings {
     pub gateway: Option<Ipv4Addr>,
     /// How the cards of other hosts are known.
     pub neighbouring: Neighbouring,
-    /// How connections behave.
+    /// The settings of all connections.
     pub tcp: tcp::Settings,
     /// What becomes of segments for nobody.
     pub unlistened: Unlistened,
@@ -133,7 +133,7 @@ pub struct Counts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectionId(Key);
 
-/// Names a listener.
+/// Identifies a listener of the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ListenerId(Key);
 

@@ -110,7 +110,6 @@ impl Stack {
         }
     }
 
-    /// Forgets a connection.
     pub(super) fn forget(&mut self, key: Key) {
         let Some(slot) = self.table.remove(key) else {
             return;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::challenge::Challenges;
 use super::round_trip::RoundTrip;
 use super::state::{Reason, State};
-use super::{Agreed, Beginning, Connection, Effects, Outgoing, Settings, clock};
+use super::{Beginning, Connection, Effects, NegotiatedOptions, Outgoing, Settings, clock};
 use crate::wire::sequence::Sequence;
 use crate::wire::tcp::{Flags, Options, Segment, Timestamps};
 
@@ -14,7 +14,6 @@ use crate::wire::tcp::{Flags, Options, Segment, Timestamps};
 struct Syn {
     /// The initial sequence number that the SYN carries.
     ours: Sequence,
-    /// Of our clock.
     clock: u32,
     began: Duration,
     /// When it was last sent, and how often it was.
@@ -93,7 +92,7 @@ impl Syn {
 /// The SYN that answers another: it offers what the other one did, and we have.
 pub(crate) fn answer(
     settings: &Settings,
-    agreed: &Agreed,
+    agreed: &NegotiatedOptions,
     clock: u32,
     (ours, theirs): (Sequence, Sequence),
 ) -> Outgoing {
@@ -146,7 +145,6 @@ impl SynSent {
         })
     }
 
-    /// Section 3.10.7.3.
     pub(crate) fn handle_segment(
         &mut self,
         now: Duration,
@@ -171,7 +169,7 @@ impl SynSent {
         if !header.flags.has(Flags::SYN) {
             return Effects::default();
         }
-        let agreed = Agreed::new(settings, &header.options, now, self.syn.clock);
+        let agreed = NegotiatedOptions::new(settings, &header.options, now, self.syn.clock);
         if !has_ack {
             // Both ends have asked at once (section 3.5, figure 8): our number stays, our SYN is
             // sent again as an answer.
@@ -225,7 +223,7 @@ impl SynSent {
 pub(crate) struct SynReceived {
     syn: Syn,
     theirs: Sequence,
-    agreed: Agreed,
+    agreed: NegotiatedOptions,
     window: u32,
     /// A listener has been asked for this connection; else it came from SYN-SENT.
     pub(crate) is_passive: bool,
@@ -245,7 +243,7 @@ impl SynReceived {
         SynReceived {
             syn: Syn::new(now, ours, clock),
             theirs: segment.header.sequence,
-            agreed: Agreed::new(settings, &segment.header.options, now, clock),
+            agreed: NegotiatedOptions::new(settings, &segment.header.options, now, clock),
             window: u32::from(segment.header.window),
             is_passive: true,
             challenges: Challenges::default(),
@@ -352,7 +350,6 @@ impl SynReceived {
         }
     }
 
-    /// As of [`SynSent`].
     pub(crate) fn handle_refused(&self, sequence: Sequence) -> Effects {
         if sequence == self.syn.ours && !self.is_passive {
             Effects::closed(Reason::Refused)
@@ -398,7 +395,7 @@ pub(crate) fn from_cookie(
     segment: &Segment<'_>,
 ) -> Beginning {
     Beginning {
-        agreed: Agreed::new(settings, offer, now, clock),
+        agreed: NegotiatedOptions::new(settings, offer, now, clock),
         ours: segment.header.acknowledgment - 1,
         theirs: segment.header.sequence - 1,
         window: u32::from(segment.header.window),

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::recovery::Mode;
-use super::state::{Next, Reason};
+use super::state::{Reason, Transition};
 use super::timers::{ACK_DELAY, AckTimer, SendTimer};
 use super::{Connection, Effects};
 use crate::wire::sequence::Sequence;
@@ -123,7 +123,7 @@ impl Connection {
             self.challenge(now);
             return Effects::default();
         }
-        self.end(Next::Closed(Reason::Reset))
+        self.end(Transition::Closed(Reason::Reset))
     }
 
     /// Whether the acknowledgment is of something that was sent, and not too long ago (RFC 5961,
@@ -163,7 +163,7 @@ impl Connection {
         now: Duration,
         segment: &Segment<'_>,
         effects: &mut Effects,
-    ) -> Option<Next> {
+    ) -> Option<Transition> {
         let header = &segment.header;
         let blocks = header.options.sack.as_slice();
         let has_news = self.agreed.sack && self.recovery.report(blocks, self.flight());

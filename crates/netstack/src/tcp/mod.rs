@@ -49,7 +49,7 @@ pub use state::Reason;
 pub use timers::KeepAlive;
 
 pub(crate) use secret::Purpose;
-pub(crate) use state::{Next, Phase, State};
+pub(crate) use state::{Phase, State, Transition};
 
 /// What a peer that offers no size of segments takes (RFC 9293, section 3.7.1, MUST-15).
 pub(crate) const SEGMENT_DEFAULT: u16 = 536;
@@ -67,7 +67,7 @@ pub struct Tuple {
     pub remote: SocketAddrV4,
 }
 
-/// How connections behave.
+/// The settings of one connection.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The largest segment that the way to us takes, which the other end is told: the MTU without
@@ -126,7 +126,7 @@ impl Settings {
 
 /// What both ends have agreed on in their SYNs.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Agreed {
+pub(crate) struct NegotiatedOptions {
     /// Bytes of options and data in segments to the other end.
     segment_max: u16,
     /// Whether windows are shifted, and how far.
@@ -159,13 +159,18 @@ pub(crate) fn clock(now: Duration, offset: u32) -> u32 {
     (now.as_millis() as u32).wrapping_add(offset)
 }
 
-impl Agreed {
+impl NegotiatedOptions {
     /// What comes of the other end's offer and our settings.
-    pub(crate) fn new(settings: &Settings, offer: &Options, now: Duration, clock: u32) -> Agreed {
+    pub(crate) fn new(
+        settings: &Settings,
+        offer: &Options,
+        now: Duration,
+        clock: u32,
+    ) -> NegotiatedOptions {
         let shifts = offer.window_shift.filter(|_| settings.window_scale);
         let segment = offer.segment_max.unwrap_or(SEGMENT_DEFAULT);
         let timestamps = offer.timestamps.filter(|_| settings.timestamps);
-        Agreed {
+        NegotiatedOptions {
             segment_max: segment.min(settings.segment_max).max(SEGMENT_MIN),
             is_scaled: shifts.is_some(),
             send_shift: shifts.unwrap_or_default(),
@@ -180,7 +185,7 @@ impl Agreed {
     }
 }
 
-impl Agreed {
+impl NegotiatedOptions {
     /// Bytes of options and data in a segment.
     pub(crate) fn segment_max(&self) -> u16 {
         self.segment_max
@@ -188,7 +193,7 @@ impl Agreed {
 
     /// What can be agreed on by a cookie: without clocks nothing would bring back that windows are
     /// shifted.
-    pub(crate) fn for_cookie(mut self) -> Agreed {
+    pub(crate) fn for_cookie(mut self) -> NegotiatedOptions {
         if self.timestamps.is_none() {
             self.is_scaled = false;
             self.sack = false;
@@ -300,7 +305,7 @@ impl std::error::Error for CallError {}
 #[derive(Debug)]
 pub(crate) struct Connection {
     phase: Phase,
-    agreed: Agreed,
+    agreed: NegotiatedOptions,
     no_delay: bool,
     give_up: Duration,
     time_wait: Duration,
@@ -372,10 +377,9 @@ pub(crate) struct Connection {
 /// What is known when both ends know each other's sequence numbers.
 #[derive(Debug)]
 pub(crate) struct Beginning {
-    pub(crate) agreed: Agreed,
+    pub(crate) agreed: NegotiatedOptions,
     /// Our initial sequence number.
     pub(crate) ours: Sequence,
-    /// Theirs.
     pub(crate) theirs: Sequence,
     /// The window of their SYN.
     pub(crate) window: u32,
@@ -554,7 +558,7 @@ impl Connection {
         let reset = Outgoing::bare(self.send_next, self.receive_next, flags);
         Effects {
             reset: Some(Box::new(reset)),
-            ..self.end(Next::Closed(Reason::Aborted))
+            ..self.end(Transition::Closed(Reason::Aborted))
         }
     }
 
@@ -570,13 +574,13 @@ impl Connection {
 
     /// Goes on to `next`, where that is another phase; else says what takes the place of the
     /// connection.
-    fn go_on(&mut self, now: Duration, next: Next) -> Effects {
+    fn go_on(&mut self, now: Duration, next: Transition) -> Effects {
         match next {
-            Next::Phase(phase) => {
+            Transition::Phase(phase) => {
                 self.phase = phase;
                 Effects::default()
             }
-            Next::TimeWait => {
+            Transition::TimeWait => {
                 let state = TimeWait::new(now + self.time_wait, self);
                 Effects {
                     next: Some(Box::new(State::TimeWait(state))),
@@ -584,13 +588,13 @@ impl Connection {
                     ..Effects::default()
                 }
             }
-            ended @ Next::Closed(_) => self.end(ended),
+            ended @ Transition::Closed(_) => self.end(ended),
         }
     }
 
     /// The connection is over.
-    fn end(&mut self, next: Next) -> Effects {
-        let Next::Closed(reason) = next else {
+    fn end(&mut self, next: Transition) -> Effects {
+        let Transition::Closed(reason) = next else {
             return Effects::default();
         };
         let inbox = std::mem::take(&mut self.inbox);

@@ -131,7 +131,6 @@ impl Queue {
         self.length + dead + self.chunks.len() * CHUNK_OVERHEAD
     }
 
-    /// Appends bytes.
     pub(crate) fn push(&mut self, bytes: Bytes) {
         self.length += bytes.len();
         if bytes.is_empty() {

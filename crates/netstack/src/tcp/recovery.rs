@@ -49,11 +49,8 @@ pub(crate) struct Recovery {
 /// The places of a connection that its losses are about.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Flight {
-    /// SND.UNA.
     pub(crate) acknowledged: Sequence,
-    /// SND.NXT.
     pub(crate) next: Sequence,
-    /// SMSS.
     pub(crate) segment: u32,
 }
 

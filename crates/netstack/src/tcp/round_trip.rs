@@ -32,7 +32,6 @@ pub(crate) struct RoundTrip {
 }
 
 impl RoundTrip {
-    /// Nothing is known.
     pub(crate) fn new() -> RoundTrip {
         RoundTrip {
             known: None,

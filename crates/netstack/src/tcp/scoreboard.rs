@@ -47,7 +47,6 @@ impl Scoreboard {
         }
     }
 
-    /// Forgets everything.
     pub(crate) fn clear(&mut self) {
         self.ranges = Vec::new();
     }

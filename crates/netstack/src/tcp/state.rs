@@ -126,7 +126,7 @@ pub enum Reason {
     Finished,
     /// The other end has reset it.
     Reset,
-    /// Nobody listens there.
+    /// No socket listens at the peer's port.
     Refused,
     /// Nothing was heard for too long (RFC 9293, section 3.8.3, R2).
     TimedOut,
@@ -155,7 +155,7 @@ pub(crate) enum Phase {
 
 /// Where a connection goes from a [`Phase`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Next {
+pub(crate) enum Transition {
     Phase(Phase),
     TimeWait,
     Closed(Reason),
@@ -172,22 +172,22 @@ impl Phase {
     }
 
     /// The other end's FIN has been taken, and everything before it.
-    pub(crate) fn on_fin(self) -> Next {
+    pub(crate) fn on_fin(self) -> Transition {
         match self {
-            Phase::Established => Next::Phase(Phase::CloseWait),
-            Phase::FinWait1 => Next::Phase(Phase::Closing),
-            Phase::FinWait2 => Next::TimeWait,
-            ended => Next::Phase(ended),
+            Phase::Established => Transition::Phase(Phase::CloseWait),
+            Phase::FinWait1 => Transition::Phase(Phase::Closing),
+            Phase::FinWait2 => Transition::TimeWait,
+            ended => Transition::Phase(ended),
         }
     }
 
     /// Our FIN has been acknowledged.
-    pub(crate) fn on_fin_acknowledged(self) -> Next {
+    pub(crate) fn on_fin_acknowledged(self) -> Transition {
         match self {
-            Phase::FinWait1 => Next::Phase(Phase::FinWait2),
-            Phase::Closing => Next::TimeWait,
-            Phase::LastAck => Next::Closed(Reason::Finished),
-            other => Next::Phase(other),
+            Phase::FinWait1 => Transition::Phase(Phase::FinWait2),
+            Phase::Closing => Transition::TimeWait,
+            Phase::LastAck => Transition::Closed(Reason::Finished),
+            other => Transition::Phase(other),
         }
     }
 

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use super::recovery::Mode;
-use super::state::{Next, Reason};
+use super::state::{Reason, Transition};
 use super::{Connection, Effects};
 
 /// How long an acknowledgment waits for data to go with, or for a second segment: half a second at
@@ -15,7 +15,6 @@ pub(crate) const ACK_DELAY: Duration = Duration::from_millis(40);
 /// What the sending direction waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SendTimer {
-    /// Nothing.
     Off,
     /// An acknowledgment, until then.
     Acknowledgment(Duration),
@@ -30,7 +29,6 @@ pub(crate) enum AckTimer {
     Off,
     /// With the next data, or then.
     Delayed(Duration),
-    /// At once.
     Now,
 }
 
@@ -150,7 +148,7 @@ impl Connection {
             .is_some_and(|since| now.saturating_sub(since) >= self.give_up);
         match self.send_timer {
             SendTimer::Acknowledgment(at) | SendTimer::Window(at) if at <= now && has_given_up => {
-                return self.end(Next::Closed(Reason::TimedOut));
+                return self.end(Transition::Closed(Reason::TimedOut));
             }
             SendTimer::Acknowledgment(at) if at <= now => self.retransmit(now),
             SendTimer::Window(at) if at <= now => {
@@ -159,7 +157,7 @@ impl Connection {
                 self.send_timer = SendTimer::Window(now + self.round_trip.timeout());
             }
             SendTimer::Off if self.keep_alive.handle_timeout(now) => {
-                return self.end(Next::Closed(Reason::TimedOut));
+                return self.end(Transition::Closed(Reason::TimedOut));
             }
             _ => {}
         }

@@ -17,18 +17,18 @@ pub enum Operation {
     Reply,
 }
 
-/// One message.
+/// A message of the address resolution protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// What it wants.
+    /// Whether the message asks or answers.
     pub operation: Operation,
-    /// The sender's card.
+    /// The sender's card of the message.
     pub sender_mac: MacAddress,
     /// The sender's address; unspecified in a probe (RFC 5227).
     pub sender: Ipv4Addr,
     /// The target's card, which a request does not know.
     pub target_mac: MacAddress,
-    /// The target's address.
+    /// The target's address of the message.
     pub target: Ipv4Addr,
 }
 

@@ -36,7 +36,7 @@ impl Sum {
         Sum(word)
     }
 
-    /// Both sums.
+    /// The checksum of both parts together.
     #[must_use]
     pub fn plus(self, other: Sum) -> Sum {
         let (sum, carry) = self.0.overflowing_add(other.0);

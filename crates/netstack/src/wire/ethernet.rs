@@ -23,11 +23,11 @@ impl MacAddress {
 /// What a frame carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EtherType {
-    /// IPv4 (0x0800).
+    /// The frame carries IPv4 (0x0800).
     Ipv4,
-    /// ARP (0x0806).
+    /// The frame carries ARP (0x0806).
     Arp,
-    /// Anything else.
+    /// The frame carries some other protocol.
     Other(u16),
 }
 
@@ -49,14 +49,14 @@ impl EtherType {
     }
 }
 
-/// A frame's header.
+/// The header of an Ethernet frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Whom the frame is for.
     pub destination: MacAddress,
-    /// Who sent it.
+    /// The hardware address of the sender.
     pub source: MacAddress,
-    /// What it carries.
+    /// The protocol that the frame carries.
     pub kind: EtherType,
 }
 

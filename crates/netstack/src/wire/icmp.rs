@@ -19,7 +19,7 @@ pub enum Message<'a> {
 /// Why a segment of ours did not arrive, and which one it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unreachable {
-    /// Why.
+    /// The reason that the message names.
     pub why: Why,
     /// Our end, as the packet that is quoted has it.
     pub local: SocketAddrV4,

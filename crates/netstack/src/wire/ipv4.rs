@@ -19,11 +19,11 @@ const FRAGMENT_OFFSET: u16 = 0x1fff;
 /// What a packet carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// ICMP (1).
+    /// The packet carries ICMP (1).
     Icmp,
-    /// TCP (6).
+    /// The packet carries TCP (6).
     Tcp,
-    /// Anything else.
+    /// The packet carries some other protocol.
     Other(u8),
 }
 
@@ -50,11 +50,11 @@ impl Protocol {
 /// A packet that was received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet<'a> {
-    /// Who sent it.
+    /// The address of the sender.
     pub source: Ipv4Addr,
     /// Whom it is for.
     pub destination: Ipv4Addr,
-    /// What it carries.
+    /// The protocol that the packet carries.
     pub protocol: Protocol,
     /// Whether it is a part of a larger packet.
     pub is_fragment: bool,
@@ -114,11 +114,11 @@ fn is_source_routed(mut options: &[u8]) -> bool {
 /// The header of a packet that leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Who sends it.
+    /// The address of the sender.
     pub source: Ipv4Addr,
     /// Whom it is for.
     pub destination: Ipv4Addr,
-    /// What it carries.
+    /// The protocol that the packet carries.
     pub protocol: Protocol,
     /// Bytes behind the header.
     pub payload: usize,

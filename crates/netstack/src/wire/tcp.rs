@@ -25,7 +25,7 @@ pub const WINDOW_SHIFT_MAX: u8 = 14;
 pub struct Flags(u8);
 
 impl Flags {
-    /// No bit.
+    /// A segment with none of the flags set.
     pub const NONE: Flags = Flags(0);
     /// The sender sends nothing behind this.
     pub const FIN: Flags = Flags(1);
@@ -56,7 +56,7 @@ impl Flags {
 /// Both clocks of a segment (RFC 7323, section 3.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timestamps {
-    /// The sender's clock.
+    /// The sender's clock of the timestamps.
     pub value: u32,
     /// What the sender last heard of the receiver's.
     pub echo: u32,
@@ -96,7 +96,7 @@ pub struct Options {
     pub window_shift: Option<u8>,
     /// Whether the sender understands SACK.
     pub sack_permitted: bool,
-    /// Both clocks.
+    /// The clocks of both ends, in the timestamps option.
     pub timestamps: Option<Timestamps>,
     /// What has come behind a gap.
     pub sack: SackBlocks,
@@ -204,19 +204,19 @@ impl Options {
 /// A segment without its bytes of data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// The sender's port.
+    /// The sender's port of the header.
     pub source: u16,
-    /// The receiver's port.
+    /// The receiver's port of the header.
     pub destination: u16,
     /// Place of the first byte, or of SYN.
     pub sequence: Sequence,
     /// The next byte that the sender of the segment expects, where ACK is set.
     pub acknowledgment: Sequence,
-    /// The control bits.
+    /// The control bits of the header.
     pub flags: Flags,
     /// Bytes that the sender has room for, shifted.
     pub window: u16,
-    /// The options.
+    /// The options of the header.
     pub options: Options,
 }
 
@@ -225,7 +225,7 @@ pub struct Header {
 pub struct Segment<'a> {
     /// Everything but the data.
     pub header: Header,
-    /// The data.
+    /// The data of the segment.
     pub data: &'a [u8],
 }
 

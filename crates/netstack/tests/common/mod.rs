@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 
 use bytes::Bytes;
-use netstack::simulated::{Side, Wire, WireFaults};
+use netstack::simulated::{LinkSide, Wire, WireFaults};
 use netstack::tcp::{self, Secret};
 use netstack::wire::ethernet::MacAddress;
 use netstack::{
@@ -57,8 +57,8 @@ impl Hosts {
     /// Has both do what they can do now.
     pub(crate) fn run(&mut self) {
         let now = self.wire.now;
-        self.client.run(now, &mut self.wire.end(Side::Near));
-        self.server.run(now, &mut self.wire.end(Side::Far));
+        self.client.run(now, &mut self.wire.end(LinkSide::Near));
+        self.server.run(now, &mut self.wire.end(LinkSide::Far));
     }
 
     /// Goes on to the next moment at which anything happens; `false` when nothing will.

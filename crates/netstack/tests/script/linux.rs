@@ -208,9 +208,10 @@ impl Subject for Linux {
             },
             Call::Write(count) | Call::WriteSome(_, count) => {
                 let taken = self.write(*count)?;
-                match taken == *count {
-                    true => Ok(()),
-                    false => Err(format!("{taken} were taken")),
+                if taken == *count {
+                    Ok(())
+                } else {
+                    Err(format!("{taken} were taken"))
                 }
             }
             Call::Read(count) => {

@@ -8,8 +8,8 @@ use netstack::tcp::{CallError, Secret};
 use netstack::wire::arp;
 use netstack::wire::ethernet::{self, EtherType, MacAddress};
 use netstack::{
-    Addresses, ConnectionId, FRAME_MAX, ListenerId, Neighbouring, Settings, Stack, Unlistened,
-    Verdict,
+    Addresses, ConnectionId, FRAME_MAX, FrameFate, ListenerId, Neighbouring, Settings, Stack,
+    Unlistened,
 };
 
 use super::Subject;
@@ -94,7 +94,7 @@ impl Ours {
         header.emit(&mut frame);
         frame.extend_from_slice(payload);
         let verdict = self.stack.handle_frame(self.now, &frame);
-        assert_eq!(verdict, Verdict::Taken);
+        assert_eq!(verdict, FrameFate::Taken);
     }
 
     fn write(&mut self, count: usize) -> Result<usize, String> {
@@ -150,9 +150,12 @@ impl Subject for Ours {
     }
 
     fn call(&mut self, call: &Call) -> Result<(), String> {
-        let expect = |is: String, should: &str| match is == should {
-            true => Ok(()),
-            false => Err(format!("{is} instead of {should}")),
+        let expect = |is: String, should: &str| {
+            if is == should {
+                Ok(())
+            } else {
+                Err(format!("{is} instead of {should}"))
+            }
         };
         let errs = |error: CallError| error.to_string();
         let now = self.now;

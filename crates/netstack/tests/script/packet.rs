@@ -57,9 +57,10 @@ impl Packets {
     pub(crate) fn build(&self, segment: &Segment) -> Vec<u8> {
         let ours = self.ours(segment.port);
         let at = |first: Sequence, offset: i64| Sequence(first.0.wrapping_add(offset as u32));
-        let (source, destination) = match self.is_client {
-            true => (PORT, self.our_port),
-            false => (segment.port, PORT),
+        let (source, destination) = if self.is_client {
+            (PORT, self.our_port)
+        } else {
+            (segment.port, PORT)
         };
         let header = tcp::Header {
             source,
@@ -122,9 +123,10 @@ impl Packets {
             payload: 1480,
         };
         header.emit(&mut quoted);
-        let (from, to) = match self.is_client {
-            true => (self.our_port, PORT),
-            false => (PORT, port),
+        let (from, to) = if self.is_client {
+            (self.our_port, PORT)
+        } else {
+            (PORT, port)
         };
         let sequence = self.ours(port).0.wrapping_add(icmp.sequence as u32);
         quoted[20..22].copy_from_slice(&from.to_be_bytes());
@@ -147,9 +149,10 @@ impl Packets {
         let parsed = tcp::Segment::parse(packet.payload, packet.source, packet.destination);
         let segment = parsed.map_err(|what| format!("no segment: {what:?}"))?;
         let header = segment.header;
-        let port = match self.is_client {
-            true => 40_000,
-            false => header.destination,
+        let port = if self.is_client {
+            40_000
+        } else {
+            header.destination
         };
         if header.flags.has(Flags::SYN) {
             self.our_port = header.source;
@@ -221,9 +224,10 @@ impl Packets {
             }
             _ => true,
         };
-        let shifts_differ = match self.is_exact {
-            true => are.window_shift != wanted.window_shift,
-            false => are.window_shift.is_some() != wanted.window_shift.is_some(),
+        let shifts_differ = if self.is_exact {
+            are.window_shift != wanted.window_shift
+        } else {
+            are.window_shift.is_some() != wanted.window_shift.is_some()
         };
         if are.segment_max != wanted.segment_max
             || shifts_differ
@@ -246,13 +250,15 @@ impl Packets {
             return "no segment".to_owned();
         };
         let header = segment.header;
-        let ours = self.ours(match self.is_client {
-            true => 40_000,
-            false => header.destination,
+        let ours = self.ours(if self.is_client {
+            40_000
+        } else {
+            header.destination
         });
-        let sequence = match header.flags.has(Flags::SYN) {
-            true => 0,
-            false => header.sequence.0.wrapping_sub(ours.0).cast_signed(),
+        let sequence = if header.flags.has(Flags::SYN) {
+            0
+        } else {
+            header.sequence.0.wrapping_sub(ours.0).cast_signed()
         };
         let mut text = String::new();
         for (name, flag) in NAMES {

@@ -1,9 +1,10 @@
-//! Capabilities (capabilities(7)) of a worker process: none, but those that its configuration needs.
+//! Capabilities (capabilities(7)) of a worker process: none, but those that its configuration
+//! needs.
 
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
-/// What root has beyond others in the file system and for ports: a worker that the configuration has run as root would
-/// otherwise find closed what it is to serve.
+/// What root has beyond others in the file system and for ports: a worker that the configuration
+/// has run as root would otherwise find closed what it is to serve.
 const OF_ROOT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::DAC_READ_SEARCH)
@@ -19,8 +20,8 @@ const NAMES: &[(CapabilitySet, &str)] = &[
     (CapabilitySet::NET_RAW, "CAP_NET_RAW"),
 ];
 
-/// Keeps programs of this process from ever having more. Only root may; where there are no privileges to lose, nothing is
-/// lost by that.
+/// Keeps programs of this process from ever having more. Only root may; where there are no
+/// privileges to lose, nothing is lost by that.
 pub(super) fn bound(keeps_raw_network: bool) {
     let kept = OF_ROOT | raw_network(keeps_raw_network);
     for number in 0..64 {
@@ -32,8 +33,8 @@ pub(super) fn bound(keeps_raw_network: bool) {
     }
 }
 
-/// Gives away every capability that is not needed: of those that this process has, since none can be gained. The names
-/// of those that stay.
+/// Gives away every capability that is not needed: of those that this process has, since none can
+/// be gained. The names of those that stay.
 pub(super) fn drop_all_but(raw_network: bool) -> Result<String, String> {
     let failed = |call: &str, error: rustix::io::Errno| crate::log::failure(call, &error.into());
     let has =
@@ -54,15 +55,17 @@ pub(super) fn drop_all_but(raw_network: bool) -> Result<String, String> {
         .filter(|(one, _)| kept.contains(*one))
         .map(|(_, name)| *name)
         .collect();
-    Ok(match names.is_empty() {
-        true => "none".to_owned(),
-        false => names.join(" "),
+    Ok(if names.is_empty() {
+        "none".to_owned()
+    } else {
+        names.join(" ")
     })
 }
 
 fn raw_network(keeps: bool) -> CapabilitySet {
-    match keeps {
-        true => CapabilitySet::NET_RAW,
-        false => CapabilitySet::empty(),
+    if keeps {
+        CapabilitySet::NET_RAW
+    } else {
+        CapabilitySet::empty()
     }
 }

@@ -1,7 +1,8 @@
 //! Which files a worker process may write, and in the strict level read (Landlock, landlock(7)).
 //!
-//! A rule belongs to a folder or a file that exists, not to its path: a folder that is put in its place later is
-//! another one. What is open already, such as the logs that the master passes on, is not asked about.
+//! A rule belongs to a folder or a file that exists, not to its path: a folder that is put in its
+//! place later is another one. What is open already, such as the logs that the master passes on, is
+//! not asked about.
 
 use std::fmt::{self, Display};
 use std::path::{Path, PathBuf};
@@ -11,14 +12,14 @@ use landlock::{
     RulesetCreated, RulesetCreatedAttr, RulesetError, Scope, make_bitflags,
 };
 
-use super::{Access, Confinement, Level, Place};
+use super::{Confinement, Level, PathAccess, PathRule};
 
-/// The newest version of Landlock whose rights have been tried here. Version 9 also asks about sockets of this machine,
-/// which upstreams listen on.
+/// The newest version of Landlock whose rights have been tried here. Version 9 also asks about
+/// sockets of this machine, which upstreams listen on.
 const TRIED: ABI = ABI::V7;
 
-/// What the C library and the standard library read by themselves: names of hosts and services, time zones, how many
-/// processors there are, random bytes, modules for looking names up.
+/// What the C library and the standard library read by themselves: names of hosts and services,
+/// time zones, how many processors there are, random bytes, modules for looking names up.
 const SYSTEM: &[&str] = &[
     "/dev/null",
     "/dev/urandom",
@@ -48,7 +49,6 @@ const SYSTEM: &[&str] = &[
 pub(super) enum InForce {
     /// By this version of Landlock.
     Landlock(i32),
-    /// Why not.
     Nothing(&'static str),
 }
 
@@ -109,7 +109,7 @@ impl Rules {
         for place in &confinement.places {
             let access = rights(place.access) & handled;
             let Some(path) = granted(place) else {
-                if !access.is_empty() && place.access != Access::Read {
+                if !access.is_empty() && place.access != PathAccess::Read {
                     let (path, line) = (place.path.display(), &place.line);
                     left_out.push(format!("\"{path}\" ({line}) does not exist"));
                 }
@@ -149,9 +149,10 @@ fn add(
     path: &Path,
     access: BitFlags<AccessFs>,
 ) -> Result<RulesetCreated, RulesetError> {
-    let access = match path.is_dir() {
-        true => access,
-        false => access & AccessFs::from_file(TRIED),
+    let access = if path.is_dir() {
+        access
+    } else {
+        access & AccessFs::from_file(TRIED)
     };
     if access.is_empty() {
         return Ok(rules);
@@ -161,12 +162,12 @@ fn add(
 
 const READS: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadFile | ReadDir});
 
-fn rights(access: Access) -> BitFlags<AccessFs> {
+fn rights(access: PathAccess) -> BitFlags<AccessFs> {
     match access {
-        Access::Read => READS,
+        PathAccess::Read => READS,
         // Not cut off, removed or renamed: a file can only grow.
-        Access::Append => make_bitflags!(AccessFs::{WriteFile | MakeReg}),
-        Access::Write => {
+        PathAccess::Append => make_bitflags!(AccessFs::{WriteFile | MakeReg}),
+        PathAccess::Write => {
             READS
                 | make_bitflags!(AccessFs::{
                     WriteFile | Truncate | RemoveFile | RemoveDir | MakeDir | MakeReg | MakeSym | Refer
@@ -175,15 +176,15 @@ fn rights(access: Access) -> BitFlags<AccessFs> {
     }
 }
 
-/// What a rule about a place belongs to: the folder or file, or what it will be made in where it is not there yet. Not
-/// the root of all files, and nothing where it is only to be read.
-pub(super) fn granted(place: &Place) -> Option<PathBuf> {
+/// What a rule about a place belongs to: the folder or file, or what it will be made in where it is
+/// not there yet. Not the root of all files, and nothing where it is only to be read.
+pub(super) fn granted(place: &PathRule) -> Option<PathBuf> {
     if place.path.exists() {
         return Some(place.path.clone());
     }
     let mut above = place.path.ancestors().skip(1);
     let found = above.find(|above| above.is_dir())?;
-    let suits = place.access != Access::Read && found.parent().is_some();
+    let suits = place.access != PathAccess::Read && found.parent().is_some();
     suits.then(|| found.to_owned())
 }
 

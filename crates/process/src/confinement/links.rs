@@ -5,13 +5,15 @@ use std::path::{Path, PathBuf};
 
 use super::{Confinement, Level};
 
-/// Files and folders that are looked at, over all places; a site with more takes too long for a test.
+/// Files and folders that are looked at, over all places; a site with more takes too long for a
+/// test.
 const LOOKED_AT_MAX: usize = 200_000;
 
 /// Links that are named one by one.
 const NAMED_MAX: usize = 20;
 
-/// A line for each link below the places of a strict confinement that leads to something outside of all of them.
+/// A line for each link below the places of a strict confinement that leads to something outside of
+/// all of them.
 pub(crate) fn leading_out(confinement: &Confinement) -> Vec<String> {
     if confinement.level != Level::Strict {
         return Vec::new();
@@ -23,7 +25,7 @@ pub(crate) fn leading_out(confinement: &Confinement) -> Vec<String> {
         .map(|place| &place.path)
         .filter_map(real)
         .collect();
-    let mut walk = Walk {
+    let mut walk = LinkWalk {
         places: &places,
         looked_at: 0,
         lines: Vec::new(),
@@ -39,14 +41,14 @@ pub(crate) fn leading_out(confinement: &Confinement) -> Vec<String> {
     walk.finish()
 }
 
-struct Walk<'a> {
+struct LinkWalk<'a> {
     places: &'a [PathBuf],
     looked_at: usize,
     lines: Vec<String>,
     found: usize,
 }
 
-impl Walk<'_> {
+impl LinkWalk<'_> {
     /// Looks at everything below a folder, without following links.
     fn folder(&mut self, folder: &Path) {
         let mut waiting = vec![folder.to_owned()];
@@ -101,7 +103,7 @@ impl Walk<'_> {
 mod tests {
     use std::os::unix::fs::symlink;
 
-    use super::super::{Access, Place};
+    use super::super::{PathAccess, PathRule};
     use super::*;
 
     #[test]
@@ -115,7 +117,7 @@ mod tests {
         symlink("nowhere", folder.join("www/broken")).unwrap();
         symlink("..", folder.join("www/inner/circle")).unwrap();
         symlink("../../secret", folder.join("www/inner/out")).unwrap();
-        let place = |name: &str, access| Place {
+        let place = |name: &str, access| PathRule {
             path: folder.join(name),
             access,
             line: String::new(),
@@ -123,9 +125,9 @@ mod tests {
         let mut confinement = Confinement {
             level: Level::Strict,
             places: vec![
-                place("www", Access::Read),
-                place("www/inner", Access::Write),
-                place("files", Access::Read),
+                place("www", PathAccess::Read),
+                place("www/inner", PathAccess::Write),
+                place("files", PathAccess::Read),
             ],
             ..Confinement::default()
         };

@@ -1,9 +1,12 @@
-//! Confinement of a worker process: what it gives away before it reads anything that a peer may have touched.
+//! Confinement of a worker process: what it gives away before it reads anything that a peer may
+//! have touched.
 //!
-//! In this order, and none of it can be taken back: rules about files are made while every folder can still be opened
-//! (`files`); the process becomes its user; it starts the one that runs programs for it, if there are any; it gives its
-//! capabilities away; no program that it starts will have more rights than itself; the rules about files hold; then those about system calls (`system_calls`), without which it
-//! could do none of the steps before. All threads that come have what this one has.
+//! In this order, and none of it can be taken back: rules about files are made while every folder
+//! can still be opened (`files`); the process becomes its user; it starts the one that runs
+//! programs for it, if there are any; it gives its capabilities away; no program that it starts
+//! will have more rights than itself; the rules about files hold; then those about system calls
+//! (`system_calls`), without which it could do none of the steps before. All threads that come have
+//! what this one has.
 //!
 //! What the kernel lacks is said in the log, and does not keep the worker from serving.
 
@@ -40,7 +43,7 @@ impl Level {
 
 /// What a worker process does with files at a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Access {
+pub enum PathAccess {
     /// Reads them.
     Read,
     /// Makes them and appends to them.
@@ -49,34 +52,35 @@ pub enum Access {
     Write,
 }
 
-impl Access {
-    pub(crate) const ALL: [Access; 3] = [Access::Read, Access::Append, Access::Write];
+impl PathAccess {
+    pub(crate) const ALL: [PathAccess; 3] =
+        [PathAccess::Read, PathAccess::Append, PathAccess::Write];
 
     fn verb(self) -> &'static str {
         match self {
-            Access::Read => "read",
-            Access::Append => "append to",
-            Access::Write => "write",
+            PathAccess::Read => "read",
+            PathAccess::Append => "append to",
+            PathAccess::Write => "write",
         }
     }
 }
 
 /// A folder with all below it, or a file, that a worker process opens things at itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct PathRule {
     /// Where it is, absolute. It may not exist yet.
     pub path: PathBuf,
     /// What for.
-    pub access: Access,
+    pub access: PathAccess,
     /// The directive that says so, with its place, for people.
     pub line: String,
 }
 
-impl Place {
-    /// Where the kernel writes core files of a worker process that works in this folder, or in the master's; none where it
-    /// gives them to a program.
+impl PathRule {
+    /// Where the kernel writes core files of a worker process that works in this folder, or in the
+    /// master's; none where it gives them to a program.
     #[must_use]
-    pub fn of_core_files(folder: Option<&Path>, line: &str) -> Option<Place> {
+    pub fn of_core_files(folder: Option<&Path>, line: &str) -> Option<PathRule> {
         let pattern = fs::read_to_string("/proc/sys/kernel/core_pattern").ok()?;
         let pattern = pattern.trim_end();
         if pattern.starts_with('|') {
@@ -85,9 +89,9 @@ impl Place {
         let folder =
             folder.map_or_else(|| std::env::current_dir().ok(), |one| Some(one.to_owned()));
         let file = folder?.join(pattern);
-        Some(Place {
+        Some(PathRule {
             path: file.parent()?.to_owned(),
-            access: Access::Write,
+            access: PathAccess::Write,
             line: line.to_owned(),
         })
     }
@@ -99,7 +103,7 @@ pub struct Confinement {
     /// Whether it is confined.
     pub level: Level,
     /// Where it writes and reads.
-    pub places: Vec<Place>,
+    pub places: Vec<PathRule>,
     /// Whether it connects from addresses that the machine does not have (`CAP_NET_RAW`).
     pub keeps_raw_network: bool,
     /// Whether it may come to use io_uring.
@@ -113,8 +117,8 @@ impl Confinement {
     pub fn notes(&self) -> impl Iterator<Item = String> {
         let (level, name) = match self.level {
             Level::Off => (None, ""),
-            Level::On => (Some(Access::Append), "on"),
-            Level::Strict => (Some(Access::Read), "strict"),
+            Level::On => (Some(PathAccess::Append), "on"),
+            Level::Strict => (Some(PathAccess::Read), "strict"),
         };
         let open = self.places.iter().filter(move |place| {
             place.path.parent().is_none() && level.is_some_and(|least| place.access >= least)
@@ -181,7 +185,8 @@ impl InForce {
         self.level != Level::Off && (!has_files || self.system_calls.is_err())
     }
 
-    /// Forbids all threads to make rings of io_uring, and to use them unless `keeps`. What failed comes back.
+    /// Forbids all threads to make rings of io_uring, and to use them unless `keeps`. What failed
+    /// comes back.
     ///
     /// # Errors
     /// What failed, in words for the log.
@@ -194,8 +199,8 @@ impl InForce {
     }
 }
 
-/// Confines this process, whose only thread calls this, for good. In the middle it becomes who it is to be by
-/// `become_user`.
+/// Confines this process, whose only thread calls this, for good. In the middle it becomes who it
+/// is to be by `become_user`.
 ///
 /// # Errors
 /// What failed, in words for the log: the process must not go on then.
@@ -231,7 +236,7 @@ pub fn confine(
         _ => crate::log::failure("seccomp() failed", &error),
     });
     let writes =
-        |place: &&Place| confinement.level == Level::Strict || place.access != Access::Read;
+        |place: &&PathRule| confinement.level == Level::Strict || place.access != PathAccess::Read;
     Ok(InForce {
         level: confinement.level,
         capabilities,
@@ -249,7 +254,7 @@ pub(crate) struct Granted {
     level: Level,
     programs: Vec<Program>,
     /// By device and inode.
-    places: HashMap<(u64, u64), Access>,
+    places: HashMap<(u64, u64), PathAccess>,
 }
 
 /// What a confinement wants that another does not give.
@@ -264,7 +269,7 @@ pub(crate) enum Wanted {
 impl Confinement {
     /// What it gives a worker process that starts now.
     pub(crate) fn granted(&self) -> Granted {
-        let mut places: HashMap<(u64, u64), Access> = HashMap::new();
+        let mut places: HashMap<(u64, u64), PathAccess> = HashMap::new();
         for place in &self.places {
             let Some(identity) = files::granted(place).and_then(|path| identity(&path)) else {
                 continue;
@@ -279,7 +284,8 @@ impl Confinement {
         }
     }
 
-    /// What it wants first that a running process does not have, where both are confined to the same level.
+    /// What it wants first that a running process does not have, where both are confined to the
+    /// same level.
     pub(crate) fn wants_beyond(&self, running: &Granted) -> Option<Wanted> {
         if self.level == Level::Off || running.level == Level::Off {
             return None;
@@ -288,7 +294,8 @@ impl Confinement {
         if let Some(new) = programs.find(|program| !running.programs.contains(program)) {
             return Some(Wanted::Program(new.path.clone()));
         }
-        let matters = |place: &&Place| self.level == Level::Strict || place.access != Access::Read;
+        let matters =
+            |place: &&PathRule| self.level == Level::Strict || place.access != PathAccess::Read;
         let missing = self.places.iter().filter(matters).find(|place| {
             let granted = files::granted(place);
             granted.is_some_and(|path| !running.covers(&path, place.access))
@@ -301,14 +308,14 @@ impl Confinement {
 
 impl Granted {
     /// Whether a place, or a folder that it lies in, is given for this and more.
-    fn covers(&self, path: &Path, access: Access) -> bool {
+    fn covers(&self, path: &Path, access: PathAccess) -> bool {
         let Ok(real) = fs::canonicalize(path) else {
             return false;
         };
         let gives = |above: &Path| {
             let given = identity(above).and_then(|identity| self.places.get(&identity));
             given.is_some_and(|given| {
-                *given >= access && (access != Access::Read || *given != Access::Append)
+                *given >= access && (access != PathAccess::Read || *given != PathAccess::Append)
             })
         };
         real.ancestors().any(gives)
@@ -337,8 +344,8 @@ mod tests {
             Folder(folder)
         }
 
-        fn confined(&self, level: Level, places: &[(&str, Access)]) -> Confinement {
-            let place = |(name, access): &(&str, Access)| Place {
+        fn confined(&self, level: Level, places: &[(&str, PathAccess)]) -> Confinement {
+            let place = |(name, access): &(&str, PathAccess)| PathRule {
                 path: self.0.join(name),
                 access: *access,
                 line: format!("\"{name}\""),
@@ -359,12 +366,12 @@ mod tests {
 
     #[test]
     fn a_reload_wants_more_where_no_place_covers_it() {
-        use Access::{Append, Read, Write};
+        use PathAccess::{Append, Read, Write};
         let folder = Folder::new("wants");
         let running = folder
             .confined(Level::On, &[("a", Write), ("b", Append)])
             .granted();
-        let wants = |level, places: &[(&str, Access)]| {
+        let wants = |level, places: &[(&str, PathAccess)]| {
             folder.confined(level, places).wants_beyond(&running)
         };
         for covered in [
@@ -420,19 +427,19 @@ mod tests {
     fn a_folder_in_the_place_of_another_and_what_a_link_leads_to_are_others() {
         let folder = Folder::new("others");
         std::os::unix::fs::symlink("a", folder.0.join("link")).unwrap();
-        let confined = folder.confined(Level::On, &[("link", Access::Write)]);
+        let confined = folder.confined(Level::On, &[("link", PathAccess::Write)]);
         let running = confined.granted();
         assert_eq!(confined.wants_beyond(&running), None);
         assert_eq!(
             folder
-                .confined(Level::On, &[("a", Access::Write)])
+                .confined(Level::On, &[("a", PathAccess::Write)])
                 .wants_beyond(&running),
             None
         );
         fs::remove_file(folder.0.join("link")).unwrap();
         std::os::unix::fs::symlink("b", folder.0.join("link")).unwrap();
         assert!(confined.wants_beyond(&running).is_some());
-        let confined = folder.confined(Level::On, &[("a", Access::Write)]);
+        let confined = folder.confined(Level::On, &[("a", PathAccess::Write)]);
         fs::rename(folder.0.join("a"), folder.0.join("old")).unwrap();
         fs::rename(folder.0.join("b"), folder.0.join("a")).unwrap();
         assert!(confined.wants_beyond(&running).is_some());
@@ -441,7 +448,7 @@ mod tests {
     #[test]
     fn what_is_missing_is_made_in_the_folder_above_but_never_in_the_root() {
         let folder = Folder::new("missing");
-        let place = |path: PathBuf, access| Place {
+        let place = |path: PathBuf, access| PathRule {
             path,
             access,
             line: String::new(),
@@ -449,23 +456,23 @@ mod tests {
         let granted = |path, access| files::granted(&place(path, access));
         let missing = folder.0.join("a/none/below");
         assert_eq!(
-            granted(missing.clone(), Access::Write),
+            granted(missing.clone(), PathAccess::Write),
             Some(folder.0.join("a"))
         );
-        assert_eq!(granted(missing, Access::Read), None);
-        assert_eq!(granted("/no-such-folder/x".into(), Access::Write), None);
-        assert_eq!(granted("/".into(), Access::Write), Some("/".into()));
+        assert_eq!(granted(missing, PathAccess::Read), None);
+        assert_eq!(granted("/no-such-folder/x".into(), PathAccess::Write), None);
+        assert_eq!(granted("/".into(), PathAccess::Write), Some("/".into()));
     }
 
     #[test]
     fn places_that_confine_nothing_are_noted_where_they_matter() {
-        let place = |access| Place {
+        let place = |access| PathRule {
             path: "/".into(),
             access,
             line: "\"root\" in x:1".to_owned(),
         };
         let noted = |level| {
-            let places = vec![place(Access::Read), place(Access::Write)];
+            let places = vec![place(PathAccess::Read), place(PathAccess::Write)];
             let confined = Confinement {
                 level,
                 places,

@@ -1,18 +1,21 @@
-//! Which system calls a worker process may make (seccomp(2)): those that serving takes, and no others.
+//! Which system calls a worker process may make (seccomp(2)): those that serving takes, and no
+//! others.
 //!
-//! The filter names what is allowed. Any other call fails with EPERM; one that is younger than Linux 5.1 fails with
-//! ENOSYS, so that the C library does without it. Since Linux 5.11 the kernel remembers what a filter allows whatever
-//! the arguments are, and such calls do not run through it again.
+//! The filter names what is allowed. Any other call fails with EPERM; one that is younger than
+//! Linux 5.1 fails with ENOSYS, so that the C library does without it. Since Linux 5.11 the kernel
+//! remembers what a filter allows whatever the arguments are, and such calls do not run through it
+//! again.
 //!
-//! seccomp does not see what a ring of io_uring is asked for: the engine restricts its rings itself, and no ring can be
-//! made once the threads have theirs ([`close_rings`]).
+//! seccomp does not see what a ring of io_uring is asked for: the engine restricts its rings
+//! itself, and no ring can be made once the threads have theirs ([`close_rings`]).
 #![allow(unsafe_code)]
 
 use std::io;
 
 use libc::{c_long, sock_filter};
 
-/// The architecture that the numbers of calls below belong to; none where they are not known to fit.
+/// The architecture that the numbers of calls below belong to; none where they are not known to
+/// fit.
 #[cfg(target_arch = "x86_64")]
 const ARCHITECTURE: Option<u32> = Some(0xC000_003E);
 #[cfg(target_arch = "aarch64")]
@@ -239,8 +242,8 @@ const RINGS: &[c_long] = &[
 /// Puts a byte into a terminal's input, as if it had been typed.
 const TIOCSTI: u32 = 0x5412;
 
-/// Allows this process, whose only thread calls this, what serving takes; rings of io_uring where `rings`. It holds for
-/// all threads that come.
+/// Allows this process, whose only thread calls this, what serving takes; rings of io_uring where
+/// `rings`. It holds for all threads that come.
 ///
 /// # Errors
 /// `Unsupported` on an architecture whose numbers are not known here; those of seccomp(2).
@@ -255,8 +258,8 @@ pub(super) fn allow_serving(rings: bool) -> io::Result<()> {
     install(&filter.finish(libc::SECCOMP_RET_ALLOW), 0)
 }
 
-/// Forbids all threads of this process to make rings of io_uring, and to use any unless `keeps` says that they have
-/// some.
+/// Forbids all threads of this process to make rings of io_uring, and to use any unless `keeps`
+/// says that they have some.
 ///
 /// # Errors
 /// As of [`allow_serving`].
@@ -265,9 +268,11 @@ pub(super) fn close_rings(keeps: bool) -> io::Result<()> {
         return Err(io::ErrorKind::Unsupported.into());
     };
     let mut filter = Filter::new(architecture);
-    let forbidden = match keeps {
-        true => &RINGS[1..2], // invariant: there are three
-        false => RINGS,
+    let forbidden = if keeps {
+        // invariant: there are three
+        &RINGS[1..2]
+    } else {
+        RINGS
     };
     for call in forbidden {
         filter.answer(*call, error(libc::EPERM));
@@ -283,8 +288,8 @@ fn serving(architecture: u32, rings: bool) -> Vec<sock_filter> {
     for call in rings.iter().chain(ALLOWED).chain(ALLOWED_HERE) {
         filter.answer(*call, libc::SECCOMP_RET_ALLOW);
     }
-    // A thread, and no process. clone3() has its flags in memory, where no filter sees them: the C library does
-    // without it where another filter says that it is not there.
+    // A thread, and no process. clone3() has its flags in memory, where no filter sees them: the C
+    // library does without it where another filter says that it is not there.
     filter.answer(libc::SYS_clone3, libc::SECCOMP_RET_ALLOW);
     filter.answer_if(libc::SYS_clone, |checks| {
         checks.push(load(argument(0)));
@@ -299,7 +304,8 @@ fn serving(architecture: u32, rings: bool) -> Vec<sock_filter> {
         checks.push(answer(error(libc::EPERM)));
     });
     filter.answer_if(libc::SYS_socket, sockets);
-    // About this process, and no other of the same user. It starts none, so its number stays what it is.
+    // About this process, and no other of the same user. It starts none, so its number stays what
+    // it is.
     for call in [libc::SYS_tgkill, libc::SYS_prlimit64] {
         filter.answer_if(call, |checks| {
             checks.push(load(argument(0)));
@@ -311,8 +317,8 @@ fn serving(architecture: u32, rings: bool) -> Vec<sock_filter> {
     filter.finish(error(libc::EPERM))
 }
 
-/// Sockets of streams and datagrams, of the network and of this machine; and those by which the C library asks for the
-/// machine's addresses. None that sees packets.
+/// Sockets of streams and datagrams, of the network and of this machine; and those by which the C
+/// library asks for the machine's addresses. None that sees packets.
 fn sockets(checks: &mut Vec<sock_filter>) {
     // The type without its flags.
     const TYPE: u32 = 0xf;
@@ -354,12 +360,12 @@ impl Filter {
         ])
     }
 
-    /// Answers a call.
     fn answer(&mut self, call: c_long, with: u32) {
         self.0.extend(when(call as u32, &[answer(with)]));
     }
 
-    /// Answers a call by what is looked at of its arguments: the instructions, each way through which answers.
+    /// Answers a call by what is looked at of its arguments: the instructions, each way through
+    /// which answers.
     fn answer_if(&mut self, call: c_long, write: impl FnOnce(&mut Vec<sock_filter>)) {
         let mut checks = Vec::new();
         write(&mut checks);
@@ -437,16 +443,18 @@ fn error(number: i32) -> u32 {
     libc::SECCOMP_RET_ERRNO | (number as u32 & libc::SECCOMP_RET_DATA)
 }
 
-/// Has the kernel run a filter for this thread and those that it starts, and with TSYNC for all that there are. With LOG
-/// what it refuses stands in the kernel's log.
+/// Has the kernel run a filter for this thread and those that it starts, and with TSYNC for all
+/// that there are. With LOG what it refuses stands in the kernel's log.
 fn install(filter: &[sock_filter], flags: libc::c_ulong) -> io::Result<()> {
     let program = libc::sock_fprog {
         len: u16::try_from(filter.len()).map_err(|_| io::ErrorKind::InvalidInput)?,
         filter: filter.as_ptr().cast_mut(),
     };
-    // Without it, kernels before 5.16 take speculation off the whole process, which costs far more than the filter.
+    // Without it, kernels before 5.16 take speculation off the whole process, which costs far more
+    // than the filter.
     let flags = flags | libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW;
-    // SAFETY: the program points to as many instructions as it says, which the kernel copies during the call.
+    // SAFETY: the program points to as many instructions as it says, which the kernel copies during
+    // the call.
     let done = unsafe {
         libc::syscall(
             libc::SYS_seccomp,

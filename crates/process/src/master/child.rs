@@ -26,13 +26,10 @@ pub(super) enum Role {
     Starting,
     /// Compiles what a reload wants, in a process of its own.
     Candidate,
-    /// Serves.
     Serving,
-    /// Ends.
     Leaving,
 }
 
-/// One worker.
 pub(super) struct Child {
     pub(super) id: u64,
     /// None for a thread.
@@ -99,7 +96,7 @@ impl Child {
     }
 
     /// Tells the worker to end, in one way or the other.
-    pub(super) fn leave(&mut self, command: Command<Rc<OwnedFd>>) {
+    pub(super) fn end(&mut self, command: Command<Rc<OwnedFd>>) {
         self.role = Role::Leaving;
         self.send(command);
     }
@@ -117,7 +114,6 @@ impl Child {
         (self.role == Role::Starting).then(|| self.started + READY_LIMIT)
     }
 
-    /// For the log.
     pub(super) fn name(&self) -> String {
         match self.pid {
             Some(pid) => format!("worker process {pid}"),

@@ -1,9 +1,10 @@
 //! Hosts that are looked up again after a reload, beside the master's loop.
 //!
-//! A reload asks no name server for the hosts that the configuration in force has already: it must come to an end, and at once,
-//! where no name server answers. But a reload is also how an operator has a server notice that a host has moved. So the
-//! hosts that a reload took over are looked up once it is in force, on threads of their own; where an address has
-//! changed, the master makes a generation of the same texts and the new addresses. A host that no name server tells of keeps
+//! A reload asks no name server for the hosts that the configuration in force has already: it must
+//! come to an end, and at once, where no name server answers. But a reload is also how an operator
+//! has a server notice that a host has moved. So the hosts that a reload took over are looked up
+//! once it is in force, on threads of their own; where an address has changed, the master makes a
+//! generation of the same texts and the new addresses. A host that no name server tells of keeps
 //! the addresses that it had.
 
 use std::collections::BTreeSet;
@@ -26,24 +27,23 @@ const THREADS_MAX: usize = 8;
 type ResolvedHost = (String, Option<Vec<IpAddr>>);
 
 /// Looking hosts up, until they are all answered.
-pub(super) struct Lookup {
+pub(super) struct HostLookup {
     /// The generation whose hosts they are.
     pub(super) generation: u64,
-    shared: Arc<Shared>,
+    shared: Arc<LookupState>,
 }
 
-struct Shared {
-    /// Set once.
+struct LookupState {
     answers: Mutex<Option<Vec<ResolvedHost>>>,
     /// Readable when it is set.
     wake: OwnedFd,
 }
 
-impl Lookup {
+impl HostLookup {
     /// Begins to look hosts up.
-    pub(super) fn begin(generation: u64, names: Vec<String>) -> io::Result<Lookup> {
+    pub(super) fn begin(generation: u64, names: Vec<String>) -> io::Result<HostLookup> {
         let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(LookupState {
             answers: Mutex::new(None),
             wake,
         });
@@ -56,7 +56,7 @@ impl Lookup {
                 // Only a counter that is full refuses, and that one wakes all the same.
                 let _ = rustix::io::write(&theirs.wake, &1_u64.to_ne_bytes());
             })?;
-        Ok(Lookup { generation, shared })
+        Ok(HostLookup { generation, shared })
     }
 
     /// The answers, when all are there.
@@ -65,13 +65,13 @@ impl Lookup {
     }
 }
 
-impl AsFd for Lookup {
+impl AsFd for HostLookup {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.shared.wake.as_fd()
     }
 }
 
-impl Shared {
+impl LookupState {
     fn lock(&self) -> std::sync::MutexGuard<'_, Option<Vec<ResolvedHost>>> {
         self.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -98,8 +98,8 @@ fn look_up(names: &[String]) -> Vec<ResolvedHost> {
     answers.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The hosts of `known` whose addresses `answers` change, whatever their order; those that have changed, and those that
-/// nobody told of.
+/// The hosts of `known` whose addresses `answers` change, whatever their order; those that have
+/// changed, and those that nobody told of.
 pub(super) fn changes(known: &Hosts, answers: Vec<ResolvedHost>) -> (Hosts, Vec<String>) {
     let (mut changed, mut silent) = (Hosts::new(), Vec::new());
     for (name, answer) in answers {

@@ -1,8 +1,8 @@
 //! Logs over time: where the master's own lines go, and USR1, which opens every log again.
 //!
-//! Generations that were replaced serve on until their last request has ended, in the worker process that serves or in
-//! an older one, and may write files that the configuration in force does not name. The master remembers what those
-//! files are and opens them too, since workers may not.
+//! Generations that were replaced serve on until their last request has ended, in the worker
+//! process that serves or in an older one, and may write files that the configuration in force does
+//! not name. The master remembers what those files are and opens them too, since workers may not.
 
 use std::rc::Rc;
 
@@ -24,7 +24,8 @@ pub(super) struct Replaced {
 }
 
 impl Master {
-    /// Remembers a generation that was replaced, for each worker that has served by it until now: those that leave, too.
+    /// Remembers a generation that was replaced, for each worker that has served by it until now:
+    /// those that leave, too.
     pub(super) fn remember(&mut self, number: u64, needs: Vec<Need>) {
         let is_log = |need: &Need| matches!(need.kind, NeedKind::Log { .. });
         let logs: Rc<[Need]> = needs.into_iter().filter(is_log).collect();

@@ -12,8 +12,8 @@
 //!
 //! The loop waits for signals, reports of workers and deadlines, and for nothing else. A signal
 //! that comes in the middle of a reload or a start is kept until that is decided; an order to end
-//! is followed at once, but where a reload waits for an address that is in use (two seconds at most).
-//! The master reads no byte that a client has sent.
+//! is followed at once, but where a reload waits for an address that is in use (two seconds at
+//! most). The master reads no byte that a client has sent.
 
 mod child;
 pub(crate) mod devices;
@@ -31,7 +31,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
 use crate::application::Application;
-use crate::control::{Command, Report};
+use crate::control::{Command, WorkerReport};
 use crate::descriptors::Descriptors;
 use crate::log::{Level, Log};
 use crate::options::Options;
@@ -39,11 +39,11 @@ use crate::pid_file::PidFile;
 use crate::predecessor::Predecessor;
 use crate::reply::Reply;
 use crate::service_manager::ServiceManager;
-use crate::signals::{Received, Signals};
+use crate::signals::{ReceivedSignal, Signals};
 use crate::start::Examined;
 use child::{Child, Role};
 use devices::Devices;
-use hosts::Lookup;
+use hosts::HostLookup;
 use logs::Replaced;
 use reload::{Generation, Reload};
 use restart::Restart;
@@ -92,13 +92,13 @@ pub(crate) struct Master {
     /// The reload that waits for its worker.
     reload: Option<Reload>,
     /// Hosts that are being looked up for the generation in force.
-    lookup: Option<Lookup>,
+    lookup: Option<HostLookup>,
     /// Generations that were in force and may still have requests.
     replaced: Vec<Replaced>,
     queue: Queue,
     /// Who waits to hear that the generation in force is served by.
     unanswered: Vec<Reply>,
-    stop: Option<Stop>,
+    stop: Option<MasterEnd>,
     /// Whether the worker has been told to serve by a reload, and has not said yet that it does.
     is_committing: bool,
     /// Whether any worker has ever served; if the first cannot, the master ends.
@@ -120,7 +120,7 @@ struct Queue {
 
 /// The master is about to end.
 #[derive(Clone, Copy)]
-struct Stop {
+struct MasterEnd {
     /// When workers that are still there are killed; never while they may end gracefully.
     kill_at: Option<Instant>,
 }
@@ -273,7 +273,7 @@ impl Master {
         }
     }
 
-    fn signal(&mut self, signal: &Received) {
+    fn signal(&mut self, signal: &ReceivedSignal) {
         let action = match signal.number {
             libc::SIGQUIT => ", shutting down",
             libc::SIGTERM | libc::SIGINT => ", exiting",
@@ -308,8 +308,9 @@ impl Master {
         self.stop.is_none() && self.reload.is_none() && !is_starting
     }
 
-    /// Does what waits, unless a start or a reload is under way. A master that is about to end opens logs again all the
-    /// same, as its workers may have requests for hours, and says at once that it does not reload.
+    /// Does what waits, unless a start or a reload is under way. A master that is about to end
+    /// opens logs again all the same, as its workers may have requests for hours, and says at once
+    /// that it does not reload.
     fn work_off_queue(&mut self) {
         if (self.is_at_rest() || self.stop.is_some()) && std::mem::take(&mut self.queue.reopen) {
             self.reopen_logs();
@@ -404,7 +405,7 @@ impl Master {
         }
     }
 
-    fn report(&mut self, id: u64, report: Report) {
+    fn report(&mut self, id: u64, report: WorkerReport) {
         let number = self.generation.number;
         let is_reload = |generation: u64, master: &Master| {
             let reload = master.reload.as_ref();
@@ -414,7 +415,7 @@ impl Master {
             return;
         };
         match report {
-            Report::Prepared { generation } => {
+            WorkerReport::Prepared { generation } => {
                 if child.role == Role::Starting && generation == number {
                     child.serve_by(generation);
                     self.has_served = true;
@@ -422,13 +423,13 @@ impl Master {
                     self.commit_reload();
                 }
             }
-            Report::Failed { generation, text } => {
+            WorkerReport::Failed { generation, text } => {
                 let errors: Vec<String> = text.lines().flat_map(|line| self.refuse(line)).collect();
                 if is_reload(generation, self) {
                     self.fail_reload(&errors);
                 }
             }
-            Report::Committed { generation } => {
+            WorkerReport::Committed { generation } => {
                 if generation == number {
                     self.is_committing = false;
                     let replies = std::mem::take(&mut self.unanswered);
@@ -440,15 +441,15 @@ impl Master {
                     self.give_devices(id);
                 }
             }
-            Report::HasDevices => self.devices_are_used(id),
-            Report::Finished { generation } => {
+            WorkerReport::HasDevices => self.devices_are_used(id),
+            WorkerReport::Finished { generation } => {
                 let worker = child.name();
                 let text = format!("generation {generation} of {worker} exited with code 0");
                 self.log.notice(text);
                 self.forget_generation(id, generation);
             }
-            Report::WantsLogs => self.queue.reopen = true,
-            Report::Leaving => self.child_leaves(id),
+            WorkerReport::WantsLogs => self.queue.reopen = true,
+            WorkerReport::Leaving => self.child_leaves(id),
         }
     }
 
@@ -512,7 +513,8 @@ impl Master {
         self.devices_are_free(id);
     }
 
-    /// A worker does no more of what it was there for, because it has ended or is about to: another one does.
+    /// A worker does no more of what it was there for, because it has ended or is about to: another
+    /// one does.
     fn child_leaves(&mut self, id: u64) {
         if self.devices.is_owner(id) {
             self.release_devices();
@@ -552,7 +554,7 @@ impl Master {
     fn check_deadlines(&mut self, now: Instant) {
         let is_over = |deadline: Option<Instant>| deadline.is_some_and(|deadline| deadline <= now);
         if is_over(self.stop.and_then(|stop| stop.kill_at)) {
-            self.stop = Some(Stop { kill_at: None });
+            self.stop = Some(MasterEnd { kill_at: None });
             self.children
                 .iter()
                 .for_each(|child| child.kill(Signal::KILL));
@@ -602,7 +604,7 @@ impl Master {
             Command::Quit
         };
         for child in &mut self.children {
-            child.leave(how.clone());
+            child.end(how.clone());
         }
     }
 
@@ -614,7 +616,7 @@ impl Master {
         self.begin_stop(Some(Instant::now() + TERMINATE_LIMIT));
         self.children
             .iter_mut()
-            .for_each(|child| child.leave(Command::Terminate));
+            .for_each(|child| child.end(Command::Terminate));
     }
 
     fn begin_stop(&mut self, kill_at: Option<Instant>) {
@@ -626,7 +628,7 @@ impl Master {
                 None => manager.stopping(),
             }
         }
-        self.stop = Some(Stop { kill_at });
+        self.stop = Some(MasterEnd { kill_at });
         if self.reload.is_some() {
             self.fail_reload(&[ENDING.to_owned()]);
         }

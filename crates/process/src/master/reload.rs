@@ -16,7 +16,7 @@ use rustix::process::Signal;
 
 use super::Master;
 use super::child::Role;
-use super::hosts::{self, Hosts, Lookup};
+use super::hosts::{self, HostLookup, Hosts};
 use crate::application::Needs;
 use crate::bundle::{self, Contents, ProcessSettings};
 use crate::confinement::{Granted, Wanted};
@@ -123,7 +123,8 @@ impl Generation {
 }
 
 impl Master {
-    /// HUP: the first step of a reload from the files. Hosts whose addresses are known are not looked up.
+    /// HUP: the first step of a reload from the files. Hosts whose addresses are known are not
+    /// looked up.
     pub(super) fn begin_reload(&mut self, replies: Vec<Reply>) {
         self.log.notice("reconfiguring");
         self.lookup = None;
@@ -258,7 +259,8 @@ impl Master {
         }
     }
 
-    /// Reads the configuration from `files`, opens logs and what is new, and seals the bundle; the errors, once logged.
+    /// Reads the configuration from `files`, opens logs and what is new, and seals the bundle; the
+    /// errors, once logged.
     fn next_generation<F: Files>(&self, files: Recorder<F>) -> Result<Generation, Vec<String>> {
         // A mistake in the compiler of the configuration must not end the master.
         let examine = || start::examine(&self.options, self.application, files);
@@ -342,7 +344,7 @@ impl Master {
             if child.id == target {
                 child.serve_by(generation);
             } else if child.role != Role::Leaving {
-                child.leave(Command::Quit);
+                child.end(Command::Quit);
             }
         }
         self.has_served = true;
@@ -358,7 +360,7 @@ impl Master {
         self.upgrade.accepts_again();
         self.unanswered = replies;
         if !taken_over.is_empty() {
-            self.lookup = Lookup::begin(generation, taken_over)
+            self.lookup = HostLookup::begin(generation, taken_over)
                 .map_err(|error| {
                     let text = crate::log::failure("hosts could not be looked up", &error);
                     self.log.write(Level::Alert, text);
@@ -381,7 +383,7 @@ impl Master {
         let generation = next.number;
         if let Some(child) = self.child_mut(target) {
             match child.role {
-                Role::Candidate => child.leave(Command::Terminate),
+                Role::Candidate => child.end(Command::Terminate),
                 _ => child.send(Command::Abandon { generation }),
             }
         }
@@ -389,9 +391,10 @@ impl Master {
         answer(replies, errors);
     }
 
-    /// The worker that was to prepare has ended. One that served may have been about to end before it was told, by a crash
-    /// or a signal of its own, which says nothing of the configuration: a new process tries once more, beside the one that
-    /// takes its place. If the configuration is what ends workers, it ends that one only.
+    /// The worker that was to prepare has ended. One that served may have been about to end before
+    /// it was told, by a crash or a signal of its own, which says nothing of the configuration: a
+    /// new process tries once more, beside the one that takes its place. If the configuration is
+    /// what ends workers, it ends that one only.
     pub(super) fn prepare_elsewhere(&mut self, ended: &str, role: Role) {
         let text = format!("{ended} ended while it prepared the configuration");
         let again = role == Role::Serving && self.own_process && self.stop.is_none();

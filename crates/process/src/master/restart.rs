@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 /// A worker that lives shorter has died of its start.
 const SHORT_LIFE: Duration = Duration::from_secs(1);
-/// The first pause, doubled with every further short life up to the longest. It is so short that even
-/// a worker that dies a third time in a row is back within 200 ms.
+/// The first pause, doubled with every further short life up to the longest. It is so short that
+/// even a worker that dies a third time in a row is back within 200 ms.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 

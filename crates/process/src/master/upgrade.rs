@@ -317,7 +317,6 @@ impl Master {
         }
     }
 
-    /// Closes the listeners.
     pub(super) fn close_listeners(&mut self) {
         let files = self.generation.descriptors.close_listeners();
         self.remove_files(files);

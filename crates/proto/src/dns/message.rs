@@ -1,12 +1,14 @@
-//! The bytes of a message: names with their compression, and records. RFC 1035, sections 3.1, 3.2 and 4.1.
+//! The bytes of a message: names with their compression, and records. RFC 1035, sections 3.1, 3.2
+//! and 4.1.
 //!
-//! Every length and every pointer is the sender's: whatever the bytes are, reading them ends with a value or with
-//! nothing, in time linear to the message but for names, whose pointers are bounded.
+//! Every length and every pointer is the sender's: whatever the bytes are, reading them ends with a
+//! value or with nothing, in time linear to the message but for names, whose pointers are bounded.
 
 use std::fmt;
 
-/// Longest name in a message, in bytes: what lets its question fit into the 512 bytes that any server takes (RFC 1035,
-/// section 4.2.1). That a name has 255 bytes at most (section 2.3.4) is left to the server that is asked, as with nginx.
+/// Longest name in a message, in bytes: what lets its question fit into the 512 bytes that any
+/// server takes (RFC 1035, section 4.2.1). That a name has 255 bytes at most (section 2.3.4) is
+/// left to the server that is asked, as with nginx.
 const NAME_SIZE_MAX: usize = 512 - HEADER_SIZE - 4;
 
 /// Longest label: the two uppermost bits of its length mark pointers.
@@ -20,20 +22,20 @@ pub(super) const HEADER_SIZE: usize = 12;
 
 /// The name of a host: labels of 1 to 63 bytes. Equal to itself in any case of letters.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Name(
+pub struct HostName(
     /// Each label behind its length, in small letters, without the empty one at the end.
     Box<[u8]>,
 );
 
-impl Name {
+impl HostName {
     /// Reads `www.example.com`, with or without a dot at its end. `None` where it can be no name.
-    pub fn parse(text: &[u8]) -> Option<Name> {
+    pub fn parse(text: &[u8]) -> Option<HostName> {
         let text = text.strip_suffix(b".").unwrap_or(text);
         let mut labels = Vec::with_capacity(text.len() + 1);
         for label in text.split(|byte| *byte == b'.') {
             push(&mut labels, label)?;
         }
-        Some(Name(labels.into()))
+        Some(HostName(labels.into()))
     }
 
     /// Whether it is the name of the root, which no host has.
@@ -70,7 +72,7 @@ fn push(labels: &mut Vec<u8>, label: &[u8]) -> Option<()> {
     Some(())
 }
 
-impl fmt::Display for Name {
+impl fmt::Display for HostName {
     /// Without a dot at its end; bytes that are not printable are escaped.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, label) in self.labels().enumerate() {
@@ -85,10 +87,9 @@ impl fmt::Display for Name {
 
 /// A record, its data still in the message.
 pub(super) struct Record {
-    pub(super) name: Name,
+    pub(super) name: HostName,
     pub(super) kind: u16,
     pub(super) class: u16,
-    /// In seconds.
     pub(super) ttl: u32,
     data_at: usize,
     data_length: usize,
@@ -122,8 +123,9 @@ impl<'a> Reader<'a> {
         self.take().map(u32::from_be_bytes)
     }
 
-    /// The next name. Pointers lead anywhere in the message; what follows is read behind the first of them.
-    pub(super) fn name(&mut self) -> Option<Name> {
+    /// The next name. Pointers lead anywhere in the message; what follows is read behind the first
+    /// of them.
+    pub(super) fn name(&mut self) -> Option<HostName> {
         const POINTER: u8 = 0xc0;
         let mut labels = Vec::new();
         let mut behind = None;
@@ -148,10 +150,9 @@ impl<'a> Reader<'a> {
             self.at = end;
         }
         self.at = behind.unwrap_or(self.at);
-        Some(Name(labels.into()))
+        Some(HostName(labels.into()))
     }
 
-    /// The next record.
     pub(super) fn record(&mut self) -> Option<Record> {
         let name = self.name()?;
         let (kind, class) = (self.number16()?, self.number16()?);

@@ -1,12 +1,13 @@
-//! Questions to name servers and what their answers mean: addresses of a name, RFC 1035, 2308 and 3596, and servers of
-//! a service, RFC 2782.
+//! Questions to name servers and what their answers mean: addresses of a name, RFC 1035, 2308 and
+//! 3596, and servers of a service, RFC 2782.
 //!
-//! [`query`] writes a question; [`answer`] reads what came back and takes it only if it answers that very question
-//! (RFC 5452: identifier, name, type and class). The bytes of names and records are the business of `message`.
+//! [`query`] writes a question; [`answer`] reads what came back and takes it only if it answers
+//! that very question (RFC 5452: identifier, name, type and class). The bytes of names and records
+//! are the business of `message`.
 //!
-//! Deliberately not here: sockets, time limits, retries and the cache (the server's resolver), other records than A,
-//! AAAA, SRV and CNAME, extensions (EDNS) and signatures (DNSSEC). As nginx does, the servers that are configured are
-//! trusted, and the way to them is.
+//! Deliberately not here: sockets, time limits, retries and the cache (the server's resolver),
+//! other records than A, AAAA, SRV and CNAME, extensions (EDNS) and signatures (DNSSEC). As nginx
+//! does, the servers that are configured are trusted, and the way to them is.
 
 mod message;
 
@@ -14,11 +15,11 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::net::IpAddr;
 
-pub use message::Name;
+pub use message::HostName;
 use message::{Reader, Record};
 
-/// Longest answer over UDP that is read, in bytes (nginx's `NGX_RESOLVER_UDP_SIZE`). Nothing but 512 is promised
-/// without EDNS.
+/// Longest answer over UDP that is read, in bytes (nginx's `NGX_RESOLVER_UDP_SIZE`). Nothing but
+/// 512 is promised without EDNS.
 pub const UDP_SIZE_MAX: usize = 4096;
 
 /// Most addresses that are taken from one answer.
@@ -64,9 +65,9 @@ impl Family {
 /// A server of a service, RFC 2782.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceServer {
-    /// Its name.
-    pub name: Name,
-    /// Where it listens.
+    /// The name of the service server.
+    pub name: HostName,
+    /// The port on which the server listens.
     pub port: u16,
     /// Those with the lowest number are asked first.
     pub priority: u16,
@@ -77,15 +78,15 @@ pub struct ServiceServer {
 /// What is asked: the addresses of a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {
-    /// Whose.
-    pub name: Name,
-    /// Which.
+    /// The name that is asked for.
+    pub name: HostName,
+    /// The family of addresses that is asked for.
     pub family: Family,
 }
 
 /// What a server says. Times to live are in seconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum DnsAnswer {
     /// Addresses, at least one.
     Addresses {
         /// In the order of the message, at most [`ADDRESSES_MAX`].
@@ -102,8 +103,8 @@ pub enum Answer {
     },
     /// The name is another one's alias, whose addresses the message does not have.
     Alias {
-        /// The other name.
-        name: Name,
+        /// The name that the alias leads to.
+        name: HostName,
         /// The shortest of all records that lead to it.
         ttl: u32,
     },
@@ -114,9 +115,9 @@ pub enum Answer {
     },
     /// The server cannot or will not tell.
     Failed {
-        /// Why.
-        failure: Failure,
-        /// How long that holds; only for [`Failure::NotFound`].
+        /// The response code of the failure.
+        failure: DnsError,
+        /// How long that holds; only for [`DnsError::NotFound`].
         ttl: Option<u32>,
     },
     /// The answer did not fit into a datagram: ask again over TCP.
@@ -125,25 +126,24 @@ pub enum Answer {
 
 /// Response codes that end a question, RFC 1035, section 4.1.1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Failure {
-    /// SERVFAIL
+pub enum DnsError {
+    /// The server failed: response code SERVFAIL.
     Server = 2,
-    /// NXDOMAIN
+    /// There is no such name: response code NXDOMAIN.
     NotFound = 3,
-    /// NOTIMP
+    /// The server knows no such question: NOTIMP.
     Unimplemented = 4,
-    /// REFUSED
+    /// The server refuses to answer: REFUSED.
     Refused = 5,
 }
 
-impl fmt::Display for Failure {
-    /// nginx's words.
+impl fmt::Display for DnsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Failure::Server => "Server failure",
-            Failure::NotFound => "Host not found",
-            Failure::Unimplemented => "Unimplemented",
-            Failure::Refused => "Operation refused",
+            DnsError::Server => "Server failure",
+            DnsError::NotFound => "Host not found",
+            DnsError::Unimplemented => "Unimplemented",
+            DnsError::Refused => "Operation refused",
         })
     }
 }
@@ -155,7 +155,7 @@ pub enum Rejected {
     Malformed,
     /// It is a question, or answers something else than a plain question.
     NotAnAnswer {
-        /// Its identifier.
+        /// The identifier of the rejected message.
         id: u16,
     },
     /// It answers a question with another identifier.
@@ -165,20 +165,21 @@ pub enum Rejected {
         /// The one it should have.
         expected: u16,
         /// The name that was asked.
-        name: Name,
+        name: HostName,
     },
     /// It answers none, or several.
     Questions,
     /// It answers another question.
     OtherQuestion {
         /// The name in it.
-        name: Name,
+        name: HostName,
     },
-    /// The server did not understand the question, or answers with a code that questions do not have.
+    /// The server did not understand the question, or answers with a code that questions do not
+    /// have.
     Code {
-        /// The code.
+        /// The response code of the message.
         code: u16,
-        /// Its identifier.
+        /// The identifier of the rejected message.
         id: u16,
     },
 }
@@ -262,7 +263,7 @@ impl Header {
 }
 
 /// Reads the answer to the question that was asked with the identifier `id`.
-pub fn answer(bytes: &[u8], id: u16, question: &Question) -> Result<Answer, Rejected> {
+pub fn answer(bytes: &[u8], id: u16, question: &Question) -> Result<DnsAnswer, Rejected> {
     let mut reader = Reader::new(bytes);
     let header = Header::read(&mut reader).ok_or(Rejected::Malformed)?;
     if !header.is_answer() {
@@ -278,10 +279,10 @@ pub fn answer(bytes: &[u8], id: u16, question: &Question) -> Result<Answer, Reje
     // A server that cannot read the question may leave it out of its answer.
     let failure = match header.code() {
         0 => None,
-        2 => Some(Failure::Server),
-        3 => Some(Failure::NotFound),
-        4 => Some(Failure::Unimplemented),
-        5 => Some(Failure::Refused),
+        2 => Some(DnsError::Server),
+        3 => Some(DnsError::NotFound),
+        4 => Some(DnsError::Unimplemented),
+        5 => Some(DnsError::Refused),
         code => return Err(Rejected::Code { code, id }),
     };
     if header.questions != 1 {
@@ -294,29 +295,34 @@ pub fn answer(bytes: &[u8], id: u16, question: &Question) -> Result<Answer, Reje
         return Err(Rejected::OtherQuestion { name });
     }
     if header.is_truncated() {
-        return Ok(Answer::Truncated);
+        return Ok(DnsAnswer::Truncated);
     }
     let mut records = |count| reader.records(count).ok_or(Rejected::Malformed);
     let answers = records(header.answers)?;
     let authorities = records(header.authorities)?;
     let negative_ttl = || negative_ttl(&reader, &authorities);
     match failure {
-        Some(failure) => Ok(Answer::Failed {
+        Some(failure) => Ok(DnsAnswer::Failed {
             failure,
-            ttl: negative_ttl().filter(|_| failure == Failure::NotFound),
+            ttl: negative_ttl().filter(|_| failure == DnsError::NotFound),
         }),
         None => {
             let found = follow(&reader, &answers, question).ok_or(Rejected::Malformed)?;
-            Ok(found.unwrap_or_else(|| Answer::Nothing {
+            Ok(found.unwrap_or_else(|| DnsAnswer::Nothing {
                 ttl: negative_ttl(),
             }))
         }
     }
 }
 
-/// Follows aliases from the name that was asked to its addresses. Records that no alias leads to are not looked at.
-/// `None` where a record is malformed, and inside of that where there is neither an address nor an alias.
-fn follow(reader: &Reader<'_>, answers: &[Record], question: &Question) -> Option<Option<Answer>> {
+/// Follows aliases from the name that was asked to its addresses. Records that no alias leads to
+/// are not looked at. `None` where a record is malformed, and inside of that where there is neither
+/// an address nor an alias.
+fn follow(
+    reader: &Reader<'_>,
+    answers: &[Record],
+    question: &Question,
+) -> Option<Option<DnsAnswer>> {
     let of_kind = |kind| {
         let of_kind = move |record: &&Record| record.class == INTERNET && record.kind == kind;
         answers.iter().filter(of_kind)
@@ -359,15 +365,15 @@ fn follow(reader: &Reader<'_>, answers: &[Record], question: &Question) -> Optio
         }
     }
     Some(if !addresses.is_empty() {
-        Some(Answer::Addresses { addresses, ttl })
+        Some(DnsAnswer::Addresses { addresses, ttl })
     } else if !servers.is_empty() {
-        Some(Answer::Services { servers, ttl })
+        Some(DnsAnswer::Services { servers, ttl })
     } else if *last == question.name || last.is_root() {
         // The root is no host: what is an alias of it has no address.
         None
     } else {
         let name = last.clone();
-        Some(Answer::Alias { name, ttl })
+        Some(DnsAnswer::Alias { name, ttl })
     })
 }
 

@@ -6,7 +6,7 @@ const ID: u16 = 0x1234;
 
 fn question(name: &str, family: Family) -> Question {
     Question {
-        name: Name::parse(name.as_bytes()).unwrap(),
+        name: HostName::parse(name.as_bytes()).unwrap(),
         family,
     }
 }
@@ -50,12 +50,12 @@ const SOA: u16 = 6;
 const AAAA: u16 = 28;
 const OK: u16 = 0x8180;
 
-fn read(bytes: &[u8]) -> Result<Answer, Rejected> {
+fn read(bytes: &[u8]) -> Result<DnsAnswer, Rejected> {
     answer(bytes, ID, &question("a.example", Family::V4))
 }
 
-fn addresses(list: &[&str], ttl: u32) -> Answer {
-    Answer::Addresses {
+fn addresses(list: &[&str], ttl: u32) -> DnsAnswer {
+    DnsAnswer::Addresses {
         addresses: list.iter().map(|text| text.parse().unwrap()).collect(),
         ttl,
     }
@@ -73,15 +73,16 @@ fn names_that_are_none() {
     let long_label = "a".repeat(64);
     let long_name = "a23456789.".repeat(50);
     for text in ["", ".", "a..b", ".a", "a..", &long_label, &long_name] {
-        assert_eq!(Name::parse(text.as_bytes()), None, "{text}");
+        assert_eq!(HostName::parse(text.as_bytes()), None, "{text}");
     }
-    let name = Name::parse(b"WWW.example.com.").unwrap();
+    let name = HostName::parse(b"WWW.example.com.").unwrap();
     assert_eq!(name.to_string(), "www.example.com");
-    let name = Name::parse(b"under_score.a b.\xff").unwrap();
+    let name = HostName::parse(b"under_score.a b.\xff").unwrap();
     assert_eq!(name.to_string(), "under_score.a b.\\xff");
 }
 
-/// nginx asks for them, and takes what a server answers, though RFC 1035 ends names at 253 characters.
+/// nginx asks for them, and takes what a server answers, though RFC 1035 ends names at 253
+/// characters.
 #[test]
 fn names_of_255_bytes_and_more() {
     for length in [253, 254, 255, 256, 400] {
@@ -106,11 +107,11 @@ fn a_long_chain_within_a_message() {
     let mut records: Vec<Vec<u8>> = (0..60)
         .map(|number| record(&name(number), CNAME, 60, &wire(&name(number + 1))))
         .collect();
-    let last = Name::parse(name(60).as_bytes()).unwrap();
+    let last = HostName::parse(name(60).as_bytes()).unwrap();
     let bytes = message(OK, "a.example", A, &records, &[]);
     assert_eq!(
         read(&bytes),
-        Ok(Answer::Alias {
+        Ok(DnsAnswer::Alias {
             name: last,
             ttl: 60
         })
@@ -151,8 +152,8 @@ fn aliases_are_followed_within_the_message() {
     assert_eq!(read(&bytes), Ok(addresses(&["10.0.0.3"], 7)));
 
     let bytes = message(OK, "a.example", A, &records[1..], &[]);
-    let name = Name::parse(b"c.example").unwrap();
-    assert_eq!(read(&bytes), Ok(Answer::Alias { name, ttl: 7 }));
+    let name = HostName::parse(b"c.example").unwrap();
+    assert_eq!(read(&bytes), Ok(DnsAnswer::Alias { name, ttl: 7 }));
 }
 
 #[test]
@@ -161,13 +162,13 @@ fn aliases_that_lead_nowhere() {
         record("a.example", CNAME, 9, &wire("b.example")),
         record("b.example", CNAME, 9, &wire("a.example")),
     ];
-    let name = Name::parse(b"b.example").unwrap();
+    let name = HostName::parse(b"b.example").unwrap();
     let bytes = message(OK, "a.example", A, &back, &[]);
-    assert_eq!(read(&bytes), Ok(Answer::Alias { name, ttl: 9 }));
+    assert_eq!(read(&bytes), Ok(DnsAnswer::Alias { name, ttl: 9 }));
 
     let root = [record("a.example", CNAME, 9, &wire(""))];
     let bytes = message(OK, "a.example", A, &root, &[]);
-    assert_eq!(read(&bytes), Ok(Answer::Nothing { ttl: None }));
+    assert_eq!(read(&bytes), Ok(DnsAnswer::Nothing { ttl: None }));
 }
 
 #[test]
@@ -176,15 +177,15 @@ fn nothing_holds_as_long_as_the_zone_says() {
     soa.extend([1_u32, 2, 3, 4, 40].iter().flat_map(|n| n.to_be_bytes()));
     let zone = [record("example", SOA, 300, &soa)];
     let bytes = message(OK, "a.example", A, &[], &zone);
-    assert_eq!(read(&bytes), Ok(Answer::Nothing { ttl: Some(40) }));
-    let failed = |failure, ttl| Ok(Answer::Failed { failure, ttl });
+    assert_eq!(read(&bytes), Ok(DnsAnswer::Nothing { ttl: Some(40) }));
+    let failed = |failure, ttl| Ok(DnsAnswer::Failed { failure, ttl });
     let bytes = message(OK | 3, "a.example", A, &[], &zone);
-    assert_eq!(read(&bytes), failed(Failure::NotFound, Some(40)));
+    assert_eq!(read(&bytes), failed(DnsError::NotFound, Some(40)));
     let bytes = message(OK | 2, "a.example", A, &[], &zone);
-    assert_eq!(read(&bytes), failed(Failure::Server, None));
+    assert_eq!(read(&bytes), failed(DnsError::Server, None));
     assert_eq!(
         read(&message(OK, "a.example", A, &[], &[])),
-        Ok(Answer::Nothing { ttl: None })
+        Ok(DnsAnswer::Nothing { ttl: None })
     );
 }
 
@@ -192,13 +193,13 @@ fn nothing_holds_as_long_as_the_zone_says() {
 fn a_cut_answer_is_asked_for_again() {
     let mut bytes = message(OK | 0x200, "a.example", A, &[], &[]);
     bytes[7] = 9; // more answers than there are
-    assert_eq!(read(&bytes), Ok(Answer::Truncated));
+    assert_eq!(read(&bytes), Ok(DnsAnswer::Truncated));
 }
 
 #[test]
 fn what_answers_another_question_is_none() {
     let good = [record("a.example", A, 60, &[10, 0, 0, 1])];
-    let other = Name::parse(b"b.example").unwrap();
+    let other = HostName::parse(b"b.example").unwrap();
     let bytes = message(OK, "b.example", A, &good, &[]);
     assert_eq!(read(&bytes), Err(Rejected::OtherQuestion { name: other }));
     let bytes = message(OK, "a.example", AAAA, &good, &[]);

@@ -1,14 +1,16 @@
 //! FastCGI, the web server's side: a request is written, and what the application sends is read.
 //!
-//! <https://fastcgi-archives.github.io/FastCGI_Specification.html> is the specification, whose sections are named below; the reference
-//! for framing, checks and words is `ngx_http_fastcgi_module`. As in nginx there is one request on a connection at a time, whose
+//! <https://fastcgi-archives.github.io/FastCGI_Specification.html> is the specification, whose
+//! sections are named below; the reference for framing, checks and words is
+//! `ngx_http_fastcgi_module`. As in nginx there is one request on a connection at a time, whose
 //! number is 1.
 //!
-//! A request is the head that [`RequestWriter`] writes, then the body in records ([`StdinFrame`]), then [`STDIN_END`]. What comes
-//! back is read by [`Decoder`].
+//! A request is the head that [`RequestWriter`] writes, then the body in records ([`StdinFrame`]),
+//! then [`STDIN_END`]. What comes back is read by [`Decoder`].
 //!
-//! Deliberately not here: the other roles (authorizer, filter), `FCGI_ABORT_REQUEST`, and what is asked of an application beside
-//! requests (`FCGI_GET_VALUES`), none of which nginx has; an application whose request is given up sees its connection closed.
+//! Deliberately not here: the other roles (authorizer, filter), `FCGI_ABORT_REQUEST`, and what is
+//! asked of an application beside requests (`FCGI_GET_VALUES`), none of which nginx has; an
+//! application whose request is given up sees its connection closed.
 
 mod read;
 mod write;
@@ -20,7 +22,6 @@ pub use write::{
     PARAMS_LENGTH_MAX, ParamsTooLong, RequestWriter, STDIN_END, STDIN_LENGTH_MAX, StdinFrame,
 };
 
-/// `FCGI_VERSION_1`
 const VERSION: u8 = 1;
 
 /// The number of the request, high byte first.

@@ -1,5 +1,5 @@
-//! What comes from an application: records, of which the head and the body of a response, messages for the log, and the end of the
-//! request are made.
+//! What comes from an application: records, of which the head and the body of a response, messages
+//! for the log, and the end of the request are made.
 //!
 //! ```text
 //! Header ─8 bytes▶ Content ▶ Padding ─┬▶ Header
@@ -24,21 +24,24 @@ pub struct Decoded {
 /// What an application has sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A stretch of the response, by its place in the input; never empty, and never longer than the body may be. Where a stretch
-    /// ends says nothing.
+    /// A stretch of the response, by its place in the input; never empty, and never longer than the
+    /// body may be. Where a stretch ends says nothing.
     Stdout(Range<usize>),
-    /// The response is complete: an empty `FCGI_STDOUT`. Where the connection is not kept, nginx waits for nothing else. What an
-    /// application sends on the stream behind its end is taken all the same.
+    /// The response is complete: an empty `FCGI_STDOUT`. Where the connection is not kept, nginx
+    /// waits for nothing else. What an application sends on the stream behind its end is taken all
+    /// the same.
     StdoutEnd,
     /// A stretch of messages, by its place in the input; never empty. See [`stderr_text`].
     Stderr(Range<usize>),
-    /// The request is complete, with the last byte of its `FCGI_END_REQUEST` and of the padding behind it: the connection may be used
-    /// again if nothing follows.
+    /// The request is complete, with the last byte of its `FCGI_END_REQUEST` and of the padding
+    /// behind it: the connection may be used again if nothing follows.
     End(RequestEnd),
-    /// More of a body follows than its head has announced. nginx says so at level `warn` ([`Event::BEYOND_LENGTH`]) and ends the
-    /// response as if it were complete; the connection is not used again. Nothing is consumed from here on.
+    /// More of a body follows than its head has announced. nginx says so at level `warn`
+    /// ([`Event::BEYOND_LENGTH`]) and ends the response as if it were complete; the connection is
+    /// not used again. Nothing is consumed from here on.
     BeyondLength,
-    /// Bytes follow the end of the request: the connection is not used again. Nothing is consumed from here on.
+    /// Bytes follow the end of the request: the connection is not used again. Nothing is consumed
+    /// from here on.
     BeyondEnd,
 }
 
@@ -60,7 +63,7 @@ pub struct RequestEnd {
 /// What became of a request (section 5.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProtocolStatus {
-    /// It was served.
+    /// The application has served the request.
     RequestComplete,
     /// The application serves one request a connection.
     CannotMultiplexConnection,
@@ -84,9 +87,10 @@ impl ProtocolStatus {
     }
 }
 
-/// Why what an application sends cannot be gone on with. All are the application's faults, and the connection ends with each.
-/// Before the head is complete they are nginx's `invalid_header`, answered with 502 or by the next server, except for
-/// [`Fault::ConnectionClosed`], which is its `error`.
+/// Why what an application sends cannot be gone on with. All are the application's faults, and the
+/// connection ends with each. Before the head is complete they are nginx's `invalid_header`,
+/// answered with 502 or by the next server, except for [`Fault::ConnectionClosed`], which is its
+/// `error`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// A record of another version than 1.
@@ -99,7 +103,8 @@ pub enum Fault {
     RequestIdLow(u8),
     /// A record that comes too early: the request's end before the head of the response.
     UnexpectedRecord(u8),
-    /// The response ends within its head, or before as much of the body has come as the head has announced.
+    /// The response ends within its head, or before as much of the body has come as the head has
+    /// announced.
     StdoutClosed,
     /// The request ends before as much of the body has come as the head has announced.
     RequestClosed,
@@ -141,14 +146,15 @@ impl fmt::Display for Fault {
 pub enum BodyLength {
     /// As many as come.
     Open,
-    /// So many.
+    /// The body has exactly so many bytes.
     Exact(u64),
     /// None, or so many: the answer to HEAD.
     NoneOr(u64),
 }
 
 impl BodyLength {
-    /// How long the body behind a head is; `head_request` tells that the request was HEAD. There is none with 204 and 304.
+    /// How long the body behind a head is; `head_request` tells that the request was HEAD. There is
+    /// none with 204 and 304.
     #[must_use]
     pub fn of(head: &ResponseHead, head_request: bool) -> BodyLength {
         match (head.status(), head.content_length()) {
@@ -160,11 +166,12 @@ impl BodyLength {
     }
 }
 
-/// Reads what an application sends for one request. Give [`decode`](Self::decode) what has come, again and again with what it has not
-/// consumed, until that is nothing or an event ends it.
+/// Reads what an application sends for one request. Give [`decode`](Self::decode) what has come,
+/// again and again with what it has not consumed, until that is nothing or an event ends it.
 ///
-/// The first stretches of [`Event::Stdout`] are the head ([`crate::cgi::parse`]), which may begin, end and break off anywhere within
-/// records. Once it is complete, [`begin_body`](Self::begin_body) says so; only then do stream and request have a right to end.
+/// The first stretches of [`Event::Stdout`] are the head ([`crate::cgi::parse`]), which may begin,
+/// end and break off anywhere within records. Once it is complete, [`begin_body`](Self::begin_body)
+/// says so; only then do stream and request have a right to end.
 #[derive(Clone, Debug)]
 pub struct Decoder {
     state: State,
@@ -224,7 +231,8 @@ impl Decoder {
         }
     }
 
-    /// Goes on with the next bytes, up to the first event. Behind a fault there is no going on: it is told again.
+    /// Goes on with the next bytes, up to the first event. Behind a fault there is no going on: it
+    /// is told again.
     ///
     /// # Errors
     /// [`Fault`] at the first byte that cannot stand where it does.
@@ -236,8 +244,9 @@ impl Decoder {
         decoded
     }
 
-    /// Says that the head of the response is complete and how long the body is. `unread` is how many bytes of the last stretch lie
-    /// behind the head: they are given back, and must be among the input of the next call again.
+    /// Says that the head of the response is complete and how long the body is. `unread` is how
+    /// many bytes of the last stretch lie behind the head: they are given back, and must be among
+    /// the input of the next call again.
     pub fn begin_body(&mut self, length: BodyLength, unread: usize) {
         let unread = u16::try_from(unread)
             .unwrap_or(u16::MAX)
@@ -255,13 +264,15 @@ impl Decoder {
         self.state == State::Ended
     }
 
-    /// To be asked when the connection has ended and all that came was decoded: whether the response may pass for complete.
-    /// Where the connection was to be kept (`fastcgi_keep_conn`), it may after the request's end alone. Otherwise nginx takes any
-    /// end of the connection behind the head for that of the response; here some of a record, or of a body whose length is known, must
-    /// not be missing.
+    /// To be asked when the connection has ended and all that came was decoded: whether the
+    /// response may pass for complete. Where the connection was to be kept (`fastcgi_keep_conn`),
+    /// it may after the request's end alone. Otherwise nginx takes any end of the connection behind
+    /// the head for that of the response; here some of a record, or of a body whose length is
+    /// known, must not be missing.
     ///
     /// # Errors
-    /// [`Fault::ConnectionClosed`] where something is missing; the fault that was told if there was one.
+    /// [`Fault::ConnectionClosed`] where something is missing; the fault that was told if there was
+    /// one.
     pub fn closed(&self, keep_connection: bool) -> Result<(), Fault> {
         let is_whole = match self.state {
             State::Faulty(fault) => return Err(fault),
@@ -273,9 +284,10 @@ impl Decoder {
             State::Content => self.kind != record::STDOUT || self.content == 0,
             State::Padding => true,
         };
-        match is_whole {
-            true => Ok(()),
-            false => Err(Fault::ConnectionClosed),
+        if is_whole {
+            Ok(())
+        } else {
+            Err(Fault::ConnectionClosed)
         }
     }
 
@@ -321,7 +333,8 @@ impl Decoder {
         }
     }
 
-    /// Goes on with the first of the bytes that remain, which begin at `at`: how many of them are done with, and what they came to.
+    /// Goes on with the first of the bytes that remain, which begin at `at`: how many of them are
+    /// done with, and what they came to.
     fn step(&mut self, rest: &[u8], at: usize) -> Result<(usize, Option<Event>), Fault> {
         let [first, ..] = *rest else {
             return Ok((0, None));
@@ -413,10 +426,13 @@ impl Decoder {
             (record::END_REQUEST, Missing::Head) => Err(Fault::UnexpectedRecord(self.kind)),
             (record::END_REQUEST, _) if self.is_body_missing() => Err(Fault::RequestClosed),
             (record::STDOUT, Missing::Head) if self.content == 0 => Err(Fault::StdoutClosed),
-            (record::STDOUT, _) if self.content == 0 => match self.is_body_missing() {
-                true => Err(Fault::StdoutClosed),
-                false => Ok(Some(Event::StdoutEnd)),
-            },
+            (record::STDOUT, _) if self.content == 0 => {
+                if self.is_body_missing() {
+                    Err(Fault::StdoutClosed)
+                } else {
+                    Ok(Some(Event::StdoutEnd))
+                }
+            }
             _ => Ok(None),
         }
     }
@@ -443,7 +459,8 @@ impl Decoder {
         }
     }
 
-    /// What an `FCGI_END_REQUEST` says; what is missing of it is 0, as nginx takes one of any length.
+    /// What an `FCGI_END_REQUEST` says; what is missing of it is 0, as nginx takes one of any
+    /// length.
     fn request_end(&self) -> RequestEnd {
         let [a, b, c, d, protocol_status] = self.end;
         RequestEnd {
@@ -453,9 +470,10 @@ impl Decoder {
     }
 }
 
-/// What of a stretch of messages is logged, at level `error`, as `FastCGI sent in stderr: "..."`: all but the line breaks, dots and
-/// spaces at its end, of which the first byte remains in any case. It is also what `fastcgi_catch_stderr` looks into, before the head
-/// is complete. Like nginx this sees each stretch by itself: a message that two stretches share becomes two.
+/// What of a stretch of messages is logged, at level `error`, as `FastCGI sent in stderr: "..."`:
+/// all but the line breaks, dots and spaces at its end, of which the first byte remains in any
+/// case. It is also what `fastcgi_catch_stderr` looks into, before the head is complete. Like nginx
+/// this sees each stretch by itself: a message that two stretches share becomes two.
 #[must_use]
 pub fn stderr_text(stretch: &[u8]) -> &[u8] {
     let is_kept = |byte: &u8| !matches!(byte, b'\n' | b'\r' | b'.' | b' ');

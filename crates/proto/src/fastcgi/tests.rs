@@ -1,4 +1,5 @@
-//! Bytes by the specification (sections 3.3, 3.4, 5.1 to 5.5 and 8) and as nginx sends them; words by `ngx_http_fastcgi_module.c`.
+//! Bytes by the specification (sections 3.3, 3.4, 5.1 to 5.5 and 8) and as nginx sends them; words
+//! by `ngx_http_fastcgi_module.c`.
 
 use super::*;
 use crate::cgi::{self, Form, Variables};
@@ -174,8 +175,8 @@ const STDERR: u8 = 7;
 const END: u8 = 3;
 const ENDED: &[u8] = b"\0\0\0\0\0\0\0\0";
 
-/// What a decoder tells of input that comes in the given pieces, as text: stretches by what they hold, neighbours as one. The head ends
-/// where [`cgi::parse`] finds it.
+/// What a decoder tells of input that comes in the given pieces, as text: stretches by what they
+/// hold, neighbours as one. The head ends where [`cgi::parse`] finds it.
 fn read<'a>(
     pieces: impl Iterator<Item = &'a [u8]>,
     head_request: bool,

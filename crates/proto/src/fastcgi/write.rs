@@ -3,9 +3,10 @@
 use std::fmt;
 
 use super::{HEADER_LENGTH, REQUEST_ID, VERSION, record};
-use crate::cgi::{Name, Variables};
+use crate::cgi::{VariableName, Variables};
 
-/// The most bytes of parameters that nginx sends: what one record holds. See [`RequestWriter::finish`].
+/// The most bytes of parameters that nginx sends: what one record holds. See
+/// [`RequestWriter::finish`].
 pub const PARAMS_LENGTH_MAX: usize = 0xffff;
 
 /// The most bytes of a body that one record gets, as in nginx: 32 KiB.
@@ -14,7 +15,8 @@ pub const STDIN_LENGTH_MAX: usize = 32 * 1024;
 /// The record that ends the body: an empty `FCGI_STDIN` (section 3.3, *streams*).
 pub const STDIN_END: [u8; HEADER_LENGTH] = header(record::STDIN, 0);
 
-/// The most bytes of a parameters' record where there are several: with them no record is padded but the last.
+/// The most bytes of a parameters' record where there are several: with them no record is padded
+/// but the last.
 const PARAMS_RECORD_MAX: usize = 0xfff8;
 
 /// The most bytes that a length of one byte can tell (section 3.4).
@@ -23,7 +25,6 @@ const SHORT_MAX: u8 = 0x7f;
 /// The most bytes that a length of four bytes can tell (section 3.4).
 const LENGTH_MAX: usize = 0x7fff_ffff;
 
-/// `FCGI_RESPONDER` (section 6.2).
 const RESPONDER: u8 = 1;
 /// `FCGI_KEEP_CONN` (section 5.1): the application leaves the connection open behind the request.
 const KEEP_CONN: u8 = 1;
@@ -61,9 +62,9 @@ fn padding(length: u16) -> &'static [u8] {
         .unwrap_or_default()
 }
 
-/// Writes the head of a request: `FCGI_BEGIN_REQUEST`, the parameters in `FCGI_PARAMS`, and the empty `FCGI_PARAMS` that ends
-/// them. The parameters are added through [`Variables`]; [`finish`](Self::finish) must be called last. Until then what has been
-/// written is no head.
+/// Writes the head of a request: `FCGI_BEGIN_REQUEST`, the parameters in `FCGI_PARAMS`, and the
+/// empty `FCGI_PARAMS` that ends them. The parameters are added through [`Variables`];
+/// [`finish`](Self::finish) must be called last. Until then what has been written is no head.
 #[must_use = "a head has its lengths when it is finished"]
 #[derive(Debug)]
 pub struct RequestWriter<'a> {
@@ -74,8 +75,8 @@ pub struct RequestWriter<'a> {
     params: usize,
 }
 
-/// The parameters of a request have more bytes than are sent. Holds how many. The request is ours, so nginx answers it with 500;
-/// no other server is asked.
+/// The parameters of a request have more bytes than are sent. Holds how many. The request is ours,
+/// so nginx answers it with 500; no other server is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParamsTooLong(pub usize);
 
@@ -104,11 +105,12 @@ impl<'a> RequestWriter<'a> {
         self.out.len().saturating_sub(self.params)
     }
 
-    /// Ends the head. nginx sends at most [`PARAMS_LENGTH_MAX`] bytes of parameters, in one record. With a higher
-    /// `params_length_max` more are sent, in as many records as they need (section 3.3, *streams*); below 2 GiB always.
+    /// Ends the head. nginx sends at most [`PARAMS_LENGTH_MAX`] bytes of parameters, in one record.
+    /// With a higher `params_length_max` more are sent, in as many records as they need (section
+    /// 3.3, *streams*); below 2 GiB always.
     ///
-    /// Where there are no parameters the empty record stands alone. nginx sends two of them then, of which the second is one too
-    /// many.
+    /// Where there are no parameters the empty record stands alone. nginx sends two of them then,
+    /// of which the second is one too many.
     ///
     /// # Errors
     /// There are more parameters. What had been written of the head is taken back.
@@ -157,8 +159,9 @@ fn long(length: usize) -> [u8; 4] {
 }
 
 impl Variables for RequestWriter<'_> {
-    /// The lengths of name and value, and the name. Most values are short: there is room for the length of such a one.
-    fn begin(name: Name<'_>, out: &mut Vec<u8>) {
+    /// The lengths of name and value, and the name. Most values are short: there is room for the
+    /// length of such a one.
+    fn begin(name: VariableName<'_>, out: &mut Vec<u8>) {
         append_length(name.len(), out);
         append_length(0, out);
         name.append(out);
@@ -178,14 +181,15 @@ impl Variables for RequestWriter<'_> {
                     *place = length;
                 }
             }
-            // A value lies behind the place of its length, so that this is within what has been written.
+            // A value lies behind the place of its length, so that this is within what has been
+            // written.
             _ => drop(self.out.splice(place..=place, long(length))),
         }
     }
 }
 
-/// What stands around a stretch of a body, so that the body's own bytes are sent from where they lie: a record's header before them,
-/// padding behind them.
+/// What stands around a stretch of a body, so that the body's own bytes are sent from where they
+/// lie: a record's header before them, padding behind them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StdinFrame {
     length: u16,
@@ -193,8 +197,9 @@ pub struct StdinFrame {
 }
 
 impl StdinFrame {
-    /// The frame of the first bytes of a stretch that has `available` of them: of all, or of the first [`STDIN_LENGTH_MAX`].
-    /// `None` where there are none, as an empty record would end the body.
+    /// The frame of the first bytes of a stretch that has `available` of them: of all, or of the
+    /// first [`STDIN_LENGTH_MAX`]. `None` where there are none, as an empty record would end the
+    /// body.
     #[must_use]
     pub fn new(available: usize) -> Option<StdinFrame> {
         let length = available.min(STDIN_LENGTH_MAX) as u16; // it holds STDIN_LENGTH_MAX

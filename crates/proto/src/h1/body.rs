@@ -1,9 +1,9 @@
-//! How long a request's body is (RFC 9112, section 6), and the requests that are refused for what their
-//! head says about it.
+//! How long a request's body is (RFC 9112, section 6), and the requests that are refused for what
+//! their head says about it.
 
 use super::Version;
 use super::head::Head;
-use crate::header::Known;
+use crate::header::KnownField;
 use crate::method::Method;
 
 /// The framing of a request's body.
@@ -13,18 +13,18 @@ pub enum BodyLength {
     None,
     /// `Content-Length`, which may be 0.
     Length(u64),
-    /// `Transfer-Encoding: chunked`
+    /// The body is framed by `Transfer-Encoding: chunked`.
     Chunked,
 }
 
 /// Why a complete head is refused: nginx's last checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FramingError {
-    /// HTTP/1.1 without `Host`.
+    /// A request of HTTP/1.1 has no `Host`.
     NoHost,
     /// `Content-Length` is no number of 63 bits.
     InvalidContentLength,
-    /// `Transfer-Encoding` in HTTP/1.0.
+    /// A request of HTTP/1.0 has a `Transfer-Encoding`.
     TransferEncodingInHttp10,
     /// `Transfer-Encoding: chunked` and `Content-Length`: one of them is a lie (request smuggling).
     LengthAndChunked,
@@ -61,7 +61,7 @@ impl FramingError {
             }
             FramingError::UnknownTransferEncoding => {
                 let value = head
-                    .value(Known::TransferEncoding, bytes)
+                    .value(KnownField::TransferEncoding, bytes)
                     .unwrap_or_default();
                 return [
                     b"client sent unknown \"Transfer-Encoding\": \"",
@@ -92,22 +92,22 @@ pub fn body_length(
     if head.version() == Version::Http09 {
         return Ok(BodyLength::None);
     }
-    if head.version() == Version::Http11 && !head.has(Known::Host) {
+    if head.version() == Version::Http11 && !head.has(KnownField::Host) {
         return Err(FramingError::NoHost);
     }
     let mut length = BodyLength::None;
-    if let Some(value) = head.value(Known::ContentLength, bytes) {
+    if let Some(value) = head.value(KnownField::ContentLength, bytes) {
         length =
             BodyLength::Length(content_length(value).ok_or(FramingError::InvalidContentLength)?);
     }
-    if let Some(value) = head.value(Known::TransferEncoding, bytes) {
+    if let Some(value) = head.value(KnownField::TransferEncoding, bytes) {
         if head.version() < Version::Http11 {
             return Err(FramingError::TransferEncodingInHttp10);
         }
         if !value.eq_ignore_ascii_case(b"chunked") {
             return Err(FramingError::UnknownTransferEncoding);
         }
-        if head.has(Known::ContentLength) {
+        if head.has(KnownField::ContentLength) {
             return Err(FramingError::LengthAndChunked);
         }
         length = BodyLength::Chunked;

@@ -6,13 +6,14 @@
 //!   └────────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! As strict as nginx: every line ends with CR LF, extensions are skipped but hold no LF, a size has at most
-//! 15 significant digits. Trailers are skipped, or left to the caller who reads them with [`super::response::Trailers`].
+//! As strict as nginx: every line ends with CR LF, extensions are skipped but hold no LF, a size
+//! has at most 15 significant digits. Trailers are skipped, or left to the caller who reads them
+//! with [`super::response::Trailers`].
 
 use std::ops::Range;
 
-/// The input is not in the chunked coding. nginx's words: `client sent invalid chunked body` (level error,
-/// status 400), `upstream sent invalid chunked response`.
+/// The input is not in the chunked coding. nginx's words: `client sent invalid chunked body` (level
+/// error, status 400), `upstream sent invalid chunked response`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkError;
 
@@ -23,12 +24,13 @@ pub struct Decoded {
     pub consumed: usize,
     /// Where in the input the body's bytes lie; empty if there are none so far.
     pub data: Range<usize>,
-    /// The body is complete; what follows `consumed` is another message, or the trailers if they are kept.
+    /// The body is complete; what follows `consumed` is another message, or the trailers if they
+    /// are kept.
     pub done: bool,
 }
 
-/// Decodes one body. Call it with the input that remains, until it says `done` or has consumed everything
-/// without data.
+/// Decodes one body. Call it with the input that remains, until it says `done` or has consumed
+/// everything without data.
 #[derive(Clone, Debug, Default)]
 pub struct Decoder {
     state: State,
@@ -69,8 +71,8 @@ impl Decoder {
         Decoder::default()
     }
 
-    /// A decoder that is done before the trailers, so that the caller reads them: they end with an empty
-    /// line, which comes at once where there are none.
+    /// A decoder that is done before the trailers, so that the caller reads them: they end with an
+    /// empty line, which comes at once where there are none.
     pub fn keeping_trailers() -> Decoder {
         Decoder {
             keep_trailers: true,
@@ -78,8 +80,9 @@ impl Decoder {
         }
     }
 
-    /// Goes on with the next bytes, up to the end of the last piece of data among them, which are moved together: chunks
-    /// of a byte each are one piece. What precedes a fault comes first, the fault with the next call.
+    /// Goes on with the next bytes, up to the end of the last piece of data among them, which are
+    /// moved together: chunks of a byte each are one piece. What precedes a fault comes first, the
+    /// fault with the next call.
     ///
     /// # Errors
     /// As [`Decoder::decode`].
@@ -116,7 +119,8 @@ impl Decoder {
         }
     }
 
-    /// Goes on with the next bytes, up to the first piece of data. Behind a fault there is no going on.
+    /// Goes on with the next bytes, up to the first piece of data. Behind a fault there is no going
+    /// on.
     ///
     /// # Errors
     /// [`ChunkError`] at the first byte that cannot stand where it does.
@@ -160,8 +164,9 @@ impl Decoder {
         }
     }
 
-    /// Bytes of the current chunk that have not come yet. Right after a piece of data, these and the data
-    /// are what the sender has announced: a limit on the body can be checked before the bytes are here.
+    /// Bytes of the current chunk that have not come yet. Right after a piece of data, these and
+    /// the data are what the sender has announced: a limit on the body can be checked before the
+    /// bytes are here.
     pub fn remaining(&self) -> u64 {
         if matches!(self.state, State::Data) {
             self.remaining
@@ -304,7 +309,7 @@ impl ChunkLine {
         }
     }
 
-    /// Its bytes.
+    /// The bytes of the chunk line.
     pub fn as_bytes(&self) -> &[u8] {
         self.bytes
             .get(usize::from(self.start)..)

@@ -3,7 +3,8 @@
 use super::field::{Field, InvalidLine};
 use crate::Span;
 
-/// A fault of a request head. Every fault is the client's, and the connection is closed after the answer.
+/// A fault of a request head. Every fault is the client's, and the connection is closed after the
+/// answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeadError {
     /// The method holds something else than capital letters, `_` and `-`, or ends with the line.
@@ -28,11 +29,11 @@ pub enum HeadError {
     RequestTooLarge,
     /// More header lines than `max_headers`.
     TooManyHeaders,
-    /// `Host` came twice.
+    /// The field `Host` came a second time.
     DuplicateHost {
-        /// The second one.
+        /// The place of the second field.
         field: Field,
-        /// The first one.
+        /// The place of the first field.
         previous: Field,
     },
     /// The value of `Host` is malformed.
@@ -41,9 +42,9 @@ pub enum HeadError {
     Misdirected,
     /// A header that may come once came twice (see [`crate::header::KnownSet::UNIQUE`]).
     DuplicateHeader {
-        /// The second one.
+        /// The place of the second field.
         field: Field,
-        /// The first one.
+        /// The place of the first field.
         previous: Field,
     },
 }
@@ -52,8 +53,8 @@ pub enum HeadError {
 const LOGGED_LINE_MAX: usize = 2048 - 300;
 
 impl HeadError {
-    /// The status of the answer. 494 stands for nginx's 400 with the text "Request Header Or Cookie Too
-    /// Large", which `error_page 494` can catch.
+    /// The status of the answer. 494 stands for nginx's 400 with the text "Request Header Or Cookie
+    /// Too Large", which `error_page 494` can catch.
     pub fn status(&self) -> u16 {
         match self {
             HeadError::InvalidVersion => 505,
@@ -66,8 +67,8 @@ impl HeadError {
         }
     }
 
-    /// Whether the client may still be sending its head: the connection is then closed only after what
-    /// comes has been read for a while, lest a reset overtakes the answer.
+    /// Whether the client may still be sending its head: the connection is then closed only after
+    /// what comes has been read for a while, lest a reset overtakes the answer.
     pub fn wants_lingering_close(&self) -> bool {
         self.status() == 494
     }

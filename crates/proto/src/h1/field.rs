@@ -1,5 +1,5 @@
-//! One header line: `name: value` and its line break. The same machine reads the heads of requests and of
-//! upstreams' responses, and trailers.
+//! One header line: `name: value` and its line break. The same machine reads the heads of requests
+//! and of upstreams' responses, and trailers.
 //!
 //! ```text
 //! Start ─CR─▶ HeadEnd ─LF─▶ end of the head
@@ -10,15 +10,15 @@
 //!   └──────CR──────┴────CR─────┴─▶ LineEnd ─CR*, LF─▶ line
 //! ```
 //!
-//! RFC 9112, section 5, as nginx sees it: a line without a colon is a header without a value; a line break
-//! may be a bare LF, or an LF after several CRs; a CR before anything else is a fault, and so are a zero
-//! byte, a space before the colon, and a line that begins with a space (obsolete folding). Only spaces are
-//! trimmed off a value, not tabs.
+//! RFC 9112, section 5, as nginx sees it: a line without a colon is a header without a value; a
+//! line break may be a bare LF, or an LF after several CRs; a CR before anything else is a fault,
+//! and so are a zero byte, a space before the colon, and a line that begins with a space (obsolete
+//! folding). Only spaces are trimmed off a value, not tabs.
 
 use super::lines::PlainLine;
 use super::scan;
 use crate::Span;
-use crate::header::Known;
+use crate::header::KnownField;
 
 /// A header line of a head, as spans of its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub struct Field {
     /// The value without spaces around it; may be empty.
     pub value: Span,
     /// Which name it is.
-    pub known: Known,
+    pub known: KnownField,
 }
 
 impl Field {
@@ -39,7 +39,7 @@ impl Field {
         Field {
             name: Span::new(start, line.name_end),
             value: Span::new(line.value_start, line.value_end),
-            known: Known::at_start(rest, line.name_end - start),
+            known: KnownField::at_start(rest, line.name_end - start),
         }
     }
 
@@ -48,7 +48,7 @@ impl Field {
         self.name.of(bytes)
     }
 
-    /// The value's bytes.
+    /// The value's bytes of the field.
     pub fn value(self, bytes: &[u8]) -> &[u8] {
         self.value.of(bytes)
     }
@@ -84,7 +84,6 @@ pub(super) enum Progress {
     More,
     /// A line; its parts are in the reader.
     Line,
-    /// The empty line.
     End,
 }
 
@@ -242,7 +241,8 @@ impl FieldReader {
         }
     }
 
-    /// Takes the last of the lines that were found to be plain, and where it began; where there was none, nothing changes.
+    /// Takes the last of the lines that were found to be plain, and where it began; where there was
+    /// none, nothing changes.
     pub(super) fn take(&mut self, last: Option<(usize, PlainLine)>) {
         if let Some((start, line)) = last {
             *self = FieldReader {
@@ -266,9 +266,9 @@ impl FieldReader {
     pub(super) fn field(&self, bytes: &[u8]) -> Field {
         let name = Span::new(self.start, self.name_end);
         let known = if self.doubtful {
-            Known::Other
+            KnownField::Other
         } else {
-            Known::from_name(name.of(bytes))
+            KnownField::from_name(name.of(bytes))
         };
         Field {
             name,

@@ -5,22 +5,23 @@ use super::error::HeadError;
 use super::field::{Field, FieldReader, Progress, Rules};
 use super::lines::PlainLines;
 use super::request_line::RequestLine;
-use crate::header::{Known, KnownSet};
+use crate::header::{KnownField, KnownSet};
 use crate::host::{self, Host};
 use crate::method::Method;
 use crate::{Span, uri};
 
-/// The directives that bound and shape the reading of a head. They belong to a virtual server, and the
-/// server is known only once the host is: see [`parse_head_for`].
+/// The directives that bound and shape the reading of a head. They belong to a virtual server, and
+/// the server is known only once the host is: see [`parse_head_for`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// `client_header_buffer_size`, bytes: a head that fits needs no large buffer.
     pub buffer_size: usize,
-    /// `large_client_header_buffers`, the number.
+    /// The number of buffers that `large_client_header_buffers` gives.
     pub large_buffers: usize,
-    /// `large_client_header_buffers`, the size: no line may be longer, unless the first buffer holds it.
+    /// `large_client_header_buffers`, the size: no line may be longer, unless the first buffer
+    /// holds it.
     pub large_buffer_size: usize,
-    /// `max_headers`
+    /// What the directive `max_headers` says in this scope.
     pub headers_max: usize,
     /// `ignore_invalid_headers`: headers with doubtful names are left out.
     pub ignore_invalid_headers: bool,
@@ -31,7 +32,6 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// nginx's defaults.
     fn default() -> Limits {
         Limits {
             buffer_size: 1024,
@@ -51,9 +51,9 @@ pub enum Connection {
     /// Nothing: the version decides.
     #[default]
     Default,
-    /// `close`
+    /// The field `Connection` says `close`.
     Close,
-    /// `keep-alive`
+    /// The field `Connection` says `keep-alive`.
     KeepAlive,
 }
 
@@ -70,9 +70,9 @@ pub struct ServerName {
 
 /// A request head, as spans of the caller's bytes, with the state of its reading.
 ///
-/// One value serves all requests of a connection, one after the other: a head that is complete starts anew
-/// with the next call of [`parse_head`], and keeps its memory. After an error it must be [`Head::clear`]ed;
-/// until then it still tells what was read.
+/// One value serves all requests of a connection, one after the other: a head that is complete
+/// starts anew with the next call of [`parse_head`], and keeps its memory. After an error it must
+/// be [`Head::clear`]ed; until then it still tells what was read.
 #[derive(Default)]
 pub struct Head {
     phase: Phase,
@@ -80,7 +80,7 @@ pub struct Head {
     at: usize,
     line: RequestLine,
     reader: FieldReader,
-    room: Room,
+    room: HeadBuffers,
     /// The limits of the virtual server, once it is known and has its own.
     server_limits: Option<Limits>,
     fields: Vec<Field>,
@@ -102,17 +102,18 @@ enum Phase {
     Target,
     /// The path is known; is the host of an absolute target one?
     Authority,
-    /// Headers are coming.
     Fields,
     Done,
 }
 
 /// The names of which a head itself takes notice, or of which it may have one only.
-const CHECKED: KnownSet = KnownSet::UNIQUE.with(Known::Host).with(Known::Connection);
+const CHECKED: KnownSet = KnownSet::UNIQUE
+    .with(KnownField::Host)
+    .with(KnownField::Connection);
 
-/// Reads a head from all bytes received since its beginning: the same bytes again in each call, with more
-/// behind them. Line breaks before the head belong to it. Answers with the head's length once it is
-/// complete, `None` where more bytes are needed.
+/// Reads a head from all bytes received since its beginning: the same bytes again in each call,
+/// with more behind them. Line breaks before the head belong to it. Answers with the head's length
+/// once it is complete, `None` where more bytes are needed.
 ///
 /// # Errors
 /// The first fault of the head, as soon as its byte is there.
@@ -124,9 +125,10 @@ pub fn parse_head(
     parse_head_for(bytes, limits, head, |_| Ok(None))
 }
 
-/// [`parse_head`] where virtual servers may differ in their limits. `server` is called once, with the name
-/// that chooses the server (in the case it was sent) as soon as that is known, and answers with the
-/// limits for the rest of the head if they are others, or with why the request is refused for that name.
+/// [`parse_head`] where virtual servers may differ in their limits. `server` is called once, with
+/// the name that chooses the server (in the case it was sent) as soon as that is known, and answers
+/// with the limits for the rest of the head if they are others, or with why the request is refused
+/// for that name.
 ///
 /// # Errors
 /// As [`parse_head`], and what `server` answers.
@@ -169,7 +171,8 @@ impl Head {
 
     /// Forgets everything but the memory it holds.
     pub fn clear(&mut self) {
-        // Every member has its name here: one that is added does not build before it is forgotten, too.
+        // Every member has its name here: one that is added does not build before it is forgotten,
+        // too.
         let Head {
             phase,
             at,
@@ -192,7 +195,7 @@ impl Head {
         *at = 0;
         *line = RequestLine::default();
         *reader = FieldReader::default();
-        *room = Room::default();
+        *room = HeadBuffers::default();
         *server_limits = None;
         *known = KnownSet::default();
         *server = None;
@@ -200,7 +203,7 @@ impl Head {
         *parts = uri::Parts::default();
     }
 
-    /// The method.
+    /// The method of the head.
     pub fn method(&self) -> Method {
         self.line.method
     }
@@ -214,8 +217,8 @@ impl Head {
         .of(bytes)
     }
 
-    /// The version. It is HTTP/1.0 until the request line is complete, so that a refusal of the line is
-    /// answered with a head, as nginx does.
+    /// The version. It is HTTP/1.0 until the request line is complete, so that a refusal of the
+    /// line is answered with a head, as nginx does.
     pub fn version(&self) -> Version {
         self.line.version()
     }
@@ -230,13 +233,14 @@ impl Head {
         self.line.protocol.of(bytes)
     }
 
-    /// Whether a version has begun to come: the name of a protocol that the line breaks off in is empty, not missing.
+    /// Whether a version has begun to come: the name of a protocol that the line breaks off in is
+    /// empty, not missing.
     pub fn has_protocol(&self) -> bool {
         self.line.protocol.start > 0
     }
 
-    /// The request line without its line break (`$request`). Where the line was refused or is incomplete,
-    /// what came of it.
+    /// The request line without its line break (`$request`). Where the line was refused or is
+    /// incomplete, what came of it.
     pub fn request_line<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
         if self.has_method() {
             return Span {
@@ -250,8 +254,8 @@ impl Head {
             .unwrap_or_default()
     }
 
-    /// The target as sent (`$request_uri`): path, query and fragment, without the authority of an absolute
-    /// target.
+    /// The target as sent (`$request_uri`): path, query and fragment, without the authority of an
+    /// absolute target.
     pub fn target<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
         self.line.target.of(bytes)
     }
@@ -304,7 +308,8 @@ impl Head {
         self.line.plus || self.parts.plus
     }
 
-    /// Whether the target as sent may be passed on as it is; false for an absolute one without a path.
+    /// Whether the target as sent may be passed on as it is; false for an absolute one without a
+    /// path.
     pub fn has_valid_target(&self) -> bool {
         !self.line.empty_path
     }
@@ -329,8 +334,8 @@ impl Head {
         self.connection
     }
 
-    /// Whether the connection stays open after this request, as far as the client has a say. After CONNECT what it sends is
-    /// for somebody else.
+    /// Whether the connection stays open after this request, as far as the client has a say. After
+    /// CONNECT what it sends is for somebody else.
     pub fn keeps_alive(&self) -> bool {
         match self.connection {
             _ if self.method() == Method::Connect => false,
@@ -345,18 +350,19 @@ impl Head {
         &self.fields
     }
 
-    /// Header lines that were left out for their names, for the log (`client sent invalid header line: "…"`).
+    /// Header lines that were left out for their names, for the log
+    /// (`client sent invalid header line: "…"`).
     pub fn ignored(&self) -> &[Span] {
         &self.ignored
     }
 
     /// Whether a header of that name came.
-    pub fn has(&self, known: Known) -> bool {
+    pub fn has(&self, known: KnownField) -> bool {
         self.known.contains(known)
     }
 
     /// The first header of that name.
-    pub fn find(&self, known: Known) -> Option<Field> {
+    pub fn find(&self, known: KnownField) -> Option<Field> {
         if !self.has(known) {
             return None;
         }
@@ -367,12 +373,12 @@ impl Head {
     }
 
     /// The value of the first header of that name.
-    pub fn value<'a>(&self, known: Known, bytes: &'a [u8]) -> Option<&'a [u8]> {
+    pub fn value<'a>(&self, known: KnownField, bytes: &'a [u8]) -> Option<&'a [u8]> {
         self.find(known).map(|field| field.value(bytes))
     }
 
     /// Every header of that name.
-    pub fn all(&self, known: Known) -> impl Iterator<Item = Field> {
+    pub fn all(&self, known: KnownField) -> impl Iterator<Item = Field> {
         let fields = if self.has(known) {
             &self.fields[..]
         } else {
@@ -404,8 +410,8 @@ impl Head {
         matches!(self.phase, Phase::Fields | Phase::Done)
     }
 
-    /// Number of line breaks before the request line. Where nothing else has come, the caller may drop them
-    /// and clear the head: nginx lets a client send any number.
+    /// Number of line breaks before the request line. Where nothing else has come, the caller may
+    /// drop them and clear the head: nginx lets a client send any number.
     pub fn leading(&self) -> usize {
         if self.line.begun() {
             self.line.start as usize
@@ -420,8 +426,8 @@ impl Head {
         self.at
     }
 
-    /// Bytes of the head without leading line breaks: its part of `$request_length`. Of a head that is not complete, the
-    /// lines that are.
+    /// Bytes of the head without leading line breaks: its part of `$request_length`. Of a head that
+    /// is not complete, the lines that are.
     pub fn request_length(&self) -> usize {
         let end = match self.phase {
             Phase::Line => return 0,
@@ -442,7 +448,7 @@ impl Head {
             while matches!(bytes.get(self.at), Some(b'\r' | b'\n')) {
                 self.at += 1;
             }
-            self.room = Room::first(limits, self.at);
+            self.room = HeadBuffers::first(limits, self.at);
         }
         let start = if self.line.begun() {
             self.line.start as usize
@@ -521,8 +527,8 @@ impl Head {
         }
     }
 
-    /// Keeps lines for as long as they are plain, there as a whole, and within the limits. Where one is not, nothing of it
-    /// has been read.
+    /// Keeps lines for as long as they are plain, there as a whole, and within the limits. Where
+    /// one is not, nothing of it has been read.
     #[inline]
     fn read_plain_fields(
         &mut self,
@@ -579,7 +585,8 @@ impl Head {
         Ok(())
     }
 
-    /// Looks at one of those of which the head itself takes notice. A host brings the limits of its server.
+    /// Looks at one of those of which the head itself takes notice. A host brings the limits of its
+    /// server.
     fn check_field(
         &mut self,
         field: Field,
@@ -588,8 +595,8 @@ impl Head {
         server: &mut impl FnMut(&[u8]) -> Result<Option<Limits>, HeadError>,
     ) -> Result<(), HeadError> {
         match field.known {
-            Known::Host => {
-                if let Some(previous) = self.find(Known::Host) {
+            KnownField::Host => {
+                if let Some(previous) = self.find(KnownField::Host) {
                     return Err(HeadError::DuplicateHost { field, previous });
                 }
                 let set = match host::validate(field.value(bytes)) {
@@ -601,13 +608,13 @@ impl Head {
                 };
                 if let Err(refusal) = set {
                     // Kept all the same: who logs the refusal shows it.
-                    self.known.insert(Known::Host);
+                    self.known.insert(KnownField::Host);
                     self.fields.push(field);
                     return Err(refusal);
                 }
                 *limits = self.server_limits.unwrap_or(*limits);
             }
-            Known::Connection => self.note_connection(field.value(bytes)),
+            KnownField::Connection => self.note_connection(field.value(bytes)),
             known => {
                 if let Some(previous) = self.find(known) {
                     return Err(HeadError::DuplicateHeader { field, previous });
@@ -666,20 +673,21 @@ pub(super) fn contains_ignoring_case(value: &[u8], word: &[u8]) -> bool {
             .any(|text| text.eq_ignore_ascii_case(word))
 }
 
-/// How nginx's buffers would fill with the head: one of `buffer_size`, then up to `large_buffers` large
-/// ones. A line lies within one buffer; where it does not fit behind the lines before it, it moves to the
-/// next, and what was left in the last is lost. Nothing here allocates: only the answers are the same.
+/// How nginx's buffers would fill with the head: one of `buffer_size`, then up to `large_buffers`
+/// large ones. A line lies within one buffer; where it does not fit behind the lines before it, it
+/// moves to the next, and what was left in the last is lost. Nothing here allocates: only the
+/// answers are the same.
 #[derive(Clone, Copy, Default)]
-struct Room {
+struct HeadBuffers {
     /// Bytes left in the buffer.
     left: usize,
     /// Large buffers in use.
     large: usize,
 }
 
-impl Room {
+impl HeadBuffers {
     /// The first buffer, in which line breaks before the head have taken place.
-    fn first(limits: &Limits, leading: usize) -> Room {
+    fn first(limits: &Limits, leading: usize) -> HeadBuffers {
         let size = limits.buffer_size.max(1);
         // The division is spared for all but odd clients.
         let taken = if leading < size {
@@ -687,7 +695,7 @@ impl Room {
         } else {
             leading % size
         };
-        Room {
+        HeadBuffers {
             left: size - taken,
             large: 0,
         }

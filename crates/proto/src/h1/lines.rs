@@ -1,6 +1,6 @@
-//! Header lines as almost all are, read by whole blocks: a name of letters, digits and dashes, a colon, a value without control
-//! bytes, and a line break, all there already. Whatever is not so plain is left to the [reader](super::field), which goes
-//! byte by byte and knows every fault.
+//! Header lines as almost all are, read by whole blocks: a name of letters, digits and dashes, a
+//! colon, a value without control bytes, and a line break, all there already. Whatever is not so
+//! plain is left to the [reader](super::field), which goes byte by byte and knows every fault.
 
 use base::vector::{BLOCK, controls_at_most, not_letters_digits_dash};
 
@@ -36,7 +36,8 @@ impl<'a> PlainLines<'a> {
         }
     }
 
-    /// The line that begins at `start` if it is plain and there as a whole, its line break included.
+    /// The line that begins at `start` if it is plain and there as a whole, its line break
+    /// included.
     #[inline]
     pub(super) fn at(&mut self, start: usize) -> Option<PlainLine> {
         let rest = self.bytes.get(start..)?;
@@ -65,7 +66,8 @@ impl<'a> PlainLines<'a> {
         })
     }
 
-    /// The first byte at or behind `from` that is a carriage return, a line feed, or a control byte below them.
+    /// The first byte at or behind `from` that is a carriage return, a line feed, or a control byte
+    /// below them.
     #[inline]
     fn low_byte(&mut self, from: usize) -> Option<usize> {
         let mut offset = from.wrapping_sub(self.base);
@@ -103,7 +105,8 @@ impl<'a> PlainLines<'a> {
     }
 }
 
-/// How many bytes of a plain name there are first; `None` where there are none, more than 31, or too near to the end to tell.
+/// How many bytes of a plain name there are first; `None` where there are none, more than 31, or
+/// too near to the end to tell.
 #[inline]
 fn name_length(rest: &[u8]) -> Option<usize> {
     let others = not_letters_digits_dash(rest.first_chunk()?);
@@ -173,9 +176,10 @@ mod tests {
             " A: b\r\n",
             "a-name-of-more-than-thirty-one-bytes: b\r\n",
         ] {
-            let padded = match line.ends_with('\n') {
-                true => format!("{line}                                "),
-                false => line.to_owned(),
+            let padded = if line.ends_with('\n') {
+                format!("{line}                                ")
+            } else {
+                line.to_owned()
             };
             let found = PlainLines::new(padded.as_bytes()).at(0);
             assert_eq!(found, None, "{line:?}");

@@ -1,10 +1,11 @@
-//! HTTP/1.0, 1.1 and the single line of 0.9 (RFC 9112): heads, body framing and chunks, with nginx's ideas
-//! of what is acceptable.
+//! HTTP/1.0, 1.1 and the single line of 0.9 (RFC 9112): heads, body framing and chunks, with
+//! nginx's ideas of what is acceptable.
 //!
-//! A head is read by [`parse_head`] from the bytes received so far. It remembers in [`Head`] how far it came,
-//! so every byte is looked at once however the segments fall, and a fault is reported with the byte that
-//! makes it, as nginx does. Afterwards [`body_length`] says how the body is framed, and [`chunked`] decodes
-//! one in chunks. [`response`] is the same for the other side, an upstream's answer.
+//! A head is read by [`parse_head`] from the bytes received so far. It remembers in [`Head`] how
+//! far it came, so every byte is looked at once however the segments fall, and a fault is reported
+//! with the byte that makes it, as nginx does. Afterwards [`body_length`] says how the body is
+//! framed, and [`chunked`] decodes one in chunks. [`response`] is the same for the other side, an
+//! upstream's answer.
 //!
 //! Not here: reading, waiting, limits on bodies, and what a request means.
 
@@ -29,7 +30,7 @@ pub enum Version {
     /// A request line without a version; the answer is a body without a head.
     #[default]
     Http09,
-    /// `HTTP/1.0`
+    /// The version `HTTP/1.0` of a message.
     Http10,
     /// `HTTP/1.1` and any higher minor version.
     Http11,

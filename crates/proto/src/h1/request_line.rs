@@ -1,10 +1,10 @@
-//! The request line: method, target and version (RFC 9112, section 3), read byte by byte so that a fault is
-//! known with the byte that makes it, wherever the segments of the network fall.
+//! The request line: method, target and version (RFC 9112, section 3), read byte by byte so that a
+//! fault is known with the byte that makes it, wherever the segments of the network fall.
 //!
-//! As in nginx: line breaks before the line are skipped; several spaces may stand where one belongs; a bare
-//! LF ends the line, a CR must be followed by LF; a method is made of capitals, `_` and `-`; the target is
-//! in origin form (`/a`), absolute form (`http://host/a`) or, for CONNECT, `host:port`; the asterisk form
-//! is refused; a line without version is HTTP/0.9.
+//! As in nginx: line breaks before the line are skipped; several spaces may stand where one
+//! belongs; a bare LF ends the line, a CR must be followed by LF; a method is made of capitals, `_`
+//! and `-`; the target is in origin form (`/a`), absolute form (`http://host/a`) or, for CONNECT,
+//! `host:port`; the asterisk form is refused; a line without version is HTTP/0.9.
 //!
 //! Not here: what the target means as a path (see [`crate::uri`]) and whether its host is a host.
 
@@ -35,8 +35,8 @@ pub(super) struct RequestLine {
     args_start: Option<u32>,
     /// Where the extension begins, if the target is not complex.
     extension_start: Option<u32>,
-    /// The target must be normalised: it has an escape, a fragment, an empty segment or one beginning with a
-    /// dot, or an empty path.
+    /// The target must be normalised: it has an escape, a fragment, an empty segment or one
+    /// beginning with a dot, or an empty path.
     pub(super) complex: bool,
     /// It has a `+`.
     pub(super) plus: bool,
@@ -76,7 +76,6 @@ enum State {
     Minor,
     MinorOrEnd,
     AfterVersion,
-    /// After a CR.
     LineEnd,
     Done,
 }
@@ -452,8 +451,8 @@ impl RequestLine {
         state
     }
 
-    /// As in nginx, the protocol's text reaches to the end of the line, with spaces that follow it, and is empty as long as
-    /// the line has not ended.
+    /// As in nginx, the protocol's text reaches to the end of the line, with spaces that follow it,
+    /// and is empty as long as the line has not ended.
     fn end_of_line(&mut self) {
         if self.protocol.start > 0 {
             self.protocol.end = self.end;

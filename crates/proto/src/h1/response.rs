@@ -1,10 +1,12 @@
-//! The head of an upstream's response (RFC 9112, section 4) as nginx's proxy reads it, and trailers.
+//! The head of an upstream's response (RFC 9112, section 4) as nginx's proxy reads it, and
+//! trailers.
 //!
 //! Lenient where upstreams are known to err: what does not begin with `HTTP/` is a response of
-//! HTTP/0.9, all body; a status line among the headers is skipped; names may hold anything but controls and
-//! spaces. Strict in framing.
+//! HTTP/0.9, all body; a status line among the headers is skipped; names may hold anything but
+//! controls and spaces. Strict in framing.
 //!
-//! Not here: which headers are passed on. The same head without a status line, as CGI has it, is read in [`crate::cgi`].
+//! Not here: which headers are passed on. The same head without a status line, as CGI has it, is
+//! read in [`crate::cgi`].
 
 pub(crate) mod cgi;
 
@@ -14,10 +16,10 @@ use super::head::contains_ignoring_case;
 use super::lines::PlainLines;
 use super::{Connection, Version};
 use crate::Span;
-use crate::header::{Known, KnownSet};
+use crate::header::{KnownField, KnownSet};
 
-/// A response head, as spans of the caller's bytes, with the state of its reading. One value serves all
-/// responses of a connection; a complete head starts anew with the next call of [`parse`].
+/// A response head, as spans of the caller's bytes, with the state of its reading. One value serves
+/// all responses of a connection; a complete head starts anew with the next call of [`parse`].
 #[derive(Default)]
 pub struct ResponseHead {
     phase: Phase,
@@ -52,12 +54,12 @@ enum Framing {
 
 /// How long the body of a response is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ResponseBody {
+pub enum BodyFraming {
     /// There is none: the answer to HEAD, 204 or 304.
     None,
-    /// `Content-Length`
+    /// The length stands in `Content-Length`.
     Length(u64),
-    /// `Transfer-Encoding: chunked`
+    /// The body is framed by `Transfer-Encoding: chunked`.
     Chunked,
     /// It ends with the connection.
     UntilClose,
@@ -68,19 +70,19 @@ pub enum ResponseBody {
 pub enum ResponseError {
     /// It begins with `HTTP/`, and what follows is no status line.
     InvalidStatusLine,
-    /// The status is none of 100 to 599 (RFC 9110, section 15), or none that a CGI head can have (see [`crate::cgi::parse`]).
-    /// Holds code and reason as sent.
+    /// The status is none of 100 to 599 (RFC 9110, section 15), or none that a CGI head can have
+    /// (see [`crate::cgi::parse`]). Holds code and reason as sent.
     InvalidStatus(Span),
-    /// A 101 with `Content-Length` or `Transfer-Encoding` (RFC 9110, section 8.6; RFC 9112, section 6.1): where the other
-    /// protocol begins is in doubt.
+    /// A 101 with `Content-Length` or `Transfer-Encoding` (RFC 9110, section 8.6; RFC 9112, section
+    /// 6.1): where the other protocol begins is in doubt.
     FramedUpgrade(Field),
     /// A header line is malformed.
     InvalidHeader(InvalidLine),
     /// `Content-Length` or `Transfer-Encoding` came twice.
     Duplicate {
-        /// The second one.
+        /// The place of the second field.
         field: Field,
-        /// The first one.
+        /// The place of the first field.
         previous: Field,
     },
     /// Both of them came.
@@ -89,7 +91,7 @@ pub enum ResponseError {
     InvalidContentLength(Field),
     /// A transfer coding other than `chunked` alone.
     UnknownTransferEncoding(Field),
-    /// 103 in HTTP/1.0.
+    /// Early hints (103) came in HTTP/1.0.
     EarlyHintsInHttp10,
 }
 
@@ -136,8 +138,9 @@ impl ResponseError {
     }
 }
 
-/// nginx's words, at level `error`, for a response whose [`ResponseHead::version`] is HTTP/0.9, and for a malformed status
-/// line. nginx passes such bytes on to the client as they are, without a head of its own.
+/// nginx's words, at level `error`, for a response whose [`ResponseHead::version`] is HTTP/0.9, and
+/// for a malformed status line. nginx passes such bytes on to the client as they are, without a
+/// head of its own.
 pub const NO_HEADER: &str = "upstream sent no valid HTTP/1.0 header";
 
 /// Upstreams' headers are taken with any name.
@@ -146,12 +149,13 @@ const RULES: Rules = Rules {
     repeated_status_line: true,
 };
 
-/// Reads a response head from all bytes received since its beginning. Answers with the head's length once
-/// it is complete, `None` where more bytes are needed. The caller bounds the bytes (`proxy_buffer_size`).
+/// Reads a response head from all bytes received since its beginning. Answers with the head's
+/// length once it is complete, `None` where more bytes are needed. The caller bounds the bytes
+/// (`proxy_buffer_size`).
 ///
 /// # Errors
-/// The first fault of the head. Bytes that do not begin with `HTTP/` are none: the answer is a head of
-/// length 0, version HTTP/0.9 and status 200.
+/// The first fault of the head. Bytes that do not begin with `HTTP/` are none: the answer is a head
+/// of length 0, version HTTP/0.9 and status 200.
 pub fn parse(bytes: &[u8], head: &mut ResponseHead) -> Result<Option<usize>, ResponseError> {
     let bytes = bytes.get(..u32::MAX as usize).unwrap_or(bytes);
     if head.phase == Phase::Done {
@@ -189,7 +193,8 @@ pub fn parse(bytes: &[u8], head: &mut ResponseHead) -> Result<Option<usize>, Res
 }
 
 impl ResponseHead {
-    /// Becomes a head that came by HTTP/2, whose fields are spans of that one's bytes. It has no status line, and its body ends by itself.
+    /// Becomes a head that came by HTTP/2, whose fields are spans of that one's bytes. It has no
+    /// status line, and its body ends by itself.
     pub fn copy_http2(&mut self, head: &crate::h2::response::ResponseHead) {
         self.clear();
         self.phase = Phase::Done;
@@ -221,12 +226,13 @@ impl ResponseHead {
         self.framing = Framing::Unknown;
     }
 
-    /// The status code.
+    /// The status code of the response head.
     pub fn status(&self) -> u16 {
         self.line.status
     }
 
-    /// Code and reason as sent, such as `200 OK`; empty in HTTP/0.9, and where a CGI head names a code alone or none.
+    /// Code and reason as sent, such as `200 OK`; empty in HTTP/0.9, and where a CGI head names a
+    /// code alone or none.
     pub fn status_line<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
         self.line.text.of(bytes)
     }
@@ -236,14 +242,14 @@ impl ResponseHead {
         Version::from_numbers(self.line.major, self.line.minor)
     }
 
-    /// Whether a status line came, or a head of HTTP/2. Without one everything is body (HTTP/0.9), or
-    /// the head is that of an application (CGI).
+    /// Whether a status line came, or a head of HTTP/2. Without one everything is body (HTTP/0.9),
+    /// or the head is that of an application (CGI).
     pub fn has_status_line(&self) -> bool {
         self.line.major > 0
     }
 
-    /// Whether a status line of HTTP/1 came. A proxy takes others for what they look like, as nginx does; who checks a server
-    /// does not (RFC 9112, section 2.3).
+    /// Whether a status line of HTTP/1 came. A proxy takes others for what they look like, as nginx
+    /// does; who checks a server does not (RFC 9112, section 2.3).
     pub fn is_http1(&self) -> bool {
         self.line.major == 1
     }
@@ -254,7 +260,7 @@ impl ResponseHead {
     }
 
     /// The first header of that name.
-    pub fn find(&self, known: Known) -> Option<Field> {
+    pub fn find(&self, known: KnownField) -> Option<Field> {
         if !self.known.contains(known) {
             return None;
         }
@@ -265,12 +271,12 @@ impl ResponseHead {
     }
 
     /// The value of the first header of that name.
-    pub fn value<'a>(&self, known: Known, bytes: &'a [u8]) -> Option<&'a [u8]> {
+    pub fn value<'a>(&self, known: KnownField, bytes: &'a [u8]) -> Option<&'a [u8]> {
         self.find(known).map(|field| field.value(bytes))
     }
 
     /// Every header of that name.
-    pub fn all(&self, known: Known) -> impl Iterator<Item = Field> {
+    pub fn all(&self, known: KnownField) -> impl Iterator<Item = Field> {
         self.fields
             .iter()
             .filter(move |field| field.known == known)
@@ -292,16 +298,16 @@ impl ResponseHead {
         self.line.status == 101
     }
 
-    /// How the body is framed; `head_request` tells that the request was HEAD. What follows a 101 is another protocol
-    /// or, where the request did not ask for one, nothing.
-    pub fn body(&self, head_request: bool) -> ResponseBody {
+    /// How the body is framed; `head_request` tells that the request was HEAD. What follows a 101
+    /// is another protocol or, where the request did not ask for one, nothing.
+    pub fn body(&self, head_request: bool) -> BodyFraming {
         if head_request || matches!(self.line.status, 101 | 204 | 304) {
-            return ResponseBody::None;
+            return BodyFraming::None;
         }
         match self.framing {
-            Framing::Unknown => ResponseBody::UntilClose,
-            Framing::Length(length) => ResponseBody::Length(length),
-            Framing::Chunked => ResponseBody::Chunked,
+            Framing::Unknown => BodyFraming::UntilClose,
+            Framing::Length(length) => BodyFraming::Length(length),
+            Framing::Chunked => BodyFraming::Chunked,
         }
     }
 
@@ -335,7 +341,8 @@ impl ResponseHead {
         }
     }
 
-    /// Keeps lines for as long as they are plain and there as a whole. Where one is not, nothing of it has been read.
+    /// Keeps lines for as long as they are plain and there as a whole. Where one is not, nothing of
+    /// it has been read.
     #[inline]
     fn read_plain_fields(&mut self, bytes: &[u8]) -> Result<(), ResponseError> {
         let mut lines = PlainLines::new(bytes);
@@ -349,9 +356,10 @@ impl ResponseHead {
 
     fn add(&mut self, field: Field, bytes: &[u8]) -> Result<(), ResponseError> {
         // Early hints are passed on as they are.
-        let checked = match self.is_early_hints() {
-            true => Ok(()),
-            false => self.check(field, bytes),
+        let checked = if self.is_early_hints() {
+            Ok(())
+        } else {
+            self.check(field, bytes)
         };
         // A field for which the response is refused is one of its fields all the same.
         self.known.insert(field.known);
@@ -365,17 +373,17 @@ impl ResponseHead {
     fn check(&mut self, field: Field, bytes: &[u8]) -> Result<(), ResponseError> {
         let value = field.value(bytes);
         match field.known {
-            Known::ContentLength | Known::TransferEncoding if self.is_upgrade() => {
+            KnownField::ContentLength | KnownField::TransferEncoding if self.is_upgrade() => {
                 return Err(ResponseError::FramedUpgrade(field));
             }
-            Known::ContentLength | Known::TransferEncoding => {
+            KnownField::ContentLength | KnownField::TransferEncoding => {
                 if let Some(previous) = self.find(field.known) {
                     return Err(ResponseError::Duplicate { field, previous });
                 }
                 if self.framing != Framing::Unknown {
                     return Err(ResponseError::LengthAndChunked);
                 }
-                self.framing = if field.known == Known::ContentLength {
+                self.framing = if field.known == KnownField::ContentLength {
                     Framing::Length(
                         content_length(value).ok_or(ResponseError::InvalidContentLength(field))?,
                     )
@@ -385,7 +393,7 @@ impl ResponseHead {
                     return Err(ResponseError::UnknownTransferEncoding(field));
                 };
             }
-            Known::Connection if contains_ignoring_case(value, b"close") => {
+            KnownField::Connection if contains_ignoring_case(value, b"close") => {
                 self.connection = Connection::Close
             }
             _ => {}
@@ -430,13 +438,12 @@ const PLAIN_LENGTH: usize = CODE_AT + 4;
 enum LineProgress {
     More,
     Line,
-    /// It is none.
     None,
 }
 
 impl StatusLine {
-    /// Reads a line as nearly all are, where it stands whole at the beginning: `HTTP/1.1 200 OK` and CRLF, or the like.
-    /// Whether it is such; else nothing of it has been read.
+    /// Reads a line as nearly all are, where it stands whole at the beginning: `HTTP/1.1 200 OK`
+    /// and CRLF, or the like. Whether it is such; else nothing of it has been read.
     #[inline]
     fn read_plain(&mut self, bytes: &[u8], at: &mut usize) -> bool {
         let Some((line, reason)) = bytes.split_first_chunk::<PLAIN_LENGTH>() else {
@@ -545,8 +552,8 @@ impl StatusLine {
     }
 }
 
-/// Reads trailers: header lines up to an empty one. They are kept as spans of the bytes from the beginning
-/// of the trailers.
+/// Reads trailers: header lines up to an empty one. They are kept as spans of the bytes from the
+/// beginning of the trailers.
 #[derive(Default)]
 pub struct Trailers {
     reader: FieldReader,
@@ -555,8 +562,8 @@ pub struct Trailers {
 }
 
 impl Trailers {
-    /// Goes on with all bytes received since the trailers' beginning. Answers with their length once they
-    /// are complete; the caller bounds the bytes.
+    /// Goes on with all bytes received since the trailers' beginning. Answers with their length
+    /// once they are complete; the caller bounds the bytes.
     ///
     /// # Errors
     /// A malformed line; nginx's words are those of [`Trailers::log_text`].
@@ -749,7 +756,7 @@ mod tests {
         let mut head = ResponseHead::default();
         let length = parse(bytes, &mut head).expect("valid").expect("complete");
         assert!(head.is_early_hints());
-        assert_eq!(head.value(Known::Link, bytes), Some(&b"a"[..]));
+        assert_eq!(head.value(KnownField::Link, bytes), Some(&b"a"[..]));
         let rest = &bytes[length..];
         assert_eq!(parse(rest, &mut head), Ok(Some(rest.len())));
         assert_eq!((head.status(), head.fields().len()), (200, 0));
@@ -761,7 +768,7 @@ mod tests {
         parse(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n", &mut head).expect("valid");
         assert_eq!(
             (head.body(true), head.content_length()),
-            (ResponseBody::None, Some(3))
+            (BodyFraming::None, Some(3))
         );
     }
 

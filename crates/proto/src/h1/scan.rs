@@ -2,11 +2,12 @@
 
 const LOW: u64 = 0x0101_0101_0101_0101;
 const HIGH: u64 = 0x8080_8080_8080_8080;
-/// Values up to this length are searched in words of eight bytes; beyond it vector instructions win.
+/// Values up to this length are searched in words of eight bytes; beyond it vector instructions
+/// win.
 const SHORT: usize = 64;
 
-/// The offset of the first byte at or after `from` that no name has without doubt: anything but letters,
-/// digits and the dash.
+/// The offset of the first byte at or after `from` that no name has without doubt: anything but
+/// letters, digits and the dash.
 #[inline]
 pub(super) fn name_end(bytes: &[u8], from: usize) -> Option<usize> {
     let mut at = from;
@@ -27,8 +28,8 @@ pub(super) fn name_end(bytes: &[u8], from: usize) -> Option<usize> {
 /// The high bit of each byte that is a letter, a digit or a dash; other bits are noise.
 #[inline]
 fn plain_marks(word: u64) -> u64 {
-    // With the high bits cleared, adding 0x80 - n carries into a byte's high bit where the byte is n or more,
-    // and never into the next byte.
+    // With the high bits cleared, adding 0x80 - n carries into a byte's high bit where the byte is
+    // n or more, and never into the next byte.
     let low = word & !HIGH;
     let folded = low | (LOW * 0x20);
     let at_least = |bytes: u64, limit: u8| bytes + LOW * u64::from(0x80 - limit);
@@ -45,8 +46,9 @@ pub(super) fn line_end(bytes: &[u8], from: usize) -> Option<usize> {
     let (words, _) = bytes.get(from..)?.as_chunks::<8>();
     for word in words.iter().take(SHORT / 8) {
         let word = u64::from_le_bytes(*word);
-        // The high bit of each byte that is below 14. A byte above a marked one may be marked wrongly, so
-        // only the lowest mark counts; a tab or another control byte makes us look byte by byte.
+        // The high bit of each byte that is below 14. A byte above a marked one may be marked
+        // wrongly, so only the lowest mark counts; a tab or another control byte makes us look byte
+        // by byte.
         let mut marks = word.wrapping_sub(LOW * 14) & !word & HIGH;
         if marks != 0 {
             loop {

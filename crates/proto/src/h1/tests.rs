@@ -1,8 +1,9 @@
-//! Byte tables. Expected values come from nginx 1.31, to which the same bytes were sent, or from the RFC
-//! that is named. Every input is also read in pieces: split at every offset, and byte by byte.
+//! Byte tables. Expected values come from nginx 1.31, to which the same bytes were sent, or from
+//! the RFC that is named. Every input is also read in pieces: split at every offset, and byte by
+//! byte.
 
 use super::*;
-use crate::header::Known;
+use crate::header::KnownField;
 
 const SMALL: Limits = Limits {
     buffer_size: 64,
@@ -435,8 +436,8 @@ fn headers_that_come_once() {
 fn limits_on_lines_and_buffers() {
     let v = |count: usize| "v".repeat(count);
     let long = |line: &str| format!("494 client sent too long header line: \\\"{line}...\\\"");
-    // The first buffer holds 64 bytes, the two others 96. A request line of 16 bytes and a `Host` of 9 leave
-    // 39 in the first.
+    // The first buffer holds 64 bytes, the two others 96. A request line of 16 bytes and a `Host`
+    // of 9 leave 39 in the first.
     let table = [
         // the request line: 14 bytes more than its path
         (
@@ -586,7 +587,7 @@ fn a_name_can_be_refused_at_once() {
         });
         assert_eq!(parsed, Err(HeadError::Misdirected));
         assert_eq!(parsed.unwrap_err().status(), 421);
-        let host = head.value(Known::Host, bytes.as_bytes());
+        let host = head.value(KnownField::Host, bytes.as_bytes());
         assert_eq!(host.is_some(), bytes.contains("Host"), "{bytes}");
     }
 }
@@ -638,7 +639,9 @@ fn pipelined_heads_share_a_buffer() {
         (&b"/c.d"[..], false, Connection::Default)
     );
     assert_eq!((second, head.leading(), head.request_length()), (24, 2, 22));
-    assert!(head.fields().is_empty() && head.server_name().is_none() && !head.has(Known::Host));
+    assert!(
+        head.fields().is_empty() && head.server_name().is_none() && !head.has(KnownField::Host)
+    );
     assert_eq!(
         parse_head(&rest[second..], &Limits::default(), &mut head),
         Ok(None)
@@ -857,12 +860,12 @@ fn a_refused_host_is_kept_for_the_log() {
     let mut head = Head::default();
     let result = parse_head(bytes, &Limits::default(), &mut head);
     assert_eq!(result, Err(HeadError::InvalidHost));
-    assert_eq!(head.value(Known::Host, bytes), Some(&b"a b"[..]));
+    assert_eq!(head.value(KnownField::Host, bytes), Some(&b"a b"[..]));
     assert!(head.server_name().is_none());
 }
 
-/// Lines that are read by blocks and lines that are read byte by byte, side by side: drawn from words that lie at the edges of
-/// both.
+/// Lines that are read by blocks and lines that are read byte by byte, side by side: drawn from
+/// words that lie at the edges of both.
 #[test]
 fn random_heads_are_read_alike_in_pieces_and_at_once() {
     const NAMES: [&str; 14] = [

@@ -1,21 +1,24 @@
 //! A connection of HTTP/2: what comes in.
 //!
-//! Bytes are given to [`Connection::handle`], again and again until it has used them up; each call does what frames ask for and
-//! returns at the first [`Event`] that its user must know of. Answers to frames gather in what [`Connection::take_control`]
-//! gives: it is to be sent before anything else. How responses leave is in [`sending`](super::sending).
+//! Bytes are given to [`Connection::handle`], again and again until it has used them up; each call
+//! does what frames ask for and returns at the first [`Event`] that its user must know of. Answers
+//! to frames gather in what [`Connection::take_control`] gives: it is to be sent before anything
+//! else. How responses leave is in [`sending`](super::sending).
 //!
-//! A connection holds the beginning of a frame that has not come whole (16 KiB at most, or as much as a head may have), a header block that came in several
-//! frames (as long as a head may be), the decoder's table, and a record for each stream that its user has not released. Parts of
-//! bodies are not kept: their user gets them as they come, never more than the window that it has given credit for.
+//! A connection holds the beginning of a frame that has not come whole (16 KiB at most, or as much
+//! as a head may have), a header block that came in several frames (as long as a head may be), the
+//! decoder's table, and a record for each stream that its user has not released. Parts of bodies
+//! are not kept: their user gets them as they come, never more than the window that it has given
+//! credit for.
 
 use base::hash::Map;
 
 use super::error::{ErrorCode, StreamFault, Violation};
 use super::frame::{self, FrameHead, HEAD_LENGTH, Kind, PREFACE, flags};
-use super::hpack::{Decoder, Outcome};
+use super::hpack::{DecodedBlock, Decoder};
 use super::meter::{self, Meter, Pings};
 use super::priority::{Priority, Schedule};
-use super::request::{Asked, HeadFault, HeadReader, NamedRules, Rules, may_trail};
+use super::request::{HeadFault, HeadReader, NamedRules, RequestMetadata, Rules, may_trail};
 use super::settings::{self, Settings, WINDOW_AT_FIRST, WINDOW_MAX};
 use super::signals::depends_on;
 use super::stream::Stream;
@@ -24,15 +27,16 @@ use crate::head::Head;
 /// CONTINUATION frames of one header block.
 const CONTINUATIONS_MAX: u32 = 64;
 
-/// Bytes of a frame of DATA, or of one that is passed over, that clients may send: those are not kept. Clients of gRPC make use of
-/// it.
+/// Bytes of a frame of DATA, or of one that is passed over, that clients may send: those are not
+/// kept. Clients of gRPC make use of it.
 pub const FRAME_SIZE_MAX: u32 = 1 << 20;
 
-/// Streams of which we remember that we have reset them: what the other end had sent until it heard of it is no fault. As many
-/// as may be under way at once, within these bounds.
+/// Streams of which we remember that we have reset them: what the other end had sent until it heard
+/// of it is no fault. As many as may be under way at once, within these bounds.
 const FORGIVEN: std::ops::RangeInclusive<usize> = 64..=1024;
 
-/// Pseudo-fields that a request can have, and some that it cannot, which are then told as what they are.
+/// Pseudo-fields that a request can have, and some that it cannot, which are then told as what they
+/// are.
 const PSEUDO_FIELDS_MAX: usize = 8;
 
 /// Bytes that a head has room for at once.
@@ -46,8 +50,8 @@ const BESIDE_BLOCK_MAX: usize = 1 + 255 + 5;
 pub struct Limits {
     /// Streams at once (`http2_max_concurrent_streams`).
     pub streams_max: u32,
-    /// Bytes of one stream's body that may come before any of it is read (`http2_body_preread_size`); see
-    /// [`Connection::widen`].
+    /// Bytes of one stream's body that may come before any of it is read
+    /// (`http2_body_preread_size`); see [`Connection::widen`].
     pub stream_window: u32,
     /// Bytes of a header block as it comes.
     pub block_size_max: usize,
@@ -58,32 +62,32 @@ pub struct Limits {
 /// What the other end has done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A request's head, which is in the place that was given for it. Its user opens the stream, or answers it at once, before
-    /// anything else is handled.
+    /// A request's head, which is in the place that was given for it. Its user opens the stream, or
+    /// answers it at once, before anything else is handled.
     Head {
-        /// The stream.
+        /// The number of the stream.
         stream: u32,
         /// The body has no bytes.
         ends: bool,
         /// What it says, or why it is malformed.
-        asked: Result<Asked, HeadFault>,
+        asked: Result<RequestMetadata, HeadFault>,
     },
     /// A part of a body: these bytes of the input.
     Data {
-        /// The stream.
+        /// The number of the stream.
         stream: u32,
         /// Where it begins in the input.
         start: usize,
         /// How many bytes it has.
         length: usize,
-        /// Nothing follows.
+        /// Whether nothing follows on the stream.
         ends: bool,
     },
     /// A stream has ended before its end.
     Reset {
-        /// The stream.
+        /// The number of the stream.
         stream: u32,
-        /// Why.
+        /// The error code of the reset.
         code: ErrorCode,
         /// What the other end did wrong, where it is we who have reset it.
         fault: Option<StreamFault>,
@@ -91,9 +95,9 @@ pub enum Event {
     /// A request's body is not what its head has announced. Its user answers, and resets the stream
     /// ([`Connection::reset_answered`]).
     Malformed {
-        /// The stream.
+        /// The number of the stream.
         stream: u32,
-        /// What is wrong.
+        /// The fault of the request's head.
         fault: StreamFault,
     },
     /// A request was refused; nothing of it is known.
@@ -108,7 +112,7 @@ pub enum Event {
 pub struct Heads<'a> {
     /// The head of the last event.
     pub head: &'a mut Head,
-    /// Its bytes.
+    /// The bytes of the heads.
     pub bytes: &'a mut Vec<u8>,
     /// What it may be, until it names a server.
     pub rules: &'a Rules,
@@ -116,12 +120,10 @@ pub struct Heads<'a> {
     pub named: Option<NamedRules<'a>>,
 }
 
-/// What comes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Awaits {
     /// So many bytes of the preface have come.
     Preface(usize),
-    /// Any frame.
     Frame,
     /// More of a header block.
     Continuation {
@@ -159,7 +161,8 @@ pub(super) struct Meters {
     refused: u32,
 }
 
-/// Whether the header blocks that we send have to say that their table is empty (RFC 7541, section 4.2). It always is.
+/// Whether the header blocks that we send have to say that their table is empty (RFC 7541, section
+/// 4.2). It always is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum TableUpdate {
     /// The other end has a table of the size at first, or a larger one.
@@ -167,7 +170,6 @@ pub(super) enum TableUpdate {
     Unneeded,
     /// The next block has to.
     Owed,
-    /// One has.
     Said,
 }
 
@@ -205,7 +207,8 @@ pub struct Connection<S> {
 }
 
 impl<S> Connection<S> {
-    /// A connection whose client has sent nothing yet. Our preface is the first that it has to send.
+    /// A connection whose client has sent nothing yet. Our preface is the first that it has to
+    /// send.
     #[must_use]
     pub fn new(limits: Limits) -> Connection<S> {
         let mut control = Vec::new();
@@ -218,7 +221,8 @@ impl<S> Connection<S> {
             ours.push((settings::ENABLE_CONNECT_PROTOCOL, 1));
         }
         frame::put_settings(&mut control, &ours);
-        // Each stream holds no more than its own window, so that one which is not read holds up no other.
+        // Each stream holds no more than its own window, so that one which is not read holds up no
+        // other.
         let receive_window = WINDOW_MAX;
         frame::put_window_update(&mut control, 0, receive_window - WINDOW_AT_FIRST);
         Connection {
@@ -246,7 +250,8 @@ impl<S> Connection<S> {
         }
     }
 
-    /// Goes on with the input from `at` on, which moves with what is used. `None`: it is used up. `second` is the time.
+    /// Goes on with the input from `at` on, which moves with what is used. `None`: it is used up.
+    /// `second` is the time.
     ///
     /// # Errors
     /// What ends the connection; [`fail`](Self::fail) then says so to the other end.
@@ -315,16 +320,17 @@ impl<S> Connection<S> {
         self.late.is_some() && self.is_within_frame()
     }
 
-    /// The rest of a frame has not come in time. Where that is a request's head its stream is reset, and what still comes of it
-    /// only feeds the decoder; whether it is one.
+    /// The rest of a frame has not come in time. Where that is a request's head its stream is
+    /// reset, and what still comes of it only feeds the decoder; whether it is one.
     pub fn give_up_frame(&mut self) -> bool {
         let stream = match (self.awaits, self.partial.first_chunk::<HEAD_LENGTH>()) {
             (Awaits::Continuation { stream, .. }, _) if stream > self.last_stream => stream,
             (Awaits::Frame, Some(head)) => {
                 let head = FrameHead::read(head);
-                match head.kind == Kind::Headers && head.stream > self.last_stream {
-                    true => head.stream,
-                    false => return false,
+                if head.kind == Kind::Headers && head.stream > self.last_stream {
+                    head.stream
+                } else {
+                    return false;
                 }
             }
             _ => return false,
@@ -336,7 +342,8 @@ impl<S> Connection<S> {
         true
     }
 
-    /// Bytes of memory that it has taken: for a frame, a header block, what is forgiven, early priorities, and what answers.
+    /// Bytes of memory that it has taken: for a frame, a header block, what is forgiven, early
+    /// priorities, and what answers.
     #[cfg(test)]
     pub(super) fn memory(&self) -> [usize; 5] {
         [
@@ -503,9 +510,10 @@ impl<S> Connection<S> {
     }
 
     pub(super) fn count_empty(&mut self) -> Result<(), Violation> {
-        match self.meters.empty.exceeds(self.second, meter::EMPTY_MAX) {
-            true => Err(Violation::Flood),
-            false => Ok(()),
+        if self.meters.empty.exceeds(self.second, meter::EMPTY_MAX) {
+            Err(Violation::Flood)
+        } else {
+            Ok(())
         }
     }
 
@@ -598,9 +606,10 @@ impl<S> Connection<S> {
     ) -> Result<(), Option<StreamFault>> {
         let known = self.streams.get_mut(&stream);
         let Some(known) = known.filter(|known| known.receives) else {
-            return Err(match self.is_forgiven(stream) {
-                true => None,
-                false => Some(StreamFault::HalfClosed("DATA", stream)),
+            return Err(if self.is_forgiven(stream) {
+                None
+            } else {
+                Some(StreamFault::HalfClosed("DATA", stream))
             });
         };
         if length > known.receive_window {
@@ -766,7 +775,7 @@ impl<S> Connection<S> {
                     malformed |= !may_trail(field);
                 })
                 .map_err(Violation::Compression)?;
-            if outcome == Outcome::TooLarge {
+            if outcome == DecodedBlock::TooLarge {
                 return Err(Violation::BlockTooLong);
             }
             return self.trailers(stream, ends, malformed);
@@ -786,7 +795,7 @@ impl<S> Connection<S> {
                 reader.take(field, bytes);
             })
             .map_err(Violation::Compression)?;
-        let is_whole = outcome == Outcome::Whole;
+        let is_whole = outcome == DecodedBlock::Whole;
         let asked = reader
             .finish(heads.bytes, is_whole)
             .map_err(|_| Violation::BlockTooLong)?;
@@ -816,15 +825,17 @@ impl<S> Connection<S> {
     fn trailers(&mut self, stream: u32, ends: bool, malformed: bool) -> Result<Taken, Violation> {
         let Some(known) = self.streams.get_mut(&stream) else {
             // Forgiven, or released since its block began; but not what no trailers may be.
-            return match ends && !malformed {
-                true => Ok(self.end_forgiven(stream)),
-                false => self.end_by_fault(stream, StreamFault::Trailers(stream)),
+            return if ends && !malformed {
+                Ok(self.end_forgiven(stream))
+            } else {
+                self.end_by_fault(stream, StreamFault::Trailers(stream))
             };
         };
         if !known.receives {
-            return match self.is_forgiven(stream) {
-                true => Ok(self.end_forgiven(stream)),
-                false => self.end_by_fault(stream, StreamFault::HalfClosed("HEADERS", stream)),
+            return if self.is_forgiven(stream) {
+                Ok(self.end_forgiven(stream))
+            } else {
+                self.end_by_fault(stream, StreamFault::HalfClosed("HEADERS", stream))
             };
         }
         if !ends || malformed {
@@ -861,8 +872,8 @@ impl<S> Connection<S> {
         self.meters.resets.exceeds(self.second, most)
     }
 
-    /// A request has turned out to be malformed: nothing more of it is taken, and its user answers as long as that can be. It
-    /// counts like the reset that follows.
+    /// A request has turned out to be malformed: nothing more of it is taken, and its user answers
+    /// as long as that can be. It counts like the reset that follows.
     fn malformed(&mut self, stream: u32, fault: StreamFault) -> Result<Taken, Violation> {
         if self.resets_too_often() {
             return Err(Violation::TooMany("malformed requests"));
@@ -883,13 +894,14 @@ impl<S> Connection<S> {
         frame::put_reset(&mut self.control, stream, fault.code());
         self.forgive(stream);
         let was_open = self.close(stream);
-        Ok(match was_open {
-            true => Taken::Event(Event::Reset {
+        Ok(if was_open {
+            Taken::Event(Event::Reset {
                 stream,
                 code: fault.code(),
                 fault: Some(fault),
-            }),
-            false => Taken::Nothing,
+            })
+        } else {
+            Taken::Nothing
         })
     }
 
@@ -948,8 +960,9 @@ pub(super) enum Taken {
 
 /// How long the padding of a DATA frame is; `None` until that has come.
 fn padding_of(head: FrameHead, payload: &[u8]) -> Option<u32> {
-    match head.has(flags::PADDED) && head.length > 0 {
-        true => payload.first().map(|length| u32::from(*length)),
-        false => Some(0),
+    if head.has(flags::PADDED) && head.length > 0 {
+        payload.first().map(|length| u32::from(*length))
+    } else {
+        Some(0)
     }
 }

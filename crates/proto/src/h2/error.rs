@@ -1,5 +1,5 @@
-//! What the other end of a connection may do wrong, by cause: the error code that RFC 9113 names for it, and the words for the
-//! log, which are nginx's where it has some.
+//! What the other end of a connection may do wrong, by cause: the error code that RFC 9113 names
+//! for it, and the words for the log, which are nginx's where it has some.
 
 use std::fmt;
 
@@ -42,7 +42,7 @@ pub enum ErrorCode {
 }
 
 impl ErrorCode {
-    /// Its number.
+    /// The number of the error code.
     pub fn number(self) -> u32 {
         match self {
             ErrorCode::NoError => 0x0,
@@ -122,7 +122,7 @@ pub enum Violation {
     Setting(&'static str, u32),
     /// A new initial window makes one of a stream too large.
     SettingOverflows(u32),
-    /// A client pushes.
+    /// A client sent PUSH_PROMISE, which only servers may.
     PushPromise,
     /// More bytes of DATA than there was credit for on the connection.
     ConnectionFlow(u32, u32),

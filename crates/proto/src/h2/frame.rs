@@ -1,5 +1,5 @@
-//! Frames as bytes (RFC 9113, section 4 and 6): their heads read and written, and those that hold no more than numbers written
-//! whole.
+//! Frames as bytes (RFC 9113, section 4 and 6): their heads read and written, and those that hold
+//! no more than numbers written whole.
 //!
 //! Not here: when a frame may come, and what follows from it ([`connection`](super::connection)).
 
@@ -101,9 +101,9 @@ pub mod flags {
 pub struct FrameHead {
     /// Bytes of the payload.
     pub length: u32,
-    /// What it is.
+    /// The type of the frame.
     pub kind: Kind,
-    /// See [`flags`].
+    /// The same as [`flags`], kept in the frame head.
     pub flags: u8,
     /// The stream's number; 0 for the connection.
     pub stream: u32,
@@ -122,7 +122,7 @@ impl FrameHead {
         }
     }
 
-    /// Its bytes.
+    /// The bytes of the frame head.
     #[inline]
     pub fn bytes(self) -> [u8; HEAD_LENGTH] {
         let [_, l0, l1, l2] = self.length.to_be_bytes();
@@ -196,7 +196,8 @@ pub fn put_goaway(out: &mut Vec<u8>, last: u32, code: ErrorCode) {
 /// it.
 const BEHIND_BLOCK: usize = 128;
 
-/// Appends a complete header block of one stream, in as many frames as the other end's largest size asks for.
+/// Appends a complete header block of one stream, in as many frames as the other end's largest size
+/// asks for.
 pub fn put_header_block(out: &mut Vec<u8>, stream: u32, block: &[u8], ends: bool, size_max: usize) {
     out.reserve(HEAD_LENGTH + block.len() + BEHIND_BLOCK);
     let end_stream = if ends { flags::END_STREAM } else { 0 };

@@ -6,7 +6,8 @@
 //!       └─▶ Skip ────────────────────▶ Head      kinds that are not known
 //! ```
 //!
-//! What does not come whole is kept here, up to the largest frame that we take. Not here: what frames mean.
+//! What does not come whole is kept here, up to the largest frame that we take. Not here: what
+//! frames mean.
 
 use std::ops::Range;
 
@@ -34,10 +35,8 @@ enum State {
     Skip(u32),
 }
 
-/// What has come.
 #[derive(Debug)]
 pub(super) enum Incoming {
-    /// A whole frame.
     Frame(FrameHead, Payload),
     /// A DATA frame begins: its head, and how long its padding is.
     BodyBegins(FrameHead, u32),
@@ -50,7 +49,6 @@ pub(super) enum Incoming {
 /// Where a payload lies.
 #[derive(Debug)]
 pub(super) enum Payload {
-    /// In the input.
     Input(Range<usize>),
     /// Here, because it came in pieces. To be given back by [`Frames::give_back`].
     Kept(Vec<u8>),
@@ -73,8 +71,8 @@ impl Frames {
         }
     }
 
-    /// Goes on with the input from `at` on, which moves with what is used. `examine` judges a frame before its payload has
-    /// come.
+    /// Goes on with the input from `at` on, which moves with what is used. `examine` judges a frame
+    /// before its payload has come.
     #[inline]
     pub(super) fn next(
         &mut self,

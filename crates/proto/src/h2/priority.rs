@@ -1,9 +1,10 @@
 //! How urgent a response is (RFC 9218), and in which order what waits is sent.
 //!
-//! A client says it in the field `priority` or in a PRIORITY_UPDATE frame. Urgency 0 goes before 7; within one urgency responses
-//! that are used only whole go one after the other, in the order of their requests, and those that are used as they come
-//! (`i`) take turns. So that nothing is starved by a client that keeps asking for more urgent things, or by a response without an end, every
-//! sixteenth turn is that of the urgency which has waited longest, and within it goes round.
+//! A client says it in the field `priority` or in a PRIORITY_UPDATE frame. Urgency 0 goes before 7;
+//! within one urgency responses that are used only whole go one after the other, in the order of
+//! their requests, and those that are used as they come (`i`) take turns. So that nothing is
+//! starved by a client that keeps asking for more urgent things, or by a response without an end,
+//! every sixteenth turn is that of the urgency which has waited longest, and within it goes round.
 
 use std::collections::VecDeque;
 
@@ -33,8 +34,8 @@ impl Default for Priority {
 }
 
 impl Priority {
-    /// Reads the value of a `priority` field: what it does not say, or says in another way than the RFC, stays as it is by
-    /// default.
+    /// Reads the value of a `priority` field: what it does not say, or says in another way than the
+    /// RFC, stays as it is by default.
     #[must_use]
     pub fn parse(value: &[u8]) -> Priority {
         let mut priority = Priority::default();
@@ -78,8 +79,8 @@ impl Lane {
         self.whole.is_empty() && self.shared.is_empty()
     }
 
-    /// The next one where none may wait for ever: those that are used whole take turns, too, as if they stood in a circle with one of
-    /// the others.
+    /// The next one where none may wait for ever: those that are used whole take turns, too, as if
+    /// they stood in a circle with one of the others.
     fn next_in_circle(&mut self) -> Option<u32> {
         let length = self.whole.len() + usize::from(!self.shared.is_empty());
         let place = self.circle.checked_rem(length)?;
@@ -91,9 +92,10 @@ impl Lane {
     fn next(&mut self) -> Option<u32> {
         let shared_first = self.shared_next;
         self.shared_next = !shared_first;
-        match shared_first {
-            true => self.shared.pop_front().or_else(|| self.whole.pop_front()),
-            false => self.whole.pop_front().or_else(|| self.shared.pop_front()),
+        if shared_first {
+            self.shared.pop_front().or_else(|| self.whole.pop_front())
+        } else {
+            self.whole.pop_front().or_else(|| self.shared.pop_front())
         }
     }
 }
@@ -107,12 +109,11 @@ impl Schedule {
         if lane.is_empty() {
             lane.since = self.turns;
         }
-        match priority.incremental {
-            true => lane.shared.push_back(stream),
-            false => {
-                let place = lane.whole.partition_point(|waiting| *waiting < stream);
-                lane.whole.insert(place, stream);
-            }
+        if priority.incremental {
+            lane.shared.push_back(stream)
+        } else {
+            let place = lane.whole.partition_point(|waiting| *waiting < stream);
+            lane.whole.insert(place, stream);
         }
     }
 
@@ -122,14 +123,16 @@ impl Schedule {
         self.turns = turn;
         let mut waiting = self.lanes.iter_mut().filter(|lane| !lane.is_empty());
         let is_fair = turn.is_multiple_of(FAIR_SHARE);
-        let lane = match is_fair {
-            false => waiting.next(),
-            true => waiting.max_by_key(|lane| turn.wrapping_sub(lane.since)),
+        let lane = if is_fair {
+            waiting.max_by_key(|lane| turn.wrapping_sub(lane.since))
+        } else {
+            waiting.next()
         }?;
         lane.since = turn;
-        match is_fair {
-            false => lane.next(),
-            true => lane.next_in_circle(),
+        if is_fair {
+            lane.next_in_circle()
+        } else {
+            lane.next()
         }
     }
 
@@ -141,7 +144,7 @@ impl Schedule {
         }
     }
 
-    /// Whether none waits.
+    /// Whether no stream waits for its turn.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.lanes.iter().all(Lane::is_empty)

@@ -1,16 +1,17 @@
-//! The head of a request that comes as a header block (RFC 9113, section 8): its fields as the decoder tells them become a
-//! [`Head`], or the first fault that makes the request malformed.
+//! The head of a request that comes as a header block (RFC 9113, section 8): its fields as the
+//! decoder tells them become a [`Head`], or the first fault that makes the request malformed.
 //!
-//! What nginx refuses is refused in its words, and what else the RFC calls malformed, too; a field whose name nginx leaves out is left
-//! out here. What a request is answered with is not decided here.
+//! What nginx refuses is refused in its words, and what else the RFC calls malformed, too; a field
+//! whose name nginx leaves out is left out here. What a request is answered with is not decided
+//! here.
 
 use std::fmt;
 
-use super::hpack::{Decoded, Faults, Name};
+use super::hpack::{Decoded, Faults, NameKind};
 use crate::Span;
 use crate::h1::Field;
-use crate::head::{Head, Places, Refused};
-use crate::header::{Known, KnownSet};
+use crate::head::{Head, HeadRefusal, Places};
+use crate::header::{KnownField, KnownSet};
 use crate::host;
 
 /// The protocol as logs show it.
@@ -23,15 +24,16 @@ pub struct Rules {
     pub field_size_max: usize,
     /// Bytes of all names and values: all of those buffers.
     pub head_size_max: usize,
-    /// Fields: `max_headers`.
+    /// The most fields that a head may have (`max_headers`).
     pub fields_max: usize,
     /// Fields with unusual names are left out: `ignore_invalid_headers`.
     pub ignore_invalid: bool,
-    /// `underscores_in_headers`
+    /// What the directive `underscores_in_headers` says in this scope.
     pub underscores: bool,
-    /// `merge_slashes`
+    /// What the directive `merge_slashes` says in this scope.
     pub merge_slashes: bool,
-    /// Whether CONNECT may name a protocol (RFC 8441); its head then is what HTTP/1 would have asked for it with.
+    /// Whether CONNECT may name a protocol (RFC 8441); its head then is what HTTP/1 would have
+    /// asked for it with.
     pub extended_connect: bool,
 }
 
@@ -55,7 +57,7 @@ pub enum HeadFault {
     OutOfOrder,
     /// A pseudo-field that is none of a request's.
     Unknown(Span),
-    /// A pseudo-field twice.
+    /// A pseudo-field stands in the head twice.
     Duplicate(&'static str),
     /// A pseudo-field without a value.
     Empty(&'static str),
@@ -73,7 +75,7 @@ pub enum HeadFault {
     Host,
     /// Authority and Host name two hosts.
     TwoHosts,
-    /// Neither names one.
+    /// Neither `:authority` nor `host` names a host.
     NoHost,
     /// A field of the connection, which HTTP/2 has not.
     OfConnection(&'static str),
@@ -87,7 +89,7 @@ pub enum HeadFault {
     TooMany,
     /// CONNECT, which is not for us.
     Connect,
-    /// TRACE.
+    /// The method is TRACE, which is refused.
     Trace,
 }
 
@@ -101,7 +103,8 @@ impl HeadFault {
         }
     }
 
-    /// Whether the stream is reset behind the answer: the request is malformed by the RFC, not only refused.
+    /// Whether the stream is reset behind the answer: the request is malformed by the RFC, not only
+    /// refused.
     pub fn is_malformed(self) -> bool {
         !matches!(
             self,
@@ -200,7 +203,7 @@ pub struct TooLarge;
 
 /// What a head says beside its fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Asked {
+pub struct RequestMetadata {
     /// What `content-length` says of the body.
     pub content_length: Option<u64>,
     /// The protocol that CONNECT asks for (RFC 8441).
@@ -262,14 +265,19 @@ impl<'a> HeadReader<'a> {
             return;
         }
         let judged = match field.which {
-            Name::Field(known) => self.take_field(field, known, bytes),
+            NameKind::Field(known) => self.take_field(field, known, bytes),
             _ => self.take_pseudo(field, bytes),
         };
         self.fault = judged.err();
     }
 
     #[inline]
-    fn take_field(&mut self, field: Decoded, known: Known, bytes: &[u8]) -> Result<(), HeadFault> {
+    fn take_field(
+        &mut self,
+        field: Decoded,
+        known: KnownField,
+        bytes: &[u8],
+    ) -> Result<(), HeadFault> {
         self.in_fields = true;
         if !field.faults.is_none() && !self.is_kept(field)? {
             self.head.ignore(field.name);
@@ -279,10 +287,10 @@ impl<'a> HeadReader<'a> {
             return Err(HeadFault::OfConnection(name));
         }
         match known {
-            Known::Cookie => self.cookies += 1,
+            KnownField::Cookie => self.cookies += 1,
             // Two lengths make the request malformed, which is found out at its end.
             known
-                if known != Known::ContentLength
+                if known != KnownField::ContentLength
                     && KnownSet::UNIQUE.contains(known)
                     && self.head.has(known) =>
             {
@@ -299,7 +307,7 @@ impl<'a> HeadReader<'a> {
             value: field.value,
             known,
         });
-        if known == Known::Host && self.authority.is_none_or(Span::is_empty) {
+        if known == KnownField::Host && self.authority.is_none_or(Span::is_empty) {
             self.choose_rules(field.value, bytes);
         }
         Ok(())
@@ -325,7 +333,7 @@ impl<'a> HeadReader<'a> {
 
     /// What is wrong with a field that has come before.
     #[cold]
-    fn twice(&self, field: Decoded, known: Known) -> HeadFault {
+    fn twice(&self, field: Decoded, known: KnownField) -> HeadFault {
         let first = self.head.all(known).next();
         let first = first.map_or([field.name, field.value], |first| [first.name, first.value]);
         HeadFault::Twice([field.name, field.value], first)
@@ -353,34 +361,34 @@ impl<'a> HeadReader<'a> {
             return Err(HeadFault::Value(field.name, field.value));
         }
         let (place, name) = match field.which {
-            Name::Method => (&mut self.method, ":method"),
-            Name::Scheme => (&mut self.scheme, ":scheme"),
-            Name::Path => (&mut self.path, ":path"),
-            Name::Authority => (&mut self.authority, "\":authority\""),
-            Name::Protocol if self.rules.extended_connect => (&mut self.protocol, ":protocol"),
+            NameKind::Method => (&mut self.method, ":method"),
+            NameKind::Scheme => (&mut self.scheme, ":scheme"),
+            NameKind::Path => (&mut self.path, ":path"),
+            NameKind::Authority => (&mut self.authority, "\":authority\""),
+            NameKind::Protocol if self.rules.extended_connect => (&mut self.protocol, ":protocol"),
             _ => return Err(HeadFault::Unknown(field.name)),
         };
         if place.is_some() {
             return Err(HeadFault::Duplicate(name));
         }
-        if field.value.is_empty() && !matches!(field.which, Name::Authority) {
+        if field.value.is_empty() && !matches!(field.which, NameKind::Authority) {
             return Err(HeadFault::Empty(name));
         }
         *place = Some(field.value);
         let value = field.value;
         match field.which {
-            Name::Method if field.static_index.is_none() && !is_method(value.of(bytes)) => {
+            NameKind::Method if field.static_index.is_none() && !is_method(value.of(bytes)) => {
                 Err(HeadFault::Method(value))
             }
-            Name::Scheme if field.static_index.is_none() && !is_scheme(value.of(bytes)) => {
+            NameKind::Scheme if field.static_index.is_none() && !is_scheme(value.of(bytes)) => {
                 Err(HeadFault::Scheme(value))
             }
-            Name::Path if !is_target(value.of(bytes)) => Err(HeadFault::Path(value)),
-            Name::Path => {
+            NameKind::Path if !is_target(value.of(bytes)) => Err(HeadFault::Path(value)),
+            NameKind::Path => {
                 self.merge_slashes = self.rules.merge_slashes;
                 Ok(())
             }
-            Name::Authority => {
+            NameKind::Authority => {
                 self.choose_rules(value, bytes);
                 Ok(())
             }
@@ -388,7 +396,8 @@ impl<'a> HeadReader<'a> {
         }
     }
 
-    /// The block has ended, whole or not: what it says, or why the request is malformed. The head's line is appended to `bytes`.
+    /// The block has ended, whole or not: what it says, or why the request is malformed. The head's
+    /// line is appended to `bytes`.
     ///
     /// # Errors
     /// [`TooLarge`] ends the connection, a [`HeadFault`] the request.
@@ -396,7 +405,7 @@ impl<'a> HeadReader<'a> {
         mut self,
         bytes: &mut Vec<u8>,
         is_whole: bool,
-    ) -> Result<Result<Asked, HeadFault>, TooLarge> {
+    ) -> Result<Result<RequestMetadata, HeadFault>, TooLarge> {
         if self.too_large || !is_whole {
             return Err(TooLarge);
         }
@@ -404,14 +413,14 @@ impl<'a> HeadReader<'a> {
         if judged.is_err() && self.head.line().is_empty() {
             // Logs and the error page tell of what is known, and are those of the server that was
             // named before the fault.
-            let host = self.head.all(Known::Host).next();
+            let host = self.head.all(KnownField::Host).next();
             let host = host.map(|field| field.value);
             let places = Places {
                 method: self.method.unwrap_or_default(),
                 target: self.path.unwrap_or_default(),
                 authority: self.authority.or(host),
             };
-            self.head.remove(Known::Host);
+            self.head.remove(KnownField::Host);
             let _ = self
                 .head
                 .settle(places, PROTOCOL, self.merge_slashes, bytes);
@@ -419,7 +428,7 @@ impl<'a> HeadReader<'a> {
         Ok(judged)
     }
 
-    fn judge(&mut self, bytes: &mut Vec<u8>) -> Result<Asked, HeadFault> {
+    fn judge(&mut self, bytes: &mut Vec<u8>) -> Result<RequestMetadata, HeadFault> {
         if let Some(fault) = self.fault {
             return Err(fault);
         }
@@ -444,11 +453,11 @@ impl<'a> HeadReader<'a> {
         self.head
             .settle(places, PROTOCOL, self.merge_slashes, bytes)
             .map_err(|refused| match refused {
-                Refused::Target => HeadFault::Path(target),
-                Refused::Host if self.authority.is_some() => HeadFault::Authority,
-                Refused::Host => HeadFault::Host,
+                HeadRefusal::Target => HeadFault::Path(target),
+                HeadRefusal::Host if self.authority.is_some() => HeadFault::Authority,
+                HeadRefusal::Host => HeadFault::Host,
             })?;
-        let mut te = self.head.all(Known::Te);
+        let mut te = self.head.all(KnownField::Te);
         if let Some(first) = te.next()
             && (te.next().is_some() || !first.value(bytes).eq_ignore_ascii_case(b"trailers"))
         {
@@ -460,16 +469,17 @@ impl<'a> HeadReader<'a> {
             b"TRACE" => return Err(HeadFault::Trace),
             _ => {}
         }
-        Ok(Asked {
+        Ok(RequestMetadata {
             content_length,
             protocol: self.protocol,
         })
     }
 
-    /// CONNECT with a protocol becomes the request that HTTP/1 has for the same: GET with Upgrade. What says of the client's own
-    /// handshake in WebSocket has no meaning there (RFC 8441, section 5). Gives the method.
+    /// CONNECT with a protocol becomes the request that HTTP/1 has for the same: GET with Upgrade.
+    /// What says of the client's own handshake in WebSocket has no meaning there (RFC 8441, section
+    /// 5). Gives the method.
     fn ask_for_upgrade(&mut self, protocol: Span, bytes: &mut Vec<u8>) -> Span {
-        self.head.remove(Known::SecWebsocketKey);
+        self.head.remove(KnownField::SecWebsocketKey);
         let mut place = |text: &[u8]| {
             let start = bytes.len();
             bytes.extend_from_slice(text);
@@ -478,12 +488,12 @@ impl<'a> HeadReader<'a> {
         self.head.push(Field {
             name: place(b"upgrade"),
             value: protocol,
-            known: Known::Upgrade,
+            known: KnownField::Upgrade,
         });
         self.head.push(Field {
             name: place(b"connection"),
             value: place(b"Upgrade"),
-            known: Known::Connection,
+            known: KnownField::Connection,
         });
         place(b"GET")
     }
@@ -491,11 +501,12 @@ impl<'a> HeadReader<'a> {
     /// Crumbs of cookies become one field, the last, as in nginx (RFC 9113, section 8.2.3).
     fn join_cookies(&mut self, bytes: &mut Vec<u8>) {
         let is_last = |head: &Head| head.fields().last().map(|field| field.known);
-        if self.cookies == 0 || self.cookies == 1 && is_last(self.head) == Some(Known::Cookie) {
+        if self.cookies == 0 || self.cookies == 1 && is_last(self.head) == Some(KnownField::Cookie)
+        {
             return;
         }
-        let crumbs: Vec<Field> = self.head.all(Known::Cookie).copied().collect();
-        self.head.remove(Known::Cookie);
+        let crumbs: Vec<Field> = self.head.all(KnownField::Cookie).copied().collect();
+        self.head.remove(KnownField::Cookie);
         let Some(first) = crumbs.first() else {
             return;
         };
@@ -515,7 +526,7 @@ impl<'a> HeadReader<'a> {
 
     /// Host says what the authority says, also to those who only know Host.
     fn name_host(&mut self, bytes: &mut Vec<u8>) -> Result<(), HeadFault> {
-        let mut hosts = self.head.all(Known::Host);
+        let mut hosts = self.head.all(KnownField::Host);
         let (host, second) = (hosts.next().copied(), hosts.next().copied());
         drop(hosts);
         if second.is_some() {
@@ -535,7 +546,7 @@ impl<'a> HeadReader<'a> {
                 self.head.push(Field {
                     name: Span::new(start, bytes.len()),
                     value: authority,
-                    known: Known::Host,
+                    known: KnownField::Host,
                 });
                 Ok(())
             }
@@ -544,7 +555,7 @@ impl<'a> HeadReader<'a> {
     }
 
     fn content_length(&self, bytes: &[u8]) -> Result<Option<u64>, HeadFault> {
-        let mut lengths = self.head.all(Known::ContentLength);
+        let mut lengths = self.head.all(KnownField::ContentLength);
         let Some(first) = lengths.next() else {
             return Ok(None);
         };
@@ -570,21 +581,22 @@ const BAD_NAME: Faults = Faults::NAME_EMPTY
 const BAD_VALUE: Faults = Faults::VALUE_INVALID.or(Faults::VALUE_SPACE);
 
 /// The name of a field of the connection, which HTTP/2 has not (RFC 9113, section 8.2.2).
-fn of_connection(known: Known) -> Option<&'static str> {
+fn of_connection(known: KnownField) -> Option<&'static str> {
     match known {
-        Known::Connection => Some("Connection"),
-        Known::KeepAlive => Some("Keep-Alive"),
-        Known::ProxyConnection => Some("Proxy-Connection"),
-        Known::TransferEncoding => Some("Transfer-Encoding"),
-        Known::Upgrade => Some("Upgrade"),
+        KnownField::Connection => Some("Connection"),
+        KnownField::KeepAlive => Some("Keep-Alive"),
+        KnownField::ProxyConnection => Some("Proxy-Connection"),
+        KnownField::TransferEncoding => Some("Transfer-Encoding"),
+        KnownField::Upgrade => Some("Upgrade"),
         _ => None,
     }
 }
 
-/// Whether a field may stand in trailers: not a pseudo-field, and nothing that makes a message malformed (sections 8.1 to 8.2.2).
+/// Whether a field may stand in trailers: not a pseudo-field, and nothing that makes a message
+/// malformed (sections 8.1 to 8.2.2).
 pub fn may_trail(field: Decoded) -> bool {
     match field.which {
-        Name::Field(known) => {
+        NameKind::Field(known) => {
             !field.faults.has(BAD_NAME.or(BAD_VALUE)) && of_connection(known).is_none()
         }
         _ => false,
@@ -605,8 +617,8 @@ fn is_scheme(scheme: &[u8]) -> bool {
     })
 }
 
-/// Whether it begins as a path does and holds nothing that would end a request line of HTTP/1, nor a fragment, which upstreams
-/// would cut off or not.
+/// Whether it begins as a path does and holds nothing that would end a request line of HTTP/1, nor
+/// a fragment, which upstreams would cut off or not.
 fn is_target(target: &[u8]) -> bool {
     target.first() == Some(&b'/')
         && target

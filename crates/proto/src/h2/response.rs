@@ -1,14 +1,15 @@
 //! The head of a response that comes as a header block (RFC 9113, section 8.3.2), and trailers.
 //!
-//! Lenient in what does no harm, as nginx is with upstreams: names may hold any visible byte, values may begin and end with
-//! spaces. Strict in what would be read in another way by another end: framing, capitals, fields of the connection.
+//! Lenient in what does no harm, as nginx is with upstreams: names may hold any visible byte,
+//! values may begin and end with spaces. Strict in what would be read in another way by another
+//! end: framing, capitals, fields of the connection.
 
 use std::fmt;
 
-use super::hpack::{Decoded, Faults, Name, Outcome};
+use super::hpack::{Decoded, DecodedBlock, Faults, NameKind};
 use crate::Span;
 use crate::h1::Field;
-use crate::header::{Known, KnownSet};
+use crate::header::{KnownField, KnownSet};
 
 /// The head of a response, or its trailers.
 #[derive(Debug, Default)]
@@ -29,7 +30,7 @@ pub enum ResponseFault {
     NoStatus,
     /// `:status` has no three digits, or less than 100.
     Status,
-    /// A second `:status`.
+    /// The head has a second `:status`.
     SecondStatus,
     /// Another pseudo-field; in trailers any.
     Pseudo,
@@ -72,7 +73,7 @@ impl ResponseHead {
         self.status
     }
 
-    /// What `content-length` says.
+    /// The length that `content-length` announces.
     #[must_use]
     pub fn content_length(&self) -> Option<u64> {
         self.content_length
@@ -92,7 +93,7 @@ impl ResponseHead {
 
     /// The value of the first field of that name.
     #[must_use]
-    pub fn value(&self, known: Known) -> Option<&[u8]> {
+    pub fn value(&self, known: KnownField) -> Option<&[u8]> {
         if !self.known.contains(known) {
             return None;
         }
@@ -108,11 +109,12 @@ impl ResponseHead {
         Some((name.of(&self.bytes), value.of(&self.bytes)))
     }
 
-    /// Has `decode` read a block into it: a function that appends the bytes of fields and tells of each.
+    /// Has `decode` read a block into it: a function that appends the bytes of fields and tells of
+    /// each.
     pub(super) fn read<E>(
         &mut self,
         is_trailers: bool,
-        decode: impl FnOnce(&mut Vec<u8>, &mut dyn FnMut(Decoded, &[u8])) -> Result<Outcome, E>,
+        decode: impl FnOnce(&mut Vec<u8>, &mut dyn FnMut(Decoded, &[u8])) -> Result<DecodedBlock, E>,
     ) -> Result<Result<(), ResponseFault>, E> {
         self.status = 0;
         self.content_length = None;
@@ -131,11 +133,11 @@ impl ResponseHead {
         self.bytes = bytes;
         Ok(match (fault, outcome?) {
             (Some(fault), _) => Err(fault),
-            (None, Outcome::TooLarge) => Err(ResponseFault::TooLarge),
-            (None, Outcome::Whole) if self.status == 0 && !is_trailers => {
+            (None, DecodedBlock::TooLarge) => Err(ResponseFault::TooLarge),
+            (None, DecodedBlock::Whole) if self.status == 0 && !is_trailers => {
                 Err(ResponseFault::NoStatus)
             }
-            (None, Outcome::Whole) => Ok(()),
+            (None, DecodedBlock::Whole) => Ok(()),
         })
     }
 
@@ -151,15 +153,15 @@ impl ResponseHead {
             .or(Faults::NAME_NOT_ASCII);
         let value = field.value.of(bytes);
         let known = match field.which {
-            Name::Status if self.status == 0 && !is_trailers => {
+            NameKind::Status if self.status == 0 && !is_trailers => {
                 self.status = status(value).ok_or(ResponseFault::Status)?;
                 return Ok(());
             }
-            Name::Status if !is_trailers => return Err(ResponseFault::SecondStatus),
-            Name::Field(_) if self.status == 0 && !is_trailers => {
+            NameKind::Status if !is_trailers => return Err(ResponseFault::SecondStatus),
+            NameKind::Field(_) if self.status == 0 && !is_trailers => {
                 return Err(ResponseFault::NoStatus);
             }
-            Name::Field(known) => known,
+            NameKind::Field(known) => known,
             _ => return Err(ResponseFault::Pseudo),
         };
         if !field.faults.is_none() {
@@ -171,12 +173,12 @@ impl ResponseHead {
             }
         }
         match known {
-            Known::Connection
-            | Known::KeepAlive
-            | Known::ProxyConnection
-            | Known::TransferEncoding
-            | Known::Upgrade => return Err(ResponseFault::OfConnection(known.name())),
-            Known::ContentLength if !is_trailers => {
+            KnownField::Connection
+            | KnownField::KeepAlive
+            | KnownField::ProxyConnection
+            | KnownField::TransferEncoding
+            | KnownField::Upgrade => return Err(ResponseFault::OfConnection(known.name())),
+            KnownField::ContentLength if !is_trailers => {
                 let length = content_length(value).ok_or(ResponseFault::ContentLength)?;
                 if self.content_length.replace(length).is_some() {
                     return Err(ResponseFault::ContentLength);
@@ -252,8 +254,8 @@ mod tests {
         );
         assert_eq!(result, Ok(()));
         assert_eq!((head.status(), head.content_length()), (206, Some(12)));
-        assert_eq!(head.value(Known::Server), Some(&b" x"[..]));
-        assert_eq!(head.value(Known::Date), None);
+        assert_eq!(head.value(KnownField::Server), Some(&b" x"[..]));
+        assert_eq!(head.value(KnownField::Date), None);
         assert_eq!(head.fields().len(), 3);
         let (trailers, result) = read(&[("grpc-status", "0")], true);
         assert_eq!(

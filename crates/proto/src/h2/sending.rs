@@ -1,9 +1,11 @@
 //! A connection of HTTP/2: what goes out, by whose turn, and within which windows.
 //!
-//! The calls of one stream, in their order: [`open`](Connection::open) when its head has come, [`put_head`](Connection::put_head), then
-//! [`wants_to_send`](Connection::wants_to_send) whenever there is more of its body, which has [`turn`](Connection::turn) say when and how much;
-//! [`sent`](Connection::sent) for each part; [`release`](Connection::release) once all work for it has ended. Or else [`answer`](Connection::answer),
-//! for what is there as a whole, instead of all of these.
+//! The calls of one stream, in their order: [`open`](Connection::open) when its head has come,
+//! [`put_head`](Connection::put_head), then [`wants_to_send`](Connection::wants_to_send) whenever
+//! there is more of its body, which has [`turn`](Connection::turn) say when and how much;
+//! [`sent`](Connection::sent) for each part; [`release`](Connection::release) once all work for it
+//! has ended. Or else [`answer`](Connection::answer), for what is there as a whole, instead of all
+//! of these.
 
 use super::connection::{Connection, TableUpdate};
 use super::error::ErrorCode;
@@ -30,7 +32,7 @@ impl<S> Connection<S> {
         out.append(&mut self.control);
     }
 
-    /// Bytes of that.
+    /// How many bytes the control frames have.
     #[must_use]
     pub fn control_length(&self) -> usize {
         self.control.len()
@@ -72,12 +74,13 @@ impl<S> Connection<S> {
         self.streams.get(&stream)
     }
 
-    /// All of them.
+    /// The streams that have something to send.
     pub fn users(&self) -> impl Iterator<Item = &S> {
         self.streams.values().map(|stream| &stream.user)
     }
 
-    /// Keeps a stream whose head has just come: `ends` where it has no body, else how long that is, where it is said.
+    /// Keeps a stream whose head has just come: `ends` where it has no body, else how long that is,
+    /// where it is said.
     pub fn open(
         &mut self,
         stream: u32,
@@ -145,7 +148,8 @@ impl<S> Connection<S> {
         }
     }
 
-    /// Whether a response with so many bytes of body may leave at once: the windows let it go, and nobody waits who would be passed.
+    /// Whether a response with so many bytes of body may leave at once: the windows let it go, and
+    /// nobody waits who would be passed.
     #[must_use]
     pub fn lets_go(&self, length: usize) -> bool {
         let window = self.send_window.min(i64::from(self.peer.initial_window));
@@ -156,8 +160,8 @@ impl<S> Connection<S> {
         length == 0 || none_waits && length as i64 <= window
     }
 
-    /// Answers a request at once whose stream has not been opened, head and body, in frames of at most `chunk_size` bytes, if
-    /// it may ([`lets_go`](Self::lets_go)); else nothing happens.
+    /// Answers a request at once whose stream has not been opened, head and body, in frames of at
+    /// most `chunk_size` bytes, if it may ([`lets_go`](Self::lets_go)); else nothing happens.
     pub fn answer(
         &mut self,
         stream: u32,
@@ -190,7 +194,8 @@ impl<S> Connection<S> {
         true
     }
 
-    /// Appends a head: that of a response, an informational one, or trailers. What is to be sent before goes before it.
+    /// Appends a head: that of a response, an informational one, or trailers. What is to be sent
+    /// before goes before it.
     pub fn put_head(&mut self, stream: u32, block: &[u8], ends: bool, out: &mut Vec<u8>) {
         let Some(known) = self.streams.get_mut(&stream).filter(|known| known.sends) else {
             return;
@@ -251,7 +256,8 @@ impl<S> Connection<S> {
             .is_some_and(|known| known.scheduled)
     }
 
-    /// Whose turn it is to send, and at most how many bytes in one frame. `None`: nobody may, or has something to.
+    /// Whose turn it is to send, and at most how many bytes in one frame. `None`: nobody may, or
+    /// has something to.
     pub fn turn(&mut self) -> Option<(u32, usize)> {
         if self.send_window <= 0 {
             return None;
@@ -274,8 +280,8 @@ impl<S> Connection<S> {
         }
     }
 
-    /// The head of a DATA frame with so many bytes of a stream whose turn it is. `ends`: nothing follows; `has_more`: more waits
-    /// already.
+    /// The head of a DATA frame with so many bytes of a stream whose turn it is. `ends`: nothing
+    /// follows; `has_more`: more waits already.
     #[must_use]
     pub fn sent(
         &mut self,
@@ -327,7 +333,8 @@ impl<S> Connection<S> {
         self.forgiven.contains(&stream)
     }
 
-    /// Resets a stream behind its complete response, because its request was malformed (RFC 9113, section 8.1.1).
+    /// Resets a stream behind its complete response, because its request was malformed (RFC 9113,
+    /// section 8.1.1).
     pub fn reset_answered(&mut self, stream: u32, code: ErrorCode) {
         self.close(stream);
         frame::put_reset(&mut self.control, stream, code);
@@ -355,7 +362,8 @@ impl<S> Connection<S> {
         }
     }
 
-    /// Says that the connection will end: streams that begin from now on may not be served, which ones is said later.
+    /// Says that the connection will end: streams that begin from now on may not be served, which
+    /// ones is said later.
     pub fn announce_end(&mut self) {
         if self.goes_away() {
             return; // a later GOAWAY may not name a later stream

@@ -1,6 +1,8 @@
-//! A connection of HTTP/2: frames that are about a stream or the connection, and hold no part of a request.
+//! A connection of HTTP/2: frames that are about a stream or the connection, and hold no part of a
+//! request.
 //!
-//! Here is what they mean and how often they may come. Which frame may come at all is said in [`connection`](super::connection).
+//! Here is what they mean and how often they may come. Which frame may come at all is said in
+//! [`connection`](super::connection).
 
 use super::connection::{Awaits, Connection, Event, TableUpdate, Taken};
 use super::error::{ErrorCode, StreamFault, Violation};
@@ -31,13 +33,14 @@ impl<S> Connection<S> {
         // It knows now that the stream has ended.
         self.forgiven.retain(|forgiven| *forgiven != head.stream);
         let was_open = self.close(head.stream);
-        Ok(match was_open {
-            true => Taken::Event(Event::Reset {
+        Ok(if was_open {
+            Taken::Event(Event::Reset {
                 stream: head.stream,
                 code,
                 fault: None,
-            }),
-            false => Taken::Nothing,
+            })
+        } else {
+            Taken::Nothing
         })
     }
 
@@ -83,7 +86,8 @@ impl<S> Connection<S> {
         Ok(Taken::Nothing)
     }
 
-    /// The windows of all streams become larger or smaller, also below zero (RFC 9113, section 6.9.2).
+    /// The windows of all streams become larger or smaller, also below zero (RFC 9113, section
+    /// 6.9.2).
     fn move_windows(&mut self, by: i64, value: u32) -> Result<(), Violation> {
         let mut opened = Vec::new();
         for (number, stream) in &mut self.streams {
@@ -212,13 +216,14 @@ impl<S> Connection<S> {
     }
 
     fn count_priority(&mut self) -> Result<Taken, Violation> {
-        match self
+        if self
             .meters
             .priorities
             .exceeds(self.second, meter::PRIORITIES_MAX)
         {
-            true => Err(Violation::TooMany("PRIORITY frames")),
-            false => Ok(Taken::Nothing),
+            Err(Violation::TooMany("PRIORITY frames"))
+        } else {
+            Ok(Taken::Nothing)
         }
     }
 

@@ -9,8 +9,8 @@
 //!                          └─────── RST_STREAM either way ─────────▲
 //! ```
 //!
-//! A stream counts against the limit of those at once until its user has let go of it: a client that resets a stream does not
-//! get its place back before the work for it has ended.
+//! A stream counts against the limit of those at once until its user has let go of it: a client
+//! that resets a stream does not get its place back before the work for it has ended.
 
 use super::priority::Priority;
 

@@ -1,14 +1,17 @@
-//! Both ends of a connection, with a pipe between them that splits and delays: for tests, and for the fuzz target `h2_pipe`.
+//! Both ends of a connection, with a pipe between them that splits and delays: for tests, and for
+//! the fuzz target `h2_pipe`.
 //!
-//! [`talk`] makes all choices by the bytes that it is given: which requests are sent, how bodies are cut, padded and ended, who
-//! gives credit and when, who resets what, how far the pipe has carried the bytes of either direction. Neither machine may find a
-//! fault in the other; what one has sent the other has got; and when the pipe is empty both have the same windows in their books.
+//! [`talk`] makes all choices by the bytes that it is given: which requests are sent, how bodies
+//! are cut, padded and ended, who gives credit and when, who resets what, how far the pipe has
+//! carried the bytes of either direction. Neither machine may find a fault in the other; what one
+//! has sent the other has got; and when the pipe is empty both have the same windows in their
+//! books.
 //!
 //! Not here: what a peer does that breaks the protocol (`h2_connection`).
 
 use std::collections::BTreeMap;
 
-use super::client::{self, Client, Opening};
+use super::client::{self, Client, RequestStart};
 use super::connection::Heads;
 use super::frame::{self, FrameHead, HEAD_LENGTH, Kind, PREFACE, flags};
 use super::hpack::{Field, literal};
@@ -16,7 +19,7 @@ use super::priority::Priority;
 use super::request::Rules;
 use super::{Connection, ErrorCode, Event, Limits, StreamFault};
 use crate::head::Head;
-use crate::header::Known;
+use crate::header::KnownField;
 
 /// Requests of one connection: the server takes so many that it refuses before it loses patience.
 const REQUESTS_MAX: usize = 60;
@@ -293,7 +296,7 @@ impl<'a> Talk<'a> {
             fields.push((b"cookie", b"a=b"));
             fields.push((b"x-same", b"in each"));
         }
-        let opening = Opening {
+        let opening = RequestStart {
             ends,
             is_head: false,
         };
@@ -359,7 +362,7 @@ impl<'a> Talk<'a> {
         let name = literal::FieldName::of(b"x-index");
         literal::field(name, index.to_string().as_bytes(), &mut block);
         if index.is_multiple_of(2) {
-            let name = literal::FieldName::of_known(Known::ContentLength);
+            let name = literal::FieldName::of_known(KnownField::ContentLength);
             let length = exchange.response_length.to_string();
             literal::field(name, length.as_bytes(), &mut block);
         }
@@ -847,7 +850,8 @@ fn assert_reset(head: FrameHead, payload: &[u8], codes: &[ErrorCode]) {
     }
 }
 
-/// Puts a frame into the pipe: HEADERS perhaps with padding, with a priority, or cut into CONTINUATION.
+/// Puts a frame into the pipe: HEADERS perhaps with padding, with a priority, or cut into
+/// CONTINUATION.
 fn put_changed(choices: &mut Choices<'_>, head: FrameHead, payload: &[u8], out: &mut Vec<u8>) {
     let FrameHead { kind, stream, .. } = head;
     if kind != Kind::Headers || !head.has(flags::END_HEADERS) || !choices.chance(100) {
@@ -855,9 +859,10 @@ fn put_changed(choices: &mut Choices<'_>, head: FrameHead, payload: &[u8], out: 
         return out.extend_from_slice(payload);
     }
     let (mut changed, mut before) = (head.flags, Vec::new());
-    let padding = match choices.chance(128) {
-        true => choices.below(256),
-        false => 0,
+    let padding = if choices.chance(128) {
+        choices.below(256)
+    } else {
+        0
     };
     if padding > 0 {
         changed |= flags::PADDED;
@@ -868,9 +873,10 @@ fn put_changed(choices: &mut Choices<'_>, head: FrameHead, payload: &[u8], out: 
         before.extend_from_slice(&[0x80, 0, 0, 0, 77]);
     }
     let room = frame::SIZE_MAX_AT_FIRST as usize - before.len() - padding;
-    let first = match choices.chance(128) {
-        true => choices.below(payload.len() + 1),
-        false => payload.len(),
+    let first = if choices.chance(128) {
+        choices.below(payload.len() + 1)
+    } else {
+        payload.len()
     };
     let (first, rest) = payload.split_at(first.min(room));
     if !rest.is_empty() {
@@ -890,15 +896,17 @@ fn put_changed(choices: &mut Choices<'_>, head: FrameHead, payload: &[u8], out: 
 
 /// How much of a body goes into a frame of at most so many bytes, and how much padding.
 fn cut(choices: &mut Choices<'_>, left: usize, most: usize) -> (usize, Option<usize>) {
-    let padding = match choices.chance(60) {
-        true => Some(choices.below(256)).filter(|padding| *padding < most),
-        false => None,
+    let padding = if choices.chance(60) {
+        Some(choices.below(256)).filter(|padding| *padding < most)
+    } else {
+        None
     };
     let room = most - padding.map_or(0, |padding| padding + 1);
     let most = left.min(room);
-    match choices.chance(100) {
-        true => (choices.below(most + 1), padding),
-        false => (most, padding),
+    if choices.chance(100) {
+        (choices.below(most + 1), padding)
+    } else {
+        (most, padding)
     }
 }
 

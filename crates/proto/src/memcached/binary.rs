@@ -207,11 +207,11 @@ const RAW_BYTES: u8 = 0;
 /// Lengths of the parts of a response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lengths {
-    /// Of the extras.
+    /// The length of the extras in bytes.
     pub extras: u8,
-    /// Of the key.
+    /// The length of the key in bytes.
     pub key: u16,
-    /// Of the value.
+    /// The length of the value in bytes.
     pub value: usize,
 }
 
@@ -232,25 +232,25 @@ pub enum Command {
         /// The response repeats the key.
         with_key: bool,
     },
-    /// Set, Add, Replace.
+    /// Stores a value: Set, Add or Replace.
     Set {
-        /// On which condition.
+        /// The condition on which the value is stored.
         condition: Condition,
         /// What the client keeps beside the value.
         flags: u32,
         /// See [`super::command::Store::expires`]; without a sign here.
         expires: u32,
     },
-    /// Append, Prepend.
+    /// Joins bytes to a value: Append or Prepend.
     Join {
         /// In front of the value that is there.
         is_prepend: bool,
     },
-    /// Delete.
+    /// Deletes the value of a key.
     Delete,
-    /// Increment, Decrement.
+    /// Counts up or down: Increment or Decrement.
     Count(Count),
-    /// Touch.
+    /// Gives a value another time to live.
     Touch {
         /// When the item is to expire from now on.
         expires: u32,
@@ -262,18 +262,18 @@ pub enum Command {
         /// The response repeats the key.
         with_key: bool,
     },
-    /// Flush.
+    /// Removes all values, now or later.
     Flush {
         /// When, see [`super::command::Store::expires`]; 0 is now.
         delay: u32,
     },
     /// No-op: it is answered, and whatever was quiet before it has been done then.
     Noop,
-    /// Version.
+    /// Asks for the version of the server.
     Version,
     /// Stat: the key names the kind.
     Stats,
-    /// Quit.
+    /// Ends the connection in order.
     Quit,
     /// SASL: which mechanisms there are.
     ListMechanisms,
@@ -295,12 +295,12 @@ pub enum Condition {
     Present,
 }
 
-/// Counting.
+/// What a counting command asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Count {
     /// Down instead of up.
     pub is_decrement: bool,
-    /// By how much.
+    /// The number that is added or subtracted.
     pub delta: u64,
     /// What is stored where nothing is there, and when it expires.
     pub initial: Option<(u64, u32)>,
@@ -353,7 +353,7 @@ fn pair(extras: &[u8]) -> Result<(u32, u32), WrongParts> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Status {
-    /// It was done.
+    /// The command was carried out.
     Done = 0x00,
     /// There is no such item.
     NotFound = 0x01,
@@ -371,7 +371,7 @@ pub enum Status {
     NotAuthenticated = 0x20,
     /// The opcode is not known, or lengths contradict each other.
     UnknownCommand = 0x81,
-    /// Memory is full.
+    /// There is no memory left for the value.
     OutOfMemory = 0x82,
 }
 

@@ -2,7 +2,8 @@
 //!
 //! A line comes in whole and without its end; the data block that follows a storage command is the
 //! caller's. So are the keys of `get` and its kin, of which a line may have any number: the caller
-//! goes through them word by word, and [`Lookup::begins`] knows such a line before its end has come.
+//! goes through them word by word, and [`Lookup::begins`] knows such a line before its end has
+//! come.
 //!
 //! The reference is memcached 1.6.45: what it takes, and the words it refuses with. Tokens are
 //! parted by spaces alone, numbers are decimal. Different on purpose: a time behind the key of
@@ -10,7 +11,7 @@
 
 use super::meta::{self, Meta};
 
-/// Longest key.
+/// The longest key that commands may have, in bytes.
 pub const KEY_LENGTH_MAX: usize = 250;
 
 /// Longest line that is not about reading keys.
@@ -40,7 +41,7 @@ const DELETE_USAGE: &str = "CLIENT_ERROR bad command line format.  Usage: delete
 
 /// A line that is a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Line<'a> {
+pub struct CommandLine<'a> {
     /// The command with its arguments.
     pub command: Command<'a>,
     /// The client wants no answer.
@@ -54,52 +55,52 @@ pub enum Command<'a> {
     Lookup(Lookup),
     /// `set`, `add`, `replace`, `append`, `prepend`, `cas`: the data block that follows.
     Store(Store<'a>),
-    /// `delete`
+    /// The command `delete` with its key.
     Delete {
-        /// Of what.
+        /// The key of the value.
         key: &'a [u8],
     },
-    /// `touch`
+    /// The command `touch` with its key.
     Touch {
-        /// Of what.
+        /// The key of the value.
         key: &'a [u8],
-        /// See [`Store::expires`].
+        /// The same as [`Store::expires`], kept in the command.
         expires: i32,
     },
-    /// `incr`, `decr`
+    /// The commands `incr` and `decr` with their key.
     Arithmetic {
-        /// Of what.
+        /// The key of the value.
         key: &'a [u8],
-        /// By how much.
+        /// The number that is added or subtracted.
         delta: u64,
         /// Down instead of up.
         is_decrement: bool,
     },
     /// `mg`, `ms`, `md`, `ma`, `me`
     Meta(Meta<'a>),
-    /// `mn`
+    /// The meta command `mn`, which does nothing.
     MetaNothing,
     /// `stats`, with what stands behind it.
     Stats(Words<'a>),
-    /// `flush_all`
+    /// The command `flush_all`, which removes all values.
     FlushAll {
-        /// See [`Store::expires`].
+        /// The same as [`Store::expires`], kept in the command.
         delay: i32,
     },
-    /// `version`
+    /// The command `version`, which names the server's.
     Version,
-    /// `verbosity`
+    /// The command `verbosity`, which changes nothing.
     Verbosity {
         /// How much is logged.
         level: u32,
     },
-    /// `quit`
+    /// The command `quit`, which ends the connection.
     Quit,
     /// `shutdown`, with what stands behind it.
     Shutdown(Words<'a>),
-    /// `cache_memlimit`
+    /// The command `cache_memlimit` with its bound.
     MemoryLimit {
-        /// In megabytes.
+        /// The new bound in megabytes.
         megabytes: u32,
     },
     /// `lru_crawler`, with what stands behind it.
@@ -109,7 +110,7 @@ pub enum Command<'a> {
     Other(Words<'a>),
 }
 
-/// Reading keys.
+/// What a command reads: keys and a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lookup {
     /// `gets`, `gats`: the CAS is told, too.
@@ -118,7 +119,7 @@ pub struct Lookup {
     pub expires: Option<i32>,
 }
 
-/// Storing.
+/// What a storing command says before its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Store<'a> {
     /// On which condition, and how.
@@ -136,7 +137,7 @@ pub struct Store<'a> {
     pub compare: u64,
 }
 
-/// Kinds of storing.
+/// The kinds of storing: set, add, replace and their kin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Whether it is there or not.
@@ -155,7 +156,7 @@ pub enum Mode {
 
 /// A line that is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refused {
+pub struct CommandError {
     /// What is answered, without its line break. Nothing where the connection ends: it speaks HTTP.
     pub answer: Option<&'static str>,
     /// Bytes that follow and are to be read away: the data block with its line break.
@@ -164,9 +165,9 @@ pub struct Refused {
     pub noreply: bool,
 }
 
-impl Refused {
-    pub(super) fn with(answer: &'static str) -> Refused {
-        Refused {
+impl CommandError {
+    pub(super) fn with(answer: &'static str) -> CommandError {
+        CommandError {
             answer: Some(answer),
             data: 0,
             noreply: false,
@@ -203,7 +204,7 @@ impl<'a> Iterator for Words<'a> {
 ///
 /// # Errors
 /// What is answered instead, and what is to be read away.
-pub fn parse(line: &[u8]) -> Result<Line<'_>, Refused> {
+pub fn parse(line: &[u8]) -> Result<CommandLine<'_>, CommandError> {
     let mut words = Words(line);
     // A line that begins with a space has no command, as in memcached.
     let name = match line.first() {
@@ -226,23 +227,23 @@ pub fn parse(line: &[u8]) -> Result<Line<'_>, Refused> {
         b"watch" => Command::Other(Words(line)),
         _ => return with_noreply(name, words, line),
     };
-    Ok(Line {
+    Ok(CommandLine {
         command,
         noreply: false,
     })
 }
 
-fn lookup<'a>(name: &[u8], mut words: Words<'a>) -> Result<Command<'a>, Refused> {
+fn lookup<'a>(name: &[u8], mut words: Words<'a>) -> Result<Command<'a>, CommandError> {
     let mut expires = None;
     if name.get(1) == Some(&b'a') {
         let word = words.next();
         if words.next().is_none() {
-            return Err(Refused::with(BAD_FORMAT));
+            return Err(CommandError::with(BAD_FORMAT));
         }
         let word = word.and_then(signed);
-        expires = Some(word.ok_or(Refused::with(BAD_EXPIRY))?);
+        expires = Some(word.ok_or(CommandError::with(BAD_EXPIRY))?);
     } else if words.next().is_none() {
-        return Err(Refused::with(BAD_FORMAT));
+        return Err(CommandError::with(BAD_FORMAT));
     }
     Ok(Command::Lookup(Lookup {
         with_cas: name.ends_with(b"s"),
@@ -251,12 +252,16 @@ fn lookup<'a>(name: &[u8], mut words: Words<'a>) -> Result<Command<'a>, Refused>
 }
 
 /// Commands whose last word may be `noreply`.
-fn with_noreply<'a>(name: &[u8], words: Words<'a>, line: &'a [u8]) -> Result<Line<'a>, Refused> {
+fn with_noreply<'a>(
+    name: &[u8],
+    words: Words<'a>,
+    line: &'a [u8],
+) -> Result<CommandLine<'a>, CommandError> {
     let last = words.last();
     let noreply = last == Some(b"noreply");
-    let refused = |answer| Refused {
+    let refused = |answer| CommandError {
         noreply,
-        ..Refused::with(answer)
+        ..CommandError::with(answer)
     };
     let count = words.count() - usize::from(noreply);
     let mut words = words;
@@ -314,7 +319,7 @@ fn with_noreply<'a>(name: &[u8], words: Words<'a>, line: &'a [u8]) -> Result<Lin
         b"lru_crawler" => Command::Crawler(words),
         b"lru" | b"slabs" | b"extstore" | b"refresh_certs" => Command::Other(Words(line)),
         _ if last.is_some_and(|word| word.starts_with(b"HTTP/")) => {
-            return Err(Refused {
+            return Err(CommandError {
                 answer: None,
                 data: 0,
                 noreply: false,
@@ -322,21 +327,21 @@ fn with_noreply<'a>(name: &[u8], words: Words<'a>, line: &'a [u8]) -> Result<Lin
         }
         _ => return Err(refused(ERROR)),
     };
-    Ok(Line { command, noreply })
+    Ok(CommandLine { command, noreply })
 }
 
-fn store(mode: Mode, mut words: Words<'_>) -> Result<Line<'_>, Refused> {
+fn store(mode: Mode, mut words: Words<'_>) -> Result<CommandLine<'_>, CommandError> {
     let noreply = words.last() == Some(b"noreply");
-    let refused = Refused {
+    let refused = CommandError {
         noreply,
-        ..Refused::with(BAD_FORMAT)
+        ..CommandError::with(BAD_FORMAT)
     };
     let mut next = || words.next().ok_or(refused);
     let (key, flags, expires, length) = (next()?, next()?, next()?, next()?);
     let length = number_32(length).filter(|length| *length <= VALUE_LENGTH_MAX);
     let length = length.ok_or(refused)?;
     // From here on it is known what follows.
-    let refused = Refused {
+    let refused = CommandError {
         data: u64::from(length) + 2,
         ..refused
     };
@@ -355,7 +360,7 @@ fn store(mode: Mode, mut words: Words<'_>) -> Result<Line<'_>, Refused> {
         length,
         compare,
     };
-    Ok(Line {
+    Ok(CommandLine {
         command: Command::Store(store),
         noreply,
     })

@@ -1,8 +1,8 @@
 //! The head of memcached's datagrams: which request they are about, and which part of a message.
 //!
-//! The specification is
-//! <https://github.com/memcached/memcached/blob/master/doc/protocol.txt> (*UDP protocol*): four numbers of two bytes, which are the request, the datagram's place in its message,
-//! how many datagrams the message has, and 0.
+//! The specification is <https://github.com/memcached/memcached/blob/master/doc/protocol.txt> (*UDP
+//! protocol*): four numbers of two bytes, which are the request, the datagram's place in its
+//! message, how many datagrams the message has, and 0.
 
 /// Bytes of the head.
 pub const HEAD_LENGTH: usize = 8;

@@ -5,7 +5,9 @@
 //! answer has those flags that tell something in the order in which they were asked for
 //! ([`Meta::flags`]).
 
-use super::command::{BAD_FORMAT, KEY_LENGTH_MAX, Mode, Refused, Words, number, number_32, signed};
+use super::command::{
+    BAD_FORMAT, CommandError, KEY_LENGTH_MAX, Mode, Words, number, number_32, signed,
+};
 
 /// Most words of a line.
 const WORDS_MAX: usize = 20;
@@ -31,23 +33,23 @@ pub struct Meta<'a> {
 /// A command of the meta protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
-    /// `mg`
+    /// The meta command `mg`: get a value.
     Get,
-    /// `ms`
+    /// The meta command `ms`: set a value.
     Set {
         /// Length of the data block that follows, without its line break.
         length: u32,
         /// On which condition, and how.
         mode: Mode,
     },
-    /// `md`
+    /// The meta command `md`: delete a value.
     Delete,
-    /// `ma`
+    /// The meta command `ma`: count up or down.
     Arithmetic {
         /// Down instead of up.
         is_decrement: bool,
     },
-    /// `me`
+    /// The meta command `me`: show an item's data.
     Debug,
 }
 
@@ -85,12 +87,12 @@ pub struct Options {
 }
 
 /// Reads the words behind the command's name.
-pub(super) fn parse<'a>(name: &[u8], mut words: Words<'a>) -> Result<Meta<'a>, Refused> {
+pub(super) fn parse<'a>(name: &[u8], mut words: Words<'a>) -> Result<Meta<'a>, CommandError> {
     let Some(key) = words.next() else {
-        return Err(Refused::with(BAD_FORMAT));
+        return Err(CommandError::with(BAD_FORMAT));
     };
     let mut length = 0;
-    let mut refused = Refused::with(BAD_FORMAT);
+    let mut refused = CommandError::with(BAD_FORMAT);
     let skipped = usize::from(name == b"ms");
     if !words.skip(skipped).all(begins_a_flag) {
         return Err(refused);
@@ -104,7 +106,7 @@ pub(super) fn parse<'a>(name: &[u8], mut words: Words<'a>) -> Result<Meta<'a>, R
     if key.len() > KEY_LENGTH_MAX {
         return Err(refused);
     }
-    let because = |answer| Refused {
+    let because = |answer| CommandError {
         answer: Some(answer),
         ..refused
     };

@@ -76,10 +76,10 @@ impl fmt::Display for Described<'_> {
     }
 }
 
-/// An atom's header.
+/// The header of an atom: size and type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// The atom's name.
+    /// The atom's name of the header.
     pub name: [u8; 4],
     /// Bytes of the header itself.
     pub size: usize,
@@ -169,7 +169,7 @@ pub struct Stretch {
 /// What to send in the place of a file, after its `ftyp`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cut {
-    /// The `moov` atom.
+    /// The `moov` atom of the cut.
     pub moov: Vec<u8>,
     /// The header of `mdat`.
     pub mdat_header: Vec<u8>,
@@ -218,9 +218,10 @@ impl MovieHeader {
         if data.len() < if long { 112 } else { 100 } {
             return Err(too_small);
         }
-        let (timescale, duration) = match long {
-            false => (u32_at(data, 12), u32_at(data, 16).map(u64::from)),
-            true => (u32_at(data, 20), u64_at(data, 24)),
+        let (timescale, duration) = if long {
+            (u32_at(data, 20), u64_at(data, 24))
+        } else {
+            (u32_at(data, 12), u32_at(data, 16).map(u64::from))
         };
         Ok(MovieHeader {
             timescale: timescale.ok_or(too_small)?,
@@ -268,9 +269,10 @@ impl<'a> Movie<'a> {
             .ok_or(Error::StartExceedsDuration)?;
         let duration = shortened(duration, stretch, header.timescale);
         let mut mvhd = data.to_vec();
-        match is_long(data) {
-            false => put(&mut mvhd, 16, &(duration as u32).to_be_bytes()),
-            true => put(&mut mvhd, 24, &duration.to_be_bytes()),
+        if is_long(data) {
+            put(&mut mvhd, 24, &duration.to_be_bytes())
+        } else {
+            put(&mut mvhd, 16, &(duration as u32).to_be_bytes())
         }
         self.mvhd = Some(mvhd);
         Ok(())

@@ -86,7 +86,6 @@ struct Offsets {
     long: bool,
 }
 
-/// A `trak` atom.
 #[derive(Debug, Default)]
 pub(super) struct Track<'a> {
     tkhd: Option<Vec<u8>>,
@@ -126,15 +125,15 @@ pub(super) struct Track<'a> {
 }
 
 /// Why reading a track ended.
-enum Stop {
+enum TrackEnd {
     /// It ends before the stretch begins, and is left out.
     Over,
     Failed(Error),
 }
 
-impl From<Error> for Stop {
-    fn from(error: Error) -> Stop {
-        Stop::Failed(error)
+impl From<Error> for TrackEnd {
+    fn from(error: Error) -> TrackEnd {
+        TrackEnd::Failed(error)
     }
 }
 
@@ -147,9 +146,10 @@ fn once<T>(place: &mut Option<T>, value: T, name: &'static str) -> Result<(), Er
 }
 
 fn once_entered(entered: &mut bool, name: &'static str) -> Result<(), Error> {
-    match std::mem::replace(entered, true) {
-        false => Ok(()),
-        true => Err(Error::Duplicate(name)),
+    if std::mem::replace(entered, true) {
+        Err(Error::Duplicate(name))
+    } else {
+        Ok(())
     }
 }
 
@@ -171,8 +171,8 @@ impl<'a> Track<'a> {
         });
         match read {
             Ok(()) => Ok(Some(track)),
-            Err(Stop::Over) => Ok(None),
-            Err(Stop::Failed(error)) => Err(error),
+            Err(TrackEnd::Over) => Ok(None),
+            Err(TrackEnd::Failed(error)) => Err(error),
         }
     }
 
@@ -181,33 +181,40 @@ impl<'a> Track<'a> {
         data: &'a [u8],
         movie_timescale: u32,
         stretch: &Stretch,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), TrackEnd> {
         let too_small = Error::TooSmall("tkhd");
         let long = is_long(data);
         if data.len() < if long { 96 } else { 84 } {
             return Err(too_small.into());
         }
-        let duration = match long {
-            false => u32_at(data, 20).map(u64::from),
-            true => u64_at(data, 28),
+        let duration = if long {
+            u64_at(data, 28)
+        } else {
+            u32_at(data, 20).map(u64::from)
         };
         let duration = duration.ok_or(too_small)?;
         let start = units(stretch.start, movie_timescale);
         if duration <= start {
-            return Err(Stop::Over);
+            return Err(TrackEnd::Over);
         }
         let duration = shortened(duration - start, stretch, movie_timescale);
         let mut tkhd = data.to_vec();
-        match long {
-            false => put(&mut tkhd, 20, &(duration as u32).to_be_bytes()),
-            true => put(&mut tkhd, 28, &duration.to_be_bytes()),
+        if long {
+            put(&mut tkhd, 28, &duration.to_be_bytes())
+        } else {
+            put(&mut tkhd, 20, &(duration as u32).to_be_bytes())
         }
         once(&mut self.tkhd, tkhd, "tkhd")?;
         self.movie_duration = duration;
         Ok(())
     }
 
-    fn add_media(&mut self, name: [u8; 4], data: &'a [u8], stretch: &Stretch) -> Result<(), Stop> {
+    fn add_media(
+        &mut self,
+        name: [u8; 4],
+        data: &'a [u8],
+        stretch: &Stretch,
+    ) -> Result<(), TrackEnd> {
         match &name {
             b"mdhd" => self.add_media_header(data, stretch)?,
             b"hdlr" => once(&mut self.hdlr, data, "hdlr")?,
@@ -220,21 +227,22 @@ impl<'a> Track<'a> {
         Ok(())
     }
 
-    fn add_media_header(&mut self, data: &'a [u8], stretch: &Stretch) -> Result<(), Stop> {
+    fn add_media_header(&mut self, data: &'a [u8], stretch: &Stretch) -> Result<(), TrackEnd> {
         let too_small = Error::TooSmall("mdhd");
         let long = is_long(data);
         if data.len() < if long { 36 } else { 24 } {
             return Err(too_small.into());
         }
-        let (timescale, duration) = match long {
-            false => (u32_at(data, 12), u32_at(data, 16).map(u64::from)),
-            true => (u32_at(data, 20), u64_at(data, 24)),
+        let (timescale, duration) = if long {
+            (u32_at(data, 20), u64_at(data, 24))
+        } else {
+            (u32_at(data, 12), u32_at(data, 16).map(u64::from))
         };
         let timescale = timescale.ok_or(too_small)?;
         let duration = duration.ok_or(too_small)?;
         let start = units(stretch.start, timescale);
         if duration <= start {
-            return Err(Stop::Over);
+            return Err(TrackEnd::Over);
         }
         once(&mut self.mdhd, data.to_vec(), "mdhd")?;
         self.timescale = timescale;
@@ -324,9 +332,10 @@ impl<'a> Track<'a> {
         let Some(rest) = rest else {
             return Err(Error::In("start time is out mp4 stts samples"));
         };
-        let frames = match stretch.start_key_frame {
-            true => self.frames_since_key_frame(sample)?,
-            false => 0,
+        let frames = if stretch.start_key_frame {
+            self.frames_since_key_frame(sample)?
+        } else {
+            0
         };
         self.cut_start(&mut table, row, sample, rest, frames)?;
         if stretch.length > 0 {
@@ -564,9 +573,10 @@ impl<'a> Track<'a> {
         let long = table.long;
         let chunks = table.rows.len() as u64;
         if self.start_chunk >= chunks {
-            return Err(Error::In(match long {
-                false => "start time is out mp4 stco chunks",
-                true => "start time is out mp4 co64 chunks",
+            return Err(Error::In(if long {
+                "start time is out mp4 co64 chunks"
+            } else {
+                "start time is out mp4 stco chunks"
             }));
         }
         let behind = |offset: u64, size: u64| {
@@ -584,9 +594,10 @@ impl<'a> Track<'a> {
         self.end_offset = stretch.mdat_end;
         if stretch.length > 0 {
             if self.end_chunk > chunks {
-                return Err(Error::In(match long {
-                    false => "end time is out mp4 stco chunks",
-                    true => "end time is out mp4 co64 chunks",
+                return Err(Error::In(if long {
+                    "end time is out mp4 co64 chunks"
+                } else {
+                    "end time is out mp4 stco chunks"
                 }));
             }
             let count = self.end_chunk.saturating_sub(self.start_chunk);
@@ -625,9 +636,10 @@ impl<'a> Track<'a> {
     fn write_media_header(&self, out: &mut Vec<u8>) {
         let Some(mdhd) = &self.mdhd else { return };
         let mut mdhd = mdhd.clone();
-        match is_long(&mdhd) {
-            false => put(&mut mdhd, 16, &(self.duration as u32).to_be_bytes()),
-            true => put(&mut mdhd, 24, &self.duration.to_be_bytes()),
+        if is_long(&mdhd) {
+            put(&mut mdhd, 24, &self.duration.to_be_bytes())
+        } else {
+            put(&mut mdhd, 16, &(self.duration as u32).to_be_bytes())
         }
         write_data(out, b"mdhd", Some(&mdhd));
     }
@@ -674,9 +686,10 @@ impl<'a> Track<'a> {
                 long: table.long,
             });
             for offset in &table.rows {
-                match table.long {
-                    false => out.extend_from_slice(&(*offset as u32).to_be_bytes()),
-                    true => out.extend_from_slice(&offset.to_be_bytes()),
+                if table.long {
+                    out.extend_from_slice(&offset.to_be_bytes())
+                } else {
+                    out.extend_from_slice(&(*offset as u32).to_be_bytes())
                 }
             }
         });

@@ -1,10 +1,12 @@
 //! The PROXY protocol: what a load balancer says of the client before the client's own first byte.
 //!
-//! Both versions, as nginx reads them; <https://www.haproxy.org/download/3.2/doc/proxy-protocol.txt> is the
-//! specification, whose sections are named below. A header is read here, and written for an upstream in `write`.
+//! Both versions, as nginx reads them;
+//! <https://www.haproxy.org/download/3.2/doc/proxy-protocol.txt> is the specification, whose
+//! sections are named below. A header is read here, and written for an upstream in `write`.
 //!
-//! As in nginx, addresses of version 1 are not looked into: whatever consists of hexadecimal digits, dots and colons is
-//! kept as text. Deliberately not here: the checksum (type 0x03), which nginx does not verify either, and datagrams.
+//! As in nginx, addresses of version 1 are not looked into: whatever consists of hexadecimal
+//! digits, dots and colons is kept as text. Deliberately not here: the checksum (type 0x03), which
+//! nginx does not verify either, and datagrams.
 
 mod tlv;
 mod write;
@@ -12,7 +14,7 @@ mod write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 pub use tlv::{TlvError, Tlvs, Value};
-pub use write::{Carried, Ends, Version, append, append_with_checksum};
+pub use write::{Carried, Endpoints, Version, append, append_with_checksum};
 
 /// What a header of version 2 begins with (section 2.2).
 const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
@@ -25,15 +27,15 @@ const V2_FIXED: usize = 16;
 pub struct Header<'a> {
     /// How many bytes it has; what follows is the client's.
     pub length: usize,
-    /// Between whom the proxied connection is; `None` where the proxy does not say (`UNKNOWN`, `LOCAL`, a family or
-    /// transport that is no TCP).
-    pub told: Option<Told<'a>>,
+    /// Between whom the proxied connection is; `None` where the proxy does not say (`UNKNOWN`,
+    /// `LOCAL`, a family or transport that is no TCP).
+    pub told: Option<ProxiedConnection<'a>>,
 }
 
 /// What a proxy tells of a client's connection to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Told<'a> {
-    /// The client's end.
+pub struct ProxiedConnection<'a> {
+    /// The client's end of the proxied connection.
     pub source: Endpoint<'a>,
     /// The end that the client connected to.
     pub destination: Endpoint<'a>,
@@ -44,7 +46,7 @@ pub struct Told<'a> {
 /// One end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Endpoint<'a> {
-    /// Its address.
+    /// The address of the endpoint.
     pub address: Address<'a>,
     /// Its port, 0 to 65535.
     pub port: u16,
@@ -55,7 +57,7 @@ pub struct Endpoint<'a> {
 pub enum Address<'a> {
     /// Version 1: a text of hexadecimal digits, dots and colons, which may be no address at all.
     Text(&'a [u8]),
-    /// Version 2.
+    /// Addresses in binary form, of version 2.
     Ip(IpAddr),
 }
 
@@ -86,7 +88,8 @@ impl Error<'_> {
     }
 }
 
-/// Reads the header at the beginning of a connection. `None`: it has not come whole yet; ask again with more.
+/// Reads the header at the beginning of a connection. `None`: it has not come whole yet; ask again
+/// with more.
 ///
 /// # Errors
 /// See [`Error`]; among them a header of more than `length_max` bytes.
@@ -126,7 +129,7 @@ struct V1<'a> {
 }
 
 impl<'a> V1<'a> {
-    fn header(&mut self) -> Result<Option<Told<'a>>, V1Error> {
+    fn header(&mut self) -> Result<Option<ProxiedConnection<'a>>, V1Error> {
         self.word(b"PROXY ")?;
         if self.rest.first() == Some(&b'U') {
             self.word(b"UNKNOWN")?;
@@ -145,7 +148,7 @@ impl<'a> V1<'a> {
         let source_port = self.port(b' ')?;
         let destination_port = self.port(b'\r')?;
         self.word(b"\n")?;
-        Ok(Some(Told {
+        Ok(Some(ProxiedConnection {
             source: Endpoint {
                 address: Address::Text(source),
                 port: source_port,
@@ -206,12 +209,12 @@ impl<'a> V1<'a> {
     }
 }
 
-/// Section 2.2.
 fn v2(window: &[u8], length_max: usize) -> Result<Option<Header<'_>>, Error<'_>> {
     let Some((fixed, rest)) = window.split_first_chunk::<V2_FIXED>() else {
-        return match window.len() < length_max {
-            true => Ok(None),
-            false => Err(Error::TooLarge),
+        return if window.len() < length_max {
+            Ok(None)
+        } else {
+            Err(Error::TooLarge)
         };
     };
     let [.., version_command, family_transport, high, low] = *fixed;
@@ -255,9 +258,9 @@ fn v2(window: &[u8], length_max: usize) -> Result<Option<Header<'_>>, Error<'_>>
     }
 }
 
-fn told(source: IpAddr, destination: IpAddr, ports: [u8; 4], tlvs: &[u8]) -> Told<'_> {
+fn told(source: IpAddr, destination: IpAddr, ports: [u8; 4], tlvs: &[u8]) -> ProxiedConnection<'_> {
     let [a, b, c, d] = ports;
-    Told {
+    ProxiedConnection {
         source: Endpoint {
             address: Address::Ip(source),
             port: u16::from_be_bytes([a, b]),

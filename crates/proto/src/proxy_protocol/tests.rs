@@ -117,7 +117,8 @@ fn version_2() {
     assert_eq!(read(&rest(v2(0x21, 0x21, &v6))), (told, &b"GET"[..]));
 }
 
-/// `LOCAL` of a health check, and what nginx does not look into: other commands, datagrams, Unix sockets, no family.
+/// `LOCAL` of a health check, and what nginx does not look into: other commands, datagrams, Unix
+/// sockets, no family.
 #[test]
 fn version_2_without_addresses() {
     for (command, family, length) in [

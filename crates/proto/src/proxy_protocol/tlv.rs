@@ -1,12 +1,13 @@
-//! What version 2 can tell beyond addresses: a list of types, lengths and values (section 2.2 of the specification).
+//! What version 2 can tell beyond addresses: a list of types, lengths and values (section 2.2 of
+//! the specification).
 //!
 //! Names are those of nginx's `$proxy_protocol_tlv_NAME`:
-//! <https://nginx.org/en/docs/http/ngx_http_core_module.html#var_proxy_protocol_tlv_>. A list is only looked into when
-//! a configuration asks; so a broken one is found then, and not by connections that it does not ask about.
+//! <https://nginx.org/en/docs/http/ngx_http_core_module.html#var_proxy_protocol_tlv_>. A list is
+//! only looked into when a configuration asks; so a broken one is found then, and not by
+//! connections that it does not ask about.
 
 use std::fmt;
 
-/// Names of types.
 const NAMES: [(&[u8], u64); 5] = [
     (b"alpn", 0x01),
     (b"authority", 0x02),
@@ -43,7 +44,8 @@ pub enum Value<'a> {
 /// Why there is no answer. `Display` gives nginx's words but for the name that was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TlvError {
-    /// An entry goes beyond the end of its list, or the one about TLS is shorter than its fixed part.
+    /// An entry goes beyond the end of its list, or the one about TLS is shorter than its fixed
+    /// part.
     Broken,
     /// A name that is none of nginx's.
     UnknownName,
@@ -62,8 +64,8 @@ impl fmt::Display for TlvError {
 }
 
 impl<'a> Tlvs<'a> {
-    /// The value of a name: one of nginx's, or a type as `0x` and hexadecimal digits; with `ssl_` before it, of the list
-    /// within the entry about TLS. `None` where the list has no such entry.
+    /// The value of a name: one of nginx's, or a type as `0x` and hexadecimal digits; with `ssl_`
+    /// before it, of the list within the entry about TLS. `None` where the list has no such entry.
     ///
     /// # Errors
     /// See [`TlvError`].
@@ -129,7 +131,8 @@ mod tests {
         [&[kind][..], &length, value].concat()
     }
 
-    /// A list such as section 2.2 describes it: ALPN, authority, checksum, unique id, TLS, name space, an unknown one.
+    /// A list such as section 2.2 describes it: ALPN, authority, checksum, unique id, TLS, name
+    /// space, an unknown one.
     fn list() -> Vec<u8> {
         let ssl = [
             &[0x01, 0, 0, 0, 255][..],

@@ -45,20 +45,22 @@ pub enum Carried {
 
 /// The two ends of a client's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ends {
+pub struct Endpoints {
     /// The client's.
     pub source: SocketAddr,
     /// The one that it has connected to.
     pub destination: SocketAddr,
 }
 
-impl Ends {
-    /// Both in one family, as a header has only one: where they differ, the one of IPv4 as IPv6 writes it.
+impl Endpoints {
+    /// Both in one family, as a header has only one: where they differ, the one of IPv4 as IPv6
+    /// writes it.
     fn in_one_family(self) -> (IpAddr, IpAddr) {
         let (source, destination) = (self.source.ip(), self.destination.ip());
-        match source.is_ipv4() == destination.is_ipv4() {
-            true => (source, destination),
-            false => (as_v6(source), as_v6(destination)),
+        if source.is_ipv4() == destination.is_ipv4() {
+            (source, destination)
+        } else {
+            (as_v6(source), as_v6(destination))
         }
     }
 }
@@ -70,8 +72,9 @@ fn as_v6(ip: IpAddr) -> IpAddr {
     }
 }
 
-/// Appends the header of a connection between these ends; `None` where one of them has no IP address, as with Unix sockets.
-pub fn append(version: Version, ends: Option<Ends>, out: &mut Vec<u8>) {
+/// Appends the header of a connection between these ends; `None` where one of them has no IP
+/// address, as with Unix sockets.
+pub fn append(version: Version, ends: Option<Endpoints>, out: &mut Vec<u8>) {
     match version {
         Version::V1 => append_v1(ends, out),
         Version::V2 => append_v2(ends, out),
@@ -82,7 +85,7 @@ pub fn append(version: Version, ends: Option<Ends>, out: &mut Vec<u8>) {
 /// a connection of the proxy's own (`LOCAL`), as nginx has it.
 pub fn append_with_checksum(
     version: Version,
-    ends: Option<Ends>,
+    ends: Option<Endpoints>,
     carried: Carried,
     out: &mut Vec<u8>,
 ) {
@@ -129,7 +132,7 @@ fn crc32c(bytes: &[u8]) -> u32 {
     !rest
 }
 
-fn append_v1(ends: Option<Ends>, out: &mut Vec<u8>) {
+fn append_v1(ends: Option<Endpoints>, out: &mut Vec<u8>) {
     let Some(ends) = ends else {
         return out.extend_from_slice(b"PROXY UNKNOWN\r\n");
     };
@@ -143,7 +146,7 @@ fn append_v1(ends: Option<Ends>, out: &mut Vec<u8>) {
     );
 }
 
-fn append_v2(ends: Option<Ends>, out: &mut Vec<u8>) {
+fn append_v2(ends: Option<Endpoints>, out: &mut Vec<u8>) {
     out.extend_from_slice(SIGNATURE);
     out.push(V2_PROXY);
     let Some(ends) = ends else {
@@ -186,7 +189,7 @@ mod tests {
     }
 
     fn written(version: Version, ends: Option<(&str, &str)>) -> Vec<u8> {
-        let ends = ends.map(|(source, destination)| Ends {
+        let ends = ends.map(|(source, destination)| Endpoints {
             source: source.parse().unwrap(),
             destination: destination.parse().unwrap(),
         });

@@ -5,7 +5,8 @@ use std::fmt;
 
 use crate::Span;
 
-/// Longest ClientHello that is looked at, in bytes of its records. rustls takes none that is longer.
+/// Longest ClientHello that is looked at, in bytes of its records. rustls takes none that is
+/// longer.
 pub const HELLO_SIZE_MAX: usize = 64 * 1024;
 
 /// Bytes before a record's content: type, version, length.
@@ -28,7 +29,8 @@ const CLIENT_HELLO: u8 = 1;
 /// Bytes before a handshake message: type and length.
 const MESSAGE_HEADER: usize = 4;
 
-/// Suites with ChaCha20-Poly1305 (RFC 7905 section 3, RFC 8446 appendix B.4): of TLS 1.3, and of 1.2 with ECDHE.
+/// Suites with ChaCha20-Poly1305 (RFC 7905 section 3, RFC 8446 appendix B.4): of TLS 1.3, and of
+/// 1.2 with ECDHE.
 const CHACHA20_POLY1305: [u16; 3] = [0x1303, 0xcca8, 0xcca9];
 
 const SERVER_NAME: u16 = 0;
@@ -46,18 +48,18 @@ const SUPPORTED_VERSIONS: u16 = 43;
 
 /// What the first bytes of a connection hold.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum HelloScan {
     /// The beginning of a ClientHello; more must come.
     Incomplete,
-    /// A whole one.
+    /// A whole ClientHello has come.
     Hello {
-        /// What it says.
+        /// What the ClientHello asks for.
         hello: Box<ClientHello>,
         /// Bytes of its records.
         length: usize,
     },
     /// What cannot become a ClientHello.
-    Refused(Refusal),
+    Refused(HelloError),
     /// Something else, or a ClientHello that cannot be read: the handshake will say what is
     /// wrong with it.
     Other,
@@ -68,17 +70,17 @@ pub enum Found {
 pub struct ClientHello {
     /// The message without its header.
     message: Vec<u8>,
-    /// `legacy_version`.
+    /// What the directive `legacy_version` says in this scope.
     pub version: u16,
     ciphers: Span,
     /// Extensions in the client's order: type and content.
     extensions: Vec<(u16, Span)>,
 }
 
-/// Looks for a ClientHello at the start of what a client sends, while it comes in. What has been looked at once is not
-/// looked at again, in however many pieces it comes.
+/// Looks for a ClientHello at the start of what a client sends, while it comes in. What has been
+/// looked at once is not looked at again, in however many pieces it comes.
 #[derive(Debug, Default)]
-pub struct Search {
+pub struct HelloSearch {
     /// Bytes of the whole records seen so far.
     at: usize,
     /// Bytes of the message in them.
@@ -90,9 +92,10 @@ pub struct Search {
     looks: usize,
 }
 
-impl Search {
-    /// Looks at what has come since the last time. `bytes` is everything from the connection's first byte on.
-    pub fn go_on(&mut self, bytes: &[u8]) -> Found {
+impl HelloSearch {
+    /// Looks at what has come since the last time. `bytes` is everything from the connection's
+    /// first byte on.
+    pub fn go_on(&mut self, bytes: &[u8]) -> HelloScan {
         loop {
             #[cfg(test)]
             {
@@ -101,10 +104,10 @@ impl Search {
             let rest = bytes.get(self.at..).unwrap_or_default();
             let fragment = match fragment(rest) {
                 Ok(Some(fragment)) => fragment,
-                Ok(None) if bytes.len() < HELLO_SIZE_MAX => return Found::Incomplete,
-                Ok(None) => return Found::Refused(Refusal::MessageTooLong),
-                Err(NotHello::Refused(refusal)) => return Found::Refused(refusal),
-                Err(NotHello::Unknown) => return Found::Other,
+                Ok(None) if bytes.len() < HELLO_SIZE_MAX => return HelloScan::Incomplete,
+                Ok(None) => return HelloScan::Refused(HelloError::MessageTooLong),
+                Err(NotHello::Refused(refusal)) => return HelloScan::Refused(refusal),
+                Err(NotHello::Unknown) => return HelloScan::Other,
             };
             let header = self.header.get_mut(self.content..).unwrap_or_default();
             for (byte, received) in header.iter_mut().zip(fragment) {
@@ -114,14 +117,14 @@ impl Search {
             self.at += RECORD_HEADER + fragment.len();
             let [kind, high, middle, low] = self.header;
             if kind != CLIENT_HELLO {
-                return Found::Refused(Refusal::MessageType(kind));
+                return HelloScan::Refused(HelloError::MessageType(kind));
             }
             let length = u32::from_be_bytes([0, high, middle, low]) as usize;
             if self.content < MESSAGE_HEADER {
                 continue;
             }
             if length >= HELLO_SIZE_MAX {
-                return Found::Refused(Refusal::MessageTooLong);
+                return HelloScan::Refused(HelloError::MessageTooLong);
             }
             if self.content >= MESSAGE_HEADER + length {
                 return self.read(bytes, length);
@@ -130,7 +133,7 @@ impl Search {
     }
 
     /// The ClientHello of this length, whose records are all there.
-    fn read(&self, bytes: &[u8], length: usize) -> Found {
+    fn read(&self, bytes: &[u8], length: usize) -> HelloScan {
         let mut message = Vec::with_capacity(self.content);
         let mut rest = bytes.get(..self.at).unwrap_or_default();
         while let Ok(Some(fragment)) = fragment(rest) {
@@ -142,7 +145,7 @@ impl Search {
         message.drain(..MESSAGE_HEADER.min(message.len()));
         message.truncate(length);
         let hello = ClientHello::parse(message);
-        hello.map_or(Found::Other, |hello| Found::Hello {
+        hello.map_or(HelloScan::Other, |hello| HelloScan::Hello {
             hello: Box::new(hello),
             length: self.at,
         })
@@ -152,12 +155,13 @@ impl Search {
 /// Why the record at the front is not a part of a ClientHello.
 enum NotHello {
     /// It cannot be let pass.
-    Refused(Refusal),
+    Refused(HelloError),
     /// It is of no version that is known.
     Unknown,
 }
 
-/// The content of the record at the front, which must be one of a handshake in the clear; `None`: its end has not come.
+/// The content of the record at the front, which must be one of a handshake in the clear; `None`:
+/// its end has not come.
 fn fragment(bytes: &[u8]) -> Result<Option<&[u8]>, NotHello> {
     let (kind, length) = match bytes.first_chunk::<RECORD_HEADER>() {
         Some(&[kind, 3, _, high, low]) => (kind, usize::from(u16::from_be_bytes([high, low]))),
@@ -165,20 +169,21 @@ fn fragment(bytes: &[u8]) -> Result<Option<&[u8]>, NotHello> {
         None => return Ok(None),
     };
     if kind != HANDSHAKE {
-        return Err(NotHello::Refused(Refusal::RecordType(kind)));
+        return Err(NotHello::Refused(HelloError::RecordType(kind)));
     }
     if length == 0 {
-        return Err(NotHello::Refused(Refusal::RecordEmpty));
+        return Err(NotHello::Refused(HelloError::RecordEmpty));
     }
     if length > PLAIN_MAX {
-        return Err(NotHello::Refused(Refusal::RecordTooLong));
+        return Err(NotHello::Refused(HelloError::RecordTooLong));
     }
     Ok(bytes.get(RECORD_HEADER..RECORD_HEADER + length))
 }
 
-/// What is wrong with the first bytes of a client: with its ClientHello, or with what has come right behind it.
+/// What is wrong with the first bytes of a client: with its ClientHello, or with what has come
+/// right behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum HelloError {
     /// A record of another type than a handshake's before the ClientHello's end.
     RecordType(u8),
     /// A record without content there.
@@ -197,7 +202,7 @@ pub enum Refusal {
     FollowingTooLong,
 }
 
-impl Refusal {
+impl HelloError {
     /// The alert that tells the client (RFC 8446 section 6), OpenSSL's for the same.
     #[must_use]
     pub fn alert(self) -> u8 {
@@ -206,50 +211,50 @@ impl Refusal {
         const ILLEGAL_PARAMETER: u8 = 47;
         const UNRECOGNIZED_NAME: u8 = 112;
         match self {
-            Refusal::RecordType(_)
-            | Refusal::RecordEmpty
-            | Refusal::MessageType(_)
-            | Refusal::FollowingType(_) => UNEXPECTED_MESSAGE,
-            Refusal::RecordTooLong | Refusal::FollowingTooLong => RECORD_OVERFLOW,
-            Refusal::MessageTooLong => ILLEGAL_PARAMETER,
-            Refusal::Name => UNRECOGNIZED_NAME,
+            HelloError::RecordType(_)
+            | HelloError::RecordEmpty
+            | HelloError::MessageType(_)
+            | HelloError::FollowingType(_) => UNEXPECTED_MESSAGE,
+            HelloError::RecordTooLong | HelloError::FollowingTooLong => RECORD_OVERFLOW,
+            HelloError::MessageTooLong => ILLEGAL_PARAMETER,
+            HelloError::Name => UNRECOGNIZED_NAME,
         }
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for HelloError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Refusal::RecordType(kind) => {
+            HelloError::RecordType(kind) => {
                 write!(out, "record of type {kind} within the ClientHello")
             }
-            Refusal::RecordEmpty => out.write_str("record too small"),
-            Refusal::RecordTooLong => out.write_str("packet length too long"),
-            Refusal::MessageType(_) => out.write_str("unexpected message"),
-            Refusal::MessageTooLong => out.write_str("excessive message size"),
-            Refusal::Name => out.write_str("bad extension: server name"),
-            Refusal::FollowingType(kind) => {
+            HelloError::RecordEmpty => out.write_str("record too small"),
+            HelloError::RecordTooLong => out.write_str("packet length too long"),
+            HelloError::MessageType(_) => out.write_str("unexpected message"),
+            HelloError::MessageTooLong => out.write_str("excessive message size"),
+            HelloError::Name => out.write_str("bad extension: server name"),
+            HelloError::FollowingType(kind) => {
                 write!(out, "record of type {kind} behind the ClientHello")
             }
-            Refusal::FollowingTooLong => out.write_str("record too long behind the ClientHello"),
+            HelloError::FollowingTooLong => out.write_str("record too long behind the ClientHello"),
         }
     }
 }
 
-/// Looks at what has come behind a ClientHello, before a costly answer to it is made. A client may go on with
-/// `change_cipher_spec` and early data, and must wait with everything else.
+/// Looks at what has come behind a ClientHello, before a costly answer to it is made. A client may
+/// go on with `change_cipher_spec` and early data, and must wait with everything else.
 ///
 /// # Errors
 /// The first record that cannot be.
-pub fn check_following(bytes: &[u8]) -> Result<(), Refusal> {
+pub fn check_following(bytes: &[u8]) -> Result<(), HelloError> {
     let mut rest = bytes;
     while let Some(&[kind, _, _, high, low]) = rest.first_chunk() {
         let length = usize::from(u16::from_be_bytes([high, low]));
         if kind != CHANGE_CIPHER_SPEC && kind != APPLICATION_DATA {
-            return Err(Refusal::FollowingType(kind));
+            return Err(HelloError::FollowingType(kind));
         }
         if length > SEALED_MAX {
-            return Err(Refusal::FollowingTooLong);
+            return Err(HelloError::FollowingTooLong);
         }
         rest = rest.get(RECORD_HEADER + length..).unwrap_or_default();
     }
@@ -294,7 +299,8 @@ impl ClientHello {
         Some(found.1.of(&self.message))
     }
 
-    /// The host that the client wants to talk to, as it writes it. It may hold anything, and nothing.
+    /// The host that the client wants to talk to, as it writes it. It may hold anything, and
+    /// nothing.
     pub fn server_name(&self) -> Option<&[u8]> {
         let content = self.extension(SERVER_NAME)?;
         let mut reader = Reader {
@@ -315,16 +321,17 @@ impl ClientHello {
     /// Whether the host is none that OpenSSL lets pass: too long, or with a zero in it.
     ///
     /// # Errors
-    /// [`Refusal::Name`].
-    pub fn check_server_name(&self) -> Result<(), Refusal> {
+    /// [`HelloError::Name`].
+    pub fn check_server_name(&self) -> Result<(), HelloError> {
         match self.server_name() {
-            Some(name) if name.len() > NAME_SIZE_MAX || name.contains(&0) => Err(Refusal::Name),
+            Some(name) if name.len() > NAME_SIZE_MAX || name.contains(&0) => Err(HelloError::Name),
             _ => Ok(()),
         }
     }
 
-    /// Gives the extension with the host a number without a meaning, in the records that the message has come in, so
-    /// that whoever reads them passes over it. Returned are the bytes of the extension as they are now.
+    /// Gives the extension with the host a number without a meaning, in the records that the
+    /// message has come in, so that whoever reads them passes over it. Returned are the bytes of
+    /// the extension as they are now.
     pub fn hide_server_name(&self, records: &mut [u8]) -> Option<Box<[u8]>> {
         let mut extensions = self.extensions.iter();
         let (_, content) = extensions.find(|(kind, _)| *kind == SERVER_NAME)?;
@@ -357,7 +364,8 @@ impl ClientHello {
         Values(self.ciphers.of(&self.message))
     }
 
-    /// Whether ChaCha20-Poly1305 is what the client likes best, as those do whose processor has no instructions for AES.
+    /// Whether ChaCha20-Poly1305 is what the client likes best, as those do whose processor has no
+    /// instructions for AES.
     pub fn prefers_chacha20(&self) -> bool {
         let best = self.ciphers().find(|number| !is_grease(*number));
         best.is_some_and(|number| CHACHA20_POLY1305.contains(&number))
@@ -403,7 +411,8 @@ fn place(records: &[u8], mut at: usize) -> Option<usize> {
     None
 }
 
-/// The message with the extension that [`ClientHello::hide_server_name`] has hidden as it was, if it holds it.
+/// The message with the extension that [`ClientHello::hide_server_name`] has hidden as it was, if
+/// it holds it.
 pub fn show_server_name<'a>(message: &'a [u8], hidden: &[u8]) -> Cow<'a, [u8]> {
     let place = memchr::memmem::find(message, hidden);
     let Some((before, rest)) = place.and_then(|place| message.split_at_checked(place)) else {
@@ -497,8 +506,8 @@ mod tests {
         message
     }
 
-    fn found(bytes: &[u8]) -> Found {
-        Search::default().go_on(bytes)
+    fn found(bytes: &[u8]) -> HelloScan {
+        HelloSearch::default().go_on(bytes)
     }
 
     /// The same in records of this size.
@@ -509,7 +518,7 @@ mod tests {
 
     #[test]
     fn the_parts_of_a_hello() {
-        let Found::Hello { hello, .. } = found(&records(&hello(), 255)) else {
+        let HelloScan::Hello { hello, .. } = found(&records(&hello(), 255)) else {
             panic!("no hello");
         };
         assert_eq!(hello.server_name(), Some(&b"example.org"[..]));
@@ -537,7 +546,7 @@ mod tests {
             message[43..45].copy_from_slice(&first);
             message[45..47].copy_from_slice(&second);
             match found(&records(&message, 255)) {
-                Found::Hello { hello, .. } => hello.prefers_chacha20(),
+                HelloScan::Hello { hello, .. } => hello.prefers_chacha20(),
                 _ => panic!("no hello"),
             }
         };
@@ -552,10 +561,12 @@ mod tests {
         for size in [1, 7, 200] {
             let bytes = records(&hello(), size);
             for end in 0..bytes.len() {
-                assert_eq!(found(&bytes[..end]), Found::Incomplete, "{size}, {end}");
+                assert_eq!(found(&bytes[..end]), HelloScan::Incomplete, "{size}, {end}");
             }
             let length = bytes.len();
-            assert!(matches!(found(&bytes), Found::Hello { length: found, .. } if found == length));
+            assert!(
+                matches!(found(&bytes), HelloScan::Hello { length: found, .. } if found == length)
+            );
         }
     }
 
@@ -566,33 +577,34 @@ mod tests {
         assert_eq!(check_following(&early), Ok(()));
         assert_eq!(check_following(&early[..9]), Ok(()), "a header in pieces");
         let alert = [&early[..], &[21, 3, 3, 0, 2, 1, 90]].concat();
-        assert_eq!(check_following(&alert), Err(Refusal::FollowingType(21)));
+        assert_eq!(check_following(&alert), Err(HelloError::FollowingType(21)));
         assert_eq!(
             check_following(&[22, 3, 3, 0, 0]),
-            Err(Refusal::FollowingType(22))
+            Err(HelloError::FollowingType(22))
         );
         assert_eq!(check_following(&[23, 3, 3, 0x48, 0x00]), Ok(()));
         assert_eq!(
             check_following(&[23, 3, 3, 0x48, 0x01]),
-            Err(Refusal::FollowingTooLong)
+            Err(HelloError::FollowingTooLong)
         );
-        assert_eq!(Refusal::FollowingType(21).alert(), 10);
-        assert_eq!(Refusal::FollowingTooLong.alert(), 22);
+        assert_eq!(HelloError::FollowingType(21).alert(), 10);
+        assert_eq!(HelloError::FollowingTooLong.alert(), 22);
     }
 
     #[test]
     fn what_has_been_looked_at_is_not_looked_at_again() {
-        // Every byte comes alone, in records of 40: most looks find that a record's end has not come.
+        // Every byte comes alone, in records of 40: most looks find that a record's end has not
+        // come.
         let mut message = hello();
         message.extend([0; 3000]);
         let length = (message.len() - MESSAGE_HEADER) as u32;
         message[1..4].copy_from_slice(&length.to_be_bytes()[1..]);
         let bytes = records(&message, 40);
-        let mut search = Search::default();
+        let mut search = HelloSearch::default();
         for end in 0..bytes.len() {
-            assert_eq!(search.go_on(&bytes[..end]), Found::Incomplete, "{end}");
+            assert_eq!(search.go_on(&bytes[..end]), HelloScan::Incomplete, "{end}");
         }
-        assert!(matches!(search.go_on(&bytes), Found::Hello { .. }));
+        assert!(matches!(search.go_on(&bytes), HelloScan::Hello { .. }));
         let records = message.len().div_ceil(40);
         assert_eq!(search.looks, bytes.len() + records);
     }
@@ -600,7 +612,7 @@ mod tests {
     #[test]
     fn what_cannot_become_a_hello_is_refused() {
         let refused = |bytes: &[u8]| match found(bytes) {
-            Found::Refused(refusal) => Some((refusal, refusal.alert())),
+            HelloScan::Refused(refusal) => Some((refusal, refusal.alert())),
             _ => None,
         };
         let half = [22, 3, 1, 0, 5, 1, 0, 0, 90, 3];
@@ -610,38 +622,42 @@ mod tests {
             (refused(&[22, 3, 1, 0x40, 0, 1, 0xff, 0xff, 0xff]), None, 0),
             (
                 refused(&[&[22, 3, 1, 0x40, 0, 1, 0xff, 0xff, 0xff][..], &[0; 16_380]].concat()),
-                Some(Refusal::MessageTooLong),
+                Some(HelloError::MessageTooLong),
                 47,
             ),
             (
                 refused(&[22, 3, 1, 0, 4, 2, 0, 0, 0]),
-                Some(Refusal::MessageType(2)),
+                Some(HelloError::MessageType(2)),
                 10,
             ),
             (
                 refused(&[22, 3, 1, 0x40, 1]),
-                Some(Refusal::RecordTooLong),
+                Some(HelloError::RecordTooLong),
                 22,
             ),
-            (refused(&[22, 3, 1, 0, 0]), Some(Refusal::RecordEmpty), 10),
+            (
+                refused(&[22, 3, 1, 0, 0]),
+                Some(HelloError::RecordEmpty),
+                10,
+            ),
             (
                 refused(&[23, 3, 3, 0, 1, 0]),
-                Some(Refusal::RecordType(23)),
+                Some(HelloError::RecordType(23)),
                 10,
             ),
             (
                 after_half(&[21, 3, 3, 0, 2, 1, 90]),
-                Some(Refusal::RecordType(21)),
+                Some(HelloError::RecordType(21)),
                 10,
             ),
             (
                 after_half(&[20, 3, 3, 0, 1]),
-                Some(Refusal::RecordType(20)),
+                Some(HelloError::RecordType(20)),
                 10,
             ),
             (
                 after_half(&[22, 3, 3, 0x40, 1, 0]),
-                Some(Refusal::RecordTooLong),
+                Some(HelloError::RecordTooLong),
                 22,
             ),
         ] {
@@ -651,29 +667,29 @@ mod tests {
         let endless = [&endless[..], &records(&[0; 255], 255).repeat(300)].concat();
         assert_eq!(
             found(&endless[..HELLO_SIZE_MAX]),
-            Found::Refused(Refusal::MessageTooLong)
+            HelloScan::Refused(HelloError::MessageTooLong)
         );
     }
 
     #[test]
     fn everything_else_is_left_to_the_handshake() {
-        assert_eq!(found(b"GET / HTTP/1.1\r\n\r\n"), Found::Other);
-        assert_eq!(found(&[22, 2, 0, 0, 1, 1]), Found::Other);
+        assert_eq!(found(b"GET / HTTP/1.1\r\n\r\n"), HelloScan::Other);
+        assert_eq!(found(&[22, 2, 0, 0, 1, 1]), HelloScan::Other);
         let mut cut = hello();
         cut[3] -= 1; // the last extension no longer fits
-        assert_eq!(found(&records(&cut, 255)), Found::Other);
+        assert_eq!(found(&records(&cut, 255)), HelloScan::Other);
     }
 
     #[test]
     fn a_name_is_hidden_and_shown_again() {
         for size in [1, 7, 255] {
             let sent = records(&hello(), size);
-            let Found::Hello { hello: read, .. } = found(&sent) else {
+            let HelloScan::Hello { hello: read, .. } = found(&sent) else {
                 panic!("no hello");
             };
             let mut changed = sent.clone();
             let hidden = read.hide_server_name(&mut changed).unwrap();
-            let Found::Hello { hello: without, .. } = found(&changed) else {
+            let HelloScan::Hello { hello: without, .. } = found(&changed) else {
                 panic!("no hello");
             };
             assert_eq!(without.server_name(), None);
@@ -692,12 +708,12 @@ mod tests {
             let place = memchr::memmem::find(&message, b"example.org").unwrap();
             message[place..place + name.len()].copy_from_slice(name);
             match found(&records(&message, 255)) {
-                Found::Hello { hello, .. } => hello.check_server_name(),
+                HelloScan::Hello { hello, .. } => hello.check_server_name(),
                 _ => panic!("no hello"),
             }
         };
         assert_eq!(named(b"ex ample:/\xff"), Ok(()));
-        assert_eq!(named(b"ex\0mple.org"), Err(Refusal::Name));
+        assert_eq!(named(b"ex\0mple.org"), Err(HelloError::Name));
     }
 
     #[test]
@@ -705,7 +721,7 @@ mod tests {
         let mut message = hello();
         message.truncate(4 + 2 + 32 + 1 + 8 + 2);
         message[3] = (message.len() - 4) as u8;
-        let Found::Hello { hello, .. } = found(&records(&message, 255)) else {
+        let HelloScan::Hello { hello, .. } = found(&records(&message, 255)) else {
             panic!("no hello");
         };
         assert_eq!((hello.server_name(), hello.protocols().count()), (None, 0));

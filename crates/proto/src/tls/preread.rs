@@ -31,10 +31,10 @@ pub struct Seen {
 
 /// What the bytes come to that a client has sent so far.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Look {
-    /// More must come.
+pub enum PrereadResult {
+    /// More bytes must come to decide.
     More,
-    /// A ClientHello.
+    /// The bytes are a ClientHello of TLS.
     Hello(Seen),
     /// Something else, or a ClientHello that cannot be understood.
     Other,
@@ -46,35 +46,36 @@ pub enum Look {
 pub struct Preread {
     /// Bytes of the whole records seen so far.
     at: usize,
-    /// What they hold.
     message: Vec<u8>,
 }
 
 impl Preread {
     /// Looks at what has come since the last time. `bytes` is everything from the first byte on.
-    pub fn go_on(&mut self, bytes: &[u8]) -> Look {
+    pub fn go_on(&mut self, bytes: &[u8]) -> PrereadResult {
         loop {
             let rest = bytes.get(self.at..).unwrap_or_default();
             match rest {
-                [] => return Look::More,
-                [first, ..] if first & 0x80 == 0 && *first != HANDSHAKE => return Look::Other,
+                [] => return PrereadResult::More,
+                [first, ..] if first & 0x80 == 0 && *first != HANDSHAKE => {
+                    return PrereadResult::Other;
+                }
                 _ => {}
             }
             let Some(header) = rest.first_chunk::<RECORD_HEADER>() else {
-                return Look::More;
+                return PrereadResult::More;
             };
             let length = match *header {
                 [first, _, CLIENT_HELLO, high @ (0 | 3), low] if first & 0x80 != 0 => {
-                    return Look::Hello(Seen {
+                    return PrereadResult::Hello(Seen {
                         version: u16::from_be_bytes([high, low]),
                         ..Seen::default()
                     });
                 }
                 [HANDSHAKE, 3, _, high, low] => usize::from(u16::from_be_bytes([high, low])),
-                _ => return Look::Other,
+                _ => return PrereadResult::Other,
             };
             let Some(content) = rest.get(RECORD_HEADER..RECORD_HEADER + length) else {
-                return Look::More;
+                return PrereadResult::More;
             };
             self.message.extend_from_slice(content);
             self.at += RECORD_HEADER + length;
@@ -83,14 +84,14 @@ impl Preread {
                 .first()
                 .is_some_and(|kind| *kind != CLIENT_HELLO)
             {
-                return Look::Other;
+                return PrereadResult::Other;
             }
             let Some(&[_, high, middle, low]) = self.message.first_chunk::<MESSAGE_HEADER>() else {
                 continue;
             };
             let length = u32::from_be_bytes([0, high, middle, low]) as usize;
             if let Some(message) = self.message.get(MESSAGE_HEADER..MESSAGE_HEADER + length) {
-                return read(message).map_or(Look::Other, Look::Hello);
+                return read(message).map_or(PrereadResult::Other, PrereadResult::Hello);
             }
         }
     }
@@ -210,8 +211,8 @@ mod tests {
         record
     }
 
-    fn seen(name: &str, protocols: &str, version: u16) -> Look {
-        Look::Hello(Seen {
+    fn seen(name: &str, protocols: &str, version: u16) -> PrereadResult {
+        PrereadResult::Hello(Seen {
             server_name: name.into(),
             protocols: protocols.into(),
             version,
@@ -252,7 +253,11 @@ mod tests {
             }
             let mut preread = Preread::default();
             for at in 0..records.len() {
-                assert_eq!(preread.go_on(&records[..at]), Look::More, "{at} of {size}");
+                assert_eq!(
+                    preread.go_on(&records[..at]),
+                    PrereadResult::More,
+                    "{at} of {size}"
+                );
             }
             assert_eq!(preread.go_on(&records), expected);
         }
@@ -272,10 +277,14 @@ mod tests {
             &name_too_long,
             &empty_protocol,
         ] {
-            assert_eq!(Preread::default().go_on(bytes), Look::Other, "{bytes:?}");
+            assert_eq!(
+                Preread::default().go_on(bytes),
+                PrereadResult::Other,
+                "{bytes:?}"
+            );
         }
         let old = b"\x80\x2e\x01\0\x02";
         assert_eq!(Preread::default().go_on(old), seen("", "", 2));
-        assert_eq!(Preread::default().go_on(&old[..4]), Look::More);
+        assert_eq!(Preread::default().go_on(&old[..4]), PrereadResult::More);
     }
 }

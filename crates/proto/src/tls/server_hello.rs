@@ -1,6 +1,7 @@
 //! What a TLS server answers first: RFC 5246 section 7.4.1.3.
 
-/// The number of the session in a message that begins with a `ServerHello`, with the header of its record.
+/// The number of the session in a message that begins with a `ServerHello`, with the header of its
+/// record.
 pub fn session_number(message: &[u8]) -> Option<&[u8]> {
     // Record: type, version and length. Message: type, length, version and random number.
     const RECORD: usize = 5;

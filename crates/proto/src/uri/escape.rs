@@ -25,7 +25,8 @@ pub enum Unescape {
     All,
     /// Up to and including the first `?`, written or escaped with a letter (`%3F`).
     Uri,
-    /// The same, but only printable bytes above `%` are unescaped: the rest must stay escaped in a redirect.
+    /// The same, but only printable bytes above `%` are unescaped: the rest must stay escaped in a
+    /// redirect.
     Redirect,
 }
 
@@ -83,7 +84,8 @@ pub fn escaped_length(bytes: &[u8], kind: Escape) -> usize {
 }
 
 /// Appends the bytes with `%XX` replaced. As in nginx a `%` is dropped where no digit follows, and
-/// dropped with the two bytes after it where only one digit does. Returns how many bytes were read: fewer than all where a `?` ended it.
+/// dropped with the two bytes after it where only one digit does. Returns how many bytes were read:
+/// fewer than all where a `?` ended it.
 pub fn unescape(bytes: &[u8], kind: Unescape, out: &mut Vec<u8>) -> usize {
     let stops = kind != Unescape::All;
     let mut at = 0;

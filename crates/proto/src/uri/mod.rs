@@ -1,10 +1,10 @@
-//! Request targets (RFC 3986, RFC 9112 section 3.2): from the bytes of the request line to the path that
-//! locations are matched against, and back to bytes that may stand in a URI.
+//! Request targets (RFC 3986, RFC 9112 section 3.2): from the bytes of the request line to the path
+//! that locations are matched against, and back to bytes that may stand in a URI.
 //!
-//! A path is decoded once, its `.` and `..` segments are removed and, unless `merge_slashes` is off, runs of
-//! slashes become one. What would climb above the root, holds a zero byte or a broken `%` is refused. The
-//! order of these steps is nginx's: `%2f` separates segments, `%2e` is a dot, and `%3f`, `%23` and `%25`
-//! stand for themselves.
+//! A path is decoded once, its `.` and `..` segments are removed and, unless `merge_slashes` is
+//! off, runs of slashes become one. What would climb above the root, holds a zero byte or a broken
+//! `%` is refused. The order of these steps is nginx's: `%2f` separates segments, `%2e` is a dot,
+//! and `%3f`, `%23` and `%25` stand for themselves.
 //!
 //! Not here: the syntax of the request line (see [`crate::h1`]), file names, `alias` and `root`.
 
@@ -21,11 +21,11 @@ pub struct BadUri;
 /// Where the parts of a target are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Parts {
-    /// The query without its `?`, within the raw target; `None` where there is no `?`. A fragment is no part
-    /// of it.
+    /// The query without its `?`, within the raw target; `None` where there is no `?`. A fragment
+    /// is no part of it.
     pub args: Option<Span>,
-    /// The path's extension (`html`), within the path; `None` where the last segment has no dot, or only the
-    /// one at its beginning.
+    /// The path's extension (`html`), within the path; `None` where the last segment has no dot, or
+    /// only the one at its beginning.
     pub extension: Option<Span>,
     /// Whether the path holds a `+`, written or escaped.
     pub plus: bool,
@@ -33,8 +33,8 @@ pub struct Parts {
     pub quoted: bool,
 }
 
-/// Decodes and normalises a target in origin form (`/a/../b?c`) and appends the path to `path`, which it
-/// clears first. An absolute target whose path is empty begins with `?`; its path is `/`.
+/// Decodes and normalises a target in origin form (`/a/../b?c`) and appends the path to `path`,
+/// which it clears first. An absolute target whose path is empty begins with `?`; its path is `/`.
 ///
 /// The path is never longer than the target plus the slash of an empty path.
 ///
@@ -98,11 +98,8 @@ pub fn normalise(raw: &[u8], merge_slashes: bool, path: &mut Vec<u8>) -> Result<
 enum Segment {
     /// Something else than the three below.
     Inside,
-    /// `/`
     Slash,
-    /// `/.`
     Dot,
-    /// `/..`
     DotDot,
 }
 
@@ -130,7 +127,6 @@ impl Segment {
         Ok(())
     }
 
-    /// A dot follows.
     fn dot(&mut self, path: &mut Vec<u8>, extension: &mut Option<usize>) {
         path.push(b'.');
         *self = match self {
@@ -144,7 +140,6 @@ impl Segment {
         };
     }
 
-    /// Nothing follows.
     fn finish(self, path: &mut Vec<u8>) -> Result<(), BadUri> {
         match self {
             Segment::Dot => {
@@ -205,9 +200,10 @@ static PLAIN: [bool; 256] = {
     plain
 };
 
-/// The extension of a path that a rewrite or a redirect made: what follows the last dot of the last segment,
-/// unless this dot is the segment's first byte. (nginx's rule for such paths; [`normalise`] has the rule for
-/// paths that a client sent, which differs for segments that begin with two dots.)
+/// The extension of a path that a rewrite or a redirect made: what follows the last dot of the last
+/// segment, unless this dot is the segment's first byte. (nginx's rule for such paths;
+/// [`normalise`] has the rule for paths that a client sent, which differs for segments that begin
+/// with two dots.)
 pub fn extension(path: &[u8]) -> Option<Span> {
     for at in (2..path.len()).rev() {
         match path[at] {
@@ -240,12 +236,12 @@ pub fn argument<'a>(args: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     })
 }
 
-/// Reads a URI that an upstream, an include or a header names (`X-Accel-Redirect`, SSI): the path is
-/// unescaped into `path`, the query is returned.
+/// Reads a URI that an upstream, an include or a header names (`X-Accel-Redirect`, SSI): the path
+/// is unescaped into `path`, the query is returned.
 ///
 /// # Errors
-/// [`BadUri`] if it is empty, begins with `?`, or holds a `..` segment or a zero byte, escaped or not. (nginx
-/// overlooks a `..` right before the `?`.)
+/// [`BadUri`] if it is empty, begins with `?`, or holds a `..` segment or a zero byte, escaped or
+/// not. (nginx overlooks a `..` right before the `?`.)
 pub fn parse_unsafe<'a>(uri: &'a [u8], path: &mut Vec<u8>) -> Result<Option<&'a [u8]>, BadUri> {
     path.clear();
     let (raw, args) = split_args(uri);

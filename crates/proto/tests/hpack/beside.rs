@@ -1,8 +1,9 @@
-//! Our header compression beside another implementation, `loona-hpack`: what one encodes the other decodes, with tables that
-//! change their sizes, and of blocks that no encoder has written both make the same, or both refuse them.
+//! Our header compression beside another implementation, `loona-hpack`: what one encodes the other
+//! decodes, with tables that change their sizes, and of blocks that no encoder has written both
+//! make the same, or both refuse them.
 //!
-//! The fuzz target `hpack_beside` is made of this file too. The other one's encoder uses no Huffman codes; its decoder reads ours,
-//! and codes of any bits as we do.
+//! The fuzz target `hpack_beside` is made of this file too. The other one's encoder uses no Huffman
+//! codes; its decoder reads ours, and codes of any bits as we do.
 
 use loona_hpack::decoder::{DecoderError, IntegerDecodingError, StringDecodingError};
 use loona_hpack::huffman::HuffmanDecoderError;
@@ -182,7 +183,8 @@ fn any_block_is_read_alike(choices: &mut Choices<'_>) {
         match (decode(&mut ours, &block), theirs.decode(&block)) {
             (Ok(ours), Ok(theirs)) => assert_eq!(ours, theirs, "{block:?}"),
             (Err(_), Err(_)) => return,
-            // They take changes of the size anywhere and as many as there are, and want a field behind each.
+            // They take changes of the size anywhere and as many as there are, and want a field
+            // behind each.
             (Err(Error::SizeUpdateLate | Error::SizeUpdateRepeated), Ok(_))
             | (Ok(_), Err(DecoderError::SizeUpdateAtEnd)) => return,
             // They take numbers of 28 bits.
@@ -233,7 +235,8 @@ fn put_text(choices: &mut Choices<'_>, out: &mut Vec<u8>) {
     let length = choices.of(&[1, 0, 2, 3, 10, 130]);
     let flags = choices.of(&[0, 0x80]);
     let mut bytes = choices.bytes(length);
-    // Bits that may be the padding: as often as not they are some of the beginning of the end's code.
+    // Bits that may be the padding: as often as not they are some of the beginning of the end's
+    // code.
     if let Some(last) = bytes.last_mut()
         && flags != 0
     {

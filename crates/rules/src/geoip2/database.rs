@@ -1,8 +1,8 @@
 //! A MaxMind database in memory, and the reading of a changed one.
 //!
 //! Threads share a database and look things up under a read lock that is taken for no more than
-//! copying a pointer. A changed file is read on a thread of the pool while the old one serves on; one
-//! that cannot be read leaves the old one in place.
+//! copying a pointer. A changed file is read on a thread of the pool while the old one serves on;
+//! one that cannot be read leaves the old one in place.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -15,15 +15,15 @@ use maxminddb::{PathElement, Reader};
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
 /// One step of a path into a record.
-pub(super) struct Step {
+pub(super) struct PathStep {
     key: String,
     /// Where the step is a number: the place in a list, from the end if it is negative.
     index: Option<i64>,
 }
 
-impl Step {
-    pub(super) fn new(text: &str) -> Step {
-        Step {
+impl PathStep {
+    pub(super) fn new(text: &str) -> PathStep {
+        PathStep {
             key: text.to_owned(),
             index: text.parse().ok(),
         }
@@ -48,7 +48,6 @@ pub(super) struct Database {
     /// How often a changed file is looked for.
     interval: Option<Duration>,
     reader: RwLock<Arc<Reader<Vec<u8>>>>,
-    /// Seconds since 1970.
     last_check: AtomicU64,
     last_change: AtomicU64,
     /// When the file that was read was written, in seconds since 1970.
@@ -76,15 +75,15 @@ impl Database {
     }
 
     /// What stands under a path in the record of an address, as text.
-    pub(super) fn find(&self, address: IpAddr, path: &[Step]) -> Option<String> {
+    pub(super) fn find(&self, address: IpAddr, path: &[PathStep]) -> Option<String> {
         let reader = self.reader();
         let address = address.to_canonical();
         let record = reader.lookup(address).ok()?;
-        let at = |step: fn(&Step) -> PathElement<'_>| {
+        let at = |step: fn(&PathStep) -> PathElement<'_>| {
             let path: Vec<PathElement<'_>> = path.iter().map(step).collect();
             record.decode_path::<Scalar>(&path).ok().flatten()?.0
         };
-        at(Step::as_place).or_else(|| at(Step::as_key))
+        at(PathStep::as_place).or_else(|| at(PathStep::as_key))
     }
 
     /// When the database was built, in seconds since 1970.

@@ -18,11 +18,11 @@ use conf::{
 use engine::net::Address;
 use framework::compile::Compiler;
 use framework::network::{Cidr, parse_address};
-use framework::places::{Access, name_of};
+use framework::places::{FileAccess, name_of};
 use variables::name::variable_name;
 use variables::{Compiling as _, Context, Source, Text, Value, forwarded};
 
-use self::database::{Database, Step};
+use self::database::{Database, PathStep};
 
 /// `geoip2 file { … }`
 pub static GEOIP2: Setting<()> = Setting::new("geoip2", &["file { ... }"], parse::nothing)
@@ -123,7 +123,7 @@ fn block<C: Context>(
     if interval.is_some() {
         // A new file takes the place of the one before.
         let folder = path.parent().unwrap_or(&path);
-        compiler.will_open(Access::Read, folder, &name_of(Some(line), "geoip2"));
+        compiler.will_open(FileAccess::Read, folder, &name_of(Some(line), "geoip2"));
     }
     let database = Database::new(path.clone(), bytes, interval).map_err(failed)?;
     let database = Arc::new(database);
@@ -205,7 +205,7 @@ fn data<C: Context>(
             let template = Template::parse(word)?;
             data.source = Some(compiler.text(&template));
         } else {
-            data.path.push(Step::new(&word.text()));
+            data.path.push(PathStep::new(&word.text()));
         }
     }
     if data.path.is_empty() {
@@ -239,7 +239,7 @@ struct Data<C> {
     /// address is looked up.
     source: Option<Text<C>>,
     default: Option<Bytes>,
-    path: Vec<Step>,
+    path: Vec<PathStep>,
     proxies: Arc<Proxies>,
 }
 

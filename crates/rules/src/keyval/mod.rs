@@ -1,7 +1,8 @@
 //! `keyval`, `keyval_zone`: variables whose values are looked up in pairs that the API changes.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_keyval_module.html>. [`pairs`] holds them, `saved` is the file of a zone. Not here: `sync`
-//! between servers, and how pairs are changed, which is the API's business.
+//! <https://nginx.org/en/docs/http/ngx_http_keyval_module.html>. [`pairs`] holds them, `saved` is
+//! the file of a zone. Not here: `sync` between servers, and how pairs are changed, which is the
+//! API's business.
 
 pub mod pairs;
 mod saved;
@@ -17,7 +18,7 @@ use conf::{
 };
 use framework::compile::Compiler;
 use framework::places::name_of;
-use framework::zone::{Refused, Zone, parse_declaration};
+use framework::zone::{Zone, ZoneError, parse_declaration};
 use logs::Errno;
 use variables::name::variable_name;
 use variables::{Compiling as _, Context, Source, Text, Value};
@@ -131,11 +132,11 @@ fn declare(compiler: &Compiler<'_>, line: &Line, block: &'static str) -> Result<
     let mut zones = compiler.zones.borrow_mut();
     match zones.declare::<Pairs>(&name, size, settings) {
         Ok(_) => Ok(()),
-        Err(Refused::Declared(_)) => {
+        Err(ZoneError::Declared(_)) => {
             let text = format!("duplicate keyval zone \"{name}\"");
             Err(Fault::at(word, text))
         }
-        Err(Refused::Conflict(text)) => Err(Fault::at(word, text)),
+        Err(ZoneError::Conflict(text)) => Err(Fault::at(word, text)),
     }
 }
 

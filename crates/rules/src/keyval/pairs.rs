@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use framework::network::Cidr;
-use framework::zone::{Fact, Room, State, Tell, Zone};
+use framework::zone::{Fact, State, Tell, Zone, ZoneBudget};
 
-use super::saved::{self, Saved};
+use super::saved::{self, SavedPair};
 use crate::kept_file;
 
 /// What nginx keeps of a zone as a whole, in bytes.
@@ -43,7 +43,7 @@ pub struct ZoneSettings {
     /// Where pairs are written down.
     pub file: Option<std::path::PathBuf>,
     /// What was written down when the configuration was read.
-    pub initial: Vec<Saved>,
+    pub initial: Vec<SavedPair>,
     /// The block that it is of, `http` or `stream`.
     pub block: &'static str,
 }
@@ -60,7 +60,7 @@ pub struct Pairs {
 #[derive(Debug)]
 struct Table {
     pairs: BTreeMap<Bytes, Pair>,
-    room: Room,
+    room: ZoneBudget,
     matching: Match,
 }
 
@@ -69,7 +69,6 @@ struct Pair {
     value: Bytes,
     /// Where keys are networks.
     network: Option<Cidr>,
-    /// `None` is never.
     ends: Option<Instant>,
 }
 
@@ -81,15 +80,15 @@ pub enum Edit {
     Add(Vec<(Bytes, Bytes, Option<Duration>)>),
     /// The pair has this value now, if one is given, and this time from now on.
     Change(Bytes, Option<Bytes>, Option<Duration>),
-    /// The pair goes.
+    /// Removes the pair of the key.
     Remove(Bytes),
-    /// Every pair goes.
+    /// Removes all pairs of the zone.
     Clear,
 }
 
 /// Why a zone was not changed.
 #[derive(Debug)]
-pub enum Refusal {
+pub enum PairError {
     /// There is no such key.
     NotFound,
     /// There is one already.
@@ -141,7 +140,7 @@ impl Pairs {
         self.table.get_or_init(|| {
             let mut table = Table {
                 pairs: BTreeMap::new(),
-                room: Room::new(self.size, HEAD_SIZE),
+                room: ZoneBudget::new(self.size, HEAD_SIZE),
                 matching: settings.matching,
             };
             let now = engine::now();
@@ -195,7 +194,7 @@ impl Pairs {
     ///
     /// # Errors
     /// Nothing has changed then.
-    pub fn edit(&self, settings: &ZoneSettings, edit: &Edit) -> Result<(), Refusal> {
+    pub fn edit(&self, settings: &ZoneSettings, edit: &Edit) -> Result<(), PairError> {
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let now = engine::now();
         let mut before = Vec::new();
@@ -215,7 +214,7 @@ impl Pairs {
         let text = saved::text(&self.read(settings).saved(now));
         kept_file::write(file, &text).map_err(|error| {
             self.write(settings).restore(before);
-            Refusal::Unwritten(error)
+            PairError::Unwritten(error)
         })
     }
 }
@@ -263,20 +262,20 @@ impl Table {
         timeout: Option<Duration>,
         now: Instant,
         before: &mut Before,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), PairError> {
         let ends = |own: Option<Duration>| match (own, timeout) {
-            (Some(_), None) => Err(Refusal::NoTimeout),
+            (Some(_), None) => Err(PairError::NoTimeout),
             // A time beyond what there is has no end.
             (own, timeout) => Ok(own.or(timeout).and_then(|rest| now.checked_add(rest))),
         };
         match edit {
             Edit::Add(pairs) => {
                 if pairs.len() > 1 && !self.pairs.is_empty() {
-                    return Err(Refusal::OnlyOne);
+                    return Err(PairError::OnlyOne);
                 }
                 for (key, value, own) in pairs {
                     if self.pairs.contains_key(key) {
-                        return Err(Refusal::Exists);
+                        return Err(PairError::Exists);
                     }
                     let ends = ends(*own)?;
                     before.push((key.clone(), None));
@@ -284,13 +283,13 @@ impl Table {
                 }
             }
             Edit::Change(key, value, own) => {
-                let known = self.take(key).ok_or(Refusal::NotFound)?;
+                let known = self.take(key).ok_or(PairError::NotFound)?;
                 before.push((key.clone(), Some(known.clone())));
                 let value = value.as_ref().unwrap_or(&known.value);
                 self.put(key, value, ends(*own)?)?;
             }
             Edit::Remove(key) => {
-                let known = self.take(key).ok_or(Refusal::NotFound)?;
+                let known = self.take(key).ok_or(PairError::NotFound)?;
                 before.push((key.clone(), Some(known)));
             }
             Edit::Clear => {
@@ -303,13 +302,13 @@ impl Table {
         Ok(())
     }
 
-    fn put(&mut self, key: &Bytes, value: &Bytes, ends: Option<Instant>) -> Result<(), Refusal> {
+    fn put(&mut self, key: &Bytes, value: &Bytes, ends: Option<Instant>) -> Result<(), PairError> {
         let network = match self.matching {
-            Match::Address => Some(Cidr::parse(key).ok_or(Refusal::BadKey)?.0),
+            Match::Address => Some(Cidr::parse(key).ok_or(PairError::BadKey)?.0),
             _ => None,
         };
         if !self.room.take(size_of_pair(key, value)) {
-            return Err(Refusal::Full);
+            return Err(PairError::Full);
         }
         let pair = Pair {
             value: value.clone(),
@@ -345,8 +344,8 @@ impl Table {
         }
     }
 
-    fn saved(&self, now: Instant) -> Vec<Saved> {
-        let pairs = self.pairs.iter().map(|(key, pair)| Saved {
+    fn saved(&self, now: Instant) -> Vec<SavedPair> {
+        let pairs = self.pairs.iter().map(|(key, pair)| SavedPair {
             key: key.clone(),
             value: pair.value.clone(),
             rest: pair.ends.map(|ends| ends.saturating_duration_since(now)),
@@ -424,7 +423,7 @@ mod tests {
         }
         let settings = settings(Match::Address, None);
         let refused = Pairs::new(1 << 20).edit(&settings, &add("10.0.0", "x"));
-        assert!(matches!(refused, Err(Refusal::BadKey)));
+        assert!(matches!(refused, Err(PairError::BadKey)));
     }
 
     #[test]
@@ -438,20 +437,22 @@ mod tests {
         for (edit, is_expected) in [
             (
                 add("a", "2"),
-                (|r| matches!(r, Refusal::Exists)) as fn(Refusal) -> bool,
+                (|r| matches!(r, PairError::Exists)) as fn(PairError) -> bool,
             ),
-            (add("b", &long), |r| matches!(r, Refusal::Full)),
-            (Edit::Add(two), |r| matches!(r, Refusal::OnlyOne)),
+            (add("b", &long), |r| matches!(r, PairError::Full)),
+            (Edit::Add(two), |r| matches!(r, PairError::OnlyOne)),
             (Edit::Change(text("a"), Some(text(&long)), None), |r| {
-                matches!(r, Refusal::Full)
+                matches!(r, PairError::Full)
             }),
             (Edit::Change(text("b"), None, None), |r| {
-                matches!(r, Refusal::NotFound)
+                matches!(r, PairError::NotFound)
             }),
             (Edit::Change(text("a"), None, timed), |r| {
-                matches!(r, Refusal::NoTimeout)
+                matches!(r, PairError::NoTimeout)
             }),
-            (Edit::Remove(text("b")), |r| matches!(r, Refusal::NotFound)),
+            (Edit::Remove(text("b")), |r| {
+                matches!(r, PairError::NotFound)
+            }),
         ] {
             let refused = pairs.edit(&settings, &edit).unwrap_err();
             assert!(is_expected(refused), "{edit:?}");

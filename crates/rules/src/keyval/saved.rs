@@ -9,10 +9,10 @@ use serde_json::{Map, Value};
 
 /// A pair as it is written down.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Saved {
-    /// The key.
+pub struct SavedPair {
+    /// The key of the saved pair.
     pub key: Bytes,
-    /// Its value.
+    /// The value of the saved pair.
     pub value: Bytes,
     /// How long it is still kept; `None` is for good.
     pub rest: Option<Duration>,
@@ -22,14 +22,14 @@ pub struct Saved {
 ///
 /// # Errors
 /// What is wrong with it.
-pub(super) fn parse(text: &[u8]) -> Result<Vec<Saved>, String> {
+pub(super) fn parse(text: &[u8]) -> Result<Vec<SavedPair>, String> {
     let pairs: Map<String, Value> =
         serde_json::from_slice(text).map_err(|error| error.to_string())?;
     let saved = pairs.into_iter().map(|(key, value)| {
         let rest = value.get("expire").and_then(Value::as_u64);
         let text = value.as_str().or_else(|| value.get("value")?.as_str());
         let text = text.ok_or_else(|| format!("no value of \"{key}\""))?;
-        Ok(Saved {
+        Ok(SavedPair {
             value: Bytes::copy_from_slice(text.as_bytes()),
             key: key.into(),
             rest: rest.map(Duration::from_millis),
@@ -39,10 +39,10 @@ pub(super) fn parse(text: &[u8]) -> Result<Vec<Saved>, String> {
 }
 
 /// What a file holds for these pairs.
-pub(super) fn text(pairs: &[Saved]) -> Vec<u8> {
+pub(super) fn text(pairs: &[SavedPair]) -> Vec<u8> {
     let mut json = json::Writer::default();
     json.object(|json| {
-        for Saved { key, value, rest } in pairs {
+        for SavedPair { key, value, rest } in pairs {
             let value = String::from_utf8_lossy(value);
             json.key(&String::from_utf8_lossy(key));
             match rest {
@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        let saved = |key: &'static str, value: &'static str, rest: Option<u64>| Saved {
+        let saved = |key: &'static str, value: &'static str, rest: Option<u64>| SavedPair {
             key: key.into(),
             value: value.into(),
             rest: rest.map(Duration::from_millis),

@@ -26,8 +26,8 @@ impl<U> Default for WrittenChecks<U> {
 impl<U: Upstreams> Registry for WrittenChecks<U> {}
 
 impl<U: Upstreams> WrittenChecks<U> {
-    /// A check is made of the peers of this group, if there is one of the name: which of its checks it is. Of two at one place
-    /// the second gets another.
+    /// A check is made of the peers of this group, if there is one of the name: which of its checks
+    /// it is. Of two at one place the second gets another.
     pub fn add(&mut self, group: &[u8], mut check: Check) -> usize {
         let group = group.to_ascii_lowercase().into();
         let checks = self.by_group.entry(group).or_default();

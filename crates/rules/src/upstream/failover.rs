@@ -1,5 +1,6 @@
-//! What an `upstream` block does about servers that fail, beside nginx's `max_fails`: `retry_budget` bounds how many requests are tried
-//! once more, `eject_outliers` puts out servers that do worse than the others. nginx has neither; the crate `upstream` does both.
+//! What an `upstream` block does about servers that fail, beside nginx's `max_fails`:
+//! `retry_budget` bounds how many requests are tried once more, `eject_outliers` puts out servers
+//! that do worse than the others. nginx has neither; the crate `upstream` does both.
 
 use std::time::Duration;
 

@@ -9,24 +9,22 @@ use ::upstream::{Method, Peer, Roster, Selection};
 use bytes::Bytes;
 use conf::{Fault, Files, Word};
 use engine::net::Address;
-use framework::address::{self, Written};
+use framework::address::{self, WrittenAddress};
 use framework::compile::Compiler;
 use framework::generation::Generation;
 use framework::registry::Registry;
 use variables::{Context as _, Text};
 
 use super::limit::Limits;
-use super::lookups::{Lookup, Lookups};
+use super::lookups::{GroupLookup, Lookups};
 use super::protocol::Upstreams;
 use super::state::Undone;
 
 /// Peers, and what requests are placed among them by.
 pub struct Group<U: Upstreams> {
-    /// The peers.
+    /// The peers of the group.
     pub shared: Arc<::upstream::Group>,
-    /// What `hash` says.
     key: Option<Text<U::Context>>,
-    /// What `sticky` says.
     sticky: Option<Arc<U::Sticky>>,
     /// What `zone` calls it; `None` where there is none.
     zone: Option<Bytes>,
@@ -127,7 +125,7 @@ fn ip_of(address: &Address) -> Option<IpAddr> {
 pub struct Groups<U: Upstreams> {
     entries: Vec<Entry<U>>,
     /// Groups with servers whose addresses are looked up again and again.
-    pub(super) lookups: Vec<Lookup>,
+    pub(super) lookups: Vec<GroupLookup>,
 }
 
 impl<U: Upstreams> Default for Groups<U> {
@@ -184,7 +182,7 @@ pub struct Block {
     pub default_port: Option<u16>,
     /// What `zone` calls it; `None` where there is none.
     pub zone: Option<Bytes>,
-    /// Its servers.
+    /// The servers of the block.
     pub group: Arc<::upstream::Group>,
 }
 
@@ -229,7 +227,7 @@ impl<U: Upstreams> Groups<U> {
     /// address.
     pub fn host(
         &mut self,
-        written: &Written<'_>,
+        written: &WrittenAddress<'_>,
         files: &dyn Files,
         default_port: u16,
     ) -> Option<Arc<Group<U>>> {
@@ -308,7 +306,7 @@ pub fn of_address<U: Upstreams>(
 }
 
 /// A group of the address alone, where no name is to be looked up.
-pub fn literal<U: Upstreams>(text: &[u8], written: &Written<'_>) -> Option<Arc<Group<U>>> {
+pub fn literal<U: Upstreams>(text: &[u8], written: &WrittenAddress<'_>) -> Option<Arc<Group<U>>> {
     let address = written.literal(NO_PORT)?;
     Some(Group::of_one(Bytes::copy_from_slice(text), address))
 }

@@ -1,12 +1,13 @@
-//! `concurrency_limit`: how many requests may be under way towards a group, by a number or by what is measured. nginx does not have it;
-//! the crate `upstream` does it, `passing::admission` has requests go through it.
+//! `concurrency_limit`: how many requests may be under way towards a group, by a number or by what
+//! is measured. nginx does not have it; the crate `upstream` does it, `passing::admission` has
+//! requests go through it.
 
 use std::sync::Arc;
 
 use ::upstream::Concurrency;
 use conf::{Fault, Setter, Setting, parse};
 use framework::generation::Generation;
-use framework::service::{Running, Service};
+use framework::service::{RunningService, Service};
 
 use super::groups::Group;
 use super::protocol::{BLOCKS, Upstreams};
@@ -35,7 +36,8 @@ fn concurrency_limit(setter: &Setter<'_>) -> Result<Concurrency, Fault> {
     })
 }
 
-/// Has the limits of a configuration take effect once that is in force: those who wait by then go by them, too.
+/// Has the limits of a configuration take effect once that is in force: those who wait by then go
+/// by them, too.
 pub(super) struct Limits<U: Upstreams>(pub(super) Vec<Arc<Group<U>>>);
 
 impl<U: Upstreams> Service for Limits<U> {
@@ -43,7 +45,7 @@ impl<U: Upstreams> Service for Limits<U> {
         format!("limits of {} upstreams", U::BLOCK)
     }
 
-    fn start(&self, _: &Arc<Generation>, _: Option<Running>) -> Option<Running> {
+    fn start(&self, _: &Arc<Generation>, _: Option<RunningService>) -> Option<RunningService> {
         for group in &self.0 {
             group.shared.comes_into_force(engine::now());
         }

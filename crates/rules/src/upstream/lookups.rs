@@ -1,38 +1,39 @@
 //! `resolve`: names of servers whose addresses are looked up again and again.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_upstream_module.html#resolve>. One thread does it for the process, whatever number of
-//! generations still serve; each group's roster has what it has found. A lookup that fails leaves the addresses as they were, but for
-//! a name that is said not to be there.
+//! <https://nginx.org/en/docs/http/ngx_http_upstream_module.html#resolve>. One thread does it for
+//! the process, whatever number of generations still serve; each group's roster has what it has
+//! found. A lookup that fails leaves the addresses as they were, but for a name that is said not to
+//! be there.
 
 use std::marker::PhantomData;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::upstream::{Found, Host, Roster};
+use ::upstream::{Host, ResolvedAddress, Roster};
 use engine::net::Address;
 use framework::generation::Generation;
-use framework::service::{Running, Service};
+use framework::service::{RunningService, Service};
 use logs::{Printable, event};
-use proto::dns::Failure;
+use proto::dns::DnsError;
 use transport::resolver::{Resolving, ServiceFound, Unresolved};
 
 use super::protocol::Upstreams;
-use crate::beside;
+use crate::service_thread;
 
 /// How soon a lookup that has failed is repeated, at least.
 const RETRY_MIN: Duration = Duration::from_secs(1);
 
 /// Who looks up the names of a group, and how.
 #[derive(Clone, Debug)]
-pub(super) struct Lookup {
+pub(super) struct GroupLookup {
     pub(super) roster: Arc<Roster>,
     pub(super) resolving: Arc<Resolving>,
 }
 
 /// What looks up the names of a configuration.
 pub(super) struct Lookups<U: Upstreams> {
-    pub(super) all: Vec<Lookup>,
+    pub(super) all: Vec<GroupLookup>,
     pub(super) upstreams: PhantomData<U>,
 }
 
@@ -42,15 +43,15 @@ impl<U: Upstreams> Service for Lookups<U> {
     }
 
     /// Starts a thread of its own; the one before ends.
-    fn start(&self, _: &Arc<Generation>, before: Option<Running>) -> Option<Running> {
+    fn start(&self, _: &Arc<Generation>, before: Option<RunningService>) -> Option<RunningService> {
         drop(before);
         let lookups = self.all.clone();
-        beside::start("resolve", "names of upstreams", || look_up_all(lookups))
+        service_thread::start("resolve", "names of upstreams", || look_up_all(lookups))
     }
 }
 
 /// Looks up every name, each as often as its answers want it.
-async fn look_up_all(lookups: Vec<Lookup>) {
+async fn look_up_all(lookups: Vec<GroupLookup>) {
     for lookup in lookups {
         for number in 0..lookup.roster.hosts().len() {
             engine::spawn(keep_looking(lookup.clone(), number));
@@ -59,8 +60,8 @@ async fn look_up_all(lookups: Vec<Lookup>) {
     std::future::pending().await
 }
 
-async fn keep_looking(lookup: Lookup, number: usize) {
-    let Lookup { roster, resolving } = &lookup;
+async fn keep_looking(lookup: GroupLookup, number: usize) {
+    let GroupLookup { roster, resolving } = &lookup;
     let Some(host) = roster.hosts().get(number) else {
         return;
     };
@@ -75,7 +76,7 @@ async fn keep_looking(lookup: Lookup, number: usize) {
                 // As in nginx, a second behind the end of what holds.
                 valid + Duration::from_secs(1)
             }
-            Err(Unresolved::Failed(Failure::NotFound)) => {
+            Err(Unresolved::Failed(DnsError::NotFound)) => {
                 roster.resolved(number, &[]);
                 resolving.absence() + RETRY_MIN
             }
@@ -85,7 +86,10 @@ async fn keep_looking(lookup: Lookup, number: usize) {
     }
 }
 
-async fn look_up(resolving: &Resolving, host: &Host) -> Result<(Vec<Found>, Duration), Unresolved> {
+async fn look_up(
+    resolving: &Resolving,
+    host: &Host,
+) -> Result<(Vec<ResolvedAddress>, Duration), Unresolved> {
     let looked_up = resolving.look_up(&host.name).await;
     let (addresses, valid) = looked_up.inspect_err(|error| {
         event!(
@@ -94,7 +98,7 @@ async fn look_up(resolving: &Resolving, host: &Host) -> Result<(Vec<Found>, Dura
             Printable(&host.name)
         );
     })?;
-    let found = addresses.into_iter().map(|ip| Found {
+    let found = addresses.into_iter().map(|ip| ResolvedAddress {
         address: Address::Inet(SocketAddr::new(ip, host.port)),
         server: None,
         weight: None,
@@ -107,7 +111,7 @@ async fn look_up_service(
     resolving: &Resolving,
     host: &Host,
     service: &[u8],
-) -> Result<(Vec<Found>, Duration), Unresolved> {
+) -> Result<(Vec<ResolvedAddress>, Duration), Unresolved> {
     let (name, service_name) = (Printable(&host.name), Printable(service));
     let looked_up = resolving.look_up_service(service, &host.name).await;
     let (servers, valid) = looked_up.inspect_err(|error| {
@@ -132,14 +136,14 @@ async fn look_up_service(
                     "{} could not be resolved ({error}) while resolving service {service_name} of {name}",
                     server.name
                 );
-                let is_absent = error == Unresolved::Failed(Failure::NotFound);
+                let is_absent = error == Unresolved::Failed(DnsError::NotFound);
                 if is_absent || unresolved.is_none() {
                     unresolved = Some(error);
                 }
                 continue;
             }
         };
-        found.extend(addresses.into_iter().map(|ip| Found {
+        found.extend(addresses.into_iter().map(|ip| ResolvedAddress {
             address: Address::Inet(SocketAddr::new(ip, server.port)),
             server: Some(server.name.to_string().into()),
             weight: Some(server.weight),

@@ -1,6 +1,7 @@
 //! How an `upstream` block shares requests out among its servers.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_upstream_module.html#hash> and the directives behind it.
+//! <https://nginx.org/en/docs/http/ngx_http_upstream_module.html#hash> and the directives behind
+//! it.
 
 use ::upstream::{Bound, Method, Timed, Until};
 use conf::{Arity, Contexts, Fault, Line, ScopeRef, Setter, Setting, Template, Word, parse};
@@ -139,17 +140,17 @@ impl Default for Supported {
 }
 
 /// How a block shares requests out.
-pub(super) struct Chosen<'a, U: Upstreams> {
+pub(super) struct ChosenMethod<'a, U: Upstreams> {
     pub(super) method: Method,
-    /// What `hash` says.
     pub(super) key: Option<Text<U::Context>>,
-    /// Whether a session may stay with its server: nginx forgets that where a line that names a method stands behind `sticky`.
+    /// Whether a session may stay with its server: nginx forgets that where a line that names a
+    /// method stands behind `sticky`.
     pub(super) keeps_sessions: bool,
     /// Every line that names a method, in the order of the configuration.
     lines: Vec<&'a Line>,
 }
 
-impl<U: Upstreams> Chosen<'_, U> {
+impl<U: Upstreams> ChosenMethod<'_, U> {
     /// What a line of `server` may say: the method counts that stands before it.
     pub(super) fn supported_at(&self, line: &Line) -> Supported {
         let before = |method: &&&Line| method.sequence() < line.sequence();
@@ -175,7 +176,7 @@ impl<U: Upstreams> Chosen<'_, U> {
 pub(super) fn read<'a, U: Upstreams>(
     compiler: &Compiler<'_>,
     block: ScopeRef<'a>,
-) -> Result<Chosen<'a, U>, Fault> {
+) -> Result<ChosenMethod<'a, U>, Fault> {
     let specs = [
         &HASH.spec,
         &IP_HASH.spec,
@@ -218,7 +219,7 @@ pub(super) fn read<'a, U: Upstreams>(
     let is_by_key = lines
         .last()
         .is_some_and(|line| &*line.name.bytes == b"hash");
-    Ok(Chosen {
+    Ok(ChosenMethod {
         method,
         key: key.filter(|_| is_by_key),
         keeps_sessions,

@@ -1,10 +1,11 @@
 //! `upstream`: groups of servers that requests are passed on to.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_upstream_module.html>. What a block says becomes a group of the crate `upstream`, which chooses
-//! the peer of each try, remembers how each has done, over reloads as well, and keeps connections.
-//! `servers` reads a line of `server`, `methods` how requests are shared out, `failover` what is
-//! done about servers that fail, `limit` how many requests are under way, `keepalive` which
-//! connections are kept, `groups` is where `proxy_pass` finds the groups.
+//! <https://nginx.org/en/docs/http/ngx_http_upstream_module.html>. What a block says becomes a
+//! group of the crate `upstream`, which chooses the peer of each try, remembers how each has done,
+//! over reloads as well, and keeps connections. `servers` reads a line of `server`, `methods` how
+//! requests are shared out, `failover` what is done about servers that fail, `limit` how many
+//! requests are under way, `keepalive` which connections are kept, `groups` is where `proxy_pass`
+//! finds the groups.
 //!
 //! `lookups` keeps names up to date, `state` reads servers from a file and writes them; `checks` is
 //! what other modules have said of a group before it is made. What differs between protocols,
@@ -29,12 +30,12 @@ use ::upstream::{Queueing, Remembered, Roster, SideOf};
 use bytes::Bytes;
 use conf::{Arity, Declared, Fault, Inherit, Line, ScopeRef, Setter, Setting, Word, parse};
 use framework::compile::Compiler;
-use framework::zone::{Refused, SIZE_MIN, State, Tell};
+use framework::zone::{SIZE_MIN, State, Tell, ZoneError};
 use transport::resolver::Resolving;
 
 pub use checks::WrittenChecks;
 pub use groups::{Block, Blocks, Group, Groups, add, literal, of_address};
-use lookups::Lookup;
+use lookups::GroupLookup;
 use methods::Supported;
 pub use methods::{LEAST_TIME, timed};
 use protocol::BLOCKS;
@@ -90,7 +91,6 @@ fn queue(setter: &Setter<'_>) -> Result<Queueing, Fault> {
     })
 }
 
-/// `zone` as written.
 struct ZoneLine {
     name: String,
     /// `None` where another block gives it.
@@ -143,15 +143,15 @@ pub const DIRECTIVES: &[&dyn Declared] = &[
 ];
 
 /// A name that `zone` has given: what is known of the servers lies with the groups.
-struct Named<U>(PhantomData<U>);
+struct ZoneName<U>(PhantomData<U>);
 
-impl<U: Upstreams> State for Named<U> {
+impl<U: Upstreams> State for ZoneName<U> {
     const KIND: &'static str = "upstream_zone";
 
     type Settings = ();
 
-    fn new(_: u64) -> Named<U> {
-        Named(PhantomData)
+    fn new(_: u64) -> ZoneName<U> {
+        ZoneName(PhantomData)
     }
 
     fn describe(&self, (): &(), _: &mut Tell<'_>) {}
@@ -168,7 +168,7 @@ pub fn compile<U: Upstreams>(compiler: &Compiler<'_>, scope: ScopeRef<'_>) {
     // A block may name a zone to which a later one gives its size.
     for block in scope.children("upstream") {
         if let Ok(Some(line)) = block.own(&ZONE)
-            && let Err(text) = compiler.zones.borrow().find::<Named<U>>(&line.name)
+            && let Err(text) = compiler.zones.borrow().find::<ZoneName<U>>(&line.name)
         {
             compiler.report(Fault::new(text).of_missing(&line.name, &["zone"]));
         }
@@ -232,9 +232,10 @@ fn declare<U: Upstreams>(compiler: &Compiler<'_>, block: ScopeRef<'_>) -> Result
                 continue;
             }
         };
-        match server.backup {
-            true => backup.extend(peers),
-            false => primary.extend(peers),
+        if server.backup {
+            backup.extend(peers)
+        } else {
+            primary.extend(peers)
         }
     }
     if let Some(last) = unresolved.pop() {
@@ -258,9 +259,10 @@ fn declare<U: Upstreams>(compiler: &Compiler<'_>, block: ScopeRef<'_>) -> Result
         })?;
     }
     let sticky = U::sticky(compiler, block, &name.text())?;
-    let resolving = match hosts.is_empty() {
-        true => None,
-        false => Some(resolving(compiler, block, name)?),
+    let resolving = if hosts.is_empty() {
+        None
+    } else {
+        Some(resolving(compiler, block, name)?)
     };
     let roster = Roster::new(primary, backup, chosen.method, hosts);
     let roster =
@@ -271,7 +273,7 @@ fn declare<U: Upstreams>(compiler: &Compiler<'_>, block: ScopeRef<'_>) -> Result
     remember::<U>(compiler, &name.text(), &roster)?;
     if let Some(resolving) = resolving {
         let roster = Arc::clone(&roster);
-        groups.lookups.push(Lookup { roster, resolving });
+        groups.lookups.push(GroupLookup { roster, resolving });
     }
     let name = Bytes::copy_from_slice(&name.bytes);
     let mut group = ::upstream::Group::new(
@@ -321,9 +323,9 @@ fn name_zone<U: Upstreams>(compiler: &Compiler<'_>, line: &ZoneLine) -> Result<(
         return Ok(());
     };
     let mut zones = compiler.zones.borrow_mut();
-    match zones.declare::<Named<U>>(&line.name, size, ()) {
-        Ok(_) | Err(Refused::Declared(_)) => Ok(()),
-        Err(Refused::Conflict(text)) => Err(Fault::new(text)),
+    match zones.declare::<ZoneName<U>>(&line.name, size, ()) {
+        Ok(_) | Err(ZoneError::Declared(_)) => Ok(()),
+        Err(ZoneError::Conflict(text)) => Err(Fault::new(text)),
     }
 }
 
@@ -337,7 +339,8 @@ fn remember<U: Upstreams>(
     let zone = format!("{} upstream {}", U::BLOCK, name.to_ascii_lowercase());
     let mut zones = compiler.zones.borrow_mut();
     match zones.declare::<Remembered>(&zone, SIZE_MIN, Arc::clone(roster)) {
-        Ok(_) | Err(Refused::Declared(_)) => Ok(()), // a second block of the name has been refused
-        Err(Refused::Conflict(text)) => Err(Fault::new(text)),
+        // a second block of the name has been refused
+        Ok(_) | Err(ZoneError::Declared(_)) => Ok(()),
+        Err(ZoneError::Conflict(text)) => Err(Fault::new(text)),
     }
 }

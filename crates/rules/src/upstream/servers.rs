@@ -7,7 +7,7 @@ use ::upstream::{Checks, Host, Peer, SideOf};
 use bytes::Bytes;
 use conf::{Fault, Files, Line, Word, parse};
 use engine::net::Address;
-use framework::address::{self, Written};
+use framework::address::{self, WrittenAddress};
 use md5::{Digest, Md5};
 
 use super::methods::Supported;
@@ -175,11 +175,12 @@ impl Server {
         Fault::at(&self.address, text)
     }
 
-    fn written(&self) -> Result<Written<'_>, Fault> {
+    fn written(&self) -> Result<WrittenAddress<'_>, Fault> {
         address::parse(&self.address.bytes).map_err(|text| self.fault(text))
     }
 
-    /// The name whose addresses are looked up again and again; `None` where an address is written, or none is to be looked up.
+    /// The name whose addresses are looked up again and again; `None` where an address is written,
+    /// or none is to be looked up.
     pub(super) fn host(&self) -> Result<Option<Host>, Fault> {
         let written = self.written()?;
         if !self.resolve || written.literal(self.default_port).is_some() {
@@ -193,9 +194,10 @@ impl Server {
             template: self.peer(Address::Unix(Default::default())),
             route: self.route.clone(),
             id_of: hash_of,
-            side: match self.backup {
-                true => SideOf::Backups,
-                false => SideOf::Peers,
+            side: if self.backup {
+                SideOf::Backups
+            } else {
+                SideOf::Peers
             },
         }))
     }

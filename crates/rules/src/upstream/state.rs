@@ -1,8 +1,8 @@
 //! `state`: a file with the servers of a group.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_upstream_module.html#state>. It is read with the configuration, and written by what the API
-//! changes: first beside it, then put in its place, so that every reader finds the one list or the
-//! other.
+//! <https://nginx.org/en/docs/http/ngx_http_upstream_module.html#state>. It is read with the
+//! configuration, and written by what the API changes: first beside it, then put in its place, so
+//! that every reader finds the one list or the other.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -10,21 +10,20 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::upstream::{Done, Group, Host, Keep, Peer, Peers, SideOf};
+use ::upstream::{Group, Host, Keep, MemberChange, Peer, Peers, SideOf};
 use conf::plain::{self, Unread};
 use conf::{Fault, Line, ScopeRef, Setting, Word};
 use framework::address;
 use framework::compile::Compiler;
 use framework::generation::Generation;
 use framework::places::name_of;
-use framework::service::{Running, Service};
+use framework::service::{RunningService, Service};
 use logs::{Errno, Printable};
 
 use super::protocol::BLOCKS;
 use super::servers::{NO_PORT, hash_of};
 use crate::kept_file::{self, Current};
 
-/// `state file`
 pub(super) static STATE: Setting<Word> =
     Setting::new("state", &["file"], |setter| setter.word().cloned())
         .contexts(BLOCKS)
@@ -107,7 +106,6 @@ impl Keep for StateFile {
 /// been written down.
 pub(super) struct Undone {
     pub(super) groups: Vec<Arc<Group>>,
-    /// See [`Upstreams::BLOCK`](super::Upstreams::BLOCK).
     pub(super) block: &'static str,
 }
 
@@ -116,15 +114,15 @@ impl Service for Undone {
         format!("changes of upstreams of {}", self.block)
     }
 
-    fn start(&self, _: &Arc<Generation>, _: Option<Running>) -> Option<Running> {
+    fn start(&self, _: &Arc<Generation>, _: Option<RunningService>) -> Option<RunningService> {
         for group in &self.groups {
             let name = Printable(&group.name);
             for (server, done) in group.roster().undone() {
                 let server = Printable(&server);
                 let undone = match done {
-                    Done::Added => "is gone, which the api had added",
-                    Done::Changed => "is as configured, which the api had changed",
-                    Done::Removed => "is back, which the api had removed",
+                    MemberChange::Added => "is gone, which the api had added",
+                    MemberChange::Changed => "is as configured, which the api had changed",
+                    MemberChange::Removed => "is back, which the api had removed",
                 };
                 logs::event!(
                     Warn,
@@ -242,7 +240,7 @@ fn quoted(word: &[u8], out: &mut Vec<u8>) {
 mod tests {
     use std::path::Path;
 
-    use ::upstream::{Method, Side};
+    use ::upstream::{Method, PeerSet};
     use engine::net::Address;
 
     use super::*;
@@ -270,7 +268,11 @@ mod tests {
             peer("10.0.0.3:80", |peer| peer.server = "by-name.example".into()),
         ];
         let backup = [peer("unix:/run/a b", |peer| peer.draining = true)];
-        Peers::new(Side::new(primary), Side::new(backup), Method::RoundRobin)
+        Peers::new(
+            PeerSet::new(primary),
+            PeerSet::new(backup),
+            Method::RoundRobin,
+        )
     }
 
     #[test]
@@ -299,7 +301,7 @@ mod tests {
         assert!(file.has(&peers(), &[]));
         // Where the name beside it is a folder, nothing can be written.
         fs::create_dir(folder.join("servers.new")).unwrap();
-        let empty = Peers::new(Side::default(), Side::default(), Method::RoundRobin);
+        let empty = Peers::new(PeerSet::default(), PeerSet::default(), Method::RoundRobin);
         assert!(file.write(&empty, &[]).is_err());
         assert!(file.has(&peers(), &[]), "the file is as it was");
         fs::remove_dir_all(&folder).unwrap();

@@ -3,7 +3,7 @@
 use conf::{Block, BlockKind, Contexts, Inherit, Line, Position, Registry, ScopeRef, Spec, Tree};
 use http::tasks::{Task, TaskKind};
 
-use super::Place;
+use super::ConfigLocation;
 use crate::features::FEATURES;
 
 /// What may stand in a server or deeper, and so is about requests.
@@ -16,7 +16,7 @@ const REQUESTS: Contexts = Contexts::SERVER
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InForce {
     /// The line, or the default as one would write it.
-    pub place: Place,
+    pub place: ConfigLocation,
     /// The scope that wrote it, `default` where nobody did.
     pub scope: String,
     /// Whether that is another scope than the one that was asked about.
@@ -27,17 +27,17 @@ pub struct InForce {
 
 /// Something that is done for a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Work {
+pub struct RequestTask {
     /// What part of the work it is.
     pub phase: &'static str,
     /// The directive that asks for it.
-    pub place: Place,
+    pub place: ConfigLocation,
 }
 
 /// A scope by the line that opens it.
-pub(super) fn place(scope: ScopeRef<'_>) -> Place {
+pub(super) fn place(scope: ScopeRef<'_>) -> ConfigLocation {
     match scope.line() {
-        None => Place {
+        None => ConfigLocation {
             text: "main".to_owned(),
             position: None,
         },
@@ -48,7 +48,7 @@ pub(super) fn place(scope: ScopeRef<'_>) -> Place {
             {
                 text = format!("server {}", name.argument(0).text());
             }
-            Place {
+            ConfigLocation {
                 text,
                 position: Some(line.position),
             }
@@ -57,12 +57,13 @@ pub(super) fn place(scope: ScopeRef<'_>) -> Place {
 }
 
 /// The directive that says what answers in a scope, if one does.
-pub(super) fn handler(scope: ScopeRef<'_>) -> Option<Place> {
+pub(super) fn handler(scope: ScopeRef<'_>) -> Option<ConfigLocation> {
     let own = |scope: ScopeRef<'_>| scope.lines().iter().any(is_handler);
     // `if` and `limit_except` keep the handler of the location around them.
-    let scope = match own(scope) || scope.context() == Contexts::LOCATION {
-        true => scope,
-        false => scope.parent()?,
+    let scope = if own(scope) || scope.context() == Contexts::LOCATION {
+        scope
+    } else {
+        scope.parent()?
     };
     let line = scope.lines().iter().find(|line| is_handler(line))?;
     Some(written(line))
@@ -110,14 +111,14 @@ pub(super) fn in_force(scope: ScopeRef<'_>, registry: &Registry, defaults: bool)
 }
 
 /// What has something to do for requests of a scope.
-pub(super) fn work(scope: ScopeRef<'_>, registry: &Registry) -> Vec<Work> {
+pub(super) fn work(scope: ScopeRef<'_>, registry: &Registry) -> Vec<RequestTask> {
     let mut all = Vec::new();
     let handler = handler(scope);
     for kind in TaskKind::ALL {
         if *kind == TaskKind::Files
             && let Some(handler) = &handler
         {
-            all.push(Work {
+            all.push(RequestTask {
                 phase: TaskKind::Content.name(),
                 place: handler.clone(),
             });
@@ -137,14 +138,14 @@ pub(super) fn work(scope: ScopeRef<'_>, registry: &Registry) -> Vec<Work> {
             };
             let lines = lines(scope, spec);
             if lines.is_empty() && by_default {
-                all.extend(default(spec).map(|row| Work {
+                all.extend(default(spec).map(|row| RequestTask {
                     phase,
                     place: row.place,
                 }));
             }
             let lines = lines.into_iter().map(|(_, line)| line);
             let working = lines.filter(|line| line.is(name) && !is_off(line));
-            all.extend(working.map(|line| Work {
+            all.extend(working.map(|line| RequestTask {
                 phase,
                 place: written(line),
             }));
@@ -178,7 +179,7 @@ fn is_about_requests(spec: &Spec) -> bool {
 fn default(spec: &Spec) -> Option<InForce> {
     let text = spec.default?;
     Some(InForce {
-        place: Place {
+        place: ConfigLocation {
             text: format!("{} {text};", spec.name()),
             position: None,
         },
@@ -193,12 +194,12 @@ fn no_effect(spec: &Spec) -> Option<&'static str> {
 }
 
 /// A line with its end.
-fn written(line: &Line) -> Place {
+fn written(line: &Line) -> ConfigLocation {
     let end = match line.block {
         None => ";",
         Some(Block::Scope(_) | Block::Free(_)) => " { … }",
     };
-    Place {
+    ConfigLocation {
         text: words(line) + end,
         position: Some(line.position),
     }

@@ -3,7 +3,7 @@
 use base::json::Writer;
 use conf::Position;
 
-use super::{Candidate, Explanation, Place, Station};
+use super::{Candidate, ConfigLocation, Explanation, Station};
 
 impl Explanation {
     /// The explanation as JSON, on one line. Places are objects of `file` and `line`.
@@ -97,7 +97,7 @@ fn candidate(candidate: &Candidate, json: &mut Writer) {
     });
 }
 
-fn place(key: &str, place: &Place, json: &mut Writer) {
+fn place(key: &str, place: &ConfigLocation, json: &mut Writer) {
     json.key(key).string(&place.text);
     position(place.position, json);
 }

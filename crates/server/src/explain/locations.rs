@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use conf::{ScopeId, ScopeRef, Tree};
 use http::location::LocationName;
-use http::location::{self, Found, Observer, Prefix};
+use http::location::{self, LocationMatch, Observer, Prefix};
 use http::plan::Plan;
 use http::request::Request;
 
@@ -42,8 +42,8 @@ pub(super) fn candidates(request: &mut Request, tree: &Tree) -> Vec<Candidate> {
     let http = Rc::clone(&request.http);
     let found = location::find_observed(request, &http, &mut observed);
     let chosen = match found {
-        Found::Plan(plan) | Found::Slash(plan, _) => around(tree.scope(plan.scope)),
-        Found::Undecided(..) => Vec::new(),
+        LocationMatch::Plan(plan) | LocationMatch::Slash(plan, _) => around(tree.scope(plan.scope)),
+        LocationMatch::Undecided(..) => Vec::new(),
     };
     let uri = request.uri.clone();
     let server = tree.scope(request.server.plan.scope);
@@ -82,9 +82,10 @@ impl Search<'_> {
             .find(|(scope, _)| self.chosen.contains(&scope.id()));
         for (scope, name) in &inner {
             let chosen = self.chosen.contains(&scope.id());
-            let why = match chosen {
-                true => self.won(name, &inner),
-                false => self.lost(scope.id(), name, winner),
+            let why = if chosen {
+                self.won(name, &inner)
+            } else {
+                self.lost(scope.id(), name, winner)
             };
             out.push(Candidate {
                 depth,
@@ -107,9 +108,10 @@ impl Search<'_> {
             LocationName::Prefix { .. } => {
                 let is_regex =
                     |(_, name): &(_, LocationName)| matches!(name, LocationName::Regex { .. });
-                match level.iter().any(is_regex) {
-                    true => "the longest prefix, and no regex matches",
-                    false => "the longest prefix",
+                if level.iter().any(is_regex) {
+                    "the longest prefix, and no regex matches"
+                } else {
+                    "the longest prefix"
                 }
             }
             LocationName::Regex { .. } => "the first regex that matches",
@@ -143,11 +145,14 @@ impl Search<'_> {
                     .iter()
                     .any(|(known, _)| *known == scope);
                 let wins = winner_text();
-                match longest {
-                    true => format!("the longest prefix, but a regex matches: {wins}"),
-                    false if exact_found => format!("an exact location goes before: {wins}"),
-                    false if by_prefix => format!("a longer prefix matches: {wins}"),
-                    false => format!("not the longest prefix, and a regex matches: {wins}"),
+                if longest {
+                    format!("the longest prefix, but a regex matches: {wins}")
+                } else if exact_found {
+                    format!("an exact location goes before: {wins}")
+                } else if by_prefix {
+                    format!("a longer prefix matches: {wins}")
+                } else {
+                    format!("not the longest prefix, and a regex matches: {wins}")
                 }
             }
             LocationName::Regex { .. } => {

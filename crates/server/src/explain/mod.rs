@@ -1,11 +1,11 @@
 //! Why a request gets what it gets: the way of one imagined request through a configuration.
 //!
 //! [`explain`] takes a compiled configuration and a [`Question`] and runs what serves: the head is
-//! parsed, the server chosen and the phases passed by the very functions that serve, on a
-//! simulated network. Files are looked for where the configuration says. What would ask another server
-//! else is only named: upstreams, subrequests, the client's own address (127.0.0.1 unless the
-//! question says otherwise). Nothing is logged. The clock is simulated too, so what depends on the
-//! time of day is not to be believed.
+//! parsed, the server chosen and the phases passed by the very functions that serve, on a simulated
+//! network. Files are looked for where the configuration says. What would ask another server else
+//! is only named: upstreams, subrequests, the client's own address (127.0.0.1 unless the question
+//! says otherwise). Nothing is logged. The clock is simulated too, so what depends on the time of
+//! day is not to be believed.
 //!
 //! `question` reads URLs, `walk` passes the phases, `locations` says why each location won or
 //! lost, `directives` lists what is in force, `text` and `json` write the answer down.
@@ -30,16 +30,16 @@ use framework::door::Accepted;
 use framework::generation::Generation;
 use framework::workers::Worker;
 use http::connection::Connection;
-use http::local::HttpLocal;
 use http::plan::Server;
 use http::request::Request;
+use http::thread_state::HttpThreadState;
 use rules::server_name::Matched;
 use transport::listen::ListenerId;
 
 use crate::assemble::Compiled;
 use crate::protocols;
 
-pub use directives::{InForce, Work};
+pub use directives::{InForce, RequestTask};
 pub use question::Question;
 
 /// The answer to a [`Question`].
@@ -47,29 +47,29 @@ pub use question::Question;
 pub struct Explanation {
     /// The request as it was imagined: method and URL.
     pub request: String,
-    /// The client's address.
+    /// The client's address of the explanation.
     pub from: String,
     /// Where it is listened.
     pub listen: Listening,
-    /// The virtual server.
-    pub server: Serving,
+    /// The virtual server of the explanation.
+    pub server: ChosenServer,
     /// What happened on the way, in order.
     pub way: Vec<Station>,
-    /// What answers.
+    /// What answers the imagined request.
     pub outcome: String,
     /// The status, where it can be told.
     pub status: Option<u16>,
     /// The scope that was in force in the end.
-    pub scope: Place,
+    pub scope: ConfigLocation,
     /// What has something to do there, in the order of the phases.
-    pub work: Vec<Work>,
+    pub work: Vec<RequestTask>,
     /// The directives in force there.
     pub directives: Vec<InForce>,
 }
 
 /// A named place of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct ConfigLocation {
     /// What stands there, as written but for spaces.
     pub text: String,
     /// Where; nowhere for what is not written.
@@ -79,9 +79,9 @@ pub struct Place {
 /// The listening address that was chosen.
 #[derive(Debug)]
 pub struct Listening {
-    /// The address.
+    /// The address of the listening.
     pub address: String,
-    /// Why this one.
+    /// Why this server was chosen.
     pub reason: String,
     /// Others that the URL might have meant.
     pub others: Vec<String>,
@@ -89,15 +89,15 @@ pub struct Listening {
 
 /// The virtual server that was chosen.
 #[derive(Debug)]
-pub struct Serving {
+pub struct ChosenServer {
     /// Its primary name; may be empty.
     pub name: String,
-    /// Its block.
+    /// The block of the chosen server.
     pub position: Option<Position>,
-    /// Why this one.
+    /// Why this server was chosen.
     pub reason: String,
     /// The other servers of the address, with their names.
-    pub others: Vec<Place>,
+    pub others: Vec<ConfigLocation>,
 }
 
 /// One thing that happened on the way.
@@ -107,7 +107,7 @@ pub enum Station {
     Did {
         /// The phase, as `rewrite`.
         phase: &'static str,
-        /// What it did.
+        /// What the station did, in words.
         text: String,
         /// The directive that made it do so, where that is one.
         position: Option<Position>,
@@ -126,11 +126,11 @@ pub enum Station {
 pub struct Candidate {
     /// How many locations it is nested in.
     pub depth: usize,
-    /// The location.
-    pub place: Place,
+    /// The location of the candidate.
+    pub place: ConfigLocation,
     /// Whether it was chosen, or encloses the one that was.
     pub chosen: bool,
-    /// Why.
+    /// Why the location was chosen or not.
     pub why: String,
 }
 
@@ -238,7 +238,7 @@ impl Stage {
     /// The address that the question means, and the request there: of several, the one that has
     /// a server of the host's name, else the first.
     async fn choose(&self, question: &Question) -> Result<(Listening, Box<Request>), String> {
-        let all = HttpLocal::of(&self.worker.current()).addresses();
+        let all = HttpThreadState::of(&self.worker.current()).addresses();
         let asked = question.address();
         let meant: Vec<&(ListenerId, Address)> = match &asked {
             Some(asked) => nearest(&all, asked).into_iter().collect(),
@@ -301,9 +301,10 @@ fn reachable(address: &Address) -> Address {
     if let Address::Inet(inet) = &mut address
         && inet.ip().is_unspecified()
     {
-        match inet.is_ipv4() {
-            true => inet.set_ip(std::net::Ipv4Addr::LOCALHOST.into()),
-            false => inet.set_ip(std::net::Ipv6Addr::LOCALHOST.into()),
+        if inet.is_ipv4() {
+            inet.set_ip(std::net::Ipv4Addr::LOCALHOST.into())
+        } else {
+            inet.set_ip(std::net::Ipv6Addr::LOCALHOST.into())
         }
     }
     address
@@ -315,9 +316,10 @@ fn nothing_listens(all: &[(ListenerId, Address)], asked: &Option<Address>, port:
         None => format!("port {port}"),
     };
     let known: Vec<String> = all.iter().map(|(_, address)| address.to_string()).collect();
-    match known.is_empty() {
-        true => "the configuration listens nowhere".to_owned(),
-        false => format!("nothing listens on {wanted}, only on {}", known.join(", ")),
+    if known.is_empty() {
+        "the configuration listens nowhere".to_owned()
+    } else {
+        format!("nothing listens on {wanted}, only on {}", known.join(", "))
     }
 }
 
@@ -347,7 +349,7 @@ fn matched(request: &Request) -> Option<String> {
     found.flatten()
 }
 
-fn serving(request: &Request, tree: &Tree) -> Serving {
+fn serving(request: &Request, tree: &Tree) -> ChosenServer {
     let local = Rc::clone(&request.local);
     let scope = tree.scope(request.server.plan.scope);
     let reason = matched(request).unwrap_or_else(|| {
@@ -357,13 +359,15 @@ fn serving(request: &Request, tree: &Tree) -> Serving {
             .iter()
             .flat_map(|line| &line.args)
             .any(|word| matches!(&*word.bytes, b"default_server" | b"default"));
-        let default = match is_marked {
-            true => "it is the default_server",
-            false => "it is the first server there",
+        let default = if is_marked {
+            "it is the default_server"
+        } else {
+            "it is the first server there"
         };
-        match host.is_empty() {
-            true => format!("the request names no host, and {default}"),
-            false => format!("no server there is named \"{host}\", and {default}"),
+        if host.is_empty() {
+            format!("the request names no host, and {default}")
+        } else {
+            format!("no server there is named \"{host}\", and {default}")
         }
     });
     let all = request
@@ -373,7 +377,7 @@ fn serving(request: &Request, tree: &Tree) -> Serving {
     let others = all
         .iter()
         .filter(|other| other.plan.scope != request.server.plan.scope);
-    Serving {
+    ChosenServer {
         name: String::from_utf8_lossy(&request.server.name).into_owned(),
         position: scope.line().map(|line| line.position),
         reason,
@@ -382,17 +386,18 @@ fn serving(request: &Request, tree: &Tree) -> Serving {
 }
 
 /// A server by its names as written.
-fn server_place(server: &Server, tree: &Tree) -> Place {
+fn server_place(server: &Server, tree: &Tree) -> ConfigLocation {
     let scope = tree.scope(server.plan.scope);
     let lines = scope.lines().iter();
     let names: Vec<String> = lines
         .filter(|line| line.is("server_name"))
         .flat_map(|line| line.args.iter().map(|word| word.text().into_owned()))
         .collect();
-    Place {
-        text: match names.is_empty() {
-            true => "without a name".to_owned(),
-            false => names.join(" "),
+    ConfigLocation {
+        text: if names.is_empty() {
+            "without a name".to_owned()
+        } else {
+            names.join(" ")
         },
         position: scope.line().map(|line| line.position),
     }

@@ -12,7 +12,7 @@ pub struct Question {
     pub method: String,
     /// Header fields: names and values, sent after `Host`, which they may replace.
     pub fields: Vec<(String, String)>,
-    /// The client's address.
+    /// The client's address of the question.
     pub from: IpAddr,
     /// The address that it connects to, where the URL does not tell.
     pub to: Option<Address>,
@@ -20,11 +20,11 @@ pub struct Question {
     /// As it stands in the URL, without a port; may be empty.
     host: String,
     port: Option<u16>,
-    /// Path and arguments.
     target: String,
 }
 
-/// The two parts of a URL's authority; an IPv6 address keeps its brackets (RFC 3986, section 3.2.2).
+/// The two parts of a URL's authority; an IPv6 address keeps its brackets (RFC 3986, section
+/// 3.2.2).
 fn host_and_port(authority: &str) -> Result<(&str, Option<u16>), &'static str> {
     let end = match authority.strip_prefix('[') {
         Some(rest) => {
@@ -139,7 +139,6 @@ impl Question {
     }
 }
 
-/// Method and URL.
 impl fmt::Display for Question {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = if self.secure { "https" } else { "http" };

@@ -5,7 +5,7 @@ use std::fmt;
 use conf::Position;
 use framework::display::for_people;
 
-use super::{Candidate, Explanation, Place, Station};
+use super::{Candidate, ConfigLocation, Explanation, Station};
 
 impl fmt::Display for Explanation {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -14,7 +14,7 @@ impl fmt::Display for Explanation {
             Some(status) => format!("Status {status}"),
             None => "Status of what is asked".to_owned(),
         };
-        let Place { text, position } = &self.scope;
+        let ConfigLocation { text, position } = &self.scope;
         writeln!(out, "{status}, answered in {text}{}", at(*position))?;
         writeln!(out, "  {}\n", self.outcome)?;
         writeln!(out, "{}\n  from {}", self.request, self.from)?;
@@ -51,15 +51,16 @@ impl fmt::Display for Explanation {
         writeln!(out, "\nAnswer\n  {}", self.outcome)?;
         writeln!(out, "\nWork")?;
         for work in &self.work {
-            let Place { text, position } = &work.place;
+            let ConfigLocation { text, position } = &work.place;
             writeln!(out, "  {}: {text}{}", work.phase, at_or_default(*position))?;
         }
-        let Place { text, position } = &self.scope;
+        let ConfigLocation { text, position } = &self.scope;
         writeln!(out, "\nDirectives in force in {text}{}", at(*position))?;
         for row in &self.directives {
-            let from = match row.inherited {
-                true => format!("  from {}", row.scope),
-                false => String::new(),
+            let from = if row.inherited {
+                format!("  from {}", row.scope)
+            } else {
+                String::new()
             };
             let effect = match row.no_effect {
                 Some(reason) => format!("  no effect: {reason}"),
@@ -79,7 +80,7 @@ fn located(uri: &str, candidates: &[Candidate], out: &mut fmt::Formatter<'_>) ->
     }
     for candidate in candidates {
         let sign = if candidate.chosen { '+' } else { '-' };
-        let Place { text, position } = &candidate.place;
+        let ConfigLocation { text, position } = &candidate.place;
         let (indent, place) = ("  ".repeat(candidate.depth), at(*position));
         writeln!(out, "    {indent}{sign} {text}{place}: {}", candidate.why)?;
     }

@@ -7,12 +7,11 @@ use conf::{Contexts, Position, ScopeId, Tree};
 use framework::display::for_people;
 use http::error_page;
 use http::exchange::Exchange;
-use http::module::{Imagined, Verdict};
+use http::module::{AccessVerdict, Imagined};
 use http::request::{Phase, Request, Step, advance};
 
 use super::{Station, directives, locations};
 
-/// How it went.
 pub(super) struct Walked {
     pub(super) way: Vec<Station>,
     pub(super) outcome: String,
@@ -42,15 +41,14 @@ struct Walk<'a> {
     request: &'a mut Request,
     tree: &'a Tree,
     way: Vec<Station>,
-    /// See [`Walked::scope`].
     settled: Option<ScopeId>,
 }
 
 /// What answers, and the status where it is known.
-type Outcome = (String, Option<u16>);
+type WalkOutcome = (String, Option<u16>);
 
 impl Walk<'_> {
-    async fn run(&mut self) -> Outcome {
+    async fn run(&mut self) -> WalkOutcome {
         let mut step = self.phases(Phase::ServerRewrite).await;
         loop {
             step = match step {
@@ -93,7 +91,7 @@ impl Walk<'_> {
         });
     }
 
-    fn too_often(&mut self, status: u16) -> ControlFlow<Outcome, Step> {
+    fn too_often(&mut self, status: u16) -> ControlFlow<WalkOutcome, Step> {
         self.did(
             "redirect",
             "refused: no such location, or redirected too often",
@@ -102,7 +100,7 @@ impl Walk<'_> {
     }
 
     /// The phases up to the content, which is only described.
-    async fn phases(&mut self, mut at: Phase) -> ControlFlow<Outcome, Step> {
+    async fn phases(&mut self, mut at: Phase) -> ControlFlow<WalkOutcome, Step> {
         while at != Phase::Access {
             if at == Phase::FindLocation {
                 self.way.push(Station::Located {
@@ -129,7 +127,7 @@ impl Walk<'_> {
         }
         let plan = Arc::clone(&self.request.plan);
         for handler in &plan.phases.precontent {
-            let imagined = handler.imagine(self.request).said().await;
+            let imagined = handler.imagine(self.request).resolve().await;
             match imagined {
                 Imagined::Unknown => {}
                 Imagined::Answers { text, status } => {
@@ -181,14 +179,14 @@ impl Walk<'_> {
                 continue;
             };
             self.did("access", text);
-            if let Verdict::Refused(status) = verdict {
+            if let AccessVerdict::Refused(status) = verdict {
                 refused.get_or_insert(status);
             }
         }
         refused.filter(|_| !plan.core.satisfy_any)
     }
 
-    async fn content(&mut self) -> ControlFlow<Outcome, Step> {
+    async fn content(&mut self) -> ControlFlow<WalkOutcome, Step> {
         let plan = Arc::clone(&self.request.plan);
         if plan.has_content {
             let scope = self.tree.scope(plan.scope);
@@ -197,7 +195,7 @@ impl Walk<'_> {
             return ControlFlow::Break((text, None));
         }
         for handler in &plan.phases.files {
-            match handler.imagine(self.request).said().await {
+            match handler.imagine(self.request).resolve().await {
                 Imagined::Unknown => {}
                 Imagined::Answers { text, status } => {
                     return ControlFlow::Break((text, Some(status)));
@@ -214,7 +212,7 @@ impl Walk<'_> {
     }
 
     /// A status, or where its error page leads.
-    async fn finish(&mut self, status: u16) -> ControlFlow<Outcome, Step> {
+    async fn finish(&mut self, status: u16) -> ControlFlow<WalkOutcome, Step> {
         self.settled.get_or_insert(self.request.plan.scope);
         let mut sink = Exchange::sink();
         let finished = error_page::finish(self.request, &mut sink, status).await;

@@ -1,5 +1,5 @@
-//! Handlers and filters in the pieces that they give, on the exchange in memory. What a client gets of them
-//! on the wire is for `tests/simulation` and the comparison with nginx.
+//! Handlers and filters in the pieces that they give, on the exchange in memory. What a client gets
+//! of them on the wire is for `tests/simulation` and the comparison with nginx.
 
 use std::cell::Cell;
 use std::io::Read;
@@ -12,7 +12,7 @@ use engine::Buffer;
 use engine::net::{Address, Listener};
 use engine::select::{Either, both, either};
 use engine::sim::{self, Faults};
-use framework::slot::{Kept, Slot};
+use framework::slot::{Slot, SlotValue};
 use http::exchange::h1::H1;
 use http::exchange::memory::{Client, Reason, Recorder};
 use http::exchange::{Abort, Exchange};
@@ -77,8 +77,8 @@ fn answer(lines: &str, head: &str) -> Recorder {
     whole
 }
 
-/// The body without what may differ from one response to the next: what stands between its parts, and where what is
-/// compressed was flushed.
+/// The body without what may differ from one response to the next: what stands between its parts,
+/// and where what is compressed was flushed.
 fn comparable(received: &Recorder) -> Vec<u8> {
     if field(received, "Content-Encoding") == Some("gzip") {
         return gunzipped(&received.body);
@@ -292,7 +292,7 @@ fn a_client_that_gives_no_credit_is_waited_for_until_its_time_is_over() {
         assert!(engine::now() - began >= Duration::from_secs(7));
         // What has not left does not count.
         assert_eq!(request.sent.body_bytes, 50_000);
-        exchange.into_stream().unwrap().leave(&outcome);
+        exchange.into_stream().unwrap().finish(&outcome);
         let received = client.received(stream);
         assert_eq!((received.file_bytes, received.ended), (50_000, false));
         assert_eq!(received.reset, Some(Reason::Cancelled));
@@ -352,7 +352,7 @@ fn a_response_before_the_end_of_its_body_wants_no_more_of_that() {
         request.body.begin(BodyLength::Length(100), 0);
         client.send(stream, &[b'a'; 40], false);
         let outcome = handle(&mut request, &mut exchange).await;
-        exchange.into_stream().unwrap().leave(&outcome);
+        exchange.into_stream().unwrap().finish(&outcome);
         let received = client.received(stream);
         assert_eq!((&*received.body, received.ended), (&b"short"[..], true));
         assert_eq!(received.reset, Some(Reason::Enough));
@@ -415,8 +415,8 @@ fn long_responses_give_way() {
     });
 }
 
-/// Before any script or header can ask for `$realpath_root`, the pool has looked at the root, the location's as well as
-/// the server's; where no line names the variable, nothing is looked at.
+/// Before any script or header can ask for `$realpath_root`, the pool has looked at the root, the
+/// location's as well as the server's; where no line names the variable, nothing is looked at.
 #[test]
 fn the_folders_of_realpath_root_are_in_memory_when_it_is_asked_for() {
     let folder = Folder::with_files();
@@ -453,7 +453,7 @@ fn what_modules_keep_ends_with_the_pass_or_with_the_request() {
     #[derive(Default)]
     struct Text(&'static str);
 
-    impl Kept for Text {}
+    impl SlotValue for Text {}
 
     static PASS: Slot<Text, OfPass> = Slot::new();
     static REQUEST: Slot<Text, OfRequest> = Slot::new();
@@ -499,7 +499,8 @@ fn what_is_in_memory_is_answered_at_once() {
             async |mut request| {
                 let (mut exchange, _) = Client::greedy().begin(0);
                 let http = Rc::clone(&request.http);
-                let location::Found::Plan(plan) = location::find(&mut request, &http) else {
+                let location::LocationMatch::Plan(plan) = location::find(&mut request, &http)
+                else {
                     panic!("there is a location");
                 };
                 request.plan = Arc::clone(plan);

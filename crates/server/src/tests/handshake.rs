@@ -11,7 +11,8 @@ use crate::reference;
 /// What no two requests have in common.
 const AT_RANDOM: [&str; 2] = ["request_id", "uid_set"];
 
-/// What nginx 1.31 says of a session that is only beginning, which the connection of an empty request has not.
+/// What nginx 1.31 says of a session that is only beginning, which the connection of an empty
+/// request has not.
 const OF_TLS: [(&str, &str); 5] = [
     ("https", "on"),
     ("scheme", "https"),
@@ -23,9 +24,12 @@ const OF_TLS: [(&str, &str); 5] = [
 /// Every variable that is there without being defined, and some that this configuration defines.
 fn names() -> Vec<String> {
     let known = reference::nginx().iter().filter(|known| known.is_variable);
-    let known = known.map(|known| match known.name.ends_with('_') {
-        true => format!("{}x", known.name),
-        false => known.name.to_owned(),
+    let known = known.map(|known| {
+        if known.name.ends_with('_') {
+            format!("{}x", known.name)
+        } else {
+            known.name.to_owned()
+        }
     });
     let here = known.filter(|name| FEATURES.variable(name).is_some());
     let own = ["tidegate_version", "zstd_ratio", "acme_certificate"];
@@ -76,9 +80,10 @@ fn a_handshake_says_what_an_empty_request_says() {
                     assert_eq!(here.as_deref(), Some(*expected), "{name}");
                     continue;
                 }
-                match AT_RANDOM.contains(&&**name) {
-                    true => assert_eq!(here.map(|v| v.len()), there.map(|v| v.len()), "{name}"),
-                    false => assert_eq!(here, there, "{name}"),
+                if AT_RANDOM.contains(&&**name) {
+                    assert_eq!(here.map(|v| v.len()), there.map(|v| v.len()), "{name}")
+                } else {
+                    assert_eq!(here, there, "{name}")
                 }
             }
             for (name, expected) in [

@@ -1,4 +1,5 @@
-//! Tests of everything together, in memory: what a client gets on the wire is for the tests of the program.
+//! Tests of everything together, in memory: what a client gets on the wire is for the tests of the
+//! program.
 
 mod api;
 mod filters;
@@ -16,7 +17,8 @@ use http::testing::serve_by;
 
 use crate::features::FEATURES;
 
-/// Runs `work` in simulated time with a request of this head, under a configuration of all modules: see [`serve_by`].
+/// Runs `work` in simulated time with a request of this head, under a configuration of all modules:
+/// see [`serve_by`].
 pub(crate) fn serve<T>(text: &str, head: &str, work: impl AsyncFnOnce(Request) -> T) -> T {
     serve_by(features(), text, head, work)
 }

@@ -1,22 +1,23 @@
-//! docs/internals/extending.md, done: a module of one file, `shout on`, and one line in the list. It has a
-//! directive, a variable, a head filter whose body filter works on pieces, and keeps a number for each request.
+//! docs/internals/extending.md, done: a module of one file, `shout on`, and one line in the list.
+//! It has a directive, a variable, a head filter whose body filter works on pieces, and keeps a
+//! number for each request.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use conf::{Contexts, Declared, Fault, ScopeRef, Setting, parse};
 use framework::compile::{Compiler, Feature};
-use framework::slot::{Kept, Slot};
-use http::chain::{BodyFilter, Chain, HeadFilter, Refused};
+use framework::slot::{Slot, SlotValue};
+use http::chain::{BodyFilter, Chain, FilterRejection, HeadFilter};
 use http::exchange::Abort;
 use http::exchange::memory::Client;
-use http::module::{Entry, Module, Told};
+use http::module::{Entry, Module, ShortcutDoc};
 use http::output::Piece;
 use http::plan_builder::PlanBuilder;
 use http::request::{Request, handle};
 use http::slots::OfRequest;
 use http::testing::serve_by;
-use http::variables::Found;
+use http::variables::BuiltinVariable;
 
 use super::features_and;
 
@@ -40,7 +41,8 @@ impl Feature for Shout {
 }
 
 impl Module for Shout {
-    const SHORTCUTS: &'static [Told] = &[Told::Never("a kept response is not in capitals")];
+    const SHORTCUTS: &'static [ShortcutDoc] =
+        &[ShortcutDoc::Never("a kept response is not in capitals")];
 
     fn is_off(&self) -> bool {
         !self.enabled
@@ -56,7 +58,11 @@ impl HeadFilter for Shout {
         request.response.status == 200
     }
 
-    fn head(self: Arc<Self>, request: &mut Request, chain: &mut Chain) -> Result<(), Refused> {
+    fn head(
+        self: Arc<Self>,
+        request: &mut Request,
+        chain: &mut Chain,
+    ) -> Result<(), FilterRejection> {
         request.response.add("X-Shout", "yes");
         chain.push(Capitals);
         Ok(())
@@ -87,13 +93,13 @@ impl BodyFilter for Capitals {
 #[derive(Default)]
 struct Letters(usize);
 
-impl Kept for Letters {}
+impl SlotValue for Letters {}
 
 static LETTERS: Slot<Letters, OfRequest> = Slot::new();
 
-fn find(name: &str) -> Option<Found> {
+fn find(name: &str) -> Option<BuiltinVariable> {
     (name == "shouted").then(|| {
-        Found::computed(|request: &mut Request, out| {
+        BuiltinVariable::computed(|request: &mut Request, out| {
             let letters = request.own.get(&LETTERS).map(|letters| letters.0);
             out.extend(letters.unwrap_or_default().to_string().into_bytes());
             true

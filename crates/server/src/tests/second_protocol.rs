@@ -12,8 +12,8 @@ use engine::sim::{self, Faults};
 use framework::compile::{Compiler, Environment, Feature};
 use framework::counters::Counters;
 use framework::door::{Accepted, Door, ListenerId, Tenant};
-use framework::generation::{Generation, Local};
-use framework::protocol_part::{CompiledPart, Directives, Listening, ProtocolPart};
+use framework::generation::{Generation, GenerationView};
+use framework::protocol_part::{CompiledPart, Directives, ListenSocket, ProtocolPart};
 use framework::workers::Worker;
 use http::log::{Destination, ToErrorLog};
 
@@ -29,7 +29,7 @@ struct EchoPart;
 /// What a generation has of it: the sockets of its addresses.
 struct Echoes(Vec<ListenerId>);
 
-struct Compiled(Vec<Listening>);
+struct Compiled(Vec<ListenSocket>);
 
 impl ProtocolPart for EchoPart {
     fn name(&self) -> &'static str {
@@ -55,7 +55,7 @@ impl ProtocolPart for EchoPart {
         let written = root.written(&ECHO).ok()?;
         let listening = written.iter().map(|address| {
             let address = Address::Inet(address.parse().expect("an address"));
-            Listening {
+            ListenSocket {
                 id: ListenerId(Arc::new(format!("echo {address}"))),
                 options: ListenOptions::new(address),
             }
@@ -73,7 +73,7 @@ impl ProtocolPart for EchoPart {
 }
 
 impl CompiledPart for Compiled {
-    fn add_to(self: Box<Self>, _: &Compiler<'_>, generation: &mut Generation) -> Vec<Listening> {
+    fn add_to(self: Box<Self>, _: &Compiler<'_>, generation: &mut Generation) -> Vec<ListenSocket> {
         let ids = self.0.iter().map(|socket| socket.id.clone());
         generation.add(Echoes(ids.collect()));
         self.0
@@ -84,7 +84,7 @@ struct EchoDoor;
 
 struct Session(Accepted);
 
-fn has(local: &Local, listener: &ListenerId) -> bool {
+fn has(local: &GenerationView, listener: &ListenerId) -> bool {
     let echoes = local.generation.part::<Echoes>();
     echoes.is_some_and(|echoes| echoes.0.contains(listener))
 }
@@ -106,7 +106,7 @@ impl Door for EchoDoor {
         });
     }
 
-    fn knows(&self, local: &Local, listener: &ListenerId) -> bool {
+    fn knows(&self, local: &GenerationView, listener: &ListenerId) -> bool {
         has(local, listener)
     }
 
@@ -122,7 +122,7 @@ impl Tenant for Session {
         self.0.serial
     }
 
-    fn is_known(&self, next: &Local) -> bool {
+    fn is_known(&self, next: &GenerationView) -> bool {
         has(next, &self.0.listener)
     }
 
@@ -142,13 +142,13 @@ impl Tenant for Session {
         self.0.stream.abort();
     }
 
-    fn stay_with(&self, _: &Rc<Local>) {
+    fn stay_with(&self, _: &Rc<GenerationView>) {
         self.0.stream.abort();
     }
 }
 
 /// A configuration of http and the other protocol; its sockets in the order of the parts.
-fn compiled(text: &str) -> (Arc<Generation>, Vec<Listening>) {
+fn compiled(text: &str) -> (Arc<Generation>, Vec<ListenSocket>) {
     let files = Sealed::new(Recording {
         files: vec![("/nginx.conf".into(), text.into())],
         ..Recording::default()

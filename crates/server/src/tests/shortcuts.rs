@@ -8,10 +8,10 @@ use engine::Buffer;
 use framework::compile::{Compiler, Feature};
 use http::exchange::Exchange;
 use http::exchange::memory::Client;
-use http::hot::respond;
-use http::module::{Entry, Handle, Module, Permit, Ran, Shortcut, Told};
+use http::module::{Entry, Handle, Module, Permit, Ran, Shortcut, ShortcutDoc};
 use http::part::Modules;
 use http::plan_builder::PlanBuilder;
+use http::prebuilt::respond;
 use http::request::{Request, Step, handle};
 use http::testing::{Folder, another, serve_by};
 
@@ -52,7 +52,8 @@ impl Feature for DenyArguments {
 }
 
 impl Module for DenyArguments {
-    const SHORTCUTS: &'static [Told] = &[Told::OfRequest("where it has no arguments")];
+    const SHORTCUTS: &'static [ShortcutDoc] =
+        &[ShortcutDoc::OfRequest("where it has no arguments")];
 
     fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
         plan.arrived(self);
@@ -71,15 +72,17 @@ impl Permit for DenyArguments {
 
 impl Handle for DenyArguments {
     fn run<'a>(&'a self, request: &'a mut Request, _: &'a mut Exchange) -> Ran<'a> {
-        Ran::Now(Ok(match self.permits(request) {
-            true => Step::Next,
-            false => Step::Finish(403),
+        Ran::Now(Ok(if self.permits(request) {
+            Step::Next
+        } else {
+            Step::Finish(403)
         }))
     }
 }
 
-/// Asks for a small file, the slow way, until its response is worth keeping; then with the last request's target from
-/// memory. The statuses of the former, and that of the latter where memory has answered.
+/// Asks for a small file, the slow way, until its response is worth keeping; then with the last
+/// request's target from memory. The statuses of the former, and that of the latter where memory
+/// has answered.
 fn ask(features: Modules, lines: &str, target: &str) -> (Vec<u16>, Option<u16>) {
     let folder = Folder::with_files();
     let file = std::fs::File::create(folder.0.join("file")).unwrap();

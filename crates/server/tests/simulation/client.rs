@@ -1,4 +1,5 @@
-//! A simulated client: sends a script of requests in its own way and compares what comes back to the byte.
+//! A simulated client: sends a script of requests in its own way and compares what comes back to
+//! the byte.
 
 use std::cell::Cell;
 use std::rc::Rc;

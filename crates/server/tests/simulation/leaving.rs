@@ -1,4 +1,5 @@
-//! Finished responses leave before the connection waits for anything: at the same virtual instant, and together.
+//! Finished responses leave before the connection waits for anything: at the same virtual instant,
+//! and together.
 
 use std::time::Duration;
 
@@ -29,7 +30,8 @@ const INSTANT: Faults = Faults {
 /// What a turn of the simulated loop takes: with a body, one looks for what has come of it.
 const TURN: Duration = Duration::from_micros(1);
 
-/// Serves the site to a client on such a network. What a test leaves unanswered is given up when it ends.
+/// Serves the site to a client on such a network. What a test leaves unanswered is given up when it
+/// ends.
 fn serve(faults: Faults, seed: u64, test: impl AsyncFnOnce(&Stream) -> Result<(), String>) {
     let site = Site::new();
     let outcome = simulate(seed, faults, async || {
@@ -45,7 +47,8 @@ fn serve(faults: Faults, seed: u64, test: impl AsyncFnOnce(&Stream) -> Result<()
     }
 }
 
-/// Sends `first` and something that keeps the server waiting in one piece: `first` must be answered in no time.
+/// Sends `first` and something that keeps the server waiting in one piece: `first` must be answered
+/// in no time.
 #[track_caller]
 fn assert_leaves(first: Asked, held: &[u8]) {
     assert_leaves_within(Duration::ZERO, first, held);

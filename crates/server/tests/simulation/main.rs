@@ -1,10 +1,11 @@
-//! The whole server in one process under a virtual clock: a configuration compiled as always, the worker's own
-//! code, the simulated engine, and clients that send by seed in any way that TCP allows.
+//! The whole server in one process under a virtual clock: a configuration compiled as always, the
+//! worker's own code, the simulated engine, and clients that send by seed in any way that TCP
+//! allows.
 //!
-//! Every complete request of an unbroken connection must get its answer, in order and to the byte; time limits
-//! must act at their time; nothing may be left in the end. A seed that fails fails again: `SEED=n` runs it alone, and
-//! `SEEDS=n` runs so many instead of a few.
-//! Files and logs are real, the network and the clock are not.
+//! Every complete request of an unbroken connection must get its answer, in order and to the byte;
+//! time limits must act at their time; nothing may be left in the end. A seed that fails fails
+//! again: `SEED=n` runs it alone, and `SEEDS=n` runs so many instead of a few. Files and logs are
+//! real, the network and the clock are not.
 
 mod client;
 mod http2;
@@ -109,19 +110,21 @@ fn run_on(
         let answered = play_all(&server, scripts, &mut random).await?;
         let mut logged = server.finish().await?;
         if fragile {
-            return match logged.len() < answered {
-                true => Err(format!(
+            return if logged.len() < answered {
+                Err(format!(
                     "{answered} answers, {} lines in the log",
                     logged.len()
-                )),
-                false => Ok(()),
+                ))
+            } else {
+                Ok(())
             };
         }
         wanted.sort();
         logged.sort();
-        match logged == wanted {
-            true => Ok(()),
-            false => Err(format!("logged {logged:#?}\ninstead of {wanted:#?}")),
+        if logged == wanted {
+            Ok(())
+        } else {
+            Err(format!("logged {logged:#?}\ninstead of {wanted:#?}"))
         }
     })
 }
@@ -144,9 +147,10 @@ fn change_generation(site: &Site, seed: u64) -> Result<(), String> {
         let mut server = Server::start(site);
         let before = Rc::new(RefCell::new(Vec::new()));
         for _ in 0..4 {
-            let asked = match random.chance(500) {
-                true => vec![behind(), slow()],
-                false => vec![slow(), behind(), behind()],
+            let asked = if random.chance(500) {
+                vec![behind(), slow()]
+            } else {
+                vec![slow(), behind(), behind()]
             };
             let (address, random) = (server.address.clone(), random.fork());
             let before = Rc::clone(&before);

@@ -119,7 +119,8 @@ impl<'a> Server<'a> {
         self.counters.totals().active
     }
 
-    /// Quits; the lines of the access log, when nothing is left of connections, requests and generations.
+    /// Quits; the lines of the access log, when nothing is left of connections, requests and
+    /// generations.
     pub(crate) async fn finish(self) -> Result<Vec<String>, String> {
         self.worker.quit();
         let end = either(self.worker.end(), engine::sleep(PATIENCE)).await;
@@ -210,7 +211,8 @@ pub(crate) fn start_behind(mut random: Random) {
     });
 }
 
-/// Starts a server behind the site that answers each connection's one request with its body, in parts.
+/// Starts a server behind the site that answers each connection's one request with its body, in
+/// parts.
 pub(crate) fn start_echo(mut random: Random) {
     let (socket, _) = sim::listen(Address::Inet(ECHO.parse().unwrap())).unwrap();
     engine::spawn(async move {

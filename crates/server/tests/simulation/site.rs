@@ -141,7 +141,8 @@ pub(crate) struct Asked {
     pub(crate) closes: bool,
 }
 
-/// A GET with these fields, and the answer's head after `Date`, its last line's end included, and body.
+/// A GET with these fields, and the answer's head after `Date`, its last line's end included, and
+/// body.
 fn get(uri: &str, fields: &str, status: &str, head: &str, body: &[u8]) -> Asked {
     let request = format!("GET {uri} HTTP/1.1\r\nHost: site\r\n{fields}\r\n");
     asked(request.into_bytes(), status, head, body)
@@ -301,10 +302,13 @@ pub(crate) fn any(random: &mut Random) -> Asked {
             "Location: http://site/new/\r\nConnection: keep-alive\r\n",
         ),
         7 => upload(random),
-        8 => match random.chance(500) {
-            true => conditional("If-None-Match: \"65920080-d\"\r\n"),
-            false => conditional(&format!("If-Modified-Since: {LAST_MODIFIED}\r\n")),
-        },
+        8 => {
+            if random.chance(500) {
+                conditional("If-None-Match: \"65920080-d\"\r\n")
+            } else {
+                conditional(&format!("If-Modified-Since: {LAST_MODIFIED}\r\n"))
+            }
+        }
         9 => range(),
         10 => get(
             "/page.html",
@@ -338,7 +342,8 @@ pub(crate) fn last(random: &mut Random) -> Asked {
         ),
         _ => {
             let mut bad = status_page("/", "400 Bad Request", "Connection: close\r\n");
-            // Without Host, which is known only at the end: nothing is on its way that could reset the answer.
+            // Without Host, which is known only at the end: nothing is on its way that could reset
+            // the answer.
             bad.request = b"GET / HTTP/1.1\r\n\r\n".to_vec();
             bad
         }

@@ -126,7 +126,8 @@ fn limit_rate_paces_by_the_clock() {
     });
 }
 
-/// A client that has sent more than its last request would be answered with a reset, were its connection closed at once.
+/// A client that has sent more than its last request would be answered with a reset, were its
+/// connection closed at once.
 #[test]
 fn lingering_close_waits_behind_an_answer_from_memory() {
     serve(async |server| {
@@ -217,7 +218,8 @@ const NARROW: Faults = Faults {
     streams: Streams::Direct,
 };
 
-/// As nginx does (`ngx_http_discarded_request_body_handler`): neither end waits for the other for ever.
+/// As nginx does (`ngx_http_discarded_request_body_handler`): neither end waits for the other for
+/// ever.
 #[test]
 fn a_body_that_is_not_read_is_received_beside_its_response() {
     serve_over(NARROW, "", async |server| {
@@ -296,7 +298,8 @@ fn reset_timedout_connection_holds_for_a_body_that_is_dropped() {
     }
 }
 
-/// Starts a server at this address that takes one client, and does this with it once it has said so much.
+/// Starts a server at this address that takes one client, and does this with it once it has said so
+/// much.
 fn start_other<F: Future<Output = ()> + 'static>(
     address: &str,
     until: &'static [u8],
@@ -391,7 +394,8 @@ fn a_body_that_never_comes_costs_a_slow_client_nothing_of_the_response() {
         let asked = large_at("/large.txt");
         let head = "GET /large.txt HTTP/1.1\r\nHost: site\r\nContent-Length: 10\r\n\r\n";
         say(&client, head.as_bytes());
-        // What is left after so much has been queued, and is taken when `lingering_timeout` has passed.
+        // What is left after so much has been queued, and is taken when `lingering_timeout` has
+        // passed.
         let received = take(&client, 100_000).await?;
         engine::sleep(Duration::from_secs(10)).await;
         let rest = hear_all(&client).await?;

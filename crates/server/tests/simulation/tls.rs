@@ -1,5 +1,6 @@
-//! Clients of a port for TLS whose bytes were damaged on the way: each bit of what several of them say first, and of
-//! what they say after the server's answer. None of it panics, and none keeps a connection.
+//! Clients of a port for TLS whose bytes were damaged on the way: each bit of what several of them
+//! say first, and of what they say after the server's answer. None of it panics, and none keeps a
+//! connection.
 //!
 //! The fuzz target `tls_accept` does the same with any bytes.
 
@@ -110,8 +111,8 @@ fn records(tls: &mut ClientConnection) -> Vec<u8> {
     records
 }
 
-/// Says everything that a client says, with this bit of what it says after its hello changed. What the server answers to
-/// the request, and how many bytes were said after the hello.
+/// Says everything that a client says, with this bit of what it says after its hello changed. What
+/// the server answers to the request, and how many bytes were said after the hello.
 async fn talk(
     address: &Address,
     config: &Arc<ClientConfig>,
@@ -190,8 +191,8 @@ fn each_bit_of_what_follows_the_servers_answer() {
     });
 }
 
-/// What a client damaged is told, where rustls has no words for it: messages that are too long, cut by another record,
-/// or made of nothing, after the server's answer.
+/// What a client damaged is told, where rustls has no words for it: messages that are too long, cut
+/// by another record, or made of nothing, after the server's answer.
 #[test]
 fn an_alert_for_each_failure() {
     let record = |kind: u8, content: &[u8]| {

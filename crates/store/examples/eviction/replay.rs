@@ -1,6 +1,6 @@
 //! A trace replayed to the store: what is not there is stored.
 
-use tidegate_store::{Cas, Change, Content, Settings, Store, Write};
+use tidegate_store::{Cas, Content, ObjectChange, Settings, Store, Write};
 
 /// Bytes of every object's value.
 const VALUE: usize = 64;
@@ -44,7 +44,7 @@ pub(crate) fn replay(requests: &[u32], objects: usize) -> Replayed {
             cas: Cas::Next,
             marks: 0,
         };
-        store.update(&key, 1, |_| Change::Write(write));
+        store.update(&key, 1, |_| ObjectChange::Write(write));
         if at >= requests.len() / 2 {
             held += store.counts().objects as usize;
             looks += 1;

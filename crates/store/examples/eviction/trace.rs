@@ -8,7 +8,6 @@ pub(crate) struct Trace {
     pub(crate) exponent: f64,
     /// How many objects there are.
     pub(crate) objects: u32,
-    /// How many requests.
     pub(crate) requests: usize,
     /// After so many requests a scan asks once for objects of its own; 0 where none does.
     pub(crate) scan_every: usize,
@@ -84,7 +83,6 @@ pub(crate) fn footprint(requests: &[u32]) -> usize {
     seen.iter().filter(|is| **is).count()
 }
 
-/// `SplitMix64`.
 fn next(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut mixed = *state;

@@ -51,19 +51,19 @@ impl Progress {
 
 /// What a reader gets.
 #[derive(Clone, Debug)]
-pub enum Part {
+pub enum FillChunk {
     /// Bytes of the body.
     Bytes(Bytes),
     /// Bytes of the body, in a file.
     File {
-        /// The file.
+        /// The file that the chunk lies in.
         file: Arc<OwnedFd>,
         /// Where they begin in the file.
         offset: u64,
         /// How many there are.
         length: u64,
     },
-    /// Nothing yet.
+    /// Nothing more has been written yet.
     Nothing,
     /// The body has been read to its end.
     End,
@@ -75,11 +75,11 @@ pub enum Part {
 #[derive(Debug)]
 pub struct Fill {
     since: Millis,
-    shared: Mutex<Shared>,
+    shared: Mutex<FillState>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct FillState {
     progress: Progress,
     head: Option<Head>,
     file: Option<FilePart>,
@@ -90,7 +90,7 @@ struct Shared {
     /// Whether the file takes no more: then only readers free memory.
     is_unkept: bool,
     /// What is known of each reader; nothing where it has left.
-    places: Vec<Option<Place>>,
+    places: Vec<Option<ReaderState>>,
     /// Who fills waits for readers.
     waits_for_room: Option<Waker>,
     /// Whether the head had come, and how much of the body, when it was looked for whether more
@@ -109,7 +109,7 @@ struct FilePart {
 
 /// What the fill knows of a reader.
 #[derive(Debug, Default)]
-struct Place {
+struct ReaderState {
     position: u64,
     waker: Option<Waker>,
 }
@@ -119,14 +119,14 @@ impl Fill {
     pub(super) fn new(now: Millis) -> Fill {
         Fill {
             since: now,
-            shared: Mutex::new(Shared {
+            shared: Mutex::new(FillState {
                 seen_at: now,
-                ..Shared::default()
+                ..FillState::default()
             }),
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Shared> {
+    fn lock(&self) -> MutexGuard<'_, FillState> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -197,8 +197,8 @@ impl Fill {
         let free = shared.places.iter().position(Option::is_none);
         let number = free.unwrap_or(shared.places.len());
         match shared.places.get_mut(number) {
-            Some(free) => *free = Some(Place::default()),
-            None => shared.places.push(Some(Place::default())),
+            Some(free) => *free = Some(ReaderState::default()),
+            None => shared.places.push(Some(ReaderState::default())),
         }
         drop(shared);
         let fill = Arc::clone(self);
@@ -246,7 +246,6 @@ impl Fill {
         shared.trim();
     }
 
-    /// It is over.
     pub(super) fn end(&self, progress: Progress) {
         self.change(|shared| {
             if !shared.progress.is_over() {
@@ -271,7 +270,7 @@ impl Fill {
     }
 
     /// Changes something that readers wait for.
-    fn change(&self, change: impl FnOnce(&mut Shared)) {
+    fn change(&self, change: impl FnOnce(&mut FillState)) {
         let mut shared = self.lock();
         change(&mut shared);
         let (first, others) = shared.take_wakers();
@@ -280,7 +279,7 @@ impl Fill {
     }
 }
 
-impl Shared {
+impl FillState {
     /// Bytes of the body that are in the file.
     fn written(&self) -> u64 {
         self.file.as_ref().map_or(0, |file| file.written)
@@ -317,7 +316,7 @@ impl Shared {
         }
     }
 
-    fn readers(&self) -> impl Iterator<Item = &Place> {
+    fn readers(&self) -> impl Iterator<Item = &ReaderState> {
         self.places.iter().flatten()
     }
 
@@ -334,37 +333,37 @@ impl Shared {
         place.map_or(0, |place| place.position)
     }
 
-    fn place_mut(&mut self, number: usize) -> Option<&mut Place> {
+    fn place_mut(&mut self, number: usize) -> Option<&mut ReaderState> {
         self.places.get_mut(number)?.as_mut()
     }
 
-    fn part(&self, at: u64, max: usize) -> Part {
+    fn part(&self, at: u64, max: usize) -> FillChunk {
         if at >= self.length {
             return match self.progress {
-                Progress::Asked | Progress::Filling => Part::Nothing,
-                Progress::Complete => Part::End,
-                Progress::Broken | Progress::Refused => Part::Broken,
+                Progress::Asked | Progress::Filling => FillChunk::Nothing,
+                Progress::Complete => FillChunk::End,
+                Progress::Broken | Progress::Refused => FillChunk::Broken,
             };
         }
         if at >= self.memory_start() {
             let behind = self.memory.partition_point(|(start, _)| *start <= at);
             let piece = behind.checked_sub(1).and_then(|last| self.memory.get(last));
             let Some((start, bytes)) = piece else {
-                return Part::Broken;
+                return FillChunk::Broken;
             };
             let skipped = usize::try_from(at - start)
                 .unwrap_or(usize::MAX)
                 .min(bytes.len());
             let end = skipped.saturating_add(max).min(bytes.len());
-            return Part::Bytes(bytes.slice(skipped..end));
+            return FillChunk::Bytes(bytes.slice(skipped..end));
         }
         match &self.file {
-            Some(part) if at < part.written => Part::File {
+            Some(part) if at < part.written => FillChunk::File {
                 file: Arc::clone(&part.file),
                 offset: part.body_start + at,
                 length: (part.written - at).min(max as u64),
             },
-            _ => Part::Broken,
+            _ => FillChunk::Broken,
         }
     }
 }
@@ -373,12 +372,11 @@ impl Shared {
 #[derive(Debug)]
 pub struct Reader {
     fill: Arc<Fill>,
-    /// Its place.
     number: usize,
 }
 
 impl Reader {
-    /// What is read.
+    /// The fill that the reader reads along.
     #[must_use]
     pub fn fill(&self) -> &Arc<Fill> {
         &self.fill
@@ -409,7 +407,7 @@ impl Reader {
     }
 
     /// Takes what stands ready, at most `max` bytes of it.
-    pub fn next(&mut self, max: usize) -> Part {
+    pub fn next(&mut self, max: usize) -> FillChunk {
         let shared = self.fill.lock();
         let position = shared.position(self.number);
         let part = shared.part(position, max);
@@ -428,7 +426,7 @@ impl Reader {
         Poll::Pending
     }
 
-    fn wait(&self, shared: &mut Shared, context: &mut Context<'_>) {
+    fn wait(&self, shared: &mut FillState, context: &mut Context<'_>) {
         if let Some(place) = shared.place_mut(self.number) {
             match &mut place.waker {
                 Some(waker) => waker.clone_from(context.waker()),
@@ -437,7 +435,7 @@ impl Reader {
         }
     }
 
-    fn move_to(&self, mut shared: MutexGuard<'_, Shared>, position: u64) {
+    fn move_to(&self, mut shared: MutexGuard<'_, FillState>, position: u64) {
         if let Some(place) = shared.place_mut(self.number) {
             place.position = position;
         }
@@ -449,7 +447,7 @@ impl Reader {
     }
 }
 
-impl Shared {
+impl FillState {
     /// Frees what a reader has held, and gives the waker of who waits for that.
     fn freed(&mut self) -> Option<Waker> {
         if !self.is_unkept {
@@ -477,10 +475,10 @@ impl Drop for Reader {
 }
 
 /// How many bytes of the body a part is.
-fn length(part: &Part) -> u64 {
+fn length(part: &FillChunk) -> u64 {
     match part {
-        Part::Bytes(bytes) => bytes.len() as u64,
-        Part::File { length, .. } => *length,
-        Part::Nothing | Part::End | Part::Broken => 0,
+        FillChunk::Bytes(bytes) => bytes.len() as u64,
+        FillChunk::File { length, .. } => *length,
+        FillChunk::Nothing | FillChunk::End | FillChunk::Broken => 0,
     }
 }

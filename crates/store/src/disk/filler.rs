@@ -23,10 +23,10 @@ use bytes::Bytes;
 use crc32fast::Hasher;
 
 use super::fill::{Fill, Progress};
-use super::folder::{self, Failure};
+use super::folder::{self, DiskError};
 use super::head::{Encoded, FIXED_LENGTH, Fault, NewHead, TooLarge};
 use super::id::{EntryId, TemporaryName};
-use super::index::{Names, Stored};
+use super::index::{StoredEntry, TagHashes};
 use super::order::Turn;
 use super::purge::Fetch;
 use super::room::{Doomed, Reserved};
@@ -60,11 +60,11 @@ pub struct Filler {
     length: u64,
     /// When the body ended.
     finished: Option<Millis>,
-    storing: Storing,
+    storing: FillStage,
 }
 
 #[derive(Debug)]
-enum Storing {
+enum FillStage {
     /// The next write may begin.
     Idle(Option<Temporary>),
     /// One is under way.
@@ -103,7 +103,7 @@ impl Filler {
             written: 0,
             length: 0,
             finished: None,
-            storing: Storing::Idle(None),
+            storing: FillStage::Idle(None),
         }
     }
 
@@ -137,7 +137,7 @@ impl Filler {
             return;
         }
         self.length += bytes.len() as u64;
-        if !matches!(self.storing, Storing::Over) {
+        if !matches!(self.storing, FillStage::Over) {
             self.checksum.update(&bytes);
             self.unwritten_length += bytes.len();
             self.unwritten.push(bytes.clone());
@@ -155,7 +155,7 @@ impl Filler {
 
     /// The entry is not stored; its readers have what comes of it all the same.
     fn give_up(&mut self) {
-        self.storing = Storing::Over;
+        self.storing = FillStage::Over;
         self.unwritten.clear();
         self.unwritten_length = 0;
         self.release();
@@ -165,7 +165,7 @@ impl Filler {
     /// Whether no one has anything of what comes: the entry is not stored, and no one reads.
     #[must_use]
     pub fn is_pointless(&self) -> bool {
-        matches!(self.storing, Storing::Over) && self.fill.readers() == 0
+        matches!(self.storing, FillStage::Over) && self.fill.readers() == 0
     }
 
     /// Whether more should be read from the upstream.
@@ -204,7 +204,7 @@ impl Filler {
     /// # Errors
     /// Why the entry is not stored.
     pub fn commit_in_memory(&mut self, now: Millis) -> Result<(), StoreError> {
-        let is_ready = self.finished.is_some() && matches!(self.storing, Storing::Idle(_));
+        let is_ready = self.finished.is_some() && matches!(self.storing, FillStage::Idle(_));
         let Some(encoded) = self.head.as_mut().filter(|_| is_ready) else {
             return Ok(());
         };
@@ -212,7 +212,7 @@ impl Filler {
             return Ok(());
         }
         let head = encoded.finished(self.length, self.checksum.clone().finalize());
-        let names = Names::of(&encoded.head);
+        let names = TagHashes::of(&encoded.head);
         let parts: Vec<Bytes> = head.into_iter().chain(self.unwritten.drain()).collect();
         let stored = self.store.commit_in_memory(
             &self.id,
@@ -227,16 +227,16 @@ impl Filler {
 
     /// What is to be written now, on a thread that may wait.
     pub fn next_write(&mut self) -> Option<Write> {
-        let Storing::Idle(temporary) = &mut self.storing else {
+        let FillStage::Idle(temporary) = &mut self.storing else {
             return None;
         };
         self.store.folder.as_ref()?;
         let is_ready = self.finished.is_some() || self.unwritten_length >= WRITE_MIN;
         let encoded = self.head.as_mut().filter(|_| is_ready)?;
         let body_start = encoded.body_start();
-        let last = self.finished.map(|now| Last {
+        let last = self.finished.map(|now| FinalWrite {
             head: encoded.finished(self.length, self.checksum.clone().finalize()),
-            names: Names::of(&encoded.head),
+            names: TagHashes::of(&encoded.head),
             fetch: Arc::clone(&self.fetch),
             turn: self.turn.clone(),
             now,
@@ -261,7 +261,7 @@ impl Filler {
             store: Arc::clone(&self.store),
         };
         self.unwritten_length = 0;
-        self.storing = Storing::Writing;
+        self.storing = FillStage::Writing;
         Some(write)
     }
 
@@ -269,8 +269,8 @@ impl Filler {
     ///
     /// # Errors
     /// Why the entry is not stored. Readers go on from memory.
-    pub fn wrote(&mut self, written: Written) -> Result<Stage, StoreError> {
-        let Written {
+    pub fn wrote(&mut self, written: WriteOutcome) -> Result<Stage, StoreError> {
+        let WriteOutcome {
             outcome,
             temporary,
             end,
@@ -283,8 +283,8 @@ impl Filler {
                     self.fill.note_written(file, body_start, self.written);
                 }
                 self.storing = match stage {
-                    Stage::More => Storing::Idle(temporary),
-                    Stage::Committed => Storing::Over,
+                    Stage::More => FillStage::Idle(temporary),
+                    Stage::Committed => FillStage::Over,
                 };
                 if stage == Stage::Committed {
                     self.release();
@@ -364,14 +364,14 @@ pub struct Write {
     /// Length of the file at the end, as far as it is known.
     announced: u64,
     is_announced: bool,
-    last: Option<Last>,
+    last: Option<FinalWrite>,
 }
 
 /// What only the last write has.
 #[derive(Debug)]
-struct Last {
+struct FinalWrite {
     head: [Bytes; 2],
-    names: Names,
+    names: TagHashes,
     fetch: Arc<Fetch>,
     turn: Option<Arc<Turn>>,
     now: Millis,
@@ -379,7 +379,7 @@ struct Last {
 
 /// The outcome of a write.
 #[derive(Debug)]
-pub struct Written {
+pub struct WriteOutcome {
     outcome: Result<Stage, StoreError>,
     temporary: Option<Temporary>,
     end: u64,
@@ -395,14 +395,14 @@ impl Write {
 
     /// Writes, waiting for the disk.
     #[must_use]
-    pub fn run(mut self) -> Written {
+    pub fn run(mut self) -> WriteOutcome {
         let outcome = self.write();
         if outcome.is_err() {
             // What has been written of it goes at once: the disk may be full.
             self.temporary = None;
             self.store.unlink_doomed();
         }
-        Written {
+        WriteOutcome {
             outcome,
             temporary: self.temporary,
             end: self.end,
@@ -468,7 +468,7 @@ impl Write {
         }
     }
 
-    fn create(&self) -> Result<Temporary, Failure> {
+    fn create(&self) -> Result<Temporary, DiskError> {
         let names = &self.store.temporaries;
         let (name, file) = self.store.folder()?.create_temporary(self.id, names)?;
         Ok(Temporary {
@@ -487,10 +487,10 @@ impl DiskStore {
         &self,
         temporary: &mut Temporary,
         reserved: Reserved,
-        last: Last,
+        last: FinalWrite,
         length: u64,
     ) -> Result<(), StoreError> {
-        let Last {
+        let FinalWrite {
             names,
             fetch,
             turn,
@@ -511,7 +511,7 @@ impl DiskStore {
         temporary.is_renamed = true;
         self.forget_temporary(temporary.name);
         reserved.give(blocks);
-        let stored = Stored {
+        let stored = StoredEntry {
             blocks,
             names: Some(names.clone()),
             is_checked: true,

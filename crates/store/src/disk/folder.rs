@@ -40,9 +40,8 @@ const READ: OFlags = OFlags::RDONLY
 /// open.
 const REPLACED_MAX: usize = 64;
 
-/// See the module.
 #[derive(Debug)]
-pub(super) struct Folder {
+pub(super) struct CacheFolder {
     place: Place,
     /// Where it is opened again once it has been removed; nothing where it was given open.
     path: Option<PathBuf>,
@@ -95,29 +94,32 @@ fn open_or_make(path: &Path) -> Result<OwnedFd, Errno> {
     }
 }
 
-impl Folder {
+impl CacheFolder {
     /// Opens the folder; makes it where it is missing.
-    pub(super) fn open(path: &Path, levels: Levels) -> Result<Folder, Errno> {
-        let folder = Folder::from_descriptor(open_or_make(path)?, levels)?;
+    pub(super) fn open(path: &Path, levels: Levels) -> Result<CacheFolder, Errno> {
+        let folder = CacheFolder::from_descriptor(open_or_make(path)?, levels)?;
         let path = Some(path.to_owned());
-        Ok(Folder { path, ..folder })
+        Ok(CacheFolder { path, ..folder })
     }
 
     /// Opens a folder that is there.
-    pub(super) fn open_existing(path: &Path, levels: Levels) -> Result<Folder, Errno> {
+    pub(super) fn open_existing(path: &Path, levels: Levels) -> Result<CacheFolder, Errno> {
         let descriptor = rustix::fs::open(path, FOLDER, Mode::empty())?;
-        Folder::from_descriptor(descriptor, levels)
+        CacheFolder::from_descriptor(descriptor, levels)
     }
 
-    pub(super) fn with_levels(self, levels: Levels) -> Folder {
-        Folder { levels, ..self }
+    pub(super) fn with_levels(self, levels: Levels) -> CacheFolder {
+        CacheFolder { levels, ..self }
     }
 
-    pub(super) fn from_descriptor(descriptor: OwnedFd, levels: Levels) -> Result<Folder, Errno> {
+    pub(super) fn from_descriptor(
+        descriptor: OwnedFd,
+        levels: Levels,
+    ) -> Result<CacheFolder, Errno> {
         let block_size = rustix::fs::fstatvfs(&descriptor)?.f_bsize.max(1);
         // Another number in each process, so that names seldom meet those of the one before.
         let first = base::hash::of(b"temporary") % NUMBERS;
-        Ok(Folder {
+        Ok(CacheFolder {
             place: Place::of(descriptor)?,
             path: None,
             levels,
@@ -127,7 +129,6 @@ impl Folder {
         })
     }
 
-    /// Its descriptor.
     fn descriptor(&self) -> &OwnedFd {
         match self.place.next.get() {
             None => &self.place.descriptor,
@@ -249,7 +250,7 @@ impl Folder {
         &self,
         id: EntryId,
         names: &Mutex<Set<TemporaryName>>,
-    ) -> Result<(TemporaryName, OwnedFd), Failure> {
+    ) -> Result<(TemporaryName, OwnedFd), DiskError> {
         let names = || names.lock().unwrap_or_else(PoisonError::into_inner);
         let mut step = 1;
         for _ in 0..NAMES_TRIED_MAX {
@@ -265,10 +266,10 @@ impl Folder {
             match error {
                 Errno::NOENT => self.make_folders(&path)?,
                 Errno::EXIST => step = NUMBER_JUMP,
-                error => return Err(Failure::of("openat()", error)),
+                error => return Err(DiskError::of("openat()", error)),
             }
         }
-        Err(Failure::of("openat()", Errno::EXIST))
+        Err(DiskError::of("openat()", Errno::EXIST))
     }
 
     fn create(&self, path: &str) -> Result<OwnedFd, Errno> {
@@ -276,7 +277,7 @@ impl Folder {
         rustix::fs::openat(self.descriptor(), path, flags, FILE_MODE)
     }
 
-    fn make_folders(&self, path: &EntryPath) -> Result<(), Failure> {
+    fn make_folders(&self, path: &EntryPath) -> Result<(), DiskError> {
         for folder in path.folders() {
             self.make_folder(folder)?;
         }
@@ -284,23 +285,23 @@ impl Folder {
     }
 
     /// Makes a folder below this one, if it is not there.
-    pub(super) fn make_folder(&self, path: &str) -> Result<(), Failure> {
+    pub(super) fn make_folder(&self, path: &str) -> Result<(), DiskError> {
         match rustix::fs::mkdirat(self.descriptor(), path, FOLDER_MODE) {
             Ok(()) | Err(Errno::EXIST) => Ok(()),
-            Err(error) => Err(Failure::of("mkdirat()", error)),
+            Err(error) => Err(DiskError::of("mkdirat()", error)),
         }
     }
 
     /// Makes a temporary file the entry.
-    pub(super) fn rename(&self, name: TemporaryName) -> Result<(), Failure> {
+    pub(super) fn rename(&self, name: TemporaryName) -> Result<(), DiskError> {
         let from = self.levels.temporary_path(name);
         let to = self.levels.path(&name.id);
         self.rename_below(from.as_str(), to.as_str())
     }
 
-    pub(super) fn rename_below(&self, from: &str, to: &str) -> Result<(), Failure> {
+    pub(super) fn rename_below(&self, from: &str, to: &str) -> Result<(), DiskError> {
         rustix::fs::renameat(self.descriptor(), from, self.descriptor(), to)
-            .map_err(|error| Failure::of("renameat()", error))
+            .map_err(|error| DiskError::of("renameat()", error))
     }
 
     pub(super) fn unlink_entry(&self, id: &EntryId) -> Result<(), Errno> {
@@ -326,28 +327,28 @@ impl Folder {
     }
 
     /// Makes another file below the folder, or empties it.
-    pub(super) fn create_other(&self, path: &str) -> Result<OwnedFd, Failure> {
+    pub(super) fn create_other(&self, path: &str) -> Result<OwnedFd, DiskError> {
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         rustix::fs::openat(self.descriptor(), path, flags, FILE_MODE)
-            .map_err(|error| Failure::of("openat()", error))
+            .map_err(|error| DiskError::of("openat()", error))
     }
 }
 
 /// A system call about a file of the cache that has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Failure {
+pub struct DiskError {
     /// The call, as log lines name it.
     pub call: &'static str,
     error: Errno,
 }
 
-impl Failure {
-    pub(super) fn of(call: &'static str, error: Errno) -> Failure {
-        Failure { call, error }
+impl DiskError {
+    pub(super) fn of(call: &'static str, error: Errno) -> DiskError {
+        DiskError { call, error }
     }
 
-    /// Why.
+    /// The error of the system call.
     #[must_use]
     pub fn error(&self) -> std::io::Error {
         self.error.into()
@@ -355,7 +356,7 @@ impl Failure {
 }
 
 /// Writes all of `parts` one behind the other.
-pub(super) fn write_all(file: impl AsFd, mut at: u64, parts: &[Bytes]) -> Result<(), Failure> {
+pub(super) fn write_all(file: impl AsFd, mut at: u64, parts: &[Bytes]) -> Result<(), DiskError> {
     let mut parts = parts.iter().map(|part| &part[..]);
     loop {
         let mut slices: [IoSlice<'_>; PARTS_MAX] = [IoSlice::new(&[]); PARTS_MAX];
@@ -372,14 +373,14 @@ pub(super) fn write_all(file: impl AsFd, mut at: u64, parts: &[Bytes]) -> Result
             match rustix::io::pwritev(&file, left, at) {
                 // Only a device without room takes nothing without saying why.
                 Ok(0) if left.iter().any(|slice| !slice.is_empty()) => {
-                    return Err(Failure::of("pwritev()", Errno::NOSPC));
+                    return Err(DiskError::of("pwritev()", Errno::NOSPC));
                 }
                 Ok(written) => {
                     at += written as u64;
                     IoSlice::advance_slices(&mut left, written);
                 }
                 Err(Errno::INTR) => {}
-                Err(error) => return Err(Failure::of("pwritev()", error)),
+                Err(error) => return Err(DiskError::of("pwritev()", error)),
             }
         }
     }

@@ -32,7 +32,7 @@ pub(super) const FIXED_LENGTH: usize = 336;
 /// What stands before the key.
 pub(super) const KEY_PREFIX: &[u8] = b"\nKEY: ";
 
-/// Longest head.
+/// The longest head of an entry, in bytes.
 pub const HEAD_LENGTH_MAX: usize = 1 << 20;
 
 const MAGIC: &[u8; 8] = b"TIDEGATE";
@@ -87,7 +87,7 @@ impl std::fmt::Display for Fault {
 
 /// Until when an entry is good for what. The store keeps these values and judges by none of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Times {
+pub struct EntryTimes {
     /// Milliseconds since 1970 until which the entry is fresh.
     pub valid_until: i64,
     /// Milliseconds since 1970 at which the answer was received.
@@ -98,14 +98,14 @@ pub struct Times {
     pub updating: u32,
     /// Seconds beyond its freshness for which it may be served instead of an error.
     pub error: u32,
-    /// The caller's own.
+    /// The caller's own of the entry times.
     pub flags: u32,
 }
 
 /// What an entry is to be stored with.
 #[derive(Clone, Debug, Default)]
 pub struct NewHead {
-    /// The key.
+    /// The key of the new head.
     pub key: Bytes,
     /// What entries have in common that are purged together; the key where it is empty.
     pub group: Bytes,
@@ -115,8 +115,8 @@ pub struct NewHead {
     pub vary: Bytes,
     /// Which of the variants this is.
     pub variant: Option<EntryId>,
-    /// See [`Times`].
-    pub times: Times,
+    /// The same as [`EntryTimes`], kept in the new head.
+    pub times: EntryTimes,
     /// What the caller wants back with a hit.
     pub text: Bytes,
     /// Length of the body, where it is known.
@@ -126,7 +126,7 @@ pub struct NewHead {
 /// Who has written an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// Tidegate.
+    /// The entry was written by Tidegate.
     Own,
     /// nginx: the text is the head of an HTTP/1 response or of a CGI program.
     Nginx,
@@ -135,18 +135,18 @@ pub enum Origin {
 /// What an entry is stored with. Its parts share one buffer.
 #[derive(Clone, Debug)]
 pub struct Head {
-    /// The key.
+    /// The key of the head.
     pub key: Bytes,
-    /// See [`NewHead::group`].
+    /// The same as [`NewHead::group`], kept in the head.
     pub group: Bytes,
     pub(super) tags: Bytes,
-    /// See [`NewHead::vary`].
+    /// The same as [`NewHead::vary`], kept in the head.
     pub vary: Bytes,
-    /// See [`NewHead::variant`].
+    /// The same as [`NewHead::variant`], kept in the head.
     pub variant: Option<EntryId>,
-    /// See [`Times`].
-    pub times: Times,
-    /// See [`NewHead::text`].
+    /// The same as [`EntryTimes`], kept in the head.
+    pub times: EntryTimes,
+    /// The same as [`NewHead::text`], kept in the head.
     pub text: Bytes,
     /// Length of the body; unknown only while an entry is filled.
     pub body_length: Option<u64>,
@@ -175,9 +175,7 @@ pub struct TooLarge;
 /// and the checksums.
 #[derive(Debug)]
 pub(super) struct Encoded {
-    /// The fixed part.
     fixed: [u8; FIXED_LENGTH],
-    /// What follows it.
     rest: Bytes,
     pub(super) head: Head,
 }
@@ -246,7 +244,6 @@ impl Encoded {
         [vec![0; FIXED_LENGTH].into(), self.rest.clone()]
     }
 
-    /// The whole head.
     pub(super) fn finished(&mut self, length: u64, checksum: u32) -> [Bytes; 2] {
         let body = &mut self.fixed[BODY_AT];
         body[..4].copy_from_slice(&checksum.to_le_bytes());
@@ -356,7 +353,7 @@ pub(super) fn seal(file: &mut [u8]) {
     fixed[CHECKSUM_AT..][..4].copy_from_slice(&checksum.to_le_bytes());
 }
 
-fn encode_times(times: &Times, sequence: u32) -> [u8; TIMES_LENGTH] {
+fn encode_times(times: &EntryTimes, sequence: u32) -> [u8; TIMES_LENGTH] {
     let mut bytes = [0; TIMES_LENGTH];
     let mut put = |at: usize, part: &[u8]| bytes[at..][..part.len()].copy_from_slice(part);
     put(4, &sequence.to_le_bytes());
@@ -372,14 +369,14 @@ fn encode_times(times: &Times, sequence: u32) -> [u8; TIMES_LENGTH] {
 }
 
 /// One copy of the times, and its sequence number; nothing where it is not whole.
-fn decode_times(bytes: &[u8; TIMES_LENGTH]) -> Option<(u32, Times)> {
+fn decode_times(bytes: &[u8; TIMES_LENGTH]) -> Option<(u32, EntryTimes)> {
     let mut rest = &bytes[..];
     let checksum = rest.get_u32_le();
     if checksum != crc32fast::hash(rest) {
         return None;
     }
     let sequence = rest.get_u32_le();
-    let times = Times {
+    let times = EntryTimes {
         valid_until: rest.get_i64_le(),
         received: rest.get_i64_le(),
         age: rest.get_u32_le(),
@@ -390,14 +387,13 @@ fn decode_times(bytes: &[u8; TIMES_LENGTH]) -> Option<(u32, Times)> {
     (sequence > 0).then_some((sequence, times))
 }
 
-/// Both copies.
-fn copies(fixed: &[u8; FIXED_LENGTH]) -> [Option<(u32, Times)>; 2] {
+fn copies(fixed: &[u8; FIXED_LENGTH]) -> [Option<(u32, EntryTimes)>; 2] {
     let (copies, _) = fixed[TIMES_AT..TIMES_END].as_chunks::<TIMES_LENGTH>();
     [0, 1].map(|place| copies.get(place).and_then(decode_times))
 }
 
 /// The times that hold: those that were written last.
-fn current_times(fixed: &[u8; FIXED_LENGTH]) -> Option<(u32, Times)> {
+fn current_times(fixed: &[u8; FIXED_LENGTH]) -> Option<(u32, EntryTimes)> {
     let [first, second] = copies(fixed);
     match (first, second) {
         (Some(a), Some(b)) => Some(if a.0 >= b.0 { a } else { b }),
@@ -406,10 +402,10 @@ fn current_times(fixed: &[u8; FIXED_LENGTH]) -> Option<(u32, Times)> {
 }
 
 /// New times for a file with this head: where they are to be written, and what.
-pub(super) fn replace_times(head: &[u8], times: &Times) -> Result<(u64, Bytes), Fault> {
+pub(super) fn replace_times(head: &[u8], times: &EntryTimes) -> Result<(u64, Bytes), Fault> {
     let fixed = head.first_chunk().ok_or(Fault::Short)?;
     let (sequence, _) = current_times(fixed).ok_or(Fault::HeadChecksum)?;
-    let holds = |copy: &Option<(u32, Times)>| copy.is_some_and(|copy| copy.0 == sequence);
+    let holds = |copy: &Option<(u32, EntryTimes)>| copy.is_some_and(|copy| copy.0 == sequence);
     let place = usize::from(holds(&copies(fixed)[0]));
     let at = TIMES_AT + place * TIMES_LENGTH;
     let bytes = encode_times(times, sequence.wrapping_add(1).max(1));
@@ -418,7 +414,7 @@ pub(super) fn replace_times(head: &[u8], times: &Times) -> Result<(u64, Bytes), 
 
 /// A head that has been read.
 #[derive(Debug)]
-pub(super) struct Parsed {
+pub(super) struct ParsedHead {
     pub(super) head: Head,
     /// Where the body lies in the file.
     pub(super) body: Range<u64>,
@@ -440,7 +436,7 @@ pub(super) fn length(start: &[u8]) -> Result<usize, Fault> {
 
 /// Reads a head. `bytes` begins with all of it, as [`length`] tells; `file_length` is that of the
 /// file.
-pub(super) fn parse(bytes: &Bytes, key: &[u8], file_length: u64) -> Result<Parsed, Fault> {
+pub(super) fn parse(bytes: &Bytes, key: &[u8], file_length: u64) -> Result<ParsedHead, Fault> {
     let fixed = bytes.first_chunk().ok_or(Fault::Short)?;
     if nginx::is_version(fixed) {
         return nginx::parse(bytes, key, file_length);
@@ -472,7 +468,7 @@ pub(super) fn parse(bytes: &Bytes, key: &[u8], file_length: u64) -> Result<Parse
         body_length: Some(decoded.body_length),
         origin: Origin::Own,
     };
-    Ok(Parsed {
+    Ok(ParsedHead {
         head,
         body,
         body_checksum: Some(decoded.body_checksum),
@@ -504,7 +500,7 @@ mod tests {
             tags: vec!["one".into(), "".into(), "three".into()],
             vary: "accept-encoding".into(),
             variant: Some(EntryId::of(&[b"gzip"])),
-            times: Times {
+            times: EntryTimes {
                 valid_until: 1_700_000_000_123,
                 received: -1,
                 age: 2,
@@ -524,7 +520,7 @@ mod tests {
         [&head[0], &head[1], body].concat()
     }
 
-    fn parsed(file: &[u8]) -> Result<Parsed, Fault> {
+    fn parsed(file: &[u8]) -> Result<ParsedHead, Fault> {
         let needed = length(file)?;
         if file.len() < needed {
             return Err(Fault::Short);
@@ -603,7 +599,7 @@ mod tests {
         let mut file = file(b"body");
         let mut before = new_head().times;
         for number in 0..5 {
-            let times = Times {
+            let times = EntryTimes {
                 valid_until: number,
                 ..before
             };

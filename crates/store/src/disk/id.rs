@@ -209,7 +209,6 @@ impl EntryPath {
         }
     }
 
-    /// All of it.
     pub(super) fn as_str(&self) -> &str {
         let bytes = self.bytes.get(..self.length).unwrap_or_default();
         std::str::from_utf8(bytes).unwrap_or_default()

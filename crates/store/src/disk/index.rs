@@ -33,9 +33,9 @@ const GROWTH_MIN: usize = 64;
 
 /// What the index keeps of an entry's file.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Stored {
+pub(super) struct StoredEntry {
     pub(super) blocks: u64,
-    pub(super) names: Option<Names>,
+    pub(super) names: Option<TagHashes>,
     /// The body's checksum has been checked by this process, or made by it.
     pub(super) is_checked: bool,
     /// Read from the saved index: whether there is a file is still to be seen.
@@ -44,7 +44,7 @@ pub(super) struct Stored {
 
 /// Hashes of the names by which an entry is purged together with others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Names {
+pub(super) struct TagHashes {
     pub(super) group: u64,
     pub(super) tags: Box<[u64]>,
 }
@@ -71,7 +71,7 @@ pub(super) struct Removed {
 
 /// What is known of an id.
 #[derive(Debug, Default)]
-pub(super) struct Known {
+pub(super) struct IdEntry {
     pub(super) has_file: bool,
     pub(super) uses: u32,
     pub(super) marker: Option<u16>,
@@ -80,12 +80,12 @@ pub(super) struct Known {
 
 /// A record as it is saved.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Saved {
+pub(super) struct SavedRecord {
     pub(super) id: EntryId,
     pub(super) blocks: u32,
     pub(super) uses: u16,
     pub(super) used: Millis,
-    pub(super) names: Option<Names>,
+    pub(super) names: Option<TagHashes>,
 }
 
 #[derive(Debug)]
@@ -116,7 +116,6 @@ const IS_REMEMBERED: u8 = 8;
 
 const _: () = assert!(size_of::<Record>() + 2 * size_of::<u32>() < ENTRY_SIZE);
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct Shard {
     records: Vec<Record>,
@@ -137,16 +136,15 @@ pub(super) struct Shard {
     pub(super) fills: Map<EntryId, Arc<Fill>>,
 }
 
-/// All shards.
 #[derive(Debug)]
 pub(super) struct Index {
-    shards: Box<[Place]>,
+    shards: Box<[PaddedShard]>,
 }
 
 /// Locks of neighbours do not share a line of the processor's cache.
 #[derive(Debug)]
 #[repr(align(128))]
-struct Place {
+struct PaddedShard {
     shard: Mutex<Shard>,
     /// When the oldest of its records was last used.
     oldest_used: AtomicU64,
@@ -155,7 +153,7 @@ struct Place {
 /// A shard that is looked at or changed.
 pub(super) struct Locked<'a> {
     shard: MutexGuard<'a, Shard>,
-    place: &'a Place,
+    place: &'a PaddedShard,
 }
 
 impl Drop for Locked<'_> {
@@ -186,7 +184,7 @@ impl Index {
         let capacity = (size / ENTRY_SIZE).max(ENTRIES_MIN);
         let count = (capacity / SHARD_ENTRIES).clamp(1, SHARDS_MAX);
         let count = 1 << count.ilog2();
-        let place = |_| Place {
+        let place = |_| PaddedShard {
             shard: Mutex::new(Shard::new(capacity.div_ceil(count))),
             oldest_used: AtomicU64::new(u64::MAX),
         };
@@ -215,7 +213,7 @@ impl Index {
 
     /// The shard that has the record whose use is longest ago, and when that was.
     pub(super) fn oldest(&self) -> Option<(usize, Millis)> {
-        let used = |place: &Place| place.oldest_used.load(Ordering::Relaxed);
+        let used = |place: &PaddedShard| place.oldest_used.load(Ordering::Relaxed);
         let shards = self.shards.iter().map(used).enumerate();
         shards
             .min_by_key(|shard| shard.1)
@@ -262,8 +260,8 @@ impl Shard {
     }
 
     /// What is known of an id; counts as a use of it.
-    pub(super) fn lookup(&mut self, id: &EntryId, now: Millis) -> Known {
-        let mut known = Known::default();
+    pub(super) fn lookup(&mut self, id: &EntryId, now: Millis) -> IdEntry {
+        let mut known = IdEntry::default();
         if let Some(at) = self.find(id) {
             self.touch(at, now);
             if let Some(record) = self.at_mut(at) {
@@ -338,7 +336,7 @@ impl Shard {
     pub(super) fn insert(
         &mut self,
         id: &EntryId,
-        stored: Stored,
+        stored: StoredEntry,
         now: Millis,
     ) -> (Option<u64>, Option<Removed>) {
         let mut removed = None;
@@ -389,7 +387,7 @@ impl Shard {
     }
 
     /// Notes that the file of a revision has been seen, and its names where they were not known.
-    pub(super) fn note_seen(&mut self, id: &EntryId, names: Option<Names>) {
+    pub(super) fn note_seen(&mut self, id: &EntryId, names: Option<TagHashes>) {
         let Some(at) = self.find(id) else { return };
         let Some(record) = self.at_mut(at) else {
             return;
@@ -420,7 +418,6 @@ impl Shard {
         false
     }
 
-    /// Forgets an entry.
     pub(super) fn remove(&mut self, id: &EntryId) -> Option<Removed> {
         let at = self.find(id)?;
         self.remove_at(at)
@@ -472,14 +469,14 @@ impl Shard {
     }
 
     /// All entries with a file, from the one used longest ago.
-    pub(super) fn saved(&self) -> Vec<Saved> {
+    pub(super) fn saved(&self) -> Vec<SavedRecord> {
         let files = self.listed().filter(|record| record.flags & HAS_FILE != 0);
-        let saved = files.map(|record| Saved {
+        let saved = files.map(|record| SavedRecord {
             id: record.id,
             blocks: record.blocks,
             uses: record.uses,
             used: record.used,
-            names: (record.flags & HAS_NAMES != 0).then(|| Names {
+            names: (record.flags & HAS_NAMES != 0).then(|| TagHashes {
                 group: record.group,
                 tags: self.tags.get(&record.id).cloned().unwrap_or_default(),
             }),
@@ -489,11 +486,11 @@ impl Shard {
 
     /// Puts a saved entry back, whose last use was at `used`. Whether there was room and none of
     /// its id.
-    pub(super) fn restore(&mut self, saved: Saved) -> bool {
+    pub(super) fn restore(&mut self, saved: SavedRecord) -> bool {
         if self.find(&saved.id).is_some() || self.count >= self.capacity {
             return false;
         }
-        let stored = Stored {
+        let stored = StoredEntry {
             blocks: u64::from(saved.blocks),
             names: saved.names,
             is_checked: false,
@@ -723,7 +720,7 @@ impl Shard {
     }
 }
 
-/// [`Names`] that are looked at.
+/// [`TagHashes`] that are looked at.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NamesRef<'a> {
     pub(super) group: u64,

@@ -15,12 +15,12 @@ use bytes::Bytes;
 use rustix::fs::{Dir, FileType};
 use rustix::io::Errno;
 
-use super::folder::{self, Folder};
+use super::folder::{self, CacheFolder};
 use super::head::{self, Fault, HEAD_LENGTH_MAX, Head};
 use super::id::{EntryId, LEVEL_LENGTH_MAX, LEVELS_MAX, Levels};
 use super::open::BodyCheck;
 use super::saved;
-use super::scan::{Found, Walk};
+use super::scan::{ScanEntry, Walk};
 
 /// Bytes of a file that are read for its head at first.
 const FIRST_READ: usize = 4096;
@@ -28,7 +28,7 @@ const FIRST_READ: usize = 4096;
 /// See the module.
 #[derive(Debug)]
 pub struct Listing {
-    folder: Folder,
+    folder: CacheFolder,
     /// How long ago entries were used, as far as the saved index says.
     unused: Map<EntryId, Duration>,
 }
@@ -56,7 +56,7 @@ impl From<io::Error> for NotListed {
 
 /// An entry that has been found.
 #[derive(Debug)]
-pub struct Listed {
+pub struct ListedEntry {
     /// What it is known by.
     pub id: EntryId,
     /// Where its file lies below the folder.
@@ -72,7 +72,7 @@ pub struct Listed {
     pub unused: Option<Duration>,
 }
 
-impl Listed {
+impl ListedEntry {
     /// Whether this is the name by which it is purged: its key, or what the keys of all slices
     /// have in common.
     #[must_use]
@@ -101,7 +101,7 @@ impl Listing {
     /// # Errors
     /// See [`NotListed`].
     pub fn open(path: &Path) -> Result<Listing, NotListed> {
-        let folder = Folder::open_existing(path, Levels::default())?;
+        let folder = CacheFolder::open_existing(path, Levels::default())?;
         let levels = match saved::levels(&folder) {
             Some(levels) => levels,
             None => levels_of(&folder)?,
@@ -112,10 +112,10 @@ impl Listing {
     }
 
     /// Gives entries to `seen` until it says that these are enough, waiting for the disk.
-    pub fn visit(&self, mut seen: impl FnMut(Listed) -> ControlFlow<()>) {
+    pub fn visit(&self, mut seen: impl FnMut(ListedEntry) -> ControlFlow<()>) {
         let mut walk = Walk::new(Some(&self.folder));
         while let Some(found) = walk.step(&self.folder) {
-            if let Some(Found::Entry(id)) = found
+            if let Some(ScanEntry::Entry(id)) = found
                 && let Ok(listed) = self.listed(id)
                 && seen(listed).is_break()
             {
@@ -125,7 +125,7 @@ impl Listing {
     }
 
     /// An entry, waiting for the disk.
-    fn listed(&self, id: EntryId) -> Result<Listed, Errno> {
+    fn listed(&self, id: EntryId) -> Result<ListedEntry, Errno> {
         let path = self.folder.levels().path(&id).as_str().to_owned();
         let stat = self.folder.stat_entry(&id)?;
         let length = u64::try_from(stat.st_size).unwrap_or(0);
@@ -133,7 +133,7 @@ impl Listing {
             FileType::RegularFile => self.read(&id, length)?,
             _ => (None, Err(Fault::NoFile)),
         };
-        Ok(Listed {
+        Ok(ListedEntry {
             id,
             path,
             length,
@@ -171,9 +171,12 @@ impl Listing {
         };
         let parsed = head::parse(&start, &key, length);
         let is_here = |head: &Head| EntryId::of(&[&key]) == *id || head.variant == Some(*id);
-        let head = parsed.and_then(|parsed| match is_here(&parsed.head) {
-            true => Ok(parsed.head),
-            false => Err(Fault::Key),
+        let head = parsed.and_then(|parsed| {
+            if is_here(&parsed.head) {
+                Ok(parsed.head)
+            } else {
+                Err(Fault::Key)
+            }
         });
         Ok((Some(key), head))
     }
@@ -183,7 +186,7 @@ impl Listing {
     ///
     /// # Errors
     /// The file cannot be read.
-    pub fn check_body(&self, listed: &Listed) -> io::Result<Option<Result<(), Fault>>> {
+    pub fn check_body(&self, listed: &ListedEntry) -> io::Result<Option<Result<(), Fault>>> {
         let Some(key) = listed.key.as_deref() else {
             return Ok(None);
         };
@@ -207,7 +210,7 @@ impl Listing {
     ///
     /// # Errors
     /// That of `unlink()`.
-    pub fn unlink(&self, listed: &Listed) -> io::Result<bool> {
+    pub fn unlink(&self, listed: &ListedEntry) -> io::Result<bool> {
         match self.folder.unlink_entry(&listed.id) {
             Ok(()) => Ok(true),
             Err(Errno::NOENT | Errno::NOTDIR) => Ok(false),
@@ -230,7 +233,7 @@ impl Listing {
 }
 
 /// How long ago entries were used, by the saved index.
-fn saved_uses(folder: &Folder) -> io::Result<Map<EntryId, Duration>> {
+fn saved_uses(folder: &CacheFolder) -> io::Result<Map<EntryId, Duration>> {
     /// Later than any age: ages are told as times before it.
     const NOW: u64 = u64::MAX;
     let mut uses = Map::default();
@@ -250,7 +253,7 @@ fn saved_uses(folder: &Folder) -> io::Result<Map<EntryId, Duration>> {
 }
 
 /// The levels of a folder without a saved index, by what lies there.
-fn levels_of(folder: &Folder) -> Result<Levels, NotListed> {
+fn levels_of(folder: &CacheFolder) -> Result<Levels, NotListed> {
     let names = names_in(folder, ".")?;
     match lengths_of(folder, "", names.clone(), 0)? {
         Some(lengths) => Levels::of(&lengths).ok_or(NotListed::NoCache),
@@ -262,7 +265,7 @@ fn levels_of(folder: &Folder) -> Result<Levels, NotListed> {
 /// How long the names of the levels are from here on, by the first entry that is found. Nothing
 /// where there is none.
 fn lengths_of(
-    folder: &Folder,
+    folder: &CacheFolder,
     path: &str,
     names: Vec<String>,
     depth: usize,
@@ -297,7 +300,7 @@ fn lengths_of(
 }
 
 /// The names in a folder, but for those that every folder has.
-fn names_in(folder: &Folder, path: &str) -> Result<Vec<String>, Errno> {
+fn names_in(folder: &CacheFolder, path: &str) -> Result<Vec<String>, Errno> {
     let mut names = Vec::new();
     for entry in Dir::new(folder.open_folder(path)?)? {
         let name = entry?.file_name().to_string_lossy().into_owned();

@@ -4,7 +4,7 @@
 use std::io;
 use std::sync::atomic::Ordering;
 
-use super::folder::Folder;
+use super::folder::CacheFolder;
 use super::{DiskStore, Millis};
 
 /// What a step of maintenance has done.
@@ -31,7 +31,7 @@ impl DiskStore {
     ///
     /// Who does not own it serves and stores as well, but lets no entry go to make room.
     pub fn try_own(&self) -> bool {
-        let is_owner = self.folder.as_ref().is_none_or(Folder::try_lock);
+        let is_owner = self.folder.as_ref().is_none_or(CacheFolder::try_lock);
         self.is_owner.store(is_owner, Ordering::Relaxed);
         is_owner
     }

@@ -13,14 +13,14 @@ use bytes::Bytes;
 use rustix::fs::Stat;
 use rustix::time::ClockId;
 
-use super::head::{self, Fault, HEAD_LENGTH_MAX, Times};
+use super::head::{self, EntryTimes, Fault, HEAD_LENGTH_MAX};
 use super::id::EntryId;
-use super::index::{Expected, Names, Stored};
-use super::open::{Miss, Opened};
+use super::index::{Expected, StoredEntry, TagHashes};
+use super::open::{Miss, OpenEntry};
 use super::order::Turn;
 use super::purge::Fetch;
 use super::{DiskStore, FILL_MEMORY_MAX, Millis, StoreError};
-use crate::{Cas, Change, Content, Item, Large, Outcome, Seconds, Store, Write};
+use crate::{Cas, Content, Item, Large, ObjectChange, Seconds, Store, UpdateOutcome, Write};
 
 /// Longest body that may lie in memory, whatever the settings say: one that is to lie there alone
 /// is in memory while it is filled.
@@ -58,7 +58,6 @@ pub struct MemoryCounts {
     pub evicted: u64,
 }
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct Memory {
     store: Store,
@@ -114,7 +113,6 @@ impl Identity {
 struct Kept {
     /// Nothing where there is no file.
     identity: Option<Identity>,
-    /// The file.
     file: Bytes,
     /// Whether the file's name was looked at a moment ago.
     is_warm: bool,
@@ -208,9 +206,9 @@ impl Memory {
             cas: Cas::Next,
             marks: 0,
         };
-        let written = |_: Option<Item<'_>>| Change::Write(write);
+        let written = |_: Option<Item<'_>>| ObjectChange::Write(write);
         let outcome = self.store.update(&id.0, seconds(now), written);
-        matches!(outcome, Outcome::Stored(_))
+        matches!(outcome, UpdateOutcome::Stored(_))
     }
 
     /// What is to be kept of a file that consists of these parts.
@@ -296,7 +294,7 @@ impl DiskStore {
         key: &[u8],
         expected: Option<Expected>,
         now: Millis,
-    ) -> Option<Opened> {
+    ) -> Option<OpenEntry> {
         let memory = self.memory.get()?;
         let revision = expected?.revision;
         let kept = memory.get(id, revision, self.folder.is_some(), now)?;
@@ -316,7 +314,7 @@ impl DiskStore {
         let parsed = head::parse(&kept.file, key, kept.file.len() as u64).ok()?;
         let start = usize::try_from(parsed.body.start).ok()?;
         let first = kept.file.slice(start.min(kept.file.len())..);
-        Some(Opened::recalled(
+        Some(OpenEntry::recalled(
             id,
             revision,
             parsed.head,
@@ -326,7 +324,7 @@ impl DiskStore {
     }
 
     /// Counts an entry that is given, if it has come from memory.
-    pub fn note_given(&self, opened: &Opened) {
+    pub fn note_given(&self, opened: &OpenEntry) {
         if let (None, Some(memory)) = (&opened.file, self.memory.get()) {
             memory.hits.fetch_add(1, Ordering::Relaxed);
         }
@@ -360,7 +358,7 @@ impl DiskStore {
         &self,
         id: &EntryId,
         parts: &[Bytes],
-        names: Names,
+        names: TagHashes,
         (fetch, turn): (&Fetch, Option<&Turn>),
         now: Millis,
     ) -> Result<(), StoreError> {
@@ -372,7 +370,7 @@ impl DiskStore {
         if turn.is_some_and(|turn| !turn.take()) {
             return Err(StoreError::Superseded);
         }
-        let stored = Stored {
+        let stored = StoredEntry {
             blocks: 0,
             names: Some(names.clone()),
             is_checked: true,
@@ -405,7 +403,7 @@ impl DiskStore {
         &self,
         id: &EntryId,
         key: &[u8],
-        times: &Times,
+        times: &EntryTimes,
         now: Millis,
     ) -> Result<(), Miss> {
         let memory = self.memory.get().ok_or(Miss::Gone)?;

@@ -50,27 +50,27 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use base::hash::Set;
 use rustix::io::Errno;
 
-pub use fill::{Fill, Part, Progress, Reader, TAIL_MAX};
-pub use filler::{FILL_MEMORY_MAX, Filler, Stage, Write, Written};
-pub use folder::Failure;
-pub use head::{Fault, HEAD_LENGTH_MAX, Head, NewHead, Origin, Times, TooLarge};
+pub use fill::{Fill, FillChunk, Progress, Reader, TAIL_MAX};
+pub use filler::{FILL_MEMORY_MAX, Filler, Stage, Write, WriteOutcome};
+pub use folder::DiskError;
+pub use head::{EntryTimes, Fault, HEAD_LENGTH_MAX, Head, NewHead, Origin, TooLarge};
 pub use id::{EntryId, InvalidLevels, Levels};
 pub use index::ENTRY_SIZE;
-pub use listing::{Listed, Listing, NotListed};
+pub use listing::{ListedEntry, Listing, NotListed};
 pub use maintenance::{Kept, Maintained};
 pub use memory::{MEMORY_ENTRY_MAX, MemoryCounts, MemorySettings};
-pub use open::{CHECKED_FIRST_MAX, LaterCheck, Miss, Opened};
+pub use open::{CHECKED_FIRST_MAX, LaterCheck, Miss, OpenEntry};
 pub use purge::Purged;
-pub use saved::Loaded;
+pub use saved::SavedIndex;
 pub use scan::Scanner;
 
-use folder::Folder;
+use folder::CacheFolder;
 use id::TemporaryName;
-use index::{Index, Removed, Stored};
+use index::{Index, Removed, StoredEntry};
 use memory::Memory;
 use order::Order;
 use purge::Purges;
-use room::Room;
+use room::DiskBudget;
 
 /// Milliseconds of the caller's clock, which does not go back.
 pub type Millis = u64;
@@ -83,7 +83,7 @@ const FILE_LOCKS: usize = 64;
 pub struct Settings {
     /// The folder. It is made if it is missing; its parent must be there.
     pub path: PathBuf,
-    /// Levels of subfolders.
+    /// The lengths of the names of subfolders.
     pub levels: Levels,
     /// Bytes that the index may take: [`ENTRY_SIZE`] an entry.
     pub index_size: usize,
@@ -95,17 +95,17 @@ pub struct Settings {
     pub inactive: Millis,
 }
 
-/// See the module.
+/// Objects in the files of one folder.
 #[derive(Debug)]
 pub struct DiskStore {
     /// Of all stores of this process no other has it.
     number: u64,
     /// Nothing where all entries lie in memory.
-    folder: Option<Folder>,
+    folder: Option<CacheFolder>,
     /// Where there is or was memory for entries.
     memory: OnceLock<Memory>,
     index: Index,
-    room: Room,
+    room: DiskBudget,
     min_free: AtomicU64,
     inactive: AtomicU64,
     /// Whether the index knows every entry of the folder.
@@ -121,11 +121,11 @@ pub struct DiskStore {
     is_saved_whole: AtomicBool,
     /// Held by who saves the index.
     saving: Mutex<()>,
-    counters: Counters,
+    counters: DiskCounters,
 }
 
 #[derive(Debug, Default)]
-struct Counters {
+struct DiskCounters {
     stored: AtomicU64,
     evicted: AtomicU64,
     expired: AtomicU64,
@@ -164,17 +164,17 @@ pub enum StoreError {
     /// Another fetch of it that began later has been stored.
     Superseded,
     /// The folder or the disk refuses.
-    Failed(Failure),
+    Failed(DiskError),
 }
 
 impl StoreError {
     fn io(call: &'static str, error: Errno) -> StoreError {
-        StoreError::Failed(Failure::of(call, error))
+        StoreError::Failed(DiskError::of(call, error))
     }
 }
 
-impl From<Failure> for StoreError {
-    fn from(failure: Failure) -> StoreError {
+impl From<DiskError> for StoreError {
+    fn from(failure: DiskError) -> StoreError {
         StoreError::Failed(failure)
     }
 }
@@ -199,7 +199,7 @@ pub enum Presence {
     Present,
     /// The folder has not been looked through yet: opening tells.
     Unknown,
-    /// There is none.
+    /// There is no entry of the key.
     Absent,
 }
 
@@ -221,7 +221,7 @@ pub struct Lookup {
 pub enum Claim {
     /// It is the caller's to make.
     Won(Box<Filler>),
-    /// Another makes it.
+    /// Another request makes the entry already.
     Taken(Arc<Fill>),
 }
 
@@ -231,7 +231,7 @@ impl DiskStore {
     /// # Errors
     /// Those of `mkdir()` and `open()`.
     pub fn open(settings: &Settings) -> io::Result<Arc<DiskStore>> {
-        let folder = Folder::open(&settings.path, settings.levels)?;
+        let folder = CacheFolder::open(&settings.path, settings.levels)?;
         Ok(DiskStore::with(folder, settings))
     }
 
@@ -240,24 +240,24 @@ impl DiskStore {
     /// # Errors
     /// Those of `open()`.
     pub fn in_folder(folder: OwnedFd, settings: &Settings) -> io::Result<Arc<DiskStore>> {
-        let folder = Folder::from_descriptor(folder, settings.levels)?;
+        let folder = CacheFolder::from_descriptor(folder, settings.levels)?;
         Ok(DiskStore::with(folder, settings))
     }
 
-    fn with(folder: Folder, settings: &Settings) -> Arc<DiskStore> {
+    fn with(folder: CacheFolder, settings: &Settings) -> Arc<DiskStore> {
         let store = DiskStore::of(Some(folder), settings.index_size);
         store.set_bounds(settings.max_size, settings.min_free, settings.inactive);
         Arc::new(store)
     }
 
-    fn of(folder: Option<Folder>, index_size: usize) -> DiskStore {
+    fn of(folder: Option<CacheFolder>, index_size: usize) -> DiskStore {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         DiskStore {
             number: NEXT.fetch_add(1, Ordering::Relaxed),
             folder,
             memory: OnceLock::new(),
             index: Index::new(index_size),
-            room: Room::new(u64::MAX),
+            room: DiskBudget::new(u64::MAX),
             min_free: AtomicU64::new(0),
             inactive: AtomicU64::new(0),
             is_scanned: AtomicBool::new(false),
@@ -268,7 +268,7 @@ impl DiskStore {
             is_owner: AtomicBool::new(false),
             is_saved_whole: AtomicBool::new(false),
             saving: Mutex::default(),
-            counters: Counters::default(),
+            counters: DiskCounters::default(),
         }
     }
 
@@ -279,14 +279,14 @@ impl DiskStore {
     }
 
     /// The folder, for what is only done where there is one.
-    fn folder(&self) -> Result<&Folder, Failure> {
-        let missing = Failure::of("openat()", Errno::NOENT);
+    fn folder(&self) -> Result<&CacheFolder, DiskError> {
+        let missing = DiskError::of("openat()", Errno::NOENT);
         self.folder.as_ref().ok_or(missing)
     }
 
     /// Bytes of a block; room is counted in blocks.
     fn block_size(&self) -> u64 {
-        self.folder.as_ref().map_or(1, Folder::block_size)
+        self.folder.as_ref().map_or(1, CacheFolder::block_size)
     }
 
     /// How many blocks an entry of this length takes; in memory none.
@@ -431,7 +431,7 @@ impl DiskStore {
     }
 
     /// Notes an entry that has been stored, whose blocks have been taken.
-    fn note_stored(&self, id: &EntryId, stored: Stored, now: Millis) {
+    fn note_stored(&self, id: &EntryId, stored: StoredEntry, now: Millis) {
         let (replaced, removed) = self.index.of(id).insert(id, stored, now);
         self.room.subtract(replaced.unwrap_or(0));
         self.make_way(removed);
@@ -443,7 +443,7 @@ impl DiskStore {
     fn note_found(
         &self,
         id: &EntryId,
-        stored: Stored,
+        stored: StoredEntry,
         revision: Option<u32>,
         now: Millis,
     ) -> Option<u32> {

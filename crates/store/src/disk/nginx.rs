@@ -12,7 +12,7 @@
 
 use bytes::{Buf, Bytes, BytesMut};
 
-use super::head::{FIXED_LENGTH, Fault, Head, KEY_PREFIX, Origin, Parsed, Times};
+use super::head::{EntryTimes, FIXED_LENGTH, Fault, Head, KEY_PREFIX, Origin, ParsedHead};
 use super::id::EntryId;
 
 const VERSION: u64 = 5;
@@ -42,7 +42,7 @@ pub(super) fn key_length(fixed: &[u8; FIXED_LENGTH]) -> Option<usize> {
 }
 
 struct Fixed {
-    times: Times,
+    times: EntryTimes,
     key_checksum: u32,
     header_start: usize,
     body_start: usize,
@@ -72,12 +72,12 @@ impl Fixed {
         }
         let seconds = |length: i64| u32::try_from(length.max(0)).unwrap_or(u32::MAX);
         let millis = i64::from(valid_millis);
-        let times = Times {
+        let times = EntryTimes {
             valid_until: valid_until.saturating_mul(1000).saturating_add(millis),
             received: date.saturating_mul(1000),
             updating: seconds(updating),
             error: seconds(error),
-            ..Times::default()
+            ..EntryTimes::default()
         };
         Ok(Fixed {
             times,
@@ -91,7 +91,7 @@ impl Fixed {
 }
 
 /// Reads a head; `bytes` begins with all of it.
-pub(super) fn parse(bytes: &Bytes, key: &[u8], file_length: u64) -> Result<Parsed, Fault> {
+pub(super) fn parse(bytes: &Bytes, key: &[u8], file_length: u64) -> Result<ParsedHead, Fault> {
     let fixed = bytes.first_chunk().ok_or(Fault::Short)?;
     let decoded = Fixed::decode(fixed)?;
     let is_of_key = decoded.header_start == HEADER_START + key.len()
@@ -118,7 +118,7 @@ pub(super) fn parse(bytes: &Bytes, key: &[u8], file_length: u64) -> Result<Parse
         body_length: Some(body_length),
         origin: Origin::Nginx,
     };
-    Ok(Parsed {
+    Ok(ParsedHead {
         head,
         body,
         body_checksum: None,
@@ -190,7 +190,7 @@ mod tests {
         [&file, KEY_PREFIX, KEY, b"\n", text, body].concat()
     }
 
-    fn parsed(file: &[u8]) -> Result<Parsed, Fault> {
+    fn parsed(file: &[u8]) -> Result<ParsedHead, Fault> {
         parse(&Bytes::copy_from_slice(file), KEY, file.len() as u64)
     }
 
@@ -200,12 +200,12 @@ mod tests {
         let parsed = parsed(&file(text, b"body")).unwrap();
         assert_eq!(parsed.head.text, text[..]);
         assert_eq!(parsed.head.body_length, Some(4));
-        let times = Times {
+        let times = EntryTimes {
             valid_until: 1_700_000_000_250,
             received: 1_600_000_000_000,
             updating: 30,
             error: 60,
-            ..Times::default()
+            ..EntryTimes::default()
         };
         assert_eq!(parsed.head.times, times);
         assert_eq!(

@@ -11,15 +11,15 @@ use bytes::Bytes;
 use crc32fast::Hasher;
 use rustix::io::{Errno, ReadWriteFlags};
 
-use super::folder::Folder;
-use super::head::{self, FIXED_LENGTH, Fault, Head, Origin, Parsed, Times};
+use super::folder::CacheFolder;
+use super::head::{self, EntryTimes, FIXED_LENGTH, Fault, Head, Origin, ParsedHead};
 use super::id::EntryId;
-use super::index::{Expected, Names, Stored};
+use super::index::{Expected, StoredEntry, TagHashes};
 use super::memory::Identity;
 use super::{DiskStore, Millis, folder};
 
 /// Bodies of up to so many bytes should be checked before their first use in a process, longer
-/// ones beside it ([`Opened::check_body`]).
+/// ones beside it ([`OpenEntry::check_body`]).
 pub const CHECKED_FIRST_MAX: u64 = 1 << 20;
 
 /// Bytes of a file that are read with its head: of one that takes a single block, and of others.
@@ -61,7 +61,7 @@ impl From<Errno> for Miss {
 
 /// An entry whose file is open.
 #[derive(Debug)]
-pub struct Opened {
+pub struct OpenEntry {
     /// What it was stored with.
     pub head: Head,
     /// Its file; nothing where it has come from memory.
@@ -116,7 +116,7 @@ impl DiskStore {
         id: &EntryId,
         key: &[u8],
         now: Millis,
-    ) -> Option<Result<Opened, Miss>> {
+    ) -> Option<Result<OpenEntry, Miss>> {
         let expected = self.index.of(id).expected(id);
         if let Some(recalled) = self.recall(id, key, expected, now) {
             return Some(Ok(recalled));
@@ -143,7 +143,7 @@ impl DiskStore {
     ///
     /// # Errors
     /// See [`Miss`].
-    pub fn open_entry(&self, id: &EntryId, key: &[u8], now: Millis) -> Result<Opened, Miss> {
+    pub fn open_entry(&self, id: &EntryId, key: &[u8], now: Millis) -> Result<OpenEntry, Miss> {
         let expected = self.index.of(id).expected(id);
         let Some(folder) = &self.folder else {
             let recalled = self.recall(id, key, expected, now);
@@ -174,7 +174,7 @@ impl DiskStore {
         &self,
         id: &EntryId,
         key: &[u8],
-        times: &Times,
+        times: &EntryTimes,
         now: Millis,
     ) -> Result<(), Miss> {
         let Some(folder) = &self.folder else {
@@ -202,11 +202,11 @@ impl DiskStore {
     /// Opens an entry whose file lock is held: what is wrong with it stays.
     fn open_locked(
         &self,
-        folder: &Folder,
+        folder: &CacheFolder,
         id: &EntryId,
         key: &[u8],
         now: Millis,
-    ) -> Result<Opened, Miss> {
+    ) -> Result<OpenEntry, Miss> {
         let expected = self.index.of(id).expected(id);
         let file = folder.open_entry(id)?;
         let read = match self.read(&file, key, expected, Reading::Waiting) {
@@ -237,18 +237,18 @@ impl DiskStore {
         &self,
         id: &EntryId,
         file: OwnedFd,
-        read: Read,
+        read: FilePrefix,
         expected: Option<Expected>,
         now: Millis,
-    ) -> Opened {
-        let Read {
+    ) -> OpenEntry {
+        let FilePrefix {
             parsed,
             bytes,
             first,
             unchecked,
             identity,
         } = read;
-        let Parsed { head, body, .. } = parsed;
+        let ParsedHead { head, body, .. } = parsed;
         let blocks = self.blocks(body.end);
         let is_as_expected = expected.is_some_and(|expected| {
             let is_news = unchecked.is_none() && !expected.is_checked;
@@ -256,9 +256,9 @@ impl DiskStore {
         });
         let mut revision = expected.map(|expected| expected.revision);
         if !is_as_expected {
-            let stored = Stored {
+            let stored = StoredEntry {
                 blocks,
-                names: Some(Names::of(&head)),
+                names: Some(TagHashes::of(&head)),
                 is_checked: unchecked.is_none(),
                 is_remembered: false,
             };
@@ -267,7 +267,7 @@ impl DiskStore {
         if unchecked.is_none() && bytes.len() as u64 == body.end {
             self.keep_read(id, revision, identity, bytes, now);
         }
-        Opened {
+        OpenEntry {
             head,
             file: Some(file),
             body,
@@ -302,7 +302,7 @@ impl DiskStore {
     }
 }
 
-impl Opened {
+impl OpenEntry {
     /// One that has come from memory, whole and checked.
     pub(super) fn recalled(
         id: &EntryId,
@@ -310,8 +310,8 @@ impl Opened {
         head: Head,
         body: Range<u64>,
         first: Bytes,
-    ) -> Opened {
-        Opened {
+    ) -> OpenEntry {
+        OpenEntry {
             head,
             file: None,
             body,
@@ -395,7 +395,7 @@ impl LaterCheck {
     /// Reads the body and compares its checksum, waiting for the disk.
     ///
     /// # Errors
-    /// As with [`Opened::check_body`].
+    /// As with [`OpenEntry::check_body`].
     pub fn run(self, store: &DiskStore) -> Result<(), Miss> {
         match self.body.run(&self.file)? {
             Ok(()) => Ok(()),
@@ -443,8 +443,8 @@ fn inode(file: &OwnedFd) -> Option<u64> {
 }
 
 /// What has been read of a file.
-struct Read {
-    parsed: Parsed,
+struct FilePrefix {
+    parsed: ParsedHead,
     /// What was read, from the beginning of the file.
     bytes: Bytes,
     /// The beginning of the body.
@@ -464,14 +464,14 @@ impl DiskStore {
         key: &[u8],
         expected: Option<Expected>,
         reading: Reading,
-    ) -> Result<Read, Unread> {
+    ) -> Result<FilePrefix, Unread> {
         let kept_max = self.kept_max(expected);
         let stat = kept_max.map(|_| rustix::fs::fstat(file));
         let stat = stat.transpose().map_err(Unread::Failed)?;
         let identity = stat.as_ref().and_then(Identity::settled);
         let whole_max = kept_max.filter(|_| identity.is_some()).unwrap_or(0);
         let read = read(file, key, expected, reading, whole_max)?;
-        Ok(Read { identity, ..read })
+        Ok(FilePrefix { identity, ..read })
     }
 }
 
@@ -483,7 +483,7 @@ fn read(
     expected: Option<Expected>,
     reading: Reading,
     whole_max: u64,
-) -> Result<Read, Unread> {
+) -> Result<FilePrefix, Unread> {
     let (parsed, mut bytes) = read_head(file, key, expected, reading)?;
     let body = &parsed.body;
     if bytes.len() as u64 != body.end && body.end - body.start <= whole_max {
@@ -499,7 +499,7 @@ fn read(
     {
         return Err(Unread::Wrong(Fault::BodyChecksum));
     }
-    Ok(Read {
+    Ok(FilePrefix {
         parsed,
         bytes,
         first,
@@ -530,7 +530,7 @@ fn read_head(
     key: &[u8],
     expected: Option<Expected>,
     reading: Reading,
-) -> Result<(Parsed, Bytes), Unread> {
+) -> Result<(ParsedHead, Bytes), Unread> {
     let is_small = expected.is_some_and(|expected| expected.blocks <= 1);
     let length = if is_small {
         FIRST_READ_MIN
@@ -591,7 +591,7 @@ fn read_start(
 /// Reads the head of a file of which `bytes` are all that was read, without asking for its length.
 /// Nothing where that is needed: what ends early in memory may go on on the disk, unless the head
 /// says that this is all.
-fn parse_whole(bytes: &Bytes, key: &[u8], reading: Reading) -> Result<Option<Parsed>, Unread> {
+fn parse_whole(bytes: &Bytes, key: &[u8], reading: Reading) -> Result<Option<ParsedHead>, Unread> {
     let parsed = head::parse(bytes, key, bytes.len() as u64);
     match (reading, parsed) {
         (Reading::Waiting, parsed) => parsed.map(Some).map_err(Unread::Wrong),

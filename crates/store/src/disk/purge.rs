@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use super::head::{self, HEAD_LENGTH_MAX, Head};
 use super::id::EntryId;
-use super::index::Names;
+use super::index::TagHashes;
 use super::{DiskStore, folder};
 
 /// Most purges that are kept. Beyond that, what was being fetched before is not stored.
@@ -24,7 +24,6 @@ const KEY_READ: usize = 4096;
 /// The number of the purge before which something began.
 type Epoch = u64;
 
-/// What is purged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum What {
     Id(EntryId),
@@ -81,7 +80,7 @@ impl Purges {
     }
 
     /// Whether an entry was purged since.
-    fn concerns(&self, since: Epoch, id: &EntryId, names: &Names) -> bool {
+    fn concerns(&self, since: Epoch, id: &EntryId, names: &TagHashes) -> bool {
         if self.last.load(Ordering::Acquire) == since {
             return false;
         }
@@ -106,7 +105,6 @@ pub(super) struct Fetch {
 }
 
 impl Fetch {
-    /// Begins one.
     pub(super) fn begin(store: &Arc<DiskStore>) -> Arc<Fetch> {
         Arc::new(Fetch {
             epoch: store.purges.begin(),
@@ -115,7 +113,7 @@ impl Fetch {
     }
 
     /// Whether an entry was purged since the fetch began.
-    pub(super) fn is_purged(&self, id: &EntryId, names: &Names) -> bool {
+    pub(super) fn is_purged(&self, id: &EntryId, names: &TagHashes) -> bool {
         self.store.purges.concerns(self.epoch, id, names)
     }
 }
@@ -135,15 +133,15 @@ pub struct Purged {
     pub failed: u64,
 }
 
-impl Names {
+impl TagHashes {
     /// The names of an entry with this head.
-    pub(super) fn of(head: &Head) -> Names {
+    pub(super) fn of(head: &Head) -> TagHashes {
         let group = if head.group.is_empty() {
             &head.key
         } else {
             &head.group
         };
-        Names {
+        TagHashes {
             group: name_hash(group),
             tags: head.tags().map(name_hash).collect(),
         }
@@ -200,14 +198,14 @@ impl DiskStore {
 
     /// Removes the entries whose names match. Where the index does not know the names of an entry,
     /// or all entries, the files tell.
-    fn purge_names(&self, matches: impl Fn(&Names) -> bool) -> Purged {
+    fn purge_names(&self, matches: impl Fn(&TagHashes) -> bool) -> Purged {
         let mut purged = Purged::default();
         for number in 0..self.index.shards() {
             let shard = self.index.shard(number);
             let candidates = shard.ids_of(|names| {
                 names.is_none_or(|names| {
                     let (group, tags) = (names.group, names.tags.into());
-                    matches(&Names { group, tags })
+                    matches(&TagHashes { group, tags })
                 })
             });
             drop(shard);
@@ -226,7 +224,7 @@ impl DiskStore {
     }
 
     /// Removes an entry if its file says that it has such names.
-    fn purge_if(&self, id: &EntryId, matches: impl Fn(&Names) -> bool, purged: &mut Purged) {
+    fn purge_if(&self, id: &EntryId, matches: impl Fn(&TagHashes) -> bool, purged: &mut Purged) {
         let names = self.read_names(id);
         if names.as_ref().is_some_and(matches) {
             purged.count(self.try_remove_locked(id));
@@ -266,11 +264,11 @@ impl DiskStore {
         head::key_of(&start).map(<[u8]>::to_vec)
     }
 
-    fn read_names(&self, id: &EntryId) -> Option<Names> {
+    fn read_names(&self, id: &EntryId) -> Option<TagHashes> {
         let (start, file_length) = self.read_start(id, true)?;
         let key = head::key_of(&start)?.to_vec();
         let parsed = head::parse(&start.into(), &key, file_length).ok()?;
-        Some(Names::of(&parsed.head))
+        Some(TagHashes::of(&parsed.head))
     }
 
     /// Keys of all entries, waiting for the disk, as the files have them.

@@ -29,9 +29,8 @@ pub(super) enum Doomed {
     Temporary(TemporaryName),
 }
 
-/// See the module.
 #[derive(Debug)]
-pub(super) struct Room {
+pub(super) struct DiskBudget {
     /// Blocks of all entries, and what fills have taken.
     used: AtomicU64,
     /// Blocks that may be used.
@@ -47,9 +46,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Room {
-    pub(super) fn new(max: u64) -> Room {
-        Room {
+impl DiskBudget {
+    pub(super) fn new(max: u64) -> DiskBudget {
+        DiskBudget {
             used: AtomicU64::new(0),
             max: AtomicU64::new(max),
             doomed: Mutex::default(),

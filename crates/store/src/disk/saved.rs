@@ -25,9 +25,9 @@ use std::time::SystemTime;
 use bytes::{Buf, BufMut, Bytes};
 use rustix::io::Errno;
 
-use super::folder::{Failure, Folder, read_all, write_all};
+use super::folder::{CacheFolder, DiskError, read_all, write_all};
 use super::id::{EntryId, Levels};
-use super::index::{Names, Saved};
+use super::index::{SavedRecord, TagHashes};
 use super::{DiskStore, Millis, StoreError};
 
 const FOLDER: &str = "temp";
@@ -50,7 +50,7 @@ const RECORD_LENGTH: usize = 32;
 
 /// What has been read of a saved index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Loaded {
+pub struct SavedIndex {
     /// Entries that are known from it.
     pub entries: u64,
     /// Whether it was saved at an orderly end: then it knows all entries.
@@ -58,8 +58,8 @@ pub struct Loaded {
 }
 
 impl DiskStore {
-    /// Saves the index, waiting for the disk. At the end of an orderly process it says that it knows
-    /// all entries, unless one is stored after that.
+    /// Saves the index, waiting for the disk. At the end of an orderly process it says that it
+    /// knows all entries, unless one is stored after that.
     ///
     /// # Errors
     /// The folder or the disk refuses.
@@ -109,29 +109,29 @@ impl DiskStore {
     ///
     /// # Errors
     /// The file cannot be read. That it is not there is none.
-    pub fn load_index(&self, now: Millis) -> io::Result<Loaded> {
+    pub fn load_index(&self, now: Millis) -> io::Result<SavedIndex> {
         let Some(folder) = &self.folder else {
-            return Ok(Loaded::default());
+            return Ok(SavedIndex::default());
         };
         let file = match folder.open_other(PATH) {
             Ok(file) => file,
-            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(Loaded::default()),
+            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(SavedIndex::default()),
             Err(error) => return Err(error.into()),
         };
         let mut file = BufReader::new(File::from(file));
         let mut found = [0; HEADER_LENGTH];
         if !read_exact(&mut file, &mut found)? {
-            return Ok(Loaded::default());
+            return Ok(SavedIndex::default());
         }
         let was_orderly = found[..] == header(folder, true);
         if !was_orderly && found[..] != header(folder, false) {
-            return Ok(Loaded::default());
+            return Ok(SavedIndex::default());
         }
         let mut saved = Vec::new();
         let is_whole = read_chunks(&mut file, now, &mut saved)?;
         // From the newest: then each takes its place at the end of its shard.
         saved.sort_by_key(|record| std::cmp::Reverse(record.used));
-        let mut loaded = Loaded {
+        let mut loaded = SavedIndex {
             entries: 0,
             is_orderly: was_orderly && is_whole,
         };
@@ -153,7 +153,7 @@ impl DiskStore {
     }
 }
 
-fn header(folder: &Folder, is_orderly: bool) -> Vec<u8> {
+fn header(folder: &CacheFolder, is_orderly: bool) -> Vec<u8> {
     let mut header = Vec::with_capacity(HEADER_LENGTH);
     header.put_slice(MAGIC);
     header.put_u32_le(VERSION);
@@ -167,7 +167,7 @@ fn header(folder: &Folder, is_orderly: bool) -> Vec<u8> {
 }
 
 /// The levels that a folder had when its index was saved.
-pub(super) fn levels(folder: &Folder) -> Option<Levels> {
+pub(super) fn levels(folder: &CacheFolder) -> Option<Levels> {
     let mut header = [0; HEADER_LENGTH];
     let file = folder.open_other(PATH).ok()?;
     let filled = read_all(&file, 0, &mut header).ok()?;
@@ -184,7 +184,7 @@ pub(super) fn levels(folder: &Folder) -> Option<Levels> {
 
 /// The saved index behind its header, and when it was saved; nothing where it is not of this
 /// folder.
-pub(super) fn open(folder: &Folder) -> io::Result<Option<(File, SystemTime)>> {
+pub(super) fn open(folder: &CacheFolder) -> io::Result<Option<(File, SystemTime)>> {
     let mut file = match folder.open_other(PATH) {
         Ok(file) => File::from(file),
         Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
@@ -201,12 +201,12 @@ pub(super) fn open(folder: &Folder) -> io::Result<Option<(File, SystemTime)>> {
 }
 
 /// Has a saved index say that it may not know what is in the folder.
-pub(super) fn mark_incomplete(folder: &Folder) -> Result<(), Failure> {
+pub(super) fn mark_incomplete(folder: &CacheFolder) -> Result<(), DiskError> {
     if open(folder).ok().flatten().is_none() {
         return Ok(());
     }
     let file = folder.open_other_to_change(PATH);
-    let file = file.map_err(|error| Failure::of("openat()", error))?;
+    let file = file.map_err(|error| DiskError::of("openat()", error))?;
     write_all(&file, 0, &[Bytes::from(header(folder, false))])
 }
 
@@ -223,7 +223,7 @@ fn read_exact(file: &mut impl Read, memory: &mut [u8]) -> io::Result<bool> {
 pub(super) fn read_chunks(
     file: &mut impl Read,
     now: Millis,
-    saved: &mut Vec<Saved>,
+    saved: &mut Vec<SavedRecord>,
 ) -> io::Result<bool> {
     loop {
         let mut start = [0; 8];
@@ -252,7 +252,7 @@ pub(super) fn read_chunks(
     }
 }
 
-fn chunk(saved: &[Saved], now: Millis) -> Vec<u8> {
+fn chunk(saved: &[SavedRecord], now: Millis) -> Vec<u8> {
     let mut records = Vec::with_capacity(saved.len() * (RECORD_LENGTH + 8));
     saved
         .iter()
@@ -264,7 +264,7 @@ fn chunk(saved: &[Saved], now: Millis) -> Vec<u8> {
     chunk
 }
 
-fn encode(record: &Saved, now: Millis, to: &mut Vec<u8>) {
+fn encode(record: &SavedRecord, now: Millis, to: &mut Vec<u8>) {
     // An entry with more tags is read for its names when it is purged.
     let names = record
         .names
@@ -282,7 +282,7 @@ fn encode(record: &Saved, now: Millis, to: &mut Vec<u8>) {
     }
 }
 
-fn decode(from: &mut &[u8], now: Millis) -> Option<Saved> {
+fn decode(from: &mut &[u8], now: Millis) -> Option<SavedRecord> {
     if from.len() < RECORD_LENGTH {
         return None;
     }
@@ -293,14 +293,14 @@ fn decode(from: &mut &[u8], now: Millis) -> Option<Saved> {
     let used = now.saturating_sub(from.get_u64_le());
     let mut names = None;
     if has_names != 0 {
-        names = Some(Names {
+        names = Some(TagHashes {
             group: from.try_get_u64_le().ok()?,
             tags: (0..tags)
                 .map(|_| from.try_get_u64_le().ok())
                 .collect::<Option<_>>()?,
         });
     }
-    Some(Saved {
+    Some(SavedRecord {
         id: EntryId(id),
         blocks,
         uses,
@@ -313,14 +313,14 @@ fn decode(from: &mut &[u8], now: Millis) -> Option<Saved> {
 mod tests {
     use super::*;
 
-    fn records() -> Vec<Saved> {
+    fn records() -> Vec<SavedRecord> {
         let names = [None, Some(vec![]), Some(vec![1, 2, u64::MAX])];
-        let record = |(number, tags): (usize, Option<Vec<u64>>)| Saved {
+        let record = |(number, tags): (usize, Option<Vec<u64>>)| SavedRecord {
             id: EntryId::of(&[&[number as u8]]),
             blocks: number as u32,
             uses: 7,
             used: 100 - number as u64,
-            names: tags.map(|tags| Names {
+            names: tags.map(|tags| TagHashes {
                 group: 9,
                 tags: tags.into(),
             }),
@@ -328,7 +328,7 @@ mod tests {
         names.into_iter().enumerate().map(record).collect()
     }
 
-    fn read(bytes: &[u8], now: Millis) -> (bool, Vec<Saved>) {
+    fn read(bytes: &[u8], now: Millis) -> (bool, Vec<SavedRecord>) {
         let mut saved = Vec::new();
         let is_whole = read_chunks(&mut &bytes[..], now, &mut saved).unwrap();
         (is_whole, saved)
@@ -361,7 +361,7 @@ mod tests {
     #[test]
     fn entry_with_many_tags_is_saved_without_names() {
         let mut record = records().remove(2);
-        record.names = Some(Names {
+        record.names = Some(TagHashes {
             group: 1,
             tags: (0..256).collect(),
         });

@@ -9,13 +9,13 @@ use std::sync::atomic::Ordering;
 
 use rustix::fs::{Dir, FileType};
 
-use super::folder::Folder;
+use super::folder::CacheFolder;
 use super::id::{EntryId, TemporaryName};
-use super::index::Stored;
+use super::index::StoredEntry;
 use super::{DiskStore, Millis};
 
 /// What is found in a folder.
-pub(super) enum Found {
+pub(super) enum ScanEntry {
     Entry(EntryId),
     Temporary(TemporaryName),
 }
@@ -29,7 +29,7 @@ pub(super) struct Walk {
 
 impl Walk {
     /// Where there is no folder there is nothing to be found.
-    pub(super) fn new(folder: Option<&Folder>) -> Walk {
+    pub(super) fn new(folder: Option<&CacheFolder>) -> Walk {
         let mut walk = Walk { open: Vec::new() };
         if let Some(folder) = folder {
             walk.enter(folder, String::new());
@@ -38,7 +38,7 @@ impl Walk {
     }
 
     /// A folder that cannot be listed has nothing that could be served.
-    fn enter(&mut self, folder: &Folder, path: String) {
+    fn enter(&mut self, folder: &CacheFolder, path: String) {
         let name = if path.is_empty() { "." } else { &path };
         if let Ok(dir) = folder.open_folder(name).and_then(Dir::new) {
             self.open.push((path, dir));
@@ -46,7 +46,7 @@ impl Walk {
     }
 
     /// Looks at the next name in the folders, which may be nothing of ours. `None` at the end.
-    pub(super) fn step(&mut self, folder: &Folder) -> Option<Option<Found>> {
+    pub(super) fn step(&mut self, folder: &CacheFolder) -> Option<Option<ScanEntry>> {
         let depth = self.open.len().checked_sub(1)?;
         let (path, dir) = self.open.last_mut()?;
         let Some(Ok(entry)) = dir.read() else {
@@ -73,9 +73,11 @@ impl Walk {
         }
         let place = |id: &EntryId| folder.levels().path(id);
         let is_here = |id: &EntryId| place(id).folders().last().unwrap_or_default() == path;
-        let entry = EntryId::from_hex(name).filter(is_here).map(Found::Entry);
+        let entry = EntryId::from_hex(name)
+            .filter(is_here)
+            .map(ScanEntry::Entry);
         let temporary = || TemporaryName::parse(name).filter(|name| is_here(&name.id));
-        Some(entry.or_else(|| temporary().map(Found::Temporary)))
+        Some(entry.or_else(|| temporary().map(ScanEntry::Temporary)))
     }
 }
 
@@ -111,7 +113,7 @@ impl DiskStore {
         };
         let mut walk = Walk::new(Some(folder));
         while let Some(found) = walk.step(folder) {
-            if let Some(Found::Entry(id)) = found
+            if let Some(ScanEntry::Entry(id)) = found
                 && let Ok(stat) = folder.stat_entry(&id)
             {
                 seen(id, u64::try_from(stat.st_size).unwrap_or(0));
@@ -129,8 +131,8 @@ impl Scanner {
         };
         for _ in 0..names_max {
             match self.walk.step(folder) {
-                Some(Some(Found::Entry(id))) => self.note(folder, &id, now),
-                Some(Some(Found::Temporary(name))) => self.remove_temporary(folder, name),
+                Some(Some(ScanEntry::Entry(id))) => self.note(folder, &id, now),
+                Some(Some(ScanEntry::Temporary(name))) => self.remove_temporary(folder, name),
                 Some(None) => {}
                 None => {
                     self.finish();
@@ -142,7 +144,7 @@ impl Scanner {
     }
 
     /// Adds what the index does not know.
-    fn note(&self, folder: &Folder, id: &EntryId, now: Millis) {
+    fn note(&self, folder: &CacheFolder, id: &EntryId, now: Millis) {
         let store = &self.store;
         let expected = store.index.of(id).expected(id);
         if expected.is_some_and(|expected| !expected.is_remembered) {
@@ -160,9 +162,9 @@ impl Scanner {
                 store.index.of(id).note_seen(id, None);
             }
             expected => {
-                let stored = Stored {
+                let stored = StoredEntry {
                     blocks,
-                    ..Stored::default()
+                    ..StoredEntry::default()
                 };
                 let revision = expected.map(|expected| expected.revision);
                 store.note_found(id, stored, revision, now);
@@ -171,7 +173,7 @@ impl Scanner {
     }
 
     /// Unlinks what no fill of this process writes to.
-    fn remove_temporary(&self, folder: &Folder, name: TemporaryName) {
+    fn remove_temporary(&self, folder: &CacheFolder, name: TemporaryName) {
         let is_ours = self.store.lock_temporaries().contains(&name);
         if !is_ours {
             let _ = folder.unlink_temporary(name);

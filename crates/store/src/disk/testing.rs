@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::head::{self, Encoded, Fault, Head, NewHead, Times};
+use super::head::{self, Encoded, EntryTimes, Fault, Head, NewHead};
 use super::saved;
 
 /// The file of an entry; nothing where its head is too long.
@@ -43,7 +43,7 @@ pub fn key_of(file: &[u8]) -> Option<&[u8]> {
 ///
 /// # Errors
 /// See [`Fault`].
-pub fn replace_times(file: &mut [u8], times: &Times) -> Result<(), Fault> {
+pub fn replace_times(file: &mut [u8], times: &EntryTimes) -> Result<(), Fault> {
     let (at, bytes) = head::replace_times(file, times)?;
     let place = file
         .get_mut(at as usize..)

@@ -6,9 +6,9 @@
 //! main queue at once when they are stored again. In the main queue who was used since the last
 //! time goes round again.
 
-use super::{Outcome, Shard, Sought};
+use super::{Shard, Sought, UpdateOutcome};
 use crate::Seconds;
-use crate::index::{Found, Place};
+use crate::index::{RecordLocation, SlotMatch};
 use crate::lifetime;
 use crate::record::Head;
 use crate::segment::Stage;
@@ -40,8 +40,8 @@ impl Shard {
         sought: Sought<'_>,
         head: &Head,
         extent: usize,
-        found: Option<Found>,
-    ) -> Result<Place, Outcome> {
+        found: Option<SlotMatch>,
+    ) -> Result<RecordLocation, UpdateOutcome> {
         let length = head.record_length();
         let is_too_large = extent.max(length) > self.limit / 2 || length > self.segments.size();
         let stage = match found {
@@ -60,9 +60,9 @@ impl Shard {
             self.remove(found, sought.hash);
         }
         Err(if is_too_large {
-            Outcome::TooLarge
+            UpdateOutcome::TooLarge
         } else {
-            Outcome::NoRoom
+            UpdateOutcome::NoRoom
         })
     }
 
@@ -224,7 +224,7 @@ impl Shard {
     }
 
     /// Whether a record stays, and where, or goes.
-    fn judge(&mut self, place: Place, head: &Head, now: Seconds, rounds_left: &mut usize) {
+    fn judge(&mut self, place: RecordLocation, head: &Head, now: Seconds, rounds_left: &mut usize) {
         if head.is_expired(now) {
             self.count_expired(*head);
             self.remove_at(place);
@@ -255,7 +255,14 @@ impl Shard {
     }
 
     /// Moves a record to the end of a queue; it has been used so many times less from now on.
-    fn relocate(&mut self, from: Place, head: &Head, stage: Stage, fewer: u8, now: Seconds) {
+    fn relocate(
+        &mut self,
+        from: RecordLocation,
+        head: &Head,
+        stage: Stage,
+        fewer: u8,
+        now: Seconds,
+    ) {
         let hash = base::hash::of(self.key(from));
         let Some(found) = self.index.find(hash, |at| at == from) else {
             self.let_go(from);
@@ -288,7 +295,7 @@ impl Shard {
     }
 
     /// Takes a record's object out of the index, if it leads here, and lets the record go.
-    fn remove_at(&mut self, place: Place) {
+    fn remove_at(&mut self, place: RecordLocation) {
         let hash = base::hash::of(self.key(place));
         match self.index.find(hash, |at| at == place) {
             Some(found) => self.remove(found, hash),
@@ -303,7 +310,7 @@ impl Shard {
         class: usize,
         length: usize,
         expires: Option<Seconds>,
-    ) -> Option<Place> {
+    ) -> Option<RecordLocation> {
         let tail = self.queue_mut(stage).tails[class];
         let tail = tail.filter(|tail| self.segments.has_room(*tail, length));
         let number = match tail {

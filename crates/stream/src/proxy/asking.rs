@@ -11,8 +11,11 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::upstream::connecting::{self, Connected, Way, not_connected};
-use ::upstream::{Asking, AttemptError, Begun, CONNECTING, Caller, Causes, Failure, Room, Tries};
+use ::upstream::connecting::{self, ConnectOptions, Connected, not_connected};
+use ::upstream::{
+    AttemptError, AttemptFailure, AttemptStart, CONNECTING, Caller, Causes, ConnectionRoom,
+    PeerProtocol, RetryPolicy,
+};
 use bytes::Bytes;
 use engine::net::{Address, DatagramSocket};
 use framework::workers::connect_datagrams;
@@ -89,7 +92,7 @@ impl Caller for Asker<'_> {
         gone
     }
 
-    fn try_begins(&mut self, begun: Begun<'_>) {
+    fn try_begins(&mut self, begun: AttemptStart<'_>) {
         note_end(self.0);
         self.0.attempts.push(Attempt::at(begun.name.clone()));
     }
@@ -107,7 +110,7 @@ impl Caller for Asker<'_> {
         );
     }
 
-    fn try_failed(&mut self, _: &Failure) {}
+    fn try_failed(&mut self, _: &AttemptFailure) {}
 }
 
 /// Connections to peers, for bytes.
@@ -117,14 +120,14 @@ pub(super) struct ByConnection<'a> {
     pub(super) secured: Option<&'a Secured>,
 }
 
-impl Asking<Asker<'_>> for ByConnection<'_> {
+impl PeerProtocol<Asker<'_>> for ByConnection<'_> {
     type Connection = Transport;
 
     type Answer = ();
 
     const READING: &'static str = CONNECTING;
 
-    fn tries(&self) -> &Tries {
+    fn tries(&self) -> &RetryPolicy {
         &self.settings.tries
     }
 
@@ -133,10 +136,10 @@ impl Asking<Asker<'_>> for ByConnection<'_> {
         asker: &mut Asker<'_>,
         client: &mut Option<Listed>,
         address: &Address,
-        room: Room,
+        room: ConnectionRoom,
     ) -> Result<(Transport, bool), AttemptError<Infallible>> {
         let tries = self.tries();
-        let way = Way {
+        let way = ConnectOptions {
             address,
             socket: &self.settings.socket,
             deadline: engine::now() + tries.connect_timeout,
@@ -158,7 +161,7 @@ impl Asking<Asker<'_>> for ByConnection<'_> {
                 NotSecured::TimedOut => (Causes::TIMEOUT, 504),
                 NotSecured::Failed => (Causes::ERROR, 502),
             };
-            AttemptError::Failed(Failure::new(cause, status, CONNECTING))
+            AttemptError::Failed(AttemptFailure::new(cause, status, CONNECTING))
         })?;
         asker.note_connected("", &transport.local(), address);
         Ok((transport, false))
@@ -186,14 +189,14 @@ pub(super) struct ByDatagrams<'a> {
     pub(super) has_begun: Cell<bool>,
 }
 
-impl Asking<Asker<'_>> for ByDatagrams<'_> {
+impl PeerProtocol<Asker<'_>> for ByDatagrams<'_> {
     type Connection = DatagramSocket;
 
     type Answer = Status;
 
     const READING: &'static str = CONNECTING;
 
-    fn tries(&self) -> &Tries {
+    fn tries(&self) -> &RetryPolicy {
         &self.settings.tries
     }
 
@@ -202,7 +205,7 @@ impl Asking<Asker<'_>> for ByDatagrams<'_> {
         asker: &mut Asker<'_>,
         _: &mut Option<Listed>,
         address: &Address,
-        _: Room,
+        _: ConnectionRoom,
     ) -> Result<(DatagramSocket, bool), AttemptError<Infallible>> {
         let connected = connect_datagrams(address).await;
         let socket = connected
@@ -227,9 +230,9 @@ impl Asking<Asker<'_>> for ByDatagrams<'_> {
         } = self;
         let ended = datagrams::run(session, settings, client, upstream, listed).await;
         if ended.has_peer_failed {
-            return Err(AttemptError::Failed(Failure {
+            return Err(AttemptError::Failed(AttemptFailure {
                 sent: true,
-                ..Failure::new(Causes::ERROR, ended.status as u16, DATAGRAMS)
+                ..AttemptFailure::new(Causes::ERROR, ended.status as u16, DATAGRAMS)
             }));
         }
         Ok(ended.status)

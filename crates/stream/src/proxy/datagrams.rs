@@ -14,7 +14,7 @@ use super::introduction;
 use super::settings::{Proxy, Rates};
 use crate::datagrams::{DatagramEnd, Listed, send};
 use crate::session::{Session, Status};
-use crate::subject::{Counts, WithoutFields};
+use crate::subject::{SessionBytes, WithoutFields};
 
 /// How a session has ended.
 pub(super) struct Ended {
@@ -272,7 +272,7 @@ impl Relay<'_> {
             responses,
             ..
         } = self;
-        let counts = Counts(session);
+        let counts = SessionBytes(session);
         logs::error!(
             &WithoutFields(session),
             Info,

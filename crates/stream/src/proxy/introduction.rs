@@ -5,12 +5,11 @@
 use bytes::Bytes;
 use conf::{Contexts, Setting, parse};
 use engine::net::Address;
-use proto::proxy_protocol::{self, Carried, Ends, Version};
+use proto::proxy_protocol::{self, Carried, Endpoints, Version};
 use transport::Transport;
 
 use crate::session::Session;
 
-/// `proxy_protocol`
 pub(super) static PROXY_PROTOCOL: Setting<Option<Version>> =
     Setting::new("proxy_protocol", &["on | off | v2"], |setter| {
         let versions = [
@@ -47,7 +46,7 @@ pub(super) fn of_session(session: &Session, version: Option<Version>) -> Bytes {
         return Bytes::new();
     };
     let ends = match (session.peer(), session.connection.local()) {
-        (Address::Inet(source), Address::Inet(destination)) => Some(Ends {
+        (Address::Inet(source), Address::Inet(destination)) => Some(Endpoints {
             source: *source,
             destination: *destination,
         }),

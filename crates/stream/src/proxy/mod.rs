@@ -20,7 +20,7 @@ use std::sync::Arc;
 use ::upstream::{Answered, Lease};
 use bytes::Bytes;
 use engine::net::Address;
-use framework::address::{self, Written};
+use framework::address::{self, WrittenAddress};
 use logs::Printable;
 use rules::upstream::literal;
 use transport::Transport;
@@ -73,7 +73,7 @@ async fn stream(
     let mut selection = group.select(session, settings.tries.next_upstream_tries);
     let secured = secured.as_ref();
     let (asker, asking) = (&mut Asker(session), &ByConnection { settings, secured });
-    let answered = match ::upstream::ask(asker, &mut None, &mut selection, asking).await {
+    let answered = match ::upstream::try_peers(asker, &mut None, &mut selection, asking).await {
         Ok(Ok(answered)) => answered,
         Ok(Err(unanswered)) => return Status::of(unanswered.status),
         Err(gone) => match gone {},
@@ -108,7 +108,7 @@ async fn exchange(
         client,
         has_begun: Cell::new(false),
     };
-    match ::upstream::ask(&mut Asker(session), listed, &mut selection, &asking).await {
+    match ::upstream::try_peers(&mut Asker(session), listed, &mut selection, &asking).await {
         Ok(Ok(answered)) => {
             note_first_byte(session, &RefCell::new(answered.lease));
             answered.answer
@@ -175,7 +175,7 @@ async fn group_at(session: &Session, settings: &Proxy, text: &[u8]) -> Result<Ar
 async fn look_up(
     session: &Session,
     settings: &Proxy,
-    written: &Written<'_>,
+    written: &WrittenAddress<'_>,
 ) -> Result<Arc<Group>, Status> {
     let name = written.name.strip_suffix(b".").unwrap_or(written.name);
     let shown = Printable(name);

@@ -12,7 +12,7 @@ use transport::Transport;
 
 use super::settings::{Proxy, Rates};
 use crate::session::Session;
-use crate::subject::{Counts, WithoutFields};
+use crate::subject::{SessionBytes, WithoutFields};
 
 /// Why no more bytes are carried one way.
 enum Ended {
@@ -25,7 +25,7 @@ enum Ended {
 
 /// An end of the session.
 #[derive(Clone, Copy)]
-enum Side {
+enum RelayEnd {
     Client,
     Upstream,
 }
@@ -39,7 +39,7 @@ struct FirstByte<'a> {
 }
 
 /// One of the two ways.
-struct Way<'a> {
+struct RelayDirection<'a> {
     from: &'a Transport,
     to: &'a Transport,
     /// Bytes received from the sender.
@@ -74,7 +74,7 @@ pub(super) async fn run(
     let began = engine::now();
     let active = Cell::new(began);
     let held_back = Cell::new(0);
-    let up = Way {
+    let up = RelayDirection {
         from: client,
         to: upstream,
         received: &session.received,
@@ -87,7 +87,7 @@ pub(super) async fn run(
         held_back: &held_back,
         first_byte: None,
     };
-    let down = Way {
+    let down = RelayDirection {
         from: upstream,
         to: client,
         received: &attempt.received,
@@ -106,8 +106,8 @@ pub(super) async fn run(
         both(&up, &down).await
     } else {
         match either(up.carry(), down.carry()).await {
-            Either::First(ended) => (Side::Client, ended),
-            Either::Second(ended) => (Side::Upstream, ended),
+            Either::First(ended) => (RelayEnd::Client, ended),
+            Either::Second(ended) => (RelayEnd::Upstream, ended),
         }
     };
     up.note_sent();
@@ -116,23 +116,23 @@ pub(super) async fn run(
 }
 
 /// Goes on until both ends have closed; which of them was the last.
-async fn both(up: &Way<'_>, down: &Way<'_>) -> (Side, Ended) {
+async fn both(up: &RelayDirection<'_>, down: &RelayDirection<'_>) -> (RelayEnd, Ended) {
     let (mut upwards, mut downwards) = (std::pin::pin!(up.carry()), std::pin::pin!(down.carry()));
     match either(upwards.as_mut(), downwards.as_mut()).await {
         Either::First(Ended::Closed) => {
             up.to.shutdown_write();
-            (Side::Upstream, downwards.await)
+            (RelayEnd::Upstream, downwards.await)
         }
         Either::Second(Ended::Closed) => {
             down.to.shutdown_write();
-            (Side::Client, upwards.await)
+            (RelayEnd::Client, upwards.await)
         }
-        Either::First(ended) => (Side::Client, ended),
-        Either::Second(ended) => (Side::Upstream, ended),
+        Either::First(ended) => (RelayEnd::Client, ended),
+        Either::Second(ended) => (RelayEnd::Upstream, ended),
     }
 }
 
-fn tell(session: &Session, side: Side, ended: &Ended) {
+fn tell(session: &Session, side: RelayEnd, ended: &Ended) {
     let side = match (ended, side) {
         (Ended::Silence, _) => {
             logs::error!(
@@ -142,14 +142,14 @@ fn tell(session: &Session, side: Side, ended: &Ended) {
             );
             return;
         }
-        (Ended::Closed, Side::Client) => "client",
-        (Ended::Closed, Side::Upstream) => "upstream",
+        (Ended::Closed, RelayEnd::Client) => "client",
+        (Ended::Closed, RelayEnd::Upstream) => "upstream",
     };
-    let counts = Counts(session);
+    let counts = SessionBytes(session);
     logs::error!(&WithoutFields(session), Info, "{side} disconnected{counts}");
 }
 
-impl Way<'_> {
+impl RelayDirection<'_> {
     /// Carries bytes until their sender closes and the receiver has taken all of them, or until
     /// there is silence. Each way waits for its own receiver alone, so that an end which does not
     /// read holds up nothing else.

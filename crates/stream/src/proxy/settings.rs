@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::upstream::{Causes, Socket, Tries};
+use ::upstream::{Causes, RetryPolicy, Socket};
 use bytes::Bytes;
 use conf::{Contexts, Declared, Fault, ScopeRef, Setting, Template, Word, parse};
 use engine::net::SocketOptions;
@@ -155,7 +155,7 @@ pub(crate) struct Proxy {
     upload_rate: Size<Session>,
     /// Bytes a second that are read from the server; 0 is no limit.
     download_rate: Size<Session>,
-    pub(crate) tries: Tries,
+    pub(crate) tries: RetryPolicy,
     /// What the sockets of connections are.
     pub(crate) socket: Socket,
     /// Who looks up names that variables give.
@@ -173,9 +173,7 @@ pub(crate) struct Proxy {
 /// Bytes a second that are read of either end; 0 is no limit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rates {
-    /// Of the client.
     pub(crate) upload: u64,
-    /// Of the server.
     pub(crate) download: u64,
 }
 
@@ -191,7 +189,6 @@ impl Proxy {
 
 /// Whom sessions are passed on to.
 pub(crate) enum Target {
-    /// These servers.
     Group(Arc<Group>),
     /// Those that the text names.
     Text(Text<Session>),
@@ -235,13 +232,13 @@ pub(crate) fn of_server(
 }
 
 /// For how long and how often peers are tried.
-fn tries(server: ScopeRef<'_>) -> Result<Tries, Fault> {
+fn tries(server: ScopeRef<'_>) -> Result<RetryPolicy, Fault> {
     let next_upstream = if server.get(&PROXY_NEXT_UPSTREAM)? {
         Causes::ERROR.with(Causes::TIMEOUT)
     } else {
         Causes::OFF
     };
-    Ok(Tries {
+    Ok(RetryPolicy {
         connect_timeout: server.get(&PROXY_CONNECT_TIMEOUT)?,
         send_timeout: server.get(&PROXY_TIMEOUT)?,
         // As in nginx what a client sends meanwhile stays with the kernel, and so does its end.

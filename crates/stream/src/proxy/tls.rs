@@ -1,7 +1,7 @@
 //! `proxy_ssl` and its family: TLS towards the servers that sessions are passed on to.
 //!
-//! <https://nginx.org/en/docs/stream/ngx_stream_proxy_module.html#proxy_ssl>. The directives stand in
-//! `transport::tls::upstream::settings`, the same as http's; here is what only sessions have.
+//! <https://nginx.org/en/docs/stream/ngx_stream_proxy_module.html#proxy_ssl>. The directives stand
+//! in `transport::tls::upstream::settings`, the same as http's; here is what only sessions have.
 
 use bytes::Bytes;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setting, Template, parse};

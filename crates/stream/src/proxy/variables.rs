@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use variables::write::{decimal, seconds};
-use variables::{Evaluate, Found};
+use variables::{BuiltinVariable, Evaluate};
 
 use super::attempts::Attempt;
 use crate::session::Session;
 
 /// The variable of a name in lower case, without `$`.
-pub(crate) fn find(name: &str) -> Option<Found<Session>> {
+pub(crate) fn find(name: &str) -> Option<BuiltinVariable<Session>> {
     let evaluate: Evaluate<Session> = match name {
         "upstream_addr" => |session, out| {
             joined(session, out, |attempt, out| {
@@ -39,7 +39,7 @@ pub(crate) fn find(name: &str) -> Option<Found<Session>> {
         }
         _ => return None,
     };
-    Some(Found::computed(evaluate))
+    Some(BuiltinVariable::computed(evaluate))
 }
 
 /// Appends a value for each try; false where there was none.

@@ -7,8 +7,9 @@
 //!                               └───────────────────────────────────────────▶ (nothing)
 //! ```
 //!
-//! An alias is known by itself, so names that share one share what it leads to. That there is no such name is known
-//! as long as the zone says, within bounds (RFC 2308); every other failure is forgotten at once.
+//! An alias is known by itself, so names that share one share what it leads to. That there is no
+//! such name is known as long as the zone says, within bounds (RFC 2308); every other failure is
+//! forgotten at once.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -20,15 +21,15 @@ use std::time::{Duration, Instant};
 
 use base::hash::Map;
 use framework::random;
-use proto::dns::{ALIASES_MAX, Failure, Name};
+use proto::dns::{ALIASES_MAX, DnsError, HostName};
 
 use super::{Resolver, client};
 
 /// Names that one thread remembers for one `resolver`.
 const NAMES_MAX: usize = 10_000;
 
-/// Names that one thread asks for at the same time for one `resolver`: clients may choose them. More are refused, as
-/// a server that fails would do.
+/// Names that one thread asks for at the same time for one `resolver`: clients may choose them.
+/// More are refused, as a server that fails would do.
 const INQUIRIES_MAX: usize = 1000;
 
 /// Longest time that a missing name is remembered: one that is made meanwhile shall soon be found.
@@ -41,9 +42,9 @@ pub(super) enum Resolution {
     Addresses(Rc<[IpAddr]>),
     /// Whose alias it is. Where it has another for each family, their names are tried one after the
     /// other.
-    Alias(Rc<[Name]>),
+    Alias(Rc<[HostName]>),
     /// That it has no address, or that no server tells.
-    Failed(Failure),
+    Failed(DnsError),
 }
 
 enum Entry {
@@ -60,14 +61,13 @@ struct Inquiry {
     /// Set once; `None` inside where no server answered.
     outcome: RefCell<Option<Resolution>>,
     wakers: RefCell<Vec<Waker>>,
-    /// How many wait.
     waiting: Cell<usize>,
 }
 
 /// One thread's cache of one `resolver`.
 pub(super) struct Cache {
     resolver: Arc<Resolver>,
-    entries: RefCell<Map<Name, Entry>>,
+    entries: RefCell<Map<HostName, Entry>>,
     inquiries: Cell<usize>,
     /// The server that is asked first for the next name.
     next_server: Cell<usize>,
@@ -84,7 +84,10 @@ impl Cache {
     }
 
     /// The addresses of a name, its aliases followed.
-    pub(super) async fn resolve(self: &Rc<Cache>, mut name: Name) -> Result<Vec<IpAddr>, Failure> {
+    pub(super) async fn resolve(
+        self: &Rc<Cache>,
+        mut name: HostName,
+    ) -> Result<Vec<IpAddr>, DnsError> {
         let mut others = Aliases::default();
         for _ in 0..=ALIASES_MAX {
             let (resolution, fresh) = match self.remembered(&name) {
@@ -98,10 +101,10 @@ impl Cache {
                 Resolution::Failed(failure) => name = others.instead(failure)?,
             }
         }
-        Err(Failure::NotFound)
+        Err(DnsError::NotFound)
     }
 
-    fn remembered(&self, name: &Name) -> Option<Resolution> {
+    fn remembered(&self, name: &HostName) -> Option<Resolution> {
         match self.entries.borrow().get(name)? {
             Entry::Resolved { resolution, until } if *until > engine::now() => {
                 Some(resolution.clone())
@@ -111,7 +114,7 @@ impl Cache {
     }
 
     /// Waits for the answer to an inquiry, which is begun if there is none.
-    async fn inquire(self: &Rc<Cache>, name: &Name) -> Resolution {
+    async fn inquire(self: &Rc<Cache>, name: &HostName) -> Resolution {
         let asked = match self.entries.borrow().get(name) {
             Some(Entry::Asked(inquiry)) => Some(Rc::clone(inquiry)),
             _ => None,
@@ -119,11 +122,11 @@ impl Cache {
         let inquiry = match asked {
             Some(inquiry) => inquiry,
             None if self.inquiries.get() >= INQUIRIES_MAX => {
-                return Resolution::Failed(Failure::Server);
+                return Resolution::Failed(DnsError::Server);
             }
             None => self.begin(name),
         };
-        let _waiting = Waiting::new(&inquiry);
+        let _waiting = WaiterCount::new(&inquiry);
         poll_fn(|context| match &*inquiry.outcome.borrow() {
             Some(resolution) => Poll::Ready(resolution.clone()),
             None => {
@@ -138,7 +141,7 @@ impl Cache {
     }
 
     /// Has a task ask for the name.
-    fn begin(self: &Rc<Cache>, name: &Name) -> Rc<Inquiry> {
+    fn begin(self: &Rc<Cache>, name: &HostName) -> Rc<Inquiry> {
         let inquiry = Rc::new(Inquiry::default());
         let entry = Entry::Asked(Rc::clone(&inquiry));
         self.make_room();
@@ -146,7 +149,7 @@ impl Cache {
         self.inquiries.set(self.inquiries.get() + 1);
         let first = self.next_server.get();
         self.next_server.set(first.wrapping_add(1));
-        let asking = Asking {
+        let asking = PendingLookup {
             cache: Rc::clone(self),
             name: name.clone(),
             inquiry: Rc::clone(&inquiry),
@@ -161,8 +164,8 @@ impl Cache {
         inquiry
     }
 
-    /// Forgets names whose time is over when there are too many; if that does not help, all but those that are asked
-    /// for. Rare by construction, so no order of use is kept.
+    /// Forgets names whose time is over when there are too many; if that does not help, all but
+    /// those that are asked for. Rare by construction, so no order of use is kept.
     fn make_room(&self) {
         let mut entries = self.entries.borrow_mut();
         if entries.len() < NAMES_MAX {
@@ -193,25 +196,25 @@ impl Cache {
 
 /// The aliases of a name that are still to be tried.
 #[derive(Default)]
-pub(super) struct Aliases(Vec<Name>);
+pub(super) struct Aliases(Vec<HostName>);
 
 impl Aliases {
     /// The first of these names. The others are tried where it leads to no address.
-    pub(super) fn follow(&mut self, targets: &[Name]) -> Result<Name, Failure> {
-        let (first, others) = targets.split_first().ok_or(Failure::NotFound)?;
+    pub(super) fn follow(&mut self, targets: &[HostName]) -> Result<HostName, DnsError> {
+        let (first, others) = targets.split_first().ok_or(DnsError::NotFound)?;
         self.0.extend_from_slice(others);
         Ok(first.clone())
     }
 
     /// The next name, where the last one has failed for this.
-    pub(super) fn instead(&mut self, failure: Failure) -> Result<Name, Failure> {
-        let next = self.0.pop().filter(|_| failure == Failure::NotFound);
+    pub(super) fn instead(&mut self, failure: DnsError) -> Result<HostName, DnsError> {
+        let next = self.0.pop().filter(|_| failure == DnsError::NotFound);
         next.ok_or(failure)
     }
 }
 
-/// The addresses as one who finds them in the cache gets them: each family begins anywhere, and so does the whole, so
-/// that connections spread over all.
+/// The addresses as one who finds them in the cache gets them: each family begins anywhere, and so
+/// does the whole, so that connections spread over all.
 fn turned(addresses: &[IpAddr]) -> Vec<IpAddr> {
     let mut addresses = addresses.to_vec();
     if addresses.len() > 1 {
@@ -226,29 +229,30 @@ fn turned(addresses: &[IpAddr]) -> Vec<IpAddr> {
 }
 
 /// Counts one who waits, until it no longer does.
-struct Waiting<'a>(&'a Inquiry);
+struct WaiterCount<'a>(&'a Inquiry);
 
-impl Waiting<'_> {
-    fn new(inquiry: &Inquiry) -> Waiting<'_> {
+impl WaiterCount<'_> {
+    fn new(inquiry: &Inquiry) -> WaiterCount<'_> {
         inquiry.waiting.set(inquiry.waiting.get() + 1);
-        Waiting(inquiry)
+        WaiterCount(inquiry)
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaiterCount<'_> {
     fn drop(&mut self) {
         self.0.waiting.set(self.0.waiting.get().saturating_sub(1));
     }
 }
 
-/// A task's hold on the entry that it is to settle. However the task ends, the entry does not stay as asked.
-struct Asking {
+/// A task's hold on the entry that it is to settle. However the task ends, the entry does not stay
+/// as asked.
+struct PendingLookup {
     cache: Rc<Cache>,
-    name: Name,
+    name: HostName,
     inquiry: Rc<Inquiry>,
 }
 
-impl Asking {
+impl PendingLookup {
     fn settle(&self, resolution: Resolution, ttl: Option<Duration>) {
         let lifetime = self.cache.lifetime(&resolution, ttl);
         if let Some(until) = lifetime.and_then(|time| engine::now().checked_add(time)) {
@@ -261,7 +265,7 @@ impl Asking {
     }
 }
 
-impl Drop for Asking {
+impl Drop for PendingLookup {
     fn drop(&mut self) {
         let cache = &self.cache;
         cache.inquiries.set(cache.inquiries.get().saturating_sub(1));
@@ -272,7 +276,7 @@ impl Drop for Asking {
         drop(entries);
         // Who still waits after a task that died is answered all the same.
         let mut outcome = self.inquiry.outcome.borrow_mut();
-        outcome.get_or_insert(Resolution::Failed(Failure::Server));
+        outcome.get_or_insert(Resolution::Failed(DnsError::Server));
         drop(outcome);
         let wakers = self.inquiry.wakers.take();
         wakers.into_iter().for_each(Waker::wake);
@@ -306,7 +310,7 @@ mod tests {
         assert_eq!(lifetime(Some(10), &found, Some(300)), Some(10));
         assert_eq!(lifetime(Some(10), &found, Some(0)), Some(10));
 
-        let missing = Resolution::Failed(Failure::NotFound);
+        let missing = Resolution::Failed(DnsError::NotFound);
         assert_eq!(lifetime(None, &missing, Some(5)), Some(5));
         assert_eq!(lifetime(None, &missing, Some(3600)), Some(60));
         assert_eq!(lifetime(Some(10), &missing, Some(3600)), Some(10));

@@ -1,8 +1,9 @@
-//! Asking name servers: over UDP, in turn, again and again until one answers or no request waits any more; over
-//! TCP where an answer is too long for a datagram (RFC 1035, section 4.2).
+//! Asking name servers: over UDP, in turn, again and again until one answers or no request waits
+//! any more; over TCP where an answer is too long for a datagram (RFC 1035, section 4.2).
 //!
-//! Each question has a socket of its own, so that who wants to forge an answer must guess the port beside the
-//! identifier (RFC 5452). Messages that do not answer the question are logged, dropped, and the answer is awaited on.
+//! Each question has a socket of its own, so that who wants to forge an answer must guess the port
+//! beside the identifier (RFC 5452). Messages that do not answer the question are logged, dropped,
+//! and the answer is awaited on.
 
 use std::io;
 use std::net::IpAddr;
@@ -13,7 +14,9 @@ use engine::select::{Either, both, either};
 use framework::random;
 use framework::workers::{ConnectError, NotEnough, connect, connect_datagrams};
 use logs::{Errno, event};
-use proto::dns::{self, ALIASES_MAX, Answer, Failure, Family, Name, Question, ServiceServer};
+use proto::dns::{
+    self, ALIASES_MAX, DnsAnswer, DnsError, Family, HostName, Question, ServiceServer,
+};
 
 use super::Resolver;
 use super::cache::Resolution;
@@ -27,11 +30,12 @@ const TCP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Messages that are no answer, after which a server is given up for this round.
 const REJECTED_MAX: usize = 32;
 
-/// What the servers say of a name, and for how many seconds. Both families are asked for at the same time. `None` when
-/// `wanted` says that no request waits any more, which is asked before each round of questions but the first.
+/// What the servers say of a name, and for how many seconds. Both families are asked for at the
+/// same time. `None` when `wanted` says that no request waits any more, which is asked before each
+/// round of questions but the first.
 pub(super) async fn ask(
     resolver: &Resolver,
-    name: &Name,
+    name: &HostName,
     first: usize,
     wanted: impl Fn() -> bool,
 ) -> Option<(Resolution, Option<u32>)> {
@@ -53,46 +57,46 @@ pub(super) async fn ask(
 /// What the servers say of a service, under the name that SRV has for it.
 pub(super) async fn ask_for_service(
     resolver: &Resolver,
-    name: &Name,
-) -> Result<(Vec<ServiceServer>, u32), Failure> {
+    name: &HostName,
+) -> Result<(Vec<ServiceServer>, u32), DnsError> {
     let mut name = name.clone();
     for _ in 0..=ALIASES_MAX {
         let family = Family::Services;
         let question = Question { name, family };
         match persist(resolver, &question, 0, &|| true).await {
-            Some(Answer::Services { servers, ttl }) => return Ok((servers, ttl)),
-            Some(Answer::Alias { name: target, .. }) => name = target,
-            Some(Answer::Failed { failure, .. }) => return Err(failure),
+            Some(DnsAnswer::Services { servers, ttl }) => return Ok((servers, ttl)),
+            Some(DnsAnswer::Alias { name: target, .. }) => name = target,
+            Some(DnsAnswer::Failed { failure, .. }) => return Err(failure),
             _ => break,
         }
     }
-    Err(Failure::NotFound)
+    Err(DnsError::NotFound)
 }
 
 /// What the answers of all families amount to: a failure if any is one, the addresses of all, else
 /// the aliases, of which the families may have one each, else nothing.
-fn combine(answers: impl IntoIterator<Item = Answer>) -> (Resolution, Option<u32>) {
+fn combine(answers: impl IntoIterator<Item = DnsAnswer>) -> (Resolution, Option<u32>) {
     let (mut all, mut shortest) = (Vec::<IpAddr>::new(), u32::MAX);
     let (mut aliases, mut negative) = (Vec::new(), Some(u32::MAX));
     for answer in answers {
         match answer {
-            Answer::Failed { failure, ttl } => return (Resolution::Failed(failure), ttl),
-            Answer::Addresses { addresses, ttl } => {
+            DnsAnswer::Failed { failure, ttl } => return (Resolution::Failed(failure), ttl),
+            DnsAnswer::Addresses { addresses, ttl } => {
                 all.extend(addresses);
                 shortest = shortest.min(ttl);
             }
-            Answer::Alias { name, ttl } => {
+            DnsAnswer::Alias { name, ttl } => {
                 if !aliases.contains(&name) {
                     aliases.push(name);
                 }
                 shortest = shortest.min(ttl);
             }
-            Answer::Nothing { ttl } => {
+            DnsAnswer::Nothing { ttl } => {
                 negative = negative.and_then(|known| ttl.map(|ttl| ttl.min(known)));
             }
             // An exchange does not end with the former, see `ask_one`; the latter is not asked for.
-            Answer::Truncated | Answer::Services { .. } => {
-                return (Resolution::Failed(Failure::Server), None);
+            DnsAnswer::Truncated | DnsAnswer::Services { .. } => {
+                return (Resolution::Failed(DnsError::Server), None);
             }
         }
     }
@@ -101,7 +105,7 @@ fn combine(answers: impl IntoIterator<Item = Answer>) -> (Resolution, Option<u32
     } else if !aliases.is_empty() {
         (Resolution::Alias(aliases.into()), Some(shortest))
     } else {
-        (Resolution::Failed(Failure::NotFound), negative)
+        (Resolution::Failed(DnsError::NotFound), negative)
     }
 }
 
@@ -111,13 +115,14 @@ async fn persist(
     question: &Question,
     first: usize,
     wanted: &impl Fn() -> bool,
-) -> Option<Answer> {
+) -> Option<DnsAnswer> {
     let mut servers = resolver.servers.iter().cycle();
     let skipped = first.checked_rem(resolver.servers.len())?;
     let mut servers = servers.by_ref().skip(skipped);
     loop {
         let until = engine::now() + RESEND_INTERVAL;
-        // A server that refuses at once makes the next one asked at once, but each only once in a round.
+        // A server that refuses at once makes the next one asked at once, but each only once in a
+        // round.
         for server in servers.by_ref().take(resolver.servers.len()) {
             match ask_one(server, question, until).await {
                 Ok(answer) => return Some(answer),
@@ -136,7 +141,7 @@ async fn persist(
 
 /// Why a server has not answered.
 #[derive(Debug)]
-enum Failed {
+enum QueryError {
     /// The thread has no room for the connection.
     NotEnough(NotEnough),
     Call {
@@ -145,57 +150,64 @@ enum Failed {
     },
 }
 
-impl From<ConnectError> for Failed {
-    fn from(failed: ConnectError) -> Failed {
+impl From<ConnectError> for QueryError {
+    fn from(failed: ConnectError) -> QueryError {
         match failed {
-            ConnectError::NotEnough(shortage) => Failed::NotEnough(shortage),
-            ConnectError::Failed(failed) => Failed::at("connect()")(failed.error),
+            ConnectError::NotEnough(shortage) => QueryError::NotEnough(shortage),
+            ConnectError::Failed(failed) => QueryError::at("connect()")(failed.error),
         }
     }
 }
 
-impl Failed {
-    fn at(call: &'static str) -> impl Fn(io::Error) -> Failed {
-        move |error| Failed::Call { call, error }
+impl QueryError {
+    fn at(call: &'static str) -> impl Fn(io::Error) -> QueryError {
+        move |error| QueryError::Call { call, error }
     }
 
     /// nginx's line; silence is none.
     fn log(&self, server: &Address) {
         match self {
-            Failed::NotEnough(shortage) if shortage.is_told => {
+            QueryError::NotEnough(shortage) if shortage.is_told => {
                 event!(Alert, "{shortage} while resolving, resolver: {server}");
             }
-            Failed::Call { call, error } if error.kind() != io::ErrorKind::TimedOut => {
+            QueryError::Call { call, error } if error.kind() != io::ErrorKind::TimedOut => {
                 let error = Errno(error);
                 event!(
                     Error,
                     "{call} failed {error} while resolving, resolver: {server}"
                 );
             }
-            Failed::NotEnough(_) | Failed::Call { .. } => {}
+            QueryError::NotEnough(_) | QueryError::Call { .. } => {}
         }
     }
 }
 
-/// Asks one server.
-async fn ask_one(server: &Address, question: &Question, until: Instant) -> Result<Answer, Failed> {
+async fn ask_one(
+    server: &Address,
+    question: &Question,
+    until: Instant,
+) -> Result<DnsAnswer, QueryError> {
     match over_udp(server, question, until).await? {
-        Answer::Truncated => over_tcp(server, question).await,
+        DnsAnswer::Truncated => over_tcp(server, question).await,
         answer => Ok(answer),
     }
 }
 
-async fn over_udp(server: &Address, question: &Question, until: Instant) -> Result<Answer, Failed> {
+async fn over_udp(
+    server: &Address,
+    question: &Question,
+    until: Instant,
+) -> Result<DnsAnswer, QueryError> {
     let socket = connect_datagrams(server).await?;
     let (id, query) = query(question);
     socket.push(Datagram::new(query.into()));
-    socket.drained().await.map_err(Failed::at("send()"))?;
+    socket.drained().await.map_err(QueryError::at("send()"))?;
     for _ in 0..REJECTED_MAX {
         let received = match either(socket.recv(), engine::sleep_until(until)).await {
             Either::First(received) => received,
             Either::Second(()) => Err(io::ErrorKind::TimedOut.into()),
         };
-        let mut message = received.map_err(Failed::at("recv()"))?.bytes;
+        let mut message = received.map_err(QueryError::at("recv()"))?.bytes;
         message.truncate(dns::UDP_SIZE_MAX);
         match dns::answer(&message, id, question) {
             Ok(answer) => return Ok(answer),
@@ -205,7 +217,7 @@ async fn over_udp(server: &Address, question: &Question, until: Instant) -> Resu
     Err(no_answer())
 }
 
-async fn over_tcp(server: &Address, question: &Question) -> Result<Answer, Failed> {
+async fn over_tcp(server: &Address, question: &Question) -> Result<DnsAnswer, QueryError> {
     let deadline = engine::now() + TCP_TIMEOUT;
     let stream = connect(server, deadline).await?;
     let (id, query) = query(question);
@@ -220,7 +232,7 @@ async fn over_tcp(server: &Address, question: &Question) -> Result<Answer, Faile
         // A message may come in pieces, and others before the one that answers.
         let Some(message) = take_message(&mut received) else {
             let buffer = stream.recv(Some(deadline)).await;
-            let buffer = buffer.map_err(Failed::at("recv()"))?;
+            let buffer = buffer.map_err(QueryError::at("recv()"))?;
             if buffer.is_empty() {
                 return Err(no_answer());
             }
@@ -228,7 +240,7 @@ async fn over_tcp(server: &Address, question: &Question) -> Result<Answer, Faile
             continue;
         };
         match dns::answer(&message, id, question) {
-            Ok(Answer::Truncated) => return Err(no_answer()),
+            Ok(DnsAnswer::Truncated) => return Err(no_answer()),
             Ok(answer) => return Ok(answer),
             Err(rejected) => event!(Error, "{rejected} while resolving, resolver: {server}"),
         }
@@ -252,8 +264,8 @@ fn take_message(received: &mut Vec<u8>) -> Option<Vec<u8>> {
     Some(message)
 }
 
-fn no_answer() -> Failed {
-    Failed::Call {
+fn no_answer() -> QueryError {
+    QueryError::Call {
         call: "DNS query",
         error: io::Error::new(io::ErrorKind::InvalidData, "no valid answer"),
     }
@@ -268,14 +280,14 @@ mod tests {
     use std::cell::Cell;
     use std::rc::Rc;
 
-    fn found(addresses: &[&str], ttl: u32) -> Answer {
+    fn found(addresses: &[&str], ttl: u32) -> DnsAnswer {
         let addresses = addresses.iter().map(|text| text.parse().unwrap());
         let addresses = addresses.collect();
-        Answer::Addresses { addresses, ttl }
+        DnsAnswer::Addresses { addresses, ttl }
     }
 
-    fn nothing(ttl: Option<u32>) -> Answer {
-        Answer::Nothing { ttl }
+    fn nothing(ttl: Option<u32>) -> DnsAnswer {
+        DnsAnswer::Nothing { ttl }
     }
 
     /// What nginx 1.31 makes of the pairs.
@@ -288,20 +300,20 @@ mod tests {
             (Resolution::Addresses(all.into()), Some(30))
         );
 
-        let missing = Resolution::Failed(Failure::NotFound);
+        let missing = Resolution::Failed(DnsError::NotFound);
         let (resolution, ttl) = combine([nothing(Some(9)), nothing(Some(5))]);
         assert_eq!((resolution, ttl), (missing.clone(), Some(5)));
         assert_eq!(combine([nothing(None), nothing(Some(5))]), (missing, None));
 
-        let failed = Answer::Failed {
-            failure: Failure::Server,
+        let failed = DnsAnswer::Failed {
+            failure: DnsError::Server,
             ttl: None,
         };
         let (resolution, _) = combine([found(&["10.0.0.1"], 60), failed]);
-        assert_eq!(resolution, Resolution::Failed(Failure::Server));
+        assert_eq!(resolution, Resolution::Failed(DnsError::Server));
 
-        let name = Name::parse(b"b").unwrap();
-        let alias = Answer::Alias {
+        let name = HostName::parse(b"b").unwrap();
+        let alias = DnsAnswer::Alias {
             name: name.clone(),
             ttl: 7,
         };
@@ -327,8 +339,8 @@ mod tests {
         assert_eq!(received, [0, 1]);
     }
 
-    /// Asks for a name on a simulated network. What became of it, how long that took, and how many questions its one server has
-    /// heard.
+    /// Asks for a name on a simulated network. What became of it, how long that took, and how many
+    /// questions its one server has heard.
     fn over_network(seed: u64, faults: Faults, address: &str) -> (Resolution, Duration, usize) {
         const SERVER: &str = "10.0.0.1:53";
         let mut runtime = sim::runtime(seed, faults, engine::Settings::default()).unwrap();
@@ -341,7 +353,8 @@ mod tests {
                 loop {
                     let question = server.recv().await.unwrap();
                     heard.set(heard.get() + 1);
-                    // RFC 1035: a response; one answer, for the name that was asked, of the Internet, for a minute.
+                    // RFC 1035: a response; one answer, for the name that was asked, of the
+                    // Internet, for a minute.
                     let mut answer = question.bytes.to_vec();
                     (answer[2], answer[7]) = (0x80, 1);
                     answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 10, 9, 8, 7]);
@@ -357,11 +370,11 @@ mod tests {
                 ipv4: true,
                 ipv6: false,
             };
-            let name = Name::parse(b"site.example").unwrap();
+            let name = HostName::parse(b"site.example").unwrap();
             let rounds = Cell::new(0);
             let wanted = || rounds.replace(rounds.get() + 1) < 20;
             let found = ask(&resolver, &name, 0, wanted).await;
-            found.map_or(Resolution::Failed(Failure::Server), |(resolution, _)| {
+            found.map_or(Resolution::Failed(DnsError::Server), |(resolution, _)| {
                 resolution
             })
         });
@@ -396,7 +409,7 @@ mod tests {
         let (resolution, time, asked) = over_network(1, faults, "10.0.0.2:53");
         assert_eq!(
             (resolution, asked),
-            (Resolution::Failed(Failure::Server), 0)
+            (Resolution::Failed(DnsError::Server), 0)
         );
         assert!(time >= 20 * RESEND_INTERVAL, "{time:?}");
     }

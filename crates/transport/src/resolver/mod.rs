@@ -1,11 +1,14 @@
-//! `resolver`: names of hosts that are known only when a request is served, looked up without blocking.
+//! `resolver`: names of hosts that are known only when a request is served, looked up without
+//! blocking.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_core_module.html#resolver>. [`Resolving::resolve`] gives the addresses of a
-//! name. `cache` remembers what is known and lets all requests that ask for the same name at the same time wait for one
-//! inquiry; `client` asks the servers; what the messages mean is the business of `proto::dns`.
+//! <https://nginx.org/en/docs/http/ngx_http_core_module.html#resolver>. [`Resolving::resolve`]
+//! gives the addresses of a name. `cache` remembers what is known and lets all requests that ask
+//! for the same name at the same time wait for one inquiry; `client` asks the servers; what the
+//! messages mean is the business of `proto::dns`.
 //!
-//! Each thread has a cache of its own for each `resolver`, which lives as long as the generation, as nginx's workers
-//! have. Names that stand in the configuration itself are not looked up here but by `conf::Files`, when it is compiled.
+//! Each thread has a cache of its own for each `resolver`, which lives as long as the generation,
+//! as nginx's workers have. Names that stand in the configuration itself are not looked up here but
+//! by `conf::Files`, when it is compiled.
 //!
 //! Not here yet, and a clear error where written: `status_zone`.
 
@@ -24,7 +27,7 @@ use engine::net::Address;
 use engine::select::{Either, all, either};
 use framework::address;
 use framework::compile::{Compiler, Feature};
-use framework::generation::Local;
+use framework::generation::GenerationView;
 use framework::slot::{OfThread, Slot, ThreadGeneration};
 use proto::dns;
 
@@ -105,7 +108,8 @@ fn parameters(setter: &Setter<'_>) -> Result<Parameters, Fault> {
             let text = format!("parameter \"{}\" is not supported yet", word.text());
             return Err(Fault::at(word, text));
         } else {
-            // In its turn, as nginx does; whether a name leads to an address is asked when the configuration is compiled.
+            // In its turn, as nginx does; whether a name leads to an address is asked when the
+            // configuration is compiled.
             address::parse(&word.bytes).map_err(|text| of_address(word, text))?;
             parameters.addresses.push(word.clone());
         }
@@ -161,7 +165,8 @@ impl Feature for Resolver {
     }
 }
 
-/// How a scope resolves names: its `resolver`, which scopes below share, and its `resolver_timeout`.
+/// How a scope resolves names: its `resolver`, which scopes below share, and its
+/// `resolver_timeout`.
 #[derive(Debug)]
 pub struct Resolving {
     resolver: Arc<Resolver>,
@@ -183,7 +188,7 @@ impl Feature for Resolving {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unresolved {
     /// What a server said, or what is known of the name without asking.
-    Failed(dns::Failure),
+    Failed(dns::DnsError),
     /// No server answered in time.
     TimedOut,
 }
@@ -204,11 +209,15 @@ impl Resolving {
         !self.resolver.servers.is_empty()
     }
 
-    /// The addresses of a name, at least one, in the order in which they are to be tried: the same for all who waited
-    /// for one answer, turned at random for those who find it in the cache.
-    pub async fn resolve(&self, local: &Local, name: &[u8]) -> Result<Vec<IpAddr>, Unresolved> {
-        let not_found = Unresolved::Failed(dns::Failure::NotFound);
-        let name = dns::Name::parse(name).ok_or(not_found)?;
+    /// The addresses of a name, at least one, in the order in which they are to be tried: the same
+    /// for all who waited for one answer, turned at random for those who find it in the cache.
+    pub async fn resolve(
+        &self,
+        local: &GenerationView,
+        name: &[u8],
+    ) -> Result<Vec<IpAddr>, Unresolved> {
+        let not_found = Unresolved::Failed(dns::DnsError::NotFound);
+        let name = dns::HostName::parse(name).ok_or(not_found)?;
         let caches = local.at(&CACHES);
         let cache = caches.borrow_mut().of(&self.resolver);
         let resolving = cache.resolve(name);
@@ -235,13 +244,13 @@ impl Resolving {
     /// # Errors
     /// See [`Unresolved`].
     pub async fn look_up(&self, name: &[u8]) -> Result<(Vec<IpAddr>, Duration), Unresolved> {
-        let not_found = Unresolved::Failed(dns::Failure::NotFound);
-        let name = dns::Name::parse(name).ok_or(not_found)?;
+        let not_found = Unresolved::Failed(dns::DnsError::NotFound);
+        let name = dns::HostName::parse(name).ok_or(not_found)?;
         self.within_time(self.addresses_of(name)).await
     }
 
-    /// The servers of a service at a name, and for how long that holds. A service without a dot is one of TCP (RFC 2782): `http` of
-    /// `example.com` is asked for as `_http._tcp.example.com`.
+    /// The servers of a service at a name, and for how long that holds. A service without a dot is
+    /// one of TCP (RFC 2782): `http` of `example.com` is asked for as `_http._tcp.example.com`.
     ///
     /// # Errors
     /// See [`Unresolved`].
@@ -250,12 +259,13 @@ impl Resolving {
         service: &[u8],
         name: &[u8],
     ) -> Result<(Vec<ServiceFound>, Duration), Unresolved> {
-        let text = match service.contains(&b'.') {
-            true => [service, b".", name].concat(),
-            false => [b"_", service, b"._tcp.", name].concat(),
+        let text = if service.contains(&b'.') {
+            [service, b".", name].concat()
+        } else {
+            [b"_", service, b"._tcp.", name].concat()
         };
-        let not_found = Unresolved::Failed(dns::Failure::NotFound);
-        let name = dns::Name::parse(&text).ok_or(not_found)?;
+        let not_found = Unresolved::Failed(dns::DnsError::NotFound);
+        let name = dns::HostName::parse(&text).ok_or(not_found)?;
         let asking = client::ask_for_service(&self.resolver, &name);
         let (servers, ttl) = self.within_time(asking).await?;
         let mut found = Vec::new();
@@ -280,7 +290,7 @@ impl Resolving {
 
     async fn within_time<T>(
         &self,
-        asking: impl Future<Output = Result<T, dns::Failure>>,
+        asking: impl Future<Output = Result<T, dns::DnsError>>,
     ) -> Result<T, Unresolved> {
         match either(asking, engine::sleep(self.timeout)).await {
             Either::First(resolved) => resolved.map_err(Unresolved::Failed),
@@ -290,8 +300,8 @@ impl Resolving {
 
     async fn addresses_of(
         &self,
-        mut name: dns::Name,
-    ) -> Result<(Vec<IpAddr>, Duration), dns::Failure> {
+        mut name: dns::HostName,
+    ) -> Result<(Vec<IpAddr>, Duration), dns::DnsError> {
         let mut others = cache::Aliases::default();
         for _ in 0..=dns::ALIASES_MAX {
             let asked = client::ask(&self.resolver, &name, 0, || true).await;
@@ -311,7 +321,7 @@ impl Resolving {
                 None => break,
             }
         }
-        Err(dns::Failure::NotFound)
+        Err(dns::DnsError::NotFound)
     }
 
     /// How long an answer holds: as long as `valid` says, else as long as it says itself.
@@ -342,7 +352,7 @@ struct Caches {
 static CACHES: Slot<Caches, ThreadGeneration> = Slot::new();
 
 impl OfThread for Caches {
-    fn begin(_: &Local) -> Caches {
+    fn begin(_: &GenerationView) -> Caches {
         Caches::default()
     }
 }
@@ -373,7 +383,8 @@ mod tests {
             engine::spawn(async move {
                 loop {
                     let question = server.recv().await.unwrap();
-                    // RFC 2782: it knows the service, and is silent about the addresses of its servers.
+                    // RFC 2782: it knows the service, and is silent about the addresses of its
+                    // servers.
                     if !question.bytes.ends_with(&[0, 33, 0, 1]) {
                         continue;
                     }
@@ -495,12 +506,12 @@ mod tests {
             ] {
                 let shown = name.escape_ascii();
                 let expected = match expected {
-                    [] => Err(dns::Failure::NotFound),
+                    [] => Err(dns::DnsError::NotFound),
                     some => Ok(found(some)),
                 };
                 // Asked for, and remembered.
                 for _ in 0..2 {
-                    let name = dns::Name::parse(name).unwrap();
+                    let name = dns::HostName::parse(name).unwrap();
                     assert_eq!(cache.resolve(name).await, expected, "{shown}");
                 }
                 let looked_up = resolving.look_up(name).await;
@@ -508,7 +519,7 @@ mod tests {
                 assert_eq!(looked_up, expected.map_err(Unresolved::Failed), "{shown}");
             }
             // As in nginx each is tried as often as it is said; a server of an `upstream` is one.
-            let same = dns::Name::parse(b"same").unwrap();
+            let same = dns::HostName::parse(b"same").unwrap();
             assert_eq!(cache.resolve(same).await, Ok(found(&[7, 7, 9])));
             let looked_up = resolving.look_up(b"same").await;
             assert_eq!(
@@ -521,10 +532,10 @@ mod tests {
     #[test]
     fn failures_in_nginx_words() {
         let failed = |failure| Unresolved::Failed(failure).to_string();
-        assert_eq!(failed(dns::Failure::NotFound), "3: Host not found");
-        assert_eq!(failed(dns::Failure::Server), "2: Server failure");
-        assert_eq!(failed(dns::Failure::Refused), "5: Operation refused");
-        assert_eq!(failed(dns::Failure::Unimplemented), "4: Unimplemented");
+        assert_eq!(failed(dns::DnsError::NotFound), "3: Host not found");
+        assert_eq!(failed(dns::DnsError::Server), "2: Server failure");
+        assert_eq!(failed(dns::DnsError::Refused), "5: Operation refused");
+        assert_eq!(failed(dns::DnsError::Unimplemented), "4: Unimplemented");
         assert_eq!(Unresolved::TimedOut.to_string(), "110: Operation timed out");
     }
 }

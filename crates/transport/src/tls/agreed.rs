@@ -9,7 +9,7 @@ use rustls::{HandshakeKind, ProtocolVersion, SupportedCipherSuite};
 
 /// What is known of it so far; all of it once the handshake has ended.
 #[derive(Default)]
-pub struct Agreed<'a> {
+pub struct HandshakeParameters<'a> {
     /// The version of TLS.
     pub version: Option<ProtocolVersion>,
     /// How records are sealed.
@@ -24,10 +24,10 @@ pub struct Agreed<'a> {
     pub certificates: Option<Cow<'a, [CertificateDer<'static>]>>,
 }
 
-impl<'a> Agreed<'a> {
+impl<'a> HandshakeParameters<'a> {
     /// What rustls knows of it.
-    pub fn of(tls: &'a UnbufferedServerConnection) -> Agreed<'a> {
-        Agreed {
+    pub fn of(tls: &'a UnbufferedServerConnection) -> HandshakeParameters<'a> {
+        HandshakeParameters {
             version: tls.protocol_version(),
             suite: tls.negotiated_cipher_suite(),
             group: tls.negotiated_key_exchange_group(),
@@ -38,8 +38,8 @@ impl<'a> Agreed<'a> {
     }
 
     /// The same, to be kept.
-    pub fn into_owned(self) -> Agreed<'static> {
-        Agreed {
+    pub fn into_owned(self) -> HandshakeParameters<'static> {
+        HandshakeParameters {
             version: self.version,
             suite: self.suite,
             group: self.group,

@@ -14,9 +14,9 @@ use crate::tls::provider;
 /// Why a certificate and its key are of no use.
 #[derive(Debug)]
 pub enum LoadError {
-    /// The certificate's file.
+    /// The file of the certificate could not be used.
     Certificate(PemError),
-    /// The key's file.
+    /// The file of the key could not be used.
     Key(PemError),
     /// The key is of a kind that is not known here.
     UnusableKey(rustls::Error),
@@ -102,9 +102,9 @@ impl Slot {
 pub struct Resolver(pub Vec<Arc<Slot>>);
 
 impl ResolvesServerCert for Resolver {
-    /// The last certificate of a kind whose key the client can check: with OpenSSL, each replaces the one before it. ECDSA
-    /// goes before RSA, as it costs both ends less. Without one, any: rustls then tells the client what they do not have in
-    /// common.
+    /// The last certificate of a kind whose key the client can check: with OpenSSL, each replaces
+    /// the one before it. ECDSA goes before RSA, as it costs both ends less. Without one, any:
+    /// rustls then tells the client what they do not have in common.
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let current = || self.0.iter().rev().filter_map(|slot| slot.current());
         let fitting = current().filter(|certified| {

@@ -1,8 +1,9 @@
 //! `ssl_conf_command`: commands of OpenSSL's configuration, as far as they mean something here.
 //!
-//! <https://docs.openssl.org/master/man3/SSL_CONF_cmd/>. A line inherits with all lines beside it; of several about the same
-//! thing the last counts. What OpenSSL does not know is refused as nginx does, where a server or a proxy uses the lines, as is a
-//! value that it does not take or whose file is not there.
+//! <https://docs.openssl.org/master/man3/SSL_CONF_cmd/>. A line inherits with all lines beside it;
+//! of several about the same thing the last counts. What OpenSSL does not know is refused as nginx
+//! does, where a server or a proxy uses the lines, as is a value that it does not take or whose
+//! file is not there.
 
 use conf::{Arity, Fault, Inherit, Setter, Setting, Word};
 use framework::compile::Compiler;
@@ -13,7 +14,7 @@ use crate::tls::suites;
 
 mod values;
 
-use values::{Opening, PROTOCOL_SWITCHES, PROTOCOLS, VERIFY_MODES, Value};
+use values::{FileOpener, PROTOCOL_SWITCHES, PROTOCOLS, VERIFY_MODES, Value};
 
 /// What the commands of a scope come to.
 #[derive(Clone, Debug, Default)]
@@ -28,7 +29,7 @@ pub struct Commands {
     refused: Option<Fault>,
 }
 
-/// The directive.
+/// Declares the directive `ssl_conf_command` of a prefix.
 pub static CONF_COMMAND: Setting<Commands> =
     Setting::new("ssl_conf_command", &["name value"], commands)
         .contexts(OF_SERVERS)
@@ -42,33 +43,33 @@ pub static CONF_COMMAND: Setting<Commands> =
 
 /// The commands that OpenSSL 3 has, in any case, and their values.
 const COMMANDS: &[(&str, Value)] = &[
-    ("Certificate", Value::File(Opening::OfCertificate)),
-    ("ChainCAFile", Value::File(Opening::OfAuthorities)),
+    ("Certificate", Value::File(FileOpener::OfCertificate)),
+    ("ChainCAFile", Value::File(FileOpener::OfAuthorities)),
     ("ChainCAPath", Value::LateFolder),
     ("ChainCAStore", Value::Store),
     ("CipherString", Value::Ciphers),
     ("Ciphersuites", Value::Suites),
-    ("ClientCAFile", Value::File(Opening::Plain)),
+    ("ClientCAFile", Value::File(FileOpener::Plain)),
     ("ClientCAPath", Value::Folder),
     ("ClientCAStore", Value::Store),
     ("ClientSignatureAlgorithms", Value::Signatures),
     ("Curves", Value::Groups { automatic: false }),
-    ("DHParameters", Value::File(Opening::Plain)),
+    ("DHParameters", Value::File(FileOpener::Plain)),
     ("ECDHParameters", Value::Groups { automatic: true }),
     ("Groups", Value::Groups { automatic: false }),
     ("MaxProtocol", Value::One(PROTOCOLS)),
     ("MinProtocol", Value::One(PROTOCOLS)),
     ("NumTickets", Value::Number(i64::MAX)),
     ("Options", Value::Switches(OPTIONS)),
-    ("PrivateKey", Value::File(Opening::OfCertificate)),
+    ("PrivateKey", Value::File(FileOpener::OfCertificate)),
     ("Protocol", Value::Switches(PROTOCOL_SWITCHES)),
     ("RecordPadding", Value::Number(PADDING_MAX)),
-    ("RequestCAFile", Value::File(Opening::Plain)),
+    ("RequestCAFile", Value::File(FileOpener::Plain)),
     ("RequestCAPath", Value::Folder),
     ("RequestCAStore", Value::Store),
-    ("ServerInfoFile", Value::File(Opening::OfCertificate)),
+    ("ServerInfoFile", Value::File(FileOpener::OfCertificate)),
     ("SignatureAlgorithms", Value::Signatures),
-    ("VerifyCAFile", Value::File(Opening::OfAuthorities)),
+    ("VerifyCAFile", Value::File(FileOpener::OfAuthorities)),
     ("VerifyCAPath", Value::LateFolder),
     ("VerifyCAStore", Value::Store),
     ("VerifyMode", Value::Switches(VERIFY_MODES)),
@@ -114,7 +115,8 @@ impl Commands {
     /// The same, where it is used.
     ///
     /// # Errors
-    /// The first command that OpenSSL refuses, or that leaves nothing, or whose file cannot be opened.
+    /// The first command that OpenSSL refuses, or that leaves nothing, or whose file cannot be
+    /// opened.
     pub fn accepted(self, compiler: &Compiler<'_>) -> Result<Commands, Fault> {
         for (name, value, kind) in &self.opened {
             values::check(compiler, name, value, *kind)?;
@@ -153,12 +155,11 @@ impl Commands {
         let chosen = suites::ciphers_of_tls13(&value.text());
         if chosen.found.is_empty() && !chosen.missing.is_empty() {
             let is_other = |name: &String| OTHER_SUITES.contains(&name.as_str());
-            return Err(match chosen.missing.iter().any(is_other) {
-                true => Fault::at(value, nothing_of(directive, &chosen.missing.join(", "))),
-                false => {
-                    let reason = "error:0A0000B9:SSL routines::no cipher match";
-                    refused(name, &value.text(), reason)
-                }
+            return Err(if chosen.missing.iter().any(is_other) {
+                Fault::at(value, nothing_of(directive, &chosen.missing.join(", ")))
+            } else {
+                let reason = "error:0A0000B9:SSL routines::no cipher match";
+                refused(name, &value.text(), reason)
             });
         }
         self.ciphersuites = Some(chosen.found);

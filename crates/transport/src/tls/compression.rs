@@ -1,6 +1,7 @@
 //! Certificates that are sent compressed: RFC 8879, `ssl_certificate_compression`.
 //!
-//! Only in TLS 1.3, to clients that say they can read it. rustls keeps what has been compressed, so that it is done once.
+//! Only in TLS 1.3, to clients that say they can read it. rustls keeps what has been compressed, so
+//! that it is done once.
 
 use std::io::Write;
 
@@ -13,15 +14,12 @@ use rustls::compress::{CertCompressor, CompressionFailed, CompressionLevel};
 /// The ways that there are, the best first.
 pub(super) const ALL: [&dyn CertCompressor; 3] = [&Brotli, &Zstd, &Zlib];
 
-/// `brotli` (2).
 #[derive(Debug)]
 struct Brotli;
 
-/// `zstd` (3).
 #[derive(Debug)]
 struct Zstd;
 
-/// `zlib` (1).
 #[derive(Debug)]
 struct Zlib;
 

@@ -1,7 +1,9 @@
-//! Certificates whose place depends on who asks: `ssl_certificate` and `proxy_ssl_certificate` with variables.
+//! Certificates whose place depends on who asks: `ssl_certificate` and `proxy_ssl_certificate` with
+//! variables.
 //!
 //! They are loaded when a handshake needs them, by the worker's own rights, off the loop, and kept
-//! where `ssl_certificate_cache` or `proxy_ssl_certificate_cache` says so. A value `data:…` is the certificate itself.
+//! where `ssl_certificate_cache` or `proxy_ssl_certificate_cache` says so. A value `data:…` is the
+//! certificate itself.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -12,16 +14,16 @@ use std::time::{Duration, Instant};
 
 use base::hash::Map;
 use bytes::Bytes;
-use conf::{Fault, Part, Setter, Template, Word, parse};
+use conf::{Fault, Setter, Template, TemplatePart, Word, parse};
 use framework::compile::Compiler;
-use framework::places::{Access, constant_folder};
+use framework::places::{FileAccess, constant_folder};
 use rustls::sign::CertifiedKey;
 use variables::{Context, Text};
 
 use crate::tls::certificates::{self, LoadError};
 use crate::tls::files;
 
-/// `ssl_certificate_cache`, `proxy_ssl_certificate_cache`.
+/// What `ssl_certificate_cache` or `proxy_ssl_certificate_cache` says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheSettings {
     /// Certificates that are kept; those that have not been used for longest leave first.
@@ -70,22 +72,22 @@ pub fn cache_settings(setter: &Setter<'_>) -> Result<Option<CacheSettings>, Faul
 }
 
 /// Where a certificate and its key are, or what they are.
-pub type Names = (Bytes, Bytes);
+pub type CertificateSource = (Bytes, Bytes);
 
 /// What has been made of certificates.
 pub struct Cache<T> {
     settings: CacheSettings,
-    kept: Mutex<Map<Names, Kept<T>>>,
+    kept: Mutex<Map<CertificateSource, CachedCertificate<T>>>,
 }
 
-struct Kept<T> {
+struct CachedCertificate<T> {
     value: Arc<T>,
     loaded: Instant,
     used: Instant,
 }
 
 impl<T> Cache<T> {
-    /// An empty one.
+    /// Makes a cache that holds nothing.
     pub fn new(settings: CacheSettings) -> Cache<T> {
         Cache {
             settings,
@@ -94,7 +96,7 @@ impl<T> Cache<T> {
     }
 
     /// What is kept under these names and still valid.
-    pub fn find(&self, names: &Names) -> Option<Arc<T>> {
+    pub fn find(&self, names: &CertificateSource) -> Option<Arc<T>> {
         let now = engine::now();
         let mut all = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = all.get_mut(names)?;
@@ -107,7 +109,7 @@ impl<T> Cache<T> {
     }
 
     /// Keeps this from now on.
-    pub fn insert(&self, names: Names, value: &Arc<T>) {
+    pub fn insert(&self, names: CertificateSource, value: &Arc<T>) {
         let now = engine::now();
         let mut all = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|_, kept| !self.is_stale(kept, now));
@@ -117,7 +119,7 @@ impl<T> Cache<T> {
             oldest.and_then(|oldest| all.remove(&oldest));
         }
         let value = Arc::clone(value);
-        let kept = Kept {
+        let kept = CachedCertificate {
             value,
             loaded: now,
             used: now,
@@ -125,7 +127,7 @@ impl<T> Cache<T> {
         all.insert(names, kept);
     }
 
-    fn is_stale(&self, kept: &Kept<T>, now: Instant) -> bool {
+    fn is_stale(&self, kept: &CachedCertificate<T>, now: Instant) -> bool {
         let since = |then| now.saturating_duration_since(then);
         since(kept.used) > self.settings.inactive || since(kept.loaded) > self.settings.valid
     }
@@ -144,15 +146,15 @@ pub struct Dynamic<C> {
 }
 
 /// Why a certificate could not be loaded, as nginx says it.
-pub struct Failed(String);
+pub struct CertificateError(String);
 
-impl From<rustls::Error> for Failed {
-    fn from(error: rustls::Error) -> Failed {
-        Failed(format!("SSL_CTX_new() failed (SSL: {error})"))
+impl From<rustls::Error> for CertificateError {
+    fn from(error: rustls::Error) -> CertificateError {
+        CertificateError(format!("SSL_CTX_new() failed (SSL: {error})"))
     }
 }
 
-impl fmt::Display for Failed {
+impl fmt::Display for CertificateError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(&self.0)
     }
@@ -163,7 +165,7 @@ impl<C: Context> Dynamic<C> {
     ///
     /// # Errors
     /// Where one cannot be loaded.
-    pub async fn load(&self, context: &mut C) -> Result<Vec<Arc<CertifiedKey>>, Failed> {
+    pub async fn load(&self, context: &mut C) -> Result<Vec<Arc<CertifiedKey>>, CertificateError> {
         let mut loaded = Vec::with_capacity(self.pairs.len());
         for (certificate, key) in &self.pairs {
             let mut names = (Vec::new(), Vec::new());
@@ -193,9 +195,9 @@ impl<C: Context> Dynamic<C> {
 /// Where that cannot be done.
 pub async fn read(
     prefix: &Path,
-    names: &Names,
+    names: &CertificateSource,
     passwords: &Arc<[Bytes]>,
-) -> Result<Arc<CertifiedKey>, Failed> {
+) -> Result<Arc<CertifiedKey>, CertificateError> {
     let (prefix, names) = (prefix.to_owned(), names.clone());
     let passwords = Arc::clone(passwords);
     engine::blocking(move || read_pair(&prefix, &names, &passwords)).await
@@ -203,35 +205,38 @@ pub async fn read(
 
 fn read_pair(
     prefix: &Path,
-    (certificate, key): &Names,
+    (certificate, key): &CertificateSource,
     passwords: &[Bytes],
-) -> Result<Arc<CertifiedKey>, Failed> {
+) -> Result<Arc<CertifiedKey>, CertificateError> {
     let chain = read_part(prefix, certificate, "certificate")?;
     let private = read_part(prefix, key, "certificate key")?;
-    let shown = |name: &Bytes| match name.starts_with(b"data:") {
-        true => "data:...".to_owned(),
-        false => prefix.join(OsStr::from_bytes(name)).display().to_string(),
+    let shown = |name: &Bytes| {
+        if name.starts_with(b"data:") {
+            "data:...".to_owned()
+        } else {
+            prefix.join(OsStr::from_bytes(name)).display().to_string()
+        }
     };
     let chain = certificates::chain(&chain);
     let certified = chain.and_then(|chain| certificates::certified_key(chain, &private, passwords));
     certified.map_err(|error| {
-        Failed(match error {
+        CertificateError(match error {
             LoadError::Mismatch => format!("SSL_use_PrivateKey() failed (SSL: {error})"),
             error => files::unusable(&shown(certificate), &shown(key), &error),
         })
     })
 }
 
-fn read_part(prefix: &Path, name: &Bytes, what: &str) -> Result<Vec<u8>, Failed> {
+fn read_part(prefix: &Path, name: &Bytes, what: &str) -> Result<Vec<u8>, CertificateError> {
     if let Some(data) = name.strip_prefix(b"data:") {
         return Ok(data.to_vec());
     }
     let path = prefix.join(OsStr::from_bytes(name));
-    std::fs::read(&path).map_err(|error| Failed(files::not_loaded(what, &path, &error)))
+    std::fs::read(&path).map_err(|error| CertificateError(files::not_loaded(what, &path, &error)))
 }
 
-/// Says that workers read a certificate or a key whose name has variables: what lies below the folder that all such names
-/// have in common.
+/// Says that workers read a certificate or a key whose name has variables: what lies below the
+/// folder that all such names have in common.
 ///
 /// # Errors
 /// As of [`Template::parse`].
@@ -241,11 +246,11 @@ pub(super) fn will_be_read(
     directive: &str,
 ) -> Result<(), Fault> {
     let template = Template::parse(word)?;
-    let is_constant = |part: &Part| matches!(part, Part::Literal(_));
+    let is_constant = |part: &TemplatePart| matches!(part, TemplatePart::Literal(_));
     if !word.bytes.starts_with(b"data:") && !template.parts.iter().all(is_constant) {
         let folder = compiler.conf_prefix.join(constant_folder(&template.parts));
         let by = format!("\"{directive}\" in {}", word.position);
-        compiler.will_open(Access::Read, &folder, &by);
+        compiler.will_open(FileAccess::Read, &folder, &by);
     }
     Ok(())
 }

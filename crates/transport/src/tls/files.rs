@@ -1,8 +1,9 @@
-//! The files that `ssl_*` and `proxy_ssl_*` name, read while a configuration is compiled: certificates, keys, passwords,
-//! revocation lists, parameters.
+//! The files that `ssl_*` and `proxy_ssl_*` name, read while a configuration is compiled:
+//! certificates, keys, passwords, revocation lists, parameters.
 //!
-//! Errors are nginx's, and so are the reasons in parentheses behind them, which OpenSSL 3 words for nginx: people search for
-//! them and scripts know them. Where our own reading finds a reason that OpenSSL has no word for, it stands there alone.
+//! Errors are nginx's, and so are the reasons in parentheses behind them, which OpenSSL 3 words for
+//! nginx: people search for them and scripts know them. Where our own reading finds a reason that
+//! OpenSSL has no word for, it stands there alone.
 
 use std::fmt::{self, Display, Formatter};
 use std::io;
@@ -18,12 +19,12 @@ use rustls::sign::CertifiedKey;
 
 use crate::tls::certificates::{self, LoadError};
 use crate::tls::pem::{self, PemError};
-use crate::tls::settings::Loaded;
+use crate::tls::settings::CertificateFiles;
 use crate::tls::stapling::message::{NoResponse, length_of_response};
 
 /// Why OpenSSL could not open a file, as nginx shows it.
 pub struct Unopened<'a> {
-    /// The file.
+    /// The file of the unopened.
     pub path: &'a Path,
     /// How it was to be opened, in the words of fopen(3).
     pub mode: &'static str,
@@ -64,8 +65,8 @@ pub fn opened(content: io::Result<Vec<u8>>) -> io::Result<Vec<u8>> {
     }
 }
 
-/// The content of a file by a path that may be relative to the configuration, or what stands behind `data:`. `what` it is
-/// stands in the error.
+/// The content of a file by a path that may be relative to the configuration, or what stands behind
+/// `data:`. `what` it is stands in the error.
 pub fn read(compiler: &Compiler<'_>, word: &Word, what: &str) -> Result<Vec<u8>, Fault> {
     if let Some(data) = word.bytes.strip_prefix(b"data:") {
         return Ok(data.to_vec());
@@ -86,7 +87,7 @@ pub fn not_loaded(what: &str, path: &Path, error: &io::Error) -> String {
     format!("cannot load {what} \"{path}\": BIO_new_file() failed (SSL: {reason})")
 }
 
-/// Certificates of authorities.
+/// The file of trusted authorities' certificates.
 pub fn authorities(
     compiler: &Compiler<'_>,
     word: &Word,
@@ -126,8 +127,8 @@ pub fn check_dh_parameters(compiler: &Compiler<'_>, word: &Word) -> Result<(), F
     })
 }
 
-/// The response of `ssl_stapling_file`, which is sent with every certificate of the server. What else stood there would break
-/// the handshakes of clients that look at it.
+/// The response of `ssl_stapling_file`, which is sent with every certificate of the server. What
+/// else stood there would break the handshakes of clients that look at it.
 pub fn stapled(compiler: &Compiler<'_>, word: &Word) -> Result<Vec<u8>, Fault> {
     let path = compiler.conf_prefix.join(word.path());
     let read = compiler.files.read(&path);
@@ -178,7 +179,7 @@ pub fn load(
         key.bytes.clone(),
         passwords.map(|file| file.bytes.clone()),
     );
-    let loaded = compiler.registry::<Loaded>();
+    let loaded = compiler.registry::<CertificateFiles>();
     if let Some(known) = loaded.borrow().0.get(&identity) {
         return Ok(Arc::clone(known));
     }
@@ -224,9 +225,10 @@ pub fn unusable(certificate: &str, key: &str, error: &LoadError) -> String {
 
 /// The file of a certificate or key as lines of the log show it.
 pub fn shown(compiler: &Compiler<'_>, word: &Word) -> String {
-    match word.bytes.starts_with(b"data:") {
-        true => "data:...".to_owned(),
-        false => compiler.conf_prefix.join(word.path()).display().to_string(),
+    if word.bytes.starts_with(b"data:") {
+        "data:...".to_owned()
+    } else {
+        compiler.conf_prefix.join(word.path()).display().to_string()
     }
 }
 

@@ -3,7 +3,7 @@
 //!
 //! As in nginx the first byte tells TLS from a plain request, which is answered with an error page
 //! (497) in the clear. The host that the client names chooses the virtual server, and everything
-//! of its settings; which servers there are, its door knows ([`Names`]).
+//! of its settings; which servers there are, its door knows ([`ServerSelector`]).
 
 use std::cell::Cell;
 use std::io::ErrorKind;
@@ -13,14 +13,14 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use engine::Buffer;
-use framework::generation::Local;
+use framework::generation::GenerationView;
 use framework::panics;
-use proto::tls::{ClientHello, Found, Search};
+use proto::tls::{ClientHello, HelloScan, HelloSearch};
 use rustls::sign::CertifiedKey;
 use rustls::{HandshakeKind, ServerConfig};
 
 use crate::incoming::Incoming;
-use crate::tls::dynamic::Failed;
+use crate::tls::dynamic::CertificateError;
 use crate::tls::hidden_name::HiddenName;
 use crate::tls::messages::{self, HandshakeCall};
 use crate::tls::server::ServerTls;
@@ -34,7 +34,7 @@ const UNRECOGNIZED_NAME: u8 = 112;
 const INTERNAL_ERROR: u8 = 80;
 
 /// How the beginning ended.
-pub enum Begun {
+pub enum HandshakeStart {
     /// The connection is secure; requests may follow.
     Secure,
     /// The client speaks plain HTTP. These are its first bytes.
@@ -44,65 +44,72 @@ pub enum Begun {
 }
 
 /// The servers that the client of a connection may ask for.
-pub trait Names {
-    /// The connection.
+pub trait ServerSelector {
+    /// The connection of the server selector.
     type Incoming: Incoming;
 
-    /// A virtual server.
+    /// What a virtual server is to the protocol.
     type Server;
 
     /// Whether clients may speak TLS and nothing else: what they say first need not tell.
     const ONLY_TLS: bool;
 
-    /// The connection.
+    /// The connection of the server selector.
     fn incoming(&self) -> &Self::Incoming;
 
-    /// The server of clients who ask for none of the others; `None` where the address is not listened on any more.
-    fn default_server(&self, local: &Local) -> Option<Self::Server>;
+    /// The server of clients who ask for none of the others; `None` where the address is not
+    /// listened on any more.
+    fn default_server(&self, local: &GenerationView) -> Option<Self::Server>;
 
     /// The server of a host in lower case without port; `None` where no server has that name.
     ///
     /// # Errors
     /// In nginx's words, where it cannot be decided.
-    fn server_named(&self, local: &Local, host: &[u8]) -> Result<Option<Self::Server>, String>;
+    fn server_named(
+        &self,
+        local: &GenerationView,
+        host: &[u8],
+    ) -> Result<Option<Self::Server>, String>;
 
     /// TLS as a server wants it; `None` where it has no settings of its own.
     fn tls(server: &Self::Server) -> Option<&Arc<ServerTls>>;
 
     /// Whether clients of a server may speak HTTP/2 with it, as they have come.
-    fn speaks_http2(&self, local: &Local, server: &Self::Server) -> bool;
+    fn speaks_http2(&self, local: &GenerationView, server: &Self::Server) -> bool;
 
     /// Until when a client that has asked for nothing yet must have shaken hands.
     fn deadline(&self, server: &Self::Server) -> Instant;
 
     /// Whether a variable is named anywhere, so that what it shows must be kept.
-    fn shows(&self, local: &Local, variable: &str) -> bool;
+    fn shows(&self, local: &GenerationView, variable: &str) -> bool;
 
-    /// The certificates of a server whose names hold variables, for a client that has asked for this one or another by this
-    /// hello; `None` where none do.
+    /// The certificates of a server whose names hold variables, for a client that has asked for
+    /// this one or another by this hello; `None` where none do.
     ///
     /// # Errors
     /// Where one cannot be loaded.
     fn certificates(
         &self,
-        local: &Rc<Local>,
+        local: &Rc<GenerationView>,
         owner: &Self::Server,
         asked: &Self::Server,
         hello: &mut Option<Box<ClientHello>>,
-    ) -> impl Future<Output = Result<Option<Vec<Arc<CertifiedKey>>>, Failed>>;
+    ) -> impl Future<Output = Result<Option<Vec<Arc<CertifiedKey>>>, CertificateError>>;
 
-    /// There is a session with the server that the client has asked for: what else it asks for is asked of that one.
+    /// There is a session with the server that the client has asked for: what else it asks for is
+    /// asked of that one.
     fn agreed(&self);
 }
 
-/// Answers a handshake in the place of every server, where it is one of its own: with these settings.
+/// Answers a handshake in the place of every server, where it is one of its own: with these
+/// settings.
 pub type Intercept = fn(&ClientHello) -> Option<Arc<ServerTls>>;
 
 /// All that do so: a part of a generation.
 pub struct Intercepts(pub Box<[Intercept]>);
 
 /// Shakes hands with a client. `received` is what has been read of it already.
-pub async fn accept<N: Names>(names: &N, received: Buffer) -> Begun {
+pub async fn accept<N: ServerSelector>(names: &N, received: Buffer) -> HandshakeStart {
     let heard = Cell::new(!received.is_empty());
     let begun = begin_with(names, received, &heard).await;
     count(names.incoming(), &begun, heard.get());
@@ -110,10 +117,10 @@ pub async fn accept<N: Names>(names: &N, received: Buffer) -> Begun {
 }
 
 /// Counts a handshake that has ended; a client that has left without a word has begun none.
-fn count<I: Incoming>(connection: &I, begun: &Begun, heard: bool) {
+fn count<I: Incoming>(connection: &I, begun: &HandshakeStart, heard: bool) {
     let counts = connection.counts();
     match begun {
-        Begun::Secure => {
+        HandshakeStart::Secure => {
             counts.handshakes.add(1);
             let session = connection.transport().session();
             let kind = session.and_then(|session| session.with(|agreed| agreed.kind));
@@ -121,61 +128,71 @@ fn count<I: Incoming>(connection: &I, begun: &Begun, heard: bool) {
                 counts.sessions_reused.add(1);
             }
         }
-        Begun::Ended if heard => counts.handshakes_failed.add(1),
-        Begun::Ended | Begun::Plain(_) => {}
+        HandshakeStart::Ended if heard => counts.handshakes_failed.add(1),
+        HandshakeStart::Ended | HandshakeStart::Plain(_) => {}
     }
 }
 
-async fn begin_with<N: Names>(names: &N, received: Buffer, heard: &Cell<bool>) -> Begun {
+async fn begin_with<N: ServerSelector>(
+    names: &N,
+    received: Buffer,
+    heard: &Cell<bool>,
+) -> HandshakeStart {
     match panics::catch(Box::pin(shake_hands(names, received, heard))).await {
         Ok(begun) => begun,
         Err(panicked) => {
             let connection = names.incoming();
             connection.counts().panics.add(1);
             messages::handshake_panicked(connection, &panicked);
-            match connection.transport().is_secure() {
-                true => Begun::Ended, // the alert would have to be sealed
-                false => refuse(connection, INTERNAL_ERROR),
+            if connection.transport().is_secure() {
+                // the alert would have to be sealed
+                HandshakeStart::Ended
+            } else {
+                refuse(connection, INTERNAL_ERROR)
             }
         }
     }
 }
 
-async fn shake_hands<N: Names>(names: &N, received: Buffer, heard: &Cell<bool>) -> Begun {
+async fn shake_hands<N: ServerSelector>(
+    names: &N,
+    received: Buffer,
+    heard: &Cell<bool>,
+) -> HandshakeStart {
     let connection = names.incoming();
     let transport = connection.transport();
     let local = connection.generation();
     let Some(default) = names.default_server(&local) else {
-        return Begun::Ended;
+        return HandshakeStart::Ended;
     };
     let call = call::<N>(&default);
     let deadline = Some(names.deadline(&default));
     let mut received = received;
     let mut gathered = Vec::new();
-    let mut search = Search::default();
+    let mut search = HelloSearch::default();
     let hello = loop {
         if received.is_empty() {
             let first = gathered.is_empty() && !N::ONLY_TLS;
             received = match receive(connection, deadline, first).await {
                 Some(buffer) => buffer,
-                None => return Begun::Ended,
+                None => return HandshakeStart::Ended,
             };
         }
         if gathered.is_empty() && !received.first().is_some_and(|first| is_tls(*first)) {
             if !N::ONLY_TLS {
-                return Begun::Plain(received);
+                return HandshakeStart::Plain(received);
             }
             messages::handshake_without_tls(connection, call);
-            return Begun::Ended;
+            return HandshakeStart::Ended;
         }
         heard.set(true);
         gathered.extend_from_slice(&received);
         received = Buffer::empty();
         let refusal = match search.go_on(&gathered) {
-            Found::Incomplete => continue,
-            Found::Other => break None,
-            Found::Refused(refusal) => refusal,
-            Found::Hello { hello, length } => {
+            HelloScan::Incomplete => continue,
+            HelloScan::Other => break None,
+            HelloScan::Refused(refusal) => refusal,
+            HelloScan::Hello { hello, length } => {
                 let following = gathered.get(length..).unwrap_or_default();
                 let checked = proto::tls::check_following(following);
                 match checked.and_then(|()| hello.check_server_name()) {
@@ -196,10 +213,10 @@ async fn shake_hands<N: Names>(names: &N, received: Buffer, heard: &Cell<bool>) 
     let first = Buffer::copy_of(&gathered);
     drop(gathered);
     let Some(session) = begin(names, &default, hello).await else {
-        return Begun::Ended;
+        return HandshakeStart::Ended;
     };
     let Some(session) = transport.secure(Box::new(session)) else {
-        return Begun::Ended; // it is an upstream's, which is not accepted from
+        return HandshakeStart::Ended; // it is an upstream's, which is not accepted from
     };
     if let Some(hidden) = hidden {
         session.hide_name(hidden);
@@ -209,18 +226,18 @@ async fn shake_hands<N: Names>(names: &N, received: Buffer, heard: &Cell<bool>) 
     while session.is_handshaking() && !session.has_received() {
         if let Some(failure) = session.failure() {
             messages::handshake_failed(connection, call, &failure);
-            return Begun::Ended;
+            return HandshakeStart::Ended;
         }
         match receive(connection, deadline, false).await {
             Some(buffer) => session.feed(transport.stream(), buffer),
-            None => return Begun::Ended,
+            None => return HandshakeStart::Ended,
         }
     }
     session.early.set(session.is_handshaking());
     let local = connection.generation();
     let settings = &session.server;
     session.look_at_client(settings, connection, &local).await;
-    Begun::Secure
+    HandshakeStart::Secure
 }
 
 /// Whether a connection that begins with this byte speaks TLS, or the SSL of 1995.
@@ -251,7 +268,7 @@ async fn receive<I: Incoming>(
 }
 
 /// The session under the settings of the server that the client asks for.
-async fn begin<N: Names>(
+async fn begin<N: ServerSelector>(
     names: &N,
     default: &N::Server,
     hello: Option<Box<ClientHello>>,
@@ -304,9 +321,10 @@ async fn begin<N: Names>(
             return None;
         }
     };
-    let config = match settings.yields_to_chacha20 && wants_chacha20 {
-        false => config,
-        true => Arc::new(by_clients_order(&config)),
+    let config = if settings.yields_to_chacha20 && wants_chacha20 {
+        Arc::new(by_clients_order(&config))
+    } else {
+        config
     };
     let session = make(connection, settings, &config, name, hello, call)?;
     if shows_number {
@@ -316,7 +334,7 @@ async fn begin<N: Names>(
 }
 
 /// The settings for a handshake that is not for a server.
-fn intercepted(local: &Local, hello: &ClientHello) -> Option<Arc<ServerTls>> {
+fn intercepted(local: &GenerationView, hello: &ClientHello) -> Option<Arc<ServerTls>> {
     let all = local.generation.part::<Intercepts>()?;
     all.0.iter().find_map(|intercept| intercept(hello))
 }
@@ -345,11 +363,13 @@ fn make<I: Incoming>(
     }
 }
 
-/// How nginx shakes hands: as the default server of the address has it, before the client has named another.
-fn call<N: Names>(default: &N::Server) -> HandshakeCall {
-    match N::tls(default).is_some_and(|tls| tls.config.max_early_data_size > 0) {
-        true => HandshakeCall::EarlyData,
-        false => HandshakeCall::Plain,
+/// How nginx shakes hands: as the default server of the address has it, before the client has named
+/// another.
+fn call<N: ServerSelector>(default: &N::Server) -> HandshakeCall {
+    if N::tls(default).is_some_and(|tls| tls.config.max_early_data_size > 0) {
+        HandshakeCall::EarlyData
+    } else {
+        HandshakeCall::Plain
     }
 }
 
@@ -361,16 +381,16 @@ fn reject<I: Incoming>(connection: &I, call: HandshakeCall) -> Option<Session> {
 }
 
 /// Ends a handshake that has not begun, with this alert.
-fn refuse<I: Incoming>(connection: &I, alert: u8) -> Begun {
+fn refuse<I: Incoming>(connection: &I, alert: u8) -> HandshakeStart {
     let stream = connection.transport().stream();
     // Record header, level fatal.
     stream.push(Bytes::copy_from_slice(&[21, 3, 3, 0, 2, 2, alert]));
     stream.start_send();
-    Begun::Ended
+    HandshakeStart::Ended
 }
 
-/// A host as it is looked up, as nginx reads it: in lower case, without its port or a dot at its end; `None` for what is no
-/// host.
+/// A host as it is looked up, as nginx reads it: in lower case, without its port or a dot at its
+/// end; `None` for what is no host.
 pub fn host(name: &[u8]) -> Option<Bytes> {
     let host = proto::host::validate(name).ok()?;
     Some(host.name.of(name).to_ascii_lowercase().into())

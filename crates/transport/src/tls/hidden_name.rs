@@ -1,19 +1,20 @@
 //! Hosts in a ClientHello that rustls does not take, and nginx does.
 //!
-//! Clients name what they have been given: `example.org:443`, a name with a space or of too many letters. OpenSSL takes
-//! any bytes, and nginx serves what is no host by its default server; rustls breaks off. So the extension with such a name
-//! gets a number that means nothing before rustls reads it. Both ends of a handshake prove to each other what was said in
-//! it, by hashes and signatures, so where rustls hashes the message, or has a signature of it checked, the name is shown as
-//! the client has sent it.
+//! Clients name what they have been given: `example.org:443`, a name with a space or of too many
+//! letters. OpenSSL takes any bytes, and nginx serves what is no host by its default server; rustls
+//! breaks off. So the extension with such a name gets a number that means nothing before rustls
+//! reads it. Both ends of a handshake prove to each other what was said in it, by hashes and
+//! signatures, so where rustls hashes the message, or has a signature of it checked, the name is
+//! shown as the client has sent it.
 //!
-//! All suites are wrapped for that ([`restoring`]). Where nothing is hidden, which is almost always, a hash is that of the
-//! suite itself.
+//! All suites are wrapped for that ([`restoring`]). Where nothing is hidden, which is almost
+//! always, a hash is that of the suite itself.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::sync::{Arc, OnceLock};
 
-use proto::tls::{ClientHello, Found, Search, show_server_name};
+use proto::tls::{ClientHello, HelloScan, HelloSearch, show_server_name};
 use rustls::crypto::aws_lc_rs::ALL_CIPHER_SUITES;
 use rustls::crypto::hash;
 use rustls::pki_types::ServerName;
@@ -38,32 +39,34 @@ impl HiddenName {
         Some(HiddenName(hidden.into()))
     }
 
-    /// Hides it in a second hello as well, which a client sends where it has to try again (RFC 8446 section 4.1.4).
+    /// Hides it in a second hello as well, which a client sends where it has to try again (RFC 8446
+    /// section 4.1.4).
     pub fn hide_again(&self, records: &mut [u8]) {
         /// It may come first, and means nothing (RFC 8446 section 5).
         const CHANGE_CIPHER_SPEC: &[u8] = &[20, 3, 3, 0, 1, 1];
-        let skipped = match records.starts_with(CHANGE_CIPHER_SPEC) {
-            true => CHANGE_CIPHER_SPEC.len(),
-            false => 0,
+        let skipped = if records.starts_with(CHANGE_CIPHER_SPEC) {
+            CHANGE_CIPHER_SPEC.len()
+        } else {
+            0
         };
         let records = records.get_mut(skipped..).unwrap_or_default();
-        if let Found::Hello { hello, .. } = Search::default().go_on(records) {
+        if let HelloScan::Hello { hello, .. } = HelloSearch::default().go_on(records) {
             HiddenName::hide(&hello, records);
         }
     }
 
     /// Has rustls's hashes show the name for as long as the guard lives.
-    pub fn show(&self) -> Shown {
+    pub fn show(&self) -> ShownName {
         CURRENT.set(Some(Arc::clone(&self.0)));
-        Shown
+        ShownName
     }
 }
 
-/// See [`HiddenName::show`].
+/// A way to show a name; see [`HiddenName::show`].
 #[must_use]
-pub struct Shown;
+pub struct ShownName;
 
-impl Drop for Shown {
+impl Drop for ShownName {
     fn drop(&mut self) {
         CURRENT.take();
     }

@@ -1,4 +1,5 @@
-//! `$ssl_ja4`: a fingerprint of what a client offers, which its programmers chose and its users do not.
+//! `$ssl_ja4`: a fingerprint of what a client offers, which its programmers chose and its users do
+//! not.
 //!
 //! <https://github.com/FoxIO-LLC/ja4/blob/main/technical_details/JA4.md>
 
@@ -51,7 +52,8 @@ pub(super) fn append(hello: &ClientHello, out: &mut Vec<u8>) {
     append_digest(&text, out);
 }
 
-/// The first and last character of a protocol's name; of its digits in hexadecimal where they are none.
+/// The first and last character of a protocol's name; of its digits in hexadecimal where they are
+/// none.
 fn ends(protocol: &[u8]) -> (char, char) {
     let (Some(first), Some(last)) = (protocol.first(), protocol.last()) else {
         return ('0', '0');
@@ -72,9 +74,10 @@ fn list(numbers: &[u16]) -> String {
 }
 
 fn append_digest(text: &str, out: &mut Vec<u8>) {
-    let digest = match text.is_empty() {
-        true => [0; SHOWN].to_vec(),
-        false => Sha256::digest(text).to_vec(),
+    let digest = if text.is_empty() {
+        [0; SHOWN].to_vec()
+    } else {
+        Sha256::digest(text).to_vec()
     };
     for byte in digest.iter().take(SHOWN) {
         out.extend_from_slice(format!("{byte:02x}").as_bytes());

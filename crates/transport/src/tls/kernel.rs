@@ -1,13 +1,15 @@
 //! A session whose sending the kernel has taken over (`ssl_conf_command Options KTLS`).
 //!
-//! The kernel seals what is sent, so that files go out by sendfile(2) and never come into this process. What is received is
-//! opened here, with rustls's algorithms; docs/decisions/engine.md says why.
+//! The kernel seals what is sent, so that files go out by sendfile(2) and never come into this
+//! process. What is received is opened here, with rustls's algorithms; docs/decisions/engine.md
+//! says why.
 //!
-//! rustls's connection ends with the hand-over; what is left of it makes further keys (`rustls::kernel`). How many records a
-//! key seals is counted here, since rustls sees none of them any more.
+//! rustls's connection ends with the hand-over; what is left of it makes further keys
+//! (`rustls::kernel`). How many records a key seals is counted here, since rustls sees none of them
+//! any more.
 //!
-//! Not here: when a session is handed over (`session.rs`), the kernel's calls (`engine::kernel_tls`). RFC 8446 sections 4.6.3,
-//! 5 and 6; RFC 5246 section 6.
+//! Not here: when a session is handed over (`session.rs`), the kernel's calls
+//! (`engine::kernel_tls`). RFC 8446 sections 4.6.3, 5 and 6; RFC 5246 section 6.
 
 use std::collections::VecDeque;
 use std::sync::OnceLock;
@@ -24,9 +26,10 @@ use rustls::{
     PeerMisbehaved, ProtocolVersion, SupportedCipherSuite,
 };
 
-use crate::tls::agreed::Agreed;
+use crate::tls::agreed::HandshakeParameters;
 
-/// Bytes of a file from which on a session is handed over to send it. Less is sealed here sooner than the kernel is told of keys.
+/// Bytes of a file from which on a session is handed over to send it. Less is sealed here sooner
+/// than the kernel is told of keys.
 pub const FILE_MIN: u64 = 64 * 1024;
 
 /// How full the records are at least that the kernel makes of long pieces: half. Most are full.
@@ -61,7 +64,7 @@ pub fn support() -> Result<&'static Support, &'static str> {
 pub struct KernelSession {
     /// What rustls has left, which makes new keys.
     keys: KernelConnection<ServerConnectionData>,
-    agreed: Agreed<'static>,
+    agreed: HandshakeParameters<'static>,
     opener: Opener,
     /// Records that one key may seal, and that the present one still may.
     limit: u64,
@@ -80,7 +83,8 @@ pub struct Progress {
 }
 
 impl KernelSession {
-    /// Whether the kernel can seal what is agreed upon, and a file of so many bytes before it needs a new key.
+    /// Whether the kernel can seal what is agreed upon, and a file of so many bytes before it needs
+    /// a new key.
     pub fn can_send(tls: &UnbufferedServerConnection, length: u64) -> bool {
         let (Ok(support), Some(suite)) = (support(), tls.negotiated_cipher_suite()) else {
             return false;
@@ -89,7 +93,8 @@ impl KernelSession {
             && (replaces_keys(suite) || records(length) <= limit(suite))
     }
 
-    /// Takes over the session of a handshake that has ended. What is pushed must follow all that was sealed before.
+    /// Takes over the session of a handshake that has ended. What is pushed must follow all that
+    /// was sealed before.
     ///
     /// # Errors
     /// rustls's. The session is lost then.
@@ -97,7 +102,7 @@ impl KernelSession {
         tls: UnbufferedServerConnection,
         push: &mut dyn FnMut(Segment),
     ) -> Result<KernelSession, Error> {
-        let agreed = Agreed::of(&tls).into_owned();
+        let agreed = HandshakeParameters::of(&tls).into_owned();
         let (secrets, keys) = tls.dangerous_into_kernel_connection()?;
         let suite = keys.negotiated_cipher_suite();
         let (sequence, sealing) = secrets.tx;
@@ -116,7 +121,7 @@ impl KernelSession {
     }
 
     /// What the handshake has come to.
-    pub fn agreed(&self) -> &Agreed<'static> {
+    pub fn agreed(&self) -> &HandshakeParameters<'static> {
         &self.agreed
     }
 
@@ -179,7 +184,8 @@ impl KernelSession {
         push(record(ContentType::Alert, alert.into()));
     }
 
-    /// Opens the whole records at the front of `incoming`, where they lie. What is to be answered is pushed.
+    /// Opens the whole records at the front of `incoming`, where they lie. What is to be answered
+    /// is pushed.
     ///
     /// # Errors
     /// rustls's, for what is no TLS, or not allowed. Nothing more can be received then.
@@ -246,14 +252,12 @@ struct Opener {
 enum Record {
     /// Its payload is for whoever receives.
     Data,
-    /// Nothing more follows.
     End,
     /// The client seals with new keys from here on.
     NewKeys {
         /// Whether we are to do so, too.
         asks_for_ours: bool,
     },
-    /// Nothing.
     Nothing,
 }
 
@@ -337,9 +341,10 @@ impl Opener {
 
     fn brings_nothing(&mut self, why: PeerMisbehaved) -> Result<Record, Error> {
         self.fruitless += 1;
-        match self.fruitless > FRUITLESS_MAX {
-            true => Err(why.into()),
-            false => Ok(Record::Nothing),
+        if self.fruitless > FRUITLESS_MAX {
+            Err(why.into())
+        } else {
+            Ok(Record::Nothing)
         }
     }
 
@@ -375,7 +380,8 @@ fn limit(suite: SupportedCipherSuite) -> u64 {
     }
 }
 
-/// Whether a connection can get other keys to send with: TLS 1.2 has no way to, and not every kernel.
+/// Whether a connection can get other keys to send with: TLS 1.2 has no way to, and not every
+/// kernel.
 fn replaces_keys(suite: SupportedCipherSuite) -> bool {
     version(suite) == Version::Tls13 && support().is_ok_and(Support::replaces_keys)
 }
@@ -426,10 +432,11 @@ fn sealing_keys(
     SealingKeys::new(version, cipher, key.as_ref(), iv, sequence).ok_or(Error::EncryptError)
 }
 
-/// Where the kernel begins with the nonces of TLS 1.2's AES-GCM, which each record tells (RFC 5288 section 3). It counts up from
-/// there, whereas rustls has combined its start with the records' numbers by exclusive or: both beginning at one place, some
-/// nonce would come twice, which gives the key away. All nonces of rustls's have the first bit of its start, because no number
-/// of a record reaches so far; those of the other half, from its beginning, are the kernel's.
+/// Where the kernel begins with the nonces of TLS 1.2's AES-GCM, which each record tells (RFC 5288
+/// section 3). It counts up from there, whereas rustls has combined its start with the records'
+/// numbers by exclusive or: both beginning at one place, some nonce would come twice, which gives
+/// the key away. All nonces of rustls's have the first bit of its start, because no number of a
+/// record reaches so far; those of the other half, from its beginning, are the kernel's.
 fn nonces_apart(iv: &[u8; 12]) -> [u8; 12] {
     let [a, b, c, d, first, ..] = *iv;
     [a, b, c, d, !first & 0x80, 0, 0, 0, 0, 0, 0, 0]
@@ -545,8 +552,8 @@ mod tests {
         bytes
     }
 
-    /// What a session makes of received bytes, which come in parts of this size: the payload, the segments it answers with, and
-    /// whether the client has ended.
+    /// What a session makes of received bytes, which come in parts of this size: the payload, the
+    /// segments it answers with, and whether the client has ended.
     fn receive(
         session: &mut KernelSession,
         bytes: &[u8],
@@ -703,7 +710,8 @@ mod tests {
         assert!((0..=FRUITLESS_MAX).any(|_| read(b"").is_err()));
     }
 
-    /// A file that is longer than what one key may seal is cut, with new keys in between where there can be any.
+    /// A file that is longer than what one key may seal is cut, with new keys in between where
+    /// there can be any.
     #[test]
     fn a_key_seals_only_so_much() {
         let file = engine::file::File::from(std::fs::File::open("/dev/null").unwrap());

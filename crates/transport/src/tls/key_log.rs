@@ -1,6 +1,7 @@
 //! Secrets of connections, for tools such as Wireshark: `ssl_key_log`, `proxy_ssl_key_log`.
 //!
-//! A line each, as <https://www.ietf.org/archive/id/draft-ietf-tls-keylogfile-02.html> describes them.
+//! A line each, as <https://www.ietf.org/archive/id/draft-ietf-tls-keylogfile-02.html> describes
+//! them.
 
 use std::fmt;
 use std::sync::Arc;

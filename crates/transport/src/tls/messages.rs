@@ -1,17 +1,17 @@
-//! What is logged of handshakes that come to nothing: nginx's texts and levels, with rustls's reasons
-//! in the place of OpenSSL's.
+//! What is logged of handshakes that come to nothing: nginx's texts and levels, with rustls's
+//! reasons in the place of OpenSSL's.
 
 use std::io;
 
 use framework::panics::Panicked;
 use logs::network::{TIMED_OUT, failure_level};
 use logs::{Errno, Level, Subject, write};
-use proto::tls::Refusal;
+use proto::tls::HelloError;
 
 /// The call of OpenSSL's by which nginx shakes hands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HandshakeCall {
-    /// The usual one.
+    /// The usual call of a handshake.
     Plain,
     /// The one that also reads early data, whether the client sends any or not.
     EarlyData,
@@ -28,9 +28,10 @@ impl std::fmt::Display for HandshakeCall {
 
 /// The client closed its side before the handshake had ended; `first` when it had sent nothing.
 pub fn handshake_left(client: &dyn Subject, first: bool) {
-    let text = match first {
-        true => format_args!("client closed connection while SSL handshaking"),
-        false => format_args!("peer closed connection in SSL handshake while SSL handshaking"),
+    let text = if first {
+        format_args!("client closed connection while SSL handshaking")
+    } else {
+        format_args!("peer closed connection in SSL handshake while SSL handshaking")
     };
     write(client, Level::Info, text);
 }
@@ -41,7 +42,7 @@ pub fn handshake_timed_out(client: &dyn Subject) {
     write(client, Level::Info, text);
 }
 
-/// The connection broke.
+/// The line for a connection that broke in its handshake.
 pub fn handshake_broken(client: &dyn Subject, cause: &io::Error) {
     let text = format_args!(
         "peer closed connection in SSL handshake {} while SSL handshaking",
@@ -75,7 +76,7 @@ pub fn handshake_without_tls(client: &dyn Subject, call: HandshakeCall) {
 }
 
 /// A client has sent what is no ClientHello, or what cannot follow one.
-pub fn handshake_refused(client: &dyn Subject, call: HandshakeCall, refusal: Refusal) {
+pub fn handshake_refused(client: &dyn Subject, call: HandshakeCall, refusal: HelloError) {
     let text = format_args!("{call} failed (SSL: {refusal}) while SSL handshaking");
     write(client, Level::Info, text);
 }

@@ -1,10 +1,10 @@
-//! TLS for connections of clients: certificates, handshakes, sessions, and what is known of them; and to upstreams
-//! ([`upstream`]).
+//! TLS for connections of clients: certificates, handshakes, sessions, and what is known of them;
+//! and to upstreams ([`upstream`]).
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_ssl_module.html>; RFC 8446 (TLS 1.3), 5246 (TLS 1.2).
 //! The protocol is rustls's with the cryptography of aws-lc; ours is everything around it. Read
-//! [`settings`] for the directives, [`server`] for what they compile to, [`handshake`] for the
-//! way of a connection, [`session`] for its bytes; [`kernel`] where the system's kernel encrypts them.
+//! [`settings`] for the directives, [`server`] for what they compile to, [`handshake`] for the way
+//! of a connection, [`session`] for its bytes; [`kernel`] where the system's kernel encrypts them.
 //!
 //! Not here: anything older than TLS 1.2, renegotiation, DHE, keys in engines or stores.
 

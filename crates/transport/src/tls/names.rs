@@ -48,7 +48,7 @@ pub fn append_rfc2253(name: &Name, out: &mut Vec<u8>) {
     }
 }
 
-/// `/C=NL/O=Example/CN=anna`.
+/// Appends a name in the old form, `/C=NL/O=Example/CN=anna`.
 pub fn append_legacy(name: &Name, out: &mut Vec<u8>) {
     for attribute in name.iter() {
         out.push(b'/');

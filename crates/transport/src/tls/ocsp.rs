@@ -1,9 +1,9 @@
 //! Asking whether the certificates of clients are still good: `ssl_ocsp` and its family.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_ssl_module.html#ssl_ocsp>, RFC 6960. When hands have
-//! been shaken and the chain holds, each certificate that is to be asked about is looked for in the cache, else its
-//! responder is asked. Questions, answers and their way are those of stapling. Only what is good is kept: who has been
-//! revoked is asked about again.
+//! been shaken and the chain holds, each certificate that is to be asked about is looked for in the
+//! cache, else its responder is asked. Questions, answers and their way are those of stapling. Only
+//! what is good is kept: who has been revoked is asked about again.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use conf::{Declared, Fault, Files, ScopeRef, Setter, Setting, Word, parse};
 use framework::compile::{Compiler, Feature};
-use framework::generation::Local;
-use framework::zone::{Refused, State, Tell, Zone};
+use framework::generation::GenerationView;
+use framework::zone::{State, Tell, Zone, ZoneError};
 use logs::Subject;
 use rustls::pki_types::CertificateDer;
 
@@ -20,7 +20,7 @@ use crate::resolver::{RESOLVER, RESOLVER_TIMEOUT, Resolving};
 use crate::tls::messages;
 use crate::tls::resumption::SessionCache;
 use crate::tls::settings::OF_SERVERS;
-use crate::tls::stapling::fetch::{BadUrl, Failed, Responder};
+use crate::tls::stapling::fetch::{BadUrl, FetchError, Responder};
 use crate::tls::stapling::message::{self, Rejected};
 
 /// A directive; see its manual.
@@ -75,22 +75,22 @@ fn cache(setter: &Setter<'_>) -> Result<Option<(String, u64)>, Fault> {
 /// Which certificates of a chain are asked about. The one that is trusted is not asked about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
-    /// `on`
+    /// Every certificate of the chain is asked about (`on`).
     All,
-    /// `leaf`
+    /// The client's own certificate is asked about (`leaf`).
     First,
 }
 
 /// Answers that are kept.
-pub struct Answers(SessionCache);
+pub struct OcspResponses(SessionCache);
 
-impl State for Answers {
+impl State for OcspResponses {
     const KIND: &'static str = "ssl_ocsp_cache";
 
     type Settings = ();
 
-    fn new(size: u64) -> Answers {
-        Answers(SessionCache::new(size))
+    fn new(size: u64) -> OcspResponses {
+        OcspResponses(SessionCache::new(size))
     }
 
     fn describe(&self, (): &(), tell: &mut Tell<'_>) {
@@ -102,7 +102,7 @@ impl State for Answers {
 pub struct StatusCheck {
     which: Option<Which>,
     responder: Option<Responder>,
-    cache: Option<Arc<Zone<Answers>>>,
+    cache: Option<Arc<Zone<OcspResponses>>>,
     resolving: Arc<Resolving>,
 }
 
@@ -121,8 +121,8 @@ impl Feature for StatusCheck {
             Some((name, size)) => {
                 let declared = compiler.zones.borrow_mut().declare(&name, size, ());
                 match declared {
-                    Ok(zone) | Err(Refused::Declared(zone)) => Some(zone),
-                    Err(Refused::Conflict(text)) => return Err(Fault::new(text)),
+                    Ok(zone) | Err(ZoneError::Declared(zone)) => Some(zone),
+                    Err(ZoneError::Conflict(text)) => return Err(Fault::new(text)),
                 }
             }
             None => None,
@@ -155,7 +155,7 @@ enum Unknown {
     /// The URL is of no use.
     BadUrl,
     /// No answer has come.
-    Failed(Failed),
+    Failed(FetchError),
     /// The answer does not count.
     Rejected(Rejected),
 }
@@ -184,7 +184,7 @@ impl StatusCheck {
     pub async fn check(
         &self,
         client: &dyn Subject,
-        local: &Local,
+        local: &GenerationView,
         path: &[CertificateDer<'static>],
     ) -> Result<(), &'static str> {
         let count = match self.which {
@@ -213,7 +213,7 @@ impl StatusCheck {
     /// Asks about the first of two certificates, which the second has signed.
     async fn inquire(
         &self,
-        local: &Local,
+        local: &GenerationView,
         pair: &[CertificateDer<'static>],
     ) -> Result<(), Unknown> {
         let issuer = pair.get(1..).unwrap_or_default();
@@ -241,14 +241,15 @@ impl StatusCheck {
         }
         Ok(())
     }
-    /// Who is to be asked about a certificate, as it says itself. Its name is looked up by `resolver` alone: the system's
-    /// own way would hold up everybody.
+    /// Who is to be asked about a certificate, as it says itself. Its name is looked up by
+    /// `resolver` alone: the system's own way would hold up everybody.
     fn named_responder(&self, certificate: &CertificateDer<'_>) -> Result<Responder, Unknown> {
         let url = message::responder(certificate).ok_or(Unknown::NoResponder)?;
         let responder = Responder::new(&url, None).map_err(|_| Unknown::BadUrl)?;
-        match responder.is_name() && !self.resolving.is_possible() {
-            true => Err(Unknown::Failed(Failed::NoAddress)),
-            false => Ok(responder),
+        if responder.is_name() && !self.resolving.is_possible() {
+            Err(Unknown::Failed(FetchError::NoAddress))
+        } else {
+            Ok(responder)
         }
     }
 }

@@ -41,7 +41,8 @@ impl fmt::Display for PemError {
 }
 
 impl PemError {
-    /// The reason as OpenSSL 3 words it where a section of this label was expected, and nginx shows it.
+    /// The reason as OpenSSL 3 words it where a section of this label was expected, and nginx shows
+    /// it.
     pub fn reason(self, expected: &'static str) -> impl fmt::Display {
         fmt::from_fn(move |out| match self {
             PemError::Missing => write!(
@@ -81,16 +82,14 @@ fn sections<'a>(file: &'a [u8], wanted: fn(&[u8]) -> bool) -> Result<Vec<Section
             if line.starts_with(END) {
                 break;
             }
-            match line.contains(&b':') {
-                true => has_head = true,
-                false => text.extend_from_slice(line),
+            if line.contains(&b':') {
+                has_head = true;
+            } else {
+                text.extend_from_slice(line)
             }
         }
         if wanted(label) {
-            let content = match has_head {
-                true => Vec::new(),
-                false => decode(&text)?,
-            };
+            let content = if has_head { Vec::new() } else { decode(&text)? };
             found.push(Section {
                 label,
                 has_head,
@@ -98,17 +97,19 @@ fn sections<'a>(file: &'a [u8], wanted: fn(&[u8]) -> bool) -> Result<Vec<Section
             });
         }
     }
-    match found.is_empty() {
-        true => Err(PemError::Missing),
-        false => Ok(found),
+    if found.is_empty() {
+        Err(PemError::Missing)
+    } else {
+        Ok(found)
     }
 }
 
 fn decode(text: &[u8]) -> Result<Vec<u8>, PemError> {
     let mut content = Vec::with_capacity(text.len());
-    match base64::decode(text, Alphabet::Standard, &mut content) {
-        true => Ok(content),
-        false => Err(PemError::Malformed),
+    if base64::decode(text, Alphabet::Standard, &mut content) {
+        Ok(content)
+    } else {
+        Err(PemError::Malformed)
     }
 }
 
@@ -131,8 +132,8 @@ pub fn certificates(file: &[u8]) -> Result<Vec<CertificateDer<'static>>, PemErro
         .collect())
 }
 
-/// A certificate and those behind it that lead to its authority. As with OpenSSL only the first may be one with what it is
-/// trusted for; others of that kind are passed over.
+/// A certificate and those behind it that lead to its authority. As with OpenSSL only the first may
+/// be one with what it is trusted for; others of that kind are passed over.
 ///
 /// # Errors
 /// As [`certificates`].

@@ -1,9 +1,10 @@
 //! Sessions that go on: caches that all threads share, and tickets.
 //!
-//! `ssl_session_cache shared:NAME:SIZE` is a zone and outlives a reload, `builtin` lives as long as the
-//! configuration. Tickets (RFC 5077) are sealed with AES-GCM by a key of `ssl_session_ticket_key`, or
-//! by keys of the process, which change every day and outlive reloads too. A session goes on only
-//! at a server with the same certificates and the same demands on clients.
+//! `ssl_session_cache shared:NAME:SIZE` is a zone and outlives a reload, `builtin` lives as long as
+//! the configuration. Tickets (RFC 5077) are sealed with AES-GCM by a key of
+//! `ssl_session_ticket_key`, or by keys of the process, which change every day and outlive reloads
+//! too. A session goes on only at a server with the same certificates and the same demands on
+//! clients.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -27,7 +28,8 @@ const SESSION_SIZE: u64 = 512;
 /// How long a key that no operator has chosen seals tickets. It opens them for as long again.
 const KEY_LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// The longest lifetime that a client may be told, in seconds: RFC 8446 section 4.6.1. With TLS 1.2 it is a hint.
+/// The longest lifetime that a client may be told, in seconds: RFC 8446 section 4.6.1. With TLS 1.2
+/// it is a hint.
 const TICKET_LIFETIME_MAX: u32 = 7 * 24 * 60 * 60;
 
 /// Bytes of a key's name at the head of a ticket.
@@ -55,7 +57,6 @@ struct Sessions {
 
 struct Session {
     value: Vec<u8>,
-    /// Seconds since 1970.
     ends: u64,
 }
 
@@ -154,11 +155,11 @@ fn seconds_now() -> u64 {
 
 /// Where a server's sessions are kept.
 pub enum Cache {
-    /// Nowhere.
+    /// Sessions are kept nowhere (`none`).
     None,
-    /// `builtin`.
+    /// Sessions are kept by this process (`builtin`).
     Own(Arc<SessionCache>),
-    /// `shared`.
+    /// Sessions are kept in a zone (`shared`).
     Zone(Arc<Zone<SessionCache>>),
 }
 
@@ -176,9 +177,9 @@ impl Cache {
 pub struct ServerSessions {
     /// Where sessions are kept.
     pub cache: Cache,
-    /// Whose they are.
+    /// The context that the tickets belong to.
     pub context: Context,
-    /// `ssl_session_timeout`.
+    /// What the directive `ssl_session_timeout` says in this scope.
     pub timeout: Duration,
 }
 
@@ -301,9 +302,9 @@ impl OwnKeys {
 pub struct Tickets {
     /// `ssl_session_ticket_key`: the first seals, all open. Empty: keys of the process.
     pub keys: Vec<TicketKey>,
-    /// Whose they are.
+    /// The context that the tickets belong to.
     pub context: Context,
-    /// `ssl_session_timeout`.
+    /// What the directive `ssl_session_timeout` says in this scope.
     pub timeout: Duration,
 }
 

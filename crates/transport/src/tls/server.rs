@@ -25,10 +25,10 @@ pub struct ServerTls {
     pub status: Option<Arc<StatusCheck>>,
     /// Certificates about which answers are fetched (`ssl_stapling`); none most of the time.
     pub stapled: Box<[Arc<Stapling>]>,
-    /// Whether clients that want ChaCha20 first get it, although the order is ours: nobody has written
-    /// `ssl_prefer_server_ciphers`.
+    /// Whether clients that want ChaCha20 first get it, although the order is ours: nobody has
+    /// written `ssl_prefer_server_ciphers`.
     pub yields_to_chacha20: bool,
-    /// `ssl_reject_handshake`.
+    /// What the directive `ssl_reject_handshake` says in this scope.
     pub rejects: bool,
     /// Whether there is any certificate.
     pub has_certificate: bool,
@@ -39,13 +39,14 @@ pub struct ServerTls {
 impl ServerTls {
     /// What a client is offered that may speak HTTP/2, or may not.
     pub fn config_for(&self, http2: bool) -> &Arc<rustls::ServerConfig> {
-        match http2 {
-            false => &self.config,
-            true => self.with_http2.get_or_init(|| {
+        if http2 {
+            self.with_http2.get_or_init(|| {
                 let mut config = rustls::ServerConfig::clone(&self.config);
                 config.alpn_protocols.insert(0, HTTP2.to_vec());
                 Arc::new(config)
-            }),
+            })
+        } else {
+            &self.config
         }
     }
 

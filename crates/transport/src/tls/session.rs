@@ -13,7 +13,8 @@
 //!                 └──────▶ Side::Lost, if rustls fails
 //! ```
 //!
-//! Not here: the choice of a configuration (`handshake.rs`), the session in the kernel (`kernel.rs`).
+//! Not here: the choice of a configuration (`handshake.rs`), the session in the kernel
+//! (`kernel.rs`).
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
@@ -25,7 +26,7 @@ use base::pieces::join;
 use bytes::Bytes;
 use engine::net::{Segment, Stream};
 use engine::{Buffer, Event};
-use framework::generation::Local;
+use framework::generation::GenerationView;
 use logs::Subject;
 use proto::tls::ClientHello;
 use rustls::ProtocolVersion;
@@ -35,11 +36,11 @@ use rustls::unbuffered::{
     ConnectionState, EncodeError, EncodeTlsData, EncryptError, UnbufferedStatus, WriteTraffic,
 };
 
-use crate::tls::agreed::Agreed;
+use crate::tls::agreed::HandshakeParameters;
 use crate::tls::hidden_name::HiddenName;
 use crate::tls::kernel::{self, KernelSession};
 use crate::tls::server::ServerTls;
-use crate::tls::verify::Verdict;
+use crate::tls::verify::CertificateStatus;
 
 /// Bytes before a record's content: type, version and length.
 const HEADER: usize = 5;
@@ -77,7 +78,7 @@ pub struct Session {
     /// What it has offered, where variables show that.
     pub hello: Option<Box<ClientHello>>,
     /// What is to be said of its certificate.
-    pub verdict: Cell<Verdict>,
+    pub verdict: Cell<CertificateStatus>,
     /// The settings that this was found by: those of the handshake, or of a reload since.
     judged_by: RefCell<Arc<ServerTls>>,
     /// The end of the look at it that a request has begun.
@@ -95,7 +96,6 @@ pub struct Session {
     reason = "most sessions are rustls's until they end"
 )]
 enum Side {
-    /// We, by rustls.
     Ours(UnbufferedServerConnection),
     /// The kernel, from a larger file on.
     Kernel(KernelSession),
@@ -105,7 +105,8 @@ enum Side {
 
 struct Inner {
     side: Side,
-    /// Something was received since something was sealed last: rustls may have to answer before what is sealed next.
+    /// Something was received since something was sealed last: rustls may have to answer before
+    /// what is sealed next.
     owes: bool,
     /// Received bytes that are no whole record yet. Empty, and without memory, most of the time.
     partial: Vec<u8>,
@@ -146,7 +147,7 @@ impl Session {
             server: Arc::clone(server),
             server_name,
             hello,
-            verdict: Cell::new(Verdict::Missing),
+            verdict: Cell::new(CertificateStatus::Missing),
             judged_by: RefCell::new(Arc::clone(server)),
             look: RefCell::default(),
             early: Cell::new(false),
@@ -169,19 +170,20 @@ impl Session {
         })
     }
 
-    /// Has the session's number kept, which is to be shown. This must be said before the handshake begins.
+    /// Has the session's number kept, which is to be shown. This must be said before the handshake
+    /// begins.
     pub fn keep_number(&self) {
         self.inner.borrow_mut().keeps_number = true;
     }
 
-    /// Has what was hidden in the client's hello proved as the client has sent it. This must be said before the handshake
-    /// begins.
+    /// Has what was hidden in the client's hello proved as the client has sent it. This must be
+    /// said before the handshake begins.
     pub fn hide_name(&self, hidden: HiddenName) {
         self.inner.borrow_mut().hidden = Some(hidden);
     }
 
-    /// The number of the session, if it is kept and there is one: in TLS 1.2 the one that both ends have agreed on, in
-    /// TLS 1.3, which has none, one that is drawn, as OpenSSL does.
+    /// The number of the session, if it is kept and there is one: in TLS 1.2 the one that both ends
+    /// have agreed on, in TLS 1.3, which has none, one that is drawn, as OpenSSL does.
     pub fn number(&self) -> &[u8] {
         let version = self.with(|agreed| agreed.version);
         self.number.get_or_init(|| {
@@ -196,11 +198,11 @@ impl Session {
     }
 
     /// Looks at what has been agreed upon.
-    pub fn with<R>(&self, look: impl FnOnce(&Agreed<'_>) -> R) -> R {
+    pub fn with<R>(&self, look: impl FnOnce(&HandshakeParameters<'_>) -> R) -> R {
         match &self.inner.borrow().side {
-            Side::Ours(tls) => look(&Agreed::of(tls)),
+            Side::Ours(tls) => look(&HandshakeParameters::of(tls)),
             Side::Kernel(kernel) => look(kernel.agreed()),
-            Side::Lost => look(&Agreed::default()),
+            Side::Lost => look(&HandshakeParameters::default()),
         }
     }
 
@@ -209,7 +211,8 @@ impl Session {
         self.judged_by.borrow().clients.is_some()
     }
 
-    /// Whether the client's certificate is to be looked at by these settings: they are others, and either ask for one.
+    /// Whether the client's certificate is to be looked at by these settings: they are others, and
+    /// either ask for one.
     pub fn must_look_by(&self, settings: &Arc<ServerTls>) -> bool {
         !Arc::ptr_eq(&self.judged_by.borrow(), settings)
             && (settings.clients.is_some() || self.asks_for_certificate())
@@ -220,24 +223,24 @@ impl Session {
         !Arc::ptr_eq(&self.judged_by.borrow(), &self.server)
     }
 
-    /// Looks at the client's certificate by these settings, once the handshake has ended, and asks whether it is still good
-    /// where they want that.
+    /// Looks at the client's certificate by these settings, once the handshake has ended, and asks
+    /// whether it is still good where they want that.
     pub async fn look_at_client(
         &self,
         settings: &Arc<ServerTls>,
         client: &dyn Subject,
-        local: &Local,
+        local: &GenerationView,
     ) {
-        let mut verdict = Verdict::Missing;
+        let mut verdict = CertificateStatus::Missing;
         if let Some(clients) = &settings.clients {
             let now = UnixTime::since_unix_epoch(engine::wall());
             verdict = self.with(|agreed| clients.verdict(agreed.certificates.as_deref(), now));
             if let Some(status) = settings.status.as_ref()
-                && verdict == Verdict::Good
+                && verdict == CertificateStatus::Good
             {
                 let path = self.with(|agreed| clients.path(agreed.certificates.as_deref(), now));
                 if let Err(text) = status.check(client, local, &path).await {
-                    verdict = Verdict::Revoked(text);
+                    verdict = CertificateStatus::Revoked(text);
                 }
             }
         }
@@ -245,13 +248,19 @@ impl Session {
         *self.judged_by.borrow_mut() = Arc::clone(settings);
     }
 
-    /// Looks at it by these settings if that must be. Where another request does so, that is waited for.
-    pub async fn look_again(&self, settings: &Arc<ServerTls>, client: &dyn Subject, local: &Local) {
+    /// Looks at it by these settings if that must be. Where another request does so, that is waited
+    /// for.
+    pub async fn recheck_client_certificate(
+        &self,
+        settings: &Arc<ServerTls>,
+        client: &dyn Subject,
+        local: &GenerationView,
+    ) {
         while let Some(look) = self.look_under_way() {
             look.wait().await;
         }
         if self.must_look_by(settings) {
-            let _look = Look::begin(self);
+            let _look = CertificateCheck::begin(self);
             self.look_at_client(settings, client, local).await;
         }
     }
@@ -270,9 +279,9 @@ impl Session {
         matches!(self.inner.borrow().side, Side::Kernel(_))
     }
 
-    /// Whether a stretch of a file of so many bytes may be pushed as it is, for the kernel to seal. The session is handed over for
-    /// that, where it is asked for, worth it and possible now.
-    pub fn takes_file(&self, stream: &Stream, length: u64) -> bool {
+    /// Whether a stretch of a file of so many bytes may be pushed as it is, for the kernel to seal.
+    /// The session is handed over for that, where it is asked for, worth it and possible now.
+    pub fn can_sendfile(&self, stream: &Stream, length: u64) -> bool {
         let inner = &mut *self.inner.borrow_mut();
         match inner.side {
             Side::Kernel(_) => true,
@@ -341,14 +350,16 @@ impl Session {
         }
     }
 
-    /// From now on what is received is not opened: it will be dropped, and only that it comes matters. So what a client
-    /// sends behind its request, once it has its answer, costs little and cannot fail.
+    /// From now on what is received is not opened: it will be dropped, and only that it comes
+    /// matters. So what a client sends behind its request, once it has its answer, costs little and
+    /// cannot fail.
     pub fn drop_received(&self) {
         self.inner.borrow_mut().drops = true;
     }
 
     /// Queues a piece for the client. Bytes are sealed when the turn's sending starts, or when many
-    /// have come together. A file must only come after [`Session::takes_file`] has said so; else the stream fails.
+    /// have come together. A file must only come after [`Session::can_sendfile`] has said so; else
+    /// the stream fails.
     pub fn push(&self, stream: &Stream, segment: Segment) {
         let inner = &mut *self.inner.borrow_mut();
         if segment.is_empty() || inner.closed {
@@ -412,16 +423,16 @@ impl Session {
 }
 
 /// A look at a client's certificate: it ends with this, whatever becomes of the request.
-struct Look<'a>(&'a Session);
+struct CertificateCheck<'a>(&'a Session);
 
-impl Look<'_> {
-    fn begin(session: &Session) -> Look<'_> {
+impl CertificateCheck<'_> {
+    fn begin(session: &Session) -> CertificateCheck<'_> {
         *session.look.borrow_mut() = Some(Rc::default());
-        Look(session)
+        CertificateCheck(session)
     }
 }
 
-impl Drop for Look<'_> {
+impl Drop for CertificateCheck<'_> {
     fn drop(&mut self) {
         let look = self.0.look.take();
         look.iter().for_each(|look| look.set());
@@ -433,8 +444,9 @@ impl Inner {
         matches!(&self.side, Side::Ours(tls) if tls.is_handshaking())
     }
 
-    /// Gives the sending to the kernel, if that can be now: the handshake has ended, nothing of a record waits for its rest,
-    /// rustls has nothing left to say, and the kernel can do what was agreed upon.
+    /// Gives the sending to the kernel, if that can be now: the handshake has ended, nothing of a
+    /// record waits for its rest, rustls has nothing left to say, and the kernel can do what was
+    /// agreed upon.
     fn hand_over(&mut self, stream: &Stream, length: u64) -> bool {
         if self.waiting > 0 {
             self.advance_partial(stream);
@@ -581,8 +593,8 @@ impl Inner {
         }
     }
 
-    /// Sends the alert that a failure has led to, and what of our answer goes before it. `length`: of the bytes that
-    /// rustls has failed on.
+    /// Sends the alert that a failure has led to, and what of our answer goes before it. `length`:
+    /// of the bytes that rustls has failed on.
     fn send_alert(&mut self, stream: &Stream, length: usize) {
         let Side::Ours(tls) = &mut self.side else {
             return;
@@ -591,8 +603,9 @@ impl Inner {
             return; // nothing follows what says that nothing follows
         }
         if !tls.wants_write() {
-            // Of some failures rustls says nothing (a message that is too long, another record between its parts). An
-            // impossible record makes it. It stands in the place of those bytes, for rustls counts on their number.
+            // Of some failures rustls says nothing (a message that is too long, another record
+            // between its parts). An impossible record makes it. It stands in the place of those
+            // bytes, for rustls counts on their number.
             let mut impossible = vec![0xff; length + HEADER];
             drop(tls.process_tls_records(&mut impossible));
         }
@@ -677,7 +690,8 @@ const fn sealed_size(bytes: usize) -> usize {
 }
 
 thread_local! {
-    /// Memory for records. It was cleared once, and whoever takes it writes over what was there before.
+    /// Memory for records. It was cleared once, and whoever takes it writes over what was there
+    /// before.
     static SPARE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -689,15 +703,18 @@ struct Records {
 }
 
 impl Records {
-    /// Room for so many bytes and what sealing adds to them. Where that is more than a record, it is memory that is kept.
+    /// Room for so many bytes and what sealing adds to them. Where that is more than a record, it
+    /// is memory that is kept.
     fn new(bytes: usize) -> Records {
-        let spare = match bytes > RECORD_MAX {
-            true => SPARE.with_borrow_mut(Vec::pop),
-            false => None,
+        let spare = if bytes > RECORD_MAX {
+            SPARE.with_borrow_mut(Vec::pop)
+        } else {
+            None
         };
-        let size = match bytes > RECORD_MAX {
-            true => SPARE_SIZE.max(sealed_size(bytes)),
-            false => sealed_size(bytes),
+        let size = if bytes > RECORD_MAX {
+            SPARE_SIZE.max(sealed_size(bytes))
+        } else {
+            sealed_size(bytes)
         };
         Records {
             memory: spare.unwrap_or_else(|| vec![0; size]),

@@ -13,7 +13,7 @@ use conf::{
 };
 use framework::compile::{Compiler, Feature};
 use framework::registry::Registry;
-use framework::zone::Refused;
+use framework::zone::ZoneError;
 use logs::Compiling as _;
 use rustls::crypto::{CryptoProvider, SupportedKxGroup};
 use rustls::sign::CertifiedKey;
@@ -34,7 +34,7 @@ use crate::tls::resumption::{
 use crate::tls::server::ServerTls;
 use crate::tls::stapling::fetch::{BadUrl, Responder};
 use crate::tls::stapling::{Stapling, Times, message};
-use crate::tls::suites::Chosen;
+use crate::tls::suites::SelectedSuites;
 use crate::tls::verify::{ClientVerification, Mode, TakeAny};
 use crate::tls::{commands, compression, files, hidden_name, kernel, pem, provider, suites};
 
@@ -94,7 +94,7 @@ static KEY_LOG: Setting<PathBuf> = Setting::new("ssl_key_log", &["path"], parse:
          can be read; the file is created for its owner only.",
     );
 
-/// `ssl_password_file`.
+/// Declares the directive `ssl_password_file`.
 pub static PASSWORD_FILE: Setting<Word> = Setting::new("ssl_password_file", &["file"], word)
     .contexts(OF_SERVERS)
     .manual("A file with the passwords of private keys, one a line; they are tried in turn.");
@@ -113,7 +113,7 @@ static PROTOCOLS: Setting<Vec<&'static SupportedProtocolVersion>> = Setting::new
      skipped with a warning, and an error only where nothing else is named.",
 );
 
-static CIPHERS: Setting<Chosen<SupportedCipherSuite>> = Setting::new("ssl_ciphers", &["ciphers"], ciphers)
+static CIPHERS: Setting<SelectedSuites<SupportedCipherSuite>> = Setting::new("ssl_ciphers", &["ciphers"], ciphers)
     .contexts(OF_SERVERS)
     .default("HIGH:!aNULL:!MD5")
     .manual(
@@ -130,7 +130,7 @@ static PREFER_SERVER_CIPHERS: Setting<bool> =
              that of `ssl_ciphers`, but clients that want ChaCha20 first get it: telephones without instructions for AES.",
         );
 
-static ECDH_CURVE: Setting<Chosen<&'static dyn SupportedKxGroup>> =
+static ECDH_CURVE: Setting<SelectedSuites<&'static dyn SupportedKxGroup>> =
     Setting::new("ssl_ecdh_curve", &["curve"], curves)
         .contexts(OF_SERVERS)
         .default("auto")
@@ -293,7 +293,6 @@ static DHPARAM: Setting<Word> = Setting::new("ssl_dhparam", &["file"], word)
     .no_effect("there are no ciphers with DHE")
     .manual("Names a file with parameters for ciphers with DHE. It must be there and hold some.");
 
-/// What `ssl_session_cache` says.
 #[derive(Clone, Debug, Default)]
 struct Caches {
     /// `builtin`: for so many sessions.
@@ -306,7 +305,8 @@ struct Caches {
 pub struct TlsSettings<C> {
     /// TLS as the server wants it; `None` where nothing is there to shake hands with.
     pub server: Option<Arc<ServerTls>>,
-    /// Certificates that are named with variables, evaluated for this kind of context; `None` where none is.
+    /// Certificates that are named with variables, evaluated for this kind of context; `None` where
+    /// none is.
     pub certificates: Option<Arc<Dynamic<C>>>,
     /// `ssl_verify_client`, which also counts where another server's certificate is shown.
     pub verify_client: Option<Mode>,
@@ -314,16 +314,18 @@ pub struct TlsSettings<C> {
     pub warnings: Box<[String]>,
 }
 
-/// Certificates that have been read, by the files of chain and key and the passwords: servers share them.
+/// Certificates that have been read, by the files of chain and key and the passwords: servers share
+/// them.
 #[derive(Default)]
-pub struct Loaded(pub Map<Identity, Arc<CertifiedKey>>);
+pub struct CertificateFiles(pub Map<Identity, Arc<CertifiedKey>>);
 
 /// The files of a chain, of its key, and of passwords, as written.
 pub type Identity = (Box<[u8]>, Box<[u8]>, Option<Box<[u8]>>);
 
-impl Registry for Loaded {}
+impl Registry for CertificateFiles {}
 
-/// Certificates that no file holds, because something gets them: what that is fills it before a server is compiled.
+/// Certificates that no file holds, because something gets them: what that is fills it before a
+/// server is compiled.
 #[derive(Default)]
 pub struct Issued {
     /// What `ssl_certificate` and `ssl_certificate_key` say of such a certificate.
@@ -495,7 +497,8 @@ impl<C: OfProtocol> Feature for TlsSettings<C> {
     }
 }
 
-/// Reads every file with passwords that a line of this directive names: nginx does so where it meets the line, used or not.
+/// Reads every file with passwords that a line of this directive names: nginx does so where it
+/// meets the line, used or not.
 pub fn check_passwords(compiler: &Compiler<'_>, root: ScopeRef<'_>, setting: &Setting<Word>) {
     let scopes = root.tree().scopes();
     for line in scopes.flat_map(|scope| scope.own_lines(&setting.spec)) {
@@ -651,8 +654,8 @@ fn remember_sessions(
         (Some((name, size)), _) => {
             let declared = compiler.zones.borrow_mut().declare(name, *size, ());
             match declared {
-                Ok(zone) | Err(Refused::Declared(zone)) => resumption::Cache::Zone(zone),
-                Err(Refused::Conflict(text)) => return Err(Fault::new(text)),
+                Ok(zone) | Err(ZoneError::Declared(zone)) => resumption::Cache::Zone(zone),
+                Err(ZoneError::Conflict(text)) => return Err(Fault::new(text)),
             }
         }
         (None, Some(sessions)) => {
@@ -742,7 +745,8 @@ fn clients(
     Ok(Some(clients))
 }
 
-/// How responses about a certificate are fetched; why nobody can be asked where that is so, in nginx's words.
+/// How responses about a certificate are fetched; why nobody can be asked where that is so, in
+/// nginx's words.
 fn fetched_staple(
     compiler: &Compiler<'_>,
     scope: ScopeRef<'_>,
@@ -861,7 +865,8 @@ fn session_cache(setter: &Setter<'_>) -> Result<Caches, Fault> {
             }
         }
     }
-    // `off` and `none` hold against what `shared` says, before and behind; a later `builtin` lifts them.
+    // `off` and `none` hold against what `shared` says, before and behind; a later `builtin` lifts
+    // them.
     Ok(if is_off { Caches::default() } else { caches })
 }
 
@@ -899,7 +904,7 @@ pub fn protocols(setter: &Setter<'_>) -> Result<Vec<&'static SupportedProtocolVe
             versions.push(version);
         }
     }
-    let chosen = Chosen {
+    let chosen = SelectedSuites {
         found: versions,
         missing,
         refused: None,
@@ -917,14 +922,14 @@ pub fn protocols(setter: &Setter<'_>) -> Result<Vec<&'static SupportedProtocolVe
 ///
 /// # Errors
 /// Where it cannot be read.
-pub fn ciphers(setter: &Setter<'_>) -> Result<Chosen<SupportedCipherSuite>, Fault> {
+pub fn ciphers(setter: &Setter<'_>) -> Result<SelectedSuites<SupportedCipherSuite>, Fault> {
     let word = setter.word()?;
     let chosen = suites::ciphers(&word.text());
     warn_of_missing(setter, word, &chosen);
     Ok(chosen)
 }
 
-fn curves(setter: &Setter<'_>) -> Result<Chosen<&'static dyn SupportedKxGroup>, Fault> {
+fn curves(setter: &Setter<'_>) -> Result<SelectedSuites<&'static dyn SupportedKxGroup>, Fault> {
     let word = setter.word()?;
     let chosen = match &*word.bytes {
         b"auto" => suites::groups("DEFAULT"),
@@ -935,7 +940,7 @@ fn curves(setter: &Setter<'_>) -> Result<Chosen<&'static dyn SupportedKxGroup>, 
 }
 
 /// Warns of what a list names and we do not have, where something remains.
-pub(crate) fn warn_of_missing<T>(setter: &Setter<'_>, word: &Word, chosen: &Chosen<T>) {
+pub(crate) fn warn_of_missing<T>(setter: &Setter<'_>, word: &Word, chosen: &SelectedSuites<T>) {
     if !chosen.found.is_empty() && !chosen.missing.is_empty() && chosen.refused.is_none() {
         let (name, missing) = (setter.name(), chosen.missing.join(", "));
         let text = format!("\"{name}\": not supported here, skipped: {missing}");
@@ -946,14 +951,14 @@ pub(crate) fn warn_of_missing<T>(setter: &Setter<'_>, word: &Word, chosen: &Chos
 /// The call of OpenSSL that nginx's errors about lists of ciphers name.
 pub const SET_CIPHERS: &str = "SSL_CTX_set_cipher_list";
 
-/// What remains of a list in a scope that uses it. As in nginx a list of which nothing does, or that is refused, is no
-/// error where it has no use. `call` is OpenSSL's, for the error.
+/// What remains of a list in a scope that uses it. As in nginx a list of which nothing does, or
+/// that is refused, is no error where it has no use. `call` is OpenSSL's, for the error.
 ///
 /// # Errors
 /// Where nothing remains, and where OpenSSL refuses the list.
 pub fn remaining<T>(
     scope: ScopeRef<'_>,
-    setting: &Setting<Chosen<T>>,
+    setting: &Setting<SelectedSuites<T>>,
     call: &str,
 ) -> Result<Vec<T>, Fault> {
     let chosen = scope.get(setting)?;

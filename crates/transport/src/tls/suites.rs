@@ -1,8 +1,8 @@
 //! Cipher suites, groups and versions by OpenSSL's names, and which of them there are here.
 //!
-//! <https://docs.openssl.org/master/man1/openssl-ciphers/>. A configuration written for OpenSSL names much
-//! that rustls does not have: CBC, DHE, Camellia. Such names choose nothing; a list is an error where
-//! nothing of it remains, or where it is malformed, as with OpenSSL.
+//! <https://docs.openssl.org/master/man1/openssl-ciphers/>. A configuration written for OpenSSL
+//! names much that rustls does not have: CBC, DHE, Camellia. Such names choose nothing; a list is
+//! an error where nothing of it remains, or where it is malformed, as with OpenSSL.
 
 use rustls::crypto::{SupportedKxGroup, aws_lc_rs};
 use rustls::{CipherSuite, NamedGroup, SupportedCipherSuite};
@@ -10,7 +10,6 @@ use rustls::{CipherSuite, NamedGroup, SupportedCipherSuite};
 /// A cipher suite with what OpenSSL's keywords say of it.
 struct Suite {
     suite: SupportedCipherSuite,
-    /// OpenSSL's name.
     name: &'static str,
     /// Keywords that it answers to.
     keywords: &'static [&'static str],
@@ -109,8 +108,8 @@ const PARTS: &[&str] = &[
     "SRP",
 ];
 
-/// The modes of Suite B and what each chooses. They stand alone, and what follows them does not count. The longer name
-/// comes before that with which it begins.
+/// The modes of Suite B and what each chooses. They stand alone, and what follows them does not
+/// count. The longer name comes before that with which it begins.
 const SUITE_B: [(&str, &str); 4] = [
     ("SUITEB128ONLY", "ECDHE-ECDSA-AES128-GCM-SHA256"),
     ("SUITEB128C2", "ECDHE-ECDSA-AES256-GCM-SHA384"),
@@ -187,7 +186,7 @@ const TLS13: [(SupportedCipherSuite, &str); 3] = [
 
 /// What a list of names comes to.
 #[derive(Debug)]
-pub struct Chosen<T> {
+pub struct SelectedSuites<T> {
     /// What of it there is, in the list's order.
     pub found: Vec<T>,
     /// Names that choose nothing here.
@@ -196,9 +195,9 @@ pub struct Chosen<T> {
     pub refused: Option<String>,
 }
 
-impl<T> Default for Chosen<T> {
-    fn default() -> Chosen<T> {
-        Chosen {
+impl<T> Default for SelectedSuites<T> {
+    fn default() -> SelectedSuites<T> {
+        SelectedSuites {
             found: Vec::new(),
             missing: Vec::new(),
             refused: None,
@@ -207,7 +206,7 @@ impl<T> Default for Chosen<T> {
 }
 
 /// The suites of TLS 1.2 that a list of OpenSSL's names and keywords chooses: `ssl_ciphers`.
-pub fn ciphers(list: &str) -> Chosen<SupportedCipherSuite> {
+pub fn ciphers(list: &str) -> SelectedSuites<SupportedCipherSuite> {
     let suite_b = SUITE_B.iter().find(|(name, _)| list.starts_with(name));
     let list = suite_b.map_or(list, |(_, suites)| suites);
     let mut order = Order::default();
@@ -220,7 +219,7 @@ pub fn ciphers(list: &str) -> Chosen<SupportedCipherSuite> {
     };
     let mut parts = list.split([':', ',', ' ', ';']);
     let is_malformed = parts.any(|part| order.take(part).is_none());
-    Chosen {
+    SelectedSuites {
         found: order.suites(),
         missing: order.missing,
         refused: is_malformed.then(|| INVALID_COMMAND.to_owned()),
@@ -245,13 +244,12 @@ enum Operator {
 struct Order {
     chosen: Vec<usize>,
     killed: [bool; SUITES.len()],
-    /// See [`Chosen::missing`].
     missing: Vec<String>,
 }
 
 impl Order {
-    /// Takes what stands between two separators: mostly one command, but the next may follow without a separator
-    /// (`HIGH!aNULL`, `HIGH@STRENGTH`). `None` where OpenSSL finds none.
+    /// Takes what stands between two separators: mostly one command, but the next may follow
+    /// without a separator (`HIGH!aNULL`, `HIGH@STRENGTH`). `None` where OpenSSL finds none.
     fn take(&mut self, part: &str) -> Option<()> {
         let mut rest = part;
         while !rest.is_empty() {
@@ -302,7 +300,8 @@ impl Order {
         match operator {
             Operator::Add => {
                 let fresh = fitting.iter().copied();
-                let fresh = fresh.filter(|at| !self.killed[*at] && !self.chosen.contains(at)); // invariant: below `SUITES.len()`
+                // invariant: below `SUITES.len()`
+                let fresh = fresh.filter(|at| !self.killed[*at] && !self.chosen.contains(at));
                 let fresh: Vec<usize> = fresh.collect();
                 self.chosen.extend(fresh);
             }
@@ -364,8 +363,8 @@ fn is_of_tls13(name: &str) -> bool {
 }
 
 /// The suites of TLS 1.3 that a list names, separated by colons (`Ciphersuites`).
-pub fn ciphers_of_tls13(list: &str) -> Chosen<SupportedCipherSuite> {
-    let mut chosen = Chosen::default();
+pub fn ciphers_of_tls13(list: &str) -> SelectedSuites<SupportedCipherSuite> {
+    let mut chosen = SelectedSuites::default();
     for name in list.split(':').filter(|name| !name.is_empty()) {
         match TLS13.iter().find(|(_, known)| *known == name) {
             Some((suite, _)) => chosen.found.push(*suite),
@@ -395,10 +394,11 @@ pub fn cipher_name(suite: CipherSuite) -> Option<&'static str> {
 
 /// The groups for the key exchange that a list names, best first: `ssl_ecdh_curve`.
 ///
-/// A group that is named again stays where it was first. As with OpenSSL 3.5 `?` stands before a name that may be unknown,
-/// `*` before one to send a share for, `-` before one to take out, `/` between tuples, and `DEFAULT` is every group there is.
-pub fn groups(list: &str) -> Chosen<&'static dyn SupportedKxGroup> {
-    let mut chosen = Chosen::default();
+/// A group that is named again stays where it was first. As with OpenSSL 3.5 `?` stands before a
+/// name that may be unknown, `*` before one to send a share for, `-` before one to take out, `/`
+/// between tuples, and `DEFAULT` is every group there is.
+pub fn groups(list: &str) -> SelectedSuites<&'static dyn SupportedKxGroup> {
+    let mut chosen = SelectedSuites::default();
     for written in list.split([':', '/']).map(str::trim) {
         let name = written.trim_start_matches(['?', '*', '-']);
         let prefix = written.strip_suffix(name).unwrap_or_default();

@@ -10,22 +10,22 @@ use proto::tls::ClientHello;
 use rustls::pki_types::CertificateDer;
 use rustls::{CipherSuite, HandshakeKind, NamedGroup, ProtocolVersion};
 use sha1::{Digest, Sha1};
-use variables::{Evaluate, Found};
+use variables::{BuiltinVariable, Evaluate};
 use x509_cert::Certificate;
 use x509_cert::der::Decode;
 
 use crate::client::OfClient;
 use crate::tls::names;
 use crate::tls::session::Session;
-use crate::tls::verify::Verdict;
+use crate::tls::verify::CertificateStatus;
 use crate::tls::{ja4, suites};
 
 /// The variables that show what the client has offered. Only where one is named is that kept.
 pub const OF_HELLO: [&str; 4] = ["ssl_ciphers", "ssl_curves", "ssl_sigalgs", "ssl_ja4"];
 
 /// The variable of a name.
-pub fn find<C: OfClient>(name: &str) -> Option<Found<C>> {
-    evaluate(name).map(|evaluate| Found::computed(evaluate).assignable())
+pub fn find<C: OfClient>(name: &str) -> Option<BuiltinVariable<C>> {
+    evaluate(name).map(|evaluate| BuiltinVariable::computed(evaluate).assignable())
 }
 
 fn evaluate<C: OfClient>(name: &str) -> Option<Evaluate<C>> {
@@ -198,13 +198,13 @@ fn alpn_protocol(session: &Session, out: &mut Vec<u8>) {
 
 fn client_verify(session: &Session, out: &mut Vec<u8>) {
     match session.verdict.get() {
-        Verdict::Missing => out.extend_from_slice(b"NONE"),
-        Verdict::Good => out.extend_from_slice(b"SUCCESS"),
-        Verdict::Bad(reason) => {
+        CertificateStatus::Missing => out.extend_from_slice(b"NONE"),
+        CertificateStatus::Good => out.extend_from_slice(b"SUCCESS"),
+        CertificateStatus::Bad(reason) => {
             out.extend_from_slice(b"FAILED:");
             out.extend_from_slice(reason.1.as_bytes());
         }
-        Verdict::Revoked(text) => {
+        CertificateStatus::Revoked(text) => {
             out.extend_from_slice(b"FAILED:");
             out.extend_from_slice(text.as_bytes());
         }
@@ -302,7 +302,8 @@ fn pem(certificate: &[u8], out: &mut Vec<u8>) {
     out.push(b'\n');
 }
 
-/// The same for a header field: every line but the first begins with a tab, and the last one does not end.
+/// The same for a header field: every line but the first begins with a tab, and the last one does
+/// not end.
 fn pem_with_tabs(certificate: &[u8], out: &mut Vec<u8>) {
     append_pem(certificate, b"\n\t", out);
 }

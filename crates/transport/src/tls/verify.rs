@@ -31,12 +31,12 @@ pub enum Mode {
 
 /// What is known of a client's certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// There is none.
+pub enum CertificateStatus {
+    /// The client has sent no certificate.
     Missing,
-    /// It holds.
+    /// The certificate holds for an authority.
     Good,
-    /// It does not.
+    /// The certificate holds for no authority.
     Bad(Reason),
     /// It would, but it has been revoked, or nobody says that it has not: nginx's text.
     Revoked(&'static str),
@@ -44,40 +44,46 @@ pub enum Verdict {
 
 /// Why a client is not let in: nginx's line of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum ClientCertificateError {
     /// Its certificate does not hold.
     Bad(Reason),
     /// Its certificate has been revoked, or nobody says that it has not.
     Revoked(&'static str),
-    /// It has none.
+    /// The client has sent no certificate.
     Missing,
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for ClientCertificateError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         const BAD: &str = "client SSL certificate verify error";
         match self {
-            Refused::Bad(reason) => write!(out, "{BAD}: {reason}"),
-            Refused::Revoked(text) => write!(out, "{BAD}: {text}"),
-            Refused::Missing => out.write_str("client sent no required SSL certificate"),
+            ClientCertificateError::Bad(reason) => write!(out, "{BAD}: {reason}"),
+            ClientCertificateError::Revoked(text) => write!(out, "{BAD}: {text}"),
+            ClientCertificateError::Missing => {
+                out.write_str("client sent no required SSL certificate")
+            }
         }
     }
 }
 
-impl Verdict {
+impl CertificateStatus {
     /// Lets a client in or not, at a server that asks for certificates in this mode.
     ///
     /// # Errors
     /// Why it is not let in.
-    pub fn admit(self, mode: Mode) -> Result<(), Refused> {
+    pub fn admit(self, mode: Mode) -> Result<(), ClientCertificateError> {
         match self {
-            Verdict::Bad(reason) if mode == Mode::OptionalNoCa && reason.is_unknown_issuer() => {
+            CertificateStatus::Bad(reason)
+                if mode == Mode::OptionalNoCa && reason.is_unknown_issuer() =>
+            {
                 Ok(())
             }
-            Verdict::Bad(reason) => Err(Refused::Bad(reason)),
-            Verdict::Revoked(text) => Err(Refused::Revoked(text)),
-            Verdict::Missing if mode == Mode::Required => Err(Refused::Missing),
-            Verdict::Good | Verdict::Missing => Ok(()),
+            CertificateStatus::Bad(reason) => Err(ClientCertificateError::Bad(reason)),
+            CertificateStatus::Revoked(text) => Err(ClientCertificateError::Revoked(text)),
+            CertificateStatus::Missing if mode == Mode::Required => {
+                Err(ClientCertificateError::Missing)
+            }
+            CertificateStatus::Good | CertificateStatus::Missing => Ok(()),
         }
     }
 }
@@ -125,12 +131,16 @@ impl ClientVerification {
     }
 
     /// What is to be said of the chain that a client has sent.
-    pub fn verdict(&self, chain: Option<&[CertificateDer<'_>]>, now: UnixTime) -> Verdict {
+    pub fn verdict(
+        &self,
+        chain: Option<&[CertificateDer<'_>]>,
+        now: UnixTime,
+    ) -> CertificateStatus {
         let Some((first, others)) = chain.and_then(<[_]>::split_first) else {
-            return Verdict::Missing;
+            return CertificateStatus::Missing;
         };
         let checked = self.trust.verify(first, others, Purpose::Client, now);
-        checked.map_or_else(Verdict::Bad, |()| Verdict::Good)
+        checked.map_or_else(CertificateStatus::Bad, |()| CertificateStatus::Good)
     }
 
     /// The certificates from the client's own to the trusted one, for a chain that holds.

@@ -1,14 +1,15 @@
-//! `hash … consistent`: a ring of points, 160 for each part of a server's weight, by the function of Cache::Memcached::Fast:
-//! `crc32(HOST \0 PORT PREVIOUS)`.
+//! `hash … consistent`: a ring of points, 160 for each part of a server's weight, by the function
+//! of Cache::Memcached::Fast: `crc32(HOST \0 PORT PREVIOUS)`.
 //!
-//! With `bounded`, which nginx does not have, a server that has its share of the requests under way leaves others to the next on the
-//! ring: V. Mirrokni, M. Thorup and M. Zadimoghaddam, "Consistent Hashing with Bounded Loads" (2018).
+//! With `bounded`, which nginx does not have, a server that has its share of the requests under way
+//! leaves others to the next on the ring: V. Mirrokni, M. Thorup and M. Zadimoghaddam, "Consistent
+//! Hashing with Bounded Loads" (2018).
 
 use crc32fast::Hasher;
 
-use super::{Asked, Balancer, Bound, Key};
-use crate::peer::{Peer, Side};
-use crate::tried::Tried;
+use super::{Balancer, BalancerInput, Bound, Key};
+use crate::peer::{Peer, PeerSet};
+use crate::tried_peers::Tried;
 
 /// How many points a server has for each part of its weight.
 const POINTS: i64 = 160;
@@ -21,7 +22,7 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    pub(super) fn new(side: &Side, bound: Option<Bound>) -> Ring {
+    pub(super) fn new(side: &PeerSet, bound: Option<Bound>) -> Ring {
         let mut points = Vec::new();
         for (place, peer) in side.iter().enumerate() {
             let (host, port) = parts(&peer.server);
@@ -46,13 +47,13 @@ impl Ring {
     }
 
     /// The place of the first peer whose server has the point that the search has come to.
-    fn place(&self, asked: &Asked<'_>) -> Option<usize> {
+    fn place(&self, asked: &BalancerInput<'_>) -> Option<usize> {
         let at = (asked.search.hash as usize).checked_rem(self.points.len())?;
         self.points.get(at).map(|(_, place)| *place)
     }
 
     /// The next on the ring that may be asked and has less than its share.
-    fn choose_within(&self, asked: &mut Asked<'_>, bound: Bound) -> Option<usize> {
+    fn choose_within(&self, asked: &mut BalancerInput<'_>, bound: Bound) -> Option<usize> {
         let share = Share::of_each(asked, bound);
         let mut seen = Tried::default();
         for _ in 0..self.points.len() {
@@ -81,7 +82,7 @@ struct Share {
 }
 
 impl Share {
-    fn of_each(asked: &Asked<'_>, bound: Bound) -> Share {
+    fn of_each(asked: &BalancerInput<'_>, bound: Bound) -> Share {
         let live = asked.all_live().map(|(_, peer)| parts_of(peer));
         let (requests, weight) = live.fold((1, 0), |(requests, total), (more, weight)| {
             (requests + more, total + weight)
@@ -93,8 +94,8 @@ impl Share {
         }
     }
 
-    /// Whether the peer may have one request more. There is always one that may: where all had their share or more, all together
-    /// would have more than there are.
+    /// Whether the peer may have one request more. There is always one that may: where all had
+    /// their share or more, all together would have more than there are.
     fn has_room(&self, peer: &Peer) -> bool {
         let (requests, weight) = parts_of(peer);
         requests * self.weight * 1000 < u128::from(self.bound.0) * self.requests * weight
@@ -126,7 +127,7 @@ fn parts(server: &[u8]) -> (&[u8], &[u8]) {
 }
 
 impl Balancer for Ring {
-    fn choose(&self, asked: &mut Asked<'_>) -> Option<usize> {
+    fn choose(&self, asked: &mut BalancerInput<'_>) -> Option<usize> {
         let Key::Text(key) = asked.key else {
             return None;
         };

@@ -1,15 +1,15 @@
-//! `hash`: <https://nginx.org/en/docs/http/ngx_http_upstream_module.html#hash>, by the function of Cache::Memcached:
-//! `((crc32([REHASH] KEY) >> 16) & 0x7fff)`, added to that of the round before.
+//! `hash`: <https://nginx.org/en/docs/http/ngx_http_upstream_module.html#hash>, by the function of
+//! Cache::Memcached: `((crc32([REHASH] KEY) >> 16) & 0x7fff)`, added to that of the round before.
 
 use crc32fast::Hasher;
 
-use super::{Asked, Balancer, Key};
+use super::{Balancer, BalancerInput, Key};
 
 #[derive(Debug)]
 pub(super) struct Hash;
 
 impl Balancer for Hash {
-    fn choose(&self, asked: &mut Asked<'_>) -> Option<usize> {
+    fn choose(&self, asked: &mut BalancerInput<'_>) -> Option<usize> {
         let Key::Text(key) = asked.key else {
             return None;
         };

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::{Asked, Balancer, Key};
+use super::{Balancer, BalancerInput, Key};
 
 /// What the hash of a request begins with.
 const SEED: u32 = 89;
@@ -11,7 +11,7 @@ const SEED: u32 = 89;
 pub(super) struct IpHash;
 
 impl Balancer for IpHash {
-    fn choose(&self, asked: &mut Asked<'_>) -> Option<usize> {
+    fn choose(&self, asked: &mut BalancerInput<'_>) -> Option<usize> {
         let Key::Client(client) = asked.key else {
             return None;
         };

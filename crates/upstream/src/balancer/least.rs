@@ -1,9 +1,9 @@
-//! `least_conn` and `least_time`: to the peer that has the least to do for its weight, or needs the least time for it. Among
-//! equals the turns decide, from the first of them on.
+//! `least_conn` and `least_time`: to the peer that has the least to do for its weight, or needs the
+//! least time for it. Among equals the turns decide, from the first of them on.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_upstream_module.html#least_conn>
 
-use super::{Asked, Balancer, Timed, Until};
+use super::{Balancer, BalancerInput, Timed, Until};
 use crate::peer::Peer;
 use crate::slow_start::WHOLE;
 
@@ -52,19 +52,20 @@ fn time_of(peer: &Peer, timed: Timed, now: u64) -> u64 {
     {
         time = time.max(waiting);
     }
-    match time > TIME_MAX {
-        true => TIME_MAX,
-        false => time + ALIKE - time % ALIKE,
+    if time > TIME_MAX {
+        TIME_MAX
+    } else {
+        time + ALIKE - time % ALIKE
     }
 }
 
 impl Balancer for Least {
-    fn choose(&self, asked: &mut Asked<'_>) -> Option<usize> {
+    fn choose(&self, asked: &mut BalancerInput<'_>) -> Option<usize> {
         if let Some(hinted) = asked.hinted() {
             return Some(hinted);
         }
-        // While a peer starts slowly the request at hand counts as well: else one that has none under way would get it,
-        // however little of its weight it has.
+        // While a peer starts slowly the request at hand counts as well: else one that has none
+        // under way would get it, however little of its weight it has.
         let starts_slowly = |(_, peer): (usize, &Peer)| peer.share_of_weight(asked.now) < WHOLE;
         let at_hand = u64::from(asked.all_live().any(starts_slowly));
         // What is compared stays as it was seen first.

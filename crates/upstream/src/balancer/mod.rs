@@ -11,8 +11,8 @@ mod round_robin;
 use std::fmt::Debug;
 use std::net::IpAddr;
 
-use crate::peer::{Peer, Side};
-use crate::tried::Tried;
+use crate::peer::{Peer, PeerSet};
+use crate::tried_peers::Tried;
 
 pub(crate) use p2c::Latency;
 
@@ -23,7 +23,8 @@ pub enum Method {
     RoundRobin,
     /// By a hash of the request's key, as Cache::Memcached has it.
     Hash,
-    /// By a ring of hashes, as Cache::Memcached::Fast has it (ketama): few keys move where a peer comes or goes.
+    /// By a ring of hashes, as Cache::Memcached::Fast has it (ketama): few keys move where a peer
+    /// comes or goes.
     ConsistentHash,
     /// The same, but no peer has many more requests than others.
     BoundedHash(Bound),
@@ -33,7 +34,7 @@ pub enum Method {
     LeastConnections,
     /// To the peer that would be done first by what it has needed until now.
     LeastTime(Timed),
-    /// By chance.
+    /// A peer is drawn by chance.
     Random,
     /// By chance two, and of these the one with the fewest requests for its weight.
     RandomTwo,
@@ -57,7 +58,8 @@ impl Method {
     }
 }
 
-/// How many times its fair share of the requests under way a peer has at most, in thousandths; at least 1000.
+/// How many times its fair share of the requests under way a peer has at most, in thousandths; at
+/// least 1000.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bound(pub u32);
 
@@ -77,14 +79,14 @@ pub enum Until {
     Connected,
     /// Its head, or the first byte of a session.
     Head,
-    /// Its last byte.
+    /// Until the last byte of the answer.
     LastByte,
 }
 
 /// What a balancer goes by.
-pub(crate) struct Asked<'a> {
-    /// The peers.
-    pub side: &'a Side,
+pub(crate) struct BalancerInput<'a> {
+    /// The peers of the balancer input.
+    pub side: &'a PeerSet,
     /// Those that this request has tried.
     pub tried: &'a Tried,
     /// In milliseconds of [`millis`](crate::state::millis).
@@ -94,12 +96,12 @@ pub(crate) struct Asked<'a> {
     /// The name of the peer that the request wants.
     pub hint: Option<&'a [u8]>,
     /// How far the search of this request has come.
-    pub search: &'a mut Search,
+    pub search: &'a mut SearchProgress,
     /// Those may be asked that are put out because they do worse than others.
     pub despite_outliers: bool,
 }
 
-impl Asked<'_> {
+impl BalancerInput<'_> {
     /// The peer at a place, if it may be asked.
     fn live(&self, index: usize) -> Option<&Peer> {
         let peer = self.side.get(index)?;
@@ -138,7 +140,7 @@ pub(crate) enum Key {
 
 /// How far the search of a request has come that looks again and again.
 #[derive(Debug, Default)]
-pub(crate) struct Search {
+pub(crate) struct SearchProgress {
     /// Places that were no good.
     pub misses: u32,
     /// How often a hash has been made.
@@ -149,7 +151,7 @@ pub(crate) struct Search {
 /// How often places are looked at before the turns of all decide.
 const MISSES_MAX: u32 = 20;
 
-impl Search {
+impl SearchProgress {
     /// One place more was no good. Whether it is time to give up.
     fn miss(&mut self) -> bool {
         self.misses += 1;
@@ -163,13 +165,13 @@ impl Search {
 
 /// A way to choose.
 pub(crate) trait Balancer: Debug + Send + Sync {
-    /// The place of the peer to ask next, the one that the request names before all; `None` where this way finds none and the
-    /// turns of all are to decide.
-    fn choose(&self, asked: &mut Asked<'_>) -> Option<usize>;
+    /// The place of the peer to ask next, the one that the request names before all; `None` where
+    /// this way finds none and the turns of all are to decide.
+    fn choose(&self, asked: &mut BalancerInput<'_>) -> Option<usize>;
 }
 
 /// The way for a method, over these peers.
-pub(crate) fn of(method: Method, side: &Side) -> Box<dyn Balancer> {
+pub(crate) fn of(method: Method, side: &PeerSet) -> Box<dyn Balancer> {
     match method {
         Method::RoundRobin => Box::new(round_robin::RoundRobin),
         Method::Hash => Box::new(hash::Hash),
@@ -185,6 +187,6 @@ pub(crate) fn of(method: Method, side: &Side) -> Box<dyn Balancer> {
 }
 
 /// By the turns of all.
-pub(crate) fn round_robin(asked: &mut Asked<'_>) -> Option<usize> {
+pub(crate) fn round_robin(asked: &mut BalancerInput<'_>) -> Option<usize> {
     round_robin::RoundRobin.choose(asked)
 }

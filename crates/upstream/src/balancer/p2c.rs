@@ -1,23 +1,27 @@
-//! `p2c`, which nginx does not have: the power of two choices. Of two peers by chance that with less to expect takes the request: what
-//! its answers have needed of late, times the requests that it would have then, for its weight.
+//! `p2c`, which nginx does not have: the power of two choices. Of two peers by chance that with
+//! less to expect takes the request: what its answers have needed of late, times the requests that
+//! it would have then, for its weight.
 //!
-//! Read first: M. Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing" (2001). The average is that of Finagle's
-//! `p2c` ("peak EWMA"): it believes bad news at once, and good news by and by.
+//! Read first: M. Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing" (2001). The
+//! average is that of Finagle's `p2c` ("peak EWMA"): it believes bad news at once, and good news by
+//! and by.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::{Asked, Balancer};
+use super::{Balancer, BalancerInput};
 use crate::peer::Peer;
 
 /// What is left of an average after this time without news: 1/e.
 const DECAY: Duration = Duration::from_secs(5);
 
-/// A try that fails counts as an answer after this time, or after the time that it has taken, if that is more.
+/// A try that fails counts as an answer after this time, or after the time that it has taken, if
+/// that is more.
 const FAILURE: Duration = Duration::from_secs(1);
 
-/// How long a peer needs until the head of an answer: microseconds in the upper half, and in the lower the moment of that, in
-/// milliseconds of [`millis`](crate::state::millis) modulo 2³²; 0 as long as nothing is known.
+/// How long a peer needs until the head of an answer: microseconds in the upper half, and in the
+/// lower the moment of that, in milliseconds of [`millis`](crate::state::millis) modulo 2³²; 0 as
+/// long as nothing is known.
 #[derive(Debug, Default)]
 pub(crate) struct Latency(AtomicU64);
 
@@ -85,7 +89,7 @@ fn as_micros(time: Duration) -> u32 {
 pub(super) struct PowerOfTwoChoices;
 
 impl Balancer for PowerOfTwoChoices {
-    fn choose(&self, asked: &mut Asked<'_>) -> Option<usize> {
+    fn choose(&self, asked: &mut BalancerInput<'_>) -> Option<usize> {
         if let Some(hinted) = asked.hinted() {
             return Some(hinted);
         }
@@ -98,7 +102,8 @@ impl Balancer for PowerOfTwoChoices {
         let Some((second, of_second)) = draw(asked, rest, Some(first)) else {
             return Some(first);
         };
-        // Who is new is taken for one like the others, so that not all requests are given to it at once.
+        // Who is new is taken for one like the others, so that not all requests are given to it at
+        // once.
         let latency = |peer: &Peer| {
             let known = peer.state().latency.look(asked.now);
             known.unwrap_or_else(|| mean(asked))
@@ -107,9 +112,10 @@ impl Balancer for PowerOfTwoChoices {
             let requests = peer.state().connections().saturating_add(1);
             (latency(peer) + 1.0) * requests as f64 / parts(peer, asked.now) as f64
         };
-        Some(match load(of_second) < load(of_first) {
-            true => second,
-            false => first,
+        Some(if load(of_second) < load(of_first) {
+            second
+        } else {
+            first
         })
     }
 }
@@ -119,8 +125,13 @@ fn parts(peer: &Peer, now: u64) -> i64 {
     peer.weight.saturating_mul(peer.share_of_weight(now))
 }
 
-/// One of those that may be asked, by chance and weight, but not this one. Their parts together are `total`.
-fn draw<'a>(asked: &'a Asked<'_>, total: i64, without: Option<usize>) -> Option<(usize, &'a Peer)> {
+/// One of those that may be asked, by chance and weight, but not this one. Their parts together are
+/// `total`.
+fn draw<'a>(
+    asked: &'a BalancerInput<'_>,
+    total: i64,
+    without: Option<usize>,
+) -> Option<(usize, &'a Peer)> {
     let mut share = framework::random::below(usize::try_from(total).ok()?) as i64;
     let mut others = asked.all_live().filter(|(at, _)| Some(*at) != without);
     others.find(|(_, peer)| {
@@ -130,7 +141,7 @@ fn draw<'a>(asked: &'a Asked<'_>, total: i64, without: Option<usize>) -> Option<
 }
 
 /// What those need that something is known of: microseconds, 0 where there are none.
-fn mean(asked: &Asked<'_>) -> f64 {
+fn mean(asked: &BalancerInput<'_>) -> f64 {
     let known = asked.side.iter();
     let known = known.filter_map(|peer| peer.state().latency.look(asked.now));
     let (sum, count) = known.fold((0.0, 0_u32), |(sum, count), micros| {

@@ -1,6 +1,6 @@
 //! `random`: <https://nginx.org/en/docs/http/ngx_http_upstream_module.html#random>.
 
-use super::{Asked, Balancer};
+use super::{Balancer, BalancerInput};
 
 #[derive(Debug)]
 pub(super) struct Random {
@@ -9,7 +9,7 @@ pub(super) struct Random {
 }
 
 impl Balancer for Random {
-    fn choose(&self, asked: &mut Asked<'_>) -> Option<usize> {
+    fn choose(&self, asked: &mut BalancerInput<'_>) -> Option<usize> {
         if asked.side.len() < 2 || asked.search.is_over() {
             return None;
         }
@@ -37,13 +37,14 @@ impl Balancer for Random {
 }
 
 /// Of two, the one with the fewest requests for its weight; the second where both have as many.
-fn lighter(asked: &Asked<'_>, first: usize, second: usize) -> usize {
+fn lighter(asked: &BalancerInput<'_>, first: usize, second: usize) -> usize {
     let load = |of: usize, by: usize| {
         let peers = asked.side.get(of).zip(asked.side.get(by));
         peers.map(|(of, by)| of.state().connections() as i128 * i128::from(by.weight))
     };
-    match load(second, first) > load(first, second) {
-        true => first,
-        false => second,
+    if load(second, first) > load(first, second) {
+        first
+    } else {
+        second
     }
 }

@@ -1,19 +1,20 @@
 //! Weighted round robin, smooth as nginx has it: a peer with weight 5 beside two with 1 is chosen
 //! as `a a b a c a a`, not five times in a row.
 
-use super::{Asked, Balancer};
+use super::{Balancer, BalancerInput};
 
 #[derive(Debug)]
 pub(super) struct RoundRobin;
 
 impl Balancer for RoundRobin {
-    fn choose(&self, asked: &mut Asked<'_>) -> Option<usize> {
+    fn choose(&self, asked: &mut BalancerInput<'_>) -> Option<usize> {
         let Some(hinted) = asked.hinted() else {
             let places = 0..asked.side.len();
             return spread(asked, places, |_| true);
         };
         let peer = asked.side.get(hinted)?;
-        // One request out of turn takes part in its round; more of them must not take the peer's turns for long.
+        // One request out of turn takes part in its round; more of them must not take the peer's
+        // turns for long.
         if !peer
             .state()
             .has_overdrawn(asked.side.total_weight() - peer.weight)
@@ -27,7 +28,7 @@ impl Balancer for RoundRobin {
 
 /// A round over those peers among `places` that `belongs` takes.
 pub(super) fn spread(
-    asked: &Asked<'_>,
+    asked: &BalancerInput<'_>,
     places: std::ops::Range<usize>,
     belongs: impl Fn(&crate::Peer) -> bool,
 ) -> Option<usize> {
@@ -39,9 +40,10 @@ pub(super) fn spread(
     Some(index)
 }
 
-/// Has those peers grow that may be asked: by how much all together have, and which of them is the largest now.
+/// Has those peers grow that may be asked: by how much all together have, and which of them is the
+/// largest now.
 fn grow(
-    asked: &Asked<'_>,
+    asked: &BalancerInput<'_>,
     places: std::ops::Range<usize>,
     belongs: impl Fn(&crate::Peer) -> bool,
 ) -> (i64, Option<usize>) {

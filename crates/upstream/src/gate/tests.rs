@@ -1,12 +1,12 @@
-//! Many requests for few servers, second by second, in a time of its own: five servers share one core, as php-fpm's children do, and a
-//! page costs ten milliseconds of it.
+//! Many requests for few servers, second by second, in a time of its own: five servers share one
+//! core, as php-fpm's children do, and a page costs ten milliseconds of it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use super::{Admitted, Concurrency, Entry, Gate, Patience, Terms, Waiting};
+use super::{Admitted, Concurrency, Entry, Gate, Patience, Terms, WaitingRequest};
 
 const STEP: Duration = Duration::from_millis(1);
 const SERVERS: usize = 5;
@@ -72,7 +72,7 @@ struct World {
     is_idle_work: bool,
     in_service: Vec<(Request, Admitted)>,
     backlog: VecDeque<(Request, Admitted)>,
-    waiting: VecDeque<(Request, Waiting)>,
+    waiting: VecDeque<(Request, WaitingRequest)>,
     seen: Seen,
     due: f64,
     back: Vec<(Duration, usize)>,
@@ -195,7 +195,8 @@ impl World {
         }
     }
 
-    /// So many requests are let through that never end by themselves, and wait for something else than a server.
+    /// So many requests are let through that never end by themselves, and wait for something else
+    /// than a server.
     fn hold(&mut self, count: usize, offer: &Offer) -> Vec<Admitted> {
         let mut context = Context::from_waker(Waker::noop());
         let mut held = Vec::new();
@@ -250,9 +251,10 @@ impl World {
         if self.now < self.stalled_until || self.in_service.is_empty() {
             return;
         }
-        let share = match self.is_idle_work {
-            true => 1.0,
-            false => 1.0 / self.in_service.len() as f64,
+        let share = if self.is_idle_work {
+            1.0
+        } else {
+            1.0 / self.in_service.len() as f64
         };
         for (request, _) in &mut self.in_service {
             request.cost -= share;
@@ -264,12 +266,11 @@ impl World {
         for (request, mut admitted) in done {
             admitted.answered_at(self.now);
             admitted.end(self.now);
-            match self.now - request.came < CLIENT_PATIENCE {
-                true => {
-                    self.seen.served += 1;
-                    self.seen.dear += usize::from(request.is_dear);
-                }
-                false => self.seen.given_up += 1,
+            if self.now - request.came < CLIENT_PATIENCE {
+                self.seen.served += 1;
+                self.seen.dear += usize::from(request.is_dear);
+            } else {
+                self.seen.given_up += 1;
             }
             self.comes_back(&request, offer);
         }
@@ -520,7 +521,7 @@ fn a_fixed_limit_is_kept_first_come_first_served() {
     let (Entry::Admitted(first), Entry::Admitted(_second)) = (enter(), enter()) else {
         panic!("two may be under way");
     };
-    let mut waiting: Vec<Waiting> = (0..3)
+    let mut waiting: Vec<WaitingRequest> = (0..3)
         .map(|_| match enter() {
             Entry::Waiting(waiting) => waiting,
             other => panic!("{other:?}"),

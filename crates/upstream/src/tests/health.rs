@@ -1,5 +1,5 @@
-//! Peers whose checks say that they get no requests, and those that start slowly once they get them again; the clock is moved by
-//! hand.
+//! Peers whose checks say that they get no requests, and those that start slowly once they get them
+//! again; the clock is moved by hand.
 
 use super::*;
 use crate::slow_start::WHOLE;
@@ -167,7 +167,8 @@ fn a_check_of_the_generation_before_changes_nothing() {
     let half = millis(now + Duration::from_secs(5));
     assert_eq!(the_one(&after, "a").share_of_weight(half), WHOLE / 2);
     pass_check(&after, "b", now);
-    // What the one before still finds is of no matter to the one that counts, nor to the one behind it.
+    // What the one before still finds is of no matter to the one that counts, nor to the one behind
+    // it.
     fail_check(&before, "a");
     again.peers().adopt(&after.peers());
     for group in [&after, &again] {
@@ -200,7 +201,7 @@ fn peers_that_a_lookup_adds_must_pass_first() {
     let roster = Arc::new(Roster::new(vec![], vec![], Method::RoundRobin, vec![host]));
     let group = Arc::new(Group::new("u".into(), Arc::clone(&roster), None));
     let now = Instant::now();
-    let found = |name: &str| Found {
+    let found = |name: &str| ResolvedAddress {
         address: Address::Unix(name.into()),
         server: None,
         weight: None,

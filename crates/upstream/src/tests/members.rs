@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Mutex;
 
 use super::*;
-use crate::{Availability, Done, Edit, Keep, Patch, Refusal};
+use crate::{Availability, Edit, Keep, MemberChange, MemberError, Patch};
 
 /// Where members are written down; what is there may be changed by others.
 #[derive(Clone, Debug, Default)]
@@ -80,9 +80,12 @@ fn a_number_is_of_one_member_for_good() {
     assert_eq!(members(&roster), "0a5 2c1 3b1");
     assert!(matches!(
         roster.edit(Edit::Remove(1), now),
-        Err(Refusal::NotFound)
+        Err(MemberError::NotFound)
     ));
-    assert!(matches!(roster.edit(add("c"), now), Err(Refusal::Exists)));
+    assert!(matches!(
+        roster.edit(add("c"), now),
+        Err(MemberError::Exists)
+    ));
     assert_eq!(members(&roster), "0a5 2c1 3b1", "nothing has changed");
 }
 
@@ -140,7 +143,7 @@ fn a_reload_undoes_what_the_configuration_does_not_say() {
     before.edit(weight(2, 3), now).unwrap();
     let after = roster(vec![peer("a"), peer("b"), heavy("c", 3), peer("d")]);
     after.adopt(&before);
-    let undone: Vec<(String, Done)> = after
+    let undone: Vec<(String, MemberChange)> = after
         .undone()
         .into_iter()
         .map(|(name, done)| (String::from_utf8(name.to_vec()).unwrap(), done))
@@ -148,9 +151,9 @@ fn a_reload_undoes_what_the_configuration_does_not_say() {
     assert_eq!(
         undone,
         [
-            ("unix:a".to_owned(), Done::Changed),
-            ("unix:b".to_owned(), Done::Removed),
-            ("unix:e".to_owned(), Done::Added),
+            ("unix:a".to_owned(), MemberChange::Changed),
+            ("unix:b".to_owned(), MemberChange::Removed),
+            ("unix:e".to_owned(), MemberChange::Added),
         ]
     );
     assert_eq!(members(&after), "0a1 6b1 2c3 3d1");
@@ -193,7 +196,7 @@ fn what_cannot_be_written_down_does_not_happen() {
     *page.0.lock().unwrap() = "full".to_owned();
     for edit in [add("b"), weight(0, 2), Edit::Remove(0)] {
         let refused = roster.edit(edit, now);
-        assert!(matches!(refused, Err(Refusal::Unwritten(_))));
+        assert!(matches!(refused, Err(MemberError::Unwritten(_))));
         assert_eq!(members(&roster), "0a1");
     }
 }

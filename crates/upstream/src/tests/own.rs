@@ -30,7 +30,8 @@ fn of_two_the_one_is_asked_that_answers_sooner() {
     let group = p2c(vec![peer("slow"), peer("quick")]);
     let millis = |name: &str| if name == "slow" { 300 } else { 3 };
     let asked: Vec<String> = (0..200).map(|_| ask(&group, millis)).collect();
-    // As long as nothing is known of the quick one it is taken for one like the other: chance decides.
+    // As long as nothing is known of the quick one it is taken for one like the other: chance
+    // decides.
     assert!(count(&asked, "slow") <= 20, "{asked:?}");
     assert_eq!(count(&asked[100..], "slow"), 0);
     // With requests under way the quick one is no longer the better one.
@@ -147,7 +148,8 @@ fn p2c_finds_who_is_left() {
     }
 }
 
-/// No peer has more than 1.25 times its share of what is under way, rounded up, however the keys fall.
+/// No peer has more than 1.25 times its share of what is under way, rounded up, however the keys
+/// fall.
 #[test]
 fn a_popular_key_is_spread_over_the_ring() {
     let fresh = |bound: u32| group_by(Method::BoundedHash(Bound(bound)), servers(&[]), vec![]);
@@ -284,7 +286,8 @@ fn an_outlier_is_out_and_comes_back() {
         selection.answered();
     }
     assert_eq!(back, "a");
-    // An answer that says that its server is broken counts like a failure; one that is well between them makes up for it.
+    // An answer that says that its server is broken counts like a failure; one that is well between
+    // them makes up for it.
     let mut outcomes = Vec::new();
     for is_well in [false, true, false, false] {
         let mut selection = wanting_name(&group, "b", later);
@@ -304,7 +307,8 @@ fn wanting_name(group: &Arc<Group>, wanted: &str, now: Instant) -> Selection {
     }
 }
 
-/// Where those have gone that could spare it, an outlier is asked all the same, but never twice by one request.
+/// Where those have gone that could spare it, an outlier is asked all the same, but never twice by
+/// one request.
 #[test]
 fn outliers_are_asked_where_no_other_is_left() {
     let group = judged(&["a", "b"], &[]);
@@ -317,8 +321,8 @@ fn outliers_are_asked_where_no_other_is_left() {
     let peers = group.peers();
     // As `max_fails` would have it.
     let disabled = Peers::new(
-        Side::new(vec![peers.primary[0].clone(), down("b")]),
-        Side::default(),
+        PeerSet::new(vec![peers.primary[0].clone(), down("b")]),
+        PeerSet::default(),
         Method::RoundRobin,
     );
     let roster = Roster::new(

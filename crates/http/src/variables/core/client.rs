@@ -2,7 +2,7 @@
 
 use std::os::unix::ffi::OsStrExt;
 
-use proto::header::Known;
+use proto::header::KnownField;
 use proto::method::Method;
 use variables::write::{decimal, joined};
 
@@ -25,8 +25,8 @@ pub(super) fn request_uri(request: &mut Request, out: &mut Vec<u8>) -> bool {
     has_path
 }
 
-/// The main request's method as sent, unless an error page has changed it. Not found where the request line
-/// could not be read.
+/// The main request's method as sent, unless an error page has changed it. Not found where the
+/// request line could not be read.
 pub(super) fn request_method(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let client = &request.client;
     let name = match request.shared.became_get.get() {
@@ -45,14 +45,15 @@ pub(super) fn server_protocol(request: &mut Request, out: &mut Vec<u8>) -> bool 
     client.has_protocol()
 }
 
-/// The path in force. Where there is none because the target could not be made one, it is empty; it is not found where the
-/// request line could not be read.
+/// The path in force. Where there is none because the target could not be made one, it is empty; it
+/// is not found where the request line could not be read.
 pub(super) fn path(request: &mut Request, out: &mut Vec<u8>) -> bool {
     out.extend_from_slice(&request.uri);
     !request.uri.is_empty() || request.client.has_method()
 }
 
-/// Not found rather than empty, even where the target ends with `?`; empty where a script has taken them away.
+/// Not found rather than empty, even where the target ends with `?`; empty where a script has taken
+/// them away.
 pub(super) fn arguments(request: &mut Request, out: &mut Vec<u8>) -> bool {
     out.extend_from_slice(&request.args);
     request.uri_state.args_written || !request.args.is_empty()
@@ -79,16 +80,16 @@ pub(super) fn header(request: &mut Request, name: &[u8], out: &mut Vec<u8>) -> b
 }
 
 /// `$http_name` of a name that the parser knows, which is found without comparing names.
-pub(super) fn known_header(request: &Request, known: Known, out: &mut Vec<u8>) -> bool {
+pub(super) fn known_header(request: &Request, known: KnownField, out: &mut Vec<u8>) -> bool {
     joined_known(request, known, b',', out)
 }
 
 /// `$http_cookie`: several fields are joined by semicolons.
 pub(super) fn cookies(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    joined_known(request, Known::Cookie, b';', out)
+    joined_known(request, KnownField::Cookie, b';', out)
 }
 
-fn joined_known(request: &Request, known: Known, separator: u8, out: &mut Vec<u8>) -> bool {
+fn joined_known(request: &Request, known: KnownField, separator: u8, out: &mut Vec<u8>) -> bool {
     let client = &request.client;
     let mut found = false;
     for value in client.all(known) {
@@ -101,10 +102,10 @@ fn joined_known(request: &Request, known: Known, separator: u8, out: &mut Vec<u8
     found
 }
 
-/// The length that the client announced; for a chunked body what was counted, once it is read or has broken off, which is
-/// nothing of one that was dropped.
+/// The length that the client announced; for a chunked body what was counted, once it is read or
+/// has broken off, which is nothing of one that was dropped.
 pub(super) fn content_length(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    if let Some(value) = request.header(Known::ContentLength) {
+    if let Some(value) = request.header(KnownField::ContentLength) {
         out.extend_from_slice(value);
         return true;
     }
@@ -114,7 +115,8 @@ pub(super) fn content_length(request: &mut Request, out: &mut Vec<u8>) -> bool {
     }
 }
 
-/// A body that was read and lies in memory, or what had come when its client left: an empty one, too, if it was announced.
+/// A body that was read and lies in memory, or what had come when its client left: an empty one,
+/// too, if it was announced.
 pub(super) fn request_body(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let Some(parts) = request.body.shown() else {
         return false;
@@ -133,14 +135,12 @@ pub(super) fn request_body_file(request: &mut Request, out: &mut Vec<u8>) -> boo
     true
 }
 
-/// `$arg_name`
 pub(super) fn argument(request: &mut Request, name: &[u8], out: &mut Vec<u8>) -> bool {
     append(find_argument(&request.args, name), out)
 }
 
-/// `$cookie_name`
 pub(super) fn cookie(request: &mut Request, name: &[u8], out: &mut Vec<u8>) -> bool {
-    let mut fields = request.client.all(Known::Cookie);
+    let mut fields = request.client.all(KnownField::Cookie);
     append(fields.find_map(|value| find_cookie(value, name)), out)
 }
 

@@ -56,7 +56,6 @@ pub(super) fn completion(request: &mut Request, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// `$sent_trailer_name`
 pub(super) fn trailer(request: &mut Request, name: &[u8], out: &mut Vec<u8>) -> bool {
     joined(pairs(&request.response.trailers), name, b',', out)
 }
@@ -111,7 +110,8 @@ pub(super) fn last_modified(request: &mut Request, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// As far as is known by now: before there is a response, the locations that the request has come through tell.
+/// As far as is known by now: before there is a response, the locations that the request has come
+/// through tell.
 fn keeps_alive(request: &Request) -> bool {
     request.keepalive.on && !request.keepalive.refused
 }

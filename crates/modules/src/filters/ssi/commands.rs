@@ -20,14 +20,14 @@ const ERROR_MESSAGE: &[u8] = b"[an error occurred while processing the directive
 
 /// A command could not be carried out; why has been logged.
 #[derive(Debug)]
-pub(super) struct Failed;
+pub(super) struct CommandFailed;
 
 /// Logs why a command fails.
 macro_rules! failed {
     ($request:expr, $($text:tt)+) => {{
         let text = format!($($text)+);
         log::error!($request, Error, "{text}{}", $request.activity.sending);
-        Failed
+        CommandFailed
     }};
 }
 
@@ -45,26 +45,29 @@ enum Conditional {
     Outside,
     /// Behind `if` or `elif`.
     If,
-    /// Behind `else`.
     Else,
 }
 
 /// One kind of command.
 struct Kind {
     name: &'static [u8],
-    run: fn(&mut Processor, &mut Request, Arguments<'_>, &mut Vec<Piece>) -> Result<(), Failed>,
+    run: fn(
+        &mut Processor,
+        &mut Request,
+        Arguments<'_>,
+        &mut Vec<Piece>,
+    ) -> Result<(), CommandFailed>,
     /// Names of parameters; a `!` in front: it must be there.
     parameters: &'static [&'static str],
-    place: Place,
+    place: CommandPosition,
 }
 
 /// Where a command may stand.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum CommandPosition {
     Anywhere,
     /// `elif`, `else`: behind `if`.
     BehindIf,
-    /// `endif`.
     BehindIfOrElse,
     /// `endblock`, which is carried out within a block.
     WithinBlock,
@@ -75,61 +78,61 @@ const KINDS: &[Kind] = &[
         name: b"include",
         run: Processor::include,
         parameters: &["virtual", "file", "wait", "set", "stub"],
-        place: Place::Anywhere,
+        place: CommandPosition::Anywhere,
     },
     Kind {
         name: b"echo",
         run: Processor::echo,
         parameters: &["!var", "default", "encoding"],
-        place: Place::Anywhere,
+        place: CommandPosition::Anywhere,
     },
     Kind {
         name: b"config",
         run: Processor::config,
         parameters: &["errmsg", "timefmt"],
-        place: Place::Anywhere,
+        place: CommandPosition::Anywhere,
     },
     Kind {
         name: b"set",
         run: Processor::set,
         parameters: &["!var", "!value"],
-        place: Place::Anywhere,
+        place: CommandPosition::Anywhere,
     },
     Kind {
         name: b"if",
         run: Processor::begin_if,
         parameters: &["!expr"],
-        place: Place::Anywhere,
+        place: CommandPosition::Anywhere,
     },
     Kind {
         name: b"elif",
         run: Processor::choose,
         parameters: &["!expr"],
-        place: Place::BehindIf,
+        place: CommandPosition::BehindIf,
     },
     Kind {
         name: b"else",
         run: Processor::otherwise,
         parameters: &[],
-        place: Place::BehindIf,
+        place: CommandPosition::BehindIf,
     },
     Kind {
         name: b"endif",
         run: Processor::end_if,
         parameters: &[],
-        place: Place::BehindIfOrElse,
+        place: CommandPosition::BehindIfOrElse,
     },
     Kind {
         name: b"block",
         run: Processor::begin_block,
         parameters: &["!name"],
-        place: Place::Anywhere,
+        place: CommandPosition::Anywhere,
     },
     Kind {
         name: b"endblock",
         run: Processor::end_block,
         parameters: &[],
-        place: Place::WithinBlock,
+        place: CommandPosition::WithinBlock,
     },
 ];
 
@@ -232,27 +235,28 @@ impl Processor {
         request: &mut Request,
         command: &Command,
         out: &mut Vec<Piece>,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), CommandFailed> {
         let name = log::Printable(&command.name);
         let Some(kind) = KINDS.iter().find(|kind| kind.name == command.name) else {
-            return match self.output {
-                true => Err(failed!(request, "invalid SSI command: \"{name}\"")),
-                false => Ok(()),
+            return if self.output {
+                Err(failed!(request, "invalid SSI command: \"{name}\""))
+            } else {
+                Ok(())
             };
         };
-        if !self.output && kind.place != Place::WithinBlock {
+        if !self.output && kind.place != CommandPosition::WithinBlock {
             if self.in_block {
                 remember(request, |memory| memory.extend_block(&command.text()));
                 return Ok(());
             }
-            if kind.place == Place::Anywhere {
+            if kind.place == CommandPosition::Anywhere {
                 return Ok(());
             }
         }
         let misplaced = match kind.place {
-            Place::Anywhere | Place::WithinBlock => false,
-            Place::BehindIf => self.conditional != Conditional::If,
-            Place::BehindIfOrElse => self.conditional == Conditional::Outside,
+            CommandPosition::Anywhere | CommandPosition::WithinBlock => false,
+            CommandPosition::BehindIf => self.conditional != Conditional::If,
+            CommandPosition::BehindIfOrElse => self.conditional == Conditional::Outside,
         };
         if misplaced {
             let text = format!("invalid context of SSI command: \"{name}\"");
@@ -268,7 +272,7 @@ impl Processor {
         request: &mut Request,
         arguments: Arguments<'_>,
         out: &mut Vec<Piece>,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), CommandFailed> {
         let (uri, file) = (arguments.find(b"virtual"), arguments.find(b"file"));
         let (set, stub) = (arguments.find(b"set"), arguments.find(b"stub"));
         let target = match (uri, file) {
@@ -323,20 +327,26 @@ impl Processor {
             (None, None) => Purpose::Output,
         };
         if !request.may_nest(&uri) {
-            return Err(Failed);
+            return Err(CommandFailed);
         }
         self.waiting = wait || set.is_some();
         out.push(Piece::Include(Box::new(Include { uri, args, purpose })));
         Ok(())
     }
 
-    /// The path and arguments of an include; what does not begin with `/` stands beside the request's URI.
-    fn target(&self, request: &mut Request, text: &[u8]) -> Result<(Vec<u8>, Vec<u8>), Failed> {
+    /// The path and arguments of an include; what does not begin with `/` stands beside the
+    /// request's URI.
+    fn target(
+        &self,
+        request: &mut Request,
+        text: &[u8],
+    ) -> Result<(Vec<u8>, Vec<u8>), CommandFailed> {
         let mut target = evaluate(request, text)?;
         // An empty text is the folder itself, an empty variable is nothing.
-        let begin = match text.contains(&b'$') {
-            true => target.first(),
-            false => text.first().or(Some(&b'"')),
+        let begin = if text.contains(&b'$') {
+            target.first()
+        } else {
+            text.first().or(Some(&b'"'))
         };
         if begin.is_some_and(|byte| *byte != b'/') {
             let folder = memchr::memrchr(b'/', &request.uri).map_or(0, |slash| slash + 1);
@@ -354,7 +364,7 @@ impl Processor {
         }
     }
 
-    fn stub(&self, request: &Request, name: &[u8]) -> Result<Stub, Failed> {
+    fn stub(&self, request: &Request, name: &[u8]) -> Result<Stub, CommandFailed> {
         let Some(text) = recall(request, |memory| memory.block(name)) else {
             let name = log::Printable(name);
             let text = format!("\"stub\"=\"{name}\" for \"include\" not found");
@@ -372,7 +382,7 @@ impl Processor {
         request: &mut Request,
         arguments: Arguments<'_>,
         out: &mut Vec<Piece>,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), CommandFailed> {
         let mut value = Vec::new();
         if !append(request, arguments.take(b"var"), &mut value)? {
             value.extend_from_slice(arguments.find(b"default").unwrap_or(b"(none)"));
@@ -388,7 +398,7 @@ impl Processor {
             Some(other) => {
                 let other = log::Printable(other);
                 let text = format!("unknown encoding \"{other}\" in the \"echo\" command");
-                let Failed = failed!(request, "{text}");
+                let CommandFailed = failed!(request, "{text}");
             }
         }
         let value = match self.encoding {
@@ -404,13 +414,12 @@ impl Processor {
         Ok(())
     }
 
-    /// `config [errmsg="…"] [timefmt="…"]`
     fn config(
         &mut self,
         request: &mut Request,
         arguments: Arguments<'_>,
         _: &mut Vec<Piece>,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), CommandFailed> {
         if let Some(format) = arguments.find(b"timefmt") {
             request.own.enter(&TIME_FORMAT).0 = Bytes::copy_from_slice(format);
         }
@@ -420,26 +429,24 @@ impl Processor {
         Ok(())
     }
 
-    /// `set var="…" value="…"`
     fn set(
         &mut self,
         request: &mut Request,
         arguments: Arguments<'_>,
         _: &mut Vec<Piece>,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), CommandFailed> {
         let value = evaluate(request, arguments.take(b"value"))?;
         let name = arguments.take(b"var").to_ascii_lowercase();
         remember(request, |memory| memory.set(&name, value.into()));
         Ok(())
     }
 
-    /// `if expr="…"`
     fn begin_if(
         &mut self,
         request: &mut Request,
         arguments: Arguments<'_>,
         out: &mut Vec<Piece>,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), CommandFailed> {
         if self.conditional != Conditional::Outside {
             return Err(failed!(
                 request,
@@ -455,7 +462,7 @@ impl Processor {
         request: &mut Request,
         arguments: Arguments<'_>,
         _: &mut Vec<Piece>,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), CommandFailed> {
         if self.chosen {
             self.output = false;
             return Ok(());
@@ -466,38 +473,35 @@ impl Processor {
         Ok(())
     }
 
-    /// `else`
     fn otherwise(
         &mut self,
         _: &mut Request,
         _: Arguments<'_>,
         _: &mut Vec<Piece>,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), CommandFailed> {
         self.output = !self.chosen;
         self.conditional = Conditional::Else;
         Ok(())
     }
 
-    /// `endif`
     fn end_if(
         &mut self,
         _: &mut Request,
         _: Arguments<'_>,
         _: &mut Vec<Piece>,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), CommandFailed> {
         self.output = true;
         self.chosen = false;
         self.conditional = Conditional::Outside;
         Ok(())
     }
 
-    /// `block name="…"`
     fn begin_block(
         &mut self,
         request: &mut Request,
         arguments: Arguments<'_>,
         _: &mut Vec<Piece>,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), CommandFailed> {
         let name = Bytes::copy_from_slice(arguments.take(b"name"));
         remember(request, |memory| memory.blocks.push((name, Vec::new())));
         self.output = false;
@@ -505,13 +509,12 @@ impl Processor {
         Ok(())
     }
 
-    /// `endblock`
     fn end_block(
         &mut self,
         _: &mut Request,
         _: Arguments<'_>,
         _: &mut Vec<Piece>,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), CommandFailed> {
         self.output = true;
         self.in_block = false;
         Ok(())
@@ -556,7 +559,7 @@ impl Command {
 }
 
 /// Whether a command has the parameters that it must have, and no others.
-fn check(request: &Request, kind: &Kind, command: &Command) -> Result<(), Failed> {
+fn check(request: &Request, kind: &Kind, command: &Command) -> Result<(), CommandFailed> {
     let name = log::Printable(&command.name);
     if command.parameters.len() > PARAMETERS_MAX {
         return Err(failed!(
@@ -606,7 +609,7 @@ fn check(request: &Request, kind: &Kind, command: &Command) -> Result<(), Failed
 }
 
 /// Whether an expression holds: `$variable`, `$variable = text`, `!= text`, `= /regex/`.
-fn holds(request: &mut Request, expression: &[u8]) -> Result<bool, Failed> {
+fn holds(request: &mut Request, expression: &[u8]) -> Result<bool, CommandFailed> {
     let is_operand = |byte: &u8| {
         byte.is_ascii_alphanumeric() || matches!(byte, b'$' | b'{' | b'}' | b'_' | b'"' | b'\'')
     };
@@ -650,14 +653,14 @@ fn trim(text: &[u8]) -> &[u8] {
 }
 
 /// Matches a regular expression, whose groups become `$0` to `$9` and variables.
-fn matches(request: &Request, pattern: &[u8], subject: Vec<u8>) -> Result<bool, Failed> {
+fn matches(request: &Request, pattern: &[u8], subject: Vec<u8>) -> Result<bool, CommandFailed> {
     let groups = match regex::match_once(pattern, &subject) {
         Ok(Some(groups)) => groups,
         Ok(None) => return Ok(false),
-        Err(regex::Failed::Pattern(text)) => return Err(failed!(request, "{text}")),
-        Err(regex::Failed::Undecided(text)) => {
+        Err(regex::MatchError::Pattern(text)) => return Err(failed!(request, "{text}")),
+        Err(regex::MatchError::Undecided(text)) => {
             log::error!(request, Alert, "{text}{}", request.activity.sending);
-            return Err(Failed);
+            return Err(CommandFailed);
         }
     };
     let subject = Bytes::from(subject);

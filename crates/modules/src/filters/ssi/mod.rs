@@ -1,9 +1,9 @@
 //! Server side includes: `ssi` and its family.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_ssi_module.html>. [`reader`] finds commands in a body that comes
-//! in pieces, `commands` does what they say, `value` fills in variables. An `include` leaves the filter
-//! as a piece that stands for a subrequest; where its end must be waited for, the rest of the body stays
-//! here until then.
+//! <https://nginx.org/en/docs/http/ngx_http_ssi_module.html>. [`reader`] finds commands in a body
+//! that comes in pieces, `commands` does what they say, `value` fills in variables. An `include`
+//! leaves the filter as a piece that stands for a subrequest; where its end must be waited for, the
+//! rest of the body stays here until then.
 
 mod commands;
 pub mod reader;
@@ -16,17 +16,17 @@ use bytes::Bytes;
 use commands::Processor;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setting, parse};
 use framework::compile::{Compiler, Feature};
-use framework::slot::{Kept, Slot};
-use http::chain::{Chain, HeadFilter, Refused};
+use framework::slot::{Slot, SlotValue};
+use http::chain::{Chain, FilterRejection, HeadFilter};
 use http::module::Module;
 use http::plan_builder::PlanBuilder;
 use http::request::Request;
 use http::slots::{OfMain, OfRequest};
 use http::tasks::{Task, TaskKind};
-use http::variables::Found;
+use http::variables::BuiltinVariable;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
-use strftime::Moment;
+use strftime::LocalTime;
 
 use super::{MediaTypes, media_types};
 
@@ -65,7 +65,7 @@ pub static SSI_LAST_MODIFIED: Setting<bool> =
             "Keeps `Last-Modified` and, as a weak one, the ETag of responses that commands are looked for in.",
         );
 
-/// `ssi_min_file_chunk SIZE`
+/// Declares the directive `ssi_min_file_chunk SIZE`.
 pub static SSI_MIN_FILE_CHUNK: Setting<u64> =
     Setting::new("ssi_min_file_chunk", &["size"], parse::size)
         .contexts(HSL)
@@ -73,14 +73,14 @@ pub static SSI_MIN_FILE_CHUNK: Setting<u64> =
         .no_effect("what commands were looked for in is sent from the memory that it was read into")
         .manual("The least part of a file that is sent with sendfile(2).");
 
-/// `ssi_value_length LENGTH`
+/// Declares the directive `ssi_value_length LENGTH`.
 pub static SSI_VALUE_LENGTH: Setting<u64> =
     Setting::new("ssi_value_length", &["length"], parse::size)
         .contexts(HSL)
         .default("255")
         .manual("The longest value of a command's parameter, in bytes.");
 
-/// `ssi_types TYPE…`
+/// Declares the directive `ssi_types TYPE…`.
 pub static SSI_TYPES: Setting<MediaTypes> = Setting::new(
     "ssi_types",
     &["mime-type …"],
@@ -145,7 +145,11 @@ impl HeadFilter for Ssi {
     }
 
     /// Prepares the response for what commands will change in it.
-    fn head(self: Arc<Self>, request: &mut Request, chain: &mut Chain) -> Result<(), Refused> {
+    fn head(
+        self: Arc<Self>,
+        request: &mut Request,
+        chain: &mut Chain,
+    ) -> Result<(), FilterRejection> {
         let is_main = request.is_main();
         let response = &mut request.response;
         if is_main {
@@ -174,7 +178,7 @@ struct Memory {
     groups: Vec<Bytes>,
 }
 
-impl Kept for Memory {
+impl SlotValue for Memory {
     fn reset(&mut self) {
         self.variables.clear();
         self.blocks.clear();
@@ -195,13 +199,14 @@ fn recall<T>(request: &Request, look: impl FnOnce(&Memory) -> Option<T>) -> Opti
     request.shared.main.borrow().get(&MEMORY).and_then(look)
 }
 
-/// The format of `$date_local` and `$date_gmt` in the response of a request, where its commands have set one.
+/// The format of `$date_local` and `$date_gmt` in the response of a request, where its commands
+/// have set one.
 static TIME_FORMAT: Slot<TimeFormat, OfRequest> = Slot::new();
 
 #[derive(Default)]
 struct TimeFormat(Bytes);
 
-impl Kept for TimeFormat {}
+impl SlotValue for TimeFormat {}
 
 impl Memory {
     /// The value of a variable or group.
@@ -215,7 +220,6 @@ impl Memory {
         Some(found.1.clone())
     }
 
-    /// Sets a variable.
     fn set(&mut self, name: &[u8], value: Bytes) {
         match self
             .variables
@@ -240,12 +244,12 @@ impl Memory {
     }
 }
 
-/// `$date_gmt`
+/// Appends the value of `$date_gmt`, and says whether it has one.
 pub fn date_gmt(request: &mut Request, out: &mut Vec<u8>) -> bool {
     date(request, true, out)
 }
 
-/// `$date_local`
+/// Appends the value of `$date_local`, and says whether it has one.
 pub fn date_local(request: &mut Request, out: &mut Vec<u8>) -> bool {
     date(request, false, out)
 }
@@ -265,9 +269,10 @@ fn date(request: &Request, gmt: bool, out: &mut Vec<u8>) -> bool {
         return true;
     }
     let local = TimeZone::system();
-    let moment = match gmt {
-        true => Moment::universal(now, &local),
-        false => Moment::local(now, &local),
+    let moment = if gmt {
+        LocalTime::universal(now, &local)
+    } else {
+        LocalTime::local(now, &local)
     };
     match moment.format(format) {
         Some(text) if !text.is_empty() => {
@@ -279,10 +284,10 @@ fn date(request: &Request, gmt: bool, out: &mut Vec<u8>) -> bool {
 }
 
 /// The variable of a name in lower case, without `$`.
-pub fn find(name: &str) -> Option<Found> {
+pub fn find(name: &str) -> Option<BuiltinVariable> {
     match name {
-        "date_gmt" => Some(Found::computed(date_gmt)),
-        "date_local" => Some(Found::computed(date_local)),
+        "date_gmt" => Some(BuiltinVariable::computed(date_gmt)),
+        "date_local" => Some(BuiltinVariable::computed(date_local)),
         _ => None,
     }
 }

@@ -1,7 +1,7 @@
 //! Finds commands in a body that comes in pieces: `<!--#name key="value" … -->`.
 //!
-//! What is accepted, and the words for what is not, are nginx's. It carries nothing out, and knows no
-//! request: its caller logs what it reports.
+//! What is accepted, and the words for what is not, are nginx's. It carries nothing out, and knows
+//! no request: its caller logs what it reports.
 
 use std::fmt;
 
@@ -34,14 +34,14 @@ pub struct Command {
 pub enum Event {
     /// Text that is no command.
     Text(Bytes),
-    /// A command.
+    /// A command of SSI with its parameters.
     Command(Command),
     /// What looked like a command and has a mistake, which has been reported.
     Mistake,
 }
 
 /// Takes the text of a mistake to the error log.
-pub type Report<'a> = dyn FnMut(fmt::Arguments<'_>) + 'a;
+pub type ErrorReporter<'a> = dyn FnMut(fmt::Arguments<'_>) + 'a;
 
 /// Where in a command the reader is.
 ///
@@ -72,7 +72,7 @@ enum State {
     WrongEnd1,
 }
 
-/// Reads a body.
+/// Finds commands of SSI in a body.
 pub struct Reader {
     state: State,
     command: Command,
@@ -89,9 +89,9 @@ impl Reader {
         }
     }
 
-    /// The next of what stands in `input`, which is taken off it. `None` when all has been read; the
-    /// beginning of what may be a command then stays in the reader.
-    pub fn next(&mut self, report: &mut Report<'_>, input: &mut Bytes) -> Option<Event> {
+    /// The next of what stands in `input`, which is taken off it. `None` when all has been read;
+    /// the beginning of what may be a command then stays in the reader.
+    pub fn next(&mut self, report: &mut ErrorReporter<'_>, input: &mut Bytes) -> Option<Event> {
         if let State::Text(seen) = self.state
             && let Some(text) = self.text(seen, input)
         {
@@ -158,7 +158,7 @@ impl Reader {
     }
 
     /// One byte within a command.
-    fn step(&mut self, report: &mut Report<'_>, state: State, byte: u8) -> State {
+    fn step(&mut self, report: &mut ErrorReporter<'_>, state: State, byte: u8) -> State {
         let space = matches!(byte, b' ' | b'\r' | b'\n' | b'\t');
         match (state, byte) {
             (
@@ -184,23 +184,23 @@ impl Reader {
             (State::Key, _) if space => State::BeforeEquals,
             (State::Key | State::BeforeEquals, b'=') => State::BeforeValue,
             (State::Key, b'-') | (State::BeforeEquals, _) => {
-                self.wrong(report, byte, Place::AfterKey)
+                self.wrong(report, byte, ErrorPosition::AfterKey)
             }
             (State::Key, _) => self.key(report, byte),
             (State::BeforeValue, b'"' | b'\'') => State::Value(byte),
-            (State::BeforeValue, _) => self.wrong(report, byte, Place::BeforeValue),
+            (State::BeforeValue, _) => self.wrong(report, byte, ErrorPosition::BeforeValue),
             (State::Value(quote), _) if byte == quote => State::AfterValue,
             (State::Value(quote), b'\\') => self.value(report, byte, State::Quoted(quote)),
             (State::Value(quote) | State::Quoted(quote), _) => {
                 self.value(report, byte, State::Value(quote))
             }
             (State::AfterValue, _) => {
-                self.wrong(report, byte, Place::AfterValue);
+                self.wrong(report, byte, ErrorPosition::AfterValue);
                 State::Wrong
             }
             (State::End0, b'-') => State::End1,
             (State::End0 | State::End1, _) => {
-                self.wrong(report, byte, Place::End);
+                self.wrong(report, byte, ErrorPosition::End);
                 State::Wrong
             }
             (State::Wrong, b'-') => State::WrongEnd0,
@@ -211,7 +211,7 @@ impl Reader {
         }
     }
 
-    fn name(&mut self, report: &mut Report<'_>, byte: u8) -> State {
+    fn name(&mut self, report: &mut ErrorReporter<'_>, byte: u8) -> State {
         let name = &mut self.command.name;
         if name.len() < NAME_LENGTH_MAX {
             name.push(byte);
@@ -225,7 +225,7 @@ impl Reader {
         State::Wrong
     }
 
-    fn key(&mut self, report: &mut Report<'_>, byte: u8) -> State {
+    fn key(&mut self, report: &mut ErrorReporter<'_>, byte: u8) -> State {
         let Some((key, _)) = self.command.parameters.last_mut() else {
             return State::Wrong; // a key has been begun
         };
@@ -242,7 +242,7 @@ impl Reader {
         State::Wrong
     }
 
-    fn value(&mut self, report: &mut Report<'_>, byte: u8, next: State) -> State {
+    fn value(&mut self, report: &mut ErrorReporter<'_>, byte: u8, next: State) -> State {
         let Some((key, value)) = self.command.parameters.last_mut() else {
             return State::Wrong; // a parameter has been begun
         };
@@ -261,25 +261,25 @@ impl Reader {
     }
 
     /// A byte that does not belong where it stands.
-    fn wrong(&self, report: &mut Report<'_>, byte: u8, place: Place) -> State {
+    fn wrong(&self, report: &mut ErrorReporter<'_>, byte: u8, place: ErrorPosition) -> State {
         let (byte_text, name) = ([byte], &self.command.name);
         let (byte_text, name) = (log::Printable(&byte_text), log::Printable(name));
         let empty = (Vec::new(), Vec::new());
         let (key, value) = self.command.parameters.last().unwrap_or(&empty);
         let (key, value) = (log::Printable(key), log::Printable(value));
         match place {
-            Place::AfterKey => report(format_args!(
+            ErrorPosition::AfterKey => report(format_args!(
                 "unexpected \"{byte_text}\" symbol after \"{key}\" parameter in \"{name}\" SSI command"
             )),
-            Place::BeforeValue => report(format_args!(
+            ErrorPosition::BeforeValue => report(format_args!(
                 "unexpected \"{byte_text}\" symbol before value of \"{key}\" parameter in \"{name}\" \
                  SSI command"
             )),
-            Place::AfterValue => report(format_args!(
+            ErrorPosition::AfterValue => report(format_args!(
                 "unexpected \"{byte_text}\" symbol after \"{value}\" value of \"{key}\" parameter in \
                  \"{name}\" SSI command"
             )),
-            Place::End => report(format_args!(
+            ErrorPosition::End => report(format_args!(
                 "unexpected \"{byte_text}\" symbol in \"{name}\" SSI command"
             )),
         }
@@ -293,7 +293,7 @@ impl Reader {
 
 /// Where in a command a byte does not belong.
 #[derive(Clone, Copy)]
-enum Place {
+enum ErrorPosition {
     AfterKey,
     BeforeValue,
     AfterValue,

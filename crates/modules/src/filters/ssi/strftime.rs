@@ -1,7 +1,7 @@
 //! Dates by strftime(3), as glibc writes them in the locale `C`: the format of `config timefmt`.
 //!
-//! Flags (`_ - 0 ^ #`), widths, the modifiers `E` and `O` and what becomes of a conversion that there is none of are
-//! glibc's. It knows no other locale, and neither eras nor other digits.
+//! Flags (`_ - 0 ^ #`), widths, the modifiers `E` and `O` and what becomes of a conversion that
+//! there is none of are glibc's. It knows no other locale, and neither eras nor other digits.
 
 use jiff::Timestamp;
 use jiff::civil::{DateTime, Weekday};
@@ -11,7 +11,7 @@ use jiff::tz::TimeZone;
 const LENGTH_MAX: usize = 2048;
 
 /// The date and time in a zone.
-pub(super) struct Moment {
+pub(super) struct LocalTime {
     civil: DateTime,
     /// East of Greenwich, in seconds.
     offset: i64,
@@ -20,13 +20,13 @@ pub(super) struct Moment {
     seconds: i64,
 }
 
-impl Moment {
+impl LocalTime {
     /// Universal time, called `GMT`.
-    pub(super) fn universal(now: Timestamp, local: &TimeZone) -> Moment {
+    pub(super) fn universal(now: Timestamp, local: &TimeZone) -> LocalTime {
         let civil = TimeZone::UTC.to_datetime(now);
         let seconds = local.to_timestamp(civil).unwrap_or(now).as_second();
         let zone = "GMT".to_owned();
-        Moment {
+        LocalTime {
             civil,
             offset: 0,
             zone,
@@ -35,9 +35,9 @@ impl Moment {
     }
 
     /// The time in a zone.
-    pub(super) fn local(now: Timestamp, local: &TimeZone) -> Moment {
+    pub(super) fn local(now: Timestamp, local: &TimeZone) -> LocalTime {
         let info = local.to_offset_info(now);
-        Moment {
+        LocalTime {
             civil: info.offset().to_datetime(now),
             offset: i64::from(info.offset().seconds()),
             zone: info.abbreviation().to_owned(),
@@ -208,9 +208,10 @@ fn weekday(day: Weekday) -> &'static [u8] {
 
 /// A name, or what it is shortened to: its first three letters.
 fn shortened(name: &[u8], short: bool) -> &[u8] {
-    match short {
-        true => name.get(..3).unwrap_or(name),
-        false => name,
+    if short {
+        name.get(..3).unwrap_or(name)
+    } else {
+        name
     }
 }
 
@@ -380,7 +381,8 @@ mod tests {
         ),
     ];
 
-    /// Weeks at the borders of years, in seconds since 1970, as glibc 2.36 writes them by [`WEEKS_FORMAT`].
+    /// Weeks at the borders of years, in seconds since 1970, as glibc 2.36 writes them by
+    /// [`WEEKS_FORMAT`].
     const WEEKS: &[(i64, &str)] = &[
         (1735603200, "2025-25-V01 U52 W53 366 22 12 AM"),
         (0, "1970-70-V01 U00 W00 001 44 12 AM"),
@@ -395,31 +397,31 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(moment: &Moment, format: &str, expected: &str) {
+    fn check(moment: &LocalTime, format: &str, expected: &str) {
         let text = moment.format(format.as_bytes()).unwrap();
         assert_eq!(String::from_utf8(text).unwrap(), expected, "{format:?}");
     }
 
     #[test]
     fn as_glibc_writes_them() {
-        let moment = Moment::universal(at(1614834367), &TimeZone::UTC);
+        let moment = LocalTime::universal(at(1614834367), &TimeZone::UTC);
         for (format, expected) in UNIVERSAL {
             check(&moment, format, expected);
         }
         let zone = TimeZone::posix("NST3:30NDT,M3.2.0,M11.1.0").unwrap();
-        let moment = Moment::local(at(1614834367), &zone);
+        let moment = LocalTime::local(at(1614834367), &zone);
         for (format, expected) in WEST {
             check(&moment, format, expected);
         }
         for (seconds, expected) in WEEKS {
-            let moment = Moment::universal(at(*seconds), &TimeZone::UTC);
+            let moment = LocalTime::universal(at(*seconds), &TimeZone::UTC);
             check(&moment, WEEKS_FORMAT, expected);
         }
     }
 
     #[test]
     fn bytes_that_are_no_text_and_what_is_too_long() {
-        let moment = Moment::universal(at(0), &TimeZone::UTC);
+        let moment = LocalTime::universal(at(0), &TimeZone::UTC);
         assert_eq!(moment.format(b"\xff%Y\xfe").unwrap(), b"\xff1970\xfe");
         assert_eq!(moment.format(b"%Y\0%d").unwrap(), b"1970");
         assert_eq!(moment.format(b"").unwrap(), b"");

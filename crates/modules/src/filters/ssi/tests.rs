@@ -9,8 +9,8 @@ use http::testing::serve_by;
 use super::commands::Processor;
 use super::*;
 
-/// What becomes of a body that comes in pieces of `step` bytes; an include shows as `[path?args]`, and a
-/// stub as what it is.
+/// What becomes of a body that comes in pieces of `step` bytes; an include shows as `[path?args]`,
+/// and a stub as what it is.
 fn processed(request: &mut Request, body: &str, step: usize) -> String {
     request.shared = Default::default();
     request.uri = b"/folder/page".to_vec();

@@ -4,11 +4,11 @@ use http::log;
 use http::request::Request;
 use variables::Context as _;
 
-use super::commands::Failed;
+use super::commands::CommandFailed;
 use super::recall;
 
 /// Fills in variables and takes away backslashes before `\`, `'`, `"` and `$`.
-pub(super) fn evaluate(request: &mut Request, text: &[u8]) -> Result<Vec<u8>, Failed> {
+pub(super) fn evaluate(request: &mut Request, text: &[u8]) -> Result<Vec<u8>, CommandFailed> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text;
     while let Some((&byte, after)) = rest.split_first() {
@@ -42,7 +42,7 @@ fn variable<'t>(
     text: &[u8],
     rest: &'t [u8],
     out: &mut Vec<u8>,
-) -> Result<&'t [u8], Failed> {
+) -> Result<&'t [u8], CommandFailed> {
     let (bracket, rest) = match rest.strip_prefix(b"{") {
         Some(rest) => (true, rest),
         None => (false, rest),
@@ -59,7 +59,7 @@ fn variable<'t>(
                 log::Printable(name),
                 request.activity.sending
             );
-            Failed
+            CommandFailed
         })?;
     }
     if name.is_empty() {
@@ -70,19 +70,19 @@ fn variable<'t>(
             log::Printable(text),
             request.activity.sending
         );
-        return Err(Failed);
+        return Err(CommandFailed);
     }
     append(request, name, out)?;
     Ok(rest)
 }
 
-/// Appends the value of a variable by its name: one that commands have set, else one of the server's. False
-/// when there is none; a date in a format that gives no text fails.
+/// Appends the value of a variable by its name: one that commands have set, else one of the
+/// server's. False when there is none; a date in a format that gives no text fails.
 pub(super) fn append(
     request: &mut Request,
     name: &[u8],
     out: &mut Vec<u8>,
-) -> Result<bool, Failed> {
+) -> Result<bool, CommandFailed> {
     let name = name.to_ascii_lowercase();
     let set = recall(request, |memory| memory.value(&name));
     match (set, std::str::from_utf8(&name)) {
@@ -91,7 +91,7 @@ pub(super) fn append(
             Ok(true)
         }
         (None, Ok(name)) if request.append_variable_named(name, out) => Ok(true),
-        (None, Ok("date_gmt" | "date_local")) => Err(Failed),
+        (None, Ok("date_gmt" | "date_local")) => Err(CommandFailed),
         (None, _) => Ok(false),
     }
 }

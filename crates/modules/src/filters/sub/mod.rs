@@ -1,7 +1,7 @@
 //! Replaces strings in responses: `sub_filter` and its family.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_sub_module.html>. [`search`] finds the strings; here is what they
-//! come from and what stands for them.
+//! <https://nginx.org/en/docs/http/ngx_http_sub_module.html>. [`search`] finds the strings; here is
+//! what they come from and what stands for them.
 
 pub mod search;
 
@@ -12,7 +12,7 @@ use conf::{
     Arity, Contexts, Declared, Fault, Inherit, Line, ScopeRef, Setter, Setting, Template, parse,
 };
 use framework::compile::{Compiler, Feature};
-use http::chain::{BodyFilter, Chain, HeadFilter, Refused};
+use http::chain::{BodyFilter, Chain, FilterRejection, HeadFilter};
 use http::exchange::Abort;
 use http::module::Module;
 use http::output::Piece;
@@ -22,7 +22,7 @@ use http::tasks::{Task, TaskKind};
 use http::text::Text;
 use http::variables::Compiling as _;
 
-use self::search::{Patterns, Search};
+use self::search::{Patterns, Replacer};
 use super::{MediaTypes, media_types};
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
@@ -30,7 +30,7 @@ const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION)
 /// How many strings a level may look for, as in nginx.
 const PATTERNS_MAX: usize = 255;
 
-/// `sub_filter STRING REPLACEMENT`
+/// Declares the directive `sub_filter STRING REPLACEMENT`.
 pub static SUB_FILTER: Setting<Vec<(Template, Template)>> = Setting::new(
     "sub_filter",
     &["string replacement"],
@@ -60,7 +60,7 @@ pub static SUB_FILTER_LAST_MODIFIED: Setting<bool> =
             "Keeps `Last-Modified` and, as a weak one, the ETag of responses in which strings are replaced.",
         );
 
-/// `sub_filter_types TYPE…`
+/// Declares the directive `sub_filter_types TYPE…`.
 pub static SUB_FILTER_TYPES: Setting<MediaTypes> = Setting::new(
     "sub_filter_types",
     &["mime-type …"],
@@ -176,7 +176,11 @@ impl HeadFilter for Sub {
     }
 
     /// Prepares the response for what will be replaced in it.
-    fn head(self: Arc<Self>, request: &mut Request, chain: &mut Chain) -> Result<(), Refused> {
+    fn head(
+        self: Arc<Self>,
+        request: &mut Request,
+        chain: &mut Chain,
+    ) -> Result<(), FilterRejection> {
         let Some(patterns) = self.patterns(request) else {
             return Ok(());
         };
@@ -199,7 +203,7 @@ impl HeadFilter for Sub {
 /// Replaces strings in one body.
 struct Substitute {
     settings: Arc<Sub>,
-    search: Search,
+    search: Replacer,
     /// By directive: its replacement, evaluated where it is first needed.
     replacements: Vec<Option<Bytes>>,
 }
@@ -207,7 +211,7 @@ struct Substitute {
 impl Substitute {
     fn new(settings: Arc<Sub>, patterns: Arc<Patterns>) -> Substitute {
         Substitute {
-            search: Search::new(patterns, settings.once),
+            search: Replacer::new(patterns, settings.once),
             replacements: vec![None; settings.pairs.len()],
             settings,
         }
@@ -247,7 +251,8 @@ impl BodyFilter for Substitute {
 /// The most that short stretches are joined to, in bytes.
 const JOINED_MAX: usize = 16 * 1024;
 
-/// Stretches between strings that are found: short ones become one piece, as each piece may be a chunk on its own.
+/// Stretches between strings that are found: short ones become one piece, as each piece may be a
+/// chunk on its own.
 #[derive(Default)]
 struct Joined {
     /// A stretch alone, not yet copied.

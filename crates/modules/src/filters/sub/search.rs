@@ -1,9 +1,10 @@
 //! Finds strings in a text that comes in pieces, and puts others in their places.
 //!
-//! Strings are found in any case and across the borders of pieces; of those that begin at one place, the one
-//! that is written first is taken. As in nginx, a text that ends within what may be a string is left as it is
-//! from there on. Nothing is kept of a text but the beginning of what may become a match. The search is
-//! Horspool's, over all strings at once. What stands for a string is the caller's business.
+//! Strings are found in any case and across the borders of pieces; of those that begin at one
+//! place, the one that is written first is taken. As in nginx, a text that ends within what may be
+//! a string is left as it is from there on. Nothing is kept of a text but the beginning of what may
+//! become a match. The search is Horspool's, over all strings at once. What stands for a string is
+//! the caller's business.
 
 use std::sync::Arc;
 
@@ -16,14 +17,14 @@ pub struct Patterns {
     strings: Vec<(usize, Bytes)>,
     /// Length of the shortest, at least 1.
     shortest: usize,
-    /// By a byte in lower case that stands where the shortest string would end: how far the next place is
-    /// at which one could end.
+    /// By a byte in lower case that stands where the shortest string would end: how far the next
+    /// place is at which one could end.
     shifts: Box<[u8; 256]>,
 }
 
 impl Patterns {
-    /// Strings, each with the number of its directive; empty ones are not looked for. `None` where there is
-    /// nothing to look for.
+    /// Strings, each with the number of its directive; empty ones are not looked for. `None` where
+    /// there is nothing to look for.
     pub fn new(strings: Vec<(usize, Bytes)>) -> Option<Patterns> {
         let strings: Vec<(usize, Bytes)> = strings
             .into_iter()
@@ -48,7 +49,7 @@ impl Patterns {
 }
 
 /// Replaces strings in one text.
-pub struct Search {
+pub struct Replacer {
     patterns: Arc<Patterns>,
     /// Whether each string is replaced only where it stands first.
     once: bool,
@@ -60,19 +61,23 @@ pub struct Search {
 
 /// What the search comes to.
 #[derive(Debug, PartialEq, Eq)]
-enum Found {
+enum SearchStep {
     /// A string stands here.
-    Match { start: usize, string: usize },
+    Match {
+        start: usize,
+        string: usize,
+    },
     /// The text ends within what may be a string.
-    Partial { start: usize },
-    /// There is none.
+    Partial {
+        start: usize,
+    },
     Nothing,
 }
 
-impl Search {
+impl Replacer {
     /// A search for these strings, for each only until it is found if `once`.
-    pub fn new(patterns: Arc<Patterns>, once: bool) -> Search {
-        Search {
+    pub fn new(patterns: Arc<Patterns>, once: bool) -> Replacer {
+        Replacer {
             used: vec![false; patterns.strings.len()],
             patterns,
             once,
@@ -80,8 +85,9 @@ impl Search {
         }
     }
 
-    /// Replaces what stands in the next piece and in what was held back before it. `replacement` says what
-    /// stands for the string of a directive; `write` gets the text, in stretches that may be empty.
+    /// Replaces what stands in the next piece and in what was held back before it. `replacement`
+    /// says what stands for the string of a directive; `write` gets the text, in stretches that may
+    /// be empty.
     pub fn apply(
         &mut self,
         piece: Bytes,
@@ -97,7 +103,7 @@ impl Search {
         let mut from = 0;
         loop {
             match self.search(&text, from) {
-                Found::Match { start, string } => {
+                SearchStep::Match { start, string } => {
                     write(text.slice(from..start));
                     let Some((directive, pattern)) = self.patterns.strings.get(string) else {
                         return; // only strings that there are can be found
@@ -108,12 +114,12 @@ impl Search {
                         *used = true;
                     }
                 }
-                Found::Partial { start } => {
+                SearchStep::Partial { start } => {
                     write(text.slice(from..start));
                     self.held.extend_from_slice(&text.slice(start..));
                     return;
                 }
-                Found::Nothing => {
+                SearchStep::Nothing => {
                     write(text.slice(from..));
                     return;
                 }
@@ -127,29 +133,30 @@ impl Search {
     }
 
     /// The leftmost place from `from` on where a string stands or may stand.
-    fn search(&self, text: &[u8], from: usize) -> Found {
+    fn search(&self, text: &[u8], from: usize) -> SearchStep {
         let patterns = &self.patterns;
         let mut end = from + patterns.shortest - 1;
         while let Some(byte) = text.get(end) {
-            let shift = patterns.shifts[usize::from(byte.to_ascii_lowercase())]; // any byte is an index of 256
+            // any byte is an index of 256
+            let shift = patterns.shifts[usize::from(byte.to_ascii_lowercase())];
             if shift > 0 {
                 end += usize::from(shift);
                 continue;
             }
             match self.at(text, end + 1 - patterns.shortest) {
-                Found::Nothing => end += 1,
+                SearchStep::Nothing => end += 1,
                 found => return found,
             }
         }
         // Here no string fits any more, but one may begin.
         (end + 1 - patterns.shortest..text.len())
             .map(|start| self.at(text, start))
-            .find(|found| *found != Found::Nothing)
-            .unwrap_or(Found::Nothing)
+            .find(|found| *found != SearchStep::Nothing)
+            .unwrap_or(SearchStep::Nothing)
     }
 
     /// Which string begins at a place.
-    fn at(&self, text: &[u8], start: usize) -> Found {
+    fn at(&self, text: &[u8], start: usize) -> SearchStep {
         let rest = text.get(start..).unwrap_or_default();
         for (string, (_, pattern)) in self.patterns.strings.iter().enumerate() {
             if self.once && self.used.get(string) == Some(&true) {
@@ -164,11 +171,11 @@ impl Search {
                 continue;
             }
             return if length == pattern.len() {
-                Found::Match { start, string }
+                SearchStep::Match { start, string }
             } else {
-                Found::Partial { start }
+                SearchStep::Partial { start }
             };
         }
-        Found::Nothing
+        SearchStep::Nothing
     }
 }

@@ -12,14 +12,13 @@ const TIMEOUT: Duration = Duration::from_secs(600);
 
 /// A line of `sticky`.
 #[derive(Debug)]
-pub(in crate::upstream) enum Written {
+pub(in crate::upstream) enum StickyLine {
     Cookie(CookieLine),
     /// The variables that may name a server.
     Route(Vec<String>),
     Learn(LearnLine),
 }
 
-/// `sticky cookie`.
 #[derive(Debug, Default)]
 pub(in crate::upstream) struct CookieLine {
     pub(super) name: Bytes,
@@ -40,7 +39,6 @@ pub(in crate::upstream) enum Expires {
     Max,
 }
 
-/// `sticky learn`.
 #[derive(Debug)]
 pub(in crate::upstream) struct LearnLine {
     /// The variables that may hold the session of an answer.
@@ -54,16 +52,16 @@ pub(in crate::upstream) struct LearnLine {
     pub(super) by_header: bool,
 }
 
-pub(super) fn read(setter: &Setter<'_>) -> Result<Written, Fault> {
+pub(super) fn read(setter: &Setter<'_>) -> Result<StickyLine, Fault> {
     let kind = setter.word()?;
     let rest = setter.args().get(1..).unwrap_or_default();
     match &*kind.bytes {
-        b"cookie" => cookie(setter, rest).map(Written::Cookie),
+        b"cookie" => cookie(setter, rest).map(StickyLine::Cookie),
         b"route" => {
             let names = rest.iter().map(variable_name);
-            names.collect::<Result<_, _>>().map(Written::Route)
+            names.collect::<Result<_, _>>().map(StickyLine::Route)
         }
-        b"learn" => learn(setter, rest).map(Written::Learn),
+        b"learn" => learn(setter, rest).map(StickyLine::Learn),
         _ => Err(unknown_parameter(kind)),
     }
 }
@@ -87,13 +85,19 @@ fn cookie(setter: &Setter<'_>, words: &[Word]) -> Result<CookieLine, Fault> {
     };
     for word in parameters {
         let parameter = &*word.bytes;
-        let once = |name: &str, is_first: bool| match is_first {
-            true => Ok(()),
-            false => Err(setter.fault(word, &format!("parameter \"{name}\" is duplicate"))),
+        let once = |name: &str, is_first: bool| {
+            if is_first {
+                Ok(())
+            } else {
+                Err(setter.fault(word, &format!("parameter \"{name}\" is duplicate")))
+            }
         };
-        let value_of = |name: &str, value: &[u8]| match value.is_empty() {
-            false => Ok(behind(word, value)),
-            true => Err(setter.fault(word, &format!("no value for \"{name}\""))),
+        let value_of = |name: &str, value: &[u8]| {
+            if value.is_empty() {
+                Err(setter.fault(word, &format!("no value for \"{name}\"")))
+            } else {
+                Ok(behind(word, value))
+            }
         };
         if let Some(value) = parameter.strip_prefix(b"domain=") {
             once("domain", line.domain.is_none())?;
@@ -178,7 +182,6 @@ fn learn(setter: &Setter<'_>, words: &[Word]) -> Result<LearnLine, Fault> {
     })
 }
 
-/// `NAME:SIZE`.
 fn zone_of(value: &[u8]) -> Result<(String, u64), &'static str> {
     let colon = memchr::memchr(b':', value).ok_or("zone size is not specified")?;
     let (name, size) = value.split_at(colon);
@@ -186,9 +189,10 @@ fn zone_of(value: &[u8]) -> Result<(String, u64), &'static str> {
         return Err("zone name is not specified");
     }
     let size = parse::size_of(size.get(1..).unwrap_or_default()).ok_or("invalid zone size")?;
-    match size < SIZE_MIN {
-        true => Err("zone is too small"),
-        false => Ok((String::from_utf8_lossy(name).into_owned(), size)),
+    if size < SIZE_MIN {
+        Err("zone is too small")
+    } else {
+        Ok((String::from_utf8_lossy(name).into_owned(), size))
     }
 }
 

@@ -1,12 +1,14 @@
 //! `sticky`: requests of one session go to one server of a group.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_upstream_module.html#sticky>. A server is known by a name: what `route` says on its line,
-//! else the MD5 hash of its address. A request names the server itself, by a cookie that it was given (`cookie`) or by any
-//! variable (`route`), or it has a session that its server was learned for (`learn`). What becomes of a name is the business
-//! of the crate `upstream`: here it is found, written into the cookie, and remembered.
+//! <https://nginx.org/en/docs/http/ngx_http_upstream_module.html#sticky>. A server is known by a
+//! name: what `route` says on its line, else the MD5 hash of its address. A request names the
+//! server itself, by a cookie that it was given (`cookie`) or by any variable (`route`), or it has
+//! a session that its server was learned for (`learn`). What becomes of a name is the business of
+//! the crate `upstream`: here it is found, written into the cookie, and remembered.
 //!
-//! nginx remembers a session when all of the request has ended, and asks the variables of `create` then. Here they are asked
-//! when the head of the answer has been taken in; the session is remembered once the last byte of the answer has come.
+//! nginx remembers a session when all of the request has ended, and asks the variables of `create`
+//! then. Here they are asked when the head of the answer has been taken in; the session is
+//! remembered once the last byte of the answer has come.
 
 mod cookie;
 mod line;
@@ -17,16 +19,16 @@ use std::sync::Arc;
 use bytes::Bytes;
 use conf::{Arity, Contexts, Fault, Setting};
 use framework::compile::Compiler;
-use framework::zone::{Refused, Zone};
+use framework::zone::{Zone, ZoneError};
 use http::log;
 use http::request::Request;
 use http::variables::{Compiling as _, Context as _, Variable};
 
 use cookie::Cookie;
-use line::{LearnLine, Written};
+use line::{LearnLine, StickyLine};
 use sessions::{Learned, Learning, Sessions};
 
-pub(super) static STICKY: Setting<Written> = Setting::new(
+pub(super) static STICKY: Setting<StickyLine> = Setting::new(
     "sticky",
     &[
         "cookie name [expires=time] [domain=domain] [httponly] [samesite=strict|lax|none|$variable] [secure] [path=path]",
@@ -70,14 +72,14 @@ impl Sticky {
     /// Compiles a line of the `upstream` block of this name.
     pub(super) fn compile(
         compiler: &Compiler<'_>,
-        written: Written,
+        written: StickyLine,
         host: &str,
     ) -> Result<Sticky, Fault> {
         let variables = |names: Vec<String>| -> Box<[Variable]> {
             names.iter().map(|name| compiler.variable(name)).collect()
         };
         Ok(match written {
-            Written::Cookie(line) => Sticky {
+            StickyLine::Cookie(line) => Sticky {
                 lookup: variables(vec![format!(
                     "cookie_{}",
                     String::from_utf8_lossy(&line.name)
@@ -85,12 +87,12 @@ impl Sticky {
                 cookie: Some(Cookie::compile(compiler, line)),
                 learn: None,
             },
-            Written::Route(names) => Sticky {
+            StickyLine::Route(names) => Sticky {
                 lookup: variables(names),
                 cookie: None,
                 learn: None,
             },
-            Written::Learn(line) => Sticky {
+            StickyLine::Learn(line) => Sticky {
                 cookie: None,
                 learn: Some(Learn {
                     zone: declare(compiler, &line, host)?,
@@ -125,8 +127,8 @@ fn declare(
     let mut zones = compiler.zones.borrow_mut();
     match zones.declare::<Sessions>(&line.zone, line.size, settings) {
         Ok(zone) => Ok(zone),
-        Err(Refused::Conflict(text)) => Err(Fault::new(text)),
-        Err(Refused::Declared(known)) => {
+        Err(ZoneError::Conflict(text)) => Err(Fault::new(text)),
+        Err(ZoneError::Declared(known)) => {
             let other = &known.settings().host;
             let text = format!(
                 "sticky zone \"{}\" is already used in upstream \"{other}\"",
@@ -167,7 +169,8 @@ pub(crate) struct Sticking {
 }
 
 impl Sticking {
-    /// The name of the server that the request wants; looked up for each try, since others go on learning.
+    /// The name of the server that the request wants; looked up for each try, since others go on
+    /// learning.
     pub(crate) fn wanted(&self, request: &Request) -> Option<Bytes> {
         if self.id.is_empty() {
             return None;
@@ -192,7 +195,8 @@ impl Sticking {
         found
     }
 
-    /// The server of this name is asked: the cookie names it, in the place of one that was asked before.
+    /// The server of this name is asked: the cookie names it, in the place of one that was asked
+    /// before.
     pub(crate) fn asks(&mut self, request: &mut Request, server: Bytes) {
         if let Some(cookie) = &self.sticky.cookie {
             if !self.id.is_empty() && self.id != server {
@@ -236,9 +240,10 @@ impl Sticking {
     /// What is learned when this is dropped, once the answer has come or will come no more.
     pub(super) fn at_end(&self, request: &mut Request) -> Option<AtEnd> {
         let learn = self.sticky.learn.as_ref()?;
-        match learn.by_header {
-            true => None,
-            false => self.lesson(request, learn).map(AtEnd),
+        if learn.by_header {
+            None
+        } else {
+            self.lesson(request, learn).map(AtEnd)
         }
     }
 
@@ -246,10 +251,7 @@ impl Sticking {
         let server = self.server.clone()?;
         let created = first_of(request, &learn.create);
         let create = !created.is_empty();
-        let session = match create {
-            true => created,
-            false => self.id.clone(),
-        };
+        let session = if create { created } else { self.id.clone() };
         (!session.is_empty()).then(|| Lesson {
             zone: Arc::clone(&learn.zone),
             session,

@@ -1,7 +1,8 @@
 //! The sessions of `sticky learn`: which server each was given to.
 //!
-//! A zone holds what nginx's zone of the same size holds. Where it is full the session that was used longest ago makes room.
-//! One that has expired counts as forgotten at once; its room comes free as others are used, some at a time.
+//! A zone holds what nginx's zone of the same size holds. Where it is full the session that was
+//! used longest ago makes room. One that has expired counts as forgotten at once; its room comes
+//! free as others are used, some at a time.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,10 +10,11 @@ use std::time::{Duration, Instant};
 
 use base::hash::Map;
 use bytes::Bytes;
-use framework::zone::{Fact, Room, State, Tell, Zone};
+use framework::zone::{Fact, State, Tell, Zone, ZoneBudget};
 use md5::{Digest, Md5};
 
-/// What nginx's entry takes, in bytes: two nodes of trees, a hash, a time, and a server's name with its length.
+/// What nginx's entry takes, in bytes: two nodes of trees, a hash, a time, and a server's name with
+/// its length.
 const ENTRY_SIZE: usize = 144;
 
 /// What nginx keeps about a zone as a whole takes a page that no entries share.
@@ -48,7 +50,6 @@ pub(super) enum Learned {
     Known,
     /// It went on from another server to this one.
     Moved,
-    /// It is new.
     Created,
     /// It is new, and one that was not used for long has made room for it.
     InPlaceOfOldest,
@@ -66,7 +67,7 @@ impl State for Sessions {
             by_key: Map::default(),
             by_use: BTreeMap::new(),
             count: 0,
-            room: Room::new(size, HEAD_SIZE),
+            room: ZoneBudget::new(size, HEAD_SIZE),
         }))
     }
 
@@ -101,7 +102,8 @@ impl Sessions {
         (!has_expired(*used, now, timeout)).then(|| server.clone())
     }
 
-    /// This server has answered for a session; one that is not known is remembered if it is to be created.
+    /// This server has answered for a session; one that is not known is remembered if it is to be
+    /// created.
     pub(super) fn learn(
         &self,
         session: &[u8],
@@ -153,7 +155,7 @@ struct Table {
     by_key: Map<Key, (Used, Bytes)>,
     by_use: BTreeMap<Used, Key>,
     count: u64,
-    room: Room,
+    room: ZoneBudget,
 }
 
 impl Table {
@@ -222,7 +224,8 @@ mod tests {
         assert!(sessions.table().by_key.is_empty() && sessions.table().by_use.is_empty());
     }
 
-    /// nginx 1.31.5 keeps 80 sessions in a zone of 32 KiB, and then forgets the one that was used longest ago.
+    /// nginx 1.31.5 keeps 80 sessions in a zone of 32 KiB, and then forgets the one that was used
+    /// longest ago.
     #[test]
     fn a_full_zone_forgets_the_oldest() {
         let sessions = Sessions::new(32768);

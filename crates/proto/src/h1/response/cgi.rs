@@ -1,20 +1,20 @@
-//! The head of a CGI response (RFC 3875, section 6): fields without a status line, as FastCGI, uwsgi and SCGI carry them, read into
-//! the same [`ResponseHead`] as an answer of HTTP.
+//! The head of a CGI response (RFC 3875, section 6): fields without a status line, as FastCGI,
+//! uwsgi and SCGI carry them, read into the same [`ResponseHead`] as an answer of HTTP.
 //!
-//! As nginx reads them: lines end with CR LF or with LF alone, and the status is the one of the field `Status`, else 302 where there is
-//! a `Location`, else 200.
+//! As nginx reads them: lines end with CR LF or with LF alone, and the status is the one of the
+//! field `Status`, else 302 where there is a `Location`, else 200.
 
 use super::{Framing, LineProgress, Phase, ResponseError, ResponseHead, StatusLine};
 use crate::Span;
-use crate::header::Known;
+use crate::header::KnownField;
 
 /// What a head may begin with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// Fields: FastCGI. A line that begins with `HTTP/` is skipped, wherever it stands.
     Fields,
-    /// A status line of HTTP, which then counts alone, or fields: uwsgi and SCGI. What begins with `HTTP/` and is no status line is
-    /// skipped.
+    /// A status line of HTTP, which then counts alone, or fields: uwsgi and SCGI. What begins with
+    /// `HTTP/` and is no status line is skipped.
     StatusLineOrFields,
 }
 
@@ -23,20 +23,25 @@ const FOUND: u16 = 302;
 const OK: u16 = 200;
 const SWITCHING_PROTOCOLS: u16 = 101;
 
-/// Reads a head from all bytes received since its beginning, which the caller bounds (`fastcgi_buffer_size` and the like). Answers
-/// with the head's length once it is complete, `None` where more bytes are needed.
+/// Reads a head from all bytes received since its beginning, which the caller bounds
+/// (`fastcgi_buffer_size` and the like). Answers with the head's length once it is complete, `None`
+/// where more bytes are needed.
 ///
-/// Until then the status is 0, unless a status line has come. What differs from an answer of HTTP afterwards:
+/// Until then the status is 0, unless a status line has come. What differs from an answer of HTTP
+/// afterwards:
 ///
-/// - [`ResponseHead::status_line`] is the value of `Status` where that says more than three digits. Otherwise it is empty, and nginx's
-///   own words for the status are meant ([`crate::status::line`]).
-/// - [`ResponseHead::version`] is HTTP/0.9 without a status line, and [`ResponseHead::closes`] goes by the field `Connection` alone:
-///   whether a connection is used again is the business of the protocol that carries the head.
-/// - [`ResponseHead::body`] is never chunked: `Transfer-Encoding: chunked` is taken and has no effect, in nginx too.
+/// - [`ResponseHead::status_line`] is the value of `Status` where that says more than three digits.
+///   Otherwise it is empty, and nginx's own words for the status are meant
+///   ([`crate::status::line`]).
+/// - [`ResponseHead::version`] is HTTP/0.9 without a status line, and [`ResponseHead::closes`] goes
+///   by the field `Connection` alone: whether a connection is used again is the business of the
+///   protocol that carries the head.
+/// - [`ResponseHead::body`] is never chunked: `Transfer-Encoding: chunked` is taken and has no
+///   effect, in nginx too.
 ///
 /// # Errors
-/// The first fault of the head. A status must be one of three digits that can end a request: 101 or 200 to 599. nginx takes
-/// 000 to 999, and sends a 1xx to the client as if it were the answer.
+/// The first fault of the head. A status must be one of three digits that can end a request: 101 or
+/// 200 to 599. nginx takes 000 to 999, and sends a 1xx to the client as if it were the answer.
 pub fn parse(
     bytes: &[u8],
     head: &mut ResponseHead,
@@ -92,21 +97,23 @@ fn status(value: &[u8], place: Span) -> Option<(u16, Span)> {
 }
 
 impl ResponseHead {
-    /// Makes the status of a head whose fields are there, and of what they say of the body what holds without HTTP.
+    /// Makes the status of a head whose fields are there, and of what they say of the body what
+    /// holds without HTTP.
     fn settle(&mut self, bytes: &[u8]) -> Result<(), ResponseError> {
         if self.line.status == 0 {
-            (self.line.status, self.line.text) = if let Some(field) = self.find(Known::Status) {
+            (self.line.status, self.line.text) = if let Some(field) = self.find(KnownField::Status)
+            {
                 status(field.value(bytes), field.value)
                     .ok_or(ResponseError::InvalidStatus(field.value))?
-            } else if self.find(Known::Location).is_some() {
+            } else if self.find(KnownField::Location).is_some() {
                 (FOUND, Span::default())
             } else {
                 (OK, Span::default())
             };
         }
         if self.is_upgrade() && self.framing != Framing::Unknown {
-            let framed = self.find(Known::ContentLength);
-            if let Some(field) = framed.or_else(|| self.find(Known::TransferEncoding)) {
+            let framed = self.find(KnownField::ContentLength);
+            if let Some(field) = framed.or_else(|| self.find(KnownField::TransferEncoding)) {
                 return Err(ResponseError::FramedUpgrade(field));
             }
         }
@@ -119,11 +126,12 @@ impl ResponseHead {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{ResponseBody, parse as parse_http};
+    use super::super::{BodyFraming, parse as parse_http};
     use super::*;
     use crate::h1::Version;
 
-    /// What comes of a head, in short: status, status line's text, body and fields; or the words of its fault.
+    /// What comes of a head, in short: status, status line's text, body and fields; or the words of
+    /// its fault.
     fn describe(
         result: Result<Option<usize>, ResponseError>,
         head: &ResponseHead,
@@ -148,7 +156,8 @@ mod tests {
         }
     }
 
-    /// Reads a head at once, and byte by byte into one that is kept: both must say the same of what there is.
+    /// Reads a head at once, and byte by byte into one that is kept: both must say the same of what
+    /// there is.
     fn read(bytes: &[u8], form: Form) -> String {
         let mut growing = ResponseHead::default();
         for end in 0..=bytes.len() {
@@ -359,7 +368,8 @@ mod tests {
         }
     }
 
-    /// By `ngx_http_uwsgi_process_status_line` and `ngx_http_uwsgi_process_header`, whose twins SCGI has.
+    /// By `ngx_http_uwsgi_process_status_line` and `ngx_http_uwsgi_process_header`, whose twins
+    /// SCGI has.
     #[test]
     fn heads_with_or_without_a_status_line() {
         for (case, bytes, expected) in [
@@ -468,7 +478,7 @@ mod tests {
             Ok(Some(second.len()))
         );
         assert_eq!((head.status(), head.fields().len()), (200, 1));
-        assert_eq!(head.body(false), ResponseBody::UntilClose);
+        assert_eq!(head.body(false), BodyFraming::UntilClose);
         let third = b"HTTP/1.1 204 No Content\r\n\r\n";
         assert_eq!(parse_http(third, &mut head), Ok(Some(third.len())));
         assert_eq!(

@@ -1,19 +1,22 @@
 //! A connection of HTTP/2 whose other end is a server: requests go out, responses come in.
 //!
-//! Bytes are given to [`Client::handle`], again and again until it has used them up; each call does what frames ask for and
-//! returns at the first [`Event`] that its user must know of. What is to be sent gathers in [`Client::output`], in the order in
-//! which it must leave. How requests are sent is in `sending.rs`.
+//! Bytes are given to [`Client::handle`], again and again until it has used them up; each call does
+//! what frames ask for and returns at the first [`Event`] that its user must know of. What is to be
+//! sent gathers in [`Client::output`], in the order in which it must leave. How requests are sent
+//! is in `sending.rs`.
 //!
 //! ```text
 //! open ─▶ (its body: turn, put_data) ─▶ Interim* ─▶ Head ─▶ Data* ─▶ (Trailers) ─▶ release
 //!                                          └─ Reset, NotServed ───────────────────▲
 //! ```
 //!
-//! A connection holds the beginning of a frame that has not come whole, a header block that came in several frames, the last
-//! response's head, the tables of both directions, and a record for each stream that its user has not released. Parts of
-//! bodies are not kept: their user gets them as they come, never more than the window that it has given credit for.
+//! A connection holds the beginning of a frame that has not come whole, a header block that came in
+//! several frames, the last response's head, the tables of both directions, and a record for each
+//! stream that its user has not released. Parts of bodies are not kept: their user gets them as
+//! they come, never more than the window that it has given credit for.
 //!
-//! Not here: sockets, the time, whether a request may be sent again, and pushed responses, which are declined. RFC 9113.
+//! Not here: sockets, the time, whether a request may be sent again, and pushed responses, which
+//! are declined. RFC 9113.
 
 mod sending;
 #[cfg(test)]
@@ -28,18 +31,20 @@ use super::error::{ErrorCode, StreamFault, Violation};
 use super::frame::{self, FrameHead, Kind, PREFACE, STREAM_MAX, flags};
 use super::hpack::{Decoder, Encoder, FIELD_OVERHEAD, TABLE_SIZE_DEFAULT};
 use super::incoming::{Frames, Incoming, Payload};
-use super::meter::{self, Answers, Meter, Pings};
+use super::meter::{self, Meter, Pings, ReplyAllowance};
 use super::response::{ResponseFault, ResponseHead};
 use super::settings::{self, Settings, WINDOW_AT_FIRST, WINDOW_MAX};
-pub use sending::Opening;
+pub use sending::RequestStart;
 
 /// CONTINUATION frames of one header block.
 const CONTINUATIONS_MAX: u32 = 64;
 
-/// Streams of which we remember that we have reset them: what the server had sent until it heard of it is no fault.
+/// Streams of which we remember that we have reset them: what the server had sent until it heard of
+/// it is no fault.
 const FORGIVEN_MAX: usize = 1024;
 
-/// Streams that are opened before the server has said how many it takes: as few as any should take (RFC 9113, section 6.5.2).
+/// Streams that are opened before the server has said how many it takes: as few as any should take
+/// (RFC 9113, section 6.5.2).
 const STREAMS_BEFORE_SETTINGS: u32 = 100;
 
 /// How many frames may have come at once for streams that end together, as when the deadlines of
@@ -72,56 +77,56 @@ pub struct Limits {
 pub enum Event {
     /// An interim response; its head is [`Client::head`] until the next event.
     Interim {
-        /// The stream.
+        /// The number of the stream.
         stream: u32,
     },
     /// The head of a response, which is [`Client::head`] until the next event.
     Head {
-        /// The stream.
+        /// The number of the stream.
         stream: u32,
         /// There is no body, and nothing follows.
         ends: bool,
     },
     /// A part of a body: these bytes of the input.
     Data {
-        /// The stream.
+        /// The number of the stream.
         stream: u32,
         /// Where it begins in the input.
         start: usize,
         /// How many bytes it has.
         length: usize,
-        /// Nothing follows.
+        /// Whether nothing follows on the stream.
         ends: bool,
     },
     /// Trailers, which end a response; they are [`Client::head`] until the next event.
     Trailers {
-        /// The stream.
+        /// The number of the stream.
         stream: u32,
     },
     /// A stream has ended before its end.
     Reset {
-        /// The stream.
+        /// The number of the stream.
         stream: u32,
         /// Why. After [`ErrorCode::RefusedStream`] the request may be sent again.
         code: ErrorCode,
         /// What the server did wrong, where it is we who have reset it.
         fault: Option<StreamFault>,
     },
-    /// The server has not looked at a request and never will, because it ends the connection: it may be sent again.
+    /// The server has not looked at a request and never will, because it ends the connection: it
+    /// may be sent again.
     NotServed {
-        /// The stream.
+        /// The number of the stream.
         stream: u32,
     },
     /// No stream can be opened any more. An event for each one that is not served follows.
     GoAway(ErrorCode),
-    /// The server lives.
+    /// The server has answered a PING.
     Pong,
 }
 
 /// What may come next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Awaits {
-    /// The first frame.
     Settings,
     Frame,
     /// More of a header block.
@@ -205,7 +210,7 @@ pub struct Client<S> {
     /// The same of the last request's block, and how it was opened.
     request_block: Vec<u8>,
     request_changes: Option<u32>,
-    request_opening: Opening,
+    request_opening: RequestStart,
     streams: Map<u32, Stream<S>>,
     /// Streams that have something to send and may, in turn.
     queue: VecDeque<u32>,
@@ -225,7 +230,8 @@ pub struct Client<S> {
     resets: u32,
     /// Streams that we have reset while the server could still send.
     forgiven: VecDeque<u32>,
-    /// The last of those that are not known one by one any more: of what is over, none up to it can be told apart from them.
+    /// The last of those that are not known one by one any more: of what is over, none up to it can
+    /// be told apart from them.
     forgiven_until: u32,
     /// The last stream that is served, once the server ends the connection.
     served_until: Option<u32>,
@@ -246,11 +252,11 @@ struct Meters {
     priorities: Meter,
     /// Heads on streams that are over: each that we have reset may have brought its head and its
     /// trailers by then.
-    late: Answers,
+    late: ReplyAllowance,
     /// Resets, of which each request may have one.
-    resets: Answers,
+    resets: ReplyAllowance,
     /// Credit, beside some for each part of a body that was sent.
-    updates: Answers,
+    updates: ReplyAllowance,
 }
 
 impl Meters {
@@ -275,7 +281,8 @@ impl<S> Client<S> {
                 (settings::INITIAL_WINDOW_SIZE, limits.stream_window),
             ],
         );
-        // Each stream holds no more than its own window, so that one which is not read holds up no other.
+        // Each stream holds no more than its own window, so that one which is not read holds up no
+        // other.
         let receive_window = WINDOW_MAX;
         frame::put_window_update(&mut output, 0, receive_window - WINDOW_AT_FIRST);
         Client {
@@ -291,7 +298,7 @@ impl<S> Client<S> {
             head_changes: 0,
             request_block: Vec::new(),
             request_changes: None,
-            request_opening: Opening::default(),
+            request_opening: RequestStart::default(),
             streams: Map::default(),
             queue: VecDeque::new(),
             held_back: Vec::new(),
@@ -312,8 +319,9 @@ impl<S> Client<S> {
         }
     }
 
-    /// Goes on with the input from `at` on, which moves with what is used. `None`: it is used up, and whether more streams may
-    /// be opened, or more be sent on them, is to be asked again. `second` is the time.
+    /// Goes on with the input from `at` on, which moves with what is used. `None`: it is used up,
+    /// and whether more streams may be opened, or more be sent on them, is to be asked again.
+    /// `second` is the time.
     ///
     /// # Errors
     /// What ends the connection; [`fail`](Self::fail) then says so to the server.
@@ -466,9 +474,10 @@ impl<S> Client<S> {
         let is_forgiven = || is_forgiven(&self.forgiven, self.forgiven_until, stream);
         let known = self.streams.get_mut(&stream);
         let Some(known) = known.filter(|known| known.receives) else {
-            return Err(match is_forgiven() {
-                true => None,
-                false => Some(StreamFault::HalfClosed("DATA", stream)),
+            return Err(if is_forgiven() {
+                None
+            } else {
+                Some(StreamFault::HalfClosed("DATA", stream))
             });
         };
         if !known.has_head {
@@ -633,9 +642,10 @@ impl<S> Client<S> {
             return Ok(None);
         };
         known.has_head = true;
-        known.length_left = match known.is_head || matches!(status, 204 | 304) {
-            true => Some(0),
-            false => content_length,
+        known.length_left = if known.is_head || matches!(status, 204 | 304) {
+            Some(0)
+        } else {
+            content_length
         };
         if ends {
             if known.length_left.is_some_and(|left| left > 0) {
@@ -646,8 +656,8 @@ impl<S> Client<S> {
         Ok(Some(Event::Head { stream, ends }))
     }
 
-    /// Reads a block into `head`. One that repeats the last head's, byte for byte, says the same while the table is as it was,
-    /// and is not read again.
+    /// Reads a block into `head`. One that repeats the last head's, byte for byte, says the same
+    /// while the table is as it was, and is not read again.
     fn read_block(
         &mut self,
         is_trailers: bool,
@@ -707,8 +717,9 @@ impl<S> Client<S> {
         }
         let code = ErrorCode::from_number(u32::from_be_bytes(code));
         let was_open = self.close(head.stream);
-        // One behind the end of both halves is told as well, unless it is about the request: nothing more of that was needed, or it was
-        // malformed and has been answered (section 8.1.1).
+        // One behind the end of both halves is told as well, unless it is about the request:
+        // nothing more of that was needed, or it was malformed and has been answered (section
+        // 8.1.1).
         let known = self.streams.get_mut(&head.stream);
         let was_reset = known.map(|known| std::mem::replace(&mut known.is_reset, true));
         let is_odd = was_reset.is_some_and(|before| {
@@ -802,7 +813,8 @@ impl<S> Client<S> {
         Ok(None)
     }
 
-    /// The windows of all streams become larger or smaller, also below zero (RFC 9113, section 6.9.2).
+    /// The windows of all streams become larger or smaller, also below zero (RFC 9113, section
+    /// 6.9.2).
     fn move_windows(&mut self, by: i64, value: u32) -> Result<(), Violation> {
         for stream in self.streams.values_mut() {
             stream.send_window += by;
@@ -954,7 +966,8 @@ fn enqueue<S>(queue: &mut VecDeque<u32>, number: u32, stream: &mut Stream<S>) {
     }
 }
 
-/// Whether what comes for a stream that is over is no fault, because the server may not have heard by then that we have reset it.
+/// Whether what comes for a stream that is over is no fault, because the server may not have heard
+/// by then that we have reset it.
 fn is_forgiven(forgiven: &VecDeque<u32>, until: u32, stream: u32) -> bool {
     stream <= until || forgiven.contains(&stream)
 }

@@ -1,9 +1,12 @@
 //! A connection of HTTP/2 to a server: what goes out, and within which windows.
 //!
-//! The calls of one request, in their order: [`open`](Client::open), if [`may_open`](Client::may_open); then, where it has a body,
-//! [`wants_to_send`](Client::wants_to_send) whenever there is more of it, which has [`turn`](Client::turn) say when and how much;
-//! [`put_data`](Client::put_data) or [`sent`](Client::sent) for each part; [`release`](Client::release) once the response has
-//! come, or its user gives it up. [`consumed`](Client::consumed) gives credit for what was read of the response's body.
+//! The calls of one request, in their order: [`open`](Client::open), if
+//! [`may_open`](Client::may_open); then, where it has a body,
+//! [`wants_to_send`](Client::wants_to_send) whenever there is more of it, which has
+//! [`turn`](Client::turn) say when and how much; [`put_data`](Client::put_data) or
+//! [`sent`](Client::sent) for each part; [`release`](Client::release) once the response has come,
+//! or its user gives it up. [`consumed`](Client::consumed) gives credit for what was read of the
+//! response's body.
 //!
 //! **Shares.** Streams spend one window, the connection's, and a server that does not read one of
 //! them gives no credit for it again. So the last part of that window,
@@ -30,7 +33,7 @@ const UPDATES_OF_DATA: u32 = 2;
 
 /// What a request is, beside its fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Opening {
+pub struct RequestStart {
     /// It has no body.
     pub ends: bool,
     /// Its method is HEAD: the response has no body, whatever its head says.
@@ -64,9 +67,10 @@ impl<S> Client<S> {
     /// How many streams the server takes at once, as far as is known.
     #[must_use]
     pub fn streams_max(&self) -> u32 {
-        match self.has_begun() {
-            true => self.peer.streams_max,
-            false => STREAMS_BEFORE_SETTINGS,
+        if self.has_begun() {
+            self.peer.streams_max
+        } else {
+            STREAMS_BEFORE_SETTINGS
         }
     }
 
@@ -76,7 +80,8 @@ impl<S> Client<S> {
         !self.is_ending() && (self.streams.len() as u64) < u64::from(self.streams_max())
     }
 
-    /// Whether no stream can be opened any more: the server ends the connection, or the numbers are used up.
+    /// Whether no stream can be opened any more: the server ends the connection, or the numbers are
+    /// used up.
     #[must_use]
     pub fn is_ending(&self) -> bool {
         self.served_until.is_some() || self.next_stream > STREAM_MAX
@@ -170,12 +175,12 @@ impl<S> Client<S> {
         streams.map(|(number, stream)| (number, stream.user))
     }
 
-    /// Opens a stream with a request's head; the pseudo-fields come first, and names are in lower case. `None` where none
-    /// [may be opened](Self::may_open).
+    /// Opens a stream with a request's head; the pseudo-fields come first, and names are in lower
+    /// case. `None` where none [may be opened](Self::may_open).
     pub fn open<'a>(
         &mut self,
         fields: impl IntoIterator<Item = Field<'a>>,
-        opening: Opening,
+        opening: RequestStart,
         user: S,
     ) -> Option<u32> {
         if !self.may_open() {
@@ -189,8 +194,8 @@ impl<S> Client<S> {
         Some(self.begin(opening, user))
     }
 
-    /// Opens a stream with the same request as the last one, which is quicker. `None` where none may be opened, or the last
-    /// request's block would not say the same again.
+    /// Opens a stream with the same request as the last one, which is quicker. `None` where none
+    /// may be opened, or the last request's block would not say the same again.
     pub fn open_again(&mut self, user: S) -> Option<u32> {
         if self.request_changes != Some(self.encoder.changes()) || !self.may_open() {
             return None;
@@ -199,8 +204,8 @@ impl<S> Client<S> {
     }
 
     /// Opens a stream whose block is in its place.
-    fn begin(&mut self, opening: Opening, user: S) -> u32 {
-        let Opening { ends, is_head } = opening;
+    fn begin(&mut self, opening: RequestStart, user: S) -> u32 {
+        let RequestStart { ends, is_head } = opening;
         let stream = self.next_stream;
         self.next_stream += 2;
         self.meters.resets.permit(1, PERMITTED_MAX);
@@ -245,7 +250,8 @@ impl<S> Client<S> {
         }
     }
 
-    /// Whose turn it is to send, and at most how many bytes in one frame. `None`: nobody may, or has something to.
+    /// Whose turn it is to send, and at most how many bytes in one frame. `None`: nobody may, or
+    /// has something to.
     pub fn turn(&mut self) -> Option<(u32, usize)> {
         while self.send_window > 0 {
             let stream = self.queue.pop_front()?;
@@ -269,16 +275,16 @@ impl<S> Client<S> {
         None
     }
 
-    /// Adds a part of the body of a stream whose turn it is to what is to be sent, or its end without bytes. `ends`: nothing
-    /// follows; `has_more`: more waits already.
+    /// Adds a part of the body of a stream whose turn it is to what is to be sent, or its end
+    /// without bytes. `ends`: nothing follows; `has_more`: more waits already.
     pub fn put_data(&mut self, stream: u32, bytes: &[u8], ends: bool, has_more: bool) {
         let head = self.sent(stream, bytes.len(), ends, has_more);
         self.output.extend_from_slice(&head);
         self.output.extend_from_slice(bytes);
     }
 
-    /// The same for one who sends the bytes from where they lie: the head that goes before them, behind what is to be sent
-    /// until now.
+    /// The same for one who sends the bytes from where they lie: the head that goes before them,
+    /// behind what is to be sent until now.
     #[must_use]
     pub fn sent(
         &mut self,
@@ -309,7 +315,8 @@ impl<S> Client<S> {
         head.bytes()
     }
 
-    /// Ends a request's body of which nothing is left: that has no bytes, and waits for no window (RFC 9113, section 6.9).
+    /// Ends a request's body of which nothing is left: that has no bytes, and waits for no window
+    /// (RFC 9113, section 6.9).
     pub fn put_end(&mut self, stream: u32) {
         if self.streams.get(&stream).is_some_and(|known| known.sends) {
             self.put_data(stream, &[], true, false);
@@ -377,7 +384,8 @@ impl<S> Client<S> {
         }
     }
 
-    /// Lets go of a stream: its place is free for another. What has not ended ends: nobody wants it any more.
+    /// Lets go of a stream: its place is free for another. What has not ended ends: nobody wants it
+    /// any more.
     pub fn release(&mut self, stream: u32) -> Option<S> {
         self.drop_body(stream);
         let known = self.streams.remove(&stream)?;
@@ -386,10 +394,12 @@ impl<S> Client<S> {
             self.call_held_back();
         }
         if !known.is_closed() {
-            let code = match known.receives {
-                true => ErrorCode::Cancel,
-                // The response has come, and did not need the rest of the request (RFC 9113, section 8.1).
-                false => ErrorCode::NoError,
+            let code = if known.receives {
+                ErrorCode::Cancel
+            } else {
+                // The response has come, and did not need the rest of the request (RFC 9113,
+                // section 8.1).
+                ErrorCode::NoError
             };
             self.put_reset(stream, code);
         }

@@ -7,7 +7,7 @@ mod shares;
 use super::*;
 use crate::h2::hpack::Field;
 use crate::h2::hpack::literal::{self, FieldName};
-use crate::header::Known;
+use crate::header::KnownField;
 
 const LIMITS: Limits = Limits {
     stream_window: 1 << 20,
@@ -74,7 +74,7 @@ fn begun(pairs: &[(u16, u32)]) -> Client<u32> {
 }
 
 fn open(client: &mut Client<u32>, ends: bool) -> Option<u32> {
-    let opening = Opening {
+    let opening = RequestStart {
         ends,
         is_head: false,
     };
@@ -130,7 +130,7 @@ fn responses(input: &[u8], piece: usize, requests: u32) -> Vec<String> {
             let text = match event {
                 Event::Interim { .. } => format!("interim {} ", client.head().status()),
                 Event::Head { ends, .. } => {
-                    let server = client.head().value(Known::Server).unwrap_or_default();
+                    let server = client.head().value(KnownField::Server).unwrap_or_default();
                     let server = String::from_utf8_lossy(server);
                     let status = client.head().status();
                     format!("{status} {server} {}", if ends { "end" } else { "" })
@@ -358,7 +358,7 @@ fn a_head_that_repeats_is_the_same_and_another_is_read() {
         let events = feed(client, &bytes).unwrap();
         assert_eq!(events, [Event::Head { stream, ends: true }]);
         client.release(stream);
-        let server = client.head().value(Known::Server).unwrap_or_default();
+        let server = client.head().value(KnownField::Server).unwrap_or_default();
         (client.head().status(), server.to_vec())
     };
     let (one, other) = (
@@ -530,7 +530,7 @@ fn who_lets_go_of_a_stream_hears_no_more_of_its_frame() {
 fn faults_of_a_stream_end_that_stream() {
     let fault_of = |frames: &[Vec<u8>], is_head: bool| {
         let mut client = begun(&[]);
-        let opening = Opening {
+        let opening = RequestStart {
             ends: true,
             is_head,
         };

@@ -1,47 +1,49 @@
-//! What is known of a field beside its bytes: which name it has, and what is wrong with it (RFC 9113, section 8.2.1).
+//! What is known of a field beside its bytes: which name it has, and what is wrong with it (RFC
+//! 9113, section 8.2.1).
 //!
-//! Found once, when the field comes as text; a reference to it later gets it from the table. Which faults refuse a request
-//! is for the caller to say.
+//! Found once, when the field comes as text; a reference to it later gets it from the table. Which
+//! faults refuse a request is for the caller to say.
 
-use crate::header::Known;
+use crate::header::KnownField;
 
-/// Which name a field has. Those that begin with a colon tell of the request or response as a whole (RFC 9113, section 8.3).
+/// Which name a field has. Those that begin with a colon tell of the request or response as a whole
+/// (RFC 9113, section 8.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Name {
-    /// `:method`
+pub enum NameKind {
+    /// The pseudo-field `:method` of a request.
     Method,
-    /// `:scheme`
+    /// The pseudo-field `:scheme` of a request.
     Scheme,
-    /// `:authority`
+    /// The pseudo-field `:authority` of a request.
     Authority,
-    /// `:path`
+    /// The pseudo-field `:path` of a request.
     Path,
-    /// `:status`
+    /// The pseudo-field `:status` of a response.
     Status,
-    /// `:protocol` (RFC 8441)
+    /// The pseudo-field `:protocol` of an extended CONNECT (RFC 8441).
     Protocol,
     /// Another name that begins with a colon.
     UnknownPseudo,
     /// A name as HTTP/1 has it.
-    Field(Known),
+    Field(KnownField),
 }
 
-impl Name {
+impl NameKind {
     /// Which name the bytes are.
     #[inline]
     #[must_use]
-    pub fn of(name: &[u8]) -> Name {
+    pub fn of(name: &[u8]) -> NameKind {
         match name {
             [b':', pseudo @ ..] => match pseudo {
-                b"method" => Name::Method,
-                b"scheme" => Name::Scheme,
-                b"authority" => Name::Authority,
-                b"path" => Name::Path,
-                b"status" => Name::Status,
-                b"protocol" => Name::Protocol,
-                _ => Name::UnknownPseudo,
+                b"method" => NameKind::Method,
+                b"scheme" => NameKind::Scheme,
+                b"authority" => NameKind::Authority,
+                b"path" => NameKind::Path,
+                b"status" => NameKind::Status,
+                b"protocol" => NameKind::Protocol,
+                _ => NameKind::UnknownPseudo,
             },
-            _ => Name::Field(Known::from_name(name)),
+            _ => NameKind::Field(KnownField::from_name(name)),
         }
     }
 
@@ -49,7 +51,7 @@ impl Name {
     #[inline]
     #[must_use]
     pub fn is_pseudo(self) -> bool {
-        !matches!(self, Name::Field(_))
+        !matches!(self, NameKind::Field(_))
     }
 }
 
@@ -58,7 +60,7 @@ impl Name {
 pub struct Faults(u8);
 
 impl Faults {
-    /// Nothing.
+    /// A header block without any fault.
     pub const NONE: Faults = Faults(0);
     /// The name has no bytes.
     pub const NAME_EMPTY: Faults = Faults(1);
@@ -92,7 +94,7 @@ impl Faults {
         .or(Faults::NAME_UNDERSCORE)
         .or(Faults::NAME_UNUSUAL);
 
-    /// Those of both.
+    /// The faults of both sets together.
     #[must_use]
     pub const fn or(self, other: Faults) -> Faults {
         Faults(self.0 | other.0)
@@ -171,7 +173,8 @@ fn has_control(value: &[u8]) -> bool {
     const LOW: u64 = 0x0101_0101_0101_0101;
     const HIGH: u64 = 0x8080_8080_8080_8080;
     let (words, rest) = value.as_chunks::<8>();
-    // The high bit of a word's lowest byte that is below 14 is set, and none where there is no such byte.
+    // The high bit of a word's lowest byte that is below 14 is set, and none where there is no such
+    // byte.
     let marks = words.iter().fold(0, |marks, word| {
         let word = u64::from_le_bytes(*word);
         marks | (word.wrapping_sub(LOW * (b'\r' as u64 + 1)) & !word)
@@ -242,13 +245,13 @@ mod tests {
 
     #[test]
     fn names_with_a_colon() {
-        assert_eq!(Name::of(b":path"), Name::Path);
-        assert_eq!(Name::of(b":protocol"), Name::Protocol);
-        assert_eq!(Name::of(b":paths"), Name::UnknownPseudo);
-        assert_eq!(Name::of(b":"), Name::UnknownPseudo);
-        assert_eq!(Name::of(b"path"), Name::Field(Known::Other));
-        assert_eq!(Name::of(b"cookie"), Name::Field(Known::Cookie));
-        assert!(Name::of(b":status").is_pseudo() && !Name::of(b"status").is_pseudo());
-        assert_eq!(size_of::<Name>(), 1);
+        assert_eq!(NameKind::of(b":path"), NameKind::Path);
+        assert_eq!(NameKind::of(b":protocol"), NameKind::Protocol);
+        assert_eq!(NameKind::of(b":paths"), NameKind::UnknownPseudo);
+        assert_eq!(NameKind::of(b":"), NameKind::UnknownPseudo);
+        assert_eq!(NameKind::of(b"path"), NameKind::Field(KnownField::Other));
+        assert_eq!(NameKind::of(b"cookie"), NameKind::Field(KnownField::Cookie));
+        assert!(NameKind::of(b":status").is_pseudo() && !NameKind::of(b"status").is_pseudo());
+        assert_eq!(size_of::<NameKind>(), 1);
     }
 }

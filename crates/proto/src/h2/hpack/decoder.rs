@@ -1,26 +1,27 @@
 //! Reads header blocks (RFC 7541, sections 3 and 6).
 //!
-//! A block is decoded to its end even if its fields are too many for the caller, or malformed: the table must follow what
-//! the other end thinks of it, or no later block could be read.
+//! A block is decoded to its end even if its fields are too many for the caller, or malformed: the
+//! table must follow what the other end thinks of it, or no later block could be read.
 
-use super::check::{Faults, Name};
+use super::check::{Faults, NameKind};
 use super::integer::Reader;
 use super::table::{Entry, Table};
 use super::{Error, FIELD_OVERHEAD, TABLE_SIZE_DEFAULT, huffman, static_table};
 use crate::Span;
 
-/// Changes of the table's size that a block may begin with: to the smallest one and to the last (RFC 7541, section 4.2).
+/// Changes of the table's size that a block may begin with: to the smallest one and to the last
+/// (RFC 7541, section 4.2).
 const SIZE_UPDATES_MAX: usize = 2;
 
 /// A field of a header block, as spans of the bytes that the caller collects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decoded {
-    /// The name.
+    /// The name of the decoded.
     pub name: Span,
     /// The value, which begins where the name ends.
     pub value: Span,
     /// Which name it is.
-    pub which: Name,
+    pub which: NameKind,
     /// What is odd about it.
     pub faults: Faults,
     /// The index of the static table that says all of it: 2 is `:method: GET`.
@@ -31,7 +32,7 @@ pub struct Decoded {
 
 /// What became of a block that could be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum DecodedBlock {
     /// The caller has got every field.
     Whole,
     /// The fields were more than the caller wanted; it has got those before that.
@@ -46,7 +47,8 @@ pub struct Decoder {
     table: Table,
     /// The largest table that the other end may choose.
     size_max: usize,
-    /// The other end has a larger table than it may, and must say in its next block that it is this size at most.
+    /// The other end has a larger table than it may, and must say in its next block that it is this
+    /// size at most.
     size_owed: Option<usize>,
 }
 
@@ -67,8 +69,8 @@ impl Decoder {
         }
     }
 
-    /// Takes note of the SETTINGS_HEADER_TABLE_SIZE that we announced, once the other end has acknowledged it. From then on
-    /// its table must not be larger.
+    /// Takes note of the SETTINGS_HEADER_TABLE_SIZE that we announced, once the other end has
+    /// acknowledged it. From then on its table must not be larger.
     pub fn set_size_max(&mut self, size_max: u32) {
         self.size_max = size_max as usize;
         if self.size_max < self.table.size_max() {
@@ -77,11 +79,13 @@ impl Decoder {
         }
     }
 
-    /// Decodes a whole block. Each field's bytes are appended to `out`, then `sink` is told of it, and sees `out` as it is.
+    /// Decodes a whole block. Each field's bytes are appended to `out`, then `sink` is told of it,
+    /// and sees `out` as it is.
     ///
-    /// Once the fields together are larger than `list_size_max`, each counted with [`FIELD_OVERHEAD`] (RFC 9113, section
-    /// 6.5.2), the rest of the block is decoded but not told. `out` never grows by more than `list_size_max` and the bytes
-    /// of one field, which has no more than a table and eight fifths of the block.
+    /// Once the fields together are larger than `list_size_max`, each counted with
+    /// [`FIELD_OVERHEAD`] (RFC 9113, section 6.5.2), the rest of the block is decoded but not told.
+    /// `out` never grows by more than `list_size_max` and the bytes of one field, which has no more
+    /// than a table and eight fifths of the block.
     ///
     /// # Errors
     /// Where the block is malformed: no block of the connection can be decoded from then on.
@@ -91,7 +95,7 @@ impl Decoder {
         list_size_max: usize,
         out: &mut Vec<u8>,
         mut sink: impl FnMut(Decoded, &[u8]),
-    ) -> Result<Outcome, Error> {
+    ) -> Result<DecodedBlock, Error> {
         let mut rest = Reader(block);
         self.size_updates(&mut rest)?;
         let mut list = List {
@@ -133,13 +137,13 @@ impl Decoder {
             }
         }
         Ok(match list.left {
-            Some(_) => Outcome::Whole,
-            None => Outcome::TooLarge,
+            Some(_) => DecodedBlock::Whole,
+            None => DecodedBlock::TooLarge,
         })
     }
 
-    /// How often its table has changed. A block during which this has stayed the same can be repeated, byte for byte, and
-    /// says the same for as long as it still is.
+    /// How often its table has changed. A block during which this has stayed the same can be
+    /// repeated, byte for byte, and says the same for as long as it still is.
     #[must_use]
     pub fn changes(&self) -> u32 {
         self.table.changes()
@@ -179,20 +183,21 @@ impl Decoder {
         }
     }
 
-    /// Appends the name and the value of a field that is sent as text: the length of the name, which it is, and what is odd.
+    /// Appends the name and the value of a field that is sent as text: the length of the name,
+    /// which it is, and what is odd.
     #[inline]
     fn literal(
         &self,
         rest: &mut Reader<'_>,
         prefix: u32,
         out: &mut Vec<u8>,
-    ) -> Result<(usize, Name, Faults), Error> {
+    ) -> Result<(usize, NameKind, Faults), Error> {
         let start = out.len();
         let index = rest.integer(prefix)?;
         let (name, faults) = if index == 0 {
             string(rest, out)?;
             let name = out.get(start..).unwrap_or_default();
-            (Name::of(name), Faults::of_name(name))
+            (NameKind::of(name), Faults::of_name(name))
         } else {
             let entry = self.entry(index)?;
             out.extend_from_slice(entry.name_bytes());

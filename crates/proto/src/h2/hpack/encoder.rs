@@ -1,12 +1,13 @@
-//! Writes header blocks with a table, as a client does: what repeats from request to request becomes an index.
+//! Writes header blocks with a table, as a client does: what repeats from request to request
+//! becomes an index.
 //!
 //! Responses are not written so: see [`literal`](super::literal).
 
-use super::check::{Faults, Name};
+use super::check::{Faults, NameKind};
 use super::literal::{INDEXED, KEPT, NEVER_INDEXED, NOT_KEPT, SIZE_UPDATE, put_number, put_text};
 use super::table::Table;
 use super::{FIELD_OVERHEAD, TABLE_SIZE_DEFAULT, static_table};
-use crate::header::Known;
+use crate::header::KnownField;
 
 /// Fields of the table that are looked at for each field to send: the last ones.
 const SEARCH_MAX: usize = 64;
@@ -19,7 +20,7 @@ const COOKIE_INDEXED_MIN: usize = 20;
 pub struct Field<'a> {
     /// The name in lower case.
     pub name: &'a [u8],
-    /// The value.
+    /// The value of the field.
     pub value: &'a [u8],
     /// No table on its way may have it (see [`Decoded`](super::Decoded)).
     pub never_indexed: bool,
@@ -56,7 +57,7 @@ enum Keep {
 }
 
 /// What the tables have of a field.
-enum Found {
+enum TableMatch {
     Field(usize),
     Name(usize),
     Nothing,
@@ -76,7 +77,8 @@ impl Encoder {
         encoder
     }
 
-    /// Takes note of the SETTINGS_HEADER_TABLE_SIZE of the other end, which learns from the next block what becomes of it.
+    /// Takes note of the SETTINGS_HEADER_TABLE_SIZE of the other end, which learns from the next
+    /// block what becomes of it.
     pub fn set_size_max(&mut self, size_max: u32) {
         self.size_next = self.size_wanted.min(size_max as usize);
         self.size_least = self.size_least.min(self.size_next);
@@ -90,8 +92,8 @@ impl Encoder {
         }
     }
 
-    /// How often its table has changed. A block during which this has stayed the same can be repeated, byte for byte, and
-    /// says the same for as long as it still is.
+    /// How often its table has changed. A block during which this has stayed the same can be
+    /// repeated, byte for byte, and says the same for as long as it still is.
     #[must_use]
     pub fn changes(&self) -> u32 {
         self.table.changes()
@@ -116,15 +118,15 @@ impl Encoder {
 
     fn field(&mut self, field: Field<'_>, out: &mut Vec<u8>) {
         let Field { name, value, .. } = field;
-        let which = Name::of(name);
+        let which = NameKind::of(name);
         let keep = self.keep(which, field);
         let index = match self.find(which, field) {
-            Found::Field(index) if keep != Keep::Never => {
+            TableMatch::Field(index) if keep != Keep::Never => {
                 put_number(index, INDEXED, out);
                 return;
             }
-            Found::Field(index) | Found::Name(index) => index,
-            Found::Nothing => 0,
+            TableMatch::Field(index) | TableMatch::Name(index) => index,
+            TableMatch::Nothing => 0,
         };
         let kind = match keep {
             Keep::Yes => KEPT,
@@ -141,44 +143,49 @@ impl Encoder {
         }
     }
 
-    fn keep(&self, which: Name, field: Field<'_>) -> Keep {
+    fn keep(&self, which: NameKind, field: Field<'_>) -> Keep {
         if field.never_indexed {
             return Keep::Never;
         }
         match which {
-            Name::Field(Known::Authorization | Known::ProxyAuthorization) => Keep::Never,
-            Name::Field(Known::Cookie) if field.value.len() < COOKIE_INDEXED_MIN => Keep::Never,
+            NameKind::Field(KnownField::Authorization | KnownField::ProxyAuthorization) => {
+                Keep::Never
+            }
+            NameKind::Field(KnownField::Cookie) if field.value.len() < COOKIE_INDEXED_MIN => {
+                Keep::Never
+            }
             // What differs from one message to the next.
-            Name::Path
-            | Name::Field(
-                Known::Age
-                | Known::ContentLength
-                | Known::ContentRange
-                | Known::ETag
-                | Known::IfModifiedSince
-                | Known::IfNoneMatch
-                | Known::IfRange
-                | Known::LastModified
-                | Known::Location
-                | Known::Range
-                | Known::SetCookie,
+            NameKind::Path
+            | NameKind::Field(
+                KnownField::Age
+                | KnownField::ContentLength
+                | KnownField::ContentRange
+                | KnownField::ETag
+                | KnownField::IfModifiedSince
+                | KnownField::IfNoneMatch
+                | KnownField::IfRange
+                | KnownField::LastModified
+                | KnownField::Location
+                | KnownField::Range
+                | KnownField::SetCookie,
             ) => Keep::No,
             // What would evict most of the others.
             _ => {
                 let size = field.name.len() + field.value.len() + FIELD_OVERHEAD;
-                match size <= self.table.size_max() / 4 * 3 {
-                    true => Keep::Yes,
-                    false => Keep::No,
+                if size <= self.table.size_max() / 4 * 3 {
+                    Keep::Yes
+                } else {
+                    Keep::No
                 }
             }
         }
     }
 
-    fn find(&self, which: Name, field: Field<'_>) -> Found {
+    fn find(&self, which: NameKind, field: Field<'_>) -> TableMatch {
         let of_static = static_table::index_of_name(which, field.name);
         let value = of_static.and_then(|first| static_table::index_of_value(first, field.value));
         if let Some(index) = value {
-            return Found::Field(index);
+            return TableMatch::Field(index);
         }
         let mut of_name = of_static;
         for age in 0..self.table.len().min(SEARCH_MAX) {
@@ -190,10 +197,10 @@ impl Encoder {
             }
             let index = static_table::LAST + 1 + age;
             if entry.value_bytes() == field.value {
-                return Found::Field(index);
+                return TableMatch::Field(index);
             }
             of_name = of_name.or(Some(index));
         }
-        of_name.map_or(Found::Nothing, Found::Name)
+        of_name.map_or(TableMatch::Nothing, TableMatch::Name)
     }
 }

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// A fault of a header block. Every one is the other end's, and ends the connection with COMPRESSION_ERROR: what its table
-/// holds from here on is not known.
+/// A fault of a header block. Every one is the other end's, and ends the connection with
+/// COMPRESSION_ERROR: what its table holds from here on is not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
     /// The block ends within a field.
@@ -28,7 +28,8 @@ pub enum Error {
     HuffmanEnd,
     /// More than seven bits follow the last code of a text.
     HuffmanPaddingTooLong,
-    /// What follows the last code of a text is not the beginning of the code that stands for the end.
+    /// What follows the last code of a text is not the beginning of the code that stands for the
+    /// end.
     HuffmanPadding,
 }
 

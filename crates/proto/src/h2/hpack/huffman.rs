@@ -1,14 +1,16 @@
 //! The Huffman code of texts (RFC 7541, section 5.2 and appendix B).
 //!
-//! The code is canonical: among codes of one length a larger byte has the larger code, and longer codes follow shorter ones.
-//! So their lengths are all that stands here, and the tables are made of them at compile time.
+//! The code is canonical: among codes of one length a larger byte has the larger code, and longer
+//! codes follow shorter ones. So their lengths are all that stands here, and the tables are made of
+//! them at compile time.
 //!
-//! Decoding looks at eleven bits at a time, which hold one or two of the codes that texts are mostly made of, and takes
-//! four such steps between two looks at how much is left.
+//! Decoding looks at eleven bits at a time, which hold one or two of the codes that texts are
+//! mostly made of, and takes four such steps between two looks at how much is left.
 
 use super::Error;
 
-/// Bits that may follow the last code. The RFC says seven; clients that always add some send a whole byte, which nginx takes.
+/// Bits that may follow the last code. The RFC says seven; clients that always add some send a
+/// whole byte, which nginx takes.
 const PADDING_MAX: u32 = 8;
 
 /// Bits of the code of each byte.
@@ -46,7 +48,6 @@ const ROUND_BYTES: usize = 8;
 /// The codes of one length.
 #[derive(Clone, Copy)]
 struct Level {
-    /// The smallest code.
     first: u32,
     /// How many there are; the end, the last of the longest, is one of them.
     count: u32,
@@ -54,14 +55,12 @@ struct Level {
     before: u32,
 }
 
-/// By length.
 static LEVELS: [Level; LENGTH_MAX + 1] = levels();
 /// The bytes by their codes.
 static BY_CODE: [u8; 256] = by_code();
-/// By byte.
 static CODES: [u32; 256] = codes();
 /// What the first bits of a text begin with.
-static STEPS: [Step; 1 << STEP] = steps();
+static STEPS: [HuffmanStep; 1 << STEP] = steps();
 
 const fn levels() -> [Level; LENGTH_MAX + 1] {
     const NONE: Level = Level {
@@ -112,13 +111,13 @@ const fn by_code() -> [u8; 256] {
     sorted
 }
 
-/// The bits that the codes of one or two bytes have (the low byte, so that they are a shift's count as they stand), how many
-/// bytes they are (from bit 8 on), and the bytes (from bit 16 on). All zero where the first code is longer than what is
-/// looked at.
+/// The bits that the codes of one or two bytes have (the low byte, so that they are a shift's count
+/// as they stand), how many bytes they are (from bit 8 on), and the bytes (from bit 16 on). All
+/// zero where the first code is longer than what is looked at.
 #[derive(Clone, Copy)]
-struct Step(u32);
+struct HuffmanStep(u32);
 
-impl Step {
+impl HuffmanStep {
     #[inline]
     fn bytes(self) -> u64 {
         u64::from(self.0 >> 16)
@@ -135,9 +134,9 @@ impl Step {
     }
 }
 
-const fn steps() -> [Step; 1 << STEP] {
+const fn steps() -> [HuffmanStep; 1 << STEP] {
     let (levels, by_code) = (levels(), by_code());
-    let mut steps = [Step(0); 1 << STEP];
+    let mut steps = [HuffmanStep(0); 1 << STEP];
     let mut index = 0;
     while index < steps.len() {
         if let Some((first, bits)) = short(index as u32, STEP, &levels, &by_code) {
@@ -145,9 +144,9 @@ const fn steps() -> [Step; 1 << STEP] {
             steps[index] = match short(rest, STEP - bits, &levels, &by_code) {
                 Some((second, more)) => {
                     let bytes = first as u32 | (second as u32) << 8;
-                    Step(bytes << 16 | 2 << 8 | (bits + more))
+                    HuffmanStep(bytes << 16 | 2 << 8 | (bits + more))
                 }
-                None => Step((first as u32) << 16 | 1 << 8 | bits),
+                None => HuffmanStep((first as u32) << 16 | 1 << 8 | bits),
             };
         }
         index += 1;
@@ -182,7 +181,8 @@ pub(super) const fn decoded_length_max(length: usize) -> usize {
 /// Appends what an encoded text says: [`decoded_length_max`] bytes at most.
 ///
 /// # Errors
-/// Where it contains the code of the end, or does not end with the beginning of that code, of eight bits at most.
+/// Where it contains the code of the end, or does not end with the beginning of that code, of eight
+/// bits at most.
 pub(super) fn decode(source: &[u8], out: &mut Vec<u8>) -> Result<(), Error> {
     let start = out.len();
     out.resize(start + decoded_length_max(source.len()) + ROUND_BYTES, 0);
@@ -209,7 +209,7 @@ fn decode_into(source: &[u8], room: &mut [u8]) -> Result<usize, Error> {
     loop {
         bits.refill();
         if bits.held >= STEP * ROUND {
-            let (mut bytes, mut count, mut step) = (0, 0, Step(0));
+            let (mut bytes, mut count, mut step) = (0, 0, HuffmanStep(0));
             for _ in 0..ROUND {
                 step = bits.step();
                 bytes |= step.bytes() << (8 * count);
@@ -273,8 +273,9 @@ impl Bits<'_> {
 
     /// What the next bits begin with, as if all of them counted.
     #[inline]
-    fn step(&self) -> Step {
-        STEPS[(self.window >> (u64::BITS - STEP)) as usize] // invariant: there are as many as windows of that size
+    fn step(&self) -> HuffmanStep {
+        // invariant: there are as many as windows of that size
+        STEPS[(self.window >> (u64::BITS - STEP)) as usize]
     }
 
     #[inline]

@@ -1,4 +1,5 @@
-//! Numbers that begin within a byte (RFC 7541, section 5.1), and the bytes of a block that are still to be read.
+//! Numbers that begin within a byte (RFC 7541, section 5.1), and the bytes of a block that are
+//! still to be read.
 
 use super::Error;
 

@@ -1,9 +1,9 @@
-//! Writes fields that refer to nothing but the static table (RFC 7541, section 6): every connection can decode them at any
-//! time, so that they can be written once and sent many times.
+//! Writes fields that refer to nothing but the static table (RFC 7541, section 6): every connection
+//! can decode them at any time, so that they can be written once and sent many times.
 
-use super::check::Name;
+use super::check::NameKind;
 use super::{huffman, integer, static_table};
-use crate::header::Known;
+use crate::header::KnownField;
 
 /// The first bits of a field that is an index, and how many bits of the index follow.
 pub(super) const INDEXED: (u8, u32) = (0x80, 7);
@@ -29,16 +29,16 @@ impl<'a> FieldName<'a> {
     /// The shortest way to say a name, whose letters may be in any case.
     #[must_use]
     pub fn of(name: &'a [u8]) -> FieldName<'a> {
-        FieldName::find(Name::of(name), name)
+        FieldName::find(NameKind::of(name), name)
     }
 
     /// The shortest way to say the name of a known field.
     #[must_use]
-    pub fn of_known(known: Known) -> FieldName<'static> {
-        FieldName::find(Name::Field(known), known.name().as_bytes())
+    pub fn of_known(known: KnownField) -> FieldName<'static> {
+        FieldName::find(NameKind::Field(known), known.name().as_bytes())
     }
 
-    fn find(which: Name, name: &[u8]) -> FieldName<'_> {
+    fn find(which: NameKind, name: &[u8]) -> FieldName<'_> {
         match static_table::index_of_name(which, name) {
             Some(index) => FieldName::Index(index as u8),
             None => FieldName::Text(name),
@@ -145,9 +145,17 @@ mod tests {
         let mut out = Vec::new();
         indexed(2, &mut out);
         field(FieldName::of(b"Retry-After"), b"120", &mut out);
-        field(FieldName::of_known(Known::Server), b"tidegate", &mut out);
+        field(
+            FieldName::of_known(KnownField::Server),
+            b"tidegate",
+            &mut out,
+        );
         field(FieldName::of(b"X-Own"), b"\x01\x02", &mut out);
-        field(FieldName::of_known(Known::XAccelRedirect), b"", &mut out);
+        field(
+            FieldName::of_known(KnownField::XAccelRedirect),
+            b"",
+            &mut out,
+        );
         never_indexed(FieldName::of(b"set-cookie"), b"a=b", &mut out);
         let expected = [
             (":method", "GET"),
@@ -171,6 +179,6 @@ mod tests {
         assert_eq!(flags[5], (None, true));
         assert_eq!(FieldName::of(b"ETag"), FieldName::Index(34));
         assert_eq!(FieldName::of(b"te"), FieldName::Text(b"te"));
-        assert_eq!(FieldName::of_known(Known::Vary), FieldName::Index(59));
+        assert_eq!(FieldName::of_known(KnownField::Vary), FieldName::Index(59));
     }
 }

@@ -1,8 +1,8 @@
 //! The static table (RFC 7541, appendix A): fields that both ends know without having sent them.
 
-use super::check::{Faults, Name};
+use super::check::{Faults, NameKind};
 use super::table::Entry;
-use crate::header::Known;
+use crate::header::KnownField;
 
 /// The index of its last field; those behind it are the dynamic table's.
 pub(super) const LAST: usize = FIELDS.len();
@@ -10,22 +10,22 @@ pub(super) const LAST: usize = FIELDS.len();
 /// The index of the first `:status`.
 pub(super) const STATUS: usize = 8;
 
-/// Where to find the name whose [`Known`] has a number; 0 where it is not in the table.
-static OF_KNOWN: [u8; Known::Other as usize + 1] = {
-    let mut indexes = [0; Known::Other as usize + 1];
+/// Where to find the name whose [`KnownField`] has a number; 0 where it is not in the table.
+static OF_KNOWN: [u8; KnownField::Other as usize + 1] = {
+    let mut indexes = [0; KnownField::Other as usize + 1];
     let mut place = FIELDS.len();
     while place > 0 {
         // The first of several with one name is what is left.
-        if let Name::Field(known) = FIELDS[place - 1].name {
+        if let NameKind::Field(known) = FIELDS[place - 1].name {
             indexes[known as usize] = place as u8;
         }
         place -= 1;
     }
-    indexes[Known::Other as usize] = 0;
+    indexes[KnownField::Other as usize] = 0;
     indexes
 };
 
-/// Where the names stand that no [`Known`] is for.
+/// Where the names stand that no [`KnownField`] is for.
 static OF_OTHERS: [u8; 9] = [15, 20, 22, 27, 29, 37, 47, 53, 56];
 
 /// The field with an index.
@@ -35,22 +35,22 @@ pub(super) fn field(index: usize) -> Option<&'static Entry<'static>> {
 }
 
 /// The first index that has a name; fields' names may be in any case.
-pub(super) fn index_of_name(which: Name, name: &[u8]) -> Option<usize> {
+pub(super) fn index_of_name(which: NameKind, name: &[u8]) -> Option<usize> {
     let index = match which {
-        Name::Authority => 1,
-        Name::Method => 2,
-        Name::Path => 4,
-        Name::Scheme => 6,
-        Name::Status => STATUS as u8,
-        Name::Protocol | Name::UnknownPseudo => 0,
-        Name::Field(Known::Other) => {
+        NameKind::Authority => 1,
+        NameKind::Method => 2,
+        NameKind::Path => 4,
+        NameKind::Scheme => 6,
+        NameKind::Status => STATUS as u8,
+        NameKind::Protocol | NameKind::UnknownPseudo => 0,
+        NameKind::Field(KnownField::Other) => {
             let is_name = |index: &&u8| {
                 let entry = field(usize::from(**index));
                 entry.is_some_and(|entry| entry.name_bytes().eq_ignore_ascii_case(name))
             };
             OF_OTHERS.iter().find(is_name).copied().unwrap_or_default()
         }
-        Name::Field(known) => OF_KNOWN.get(known as usize).copied().unwrap_or_default(),
+        NameKind::Field(known) => OF_KNOWN.get(known as usize).copied().unwrap_or_default(),
     };
     (index != 0).then_some(usize::from(index))
 }
@@ -77,67 +77,67 @@ macro_rules! fields {
 }
 
 static FIELDS: [Entry<'static>; 61] = fields! {
-    ":authority" "" Name::Authority;
-    ":method" "GET" Name::Method;
-    ":method" "POST" Name::Method;
-    ":path" "/" Name::Path;
-    ":path" "/index.html" Name::Path;
-    ":scheme" "http" Name::Scheme;
-    ":scheme" "https" Name::Scheme;
-    ":status" "200" Name::Status;
-    ":status" "204" Name::Status;
-    ":status" "206" Name::Status;
-    ":status" "304" Name::Status;
-    ":status" "400" Name::Status;
-    ":status" "404" Name::Status;
-    ":status" "500" Name::Status;
-    "accept-charset" "" Name::Field(Known::Other);
-    "accept-encoding" "gzip, deflate" Name::Field(Known::AcceptEncoding);
-    "accept-language" "" Name::Field(Known::AcceptLanguage);
-    "accept-ranges" "" Name::Field(Known::AcceptRanges);
-    "accept" "" Name::Field(Known::Accept);
-    "access-control-allow-origin" "" Name::Field(Known::Other);
-    "age" "" Name::Field(Known::Age);
-    "allow" "" Name::Field(Known::Other);
-    "authorization" "" Name::Field(Known::Authorization);
-    "cache-control" "" Name::Field(Known::CacheControl);
-    "content-disposition" "" Name::Field(Known::ContentDisposition);
-    "content-encoding" "" Name::Field(Known::ContentEncoding);
-    "content-language" "" Name::Field(Known::Other);
-    "content-length" "" Name::Field(Known::ContentLength);
-    "content-location" "" Name::Field(Known::Other);
-    "content-range" "" Name::Field(Known::ContentRange);
-    "content-type" "" Name::Field(Known::ContentType);
-    "cookie" "" Name::Field(Known::Cookie);
-    "date" "" Name::Field(Known::Date);
-    "etag" "" Name::Field(Known::ETag);
-    "expect" "" Name::Field(Known::Expect);
-    "expires" "" Name::Field(Known::Expires);
-    "from" "" Name::Field(Known::Other);
-    "host" "" Name::Field(Known::Host);
-    "if-match" "" Name::Field(Known::IfMatch);
-    "if-modified-since" "" Name::Field(Known::IfModifiedSince);
-    "if-none-match" "" Name::Field(Known::IfNoneMatch);
-    "if-range" "" Name::Field(Known::IfRange);
-    "if-unmodified-since" "" Name::Field(Known::IfUnmodifiedSince);
-    "last-modified" "" Name::Field(Known::LastModified);
-    "link" "" Name::Field(Known::Link);
-    "location" "" Name::Field(Known::Location);
-    "max-forwards" "" Name::Field(Known::Other);
-    "proxy-authenticate" "" Name::Field(Known::ProxyAuthenticate);
-    "proxy-authorization" "" Name::Field(Known::ProxyAuthorization);
-    "range" "" Name::Field(Known::Range);
-    "referer" "" Name::Field(Known::Referer);
-    "refresh" "" Name::Field(Known::Refresh);
-    "retry-after" "" Name::Field(Known::Other);
-    "server" "" Name::Field(Known::Server);
-    "set-cookie" "" Name::Field(Known::SetCookie);
-    "strict-transport-security" "" Name::Field(Known::Other);
-    "transfer-encoding" "" Name::Field(Known::TransferEncoding);
-    "user-agent" "" Name::Field(Known::UserAgent);
-    "vary" "" Name::Field(Known::Vary);
-    "via" "" Name::Field(Known::Via);
-    "www-authenticate" "" Name::Field(Known::WwwAuthenticate);
+    ":authority" "" NameKind::Authority;
+    ":method" "GET" NameKind::Method;
+    ":method" "POST" NameKind::Method;
+    ":path" "/" NameKind::Path;
+    ":path" "/index.html" NameKind::Path;
+    ":scheme" "http" NameKind::Scheme;
+    ":scheme" "https" NameKind::Scheme;
+    ":status" "200" NameKind::Status;
+    ":status" "204" NameKind::Status;
+    ":status" "206" NameKind::Status;
+    ":status" "304" NameKind::Status;
+    ":status" "400" NameKind::Status;
+    ":status" "404" NameKind::Status;
+    ":status" "500" NameKind::Status;
+    "accept-charset" "" NameKind::Field(KnownField::Other);
+    "accept-encoding" "gzip, deflate" NameKind::Field(KnownField::AcceptEncoding);
+    "accept-language" "" NameKind::Field(KnownField::AcceptLanguage);
+    "accept-ranges" "" NameKind::Field(KnownField::AcceptRanges);
+    "accept" "" NameKind::Field(KnownField::Accept);
+    "access-control-allow-origin" "" NameKind::Field(KnownField::Other);
+    "age" "" NameKind::Field(KnownField::Age);
+    "allow" "" NameKind::Field(KnownField::Other);
+    "authorization" "" NameKind::Field(KnownField::Authorization);
+    "cache-control" "" NameKind::Field(KnownField::CacheControl);
+    "content-disposition" "" NameKind::Field(KnownField::ContentDisposition);
+    "content-encoding" "" NameKind::Field(KnownField::ContentEncoding);
+    "content-language" "" NameKind::Field(KnownField::Other);
+    "content-length" "" NameKind::Field(KnownField::ContentLength);
+    "content-location" "" NameKind::Field(KnownField::Other);
+    "content-range" "" NameKind::Field(KnownField::ContentRange);
+    "content-type" "" NameKind::Field(KnownField::ContentType);
+    "cookie" "" NameKind::Field(KnownField::Cookie);
+    "date" "" NameKind::Field(KnownField::Date);
+    "etag" "" NameKind::Field(KnownField::ETag);
+    "expect" "" NameKind::Field(KnownField::Expect);
+    "expires" "" NameKind::Field(KnownField::Expires);
+    "from" "" NameKind::Field(KnownField::Other);
+    "host" "" NameKind::Field(KnownField::Host);
+    "if-match" "" NameKind::Field(KnownField::IfMatch);
+    "if-modified-since" "" NameKind::Field(KnownField::IfModifiedSince);
+    "if-none-match" "" NameKind::Field(KnownField::IfNoneMatch);
+    "if-range" "" NameKind::Field(KnownField::IfRange);
+    "if-unmodified-since" "" NameKind::Field(KnownField::IfUnmodifiedSince);
+    "last-modified" "" NameKind::Field(KnownField::LastModified);
+    "link" "" NameKind::Field(KnownField::Link);
+    "location" "" NameKind::Field(KnownField::Location);
+    "max-forwards" "" NameKind::Field(KnownField::Other);
+    "proxy-authenticate" "" NameKind::Field(KnownField::ProxyAuthenticate);
+    "proxy-authorization" "" NameKind::Field(KnownField::ProxyAuthorization);
+    "range" "" NameKind::Field(KnownField::Range);
+    "referer" "" NameKind::Field(KnownField::Referer);
+    "refresh" "" NameKind::Field(KnownField::Refresh);
+    "retry-after" "" NameKind::Field(KnownField::Other);
+    "server" "" NameKind::Field(KnownField::Server);
+    "set-cookie" "" NameKind::Field(KnownField::SetCookie);
+    "strict-transport-security" "" NameKind::Field(KnownField::Other);
+    "transfer-encoding" "" NameKind::Field(KnownField::TransferEncoding);
+    "user-agent" "" NameKind::Field(KnownField::UserAgent);
+    "vary" "" NameKind::Field(KnownField::Vary);
+    "via" "" NameKind::Field(KnownField::Via);
+    "www-authenticate" "" NameKind::Field(KnownField::WwwAuthenticate);
 };
 
 #[cfg(test)]
@@ -149,7 +149,7 @@ mod tests {
         for index in 1..=LAST {
             let field = field(index).unwrap();
             let (name, value) = (field.name_bytes(), field.value_bytes());
-            assert_eq!(field.name, Name::of(name));
+            assert_eq!(field.name, NameKind::of(name));
             assert_eq!(
                 Faults::of_name(name).or(Faults::of_value(value)),
                 field.faults
@@ -157,7 +157,7 @@ mod tests {
             let first = index_of_name(field.name, name).unwrap();
             if !field.name.is_pseudo() {
                 let upper = name.to_ascii_uppercase();
-                assert_eq!(index_of_name(Name::of(&upper), &upper), Some(first));
+                assert_eq!(index_of_name(NameKind::of(&upper), &upper), Some(first));
             }
             assert_eq!(super::field(first).unwrap().name_bytes(), name);
             assert!(first == 1 || super::field(first - 1).unwrap().name_bytes() != name);
@@ -185,7 +185,7 @@ mod tests {
         }
         for name in ["te", "x-own", ":protocol", ":other", ""] {
             assert_eq!(
-                index_of_name(Name::of(name.as_bytes()), name.as_bytes()),
+                index_of_name(NameKind::of(name.as_bytes()), name.as_bytes()),
                 None
             );
         }

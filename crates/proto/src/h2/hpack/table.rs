@@ -1,16 +1,18 @@
-//! The dynamic table (RFC 7541, section 2.3.2): the fields of one direction of a connection that came last.
+//! The dynamic table (RFC 7541, section 2.3.2): the fields of one direction of a connection that
+//! came last.
 //!
-//! Their bytes stand one behind another in one buffer, so that a field costs one copy to keep and one to give out. What an
-//! evicted field leaves at its beginning is reclaimed when there is no room at its end.
+//! Their bytes stand one behind another in one buffer, so that a field costs one copy to keep and
+//! one to give out. What an evicted field leaves at its beginning is reclaimed when there is no
+//! room at its end.
 //!
-//! A table takes twice its size in memory at most, 8 KiB where it is the default of 4096: its size counts 32 for each field,
-//! and a field takes less than half of that, which leaves the rest for what the list of them has grown beyond need. An empty
-//! one takes none.
+//! A table takes twice its size in memory at most, 8 KiB where it is the default of 4096: its size
+//! counts 32 for each field, and a field takes less than half of that, which leaves the rest for
+//! what the list of them has grown beyond need. An empty one takes none.
 
 use std::collections::VecDeque;
 
 use super::FIELD_OVERHEAD;
-use super::check::{Faults, Name};
+use super::check::{Faults, NameKind};
 
 /// What the buffer has room for at first.
 const CAPACITY_MIN: usize = 512;
@@ -21,7 +23,7 @@ pub(super) struct Entry<'a> {
     /// Its name, and its value right behind it.
     pub(super) text: &'a [u8],
     pub(super) name_length: usize,
-    pub(super) name: Name,
+    pub(super) name: NameKind,
     pub(super) faults: Faults,
 }
 
@@ -37,16 +39,16 @@ impl<'a> Entry<'a> {
 
 /// A field as it is kept.
 #[derive(Clone, Copy, Debug)]
-struct Kept {
-    /// Where its bytes begin, counted from the first one that the table ever had; it may have wrapped around.
+struct StoredField {
+    /// Where its bytes begin, counted from the first one that the table ever had; it may have
+    /// wrapped around.
     start: u32,
     name_length: u32,
     length: u32,
-    name: Name,
+    name: NameKind,
     faults: Faults,
 }
 
-/// The table.
 #[derive(Debug)]
 pub(super) struct Table {
     /// Bytes of evicted fields, then those of the others, the oldest first.
@@ -55,8 +57,7 @@ pub(super) struct Table {
     evicted: usize,
     /// What the first of them is counted as.
     base: u32,
-    /// The oldest first.
-    fields: VecDeque<Kept>,
+    fields: VecDeque<StoredField>,
     /// As the RFC counts it.
     size: usize,
     size_max: usize,
@@ -113,8 +114,9 @@ impl Table {
         })
     }
 
-    /// Adds a field, for which others are evicted. One that is larger than the table leaves it empty.
-    pub(super) fn insert(&mut self, name: &[u8], value: &[u8], which: Name, faults: Faults) {
+    /// Adds a field, for which others are evicted. One that is larger than the table leaves it
+    /// empty.
+    pub(super) fn insert(&mut self, name: &[u8], value: &[u8], which: NameKind, faults: Faults) {
         self.changes = self.changes.wrapping_add(1);
         let length = name.len() + value.len();
         let size = length + FIELD_OVERHEAD;
@@ -124,7 +126,7 @@ impl Table {
         };
         self.evict(left);
         self.make_room(length);
-        self.fields.push_back(Kept {
+        self.fields.push_back(StoredField {
             start: self.base.wrapping_add(self.bytes.len() as u32),
             name_length: name.len() as u32,
             length: length as u32,
@@ -195,7 +197,7 @@ impl Table {
     /// Bytes of memory that it has taken.
     #[cfg(test)]
     pub(super) fn memory(&self) -> usize {
-        self.bytes.capacity() + self.fields.capacity() * size_of::<Kept>()
+        self.bytes.capacity() + self.fields.capacity() * size_of::<StoredField>()
     }
 }
 
@@ -243,7 +245,7 @@ mod tests {
             );
             assert_eq!(
                 (entry.name, entry.faults),
-                (Name::of(name), Faults::of_name(name))
+                (NameKind::of(name), Faults::of_name(name))
             );
         }
         assert!(table.field(table.len()).is_none() && table.field(usize::MAX).is_none());
@@ -275,7 +277,7 @@ mod tests {
                     let longest = [8, 40, size_max / 2 + 1, size_max + 10][random.below(4)];
                     let (name, value) = (random.below(longest), random.below(longest));
                     let (name, value) = (random.bytes(name), random.bytes(value));
-                    table.insert(&name, &value, Name::of(&name), Faults::of_name(&name));
+                    table.insert(&name, &value, NameKind::of(&name), Faults::of_name(&name));
                     model.insert(&name, &value);
                 }
                 if step % 8 == 0 || table.len() < 20 {
@@ -288,7 +290,7 @@ mod tests {
     #[test]
     fn a_field_as_large_as_the_table_fits_and_a_larger_one_empties_it() {
         let mut table = Table::new(100);
-        let which = Name::of(b"a");
+        let which = NameKind::of(b"a");
         table.insert(b"a", &[b'x'; 67], which, Faults::NONE);
         assert_eq!((table.len(), table.size()), (1, 100));
         table.insert(b"a", &[b'x'; 68], which, Faults::NONE);
@@ -299,7 +301,7 @@ mod tests {
     fn a_smaller_size_gives_memory_back() {
         let mut table = Table::new(1 << 20);
         for _ in 0..10_000 {
-            table.insert(b"name", &[b'x'; 100], Name::of(b"name"), Faults::NONE);
+            table.insert(b"name", &[b'x'; 100], NameKind::of(b"name"), Faults::NONE);
         }
         assert!(table.memory() > 700_000);
         table.set_size_max(4096);

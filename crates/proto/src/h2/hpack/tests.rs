@@ -1,7 +1,8 @@
-//! Whole header blocks: the examples of the RFC, every error, and random lists of fields there and back.
+//! Whole header blocks: the examples of the RFC, every error, and random lists of fields there and
+//! back.
 
 use super::*;
-use crate::header::Known;
+use crate::header::KnownField;
 
 /// Numbers that are the same in each run.
 pub(super) struct Random(u64);
@@ -50,7 +51,7 @@ pub(super) fn decode_all(decoder: &mut Decoder, block: &[u8]) -> Result<Pairs, E
     };
     assert_eq!(
         decoder.decode(block, usize::MAX, &mut bytes, sink)?,
-        Outcome::Whole
+        DecodedBlock::Whole
     );
     assert!(bytes.starts_with(b"before"));
     let text = |span: crate::Span| String::from_utf8_lossy(span.of(&bytes)).into_owned();
@@ -59,7 +60,7 @@ pub(super) fn decode_all(decoder: &mut Decoder, block: &[u8]) -> Result<Pairs, E
         assert_eq!((field.name.start, field.name.end), (at, field.value.start));
         at = field.value.end;
         let (name, value) = (field.name.of(&bytes), field.value.of(&bytes));
-        assert_eq!(field.which, Name::of(name));
+        assert_eq!(field.which, NameKind::of(name));
         assert_eq!(
             field.faults,
             Faults::of_name(name).or(Faults::of_value(value))
@@ -245,17 +246,22 @@ fn what_a_field_says_beside_its_bytes() {
     };
     assert_eq!(
         decoder.decode(&block, 1000, &mut Vec::new(), sink),
-        Ok(Outcome::Whole)
+        Ok(DecodedBlock::Whole)
     );
-    let cookie = Name::Field(Known::Cookie);
+    let cookie = NameKind::Field(KnownField::Cookie);
     let both = Faults::NAME_CAPITAL.or(Faults::VALUE_INVALID);
     assert_eq!(
         told,
         [
-            (Name::Method, Faults::NONE, Some(2), false),
+            (NameKind::Method, Faults::NONE, Some(2), false),
             (cookie, both, None, false),
             (cookie, Faults::NAME_CAPITAL, None, false),
-            (Name::Field(Known::Other), Faults::VALUE_SPACE, None, true),
+            (
+                NameKind::Field(KnownField::Other),
+                Faults::VALUE_SPACE,
+                None,
+                true
+            ),
         ]
     );
 }
@@ -398,11 +404,17 @@ fn more_fields_than_wanted_still_get_into_the_table() {
         );
         (outcome, count, out.len())
     };
-    assert_eq!(run(11 * 36 + 42), (Ok(Outcome::Whole), 12, 11 * 4 + 10));
-    assert_eq!(run(11 * 36 + 41), (Ok(Outcome::TooLarge), 11, 10 * 4 + 10));
-    assert_eq!(run(3 * 36), (Ok(Outcome::TooLarge), 3, 3 * 4));
-    assert_eq!(run(3 * 36 - 1), (Ok(Outcome::TooLarge), 2, 2 * 4));
-    assert_eq!(run(0), (Ok(Outcome::TooLarge), 0, 0));
+    assert_eq!(
+        run(11 * 36 + 42),
+        (Ok(DecodedBlock::Whole), 12, 11 * 4 + 10)
+    );
+    assert_eq!(
+        run(11 * 36 + 41),
+        (Ok(DecodedBlock::TooLarge), 11, 10 * 4 + 10)
+    );
+    assert_eq!(run(3 * 36), (Ok(DecodedBlock::TooLarge), 3, 3 * 4));
+    assert_eq!(run(3 * 36 - 1), (Ok(DecodedBlock::TooLarge), 2, 2 * 4));
+    assert_eq!(run(0), (Ok(DecodedBlock::TooLarge), 0, 0));
 }
 
 #[test]
@@ -413,7 +425,7 @@ fn a_small_block_cannot_take_much_memory() {
     block.extend_from_slice(&[0xbe; 60_000]);
     let mut out = Vec::new();
     let outcome = decoder.decode(&block, 32_768, &mut out, |_, _| ());
-    assert_eq!(outcome, Ok(Outcome::TooLarge));
+    assert_eq!(outcome, Ok(DecodedBlock::TooLarge));
     assert_eq!(out.len(), 8 * 4032);
     assert!(out.capacity() < 2 * 32_768 && decoder.memory() <= 2 * 4096);
 }
@@ -484,14 +496,14 @@ fn what_the_encoder_writes_is_decoded() {
             encoder.encode(to_send, &mut block);
             let (mut out, mut told) = (Vec::new(), Vec::new());
             let outcome = decoder.decode(&block, usize::MAX, &mut out, |field, _| told.push(field));
-            assert_eq!(outcome, Ok(Outcome::Whole));
+            assert_eq!(outcome, Ok(DecodedBlock::Whole));
             assert_eq!(told.len(), fields.len());
             for ((decoded, (name, value)), never) in told.iter().zip(&fields).zip(never) {
                 assert_eq!(
                     (decoded.name.of(&out), decoded.value.of(&out)),
                     (&name[..], &value[..])
                 );
-                assert_eq!(decoded.which, Name::of(name));
+                assert_eq!(decoded.which, NameKind::of(name));
                 assert_eq!(
                     decoded.faults,
                     Faults::of_name(name).or(Faults::of_value(value))

@@ -1,9 +1,10 @@
-//! What costs us more than a client has a limit in each second, and what a connection holds has one always.
+//! What costs us more than a client has a limit in each second, and what a connection holds has one
+//! always.
 
 use super::*;
 
-/// Repeats frames until the connection ends for it; how many of them were taken. What answers is taken away now and then, as
-/// a user does.
+/// Repeats frames until the connection ends for it; how many of them were taken. What answers is
+/// taken away now and then, as a user does.
 fn flood(client: &mut Client, mut next: impl FnMut(&mut Client, u32) -> Vec<u8>) -> u32 {
     for count in 0..100_000 {
         let bytes = next(client, count);

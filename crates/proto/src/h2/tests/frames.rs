@@ -1,4 +1,5 @@
-//! Frames: the preface, their lengths, padding, header blocks in parts, and the same whatever pieces they come in.
+//! Frames: the preface, their lengths, padding, header blocks in parts, and the same whatever
+//! pieces they come in.
 
 use super::*;
 use crate::h2::connection::FRAME_SIZE_MAX;
@@ -177,7 +178,8 @@ fn settings_need_not_come_first() {
 
 #[test]
 fn a_frame_has_no_more_than_was_said() {
-    // What is kept may have 2^14 bytes, what is not kept as many as our settings say; no byte of a longer one is waited for.
+    // What is kept may have 2^14 bytes, what is not kept as many as our settings say; no byte of a
+    // longer one is waited for.
     let mut client = Client::usual();
     client.post(1);
     let longest = FRAME_SIZE_MAX as usize;
@@ -426,7 +428,8 @@ fn a_header_block_has_a_bound_and_so_have_its_frames() {
 
 #[test]
 fn a_block_that_cannot_be_decoded_ends_the_connection() {
-    // Index 70 of an empty table (RFC 7541, section 2.3.3), for a new stream, for trailers and for a refused stream.
+    // Index 70 of an empty table (RFC 7541, section 2.3.3), for a new stream, for trailers and for
+    // a refused stream.
     let bad = [0xc6];
     let bytes = frame(HEADERS, END_HEADERS | END_STREAM, 1, &bad);
     Client::usual().expect_connection_error(&bytes, code::COMPRESSION_ERROR);

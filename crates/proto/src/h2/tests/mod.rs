@@ -1,6 +1,8 @@
-//! The machine at the level of bytes: what a client sends, and what RFC 9113 says that we make of it.
+//! The machine at the level of bytes: what a client sends, and what RFC 9113 says that we make of
+//! it.
 //!
-//! Expected bytes and codes are written here by hand from RFC 9113, 9218, 7541 and 8441, or from nginx where the code says so.
+//! Expected bytes and codes are written here by hand from RFC 9113, 9218, 7541 and 8441, or from
+//! nginx where the code says so.
 
 mod floods;
 mod frames;
@@ -38,7 +40,8 @@ const WITH_PRIORITY: u8 = 0x20;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// The window of a stream in these tests: not that of the RFC, so that they cannot be taken for each other.
+/// The window of a stream in these tests: not that of the RFC, so that they cannot be taken for
+/// each other.
 const WINDOW: u32 = 100_000;
 
 /// The largest window of the RFC.
@@ -153,7 +156,8 @@ enum Seen {
     Pong,
 }
 
-/// A client and the machine that it speaks with; the machine's user opens every stream, with its number.
+/// A client and the machine that it speaks with; the machine's user opens every stream, with its
+/// number.
 struct Client {
     machine: Connection<u32>,
     encoder: Encoder,

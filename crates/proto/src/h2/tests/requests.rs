@@ -1,14 +1,14 @@
-//! Heads of requests: which fields they need, which they must not have, and what is made of them (RFC 9113, section 8; what
-//! nginx answers where the RFC leaves a choice).
+//! Heads of requests: which fields they need, which they must not have, and what is made of them
+//! (RFC 9113, section 8; what nginx answers where the RFC leaves a choice).
 
-use super::super::request::{Asked, HeadFault, NamedRules};
+use super::super::request::{HeadFault, NamedRules, RequestMetadata};
 use super::*;
-use crate::header::Known;
+use crate::header::KnownField;
 use crate::method::Method;
 
 /// A head as it was read: what it says, and its fields.
 struct Read {
-    asked: Result<Asked, HeadFault>,
+    asked: Result<RequestMetadata, HeadFault>,
     head: Head,
     bytes: Vec<u8>,
 }
@@ -48,16 +48,15 @@ fn read_block_for(
     let mut client = Client::usual();
     client.rules = *rules;
     let size = block.len().min(16_384);
-    let input = match block.len() > size {
-        false => frame(HEADERS, END_HEADERS, 1, block),
-        true => {
-            let mut input = frame(HEADERS, 0, 1, &block[..size]);
-            for part in block[size..].chunks(16_384) {
-                input.extend(frame(CONTINUATION, 0, 1, part));
-            }
-            input.extend(frame(CONTINUATION, END_HEADERS, 1, &[]));
-            input
+    let input = if block.len() > size {
+        let mut input = frame(HEADERS, 0, 1, &block[..size]);
+        for part in block[size..].chunks(16_384) {
+            input.extend(frame(CONTINUATION, 0, 1, part));
         }
+        input.extend(frame(CONTINUATION, END_HEADERS, 1, &[]));
+        input
+    } else {
+        frame(HEADERS, END_HEADERS, 1, block)
     };
     let mut heads = Heads {
         head: &mut client.head,
@@ -104,7 +103,7 @@ fn a_request_becomes_a_head() {
     let fields = [GET, &[("accept", "*/*"), ("x-own", "")]].concat();
     let block = literal(&fields);
     let read = read_block(&RULES, &block).unwrap();
-    assert_eq!(read.asked, Ok(Asked::default()));
+    assert_eq!(read.asked, Ok(RequestMetadata::default()));
     assert_eq!(read.head.method(), Method::Get);
     assert_eq!(read.head.line().of(&read.bytes), b"GET / HTTP/2.0");
     assert_eq!(read.head.protocol().of(&read.bytes), b"HTTP/2.0");
@@ -119,7 +118,7 @@ fn a_request_becomes_a_head() {
         .map(|(name, value)| (&name[..], &value[..]))
         .collect();
     assert_eq!(fields, expected);
-    assert!(read.head.has(Known::Host));
+    assert!(read.head.has(KnownField::Host));
     // As its client may have encoded it (RFC 7541, appendix C.4.1).
     let block = b"\x82\x86\x84\x41\x8c\xf1\xe3\xc2\xe5\xf2\x3a\x6b\xa0\xab\x90\xf4\xff";
     let read = read_block(&RULES, block).unwrap();
@@ -612,12 +611,12 @@ fn connect_may_name_a_protocol_where_that_was_offered() {
         let field = fields.next().map(|field| field.value(&read.bytes));
         (field, fields.count())
     };
-    assert_eq!(value(Known::Upgrade), (Some(&b"websocket"[..]), 0));
-    assert_eq!(value(Known::Connection), (Some(&b"Upgrade"[..]), 0));
+    assert_eq!(value(KnownField::Upgrade), (Some(&b"websocket"[..]), 0));
+    assert_eq!(value(KnownField::Connection), (Some(&b"Upgrade"[..]), 0));
     let mut keyed = fields("CONNECT");
     keyed.push(("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ=="));
     let keyed = read_with(&rules, &keyed);
-    assert_eq!(keyed.head.all(Known::SecWebsocketKey).count(), 0);
+    assert_eq!(keyed.head.all(KnownField::SecWebsocketKey).count(), 0);
     // It says no more of itself than any request may.
     let mut of_connection = fields("CONNECT");
     of_connection.push(("upgrade", "websocket"));

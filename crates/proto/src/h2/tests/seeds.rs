@@ -1,4 +1,5 @@
-//! Tests by seed: `SEED=n` runs one alone, `SEEDS=n` so many, and `FOR=seconds` new ones for so long, of those that are ignored.
+//! Tests by seed: `SEED=n` runs one alone, `SEEDS=n` so many, and `FOR=seconds` new ones for so
+//! long, of those that are ignored.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};

@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// Everything that streams have to send, by their turns, until nobody may any more: the streams, and the bytes of each turn.
+/// Everything that streams have to send, by their turns, until nobody may any more: the streams,
+/// and the bytes of each turn.
 fn turns(client: &mut Client, left: &mut [(u32, usize)]) -> Vec<(u32, usize)> {
     let mut turns = Vec::new();
     while let Some((stream, most)) = client.machine.turn() {
@@ -65,7 +66,8 @@ fn an_answer_at_once_is_its_frames() {
     assert!(client.machine.answer(3, b"\x89", b"", 16_384, &mut out));
     assert_eq!(out, frame(HEADERS, END_HEADERS | END_STREAM, 3, b"\x89"));
 
-    // Frames have the client's largest size, or the chunk's; a head of more goes on in another frame.
+    // Frames have the client's largest size, or the chunk's; a head of more goes on in another
+    // frame.
     let body = [7; 20_000];
     let mut out = Vec::new();
     let block = [0x88; 16_385];
@@ -150,7 +152,8 @@ fn an_answer_does_not_pass_those_who_wait() {
 
 #[test]
 fn a_smaller_table_is_answered_in_the_next_block() {
-    // RFC 7541, section 4.2: a size update begins the first block behind the change; 0 is at most any size.
+    // RFC 7541, section 4.2: a size update begins the first block behind the change; 0 is at most
+    // any size.
     let mut client = Client::usual();
     client.get(1);
     let mut out = Vec::new();

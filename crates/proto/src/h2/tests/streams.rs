@@ -1,4 +1,5 @@
-//! Streams: their numbers, their states, what ends one and what ends them all, their places, and the two steps of GOAWAY.
+//! Streams: their numbers, their states, what ends one and what ends them all, their places, and
+//! the two steps of GOAWAY.
 
 use super::*;
 

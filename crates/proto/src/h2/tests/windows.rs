@@ -1,4 +1,5 @@
-//! Windows: what a client may send and gets back as credit, and what we may send (RFC 9113, sections 5.2, 6.5.2, 6.9).
+//! Windows: what a client may send and gets back as credit, and what we may send (RFC 9113,
+//! sections 5.2, 6.5.2, 6.9).
 
 use super::*;
 
@@ -246,7 +247,8 @@ fn settings_that_open_a_window_too_far_end_the_connection() {
 
 #[test]
 fn more_than_the_window_of_the_connection_is_a_violation() {
-    // It has to be emptied faster than it is filled again, which needs no user; so it takes what a client cannot do.
+    // It has to be emptied faster than it is filled again, which needs no user; so it takes what a
+    // client cannot do.
     let mut client = Client::usual();
     client.post(1);
     client.machine.set_receive_window(16_383);

@@ -1,5 +1,5 @@
-//! A client of HTTP/2 as it should be: the machine of `proto::h2::client`, requests at once, bodies both ways, and manners by
-//! seed. It compares what comes back to the byte.
+//! A client of HTTP/2 as it should be: the machine of `proto::h2::client`, requests at once, bodies
+//! both ways, and manners by seed. It compares what comes back to the byte.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::ErrorKind;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use engine::net::{Address, Stream};
-use proto::h2::client::{Client, Event, Limits, Opening};
+use proto::h2::client::{Client, Event, Limits, RequestStart};
 use proto::h2::hpack::Field;
 use proto::h2::{ErrorCode, Violation};
 
@@ -214,9 +214,10 @@ impl Talk {
         self.leave();
         let owes = self.places.iter().any(|place| place.unread > 0);
         let is_soon = owes || self.is_behind || self.manners.gives_up > 0;
-        let patience = match is_soon {
-            true => Duration::from_micros(100) + self.random.duration(Duration::from_millis(60)),
-            false => PATIENCE,
+        let patience = if is_soon {
+            Duration::from_micros(100) + self.random.duration(Duration::from_millis(60))
+        } else {
+            PATIENCE
         };
         let begun = engine::now();
         match self.stream.recv(Some(begun + patience)).await {
@@ -299,7 +300,7 @@ impl Talk {
             place.tries += 1;
             place.sent = 0;
             place.got = Answer::default();
-            let opening = Opening {
+            let opening = RequestStart {
                 ends: place.wish.body.is_empty(),
                 is_head: place.wish.is_head,
             };
@@ -319,9 +320,10 @@ impl Talk {
             };
             let place = &mut self.places[index];
             let left = &place.wish.body[place.sent..];
-            let most = match self.random.chance(200) {
-                true => 1 + self.random.below(most),
-                false => most,
+            let most = if self.random.chance(200) {
+                1 + self.random.below(most)
+            } else {
+                most
             };
             let part = &left[..left.len().min(most)];
             place.sent += part.len();

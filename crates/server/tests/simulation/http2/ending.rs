@@ -1,5 +1,5 @@
-//! Graceful ends: a GOAWAY that announces the end, one that names the last stream, new streams that cross both; and changes of
-//! generations, which end nothing.
+//! Graceful ends: a GOAWAY that announces the end, one that names the last stream, new streams that
+//! cross both; and changes of generations, which end nothing.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -16,7 +16,8 @@ use crate::server::{CONNECTIONS_MAX, Server, simulate, start_behind, start_echo}
 use crate::site::{self, Site};
 use crate::{faults, seeds};
 
-/// A client that asks on until the server ends the connection: each request is answered, or known not to have been served.
+/// A client that asks on until the server ends the connection: each request is answered, or known
+/// not to have been served.
 async fn ask_on(mut talk: Talk, mut random: Random) -> Result<usize, String> {
     let mut not_served = 0;
     for _ in 0..200 {
@@ -74,7 +75,8 @@ fn quitting_loses_no_request() {
     each(seeds(SEEDS), quit);
 }
 
-/// Goes over to another generation while a client asks: its connection stays, and what begins afterwards is of the new one.
+/// Goes over to another generation while a client asks: its connection stays, and what begins
+/// afterwards is of the new one.
 fn change_generation(site: &Site, seed: u64) -> Result<(), String> {
     let mut random = Random(seed ^ 0x4745);
     simulate(seed, faults(&mut random, false), async || {
@@ -159,7 +161,8 @@ fn who_gives_no_credit_is_not_waited_for() {
     });
 }
 
-/// A connection that a reload ends (`worker_shutdown_timeout`) and that lingers is closed for others as any idle one.
+/// A connection that a reload ends (`worker_shutdown_timeout`) and that lingers is closed for
+/// others as any idle one.
 #[test]
 fn who_is_waited_for_at_the_end_makes_room() {
     let site = Site::new();
@@ -194,7 +197,8 @@ fn who_is_waited_for_at_the_end_makes_room() {
     });
 }
 
-/// A client that asks on and does not confirm that it has heard of the end keeps its connection no longer for it.
+/// A client that asks on and does not confirm that it has heard of the end keeps its connection no
+/// longer for it.
 #[test]
 fn who_asks_on_does_not_keep_the_thread() {
     let site = Site::new();

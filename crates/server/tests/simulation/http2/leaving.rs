@@ -1,5 +1,5 @@
-//! Clients that leave at any moment: after each piece of what comes, in each way. What was served for them ends, and no other
-//! client notices.
+//! Clients that leave at any moment: after each piece of what comes, in each way. What was served
+//! for them ends, and no other client notices.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! The same server and the same site by HTTP/2, beside clients of HTTP/1.
 //!
-//! Every response that comes is right to the byte, no stream waits for ever whose client reads, no place, connection or
-//! generation is left, credit comes back, and each seed has one course.
+//! Every response that comes is right to the byte, no stream waits for ever whose client reads, no
+//! place, connection or generation is left, credit comes back, and each seed has one course.
 
 mod client;
 mod ending;
@@ -54,7 +54,8 @@ struct Played {
     trace: u64,
 }
 
-/// A client with any requests and manners, which uploads once more in the end: its credit has come back.
+/// A client with any requests and manners, which uploads once more in the end: its credit has come
+/// back.
 async fn play(
     address: engine::net::Address,
     fragile: bool,
@@ -139,14 +140,16 @@ fn run(site: &Site, seed: u64) -> Result<u64, String> {
                     wanted.remove(at);
                 }
             }
-            return match wanted.is_empty() {
-                true => Ok(trace),
-                false => Err(format!("not in the log: {wanted:#?}")),
+            return if wanted.is_empty() {
+                Ok(trace)
+            } else {
+                Err(format!("not in the log: {wanted:#?}"))
             };
         }
-        match logged == wanted {
-            true => Ok(trace),
-            false => Err(format!("logged {logged:#?}\ninstead of {wanted:#?}")),
+        if logged == wanted {
+            Ok(trace)
+        } else {
+            Err(format!("logged {logged:#?}\ninstead of {wanted:#?}"))
         }
     })
 }

@@ -1,7 +1,8 @@
-//! A client of HTTP/2 that writes frames itself: windows of a byte, windows that settings move below zero, padding,
-//! priorities, resets in the middle, and on demand frames that make no sense.
+//! A client of HTTP/2 that writes frames itself: windows of a byte, windows that settings move
+//! below zero, padding, priorities, resets in the middle, and on demand frames that make no sense.
 //!
-//! It keeps its own books of all windows, and finds every frame of the server's that goes beyond one.
+//! It keeps its own books of all windows, and finds every frame of the server's that goes beyond
+//! one.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::ErrorKind;
@@ -61,7 +62,8 @@ pub(crate) struct Raw {
     /// What streams begin with, as we have said and as the server has.
     initial: i64,
     send_initial: i64,
-    /// By how much settings move the windows of the streams below a number, once the server has them.
+    /// By how much settings move the windows of the streams below a number, once the server has
+    /// them.
     moves: VecDeque<(i64, u32)>,
     table_size: u32,
     /// How often each kind of frame may still be sent.
@@ -110,7 +112,8 @@ impl Raw {
         })
     }
 
-    /// Does anything for a while, then reads everything: all that was not given up must be answered, and an upload after it.
+    /// Does anything for a while, then reads everything: all that was not given up must be
+    /// answered, and an upload after it.
     pub(crate) async fn play(&mut self, steps: usize) -> Result<(), String> {
         self.act_for(steps).await?;
         self.be_generous();
@@ -135,7 +138,8 @@ impl Raw {
         Ok(())
     }
 
-    /// Behaves for a while, then breaks the protocol, and waits for the server to end the connection, or leaves.
+    /// Behaves for a while, then breaks the protocol, and waits for the server to end the
+    /// connection, or leaves.
     pub(crate) async fn offend(&mut self, steps: usize) -> Result<(), String> {
         self.act_for(steps).await?;
         self.is_hostile = true;
@@ -334,9 +338,10 @@ impl Raw {
         self.next += 2;
         let mut block = Vec::new();
         self.encoder.encode(wish.head(), &mut block);
-        let mut flags = match wish.body.is_empty() {
-            true => flags::END_STREAM,
-            false => 0,
+        let mut flags = if wish.body.is_empty() {
+            flags::END_STREAM
+        } else {
+            0
         };
         let (mut before, mut after) = (Vec::new(), 0);
         if self.random.chance(300) {
@@ -348,9 +353,10 @@ impl Raw {
             flags |= flags::PRIORITY;
             before.extend_from_slice(&[0x80, 0, 0, 0, 200]);
         }
-        let first = match self.random.chance(300) {
-            true => self.random.below(block.len()),
-            false => block.len(),
+        let first = if self.random.chance(300) {
+            self.random.below(block.len())
+        } else {
+            block.len()
         };
         let (block, rest) = block.split_at(first);
         let payload = [&before[..], block, &vec![0; after]].concat();
@@ -375,9 +381,10 @@ impl Raw {
 
     /// Sends a part of a body within the server's windows; whether there was something to send.
     fn put_body(&mut self, stream: u32) -> bool {
-        let padding = match self.random.chance(200) {
-            true => Some(self.random.below(256)),
-            false => None,
+        let padding = if self.random.chance(200) {
+            Some(self.random.below(256))
+        } else {
+            None
         };
         let beside = padding.map_or(0, |padding| padding + 1);
         let allowed = self.send_window.min(self.lane(stream).send_window) - beside as i64;
@@ -457,9 +464,10 @@ impl Raw {
             return;
         };
         let at = self.random.below(most + 1);
-        match self.random.chance(700) {
-            true => self.out[at] ^= 1 << self.random.below(8),
-            false => self.out.truncate(at),
+        if self.random.chance(700) {
+            self.out[at] ^= 1 << self.random.below(8);
+        } else {
+            self.out.truncate(at)
         }
     }
 
@@ -482,9 +490,10 @@ impl Raw {
     }
 
     fn closed(&self, what: &str) -> Result<bool, String> {
-        match self.is_hostile {
-            true => Ok(false),
-            false => Err(format!("{what}: {:?}", self.unanswered())),
+        if self.is_hostile {
+            Ok(false)
+        } else {
+            Err(format!("{what}: {:?}", self.unanswered()))
         }
     }
 

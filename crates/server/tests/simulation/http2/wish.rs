@@ -1,4 +1,5 @@
-//! What clients of HTTP/2 ask, and what they must get: what clients of HTTP/1 ask and get, in the other protocol's words.
+//! What clients of HTTP/2 ask, and what they must get: what clients of HTTP/1 ask and get, in the
+//! other protocol's words.
 
 use proto::h2::hpack::Field;
 
@@ -74,9 +75,10 @@ impl Wish {
     /// Whether this is the answer; where it was broken off, whether it is the beginning of it.
     pub(crate) fn check(&self, got: &Answer, is_whole: bool) -> Result<(), String> {
         let Some(status) = got.status else {
-            return match is_whole {
-                true => Err(format!("{}: no head", self.logged)),
-                false => Ok(()),
+            return if is_whole {
+                Err(format!("{}: no head", self.logged))
+            } else {
+                Ok(())
             };
         };
         let mut fields = got.fields.clone();
@@ -100,9 +102,10 @@ impl Wish {
                 shown(&self.answer_fields)
             ));
         }
-        let is_right = match is_whole {
-            true => got.body == self.answer,
-            false => self.answer.starts_with(&got.body),
+        let is_right = if is_whole {
+            got.body == self.answer
+        } else {
+            self.answer.starts_with(&got.body)
         };
         if !is_right {
             let pairs = got.body.iter().zip(&self.answer);
@@ -142,9 +145,10 @@ fn parts(message: &[u8]) -> (String, Vec<Line>, &[u8]) {
 
 /// A body without its framing.
 fn body(lines: &[Line], rest: &[u8]) -> Vec<u8> {
-    match lines.iter().any(|(name, _)| name == b"transfer-encoding") {
-        true => unchunked(rest).unwrap(),
-        false => rest.to_vec(),
+    if lines.iter().any(|(name, _)| name == b"transfer-encoding") {
+        unchunked(rest).unwrap()
+    } else {
+        rest.to_vec()
     }
 }
 

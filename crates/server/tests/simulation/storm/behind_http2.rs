@@ -1,5 +1,5 @@
-//! Servers behind that are spoken to by HTTP/2: many requests at once on a connection, each answered in a way of its own, and some of these
-//! ways end the connection, or begin to.
+//! Servers behind that are spoken to by HTTP/2: many requests at once on a connection, each
+//! answered in a way of its own, and some of these ways end the connection, or begin to.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -130,9 +130,10 @@ impl Shared {
     /// The connection is cut, with what has been said or without.
     fn cut(&self, random: &mut Random) {
         self.is_over.set(true);
-        match random.chance(500) {
-            true => self.stream.abort(),
-            false => self.stream.shutdown_write(),
+        if random.chance(500) {
+            self.stream.abort()
+        } else {
+            self.stream.shutdown_write()
         }
     }
 }

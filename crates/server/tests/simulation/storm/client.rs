@@ -38,9 +38,10 @@ async fn ask(storm: &Storm, stream: &Stream, id: &str, random: &mut Random) -> b
     let host = settings::HOST;
     let fields = format!("Host: {host}\r\nCookie: session=some; id=0-0-0\r\n");
     let length = [0, 0, 20, 50_000][random.below(4)];
-    let upgrade = match random.chance(80) {
-        true => "Connection: upgrade\r\nUpgrade: storm\r\n",
-        false => "",
+    let upgrade = if random.chance(80) {
+        "Connection: upgrade\r\nUpgrade: storm\r\n"
+    } else {
+        ""
     };
     let request = match length {
         0 => format!("GET /{id} HTTP/1.1\r\n{fields}{upgrade}\r\n"),
@@ -130,9 +131,11 @@ fn parse(bytes: &[u8], has_ended: bool) -> Option<Answer> {
         let length: usize = rest.split("\r\n").next()?.parse().ok()?;
         return whole(body.get(..length)?.to_vec());
     }
-    match head.contains("transfer-encoding: chunked") {
-        true => whole(crate::http2::wish::unchunked(body)?),
-        false if has_ended => whole(body.to_vec()),
-        false => None,
+    if head.contains("transfer-encoding: chunked") {
+        whole(crate::http2::wish::unchunked(body)?)
+    } else if has_ended {
+        whole(body.to_vec())
+    } else {
+        None
     }
 }

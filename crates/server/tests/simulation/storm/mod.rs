@@ -1,9 +1,11 @@
-//! Storms: clients that leave at any moment, servers behind that fail in every way, reloads and other addresses in the middle. Then
-//! all is quiet, and nothing may be left: no request counts against a server (`max_conns`, `least_conn`, `least_time … inflight`), no one
-//! waits in a queue, no connection and no generation is held.
+//! Storms: clients that leave at any moment, servers behind that fail in every way, reloads and
+//! other addresses in the middle. Then all is quiet, and nothing may be left: no request counts
+//! against a server (`max_conns`, `least_conn`, `least_time … inflight`), no one waits in a queue,
+//! no connection and no generation is held.
 //!
-//! Every answer that comes whole must be the one to its request, and no connection on which a server has said too much is used again.
-//! What a seed does not decide: the draws of `random` and `p2c`, and the names that `sticky cookie` gives.
+//! Every answer that comes whole must be the one to its request, and no connection on which a
+//! server has said too much is used again. What a seed does not decide: the draws of `random` and
+//! `p2c`, and the names that `sticky cookie` gives.
 
 mod behind;
 mod behind_http2;
@@ -18,7 +20,7 @@ use std::time::Duration;
 use engine::Event;
 use engine::net::Address;
 use engine::sim::Faults;
-use upstream::{Found, Remembered, Roster, State};
+use upstream::{Remembered, ResolvedAddress, Roster, State};
 
 use crate::random::Random;
 use crate::server::{Server, simulate};
@@ -56,7 +58,8 @@ impl Storm {
         self.violations.borrow_mut().push(what.into());
     }
 
-    /// Keeps the states of the servers that a group has now, and sees to it that none has more requests than it may have.
+    /// Keeps the states of the servers that a group has now, and sees to it that none has more
+    /// requests than it may have.
     fn look(&self, roster: &Roster) {
         let peers = roster.peers();
         for peer in peers.iter() {
@@ -103,9 +106,9 @@ fn roster(server: &Server<'_>) -> Arc<Roster> {
 
 /// The name that is looked up has other addresses now: as many of these as chance has it.
 fn resolve(roster: &Roster, random: &mut Random) {
-    let found: Vec<Found> = (0..settings::BEHIND)
+    let found: Vec<ResolvedAddress> = (0..settings::BEHIND)
         .filter(|_| random.chance(500))
-        .map(|number| Found {
+        .map(|number| ResolvedAddress {
             address: settings::address(number),
             server: None,
             weight: None,

@@ -36,8 +36,8 @@ fn read_to_end(reader: &mut Reader, max: usize) -> Option<Vec<u8>> {
     let mut body = Vec::new();
     loop {
         match reader.next(max) {
-            Part::Bytes(bytes) => body.extend_from_slice(&bytes),
-            Part::File {
+            FillChunk::Bytes(bytes) => body.extend_from_slice(&bytes),
+            FillChunk::File {
                 file,
                 offset,
                 length,
@@ -46,9 +46,9 @@ fn read_to_end(reader: &mut Reader, max: usize) -> Option<Vec<u8>> {
                 folder::read_all(&*file, offset, &mut part).unwrap();
                 body.extend_from_slice(&part);
             }
-            Part::Nothing => wait(|context| reader.poll_more(context)),
-            Part::End => return Some(body),
-            Part::Broken => return None,
+            FillChunk::Nothing => wait(|context| reader.poll_more(context)),
+            FillChunk::End => return Some(body),
+            FillChunk::Broken => return None,
         }
     }
 }
@@ -168,12 +168,12 @@ fn waiters_learn_of_every_end() {
     filler.push("x".into());
     assert_eq!(woken(), 4);
     assert!(reader.poll_more(&mut context).is_ready());
-    assert!(matches!(reader.next(10), Part::Bytes(bytes) if bytes == "x"));
-    assert!(matches!(reader.next(10), Part::Nothing));
+    assert!(matches!(reader.next(10), FillChunk::Bytes(bytes) if bytes == "x"));
+    assert!(matches!(reader.next(10), FillChunk::Nothing));
     assert!(reader.poll_more(&mut context).is_pending());
     drop(filler);
     assert_eq!(woken(), 5);
-    assert!(matches!(reader.next(10), Part::Broken));
+    assert!(matches!(reader.next(10), FillChunk::Broken));
     assert!(folder.files().is_empty());
 }
 
@@ -242,7 +242,10 @@ fn what_is_filled_once_is_read_by_many_on_several_threads() {
             50 => threads.push(start(100_000)),
             70 => {
                 let mut reader = taken(&store, "a").reader().unwrap();
-                assert!(!matches!(reader.next(10), Part::Nothing | Part::Broken));
+                assert!(!matches!(
+                    reader.next(10),
+                    FillChunk::Nothing | FillChunk::Broken
+                ));
             }
             _ => {}
         }
@@ -257,9 +260,9 @@ fn what_is_filled_once_is_read_by_many_on_several_threads() {
     }
     // Memory holds no more than the tail.
     let mut reader = fill.reader().unwrap();
-    assert!(matches!(reader.next(usize::MAX), Part::File { .. }));
+    assert!(matches!(reader.next(usize::MAX), FillChunk::File { .. }));
     reader.seek(whole.len() as u64 - TAIL_MAX as u64 / 2);
-    assert!(matches!(reader.next(usize::MAX), Part::Bytes(_)));
+    assert!(matches!(reader.next(usize::MAX), FillChunk::Bytes(_)));
     reader.seek(4_000_000);
     assert!(read_to_end(&mut reader, 5000).unwrap() == whole[4_000_000..]);
     assert_eq!(fill.readers(), 1);
@@ -446,7 +449,7 @@ fn without_room_the_slowest_reader_sets_the_pace() {
     read_quick.extend(read_to_end(&mut quick, 100_000).unwrap());
     assert!(read_slow == whole && read_quick == whole);
     slow.seek(1_000_000);
-    assert!(matches!(slow.next(1), Part::Broken));
+    assert!(matches!(slow.next(1), FillChunk::Broken));
     // A slow reader that leaves holds nothing.
     drop(slow);
     drop(quick);
@@ -457,8 +460,8 @@ fn without_room_the_slowest_reader_sets_the_pace() {
 /// What stands ready, once.
 fn take(reader: &mut Reader, max: usize) -> Vec<u8> {
     match reader.next(max) {
-        Part::Bytes(bytes) => bytes.to_vec(),
-        Part::File {
+        FillChunk::Bytes(bytes) => bytes.to_vec(),
+        FillChunk::File {
             file,
             offset,
             length,
@@ -468,7 +471,7 @@ fn take(reader: &mut Reader, max: usize) -> Vec<u8> {
             part
         }
         part => {
-            assert!(matches!(part, Part::Nothing));
+            assert!(matches!(part, FillChunk::Nothing));
             Vec::new()
         }
     }

@@ -22,7 +22,7 @@ fn alone() -> Arc<DiskStore> {
 }
 
 /// An entry without its file being opened; nothing where memory does not have it.
-fn recalled(store: &DiskStore, key: &str, now: Millis) -> Option<Opened> {
+fn recalled(store: &DiskStore, key: &str, now: Millis) -> Option<OpenEntry> {
     let opened = store.open_in_memory(&id(key), key.as_bytes(), now)?.ok()?;
     opened.file.is_none().then_some(opened)
 }
@@ -115,9 +115,9 @@ fn what_others_change_or_unlink_is_not_given_from_memory() {
     assert!(recalled(&store, "changed", 0).is_none());
 
     // Its times were replaced.
-    let times = Times {
+    let times = EntryTimes {
         valid_until: 5,
-        ..Times::default()
+        ..EntryTimes::default()
     };
     let key = b"touched";
     other.refresh(&id("touched"), key, &times, 0).unwrap();
@@ -143,10 +143,10 @@ fn what_this_store_changes_is_another_entry_at_once() {
         assert_eq!(first().unwrap(), "one");
         put(b"two");
         assert_eq!(first().unwrap(), "two");
-        let times = Times {
+        let times = EntryTimes {
             valid_until: 7,
             updating: 1,
-            ..Times::default()
+            ..EntryTimes::default()
         };
         store.refresh(&id("a"), b"a", &times, 0).unwrap();
         if has_folder {
@@ -184,7 +184,9 @@ fn a_slow_reader_does_not_bring_back_what_is_over() {
     let stat = rustix::fs::stat(path(&folder, "a")).unwrap();
     let identity = super::super::memory::Identity::settled(&stat);
     assert!(identity.is_some());
-    store.refresh(&id("a"), b"a", &Times::default(), 0).unwrap();
+    store
+        .refresh(&id("a"), b"a", &EntryTimes::default(), 0)
+        .unwrap();
     let revision = Some(expected.revision);
     store.keep_read(&id("a"), revision, identity, file.into(), 0);
     assert!(recalled(&store, "a", 0).is_none());
@@ -206,7 +208,7 @@ fn a_store_without_folder_keeps_what_fits() {
     assert!(filler.has_room() && !filler.is_pointless());
     filler.finish(0).unwrap();
     filler.commit_in_memory(0).unwrap();
-    assert!(matches!(reader.next(usize::MAX), Part::Bytes(bytes) if bytes == long));
+    assert!(matches!(reader.next(usize::MAX), FillChunk::Bytes(bytes) if bytes == long));
     drop(reader);
     assert!(filler.is_pointless());
     assert_eq!(presence(&store, "long"), Presence::Absent);
@@ -306,7 +308,7 @@ fn all_at_once_nothing_foreign_is_seen() {
                                 store.purge(&id(&key)).unwrap();
                             }
                             5 => {
-                                let times = Times::default();
+                                let times = EntryTimes::default();
                                 let _ = store.refresh(&id(&key), key.as_bytes(), &times, 0);
                             }
                             _ => match store.open_entry(&id(&key), key.as_bytes(), 0) {

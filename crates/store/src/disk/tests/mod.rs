@@ -287,10 +287,10 @@ fn times_are_replaced_in_the_file() {
     let folder = TestFolder::new();
     let store = folder.store();
     put(&store, "a", b"body", 0);
-    let times = Times {
+    let times = EntryTimes {
         valid_until: 5,
         updating: 6,
-        ..Times::default()
+        ..EntryTimes::default()
     };
     store.refresh(&id("a"), b"a", &times, 0).unwrap();
     let opened = store.open_entry(&id("a"), b"a", 0).unwrap();
@@ -784,9 +784,9 @@ fn index_evicts_in_the_order_of_use() {
             }
             (_, place) => {
                 let blocks = random >> 40 & 7;
-                let stored = Stored {
+                let stored = StoredEntry {
                     blocks,
-                    ..Stored::default()
+                    ..StoredEntry::default()
                 };
                 let (replaced, removed) = shard.insert(&id, stored, now);
                 let before = place.map(|at| model.remove(at).1);

@@ -61,7 +61,7 @@ fn answer_that_came_last_is_seen_before_it_is_written() {
     let seen = || {
         let fill = store.lookup(&id("a"), 0).fill?;
         match fill.reader()?.next(100) {
-            Part::Bytes(bytes) => Some(bytes),
+            FillChunk::Bytes(bytes) => Some(bytes),
             _ => None,
         }
     };
@@ -159,7 +159,7 @@ fn folder_that_was_removed_is_made_anew() {
     assert_eq!(store.keep_folder().unwrap(), Kept::Replaced);
 }
 
-fn listed(folder: &TestFolder) -> Vec<Listed> {
+fn listed(folder: &TestFolder) -> Vec<ListedEntry> {
     let mut all = Vec::new();
     Listing::open(&folder.0).unwrap().visit(|listed| {
         all.push(listed);

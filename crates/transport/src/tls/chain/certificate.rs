@@ -1,7 +1,7 @@
 //! One certificate, as the building of chains sees it: RFC 5280 section 4.
 //!
-//! Versions 1 and 2 are read as well; they have no extensions. An extension that is there twice or cannot be read makes
-//! the certificate unreadable.
+//! Versions 1 and 2 are read as well; they have no extensions. An extension that is there twice or
+//! cannot be read makes the certificate unreadable.
 
 use x509_cert::der::oid::ObjectIdentifier;
 use x509_cert::der::oid::db::rfc5280;
@@ -127,8 +127,8 @@ impl Certificate {
         self.is_self_issued() && self.is_named_as_issuer_of(self)
     }
 
-    /// Whether this is what a certificate says of its issuer: the name, and the numbers of key and certificate where it
-    /// has them (RFC 5280 section 4.2.1.1).
+    /// Whether this is what a certificate says of its issuer: the name, and the numbers of key and
+    /// certificate where it has them (RFC 5280 section 4.2.1.1).
     pub(in crate::tls) fn is_named_as_issuer_of(&self, certificate: &Certificate) -> bool {
         if self.subject != certificate.issuer {
             return false;

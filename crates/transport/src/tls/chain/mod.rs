@@ -1,13 +1,16 @@
-//! Whether a chain of certificates leads to one that is trusted: for the certificates of clients and of upstreams.
+//! Whether a chain of certificates leads to one that is trusted: for the certificates of clients
+//! and of upstreams.
 //!
-//! RFC 5280 section 6, in OpenSSL's reading, with its numbers and words for what is wrong (`X509_V_ERR_…`), because
-//! configurations and their authors' certificates were made for it:
-//! <https://docs.openssl.org/master/man3/X509_STORE_CTX_get_error/>. As with nginx, everything is looked at, and what is
-//! found last is what is said. Trust ends at certificates that vouch for themselves.
+//! RFC 5280 section 6, in OpenSSL's reading, with its numbers and words for what is wrong
+//! (`X509_V_ERR_…`), because configurations and their authors' certificates were made for it:
+//! <https://docs.openssl.org/master/man3/X509_STORE_CTX_get_error/>. As with nginx, everything is
+//! looked at, and what is found last is what is said. Trust ends at certificates that vouch for
+//! themselves.
 //!
-//! rustls brings webpki, which does the same by today's rules for the public Web: no certificates of version 1, no
-//! authority at the beginning of a chain. It is still asked where an authority limits the names that it vouches for.
-//! Not here: policies, certificates of proxies (RFC 3820), and whether a certificate is for the right name.
+//! rustls brings webpki, which does the same by today's rules for the public Web: no certificates
+//! of version 1, no authority at the beginning of a chain. It is still asked where an authority
+//! limits the names that it vouches for. Not here: policies, certificates of proxies (RFC 3820),
+//! and whether a certificate is for the right name.
 
 mod certificate;
 mod revocation;
@@ -25,7 +28,8 @@ use revocation::RevocationList;
 pub(in crate::tls) use signature::Signed;
 pub use signature::{schemes, verify_tls12, verify_tls13};
 
-/// Issuers with one name that are tried for a certificate. A chain with more is odd, or wants to keep us busy.
+/// Issuers with one name that are tried for a certificate. A chain with more is odd, or wants to
+/// keep us busy.
 const ISSUERS_MAX: usize = 16;
 
 /// Why a chain does not hold: OpenSSL's number and text.
@@ -73,7 +77,8 @@ pub struct Trust {
 type Path<'a> = Vec<&'a Certificate>;
 
 impl Trust {
-    /// Trusts these certificates. With revocation lists, each certificate of a chain needs the list of its issuer.
+    /// Trusts these certificates. With revocation lists, each certificate of a chain needs the list
+    /// of its issuer.
     ///
     /// # Errors
     /// Where one of them is no certificate or list.
@@ -140,8 +145,8 @@ impl Trust {
             .collect()
     }
 
-    /// From the first certificate to one that is trusted and vouches for itself; those that are trusted go before those
-    /// that were sent.
+    /// From the first certificate to one that is trusted and vouches for itself; those that are
+    /// trusted go before those that were sent.
     fn build<'a>(
         &'a self,
         first: &'a Certificate,
@@ -203,8 +208,8 @@ pub fn names(certificates: &[CertificateDer<'_>]) -> Vec<DistinguishedName> {
     names.into_iter().map(DistinguishedName::from).collect()
 }
 
-/// The best issuer of a certificate: one that has really signed it and whose time it is. Those that are on the path already
-/// lead nowhere: authorities may have signed each other.
+/// The best issuer of a certificate: one that has really signed it and whose time it is. Those that
+/// are on the path already lead nowhere: authorities may have signed each other.
 fn issuer_of<'a>(
     certificate: &Certificate,
     among: &'a [Certificate],
@@ -269,7 +274,8 @@ fn check_signatures(path: &[&Certificate], now: u64, note: &mut dyn FnMut(Reason
     }
 }
 
-/// Whether the names are within the limits that authorities have: webpki knows. It takes less than we do otherwise.
+/// Whether the names are within the limits that authorities have: webpki knows. It takes less than
+/// we do otherwise.
 fn check_names(path: &[&Certificate], purpose: Purpose, now: UnixTime) -> Result<(), Reason> {
     let Some((first, authorities)) = path.split_first() else {
         return Err(UNSPECIFIED);

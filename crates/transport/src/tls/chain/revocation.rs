@@ -1,7 +1,8 @@
 //! Lists of revoked certificates: RFC 5280 section 5, versions 1 and 2.
 //!
-//! A list that covers only a part of an authority's certificates, or only what has changed since another one, has a
-//! critical extension that says so. Those are not understood here, and a list with one never lets a chain hold.
+//! A list that covers only a part of an authority's certificates, or only what has changed since
+//! another one, has a critical extension that says so. Those are not understood here, and a list
+//! with one never lets a chain hold.
 
 use std::sync::OnceLock;
 
@@ -32,7 +33,6 @@ pub(super) struct RevocationList {
     from: u64,
     /// When there is a newer one.
     until: Option<u64>,
-    /// Serial numbers.
     revoked: Set<Box<[u8]>>,
     /// It has a critical extension.
     is_beyond_us: bool,
@@ -58,7 +58,8 @@ impl RevocationList {
             && identifier.is_none_or(|named| issuer.is_identified_by(named))
     }
 
-    /// Whether the holder of this key has signed it. Only who has is remembered: others are whomever a client sends.
+    /// Whether the holder of this key has signed it. Only who has is remembered: others are
+    /// whomever a client sends.
     fn is_signed_by(&self, key: &[u8]) -> bool {
         if self.signer.get().is_some_and(|signer| **signer == *key) {
             return true;

@@ -1,7 +1,8 @@
 //! Signatures, checked with a key as certificates hold it.
 //!
-//! webpki has the algorithms and knows which keys fit; it would also read whole certificates, but of X.509 version 3 only.
-//! SHA-1, keys of RSA below 2048 bits, and what else is broken are not among the algorithms.
+//! webpki has the algorithms and knows which keys fit; it would also read whole certificates, but
+//! of X.509 version 3 only. SHA-1, keys of RSA below 2048 bits, and what else is broken are not
+//! among the algorithms.
 
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls13_signature_with_raw_key};
@@ -15,7 +16,8 @@ use x509_cert::der::{self, Decode, Encode, Reader, SliceReader};
 use super::certificate::Certificate;
 use crate::tls::provider;
 
-/// What certificates, revocation lists and responses about certificates have in common: something that is signed, and how.
+/// What certificates, revocation lists and responses about certificates have in common: something
+/// that is signed, and how.
 #[derive(Clone, Debug, Default)]
 pub(in crate::tls) struct Signed {
     /// What is signed, in DER.
@@ -58,9 +60,10 @@ impl Signed {
     /// Where it does not.
     pub(in crate::tls) fn must_be_by(&self, algorithm: &AlgorithmIdentifier) -> der::Result<()> {
         let algorithm = algorithm.to_der()?;
-        match AnyRef::from_der(&algorithm)?.value() == &*self.algorithm {
-            true => Ok(()),
-            false => Err(der::ErrorKind::Failed.into()),
+        if AnyRef::from_der(&algorithm)?.value() == &*self.algorithm {
+            Ok(())
+        } else {
+            Err(der::ErrorKind::Failed.into())
         }
     }
 

@@ -1,5 +1,5 @@
-//! Chains out of `samples/`. What is expected is what `openssl verify` of OpenSSL 3.0 says; where that stops at an error,
-//! the last one that a callback like nginx's, which goes on, is told of.
+//! Chains out of `samples/`. What is expected is what `openssl verify` of OpenSSL 3.0 says; where
+//! that stops at an error, the last one that a callback like nginx's, which goes on, is told of.
 
 use std::time::Duration;
 

@@ -1,7 +1,8 @@
-//! What OpenSSL takes as the value of a command, as far as a text alone shows it; and the files that must be there.
+//! What OpenSSL takes as the value of a command, as far as a text alone shows it; and the files
+//! that must be there.
 //!
-//! <https://docs.openssl.org/master/man3/SSL_CONF_cmd/>. What only OpenSSL 3.5 takes is taken as well. What stands in a file
-//! is not looked at.
+//! <https://docs.openssl.org/master/man3/SSL_CONF_cmd/>. What only OpenSSL 3.5 takes is taken as
+//! well. What stands in a file is not looked at.
 
 use std::io;
 use std::path::Path;
@@ -25,12 +26,13 @@ pub(super) enum Value {
     Signatures,
     /// One of these words, spelled so.
     One(&'static [&'static str]),
-    /// Some of these words in any case, with commas between them, each switched on by `+` or off by `-`.
+    /// Some of these words in any case, with commas between them, each switched on by `+` or off by
+    /// `-`.
     Switches(&'static [&'static str]),
     /// A number from 0 to this.
     Number(i64),
     /// A file by a path that may be relative to the configuration, and how OpenSSL opens it.
-    File(Opening),
+    File(FileOpener),
     /// A folder that is read at once, by a path like that of a file.
     Folder,
     /// A folder that is read when it is needed.
@@ -41,7 +43,7 @@ pub(super) enum Value {
 
 /// Which part of OpenSSL opens a file: each gives another reason where it is not there.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Opening {
+pub(super) enum FileOpener {
     /// For a certificate, its key, or what is sent beside it.
     OfCertificate,
     /// For the names of authorities, or parameters.
@@ -96,7 +98,8 @@ const SIGNATURES: &[&str] = &[
     "rsa_pss_rsae_sha512",
 ];
 
-/// Kinds of keys, and whether they go with digests of 160 and 224 bits too: the parts of `RSA+SHA256`.
+/// Kinds of keys, and whether they go with digests of 160 and 224 bits too: the parts of
+/// `RSA+SHA256`.
 const KEYS: &[(&str, bool)] = &[
     ("RSA", true),
     ("RSA-PSS", false),
@@ -130,9 +133,10 @@ impl Value {
             Value::Groups { automatic } => {
                 let all = ["automatic", "+automatic"];
                 let is_all = all.iter().any(|all| text.eq_ignore_ascii_case(all));
-                match automatic && is_all {
-                    true => None,
-                    false => suites::groups(&text).refused,
+                if automatic && is_all {
+                    None
+                } else {
+                    suites::groups(&text).refused
                 }
             }
             Value::Signatures => when(!text.split(':').map(str::trim).all(is_signature)),
@@ -172,15 +176,15 @@ impl Value {
                 let error = std::fs::File::open(path).err()?;
                 let system = system_reason(&error, &format!("fopen({shown}, r)"));
                 let behind = match opening {
-                    Opening::OfCertificate => {
+                    FileOpener::OfCertificate => {
                         "error:10080002:BIO routines::system lib error:0A080002:SSL routines::system lib"
                     }
-                    Opening::Plain => "error:10080002:BIO routines::system lib",
-                    Opening::OfAuthorities if error.kind() == io::ErrorKind::NotFound => {
+                    FileOpener::Plain => "error:10080002:BIO routines::system lib",
+                    FileOpener::OfAuthorities if error.kind() == io::ErrorKind::NotFound => {
                         "error:10000080:BIO routines::no such file \
                          error:05880002:x509 certificate routines::system lib"
                     }
-                    Opening::OfAuthorities => {
+                    FileOpener::OfAuthorities => {
                         "error:10080002:BIO routines::system lib \
                          error:05880002:x509 certificate routines::system lib"
                     }
@@ -232,7 +236,8 @@ fn is_signature(name: &str) -> bool {
     fits(one, other) || fits(other, one)
 }
 
-/// A number as atoi(3) reads it: what does not begin with digits is 0, and what stands behind them does not count.
+/// A number as atoi(3) reads it: what does not begin with digits is 0, and what stands behind them
+/// does not count.
 fn number(text: &str) -> i64 {
     let text = text.trim_start();
     let (digits, sign) = match text.strip_prefix('-') {

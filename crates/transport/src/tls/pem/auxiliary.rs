@@ -1,8 +1,9 @@
 //! What OpenSSL keeps behind a certificate: what it is trusted for, and what not.
 //!
-//! `X509_CERT_AUX ::= SEQUENCE { trust SEQUENCE OF OID OPTIONAL, reject [0] SEQUENCE OF OID OPTIONAL, ... }`, as `openssl x509
-//! -trustout` writes it with `-addtrust` and `-addreject`; see openssl-verification-options(1), "Trust Anchors". Not here:
-//! names and numbers that stand there too.
+//! `X509_CERT_AUX ::= SEQUENCE { trust SEQUENCE OF OID OPTIONAL, reject [0] SEQUENCE OF OID
+//! OPTIONAL, ... }`, as `openssl x509 -trustout` writes it with `-addtrust` and `-addreject`; see
+//! openssl-verification-options(1), "Trust Anchors". Not here: names and numbers that stand there
+//! too.
 
 const SEQUENCE: u8 = 0x30;
 const OBJECT_IDENTIFIER: u8 = 0x06;
@@ -11,17 +12,17 @@ const REJECTED: u8 = 0xa0;
 /// `anyExtendedKeyUsage` (RFC 5280 section 4.2.1.12).
 const ANY: &[u8] = &[0x55, 0x1d, 0x25, 0];
 
-/// What an authority may be trusted for: to have signed whose certificates (RFC 5280 section 4.2.1.12).
+/// What an authority may be trusted for: to have signed whose certificates (RFC 5280 section
+/// 4.2.1.12).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TrustedFor {
-    /// Those of servers.
+    /// Trusted to vouch for servers.
     Servers,
-    /// Those of clients.
+    /// Trusted to vouch for clients.
     Clients,
 }
 
 impl TrustedFor {
-    /// The object identifier.
     fn identifier(self) -> [u8; 8] {
         let last = match self {
             TrustedFor::Servers => 1,
@@ -38,8 +39,8 @@ pub(super) fn split(content: &[u8]) -> (&[u8], &[u8]) {
     content.split_at_checked(length).unwrap_or((content, &[]))
 }
 
-/// Whether what stands behind a certificate lets it be trusted for a purpose: it is not named among what it is not trusted
-/// for, and is among the others if any are.
+/// Whether what stands behind a certificate lets it be trusted for a purpose: it is not named among
+/// what it is not trusted for, and is among the others if any are.
 pub(super) fn is_trusted(auxiliary: &[u8], purpose: TrustedFor) -> bool {
     let Some(whole) = element(auxiliary).filter(|whole| whole.tag == SEQUENCE) else {
         return auxiliary.is_empty();

@@ -1,7 +1,8 @@
-//! The way of a question to its responder and of the answer back: one request of HTTP/1.0, as nginx sends it.
+//! The way of a question to its responder and of the answer back: one request of HTTP/1.0, as nginx
+//! sends it.
 //!
-//! RFC 6960 appendix A.1: GET, with the question in the path, so that caches on the way can answer. Not here: https,
-//! redirects, proxies.
+//! RFC 6960 appendix A.1: GET, with the question in the path, so that caches on the way can answer.
+//! Not here: https, redirects, proxies.
 
 use std::fmt;
 use std::io;
@@ -11,11 +12,11 @@ use bytes::Bytes;
 use conf::Files;
 use engine::net::Address;
 use framework::address;
-use framework::generation::Local;
+use framework::generation::GenerationView;
 use framework::workers::{ConnectError, NotEnough, connect};
 use logs::Errno;
 use proto::base64;
-use proto::h1::response::{self, ResponseBody, ResponseHead};
+use proto::h1::response::{self, BodyFraming, ResponseHead};
 
 use crate::resolver::{Resolving, Unresolved};
 
@@ -25,7 +26,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// Longest response with its head, in bytes. One is about 2,000.
 const RESPONSE_MAX: usize = 64 * 1024;
 
-/// Where questions go.
+/// The responder that questions about certificates go to.
 pub struct Responder {
     /// The host as it stands in the URL, with its port.
     host: String,
@@ -40,12 +41,13 @@ pub struct Responder {
 pub enum BadUrl {
     /// It is not http.
     Prefix,
-    /// nginx's text.
+    /// The host is refused, in nginx's words.
     Host(&'static str),
 }
 
 impl Responder {
-    /// The responder of a URL. Its host is looked up in `files`; without them, only when it is asked.
+    /// The responder of a URL. Its host is looked up in `files`; without them, only when it is
+    /// asked.
     ///
     /// # Errors
     /// Where it does not begin with `http://`, or names no host.
@@ -90,8 +92,8 @@ impl Responder {
         &self,
         request: &[u8],
         resolving: &Resolving,
-        local: &Local,
-    ) -> Result<Vec<u8>, Failed> {
+        local: &GenerationView,
+    ) -> Result<Vec<u8>, FetchError> {
         let addresses = self.addresses(resolving, local).await?;
         ask_in_turn(&addresses, &Bytes::from(self.message(request))).await
     }
@@ -99,15 +101,15 @@ impl Responder {
     async fn addresses(
         &self,
         resolving: &Resolving,
-        local: &Local,
-    ) -> Result<Vec<Address>, Failed> {
+        local: &GenerationView,
+    ) -> Result<Vec<Address>, FetchError> {
         if !self.addresses.is_empty() {
             return Ok(self.addresses.clone());
         }
-        let written = address::parse(self.host.as_bytes()).map_err(|_| Failed::NoAddress)?;
+        let written = address::parse(self.host.as_bytes()).map_err(|_| FetchError::NoAddress)?;
         let port = written.port.unwrap_or(80);
         let found = resolving.resolve(local, written.name).await;
-        let found = found.map_err(Failed::Unresolved)?;
+        let found = found.map_err(FetchError::Unresolved)?;
         Ok(found
             .into_iter()
             .map(|ip| Address::Inet((ip, port).into()))
@@ -133,9 +135,10 @@ impl Responder {
     }
 }
 
-/// Asks at one address after the other until one answers. If none does, what the last has failed with.
-async fn ask_in_turn(addresses: &[Address], message: &Bytes) -> Result<Vec<u8>, Failed> {
-    let mut last = Failed::NoAddress;
+/// Asks at one address after the other until one answers. If none does, what the last has failed
+/// with.
+async fn ask_in_turn(addresses: &[Address], message: &Bytes) -> Result<Vec<u8>, FetchError> {
+    let mut last = FetchError::NoAddress;
     for address in addresses {
         match ask_at(address, message.clone()).await {
             Ok(body) => return Ok(body),
@@ -145,7 +148,7 @@ async fn ask_in_turn(addresses: &[Address], message: &Bytes) -> Result<Vec<u8>, 
     Err(last)
 }
 
-async fn ask_at(address: &Address, message: Bytes) -> Result<Vec<u8>, Failed> {
+async fn ask_at(address: &Address, message: Bytes) -> Result<Vec<u8>, FetchError> {
     let deadline = engine::now() + TIMEOUT;
     let stream = connect(address, deadline).await?;
     stream.push(message);
@@ -154,8 +157,8 @@ async fn ask_at(address: &Address, message: Bytes) -> Result<Vec<u8>, Failed> {
     loop {
         let received = stream.recv(Some(deadline)).await;
         let received = received.map_err(|error| match error.kind() {
-            io::ErrorKind::TimedOut => Failed::TimedOut,
-            _ => Failed::Call("recv()", error),
+            io::ErrorKind::TimedOut => FetchError::TimedOut,
+            _ => FetchError::Call("recv()", error),
         })?;
         if let Some(body) = response.take(&received)? {
             return Ok(body);
@@ -174,34 +177,35 @@ struct PartialResponse {
 
 impl PartialResponse {
     /// Takes in what has come, nothing at the end of the connection; the body when it is whole.
-    fn take(&mut self, received: &[u8]) -> Result<Option<Vec<u8>>, Failed> {
+    fn take(&mut self, received: &[u8]) -> Result<Option<Vec<u8>>, FetchError> {
         self.bytes.extend_from_slice(received);
         if self.bytes.len() > RESPONSE_MAX {
-            return Err(Failed::Invalid);
+            return Err(FetchError::Invalid);
         }
         if self.body.is_none() {
             let parsed = response::parse(&self.bytes, &mut self.head);
-            self.body = parsed.map_err(|_| Failed::Invalid)?;
+            self.body = parsed.map_err(|_| FetchError::Invalid)?;
         }
         let Some(begin) = self.body else {
-            return match received.is_empty() {
-                true => Err(Failed::Closed),
-                false => Ok(None),
+            return if received.is_empty() {
+                Err(FetchError::Closed)
+            } else {
+                Ok(None)
             };
         };
         if self.head.status() != 200 {
-            return Err(Failed::Status(self.head.status()));
+            return Err(FetchError::Status(self.head.status()));
         }
         let body = self.bytes.get(begin..).unwrap_or_default();
         match self.head.body(false) {
-            ResponseBody::Length(length) if body.len() as u64 >= length => {
+            BodyFraming::Length(length) if body.len() as u64 >= length => {
                 let length = usize::try_from(length).unwrap_or(usize::MAX);
                 Ok(body.get(..length).map(<[u8]>::to_vec))
             }
-            ResponseBody::UntilClose if received.is_empty() => Ok(Some(body.to_vec())),
+            BodyFraming::UntilClose if received.is_empty() => Ok(Some(body.to_vec())),
             // Nobody sends chunks to HTTP/1.0.
-            ResponseBody::None | ResponseBody::Chunked => Err(Failed::Invalid),
-            _ if received.is_empty() => Err(Failed::Closed),
+            BodyFraming::None | BodyFraming::Chunked => Err(FetchError::Invalid),
+            _ if received.is_empty() => Err(FetchError::Closed),
             _ => Ok(None),
         }
     }
@@ -209,8 +213,8 @@ impl PartialResponse {
 
 /// Why there is no answer.
 #[derive(Debug)]
-pub enum Failed {
-    /// The host's name.
+pub enum FetchError {
+    /// The host's name could not be resolved.
     Unresolved(Unresolved),
     /// The host has no address.
     NoAddress,
@@ -228,26 +232,26 @@ pub enum Failed {
     Invalid,
 }
 
-impl From<ConnectError> for Failed {
-    fn from(failed: ConnectError) -> Failed {
+impl From<ConnectError> for FetchError {
+    fn from(failed: ConnectError) -> FetchError {
         match failed {
-            ConnectError::NotEnough(shortage) => Failed::NotEnough(shortage),
-            ConnectError::Failed(failed) => Failed::Call("connect()", failed.error),
+            ConnectError::NotEnough(shortage) => FetchError::NotEnough(shortage),
+            ConnectError::Failed(failed) => FetchError::Call("connect()", failed.error),
         }
     }
 }
 
-impl fmt::Display for Failed {
+impl fmt::Display for FetchError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failed::Unresolved(cause) => write!(out, "host could not be resolved ({cause})"),
-            Failed::NoAddress => out.write_str("no resolver defined to resolve the host"),
-            Failed::NotEnough(shortage) => shortage.fmt(out),
-            Failed::Call(call, error) => write!(out, "{call} failed {}", Errno(error)),
-            Failed::TimedOut => out.write_str("OCSP responder timed out"),
-            Failed::Closed => out.write_str("OCSP responder prematurely closed connection"),
-            Failed::Status(status) => write!(out, "OCSP responder sent status {status}"),
-            Failed::Invalid => out.write_str("OCSP responder sent invalid response"),
+            FetchError::Unresolved(cause) => write!(out, "host could not be resolved ({cause})"),
+            FetchError::NoAddress => out.write_str("no resolver defined to resolve the host"),
+            FetchError::NotEnough(shortage) => shortage.fmt(out),
+            FetchError::Call(call, error) => write!(out, "{call} failed {}", Errno(error)),
+            FetchError::TimedOut => out.write_str("OCSP responder timed out"),
+            FetchError::Closed => out.write_str("OCSP responder prematurely closed connection"),
+            FetchError::Status(status) => write!(out, "OCSP responder sent status {status}"),
+            FetchError::Invalid => out.write_str("OCSP responder sent invalid response"),
         }
     }
 }
@@ -259,8 +263,9 @@ mod tests {
 
     use super::*;
 
-    /// Asks these addresses of a simulated network for an answer. `10.0.0.1` is silent, `10.0.0.2` closes, `10.0.0.3` refuses
-    /// and `10.0.0.4` answers; others are not there. What came of it, and after how many seconds.
+    /// Asks these addresses of a simulated network for an answer. `10.0.0.1` is silent, `10.0.0.2`
+    /// closes, `10.0.0.3` refuses and `10.0.0.4` answers; others are not there. What came of it,
+    /// and after how many seconds.
     fn asked(lasts: &[u8]) -> (Result<Vec<u8>, String>, u64) {
         let address = |last: u8| Address::Inet(([10, 0, 0, last], 80).into());
         let mut runtime = sim::runtime(1, Faults::default(), engine::Settings::default()).unwrap();

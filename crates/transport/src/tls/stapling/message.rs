@@ -1,9 +1,9 @@
 //! Questions about certificates and the answers to them: OCSP, RFC 6960.
 //!
-//! A question names a certificate by its number and by digests of its issuer's name and key. An answer
-//! counts where a signer that may speak for the issuer has signed it, where it is about that certificate,
-//! and where now lies within its time. Not here: how the two travel (`fetch.rs`), and nonces, which
-//! would keep responders from answering in advance.
+//! A question names a certificate by its number and by digests of its issuer's name and key. An
+//! answer counts where a signer that may speak for the issuer has signed it, where it is about that
+//! certificate, and where now lies within its time. Not here: how the two travel (`fetch.rs`), and
+//! nonces, which would keep responders from answering in advance.
 
 use std::fmt;
 
@@ -104,7 +104,8 @@ pub fn length_of_response(bytes: &[u8]) -> Result<usize, NoResponse> {
     }
 }
 
-/// Whether the first value of some bytes, of whatever kind, ends within them by the length that it announces.
+/// Whether the first value of some bytes, of whatever kind, ends within them by the length that it
+/// announces.
 fn announces_no_more(bytes: &[u8]) -> bool {
     match bytes {
         [_, length @ 0..0x80, rest @ ..] => rest.len() >= usize::from(*length),
@@ -210,14 +211,12 @@ pub struct Subject {
     issuer: Certificate,
     /// The server's own chain, in which the issuer may stand.
     chain: Vec<Certificate>,
-    /// `ssl_trusted_certificate`.
     trusted: Vec<Certificate>,
-    /// `ssl_stapling_verify`.
     verifies: bool,
 }
 
-/// The chain's first certificate as it is asked about; `None` where its issuer is found neither in the chain nor
-/// among the trusted, or what is no X.509 stands there.
+/// The chain's first certificate as it is asked about; `None` where its issuer is found neither in
+/// the chain nor among the trusted, or what is no X.509 stands there.
 pub fn subject(
     chain: &[CertificateDer<'_>],
     trusted: &[CertificateDer<'_>],
@@ -325,9 +324,10 @@ impl Subject {
         let ends = about.next_update.as_ref().map(seconds);
         let begins = seconds(&about.this_update);
         let over = ends.is_some_and(|ends| ends.saturating_add(SKEW) < now);
-        match begins > now.saturating_add(SKEW) || over {
-            true => Err(Rejected::OutOfTime),
-            false => Ok(ends),
+        if begins > now.saturating_add(SKEW) || over {
+            Err(Rejected::OutOfTime)
+        } else {
+            Ok(ends)
         }
     }
 
@@ -353,9 +353,10 @@ impl Subject {
             return Ok(());
         }
         let may = is_itself || (is_issuer(&self.issuer, signer) && is_responder(signer, now));
-        match may && self.is_trusted(&self.issuer) {
-            true => Ok(()),
-            false => Err(Rejected::Untrusted),
+        if may && self.is_trusted(&self.issuer) {
+            Ok(())
+        } else {
+            Err(Rejected::Untrusted)
         }
     }
 
@@ -399,7 +400,6 @@ impl ResponderId {
 }
 
 impl ResponseStatus {
-    /// OpenSSL's words.
     fn text(self) -> &'static str {
         match self {
             ResponseStatus::Successful => "successful",

@@ -1,9 +1,11 @@
-//! Answers about the server's certificates that it fetches by itself: `ssl_stapling` without `ssl_stapling_file`.
+//! Answers about the server's certificates that it fetches by itself: `ssl_stapling` without
+//! `ssl_stapling_file`.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_ssl_module.html#ssl_stapling>; RFC 6961. As in nginx a handshake begins the
-//! first inquiry, and goes on without an answer; those after it get what has come. An answer that counts
-//! ([`message`]) is put beside the certificate; it is asked for again within an hour, and leaves when its time is over.
-//! The threads share what has come. Nothing of it outlives a reload.
+//! <https://nginx.org/en/docs/http/ngx_http_ssl_module.html#ssl_stapling>; RFC 6961. As in nginx a
+//! handshake begins the first inquiry, and goes on without an answer; those after it get what has
+//! come. An answer that counts ([`message`]) is put beside the certificate; it is asked for again
+//! within an hour, and leaves when its time is over. The threads share what has come. Nothing of it
+//! outlives a reload.
 
 pub mod fetch;
 pub mod message;
@@ -12,7 +14,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use framework::generation::Local;
+use framework::generation::GenerationView;
 use logs::event;
 use rustls::sign::CertifiedKey;
 
@@ -33,7 +35,7 @@ pub struct Stapling {
     pub subject: Subject,
     /// The question, in DER.
     pub request: Vec<u8>,
-    /// Who answers.
+    /// The responder that answers for the certificate.
     pub responder: Responder,
     /// How the responder's host is looked up.
     pub resolving: Arc<Resolving>,
@@ -59,8 +61,9 @@ pub struct Times {
 }
 
 impl Stapling {
-    /// Begins an inquiry where it is time for one. Called with each handshake, which does not wait for it.
-    pub fn refresh(self: &Arc<Stapling>, local: &Rc<Local>) {
+    /// Begins an inquiry where it is time for one. Called with each handshake, which does not wait
+    /// for it.
+    pub fn refresh(self: &Arc<Stapling>, local: &Rc<GenerationView>) {
         let now = engine::wall().as_secs();
         let Times { due, ends, busy } = &self.times;
         let end = ends.load(Ordering::Relaxed);
@@ -72,12 +75,12 @@ impl Stapling {
         }
         let (this, local) = (Arc::clone(self), Rc::clone(local));
         engine::spawn(async move {
-            let asking = Asking(this);
+            let asking = PendingInquiry(this);
             asking.0.inquire(&local).await;
         });
     }
 
-    async fn inquire(&self, local: &Local) {
+    async fn inquire(&self, local: &GenerationView) {
         let asked = self.responder.ask(&self.request, &self.resolving, local);
         let answer = match asked.await {
             Ok(answer) => answer,
@@ -115,9 +118,9 @@ fn next(now: u64, end: Option<u64>) -> u64 {
 }
 
 /// An inquiry at work; the next one may begin when it ends, however it does.
-struct Asking(Arc<Stapling>);
+struct PendingInquiry(Arc<Stapling>);
 
-impl Drop for Asking {
+impl Drop for PendingInquiry {
     fn drop(&mut self) {
         self.0.times.busy.store(false, Ordering::Relaxed);
     }

@@ -1,7 +1,7 @@
 //! TLS towards upstreams: we are the client.
 //!
-//! RFC 8446, 5246. [`shake_hands`] is the beginning of a connection, `session` its bytes, [`verify`] who the other end is.
-//! [`settings`] are the directives of every module that connects.
+//! RFC 8446, 5246. [`shake_hands`] is the beginning of a connection, `session` its bytes,
+//! [`verify`] who the other end is. [`settings`] are the directives of every module that connects.
 
 mod session;
 pub mod settings;
@@ -27,7 +27,7 @@ pub use session::ClientSession;
 pub enum HandshakeError {
     /// The other end closed the connection, or it broke; without an error, in good order.
     Closed(Option<io::Error>),
-    /// Time was up.
+    /// The handshake took longer than it may.
     TimedOut,
     /// What came is no TLS, or none that both ends can agree on.
     Tls(rustls::Error),

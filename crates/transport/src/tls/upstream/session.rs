@@ -1,7 +1,7 @@
 //! The TLS session of one connection to an upstream: records in and out.
 //!
-//! What is pushed is sealed at once. As with nginx, the end of the connection counts as the end of what was sent, whether
-//! or not a closing alert came before it: HTTP frames its own messages.
+//! What is pushed is sealed at once. As with nginx, the end of the connection counts as the end of
+//! what was sent, whether or not a closing alert came before it: HTTP frames its own messages.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -17,7 +17,8 @@ use rustls::{ClientConfig, ClientConnection};
 /// A session; see the module.
 pub struct ClientSession {
     inner: RefCell<Inner>,
-    /// Kept for its place in memory, by which those who share connections tell settings apart: no others come to lie there.
+    /// Kept for its place in memory, by which those who share connections tell settings apart: no
+    /// others come to lie there.
     _config: Arc<ClientConfig>,
 }
 
@@ -89,7 +90,8 @@ impl ClientSession {
         inner.ended.then(|| Ok(Buffer::empty()))
     }
 
-    /// Takes in what the socket has received; an empty buffer is its end. What that leads to is sent.
+    /// Takes in what the socket has received; an empty buffer is its end. What that leads to is
+    /// sent.
     pub fn feed(&self, stream: &Stream, bytes: &[u8]) {
         let inner = &mut *self.inner.borrow_mut();
         if bytes.is_empty() {

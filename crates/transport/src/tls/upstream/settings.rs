@@ -1,9 +1,9 @@
 //! TLS towards upstreams as a scope wants it: a family of directives, and what they come to for a
 //! context.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_proxy_module.html#proxy_ssl_certificate>. As with nginx,
-//! whom an upstream claims to be is only looked at with `*_ssl_verify on`. Sessions are kept by
-//! name.
+//! <https://nginx.org/en/docs/http/ngx_http_proxy_module.html#proxy_ssl_certificate>. As with
+//! nginx, whom an upstream claims to be is only looked at with `*_ssl_verify on`. Sessions are kept
+//! by name.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
@@ -25,11 +25,11 @@ use variables::{Compiling as _, Context, Text};
 
 use crate::tls::chain::Trust;
 use crate::tls::commands::{self, Commands};
-use crate::tls::dynamic::{self, Cache, CacheSettings, Failed};
+use crate::tls::dynamic::{self, Cache, CacheSettings, CertificateError};
 use crate::tls::key_log::KeyLog;
 use crate::tls::pem::TrustedFor;
 use crate::tls::settings::{SET_CIPHERS, check_passwords};
-use crate::tls::suites::Chosen;
+use crate::tls::suites::SelectedSuites;
 use crate::tls::upstream::verify::{self, Trusted, Unverified};
 use crate::tls::upstream::{HandshakeError, OwnCertificate, shake_hands};
 use crate::tls::{files, pem, provider, settings, suites};
@@ -42,7 +42,7 @@ const SESSIONS_MAX: usize = 256;
 pub struct Family {
     session_reuse: Setting<bool>,
     protocols: Setting<Vec<&'static SupportedProtocolVersion>>,
-    ciphers: Setting<Chosen<SupportedCipherSuite>>,
+    ciphers: Setting<SelectedSuites<SupportedCipherSuite>>,
     name: Setting<Template>,
     server_name: Setting<bool>,
     verify: Setting<bool>,
@@ -133,7 +133,7 @@ impl Family {
         }
     }
 
-    /// All of them.
+    /// Lists all directives of the family.
     pub const fn all(&'static self) -> [&'static dyn Declared; 15] {
         [
             &self.session_reuse,
@@ -282,9 +282,10 @@ impl Family {
         let verify = scope.get(&self.verify)?;
         let server_name = scope.get(&self.server_name)?;
         let mut content = Digest::default();
-        let verifier: Arc<dyn ServerCertVerifier> = match verify {
-            true => Arc::new(self.trusted(compiler, scope, &mut content)?),
-            false => Arc::new(Unverified),
+        let verifier: Arc<dyn ServerCertVerifier> = if verify {
+            Arc::new(self.trusted(compiler, scope, &mut content)?)
+        } else {
+            Arc::new(Unverified)
         };
         let commands = scope.written(&self.conf_command)?;
         commands.unwrap_or_default().accepted(compiler)?;
@@ -305,9 +306,10 @@ impl Family {
             }),
             versions,
             verifier,
-            resumption: match reuse {
-                true => Resumption::in_memory_sessions(SESSIONS_MAX),
-                false => Resumption::disabled(),
+            resumption: if reuse {
+                Resumption::in_memory_sessions(SESSIONS_MAX)
+            } else {
+                Resumption::disabled()
             },
             server_name,
             protocols,
@@ -328,7 +330,6 @@ impl Family {
         })
     }
 
-    /// Whom `*_ssl_verify` trusts.
     fn trusted(
         &self,
         compiler: &Compiler<'_>,
@@ -488,16 +489,17 @@ impl<C: Context> UpstreamTls<C> {
         context: &mut C,
         host: &[u8],
         generation: u64,
-    ) -> Result<Secured, Failed> {
+    ) -> Result<Secured, CertificateError> {
         let mut name = match &self.name {
             Some(text) => text.evaluate(context).to_vec(),
             None => host.to_vec(),
         };
         name.truncate(without_port(&name));
         let config = self.config(context).await?;
-        let agreed = match Arc::ptr_eq(&config, &self.config) {
-            true => Agreed::Content(self.content),
-            false => Agreed::Place(generation),
+        let agreed = if Arc::ptr_eq(&config, &self.config) {
+            Agreed::Content(self.content)
+        } else {
+            Agreed::Place(generation)
         };
         Ok(Secured {
             config,
@@ -507,7 +509,7 @@ impl<C: Context> UpstreamTls<C> {
         })
     }
 
-    async fn config(&self, context: &mut C) -> Result<Arc<ClientConfig>, Failed> {
+    async fn config(&self, context: &mut C) -> Result<Arc<ClientConfig>, CertificateError> {
         let Some(varying) = &self.varying else {
             return Ok(Arc::clone(&self.config));
         };
@@ -531,7 +533,7 @@ impl<C: Context> UpstreamTls<C> {
 /// Why a connection has not become secure, which has been logged but where time was up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotSecured {
-    /// Time was up.
+    /// The handshake took longer than it may.
     TimedOut,
     /// Both could not agree, or the peer is not whom it should be.
     Failed,

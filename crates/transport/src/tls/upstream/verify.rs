@@ -1,6 +1,7 @@
 //! Whether the other end is who it should be: its chain of certificates, and its name.
 //!
-//! RFC 9525, whose wildcards are whole labels. What makes a chain hold is `chain`'s business; here is what rustls asks, and the name.
+//! RFC 9525, whose wildcards are whole labels. What makes a chain hold is `chain`'s business; here
+//! is what rustls asks, and the name.
 
 use std::sync::Arc;
 
@@ -28,8 +29,8 @@ pub fn unverified(error: &rustls::Error) -> Option<&Reason> {
 
 /// Takes whatever certificate comes: for upstreams that nobody asks about.
 ///
-/// Signatures are not looked at either. They would show that the other end has the key of a certificate that anybody may
-/// have made.
+/// Signatures are not looked at either. They would show that the other end has the key of a
+/// certificate that anybody may have made.
 #[derive(Debug)]
 pub struct Unverified;
 
@@ -68,7 +69,8 @@ impl ServerCertVerifier for Unverified {
     }
 }
 
-/// Takes certificates with a chain to one that is trusted. The name is asked for afterwards: [`matches_name`].
+/// Takes certificates with a chain to one that is trusted. The name is asked for afterwards:
+/// [`matches_name`].
 #[derive(Debug)]
 pub struct Trusted(pub Trust);
 
@@ -113,9 +115,10 @@ fn parsed(certificate: &CertificateDer<'_>) -> Option<Certificate> {
     Certificate::from_der(certificate).ok()
 }
 
-/// Whether a certificate is for this name, as OpenSSL's `X509_check_host` says: by the DNS names among its alternative
-/// names, or by its common name where it has none. Addresses are looked for among the names as well. A wildcard that is only a
-/// part of a label (`w*.example.com`), which OpenSSL takes, fits nothing: RFC 9525 section 6.3.
+/// Whether a certificate is for this name, as OpenSSL's `X509_check_host` says: by the DNS names
+/// among its alternative names, or by its common name where it has none. Addresses are looked for
+/// among the names as well. A wildcard that is only a part of a label (`w*.example.com`), which
+/// OpenSSL takes, fits nothing: RFC 9525 section 6.3.
 pub fn matches_name(certificate: &CertificateDer<'_>, name: &[u8]) -> bool {
     let Some(certificate) = parsed(certificate) else {
         return false;
@@ -153,7 +156,8 @@ fn text(value: &x509_cert::der::Any) -> Option<&[u8]> {
     Some(text.as_bytes())
 }
 
-/// Whether a name fits a pattern: equal but for case, or `*.` and a domain of two or more labels in the place of one label.
+/// Whether a name fits a pattern: equal but for case, or `*.` and a domain of two or more labels in
+/// the place of one label.
 fn fits(pattern: &[u8], name: &[u8]) -> bool {
     if pattern.eq_ignore_ascii_case(name) {
         return !name.is_empty();

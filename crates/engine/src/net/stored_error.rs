@@ -1,0 +1,30 @@
+//! The error of a stream as its table keeps it.
+
+use std::io;
+
+/// An error that stays, in four bytes: an `errno`, or one of those that have none.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct StoredError(i32);
+
+impl StoredError {
+    pub(super) const NONE: StoredError = StoredError(0);
+    pub(super) const SHORT_FILE: StoredError = StoredError(-1);
+    pub(super) const OTHER: StoredError = StoredError(-2);
+
+    pub(super) fn of(error: &io::Error) -> StoredError {
+        match error.raw_os_error() {
+            Some(number) => StoredError(number),
+            None if error.kind() == io::ErrorKind::UnexpectedEof => StoredError::SHORT_FILE,
+            None => StoredError::OTHER,
+        }
+    }
+
+    pub(super) fn error(self) -> Option<io::Error> {
+        match self {
+            StoredError::NONE => None,
+            StoredError::SHORT_FILE => Some(io::ErrorKind::UnexpectedEof.into()),
+            StoredError::OTHER => Some(io::ErrorKind::Other.into()),
+            StoredError(number) => Some(io::Error::from_raw_os_error(number)),
+        }
+    }
+}

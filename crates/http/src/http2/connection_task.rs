@@ -1,0 +1,893 @@
+//! What goes on on a client's connection that speaks HTTP/2.
+//!
+//! One task reads, answers from memory what can be, and sends for all streams by their turns. Every
+//! other request has a task of its own (`serve`), which shares the connection with it
+//! ([`SharedConnection`]); its stream's place is free when that task has ended.
+//!
+//! Nothing is read from a client that does not take what answers its frames, and requests that are
+//! answered at once wait while earlier answers do: so what is queued for one client has a bound,
+//! whatever it asks for.
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::io::{self, ErrorKind};
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use engine::Buffer;
+use framework::generation::GenerationView;
+use framework::panics;
+use proto::h1::{self, BodyLength};
+use proto::h2::connection::Heads;
+use proto::h2::frame::PREFACE;
+use proto::h2::request::{HeadFault, NamedRules, RequestMetadata, Rules};
+use proto::h2::{ErrorCode, Event, Limits, Violation};
+use proto::head::Head;
+use transport::tls::server::HTTP2;
+
+use crate::connection::Connection;
+use crate::connection_task::{note_abort, note_panic, tell_ignored};
+use crate::core::LingeringClose;
+use crate::exchange::h1::After;
+use crate::exchange::sender::Wire;
+use crate::exchange::{Abort, Exchange};
+use crate::http2::early_answer::{self, Rest};
+use crate::http2::exchange::H2;
+use crate::http2::stream::{Flow, Flushed, IN_TRANSPORT_MAX, SharedConnection};
+use crate::http2::tunnel;
+use crate::plan::Server;
+use crate::prebuilt::{self, DatedResponse, ResponseForm, ResponseSink};
+use crate::request::{self, Request};
+use crate::{error_page, log, pool, request_log};
+
+/// Bytes of frames that answer frames, beyond which a client that takes none of them is not read
+/// any more.
+const CONTROL_MAX: usize = 64 * 1024;
+
+/// Bytes that the transport may have, with whatever has been answered since, before no more is
+/// read: bodies alone are no more than [`IN_TRANSPORT_MAX`] and a part.
+const BACKLOG_MAX: usize = IN_TRANSPORT_MAX + 2 * CONTROL_MAX;
+
+/// For how long parts of responses are waited for that may come at once, before what is there
+/// leaves.
+const PATIENCE: Duration = Duration::from_millis(1);
+
+/// How long what a client still sends is read away once it has been told what it did wrong.
+const LINGERING_TIME: Duration = Duration::from_secs(1);
+
+/// How long a client may take to confirm that it has heard that its connection will end, before new
+/// streams of its are not served any more.
+const CONFIRMING_TIME: Duration = Duration::from_secs(1);
+
+/// Where heads are decoded: their memory goes from here to the request, and that of the request
+/// comes back.
+#[derive(Default)]
+struct Scratch {
+    head: Head,
+    bytes: Vec<u8>,
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
+/// Why the task goes on.
+enum Woken {
+    Received(io::Result<Buffer>),
+    /// A stream has something to send, or the transport has room.
+    Called,
+    /// The client takes nothing.
+    Stuck,
+}
+
+/// How a connection ends.
+enum ConnectionEnd {
+    /// The client has closed, or its connection is broken.
+    Gone,
+    /// It ends in order: nothing is under way.
+    Done,
+    /// The same, where the client has closed its side or there is no time for more.
+    Closed,
+    /// The client has not sent the rest of a frame in time.
+    TimedOut,
+    /// The client has broken the protocol.
+    Violated(Violation),
+}
+
+/// What a client in the clear has begun with.
+pub enum Begins {
+    /// HTTP/1, and what has come of it.
+    Http1(Buffer),
+    /// HTTP/2, and how that has ended.
+    Ended(After),
+}
+
+/// Whether the handshake has agreed on HTTP/2.
+pub fn is_agreed(connection: &Connection) -> bool {
+    let session = connection.stream.session();
+    session.is_some_and(|session| session.with(|agreed| agreed.protocol.as_deref() == Some(HTTP2)))
+}
+
+/// Whether what has come first of a client in the clear may be the preface of HTTP/2, where that is
+/// spoken.
+pub fn is_spoken(connection: &Connection, input: &[u8]) -> bool {
+    let length = input.len().min(PREFACE.len());
+    input.get(..length) == PREFACE.get(..length)
+        && !connection.stream.is_secure()
+        && connection.with_servers(&connection.generation(), |servers| {
+            !servers.protocols.ssl && (servers.protocols.http2 || servers.default.core.http2.on)
+        }) == Some(true)
+}
+
+/// Serves a client whose first bytes may be those of the preface.
+pub async fn begin_in_clear(connection: &Rc<Connection>, first: Buffer) -> Begins {
+    let mut input = first;
+    let deadline = connection.client.started() + connection.first_byte_timeout();
+    while input.len() < PREFACE.len() {
+        match connection.stream.recv(Some(deadline)).await {
+            Ok(more) if !more.is_empty() => {
+                input = Buffer::copy_of(&[&*input, &*more].concat());
+            }
+            // The other protocol's way finds the end again.
+            _ => return Begins::Http1(input),
+        }
+        if !is_spoken(connection, &input) {
+            return Begins::Http1(input);
+        }
+    }
+    Begins::Ended(converse(connection, input).await)
+}
+
+/// Serves the requests of a connection, of which this much has come already, until it ends.
+pub async fn converse(connection: &Rc<Connection>, first: Buffer) -> After {
+    let local = connection.generation();
+    let Some(server) = connection.first_server(&local) else {
+        return After::Drop;
+    };
+    let limits = Limits {
+        streams_max: server.core.http2.streams_max,
+        stream_window: server.core.http2.window,
+        block_size_max: rules_of(&server).head_size_max,
+        extended_connect: true,
+    };
+    if server.plan.core.tcp_nodelay && !connection.nodelay.replace(true) {
+        connection.stream.set_nodelay(true);
+    }
+    connection
+        .stream
+        .set_send_timeout(server.plan.core.send_timeout);
+    drop((server, local));
+    let shared = Rc::new(SharedConnection::new(connection, limits));
+    connection.speaks_http2(&shared);
+    let end = Talk::new(&shared).go_on(first).await;
+    let after = close_connection(&shared, end).await;
+    shared.lose_all();
+    // The work for requests ends before their connection does.
+    poll_fn(|context| {
+        while shared.with(|machine| machine.live()) > 0 {
+            if !shared.is_called(context.waker()) {
+                return Poll::Pending;
+            }
+        }
+        Poll::Ready(())
+    })
+    .await;
+    if shared.has_been_busy() {
+        engine::note_let_go();
+    }
+    after
+}
+
+/// Says why the connection ends, and waits for the client to hear it.
+///
+/// What the client has sent meanwhile, if only credit, would answer a close with a reset, which
+/// destroys what it has not read.
+async fn close_connection(shared: &Rc<SharedConnection>, end: ConnectionEnd) -> After {
+    let (time, timeout) = match end {
+        ConnectionEnd::Gone => return After::Drop,
+        ConnectionEnd::Closed | ConnectionEnd::Done => {
+            shared.with(|machine| machine.go_away());
+            match lingering_of(&shared.connection) {
+                Some(lingering) if matches!(end, ConnectionEnd::Done) => lingering,
+                _ => {
+                    shared.flush_now();
+                    return After::CLOSE;
+                }
+            }
+        }
+        ConnectionEnd::TimedOut => {
+            log::http2_timed_out(&shared.connection);
+            shared.with(|machine| machine.fail(ErrorCode::ProtocolError));
+            (LINGERING_TIME, LINGERING_TIME)
+        }
+        ConnectionEnd::Violated(violation) => {
+            log::http2_violation(&shared.connection, &violation);
+            shared.with(|machine| machine.fail(violation.code()));
+            (LINGERING_TIME, LINGERING_TIME)
+        }
+    };
+    shared.flush_now();
+    shared.lose_all();
+    shared.connection.linger(time, timeout).await;
+    After::Drop
+}
+
+/// How long what a client sends is read away, in all and without another byte, where that is done.
+fn lingering_of(connection: &Connection) -> Option<(Duration, Duration)> {
+    let server = connection.first_server(&connection.generation())?;
+    let core = &server.plan.core;
+    (core.lingering_close != LingeringClose::Off)
+        .then_some((core.lingering_time, core.lingering_timeout))
+}
+
+/// What a head may be for a server.
+fn rules_of(server: &Server) -> Rules {
+    rules_within(&server.core.head_limits())
+}
+
+/// The most fields that a head may have for any of the servers that it may name. `None`: all
+/// servers have the same rules.
+fn named_fields_max(connection: &Connection, local: &GenerationView) -> Option<usize> {
+    let differing = connection.with_servers(local, |servers| {
+        servers.head_limits_differ.then_some(servers.headers_max)
+    });
+    differing.flatten()
+}
+
+/// What a head may be from the name of its server on, where that is not what it was before.
+fn rules_after(connection: &Connection, local: &GenerationView, host: &[u8]) -> Option<Rules> {
+    if connection.is_misdirected(local, host) {
+        return None; // the request is refused for the name
+    }
+    let changed = connection.with_servers(local, |servers| servers.head_limits_after(host));
+    changed.flatten().as_ref().map(rules_within)
+}
+
+fn rules_within(limits: &h1::Limits) -> Rules {
+    Rules {
+        field_size_max: limits.large_buffer_size,
+        head_size_max: limits
+            .large_buffer_size
+            .saturating_mul(limits.large_buffers),
+        fields_max: limits.headers_max,
+        ignore_invalid: limits.ignore_invalid_headers,
+        underscores: limits.underscores_in_headers,
+        merge_slashes: limits.merge_slashes,
+        extended_connect: true,
+    }
+}
+
+struct Talk<'a> {
+    shared: &'a Rc<SharedConnection>,
+    input: Buffer,
+    /// Where the input goes on.
+    at: usize,
+    /// Since when nothing is under way; `None` while something is.
+    idle_since: Option<Instant>,
+    /// Since when a frame has not come whole.
+    within_frame_since: Option<Instant>,
+    /// When the client was told that the connection will end.
+    announced: Option<Instant>,
+    /// The frame that has not come whole has been given up.
+    is_late: bool,
+    /// How many streams had ended when their tasks had their turn last.
+    gave_way_at: u64,
+}
+
+/// How far what has come was read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ReadProgress {
+    All,
+    /// The rest must wait for the client to take what it was sent.
+    HeldUp,
+    /// The rest must wait until tasks of streams that have ended have had their turn.
+    Crowded,
+}
+
+impl<'a> Talk<'a> {
+    fn new(shared: &'a Rc<SharedConnection>) -> Talk<'a> {
+        Talk {
+            shared,
+            input: Buffer::default(),
+            at: 0,
+            idle_since: None,
+            within_frame_since: Some(engine::now()),
+            announced: None,
+            is_late: false,
+            gave_way_at: 0,
+        }
+    }
+
+    async fn go_on(&mut self, first: Buffer) -> ConnectionEnd {
+        self.input = first;
+        // Since when responses that go on at once have been waited for.
+        let mut waits_since = None;
+        loop {
+            let read = match self.read() {
+                Ok(read) => read,
+                Err(violation) => return ConnectionEnd::Violated(violation),
+            };
+            let is_patient = waits_since.is_none_or(|since| engine::now() - since < PATIENCE);
+            let flushed = self.shared.flush(is_patient);
+            if self.ends() {
+                return ConnectionEnd::Done;
+            }
+            if flushed == Flushed::ForNow || read == ReadProgress::Crowded {
+                waits_since.get_or_insert_with(engine::now);
+                engine::yield_now().await;
+                continue;
+            }
+            waits_since = None;
+            let is_held_up = read == ReadProgress::HeldUp;
+            let is_full = flushed == Flushed::Full;
+            let woken = match self.wait(is_held_up, is_full).await {
+                Some(woken) => woken,
+                None => return ConnectionEnd::Done,
+            };
+            match woken {
+                Woken::Received(Ok(buffer)) if !buffer.is_empty() => {
+                    self.set_idle(false);
+                    self.input = buffer;
+                    self.at = 0;
+                }
+                Woken::Received(Ok(_)) => {
+                    let unfinished = self.within_frame_since.is_some() || self.shared.is_serving();
+                    log::http2_closed(&self.shared.connection, unfinished);
+                    // It may be we who want it to end, to make room. What has been sent is still
+                    // the client's.
+                    return ConnectionEnd::Closed;
+                }
+                Woken::Received(Err(error)) if error.kind() == ErrorKind::TimedOut => {
+                    return match self.within_frame_since {
+                        Some(_) if self.shared.with(|machine| machine.give_up_frame()) => {
+                            log::http2_timed_out(&self.shared.connection);
+                            self.within_frame_since = None;
+                            self.is_late = true;
+                            continue;
+                        }
+                        Some(_) => ConnectionEnd::TimedOut,
+                        None => ConnectionEnd::Done,
+                    };
+                }
+                Woken::Received(Err(error)) => {
+                    log::http2_broken(&self.shared.connection, &error);
+                    return ConnectionEnd::Gone;
+                }
+                Woken::Stuck => return ConnectionEnd::Gone,
+                Woken::Called => {}
+            }
+        }
+    }
+
+    fn connection(&self) -> &'a Rc<Connection> {
+        &self.shared.connection
+    }
+
+    fn live(&self) -> usize {
+        self.shared.with(|machine| machine.live())
+    }
+
+    /// Whether the connection has ended by itself: it was said that it would, and nothing is under
+    /// way.
+    fn ends(&mut self) -> bool {
+        let connection = self.connection();
+        let must_end = connection.is_ending() || connection.is_left_over();
+        match self.announced {
+            None if must_end => {
+                self.announced = Some(engine::now());
+                // What is on its way is still served.
+                self.shared.with(|machine| machine.announce_end());
+                self.shared.flush_now();
+            }
+            // It has had the time for that.
+            Some(at) if engine::now() - at >= CONFIRMING_TIME => {
+                self.shared.with(|machine| machine.go_away());
+            }
+            _ => {}
+        }
+        self.shared.with(|machine| machine.goes_away()) && self.live() == 0 && !self.has_input()
+    }
+
+    fn has_input(&self) -> bool {
+        self.at < self.input.len()
+    }
+
+    /// Does what has come asks for.
+    fn read(&mut self) -> Result<ReadProgress, Violation> {
+        if !self.has_input() {
+            return Ok(ReadProgress::All);
+        }
+        let second = engine::uptime().as_secs() as u32;
+        let input = std::mem::take(&mut self.input);
+        let mut scratch = SCRATCH.take();
+        let read = self.read_input(&input, second, &mut scratch);
+        SCRATCH.set(scratch);
+        if self.at < input.len() {
+            self.input = input;
+        }
+        let (within, within_late) = self
+            .shared
+            .with(|machine| (machine.is_within_frame(), machine.is_within_late()));
+        self.is_late &= within_late;
+        self.within_frame_since = match (within && !self.is_late, self.within_frame_since) {
+            (false, _) => None,
+            (true, None) => Some(engine::now()),
+            (true, since) => since,
+        };
+        read
+    }
+
+    fn read_input(
+        &mut self,
+        input: &Buffer,
+        second: u32,
+        scratch: &mut Scratch,
+    ) -> Result<ReadProgress, Violation> {
+        let connection = Rc::clone(self.connection());
+        let mut local = connection.generation();
+        let Some(mut server) = connection.first_server(&local) else {
+            return Ok(ReadProgress::All);
+        };
+        let mut rules = rules_of(&server);
+        let mut fields_max = named_fields_max(&connection, &local);
+        let mut in_transport = connection.stream.backlog();
+        loop {
+            if self.is_held_up(in_transport) {
+                return Ok(ReadProgress::HeldUp);
+            }
+            in_transport = 0;
+            // A client may begin a stream as soon as it has seen the end of another, or has ended
+            // it.
+            let endings = self.shared.endings();
+            if self.shared.is_full_of_ended() && self.gave_way_at != endings {
+                self.gave_way_at = endings;
+                return Ok(ReadProgress::Crowded);
+            }
+            let mut at = self.at;
+            let of_host = |host: &[u8]| rules_after(&connection, &local, host);
+            let event = self.shared.with(|machine| {
+                let mut heads = Heads {
+                    head: &mut scratch.head,
+                    bytes: &mut scratch.bytes,
+                    rules: &rules,
+                    named: fields_max.map(|fields_max| NamedRules {
+                        fields_max,
+                        of_host: &of_host,
+                    }),
+                };
+                machine.handle(input, &mut at, second, &mut heads)
+            });
+            self.at = at;
+            let Some(event) = event? else {
+                return Ok(ReadProgress::All);
+            };
+            match event {
+                Event::Head {
+                    stream,
+                    ends,
+                    asked,
+                } => {
+                    if !Rc::ptr_eq(&local, &connection.generation()) {
+                        local = connection.generation();
+                        server = connection.first_server(&local).unwrap_or(server);
+                        rules = rules_of(&server);
+                        fields_max = named_fields_max(&connection, &local);
+                    }
+                    self.begin(&local, &server, stream, ends, asked, scratch);
+                }
+                Event::Data {
+                    stream,
+                    start,
+                    length,
+                    ends,
+                } => {
+                    if let Some(flow) = self.flow(stream) {
+                        let bytes = input.get(start..start + length).unwrap_or_default();
+                        flow.receive(bytes, ends);
+                        if ends {
+                            self.shared.note_request_ended(&flow);
+                        }
+                    }
+                }
+                Event::Reset {
+                    stream,
+                    fault,
+                    code,
+                } => {
+                    let flow = self.flow(stream);
+                    let is_answered = flow.as_ref().is_some_and(|flow| flow.has_ended());
+                    match fault {
+                        Some(fault) => log::http2_fault(&connection, &fault),
+                        // A client that has its response says that no more of its request comes.
+                        None if is_answered => {}
+                        None => log::http2_reset(&connection, stream, code),
+                    }
+                    if let Some(flow) = flow {
+                        self.shared.lose(&flow);
+                    }
+                }
+                Event::Malformed { stream, fault } => {
+                    match self.flow(stream) {
+                        // Who reads the body tells of it.
+                        Some(flow) => flow.receive_fault(fault),
+                        None => log::http2_fault(&connection, &fault),
+                    }
+                }
+                Event::Refused(fault) => log::http2_fault(&connection, &fault),
+                // What it has begun is still served.
+                Event::GoAway(_) => self.shared.with(|machine| machine.go_away()),
+                Event::Pong => {
+                    if self.announced.is_some() {
+                        self.shared.with(|machine| machine.go_away());
+                    }
+                }
+            }
+        }
+    }
+
+    fn flow(&self, stream: u32) -> Option<Rc<Flow>> {
+        self.shared.with(|machine| {
+            let stream = machine.stream(stream)?;
+            Some(Rc::clone(&stream.user))
+        })
+    }
+
+    /// Whether nothing more is read for now.
+    fn is_held_up(&self, in_transport: usize) -> bool {
+        let waiting = self.shared.waiting();
+        let control = self.shared.with(|machine| machine.control_length());
+        if waiting + control < CONTROL_MAX && in_transport < BACKLOG_MAX {
+            return false;
+        }
+        // Then it goes to the transport, as far as that takes it.
+        self.shared.flush_now();
+        self.shared.connection.stream.start_send() >= IN_TRANSPORT_MAX
+    }
+
+    /// A request's head has come.
+    fn begin(
+        &mut self,
+        local: &Rc<GenerationView>,
+        server: &Arc<Server>,
+        stream: u32,
+        ends: bool,
+        asked: Result<RequestMetadata, HeadFault>,
+        scratch: &mut Scratch,
+    ) {
+        // Also where it is answered at once and never seen to be under way.
+        self.idle_since = None;
+        let connection = self.connection();
+        let mut request = pool::take(local, connection, server);
+        request
+            .client_mut()
+            .swap_fields(&mut scratch.bytes, &mut scratch.head);
+        let core = &server.plan.core;
+        // Several may come before the tasks of any have begun.
+        request.count();
+        let requests = connection.requests.get();
+        let age = engine::uptime().saturating_sub(connection.client.accepted());
+        if core.keepalive_timeout.is_zero()
+            || requests >= core.keepalive_requests
+            || age > core.keepalive_time
+        {
+            self.shared.with(|machine| machine.go_away());
+        }
+        if let Some(watched) = connection.worker.watched() {
+            watched.begins(connection.client.serial);
+        }
+        let protocol = asked.ok().and_then(|asked| asked.protocol);
+        let is_without_body = |asked: RequestMetadata| {
+            asked.content_length.unwrap_or_default() == 0 && protocol.is_none()
+        };
+        if ends && asked.is_ok_and(is_without_body) {
+            let mut at_once = AtOnce {
+                shared: self.shared,
+                stream,
+            };
+            if prebuilt::respond_through(&mut request, &mut at_once).is_some() {
+                pool::give_back(request);
+                return;
+            }
+        }
+        let priority = self.shared.priority_of(&request);
+        let length = match protocol {
+            None => asked.ok().and_then(|asked| asked.content_length),
+            Some(_) => None, // what comes is no body
+        };
+        let flow = Rc::new(Flow::new(stream));
+        if ends || asked.is_err() {
+            flow.receive_nothing();
+        }
+        self.shared
+            .with(|machine| machine.open(stream, ends, length, priority, Rc::clone(&flow)));
+        self.shared.note_live();
+        if asked.is_err_and(HeadFault::is_malformed) {
+            self.shared.with(|machine| machine.ignore_rest(stream));
+        }
+        engine::spawn(serve(Rc::clone(self.shared), flow, request, ends, asked));
+    }
+
+    /// Waits for what comes next. `None`: the connection has been idle for long enough.
+    async fn wait(&mut self, is_held_up: bool, is_full: bool) -> Option<Woken> {
+        let shared = self.shared;
+        let stream = &shared.connection.stream;
+        let live = self.live();
+        let deadline = match (self.within_frame_since, live) {
+            (Some(since), _) => Some(since + self.header_timeout()),
+            (None, 0) => {
+                self.set_idle(true);
+                let since = *self.idle_since.get_or_insert_with(engine::now);
+                match self.announced {
+                    Some(at) => Some(at + CONFIRMING_TIME),
+                    None => Some(since + self.idle_timeout()),
+                }
+            }
+            _ => None,
+        };
+        if live > 0 || self.within_frame_since.is_some() {
+            self.idle_since = None;
+        }
+        let mut receiving = pin!(stream.recv_idle(deadline.into()));
+        let mut draining = pin!(stream.drained(IN_TRANSPORT_MAX / 2));
+        let has_backlog = stream.backlog() > 0;
+        let woken = poll_fn(|context| {
+            if shared.is_called(context.waker()) {
+                return Poll::Ready(Woken::Called);
+            }
+            if (is_full || is_held_up || has_backlog)
+                && let Poll::Ready(drained) = draining.as_mut().poll(context)
+            {
+                match drained {
+                    Err(_) => return Poll::Ready(Woken::Stuck),
+                    Ok(()) if is_full || is_held_up => return Poll::Ready(Woken::Called),
+                    Ok(()) => {}
+                }
+            }
+            if is_held_up {
+                Poll::Pending
+            } else {
+                receiving.as_mut().poll(context).map(Woken::Received)
+            }
+        })
+        .await;
+        Some(woken)
+    }
+
+    fn header_timeout(&self) -> Duration {
+        let connection = self.connection();
+        let server = connection.first_server(&connection.generation());
+        server.map_or(Duration::from_secs(60), |server| {
+            server.core.client_header_timeout
+        })
+    }
+
+    fn idle_timeout(&self) -> Duration {
+        let connection = self.connection();
+        if connection.requests.get() == 0 && !self.is_late {
+            return self.header_timeout();
+        }
+        let server = connection.first_server(&connection.generation());
+        server.map_or(Duration::from_secs(75), |server| {
+            server.plan.core.keepalive_timeout
+        })
+    }
+
+    fn set_idle(&self, idle: bool) {
+        self.connection().set_idle(idle);
+    }
+}
+
+/// Lets responses from memory leave on a stream.
+struct AtOnce<'a> {
+    shared: &'a Rc<SharedConnection>,
+    stream: u32,
+}
+
+impl ResponseSink for AtOnce<'_> {
+    fn form(&self, _: &Request, _: bool) -> Option<ResponseForm> {
+        Some(ResponseForm::Http2)
+    }
+
+    fn suits(&self, request: &Request) -> bool {
+        is_spoken_by(request)
+    }
+
+    fn takes(&self, length: usize) -> bool {
+        self.shared.with(|machine| machine.lets_go(length))
+    }
+
+    fn send(&mut self, request: &Request, response: &DatedResponse) {
+        let block = response.bytes.get(..response.head_length);
+        let body = response.bytes.get(response.head_length..);
+        let has_left = self.shared.answer(
+            self.stream,
+            block.unwrap_or_default(),
+            body.unwrap_or_default(),
+            request.plan.core.http2_chunk_size,
+        );
+        debug_assert!(has_left, "`takes` has said that it would");
+    }
+}
+
+/// Lets go of a stream, however its task ends.
+struct StreamGuard {
+    shared: Rc<SharedConnection>,
+    flow: Rc<Flow>,
+}
+
+impl Drop for StreamGuard {
+    fn drop(&mut self) {
+        self.shared.release(&self.flow);
+    }
+}
+
+async fn serve(
+    shared: Rc<SharedConnection>,
+    flow: Rc<Flow>,
+    mut request: Box<Request>,
+    ends: bool,
+    asked: Result<RequestMetadata, HeadFault>,
+) {
+    let place = StreamGuard { shared, flow };
+    let served = {
+        let mut served = pin!(serve_one(&place, &mut request, ends, asked));
+        panics::catch(served.as_mut()).await
+    };
+    match served {
+        Ok(rest) => {
+            place.shared.connection.keep_error_log(&request);
+            pool::give_back(request);
+            early_answer::settle_rest_of_request(&place.shared, &place.flow, rest).await;
+        }
+        Err(panicked) => {
+            note_panic(&mut request, &panicked);
+            request_log::log(&mut request);
+        }
+    }
+}
+
+/// Serves one request up to its line in the log. What is left of the request then.
+async fn serve_one(
+    place: &StreamGuard,
+    request: &mut Request,
+    ends: bool,
+    asked: Result<RequestMetadata, HeadFault>,
+) -> Rest {
+    let StreamGuard { shared, flow } = place;
+    let connection = &shared.connection;
+    if let Some(watched) = connection.worker.watched() {
+        let client = &request.client;
+        watched.is_at(connection.client.serial, client.request_line());
+    }
+    let asks_for_tunnel = asked.is_ok_and(|asked| asked.protocol.is_some());
+    let mut exchange = Exchange::h2(H2::new(shared, flow, asks_for_tunnel));
+    let outcome = match begin(connection, request, ends, asked) {
+        // Its reset has come with its head: no work is begun that has to be undone
+        // (CVE-2023-44487).
+        Ok(()) if flow.is_gone() => Err(Abort::Closed(ErrorKind::ConnectionReset.into())),
+        Ok(()) => request::handle(request, &mut exchange).await,
+        Err((text, status)) => {
+            request.activity.doing = crate::activity::READING_HEADERS;
+            if !text.is_empty() {
+                logs::error!(request, Info, "{}", logs::Printable(&text));
+            }
+            error_page::refuse(request, &mut exchange, status).await
+        }
+    };
+    if let Err(abort) = &outcome {
+        note_abort(request, abort);
+    }
+    let mut is_reset = false;
+    if let Some(mut h2) = exchange.into_h2() {
+        let was_tunnel = matches!(outcome, Err(Abort::Ended));
+        if was_tunnel {
+            h2.finish();
+        }
+        let complete = was_tunnel
+            || outcome.is_ok() && (request.sent.complete || request.response.header_only);
+        let ended = if complete {
+            h2.ended().await
+        } else {
+            Err(ErrorKind::Other.into())
+        };
+        if let Err(error) = ended {
+            request.sent.complete &= !complete;
+            let late = error.kind() == ErrorKind::TimedOut;
+            is_reset = match &outcome {
+                // What nginx resets as if it had timed out, too.
+                Err(Abort::TimedOut | Abort::BodyTimedOut | Abort::Unanswered(444)) => {
+                    h2.break_off(true)
+                }
+                Err(Abort::Unanswered(_)) => h2.break_off(false),
+                // What had come of an answer that has failed midway is the client's.
+                _ => {
+                    let is_stuck = late || h2.emptied().await.is_err();
+                    h2.break_off(is_stuck)
+                }
+            };
+        }
+        // What has not left was not sent; of what has timed out the sender knows that already.
+        let waiting = match &outcome {
+            Err(Abort::TimedOut) => 0,
+            _ => flow.queued(),
+        };
+        request.sent.take_back(waiting + flow.lost());
+    }
+    request.body.note_received(flow.uploaded());
+    let is_malformed = match asked {
+        Ok(_) if asks_for_tunnel => false,
+        Ok(asked) => flow.is_malformed() || ends && asked.content_length > Some(0),
+        Err(fault) => fault.is_malformed(),
+    };
+    if let Some(fault) = flow.take_fault() {
+        log::http2_fault(connection, &fault);
+    }
+    request_log::log(request);
+    // A reset is not answered with another (RFC 9113, section 5.4.2).
+    if flow.is_gone() || is_reset {
+        Rest::None
+    } else if is_malformed {
+        Rest::Malformed
+    } else if flow.has_come() {
+        Rest::None
+    } else {
+        Rest::Unwanted
+    }
+}
+
+/// Whether the server that the request names speaks HTTP/2 there.
+fn is_spoken_by(request: &Request) -> bool {
+    request.server.core.http2.on || {
+        let connection = &request.connection;
+        let of_address = connection.with_servers(&request.local, |servers| servers.protocols.http2);
+        of_address == Some(true)
+    }
+}
+
+/// From a head to a request: host, virtual server and URI, the body's length.
+fn begin(
+    connection: &Rc<Connection>,
+    request: &mut Request,
+    ends: bool,
+    asked: Result<RequestMetadata, HeadFault>,
+) -> Result<(), (Vec<u8>, u16)> {
+    tell_ignored(request, false);
+    let asked = match asked {
+        Ok(asked) => asked,
+        Err(fault) => {
+            request.begin_refused();
+            return Err((fault.words(&request.client.bytes), fault.status()));
+        }
+    };
+    request.begin()?;
+    tell_ignored(request, true);
+    if connection.is_misdirected(&request.local, &request.client.host) {
+        request.choose_negotiated_server();
+        let text = b"client attempted to request the server name different from the one that was negotiated";
+        return Err((text.to_vec(), 421));
+    }
+    if !is_spoken_by(request) {
+        let text = b"client attempted to request the server name for which the negotiated protocol is disabled";
+        return Err((text.to_vec(), 421));
+    }
+    let length = match (ends, asked.content_length) {
+        // What comes is for the tunnel.
+        _ if asked.protocol.is_some() => {
+            tunnel::ask_by_key(request);
+            BodyLength::None
+        }
+        // As nginx says it of a client that announces a body and sends none.
+        (true, Some(1..)) => {
+            return Err((b"client prematurely closed stream".to_vec(), 400));
+        }
+        (true, None) => BodyLength::None,
+        (_, Some(0)) => BodyLength::Length(0),
+        (false, Some(length)) => BodyLength::Length(length),
+        (false, None) => BodyLength::Chunked,
+    };
+    request.body.begin(length, 0);
+    Ok(())
+}

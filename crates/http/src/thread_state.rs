@@ -1,0 +1,58 @@
+//! What http keeps of one thread and one generation: the compiled `http` block and the thread's
+//! memory of responses.
+
+use std::cell::RefCell;
+use std::ops::Deref;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use framework::generation::GenerationView;
+use framework::slot::{OfThread, Slot, ThreadGeneration};
+
+use crate::plan::Http;
+use crate::prebuilt::PrebuiltCache;
+
+/// The `http` block as one thread serves by it. Requests hold it by `Rc`: no counter that other
+/// threads touch is in their way.
+pub struct HttpThreadState {
+    http: Arc<Http>,
+    /// Whether the configuration names `$realpath_root`, whose value takes a look at the disk.
+    pub prepares_root: bool,
+    /// Complete responses kept in memory.
+    pub prebuilt: RefCell<PrebuiltCache>,
+}
+
+impl HttpThreadState {
+    /// That of a thread and generation.
+    pub fn of(local: &GenerationView) -> Rc<HttpThreadState> {
+        Rc::clone(&local.at(&HTTP).borrow().0)
+    }
+}
+
+impl Deref for HttpThreadState {
+    type Target = Http;
+
+    fn deref(&self) -> &Http {
+        &self.http
+    }
+}
+
+static HTTP: Slot<HttpSlot, ThreadGeneration> = Slot::new();
+
+struct HttpSlot(Rc<HttpThreadState>);
+
+impl OfThread for HttpSlot {
+    fn begin(local: &GenerationView) -> HttpSlot {
+        // no `http` block: no servers
+        let http: Arc<Http> = local.generation.part().unwrap_or_default();
+        HttpSlot(Rc::new(HttpThreadState {
+            prepares_root: http.variables.find("realpath_root").is_some(),
+            http,
+            prebuilt: RefCell::default(),
+        }))
+    }
+
+    fn retire(&mut self) {
+        self.0.prebuilt.borrow_mut().clear();
+    }
+}

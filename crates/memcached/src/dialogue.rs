@@ -1,0 +1,722 @@
+//! What goes on on one connection, without any I/O: bytes in, answers out.
+//!
+//! Its first byte says whether it speaks by lines, as here, or by packets (`binary.rs`).
+//!
+//! ```text
+//!            ┌──────────── line ◀───────────┐
+//!  get  ─────┼─▶ keys ──────── its end ─────┤
+//!  set  ─────┼─▶ value ─────── its end ─────┤
+//!  refused ──┼─▶ skip, skip line ───────────┤
+//!  dump ─────┴─▶ dump ──────── its end ─────┘
+//! ```
+//!
+//! What is kept between two pieces of input: the begin of a line of up to [`LINE_LENGTH_MAX`]
+//! bytes, or of a key; or what has come of a value, which is at most as long as an item may be.
+//! Where answers have grown to [`OUTPUT_MAX`](crate::output::OUTPUT_MAX) bytes nothing more is
+//! looked at until they are sent, in the middle of a get too.
+
+use std::sync::atomic::Ordering;
+
+use proto::memcached::binary::REQUEST_MAGIC;
+use proto::memcached::command::{
+    self, BAD_DATA, BAD_FORMAT, Command, CommandLine, KEY_LENGTH_MAX, LINE_LENGTH_MAX,
+    LINE_LENGTH_MIN, Lookup, Mode, NextKey, Store, Words,
+};
+use proto::memcached::meta::{Meta, Verb};
+use store::{Cas, Cursor, Large};
+
+use crate::binary::Packets;
+use crate::cache::{CommandTime, LIMIT_MIN_MEGABYTES, Protocol, ShutdownPolicy, ThreadContext};
+use crate::counts::Counter;
+use crate::meta;
+use crate::output::Output;
+use crate::size_classes::{class_of, item_size};
+use crate::stats;
+use crate::text::{self, IncrementResult, SentValue, StoreCommand, TOO_LARGE};
+
+/// Highest level of `verbosity`.
+const VERBOSITY_MAX: u32 = 4;
+
+/// What a connection does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NextAction {
+    /// It sends what there is, and receives.
+    Receive,
+    /// It sends what there is before it goes on with what it has received.
+    Send,
+    /// It sends what there is, and closes.
+    Close,
+}
+
+/// What a connection speaks, and what comes next there.
+#[derive(Debug)]
+enum State {
+    /// Its first byte, which says what it speaks.
+    First,
+    Packets(Packets),
+    Line,
+    /// Keys of a line, up to its end.
+    Keys(Lookup),
+    /// The data block of the line that is kept here, and what has come of it.
+    Value(Box<Receiving>),
+    /// So many bytes that nobody wants.
+    Skip(u64),
+    /// What is left of a line that nobody wants.
+    SkipLine,
+    /// Keys of all objects.
+    Dump(Dump, Cursor),
+}
+
+/// A value that comes in pieces.
+#[derive(Debug)]
+struct Receiving {
+    /// The line that announced it, which is whole and is taken.
+    line: Vec<u8>,
+    value: Large,
+    /// Bytes of it that are still to come.
+    left: usize,
+    /// The line break behind it, and how much of that has come.
+    line_break: [u8; 2],
+    of_line_break: usize,
+}
+
+/// A line that announces a data block.
+#[derive(Clone, Copy)]
+enum Announced<'a> {
+    Text(Store<'a>, bool),
+    Meta(Meta<'a>),
+}
+
+/// How keys are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Dump {
+    /// `metadump`: with what stands beside the values.
+    Whole,
+    /// `mgdump`: as commands of the meta protocol.
+    Commands,
+}
+
+#[derive(Debug)]
+pub(crate) struct Dialogue {
+    state: State,
+    /// What has been received and could not be taken yet.
+    pending: Vec<u8>,
+}
+
+/// A step: what was taken, and what the connection does next where it cannot go on.
+pub(crate) type StepResult = (usize, Option<NextAction>);
+
+impl Dialogue {
+    pub(crate) fn new() -> Dialogue {
+        Dialogue {
+            state: State::First,
+            pending: Vec::new(),
+        }
+    }
+
+    /// Whether nothing has been begun.
+    pub(crate) fn is_idle(&self) -> bool {
+        let is_between = match &self.state {
+            State::First | State::Line => true,
+            State::Packets(packets) => packets.is_idle(),
+            _ => false,
+        };
+        is_between && self.pending.is_empty()
+    }
+
+    /// Takes what was received; nothing where it only goes on.
+    pub(crate) fn take(
+        &mut self,
+        received: &[u8],
+        shared: &ThreadContext,
+        moment: CommandTime,
+        out: &mut Output,
+    ) -> NextAction {
+        if self.pending.is_empty() {
+            let (used, next) = self.run(received, shared, moment, out);
+            let left = received.get(used..).unwrap_or_default();
+            self.pending.extend_from_slice(left);
+            return next;
+        }
+        let mut pending = std::mem::take(&mut self.pending);
+        pending.extend_from_slice(received);
+        let (used, next) = self.run(&pending, shared, moment, out);
+        pending.drain(..used.min(pending.len()));
+        if pending.is_empty() {
+            pending = Vec::new(); // an idle connection holds no memory for it
+        }
+        self.pending = pending;
+        next
+    }
+
+    fn run(
+        &mut self,
+        input: &[u8],
+        shared: &ThreadContext,
+        moment: CommandTime,
+        out: &mut Output,
+    ) -> (usize, NextAction) {
+        let mut used = 0;
+        loop {
+            if out.is_full() {
+                return (used, NextAction::Send);
+            }
+            let rest = input.get(used..).unwrap_or_default();
+            let (taken, next) = self.step(rest, shared, moment, out);
+            used += taken;
+            if let Some(next) = next {
+                return (used, next);
+            }
+        }
+    }
+
+    fn step(
+        &mut self,
+        input: &[u8],
+        shared: &ThreadContext,
+        moment: CommandTime,
+        out: &mut Output,
+    ) -> StepResult {
+        match &mut self.state {
+            State::First => (0, self.begin(input, shared.cache.settings.protocol)),
+            State::Packets(packets) => packets.step(input, shared, moment, out),
+            State::Line => self.line(input, shared, moment, out),
+            State::Keys(lookup) => {
+                let lookup = *lookup;
+                self.keys(lookup, input, shared, moment, out)
+            }
+            State::Value(receiving) => match receiving.take(input) {
+                (used, false) => (used, Some(NextAction::Receive)),
+                (used, true) => {
+                    if let State::Value(whole) = std::mem::replace(&mut self.state, State::Line) {
+                        finish(*whole, shared, moment, out);
+                    }
+                    (used, None)
+                }
+            },
+            State::Skip(left) => {
+                let used = input
+                    .len()
+                    .min(usize::try_from(*left).unwrap_or(usize::MAX));
+                *left -= used as u64;
+                if *left > 0 {
+                    return (used, Some(NextAction::Receive));
+                }
+                self.state = State::Line;
+                (used, None)
+            }
+            State::SkipLine => match input.iter().position(|byte| *byte == b'\n') {
+                None => (input.len(), Some(NextAction::Receive)),
+                Some(end) => {
+                    self.state = State::Line;
+                    (end + 1, None)
+                }
+            },
+            State::Dump(dump, cursor) => {
+                let dump = *dump;
+                let seen = |item: store::Item<'_>| dump.tell(&item, moment, out);
+                match shared.cache.store.visit(*cursor, moment.now, seen) {
+                    Some(next) => *cursor = next,
+                    None => {
+                        out.line(dump.end());
+                        self.state = State::Line;
+                    }
+                }
+                (0, None)
+            }
+        }
+    }
+
+    /// Finds out what the client speaks. Where that cannot be, what comes next is returned.
+    fn begin(&mut self, input: &[u8], allowed: Protocol) -> Option<NextAction> {
+        let Some(first) = input.first() else {
+            return Some(NextAction::Receive);
+        };
+        let is_binary = *first == REQUEST_MAGIC;
+        self.state = match allowed {
+            Protocol::Auto | Protocol::Binary if is_binary => State::Packets(Packets::default()),
+            Protocol::Auto | Protocol::Text => State::Line,
+            Protocol::Binary => return Some(NextAction::Close),
+        };
+        None
+    }
+
+    fn line(
+        &mut self,
+        input: &[u8],
+        shared: &ThreadContext,
+        moment: CommandTime,
+        out: &mut Output,
+    ) -> StepResult {
+        let Some(end) = input.iter().position(|byte| *byte == b'\n') else {
+            if input.len() <= LINE_LENGTH_MAX {
+                return (0, Some(NextAction::Receive));
+            }
+            // Only about keys a line may go on and on.
+            let Some((lookup, begin)) = Lookup::begins(input) else {
+                return (0, Some(NextAction::Close));
+            };
+            self.state = State::Keys(lookup);
+            return (begin, None);
+        };
+        let line = input.get(..end).unwrap_or_default();
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        let behind = input.get(end + 1..).unwrap_or_default();
+        let used = end + 1;
+        if used < LINE_LENGTH_MIN {
+            out.line(BAD_FORMAT);
+            return (used, None);
+        }
+        let CommandLine { command, noreply } = match command::parse(line) {
+            Ok(line) => line,
+            Err(refused) => {
+                let Some(answer) = refused.answer else {
+                    return (used, Some(NextAction::Close));
+                };
+                if !refused.noreply {
+                    out.line(answer);
+                }
+                if refused.data > 0 {
+                    self.state = State::Skip(refused.data);
+                }
+                return (used, None);
+            }
+        };
+        match command {
+            Command::Lookup(lookup) => {
+                let begin = Lookup::begins(line).map_or(line.len(), |(_, begin)| begin);
+                let mut keys = Words::of(line.get(begin..).unwrap_or_default());
+                if keys.any(|key| key.len() > KEY_LENGTH_MAX) {
+                    out.line(BAD_FORMAT);
+                    return (used, None);
+                }
+                self.state = State::Keys(lookup);
+                return (begin, None);
+            }
+            Command::Store(store) => {
+                let announced = Announced::Text(store, noreply);
+                return (
+                    used + self.value(announced, line, behind, shared, moment, out),
+                    None,
+                );
+            }
+            Command::Meta(meta) if matches!(meta.verb, Verb::Set { .. }) => {
+                let announced = Announced::Meta(meta);
+                return (
+                    used + self.value(announced, line, behind, shared, moment, out),
+                    None,
+                );
+            }
+            Command::Meta(meta) => carry_out_meta(&meta, shared, moment, out),
+            Command::Crawler(words) => self.crawler(words, shared, out),
+            Command::Quit => return (used, Some(NextAction::Close)),
+            Command::Shutdown(words) => return (used, shutdown(words, noreply, shared, out)),
+            other => {
+                if let Some(answer) = carry_out(other, shared, moment, out)
+                    && !noreply
+                {
+                    answer.write(out);
+                }
+            }
+        }
+        (used, None)
+    }
+
+    fn keys(
+        &mut self,
+        lookup: Lookup,
+        input: &[u8],
+        shared: &ThreadContext,
+        moment: CommandTime,
+        out: &mut Output,
+    ) -> StepResult {
+        match NextKey::of(input) {
+            NextKey::Key(key, used) => {
+                text::lookup(shared, moment, lookup, key, out);
+                (used, None)
+            }
+            NextKey::End(used) => {
+                out.line("END");
+                self.state = State::Line;
+                (used, None)
+            }
+            NextKey::More(used) => (used, Some(NextAction::Receive)),
+            NextKey::TooLong => {
+                out.line(BAD_FORMAT);
+                self.state = State::SkipLine;
+                (0, None)
+            }
+        }
+    }
+
+    /// Takes the data block that a line has announced, or what has come of it. How many bytes that
+    /// took is returned.
+    fn value(
+        &mut self,
+        announced: Announced<'_>,
+        line: &[u8],
+        input: &[u8],
+        shared: &ThreadContext,
+        moment: CommandTime,
+        out: &mut Output,
+    ) -> usize {
+        let mut decoded = Vec::new();
+        let (key, flags, length, noreply) = match &announced {
+            Announced::Text(store, noreply) => {
+                (Some(store.key), store.flags, store.length, *noreply)
+            }
+            Announced::Meta(meta) => {
+                let length = match meta.verb {
+                    Verb::Set { length, .. } => length,
+                    _ => 0,
+                };
+                let key = meta::key_of(meta, &mut decoded);
+                (key, meta.options.flags, length, false)
+            }
+        };
+        let length = length as usize;
+        let Some(key) = key else {
+            out.line(meta::BAD_KEY);
+            self.state = State::Skip(length as u64 + 2);
+            return 0;
+        };
+        if item_size(key.len(), flags, length) > shared.cache.settings.item_max {
+            if !noreply {
+                out.line(TOO_LARGE);
+            }
+            shared.counts.add(Counter::TooLarge, 1);
+            // What was there must not answer for what was to take its place.
+            if announced.replaces() {
+                shared.cache.store.remove(key, moment.now);
+            }
+            self.state = State::Skip(length as u64 + 2);
+            return 0;
+        }
+        if let Some((value, rest)) = input.split_at_checked(length)
+            && let Some((line_break, _)) = rest.split_at_checked(2)
+        {
+            let is_whole = line_break == b"\r\n";
+            deliver(
+                announced,
+                key,
+                SentValue::Whole(value),
+                is_whole,
+                shared,
+                moment,
+                out,
+            );
+            return length + 2;
+        }
+        self.state = State::Value(Box::new(Receiving {
+            line: line.to_vec(),
+            value: Large::new(key, 0),
+            left: length,
+            line_break: [0; 2],
+            of_line_break: 0,
+        }));
+        0
+    }
+
+    fn crawler(&mut self, words: Words<'_>, shared: &ThreadContext, out: &mut Output) {
+        let words: Vec<&[u8]> = words.take(3).collect();
+        let dump = match words.first() {
+            Some(&b"metadump") => Dump::Whole,
+            Some(&b"mgdump") => Dump::Commands,
+            _ => return out.line(crawler_setting(&words)),
+        };
+        match words.as_slice() {
+            [_, b"all"] if shared.cache.settings.allows_dump => {
+                self.state = State::Dump(dump, Cursor::default());
+            }
+            [_, b"all"] if dump == Dump::Whole => out.line("ERROR metadump not allowed"),
+            [_, b"all"] => out.line("ERROR key dump not allowed"),
+            [_, _] => out.line("BADCLASS invalid class id"),
+            _ => out.line(command::ERROR),
+        }
+    }
+}
+
+impl Announced<'_> {
+    fn replaces(&self) -> bool {
+        match self {
+            Announced::Text(store, _) => store.mode == Mode::Set,
+            Announced::Meta(_) => true,
+        }
+    }
+}
+
+impl Receiving {
+    /// Takes what has come. Whether the data block is whole.
+    fn take(&mut self, input: &[u8]) -> (usize, bool) {
+        let used = self.left.min(input.len());
+        let (value, rest) = input.split_at_checked(used).unwrap_or_default();
+        self.value.extend(value);
+        self.left -= used;
+        let mut more = 0;
+        if self.left == 0 {
+            let missing = self.line_break.get_mut(self.of_line_break..);
+            for (place, byte) in missing.unwrap_or_default().iter_mut().zip(rest) {
+                *place = *byte;
+                more += 1;
+            }
+            self.of_line_break += more;
+        }
+        (used + more, self.of_line_break == self.line_break.len())
+    }
+}
+
+/// A data block has come in pieces.
+fn finish(whole: Receiving, shared: &ThreadContext, moment: CommandTime, out: &mut Output) {
+    let announced = match command::parse(&whole.line) {
+        Ok(CommandLine {
+            command: Command::Store(store),
+            noreply,
+        }) => Announced::Text(store, noreply),
+        Ok(CommandLine {
+            command: Command::Meta(meta),
+            ..
+        }) => Announced::Meta(meta),
+        _ => return, // only such lines are kept
+    };
+    let key = whole.value.key().to_vec();
+    let is_whole = whole.line_break == *b"\r\n";
+    let sent = SentValue::Gathered(whole.value);
+    deliver(announced, &key, sent, is_whole, shared, moment, out);
+}
+
+/// Stores a data block.
+fn deliver(
+    announced: Announced<'_>,
+    key: &[u8],
+    sent: SentValue<'_>,
+    is_whole: bool,
+    shared: &ThreadContext,
+    moment: CommandTime,
+    out: &mut Output,
+) {
+    match announced {
+        Announced::Text(_, true) if !is_whole => {}
+        _ if !is_whole => out.line(BAD_DATA),
+        Announced::Meta(announced) => {
+            shared.counts.add(Counter::MetaCommands, 1);
+            meta::set(shared, moment, &announced, key, sent, out);
+        }
+        Announced::Text(store, noreply) => {
+            let storing = StoreCommand {
+                mode: store.mode,
+                key,
+                flags: store.flags,
+                expires: moment.expiry(i64::from(store.expires)),
+                compare: store.compare,
+                cas: Cas::Next,
+                marks: 0,
+                allows_stale: false,
+                vivify: None,
+            };
+            let stored = text::store(shared, moment, &storing, sent);
+            if !noreply {
+                out.line(text::stored_text(stored));
+            }
+        }
+    }
+}
+
+fn carry_out_meta(meta: &Meta<'_>, shared: &ThreadContext, moment: CommandTime, out: &mut Output) {
+    shared.counts.add(Counter::MetaCommands, 1);
+    let mut decoded = Vec::new();
+    let Some(key) = meta::key_of(meta, &mut decoded) else {
+        return out.line(match meta.verb {
+            Verb::Debug => BAD_FORMAT,
+            _ => meta::BAD_KEY,
+        });
+    };
+    match meta.verb {
+        Verb::Get => meta::get(shared, moment, meta, key, out),
+        Verb::Delete => meta::delete(shared, moment, meta, key, out),
+        Verb::Arithmetic { .. } => meta::arithmetic(shared, moment, meta, key, out),
+        Verb::Debug => meta::debug(shared, moment, key, out),
+        Verb::Set { .. } => {} // its data block comes first
+    }
+}
+
+/// An answer of one line.
+enum SimpleReply {
+    Text(&'static str),
+    Number(u64),
+}
+
+impl SimpleReply {
+    fn write(&self, out: &mut Output) {
+        match self {
+            SimpleReply::Text(text) => out.line(text),
+            SimpleReply::Number(number) => {
+                out.number(*number);
+                out.text(b"\r\n");
+            }
+        }
+    }
+}
+
+/// Does what a line says that needs nothing but itself. What is answered in one line is returned.
+fn carry_out(
+    command: Command<'_>,
+    shared: &ThreadContext,
+    moment: CommandTime,
+    out: &mut Output,
+) -> Option<SimpleReply> {
+    let answer = match command {
+        Command::Delete { key } => text::delete(shared, moment, key),
+        Command::Touch { key, expires } => text::touch(shared, moment, key, expires),
+        Command::Arithmetic {
+            key,
+            delta,
+            is_decrement,
+        } => match text::count(shared, moment, key, (delta, is_decrement), None, Cas::Next) {
+            IncrementResult::Yes(value, ..) => return Some(SimpleReply::Number(value)),
+            IncrementResult::NotNumeric => text::NOT_NUMERIC,
+            IncrementResult::Missing | IncrementResult::Mismatch => "NOT_FOUND",
+            IncrementResult::NoMemory => "SERVER_ERROR out of memory",
+        },
+        Command::FlushAll { delay } => match flush(i64::from(delay), shared, moment) {
+            Ok(()) => "OK",
+            Err(refused) => refused,
+        },
+        Command::Verbosity { level } => {
+            let level = level.min(VERBOSITY_MAX);
+            shared.cache.verbosity.store(level, Ordering::Relaxed);
+            "OK"
+        }
+        Command::MemoryLimit { megabytes } => memory_limit(megabytes, shared, moment),
+        Command::MetaNothing => "MN",
+        Command::Version => {
+            out.line(stats::VERSION_LINE);
+            return None;
+        }
+        Command::Stats(words) => {
+            stats::answer(words, shared, moment, out);
+            return None;
+        }
+        // What is about slabs, their LRU or another thread's log, which are not here.
+        _ => command::ERROR,
+    };
+    Some(SimpleReply::Text(answer))
+}
+
+/// Forgets all that is there, now or later.
+///
+/// # Errors
+///
+/// The words of the text protocol where that is not allowed.
+pub(crate) fn flush(
+    delay: i64,
+    shared: &ThreadContext,
+    moment: CommandTime,
+) -> Result<(), &'static str> {
+    shared.counts.add(Counter::Flushes, 1);
+    if !shared.cache.settings.allows_flush {
+        return Err("CLIENT_ERROR flush_all not allowed");
+    }
+    let at = match delay {
+        ..=0 => moment.now,
+        _ => moment.expiry(delay).unwrap_or(moment.now),
+    };
+    shared.cache.store.flush(at, moment.now);
+    Ok(())
+}
+
+fn memory_limit(megabytes: u32, shared: &ThreadContext, moment: CommandTime) -> &'static str {
+    const MEGABYTES_MAX: u32 = 1_000_000_000;
+    match megabytes {
+        ..LIMIT_MIN_MEGABYTES => "MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m",
+        MEGABYTES_MAX.. => "MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes",
+        _ => {
+            shared.set_limit(megabytes, moment);
+            "OK"
+        }
+    }
+}
+
+/// Settings of a thread that is not here, and that nobody needs: expired objects go by themselves.
+fn crawler_setting(words: &[&[u8]]) -> &'static str {
+    let is_number =
+        |word: &[u8]| std::str::from_utf8(word).is_ok_and(|text| text.parse::<u32>().is_ok());
+    match words {
+        [b"enable" | b"disable"] | [b"crawl", _] => "OK",
+        [b"sleep" | b"tocrawl", number] if is_number(number) => "OK",
+        [b"sleep" | b"tocrawl", _] => BAD_FORMAT,
+        _ => command::ERROR,
+    }
+}
+
+fn shutdown(
+    mut words: Words<'_>,
+    noreply: bool,
+    shared: &ThreadContext,
+    out: &mut Output,
+) -> Option<NextAction> {
+    if !shared.cache.settings.allows_shutdown {
+        if !noreply {
+            out.line("SERVER_ERROR: shutdown not enabled");
+        }
+        return None;
+    }
+    match (words.next(), words.next()) {
+        (None, _) => (shared.cache.end)(ShutdownPolicy::Now),
+        (Some(b"graceful"), None) => (shared.cache.end)(ShutdownPolicy::Graceful),
+        _ => {
+            out.line("CLIENT_ERROR invalid shutdown mode");
+            return None;
+        }
+    }
+    Some(NextAction::Close)
+}
+
+impl Dump {
+    fn end(self) -> &'static str {
+        match self {
+            Dump::Whole => "END",
+            Dump::Commands => "EN",
+        }
+    }
+
+    fn tell(self, item: &store::Item<'_>, moment: CommandTime, out: &mut Output) {
+        let is_binary = item.marks & text::BINARY_KEY != 0;
+        match self {
+            Dump::Commands => {
+                out.text(b"mg ");
+                if is_binary {
+                    out.base64(item.key);
+                    out.text(b" b\r\n");
+                } else {
+                    out.text(item.key);
+                    out.text(b"\r\n");
+                }
+            }
+            Dump::Whole => {
+                out.text(b"key=");
+                // As memcached does it: percent signs for what is no plain letter.
+                for byte in item.key {
+                    if byte.is_ascii_alphanumeric() || b"-._~".contains(byte) {
+                        out.byte(*byte);
+                    } else {
+                        out.text(format!("%{byte:02X}").as_bytes());
+                    }
+                }
+                let expires = item.expires.map_or(-1, |at| moment.wall_at(at) as i64);
+                let used = moment.wall_at(item.used);
+                let read = if item.is_read { "yes" } else { "no" };
+                let size = item_size(item.key.len(), item.flags, item.value.len());
+                let (cas, class, flags) = (item.cas, class_of(size), item.flags);
+                out.text(
+                    format!(
+                        " exp={expires} la={used} cas={cas} fetch={read} cls={class} size={size} flags={flags}\n"
+                    )
+                    .as_bytes(),
+                );
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

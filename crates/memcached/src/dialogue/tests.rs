@@ -1,0 +1,264 @@
+//! Conversations without a network: expected answers are those of memcached 1.6.45.
+
+use crate::cache::Settings;
+use crate::output::OUTPUT_MAX;
+use crate::testing::{Client, MOMENT, settings, shared_by};
+
+use super::*;
+
+/// What a client is answered that sends all at once, and byte by byte, to a server each.
+fn talk(input: &str) -> String {
+    let mut answers = [input.len().max(1), 1, 7].map(|piece| {
+        let shared = shared_by(settings());
+        let mut client = Client::new();
+        for piece in input.as_bytes().chunks(piece) {
+            client.send(&shared, MOMENT, piece);
+            if client.is_closed {
+                break;
+            }
+        }
+        String::from_utf8(client.answers).unwrap()
+    });
+    assert_eq!(answers[0], answers[1], "byte by byte");
+    assert_eq!(answers[0], answers[2], "in pieces of seven");
+    std::mem::take(&mut answers[0])
+}
+
+#[test]
+fn what_is_set_is_got() {
+    let input = "set a 5 0 3\r\nabc\r\nget a\r\nget b a  b\r\nget b\r\n";
+    let expected = "STORED\r\nVALUE a 5 3\r\nabc\r\nEND\r\nVALUE a 5 3\r\nabc\r\nEND\r\nEND\r\n";
+    assert_eq!(talk(input), expected);
+    assert_eq!(
+        talk("set a 0 0 0\r\n\r\nget a\n"),
+        "STORED\r\nVALUE a 0 0\r\n\r\nEND\r\n"
+    );
+    let quiet = "set a 0 0 1 noreply\r\nx\r\ndelete b noreply\r\nincr a 1 noreply\r\nget a\r\n";
+    assert_eq!(talk(quiet), "VALUE a 0 1\r\nx\r\nEND\r\n");
+}
+
+#[test]
+fn conditions_are_those_of_the_commands() {
+    let input = "add a 0 0 1\r\n1\r\nadd a 0 0 1\r\n2\r\nreplace b 0 0 1\r\n1\r\n\
+                 replace a 9 0 2\r\n55\r\nappend b 0 0 1\r\n1\r\nappend a 0 0 2\r\nab\r\n\
+                 prepend a 0 0 1\r\nX\r\nget a\r\ncas b 0 0 1 5\r\n1\r\ncas a 0 0 1 0\r\n1\r\n";
+    let expected = "STORED\r\nNOT_STORED\r\nNOT_STORED\r\nSTORED\r\nNOT_STORED\r\nSTORED\r\n\
+                    STORED\r\nVALUE a 9 5\r\nX55ab\r\nEND\r\nNOT_FOUND\r\nEXISTS\r\n";
+    assert_eq!(talk(input), expected);
+}
+
+#[test]
+fn a_cas_that_was_told_is_taken_once() {
+    let shared = shared_by(settings());
+    let mut client = Client::new();
+    client.send(&shared, MOMENT, b"set a 0 0 1\r\n1\r\ngets a\r\n");
+    let told = String::from_utf8(std::mem::take(&mut client.answers)).unwrap();
+    let cas = told.lines().nth(1).unwrap().split(' ').nth(4).unwrap();
+    let store = format!("cas a 0 0 1 {cas}\r\n2\r\n");
+    client.send(&shared, MOMENT, store.repeat(2).as_bytes());
+    assert_eq!(client.answers, b"STORED\r\nEXISTS\r\n");
+}
+
+#[test]
+fn counters_keep_their_length_and_stop_at_nothing() {
+    let input = "set c 0 0 2\r\n10\r\ndecr c 1\r\nget c\r\nincr c 100\r\ndecr c 500\r\n\
+                 incr c 18446744073709551615\r\nincr c 2\r\nincr c x\r\nincr d 1\r\n\
+                 set t 0 0 3\r\nabc\r\nincr t 1\r\n";
+    let expected = "STORED\r\n9\r\nVALUE c 0 2\r\n9 \r\nEND\r\n109\r\n0\r\n\
+                    18446744073709551615\r\n1\r\n\
+                    CLIENT_ERROR invalid numeric delta argument\r\nNOT_FOUND\r\nSTORED\r\n\
+                    CLIENT_ERROR cannot increment or decrement non-numeric value\r\n";
+    assert_eq!(talk(input), expected);
+}
+
+#[test]
+fn bad_input_is_answered_and_what_follows_is_read() {
+    let bad = "CLIENT_ERROR bad command line format\r\n";
+    let data = "CLIENT_ERROR bad data chunk\r\n";
+    assert_eq!(
+        talk("set a 0 0 3\r\nabcd\r\nget a\r\n"),
+        format!("{data}{bad}END\r\n")
+    );
+    assert_eq!(
+        talk("set a x 0 3\r\nabc\r\nget a\r\n"),
+        format!("{bad}END\r\n")
+    );
+    assert_eq!(talk("set a 0 0 -1\r\n"), bad);
+    assert_eq!(
+        talk("\r\nx\r\nnonsense\r\n"),
+        format!("{bad}{bad}ERROR\r\n")
+    );
+    let long = "k".repeat(251);
+    let input = format!("set {long} 0 0 1\r\n1\r\nget {long}\r\nget a {long}\r\nmn\r\n");
+    assert_eq!(talk(&input), format!("{bad}{bad}{bad}MN\r\n"));
+    assert_eq!(talk("quit\r\nget a\r\n"), "");
+    assert_eq!(talk("GET / HTTP/1.1\r\n"), "");
+}
+
+#[test]
+fn too_large_is_read_away_and_takes_the_old_value_with_it() {
+    let shared = shared_by(settings());
+    let mut client = Client::new();
+    client.send(
+        &shared,
+        MOMENT,
+        b"set a 0 0 1\r\n1\r\nset a 0 0 1048577\r\n",
+    );
+    client.send(&shared, MOMENT, &[b'x'; 1_048_577]);
+    client.send(&shared, MOMENT, b"\r\nget a\r\n");
+    let expected = b"STORED\r\nSERVER_ERROR object too large for cache\r\nEND\r\n";
+    assert_eq!(client.answers, expected);
+}
+
+#[test]
+fn a_line_without_end_is_bounded_but_for_keys() {
+    let shared = shared_by(settings());
+    let mut client = Client::new();
+    client.send(&shared, MOMENT, &[b'x'; 2049]);
+    assert!(client.is_closed);
+
+    let mut client = Client::new();
+    client.send(&shared, MOMENT, b"set hit 0 0 1\r\n1\r\nget");
+    for _ in 0..100_000 {
+        client.send(&shared, MOMENT, b" missing-key");
+        assert!(client.conversation.pending.len() <= LINE_LENGTH_MAX + 16);
+    }
+    client.send(&shared, MOMENT, b" hit\r\nget hit\r\n");
+    let hit = "VALUE hit 0 1\r\n1\r\nEND\r\n";
+    assert!(!client.is_closed);
+    assert_eq!(
+        String::from_utf8(client.answers).unwrap(),
+        format!("STORED\r\n{hit}{hit}")
+    );
+}
+
+#[test]
+fn answers_stop_where_they_are_many() {
+    let shared = shared_by(settings());
+    let mut client = Client::new();
+    let value = vec![b'v'; 10_000];
+    client.send(&shared, MOMENT, b"set a 0 0 10000\r\n");
+    client.send(&shared, MOMENT, &[&value[..], b"\r\n"].concat());
+    let gets = b"get a a a a a a a a\r\n".repeat(1000);
+    let next = client
+        .conversation
+        .take(&gets, &shared, MOMENT, &mut client.out);
+    assert_eq!(next, NextAction::Send);
+    assert!(
+        client.out.len() < OUTPUT_MAX + 11_000,
+        "{}",
+        client.out.len()
+    );
+    client.answers.clear();
+    client.send(&shared, MOMENT, b"");
+    assert_eq!(client.answers.len(), 1000 * (8 * (10_000 + 19) + 5));
+}
+
+#[test]
+fn times_are_relative_absolute_or_past() {
+    let shared = shared_by(settings());
+    let mut client = Client::new();
+    let input = b"set a 0 10 1\r\n1\r\nset b 0 -1 1\r\n1\r\nset c 0 1800000020 1\r\n1\r\n\
+                  get a b c\r\nset d 0 0 1\r\n1\r\ntouch d 30\r\ngat 0 a\r\n";
+    client.send(&shared, MOMENT, input);
+    client.answers.clear();
+    let later = |seconds| CommandTime {
+        now: MOMENT.now + seconds,
+        wall: MOMENT.wall + u64::from(seconds),
+    };
+    client.send(&shared, later(19), b"get a b c d\r\n");
+    let expected = "VALUE a 0 1\r\n1\r\nVALUE c 0 1\r\n1\r\nVALUE d 0 1\r\n1\r\nEND\r\n";
+    assert_eq!(
+        String::from_utf8(std::mem::take(&mut client.answers)).unwrap(),
+        expected
+    );
+    client.send(&shared, later(30), b"get a b c d\r\nflush_all 5\r\n");
+    client.send(&shared, later(34), b"get a\r\n");
+    client.send(&shared, later(35), b"get a\r\n");
+    let a = "VALUE a 0 1\r\n1\r\nEND\r\n";
+    let expected = format!("{a}OK\r\n{a}END\r\n");
+    assert_eq!(String::from_utf8(client.answers).unwrap(), expected);
+}
+
+#[test]
+fn the_meta_protocol_tells_what_is_asked_for() {
+    let input = "mg a\r\nmg a q\r\nms a 3 F7 k Oo s\r\nabc\r\nmg a f t s v O9\r\nms a 2 q\r\nab\r\n\
+                 mg a v k q\r\nms a 1 T60\r\nx\r\nmg a t\r\nmg a T30 t\r\nmd a q\r\nmd a k\r\nmn\r\n";
+    let expected = "EN\r\nHD ka Oo s3\r\nVA 3 f7 t-1 s3 O9\r\nabc\r\nVA 2 ka\r\nab\r\nHD\r\n\
+                    HD t60\r\nHD t30\r\nNF ka\r\nMN\r\n";
+    assert_eq!(talk(input), expected);
+}
+
+#[test]
+fn stale_objects_are_won_once() {
+    let input = "mg v N30 t v\r\nmg v N30 t\r\nms v 2 T90\r\nok\r\nmg v v\r\n\
+                 md v I T30\r\nmg v v t\r\nmg v v\r\nms w 1 T20\r\n1\r\nmg w R30\r\nmg w R30\r\n";
+    let expected = "VA 0 t30 W\r\n\r\nHD t30 Z\r\nHD\r\nVA 2\r\nok\r\nHD\r\nVA 2 t30 X W\r\nok\r\n\
+                    VA 2 Z X\r\nok\r\nHD\r\nHD W\r\nHD Z\r\n";
+    assert_eq!(talk(input), expected);
+}
+
+#[test]
+fn meta_counters_begin_and_count() {
+    let input =
+        "ma c\r\nma c N0 J13 v\r\nma c v\r\nma c MD D5 v\r\nma c M- D100 v k Oq\r\nma c q\r\n";
+    let expected = "NF\r\nVA 2\r\n13\r\nVA 2\r\n14\r\nVA 1\r\n9\r\nVA 1 kc Oq\r\n0\r\n";
+    assert_eq!(talk(input), expected);
+}
+
+#[test]
+fn keys_in_base64_are_told_in_base64() {
+    let input = "ms Zm9v 3 b\r\nabc\r\nmg Zm9v b k v\r\nmg foo k v\r\nmg Zm9 b\r\nmd Zm9v b k\r\n";
+    let expected = "HD\r\nVA 3 kZm9v b\r\nabc\r\nVA 3 kZm9v b\r\nabc\r\n\
+                    CLIENT_ERROR error decoding key\r\nHD kZm9v b\r\n";
+    assert_eq!(talk(input), expected);
+}
+
+#[test]
+fn what_an_option_forbids_is_refused() {
+    let shared = shared_by(Settings {
+        allows_flush: false,
+        allows_dump: false,
+        ..settings()
+    });
+    let mut client = Client::new();
+    let input = b"flush_all\r\nlru_crawler metadump all\r\nlru_crawler mgdump all\r\nshutdown\r\n";
+    client.send(&shared, MOMENT, input);
+    let expected = "CLIENT_ERROR flush_all not allowed\r\nERROR metadump not allowed\r\n\
+                    ERROR key dump not allowed\r\nSERVER_ERROR: shutdown not enabled\r\n";
+    assert_eq!(String::from_utf8(client.answers).unwrap(), expected);
+}
+
+#[test]
+fn dumps_name_every_key() {
+    let input = "set a%b 3 50 2\r\nxx\r\nlru_crawler metadump all\r\nlru_crawler mgdump all\r\n";
+    let expected = "STORED\r\nkey=a%25b exp=1800000050 la=1800000000 cas=N fetch=no cls=1 \
+                    size=68 flags=3\nEND\r\nmg a%b\r\nEN\r\n";
+    let told = talk(input);
+    let begin = told.find("cas=").unwrap() + 4;
+    let end = begin + told[begin..].find(' ').unwrap();
+    assert_eq!(format!("{}N{}", &told[..begin], &told[end..]), expected);
+}
+
+#[test]
+fn statistics_count_what_was_done() {
+    let shared = shared_by(settings());
+    let mut client = Client::new();
+    let input = b"set a 0 0 1\r\n1\r\nget a b\r\ndelete b\r\nstats\r\nstats reset\r\nstats\r\n";
+    client.send(&shared, MOMENT, input);
+    let told = String::from_utf8(client.answers).unwrap();
+    let (before, after) = told.split_once("RESET").unwrap();
+    for line in [
+        "cmd_get 2",
+        "get_hits 1",
+        "get_misses 1",
+        "cmd_set 1",
+        "delete_misses 1",
+    ] {
+        assert!(
+            before.contains(&format!("STAT {line}\r\n")),
+            "{line}: {before}"
+        );
+    }
+    assert!(after.contains("STAT cmd_get 0\r\n") && after.contains("STAT curr_items 1\r\n"));
+}

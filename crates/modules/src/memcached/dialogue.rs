@@ -1,0 +1,108 @@
+//! A request for a value, and the first line of the answer.
+
+use bytes::Bytes;
+use engine::Buffer;
+use engine::net::Segment;
+use http::exchange::Exchange;
+use http::log;
+use http::request::Request;
+use proto::memcached::{FirstReply, Get, parse};
+
+use super::settings::Settings;
+use crate::proxying::connection::UpstreamConnection;
+use crate::proxying::family::Causes;
+use crate::proxying::peer_attempts::{AttemptError, Dialogue, note};
+use crate::proxying::response::{READING, bad, note_head, receive, too_big};
+
+/// A request and its answer.
+pub(super) struct MemcachedDialogue<'a> {
+    pub(super) settings: &'a Settings,
+    pub(super) get: &'a Get,
+}
+
+/// What the first line of an answer says, and what has come behind it.
+pub(super) struct MemcachedAnswer {
+    pub(super) answer: FirstReply,
+    pub(super) rest: Buffer,
+    /// How much of that is beyond `memcached_buffer_size`.
+    pub(super) beyond: u64,
+}
+
+/// The status of an answer.
+fn status_of(answer: &FirstReply) -> u16 {
+    match answer {
+        FirstReply::Value { .. } => 200,
+        FirstReply::NotFound => 404,
+    }
+}
+
+impl Dialogue for MemcachedDialogue<'_> {
+    type Answer = MemcachedAnswer;
+
+    async fn talk(
+        &self,
+        request: &mut Request,
+        exchange: &mut Exchange,
+        peer: &mut UpstreamConnection,
+    ) -> Result<MemcachedAnswer, AttemptError> {
+        let line = Bytes::copy_from_slice(self.get.line());
+        note(request, |attempt, _| {
+            attempt.bytes_sent += line.len() as u64
+        });
+        peer.stream().push(Segment::Bytes(line));
+        peer.asked = true;
+        peer.stream().start_send();
+        self.read_line(request, exchange, peer).await
+    }
+
+    fn status(&self, answer: &MemcachedAnswer) -> Option<u16> {
+        Some(status_of(&answer.answer))
+    }
+
+    fn can_be_repeated(&self) -> bool {
+        true
+    }
+}
+
+impl MemcachedDialogue<'_> {
+    async fn read_line(
+        &self,
+        request: &mut Request,
+        exchange: &mut Exchange,
+        peer: &mut UpstreamConnection,
+    ) -> Result<MemcachedAnswer, AttemptError> {
+        let passing = &self.settings.passing;
+        let with_flags = self.settings.gzip_flag != 0;
+        let mut line = Vec::new();
+        loop {
+            let mut buffer = receive(request, exchange, passing, peer).await?;
+            line.extend_from_slice(&buffer);
+            let held = line.get(..passing.buffer_size).unwrap_or(&line);
+            let received = held.len() as u64;
+            note(request, |attempt, _| attempt.bytes_received = received);
+            match parse(held, self.get, with_flags) {
+                Ok(Some((length, answer))) => {
+                    let unread = line.len().saturating_sub(length);
+                    buffer.advance(buffer.len().saturating_sub(unread));
+                    if answer == FirstReply::NotFound {
+                        let text = self.get.not_found_text();
+                        log::error!(request, Info, "{} {READING}", log::Printable(&text));
+                    }
+                    note_head(request, status_of(&answer));
+                    return Ok(MemcachedAnswer {
+                        answer,
+                        rest: buffer,
+                        beyond: line.len().saturating_sub(passing.buffer_size) as u64,
+                    });
+                }
+                Ok(None) if line.len() >= passing.buffer_size => return Err(too_big(request)),
+                Ok(None) => {}
+                Err(fault) => {
+                    let text = fault.log_text(held, self.get);
+                    log::error!(request, Error, "{} {READING}", log::Printable(&text));
+                    return Err(bad(Causes::INVALID_HEADER));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Which of several answers under one key a request gets: `Vary`.
+//!
+//! An answer that varies lies under the id of its key, or under one that is made of that and of the
+//! request's fields that its `Vary` names. The second is nginx's, bit for bit, so that folders can
+//! be shared.
+
+use http::request::Request;
+use store::disk::EntryId;
+
+use super::CacheLookup;
+use super::rules::selecting;
+
+/// Fields whose lists are compared without their spaces and empty elements.
+const LISTS: [&[u8]; 3] = [b"accept-charset", b"accept-encoding", b"accept-language"];
+
+impl CacheLookup {
+    /// The id of what answers this request, where answers vary so.
+    pub(super) fn variant_of(&self, request: &Request, vary: &[u8]) -> EntryId {
+        let append = match self.policy {
+            Some(_) => |name: &[u8], values: &mut dyn Iterator<Item = &[u8]>, out: &mut Vec<u8>| {
+                selecting::append(name, values, out);
+            },
+            None => |name: &[u8], values: &mut dyn Iterator<Item = &[u8]>, out: &mut Vec<u8>| {
+                append_values(values, LISTS.contains(&name), out);
+            },
+        };
+        variant(request, &self.main, vary, append)
+    }
+}
+
+/// The id of what answers this request under the key with the id `main`, where answers vary so and
+/// the values of a field are written by `append`.
+fn variant(
+    request: &Request,
+    main: &EntryId,
+    vary: &[u8],
+    append: fn(&[u8], &mut dyn Iterator<Item = &[u8]>, &mut Vec<u8>),
+) -> EntryId {
+    let mut text = main.0.to_vec();
+    let lower = vary.to_ascii_lowercase();
+    let names = lower.split(|byte| matches!(byte, b',' | b' '));
+    for name in names.filter(|name| !name.is_empty()) {
+        text.extend_from_slice(name);
+        text.push(b':');
+        let fields = request.client.known_headers();
+        let of_name = fields.filter(|(_, other, _)| other.eq_ignore_ascii_case(name));
+        append(name, &mut of_name.map(|(_, _, value)| value), &mut text);
+        text.extend_from_slice(b"\r\n");
+    }
+    EntryId::of(&[&text])
+}
+
+/// Appends the values of a field, with a comma between them.
+fn append_values<'a>(values: impl Iterator<Item = &'a [u8]>, is_list: bool, out: &mut Vec<u8>) {
+    let mut has_one = false;
+    let mut append = |value: &[u8]| {
+        if std::mem::replace(&mut has_one, true) {
+            out.push(b',');
+        }
+        out.extend_from_slice(value);
+    };
+    for value in values {
+        if !is_list {
+            append(value);
+            continue;
+        }
+        let elements = value.split(|byte| matches!(byte, b',' | b' '));
+        elements
+            .filter(|element| !element.is_empty())
+            .for_each(&mut append);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn appended(values: &[&'static str], is_list: bool) -> String {
+        let mut out = Vec::new();
+        append_values(
+            values.iter().map(|value| value.as_bytes()),
+            is_list,
+            &mut out,
+        );
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn lists_are_compared_without_their_spaces() {
+        assert_eq!(appended(&["gzip,  br", ", de"], true), "gzip,br,de");
+        assert_eq!(appended(&["gzip,  br", ", de"], false), "gzip,  br,, de");
+        assert_eq!(appended(&[], true), "");
+    }
+}

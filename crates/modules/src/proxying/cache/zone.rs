@@ -1,0 +1,507 @@
+//! The zones of `*_cache_path`: a folder on disk, what is known of it, and who looks after it.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use conf::{Fault, Line, ScopeRef, Setter, Word, parse};
+use framework::compile::Compiler;
+use framework::generation::Generation;
+use framework::service::{RunningService, Service};
+use framework::zone::{Fact, State, Tell, Zone, ZoneError};
+use http::log;
+use rules::service_thread;
+use store::disk::{Counts, DiskStore, Kept, Levels, MemoryCounts, MemorySettings, Settings};
+
+use super::memory;
+use super::now;
+use super::numbers::CacheCounters;
+
+/// The least that nginx takes for a zone of keys: two pages.
+const KEYS_ZONE_MIN: u64 = 8192;
+
+/// How often the folder is looked after.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// How often the index is saved.
+const SAVE_INTERVAL: Duration = Duration::from_secs(60);
+
+/// What a line of `*_cache_path` says.
+#[derive(Clone, Debug)]
+pub(crate) struct CachePath {
+    /// The module that it is for: `proxy_`.
+    pub(super) prefix: &'static str,
+    /// `memory:` and a name where there is no folder.
+    path: PathBuf,
+    has_folder: bool,
+    memory: Option<MemorySettings>,
+    levels: Levels,
+    max_size: Option<u64>,
+    min_free: u64,
+    inactive: Duration,
+    loader: ManagerPace,
+    manager: ManagerPace,
+}
+
+/// How much is done at once beside service.
+#[derive(Clone, Copy, Debug)]
+struct ManagerPace {
+    files: usize,
+    sleep: Duration,
+    /// No more is begun once that much time has passed.
+    threshold: Duration,
+}
+
+impl Default for ManagerPace {
+    fn default() -> ManagerPace {
+        ManagerPace {
+            files: 100,
+            sleep: Duration::from_millis(50),
+            threshold: Duration::from_millis(200),
+        }
+    }
+}
+
+/// Files that are looked at between two looks at the time.
+const FILES_A_STEP: usize = 16;
+
+impl ManagerPace {
+    /// Does steps until a turn's files or its time are over; whether there is more to do.
+    fn turn(&self, mut step: impl FnMut(usize) -> bool) -> bool {
+        let begun = Instant::now();
+        let mut left = self.files.max(1);
+        while left > 0 && begun.elapsed() < self.threshold.max(Duration::from_millis(1)) {
+            let files = left.min(FILES_A_STEP);
+            if !step(files) {
+                return false;
+            }
+            left -= files;
+        }
+        true
+    }
+}
+
+/// What all threads share of a zone.
+#[derive(Debug)]
+pub(crate) struct CacheZone {
+    size: u64,
+    /// Nothing where the folder cannot be opened: requests are passed on then.
+    store: OnceLock<Option<Arc<DiskStore>>>,
+    counters: CacheCounters,
+    /// How many threads have been started to look after the folder: the last one does.
+    keepers: AtomicU64,
+}
+
+impl CacheZone {
+    /// The folder, opened when it is first asked for.
+    pub(super) fn store(&self, settings: &CachePath) -> Option<&Arc<DiskStore>> {
+        let open = || match settings.open(self.size) {
+            Ok(store) => Some(store),
+            Err(error) => {
+                let (path, error) = (settings.path.display(), log::Errno(&error));
+                log::event!(
+                    Emerg,
+                    "open() \"{path}\" failed {error}, nothing is cached there"
+                );
+                None
+            }
+        };
+        self.store.get_or_init(open).as_ref()
+    }
+
+    /// What requests have come to.
+    pub(super) fn counters(&self) -> &CacheCounters {
+        &self.counters
+    }
+
+    /// What the folder holds; nothing where it is not open.
+    pub(super) fn counts(&self) -> Counts {
+        let store = self.store.get().and_then(Option::as_ref);
+        store.map(|store| store.counts()).unwrap_or_default()
+    }
+
+    /// What its memory holds.
+    pub(super) fn memory_counts(&self) -> MemoryCounts {
+        let store = self.store.get().and_then(Option::as_ref);
+        store.map(|store| store.memory_counts()).unwrap_or_default()
+    }
+}
+
+impl State for CacheZone {
+    const KIND: &'static str = "cache";
+
+    type Settings = CachePath;
+
+    fn new(size: u64) -> CacheZone {
+        CacheZone {
+            size,
+            store: OnceLock::new(),
+            counters: CacheCounters::default(),
+            keepers: AtomicU64::new(0),
+        }
+    }
+
+    fn reconcile(zone: &Zone<Self>, previous: &Zone<Self>) -> Result<Arc<Self>, String> {
+        let (now, before) = (zone.settings(), previous.settings());
+        let name = zone.name();
+        if now.path != before.path {
+            return Err(format!(
+                "cache \"{name}\" uses the \"{}\" cache path while previously it used the \"{}\" cache path",
+                now.path.display(),
+                before.path.display()
+            ));
+        }
+        if now.levels != before.levels {
+            return Err(format!("cache \"{name}\" had previously different levels"));
+        }
+        // A folder that could not be opened is tried again.
+        match previous.state().store.get() {
+            Some(None) => Ok(Arc::new(CacheZone::new(zone.size()))),
+            Some(Some(_)) | None => Ok(zone.all_of(previous)),
+        }
+    }
+
+    fn describe(&self, settings: &CachePath, tell: &mut Tell<'_>) {
+        tell("path", Fact::Text(&settings.path.to_string_lossy()));
+        if let Some(max_size) = settings.max_size {
+            tell("max_size", Fact::Number(max_size));
+        }
+        let Some(Some(store)) = self.store.get() else {
+            return;
+        };
+        let counts = store.counts();
+        tell("entries", Fact::Number(counts.entries));
+        tell("bytes", Fact::Number(counts.bytes));
+        tell("stored", Fact::Number(counts.stored));
+        tell("evicted", Fact::Number(counts.evicted));
+        tell("expired", Fact::Number(counts.expired));
+        if settings.memory.is_some() {
+            let memory = store.memory_counts();
+            tell("memory_size", Fact::Number(memory.limit));
+            tell("memory_bytes", Fact::Number(memory.bytes));
+            tell("memory_entries", Fact::Number(memory.entries));
+            tell("memory_hits", Fact::Number(memory.hits));
+            tell("memory_evicted", Fact::Number(memory.evicted));
+        }
+    }
+}
+
+impl CachePath {
+    /// Opens the folder, or makes a store in memory.
+    fn open(&self, size: u64) -> std::io::Result<Arc<DiskStore>> {
+        let settings = self.of_store(size);
+        if let Some(memory) = self.memory.filter(|_| !self.has_folder) {
+            return Ok(DiskStore::in_memory(
+                settings.index_size,
+                settings.inactive,
+                memory,
+            ));
+        }
+        let store = DiskStore::open(&settings)?;
+        store.set_memory(self.memory, now());
+        Ok(store)
+    }
+
+    fn of_store(&self, size: u64) -> Settings {
+        Settings {
+            path: self.path.clone(),
+            levels: self.levels,
+            index_size: usize::try_from(size).unwrap_or(usize::MAX),
+            max_size: self.max_size,
+            min_free: self.min_free,
+            inactive: milliseconds(self.inactive),
+        }
+    }
+}
+
+pub(super) fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Which families there are, by the names of their lines.
+const FAMILIES: [(&str, &str); 4] = [
+    ("proxy_cache_path", "proxy_"),
+    ("fastcgi_cache_path", "fastcgi_"),
+    ("uwsgi_cache_path", "uwsgi_"),
+    ("scgi_cache_path", "scgi_"),
+];
+
+/// Checks the lines of a module.
+pub(super) fn check(setter: &Setter<'_>) -> Result<(), Fault> {
+    let mut lines = setter.lines().iter();
+    lines.try_for_each(|line| read(line).map(drop))
+}
+
+/// Declares the zones of the `http` scope, before directives look for them.
+pub fn prepare(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
+    for line in http.lines() {
+        let family = FAMILIES.iter().find(|(name, _)| line.is(name));
+        if let Some((_, prefix)) = family
+            && let Err(fault) = declare(compiler, line, prefix)
+        {
+            compiler.report(fault.or_at(line.position));
+        }
+    }
+}
+
+fn declare(compiler: &Compiler<'_>, line: &Line, prefix: &'static str) -> Result<(), Fault> {
+    let read = read(line)?;
+    let mut settings = read.settings;
+    settings.prefix = prefix;
+    if settings.has_folder {
+        settings.path = compiler.directory(&settings.path);
+    }
+    let declared = compiler.registry::<Declared>();
+    let mut declared = declared.borrow_mut();
+    let path_of = |zone: &Arc<Zone<CacheZone>>| zone.settings().path == settings.path;
+    if declared.0.iter().any(path_of) {
+        let path = line.argument(0);
+        let text = format!("the same path name \"{}\" is used twice", path.text());
+        return Err(Fault::at(path, text));
+    }
+    let mut zones = compiler.zones.borrow_mut();
+    match zones.declare::<CacheZone>(&read.name, read.size, settings) {
+        Ok(zone) => {
+            declared.0.push(zone);
+            Ok(())
+        }
+        Err(ZoneError::Conflict(text)) => Err(Fault::new(text)),
+        Err(ZoneError::Declared(known)) if known.settings().prefix == prefix => {
+            Err(Fault::new(format!("duplicate zone \"{}\"", known.name())))
+        }
+        Err(ZoneError::Declared(known)) => Err(Fault::new(format!(
+            "the shared memory zone \"{}\" is already declared for a different use",
+            known.name()
+        ))),
+    }
+}
+
+/// A line of `*_cache_path` as it was read.
+struct CachePathLine {
+    name: String,
+    size: u64,
+    settings: CachePath,
+}
+
+/// Reads a line of `*_cache_path`.
+fn read(line: &Line) -> Result<CachePathLine, Fault> {
+    let path = line.argument(0);
+    let mut zone = None;
+    let mut written = memory::Written::of_path(path)?;
+    let mut settings = CachePath {
+        prefix: "",
+        path: path_of(path),
+        has_folder: !written.is_alone,
+        memory: None,
+        levels: Levels::default(),
+        max_size: None,
+        min_free: 0,
+        inactive: Duration::from_secs(600),
+        loader: ManagerPace::default(),
+        manager: ManagerPace::default(),
+    };
+    for word in line.args.iter().skip(1) {
+        let text = word.text();
+        let Some((name, value)) = text.split_once('=') else {
+            return Err(Fault::invalid_parameter(word));
+        };
+        written.refuse_about_files(word, name)?;
+        if written.read(word, name, value)? {
+            continue;
+        }
+        let invalid = || Fault::at(word, format!("invalid {name} value \"{text}\""));
+        let number = || {
+            let number = parse::number_of(value.as_bytes());
+            number
+                .and_then(|number| usize::try_from(number).ok())
+                .ok_or_else(invalid)
+        };
+        let offset = || parse::offset_of(value.as_bytes()).ok_or_else(invalid);
+        let milliseconds = || {
+            let time = parse::time_milliseconds(value.as_bytes());
+            time.map(Duration::from_millis).ok_or_else(invalid)
+        };
+        match name {
+            "levels" => {
+                let levels = value.parse();
+                settings.levels = levels
+                    .map_err(|_| Fault::at(word, format!("invalid \"levels\" \"{text}\"")))?;
+            }
+            "use_temp_path" => match value {
+                "on" | "off" => {}
+                _ => {
+                    return Err(Fault::at(
+                        word,
+                        format!(
+                            "invalid use_temp_path value \"{text}\", it must be \"on\" or \"off\""
+                        ),
+                    ));
+                }
+            },
+            "keys_zone" => zone = Some(keys_zone(word, value)?),
+            "inactive" => {
+                let time = parse::time_seconds(value.as_bytes());
+                settings.inactive = time.map(Duration::from_secs).ok_or_else(invalid)?;
+            }
+            "max_size" => settings.max_size = Some(offset()?),
+            "min_free" => settings.min_free = offset()?,
+            "loader_files" => settings.loader.files = number()?,
+            "loader_sleep" => settings.loader.sleep = milliseconds()?,
+            "loader_threshold" => settings.loader.threshold = milliseconds()?,
+            "manager_files" => settings.manager.files = number()?,
+            "manager_sleep" => settings.manager.sleep = milliseconds()?,
+            "manager_threshold" => settings.manager.threshold = milliseconds()?,
+            _ => return Err(Fault::invalid_parameter(word)),
+        }
+    }
+    let Some((name, size)) = zone.filter(|(name, _)| !name.is_empty()) else {
+        let name = line.name.text();
+        let text = format!("\"{name}\" must have \"keys_zone\" parameter");
+        return Err(Fault::new(text));
+    };
+    settings.memory = written.settings(&line.name.text())?;
+    Ok(CachePathLine {
+        name,
+        size,
+        settings,
+    })
+}
+
+/// The folder as written, but for a slash at its end.
+fn path_of(word: &Word) -> PathBuf {
+    let text = word.text();
+    Path::new(text.strip_suffix('/').unwrap_or(&text)).into()
+}
+
+fn keys_zone(word: &Word, value: &str) -> Result<(String, u64), Fault> {
+    let invalid = || Fault::at(word, format!("invalid keys zone size \"{}\"", word.text()));
+    let (name, size) = value.split_once(':').ok_or_else(invalid)?;
+    let size = parse::size_of(size.as_bytes()).ok_or_else(invalid)?;
+    if size < KEYS_ZONE_MIN {
+        let text = format!("keys zone \"{}\" is too small", word.text());
+        return Err(Fault::at(word, text));
+    }
+    Ok((name.to_owned(), size))
+}
+
+/// The caches of a configuration.
+#[derive(Default)]
+struct Declared(Vec<Arc<Zone<CacheZone>>>);
+
+impl framework::registry::Registry for Declared {}
+
+/// Has the caches looked after as long as the generation is in force.
+pub fn add(compiler: &Compiler<'_>, generation: &mut Generation) {
+    let declared: Declared = compiler.registries.take();
+    for zone in declared.0 {
+        generation.services.push(Arc::new(Keeper(zone)));
+    }
+}
+
+/// Who looks after a cache.
+struct Keeper(Arc<Zone<CacheZone>>);
+
+impl Service for Keeper {
+    fn key(&self) -> String {
+        format!("cache {}", self.0.name())
+    }
+
+    /// Opens the folder, so that no request has to.
+    fn prepare(&self) {
+        self.0.state().store(self.0.settings());
+    }
+
+    /// Starts a thread of its own; the one before ends.
+    fn start(&self, _: &Arc<Generation>, before: Option<RunningService>) -> Option<RunningService> {
+        let zone = Arc::clone(&self.0);
+        let settings = zone.settings().clone();
+        let store = Arc::clone(zone.state().store(&settings)?);
+        let inactive = milliseconds(settings.inactive);
+        store.set_bounds(settings.max_size, settings.min_free, inactive);
+        store.set_memory(settings.memory, now());
+        let number = 1 + zone.state().keepers.fetch_add(1, Ordering::AcqRel);
+        drop(before);
+        let at_end = AtEnd {
+            zone,
+            store,
+            number,
+        };
+        service_thread::start("cache", "a cache", move || keep(at_end, settings))
+    }
+}
+
+/// Saves the index when a cache is looked after no more, by this thread or the next one.
+struct AtEnd {
+    zone: Arc<Zone<CacheZone>>,
+    store: Arc<DiskStore>,
+    /// Which of the zone's threads this is.
+    number: u64,
+}
+
+impl Drop for AtEnd {
+    fn drop(&mut self) {
+        let last = self.zone.state().keepers.load(Ordering::Acquire);
+        if self.number == last && self.store.is_owner() {
+            save(&self.store, true);
+        }
+    }
+}
+
+/// Looks after a folder. One process does so at a time: others wait until it has ended.
+async fn keep(at_end: AtEnd, settings: CachePath) {
+    loop {
+        keep_one(&at_end.store, &settings).await;
+    }
+}
+
+/// Looks after a folder as long as it is there.
+async fn keep_one(store: &Arc<DiskStore>, settings: &CachePath) {
+    while !store.try_own() {
+        engine::sleep(INTERVAL).await;
+    }
+    if let Err(error) = store.load_index(now()) {
+        let (path, error) = (settings.path.display(), log::Errno(&error));
+        log::event!(Info, "index of cache \"{path}\" not read {error}");
+    }
+    let mut scanner = store.scanner();
+    while settings.loader.turn(|files| scanner.step(files, now())) {
+        engine::sleep(settings.loader.sleep).await;
+    }
+    let mut saved = engine::now();
+    let mut is_missing = false;
+    loop {
+        match store.keep_folder() {
+            Ok(Kept::There) => {}
+            Ok(Kept::Replaced) => {
+                let path = settings.path.display();
+                log::event!(Warn, "cache \"{path}\" was removed, and is begun anew");
+                return;
+            }
+            Err(error) if !is_missing => {
+                is_missing = true;
+                let (path, error) = (settings.path.display(), log::Errno(&error));
+                log::event!(
+                    Crit,
+                    "cache \"{path}\" was removed, and cannot be made anew {error}"
+                );
+            }
+            Err(_) => {}
+        }
+        let manager = settings.manager;
+        while manager.turn(|files| store.maintain(files, now()).is_more) {
+            engine::sleep(manager.sleep).await;
+        }
+        if !is_missing && engine::now().saturating_duration_since(saved) >= SAVE_INTERVAL {
+            save(store, false);
+            saved = engine::now();
+        }
+        engine::sleep(INTERVAL).await;
+    }
+}
+
+fn save(store: &DiskStore, is_end: bool) {
+    if let Err(error) = store.save_index(is_end, now()) {
+        log::event!(Error, "index of a cache not saved: {error}");
+    }
+}

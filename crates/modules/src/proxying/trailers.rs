@@ -1,0 +1,111 @@
+//! `proxy_pass_trailers`: the fields behind an upstream's chunks.
+//!
+//! They are read within `proxy_buffer_size`, as nginx does; `Connection: te` and `TE: trailers`, by
+//! which an upstream is asked for them, are for `proxy_set_header` to send.
+
+use bytes::Bytes;
+use engine::Buffer;
+use http::response::Field;
+use proto::h1::response::Trailers;
+
+/// Trailers that are being read.
+pub(super) struct TrailerReader {
+    parser: Trailers,
+    bytes: Vec<u8>,
+    length_max: usize,
+    /// Whether some came after the last chunk had been read.
+    pub(super) came_later: bool,
+}
+
+impl TrailerReader {
+    /// Reads trailers of at most so many bytes.
+    pub(super) fn new(length_max: usize) -> TrailerReader {
+        TrailerReader {
+            parser: Trailers::default(),
+            bytes: Vec::new(),
+            length_max,
+            came_later: false,
+        }
+    }
+
+    /// Goes on with what has come, up to their end. Whether they are complete, or what there is to
+    /// log of those that are not as they should be.
+    pub(super) fn read(&mut self, received: &mut Buffer) -> Result<bool, String> {
+        let before = self.bytes.len();
+        let room = self.length_max.saturating_sub(before);
+        let taken = received.len().min(room);
+        self.bytes
+            .extend_from_slice(received.get(..taken).unwrap_or_default());
+        match self.parser.parse(&self.bytes) {
+            Ok(Some(end)) => {
+                received.advance(end.saturating_sub(before));
+                Ok(true)
+            }
+            Ok(None) if self.bytes.len() >= self.length_max => {
+                Err("upstream sent too big trailers".to_owned())
+            }
+            Ok(None) => {
+                received.advance(taken);
+                Ok(false)
+            }
+            Err(line) => {
+                let text = Trailers::log_text(line, &self.bytes);
+                Err(http::log::Printable(&text).to_string())
+            }
+        }
+    }
+
+    /// Those that have been read.
+    pub(super) fn fields(&self) -> Vec<Field> {
+        let fields = self.parser.fields().iter().map(|field| Field {
+            name: Bytes::copy_from_slice(field.name(&self.bytes)),
+            value: Bytes::copy_from_slice(field.value(&self.bytes)),
+        });
+        fields.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The trailers, what is left behind them, or what is wrong.
+    fn read(pieces: &[&str], length_max: usize) -> Result<(Vec<String>, usize), String> {
+        let mut reader = TrailerReader::new(length_max);
+        for (at, piece) in pieces.iter().enumerate() {
+            let mut received = Buffer::copy_of(piece.as_bytes());
+            if reader.read(&mut received)? {
+                assert_eq!(at, pieces.len() - 1);
+                let fields = reader.fields().into_iter().map(|field| {
+                    format!(
+                        "{}={}",
+                        field.name.escape_ascii(),
+                        field.value.escape_ascii()
+                    )
+                });
+                return Ok((fields.collect(), received.len()));
+            }
+            assert!(received.is_empty());
+        }
+        Err("unfinished".to_owned())
+    }
+
+    #[test]
+    fn trailers_come_in_any_pieces() {
+        assert_eq!(read(&["\r\n"], 8), Ok((vec![], 0)));
+        let both = vec!["A=b".to_owned(), "C=d".to_owned()];
+        assert_eq!(read(&["A: b\r\nC: d\r\n\r\n"], 14), Ok((both.clone(), 0)));
+        assert_eq!(
+            read(&["A", ": b\r", "\nC: d\r\n\r", "\nmore"], 99),
+            Ok((both, 4))
+        );
+        let too_big = Err("upstream sent too big trailers".to_owned());
+        assert_eq!(read(&["A: b\r\nC: d\r\n\r\n"], 13), too_big);
+        let invalid = read(&["A: b\r\nno field\r\n"], 99).unwrap_err();
+        assert!(
+            invalid.starts_with("upstream sent invalid trailer: "),
+            "{invalid}"
+        );
+        assert_eq!(read(&["A: b\r\n"], 99), Err("unfinished".to_owned()));
+    }
+}

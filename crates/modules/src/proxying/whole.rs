@@ -1,0 +1,136 @@
+//! The body of an answer that has come whole together with its head, as most small ones do: the
+//! connection to the upstream serves the next request before the client has this one's first byte.
+
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use engine::Buffer;
+use http::exchange::Abort;
+use http::output::Piece;
+use http::response::Field;
+use http::source::{DeferredLog, Source, SourceEvent};
+use proto::h1::response::BodyFraming;
+
+use super::READING_BODY;
+use super::attempts::Attempts;
+use super::body::{self, Arrived, Delimited};
+use super::connection::UpstreamConnection;
+use super::peer_attempts::told_left;
+use super::response::WHILE_READING;
+
+/// As many bytes are few enough to be copied.
+const SHORT_MAX: usize = 2048;
+
+/// The body of such an answer.
+pub(super) struct WholeBody {
+    /// What `$upstream_*` tell, of which the body goes on to write the end: as in nginx, the head
+    /// of the response has left then.
+    seen: Rc<Attempts>,
+    /// How many bytes came for it.
+    length: u64,
+    /// Until it is given; may be empty.
+    bytes: Option<Bytes>,
+    beyond: u64,
+    trailers: Vec<Field>,
+    /// It leaves at once (`proxy_buffering off`, `X-Accel-Buffering: no`).
+    flush: bool,
+}
+
+/// Whether nothing is missing of a body, and nothing has come behind it; `arrived` holds it alone
+/// then.
+pub(super) fn is_whole(delimited: &mut Delimited, arrived: &mut Arrived) -> bool {
+    let length = match delimited {
+        Delimited::Http(BodyFraming::None) => 0,
+        Delimited::Http(BodyFraming::Length(length)) => *length,
+        Delimited::Http(BodyFraming::Chunked | BodyFraming::UntilClose) => return false,
+        Delimited::Own(_) | Delimited::Stream(_) => {
+            let whole = delimited
+                .framing()
+                .and_then(|framing| framing.whole(&mut arrived.rest));
+            arrived.may_go_on &= whole.unwrap_or(true);
+            return whole.is_some();
+        }
+    };
+    arrived.rest.len() as u64 == length
+}
+
+impl WholeBody {
+    /// Lets the connection go. The body came with `length` bytes, its framing among them.
+    pub(super) fn new(
+        peer: UpstreamConnection,
+        seen: Rc<Attempts>,
+        arrived: Arrived,
+        length: u64,
+        buffered: bool,
+        trailers: Vec<Field>,
+    ) -> WholeBody {
+        body::let_go(peer, &seen, arrived.may_go_on);
+        WholeBody {
+            seen,
+            length,
+            bytes: Some(bytes_of(arrived.rest)),
+            beyond: arrived.beyond,
+            trailers,
+            flush: !buffered,
+        }
+    }
+}
+
+/// The bytes of a body. Those of a short one go to memory that the thread keeps for such, and their
+/// buffer to the next receive.
+fn bytes_of(body: Buffer) -> Bytes {
+    if body.is_empty() || body.len() > SHORT_MAX {
+        return body.into_bytes();
+    }
+    let mut short = engine::spare_bytes(body.len());
+    short.extend_from_slice(&body);
+    engine::share_bytes(short)
+}
+
+impl std::fmt::Debug for WholeBody {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("WholeBody")
+    }
+}
+
+impl Source for WholeBody {
+    fn next(&mut self) -> SourceEvent {
+        if let Some(bytes) = self.bytes.take() {
+            self.seen.borrow_mut().note(|attempt, began| {
+                attempt.response_length += self.length;
+                attempt.bytes_received += self.beyond;
+                attempt.response_time = began.elapsed();
+            });
+            if bytes.is_empty() {
+                return SourceEvent::End;
+            }
+            return SourceEvent::Piece(Piece::Bytes(bytes));
+        }
+        if std::mem::take(&mut self.flush) {
+            return SourceEvent::Piece(Piece::Flush);
+        }
+        SourceEvent::End
+    }
+
+    fn poll_more(&mut self, _: &mut Context<'_>) -> Poll<()> {
+        Poll::Ready(())
+    }
+
+    /// Not where it leaves at once: as in nginx the end comes once that has left.
+    fn is_whole(&self) -> bool {
+        self.bytes.is_none() && !self.flush
+    }
+
+    fn trailers(&mut self) -> Vec<Field> {
+        std::mem::take(&mut self.trailers)
+    }
+
+    fn give_up(&mut self, left: &Abort) -> DeferredLog {
+        told_left(left, READING_BODY)
+    }
+
+    fn beginning(&self) -> &'static str {
+        WHILE_READING
+    }
+}

@@ -1,0 +1,76 @@
+//! A thread of its own for a service: it has an event loop, and ends when what it runs is no longer
+//! wanted.
+
+use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
+
+use engine::select::either;
+use engine::{EngineKind, Runtime};
+use framework::service::RunningService;
+use logs::{Errno, event};
+
+/// Starts a thread of this name, which does `work` until it is told to end; `purpose` is for the
+/// log.
+pub fn start<F: Future<Output = ()>>(
+    name: &str,
+    purpose: &'static str,
+    work: impl FnOnce() -> F + Send + 'static,
+) -> Option<RunningService> {
+    let ending = StopSignal::default();
+    let told = ending.clone();
+    let body = move || {
+        let runtime = Runtime::new(EngineKind::Epoll, engine::Settings::default());
+        let Ok(mut runtime) = runtime else {
+            return event!(Alert, "no event loop for {purpose}");
+        };
+        runtime.block_on(async { either(work(), told.wait()).await });
+    };
+    match std::thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(body)
+    {
+        Ok(_) => Some(Box::new(AtWork(ending))),
+        Err(error) => {
+            let error = Errno(&error);
+            event!(Alert, "no thread for {purpose} {error}");
+            None
+        }
+    }
+}
+
+/// The thread is told to end when this is dropped.
+struct AtWork(StopSignal);
+
+impl Drop for AtWork {
+    fn drop(&mut self) {
+        let waiting = {
+            let mut state = self.0.lock();
+            state.0 = true;
+            state.1.take()
+        };
+        waiting.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// Whether the thread is to end, and who waits for that.
+#[derive(Clone, Default)]
+struct StopSignal(Arc<Mutex<(bool, Option<Waker>)>>);
+
+impl StopSignal {
+    fn lock(&self) -> MutexGuard<'_, (bool, Option<Waker>)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn wait(&self) {
+        std::future::poll_fn(|context| {
+            let mut state = self.lock();
+            if state.0 {
+                return Poll::Ready(());
+            }
+            state.1 = Some(context.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+}

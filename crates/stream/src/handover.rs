@@ -1,0 +1,174 @@
+//! `pass`: a connection is handed over to the server that listens on another address of this
+//! program, of whatever protocol, as if it had been accepted there.
+//!
+//! <https://nginx.org/en/docs/stream/ngx_stream_pass_module.html>. No bytes are copied, and the log
+//! of sessions says nothing of it: the connection is the other server's from then on.
+
+use std::rc::Rc;
+
+use conf::{
+    Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setting, Template, TemplatePart, Word,
+};
+use engine::net::Address;
+use framework::address::{self, WrittenAddress};
+use framework::compile::Compiler;
+use framework::door::{Accepted, Door, Handed, ListenerId};
+use logs::Printable;
+use variables::{Compiling as _, Text};
+
+use crate::connection::{ClientEnd, Connection};
+use crate::session::{Session, Status};
+
+/// How often a connection is handed over, at most.
+const PASSES_MAX: u8 = 10;
+
+static PASS: Setting<(Template, Word)> = Setting::new("pass", &["address"], |setter| {
+    let word = setter.word()?;
+    Ok((Template::parse(word)?, word.clone()))
+})
+.contexts(Contexts::STREAM_SERVER)
+.arity(Arity::exactly(1))
+.inherit(Inherit::Never)
+.manual(
+    "Hands connections over to the server that listens on the address, in `stream` or any other \
+     block: TLS and the PROXY header have been taken off, and nothing is copied. Variables may \
+     stand for the address.",
+);
+
+/// The directives of this file.
+pub(crate) const DIRECTIVES: &[&dyn Declared] = &[&PASS];
+
+/// Where a server hands its connections over to.
+pub(crate) enum Pass {
+    Fixed(Address),
+    /// To the address that the text gives.
+    Text(Text<Session>),
+}
+
+/// A connection on its way to another door.
+pub(crate) struct Handover {
+    listener: ListenerId,
+    door: Rc<dyn Door>,
+    local: Address,
+}
+
+/// Where a server hands its connections over to, if it does, and the place of its line.
+pub(crate) fn of_server(
+    compiler: &Compiler<'_>,
+    server: ScopeRef<'_>,
+) -> Result<Option<(Pass, u32)>, Fault> {
+    let Some((template, word)) = server.own(&PASS)? else {
+        return Ok(None);
+    };
+    let lines = server.own_lines(&PASS.spec);
+    let place = lines.last().map(|line| line.sequence()).unwrap_or_default();
+    let is_literal = |part: &TemplatePart| matches!(part, TemplatePart::Literal(_));
+    if !template.parts.iter().all(is_literal) {
+        return Ok(Some((Pass::Text(compiler.text(&template)), place)));
+    }
+    let fault = |why: &str| {
+        let text = format!("{why} in pass \"{}\"", word.text());
+        Fault::at(&word, text).while_reading()
+    };
+    let written = address::parse(&word.bytes).map_err(fault)?;
+    if lacks_port(&written) {
+        return Err(fault("no port"));
+    }
+    let addresses = written.resolve(compiler.files, 0);
+    let addresses = addresses.ok_or_else(|| fault("host not found"))?;
+    let first = addresses.into_iter().next();
+    let first = first.ok_or_else(|| fault("no addresses"))?;
+    Ok(Some((Pass::Fixed(first), place)))
+}
+
+fn lacks_port(written: &WrittenAddress<'_>) -> bool {
+    written.port.is_none() && !written.unix
+}
+
+/// Finds the door that a session's connection goes to.
+///
+/// # Errors
+/// How the session ends where there is none.
+pub(crate) fn find(session: &mut Session, pass: &Pass) -> Result<Handover, Status> {
+    session.doing = " while passing connection to port";
+    let Some(transport) = session.connection.transport() else {
+        logs::error!(session, Error, "cannot pass udp connection");
+        session.take_first();
+        return Err(Status::InternalServerError);
+    };
+    let preread = session.preread.take();
+    if transport.is_secure() && !preread.is_empty() {
+        logs::error!(session, Error, "cannot pass connection with preread data");
+        return Err(Status::InternalServerError);
+    }
+    transport.put_back(&preread);
+    let local = match pass {
+        Pass::Fixed(address) => address.clone(),
+        Pass::Text(text) => {
+            let mut written = Vec::new();
+            text.append_to(session, &mut written);
+            address_of(session, &written)?
+        }
+    };
+    if session.connection.handed_over >= PASSES_MAX {
+        logs::error!(session, Error, "stream pass cycle");
+        return Err(Status::InternalServerError);
+    }
+    let worker = &session.connection.worker;
+    let Some((listener, door)) = worker.door_to(&session.generation, &local) else {
+        logs::error!(session, Error, "port not found for \"{local}\"");
+        return Err(Status::Ok);
+    };
+    Ok(Handover {
+        listener,
+        door,
+        local,
+    })
+}
+
+/// The address that variables have given.
+fn address_of(session: &Session, text: &[u8]) -> Result<Address, Status> {
+    let shown = Printable(text);
+    let why = match address::parse(text) {
+        Ok(written) if lacks_port(&written) => "no port",
+        Ok(written) => match written.literal(0) {
+            Some(address) => return Ok(address),
+            None => "no addresses",
+        },
+        Err(why) => why,
+    };
+    logs::error!(session, Error, "{why} in pass \"{shown}\"");
+    Err(Status::InternalServerError)
+}
+
+/// Hands a connection over, which nothing else holds any more.
+pub(crate) fn hand_over(connection: Connection, peer: Address, passage: Handover) {
+    let Handover {
+        listener,
+        door,
+        local,
+    } = passage;
+    let Connection {
+        client,
+        end,
+        worker,
+        handed_over,
+        ..
+    } = connection;
+    let ClientEnd::Stream(transport) = end else {
+        return; // only these are passed
+    };
+    let (stream, over) = transport.into_parts();
+    door.connected(Accepted {
+        worker,
+        stream,
+        listener,
+        serial: client.serial,
+        handed: Some(Box::new(Handed {
+            peer,
+            local,
+            over,
+            times: handed_over + 1,
+        })),
+    });
+}
