@@ -49,7 +49,9 @@ fn worker_of(server: &Server) -> Option<u32> {
         .output()
         .unwrap();
     let pids = String::from_utf8(output.stdout).unwrap();
-    pids.split_whitespace().next().map(|pid| pid.parse().unwrap())
+    pids.split_whitespace()
+        .next()
+        .map(|pid| pid.parse().unwrap())
 }
 
 #[test]

@@ -31,7 +31,7 @@ pub enum FileAccess {
 pub struct FilePlace {
     /// Where it is, absolute.
     pub path: PathBuf,
-    /// What for.
+    /// What the worker does with the path.
     pub access: FileAccess,
     /// The directive that says so, with its place: `"root" in FILE:LINE`.
     pub line: String,

@@ -22,7 +22,7 @@ const ATTACH_XDP: u32 = 37;
 /// Bytes of what the kernel's verifier says of a program that it refuses.
 const VERDICT_MAX: usize = 64 * 1024;
 
-/// What a map is.
+/// How a map of the kernel finds its values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MapKind {
     /// By any key (`BPF_MAP_TYPE_HASH`).

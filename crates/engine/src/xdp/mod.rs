@@ -92,9 +92,9 @@ pub struct Opened {
 pub struct Refusal {
     /// The interface's name of the refusal.
     pub interface: String,
-    /// What failed.
+    /// The call that failed.
     pub call: &'static str,
-    /// Why.
+    /// Why the kernel refused the call.
     pub error: io::Error,
 }
 

@@ -70,7 +70,7 @@ impl PathAccess {
 pub struct PathRule {
     /// Where it is, absolute. It may not exist yet.
     pub path: PathBuf,
-    /// What for.
+    /// What the worker does with the path.
     pub access: PathAccess,
     /// The directive that says so, with its place, for people.
     pub line: String,

@@ -34,7 +34,7 @@ pub(super) static FILES: Setting<Option<Folder>> =
         .default("off")
         .manual("The folder of this machine that the upstream serves files of. An answer that has the length and the time (`Last-Modified`) of the file with its path is given for as long as that has not changed, which one look at it shows; one that has changed is fetched at once. After `recheck` (10s) the upstream is asked all the same, for rules of its own may have changed. Requests with a query and those with credentials that `proxy_cache_credentials` counts go by other rules.");
 
-/// What the line says.
+/// The folder that a line names, and how often the upstream is asked all the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Folder {
     root: PathBuf,

@@ -35,7 +35,7 @@ use crate::proxying::settings::Passing;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Semantics {
     Nginx,
-    /// Those of RFC 9111.
+    /// The rules of RFC 9111 for a shared cache.
     Rfc(Policy),
 }
 

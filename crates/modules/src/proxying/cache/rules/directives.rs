@@ -171,7 +171,7 @@ mod tests {
             ("max-age=003600", Some(3600)),
             ("max-age=99999999999", Some(1 << 31)),
             ("max-age=0", Some(0)),
-            // The first counts.
+            // Of two `max-age` the first counts.
             ("max-age=1, max-age=1800", Some(1)),
             // What is no number makes the answer stale.
             ("max-age=-3600", Some(0)),
@@ -181,7 +181,7 @@ mod tests {
             ("max-age=1a", Some(0)),
             ("max-age= 3600", Some(0)),
             ("max-age", Some(0)),
-            // That is no max-age.
+            // A name that has more, or stands in quotes, is no `max-age`.
             ("max-age =3600", None),
             ("extension=\"max-age=3600\"", None),
             ("extension=\"a\\\", max-age=3600\"", None),

@@ -294,7 +294,7 @@ struct Outcome {
     for_failures: bool,
 }
 
-/// What the rules say.
+/// What becomes of a case by the rules under test.
 fn ruled(case: &Case) -> Option<Outcome> {
     let policy = Policy {
         heuristic_percent: case.heuristic,
