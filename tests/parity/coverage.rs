@@ -65,21 +65,21 @@ const ELSEWHERE: &[(&str, &str)] = &[
     (
         "tests/application_protocols/directives.rs",
         "fastcgi_bind fastcgi_buffering fastcgi_buffers fastcgi_busy_buffers_size fastcgi_connect_timeout
-         fastcgi_force_ranges fastcgi_ignore_client_abort fastcgi_ignore_headers fastcgi_limit_rate
+         fastcgi_force_ranges fastcgi_ignore_client_abort fastcgi_limit_rate
          fastcgi_max_temp_file_size fastcgi_next_upstream_timeout fastcgi_next_upstream_tries fastcgi_read_timeout
          fastcgi_send_timeout fastcgi_store fastcgi_store_access fastcgi_temp_file_write_size fastcgi_temp_path",
     ),
     (
         "tests/application_protocols/directives.rs",
         "uwsgi_bind uwsgi_buffering uwsgi_buffers uwsgi_busy_buffers_size uwsgi_connect_timeout uwsgi_force_ranges
-         uwsgi_ignore_client_abort uwsgi_ignore_headers uwsgi_limit_rate uwsgi_max_temp_file_size
+         uwsgi_ignore_client_abort uwsgi_limit_rate uwsgi_max_temp_file_size
          uwsgi_next_upstream_timeout uwsgi_next_upstream_tries uwsgi_read_timeout uwsgi_send_timeout uwsgi_store
          uwsgi_store_access uwsgi_temp_file_write_size uwsgi_temp_path",
     ),
     (
         "tests/application_protocols/directives.rs",
         "scgi_bind scgi_buffering scgi_buffers scgi_busy_buffers_size scgi_connect_timeout scgi_force_ranges
-         scgi_ignore_client_abort scgi_ignore_headers scgi_limit_rate scgi_max_temp_file_size
+         scgi_ignore_client_abort scgi_limit_rate scgi_max_temp_file_size
          scgi_next_upstream_timeout scgi_next_upstream_tries scgi_read_timeout scgi_send_timeout scgi_store
          scgi_store_access scgi_temp_file_write_size scgi_temp_path",
     ),
@@ -106,35 +106,30 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ),
     (
         "tests/cache/main.rs",
-        "proxy_cache proxy_cache_bypass proxy_cache_convert_head proxy_cache_key proxy_cache_max_range_offset
-         proxy_cache_methods proxy_cache_min_uses proxy_cache_path proxy_cache_use_stale proxy_cache_valid
+        "proxy_cache_bypass proxy_cache_max_range_offset
+         proxy_cache_methods proxy_cache_path
          proxy_no_cache",
     ),
     (
         "tests/cache/main.rs",
-        "fastcgi_cache fastcgi_cache_bypass fastcgi_cache_key fastcgi_cache_max_range_offset fastcgi_cache_methods
-         fastcgi_cache_min_uses fastcgi_cache_path fastcgi_cache_use_stale fastcgi_cache_valid fastcgi_no_cache",
+        "fastcgi_cache_bypass fastcgi_cache_max_range_offset fastcgi_cache_methods
+         fastcgi_cache_path fastcgi_no_cache",
     ),
     (
         "tests/cache/main.rs",
-        "uwsgi_cache uwsgi_cache_bypass uwsgi_cache_key uwsgi_cache_max_range_offset uwsgi_cache_methods
-         uwsgi_cache_min_uses uwsgi_cache_path uwsgi_cache_use_stale uwsgi_cache_valid uwsgi_no_cache",
+        "uwsgi_cache_bypass uwsgi_cache_max_range_offset uwsgi_cache_methods
+         uwsgi_cache_path uwsgi_no_cache",
     ),
     (
         "tests/cache/main.rs",
-        "scgi_cache scgi_cache_bypass scgi_cache_key scgi_cache_max_range_offset scgi_cache_methods
-         scgi_cache_min_uses scgi_cache_path scgi_cache_use_stale scgi_cache_valid scgi_no_cache",
+        "scgi_cache_bypass scgi_cache_max_range_offset scgi_cache_methods
+         scgi_cache_path scgi_no_cache",
     ),
     (
         "tests/cache/lock.rs",
         "proxy_cache_lock proxy_cache_lock_age proxy_cache_lock_timeout fastcgi_cache_lock fastcgi_cache_lock_age
          fastcgi_cache_lock_timeout uwsgi_cache_lock uwsgi_cache_lock_age uwsgi_cache_lock_timeout scgi_cache_lock
          scgi_cache_lock_age scgi_cache_lock_timeout",
-    ),
-    (
-        "tests/cache/update.rs",
-        "proxy_cache_background_update fastcgi_cache_background_update uwsgi_cache_background_update
-         scgi_cache_background_update",
     ),
     (
         "tests/cache/purge.rs",
@@ -145,10 +140,6 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "tests/cache/sharing.rs",
         "proxy_cache_credentials proxy_cache_ignore_cookies proxy_cache_lock_max_waiting proxy_cache_max_variants
          proxy_cache_microcache",
-    ),
-    (
-        "tests/cache/revalidation.rs",
-        "proxy_cache_revalidate fastcgi_cache_revalidate uwsgi_cache_revalidate scgi_cache_revalidate",
     ),
     (
         "tests/cache/semantics.rs",
