@@ -12,7 +12,7 @@ fn a_page_says_what_the_declaration_says() {
          | | |\n|---|---|\n\
          | Default | `root html;` |\n\
          | Context | http, server, location, if in location; `alias`: location |\n\
-         | Inherited | inherited where it is not written |\n\n\n"
+         | Inherited | inherited where it is not written |\n\n"
     );
     assert!(
         manual::directive_page(&ALLOW.spec).contains("allow address | all;\ndeny address | all;")
