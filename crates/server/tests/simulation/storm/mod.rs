@@ -100,7 +100,7 @@ impl Storm {
 /// The servers of the group now.
 fn roster(server: &Server<'_>) -> Arc<Roster> {
     let local = server.worker.current();
-    let zone = local.generation.zones.find::<Remembered>("upstream u");
+    let zone = local.generation.zones.find::<Remembered>("http upstream u");
     Arc::clone(zone.unwrap().settings())
 }
 
