@@ -637,7 +637,7 @@ async fn serve_through_phases(
         note_abort(request, abort);
         exchange.take_back(request);
     }
-    let (after, rest) = match exchange.leave_at_once(request, outcome.is_ok()) {
+    let (after, rest) = match exchange.finish_at_once(request, outcome.is_ok()) {
         Some(rest) => (After::KeepAlive, rest),
         // Memory of its own, so that requests that wait need no room for it.
         None => PooledFuture::new(finish_exchange(exchange, request, outcome.is_ok())).await,

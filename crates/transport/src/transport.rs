@@ -6,10 +6,10 @@
 //! read so) and becomes secure once.
 //!
 //! Files are sent by the kernel on plain connections, and where it seals for a client
-//! (`ssl_conf_command Options KTLS`): the sender asks [`takes_file`] first and reads them into
+//! (`ssl_conf_command Options KTLS`): the sender asks [`can_sendfile`] first and reads them into
 //! memory where it says no.
 //!
-//! [`takes_file`]: Transport::takes_file
+//! [`can_sendfile`]: Transport::can_sendfile
 
 use std::any::Any;
 use std::cell::OnceCell;

@@ -38,7 +38,7 @@ impl Sharing {
         }
     }
 
-    /// A request begins to use the connection, until it [leaves](Self::leave).
+    /// A request begins to use the connection, until it [releases](Self::release) its place.
     pub fn enter(&self) {
         let others = self.requests.get();
         self.requests.set(others + 1);

@@ -473,10 +473,10 @@ impl H1 {
         Ok(())
     }
 
-    /// [`leave`](Self::leave) where nothing has to be waited for, as is usual: the response is
+    /// [`finish`](Self::finish) where nothing has to be waited for, as is usual: the response is
     /// whole, the request's body has been read, and the connection goes on. What has been received
     /// behind the request comes back; `None` where it is not so.
-    pub fn leave_at_once(&mut self, request: &mut Request, whole: bool) -> Option<Buffer> {
+    pub fn finish_at_once(&mut self, request: &mut Request, whole: bool) -> Option<Buffer> {
         let core = &request.plan.core;
         let is_lent = self.lent.is_some() || self.counted.is_some();
         let is_whole = whole && (self.is_whole() || request.response.header_only);

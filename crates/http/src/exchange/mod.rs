@@ -467,10 +467,10 @@ impl Exchange {
         }
     }
 
-    /// See [`H1::leave_at_once`](h1::H1::leave_at_once).
-    pub fn leave_at_once(&mut self, request: &mut Request, whole: bool) -> Option<Buffer> {
+    /// See [`H1::finish_at_once`](h1::H1::finish_at_once).
+    pub fn finish_at_once(&mut self, request: &mut Request, whole: bool) -> Option<Buffer> {
         match &mut self.protocol {
-            Protocol::H1(h1) => h1.leave_at_once(request, whole),
+            Protocol::H1(h1) => h1.finish_at_once(request, whole),
             _ => None,
         }
     }
