@@ -209,7 +209,7 @@ impl Listing {
     /// Unlinks an entry's file, waiting for the disk. Whether it was still there.
     ///
     /// # Errors
-    /// That of `unlink()`.
+    /// The error of `unlink()`, but for a file that is not there.
     pub fn unlink(&self, listed: &ListedEntry) -> io::Result<bool> {
         match self.folder.unlink_entry(&listed.id) {
             Ok(()) => Ok(true),

@@ -161,7 +161,7 @@ impl DiskStore {
     /// there was one.
     ///
     /// # Errors
-    /// That of `unlink()`.
+    /// The error of `unlink()`, but for a file that is not there.
     pub fn purge(&self, id: &EntryId) -> io::Result<bool> {
         self.purges.note(What::Id(*id));
         let _file = self.lock_file(id);

@@ -188,8 +188,8 @@ pub(super) fn times(freshness: &Freshness, until: i64) -> EntryTimes {
     }
 }
 
-/// A head as it is stored, whatever protocol it came by: that of HTTP/1.
-fn text_of(head: &AnswerHead) -> Vec<u8> {
+/// The first line of a head as it is stored, whatever protocol it came by: that of HTTP/1.
+pub(super) fn first_line(head: &AnswerHead) -> Vec<u8> {
     let mut text = b"HTTP/1.1 ".to_vec();
     let line = head.status_line(&head.bytes);
     if line.is_empty() {
@@ -201,6 +201,12 @@ fn text_of(head: &AnswerHead) -> Vec<u8> {
         text.extend_from_slice(line);
     }
     text.extend_from_slice(b"\r\n");
+    text
+}
+
+/// A head as it is stored by nginx's rules.
+fn text_of(head: &AnswerHead) -> Vec<u8> {
+    let mut text = first_line(head);
     for (name, value) in head.pairs() {
         text.extend_from_slice(name);
         text.extend_from_slice(b": ");

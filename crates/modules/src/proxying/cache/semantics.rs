@@ -28,7 +28,7 @@ use super::rules::reuse::{Beyond, Reuse, Wanted, age, decide};
 use super::rules::status::{self, Forwarded, Handled};
 use super::rules::storing::{Asked, Exchanged, Stored, Withheld, judge};
 use super::rules::{Pair, Policy, tags};
-use super::{CacheLookup, CacheStatus, wall};
+use super::{CacheLookup, CacheStatus, fill, wall};
 use crate::proxying::answer::AnswerHead;
 use crate::proxying::settings::Passing;
 
@@ -343,23 +343,13 @@ pub(super) fn text_of(head: &AnswerHead) -> Vec<u8> {
     text_of_fields(head, head.pairs(), &Withheld::of(head.pairs()))
 }
 
-/// The same with other fields.
+/// A head as it is stored by the rules of the RFC, with these fields in place of its own.
 pub(super) fn text_of_fields<'a>(
     head: &AnswerHead,
     fields: impl Iterator<Item = Pair<'a>>,
     withheld: &Withheld,
 ) -> Vec<u8> {
-    let mut text = b"HTTP/1.1 ".to_vec();
-    let line = head.status_line(&head.bytes);
-    if line.is_empty() {
-        // An application that names no reason gets the usual one.
-        let status = head.status();
-        let line = format!("{status} {}", proto::status::reason(status));
-        text.extend_from_slice(line.trim_end().as_bytes());
-    } else {
-        text.extend_from_slice(line);
-    }
-    text.extend_from_slice(b"\r\n");
+    let mut text = fill::first_line(head);
     let mut append = |name: &[u8], value: &[u8]| {
         text.extend_from_slice(name);
         text.extend_from_slice(b": ");
