@@ -76,8 +76,25 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "proxying",
+        &[
+            "http",
+            "rules",
+            "upstream",
+            "transport",
+            "variables",
+            "logs",
+            "framework",
+            "store",
+            "proto",
+            "conf",
+            "engine",
+        ],
+    ),
+    (
         "modules",
         &[
+            "proxying",
             "http",
             "rules",
             "upstream",
@@ -111,6 +128,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "server",
         &[
             "modules",
+            "proxying",
             "memcached",
             "stream",
             "http",

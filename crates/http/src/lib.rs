@@ -46,6 +46,7 @@ pub mod prebuilt;
 pub mod range;
 pub mod redirect;
 pub mod regex;
+pub mod rename;
 pub mod request;
 pub mod request_log;
 pub mod response;

@@ -23,8 +23,8 @@ use http::text::Text;
 use http::variables::Compiling as _;
 use variables::name::variable_name;
 
-use crate::proxying::attempts::Attempts;
 use crate::rewrite::Target;
+use proxying::attempts::Attempts;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 

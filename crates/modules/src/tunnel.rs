@@ -24,15 +24,15 @@ use http::request::{Request, Step};
 use http::variables::Compiling as _;
 use proto::method::Method;
 
-use crate::proxying::cache::CacheLookup;
-use crate::proxying::connection::UpstreamConnection;
-use crate::proxying::destination::{Destination, PeerTarget, Scheme, Schemes};
-use crate::proxying::driver::{self, BodyReading, PeerOptions, Protocol, SentRequest};
-use crate::proxying::family::{Causes, Family, causes_of_connections};
-use crate::proxying::peer_attempts::{self, AttemptError, ConnectTarget, Dialogue, RetryPolicy};
-use crate::proxying::socket::SocketSettings;
-use crate::proxying::tunnel::{self, TunnelLimits};
-use crate::upstream::Group;
+use proxying::cache::CacheLookup;
+use proxying::connection::UpstreamConnection;
+use proxying::destination::{Destination, PeerTarget, Scheme, Schemes};
+use proxying::driver::{self, BodyReading, PeerOptions, Protocol, SentRequest};
+use proxying::family::{Causes, Family, causes_of_connections};
+use proxying::peer_attempts::{self, AttemptError, ConnectTarget, Dialogue, RetryPolicy};
+use proxying::socket::SocketSettings;
+use proxying::tunnel::{self, TunnelLimits};
+use proxying::upstream::Group;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 

@@ -22,10 +22,11 @@ use modules::filters::{
 };
 use modules::{
     access, acme, api, auth_basic, auth_request, autoindex, browser, dashboard, dav, dav_ext,
-    early_hints, fastcgi, flv, grpc, headers_more, health_check, index, limit_conn, limit_req,
-    memcached, metrics, mirror, mp4, post_action, precompressed, proxy, proxying, random_index,
-    realip, referer, rewrite, scgi, static_file, stub_status, try_files, tunnel, upstream, uwsgi,
+    fastcgi, flv, grpc, headers_more, health_check, index, limit_conn, limit_req, memcached,
+    metrics, mirror, mp4, post_action, precompressed, proxy, random_index, realip, referer,
+    rewrite, scgi, static_file, stub_status, try_files, tunnel, uwsgi,
 };
+use proxying::{early_hints, upstream};
 use rules::{geoip2, keyval};
 use transport::resolver::Resolving;
 use transport::tls::settings::TlsSettings;

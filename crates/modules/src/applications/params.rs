@@ -14,7 +14,7 @@ use http::variables::Compiling as _;
 use proto::cgi::{VariableName, Variables};
 use proto::header::KnownField;
 
-use crate::proxying::cache::{self, CacheLookup, Validators};
+use proxying::cache::{self, CacheLookup, Validators};
 
 /// What the name of a parameter begins with that stands for a field of the request.
 const OF_FIELD: &[u8] = b"HTTP_";

@@ -19,23 +19,23 @@ use proto::header::KnownField;
 use proto::method::Method;
 
 use super::Outgoing;
-use crate::proxying::answer::AnswerHead;
-use crate::proxying::body::{Arrived, Delimited};
-use crate::proxying::cache::CacheLookup;
-use crate::proxying::connection::{UpstreamConnection, terms};
-use crate::proxying::deliver::Delivery;
-use crate::proxying::destination::{Destination, PeerTarget, Schemes};
-use crate::proxying::driver::{self, BodyReading, PeerOptions, SentRequest};
-use crate::proxying::family::Causes;
-use crate::proxying::peer_attempts::{AttemptError, ConnectTarget, Dialogue};
-use crate::proxying::response::{
+use proxying::answer::AnswerHead;
+use proxying::body::{Arrived, Delimited};
+use proxying::cache::CacheLookup;
+use proxying::connection::{UpstreamConnection, terms};
+use proxying::deliver::Delivery;
+use proxying::destination::{Destination, PeerTarget, Schemes};
+use proxying::driver::{self, BodyReading, PeerOptions, SentRequest};
+use proxying::family::Causes;
+use proxying::peer_attempts::{AttemptError, ConnectTarget, Dialogue};
+use proxying::response::{
     READING, ResponseHeadReader, UpstreamResponse, bad, examine, note_head, refuse_upgrade, too_big,
 };
-use crate::proxying::sending::{HeadReader, RequestInFlight, as_it_came};
-use crate::proxying::settings::Passing;
-use crate::proxying::ssl::UpstreamTls;
-use crate::proxying::tunnel;
-use crate::upstream::Group;
+use proxying::sending::{HeadReader, RequestInFlight, as_it_came};
+use proxying::settings::Passing;
+use proxying::ssl::UpstreamTls;
+use proxying::tunnel;
+use proxying::upstream::Group;
 
 /// A protocol of that kind, with what a scope says of it.
 pub(crate) trait Protocol: Send + Sync + 'static {

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use http::log::{Errno, Level, Printable};
 
-use crate::rename::{
+use http::rename::{
     Rename, RenameResult, copy_file, create_directory, directory_access, modified,
     remove_temporary, set_time, shown,
 };

@@ -29,7 +29,7 @@ use proto::method::Method;
 use proto::uri::{self, Escape};
 
 use crate::dav_ext::{self, Guard};
-use crate::rename::RenameResult;
+use http::rename::RenameResult;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 

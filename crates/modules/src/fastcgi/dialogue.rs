@@ -15,14 +15,14 @@ use transport::Transport;
 
 use super::settings::Settings;
 use crate::applications::Outgoing;
-use crate::proxying::connection::UpstreamConnection;
-use crate::proxying::family::Causes;
-use crate::proxying::peer_attempts::{AttemptError, Dialogue};
-use crate::proxying::response::{
+use proxying::connection::UpstreamConnection;
+use proxying::family::Causes;
+use proxying::peer_attempts::{AttemptError, Dialogue};
+use proxying::response::{
     READING, ResponseHeadReader, UpstreamResponse, bad, examine, note_head, too_big,
 };
-use crate::proxying::sending::{BodyFraming, HeadReader, RequestInFlight};
-use crate::proxying::settings::Passing;
+use proxying::sending::{BodyFraming, HeadReader, RequestInFlight};
+use proxying::settings::Passing;
 
 /// A request and its answer.
 pub(super) struct FastcgiDialogue<'a> {

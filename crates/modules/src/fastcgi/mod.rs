@@ -27,19 +27,19 @@ use proto::method::Method;
 pub use settings::{DIRECTIVES, SHORTCUTS, check, content, purge_content, survey};
 
 use crate::applications::Outgoing;
-use crate::proxying::answer::AnswerHead;
-use crate::proxying::body::{Arrived, Delimited, doing_behind_head};
-use crate::proxying::cache::CacheLookup;
-use crate::proxying::connection::{UpstreamConnection, terms};
-use crate::proxying::deliver::Delivery;
-use crate::proxying::destination::{PeerTarget, Scheme, Schemes};
-use crate::proxying::driver::{BodyReading, PeerOptions, Protocol, SentRequest, pass_on};
-use crate::proxying::peer_attempts::{ConnectTarget, note};
-use crate::proxying::response::is_buffered;
-use crate::proxying::settings::Passing;
-use crate::upstream::Group;
 use body::RecordsOfBody;
 use dialogue::{FastcgiAnswer, FastcgiDialogue};
+use proxying::answer::AnswerHead;
+use proxying::body::{Arrived, Delimited, doing_behind_head};
+use proxying::cache::CacheLookup;
+use proxying::connection::{UpstreamConnection, terms};
+use proxying::deliver::Delivery;
+use proxying::destination::{PeerTarget, Scheme, Schemes};
+use proxying::driver::{BodyReading, PeerOptions, Protocol, SentRequest, pass_on};
+use proxying::peer_attempts::{ConnectTarget, note};
+use proxying::response::is_buffered;
+use proxying::settings::Passing;
+use proxying::upstream::Group;
 use settings::{FastcgiPass, Settings};
 
 /// FastCGI is all that is spoken, and the address has no scheme.

@@ -14,11 +14,11 @@ use proto::fastcgi::RequestWriter;
 use super::SCHEMES;
 use super::script_name::{self, Script};
 use crate::applications::params::{self, ParamLine, Params};
-use crate::proxying::buffers;
-use crate::proxying::cache;
-use crate::proxying::destination::Destination;
-use crate::proxying::family::Family;
-use crate::proxying::settings::{self, Passing};
+use proxying::buffers;
+use proxying::cache;
+use proxying::destination::Destination;
+use proxying::family::Family;
+use proxying::settings::{self, Passing};
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 

@@ -23,7 +23,7 @@ use http::variables::BuiltinVariable;
 use proto::header::KnownField;
 use proto::range::ByteRange;
 
-use crate::proxying::cache::refuse_answer;
+use proxying::cache::refuse_answer;
 
 /// Declares the directive `slice size`.
 pub static SLICE: Setting<u64> = Setting::new("slice", &["size"], parse::size)

@@ -16,8 +16,8 @@ use http::response::Field;
 use http::source::{Break, DeferredLog, Source, SourceEvent};
 
 use super::errors::{self, Ended, Status};
-use crate::proxying::READING_BODY;
-use crate::proxying::http2::dialogue::BodyFault;
+use proxying::READING_BODY;
+use proxying::http2::dialogue::BodyFault;
 
 pub(super) struct CallBody {
     source: Box<dyn Source>,

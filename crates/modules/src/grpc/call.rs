@@ -11,7 +11,7 @@ use proto::header::KnownField;
 use proto::method::Method;
 
 use super::errors::{self, STATUS};
-use crate::proxying::attempts::Attempts;
+use proxying::attempts::Attempts;
 
 /// How the media type of every call begins.
 pub(super) const MEDIA_TYPE: &[u8] = b"application/grpc";

@@ -22,7 +22,7 @@ use proto::h2::ErrorCode;
 
 use super::call;
 use super::web::Web;
-use crate::proxying::http2::dialogue::BodyFault;
+use proxying::http2::dialogue::BodyFault;
 
 /// The field and the trailer that hold a call's status.
 pub(super) const STATUS: &[u8] = b"grpc-status";

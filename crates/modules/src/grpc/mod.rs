@@ -32,21 +32,21 @@ use proto::uri::{Escape, escape};
 
 pub use settings::{DIRECTIVES, GrpcPass, SHORTCUTS, check, content, survey};
 
-use crate::proxying::answer::AnswerHead;
-use crate::proxying::cache::CacheLookup;
-use crate::proxying::connection::{UpstreamConnection, terms};
-use crate::proxying::deliver::Delivery;
-use crate::proxying::destination::{PeerTarget, Scheme, Schemes};
-use crate::proxying::driver::{self, BodyReading, PeerOptions, Protocol, SentRequest};
-use crate::proxying::fields;
-use crate::proxying::finish;
-use crate::proxying::http2::dialogue::{Http2Answer, Http2Dialogue, RequestBody};
-use crate::proxying::http2::head::RequestHead;
-use crate::proxying::locate::Upstream;
-use crate::proxying::peer_attempts::{ConnectTarget, note};
-use crate::proxying::response::READING;
-use crate::upstream::Group;
 use body::CallBody;
+use proxying::answer::AnswerHead;
+use proxying::cache::CacheLookup;
+use proxying::connection::{UpstreamConnection, terms};
+use proxying::deliver::Delivery;
+use proxying::destination::{PeerTarget, Scheme, Schemes};
+use proxying::driver::{self, BodyReading, PeerOptions, Protocol, SentRequest};
+use proxying::fields;
+use proxying::finish;
+use proxying::http2::dialogue::{Http2Answer, Http2Dialogue, RequestBody};
+use proxying::http2::head::RequestHead;
+use proxying::locate::Upstream;
+use proxying::peer_attempts::{ConnectTarget, note};
+use proxying::response::READING;
+use proxying::upstream::Group;
 use settings::Settings;
 use web::Web;
 

@@ -14,15 +14,15 @@ use http::request::Request;
 use super::call;
 use super::errors::STATUS;
 use super::settings::GrpcPass;
-use crate::proxying::READING_BODY;
-use crate::proxying::http2::dialogue::{Http2Dialogue, RequestBody};
-use crate::proxying::http2::head::RequestHead;
-use crate::proxying::http2::whole::{self, NotRead};
-use crate::proxying::peer_attempts::ConnectTarget;
-use crate::proxying::probe::{self, Doing, Keeping, ProbeError, ProbedPeer, Unanswered};
-use crate::proxying::response::{self, READING};
-use crate::proxying::ssl;
-use crate::upstream::Group;
+use proxying::READING_BODY;
+use proxying::http2::dialogue::{Http2Dialogue, RequestBody};
+use proxying::http2::head::RequestHead;
+use proxying::http2::whole::{self, NotRead};
+use proxying::peer_attempts::ConnectTarget;
+use proxying::probe::{self, Doing, Keeping, ProbeError, ProbedPeer, Unanswered};
+use proxying::response::{self, READING};
+use proxying::ssl;
+use proxying::upstream::Group;
 
 const PATH: &[u8] = b"/grpc.health.v1.Health/Check";
 

@@ -13,15 +13,15 @@ use proto::header::NameSet;
 
 use super::SCHEMES;
 use super::errors::Errors;
-use crate::proxying::buffers::Buffers;
-use crate::proxying::destination::Destination;
-use crate::proxying::family::Family;
-use crate::proxying::fields::{self, SetField};
-use crate::proxying::peer_attempts::RetryPolicy;
-use crate::proxying::settings::Passing;
-use crate::proxying::socket::SocketSettings;
-use crate::proxying::ssl::{self, UpstreamTls};
-use crate::upstream::Group;
+use proxying::buffers::Buffers;
+use proxying::destination::Destination;
+use proxying::family::Family;
+use proxying::fields::{self, SetField};
+use proxying::peer_attempts::RetryPolicy;
+use proxying::settings::Passing;
+use proxying::socket::SocketSettings;
+use proxying::ssl::{self, UpstreamTls};
+use proxying::upstream::Group;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 

@@ -17,7 +17,7 @@ use http::text::Text;
 use http::variables::Compiling as _;
 
 use crate::proxy::probe::Reply;
-use crate::proxying::probe::Doing;
+use proxying::probe::Doing;
 
 /// How much of a body is examined, in bytes.
 const EXAMINED_MAX: usize = 256 * 1024;

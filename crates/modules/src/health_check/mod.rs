@@ -25,9 +25,9 @@ use http::plan_builder::PlanBuilder;
 
 use crate::grpc::GrpcPass;
 use crate::proxy::Proxy;
-use crate::upstream::{Group, Groups, WrittenChecks};
 use matching::{Match, Matches};
 use prober::Prober;
+use proxying::upstream::{Group, Groups, WrittenChecks};
 
 static HEALTH_CHECK: Setting<HealthCheckLine> = Setting::new(
     "health_check",

@@ -27,7 +27,7 @@ use rules::service_thread;
 use super::{HealthCheck, ProbeKind};
 use crate::grpc::probe::HealthProbe;
 use crate::proxy::probe::{Probe, ProbeConnection};
-use crate::proxying::probe::{Doing, Keeping, Unanswered};
+use proxying::probe::{Doing, Keeping, Unanswered};
 
 /// How soon peers that a lookup has added are found.
 const LOOK: Duration = Duration::from_secs(1);

@@ -6,7 +6,7 @@ use http::log::Level;
 use http::source::Break;
 use proto::memcached::{Body, INVALID_TRAILER};
 
-use crate::proxying::body::{AnswerFraming, Framed};
+use proxying::body::{AnswerFraming, Framed};
 
 /// What is left of a value.
 pub(super) struct Value {

@@ -9,10 +9,10 @@ use http::request::Request;
 use proto::memcached::{FirstReply, Get, parse};
 
 use super::settings::Settings;
-use crate::proxying::connection::UpstreamConnection;
-use crate::proxying::family::Causes;
-use crate::proxying::peer_attempts::{AttemptError, Dialogue, note};
-use crate::proxying::response::{READING, bad, note_head, receive, too_big};
+use proxying::connection::UpstreamConnection;
+use proxying::family::Causes;
+use proxying::peer_attempts::{AttemptError, Dialogue, note};
+use proxying::response::{READING, bad, note_head, receive, too_big};
 
 /// A request and its answer.
 pub(super) struct MemcachedDialogue<'a> {

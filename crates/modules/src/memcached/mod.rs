@@ -21,18 +21,18 @@ use proto::method::Method;
 
 pub use settings::{DIRECTIVES, SHORTCUTS, check, content};
 
-use crate::proxying::answer::AnswerHead;
-use crate::proxying::body::{Arrived, Delimited};
-use crate::proxying::cache::CacheLookup;
-use crate::proxying::connection::{UpstreamConnection, terms};
-use crate::proxying::deliver::Delivery;
-use crate::proxying::destination::PeerTarget;
-use crate::proxying::driver::{BodyReading, PeerOptions, Protocol, SentRequest, pass_on};
-use crate::proxying::finish;
-use crate::proxying::peer_attempts::ConnectTarget;
-use crate::upstream::Group;
 use body::Value;
 use dialogue::{MemcachedAnswer, MemcachedDialogue};
+use proxying::answer::AnswerHead;
+use proxying::body::{Arrived, Delimited};
+use proxying::cache::CacheLookup;
+use proxying::connection::{UpstreamConnection, terms};
+use proxying::deliver::Delivery;
+use proxying::destination::PeerTarget;
+use proxying::driver::{BodyReading, PeerOptions, Protocol, SentRequest, pass_on};
+use proxying::finish;
+use proxying::peer_attempts::ConnectTarget;
+use proxying::upstream::Group;
 use settings::MemcachedPass;
 
 impl Handle for MemcachedPass {

@@ -15,12 +15,12 @@ use http::text::Text;
 use http::variables::Compiling as _;
 use proto::header::NameSet;
 
-use crate::proxying::buffers::Buffers;
-use crate::proxying::destination::{Destination, Scheme, Schemes};
-use crate::proxying::family::{Causes, Family, causes_of_values};
-use crate::proxying::peer_attempts::RetryPolicy;
-use crate::proxying::settings::Passing;
-use crate::proxying::socket::SocketSettings;
+use proxying::buffers::Buffers;
+use proxying::destination::{Destination, Scheme, Schemes};
+use proxying::family::{Causes, Family, causes_of_values};
+use proxying::peer_attempts::RetryPolicy;
+use proxying::settings::Passing;
+use proxying::socket::SocketSettings;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 

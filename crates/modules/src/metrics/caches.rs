@@ -3,7 +3,7 @@
 use base::json;
 
 use super::page::{Page, escaped};
-use crate::proxying::cache::numbers::CacheNumbers;
+use proxying::cache::numbers::CacheNumbers;
 
 /// A number that every cache has: name, type, help, where it is found.
 type Family = (

@@ -15,7 +15,7 @@ use super::caches;
 use super::meter::{self, CLASSES, ScopeName, Sums};
 use super::queues;
 use super::upstreams::{self, GroupNumbers};
-use crate::proxying::cache::numbers::{self, CacheNumbers};
+use proxying::cache::numbers::{self, CacheNumbers};
 
 /// What classes of status are called.
 const CLASS_NAMES: [&str; CLASSES] = ["other", "1xx", "2xx", "3xx", "4xx", "5xx"];

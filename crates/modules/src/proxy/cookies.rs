@@ -15,9 +15,9 @@ use http::request::Request;
 use http::text::Text;
 use http::variables::Compiling as _;
 
-use crate::proxying::response::WHILE_READING;
+use proxying::response::WHILE_READING;
 
-use crate::proxying::rewriting::Undecided;
+use proxying::rewriting::Undecided;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 

@@ -13,9 +13,9 @@ use proto::uri::{Escape, escape};
 use super::Proxy;
 use super::settings::{HttpVersion, Settings};
 use super::target::ProxyTarget;
-use crate::proxying::cache::CacheLookup;
-use crate::proxying::fields;
-use crate::proxying::http2::head::RequestHead;
+use proxying::cache::CacheLookup;
+use proxying::fields;
+use proxying::http2::head::RequestHead;
 
 /// Whether the upstream is asked with HEAD, so that its answer has no body.
 pub(super) fn is_head(

@@ -12,17 +12,17 @@ use http::request::{Request, Step};
 use super::rewriting::Rewriting;
 use super::target::ProxyTarget;
 use super::{Proxy, begin, head, show, show_nothing};
-use crate::proxying::answer::AnswerHead;
-use crate::proxying::cache::CacheLookup;
-use crate::proxying::connection::{UpstreamConnection, ends_of, introduction, terms};
-use crate::proxying::deliver::Delivery;
-use crate::proxying::driver::{BodyReading, PeerOptions, Protocol, SentRequest, pass_on};
-use crate::proxying::http2::dialogue::{Http2Answer, Http2Dialogue, RequestBody};
-use crate::proxying::http2::head::RequestHead;
-use crate::proxying::peer_attempts::ConnectTarget;
-use crate::proxying::rewriting::Rewrite;
-use crate::proxying::settings::Passing;
-use crate::upstream::Group;
+use proxying::answer::AnswerHead;
+use proxying::cache::CacheLookup;
+use proxying::connection::{UpstreamConnection, ends_of, introduction, terms};
+use proxying::deliver::Delivery;
+use proxying::driver::{BodyReading, PeerOptions, Protocol, SentRequest, pass_on};
+use proxying::http2::dialogue::{Http2Answer, Http2Dialogue, RequestBody};
+use proxying::http2::head::RequestHead;
+use proxying::peer_attempts::ConnectTarget;
+use proxying::rewriting::Rewrite;
+use proxying::settings::Passing;
+use proxying::upstream::Group;
 
 pub(super) async fn serve(
     request: &mut Request,

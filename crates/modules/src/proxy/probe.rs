@@ -18,16 +18,16 @@ use proto::h1::response::BodyFraming;
 use super::settings::HttpVersion;
 use super::target::{ProxyTarget, Scheme};
 use super::{Http1Dialogue, Outgoing, Proxy, begin, head};
-use crate::proxying::READING_BODY;
-use crate::proxying::connection::{UpstreamConnection, introduction};
-use crate::proxying::family::Causes;
-use crate::proxying::http2::dialogue::{Http2Dialogue, RequestBody};
-use crate::proxying::http2::whole::{self, NotRead};
-use crate::proxying::peer_attempts::{AttemptError, ConnectTarget, failed, note};
-use crate::proxying::probe::{self, Doing, Keeping, ProbeError, ProbedPeer, Unanswered};
-use crate::proxying::response::{self, UpstreamResponse};
-use crate::proxying::ssl;
-use crate::upstream::Group;
+use proxying::READING_BODY;
+use proxying::connection::{UpstreamConnection, introduction};
+use proxying::family::Causes;
+use proxying::http2::dialogue::{Http2Dialogue, RequestBody};
+use proxying::http2::whole::{self, NotRead};
+use proxying::peer_attempts::{AttemptError, ConnectTarget, failed, note};
+use proxying::probe::{self, Doing, Keeping, ProbeError, ProbedPeer, Unanswered};
+use proxying::response::{self, UpstreamResponse};
+use proxying::ssl;
+use proxying::upstream::Group;
 
 /// How much of a body is read for nothing but the connection that it comes over, in bytes.
 const DROPPED_MAX: usize = 256 * 1024;

@@ -7,14 +7,14 @@ use http::request::Request;
 use proto::h1::Version;
 use proto::h1::response::{NO_HEADER, parse};
 
-use crate::proxying::family::Causes;
-use crate::proxying::interim::Informational;
-use crate::proxying::peer_attempts::AttemptError;
-use crate::proxying::response::{
+use proxying::family::Causes;
+use proxying::interim::Informational;
+use proxying::peer_attempts::AttemptError;
+use proxying::response::{
     READING, ResponseHeadReader, bad, examine, is_informational, note_head, too_big,
 };
-use crate::proxying::sending::HeadReader;
-use crate::proxying::settings::Passing;
+use proxying::sending::HeadReader;
+use proxying::settings::Passing;
 
 /// Reads the head of the answer, and those before it.
 #[derive(Default)]

@@ -5,7 +5,7 @@ use http::request::Request;
 
 use super::cookies::Cookies;
 use super::settings::Redirect;
-use crate::proxying::rewriting::{Rewrite, Undecided};
+use proxying::rewriting::{Rewrite, Undecided};
 
 /// What a `proxy_pass` changes.
 pub(super) struct Rewriting<'a> {

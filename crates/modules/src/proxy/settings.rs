@@ -23,14 +23,14 @@ use proto::proxy_protocol::Version;
 
 use super::cookies::{self, Cookies};
 use super::target::{self, ProxyTarget, Scheme};
-use crate::proxying::buffers;
-use crate::proxying::cache;
-use crate::proxying::family::Family;
-use crate::proxying::fields::{self, SetField};
-use crate::proxying::locate::Upstream;
-use crate::proxying::settings::{self, Passing};
-use crate::proxying::ssl::{self, UpstreamTls};
-use crate::upstream::Group;
+use proxying::buffers;
+use proxying::cache;
+use proxying::family::Family;
+use proxying::fields::{self, SetField};
+use proxying::locate::Upstream;
+use proxying::settings::{self, Passing};
+use proxying::ssl::{self, UpstreamTls};
+use proxying::upstream::Group;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 

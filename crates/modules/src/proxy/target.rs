@@ -11,9 +11,9 @@ use http::log;
 use http::request::Request;
 use http::slots::OfPass;
 
-use crate::proxying::driver;
-use crate::proxying::locate::Upstream;
-use crate::upstream::{Group, Groups};
+use proxying::driver;
+use proxying::locate::Upstream;
+use proxying::upstream::{Group, Groups};
 
 /// How a URL begins, and what follows from that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +60,7 @@ pub struct ProxyTarget {
     pub uri: Option<Bytes>,
 }
 
-impl driver::Target for Arc<ProxyTarget> {
+impl driver::Target for ProxyTarget {
     fn upstream(&self) -> &Upstream {
         &self.upstream
     }

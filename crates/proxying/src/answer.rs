@@ -1,0 +1,162 @@
+//! The head of an upstream's answer, which the response, the body and `$upstream_*` share.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::rc::Rc;
+
+use bytes::Bytes;
+use engine::Spares;
+use http::response::Field;
+use proto::h1;
+use proto::h1::response::ResponseHead;
+use proto::header::KnownField;
+
+/// A head, as far as it has been read, with the bytes that it consists of.
+#[derive(Clone)]
+pub struct AnswerHead {
+    head: ReadHead,
+    /// The bytes that the spans of the head point into.
+    pub bytes: Bytes,
+}
+
+/// One that is being read, or has been, and is shared then; its memory serves the next ones of the
+/// thread.
+#[derive(Clone)]
+pub struct ReadHead(Rc<ResponseHead>);
+
+/// How many heads' memory a thread keeps: of as many requests as end in one turn of a few
+/// connections.
+const SPARES_MAX: usize = 1024;
+
+/// The memory of heads with more fields goes back to the allocator.
+const SPARE_FIELDS_MAX: usize = 64;
+
+thread_local! {
+    static SPARES: Spares<Rc<ResponseHead>, SPARES_MAX> = const { Spares::new(|| SPARES.with(Spares::clear)) };
+}
+
+impl Default for ReadHead {
+    /// Nothing has been read of it.
+    fn default() -> ReadHead {
+        ReadHead(SPARES.with(Spares::take).unwrap_or_default())
+    }
+}
+
+impl Drop for ReadHead {
+    fn drop(&mut self) {
+        let Some(head) = Rc::get_mut(&mut self.0) else {
+            return; // others have it
+        };
+        if (1..=SPARE_FIELDS_MAX).contains(&head.room()) {
+            head.clear();
+            // A thread that ends keeps nothing.
+            let _ = SPARES.try_with(|spares| spares.keep(Rc::clone(&self.0)));
+        }
+    }
+}
+
+impl AnswerHead {
+    /// The head that has been read from these bytes.
+    pub(super) fn new(head: ReadHead, bytes: Vec<u8>) -> AnswerHead {
+        AnswerHead {
+            head,
+            bytes: engine::share_bytes(bytes),
+        }
+    }
+
+    /// The same, of bytes that others have as well.
+    pub(super) fn shared(head: ReadHead, bytes: Bytes) -> AnswerHead {
+        AnswerHead { head, bytes }
+    }
+
+    /// The head of an answer that has none.
+    pub fn none() -> AnswerHead {
+        AnswerHead::new(ReadHead::default(), Vec::new())
+    }
+
+    /// The fields that count: of those that come once, the first.
+    pub(super) fn counting(&self) -> impl Iterator<Item = h1::Field> {
+        let fields = self.fields().iter().copied();
+        fields.filter(|field| earlier(self, *field).is_none())
+    }
+
+    /// A field's name and value, which share the memory of the head.
+    pub(super) fn owned(&self, field: h1::Field) -> Field {
+        // Both lie within the head.
+        Field {
+            name: self.bytes.slice(field.name.range()),
+            value: self.bytes.slice(field.value.range()),
+        }
+    }
+
+    /// The fields that count.
+    pub fn owned_fields(&self) -> impl Iterator<Item = Field> {
+        self.counting().map(|field| self.owned(field))
+    }
+
+    /// Their names and values.
+    pub fn pairs(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        let fields = self.counting();
+        fields.map(|field| (field.name(&self.bytes), field.value(&self.bytes)))
+    }
+}
+
+impl Deref for ReadHead {
+    type Target = ResponseHead;
+
+    fn deref(&self) -> &ResponseHead {
+        &self.0
+    }
+}
+
+/// While it is being read.
+impl DerefMut for ReadHead {
+    fn deref_mut(&mut self) -> &mut ResponseHead {
+        if Rc::get_mut(&mut self.0).is_none() {
+            self.0 = Rc::default();
+        }
+        // invariant: made unique above
+        Rc::get_mut(&mut self.0).expect("nobody else has a head that is being read")
+    }
+}
+
+impl Deref for AnswerHead {
+    type Target = ResponseHead;
+
+    fn deref(&self) -> &ResponseHead {
+        &self.head
+    }
+}
+
+impl fmt::Debug for AnswerHead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "AnswerHead({})", self.bytes.escape_ascii())
+    }
+}
+
+/// The field of the same name before one of a name that comes once.
+pub(super) fn earlier(head: &ResponseHead, field: h1::Field) -> Option<h1::Field> {
+    if !comes_once(field.known) {
+        return None;
+    }
+    head.find(field.known).filter(|first| *first != field)
+}
+
+/// Fields of which an answer has one: nginx takes the first and ignores others.
+fn comes_once(known: KnownField) -> bool {
+    matches!(
+        known,
+        KnownField::ContentType
+            | KnownField::Date
+            | KnownField::ETag
+            | KnownField::Expires
+            | KnownField::LastModified
+            | KnownField::Location
+            | KnownField::Refresh
+            | KnownField::Server
+            | KnownField::Status
+            | KnownField::XAccelExpires
+            | KnownField::XAccelLimitRate
+            | KnownField::XAccelRedirect
+    )
+}

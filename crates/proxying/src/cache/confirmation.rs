@@ -1,0 +1,137 @@
+//! What a 304 does to the entry that it confirms, by the rules of RFC 9111: its fields stand in the
+//! place of stored ones (`rules::update`).
+//!
+//! Where they tell no more than the time, the entry's times are replaced where they lie. Otherwise
+//! the entry is written anew, beside service, with the body that it has.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use engine::file::File;
+use http::log;
+use http::request::Request;
+use proto::header::KnownField;
+use store::disk::{Claim, EntryTimes, NewHead, OpenEntry};
+
+use super::rules::FieldLine;
+use super::rules::storing::Withheld;
+use super::rules::update::{self, Change};
+use super::semantics::{self, Keeping};
+use super::{CacheLookup, fill, hit, now, parts};
+use crate::answer::AnswerHead;
+use crate::settings::Passing;
+
+impl CacheLookup {
+    /// The entry as it is from now on. Nothing comes back where it is none.
+    pub(super) async fn confirm(
+        &mut self,
+        request: &mut Request,
+        passing: &Arc<Passing>,
+        head: &AnswerHead,
+        mut opened: OpenEntry,
+    ) -> Option<OpenEntry> {
+        let stored = hit::parse(&opened.head)?;
+        let tag = |head: &'_ AnswerHead| {
+            let value = head.value(KnownField::ETag, &head.bytes);
+            value.map(<[u8]>::to_vec)
+        };
+        if !update::is_about(tag(&stored).as_deref(), tag(head).as_deref()) {
+            // The origin has something else meanwhile: that is fetched next time.
+            self.drop_entry();
+            return Some(opened);
+        }
+        let before: Vec<FieldLine<'_>> = stored.pairs().collect();
+        let news: Vec<FieldLine<'_>> = head.pairs().collect();
+        let withheld = Withheld::of(head.pairs());
+        let (mut fields, change) = update::merged(&before, &news, &withheld);
+        if head.find(KnownField::Date).is_none() {
+            // A 304 without one is as old as its coming (RFC 9110, section 6.6.1).
+            fields.retain(|(name, _)| !name.eq_ignore_ascii_case(b"date"));
+        }
+        let status = stored.status();
+        let cache = passing.cache.as_ref();
+        let micro = cache.and_then(|cache| cache.sharing.micro_fresh_again(status));
+        let keeping = self.judge_fields(passing, status, &fields, micro);
+        let Some(Keeping::Rfc(kept, vary)) = keeping else {
+            // It may be stored no more, and is given once.
+            self.drop_entry();
+            return Some(opened);
+        };
+        let times = semantics::times_of(&kept);
+        if change == Change::Times
+            && let Some(times) = with_date(times, head)
+        {
+            opened.head.times = times;
+            self.refresh(request, times).await;
+            return Some(opened);
+        }
+        let text = semantics::text_of_fields(&stored, fields.iter().copied(), &withheld);
+        let vary = Bytes::from(vary);
+        opened.head.times = times;
+        opened.head.text = text.into();
+        opened.head.variant = (!vary.is_empty()).then(|| self.variant_of(request, &vary));
+        opened.head.vary = vary;
+        // Its body is given a new checksum.
+        let opened = hit::checked(request, &self.store, opened).await?;
+        self.write_anew(request, &opened);
+        Some(opened)
+    }
+
+    /// Has the entry written with the head that it has now.
+    fn write_anew(&mut self, request: &mut Request, opened: &OpenEntry) {
+        let body = match opened.file.as_ref().map(OwnedFd::try_clone) {
+            None => fill::Kept::Memory(opened.first.clone()),
+            Some(Ok(file)) => fill::Kept::File(File::from(file), opened.body.clone()),
+            // There are no more descriptors.
+            Some(Err(_)) => return self.drop_entry(),
+        };
+        let filler = self.filler.take();
+        let claim = || match self.store.claim(&self.entry(), u64::MAX, now()) {
+            Claim::Won(filler) => Some(filler),
+            // Another fetches it.
+            Claim::Taken(_) => None,
+        };
+        let Some(mut filler) = filler.or_else(claim) else {
+            return;
+        };
+        let entry = &opened.head;
+        let head = hit::parse(entry);
+        let new = NewHead {
+            key: self.key.clone(),
+            group: self.group.clone(),
+            tags: head
+                .map(|head| semantics::tags_of(&head))
+                .unwrap_or_default(),
+            vary: entry.vary.clone(),
+            variant: entry.variant,
+            times: entry.times,
+            text: entry.text.clone(),
+            body_length: Some(opened.body.end - opened.body.start),
+        };
+        if filler.begin(self.entry(), new).is_err() {
+            log::error!(
+                request,
+                Error,
+                "head of the answer is too large to be stored"
+            );
+            return self.drop_entry();
+        }
+        fill::copy(request, self.outcome.zone(), body, filler);
+    }
+
+    /// Has the entry of this request removed.
+    fn drop_entry(&self) {
+        let (store, id) = (Arc::clone(&self.store), self.entry());
+        engine::background(move || {
+            // One that cannot be removed is confirmed again when it is asked for next.
+            let _ = store.purge(&id);
+            let _ = store.purge(&parts::part_id(&id));
+        });
+    }
+}
+
+/// The times with the Date of a 304. One without has no Date to note: the time that it came is.
+fn with_date(times: EntryTimes, head: &AnswerHead) -> Option<EntryTimes> {
+    semantics::with_date(times, head.value(KnownField::Date, &head.bytes)?)
+}

@@ -1,0 +1,577 @@
+//! Answers that are stored on their way: a task reads the body of the upstream's answer, at that
+//! one's pace, and the client reads what has come. The task goes on where the client leaves.
+
+use std::cell::Cell;
+use std::fmt;
+use std::future::poll_fn;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use engine::file::File;
+use framework::workers::Hold;
+use http::activity::WHILE_SENDING;
+use http::exchange::Abort;
+use http::log::{self, Level};
+use http::output::{Body, Piece};
+use http::request::{Request, Step};
+use http::response::Field;
+use http::source::{Break, DeferredLog, Source, SourceEvent};
+use proto::h1::response::BodyFraming;
+use proto::method::Method;
+use store::disk::{
+    Claim, EntryId, EntryTimes, FillChunk, Filler, NewHead, Reader, Stage, StoreError, WriteOutcome,
+};
+
+use super::freshness::Freshness;
+use super::semantics::{self, Keeping};
+use super::{Cache, CacheLookup, Zone, any_holds, now, parts, wall};
+use crate::READING_BODY;
+use crate::answer::AnswerHead;
+use crate::attempts::Attempts;
+use crate::peer_attempts::told_left;
+use crate::response::{WHILE_READING, is_buffered};
+use crate::settings::Passing;
+use crate::store::About;
+
+/// How much a client takes at once of what is being stored.
+const PART_MAX: usize = 256 * 1024;
+
+/// How much is read at once of what the upstream's body has left in a file of its own.
+const READ: usize = 64 * 1024;
+
+impl CacheLookup {
+    /// Has the body of an answer stored that is delivered so, if it is to be.
+    pub fn keep(
+        mut self: Box<CacheLookup>,
+        request: &mut Request,
+        passing: &Arc<Passing>,
+        delivered: Step,
+    ) -> Step {
+        let Step::Respond(Body::Source(source)) = delivered else {
+            self.refuse();
+            return delivered;
+        };
+        let source = self.joined(source);
+        let begun = self.begin(request, passing);
+        self.refuse();
+        let zone = self.outcome.zone();
+        Step::Respond(Body::Source(match begun {
+            Some(begun) => store(request, passing, zone, source, begun),
+            None => source,
+        }))
+    }
+
+    /// Begins to store the answer.
+    fn begin(&mut self, request: &mut Request, passing: &Passing) -> Option<(Box<Filler>, Reader)> {
+        let cache = passing.cache.as_ref()?;
+        let (head, keeping) = self.answer.take()?;
+        if any_holds(&cache.no_cache, request) {
+            self.refuse_once();
+            return None;
+        }
+        if !is_buffered(passing, &head) {
+            return None;
+        }
+        let (times, vary) = match keeping {
+            Keeping::Rfc(stored, vary) => (semantics::times_of(&stored), vary),
+            Keeping::Nginx(freshness) => {
+                let said = freshness.valid_until;
+                let valid = || {
+                    let seconds = i64::try_from(cache.valid(head.status())?);
+                    Some(wall().saturating_add(seconds.unwrap_or(i64::MAX)))
+                };
+                let micro = || {
+                    let seconds = self.micro_fresh(passing, &head)?;
+                    Some(wall().saturating_add(seconds))
+                };
+                let until = said.or_else(valid).or_else(micro)?;
+                (times(&freshness, until), freshness.vary)
+            }
+        };
+        let variant = (!vary.is_empty()).then(|| self.variant_of(request, &vary));
+        // Under the id of a variant lies what answers a request that was looked for there.
+        let id = self
+            .variant
+            .filter(|id| variant == Some(*id))
+            .unwrap_or(self.main);
+        let is_part = self.keeps_part && head.status() == 206;
+        if is_part && parts::part_of(&head).is_none() {
+            return None;
+        }
+        let id = if is_part { parts::part_id(&id) } else { id };
+        // Who asks for the same meanwhile has it from there once it has come whole.
+        let sought = self.variant.unwrap_or(self.main);
+        let claim = || {
+            if is_part {
+                // Nobody waits for a part.
+                return Box::new(self.store.filler(&id));
+            }
+            match self.store.claim_newer(&sought, now()) {
+                Claim::Won(filler) => filler,
+                Claim::Taken(_) => Box::new(self.store.filler(&sought)),
+            }
+        };
+        let mut filler = self.filler.take().unwrap_or_else(claim);
+        let new = NewHead {
+            key: self.key.clone(),
+            group: self.group.clone(),
+            tags: match self.policy {
+                Some(_) => semantics::tags_of(&head),
+                None => Vec::new(),
+            },
+            vary: vary.into(),
+            variant,
+            times,
+            text: match self.policy {
+                Some(_) => semantics::text_of(&head).into(),
+                None => text_of(&head).into(),
+            },
+            body_length: self.body_length(request, &head),
+        };
+        if filler.begin(id, new).is_err() {
+            self.filler = Some(filler);
+            log::error!(
+                request,
+                Error,
+                "head of the answer is too large to be stored"
+            );
+            return None;
+        }
+        self.note_file(cache, id, &head, self.body_length(request, &head));
+        if variant.is_some() {
+            self.make_room_for_variant(cache, id);
+        }
+        let reader = filler.fill().reader()?;
+        Some((filler, reader))
+    }
+
+    /// Has another variant go, where there are too many with this one.
+    fn make_room_for_variant(&self, cache: &Cache, id: EntryId) {
+        let variants = cache.sharing.variants.as_ref();
+        let Some(gone) = variants.and_then(|variants| variants.keep(self.main, id)) else {
+            return;
+        };
+        let store = Arc::clone(&self.store);
+        engine::background(move || {
+            // An entry that cannot be removed is noticed, and logged, where it is opened next.
+            let _ = store.purge(&gone);
+        });
+    }
+}
+
+impl CacheLookup {
+    /// How long the body of an answer must be to be stored, if that is known. An application that
+    /// is asked for a head may give the body all the same.
+    fn body_length(&self, request: &Request, head: &AnswerHead) -> Option<u64> {
+        let is_head = request.method == Method::Head && !self.is_head_converted;
+        match head.body(is_head && !self.is_of_application) {
+            BodyFraming::None => Some(0),
+            BodyFraming::Length(length) => Some(length),
+            BodyFraming::Chunked | BodyFraming::UntilClose => None,
+        }
+    }
+}
+
+pub(super) fn times(freshness: &Freshness, until: i64) -> EntryTimes {
+    EntryTimes {
+        valid_until: until.saturating_mul(1000),
+        received: i64::try_from(engine::wall().as_millis()).unwrap_or(i64::MAX),
+        age: 0,
+        updating: freshness.updating,
+        error: freshness.error,
+        flags: 0,
+    }
+}
+
+/// The first line of a head as it is stored, whatever protocol it came by: that of HTTP/1.
+pub(super) fn first_line(head: &AnswerHead) -> Vec<u8> {
+    let mut text = b"HTTP/1.1 ".to_vec();
+    let line = head.status_line(&head.bytes);
+    if line.is_empty() {
+        // An application that names no reason gets the usual one, with its first answer, too.
+        let status = head.status();
+        let line = format!("{status} {}", proto::status::reason(status));
+        text.extend_from_slice(line.trim_end().as_bytes());
+    } else {
+        text.extend_from_slice(line);
+    }
+    text.extend_from_slice(b"\r\n");
+    text
+}
+
+/// A head as it is stored by nginx's rules.
+fn text_of(head: &AnswerHead) -> Vec<u8> {
+    let mut text = first_line(head);
+    for (name, value) in head.pairs() {
+        text.extend_from_slice(name);
+        text.extend_from_slice(b": ");
+        text.extend_from_slice(value);
+        text.extend_from_slice(b"\r\n");
+    }
+    text.extend_from_slice(b"\r\n");
+    text
+}
+
+/// Has a task store the body; what the client reads of it.
+fn store(
+    request: &mut Request,
+    passing: &Arc<Passing>,
+    zone: &Arc<Zone>,
+    source: Box<dyn Source>,
+    (filler, reader): (Box<Filler>, Reader),
+) -> Box<dyn Source> {
+    let broken = Rc::new(Cell::new(Break::Unfinished));
+    let mut fetch = Fetch {
+        source,
+        filler,
+        about: About::of(request),
+        zone: Arc::clone(zone),
+        _held: Hold::new(),
+        broken: Rc::clone(&broken),
+        rest: None,
+        state: Fetching::Coming,
+        writing: None,
+    };
+    // What has come with the head is there at once.
+    fetch.take();
+    engine::spawn(fetch.run());
+    Box::new(FillingBody {
+        followed: Followed::new(reader),
+        broken,
+        seen: Attempts::enter(request),
+        passing: Arc::clone(passing),
+    })
+}
+
+/// The body of an entry.
+pub(super) enum Kept {
+    /// One that has come from memory.
+    Memory(Bytes),
+    /// Where the body lies in the file.
+    File(File, Range<u64>),
+}
+
+/// Has a task store the body of an entry again, whose head has changed.
+pub(super) fn copy(request: &Request, zone: &Arc<Zone>, body: Kept, filler: Box<Filler>) {
+    let (bytes, rest) = match body {
+        Kept::Memory(bytes) => (Some(bytes), None),
+        Kept::File(file, body) => {
+            let length = body.end.saturating_sub(body.start);
+            let rest = (length > 0).then_some((file, body.start, length));
+            (None, rest)
+        }
+    };
+    let fetch = Fetch {
+        source: Box::new(FromMemory(bytes)),
+        filler,
+        about: About::of(request),
+        zone: Arc::clone(zone),
+        _held: Hold::new(),
+        broken: Rc::new(Cell::new(Break::Unfinished)),
+        rest,
+        state: Fetching::Coming,
+        writing: None,
+    };
+    engine::spawn(fetch.run());
+}
+
+/// The body of an entry from memory, if it has come from there.
+#[derive(Debug)]
+struct FromMemory(Option<Bytes>);
+
+impl Source for FromMemory {
+    fn next(&mut self) -> SourceEvent {
+        match self.0.take() {
+            Some(bytes) if !bytes.is_empty() => SourceEvent::Piece(Piece::Bytes(bytes)),
+            _ => SourceEvent::End,
+        }
+    }
+
+    fn poll_more(&mut self, _: &mut Context<'_>) -> Poll<()> {
+        Poll::Ready(())
+    }
+
+    fn give_up(&mut self, _: &Abort) -> DeferredLog {
+        DeferredLog::new(Level::Info, "copy of a cache entry given up")
+    }
+
+    fn beginning(&self) -> &'static str {
+        WHILE_READING
+    }
+}
+
+/// The body of an answer that has come whole, and is still being written.
+pub(super) fn pieces_of(mut reader: Reader) -> Option<Vec<Piece>> {
+    let (mut pieces, mut known) = (Vec::new(), None);
+    loop {
+        match reader.next(usize::MAX) {
+            FillChunk::Bytes(bytes) => pieces.push(Piece::Bytes(bytes)),
+            FillChunk::File {
+                file,
+                offset,
+                length,
+            } => pieces.push(Piece::File {
+                file: file_of(&mut known, &file)?,
+                offset,
+                length,
+            }),
+            FillChunk::End => return Some(pieces),
+            FillChunk::Nothing | FillChunk::Broken => return None,
+        }
+    }
+}
+
+/// The file of a part, which is opened again for the first of them.
+fn file_of(known: &mut Option<File>, file: &OwnedFd) -> Option<File> {
+    if known.is_none() {
+        *known = Some(File::from(file.try_clone().ok()?));
+    }
+    known.clone()
+}
+
+/// How far a body has come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fetching {
+    Coming,
+    /// It has ended, and is yet to be written.
+    Ended,
+    /// The body is broken off.
+    Broken,
+}
+
+/// What a task does that stores a body.
+struct Fetch {
+    source: Box<dyn Source>,
+    filler: Box<Filler>,
+    about: About,
+    zone: Arc<Zone>,
+    /// The thread does not end before it.
+    _held: Hold,
+    /// How it was broken off, for the client.
+    broken: Rc<Cell<Break>>,
+    /// What the source has given in a file, and is yet to be read.
+    rest: Option<(File, u64, u64)>,
+    state: Fetching,
+    writing: Option<Pin<Box<dyn Future<Output = WriteOutcome>>>>,
+}
+
+impl Fetch {
+    /// Takes what stands ready.
+    fn take(&mut self) {
+        while self.state == Fetching::Coming && self.rest.is_none() && self.filler.has_room() {
+            match self.source.next() {
+                SourceEvent::Piece(Piece::Bytes(bytes)) => self.filler.push(bytes),
+                SourceEvent::Piece(Piece::File {
+                    file,
+                    offset,
+                    length,
+                }) => self.rest = Some((file, offset, length)),
+                SourceEvent::Piece(_) => {}
+                SourceEvent::Told(told) => told.write(&self.about),
+                SourceEvent::Nothing => return,
+                SourceEvent::End => {
+                    self.state = Fetching::Ended;
+                    if let Err(fault) = self.filler.finish(now()) {
+                        self.state = Fetching::Broken;
+                        self.tell(Level::Warn, &format!("answer not stored: {fault}"));
+                    } else if let Err(error) = self.filler.commit_in_memory(now()) {
+                        self.tell_unstored(error);
+                    }
+                }
+                SourceEvent::Broken(broken) => {
+                    self.broken.set(broken);
+                    self.state = Fetching::Broken;
+                }
+            }
+        }
+    }
+
+    async fn run(mut self) {
+        loop {
+            self.take();
+            if let Some((file, offset, length)) = self.rest.take() {
+                self.read(file, offset, length).await;
+                continue;
+            }
+            if self.state == Fetching::Broken || self.filler.is_pointless() {
+                return;
+            }
+            if self.writing.is_none()
+                && let Some(write) = self.filler.next_write()
+            {
+                self.writing = Some(Box::pin(engine::blocking(move || write.run())));
+            }
+            if self.writing.is_none() && self.state == Fetching::Ended {
+                return;
+            }
+            if let Some(written) = poll_fn(|context| self.poll(context)).await {
+                self.writing = None;
+                match self.filler.wrote(written) {
+                    Ok(Stage::More) => {}
+                    Ok(Stage::Committed) => return,
+                    Err(error) => self.tell_unstored(error),
+                }
+            }
+        }
+    }
+
+    /// Waits until there is more to take or something has been written.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<WriteOutcome>> {
+        if let Some(writing) = &mut self.writing
+            && let Poll::Ready(written) = writing.as_mut().poll(context)
+        {
+            return Poll::Ready(Some(written));
+        }
+        let polled = match self.state {
+            Fetching::Coming if self.filler.has_room() => self.source.poll_more(context),
+            Fetching::Coming if self.writing.is_none() => self.filler.poll_room(context),
+            _ => Poll::Pending,
+        };
+        polled.map(|()| None)
+    }
+
+    /// Reads a part of what the source has left in a file.
+    async fn read(&mut self, file: File, offset: u64, length: u64) {
+        let wanted = usize::try_from(length).unwrap_or(usize::MAX).min(READ);
+        match file.read_at(offset, wanted).await {
+            Ok(bytes) if !bytes.is_empty() => {
+                let read = bytes.len() as u64;
+                self.filler.push(bytes);
+                let left = length.saturating_sub(read);
+                self.rest = (left > 0).then_some((file, offset + read, left));
+            }
+            _ => {
+                self.broken.set(Break::Unkept);
+                self.state = Fetching::Broken;
+            }
+        }
+    }
+
+    /// Says why the answer is not stored; where that concerns many, once a second.
+    fn tell_unstored(&self, error: StoreError) {
+        let counters = self.zone.state().counters();
+        let (level, notices) = match error {
+            // An operator has asked for the first, and nothing is lost by the second.
+            StoreError::Purged | StoreError::Superseded => (Level::Info, None),
+            StoreError::NoRoom => (Level::Warn, Some(&counters.no_room)),
+            StoreError::Failed(_) => (Level::Crit, Some(&counters.failed)),
+        };
+        let left_out = match notices {
+            Some(notices) => notices.next(now()),
+            None => Some(0),
+        };
+        match left_out {
+            None => {}
+            Some(0) => self.tell(level, &format!("answer not stored: {error}")),
+            Some(others) => {
+                let text = format!("answer not stored, nor were {others} others: {error}");
+                self.tell(level, &text);
+            }
+        }
+    }
+
+    fn tell(&self, level: Level, text: &str) {
+        logs::write(&self.about, level, format_args!("{text} {READING_BODY}"));
+    }
+}
+
+/// The body of an answer that another request has asked for, and that is still coming.
+pub(super) struct Followed {
+    reader: Reader,
+    /// The file that it lies in, once some of it has been read from there.
+    file: Option<File>,
+}
+
+impl Followed {
+    pub(super) fn new(reader: Reader) -> Followed {
+        Followed { reader, file: None }
+    }
+
+    /// What stands ready. Where the body is broken off `broken` says how.
+    fn given(&mut self, broken: Break) -> SourceEvent {
+        match self.reader.next(PART_MAX) {
+            FillChunk::Bytes(bytes) => SourceEvent::Piece(Piece::Bytes(bytes)),
+            FillChunk::File {
+                file,
+                offset,
+                length,
+            } => match file_of(&mut self.file, &file) {
+                Some(file) => SourceEvent::Piece(Piece::File {
+                    file,
+                    offset,
+                    length,
+                }),
+                None => SourceEvent::Broken(Break::Unkept),
+            },
+            FillChunk::Nothing => SourceEvent::Nothing,
+            FillChunk::End => SourceEvent::End,
+            FillChunk::Broken => SourceEvent::Broken(broken),
+        }
+    }
+}
+
+impl fmt::Debug for Followed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Followed")
+    }
+}
+
+impl Source for Followed {
+    fn next(&mut self) -> SourceEvent {
+        self.given(Break::Unfinished)
+    }
+
+    fn poll_more(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        self.reader.poll_more(context)
+    }
+
+    fn give_up(&mut self, _: &Abort) -> DeferredLog {
+        let text = format!("client prematurely closed connection{WHILE_SENDING}");
+        DeferredLog::new(Level::Info, text)
+    }
+
+    fn beginning(&self) -> &'static str {
+        WHILE_SENDING
+    }
+}
+
+/// The body of an answer that is being stored, for the client that has asked for it.
+struct FillingBody {
+    followed: Followed,
+    broken: Rc<Cell<Break>>,
+    seen: Rc<Attempts>,
+    passing: Arc<Passing>,
+}
+
+impl fmt::Debug for FillingBody {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Stored")
+    }
+}
+
+impl Source for FillingBody {
+    fn next(&mut self) -> SourceEvent {
+        self.followed.given(self.broken.get())
+    }
+
+    fn poll_more(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        self.followed.poll_more(context)
+    }
+
+    fn trailers(&mut self) -> Vec<Field> {
+        self.passing.passed_trailers(&self.seen)
+    }
+
+    fn give_up(&mut self, left: &Abort) -> DeferredLog {
+        told_left(left, READING_BODY)
+    }
+
+    fn beginning(&self) -> &'static str {
+        WHILE_READING
+    }
+}

@@ -1,0 +1,217 @@
+//! Answers from the cache.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use engine::file::File;
+use http::log;
+use http::output::{Body, Piece};
+use http::request::{Request, Step};
+use http::response::BodyIdentity;
+use proto::cgi::{self, Form};
+use proto::h1;
+use store::disk::{CHECKED_FIRST_MAX, DiskStore, Head, OpenEntry, Origin, Reader};
+
+use super::fill::Followed;
+use super::freshness::Freshness;
+use super::rules::partial::Part;
+use super::rules::status::Forwarded;
+use super::{AnswerRules, CacheStatus, allow_ranges, fill, note_status, semantics, wall};
+use crate::answer::{AnswerHead, ReadHead};
+use crate::response::{self, Applied};
+
+/// Makes an entry the response. Nothing comes back where it turns out to be none.
+pub(super) async fn serve(
+    request: &mut Request,
+    rules: &AnswerRules<'_>,
+    store: &Arc<DiskStore>,
+    mut opened: OpenEntry,
+    status: CacheStatus,
+) -> Option<Step> {
+    let length = opened.body.end.saturating_sub(opened.body.start);
+    if opened.is_unchecked() {
+        if length <= CHECKED_FIRST_MAX {
+            opened = checked(request, store, opened).await?;
+        } else {
+            check_beside(store, &opened);
+        }
+    }
+    if let Some(step) = apply(request, rules, &opened.head, status, None)? {
+        return Some(step);
+    }
+    store.note_given(&opened);
+    let version = opened.version();
+    request.response.body_identity =
+        version.map(|(id, revision)| BodyIdentity::of_entry(store.number(), id.0, revision));
+    let body = if length == 0 {
+        Body::Empty
+    } else if opened.first.len() as u64 == length {
+        Body::bytes(opened.first.clone())
+    } else {
+        let offset = opened.body.start;
+        Body::file(File::from(opened.into_file()?), offset, length)
+    };
+    Some(Step::Respond(body))
+}
+
+/// The same of a part of an answer, of which the client gets a `cut`.
+pub(super) async fn serve_cut(
+    request: &mut Request,
+    rules: &AnswerRules<'_>,
+    store: &Arc<DiskStore>,
+    opened: OpenEntry,
+    part: Part,
+    cut: Part,
+) -> Option<Step> {
+    let opened = checked(request, store, opened).await?;
+    if let Some(step) = apply(request, rules, &opened.head, CacheStatus::Hit, None)? {
+        return Some(step);
+    }
+    request.response.set_content_range(cut.text());
+    request.response.content_length = Some(cut.length());
+    let piece = stretch(opened, cut.first - part.first, cut.length())?;
+    Some(Step::Respond(Body::Pieces(vec![piece])))
+}
+
+/// A stretch of an entry's body, `skipped` bytes behind its beginning: of the file, or of memory
+/// where the entry has come from there.
+pub(super) fn stretch(opened: OpenEntry, skipped: u64, length: u64) -> Option<Piece> {
+    if opened.file.is_none() {
+        let begin = usize::try_from(skipped).ok()?;
+        let end = begin.checked_add(usize::try_from(length).ok()?)?;
+        let is_there = end <= opened.first.len();
+        return is_there.then(|| Piece::Bytes(opened.first.slice(begin..end)));
+    }
+    let offset = opened.body.start + skipped;
+    Some(Piece::File {
+        file: File::from(opened.into_file()?),
+        offset,
+        length,
+    })
+}
+
+/// The same of an answer that has come whole, and is still being written.
+pub(super) fn serve_fill(
+    request: &mut Request,
+    rules: &AnswerRules<'_>,
+    head: &Head,
+    reader: Reader,
+) -> Option<Step> {
+    if let Some(step) = apply(request, rules, head, CacheStatus::Hit, None)? {
+        return Some(step);
+    }
+    Some(Step::Respond(Body::Pieces(fill::pieces_of(reader)?)))
+}
+
+/// The same of one that is still coming.
+pub(super) fn serve_filling(
+    request: &mut Request,
+    rules: &AnswerRules<'_>,
+    head: &Head,
+    reader: Reader,
+    why: Forwarded,
+) -> Option<Step> {
+    if let Some(step) = apply(request, rules, head, CacheStatus::Hit, Some(why))? {
+        return Some(step);
+    }
+    Some(Step::Respond(Body::Source(Box::new(Followed::new(reader)))))
+}
+
+/// Makes the head of an entry the response's, of which the client may ask for a range, or for
+/// several where it is not `filling`, by a request that was forwarded for that reason. A step comes
+/// back where something else answers, and nothing at all where the head is none.
+fn apply(
+    request: &mut Request,
+    rules: &AnswerRules<'_>,
+    stored: &Head,
+    status: CacheStatus,
+    filling: Option<Forwarded>,
+) -> Option<Option<Step>> {
+    let AnswerRules { passing, rewriting } = *rules;
+    let Some(head) = parse(stored) else {
+        log::error!(request, Crit, "cache entry contains invalid header");
+        return None;
+    };
+    note_status(request, status);
+    response::remember(request, &head);
+    for field in head.counting() {
+        response::heed(request, passing, field.known, field.value(&head.bytes));
+    }
+    if let Applied::Step(step) = response::apply(request, passing, rewriting, &head) {
+        return Some(Some(step));
+    }
+    let cache = passing.cache.as_ref();
+    if cache.is_some_and(|cache| cache.semantics.policy().is_some()) {
+        semantics::dress(request, stored, status, filling);
+        return Some(None);
+    }
+    let fields = head.counting();
+    let fields = fields.map(|field| (field.known, field.value(&head.bytes)));
+    let freshness = Freshness::of(fields, &passing.ignored, wall());
+    request.response.conditions_judged = !freshness.may_store();
+    allow_ranges(request, passing, filling.is_some());
+    Some(None)
+}
+
+/// The entry, once its body's checksum is right.
+pub(super) async fn checked(
+    request: &Request,
+    store: &Arc<DiskStore>,
+    mut opened: OpenEntry,
+) -> Option<OpenEntry> {
+    if !opened.is_unchecked() {
+        return Some(opened);
+    }
+    let store = Arc::clone(store);
+    let checked = engine::blocking(move || {
+        let checked = opened.check_body(&store);
+        checked.map(|()| opened)
+    });
+    match checked.await {
+        Ok(opened) => Some(opened),
+        Err(miss) => {
+            log::error!(request, Crit, "body of cache entry: {miss}");
+            None
+        }
+    }
+}
+
+/// Has the body of an entry checked beside service: what it is found to be wrong for goes.
+fn check_beside(store: &Arc<DiskStore>, opened: &OpenEntry) {
+    // Without a descriptor for that it is checked by another use.
+    let Ok(Some(check)) = opened.later_check(store) else {
+        return;
+    };
+    let store = Arc::clone(store);
+    engine::spawn(async move {
+        let checked = engine::blocking_long(move || check.run(&store)).await;
+        if let Err(miss) = checked {
+            log::event!(Crit, "body of cache entry: {miss}");
+        }
+    });
+}
+
+/// The head of an entry. Those of nginx are as the upstream has sent them: by HTTP/1, or by CGI.
+pub(super) fn parse(stored: &Head) -> Option<AnswerHead> {
+    let is_cgi = stored.origin == Origin::Nginx && !stored.text.starts_with(b"HTTP/");
+    parse_as(&stored.text, is_cgi)
+}
+
+/// The same of a text, by HTTP/1.
+pub(super) fn parse_text(text: &Bytes) -> Option<AnswerHead> {
+    parse_as(text, false)
+}
+
+fn parse_as(text: &Bytes, is_cgi: bool) -> Option<AnswerHead> {
+    let mut head = ReadHead::default();
+    let length = if is_cgi {
+        cgi::parse(text, &mut head, Form::Fields).ok().flatten()
+    } else {
+        h1::response::parse(text, &mut head).ok().flatten()
+    };
+    let length = length?;
+    Some(AnswerHead::shared(
+        head,
+        text.slice(..length.min(text.len())),
+    ))
+}

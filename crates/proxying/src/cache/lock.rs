@@ -1,0 +1,239 @@
+//! `*_cache_lock`: of all who ask for what is not stored one fetches it, and the others get its
+//! answer as it comes.
+//!
+//! ```text
+//! nothing stored ─▶ claim ─▶ won ───────────────▶ the upstream is asked
+//!      ▲              └─▶ taken ─▶ wait for the head
+//!      │                             ├─▶ it is theirs, too ─▶ the body as it comes
+//!      └─ broken off, of a variant ──┤
+//!                                    └─▶ not to be stored, too late ─▶ the upstream is asked
+//! ```
+//!
+//! A request that ends while it asks lets go of the claim, and the next one has it at once. An
+//! answer that is not to be stored leaves a marker, so that no request waits for the next ones.
+
+use std::future::poll_fn;
+use std::time::{Duration, Instant};
+
+use engine::select::{Either, either};
+use http::exchange::{Abort, Exchange};
+use http::log;
+use http::request::{Request, Step};
+use proto::header::KnownField;
+use store::disk::{Claim, Fill, Head, Progress, Reader};
+
+use super::rules::reuse::Reuse;
+use super::rules::status::Forwarded;
+use super::{AnswerRules, CacheLookup, CacheStatus, Marker, hit, now};
+use crate::settings::Passing;
+
+/// How long no request waits for the next answer after one that was not to be stored, in
+/// milliseconds.
+const UNCACHEABLE: u64 = 10_000;
+
+/// How often a request waits for fills that turn out to be of other variants.
+const VARIANTS_MAX: usize = 4;
+
+/// `*_cache_lock` of a scope, where it is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct FillLock {
+    /// How long others wait.
+    pub(super) timeout: Duration,
+    /// After how long without an answer one more asks, in milliseconds.
+    pub(super) age: u64,
+    /// How many wait at most.
+    pub(super) waiting_max: Option<usize>,
+}
+
+/// What a request has waited for.
+#[derive(Debug, Default)]
+pub(super) struct Waits {
+    /// When it waits no longer.
+    until: Option<Instant>,
+    /// Answers that were not to be stored.
+    refusals: usize,
+    /// Fills that were of other variants.
+    variants: usize,
+    /// What had been stored between the look and the claim has been looked for.
+    has_looked_again: bool,
+}
+
+/// What a request does once the lock has let it go on.
+pub(super) enum LockOutcome {
+    /// The upstream is asked.
+    Ask,
+    /// The cache is looked at again.
+    LookAgain,
+    Answer(Step),
+}
+
+impl CacheLookup {
+    /// Nothing is stored that would answer: claims the fetch, or waits for who has claimed it.
+    pub(super) async fn take_turn(
+        &mut self,
+        request: &mut Request,
+        exchange: &mut Exchange,
+        rules: &AnswerRules<'_>,
+        lock: FillLock,
+        waits: &mut Waits,
+    ) -> Result<LockOutcome, Abort> {
+        if self.marker == Some(Marker::Uncacheable) {
+            return Ok(LockOutcome::Ask);
+        }
+        let sought = self.entry();
+        let fill = match self.store.claim(&sought, lock.age, now()) {
+            Claim::Won(filler) => {
+                let is_first = !std::mem::replace(&mut waits.has_looked_again, true);
+                if is_first && self.store.has(&sought) {
+                    return Ok(LockOutcome::LookAgain);
+                }
+                self.filler = Some(filler);
+                return Ok(LockOutcome::Ask);
+            }
+            Claim::Taken(fill) => fill,
+        };
+        let has_come = fill.progress() != Progress::Asked;
+        let is_full = lock.waiting_max.is_some_and(|max| fill.readers() >= max);
+        if lock.timeout.is_zero() || (is_full && !has_come) {
+            self.may_store = false;
+            return Ok(LockOutcome::Ask);
+        }
+        // Where the beginning is lost there is nothing to wait for.
+        let Some(mut reader) = fill.reader() else {
+            return Ok(LockOutcome::Ask);
+        };
+        let has_waited = fill.progress() == Progress::Asked;
+        let until = *waits
+            .until
+            .get_or_insert_with(|| engine::now() + lock.timeout);
+        let waiting = self.outcome.wait();
+        let came = wait(request, exchange, rules.passing, lock, &mut reader, until).await?;
+        drop(waiting);
+        Ok(match came {
+            Some(Some(head)) => {
+                self.answer_as_it_comes(request, rules, &head, reader, has_waited, waits)
+            }
+            Some(None) if fill.progress() == Progress::Refused => {
+                // One more may be of another mind, as where a cookie has refused it.
+                waits.refusals += 1;
+                match waits.refusals {
+                    1 => LockOutcome::LookAgain,
+                    _ => LockOutcome::Ask,
+                }
+            }
+            Some(None) => LockOutcome::LookAgain,
+            None if engine::now() >= until => {
+                log::error!(request, Info, "cache lock timeout");
+                self.may_store = false;
+                LockOutcome::Ask
+            }
+            None => LockOutcome::LookAgain,
+        })
+    }
+
+    /// Answers with a fill whose head has come, if it is this request's.
+    fn answer_as_it_comes(
+        &mut self,
+        request: &mut Request,
+        rules: &AnswerRules<'_>,
+        head: &Head,
+        reader: Reader,
+        has_waited: bool,
+        waits: &mut Waits,
+    ) -> LockOutcome {
+        if !self.is_of_this_variant(request, head) {
+            waits.variants += 1;
+            return match waits.variants {
+                0..=VARIANTS_MAX => LockOutcome::LookAgain,
+                _ => LockOutcome::Ask,
+            };
+        }
+        // By RFC 9111 only what is fresh is shared; by nginx also what was waited for.
+        let is_shared = has_waited && self.policy.is_none();
+        let is_late = !is_shared && self.judge_entry(head) != Reuse::Fresh;
+        if head.key != self.key || is_late || sets_cookie(rules.passing, head) {
+            return LockOutcome::Ask;
+        }
+        let why = self.forwarded;
+        let Some(step) = hit::serve_filling(request, rules, head, reader, why) else {
+            return LockOutcome::Ask;
+        };
+        self.outcome.status = CacheStatus::Hit;
+        LockOutcome::Answer(step)
+    }
+
+    /// Whether a head is of what this request asks for; where it is of another variant, that is
+    /// looked for from now on.
+    pub(super) fn is_of_this_variant(&mut self, request: &Request, head: &Head) -> bool {
+        if head.vary.is_empty() {
+            return true;
+        }
+        let variant = self.variant_of(request, &head.vary);
+        let is_it = head.variant == Some(variant);
+        if !is_it {
+            self.forwarded = Forwarded::VaryMiss;
+            self.variant = Some(variant);
+        }
+        is_it
+    }
+
+    /// The answer that was asked for under a claim is not to be stored: no request is to wait for
+    /// the next one.
+    pub fn refuse(&mut self) {
+        let filler = self.filler.take();
+        // No request waits for an update, whose marker says more.
+        if let Some(filler) = filler.filter(|_| !self.is_update) {
+            let until = now().saturating_add(UNCACHEABLE);
+            filler.refuse(Some((Marker::Uncacheable.number(), until)), now());
+        }
+    }
+
+    /// The same of one that is not to be stored because of what this client has sent.
+    pub(super) fn refuse_once(&mut self) {
+        if let Some(filler) = self.filler.take() {
+            filler.refuse(None, now());
+        }
+    }
+}
+
+/// Waits for the head of a fill: nothing where the time is over, nothing within that where the fill
+/// has ended without a head.
+async fn wait(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    passing: &Passing,
+    lock: FillLock,
+    reader: &mut Reader,
+    until: Instant,
+) -> Result<Option<Option<Head>>, Abort> {
+    let until = until.min(overdue(reader.fill(), lock).unwrap_or(until));
+    let head = poll_fn(|context| reader.poll_head(context));
+    let head = either(head, engine::sleep_until(until));
+    let came = if passing.tries.ignore_client_abort {
+        head.await
+    } else {
+        match either(head, exchange.client_gone()).await {
+            Either::First(came) => came,
+            Either::Second(_) => {
+                log::error!(request, Info, "client prematurely closed connection");
+                return Err(request.client_left(exchange));
+            }
+        }
+    };
+    Ok(match came {
+        Either::First(head) => Some(head),
+        Either::Second(()) => None,
+    })
+}
+
+/// When the claim of a fill may be taken over.
+fn overdue(fill: &Fill, lock: FillLock) -> Option<Instant> {
+    let left = fill.since().saturating_add(lock.age).saturating_sub(now());
+    engine::now().checked_add(Duration::from_millis(left))
+}
+
+/// Whether the answer would give a client the cookie of another.
+fn sets_cookie(passing: &Passing, stored: &Head) -> bool {
+    !passing.hidden.contains_known(KnownField::SetCookie)
+        && hit::parse(stored).is_some_and(|head| head.find(KnownField::SetCookie).is_some())
+}

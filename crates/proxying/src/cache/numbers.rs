@@ -1,0 +1,156 @@
+//! What a cache has answered: counted as requests end with it, and told by `metrics`.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use http::request::Request;
+use store::disk::{Counts, MemoryCounts};
+
+use super::zone::CacheZone;
+use super::{CacheStatus, Zone};
+
+/// How often it is told that answers are not kept, in milliseconds.
+const TOLD_EVERY: u64 = 1000;
+
+/// Lines of the log of which all threads write one a second.
+#[derive(Debug, Default)]
+pub(super) struct Notices {
+    /// When the next one is due, by [`super::now`].
+    due: AtomicU64,
+    left_out: AtomicU64,
+}
+
+impl Notices {
+    /// Whether one is to be written now: then how many were left out before it.
+    pub(super) fn next(&self, now: u64) -> Option<u64> {
+        let due = self.due.load(Ordering::Relaxed);
+        let next = now.saturating_add(TOLD_EVERY);
+        let (set, read) = (Ordering::Relaxed, Ordering::Relaxed);
+        if now < due || self.due.compare_exchange(due, next, set, read).is_err() {
+            self.left_out.fetch_add(1, Ordering::Relaxed);
+            return None;
+        }
+        Some(self.left_out.swap(0, Ordering::Relaxed))
+    }
+}
+
+/// What all threads count of a zone.
+#[derive(Debug, Default)]
+pub(super) struct CacheCounters {
+    /// The disk has refused answers.
+    pub(super) failed: Notices,
+    /// There was no room for answers.
+    pub(super) no_room: Notices,
+    answered: [AtomicU64; CacheStatus::ALL.len()],
+    waiting: AtomicU64,
+}
+
+impl CacheCounters {
+    fn note(&self, status: CacheStatus) {
+        if let Some(counter) = self.answered.get(status as usize) {
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// What has come of asking the cache, counted when the request is done with that.
+#[derive(Debug)]
+pub(super) struct CacheOutcome {
+    zone: Arc<Zone>,
+    pub(super) status: CacheStatus,
+}
+
+impl CacheOutcome {
+    pub(super) fn of(zone: &Arc<Zone>) -> CacheOutcome {
+        CacheOutcome {
+            zone: Arc::clone(zone),
+            status: CacheStatus::Miss,
+        }
+    }
+
+    pub(super) fn zone(&self) -> &Arc<Zone> {
+        &self.zone
+    }
+
+    /// That of a request of the cache's own, which begins now.
+    pub(super) fn of_update(&self) -> CacheOutcome {
+        CacheOutcome {
+            zone: Arc::clone(&self.zone),
+            status: CacheStatus::Expired,
+        }
+    }
+
+    /// Counts the request among those that wait for another's answer, as long as this is held.
+    pub(super) fn wait(&self) -> WaitingGuard {
+        let counters = self.zone.state().counters();
+        counters.waiting.fetch_add(1, Ordering::Relaxed);
+        WaitingGuard(Arc::clone(&self.zone))
+    }
+}
+
+impl Drop for CacheOutcome {
+    fn drop(&mut self) {
+        self.zone.state().counters().note(self.status);
+    }
+}
+
+/// A request that waits.
+pub(super) struct WaitingGuard(Arc<Zone>);
+
+impl Drop for WaitingGuard {
+    fn drop(&mut self) {
+        let counters = self.0.state().counters();
+        counters.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The numbers of a zone at one moment.
+pub struct CacheNumbers {
+    /// The name of the zone.
+    pub zone: String,
+    /// By what `$upstream_cache_status` says.
+    pub answered: [(&'static str, u64); CacheStatus::ALL.len()],
+    /// Requests that wait for another's answer.
+    pub waiting: u64,
+    /// Entries and their bytes on disk.
+    pub counts: Counts,
+    /// Entries and their bytes in memory.
+    pub memory: MemoryCounts,
+}
+
+/// Those of the configuration that serves a request.
+pub fn of(request: &Request) -> Vec<CacheNumbers> {
+    let zones = &request.local.generation.zones;
+    let caches = zones.iter().filter_map(|zone| {
+        let zone = zones.find::<CacheZone>(zone.name())?;
+        let counters = zone.state().counters();
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Some(CacheNumbers {
+            zone: zone.name().to_owned(),
+            answered: CacheStatus::ALL.map(|status| {
+                let counter = counters.answered.get(status as usize);
+                (status.name(), counter.map_or(0, of))
+            }),
+            waiting: of(&counters.waiting),
+            counts: zone.state().counts(),
+            memory: zone.state().memory_counts(),
+        })
+    });
+    caches.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_line_a_second_tells_of_those_left_out() {
+        let notices = Notices::default();
+        assert_eq!(notices.next(5000), Some(0));
+        assert_eq!(notices.next(5000), None);
+        assert_eq!(notices.next(5999), None);
+        assert_eq!(notices.next(6000), Some(2));
+        assert_eq!(notices.next(6500), None);
+        assert_eq!(notices.next(60_000), Some(1));
+    }
+}

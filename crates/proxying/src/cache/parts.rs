@@ -1,0 +1,272 @@
+//! Parts of answers, by the rules of RFC 9111 (`rules::partial`): a range that
+//! `*_cache_max_range_offset` has passed on is kept, given to who wants no more than it has, and
+//! made whole where it is the beginning.
+//!
+//! ```text
+//! a client wants a range ─▶ the part has it ─▶ 206 from the cache
+//!                        └▶ passed on ─▶ 206 ─▶ kept, in the place of the part before
+//! a client wants it all ─▶ the part is its beginning ─▶ the rest is asked for ─▶ 200, kept whole
+//! ```
+//!
+//! Of an entry, or of a variant of it, there is one part, under an id of its own.
+
+use std::fmt;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::exchange::Abort;
+use http::log;
+use http::output::Piece;
+use http::request::{Request, Step};
+use http::response::Field;
+use http::source::{Break, DeferredLog, Source, SourceEvent};
+use proto::header::KnownField;
+use proto::method::Method;
+use store::disk::{EntryId, OpenEntry};
+
+use super::rules::FieldLine;
+use super::rules::partial::{Part, Wanted, are_of_one};
+use super::rules::reuse::Reuse;
+use super::rules::storing::Withheld;
+use super::rules::update;
+use super::{AnswerRules, CacheLookup, CacheStatus, hit};
+use crate::answer::AnswerHead;
+use crate::finish;
+use crate::settings::Passing;
+
+/// The beginning of a body, whose rest is asked for.
+#[derive(Debug)]
+pub(super) struct Beginning {
+    opened: OpenEntry,
+    part: Part,
+    etag: Bytes,
+}
+
+impl Beginning {
+    /// The fields by which the rest is asked for: all of it if it is of the same whole no more.
+    pub(super) fn conditions(&self) -> [(&'static [u8], Bytes); 2] {
+        let range = format!("bytes={}-", self.part.end);
+        [(b"Range", range.into()), (b"If-Range", self.etag.clone())]
+    }
+}
+
+/// The id of the part of what lies under this one.
+pub(super) fn part_id(id: &EntryId) -> EntryId {
+    EntryId::of(&[&id.0, b"part"])
+}
+
+/// Which part an answer has, if it is one that can be kept: its body is as long as it says.
+pub(super) fn part_of(head: &AnswerHead) -> Option<Part> {
+    let part = Part::parse(head.value(KnownField::ContentRange, &head.bytes)?)?;
+    let is_sound = head.status() == 206 && head.content_length() == Some(part.length());
+    is_sound.then_some(part)
+}
+
+/// The one range that a client asks for without a condition.
+fn wanted(request: &Request) -> Option<Wanted> {
+    let conditions = [
+        KnownField::IfRange,
+        KnownField::IfNoneMatch,
+        KnownField::IfModifiedSince,
+        KnownField::IfMatch,
+        KnownField::IfUnmodifiedSince,
+    ];
+    let is_bare = conditions
+        .iter()
+        .all(|known| request.header(*known).is_none());
+    let range = request.header(KnownField::Range).filter(|_| is_bare)?;
+    Wanted::parse(range)
+}
+
+impl CacheLookup {
+    /// Answers with a part that is kept, if that has what the client wants. Otherwise the answer
+    /// to its range may be kept.
+    pub(super) async fn serve_part(
+        &mut self,
+        request: &mut Request,
+        rules: &AnswerRules<'_>,
+    ) -> Option<Step> {
+        if request.method != Method::Get || self.stale.is_some() || !self.may_store {
+            self.may_store = false;
+            return None;
+        }
+        self.keeps_part = true;
+        let wanted = wanted(request)?;
+        let (opened, _, part) = self.open_part(request).await?;
+        let cut = part.cut(wanted)?;
+        let step = hit::serve_cut(request, rules, &self.store, opened, part, cut).await?;
+        self.outcome.status = CacheStatus::Hit;
+        Some(step)
+    }
+
+    /// Looks for the beginning of what the client wants as a whole.
+    pub(super) async fn find_beginning(&mut self, request: &Request) {
+        let is_plain = request.method == Method::Get && request.header(KnownField::Range).is_none();
+        if !is_plain || self.stale.is_some() || !self.may_store {
+            return;
+        }
+        let Some((opened, head, part)) = self.open_part(request).await else {
+            return;
+        };
+        let etag = head.value(KnownField::ETag, &head.bytes);
+        if let Some(etag) = etag.filter(|etag| are_of_one(Some(etag), Some(etag)))
+            && part.first == 0
+        {
+            let etag = Bytes::copy_from_slice(etag);
+            let beginning = Beginning { opened, part, etag };
+            self.validators.rest = Some(beginning.conditions());
+            self.beginning = Some(Box::new(beginning));
+        }
+    }
+
+    /// The part that is kept for this request, if it may have it.
+    async fn open_part(&self, request: &Request) -> Option<(OpenEntry, AnswerHead, Part)> {
+        let id = part_id(&self.entry());
+        if !self.store.has(&id) {
+            return None;
+        }
+        let opened = self.open_id(request, id).await?;
+        let vary = &opened.head.vary;
+        let is_its = vary.is_empty() || opened.head.variant == Some(self.variant_of(request, vary));
+        if !is_its || self.judge_entry(&opened.head) != Reuse::Fresh {
+            return None;
+        }
+        let head = hit::parse(&opened.head)?;
+        let part = part_of(&head)?;
+        let opened = hit::checked(request, &self.store, opened).await?;
+        Some((opened, head, part))
+    }
+
+    /// The rest has been asked for, and something came that is neither that nor the whole: the
+    /// client, who knows nothing of parts, gets an error, and the next one the whole.
+    pub(super) fn refuse_rest(&mut self, request: &mut Request, head: &AnswerHead) -> Option<Step> {
+        let beginning = self.beginning.as_ref()?;
+        let is_rest = part_of(head).is_some_and(|rest| {
+            let tag = head.value(KnownField::ETag, &head.bytes);
+            beginning.part.is_completed_by(rest) && are_of_one(Some(&beginning.etag), tag)
+        });
+        if is_rest || !matches!(head.status(), 206 | 416) {
+            return None;
+        }
+        let (store, id) = (self.store.clone(), part_id(&self.entry()));
+        engine::background(move || {
+            let _ = store.purge(&id);
+        });
+        log::error!(
+            request,
+            Error,
+            "upstream sent no rest of what is kept of an answer"
+        );
+        Some(finish(request, 502))
+    }
+
+    /// Makes a response that is the rest one of the whole: its head, as it is to be kept.
+    pub(super) fn complete(
+        &self,
+        request: &mut Request,
+        passing: &Passing,
+        rest: &AnswerHead,
+    ) -> Option<AnswerHead> {
+        let beginning = self.beginning.as_ref().filter(|_| rest.status() == 206)?;
+        let stored = hit::parse(&beginning.opened.head)?;
+        let before: Vec<FieldLine<'_>> = stored.pairs().collect();
+        let news: Vec<FieldLine<'_>> = rest.pairs().collect();
+        let (fields, _) = update::merged(&before, &news, &Withheld::of(rest.pairs()));
+        let total = beginning.part.total.to_string();
+        let of_part: [&[u8]; 2] = [b"content-range", b"content-length"];
+        let fields = fields.into_iter().filter(|(name, _)| {
+            let mut names = of_part.iter();
+            !names.any(|other| other.eq_ignore_ascii_case(name))
+        });
+        let mut text = b"HTTP/1.1 200 OK\r\n".to_vec();
+        let length: FieldLine<'_> = (b"Content-Length", total.as_bytes());
+        for (name, value) in fields.chain([length]) {
+            text.extend_from_slice(&[name, b": ", value, b"\r\n"].concat());
+        }
+        text.extend_from_slice(b"\r\n");
+        let whole = hit::parse_text(&text.into())?;
+        let response = &mut request.response;
+        response.status = 200;
+        response.status_text = None;
+        response.remove_content_range();
+        response.content_length = Some(beginning.part.total);
+        for field in whole.owned_fields() {
+            let is_new = rest
+                .pairs()
+                .any(|(name, _)| name.eq_ignore_ascii_case(&field.name));
+            let is_length = field.name.eq_ignore_ascii_case(b"content-length");
+            if !is_new && !is_length && !passing.hidden.contains_name(&field.name) {
+                response.fields.push(field);
+            }
+        }
+        Some(whole)
+    }
+
+    /// The body of the whole, of which `rest` has come.
+    pub(super) fn joined(&mut self, rest: Box<dyn Source>) -> Box<dyn Source> {
+        let Some(beginning) = self.beginning.take().filter(|_| self.is_completed) else {
+            return rest;
+        };
+        let Beginning { opened, part, .. } = *beginning;
+        Box::new(Joined {
+            first: hit::stretch(opened, 0, part.length()),
+            rest,
+        })
+    }
+}
+
+/// What is kept of a body, and behind it the rest as it comes.
+struct Joined {
+    first: Option<Piece>,
+    rest: Box<dyn Source>,
+}
+
+impl fmt::Debug for Joined {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Joined")
+    }
+}
+
+impl Source for Joined {
+    fn next(&mut self) -> SourceEvent {
+        match self.first.take() {
+            Some(piece) => SourceEvent::Piece(piece),
+            None => self.rest.next(),
+        }
+    }
+
+    fn poll_more(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        match self.first {
+            Some(_) => Poll::Ready(()),
+            None => self.rest.poll_more(context),
+        }
+    }
+
+    fn poll_ahead(&mut self, context: &mut Context<'_>) -> Poll<Result<DeferredLog, Break>> {
+        self.rest.poll_ahead(context)
+    }
+
+    fn queued_max(&self) -> Option<usize> {
+        self.rest.queued_max()
+    }
+
+    fn is_whole(&self) -> bool {
+        self.first.is_none() && self.rest.is_whole()
+    }
+
+    fn outlives_client(&self) -> bool {
+        self.rest.outlives_client()
+    }
+
+    fn trailers(&mut self) -> Vec<Field> {
+        self.rest.trailers()
+    }
+
+    fn give_up(&mut self, left: &Abort) -> DeferredLog {
+        self.rest.give_up(left)
+    }
+
+    fn beginning(&self) -> &'static str {
+        self.rest.beginning()
+    }
+}

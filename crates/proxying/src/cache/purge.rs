@@ -1,0 +1,352 @@
+//! `*_cache_purge`: entries that go because a request asks for it, in three forms.
+//!
+//! ```text
+//! proxy_cache_purge $purge_method;                NGINX Plus: where one of the values holds
+//! proxy_cache_purge PURGE from 127.0.0.1;         ngx_cache_purge: by method and address
+//! fastcgi_cache_purge ZONE "$scheme…$1";          ngx_cache_purge: a location of its own
+//! ```
+//!
+//! The first two remove what the request's key stands for, and all keys that begin so where it ends
+//! with `*`. All variants of an answer go, and all of its slices: those have a group in common, the
+//! key without `$slice_range`.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use conf::{Contexts, Fault, ScopeRef, Template, TemplatePart, Word};
+use engine::net::Address;
+use framework::compile::Compiler;
+use framework::network::Cidr;
+use http::exchange::Exchange;
+use http::log;
+use http::module::{Content, Handle, Ran};
+use http::output::{Body, page};
+use http::request::{Request, Step};
+use http::text::Text;
+use http::variables::Compiling as _;
+use store::disk::{DiskStore, EntryId, Purged};
+
+use super::directives::Family;
+use super::rules::tags;
+use super::{Zone, any_holds};
+use crate::finish;
+
+/// The form that a line without a method has in mind.
+const METHOD: &[u8] = b"PURGE";
+
+/// Which requests of a scope purge.
+pub(super) enum Purge {
+    /// Those for which one of the values is neither empty nor 0.
+    If(Box<[Text]>),
+    /// Those with this method, from there.
+    Method(Bytes, Box<[Network]>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Network {
+    All,
+    Cidr(Cidr),
+}
+
+impl Network {
+    fn parse(word: &Word) -> Result<Network, Fault> {
+        if &*word.bytes == b"all" {
+            return Ok(Network::All);
+        }
+        let cidr = Cidr::parse(&word.bytes).ok_or_else(|| Fault::invalid_parameter(word))?;
+        Ok(Network::Cidr(cidr.0))
+    }
+
+    fn contains(self, address: &Address) -> bool {
+        match (self, address) {
+            (Network::All, _) => true,
+            (Network::Cidr(cidr), Address::Inet(socket)) => {
+                cidr.contains(socket.ip().to_canonical()) || cidr.contains(socket.ip())
+            }
+            (Network::Cidr(_), Address::Unix(_)) => false,
+        }
+    }
+}
+
+/// What a line of `*_cache_purge` says.
+pub(super) enum PurgeLine {
+    Off,
+    Requests(Purge),
+    /// The location purges this zone, by this key.
+    Zone(Arc<Zone>, Text),
+}
+
+impl PurgeLine {
+    /// A first word that is a declared zone means that one.
+    pub(super) fn compile(
+        family: &Family,
+        compiler: &Compiler<'_>,
+        words: &[Word],
+    ) -> Result<PurgeLine, Fault> {
+        let templates = || words.iter().map(Template::parse);
+        let [first, rest @ ..] = words else {
+            return Ok(PurgeLine::Off);
+        };
+        let is_literal = Template::parse(first)?.as_literal().is_some();
+        if let [key] = rest
+            && is_literal
+            && family.has_zone(compiler, first)
+        {
+            let zone = family.zone(compiler, first)?;
+            return Ok(PurgeLine::Zone(zone, compiler.text(&Template::parse(key)?)));
+        }
+        let is_method = is_literal && first.bytes.iter().all(u8::is_ascii_alphabetic);
+        match rest {
+            [] if &*first.bytes == b"off" => Ok(PurgeLine::Off),
+            [] if is_method => Ok(PurgeLine::of_method(first, Box::new([Network::All]))),
+            [from, networks @ ..] if is_method && &*from.bytes == b"from" => {
+                if networks.is_empty() {
+                    return Err(Fault::invalid_parameter(from));
+                }
+                let networks: Result<_, _> = networks.iter().map(Network::parse).collect();
+                Ok(PurgeLine::of_method(first, networks?))
+            }
+            _ => {
+                let texts = templates().map(|template| Ok(compiler.text(&template?)));
+                let texts: Result<_, Fault> = texts.collect();
+                Ok(PurgeLine::Requests(Purge::If(texts?)))
+            }
+        }
+    }
+
+    fn of_method(word: &Word, networks: Box<[Network]>) -> PurgeLine {
+        let name = match &*word.bytes {
+            b"on" => METHOD,
+            name => name,
+        };
+        PurgeLine::Requests(Purge::Method(Bytes::copy_from_slice(name), networks))
+    }
+}
+
+/// Whether a request is to purge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PurgeRequest {
+    No,
+    Forbidden,
+    /// With 204 as the answer where something was there.
+    Yes,
+    WithPage,
+}
+
+impl Purge {
+    pub(super) fn asked(&self, request: &mut Request) -> PurgeRequest {
+        if !request.is_main() {
+            return PurgeRequest::No;
+        }
+        match self {
+            Purge::If(texts) if any_holds(texts, request) => PurgeRequest::Yes,
+            Purge::Method(name, networks) if request.client.method_name() == &name[..] => {
+                let peer = request.peer();
+                if networks.iter().any(|network| network.contains(peer)) {
+                    PurgeRequest::WithPage
+                } else {
+                    PurgeRequest::Forbidden
+                }
+            }
+            _ => PurgeRequest::No,
+        }
+    }
+}
+
+/// What answers a request that is to purge.
+pub(super) async fn answer(
+    request: &mut Request,
+    asked: PurgeRequest,
+    store: Arc<DiskStore>,
+    key: Key,
+    by_tags: bool,
+) -> Step {
+    if asked == PurgeRequest::Forbidden {
+        return finish(request, 403);
+    }
+    if by_tags && let Some(tags) = tags_of(request) {
+        return answer_tags(request, asked, store, tags).await;
+    }
+    let is_of_many = key.group().ends_with(b"*");
+    let purged = run(request, store, key.clone()).await;
+    match purged {
+        Purged { entries: 1.., .. } if asked == PurgeRequest::WithPage => done(request, &key),
+        Purged { entries: 1.., .. } => no_content(request),
+        Purged { failed: 1.., .. } => finish(request, 500),
+        Purged { .. } if is_of_many && asked == PurgeRequest::Yes => no_content(request),
+        Purged { .. } => finish(request, 404),
+    }
+}
+
+/// The tags that a request names to be purged, if it names some.
+fn tags_of(request: &Request) -> Option<Vec<Bytes>> {
+    let tags = tags::all(request.client.headers()).into_iter();
+    let tags: Vec<Bytes> = tags.map(Bytes::copy_from_slice).collect();
+    (!tags.is_empty()).then_some(tags)
+}
+
+/// Removes what has one of the tags.
+async fn answer_tags(
+    request: &mut Request,
+    asked: PurgeRequest,
+    store: Arc<DiskStore>,
+    tags: Vec<Bytes>,
+) -> Step {
+    let names = tags.join(&b' ');
+    let purged = engine::blocking_long(move || {
+        let each = tags.iter().map(|tag| store.purge_tag(tag));
+        each.fold(Purged::default(), |all, one| Purged {
+            entries: all.entries + one.entries,
+            failed: all.failed + one.failed,
+        })
+    });
+    match purged.await {
+        Purged { failed: 1.., .. } => finish(request, 500),
+        Purged { entries: 0, .. } => finish(request, 404),
+        Purged { .. } if asked == PurgeRequest::WithPage => {
+            let text = [b"purged ", &names[..], b"\n"].concat();
+            page(request, 200, Bytes::from_static(b"text/plain"), text.into())
+        }
+        Purged { .. } => no_content(request),
+    }
+}
+
+fn no_content(request: &mut Request) -> Step {
+    request.response.status = 204;
+    Step::Respond(Body::Empty)
+}
+
+/// A key, and what it has in common with the keys of other slices, where that is something else.
+#[derive(Clone, Debug)]
+pub(super) struct Key {
+    pub(super) key: Bytes,
+    /// Empty where that is the key.
+    pub(super) group: Bytes,
+}
+
+impl Key {
+    /// The key of a request, whose text may hold `$slice_range`.
+    pub(super) fn of(key: Bytes, slice_range: Option<&Text>, request: &mut Request) -> Key {
+        let range = slice_range.map(|text| text.evaluate(request));
+        let range = range.unwrap_or_default();
+        let at = memchr::memmem::find(&key, &range).filter(|_| !range.is_empty());
+        let group = at.map(|at| {
+            let rest = at + range.len();
+            let parts = [key.get(..at), key.get(rest..)];
+            parts.map(Option::unwrap_or_default).concat()
+        });
+        Key {
+            key,
+            group: group.unwrap_or_default().into(),
+        }
+    }
+
+    fn group(&self) -> &[u8] {
+        if self.group.is_empty() {
+            &self.key
+        } else {
+            &self.group
+        }
+    }
+}
+
+/// `$slice_range`, if that is part of a key.
+pub(super) fn slice_range(compiler: &Compiler<'_>, key: &Template) -> Option<Text> {
+    let is_it = |part: &&TemplatePart| matches!(part, TemplatePart::Variable(name) if &**name == "slice_range");
+    let part = key.parts.iter().find(is_it)?.clone();
+    Some(compiler.text(&Template { parts: vec![part] }))
+}
+
+async fn run(request: &Request, store: Arc<DiskStore>, key: Key) -> Purged {
+    let purged = engine::blocking_long(move || purge(&store, &key)).await;
+    if purged.failed > 0 {
+        let failed = purged.failed;
+        log::error!(request, Crit, "unlink() failed for {failed} cache entries");
+    }
+    purged
+}
+
+pub(super) fn purge(store: &DiskStore, key: &Key) -> Purged {
+    if let Some(prefix) = key.group().strip_suffix(b"*") {
+        return store.purge_matching(|key| key.starts_with(prefix));
+    }
+    // Markers, such as that of an error, lie under the id of the key.
+    let removed = store.purge(&EntryId::of(&[&key.key]));
+    let mut purged = store.purge_group(key.group());
+    match removed {
+        Ok(removed) => purged.entries += u64::from(removed),
+        Err(_) => purged.failed += 1,
+    }
+    purged
+}
+
+fn done(request: &mut Request, key: &Key) -> Step {
+    let text = [b"purged ", key.group(), b"\n"].concat();
+    page(request, 200, Bytes::from_static(b"text/plain"), text.into())
+}
+
+/// A location that purges a zone.
+struct ZonePurge {
+    zone: Arc<Zone>,
+    key: Text,
+}
+
+impl Handle for ZonePurge {
+    fn run<'a>(&'a self, request: &'a mut Request, _: &'a mut Exchange) -> Ran<'a> {
+        Ran::wait(async move {
+            let store = self.zone.state().store(self.zone.settings()).cloned();
+            let Some(store) = store else {
+                return Ok(Step::Finish(404));
+            };
+            let key = Key {
+                key: self.key.evaluate(request),
+                group: Bytes::new(),
+            };
+            let purged = run(request, store, key.clone()).await;
+            Ok(match purged {
+                Purged { entries: 1.., .. } => done(request, &key),
+                Purged { failed: 1.., .. } => Step::Finish(500),
+                Purged { .. } => Step::Finish(404),
+            })
+        })
+    }
+}
+
+impl Family {
+    /// What answers where `*_cache_purge` names a zone.
+    pub fn purge_content(
+        &self,
+        compiler: &Compiler<'_>,
+        scope: ScopeRef<'_>,
+    ) -> Result<Option<Content>, Fault> {
+        let Some(words) = scope.own(&self.cache_purge)? else {
+            return Ok(None);
+        };
+        Ok(match PurgeLine::compile(self, compiler, &words)? {
+            PurgeLine::Zone(zone, key) => Some(Content::of(ZonePurge { zone, key })),
+            PurgeLine::Off | PurgeLine::Requests(_) => None,
+        })
+    }
+
+    /// Which requests of a scope purge.
+    pub(super) fn purge(
+        &self,
+        compiler: &Compiler<'_>,
+        scope: ScopeRef<'_>,
+    ) -> Result<Option<Purge>, Fault> {
+        let Some(words) = scope.written(&self.cache_purge)? else {
+            return Ok(None);
+        };
+        match (PurgeLine::compile(self, compiler, &words)?, words.first()) {
+            (PurgeLine::Requests(purge), _) => Ok(Some(purge)),
+            // Below, where nothing would answer by it, every request would purge.
+            (PurgeLine::Zone(..), Some(word))
+                if !scope.context().intersects(Contexts::LOCATION) =>
+            {
+                let text = format!("zone \"{}\" can be purged by a location only", word.text());
+                Err(Fault::at(word, text))
+            }
+            _ => Ok(None),
+        }
+    }
+}

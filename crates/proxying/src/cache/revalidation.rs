@@ -1,0 +1,153 @@
+//! `*_cache_revalidate`: the upstream is asked whether what is fresh no more is still what it has,
+//! and with 304 the entry is fresh again.
+
+use bytes::Bytes;
+use http::log;
+use http::request::{Request, Step};
+use proto::date;
+use proto::header::KnownField;
+use store::disk::{EntryTimes, Head, Miss, OpenEntry, Origin};
+
+use super::freshness::Freshness;
+use super::{AnswerRules, CacheLookup, CacheStatus, fill, hit, now, wall};
+use crate::answer::AnswerHead;
+use crate::settings::Passing;
+
+/// By what the upstream knows a stored answer again.
+#[derive(Clone, Debug, Default)]
+pub struct Validators {
+    last_modified: Option<Bytes>,
+    etag: Option<Bytes>,
+    /// By what the rest of an answer is asked for, whose beginning is kept.
+    pub(super) rest: Option<[(&'static [u8], Bytes); 2]>,
+}
+
+impl Validators {
+    /// Those of an entry. One that nginx has written has none here: its times cannot be replaced,
+    /// so that it would be asked for again and again.
+    /// As nginx has it, a Last-Modified is sent as the time that it is, and by RFC 9111 as it came.
+    pub(super) fn of(stored: &Head, is_rfc: bool) -> Validators {
+        let head = hit::parse(stored).filter(|head| matches!(head.status(), 200 | 206));
+        let Some(head) = head.filter(|_| stored.origin == Origin::Own) else {
+            return Validators::default();
+        };
+        let value = |known| {
+            let field = head.find(known)?;
+            let value = field.value(&head.bytes);
+            (!value.is_empty()).then(|| head.bytes.slice_ref(value))
+        };
+        let last_modified = value(KnownField::LastModified);
+        let as_time = |value: Bytes| date::parse_http(&value).map(http_date);
+        Validators {
+            last_modified: if is_rfc {
+                last_modified
+            } else {
+                last_modified.and_then(as_time)
+            },
+            etag: value(KnownField::ETag),
+            rest: None,
+        }
+    }
+
+    pub(crate) fn last_modified(&self) -> Option<&Bytes> {
+        self.last_modified.as_ref()
+    }
+
+    pub(crate) fn etag(&self) -> Option<&Bytes> {
+        self.etag.as_ref()
+    }
+
+    /// The fields of the request that ask for the answer if it has changed.
+    pub fn conditions(&self) -> impl Iterator<Item = (&'static [u8], &[u8])> {
+        let since = self.last_modified.iter();
+        let since = since.map(|time| (&b"If-Modified-Since"[..], &time[..]));
+        let other = self.etag.iter();
+        let rest = self.rest.iter().flatten();
+        since
+            .chain(other.map(|etag| (&b"If-None-Match"[..], &etag[..])))
+            .chain(rest.map(|(name, value)| (*name, &value[..])))
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.last_modified.is_none() && self.etag.is_none()
+    }
+}
+
+fn http_date(time: i64) -> Bytes {
+    let mut text = [0; date::HTTP_LENGTH];
+    date::format_http(time, &mut text);
+    Bytes::copy_from_slice(&text)
+}
+
+impl CacheLookup {
+    /// Whether the upstream says with this head that the entry is what it still has.
+    pub(super) fn is_confirmed_by(&self, head: &AnswerHead) -> bool {
+        head.status() == 304 && !self.validators.is_empty()
+    }
+
+    /// Answers with the entry, which is fresh again as long as one of the two heads says, or the
+    /// lines of the scope.
+    pub(super) async fn serve_confirmed(
+        &mut self,
+        request: &mut Request,
+        rules: &AnswerRules<'_>,
+        head: &AnswerHead,
+    ) -> Option<Step> {
+        let mut opened = self.stale.take()?;
+        if self.policy.is_some() {
+            opened = self.confirm(request, rules.passing, head, opened).await?;
+        } else if let Some(times) = renewed(rules.passing, head, &opened) {
+            self.refresh(request, times).await;
+        }
+        let stored = hit::parse(&opened.head);
+        if let (Some(cache), Some(stored)) = (&rules.passing.cache, stored) {
+            let length = opened.body.end.saturating_sub(opened.body.start);
+            self.note_file(cache, self.entry(), &stored, Some(length));
+        }
+        // Others may fetch it now.
+        self.filler = None;
+        let status = CacheStatus::Revalidated;
+        self.serve(request, rules, opened, status).await
+    }
+
+    pub(super) async fn refresh(&self, request: &Request, times: EntryTimes) {
+        let (store, key) = (self.store.clone(), self.key.clone());
+        let id = self.entry();
+        let refreshed = engine::blocking(move || store.refresh(&id, &key, &times, now())).await;
+        match refreshed {
+            // One that has gone meanwhile is fetched when it is asked for next.
+            Ok(()) | Err(Miss::Gone) => {}
+            Err(miss) => {
+                log::error!(request, Crit, "cache entry \"{id}\" not refreshed: {miss}");
+            }
+        }
+    }
+}
+
+/// Until when an entry is good whose upstream has said 304 with this head. Nothing where that head
+/// forbids to store it.
+fn renewed(passing: &Passing, head: &AnswerHead, opened: &OpenEntry) -> Option<EntryTimes> {
+    let now = wall();
+    let said = |head: &AnswerHead| {
+        let fields = head.counting();
+        let fields = fields.map(|field| (field.known, field.value(&head.bytes)));
+        Freshness::of(fields, &passing.ignored, now)
+    };
+    let mut freshness = said(head);
+    if freshness.forbids() {
+        return None;
+    }
+    let stored = hit::parse(&opened.head)?;
+    if freshness.valid_until.is_none() {
+        freshness = said(&stored);
+    }
+    let cache = passing.cache.as_ref()?;
+    let valid = || {
+        let valid = cache.valid(stored.status());
+        let valid = valid.map(|seconds| i64::try_from(seconds).unwrap_or(i64::MAX));
+        let seconds = valid.or_else(|| cache.sharing.micro_fresh_again(stored.status()))?;
+        Some(now.saturating_add(seconds))
+    };
+    let until = freshness.valid_until.or_else(valid)?;
+    Some(fill::times(&freshness, until))
+}

@@ -1,0 +1,88 @@
+//! Whether a client has already what a cache would give it: RFC 9111, section 4.3.2.
+//!
+//! `If-Match` and `If-Unmodified-Since` are for origins alone and say nothing here.
+
+use super::dates;
+
+/// The conditions of a request.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Conditions<'a> {
+    pub none_match: Option<&'a [u8]>,
+    pub modified_since: Option<&'a [u8]>,
+}
+
+/// What they are compared with.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Selected<'a> {
+    pub etag: Option<&'a [u8]>,
+    pub last_modified: Option<&'a [u8]>,
+    pub date: Option<&'a [u8]>,
+    /// Seconds since 1970 at which it was received.
+    pub received: i64,
+}
+
+impl Conditions<'_> {
+    /// Whether 304 answers the request: If-None-Match decides alone where it is there (RFC 9110,
+    /// section 13.2.2); a stored answer without Last-Modified is as old as its Date.
+    pub(crate) fn are_met_by(&self, selected: &Selected<'_>) -> bool {
+        if let Some(list) = self.none_match {
+            return proto::etag::list_contains(list, selected.etag, true);
+        }
+        let date = |value: &[u8]| dates::parse(value, selected.received);
+        let Some(since) = self.modified_since.and_then(date) else {
+            return false;
+        };
+        let changed = match selected.last_modified.and_then(date) {
+            Some(changed) => changed,
+            None => selected.date.and_then(date).unwrap_or(selected.received),
+        };
+        changed <= since
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EARLY: &str = "Sun, 06 Nov 1994 08:49:36 GMT";
+    const TIME: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
+    const LATE: &str = "Sun, 06 Nov 1994 08:49:38 GMT";
+    const OBSOLETE: &str = "Sunday, 06-Nov-94 08:49:37 GMT";
+
+    #[test]
+    fn tags_go_before_times() {
+        let with = |etag: Option<&'static str>, last_modified: Option<&'static str>| Selected {
+            etag: etag.map(str::as_bytes),
+            last_modified: last_modified.map(str::as_bytes),
+            date: Some(TIME.as_bytes()),
+            received: 784_111_777,
+        };
+        let both = with(Some("\"a\""), Some(TIME));
+        for (selected, none_match, modified_since, expected) in [
+            (both, Some("\"a\""), None, true),
+            (both, Some("W/\"a\""), None, true),
+            (both, Some("\"b\", \"a\""), None, true),
+            (both, Some("*"), None, true),
+            (both, Some("\"b\""), None, false),
+            (both, Some("\"a\""), Some(EARLY), true),
+            (both, Some("\"b\""), Some(TIME), false),
+            (both, None, Some(TIME), true),
+            (both, None, Some(OBSOLETE), true),
+            (both, None, Some(LATE), true),
+            (both, None, Some(EARLY), false),
+            (both, None, Some("nonsense"), false),
+            (both, None, None, false),
+            (with(None, Some(TIME)), Some("\"a\""), Some(TIME), false),
+            // No Last-Modified: the Date counts.
+            (with(None, None), None, Some(TIME), true),
+            (with(None, None), None, Some(EARLY), false),
+        ] {
+            let conditions = Conditions {
+                none_match: none_match.map(str::as_bytes),
+                modified_since: modified_since.map(str::as_bytes),
+            };
+            let are_met = conditions.are_met_by(&selected);
+            assert_eq!(are_met, expected, "{none_match:?} {modified_since:?}");
+        }
+    }
+}

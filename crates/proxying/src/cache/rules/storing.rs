@@ -1,0 +1,671 @@
+//! Whether an answer may be stored, and until when it is good for what: RFC 9111, sections 3 and
+//! 4.2.
+
+use super::directives::{ResponseDirectives, elements};
+use super::{FieldLine, Policy, dates, delta_seconds, targeted};
+
+/// What a request has to do with whether its answer may be stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Asked {
+    /// It had an Authorization (section 3.5).
+    pub is_authorized: bool,
+    /// It had `no-store` (section 5.2.1.5).
+    pub has_no_store: bool,
+    /// It is for a part, which lies under a key of its own: 206 is what it is to be.
+    pub is_part_by_key: bool,
+}
+
+/// When an answer was asked for and when it came, in milliseconds since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Exchanged {
+    /// `request_time` of section 4.2.3.
+    pub requested: i64,
+    /// `response_time` of section 4.2.3.
+    pub received: i64,
+}
+
+/// Until when an answer that is stored is good for what.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Stored {
+    /// Milliseconds since 1970 at which it is fresh no more.
+    pub fresh_until: i64,
+    /// Milliseconds since 1970 at which it was received.
+    pub received: i64,
+    /// Seconds that it was old then: `corrected_initial_age` of section 4.2.3.
+    pub initial_age: u32,
+    /// Seconds beyond its freshness for which it may be given while it is fetched anew.
+    pub updating: u32,
+    /// Seconds beyond its freshness for which it may stand in for one that cannot be had.
+    pub error: u32,
+    /// The answer itself says `stale-if-error`: then an error that the origin answers is one, too
+    /// (RFC 5861, section 4).
+    pub covers_answers: bool,
+    /// It is given to nobody before the origin has confirmed it (section 5.2.2.4).
+    pub needs_validation: bool,
+    /// It is never given when it is fresh no more (section 4.2.4).
+    pub never_stale: bool,
+    /// It may answer a request with Authorization (section 3.5).
+    pub is_for_authorized: bool,
+}
+
+/// What an answer's head says that matters here.
+#[derive(Clone, Debug, Default)]
+struct Said {
+    directives: ResponseDirectives,
+    /// Directives stand in the place of Expires.
+    is_targeted: bool,
+    /// Seconds from its arrival, or until a time in seconds since 1970: `X-Accel-Expires`.
+    accel: Option<Accel>,
+    /// An Expires that is no date is in the past (section 5.3).
+    expires: Option<i64>,
+    date: Option<i64>,
+    age: Option<u64>,
+    last_modified: Option<i64>,
+    has_validator: bool,
+    sets_cookie: bool,
+    varies_by_all: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Accel {
+    Seconds(i64),
+    Until(i64),
+}
+
+/// Where a freshness lifetime comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    /// The answer says it.
+    Explicit,
+    /// A line of the configuration, or a guess (section 4.2.2).
+    Assigned,
+}
+
+/// Judges an answer with this status and these fields. `assigned` are the seconds for which one is
+/// fresh that does not say it; the policy may know more. Nothing comes back where it may not be
+/// stored, or to no purpose.
+pub(crate) fn judge<'a>(
+    status: u16,
+    fields: impl Iterator<Item = FieldLine<'a>>,
+    asked: Asked,
+    exchanged: Exchanged,
+    assigned: Option<u64>,
+    policy: &Policy,
+) -> Option<Stored> {
+    let said = Said::of(fields, exchanged.received.div_euclid(1000));
+    if !said.may_be_stored(status, asked) {
+        return None;
+    }
+    let initial_age = said.initial_age(exchanged);
+    let lifetime = said.lifetime(status, exchanged, initial_age, assigned, policy);
+    let is_explicit = matches!(lifetime, Some((_, Source::Explicit)));
+    // Section 3: without all of this an answer is stored where its status alone allows it; and
+    // here only if the origin can be asked whether it is still right.
+    let is_whole = status == 200 || (status == 206 && asked.is_part_by_key);
+    let may_be_confirmed = said.has_validator && is_whole;
+    if lifetime.is_none() && !may_be_confirmed {
+        return None;
+    }
+    let directives = &said.directives;
+    let needs_validation = directives.no_cache && said.accel.is_none();
+    let seconds = match lifetime {
+        Some((seconds, _)) if !needs_validation => seconds,
+        _ => initial_age,
+    };
+    let left = seconds.saturating_sub(initial_age);
+    let never_stale = said.never_stale();
+    // Only what says how long it is fresh is given beyond that.
+    let beyond = |said: Option<u64>, otherwise: u32| match said {
+        _ if never_stale || needs_validation => 0,
+        Some(seconds) => u32::try_from(seconds).unwrap_or(u32::MAX),
+        None if is_explicit && !directives.is_strict_by_s_maxage() => otherwise,
+        None => 0,
+    };
+    let stored = Stored {
+        fresh_until: exchanged.received.saturating_add(left.saturating_mul(1000)),
+        received: exchanged.received,
+        initial_age: u32::try_from(initial_age).unwrap_or(u32::MAX),
+        updating: beyond(
+            directives.stale_while_revalidate,
+            policy.stale_while_revalidate,
+        ),
+        error: beyond(directives.stale_if_error, policy.stale_if_error),
+        covers_answers: directives.stale_if_error.is_some(),
+        needs_validation,
+        never_stale: never_stale || directives.is_strict_by_s_maxage(),
+        is_for_authorized: directives.allow_authorized(),
+    };
+    let is_of_use = left > 0 || may_be_confirmed || stored.updating > 0;
+    is_of_use.then_some(stored)
+}
+
+impl ResponseDirectives {
+    fn allow_authorized(&self) -> bool {
+        self.public || self.must_revalidate || self.s_maxage.is_some()
+    }
+
+    /// Section 5.2.2.10: s-maxage forbids what is stale, unless the same answer allows it
+    /// (RFC 5861) by name.
+    fn is_strict_by_s_maxage(&self) -> bool {
+        self.s_maxage.is_some()
+            && self.stale_while_revalidate.is_none()
+            && self.stale_if_error.is_none()
+    }
+}
+
+impl Said {
+    /// `now` is in seconds since 1970.
+    fn of<'a>(fields: impl Iterator<Item = FieldLine<'a>>, now: i64) -> Said {
+        let mut said = Said::default();
+        let mut targeted = Vec::new();
+        for (name, value) in fields {
+            match &*name.to_ascii_lowercase() {
+                b"cache-control" => said.directives.take(value),
+                b"cdn-cache-control" => {
+                    if !targeted.is_empty() {
+                        targeted.extend_from_slice(b", ");
+                    }
+                    targeted.extend_from_slice(value);
+                }
+                b"x-accel-expires" if said.accel.is_none() => said.accel = Accel::parse(value),
+                // Section 5.3: what cannot be read is over.
+                b"expires" if said.expires.is_none() => {
+                    said.expires = Some(dates::parse(value, now).unwrap_or(i64::MIN));
+                }
+                b"date" if said.date.is_none() => said.date = dates::parse(value, now),
+                b"age" if said.age.is_none() => said.age = Some(age_of(value).unwrap_or(0)),
+                b"last-modified" => {
+                    said.last_modified = dates::parse(value, now);
+                    said.has_validator |= said.last_modified.is_some();
+                }
+                b"etag" => said.has_validator |= !value.is_empty(),
+                b"set-cookie" => said.sets_cookie = true,
+                b"vary" => {
+                    said.varies_by_all |= elements(value).any(|element| element == b"*");
+                }
+                _ => {}
+            }
+        }
+        if let Some(directives) = targeted::parse(&targeted) {
+            said.directives = directives;
+            said.is_targeted = true;
+        }
+        said
+    }
+
+    fn may_be_stored(&self, status: u16, asked: Asked) -> bool {
+        let directives = &self.directives;
+        // Parts are combined elsewhere; a 304 is no answer of its own.
+        let is_part = status == 206 && !asked.is_part_by_key;
+        let is_final = status >= 200 && status != 304 && !is_part;
+        let is_understood = !directives.must_understand || is_understood(status);
+        let has_no_store = directives.no_store && !directives.must_understand;
+        let forbids = self.accel.is_none() && (has_no_store || directives.private);
+        let is_for_all = !asked.is_authorized || directives.allow_authorized();
+        let never = self.accel == Some(Accel::Seconds(0));
+        is_final
+            && is_understood
+            && !forbids
+            && !never
+            && is_for_all
+            && !asked.has_no_store
+            && !self.sets_cookie
+            && !self.varies_by_all
+    }
+
+    /// Section 4.2.4: nothing beyond its freshness.
+    fn never_stale(&self) -> bool {
+        let directives = &self.directives;
+        directives.must_revalidate || directives.proxy_revalidate || directives.no_cache
+    }
+
+    /// `corrected_initial_age` of section 4.2.3, in seconds.
+    fn initial_age(&self, exchanged: Exchanged) -> i64 {
+        let received = exchanged.received.div_euclid(1000);
+        let apparent = self.date.map_or(0, |date| received.saturating_sub(date));
+        let delay = exchanged.received.saturating_sub(exchanged.requested);
+        let age = i64::try_from(self.age.unwrap_or(0)).unwrap_or(i64::MAX);
+        let corrected = age.saturating_add(delay.max(0).div_euclid(1000));
+        apparent.max(corrected).max(0)
+    }
+
+    /// Section 4.2.1: the freshness lifetime in seconds, and what it comes from.
+    fn lifetime(
+        &self,
+        status: u16,
+        exchanged: Exchanged,
+        initial_age: i64,
+        assigned: Option<u64>,
+        policy: &Policy,
+    ) -> Option<(i64, Source)> {
+        let received = exchanged.received.div_euclid(1000);
+        let explicit = |seconds: i64| Some((seconds.max(0), Source::Explicit));
+        match self.accel {
+            Some(Accel::Seconds(seconds)) => {
+                return explicit(initial_age.saturating_add(seconds));
+            }
+            Some(Accel::Until(time)) => {
+                let left = time.saturating_sub(received);
+                return explicit(initial_age.saturating_add(left));
+            }
+            None => {}
+        }
+        let directives = &self.directives;
+        if let Some(seconds) = directives.s_maxage.or(directives.max_age) {
+            return explicit(i64::try_from(seconds).unwrap_or(i64::MAX));
+        }
+        if let Some(expires) = self.expires.filter(|_| !self.is_targeted) {
+            let date = self.date.unwrap_or(received);
+            return explicit(expires.saturating_sub(date));
+        }
+        let assigned = assigned.and_then(|seconds| i64::try_from(seconds).ok());
+        let seconds = assigned.or_else(|| self.heuristic(status, received, policy))?;
+        Some((seconds, Source::Assigned))
+    }
+
+    /// Section 4.2.2: a share of the time since the last change, up to a day.
+    fn heuristic(&self, status: u16, received: i64, policy: &Policy) -> Option<i64> {
+        let may = is_heuristically_cacheable(status) || self.directives.public;
+        let since = self.date.unwrap_or(received) - self.last_modified?;
+        if !may || policy.heuristic_percent == 0 || since <= 0 {
+            return None;
+        }
+        let share = since.saturating_mul(i64::from(policy.heuristic_percent)) / 100;
+        Some(share.min(HEURISTIC_MAX))
+    }
+}
+
+/// The longest guess, in seconds.
+const HEURISTIC_MAX: i64 = 24 * 60 * 60;
+
+impl Accel {
+    /// As nginx has it: seconds, or behind an `@` a time in seconds since 1970.
+    fn parse(value: &[u8]) -> Option<Accel> {
+        let number = |text: &[u8]| {
+            let is_number = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
+            std::str::from_utf8(text)
+                .ok()
+                .filter(|_| is_number)?
+                .parse()
+                .ok()
+        };
+        match value.strip_prefix(b"@") {
+            Some(time) => number(time).map(Accel::Until),
+            None => number(value).map(Accel::Seconds),
+        }
+    }
+}
+
+/// Section 5.1: of several values the first counts; one that is no number is ignored. What follows
+/// a semicolon is no part of it.
+fn age_of(value: &[u8]) -> Option<u64> {
+    let first = value.split(|byte| *byte == b',').next()?;
+    let first = first.split(|byte| *byte == b';').next()?;
+    delta_seconds(first.trim_ascii())
+}
+
+/// Whether a status is one of RFC 9110, section 15: the caching of those is known here.
+fn is_understood(status: u16) -> bool {
+    matches!(
+        status,
+        200..=206 | 300..=305 | 307 | 308 | 400..=417 | 421 | 422 | 426 | 500..=505
+    )
+}
+
+/// RFC 9110, section 15.1.
+fn is_heuristically_cacheable(status: u16) -> bool {
+    matches!(
+        status,
+        200 | 203 | 204 | 206 | 300 | 301 | 308 | 404 | 405 | 410 | 414 | 501
+    )
+}
+
+/// Names of fields that are not stored: section 3.1, and those that a response withholds.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Withheld(Vec<Vec<u8>>);
+
+impl Withheld {
+    /// Those of an answer with these fields.
+    pub(crate) fn of<'a>(fields: impl Iterator<Item = FieldLine<'a>>) -> Withheld {
+        let mut directives = ResponseDirectives::default();
+        for (name, value) in fields {
+            if name.eq_ignore_ascii_case(b"connection") {
+                let names = elements(value).map(<[u8]>::to_ascii_lowercase);
+                directives.withheld.extend(names);
+            } else if name.eq_ignore_ascii_case(b"cache-control") {
+                directives.take(value);
+            }
+        }
+        // What delimits and types the body is not left out, whoever asks for it.
+        let mut names = directives.withheld;
+        names.retain(|name| !NEEDED.contains(&name.as_slice()));
+        Withheld(names)
+    }
+
+    /// Whether a field of this name is left out.
+    pub(crate) fn contains(&self, name: &[u8]) -> bool {
+        let is_it = |other: &[u8]| other.eq_ignore_ascii_case(name);
+        OF_CONNECTIONS.iter().any(|other| is_it(other)) || self.0.iter().any(|other| is_it(other))
+    }
+}
+
+/// Fields without which what is stored would be another answer.
+const NEEDED: [&[u8]; 8] = [
+    b"content-length",
+    b"content-encoding",
+    b"content-range",
+    b"content-type",
+    b"cache-control",
+    b"vary",
+    b"date",
+    b"age",
+];
+
+/// Fields that speak of one connection, or of a proxy alone: RFC 9110, section 7.6.1, and RFC 9111,
+/// section 3.1.
+const OF_CONNECTIONS: [&[u8]; 9] = [
+    b"connection",
+    b"keep-alive",
+    b"proxy-connection",
+    b"te",
+    b"transfer-encoding",
+    b"upgrade",
+    b"proxy-authenticate",
+    b"proxy-authentication-info",
+    b"proxy-authorization",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Sun, 09 Sep 2001 01:46:40 GMT, and half a second.
+    const NOW: i64 = 1_000_000_000_500;
+    const DATE: &str = "Sun, 09 Sep 2001 01:46:40 GMT";
+    const BEFORE_10: &str = "Sun, 09 Sep 2001 01:46:30 GMT";
+    const BEFORE_100: &str = "Sun, 09 Sep 2001 01:45:00 GMT";
+    const AFTER_10: &str = "Sun, 09 Sep 2001 01:46:50 GMT";
+    const AFTER_20: &str = "Sun, 09 Sep 2001 01:47:00 GMT";
+
+    const POLICY: Policy = Policy {
+        heuristic_percent: 0,
+        stale_if_error: 60,
+        stale_while_revalidate: 0,
+        reload_interval: 0,
+    };
+
+    fn judged(status: u16, fields: &[(&str, &str)], asked: Asked) -> Option<Stored> {
+        let pairs = fields
+            .iter()
+            .map(|(name, value)| (name.as_bytes(), value.as_bytes()));
+        let exchanged = Exchanged {
+            requested: NOW,
+            received: NOW,
+        };
+        judge(status, pairs, asked, exchanged, None, &POLICY)
+    }
+
+    /// Seconds for which such an answer is fresh from its arrival on.
+    fn left(fields: &[(&str, &str)]) -> Option<i64> {
+        let stored = judged(200, fields, Asked::default())?;
+        Some((stored.fresh_until - NOW) / 1000)
+    }
+
+    /// Sections 4.2.1, 5.2.2.10 and 5.3.
+    #[test]
+    fn lifetimes() {
+        let cc = "Cache-Control";
+        for (fields, expected) in [
+            (&[(cc, "max-age=3600")][..], Some(3600)),
+            (&[(cc, "max-age=1, s-maxage=3600")], Some(3600)),
+            (&[(cc, "max-age=3600"), (cc, "s-maxage=1")], Some(1)),
+            (&[(cc, "max-age=99999999999")], Some(1 << 31)),
+            (&[(cc, "max-age=0"), ("Expires", AFTER_10)], None),
+            (&[(cc, "max-age=5"), ("Expires", BEFORE_10)], Some(5)),
+            (&[(cc, "max-age=5"), ("Expires", "0")], Some(5)),
+            (&[("Expires", AFTER_10), ("Date", DATE)], Some(10)),
+            (&[("Expires", AFTER_10)], Some(10)),
+            (&[("Expires", AFTER_10), ("Date", "foo")], Some(10)),
+            (&[("Expires", DATE), ("Date", DATE)], None),
+            (&[("Expires", AFTER_10), ("Date", AFTER_20)], None),
+            (&[("Expires", AFTER_20), ("Date", AFTER_10)], Some(10)),
+            (&[("Expires", "0"), ("Date", DATE)], None),
+            (&[("Expires", "Sun, 09 Sep 2001 01:46:50 UTC")], None),
+            // The first of several counts.
+            (&[("Expires", "x"), ("Expires", AFTER_10)], None),
+            (&[], None),
+            (&[(cc, "public")], None),
+            // What is this server's own.
+            (&[("X-Accel-Expires", "7"), (cc, "no-store")], Some(7)),
+            (&[("X-Accel-Expires", "@1000000009")], Some(9)),
+            (&[("X-Accel-Expires", "0"), (cc, "max-age=5")], None),
+            (&[("X-Accel-Expires", "x"), (cc, "max-age=5")], Some(5)),
+        ] {
+            assert_eq!(left(fields), expected, "{fields:?}");
+        }
+    }
+
+    /// Section 4.2.3, and section 5.1 for what an Age is.
+    #[test]
+    fn ages() {
+        let fresh = ("Cache-Control", "max-age=3600");
+        for (fields, expected) in [
+            (&[("Age", "30")][..], 30),
+            (&[("Age", "30"), ("Date", BEFORE_10)], 30),
+            (&[("Age", "5"), ("Date", BEFORE_10)], 10),
+            (&[("Date", BEFORE_10)], 10),
+            (&[("Date", AFTER_10)], 0),
+            (&[("Age", "0, 7200")], 0),
+            (&[("Age", "0"), ("Age", "7200")], 0),
+            (&[("Age", "30, 0")], 30),
+            (&[("Age", "30"), ("Age", "0")], 30),
+            (&[("Age", "30;foo=bar")], 30),
+            (&[("Age", "30;foo=111")], 30),
+            (&[("Age", "abc")], 0),
+            (&[("Age", "-7200")], 0),
+            (&[("Age", "7200.0")], 0),
+        ] {
+            let fields = [&[fresh], fields].concat();
+            let stored = judged(200, &fields, Asked::default()).unwrap();
+            assert_eq!(stored.initial_age, expected, "{fields:?}");
+            let left = (stored.fresh_until - NOW) / 1000;
+            assert_eq!(left, 3600 - i64::from(expected), "{fields:?}");
+        }
+        for old in ["7200", "2147483647", "2147483648", "99999999999", "7200, 0"] {
+            assert_eq!(left(&[fresh, ("Age", old)]), None, "{old}");
+        }
+    }
+
+    /// Section 4.2.3: the time that the answer was on its way counts for the Age it came with.
+    #[test]
+    fn delay_makes_older() {
+        let exchanged = Exchanged {
+            requested: NOW - 5000,
+            received: NOW,
+        };
+        let fields = [
+            (&b"Cache-Control"[..], &b"max-age=10"[..]),
+            (b"Age", b"2"),
+            (b"Date", DATE.as_bytes()),
+        ];
+        let asked = Asked::default();
+        let stored = judge(200, fields.into_iter(), asked, exchanged, None, &POLICY).unwrap();
+        assert_eq!(stored.initial_age, 7);
+        assert_eq!(stored.fresh_until, NOW + 3000);
+    }
+
+    /// Section 4.2.2, and RFC 9110, section 15.1.
+    #[test]
+    fn guesses_are_a_share_of_the_time_since_the_last_change() {
+        let policy = Policy {
+            heuristic_percent: 10,
+            ..POLICY
+        };
+        let left = |status: u16, fields: &[(&str, &str)]| {
+            let pairs = fields
+                .iter()
+                .map(|(name, value)| (name.as_bytes(), value.as_bytes()));
+            let exchanged = Exchanged {
+                requested: NOW,
+                received: NOW,
+            };
+            let stored = judge(status, pairs, Asked::default(), exchanged, None, &policy)?;
+            Some((stored.fresh_until - NOW) / 1000)
+        };
+        let changed = ("Last-Modified", BEFORE_100);
+        for status in [200, 203, 204, 300, 301, 308, 404, 405, 410, 414, 501] {
+            assert_eq!(
+                left(status, &[changed, ("Date", DATE)]),
+                Some(10),
+                "{status}"
+            );
+        }
+        for status in [201, 202, 302, 403, 502, 503, 504, 599] {
+            assert_eq!(left(status, &[changed]), None, "{status}");
+        }
+        let public = ("Cache-Control", "public");
+        assert_eq!(left(599, &[changed, public]), Some(10));
+        let long_ago = ("Last-Modified", "Sun, 06 Nov 1994 08:49:37 GMT");
+        assert_eq!(left(200, &[long_ago]), Some(86_400));
+        // What says it itself is not guessed.
+        assert_eq!(left(404, &[changed, ("Expires", "0")]), None);
+        assert_eq!(left(200, &[("Last-Modified", AFTER_10)]), Some(0));
+    }
+
+    /// Section 3, section by section of 5.2.2.
+    #[test]
+    fn what_may_be_stored() {
+        let cc = "Cache-Control";
+        let fresh = (cc, "max-age=9");
+        for (status, fields, expected) in [
+            (200, &[fresh][..], true),
+            (404, &[fresh], true),
+            (599, &[fresh], true),
+            (206, &[fresh], false),
+            (304, &[fresh], false),
+            (103, &[fresh], false),
+            (200, &[(cc, "no-store, max-age=9")], false),
+            (200, &[(cc, "No-StOrE, max-age=9")], false),
+            (200, &[(cc, "private, max-age=9")], false),
+            (200, &[(cc, "private=\"a\", max-age=9")], true),
+            (200, &[fresh, ("Vary", "*")], false),
+            (200, &[fresh, ("Vary", "*, *")], false),
+            (200, &[fresh, ("Vary", ", *")], false),
+            (200, &[fresh, ("Vary", ""), ("Vary", "*")], false),
+            (200, &[fresh, ("Vary", "Foo, *")], false),
+            (200, &[fresh, ("Vary", "Foo")], true),
+            (200, &[fresh, ("Set-Cookie", "a=b")], false),
+            // Section 5.2.2.3.
+            (200, &[(cc, "max-age=9, no-store, must-understand")], true),
+            (599, &[(cc, "max-age=9, no-store, must-understand")], false),
+            (599, &[(cc, "max-age=9, must-understand")], false),
+            // Of use once the origin has confirmed it.
+            (200, &[("ETag", "\"a\"")], true),
+            (200, &[(cc, "no-cache"), ("ETag", "\"a\"")], true),
+            (200, &[(cc, "no-cache, max-age=9")], false),
+            (404, &[("ETag", "\"a\"")], false),
+        ] {
+            let stored = judged(status, fields, Asked::default());
+            assert_eq!(stored.is_some(), expected, "{status} {fields:?}");
+        }
+        let refuses = Asked {
+            has_no_store: true,
+            ..Asked::default()
+        };
+        assert_eq!(judged(200, &[fresh], refuses), None);
+        let slice = Asked {
+            is_part_by_key: true,
+            ..Asked::default()
+        };
+        assert!(judged(206, &[fresh], slice).is_some());
+        assert!(judged(206, &[("ETag", "\"a\"")], slice).is_some());
+    }
+
+    /// RFC 9213, section 2.2.
+    #[test]
+    fn the_targeted_field_goes_first() {
+        let cdn = "CDN-Cache-Control";
+        let cc = "Cache-Control";
+        for (fields, expected) in [
+            (&[(cdn, "max-age=9"), (cc, "max-age=1")][..], Some(9)),
+            (&[(cdn, "max-age=9"), (cc, "no-store")], Some(9)),
+            (&[(cdn, "max-age=9"), ("Expires", "0")], Some(9)),
+            (&[(cdn, "max-age=0"), ("Expires", AFTER_10)], None),
+            (&[(cdn, "no-store"), (cc, "max-age=9")], None),
+            (&[(cdn, "private"), (cc, "max-age=9")], None),
+            (&[(cdn, "no-cache"), (cc, "max-age=9")], None),
+            (&[(cdn, "max-age=9, &&&"), (cc, "max-age=1")], Some(1)),
+            (&[(cdn, "max-age=9, &&&"), (cc, "no-store")], None),
+            (&[(cdn, ""), (cc, "max-age=1")], Some(1)),
+            (&[(cdn, "foo"), (cdn, "max-age=7")], Some(7)),
+        ] {
+            assert_eq!(left(fields), expected, "{fields:?}");
+        }
+    }
+
+    /// Section 3.5.
+    #[test]
+    fn answers_to_authorized_requests() {
+        let asked = Asked {
+            is_authorized: true,
+            ..Asked::default()
+        };
+        for (value, expected) in [
+            ("max-age=9", false),
+            ("max-age=9, public", true),
+            ("max-age=9, must-revalidate", true),
+            ("s-maxage=9", true),
+            ("max-age=9, proxy-revalidate", false),
+        ] {
+            let stored = judged(200, &[("Cache-Control", value)], asked);
+            assert_eq!(stored.is_some(), expected, "{value}");
+            let stored = judged(200, &[("Cache-Control", value)], Asked::default());
+            assert_eq!(stored.unwrap().is_for_authorized, expected, "{value}");
+        }
+    }
+
+    /// Section 4.2.4, and RFC 5861, sections 3 and 4.
+    #[test]
+    fn what_is_good_beyond_its_freshness() {
+        for (value, expected) in [
+            ("max-age=9", (0, 60)),
+            ("max-age=9, stale-while-revalidate=5", (5, 60)),
+            ("max-age=9, stale-if-error=7", (0, 7)),
+            ("max-age=9, must-revalidate", (0, 0)),
+            ("max-age=9, proxy-revalidate", (0, 0)),
+            ("s-maxage=9", (0, 0)),
+            ("max-age=9, must-revalidate, stale-if-error=7", (0, 0)),
+            ("s-maxage=9, stale-while-revalidate=5", (5, 60)),
+        ] {
+            let fields = [("Cache-Control", value), ("ETag", "\"a\"")];
+            let stored = judged(200, &fields, Asked::default()).unwrap();
+            assert_eq!((stored.updating, stored.error), expected, "{value}");
+            assert_eq!(stored.never_stale, expected == (0, 0), "{value}");
+        }
+        let fields = [("Cache-Control", "no-cache, max-age=9"), ("ETag", "\"a\"")];
+        let stored = judged(200, &fields, Asked::default()).unwrap();
+        assert!(stored.needs_validation && stored.never_stale && stored.error == 0);
+        assert_eq!(stored.fresh_until, NOW);
+        // What does not say how long it is fresh is given for no longer.
+        let stored = judged(200, &[("ETag", "\"a\"")], Asked::default()).unwrap();
+        assert_eq!((stored.updating, stored.error), (0, 0));
+    }
+
+    /// Section 3.1.
+    #[test]
+    fn fields_that_are_not_stored() {
+        let withheld = Withheld::of(
+            [
+                (&b"Connection"[..], &b"a, B, Content-Type"[..]),
+                (b"Cache-Control", b"no-cache=\"c\", private=\"d, date\""),
+            ]
+            .into_iter(),
+        );
+        for name in ["A", "b", "c", "D", "Keep-Alive", "transfer-encoding", "TE"] {
+            assert!(withheld.contains(name.as_bytes()), "{name}");
+        }
+        for name in ["e", "Content-Type", "Date", "Cache-Control", "Proxy-Status"] {
+            assert!(!withheld.contains(name.as_bytes()), "{name}");
+        }
+    }
+}

@@ -1,0 +1,503 @@
+//! `*_cache_semantics`: by which rules answers are stored and given, nginx's or those of RFC 9111.
+//!
+//! nginx's stand in `freshness`, those of the RFC in `rules`, which know neither requests nor
+//! entries. Here the two are asked, with what a request and an entry say:
+//!
+//! ```text
+//! an answer has come     ─▶ judge_answer   is it stored, and with which times?
+//! an entry is there      ─▶ judge_entry    is it given, or the origin asked?
+//! it is given            ─▶ dress          Age, Date, Content-Length, ranges, 304, Cache-Status
+//! ```
+
+use std::io::Write as _;
+use std::time::Duration;
+
+use bytes::Bytes;
+use conf::{Fault, Setter, Word, parse};
+use http::not_modified::forget_body;
+use http::request::Request;
+use proto::date;
+use proto::header::KnownField;
+use proto::method::Method;
+use store::disk::{EntryTimes, Head};
+
+use super::freshness::Freshness;
+use super::rules::conditions::{Conditions, Selected};
+use super::rules::directives::{RequestDirectives, elements};
+use super::rules::reuse::{Beyond, Reuse, Wanted, age, decide};
+use super::rules::status::{self, Forwarded, Handled};
+use super::rules::storing::{Asked, Exchanged, Stored, Withheld, judge};
+use super::rules::{FieldLine, Policy, tags};
+use super::{CacheLookup, CacheStatus, fill, wall};
+use crate::answer::AnswerHead;
+use crate::settings::Passing;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Semantics {
+    Nginx,
+    /// The rules of RFC 9111 for a shared cache.
+    Rfc(Policy),
+}
+
+impl Semantics {
+    /// What the RFC leaves open, where its rules hold.
+    pub(crate) fn policy(self) -> Option<Policy> {
+        match self {
+            Semantics::Nginx => None,
+            Semantics::Rfc(policy) => Some(policy),
+        }
+    }
+}
+
+/// What holds where no parameter says it.
+const POLICY: Policy = Policy {
+    heuristic_percent: 0,
+    stale_if_error: 60,
+    stale_while_revalidate: 0,
+    reload_interval: 0,
+};
+
+/// The syntax of the directive.
+pub(super) const SYNTAX: &str = "nginx | rfc [heuristic=percent%] [stale_if_error=time] \
+     [stale_while_revalidate=time] [reload_interval=time]";
+
+pub(super) fn read(setter: &Setter<'_>) -> Result<Semantics, Fault> {
+    let Some((first, parameters)) = setter.args().split_first() else {
+        return Ok(Semantics::Nginx); // the arity has been checked
+    };
+    match (&*first.bytes, parameters.first()) {
+        (b"nginx", None) => return Ok(Semantics::Nginx),
+        (b"nginx", Some(parameter)) => return Err(Fault::invalid_parameter(parameter)),
+        (b"rfc", _) => {}
+        _ => return Err(Fault::invalid_value(first)),
+    }
+    let mut policy = POLICY;
+    for word in parameters {
+        take_parameter(&mut policy, word)?;
+    }
+    Ok(Semantics::Rfc(policy))
+}
+
+fn take_parameter(policy: &mut Policy, word: &Word) -> Result<(), Fault> {
+    let text = word.text();
+    let (name, value) = text
+        .split_once('=')
+        .ok_or_else(|| Fault::invalid_parameter(word))?;
+    let invalid = || Fault::at(word, format!("invalid {name} value \"{value}\""));
+    let seconds = || {
+        let seconds = parse::time_seconds(value.as_bytes());
+        seconds
+            .and_then(|seconds| u32::try_from(seconds).ok())
+            .ok_or_else(invalid)
+    };
+    match name {
+        "heuristic" => {
+            let number = value.strip_suffix('%').ok_or_else(invalid)?;
+            let number = parse::number_of(number.as_bytes());
+            let percent = number.and_then(|number| u32::try_from(number).ok());
+            let percent = percent.filter(|percent| *percent <= 100);
+            policy.heuristic_percent = percent.ok_or_else(invalid)?;
+        }
+        "stale_if_error" => policy.stale_if_error = seconds()?,
+        "stale_while_revalidate" => policy.stale_while_revalidate = seconds()?,
+        "reload_interval" => {
+            let time = parse::time_milliseconds(value.as_bytes()).map(Duration::from_millis);
+            policy.reload_interval = super::zone::milliseconds(time.ok_or_else(invalid)?);
+        }
+        _ => return Err(Fault::invalid_parameter(word)),
+    }
+    Ok(())
+}
+
+/// What an answer is stored with.
+#[derive(Clone, Debug)]
+pub(super) enum Keeping {
+    /// As nginx has it.
+    Nginx(Freshness),
+    /// By the rules of the RFC, with its `Vary`.
+    Rfc(Stored, Vec<u8>),
+}
+
+impl Keeping {
+    /// Seconds for which it is fresh, where the answer says so.
+    pub(super) fn seconds_left(&self) -> Option<i64> {
+        match self {
+            Keeping::Nginx(freshness) => {
+                let until = freshness.valid_until;
+                until.map(|until| until.saturating_sub(wall()))
+            }
+            Keeping::Rfc(stored, _) => {
+                let left = stored.fresh_until.saturating_sub(wall_milliseconds());
+                Some(left.max(0) / 1000)
+            }
+        }
+    }
+}
+
+/// The longest `Vary` of an answer that is stored by the rules of the RFC.
+const VARY_LENGTH_MAX: usize = 1024;
+
+/// What the flags of an entry say.
+const BY_RULES: u32 = 1;
+const NEEDS_VALIDATION: u32 = 1 << 1;
+const NEVER_STALE: u32 = 1 << 2;
+const FOR_AUTHORIZED: u32 = 1 << 3;
+const COVERS_ANSWERS: u32 = 1 << 4;
+/// The upper half has the Date of a later 304, in seconds from when that was received.
+const HAS_DATE: u32 = 1 << 5;
+
+/// What is written of an answer's times.
+pub(super) fn times_of(stored: &Stored) -> EntryTimes {
+    let flag = |holds: bool, flag: u32| if holds { flag } else { 0 };
+    EntryTimes {
+        valid_until: stored.fresh_until,
+        received: stored.received,
+        age: stored.initial_age,
+        updating: stored.updating,
+        error: stored.error,
+        flags: BY_RULES
+            | flag(stored.needs_validation, NEEDS_VALIDATION)
+            | flag(stored.never_stale, NEVER_STALE)
+            | flag(stored.is_for_authorized, FOR_AUTHORIZED)
+            | flag(stored.covers_answers, COVERS_ANSWERS),
+    }
+}
+
+/// The same read again; nothing where the entry was stored as nginx has it.
+fn stored_of(times: &EntryTimes) -> Option<Stored> {
+    let has = |flag: u32| times.flags & flag != 0;
+    has(BY_RULES).then(|| Stored {
+        fresh_until: times.valid_until,
+        received: times.received,
+        initial_age: times.age,
+        updating: times.updating,
+        error: times.error,
+        covers_answers: has(COVERS_ANSWERS),
+        needs_validation: has(NEEDS_VALIDATION),
+        never_stale: has(NEVER_STALE),
+        is_for_authorized: has(FOR_AUTHORIZED),
+    })
+}
+
+/// Notes the Date of a 304 with the times of what it confirms; nothing where it is too far from
+/// when that came.
+pub(super) fn with_date(mut times: EntryTimes, value: &[u8]) -> Option<EntryTimes> {
+    let date = date::parse_http(value)?;
+    let offset = date.checked_sub(times.received.div_euclid(1000))?;
+    let offset = u16::from_ne_bytes(i16::try_from(offset).ok()?.to_ne_bytes());
+    times.flags |= HAS_DATE | u32::from(offset) << 16;
+    Some(times)
+}
+
+fn date_of(times: &EntryTimes) -> Option<i64> {
+    let offset = u16::try_from(times.flags >> 16).ok()?;
+    let offset = i16::from_ne_bytes(offset.to_ne_bytes());
+    let date = times.received.div_euclid(1000) + i64::from(offset);
+    (times.flags & HAS_DATE != 0).then_some(date)
+}
+
+/// Whether an entry is one that the rules of nginx would not have stored, and know nothing of.
+pub(super) fn is_of_rfc_alone(head: &Head) -> bool {
+    head.times.flags & NEEDS_VALIDATION != 0
+}
+
+pub(super) fn wall_milliseconds() -> i64 {
+    i64::try_from(engine::wall().as_millis()).unwrap_or(i64::MAX)
+}
+
+/// What a request says of what it would have.
+pub(super) fn wanted(request: &Request) -> Wanted {
+    let mut directives = RequestDirectives::default();
+    let mut is_authorized = false;
+    for (known, _, value) in request.client.known_headers() {
+        match known {
+            KnownField::CacheControl => directives.take(value),
+            KnownField::Authorization => is_authorized = true,
+            _ => {}
+        }
+    }
+    Wanted {
+        directives,
+        is_authorized,
+    }
+}
+
+/// The names in all lines of `Vary`, as one.
+fn vary_of<'a>(fields: impl Iterator<Item = FieldLine<'a>>) -> Vec<u8> {
+    let of_name = fields.filter(|(name, _)| name.eq_ignore_ascii_case(b"vary"));
+    let names: Vec<&[u8]> = of_name.flat_map(|(_, value)| elements(value)).collect();
+    names.join(&b", "[..])
+}
+
+impl CacheLookup {
+    /// What is stored of an answer, if it is.
+    pub(super) fn judge_answer(&self, passing: &Passing, head: &AnswerHead) -> Option<Keeping> {
+        if !self.credentials.permit(head) {
+            return None;
+        }
+        if self.policy.is_some() {
+            let fields: Vec<FieldLine<'_>> = head.pairs().collect();
+            let micro = self.micro_fresh(passing, head);
+            return self.judge_fields(passing, head.status(), &fields, micro);
+        }
+        let fields = head.counting();
+        let fields = fields.map(|field| (field.known, field.value(&head.bytes)));
+        let freshness = Freshness::of(fields, &passing.ignored, wall());
+        freshness.may_store().then_some(Keeping::Nginx(freshness))
+    }
+
+    /// For how many seconds this answer is fresh if it says nothing of that.
+    pub(super) fn micro_fresh(&self, passing: &Passing, head: &AnswerHead) -> Option<i64> {
+        let sharing = &passing.cache.as_ref().filter(|_| self.is_plain)?.sharing;
+        sharing.micro_fresh(head, self.file.as_ref())
+    }
+
+    /// The same by the rules of the RFC, of any fields; those that a line has ignored do not count.
+    /// `micro` are the seconds for which one is fresh that neither says it nor has a line for it.
+    pub(super) fn judge_fields(
+        &self,
+        passing: &Passing,
+        status: u16,
+        fields: &[FieldLine<'_>],
+        micro: Option<i64>,
+    ) -> Option<Keeping> {
+        let asked = Asked {
+            is_authorized: self.wanted.is_authorized,
+            has_no_store: self.wanted.directives.no_store,
+            // The key of a slice holds its range, and a part that is kept lies by itself.
+            is_part_by_key: !self.group.is_empty() || self.keeps_part,
+        };
+        let exchanged = Exchanged {
+            requested: self.requested,
+            received: wall_milliseconds(),
+        };
+        let cache = passing.cache.as_ref();
+        let micro = micro.and_then(|seconds| u64::try_from(seconds).ok());
+        let assigned = cache.and_then(|it| it.valid(status)).or(micro);
+        let policy = self.policy?;
+        let heeded = || {
+            let fields = fields.iter().copied();
+            fields.filter(|(name, _)| !passing.ignored.contains_name(name))
+        };
+        let stored = judge(status, heeded(), asked, exchanged, assigned, &policy)?;
+        // What says nothing, and is not kept for that line either, is kept for nothing.
+        let is_silent = stored.fresh_until <= stored.received && !stored.needs_validation;
+        let is_bounded = cache.is_some_and(|cache| cache.sharing.microcache.is_some());
+        if is_bounded && is_silent && assigned.is_none() {
+            return None;
+        }
+        let vary = vary_of(heeded());
+        (vary.len() <= VARY_LENGTH_MAX).then_some(Keeping::Rfc(stored, vary))
+    }
+
+    /// What becomes of an entry that lies there for this request.
+    pub(super) fn judge_entry(&self, head: &Head) -> Reuse {
+        let times = &head.times;
+        if let Some(policy) = self.policy {
+            return match stored_of(times) {
+                Some(stored) => decide(&stored, &self.wanted, wall_milliseconds(), &policy),
+                // Nothing is known of it by these rules.
+                None => Reuse::NotForIt,
+            };
+        }
+        if times.valid_until >= wall().saturating_mul(1000) {
+            return Reuse::Fresh;
+        }
+        let late = wall().saturating_sub(times.valid_until / 1000);
+        Reuse::Ask(Beyond {
+            while_updating: late <= i64::from(times.updating),
+            for_failures: late <= i64::from(times.error),
+            for_errors: false,
+            is_forbidden: false,
+        })
+    }
+
+    /// Why the origin is asked though an entry is there.
+    pub(super) fn reason_of(&self, head: &Head) -> Forwarded {
+        if head.times.valid_until > wall_milliseconds() && self.policy.is_some() {
+            Forwarded::Request
+        } else {
+            Forwarded::Stale
+        }
+    }
+
+    /// Says in the response what has become of a request that the origin has answered.
+    pub(super) fn tell_forwarded(&self, request: &mut Request, status: u16, is_stored: bool) {
+        if self.policy.is_some() {
+            let why = self.forwarded;
+            tell(
+                request,
+                Handled::Forwarded {
+                    why,
+                    status,
+                    is_stored,
+                },
+            );
+        }
+    }
+}
+
+/// The head of an answer as it is stored by the rules of the RFC: without what is of a connection
+/// or withheld, and with a Date.
+pub(super) fn text_of(head: &AnswerHead) -> Vec<u8> {
+    text_of_fields(head, head.pairs(), &Withheld::of(head.pairs()))
+}
+
+/// A head as it is stored by the rules of the RFC, with these fields in place of its own.
+pub(super) fn text_of_fields<'a>(
+    head: &AnswerHead,
+    fields: impl Iterator<Item = FieldLine<'a>>,
+    withheld: &Withheld,
+) -> Vec<u8> {
+    let mut text = fill::first_line(head);
+    let mut append = |name: &[u8], value: &[u8]| {
+        text.extend_from_slice(name);
+        text.extend_from_slice(b": ");
+        text.extend_from_slice(value);
+        text.extend_from_slice(b"\r\n");
+    };
+    let mut has_date = false;
+    for (name, value) in fields.filter(|(name, _)| !withheld.contains(name)) {
+        has_date |= name.eq_ignore_ascii_case(b"date");
+        append(name, value);
+    }
+    if !has_date {
+        append(b"Date", &http_date(wall()));
+    }
+    text.extend_from_slice(b"\r\n");
+    text
+}
+
+fn http_date(time: i64) -> [u8; date::HTTP_LENGTH] {
+    let mut text = [0; date::HTTP_LENGTH];
+    date::format_http(time, &mut text);
+    text
+}
+
+/// The tags that an answer is purged by.
+pub(super) fn tags_of(head: &AnswerHead) -> Vec<Bytes> {
+    let tags = tags::all(head.pairs()).into_iter();
+    tags.map(Bytes::copy_from_slice).collect()
+}
+
+/// Makes of a response that has an entry's head one from a cache. `collapsed` is why the origin
+/// would have been asked, where another request does so.
+pub(super) fn dress(
+    request: &mut Request,
+    entry: &Head,
+    status: CacheStatus,
+    collapsed: Option<Forwarded>,
+) {
+    let now = wall_milliseconds();
+    let response = &mut request.response;
+    response.remove(b"Age");
+    let stored = stored_of(&entry.times).unwrap_or_default();
+    let mut digits = Vec::with_capacity(10);
+    let written = write!(digits, "{}", age(&stored, now));
+    debug_assert!(written.is_ok(), "memory takes what is written");
+    response.add("Age", digits);
+    if let Some(date) = date_of(&entry.times) {
+        response.remove(b"Date");
+        response.add("Date", Bytes::copy_from_slice(&http_date(date)));
+        response.date = Some(Bytes::new());
+    }
+    if response.content_length.is_none() && response.status != 204 {
+        response.content_length = entry.body_length;
+    }
+    allow_ranges(request, entry.body_length.is_none());
+    judge_conditions(request, stored.received);
+    let left = stored.fresh_until.saturating_sub(now).div_euclid(1000);
+    let handled = match (collapsed, status) {
+        (Some(why), _) => Handled::Collapsed { why },
+        (None, CacheStatus::Revalidated) => Handled::Forwarded {
+            why: Forwarded::Stale,
+            status: 304,
+            is_stored: false,
+        },
+        (None, _) => Handled::Hit { left },
+    };
+    tell(request, handled);
+}
+
+/// Lets the client ask for ranges of what is whole here, whatever the origin does.
+pub(super) fn allow_ranges(request: &mut Request, is_single: bool) {
+    let response = &mut request.response;
+    if response.status == 200 {
+        response.accept_ranges = None;
+        response.remove(b"Accept-Ranges");
+        response.allow_ranges = true;
+        response.single_range = is_single;
+    }
+}
+
+/// Answers 304 where the client has what the response would give it.
+pub(super) fn judge_conditions(request: &mut Request, received: i64) {
+    request.response.conditions_judged = true;
+    let may_be_met = matches!(request.method, Method::Get | Method::Head);
+    if !request.is_main() || !may_be_met || request.response.status != 200 {
+        return;
+    }
+    let conditions = Conditions {
+        none_match: request.header(KnownField::IfNoneMatch),
+        modified_since: request.header(KnownField::IfModifiedSince),
+    };
+    let field = |name: &[u8]| request.response.field(name).map(|value| &value[..]);
+    let are_met = conditions.are_met_by(&Selected {
+        etag: field(b"ETag"),
+        last_modified: field(b"Last-Modified"),
+        date: field(b"Date"),
+        received: received.div_euclid(1000),
+    });
+    if are_met {
+        request.response.status = 304;
+        forget_body(&mut request.response);
+    }
+}
+
+fn tell(request: &mut Request, handled: Handled) {
+    let value = status::value(handled);
+    request.response.add("Cache-Status", value);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let stored = Stored {
+            fresh_until: 5,
+            received: 3,
+            initial_age: 2,
+            updating: 7,
+            error: 8,
+            covers_answers: true,
+            needs_validation: false,
+            never_stale: true,
+            is_for_authorized: true,
+        };
+        assert_eq!(stored_of(&times_of(&stored)), Some(stored));
+        let stored = Stored {
+            needs_validation: true,
+            never_stale: false,
+            ..stored
+        };
+        assert_eq!(stored_of(&times_of(&stored)), Some(stored));
+        assert_eq!(stored_of(&EntryTimes::default()), None);
+    }
+
+    #[test]
+    fn dates_of_confirmations_are_kept() {
+        let times = EntryTimes {
+            received: 784_111_777_900,
+            ..times_of(&Stored::default())
+        };
+        for date in [784_111_777, 784_111_770, 784_111_787, 784_111_777 - 32_768] {
+            let noted = with_date(times, &http_date(date)).unwrap();
+            assert_eq!(date_of(&noted), Some(date));
+        }
+        assert_eq!(with_date(times, &http_date(784_111_777 - 32_769)), None);
+        assert_eq!(with_date(times, b"x"), None);
+        assert_eq!(date_of(&times), None);
+    }
+}

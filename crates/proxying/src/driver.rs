@@ -1,0 +1,528 @@
+//! The way of a request to an upstream and back, whatever is spoken there; [`Protocol`] says what
+//! each step is where protocols differ.
+//!
+//! ```text
+//! target ─▶ body ─▶ TLS ─▶ head ─▶ peers are asked ─▶ intercept ─▶ upgrade ─▶ apply ─▶ deliver
+//!                 ▲          ▲                  ▲                                  ▲         ▲
+//!              look_up     Lookup            replace                             heed      keep
+//! ```
+//!
+//! The four hooks are where the [`cache`] stands: it answers before peers are asked, has a say in
+//! the head that goes out, has something in the place of a failure, and takes the answer in before
+//! it is delivered. What a protocol does not need costs it nothing: every step is chosen when the
+//! program is compiled.
+
+use std::ops::ControlFlow;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use base::pieces::Pieces;
+use bytes::Bytes;
+use engine::PooledFuture;
+use http::body as request_body;
+use http::exchange::{Abort, Exchange};
+use http::log;
+use http::module::Ran;
+use http::request::{Request, Step};
+
+use super::answer::AnswerHead;
+use super::attempts::Attempts;
+use super::cache::{self, AnswerRules, CacheLookup, Instead};
+use super::connection::{PoolContext, UpstreamConnection, introduction};
+use super::deliver::Delivery;
+use super::destination::PeerTarget;
+use super::finish;
+use super::locate::{Upstream, locate};
+use super::peer_attempts::{
+    AttemptPlan, ConnectTarget, Dialogue, RetryPolicy, Unanswered, try_peers,
+};
+use super::response::refuse_upgrade;
+use super::rewriting::{Rewrite, Unchanged};
+use super::settings::Passing;
+use super::socket::SocketSettings;
+use super::ssl::{self, Secured, UpstreamTls};
+use crate::upstream::{self, Group};
+
+/// Where a request goes.
+pub trait Target {
+    /// The servers that may answer.
+    fn upstream(&self) -> &Upstream;
+
+    /// How their URLs begin in log lines.
+    fn scheme(&self) -> &'static [u8];
+
+    /// The name by which TLS knows them, where they speak it.
+    fn secure_name(&self) -> Option<&Bytes>;
+}
+
+impl<T: Target> Target for Arc<T> {
+    fn upstream(&self) -> &Upstream {
+        T::upstream(self)
+    }
+
+    fn scheme(&self) -> &'static [u8] {
+        T::scheme(self)
+    }
+
+    fn secure_name(&self) -> Option<&Bytes> {
+        T::secure_name(self)
+    }
+}
+
+impl Target for PeerTarget {
+    fn upstream(&self) -> &Upstream {
+        &self.upstream
+    }
+
+    fn scheme(&self) -> &'static [u8] {
+        self.scheme.text.as_bytes()
+    }
+
+    fn secure_name(&self) -> Option<&Bytes> {
+        self.scheme.is_secure.then_some(&self.address)
+    }
+}
+
+/// How much of a request's body is read before peers are asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BodyReading {
+    /// Nothing: peers are not told of it.
+    None,
+    /// The whole, so that it can be sent again.
+    Whole,
+    /// What is at hand; the rest is passed on as it comes.
+    AtHand,
+}
+
+impl BodyReading {
+    /// Of a body that is passed on as it comes, or not.
+    pub fn of_stream(stream: bool) -> BodyReading {
+        if stream {
+            BodyReading::AtHand
+        } else {
+            BodyReading::Whole
+        }
+    }
+}
+
+/// What a scope says of reaching its peers.
+pub struct PeerOptions<'a> {
+    /// Which errors and statuses make the next server be asked, how often and for how long.
+    pub tries: RetryPolicy,
+    /// Options of the sockets towards the peers.
+    pub socket: &'a SocketSettings,
+    /// TLS, where peers may speak it.
+    pub tls: Option<&'a UpstreamTls>,
+    /// Requests share connections, as streams of HTTP/2.
+    pub is_shared: bool,
+}
+
+impl<'a> PeerOptions<'a> {
+    /// Peers speak no TLS, and each request has a connection of its own.
+    pub fn in_the_clear(passing: &'a Passing) -> PeerOptions<'a> {
+        PeerOptions {
+            tries: passing.tries,
+            socket: &passing.socket,
+            tls: None,
+            is_shared: false,
+        }
+    }
+}
+
+/// What one protocol, as a scope has it spoken, does at each step.
+#[expect(
+    async_fn_in_trait,
+    reason = "a request stays on its thread, so that nobody asks for Send"
+)]
+pub trait Protocol {
+    /// Where a request goes, and what else is known of it before its body is read.
+    type Target: Target;
+
+    /// The request as peers get it.
+    type Outgoing;
+
+    /// The dialogue with a peer.
+    type Dialogue<'a>: Dialogue<Answer = Self::Answer>
+    where
+        Self: 'a;
+
+    /// What a peer answers.
+    type Answer;
+
+    /// What the scope says of reaching peers.
+    fn way(&self) -> PeerOptions<'_>;
+
+    /// Where a request goes, or the status to answer with.
+    fn find(&self, request: &mut Request) -> Result<Self::Target, u16>;
+
+    /// There is no such place: what variables tell of upstreams is there, and empty.
+    fn not_found(&self, request: &mut Request) {
+        Attempts::enter(request);
+    }
+
+    /// How much of the request's body is to be read.
+    fn reading(&self, request: &Request, target: &Self::Target) -> BodyReading;
+
+    /// Tells variables of the target of a request that is not passed on after all, or not yet.
+    fn show(&self, _: &mut Request, _: &Self::Target) {}
+
+    /// The request is about to be passed on: what variables tell begins, behind the tries of an
+    /// earlier pass, if there was one.
+    fn begin(&self, request: &mut Request, _: &Self::Target) {
+        Attempts::begin_anew(request);
+    }
+
+    /// What the scope says of answers, where a cache may be on.
+    fn cached(&self) -> Option<&Arc<Passing>> {
+        None
+    }
+
+    /// What an answer is found by again where no line says it.
+    fn cache_key(&self, _: &mut Request, _: &Self::Target) -> Vec<u8> {
+        Vec::new()
+    }
+
+    /// What changes in the fields of an answer from the cache.
+    fn rewriting(&self) -> &dyn Rewrite {
+        &Unchanged
+    }
+
+    /// Writes the request, or tells the status to answer with. `begun` is what has been read of a
+    /// body that is passed on as it comes. The second hook is the lookup: a cache asks for more, or
+    /// for less, than its client.
+    async fn write(
+        &self,
+        request: &mut Request,
+        target: &Self::Target,
+        begun: Option<Pieces>,
+        lookup: Option<&CacheLookup>,
+    ) -> Result<Self::Outgoing, u16>;
+
+    /// The URI in it, for log lines.
+    fn uri(_: &Self::Outgoing) -> Bytes {
+        Bytes::new()
+    }
+
+    /// What each new connection begins with.
+    fn introduction(&self, _: &Request) -> Bytes {
+        introduction(None, None)
+    }
+
+    /// What another request must agree on to use the same connection.
+    fn terms(&self, group: &Group, reach: &ConnectTarget) -> Bytes;
+
+    /// What is said to a peer.
+    fn dialogue<'a>(
+        &'a self,
+        target: &'a Self::Target,
+        outgoing: &'a Self::Outgoing,
+    ) -> Self::Dialogue<'a>;
+
+    /// No peer has answered: the request ends with this status.
+    fn unanswered(&self, request: &mut Request, _: &Self::Outgoing, status: u16) -> Step {
+        finish(request, status)
+    }
+
+    /// The head of an answer, which may be intercepted and becomes the response's; `None` where
+    /// answers have none.
+    fn head(_: &Self::Answer) -> Option<&AnswerHead> {
+        None
+    }
+
+    /// How such a head becomes the response's.
+    fn delivery(&self, _: &Self::Outgoing) -> Option<Delivery<'_>> {
+        None
+    }
+
+    /// The peer goes on in another protocol, which the client may not have asked for.
+    async fn upgrade(
+        &self,
+        request: &mut Request,
+        _: &mut Exchange,
+        _: &Self::Outgoing,
+        peer: UpstreamConnection,
+        _: Self::Answer,
+    ) -> Result<Step, Abort> {
+        drop(peer);
+        Ok(refuse_upgrade(request))
+    }
+
+    /// Something else than the answer is delivered, of which the head alone was of use.
+    fn hand_over(&self, peer: UpstreamConnection, _: Self::Answer, _: &Self::Outgoing) {
+        drop(peer);
+    }
+
+    /// Makes the answer the response, the head of which is in place where it has one.
+    fn deliver<'a>(
+        &'a self,
+        request: &'a mut Request,
+        exchange: &'a mut Exchange,
+        sent: &SentRequest<Self::Target, Self::Outgoing>,
+        peer: UpstreamConnection,
+        answer: Self::Answer,
+    ) -> Ran<'a>;
+}
+
+/// What has been sent, and where to.
+pub struct SentRequest<T, O> {
+    /// Where the request has gone.
+    pub target: T,
+    /// The request as it was written.
+    pub outgoing: O,
+}
+
+/// Passes a request on and gives the answer back.
+pub async fn pass_on<P: Protocol>(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    protocol: &P,
+) -> Result<Step, Abort> {
+    let target = match protocol.find(request) {
+        Ok(target) => target,
+        Err(status) => {
+            protocol.not_found(request);
+            return Ok(Step::Finish(status));
+        }
+    };
+    let read = match protocol.reading(request, &target) {
+        BodyReading::None => Ok(None),
+        BodyReading::AtHand => {
+            PooledFuture::new(request_body::read_at_hand(request, exchange)).await
+        }
+        BodyReading::Whole => request_body::read(request, exchange).await.map(|()| None),
+    };
+    let begun = match read {
+        Ok(begun) => begun,
+        Err(failed) => {
+            protocol.show(request, &target);
+            return failed.map_or_else(Err, |status| Ok(Step::Finish(status)));
+        }
+    };
+    let lookup = match look_up(request, exchange, protocol, &target).await? {
+        ControlFlow::Continue(lookup) => lookup,
+        ControlFlow::Break(step) => return Ok(step),
+    };
+    protocol.begin(request, &target);
+    if let Some(lookup) = &lookup {
+        lookup.note_status(request);
+    }
+    let secured = match secure(request, protocol, &target).await {
+        Ok(secured) => secured,
+        Err(status) => return Ok(finish(request, status)),
+    };
+    let outgoing = match protocol
+        .write(request, &target, begun, lookup.as_deref())
+        .await
+    {
+        Ok(outgoing) => outgoing,
+        Err(status) => return Ok(Step::Finish(status)),
+    };
+    let sent = SentRequest { target, outgoing };
+    ask_peers(request, exchange, protocol, &sent, lookup, secured).await
+}
+
+/// First hook: before peers are asked, the cache is, where one is on. A step answers in their
+/// place.
+async fn look_up<P: Protocol>(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    protocol: &P,
+    target: &P::Target,
+) -> Result<ControlFlow<Step, Option<Box<CacheLookup>>>, Abort> {
+    let Some(rules) = answer_rules(protocol) else {
+        return Ok(ControlFlow::Continue(None));
+    };
+    let Some(cache) = &rules.passing.cache else {
+        return Ok(ControlFlow::Continue(None));
+    };
+    protocol.show(request, target);
+    let default_key = |request: &mut Request| protocol.cache_key(request, target);
+    PooledFuture::new(cache::look_up(
+        request,
+        exchange,
+        &rules,
+        cache,
+        default_key,
+    ))
+    .await
+}
+
+/// What the scope says of answers, where a cache may be on.
+fn answer_rules<P: Protocol>(protocol: &P) -> Option<AnswerRules<'_>> {
+    Some(AnswerRules {
+        passing: protocol.cached()?,
+        rewriting: protocol.rewriting(),
+    })
+}
+
+/// Gets TLS ready, where the peers of the target speak it.
+async fn secure<P: Protocol>(
+    request: &mut Request,
+    protocol: &P,
+    target: &P::Target,
+) -> Result<Option<Box<Secured>>, u16> {
+    match (protocol.way().tls, target.secure_name()) {
+        (Some(tls), Some(name)) => {
+            let secured = Box::pin(ssl::prepare(tls, request, name)).await;
+            secured.map(|secured| Some(Box::new(secured)))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Asks the servers of the target until one answers.
+async fn ask_peers<P: Protocol>(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    protocol: &P,
+    sent: &SentRequest<P::Target, P::Outgoing>,
+    mut lookup: Option<Box<CacheLookup>>,
+    secured: Option<Box<Secured>>,
+) -> Result<Step, Abort> {
+    let PeerOptions {
+        tries,
+        socket,
+        is_shared,
+        ..
+    } = protocol.way();
+    let mut reach = ConnectTarget {
+        scheme: sent.target.scheme(),
+        uri: P::uri(&sent.outgoing),
+        socket: socket.of_request(request),
+        secured,
+        introduction: protocol.introduction(request),
+        is_shared,
+        terms: Bytes::new(),
+    };
+    let located = sent.target.upstream();
+    // What is to be stored is fetched in any case.
+    exchange.outlive_client(lookup.as_deref().is_some_and(CacheLookup::may_store));
+    let located = match located {
+        Upstream::Group(group) => Ok(Ok(Arc::clone(group))),
+        // Rare, so that no other request needs room for it; so it is with all that is boxed below.
+        Upstream::Name { .. } => {
+            Box::pin(locate(
+                request,
+                exchange,
+                located,
+                tries.ignore_client_abort,
+            ))
+            .await
+        }
+    };
+    let group = match located {
+        Ok(Ok(group)) => group,
+        Ok(Err(status)) => {
+            exchange.outlive_client(false);
+            let unanswered = Unanswered::of_ours(status);
+            let failed = fail(request, protocol, &sent.outgoing, lookup, unanswered);
+            return Ok(Box::pin(failed).await);
+        }
+        Err(_) => {
+            log::error!(request, Info, "client prematurely closed connection");
+            return Err(request.client_left(exchange));
+        }
+    };
+    reach.terms = protocol.terms(&group, &reach);
+    let mut selection = upstream::select(&group, request, tries.next_upstream_tries);
+    let home = PoolContext {
+        local: Rc::clone(&request.local),
+        group,
+    };
+    let asking = AttemptPlan {
+        tries,
+        reach: &reach,
+        conversation: protocol.dialogue(&sent.target, &sent.outgoing),
+        home: &home,
+    };
+    let asked = try_peers(request, exchange, &mut selection, &asking).await?;
+    exchange.outlive_client(false);
+    drop(asking);
+    let (mut peer, answer) = match asked {
+        Ok(answered) => answered,
+        Err(unanswered) => {
+            let failed = fail(request, protocol, &sent.outgoing, lookup, unanswered);
+            return Ok(Box::pin(failed).await);
+        }
+    };
+    let delivery = protocol.delivery(&sent.outgoing);
+    let (Some(delivery), Some(head)) = (delivery, P::head(&answer)) else {
+        selection.head_came(request);
+        peer.at_end = selection.at_end(request);
+        return match protocol.deliver(request, exchange, sent, peer, answer) {
+            Ran::Now(delivered) => delivered,
+            Ran::Wait(delivered) => delivered.await,
+        };
+    };
+    if lookup.is_some() {
+        let instead = Instead::Answer(head);
+        let replaced = replace(request, protocol, lookup.as_deref_mut(), instead);
+        if let Some(step) = Box::pin(replaced).await {
+            protocol.hand_over(peer, answer, &sent.outgoing);
+            return Ok(step);
+        }
+    }
+    let mut step = delivery.intercept(request, &mut selection, &mut peer, head);
+    if step.is_none() && head.is_upgrade() {
+        if let Some(lookup) = &mut lookup {
+            lookup.refuse();
+        }
+        peer.at_end = selection.at_end(request);
+        let upgrade = protocol.upgrade(request, exchange, &sent.outgoing, peer, answer);
+        return Box::pin(upgrade).await;
+    }
+    step = step.or_else(|| delivery.apply(request, &mut selection, &mut peer, head));
+    if let (Some(lookup), Some(passing)) = (&mut lookup, protocol.cached()) {
+        let heeding = lookup.heed(request, passing, head, step.as_ref());
+        heeding.await;
+    }
+    if let Some(step) = step {
+        if let Some(asked) = &request.upstream {
+            asked.end();
+        }
+        protocol.hand_over(peer, answer, &sent.outgoing);
+        return Ok(step);
+    }
+    let delivered = match protocol.deliver(request, exchange, sent, peer, answer) {
+        Ran::Now(delivered) => delivered?,
+        Ran::Wait(delivered) => delivered.await?,
+    };
+    Ok(match (lookup, protocol.cached()) {
+        (Some(lookup), Some(passing)) => lookup.keep(request, passing, delivered),
+        _ => delivered,
+    })
+}
+
+/// Third hook: what the cache has that is fresh no more may stand in the place of a failure or of
+/// an answer.
+async fn replace<P: Protocol>(
+    request: &mut Request,
+    protocol: &P,
+    lookup: Option<&mut CacheLookup>,
+    instead: Instead<'_>,
+) -> Option<Step> {
+    let (lookup, rules) = (lookup?, answer_rules(protocol)?);
+    lookup.serve_stale(request, &rules, instead).await
+}
+
+/// No peer has answered.
+async fn fail<P: Protocol>(
+    request: &mut Request,
+    protocol: &P,
+    outgoing: &P::Outgoing,
+    mut lookup: Option<Box<CacheLookup>>,
+    unanswered: Unanswered,
+) -> Step {
+    let Unanswered { status, cause } = unanswered;
+    if let Some(cause) = cause {
+        let instead = Instead::Failure(cause);
+        let replaced = replace(request, protocol, lookup.as_deref_mut(), instead).await;
+        if let Some(step) = replaced {
+            return step;
+        }
+    }
+    if let (Some(lookup), Some(passing)) = (lookup, protocol.cached()) {
+        lookup.fail(passing, status);
+    }
+    protocol.unanswered(request, outgoing, status)
+}

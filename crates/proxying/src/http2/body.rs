@@ -1,0 +1,55 @@
+//! The body of an answer: its stream tells where it ends, and has its trailers.
+
+use std::rc::Rc;
+
+use engine::Buffer;
+use http::response::Field;
+use http::source::Break;
+
+use super::flow::{StreamEnd, StreamFlow};
+use crate::body::{AnswerFraming, Framed, ReceivedBytes};
+
+/// What tells the end of a body.
+pub struct StreamBody(pub(super) Rc<StreamFlow>);
+
+impl AnswerFraming for StreamBody {
+    fn next(&mut self, received: &mut Buffer) -> Framed {
+        Framed::Bytes(std::mem::take(received).into_bytes())
+    }
+
+    fn closed(&mut self) -> Result<(), (Break, String)> {
+        let end = self.0.end().unwrap_or(StreamEnd::Whole);
+        match end {
+            StreamEnd::Whole => Ok(()),
+            StreamEnd::Lost(..) => Err((Break::Unfinished, self.0.words(end))),
+            _ => Err((Break::Reset, self.0.words(end))),
+        }
+    }
+
+    fn is_broken_off(&self) -> bool {
+        let end = self.0.end();
+        end.is_some_and(|end| !matches!(end, StreamEnd::Whole | StreamEnd::Lost(..)))
+    }
+
+    fn whole(&mut self, _: &mut Buffer) -> Option<bool> {
+        self.0.is_whole().then_some(true)
+    }
+
+    fn received(&self) -> Option<ReceivedBytes> {
+        Some(self.0.received())
+    }
+
+    fn trailers(&mut self) -> Vec<Field> {
+        let Some(trailers) = self.0.take_trailers() else {
+            return Vec::new();
+        };
+        let bytes = engine::share_bytes(trailers.bytes);
+        let fields = trailers.head.fields().iter();
+        fields
+            .map(|field| Field {
+                name: bytes.slice(field.name.range()),
+                value: bytes.slice(field.value.range()),
+            })
+            .collect()
+    }
+}

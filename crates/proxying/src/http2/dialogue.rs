@@ -1,0 +1,512 @@
+//! A request and its answer on a stream, up to the end of the answer's head, and how the answer is
+//! delivered.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use bytes::Bytes;
+use engine::Buffer;
+use engine::select::{Either, either};
+use http::body as request_body;
+use http::exchange::{Abort, Exchange};
+use http::log;
+use http::request::{Request, Step};
+use proto::base64::Decoder;
+use proto::h2::ErrorCode;
+use proto::h2::client::RequestStart;
+
+use super::body::StreamBody;
+use super::faults;
+use super::flow::{AnswerHead, StreamEnd, StreamFlow};
+use super::head::RequestHead;
+use super::stream::StreamHandle;
+use super::upload::{ReplayableUpload, StreamUpload};
+use crate::body::{Arrived, Delimited};
+use crate::connection::UpstreamConnection;
+use crate::deliver::Delivery;
+use crate::family::Causes;
+use crate::interim::Informational;
+use crate::peer_attempts::{AttemptError, AttemptFailure, Dialogue, client_left, failed, note};
+use crate::response::{
+    READING, ResponseHeadReader, UpstreamResponse, bad, examine, is_informational, note_head,
+    remember,
+};
+use crate::sending::{SENDING, body_broken_off};
+use crate::settings::Passing;
+use crate::upload::{NOT_BASE64, RefusedWith, RestOfBody, Stopped};
+
+/// How often a request that a peer has not looked at is sent again as if it had never been sent.
+const UNSERVED_MAX: u32 = 3;
+
+/// What is sent as a request's body.
+pub enum RequestBody {
+    /// No body.
+    None,
+    /// A text of ours.
+    Text(Bytes),
+    /// What has been read of the client's, which is the whole.
+    Stored,
+    /// What has been read of the client's into a file, which is the whole, decoded from base64.
+    InBase64,
+    /// The client's as it comes, of which this much has come.
+    Begun(Rc<ReplayableUpload>),
+}
+
+/// A request and its answer; see the module.
+pub struct Http2Dialogue<'a> {
+    pub(crate) passing: &'a Arc<Passing>,
+    pub(crate) head: &'a RequestHead,
+    /// The answer has no body, whatever its head says.
+    pub is_head: bool,
+    pub(crate) body: &'a RequestBody,
+    /// An answer that has come whole counts, though its stream is reset right behind it.
+    keeps_whole: bool,
+    /// Where it is told with which code the peer has reset the stream of the last try before there
+    /// was an answer, if it has.
+    reset: Option<&'a Cell<Option<ErrorCode>>>,
+    /// How often a peer has not looked at it.
+    unserved: Cell<u32>,
+    /// A connection that it had with others has ended before there was an answer.
+    has_lost: Cell<bool>,
+}
+
+/// An answer whose head has come.
+pub struct Http2Answer {
+    /// The head, and what came along with it.
+    pub read: UpstreamResponse,
+    /// Where the fate of the request's body will be told, if some of it is left.
+    refused: Option<RefusedWith>,
+    flow: Rc<StreamFlow>,
+}
+
+/// Why the body of an answer has been broken off, once it has.
+pub struct BodyFault {
+    flow: Rc<StreamFlow>,
+    refused: Option<RefusedWith>,
+}
+
+impl BodyFault {
+    /// With which code the peer has reset the stream, if it has.
+    pub fn reset(&self) -> Option<ErrorCode> {
+        match self.flow.end() {
+            Some(StreamEnd::Reset(code, None)) => Some(code),
+            _ => None,
+        }
+    }
+
+    /// The status with which the request would have been answered for what has become of its own
+    /// body, if that is the reason.
+    pub fn refused(&self) -> Option<u16> {
+        self.refused.as_ref()?.get()
+    }
+}
+
+impl<'a> Http2Dialogue<'a> {
+    /// A dialogue about one request, whose head is written.
+    pub fn new(
+        passing: &'a Arc<Passing>,
+        head: &'a RequestHead,
+        is_head: bool,
+        body: &'a RequestBody,
+    ) -> Http2Dialogue<'a> {
+        Http2Dialogue {
+            passing,
+            head,
+            is_head,
+            body,
+            keeps_whole: false,
+            reset: None,
+            unserved: Cell::new(0),
+            has_lost: Cell::new(false),
+        }
+    }
+
+    /// It is a call of gRPC: its answer counts once it has come whole (nginx has a reset that comes
+    /// at the same time end it), and codes of resets have meanings, see the field.
+    pub fn of_call(self, reset: Option<&'a Cell<Option<ErrorCode>>>) -> Http2Dialogue<'a> {
+        Http2Dialogue {
+            keeps_whole: true,
+            reset,
+            ..self
+        }
+    }
+
+    fn note_reset(&self, code: Option<ErrorCode>) {
+        if let Some(reset) = self.reset {
+            reset.set(code);
+        }
+    }
+}
+
+/// What a request that waits for its answer goes on for.
+enum Came {
+    Head(Result<AnswerHead, StreamEnd>),
+    Uploaded(Result<(), Stopped>),
+    /// What was queued of the body has been sent.
+    Sent,
+}
+
+impl Dialogue for Http2Dialogue<'_> {
+    type Answer = Http2Answer;
+
+    async fn talk(
+        &self,
+        request: &mut Request,
+        exchange: &mut Exchange,
+        peer: &mut UpstreamConnection,
+    ) -> Result<Http2Answer, AttemptError> {
+        let Some(stream) = peer.shared() else {
+            return Err(AttemptError::Refused(500)); // connections of this protocol are shared
+        };
+        let ends = match self.body {
+            RequestBody::None => true,
+            RequestBody::Text(text) => text.is_empty(),
+            RequestBody::Stored | RequestBody::InBase64 => {
+                request.body.length().unwrap_or_default() == 0
+            }
+            RequestBody::Begun(_) => false,
+        };
+        let opening = RequestStart {
+            ends,
+            is_head: self.is_head,
+        };
+        if self.keeps_whole {
+            stream.flow().keep_whole();
+        }
+        if !stream.open(self.head, opening) {
+            return Err(self.not_served());
+        }
+        let mut upload = if ends {
+            None
+        } else {
+            self.send_body(request, exchange, stream)?
+        };
+        let sent = stream.flow().sent_in_all();
+        note(request, |attempt, _| attempt.bytes_sent += sent);
+        let mut reading = ResponseHeadReader::default();
+        let read = self
+            .read_head(request, exchange, stream, &mut upload, &mut reading)
+            .await;
+        let flow = Rc::clone(stream.flow());
+        // A stream that has been reset has forgotten what was queued.
+        let more = flow.sent_in_all().saturating_sub(sent);
+        note(request, |attempt, _| attempt.bytes_sent += more);
+        let answer = reading.end();
+        match read {
+            Ok(()) => {
+                if let RequestBody::Begun(begun) = self.body {
+                    begun.forget();
+                }
+                let upload = upload.map(RestOfBody::on_stream);
+                let refused = upload.as_ref().map(RestOfBody::refused);
+                peer.upload = upload.map(Box::new);
+                Ok(Http2Answer {
+                    read: answer,
+                    refused,
+                    flow,
+                })
+            }
+            Err(ended) => {
+                remember(request, &answer.head);
+                Err(ended)
+            }
+        }
+    }
+
+    fn status(&self, answer: &Http2Answer) -> Option<u16> {
+        Some(answer.read.head.status())
+    }
+
+    fn can_be_repeated(&self) -> bool {
+        !matches!(self.body, RequestBody::Begun(_))
+    }
+
+    fn head_size(&self) -> usize {
+        self.head.list_size()
+    }
+
+    fn try_begins(&self) {
+        self.note_reset(None);
+    }
+}
+
+impl Http2Dialogue<'_> {
+    /// Begins to send the body: what is in memory at once, the rest beside whatever else is done.
+    fn send_body(
+        &self,
+        request: &mut Request,
+        exchange: &mut Exchange,
+        stream: &StreamHandle,
+    ) -> Result<Option<StreamUpload>, AttemptError> {
+        let (sender, timeout) = (stream.sender(), self.passing.tries.send_timeout);
+        match self.body {
+            RequestBody::None => {}
+            RequestBody::Text(text) => sender.push([text.clone()], true),
+            RequestBody::Stored | RequestBody::InBase64 => {
+                if let Some(parts) = request.body.in_memory() {
+                    sender.push(parts.iter().cloned(), true);
+                } else if let Some(file) = request.body.file().cloned() {
+                    let length = request.body.received();
+                    let decoder = match self.body {
+                        RequestBody::InBase64 => Some(Decoder::default()),
+                        _ => None,
+                    };
+                    let upload = StreamUpload::of_file(file, length, decoder, sender, timeout);
+                    return Ok(Some(upload));
+                }
+            }
+            RequestBody::Begun(begun) => {
+                if begun.push(&sender) {
+                    return Ok(None);
+                }
+                // Of one that cannot be had some has been dropped.
+                let client = exchange.upload(request).ok_or(AttemptError::Refused(500))?;
+                let upload = StreamUpload::of_client(client, sender, Rc::clone(begun), timeout);
+                return Ok(Some(upload));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Reads heads up to the answer's own, while the body goes on.
+    async fn read_head(
+        &self,
+        request: &mut Request,
+        exchange: &mut Exchange,
+        stream: &StreamHandle,
+        upload: &mut Option<StreamUpload>,
+        reading: &mut ResponseHeadReader,
+    ) -> Result<(), AttemptError> {
+        let passing = self.passing;
+        let mut informational = Informational::default();
+        loop {
+            let head = self.wait(request, exchange, stream, upload).await?;
+            let length = head.bytes.len();
+            let received = stream.flow().received().in_all;
+            note(request, |attempt, _| attempt.bytes_received = received);
+            *reading = ResponseHeadReader::of(head.head, head.bytes);
+            if length > passing.buffer_size {
+                log::error!(request, Error, "{} {READING}", faults::TOO_LARGE);
+                return Err(bad(Causes::INVALID_HEADER));
+            }
+            examine(request, passing, reading);
+            if is_informational(&reading.head) {
+                informational.take(request, exchange, passing, reading, length)?;
+                continue;
+            }
+            note_head(request, reading.head.status());
+            return Ok(());
+        }
+    }
+
+    /// Waits for a head.
+    async fn wait(
+        &self,
+        request: &mut Request,
+        exchange: &mut Exchange,
+        stream: &StreamHandle,
+        upload: &mut Option<StreamUpload>,
+    ) -> Result<AnswerHead, AttemptError> {
+        let tries = &self.passing.tries;
+        let flow = stream.flow();
+        loop {
+            // As in nginx the answer is waited for once the request has been sent.
+            let (timeout, sent) = match (&upload, flow.queued()) {
+                (Some(_), _) => (Duration::MAX, flow.sent()),
+                (None, 0) => (self.passing.read_timeout, flow.sent()),
+                (None, _) => (tries.send_timeout, flow.sent()),
+            };
+            let is_sending = upload.is_none() && flow.queued() > 0;
+            let coming = poll_fn(|context| {
+                if let Some(uploading) = upload {
+                    let uploaded = uploading.poll(context);
+                    // At once: what waits may be given up.
+                    if matches!(self.body, RequestBody::Begun(begun) if begun.has_come()) {
+                        request.body.note_taken();
+                    }
+                    if let Poll::Ready(uploaded) = uploaded {
+                        *upload = None;
+                        return Poll::Ready(Came::Uploaded(uploaded));
+                    }
+                }
+                if let Poll::Ready(head) = stream.poll_head(context) {
+                    return Poll::Ready(Came::Head(head));
+                }
+                if is_sending && flow.poll_drained(0, context.waker()).is_ready() {
+                    Poll::Ready(Came::Sent)
+                } else {
+                    Poll::Pending
+                }
+            });
+            let coming = either(coming, engine::sleep(timeout));
+            let came = if tries.ignore_client_abort {
+                coming.await
+            } else {
+                match either(coming, exchange.client_gone()).await {
+                    Either::First(came) => came,
+                    Either::Second(abort) => {
+                        return Err(client_left(request, exchange, &abort, SENDING).into());
+                    }
+                }
+            };
+            match came {
+                Either::First(Came::Head(Ok(head))) => return Ok(head),
+                Either::First(Came::Head(Err(end))) => return Err(self.ended(request, stream, end)),
+                Either::First(Came::Uploaded(Ok(())) | Came::Sent) => {}
+                Either::First(Came::Uploaded(Err(stopped))) => {
+                    return Err(not_sent(request, exchange, stopped));
+                }
+                Either::Second(()) if flow.sent() > sent => {}
+                Either::Second(()) => {
+                    stream.doubt();
+                    let doing = if flow.queued() > 0 { SENDING } else { READING };
+                    let error = std::io::ErrorKind::TimedOut.into();
+                    let failure = failed(request, &error, "recv()", doing);
+                    return Err(AttemptError::Failed(failure));
+                }
+            }
+        }
+    }
+
+    /// The stream has ended without a head.
+    fn ended(&self, request: &Request, stream: &StreamHandle, end: StreamEnd) -> AttemptError {
+        if let Some(most) = stream.warns_of(self.head) {
+            let size = self.head.list_size();
+            log::error!(
+                request,
+                Error,
+                "request header of {size} bytes is larger than the {most} bytes that \
+                 upstream takes {READING}"
+            );
+        }
+        if let Some(error) = end.error() {
+            let failure = failed(request, &error, "recv()", READING);
+            if failure.cause == Causes::ERROR && self.is_lost_by_others(stream, end) {
+                return connection_lost();
+            }
+            return AttemptError::Failed(failure);
+        }
+        log::error!(request, Error, "{} {READING}", stream.flow().words(end));
+        if self.is_lost_by_others(stream, end) {
+            return connection_lost();
+        }
+        if let StreamEnd::Reset(code, None) = end {
+            self.note_reset(Some(code));
+        }
+        match end {
+            StreamEnd::NotServed(_) | StreamEnd::Reset(ErrorCode::RefusedStream, None) => {
+                self.not_served()
+            }
+            StreamEnd::Lost(..) => bad(Causes::ERROR),
+            _ => bad(Causes::INVALID_HEADER),
+        }
+    }
+
+    /// Whether a connection has ended that others may have had the peer end, for the first time of
+    /// this request.
+    fn is_lost_by_others(&self, stream: &StreamHandle, end: StreamEnd) -> bool {
+        let is_of_connection = matches!(end, StreamEnd::Lost(..) | StreamEnd::Violated(_));
+        is_of_connection && stream.has_served_others() && !self.has_lost.replace(true)
+    }
+
+    /// The peer has not looked at the request: it may be sent again, as far as all of it is still
+    /// there, which is no failure of the peer unless it goes on so.
+    fn not_served(&self) -> AttemptError {
+        let before = self.unserved.replace(self.unserved.get() + 1);
+        let is_patient = before < UNSERVED_MAX;
+        let is_lost = matches!(self.body, RequestBody::Begun(begun) if begun.is_lost());
+        AttemptError::Failed(AttemptFailure {
+            cause: Causes::ERROR,
+            status: 502,
+            doing: READING,
+            sent: is_lost,
+            kept: is_patient,
+            again: false,
+            is_busy: is_patient,
+            is_of_others: false,
+        })
+    }
+}
+
+/// The connection has ended for what others did on it, as far as anybody knows: the request is sent
+/// once more if it may be sent twice. It counts as a failure of the server, as any other.
+fn connection_lost() -> AttemptError {
+    AttemptError::Failed(AttemptFailure {
+        cause: Causes::ERROR,
+        status: 502,
+        doing: READING,
+        sent: true,
+        kept: false,
+        again: false,
+        is_busy: false,
+        is_of_others: true,
+    })
+}
+
+/// The body could not be sent to its end.
+fn not_sent(request: &mut Request, exchange: &Exchange, stopped: Stopped) -> AttemptError {
+    match stopped {
+        Stopped::Connection(abort @ Abort::Closed(_)) => {
+            AttemptError::Aborted(body_broken_off(request, abort))
+        }
+        Stopped::Stream(abort @ Abort::Closed(_)) => {
+            client_left(request, exchange, &abort, SENDING).into()
+        }
+        Stopped::Stream(abort) | Stopped::Connection(abort) => {
+            match request_body::refuse(request, abort) {
+                Ok(status) => AttemptError::Refused(status),
+                Err(abort) => abort.into(),
+            }
+        }
+        Stopped::TimedOut => {
+            let error = std::io::ErrorKind::TimedOut.into();
+            AttemptError::Failed(failed(request, &error, "send()", SENDING))
+        }
+        Stopped::NotBase64 => {
+            log::error!(request, Info, "{NOT_BASE64} {SENDING}");
+            AttemptError::Refused(400)
+        }
+        Stopped::File(text) => {
+            log::error!(request, Crit, "{text} {SENDING}");
+            AttemptError::Refused(500)
+        }
+    }
+}
+
+impl Http2Answer {
+    /// Makes the rest of the answer the response's body.
+    pub fn deliver(
+        self,
+        delivery: &Delivery<'_>,
+        request: &mut Request,
+        mut peer: UpstreamConnection,
+    ) -> Step {
+        let rest = peer
+            .shared()
+            .map_or(Buffer::empty(), |stream| stream.take_body());
+        let arrived = Arrived {
+            rest,
+            beyond: 0,
+            may_go_on: true,
+        };
+        let delimited = Delimited::Stream(StreamBody(self.flow));
+        delivery.respond(request, peer, &self.read.head, delimited, arrived)
+    }
+
+    /// Tells later how its body has ended.
+    pub fn outcome(&self) -> BodyFault {
+        BodyFault {
+            flow: Rc::clone(&self.flow),
+            refused: self.refused.clone(),
+        }
+    }
+
+    /// Whether nothing follows the head.
+    pub fn ends_with_head(&self) -> bool {
+        self.flow.ends_with_head()
+    }
+}

@@ -1,0 +1,453 @@
+//! What a request shares with the task of its connection: what has come of the answer, and what is
+//! to be sent of the request.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::task::{Poll, Waker};
+
+use base::queue::Queue;
+use bytes::Bytes;
+use engine::Buffer;
+use proto::h2::hpack::FIELD_OVERHEAD;
+use proto::h2::response::ResponseHead;
+use proto::h2::{ErrorCode, StreamFault, Violation};
+
+use super::faults;
+use crate::answer::ReadHead;
+use crate::body::ReceivedBytes;
+use crate::interim::INFORMATIONAL_MAX;
+
+/// Bytes of heads that may wait beside another interim one, where nobody takes them: as many as a
+/// single head may have.
+const WAITING_MAX: usize = 256 * 1024;
+
+/// Bytes of a part of a body from which on it lies in memory that has the room of a receive; fewer
+/// have memory of just their length.
+const ROOMY_MIN: usize = 4 * 1024;
+
+/// How a stream has ended.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum StreamEnd {
+    /// The answer has come whole.
+    Whole,
+    /// The peer has reset it; or we have, for what the peer did on it.
+    Reset(ErrorCode, Option<StreamFault>),
+    /// The peer has not looked at the request and never will.
+    NotServed(ErrorCode),
+    /// We have reset it: there were more interim heads than come before any answer, or nobody has
+    /// taken them.
+    TooManyInterim,
+    /// The peer has done wrong what ends the whole connection.
+    Violated(Violation),
+    /// The connection was closed, or broke by this error.
+    Lost(Option<io::ErrorKind>, Option<i32>),
+}
+
+impl StreamEnd {
+    /// The connection has ended so.
+    pub(super) fn of_connection(error: Option<&io::Error>) -> StreamEnd {
+        StreamEnd::Lost(
+            error.map(io::Error::kind),
+            error.and_then(io::Error::raw_os_error),
+        )
+    }
+
+    /// The error by which the connection broke, if it did.
+    pub(super) fn error(self) -> Option<io::Error> {
+        match self {
+            StreamEnd::Lost(Some(kind), code) => Some(match code {
+                Some(code) => io::Error::from_raw_os_error(code),
+                None => kind.into(),
+            }),
+            _ => None,
+        }
+    }
+}
+
+/// A head that has come: an interim one, or the answer's.
+pub(super) struct AnswerHead {
+    /// Its fields are spans of the bytes.
+    pub(super) head: ReadHead,
+    pub(super) bytes: Vec<u8>,
+}
+
+impl AnswerHead {
+    /// A copy of what the machine has just read.
+    pub(super) fn of(head: &ResponseHead) -> AnswerHead {
+        let mut copy = ReadHead::default();
+        copy.copy_http2(head);
+        let mut bytes = engine::spare_bytes(head.bytes().len());
+        bytes.extend_from_slice(head.bytes());
+        AnswerHead { head: copy, bytes }
+    }
+
+    /// Its size, as HPACK counts it (RFC 7541, section 4.1).
+    fn size(&self) -> usize {
+        self.bytes.len() + self.head.fields().len() * FIELD_OVERHEAD
+    }
+}
+
+/// One stream; see the module.
+#[derive(Default)]
+pub(super) struct StreamFlow {
+    /// Its number; 0 until it has been opened.
+    pub(super) number: Cell<u32>,
+    heads: RefCell<Queue<AnswerHead>>,
+    /// The sizes of those together.
+    waiting: Cell<usize>,
+    /// How many interim heads have come.
+    interim: Cell<u32>,
+    /// What has come of the answer's body and has not been taken, in pieces of up to what a receive
+    /// brings.
+    received: RefCell<Queue<Buffer>>,
+    /// DATA has come, be it empty.
+    has_body: Cell<bool>,
+    trailers: RefCell<Option<AnswerHead>>,
+    /// An answer that has come whole stays so, whatever follows it.
+    keeps_whole: Cell<bool>,
+    end: Cell<Option<StreamEnd>>,
+    /// What there is to log of that, where its cause does not say it all.
+    words: RefCell<Option<String>>,
+    /// What is to be sent of the request's body.
+    queue: RefCell<Queue<Bytes>>,
+    queued: Cell<usize>,
+    is_last: Cell<bool>,
+    /// There is no body, or no more of it is wanted.
+    has_no_more: Cell<bool>,
+    /// Bytes of the body that have been given to the transport.
+    sent: Cell<u64>,
+    /// The same of all else on the stream: the head, and what frames the body.
+    framing: Cell<u64>,
+    /// Bytes of the answer's frames that have come, and how many of them up to its head.
+    received_in_all: Cell<u64>,
+    received_of_head: Cell<u64>,
+    reader: Cell<Option<Waker>>,
+    writer: Cell<Option<Waker>>,
+}
+
+impl StreamFlow {
+    // What the connection's task does.
+
+    /// The head of the answer itself has come.
+    pub(super) fn put_head(&self, head: &ResponseHead) {
+        self.push_head(AnswerHead::of(head));
+    }
+
+    /// An interim head has come; `false` where that is one too many, which ends the stream.
+    pub(super) fn put_interim(&self, head: &ResponseHead) -> bool {
+        self.take_interim(AnswerHead::of(head))
+    }
+
+    fn take_interim(&self, head: AnswerHead) -> bool {
+        let waiting = self.waiting.get();
+        let has_room = waiting == 0 || waiting + head.size() <= WAITING_MAX;
+        self.interim.set(self.interim.get() + 1);
+        if self.interim.get() > INFORMATIONAL_MAX || !has_room {
+            self.put_end(StreamEnd::TooManyInterim);
+            return false;
+        }
+        self.push_head(head);
+        true
+    }
+
+    fn push_head(&self, head: AnswerHead) {
+        self.received_of_head.set(self.received_in_all.get());
+        self.waiting.set(self.waiting.get() + head.size());
+        self.heads.borrow_mut().push_back(head);
+        self.wake_reader();
+    }
+
+    /// A part of the body has come.
+    pub(super) fn put_body(&self, bytes: &[u8]) {
+        self.has_body.set(true);
+        append(&mut self.received.borrow_mut(), bytes);
+        self.wake_reader();
+    }
+
+    /// The trailers have come, which end the answer.
+    pub(super) fn put_trailers(&self, head: &ResponseHead) {
+        self.trailers.replace(Some(AnswerHead::of(head)));
+        self.put_end(StreamEnd::Whole);
+    }
+
+    /// The stream has ended. What is said first holds, but where it is reset before any of the
+    /// answer has been taken, as in nginx, unless that says no more than that the rest of the
+    /// request is of no use (RFC 9113, section 8.1), or an answer that has come whole
+    /// [counts](Self::keep_whole); nothing more of the request is wanted in any case.
+    pub(super) fn put_end(&self, end: StreamEnd) {
+        let is_untouched = !self.heads.borrow().is_empty();
+        let is_content =
+            matches!(end, StreamEnd::Reset(ErrorCode::NoError, None)) && self.is_sending();
+        let is_kept = match self.end.get() {
+            Some(StreamEnd::Whole) => self.keeps_whole.get(),
+            Some(StreamEnd::TooManyInterim) => true,
+            _ => false,
+        };
+        let is_reset =
+            matches!(end, StreamEnd::Reset(..)) && !is_content && is_untouched && !is_kept;
+        if self.end.get().is_none() || is_reset {
+            self.end.set(Some(end));
+        }
+        if !matches!(end, StreamEnd::Whole) {
+            self.queue.borrow_mut().clear();
+            self.queued.set(0);
+            self.has_no_more.set(true);
+        }
+        self.wake_reader();
+        self.wake_writer();
+    }
+
+    /// The request has no body.
+    pub(super) fn send_nothing(&self) {
+        self.has_no_more.set(true);
+    }
+
+    /// Whether something of the request is still to be sent.
+    fn is_sending(&self) -> bool {
+        let is_sent = self.is_last.get() && self.queued.get() == 0;
+        !self.has_no_more.get() && !is_sent
+    }
+
+    /// The stream is about to end by a fault of which there is this to log.
+    pub(super) fn put_words(&self, words: String) {
+        self.words.replace(Some(words));
+    }
+
+    /// Takes at most so many bytes off the front of what is to be sent; whether that is the last of
+    /// it.
+    pub(super) fn take_queued(&self, most: usize, out: &mut Vec<Bytes>) -> (usize, bool) {
+        let mut queue = self.queue.borrow_mut();
+        let mut taken = 0;
+        while let Some(first) = queue.front_mut()
+            && taken < most
+        {
+            let length = first.len().min(most - taken);
+            let part = if length == first.len() {
+                queue.pop_front()
+            } else {
+                Some(first.split_to(length))
+            };
+            out.extend(part);
+            taken += length;
+        }
+        self.queued.set(self.queued.get() - taken);
+        self.sent.set(self.sent.get() + taken as u64);
+        drop(queue);
+        self.wake_writer();
+        (taken, self.is_last.get() && self.queued.get() == 0)
+    }
+
+    /// So many bytes have come on the stream.
+    pub(super) fn note_received(&self, bytes: u64) {
+        self.received_in_all.set(bytes);
+    }
+
+    /// So many bytes that are not the body's have been given to the transport.
+    pub(super) fn count_framing(&self, bytes: usize) {
+        self.framing.set(self.framing.get() + bytes as u64);
+    }
+
+    fn wake_reader(&self) {
+        self.reader.take().into_iter().for_each(Waker::wake);
+    }
+
+    fn wake_writer(&self) {
+        self.writer.take().into_iter().for_each(Waker::wake);
+    }
+
+    // What the request does.
+
+    /// An answer that has come whole counts, though its stream is reset before any of it has been
+    /// taken.
+    pub(super) fn keep_whole(&self) {
+        self.keeps_whole.set(true);
+    }
+
+    /// The next head, or how the stream has ended without one.
+    pub(super) fn poll_head(&self, waker: &Waker) -> Poll<Result<AnswerHead, StreamEnd>> {
+        if let Some(head) = self.heads.borrow_mut().pop_front() {
+            self.waiting.set(self.waiting.get() - head.size());
+            return Poll::Ready(Ok(head));
+        }
+        match self.end.get() {
+            Some(end) => Poll::Ready(Err(end)),
+            None => self.wait_to_read(waker),
+        }
+    }
+
+    /// Whether the answer has come whole, and had neither body nor trailers.
+    pub(super) fn ends_with_head(&self) -> bool {
+        self.is_whole() && !self.has_body.get() && self.trailers.borrow().is_none()
+    }
+
+    /// The next piece of what has come of the body: empty at the end of the stream, however that
+    /// came about.
+    pub(super) fn poll_body(&self, waker: &Waker) -> Poll<Buffer> {
+        let received = self.take_body();
+        if !received.is_empty() || self.end.get().is_some() {
+            return Poll::Ready(received);
+        }
+        self.wait_to_read(waker)
+    }
+
+    fn wait_to_read<T>(&self, waker: &Waker) -> Poll<T> {
+        self.reader.set(Some(waker.clone()));
+        Poll::Pending
+    }
+
+    /// The next piece of what of the body is there; empty where nothing is.
+    pub(super) fn take_body(&self) -> Buffer {
+        self.received.borrow_mut().pop_front().unwrap_or_default()
+    }
+
+    /// How it has ended, if it has.
+    pub(super) fn end(&self) -> Option<StreamEnd> {
+        self.end.get()
+    }
+
+    /// What there is to log of the way in which it has ended.
+    pub(super) fn words(&self, end: StreamEnd) -> String {
+        let own = match end {
+            StreamEnd::Reset(_, Some(_)) => self.words.take(),
+            _ => None,
+        };
+        own.unwrap_or_else(|| faults::text(end))
+    }
+
+    /// Whether the answer has come whole, and been taken.
+    pub(super) fn is_whole(&self) -> bool {
+        matches!(self.end.get(), Some(StreamEnd::Whole)) && self.received.borrow().is_empty()
+    }
+
+    /// The trailers, once they have come.
+    pub(super) fn take_trailers(&self) -> Option<AnswerHead> {
+        self.trailers.take()
+    }
+
+    /// Appends to the request's body.
+    pub(super) fn push(&self, bytes: Bytes) {
+        if bytes.is_empty() || self.end.get().is_some() {
+            return;
+        }
+        self.queued.set(self.queued.get() + bytes.len());
+        self.queue.borrow_mut().push_back(bytes);
+    }
+
+    /// Nothing follows what has been pushed.
+    pub(super) fn push_end(&self) {
+        self.is_last.set(true);
+    }
+
+    /// Whether all of the request's body has been given to the transport, and its end is all that
+    /// is to be told.
+    pub(super) fn has_only_end(&self) -> bool {
+        self.is_last.get() && self.queued.get() == 0
+    }
+
+    /// Bytes of the request's body that have not been given to the transport.
+    pub(super) fn queued(&self) -> usize {
+        self.queued.get()
+    }
+
+    /// Bytes of it that have.
+    pub(super) fn sent(&self) -> u64 {
+        self.sent.get()
+    }
+
+    /// Bytes of the whole request that have been given to the transport, or wait for it.
+    pub(super) fn sent_in_all(&self) -> u64 {
+        self.framing.get() + self.sent.get() + self.queued.get() as u64
+    }
+
+    /// What has come of the answer.
+    pub(super) fn received(&self) -> ReceivedBytes {
+        let in_all = self.received_in_all.get();
+        ReceivedBytes {
+            in_all,
+            behind_head: in_all.saturating_sub(self.received_of_head.get()),
+        }
+    }
+
+    /// Waits until no more than so much is queued, or the stream has ended.
+    pub(super) fn poll_drained(&self, limit: usize, waker: &Waker) -> Poll<()> {
+        if self.queued.get() <= limit || self.end.get().is_some() {
+            return Poll::Ready(());
+        }
+        self.writer.set(Some(waker.clone()));
+        Poll::Pending
+    }
+
+    /// Waits for the end of the stream, where nothing else is waited for.
+    pub(super) fn poll_ended(&self, waker: &Waker) -> Poll<()> {
+        if self.end.get().is_some() {
+            return Poll::Ready(());
+        }
+        self.writer.set(Some(waker.clone()));
+        Poll::Pending
+    }
+}
+
+/// Appends bytes to pieces. A few lie for themselves until more come; what comes byte by byte
+/// occupies no more than what comes at once.
+fn append(pieces: &mut Queue<Buffer>, bytes: &[u8]) {
+    let mut rest = bytes;
+    if let Some(last) = pieces.back_mut() {
+        if last.len() < ROOMY_MIN && !last.has_room(rest.len()) {
+            let mut roomy = Buffer::roomy();
+            if roomy.fill(last) == last.len() {
+                *last = roomy;
+            }
+        }
+        rest = rest.get(last.fill(rest)..).unwrap_or_default();
+    }
+    while !rest.is_empty() {
+        if rest.len() < ROOMY_MIN {
+            return pieces.push_back(Buffer::copy_of(rest));
+        }
+        let mut piece = Buffer::roomy();
+        rest = rest.get(piece.fill(rest)..).unwrap_or_default();
+        pieces.push_back(piece);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_come_of_a_body_occupies_what_it_says() {
+        let body: Vec<u8> = (0..100_000_u32).map(|n| (n / 7) as u8).collect();
+        for part in [1, 1000, 9000, 16_384, 40_000] {
+            let flow = StreamFlow::default();
+            body.chunks(part).for_each(|bytes| flow.put_body(bytes));
+            let mut taken = Vec::new();
+            let mut pieces = 0;
+            while taken.len() < body.len() {
+                taken.extend_from_slice(&flow.take_body());
+                pieces += 1;
+            }
+            assert!(pieces <= 8, "{pieces} by {part}");
+            assert!(taken == body && flow.take_body().is_empty());
+        }
+    }
+
+    #[test]
+    fn interim_heads_that_nothing_takes_are_bounded() {
+        let take = |flow: &StreamFlow, length| {
+            flow.take_interim(AnswerHead {
+                head: ReadHead::default(),
+                bytes: vec![b'x'; length],
+            })
+        };
+        let flow = StreamFlow::default();
+        assert!((0..100).all(|_| take(&flow, 10)));
+        assert!(!take(&flow, 10));
+        // Fewer, but longer. One alone is judged by what reads it.
+        let flow = StreamFlow::default();
+        assert!(take(&flow, WAITING_MAX + 1));
+        assert!(!take(&flow, 1));
+        let flow = StreamFlow::default();
+        assert!(take(&flow, WAITING_MAX / 2) && take(&flow, WAITING_MAX / 2));
+        assert!(!take(&flow, 1));
+    }
+}

@@ -1,0 +1,211 @@
+//! The head of a request as HTTP/2 has it (RFC 9113, section 8.3.1).
+
+use engine::Spares;
+use http::request::Request;
+use proto::h2::hpack::{FIELD_OVERHEAD, Field};
+use proto::header::{KnownField, KnownSet, NameSet, append_value, has_control};
+
+use crate::fields::SetField;
+
+/// Heads whose memory a thread keeps for the next ones: as many as requests that a few connections
+/// begin in a turn or two.
+const KEPT_MAX: usize = 1024;
+
+/// The memory of longer heads goes back to the allocator.
+const KEPT_BYTES_MAX: usize = 4096;
+
+thread_local! {
+    static KEPT: Spares<RequestFields, KEPT_MAX> = const { Spares::new(|| KEPT.with(Spares::clear)) };
+}
+
+/// A head that is being written, field by field: the pseudo-fields first.
+pub struct RequestHead {
+    fields: RequestFields,
+}
+
+/// Fields in their order.
+#[derive(Default)]
+struct RequestFields {
+    bytes: Vec<u8>,
+    /// Where each name ends, and each value; the next name begins there.
+    ends: Vec<(u32, u32)>,
+}
+
+impl Drop for RequestHead {
+    fn drop(&mut self) {
+        let mut fields = std::mem::take(&mut self.fields);
+        if fields.bytes.capacity() > KEPT_BYTES_MAX {
+            return;
+        }
+        fields.bytes.clear();
+        fields.ends.clear();
+        // A thread that ends keeps nothing.
+        let _ = KEPT.try_with(|kept| kept.keep(fields));
+    }
+}
+
+impl RequestHead {
+    /// An empty one with room for what is usual.
+    pub fn new() -> RequestHead {
+        let kept = KEPT.with(Spares::take);
+        let fields = kept.unwrap_or_else(|| RequestFields {
+            bytes: Vec::with_capacity(1024),
+            ends: Vec::with_capacity(16),
+        });
+        RequestHead { fields }
+    }
+
+    /// Appends a field. Names become lower case; line breaks in values become spaces.
+    pub fn put(&mut self, name: &[u8], value: &[u8]) {
+        self.put_with(name, |out| out.extend_from_slice(value));
+    }
+
+    /// The same with a value that `write` appends.
+    pub fn put_with(&mut self, name: &[u8], write: impl FnOnce(&mut Vec<u8>)) {
+        self.put_if(name, write, |_| true);
+    }
+
+    /// The same, unless what has been written does not count; whether it does.
+    fn put_if(
+        &mut self,
+        name: &[u8],
+        write: impl FnOnce(&mut Vec<u8>),
+        counts: impl FnOnce(&[u8]) -> bool,
+    ) -> bool {
+        let RequestFields { bytes, ends } = &mut self.fields;
+        let start = bytes.len();
+        bytes.extend(name.iter().map(u8::to_ascii_lowercase));
+        let name_end = bytes.len();
+        write(bytes);
+        let value = bytes.get(name_end..).unwrap_or_default();
+        if !counts(value) {
+            bytes.truncate(start);
+            return false;
+        }
+        if has_control(value) {
+            let value = bytes.split_off(name_end);
+            append_value(&value, bytes);
+        }
+        ends.push((name_end as u32, bytes.len() as u32));
+        true
+    }
+
+    /// Appends `:authority`: what directives set as `Host`, if that is anything, else `usual`.
+    pub fn put_authority(&mut self, request: &mut Request, fields: &[SetField], usual: &[u8]) {
+        let host = fields.iter().rfind(|field| &*field.lower == b"host");
+        let is_set = host.is_some_and(|host| {
+            let write = |out: &mut Vec<u8>| host.value.append_to(request, out);
+            self.put_if(b":authority", write, |value| !value.is_empty())
+        });
+        if !is_set {
+            self.put(b":authority", usual);
+        }
+    }
+
+    /// Appends the length of the body.
+    pub fn put_length(&mut self, length: u64) {
+        self.put_with(b"content-length", |out| {
+            variables::write::decimal(length, out);
+        });
+    }
+
+    /// Appends the fields that directives set, but for `Host`, which is `:authority`. What is of a
+    /// connection is left out, and `TE` says nothing but `trailers`.
+    pub fn put_set(&mut self, request: &mut Request, fields: &[SetField]) {
+        for field in fields.iter().filter(|field| &*field.lower != b"host") {
+            if KnownSet::OF_CONNECTION.contains(KnownField::from_name(&field.lower)) {
+                continue;
+            }
+            let write = |out: &mut Vec<u8>| field.value.append_to(request, out);
+            let is_te = &*field.lower == b"te";
+            self.put_if(&field.lower, write, |value| {
+                if is_te {
+                    value.eq_ignore_ascii_case(b"trailers")
+                } else {
+                    !value.is_empty()
+                }
+            });
+        }
+    }
+
+    /// Appends the client's fields but for those that are replaced.
+    pub fn put_client(&mut self, request: &Request, replaced: &NameSet) {
+        self.put_client_but(request, replaced, |_| false);
+    }
+
+    /// The same without those that are held back as well.
+    pub fn put_client_but(
+        &mut self,
+        request: &Request,
+        replaced: &NameSet,
+        is_held_back: impl Fn(KnownField) -> bool,
+    ) {
+        for (known, name, value) in request.client.known_headers() {
+            let is_replaced = replaced.contains(known, name) || is_held_back(known);
+            if !is_replaced && !KnownSet::OF_CONNECTION.contains(known) {
+                self.put(name, value);
+            }
+        }
+    }
+
+    /// The fields in their order.
+    pub fn fields(&self) -> impl Iterator<Item = Field<'_>> {
+        let RequestFields { bytes, ends } = &self.fields;
+        let mut start = 0;
+        ends.iter().map(move |(name_end, value_end)| {
+            let (name_end, value_end) = (*name_end as usize, *value_end as usize);
+            let name = bytes.get(start..name_end).unwrap_or_default();
+            let value = bytes.get(name_end..value_end).unwrap_or_default();
+            start = value_end;
+            Field::from((name, value))
+        })
+    }
+
+    /// Its size as the settings of servers mean it (RFC 9113, section 6.5.2).
+    pub fn list_size(&self) -> usize {
+        self.fields.bytes.len() + self.fields.ends.len() * FIELD_OVERHEAD
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(head: &RequestHead) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let fields = head.fields();
+        fields
+            .map(|field| (field.name.to_vec(), field.value.to_vec()))
+            .collect()
+    }
+
+    #[test]
+    fn names_are_in_lower_case_and_values_have_no_line_breaks() {
+        let mut head = RequestHead::new();
+        head.put(b"X-One", b"a\r\nx-two: b");
+        head.put_with(b":path", |out| out.extend_from_slice(b"/a\nb"));
+        let expected = [
+            (b"x-one".to_vec(), b"a  x-two: b".to_vec()),
+            (b":path".to_vec(), b"/a b".to_vec()),
+        ];
+        assert_eq!(written(&head), expected);
+    }
+
+    #[test]
+    fn nothing_of_a_head_is_in_the_next_one_that_has_its_memory() {
+        let mut head = RequestHead::new();
+        head.put(b"authorization", b"secret");
+        drop(head);
+        assert!(KEPT.with(Spares::count) > 0);
+        let mut head = RequestHead::new();
+        assert!(written(&head).is_empty());
+        head.put(b"a", b"b");
+        assert_eq!(written(&head), [(b"a".to_vec(), b"b".to_vec())]);
+        drop(head);
+        let mut long = RequestHead::new();
+        long.put(b"a", &[b'b'; KEPT_BYTES_MAX + 1]);
+        drop(long);
+        while let Some(fields) = KEPT.with(Spares::take) {
+            assert!(fields.bytes.capacity() <= KEPT_BYTES_MAX);
+        }
+    }
+}

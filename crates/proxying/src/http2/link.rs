@@ -1,0 +1,615 @@
+//! One connection of HTTP/2 to a peer: its task reads and sends for all requests that share it.
+//!
+//! It ends when its peer ends it, breaks the protocol or gives no sign of life; or by itself, once
+//! nothing is under way, as `keepalive*` of its group say, or `keepalive_time` of the health check
+//! that it is for. In a group that keeps no connections it lives as long as requests overlap.
+//!
+//! **Silence.** Where answers are waited for and nothing has come for [`SILENCE`], or one has come
+//! too late, the peer is asked for a sign of life, a PING; without one within [`PING_TIMEOUT`] all
+//! its requests fail at once, and the next ones find another connection. Servers of gRPC end
+//! connections over which they are asked too often: where nothing but the answer to a PING comes,
+//! the next one waits for [`PING_AGAIN`].
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::io;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
+
+use ::upstream::{Group, Keepalive};
+use base::slab;
+use bytes::Bytes;
+use engine::Buffer;
+use engine::net::{Address, Segment};
+use framework::workers::{Sharing, Spare, SpareEntry};
+use proto::h2::client::{Client, Event, Limits, RequestStart};
+use proto::h2::frame::HEAD_LENGTH;
+use proto::h2::{ErrorCode, StreamFault, Violation};
+use transport::Transport;
+
+use super::faults;
+use super::flow::{StreamEnd, StreamFlow};
+use super::head::RequestHead;
+use super::links::{Permit, SharedConnections};
+
+/// Bytes of an answer's body that a peer may send before any of it is taken on. With fewer, a peer
+/// whose kernel gathers small segments (Nagle's algorithm) would wait for an acknowledgement within
+/// answers of some 50 KB: Linux sends at once what exceeds 32 KB.
+pub(super) const WINDOW: u32 = 48 * 1024;
+
+/// The same of an answer of which all that has come is taken on, again and again.
+const WINDOW_MAX: u32 = 256 * 1024;
+
+/// Bytes of an answer's head that are decoded; `*_buffer_size` holds beside that.
+const HEAD_SIZE_MAX: usize = 256 * 1024;
+
+/// Bytes that may be with the transport at once, beyond which bodies wait for it.
+const IN_TRANSPORT_MAX: usize = 128 * 1024;
+
+/// The same, beyond which a peer that takes nothing is not read any more.
+const BACKLOG_MAX: usize = 512 * 1024;
+
+/// Bytes of a part of a body from which on it is passed on as it is; smaller ones are copied behind
+/// the heads of their frames.
+const COPIED_MAX: usize = 4 * 1024;
+
+/// The size of a request's head that any server takes, or refuses alone. For larger ones many end
+/// the connection without having said which they take: nginx from 32 KB on, others from 16 KB on.
+pub(super) const HEAD_SIZE_SHARED: usize = 8 * 1024;
+
+/// Streams that we reset before the connection takes no others. Clients that go away are the cause
+/// of most; servers take some hundred, or fewer in a short time, for an attack (CVE-2023-44487) and
+/// end the connection.
+const RESETS_MAX: u32 = 32;
+
+const SILENCE: Duration = Duration::from_secs(20);
+const PING_TIMEOUT: Duration = Duration::from_secs(20);
+const PING_AGAIN: Duration = Duration::from_secs(310);
+
+/// The one connection that a [`Link`] keeps.
+const ITSELF: slab::Key = slab::Key {
+    index: 0,
+    generation: 0,
+};
+
+/// A connection; see the module.
+pub(super) struct Link {
+    transport: Transport,
+    /// The places that its requests take.
+    pub(super) sharing: Sharing,
+    machine: RefCell<Client<Rc<StreamFlow>>>,
+    /// What those must agree on who share it.
+    pub(super) address: Address,
+    pub(super) terms: Bytes,
+    pub(super) group: Bytes,
+    /// `None` where it is not kept while nothing is under way.
+    keepalive: Cell<Option<Keepalive>>,
+    since: Instant,
+    requests: Cell<u64>,
+    /// The size of the largest head since nothing was under way.
+    head_size: Cell<usize>,
+    /// When something came last.
+    heard: Cell<Instant>,
+    /// Why the peer ends it, once it has said so.
+    goes_away: Cell<Option<ErrorCode>>,
+    /// The peer may be dead: no request begins on it.
+    is_doubted: Cell<bool>,
+    /// When nothing was under way any more.
+    idle_since: Cell<Option<Instant>>,
+    /// Its turn to make room for other connections of the thread, while nothing is under way.
+    spare: Cell<Option<SpareEntry>>,
+    is_to_end: Cell<bool>,
+    has_ended: Cell<bool>,
+    waker: Cell<Option<Waker>>,
+    is_called: Cell<bool>,
+}
+
+enum LinkEnd {
+    /// By us, in order.
+    Idle,
+    /// By the peer, or by an error.
+    Closed(Option<io::Error>),
+    Violated(Violation),
+}
+
+/// Why its task goes on.
+enum Woken {
+    Received(io::Result<Buffer>),
+    Called,
+    /// The transport has an error, or has taken what it had.
+    Drained(io::Result<()>),
+}
+
+/// What is known of signs of life.
+#[derive(Default)]
+struct Pings {
+    /// When one was asked for that has not come.
+    asked: Option<Instant>,
+    /// When one was asked for last, if nothing else has come since.
+    last: Option<Instant>,
+}
+
+impl Pings {
+    /// Until when no other may be asked for, if nothing else comes.
+    fn held_back(&self) -> Option<Instant> {
+        self.last.map(|last| last + PING_AGAIN)
+    }
+
+    /// Whether another may be asked for now.
+    fn may_ask(&self) -> bool {
+        self.held_back().is_none_or(|until| engine::now() >= until)
+    }
+}
+
+impl Spare for Link {
+    fn close(&self, _: slab::Key) {
+        self.end_soon();
+    }
+}
+
+impl Link {
+    /// Over a transport that has just been connected.
+    pub(super) fn new(
+        transport: Transport,
+        group: &Group,
+        address: &Address,
+        terms: &Bytes,
+    ) -> Link {
+        let limits = Limits {
+            stream_window: WINDOW,
+            stream_window_max: WINDOW_MAX,
+            head_size_max: HEAD_SIZE_MAX,
+        };
+        let now = engine::now();
+        Link {
+            transport,
+            sharing: Sharing::begin(),
+            machine: RefCell::new(Client::new(limits)),
+            address: address.clone(),
+            terms: terms.clone(),
+            group: group.name.clone(),
+            keepalive: Cell::new(group.keepalive),
+            since: now,
+            requests: Cell::new(0),
+            head_size: Cell::new(0),
+            heard: Cell::new(now),
+            goes_away: Cell::new(None),
+            is_doubted: Cell::new(false),
+            idle_since: Cell::new(None),
+            spare: Cell::new(None),
+            is_to_end: Cell::new(false),
+            has_ended: Cell::new(false),
+            waker: Cell::new(None),
+            is_called: Cell::new(false),
+        }
+    }
+
+    pub(super) fn transport(&self) -> &Transport {
+        &self.transport
+    }
+
+    // What requests do.
+
+    /// Whether another request with a head of this size may begin on it now. It would not wait for
+    /// what others have taken of the connection's window, and its head endangers nobody else.
+    pub(super) fn has_room(&self, head_size: usize) -> bool {
+        let may_begin = !self.has_ended.get() && !self.is_to_end.get() && !self.is_doubted.get();
+        let machine = self.machine.borrow();
+        let is_open = machine.has_begun() && machine.may_open() && machine.has_window();
+        may_begin && is_open && !self.has_served() && self.takes_beside(&machine, head_size)
+    }
+
+    /// Whether a head of this size may go beside what is under way. Larger heads than the peer
+    /// takes for sure travel alone: what it says is an advice (RFC 9113, section 6.5.2), and many
+    /// take more.
+    fn takes_beside(&self, machine: &Client<Rc<StreamFlow>>, head_size: usize) -> bool {
+        let said = machine.peer().header_list_max;
+        let most = said.map_or(HEAD_SIZE_SHARED, |max| max as usize);
+        // The head of what is under way may be larger where there was nothing beside it.
+        machine.live() == 0 || head_size.max(self.head_size.get()) <= most
+    }
+
+    /// The largest head that the peer says that it takes, where this one is larger.
+    pub(super) fn warns_of(&self, head_size: usize) -> Option<usize> {
+        let said = self.machine.borrow().peer().header_list_max;
+        said.map(|max| max as usize).filter(|max| head_size > *max)
+    }
+
+    /// Whether it has served for long enough (`keepalive_requests`, `keepalive_time`), or has reset
+    /// as many streams as it may.
+    fn has_served(&self) -> bool {
+        if self.machine.borrow().resets() >= RESETS_MAX {
+            return true;
+        }
+        match self.keepalive.get() {
+            Some(keepalive) => {
+                let age = engine::now().saturating_duration_since(self.since);
+                self.requests.get() >= keepalive.requests || age > keepalive.time
+            }
+            // The first is under way from the beginning.
+            None => self.requests.get() > 0 && self.live() == 0,
+        }
+    }
+
+    /// Begins a request; whether there was room.
+    pub(super) fn open(
+        &self,
+        head: &RequestHead,
+        opening: RequestStart,
+        flow: &Rc<StreamFlow>,
+    ) -> bool {
+        let opened = {
+            let mut machine = self.machine.borrow_mut();
+            let size_before = match machine.live() {
+                0 => 0,
+                _ => self.head_size.get(),
+            };
+            self.head_size.set(size_before.max(head.list_size()));
+            let before = machine.output().len();
+            let opened = machine.open(head.fields(), opening, Rc::clone(flow));
+            flow.count_framing(machine.output().len() - before);
+            opened
+        };
+        let Some(number) = opened.filter(|_| !self.has_ended.get()) else {
+            return false;
+        };
+        flow.number.set(number);
+        if opening.ends {
+            flow.send_nothing();
+        }
+        self.requests.set(self.requests.get() + 1);
+        self.idle_since.set(None);
+        drop(self.spare.take());
+        self.call();
+        true
+    }
+
+    /// There is something of a request's body to send, or its end.
+    pub(super) fn wants_to_send(&self, flow: &StreamFlow) {
+        let mut machine = self.machine.borrow_mut();
+        if flow.has_only_end() {
+            machine.put_end(flow.number.get());
+            flow.count_framing(HEAD_LENGTH);
+        } else {
+            machine.wants_to_send(flow.number.get())
+        }
+        drop(machine);
+        self.call();
+    }
+
+    /// Bytes of an answer's body have been taken on: as many more may come.
+    pub(super) fn consumed(&self, flow: &StreamFlow, bytes: usize) {
+        let mut machine = self.machine.borrow_mut();
+        machine.consumed(flow.number.get(), bytes);
+        let has_output = !machine.output().is_empty();
+        drop(machine);
+        if has_output {
+            self.call();
+        }
+    }
+
+    /// Lets go of a request: its place is free for another, and what has not ended ends.
+    pub(super) fn release(&self, flow: &StreamFlow) {
+        let number = flow.number.replace(0);
+        if number != 0 && !self.has_ended.get() {
+            self.machine.borrow_mut().release(number);
+            self.call();
+        }
+    }
+
+    /// An answer has not come in time: the peer may be dead.
+    pub(super) fn doubt(&self) {
+        let silent_for = engine::now().saturating_duration_since(self.heard.get());
+        if silent_for >= Duration::from_secs(1) {
+            self.is_doubted.set(true);
+            self.call();
+        }
+    }
+
+    /// Has it end as soon as nothing is under way.
+    pub(super) fn end_soon(&self) {
+        self.is_to_end.set(true);
+        self.call();
+    }
+
+    /// Has it serve until it is so old, idle or not, whatever its group says.
+    pub(super) fn keep_for(&self, time: Duration) {
+        self.keepalive.set(Some(Keepalive {
+            connections: usize::MAX,
+            requests: u64::MAX,
+            time,
+            timeout: time,
+            ..Keepalive::default()
+        }));
+    }
+
+    /// Whether requests have been sent on it beside one.
+    pub(super) fn has_served_others(&self) -> bool {
+        self.requests.get() > 1
+    }
+
+    /// Whether nothing is under way on it.
+    pub(super) fn is_unused(&self) -> bool {
+        self.live() == 0
+    }
+
+    /// Since when nothing has been under way.
+    pub(super) fn idle_since(&self) -> Option<Instant> {
+        self.idle_since.get()
+    }
+
+    /// Whether nothing is under way, and it has not been told to end.
+    pub(super) fn is_idle(&self) -> bool {
+        self.idle_since.get().is_some() && !self.is_to_end.get()
+    }
+
+    /// How many that are idle its group keeps.
+    pub(super) fn kept_max(&self) -> usize {
+        let keepalive = self.keepalive.get();
+        keepalive.map_or(0, |keepalive| keepalive.connections)
+    }
+
+    fn live(&self) -> usize {
+        self.machine.borrow().live()
+    }
+
+    fn call(&self) {
+        self.is_called.set(true);
+        self.waker.take().into_iter().for_each(Waker::wake);
+    }
+
+    // What its task does.
+
+    /// Serves requests until it ends. Those that wait for it do so until its peer has begun.
+    pub(super) async fn run(self: Rc<Link>, links: Rc<RefCell<SharedConnections>>, permit: Permit) {
+        let ending = self.go_on(&links, permit).await;
+        self.has_ended.set(true);
+        links.borrow_mut().remove(&self);
+        self.close(&ending);
+        let end = match ending {
+            LinkEnd::Idle => StreamEnd::of_connection(None),
+            LinkEnd::Closed(error) => StreamEnd::of_connection(error.as_ref()),
+            LinkEnd::Violated(violation) => StreamEnd::Violated(violation),
+        };
+        let flows: Vec<_> = self.machine.borrow_mut().drain().collect();
+        for (_, flow) in flows {
+            flow.put_end(end);
+        }
+    }
+
+    async fn go_on(self: &Rc<Link>, links: &RefCell<SharedConnections>, permit: Permit) -> LinkEnd {
+        let mut permit = Some(permit);
+        let mut pings = Pings::default();
+        loop {
+            let is_full = self.flush();
+            if self.live() == 0 && self.requests.get() > 0 {
+                if self.is_over() {
+                    return LinkEnd::Idle;
+                }
+                if self.idle_since.get().is_none() {
+                    self.idle_since.set(Some(engine::now()));
+                    let spare = Rc::clone(self) as Rc<dyn Spare>;
+                    self.spare.set(SpareEntry::new(&spare, ITSELF));
+                    links.borrow_mut().make_room(self);
+                }
+            }
+            // Where it may not be asked again so soon, no request begins until something comes.
+            if self.is_doubted.get() && pings.asked.is_none() && pings.may_ask() {
+                self.ask_for_life(&mut pings);
+                continue;
+            }
+            match self.wait(is_full, self.deadline(&pings)).await {
+                Woken::Called | Woken::Drained(Ok(())) => {}
+                Woken::Drained(Err(error)) => return LinkEnd::Closed(Some(error)),
+                Woken::Received(Ok(buffer)) if buffer.is_empty() => return LinkEnd::Closed(None),
+                Woken::Received(Ok(buffer)) => {
+                    self.heard.set(engine::now());
+                    self.is_doubted.set(false);
+                    pings.asked = None;
+                    if let Err(violation) = self.handle(&buffer, &mut pings) {
+                        return LinkEnd::Violated(violation);
+                    }
+                    if self.machine.borrow().has_begun() {
+                        drop(permit.take());
+                    }
+                }
+                Woken::Received(Err(error)) if error.kind() != io::ErrorKind::TimedOut => {
+                    return LinkEnd::Closed(Some(error));
+                }
+                Woken::Received(Err(error)) => match self.live() {
+                    0 if self.requests.get() > 0 => return LinkEnd::Idle,
+                    _ if pings.asked.is_some() => return LinkEnd::Closed(Some(error)),
+                    _ => self.ask_for_life(&mut pings),
+                },
+            }
+        }
+    }
+
+    /// Whether it ends now that nothing is under way.
+    fn is_over(&self) -> bool {
+        self.keepalive.get().is_none()
+            || self.is_to_end.get()
+            || self.has_served()
+            || self.machine.borrow().is_ending()
+    }
+
+    fn ask_for_life(&self, pings: &mut Pings) {
+        let now = engine::now();
+        (pings.asked, pings.last) = (Some(now), Some(now));
+        self.machine.borrow_mut().put_ping();
+    }
+
+    /// Until when something is to come.
+    fn deadline(&self, pings: &Pings) -> Option<Instant> {
+        if let Some(asked) = pings.asked {
+            return Some(asked + PING_TIMEOUT);
+        }
+        match (self.idle_since.get(), self.keepalive.get()) {
+            (Some(idle), Some(keepalive)) => {
+                let in_time = self.since.checked_add(keepalive.time);
+                let idle_for_long = idle.checked_add(keepalive.timeout);
+                in_time.into_iter().chain(idle_for_long).min()
+            }
+            _ => {
+                let after_silence = self.heard.get() + SILENCE;
+                let again = pings.held_back();
+                Some(again.map_or(after_silence, |again| again.max(after_silence)))
+            }
+        }
+    }
+
+    async fn wait(&self, is_full: bool, deadline: Option<Instant>) -> Woken {
+        let backlog = self.transport.backlog();
+        let mut receiving = pin!(self.transport.recv_idle(deadline.into()));
+        let mut draining = pin!(self.transport.drained(IN_TRANSPORT_MAX / 2));
+        poll_fn(|context| {
+            if self.is_called.take() {
+                return Poll::Ready(Woken::Called);
+            }
+            self.waker.set(Some(context.waker().clone()));
+            if (is_full || backlog > BACKLOG_MAX)
+                && let Poll::Ready(drained) = draining.as_mut().poll(context)
+            {
+                return Poll::Ready(Woken::Drained(drained));
+            }
+            if backlog > BACKLOG_MAX {
+                Poll::Pending
+            } else {
+                receiving.as_mut().poll(context).map(Woken::Received)
+            }
+        })
+        .await
+    }
+
+    /// Hands on what has come.
+    fn handle(&self, input: &[u8], pings: &mut Pings) -> Result<(), Violation> {
+        let second = engine::uptime().as_secs() as u32;
+        let mut at = 0;
+        let mut machine = self.machine.borrow_mut();
+        while let Some(event) = machine.handle(input, &mut at, second)? {
+            if event != Event::Pong {
+                pings.last = None;
+            }
+            let user = |machine: &mut Client<Rc<StreamFlow>>, stream| {
+                let (flow, received) = machine.user_and_received(stream)?;
+                flow.note_received(received);
+                Some(Rc::clone(flow))
+            };
+            match event {
+                Event::Interim { stream } => {
+                    if let Some(flow) = user(&mut machine, stream)
+                        && !flow.put_interim(machine.head())
+                    {
+                        machine.reset(stream, ErrorCode::EnhanceYourCalm);
+                    }
+                }
+                Event::Head { stream, ends } => {
+                    if let Some(flow) = user(&mut machine, stream) {
+                        flow.put_head(machine.head());
+                        if ends {
+                            flow.put_end(StreamEnd::Whole);
+                        }
+                    }
+                }
+                Event::Data {
+                    stream,
+                    start,
+                    length,
+                    ends,
+                } => {
+                    if let Some(flow) = user(&mut machine, stream) {
+                        let bytes = input.get(start..start + length);
+                        flow.put_body(bytes.unwrap_or_default());
+                        if ends {
+                            flow.put_end(StreamEnd::Whole);
+                        }
+                    }
+                }
+                Event::Trailers { stream } => {
+                    if let Some(flow) = user(&mut machine, stream) {
+                        flow.put_trailers(machine.head());
+                    }
+                }
+                Event::Reset {
+                    stream,
+                    code,
+                    fault,
+                } => {
+                    if let Some(flow) = user(&mut machine, stream) {
+                        if let Some(StreamFault::Response(_, fault)) = fault {
+                            let is_trailers = machine.has_head(stream);
+                            flow.put_words(faults::of_head(fault, machine.head(), is_trailers));
+                        }
+                        flow.put_end(StreamEnd::Reset(code, fault));
+                    }
+                }
+                Event::NotServed { stream } => {
+                    let code = self.goes_away.get().unwrap_or(ErrorCode::NoError);
+                    if let Some(flow) = user(&mut machine, stream) {
+                        flow.put_end(StreamEnd::NotServed(code));
+                    }
+                }
+                Event::GoAway(code) => self.goes_away.set(Some(code)),
+                Event::Pong => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the transport what may leave; whether it has no room for more.
+    fn flush(&self) -> bool {
+        let mut machine = self.machine.borrow_mut();
+        let mut out = machine.take_output();
+        let mut in_transport = self.transport.backlog();
+        let mut parts = Vec::new();
+        let is_full = loop {
+            if in_transport + out.len() >= IN_TRANSPORT_MAX {
+                break true;
+            }
+            let Some((stream, most)) = machine.turn() else {
+                break false;
+            };
+            let Some(flow) = machine.user(stream).cloned() else {
+                continue;
+            };
+            let (length, is_last) = flow.take_queued(most, &mut parts);
+            if length == 0 && !is_last {
+                continue;
+            }
+            let head = machine.sent(stream, length, is_last, flow.queued() > 0);
+            flow.count_framing(head.len());
+            out.extend_from_slice(&head);
+            for part in parts.drain(..) {
+                if part.len() <= COPIED_MAX {
+                    out.extend_from_slice(&part);
+                    continue;
+                }
+                in_transport += out.len() + part.len();
+                self.transport
+                    .push(Segment::Bytes(std::mem::take(&mut out).into()));
+                self.transport.push(Segment::Bytes(part));
+            }
+        };
+        drop(machine);
+        if !out.is_empty() {
+            self.transport.push(Segment::Bytes(out.into()));
+        }
+        if self.transport.backlog() > 0 {
+            self.transport.start_send();
+        }
+        is_full
+    }
+
+    /// Says why it ends, as far as that leaves at once.
+    fn close(&self, ending: &LinkEnd) {
+        match ending {
+            LinkEnd::Idle => self.machine.borrow_mut().go_away(),
+            LinkEnd::Violated(violation) => self.machine.borrow_mut().fail(*violation),
+            LinkEnd::Closed(_) => return,
+        }
+        self.flush();
+        self.transport.announce_end();
+    }
+}

@@ -1,0 +1,268 @@
+//! A request's body on its way to a peer, beside whatever else is done for the request: as it comes
+//! from the client, or from a file.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use base::pieces::Pieces;
+use bytes::Bytes;
+use engine::file::File;
+use engine::select::{Either, either};
+use http::exchange::upload::Upload;
+use http::log;
+use proto::base64::{Decoder, NotBase64};
+
+use super::dialogue::RequestBody;
+use super::flow::StreamFlow;
+use super::stream::Sender;
+use crate::sending::BACKLOG_MAX;
+use crate::upload::Stopped;
+
+/// Bytes of a body beyond those that it was begun with which are kept to be sent again.
+const KEPT_MAX: usize = 64 * 1024;
+
+/// A body on its way; see the module. It goes on whenever it is polled.
+pub struct StreamUpload {
+    way: Pin<Box<dyn Future<Output = Result<(), Stopped>>>>,
+    flow: Rc<StreamFlow>,
+    /// It comes from the client yet.
+    is_of_client: bool,
+}
+
+impl StreamUpload {
+    /// As it comes from the client.
+    pub(super) fn of_client(
+        client: Upload,
+        sender: Sender,
+        begun: Rc<ReplayableUpload>,
+        timeout: Duration,
+    ) -> StreamUpload {
+        StreamUpload {
+            flow: Rc::clone(sender.flow()),
+            way: Box::pin(pass_on(client, sender, begun, timeout)),
+            is_of_client: true,
+        }
+    }
+
+    /// From a file of this length, decoded where it is text in base64.
+    pub(super) fn of_file(
+        file: File,
+        length: u64,
+        decoder: Option<Decoder>,
+        sender: Sender,
+        timeout: Duration,
+    ) -> StreamUpload {
+        StreamUpload {
+            flow: Rc::clone(sender.flow()),
+            way: Box::pin(read(file, length, decoder, sender, timeout)),
+            is_of_client: false,
+        }
+    }
+
+    /// Goes on; ready at its end.
+    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stopped>> {
+        self.way.as_mut().poll(context)
+    }
+
+    /// Whether it comes from the client yet.
+    pub(crate) fn is_of_client(&self) -> bool {
+        self.is_of_client
+    }
+
+    /// Bytes of it that have been queued.
+    pub(crate) fn sent(&self) -> u64 {
+        self.flow.sent() + self.flow.queued() as u64
+    }
+}
+
+/// What has come of a client's body that is passed on as it comes, for as long as there is no
+/// answer: should a peer not have looked at the request, it is sent again from here.
+pub struct ReplayableUpload {
+    parts: RefCell<Pieces>,
+    /// Bytes that have come since it was begun.
+    length: Cell<usize>,
+    has_ended: Cell<bool>,
+    /// Some of it is not kept.
+    is_lost: Cell<bool>,
+    /// Decodes what comes, where that is text in base64.
+    decoder: RefCell<Option<Decoder>>,
+}
+
+impl ReplayableUpload {
+    fn new(parts: Pieces, decoder: Option<Decoder>) -> ReplayableUpload {
+        ReplayableUpload {
+            parts: RefCell::new(parts),
+            length: Cell::new(0),
+            has_ended: Cell::new(false),
+            is_lost: Cell::new(false),
+            decoder: RefCell::new(decoder),
+        }
+    }
+
+    /// What the next part that has come is passed on as, and whether the body `ends` with it. That
+    /// may be nothing yet.
+    fn decoded(&self, part: Option<Bytes>, ends: bool) -> Result<Option<Bytes>, NotBase64> {
+        let mut decoder = self.decoder.borrow_mut();
+        let Some(decoder) = &mut *decoder else {
+            return Ok(part);
+        };
+        let decoded = part.map(|part| decode_part(decoder, &part)).transpose()?;
+        if ends {
+            decoder.finish()?;
+        }
+        Ok(decoded)
+    }
+
+    /// Notes parts that are passed on, and whether they are the last.
+    pub(super) fn note<'a>(&self, parts: impl IntoIterator<Item = &'a Bytes>, ends: bool) {
+        self.has_ended.set(ends);
+        for part in parts {
+            self.length.set(self.length.get() + part.len());
+            if self.length.get() > KEPT_MAX {
+                self.forget();
+            }
+            if !self.is_lost.get() {
+                self.parts.borrow_mut().push(part.clone());
+            }
+        }
+    }
+
+    /// Sends all that has come; whether that is the whole body.
+    pub(super) fn push(&self, sender: &Sender) -> bool {
+        sender.push(self.parts.borrow().iter().cloned(), self.has_ended.get());
+        self.has_ended.get()
+    }
+
+    /// Whether any of it has come since it was begun.
+    pub(super) fn has_come(&self) -> bool {
+        self.length.get() > 0
+    }
+
+    /// It is not sent again.
+    pub(super) fn forget(&self) {
+        self.is_lost.set(true);
+        self.parts.take();
+    }
+
+    /// Whether it cannot be sent again.
+    pub(super) fn is_lost(&self) -> bool {
+        self.is_lost.get()
+    }
+}
+
+impl From<Pieces> for RequestBody {
+    fn from(parts: Pieces) -> RequestBody {
+        RequestBody::Begun(Rc::new(ReplayableUpload::new(parts, None)))
+    }
+}
+
+impl RequestBody {
+    /// The client's as it comes in base64, of which this much has come and been decoded.
+    pub fn begun_in_base64(parts: Pieces, decoder: Decoder) -> RequestBody {
+        RequestBody::Begun(Rc::new(ReplayableUpload::new(parts, Some(decoder))))
+    }
+}
+
+/// What a part of a text in base64 stands for, as far as its bytes are whole.
+pub fn decode_part(decoder: &mut Decoder, part: &[u8]) -> Result<Bytes, NotBase64> {
+    let mut bytes = Vec::new();
+    decoder.decode(part, &mut bytes)?;
+    Ok(bytes.into())
+}
+
+async fn pass_on(
+    mut client: Upload,
+    sender: Sender,
+    begun: Rc<ReplayableUpload>,
+    timeout: Duration,
+) -> Result<(), Stopped> {
+    while sender.flow().end().is_none() {
+        let part = either(client.next(), ended(&sender)).await;
+        let part = match part {
+            Either::First(part) => part.map_err(|abort| Stopped::by(&client, abort))?,
+            Either::Second(()) => return Ok(()),
+        };
+        let ends = part.is_none() || client.is_read();
+        let part = begun
+            .decoded(part, ends)
+            .map_err(|NotBase64| Stopped::NotBase64)?;
+        begun.note(&part, ends);
+        sender.push(part, ends);
+        if ends {
+            break;
+        }
+        drained(&sender, BACKLOG_MAX, timeout).await?;
+    }
+    drop(client); // who leaves now is found out by what answers
+    drained(&sender, 0, timeout).await
+}
+
+async fn read(
+    file: File,
+    length: u64,
+    mut decoder: Option<Decoder>,
+    sender: Sender,
+    timeout: Duration,
+) -> Result<(), Stopped> {
+    let mut offset = 0;
+    while sender.flow().end().is_none() {
+        let wanted = (length - offset).min(BACKLOG_MAX as u64) as usize;
+        let part = match file.read_at(offset, wanted).await {
+            Ok(part) if !part.is_empty() => part,
+            Ok(_) => return Err(Stopped::File("pread() read nothing".to_owned())),
+            Err(error) => {
+                let error = log::Errno(&error);
+                return Err(Stopped::File(format!("pread() failed {error}")));
+            }
+        };
+        offset += part.len() as u64;
+        let ends = offset == length;
+        let part = match &mut decoder {
+            Some(decoder) => decode_part(decoder, &part)
+                .and_then(|part| {
+                    if ends {
+                        decoder.finish().map(|()| part)
+                    } else {
+                        Ok(part)
+                    }
+                })
+                .map_err(|NotBase64| Stopped::NotBase64)?,
+            None => part,
+        };
+        sender.push([part], ends);
+        drained(&sender, if ends { 0 } else { BACKLOG_MAX }, timeout).await?;
+        if ends {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Waits for the end of the stream.
+async fn ended(sender: &Sender) {
+    poll_fn(|context| sender.flow().poll_ended(context.waker())).await;
+}
+
+/// Waits until no more than so much waits to be sent, for as long as the peer takes some of it.
+async fn drained(sender: &Sender, limit: usize, timeout: Duration) -> Result<(), Stopped> {
+    let flow = sender.flow();
+    while flow.queued() > limit {
+        let before = flow.sent();
+        let progress = poll_fn(|context| match flow.poll_drained(limit, context.waker()) {
+            Poll::Pending if flow.sent() == before => Poll::Pending,
+            _ => Poll::Ready(()),
+        });
+        if let Either::Second(()) = either(progress, engine::sleep(timeout)).await {
+            sender.doubt();
+            return Err(Stopped::TimedOut);
+        }
+        if flow.end().is_some() {
+            return Ok(());
+        }
+    }
+    Ok(())
+}

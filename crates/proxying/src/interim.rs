@@ -1,0 +1,99 @@
+//! Informational responses of upstreams (1xx), which come before an answer's own head. Early hints
+//! are passed on.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::exchange::Exchange;
+use http::log;
+use http::request::Request;
+use http::response::Field;
+use proto::h1::Version;
+use proto::header::KnownSet;
+
+use super::family::Causes;
+use super::peer_attempts::AttemptError;
+use super::response::{READING, ResponseHeadReader, bad};
+use super::settings::Passing;
+use crate::early_hints;
+
+/// How many may come before an answer.
+pub(super) const INFORMATIONAL_MAX: u32 = 100;
+
+/// What there is to log of more.
+pub(super) const TOO_MANY: &str = "upstream sent too many informational responses";
+
+const EARLY_HINTS: u16 = 103;
+
+/// What has come of informational responses before the answer's own head.
+#[derive(Default)]
+pub struct Informational {
+    count: u32,
+    /// Bytes of early hints.
+    hints: usize,
+}
+
+impl Informational {
+    /// Whether any has come.
+    pub fn has_come(&self) -> bool {
+        self.count > 0
+    }
+
+    /// Takes in one of `length` bytes. Early hints are passed on where `early_hints` says so;
+    /// others are of no use.
+    pub fn take(
+        &mut self,
+        request: &mut Request,
+        exchange: &mut Exchange,
+        passing: &Passing,
+        answer: &ResponseHeadReader,
+        length: usize,
+    ) -> Result<(), AttemptError> {
+        self.count += 1;
+        if self.count > INFORMATIONAL_MAX {
+            log::error!(request, Error, "{TOO_MANY} {READING}");
+            return Err(bad(Causes::INVALID_HEADER));
+        }
+        if answer.head.status() != EARLY_HINTS {
+            return Ok(());
+        }
+        if answer.head.version() < Version::Http11 {
+            log::error!(
+                request,
+                Error,
+                "upstream sent HTTP/1.0 response with early hints {READING}"
+            );
+            return Err(bad(Causes::INVALID_HEADER));
+        }
+        self.hints = self.hints.saturating_add(length);
+        if self.hints > passing.buffer_size {
+            log::error!(request, Info, "upstream sent too big early hints {READING}");
+            return Ok(());
+        }
+        let plan = Arc::clone(&request.plan);
+        if request.is_main()
+            && plan
+                .of(&early_hints::OF_PLAN)
+                .is_some_and(|hints| hints.are_wanted(request))
+        {
+            exchange.send_early_hints(request, &hints(passing, answer));
+        }
+        Ok(())
+    }
+}
+
+/// The fields of early hints that the client gets: no framing, and nothing that is hidden.
+fn hints(passing: &Passing, answer: &ResponseHeadReader) -> Vec<Field> {
+    let mut fields = Vec::new();
+    for field in answer.head.fields() {
+        let name = field.name(&answer.bytes);
+        let of_framing = KnownSet::OF_FRAMING.contains(field.known);
+        if !of_framing && !passing.hidden.contains(field.known, name) {
+            fields.push(Field {
+                name: Bytes::copy_from_slice(name),
+                value: Bytes::copy_from_slice(field.value(&answer.bytes)),
+            });
+        }
+    }
+    fields
+}

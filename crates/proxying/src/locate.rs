@@ -1,0 +1,67 @@
+//! The servers that may answer a request, looked up where that is still to be done.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use engine::net::Address;
+use engine::select::{Either, either};
+use http::exchange::{Abort, Exchange};
+use http::log;
+use http::request::Request;
+
+use crate::upstream::Group;
+
+/// The servers that may answer a request.
+#[derive(Clone, Debug)]
+pub enum Upstream {
+    /// A group of servers that the configuration has.
+    Group(Arc<Group>),
+    /// The server at one of a name's addresses, which are still to be found.
+    Name {
+        /// The name that is to be resolved.
+        name: Bytes,
+        /// The port at which the name listens.
+        port: u16,
+    },
+}
+
+/// The servers themselves: those of a name are looked up now. The inner error is the status to
+/// answer with.
+pub async fn locate(
+    request: &Request,
+    exchange: &mut Exchange,
+    upstream: &Upstream,
+    ignore_client_abort: bool,
+) -> Result<Result<Arc<Group>, u16>, Abort> {
+    let (name, port) = match upstream {
+        Upstream::Group(group) => return Ok(Ok(Arc::clone(group))),
+        Upstream::Name { name, port } => (name, *port),
+    };
+    let shown = log::Printable(name);
+    let resolving = &request.plan.resolving;
+    if !resolving.is_possible() {
+        log::error!(request, Error, "no resolver defined to resolve {shown}");
+        return Ok(Err(502));
+    }
+    let resolved = resolving.resolve(&request.local, name);
+    let resolved = if ignore_client_abort {
+        resolved.await
+    } else {
+        match either(resolved, exchange.client_gone()).await {
+            Either::First(resolved) => resolved,
+            Either::Second(abort) => return Err(abort),
+        }
+    };
+    match resolved {
+        Ok(addresses) => {
+            let addresses = addresses.into_iter();
+            let addresses = addresses.map(|ip| Address::Inet(SocketAddr::new(ip, port)));
+            Ok(Ok(Group::of_addresses(name.clone(), addresses)))
+        }
+        Err(error) => {
+            log::error!(request, Error, "{shown} could not be resolved ({error})");
+            Ok(Err(502))
+        }
+    }
+}

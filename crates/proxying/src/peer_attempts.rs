@@ -1,0 +1,557 @@
+//! Requests in the loop over the peers of a group ([`::upstream::ask`]): what a request tells of
+//! its tries, how it is connected to a peer, and the [`Dialogue`] that is had there.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ::upstream::connecting::{self, ConnectOptions, Connected};
+use ::upstream::pool::{self, Connection, Made};
+use ::upstream::{Answered, AttemptStart, Caller, ConnectionRoom, Peer, Socket, unless_gone};
+use bytes::Bytes;
+use engine::PooledFuture;
+use engine::net::{Address, Segment};
+use engine::select::{Either, either};
+use http::exchange::{Abort, Exchange};
+use http::log::{self, ErrorLog, Level, Subject, Subsystem};
+use http::request::Request;
+use http::source::DeferredLog;
+use proto::method::Method;
+
+use super::attempts::{AskedFor, Attempt, Attempts, Began};
+use super::connection::{PoolContext, UpstreamConnection};
+use super::family::Causes;
+use super::http2::links::{self, Acquired};
+use super::response;
+use super::ssl::{self, Secured};
+use crate::upstream::{Selection, Sticking};
+
+pub use ::upstream::{AttemptFailure, CONNECTING, RetryPolicy, Unanswered};
+
+/// When a client is told to come again.
+const RETRY_AFTER: &str = "Retry-After";
+
+/// How a try ends without an answer.
+pub type AttemptError = ::upstream::AttemptError<Abort>;
+
+/// How a request reaches its peers.
+pub struct ConnectTarget {
+    /// How their URLs begin in log lines.
+    pub scheme: &'static [u8],
+    /// The URI that log lines show behind the peer's address.
+    pub uri: Bytes,
+    /// Options of the socket.
+    pub socket: Socket,
+    /// TLS, where peers speak it; in a box, as few do.
+    pub secured: Option<Box<Secured>>,
+    /// What each new connection begins with: a header of the PROXY protocol, or nothing.
+    pub introduction: Bytes,
+    /// Requests share connections, as streams of HTTP/2.
+    pub is_shared: bool,
+    /// What another request must agree on to use the same connection.
+    pub terms: Bytes,
+}
+
+/// What is said to a peer once there is a connection to it, and what it answers.
+pub trait Dialogue {
+    /// What comes of it.
+    type Answer;
+
+    /// Sends the request on a connection and reads the head of the answer.
+    fn talk(
+        &self,
+        request: &mut Request,
+        exchange: &mut Exchange,
+        peer: &mut UpstreamConnection,
+    ) -> impl Future<Output = Result<Self::Answer, AttemptError>>;
+
+    /// The status of an answer that may be as bad as none.
+    fn status(&self, answer: &Self::Answer) -> Option<u16>;
+
+    /// Whether it can begin anew with another peer though this one may have heard some of it.
+    fn can_be_repeated(&self) -> bool;
+
+    /// The size of the request's head as HTTP/2 counts it, where requests share connections.
+    fn head_size(&self) -> usize {
+        0
+    }
+
+    /// A try begins, which may come to nothing before anything is said: what is known of the one
+    /// before is of no use any more.
+    fn try_begins(&self) {}
+}
+
+/// All that is the same for each peer that a request tries.
+pub struct AttemptPlan<'a, C> {
+    pub(crate) tries: RetryPolicy,
+    pub(crate) reach: &'a ConnectTarget,
+    pub(crate) conversation: C,
+    pub(crate) home: &'a PoolContext,
+}
+
+impl<C> AttemptPlan<'_, C> {
+    /// An idle connection to this peer, where a request has a connection of its own.
+    fn kept(&self, address: &Address) -> Option<Box<Connection>> {
+        let (reach, home) = (self.reach, self.home);
+        if reach.is_shared {
+            None
+        } else {
+            pool::take(&home.local, &home.group.shared, address, &reach.terms)
+        }
+    }
+
+    /// A request may be sent over a connection.
+    fn over(&self, connection: Box<Connection>) -> UpstreamConnection {
+        UpstreamConnection::over(connection, self.tries.send_timeout, self.home.clone())
+    }
+}
+
+/// Tries peers until one answers.
+pub async fn try_peers<C: Dialogue>(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    selection: &mut Selection,
+    asking: &AttemptPlan<'_, C>,
+) -> Result<Result<(UpstreamConnection, C::Answer), Unanswered>, Abort> {
+    let (peers, sticking) = selection.parts();
+    let mut asker = Asker {
+        request,
+        reach: asking.reach,
+        sticking,
+    };
+    let asked = ::upstream::try_peers(&mut asker, exchange, peers, asking).await;
+    if !matches!(asked, Ok(Ok(_))) {
+        // Where that is no fault of the peer, the session is its all the same.
+        drop(selection.at_end(request));
+    }
+    asked.map(|answered| {
+        answered.map(|answered| {
+            let Answered {
+                mut connection,
+                answer,
+                lease,
+                admitted,
+            } = answered;
+            connection.lease = lease;
+            connection.admitted = admitted;
+            (connection, answer)
+        })
+    })
+}
+
+/// A request that asks.
+struct Asker<'a> {
+    request: &'a mut Request,
+    reach: &'a ConnectTarget,
+    sticking: Option<&'a mut Sticking>,
+}
+
+impl Subject for Asker<'_> {
+    #[inline]
+    fn admits(&self, level: Level) -> bool {
+        self.request.admits(level)
+    }
+
+    fn with_log(&self, write: &mut dyn FnMut(&Arc<ErrorLog>)) {
+        self.request.with_log(write);
+    }
+
+    fn is_debugged(&self) -> bool {
+        self.request.is_debugged()
+    }
+
+    fn subsystem(&self) -> Subsystem {
+        self.request.subsystem()
+    }
+
+    fn serial(&self) -> Option<u64> {
+        self.request.serial()
+    }
+
+    fn doing(&self) -> &str {
+        self.request.doing()
+    }
+
+    fn describe(&self, out: &mut dyn fmt::Write) -> fmt::Result {
+        self.request.describe(out)
+    }
+}
+
+impl Asker<'_> {
+    /// There is a connection that needed no waiting.
+    fn connected_at_once(&mut self) {
+        note(self.request, |attempt, _| {
+            attempt.connect_time = Some(Duration::ZERO)
+        });
+    }
+
+    /// A try begins at the peer, or the group, of this name.
+    fn enter(&mut self, attempt: Attempt, is_at_peer: bool) {
+        let attempts = Attempts::enter(self.request);
+        let mut seen = attempts.borrow_mut();
+        seen.asked_for = Some(AskedFor {
+            scheme: self.reach.scheme,
+            peer: attempt.peer.clone(),
+            uri: self.reach.uri.clone(),
+        });
+        seen.began = Began::now();
+        if is_at_peer {
+            seen.answer = None; // it is of the peer before
+        }
+        seen.attempts.push(attempt);
+    }
+}
+
+impl Caller for Asker<'_> {
+    type Client = Exchange;
+
+    type Gone = Abort;
+
+    fn gone(client: &mut Exchange) -> impl Future<Output = Abort> {
+        client.client_gone()
+    }
+
+    fn left(&mut self, client: &Exchange, gone: Abort, doing: &'static str) -> Abort {
+        client_left(self.request, client, &gone, doing)
+    }
+
+    fn wanted(&self) -> Option<Bytes> {
+        self.sticking.as_ref()?.wanted(self.request)
+    }
+
+    fn chosen(&mut self, peer: &Peer) {
+        if let Some(sticking) = &mut self.sticking {
+            sticking.asks(self.request, peer.id.clone());
+        }
+    }
+
+    fn peer_failed(&mut self) {
+        if let Some(sticking) = &mut self.sticking {
+            sticking.has_failed();
+        }
+    }
+
+    fn begins(&mut self) {
+        self.request.response.remove(RETRY_AFTER.as_bytes());
+    }
+
+    fn try_begins(&mut self, begun: AttemptStart<'_>) {
+        let attempt = Attempt {
+            peer: begun.name.clone(),
+            queue_time: begun.waited,
+            ..Attempt::default()
+        };
+        self.enter(attempt, begun.address.is_some());
+        if let Some(address) = begun.address {
+            log::error!(self.request, Debug, "http upstream connect: {address}");
+        }
+    }
+
+    fn turned_away(&mut self, group: &Bytes, status: u16, waited: Option<Duration>) {
+        let attempt = Attempt {
+            peer: group.clone(),
+            status,
+            queue_time: waited,
+            response_time: Some(Duration::ZERO),
+            ..Attempt::default()
+        };
+        self.enter(attempt, false);
+    }
+
+    fn come_again(&mut self, after: Duration) {
+        let whole = after.as_millis().div_ceil(1000).max(1);
+        self.request.response.set(RETRY_AFTER, whole.to_string());
+    }
+
+    fn try_failed(&mut self, failure: &AttemptFailure) {
+        if failure.cause == Causes::TIMEOUT {
+            let doing = failure.doing;
+            log::error!(
+                self.request,
+                Error,
+                "upstream timed out (110: Connection timed out) {doing}"
+            );
+        }
+        note(self.request, |attempt, began| {
+            attempt.response_time = began.elapsed();
+            attempt.status = failure.status;
+        });
+    }
+
+    fn head_time(&self) -> Option<Duration> {
+        let attempts = Attempts::of(self.request)?.borrow();
+        let attempt = attempts.attempts.last()?;
+        Some(attempt.header_time.unwrap_or_default())
+    }
+
+    fn changes_something(&self) -> bool {
+        matches!(
+            self.request.method,
+            Method::Post | Method::Lock | Method::Patch
+        )
+    }
+}
+
+impl<'a, C: Dialogue> ::upstream::PeerProtocol<Asker<'a>> for AttemptPlan<'_, C> {
+    type Connection = UpstreamConnection;
+
+    type Answer = C::Answer;
+
+    const READING: &'static str = response::READING;
+
+    fn tries(&self) -> &RetryPolicy {
+        &self.tries
+    }
+
+    fn try_begins(&self) {
+        self.conversation.try_begins();
+    }
+
+    async fn connect(
+        &self,
+        asker: &mut Asker<'a>,
+        exchange: &mut Exchange,
+        address: &Address,
+        room: ConnectionRoom,
+    ) -> Result<(UpstreamConnection, bool), AttemptError> {
+        let head_size = self.conversation.head_size();
+        connect(asker, exchange, address, self, room, head_size).await
+    }
+
+    async fn talk(
+        &self,
+        asker: &mut Asker<'a>,
+        exchange: &mut Exchange,
+        peer: &mut UpstreamConnection,
+    ) -> Result<C::Answer, AttemptError> {
+        self.conversation.talk(asker.request, exchange, peer).await
+    }
+
+    fn status(&self, answer: &C::Answer) -> Option<u16> {
+        self.conversation.status(answer)
+    }
+
+    fn can_be_repeated(&self) -> bool {
+        self.conversation.can_be_repeated()
+    }
+}
+
+/// Connects to a peer on our own account: nobody waits, and it is not chosen among others.
+pub(super) async fn connect_on_own_account(
+    request: &mut Request,
+    address: &Address,
+    asking: &AttemptPlan<'_, ()>,
+) -> Result<UpstreamConnection, AttemptError> {
+    let mut asker = Asker {
+        request,
+        reach: asking.reach,
+        sticking: None,
+    };
+    let mut sink = Exchange::sink();
+    let room = ConnectionRoom::default();
+    let connected = connect(&mut asker, &mut sink, address, asking, room, 0).await;
+    connected.map(|(peer, _)| peer)
+}
+
+/// Connects to a peer, or finds room on a connection that there is; whether that had been kept with
+/// nothing under way, so that the peer may have closed it meanwhile. One with other requests on it
+/// is as good as a new one.
+async fn connect<C>(
+    asker: &mut Asker<'_>,
+    exchange: &mut Exchange,
+    address: &Address,
+    asking: &AttemptPlan<'_, C>,
+    room: ConnectionRoom,
+    head_size: usize,
+) -> Result<(UpstreamConnection, bool), AttemptError> {
+    if !asking.reach.is_shared {
+        return connect_alone(asker, exchange, address, asking, room).await;
+    }
+    // Memory of its own, so that requests by HTTP/1 need no room for it.
+    PooledFuture::new(connect_shared(
+        asker, exchange, address, asking, room, head_size,
+    ))
+    .await
+}
+
+/// The same where requests share connections.
+async fn connect_shared<C>(
+    asker: &mut Asker<'_>,
+    exchange: &mut Exchange,
+    address: &Address,
+    asking: &AttemptPlan<'_, C>,
+    room: ConnectionRoom,
+    head_size: usize,
+) -> Result<(UpstreamConnection, bool), AttemptError> {
+    let home = asking.home;
+    let group = &home.group.shared;
+    let terms = &asking.reach.terms;
+    let acquiring = links::acquire(&home.local, group, address, terms, head_size);
+    let acquiring = either(acquiring, engine::sleep(asking.tries.connect_timeout));
+    let ignores_client = asking.tries.ignore_client_abort;
+    let acquired = unless_gone(asker, exchange, ignores_client, CONNECTING, acquiring);
+    let permit = match acquired.await? {
+        Either::First(Ok(Acquired::Joined(stream))) => {
+            asker.connected_at_once();
+            let had_been_kept = stream.is_alone();
+            return Ok((UpstreamConnection::on(stream, home.clone()), had_been_kept));
+        }
+        Either::First(Ok(Acquired::Anew(permit))) => permit,
+        Either::First(Err(shortage)) => {
+            connecting::note_shortage(asker, shortage);
+            return Err(AttemptError::Refused(500));
+        }
+        Either::Second(()) => {
+            let failure = AttemptFailure::new(Causes::TIMEOUT, 504, CONNECTING);
+            return Err(AttemptError::Failed(failure));
+        }
+    };
+    let connecting = connect_alone(asker, exchange, address, asking, room);
+    let (peer, _) = connecting.await?;
+    let Some(transport) = peer.into_transport() else {
+        return Err(AttemptError::Refused(500)); // it has just been made for this request alone
+    };
+    let stream = permit.begin(transport, group);
+    Ok((UpstreamConnection::on(stream, home.clone()), false))
+}
+
+/// Connects to a peer; whether that is by a connection that had been kept. Where the peer has no
+/// room for one more it is waited for, or, if the request goes elsewhere then, not.
+async fn connect_alone<C>(
+    asker: &mut Asker<'_>,
+    exchange: &mut Exchange,
+    address: &Address,
+    asking: &AttemptPlan<'_, C>,
+    room: ConnectionRoom,
+) -> Result<(UpstreamConnection, bool), AttemptError> {
+    // What is there needs no waiting, and so no look at the client.
+    if let Some(connection) = asking.kept(address) {
+        asker.connected_at_once();
+        return Ok((asking.over(connection), true));
+    }
+    // A box of its own, so that requests over kept connections need no room for it.
+    Box::pin(connect_anew(asker, exchange, address, asking, room)).await
+}
+
+/// The same where none that is kept stands ready.
+async fn connect_anew<C>(
+    asker: &mut Asker<'_>,
+    exchange: &mut Exchange,
+    address: &Address,
+    asking: &AttemptPlan<'_, C>,
+    room: ConnectionRoom,
+) -> Result<(UpstreamConnection, bool), AttemptError> {
+    let (tries, reach) = (&asking.tries, asking.reach);
+    let deadline = engine::now() + tries.connect_timeout;
+    let way = ConnectOptions {
+        address,
+        socket: &reach.socket,
+        deadline,
+        tries,
+        room,
+    };
+    let kept = || asking.kept(address);
+    let connecting = connecting::connect(asker, exchange, &way, kept);
+    let stream = match connecting.await? {
+        Connected::Kept(connection) => {
+            asker.connected_at_once();
+            return Ok((asking.over(connection), true));
+        }
+        Connected::Anew(stream) => stream,
+    };
+    let request = &mut *asker.request;
+    if request.plan.core.tcp_nodelay && matches!(address, Address::Inet(_)) {
+        stream.set_nodelay(true);
+    }
+    let made = Made::now(address.clone(), reach.terms.clone());
+    let peer = asking.over(Connection::new(stream.into(), made));
+    if !reach.introduction.is_empty() {
+        peer.stream()
+            .push(Segment::Bytes(reach.introduction.clone()));
+        let length = reach.introduction.len() as u64;
+        note(request, |attempt, _| attempt.bytes_sent = length);
+    }
+    if let Some(secured) = &reach.secured {
+        secure(request, exchange, tries, &peer, secured, deadline).await?;
+    }
+    note(request, |attempt, began| {
+        attempt.connect_time = began.elapsed()
+    });
+    Ok((peer, false))
+}
+
+/// Makes a connection secure, unless the client leaves meanwhile.
+async fn secure(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    tries: &RetryPolicy,
+    peer: &UpstreamConnection,
+    secured: &Secured,
+    deadline: Instant,
+) -> Result<(), AttemptError> {
+    let shaking = ssl::shake_hands(request, peer, secured, deadline);
+    if tries.ignore_client_abort {
+        return shaking.await;
+    }
+    match either(shaking, exchange.client_gone()).await {
+        Either::First(shaken) => shaken,
+        Either::Second(abort) => {
+            Err(client_left(request, exchange, &abort, ssl::SHAKING_HANDS).into())
+        }
+    }
+}
+
+/// Writes down something of the try under way, with the time since it began.
+pub fn note(request: &mut Request, write: impl FnOnce(&mut Attempt, Began)) {
+    if let Some(attempts) = Attempts::of(request) {
+        attempts.borrow_mut().note(write);
+    }
+}
+
+/// A failure of the connection to a peer, logged in nginx's words; a time limit is logged when
+/// its failure has been counted.
+pub fn failed(
+    request: &Request,
+    error: &io::Error,
+    call: &str,
+    doing: &'static str,
+) -> AttemptFailure {
+    let timed_out = error.kind() == io::ErrorKind::TimedOut;
+    if error.kind() == io::ErrorKind::InvalidData {
+        log::error!(request, Error, "SSL_read() failed (SSL: {error}) {doing}");
+    } else if !timed_out {
+        let error = log::Errno(error);
+        log::error!(request, Error, "{call} failed {error} {doing}");
+    }
+    AttemptFailure {
+        sent: true,
+        ..AttemptFailure::of_connection(error, doing)
+    }
+}
+
+/// The client closed its connection while the upstream was being asked.
+pub(super) fn client_left(
+    request: &mut Request,
+    exchange: &Exchange,
+    abort: &Abort,
+    doing: &str,
+) -> Abort {
+    told_left(abort, doing).write(request);
+    note(request, |attempt, began| {
+        attempt.response_time = began.elapsed()
+    });
+    request.client_left(exchange)
+}
+
+/// What there is to log of a client that closed its connection.
+pub(super) fn told_left(abort: &Abort, doing: &str) -> DeferredLog {
+    const TEXT: &str = "client prematurely closed connection, so upstream connection is closed too";
+    let text = match abort {
+        Abort::Closed(error) if error.raw_os_error().is_some() => {
+            format!("{TEXT} {} {doing}", log::Errno(error))
+        }
+        _ => format!("{TEXT} {doing}"),
+    };
+    DeferredLog::new(Level::Info, text)
+}

@@ -1,0 +1,198 @@
+//! One request of our own to one peer, by the settings of a location: what health checks ask. What
+//! is asked is the business of the module that the location passes requests on by.
+//!
+//! There is no client, and no other peer is tried. The answer must have come, as far as it is
+//! wanted, within `*_read_timeout` of the request, however it is dribbled out.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use engine::net::Address;
+use engine::select::{Either, either};
+use http::exchange::Exchange;
+use http::log;
+use http::request::Request;
+
+use super::attempts::{Attempt, Attempts, Began};
+use super::connection::{self, PoolContext, UpstreamConnection};
+use super::family::Causes;
+use super::peer_attempts::{self, AttemptError, AttemptPlan, ConnectTarget, Dialogue};
+use super::response;
+use super::sending::SENDING;
+use super::settings::Passing;
+use super::ssl::Secured;
+use crate::upstream::Group;
+
+/// What was being done when a probe came to nothing, as log lines say it.
+pub type Doing = &'static str;
+
+/// Why there is no answer; it has been logged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unanswered {
+    /// The peer has given none.
+    ByPeer(Doing),
+    /// There was nothing to ask with, such as a socket: that says nothing of the peer.
+    NotAsked,
+}
+
+/// Which probes have a connection in common.
+#[derive(Clone, Copy, Debug)]
+pub struct Keeping {
+    /// Those of this check, of the ones that are made of the group.
+    pub check: usize,
+    /// Those that begin before it is so old.
+    pub time: Duration,
+}
+
+/// The peer that is asked.
+pub struct ProbedPeer<'a> {
+    /// The group that it is of.
+    pub group: &'a Arc<Group>,
+    /// Where it is asked.
+    pub address: &'a Address,
+    /// What the checked location says of connecting and of answers.
+    pub passing: &'a Passing,
+}
+
+/// How a probe has failed.
+pub struct ProbeError {
+    /// Which of the causes of `*_next_upstream` the failure is.
+    pub cause: Causes,
+    /// What the server was doing then, for the error log.
+    pub doing: Doing,
+}
+
+/// What is said of connections that serve probes alone.
+const KEPT: &str = "health checks";
+
+thread_local! {
+    static NUMBER: Cell<u64> = const { Cell::new(0) };
+}
+
+/// What probes must agree on to share a connection (HTTP/2): those of a check that keeps it do
+/// where it would be made in the same way, others have one each.
+pub fn terms(keeps: Option<Keeping>, group: &Group, reach: &ConnectTarget) -> Bytes {
+    if let Some(Keeping { check, .. }) = keeps {
+        let made_by = connection::terms(&Bytes::new(), reach.scheme, group, reach);
+        return [format!("{KEPT} of {check} ").as_bytes(), &*made_by]
+            .concat()
+            .into();
+    }
+    let number = NUMBER.get() + 1;
+    NUMBER.set(number);
+    format!("{KEPT} {number}").into()
+}
+
+/// Has a connection that is shared end with this probe, or, where it is to serve further ones, when
+/// it is as old as they say. One with a certificate that was read for this probe would never be
+/// found again.
+pub fn keep(peer: &mut UpstreamConnection, keeps: Option<Keeping>, reach: &ConnectTarget) {
+    let Some(stream) = peer.shared() else {
+        return;
+    };
+    match keeps {
+        Some(Keeping { time, .. })
+            if !reach.secured.as_deref().is_some_and(Secured::is_of_request) =>
+        {
+            stream.keep_connection(time)
+        }
+        _ => stream.end_connection(),
+    }
+}
+
+/// The tries of a request begin anew, with this peer.
+pub fn begin(request: &mut Request, name: &Bytes) {
+    let attempt = Attempt {
+        peer: name.clone(),
+        ..Attempt::default()
+    };
+    let attempts = Attempts::begin(request, vec![attempt]);
+    attempts.borrow_mut().began = Began::now();
+}
+
+impl ProbedPeer<'_> {
+    /// Connects, with TLS where the scheme has it. Fails as an attempt of a request does.
+    pub async fn connect(
+        &self,
+        request: &mut Request,
+        reach: &ConnectTarget,
+    ) -> Result<UpstreamConnection, Unanswered> {
+        let home = PoolContext {
+            local: Rc::clone(&request.local),
+            group: Arc::clone(self.group),
+        };
+        let asking = AttemptPlan {
+            tries: self.passing.tries,
+            reach,
+            conversation: (),
+            home: &home,
+        };
+        let connected = peer_attempts::connect_on_own_account(request, self.address, &asking).await;
+        connected.map_err(|error| match error {
+            // Too many requests say nothing of how it does.
+            AttemptError::Failed(failure) if failure.is_busy => Unanswered::NotAsked,
+            AttemptError::Failed(_) => ProbeError::of(request, error).into(),
+            AttemptError::Refused(_) | AttemptError::Aborted(_) => Unanswered::NotAsked,
+        })
+    }
+
+    /// Has a conversation with it. Beside the answer comes when the rest of it must have come.
+    pub async fn talk<C: Dialogue>(
+        &self,
+        request: &mut Request,
+        mut peer: UpstreamConnection,
+        conversation: &C,
+    ) -> Result<(UpstreamConnection, C::Answer, Instant), ProbeError> {
+        let timeout = self.passing.read_timeout;
+        let deadline = engine::now() + timeout;
+        let mut sink = Exchange::sink();
+        let talking = conversation.talk(request, &mut sink, &mut peer);
+        match either(talking, engine::sleep(timeout)).await {
+            Either::First(Ok(answer)) => Ok((peer, answer, deadline)),
+            Either::First(Err(error)) => Err(ProbeError::of(request, error)),
+            Either::Second(()) => Err(ProbeError::timed_out(request, response::READING)),
+        }
+    }
+}
+
+impl From<ProbeError> for Unanswered {
+    fn from(failed: ProbeError) -> Unanswered {
+        Unanswered::ByPeer(failed.doing)
+    }
+}
+
+impl ProbeError {
+    /// The error that an attempt ended with, which has been logged.
+    pub fn of(request: &Request, error: AttemptError) -> ProbeError {
+        match error {
+            AttemptError::Failed(failure) if failure.cause == Causes::TIMEOUT => {
+                ProbeError::timed_out(request, failure.doing)
+            }
+            AttemptError::Failed(failure) => ProbeError {
+                cause: failure.cause,
+                doing: failure.doing,
+            },
+            // There is no client who could leave, and no body that could be refused.
+            AttemptError::Refused(_) | AttemptError::Aborted(_) => ProbeError {
+                cause: Causes::ERROR,
+                doing: SENDING,
+            },
+        }
+    }
+
+    /// The time for a check was over, which is logged here.
+    pub fn timed_out(request: &Request, doing: Doing) -> ProbeError {
+        log::error!(
+            request,
+            Error,
+            "upstream timed out (110: Connection timed out) {doing}"
+        );
+        ProbeError {
+            cause: Causes::TIMEOUT,
+            doing,
+        }
+    }
+}

@@ -1,0 +1,658 @@
+//! The head of an upstream's answer: receiving it, and what of it the client gets.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
+
+use bytes::Bytes;
+use engine::select::Either;
+use engine::{Buffer, Deadline};
+use http::activity::WHILE_SENDING_ON;
+use http::exchange::Exchange;
+use http::log;
+use http::output::Body;
+use http::request::{Request, Step};
+use http::response::Field;
+use proto::h1;
+use proto::h1::response::{BodyFraming, ResponseHead};
+use proto::header::KnownField;
+
+use super::answer::{AnswerHead, ReadHead, earlier};
+use super::attempts::Attempts;
+use super::connection::UpstreamConnection;
+use super::family::Causes;
+use super::peer_attempts::{AttemptError, AttemptFailure, client_left, failed, note};
+use super::rewriting::{Rewrite, Undecided};
+use super::sending::SENDING;
+use super::settings::Passing;
+
+/// A head that is being read, with its bytes and what came after it.
+pub struct ResponseHeadReader {
+    /// What of the head has been parsed.
+    pub head: ReadHead,
+    /// The bytes of the head.
+    pub bytes: Vec<u8>,
+    /// What has come behind the head.
+    pub rest: Buffer,
+    /// How many bytes have come, of heads before this one and behind it as well.
+    pub received: usize,
+    /// How much of that is beyond `proxy_buffer_size`.
+    pub beyond: u64,
+    /// How many of the head's fields have been looked at.
+    examined: usize,
+}
+
+impl Default for ResponseHeadReader {
+    fn default() -> ResponseHeadReader {
+        ResponseHeadReader::of(ReadHead::default(), engine::spare_bytes(0))
+    }
+}
+
+impl ResponseHeadReader {
+    /// A head that has been read in one go.
+    pub fn of(head: ReadHead, bytes: Vec<u8>) -> ResponseHeadReader {
+        ResponseHeadReader {
+            head,
+            bytes,
+            rest: Buffer::empty(),
+            received: 0,
+            beyond: 0,
+            examined: 0,
+        }
+    }
+
+    /// So many bytes have come. As in nginx those beyond `proxy_buffer_size` count for
+    /// `$upstream_bytes_received` once they are read.
+    pub fn note_received(&mut self, length: usize, request: &mut Request, passing: &Passing) {
+        self.received += length;
+        self.beyond = self.received.saturating_sub(passing.buffer_size) as u64;
+        let counted = self.received.min(passing.buffer_size) as u64;
+        note(request, |attempt, _| attempt.bytes_received = counted);
+    }
+
+    /// The same where so many bytes have been looked at, and so many have come behind them.
+    pub fn note_read(&mut self, length: usize, behind: usize, request: &mut Request) {
+        self.received += length;
+        self.beyond = behind as u64;
+        let counted = self.received as u64;
+        note(request, |attempt, _| attempt.bytes_received = counted);
+    }
+
+    /// Looks for the head's end by `parse`, which says how long a head is, in what there was of it
+    /// before and the `received` behind that. No more is taken from there than a head may have
+    /// (`proxy_buffer_size`), and nothing behind its end. Where the head is whole: how many of the
+    /// received bytes are its own.
+    pub fn parse<E>(
+        &mut self,
+        received: &[u8],
+        passing: &Passing,
+        parse: impl FnOnce(&[u8], &mut ResponseHead) -> Result<Option<usize>, E>,
+    ) -> Result<Option<usize>, E> {
+        let before = self.bytes.len();
+        let room = passing.buffer_size.saturating_sub(before);
+        let received = received.get(..room).unwrap_or(received);
+        if before == 0 {
+            // Mostly it comes whole, and is parsed where it lies.
+            let parsed = parse(received, &mut self.head);
+            let head = match parsed {
+                Ok(Some(length)) => received.get(..length).unwrap_or(received),
+                _ => received,
+            };
+            self.bytes.extend_from_slice(head);
+            return parsed;
+        }
+        self.bytes.extend_from_slice(received);
+        let parsed = parse(&self.bytes, &mut self.head)?;
+        Ok(parsed.map(|length| {
+            self.bytes.truncate(length);
+            length.saturating_sub(before)
+        }))
+    }
+
+    /// Another head follows the one that has been read, which is of no more use.
+    pub fn begin_again(&mut self) {
+        self.bytes.clear();
+        self.head.clear();
+        self.examined = 0;
+    }
+
+    /// What has been read. Of a head that cannot be taken it is kept for `$upstream_http_*` all the
+    /// same.
+    pub fn end_as(
+        self,
+        read: Result<(), AttemptError>,
+        request: &mut Request,
+    ) -> Result<UpstreamResponse, AttemptError> {
+        let answer = self.end();
+        if read.is_err() {
+            remember(request, &answer.head);
+        }
+        read.map(|()| answer)
+    }
+
+    /// What has been read.
+    pub fn end(self) -> UpstreamResponse {
+        UpstreamResponse {
+            head: AnswerHead::new(self.head, self.bytes),
+            rest: self.rest,
+            beyond: self.beyond,
+        }
+    }
+}
+
+/// A head that has been read, and what came after it.
+pub struct UpstreamResponse {
+    /// The head.
+    pub head: AnswerHead,
+    /// What has come behind the head.
+    pub rest: Buffer,
+    /// How much of what has come is beyond `proxy_buffer_size`.
+    pub beyond: u64,
+}
+
+impl UpstreamResponse {
+    /// Whether the upstream goes on with the connection.
+    pub fn keeps_alive(&self) -> bool {
+        !self.head.closes() && self.head.status() != SWITCHING_PROTOCOLS
+    }
+
+    /// Whether nothing follows the head, and nothing has come behind it.
+    pub fn ends_with_head(&self, is_head: bool) -> bool {
+        let framing = self.head.body(is_head);
+        let is_empty = matches!(framing, BodyFraming::None | BodyFraming::Length(0));
+        is_empty && self.rest.is_empty()
+    }
+}
+
+/// What a head amounts to.
+pub enum Applied {
+    /// It is in `request.response`; its body follows.
+    Pass,
+    /// Something else answers (`X-Accel-Redirect`).
+    Step(Step),
+}
+
+/// What is done then, as log lines say it.
+pub const READING: &str = "while reading response header from upstream";
+/// The same behind words.
+pub const WHILE_READING: &str = " while reading response header from upstream";
+
+/// 101, RFC 9110 section 15.2.2.
+const SWITCHING_PROTOCOLS: u16 = 101;
+
+/// Receives more of an answer whose head is not complete.
+pub async fn receive(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    passing: &Passing,
+    peer: &mut UpstreamConnection,
+) -> Result<Buffer, AttemptError> {
+    let deadline = Deadline::within(passing.read_timeout);
+    let early_end = peer.early_end.take();
+    let receiving = peer.stream().recv(deadline);
+    let received = if let Some(end) = early_end {
+        end.map(|()| Buffer::empty())
+    } else if passing.tries.ignore_client_abort {
+        receiving.await
+    } else {
+        // What has come needs no look at the client.
+        let ended = {
+            let (mut receiving, mut leaving) = (pin!(receiving), pin!(exchange.client_gone()));
+            poll_fn(|context| match receiving.as_mut().poll(context) {
+                Poll::Ready(received) => Poll::Ready(Either::First(received)),
+                Poll::Pending => leaving.as_mut().poll(context).map(Either::Second),
+            })
+            .await
+        };
+        match ended {
+            Either::First(received) => received,
+            Either::Second(abort) => {
+                // As nginx has it, the request is being sent until the answer begins.
+                let mut has_begun = false;
+                note(request, |attempt, _| has_begun = attempt.bytes_received > 0);
+                let doing = if has_begun { READING } else { SENDING };
+                return Err(client_left(request, exchange, &abort, doing).into());
+            }
+        }
+    };
+    match received {
+        Ok(buffer) if buffer.is_empty() => {
+            log::error!(
+                request,
+                Error,
+                "upstream prematurely closed connection {READING}"
+            );
+            Err(bad(Causes::ERROR))
+        }
+        Ok(buffer) => Ok(buffer),
+        Err(error) => {
+            let failure = failed(request, &error, "recv()", READING);
+            Err(AttemptError::Failed(failure))
+        }
+    }
+}
+
+/// The head has come whole.
+pub fn note_head(request: &mut Request, status: u16) {
+    note(request, |attempt, began| {
+        attempt.header_time = began.elapsed();
+        attempt.status = status;
+    });
+}
+
+/// Whether another head follows.
+pub fn is_informational(head: &ResponseHead) -> bool {
+    matches!(head.status(), 100 | 102..=199)
+}
+
+/// Looks at the fields that the last call of [`ResponseHeadReader::parse`] has found: as in nginx,
+/// these have their effect, and those that come twice are told, whatever becomes of the answer.
+pub fn examine(request: &mut Request, passing: &Passing, answer: &mut ResponseHeadReader) {
+    if is_informational(&answer.head) {
+        return;
+    }
+    let fields = answer.head.fields();
+    for field in fields.iter().skip(answer.examined) {
+        if let Some(earlier) = earlier(&answer.head, *field) {
+            warn_of_duplicate(request, &answer.bytes, *field, earlier);
+            continue;
+        }
+        heed(request, passing, field.known, field.value(&answer.bytes));
+    }
+    answer.examined = fields.len();
+}
+
+/// Has a field of an answer take its effect, unless a line has that ignored.
+pub(super) fn heed(request: &mut Request, passing: &Passing, known: KnownField, value: &[u8]) {
+    match known {
+        KnownField::XAccelLimitRate if !passing.ignored.contains_known(known) => {
+            if let Some(rate) = rate_of(value) {
+                request.pacing.rate = Some(rate);
+            }
+        }
+        KnownField::XAccelCharset if !passing.ignored.contains_known(known) => {
+            request.response.override_charset = Bytes::copy_from_slice(value);
+        }
+        _ => {}
+    }
+}
+
+/// A rate in bytes a second: digits and nothing else, within 63 bits.
+fn rate_of(value: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(value).ok()?;
+    let rate = text.parse().ok()?;
+    let is_plain = !text.starts_with('+') && rate <= i64::MAX as u64;
+    is_plain.then_some(rate)
+}
+
+/// A head that is not within `proxy_buffer_size`.
+pub fn too_big(request: &Request) -> AttemptError {
+    log::error!(request, Error, "upstream sent too big header {READING}");
+    bad(Causes::INVALID_HEADER)
+}
+
+/// An answer that is none.
+pub fn bad(cause: Causes) -> AttemptError {
+    AttemptError::Failed(AttemptFailure {
+        cause,
+        status: 502,
+        doing: READING,
+        sent: true,
+        kept: false,
+        again: false,
+        is_busy: false,
+        is_of_others: false,
+    })
+}
+
+/// Has `error_page` answer in the place of an error (`proxy_intercept_errors`).
+pub fn intercept(request: &mut Request, passing: &Passing, head: &AnswerHead) -> Option<Step> {
+    let status = head.status();
+    if !(passing.intercept_errors && status >= 300 && request.plan.error_pages.has(status)) {
+        return None;
+    }
+    if status == 401 {
+        for field in head.all(KnownField::WwwAuthenticate) {
+            request.response.fields.push(head.owned(field));
+        }
+    }
+    request.activity.doing = WHILE_SENDING_ON;
+    Some(Step::Finish(status))
+}
+
+/// Turns the answer's head into the response, or into another step.
+pub fn apply(
+    request: &mut Request,
+    passing: &Passing,
+    rewriting: &dyn Rewrite,
+    head: &AnswerHead,
+) -> Applied {
+    let status = head.status();
+    if let Some(step) = accel_redirect(request, passing, rewriting, head) {
+        return Applied::Step(step);
+    }
+    let response = &mut request.response;
+    response.status = status;
+    let text = head.status_line(&head.bytes);
+    response.status_text = (!text.is_empty()).then(|| head.bytes.slice_ref(text));
+    response.content_length = head.content_length();
+    response.conditions_judged = true;
+    response.fields.reserve(head.fields().len());
+    for field in head.counting() {
+        let name = field.name(&head.bytes);
+        if passing.hidden.contains(field.known, name) {
+            continue;
+        }
+        if is_of_connection(field.known) {
+            continue;
+        }
+        let copied = copy_field(request, passing, rewriting, field.known, head.owned(field));
+        if let Err(Undecided) = copied {
+            return Applied::Step(fail(request));
+        }
+    }
+    add_nothing_of_ours(request, passing, head);
+    if passing.force_ranges {
+        request.response.allow_ranges = true;
+        request.response.single_range = true;
+    }
+    Applied::Pass
+}
+
+/// Where the upstream is to say which server it is and what time (`proxy_pass_header Server`),
+/// nothing of ours stands for what it does not say.
+fn add_nothing_of_ours(request: &mut Request, passing: &Passing, head: &AnswerHead) {
+    if !passing.upstream_says_what_it_is {
+        return;
+    }
+    let response = &mut request.response;
+    for (known, member) in [
+        (KnownField::Server, &mut response.server),
+        (KnownField::Date, &mut response.date),
+    ] {
+        if head.find(known).is_none() && !passing.hidden.contains_known(known) {
+            *member = Some(Bytes::new());
+        }
+    }
+}
+
+/// The answer's Last-Modified in seconds since 1970, if it has one that is a date.
+pub fn last_modified(head: &AnswerHead) -> Option<i64> {
+    proto::date::parse_http(head.value(KnownField::LastModified, &head.bytes)?)
+}
+
+/// Whether the answer is sent in pieces as full as may be: `proxy_buffering`, unless the upstream
+/// says otherwise.
+pub fn is_buffered(passing: &Passing, head: &AnswerHead) -> bool {
+    let mut buffered = passing.buffering;
+    if passing.ignored.contains_known(KnownField::XAccelBuffering) {
+        return buffered;
+    }
+    for field in head.all(KnownField::XAccelBuffering) {
+        let value = field.value(&head.bytes);
+        if value.eq_ignore_ascii_case(b"yes") {
+            buffered = true;
+        } else if value.eq_ignore_ascii_case(b"no") {
+            buffered = false;
+        }
+    }
+    buffered
+}
+
+fn warn_of_duplicate(request: &Request, bytes: &[u8], field: h1::Field, first: h1::Field) {
+    let text = |field: h1::Field| {
+        let (name, value) = (field.name(bytes), field.value(bytes));
+        [name, b": ", value].concat()
+    };
+    let (second, first) = (text(field), text(first));
+    log::error!(
+        request,
+        Warn,
+        "upstream sent duplicate header line: \"{}\", previous value: \"{}\", ignored {READING}",
+        log::Printable(&second),
+        log::Printable(&first)
+    );
+}
+
+/// Answers for a 101 that was not asked for: 502, and nothing of what follows it, which is of
+/// another protocol. Unless `error_page` names one there is no page: a client that goes on in that
+/// protocol would misread it.
+pub fn refuse_upgrade(request: &mut Request) -> Step {
+    log::error!(
+        request,
+        Error,
+        "upstream sent unexpected 101 response {READING}"
+    );
+    request.activity.doing = WHILE_READING;
+    note(request, |attempt, began| {
+        attempt.response_time = began.elapsed();
+    });
+    if request.plan.error_pages.has(502) {
+        return Step::Finish(502);
+    }
+    request.response.status = 502;
+    request.response.content_length = Some(0);
+    Step::Respond(Body::Empty)
+}
+
+/// The head of a 101, as the client gets it.
+pub(super) fn copy_for_upgrade(
+    request: &mut Request,
+    passing: &Passing,
+    answer: &UpstreamResponse,
+) {
+    request.response.status = 101;
+    let text = answer.head.status_line(&answer.head.bytes);
+    request.response.status_text = Some(Bytes::copy_from_slice(text));
+    for field in answer.head.counting() {
+        let name = field.name(&answer.head.bytes);
+        match field.known {
+            KnownField::Connection | KnownField::KeepAlive => continue,
+            known if passing.hidden.contains(known, name) => continue,
+            KnownField::Server => request.response.server = Some(Bytes::new()),
+            KnownField::Date => request.response.date = Some(Bytes::new()),
+            _ => {}
+        }
+        request.response.fields.push(answer.head.owned(field));
+    }
+    add_nothing_of_ours(request, passing, &answer.head);
+}
+
+/// Keeps the answer's fields for `$upstream_http_*`.
+pub fn remember(request: &mut Request, head: &AnswerHead) {
+    let Some(attempts) = Attempts::of(request) else {
+        return;
+    };
+    attempts.borrow_mut().answer = Some(head.clone());
+}
+
+/// `X-Accel-Redirect`: a path or a named location of this server answers instead.
+fn accel_redirect(
+    request: &mut Request,
+    passing: &Passing,
+    rewriting: &dyn Rewrite,
+    head: &AnswerHead,
+) -> Option<Step> {
+    let value = head.value(KnownField::XAccelRedirect, &head.bytes)?;
+    if passing.ignored.contains_known(KnownField::XAccelRedirect) {
+        return None;
+    }
+    if let Err(Undecided) = keep_over_redirect(request, passing, rewriting, head) {
+        return Some(fail(request));
+    }
+    request.activity.doing = WHILE_READING;
+    if value.first() == Some(&b'@') {
+        return Some(Step::Named(Bytes::copy_from_slice(value)));
+    }
+    let mut path = Vec::new();
+    match proto::uri::parse_unsafe(value, &mut path) {
+        Ok(args) => {
+            request.become_get();
+            Some(Step::Redirect {
+                uri: path,
+                args: args.map(<[u8]>::to_vec),
+            })
+        }
+        Err(_) => {
+            log::error!(
+                request,
+                Error,
+                "unsafe URI \"{}\" was detected {READING}",
+                log::Printable(if path.is_empty() { value } else { &path })
+            );
+            Some(Step::Finish(404))
+        }
+    }
+}
+
+/// Fields of the answer that the client gets from wherever it was sent to.
+fn keep_over_redirect(
+    request: &mut Request,
+    passing: &Passing,
+    rewriting: &dyn Rewrite,
+    head: &AnswerHead,
+) -> Result<(), Undecided> {
+    const KEPT: [&[u8]; 5] = [
+        b"Set-Cookie",
+        b"Content-Disposition",
+        b"Cache-Control",
+        b"Expires",
+        b"Accept-Ranges",
+    ];
+    for field in head.counting() {
+        let (name, value) = (field.name(&head.bytes), field.value(&head.bytes));
+        if field.known == KnownField::ContentType {
+            set_content_type(request, head.bytes.slice_ref(value));
+        } else if passing.force_ranges && name.eq_ignore_ascii_case(b"Accept-Ranges") {
+            // As in `copy_field`.
+        } else if KEPT.iter().any(|kept| kept.eq_ignore_ascii_case(name)) {
+            let Field { name, mut value } = head.owned(field);
+            if name.eq_ignore_ascii_case(b"Accept-Ranges") {
+                request.response.accept_ranges = Some(value.clone());
+            } else if name.eq_ignore_ascii_case(b"Set-Cookie") {
+                value = rewriting.cookie(request, value)?;
+            }
+            request.response.fields.push(Field { name, value });
+        }
+    }
+    Ok(())
+}
+
+/// A field of the answer cannot be made: as in nginx, those before it stay.
+fn fail(request: &mut Request) -> Step {
+    request.response.status_text = None;
+    request.response.content_length = None;
+    super::finish(request, 500)
+}
+
+/// Whether a field is about the connection to the upstream and how the body comes by that, which is
+/// no business of the client's.
+fn is_of_connection(known: KnownField) -> bool {
+    matches!(
+        known,
+        KnownField::Connection
+            | KnownField::KeepAlive
+            | KnownField::TransferEncoding
+            | KnownField::ContentLength
+    )
+}
+
+/// Puts one field of the answer where it belongs.
+fn copy_field(
+    request: &mut Request,
+    passing: &Passing,
+    rewriting: &dyn Rewrite,
+    known: KnownField,
+    field: Field,
+) -> Result<(), Undecided> {
+    let Field { name, value } = field;
+    let field = |value: Bytes| Field { name, value };
+    match known {
+        KnownField::ContentType => set_content_type(request, value),
+        KnownField::LastModified => {
+            request.response.last_modified = proto::date::parse_http(&value);
+            request.response.fields.push(field(value));
+        }
+        KnownField::Date => {
+            request.response.date = Some(Bytes::new());
+            request.response.fields.push(field(value));
+        }
+        KnownField::Server => {
+            request.response.server = Some(Bytes::new());
+            request.response.fields.push(field(value));
+        }
+        KnownField::Location => {
+            // Only what `proxy_redirect` has changed is made absolute, as in nginx.
+            match rewriting.location(request, &value) {
+                Some(rewritten) => {
+                    let absolute = request.plan.core.absolute_redirect;
+                    request.response.add_location(rewritten, absolute);
+                }
+                None => {
+                    let own = !rewriting.rewrites_locations() && value.first() != Some(&b'/');
+                    if own {
+                        if request.is_answered() {
+                            request.response.location = None;
+                        }
+                        request.response.location_field = Some(value.clone());
+                    }
+                    request.response.fields.push(field(value));
+                }
+            }
+        }
+        KnownField::ContentEncoding => {
+            request.response.coding = Some(value.clone());
+            request.response.fields.push(field(value));
+        }
+        // Whoever may ask for ranges in any case is told by what cuts them.
+        KnownField::AcceptRanges if passing.force_ranges => {}
+        KnownField::AcceptRanges => {
+            request.response.accept_ranges = Some(value.clone());
+            request.response.fields.push(field(value));
+        }
+        KnownField::ContentRange => {
+            request.response.content_range = Some(value.clone());
+            request.response.fields.push(field(value));
+        }
+        KnownField::SetCookie => {
+            let value = rewriting.cookie(request, value)?;
+            request.response.fields.push(field(value));
+        }
+        KnownField::Refresh => {
+            let rewritten = rewriting.refresh(request, &value);
+            request
+                .response
+                .fields
+                .push(field(rewritten.unwrap_or(value)));
+        }
+        _ => request.response.fields.push(field(value)),
+    }
+    Ok(())
+}
+
+/// Content-Type: the media type stands alone so that filters can look at it; what follows it
+/// is sent as it came.
+fn set_content_type(request: &mut Request, value: Bytes) {
+    let Some(end) = memchr::memchr(b';', &value) else {
+        request.response.content_type = value;
+        request.response.content_type_parameters = Bytes::new();
+        return;
+    };
+    let media_type = value.get(..end).unwrap_or_default().trim_ascii_end();
+    request.response.content_type = value.slice_ref(media_type);
+    request.response.content_type_parameters = value.slice(media_type.len()..);
+    let parameters = value.get(end..).unwrap_or_default();
+    let charset = proto::header::parameter(parameters, b"charset", b';');
+    if let Some(charset) = charset.filter(|charset| !charset.is_empty())
+        && is_only_charset(parameters)
+    {
+        let charset = charset.trim_ascii();
+        let quoted = charset.strip_prefix(b"\"");
+        let bare = quoted.and_then(|charset| charset.strip_suffix(b"\""));
+        request.response.charset = Bytes::copy_from_slice(bare.unwrap_or(charset));
+    }
+}
+
+fn is_only_charset(parameters: &[u8]) -> bool {
+    memchr::memchr_iter(b';', parameters).count() == 1
+}

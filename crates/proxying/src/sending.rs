@@ -1,0 +1,360 @@
+//! A request on its way to a peer, with the client's body as that comes or once it has been read
+//! whole, while what the peer says already is read.
+
+use std::io;
+
+use bytes::Bytes;
+use engine::Buffer;
+use engine::net::Segment;
+use engine::select::{Either, either};
+use http::body as request_body;
+use http::exchange::{Abort, Exchange};
+use http::log;
+use http::request::Request;
+use proto::h1::chunked::{self, ChunkLine, DATA_END};
+use transport::Transport;
+
+use super::connection::UpstreamConnection;
+use super::peer_attempts::{AttemptError, client_left, failed, note};
+use super::response::receive;
+use super::settings::Passing;
+use super::upload::RestOfBody;
+use base::pieces::Pieces;
+
+/// Bytes queued for an upstream beyond which the client is not read on.
+pub(super) const BACKLOG_MAX: usize = 32 * 1024;
+
+/// What is done then, until the answer begins.
+pub const SENDING: &str = "while sending request to upstream";
+
+/// How a protocol frames the client's body on its way to a peer.
+pub trait BodyFraming {
+    /// Queues parts of it; how many bytes that is.
+    fn push(&self, stream: &Transport, parts: &[Bytes]) -> u64;
+
+    /// Queues what ends it; how many bytes that is.
+    fn end(&self, stream: &Transport) -> u64;
+}
+
+/// As the client frames its body.
+pub fn as_it_came(request: &Request) -> &'static dyn BodyFraming {
+    if request.body.chunked() {
+        &InChunks
+    } else {
+        &Unframed
+    }
+}
+
+struct Unframed;
+
+impl BodyFraming for Unframed {
+    fn push(&self, stream: &Transport, parts: &[Bytes]) -> u64 {
+        for part in parts {
+            stream.push(Segment::Bytes(part.clone()));
+        }
+        length_of(parts)
+    }
+
+    fn end(&self, _: &Transport) -> u64 {
+        0
+    }
+}
+
+/// What came at once is a chunk.
+struct InChunks;
+
+impl BodyFraming for InChunks {
+    fn push(&self, stream: &Transport, parts: &[Bytes]) -> u64 {
+        let length = length_of(parts);
+        if length == 0 {
+            return 0;
+        }
+        let line = ChunkLine::new(length);
+        stream.push(Segment::Bytes(Bytes::copy_from_slice(line.as_bytes())));
+        let pushed = Unframed.push(stream, parts);
+        stream.push(Segment::Bytes(Bytes::from_static(DATA_END)));
+        pushed + (line.as_bytes().len() + DATA_END.len()) as u64
+    }
+
+    fn end(&self, stream: &Transport) -> u64 {
+        stream.push(Segment::Bytes(Bytes::from_static(chunked::LAST)));
+        chunked::LAST.len() as u64
+    }
+}
+
+fn length_of(parts: &[Bytes]) -> u64 {
+    parts.iter().map(|part| part.len() as u64).sum()
+}
+
+/// What reads the head of an answer while that comes, whatever frames it.
+pub trait HeadReader {
+    /// Takes in what has come; whether the head is whole.
+    fn take(
+        &mut self,
+        request: &mut Request,
+        exchange: &mut Exchange,
+        passing: &Passing,
+        received: Buffer,
+    ) -> Result<bool, AttemptError>;
+}
+
+/// A request on its way to a peer, up to the end of the answer's head. The peer may say something
+/// before it has the whole request: that is read meanwhile, and only an answer, or the end of the
+/// connection, ends this part of the sending.
+pub struct RequestInFlight<'a, R> {
+    passing: &'a Passing,
+    /// The connection.
+    pub peer: &'a mut UpstreamConnection,
+    reader: &'a mut R,
+    /// How many bytes of the request have been queued.
+    pub sent: u64,
+    /// The head of the answer has come whole.
+    has_answer: bool,
+}
+
+impl<'a, R: HeadReader> RequestInFlight<'a, R> {
+    /// Nothing has been said yet.
+    pub fn new(
+        passing: &'a Passing,
+        peer: &'a mut UpstreamConnection,
+        reader: &'a mut R,
+    ) -> RequestInFlight<'a, R> {
+        RequestInFlight {
+            passing,
+            peer,
+            reader,
+            sent: 0,
+            has_answer: false,
+        }
+    }
+
+    /// Queues the head of the request.
+    pub fn push_head(&mut self, head: &Bytes) {
+        self.sent += head.len() as u64;
+        self.peer.stream().push(Segment::Bytes(head.clone()));
+        self.peer.asked = true;
+    }
+
+    /// Passes the client's body on as it comes. What comes with the body's end leaves together with
+    /// it. Once the head of the answer has come, what is left of it goes on beside the answer.
+    pub async fn stream_body(
+        &mut self,
+        request: &mut Request,
+        exchange: &mut Exchange,
+        begun: &[Bytes],
+        framing: &'static dyn BodyFraming,
+    ) -> Result<(), AttemptError> {
+        // Small parts must not wait until the peer has confirmed those before them.
+        let stream = self.peer.stream();
+        stream.set_nodelay(request.plan.core.tcp_nodelay);
+        self.sent += framing.push(stream, begun);
+        let mut parts = Pieces::new();
+        let mut is_interrupted = false;
+        loop {
+            self.peer.stream().start_send();
+            self.wait_for_peer(request, exchange).await?;
+            if self.wants_no_more() {
+                self.peer.asked = false;
+                if self.has_answer {
+                    let rest = exchange.upload(request);
+                    let upload = rest.map(|client| RestOfBody::of_client(client, framing));
+                    self.peer.upload = upload.map(Box::new);
+                }
+                return Ok(());
+            }
+            parts.clear();
+            // What the peer says gives the client no more time.
+            if std::mem::take(&mut is_interrupted) {
+                request.body.resume_wait();
+            }
+            let reading = request_body::read_some(request, exchange, &mut parts);
+            let ended = match either(reading, self.peer.stream().recv(None)).await {
+                Either::First(read) => read.map_err(|refused| match refused {
+                    Ok(status) => AttemptError::Refused(status),
+                    Err(abort) => AttemptError::Aborted(body_broken_off(request, abort)),
+                })?,
+                Either::Second(early) => {
+                    self.take_early(request, exchange, early)?;
+                    is_interrupted = true;
+                    continue;
+                }
+            };
+            self.sent += framing.push(self.peer.stream(), &parts);
+            if ended {
+                self.sent += framing.end(self.peer.stream());
+                return Ok(());
+            }
+        }
+    }
+
+    /// Sends a body that has been read as a whole. Of one that an upstream before this one was
+    /// given as it came nothing is left.
+    pub async fn push_stored_body(
+        &mut self,
+        request: &mut Request,
+        exchange: &mut Exchange,
+    ) -> Result<(), AttemptError> {
+        if let Some(parts) = request.body.in_memory() {
+            for part in parts {
+                self.sent += part.len() as u64;
+                self.peer.stream().push(Segment::Bytes(part.clone()));
+            }
+        } else if let Some(file) = request.body.file().cloned() {
+            let length = request.body.received();
+            if self.peer.stream().is_secure() {
+                // Rare, so that no other request needs room for it.
+                Box::pin(self.push_file(request, exchange, &file, length)).await?;
+            } else {
+                self.peer.stream().push(Segment::File {
+                    file,
+                    offset: 0,
+                    length,
+                });
+            }
+            self.sent += length;
+        }
+        Ok(())
+    }
+
+    /// Sends a file through TLS, as fast as the peer takes it.
+    async fn push_file(
+        &mut self,
+        request: &mut Request,
+        exchange: &mut Exchange,
+        file: &engine::file::File,
+        length: u64,
+    ) -> Result<(), AttemptError> {
+        let mut offset = 0;
+        while offset < length && !self.wants_no_more() {
+            let wanted = (length - offset).min(BACKLOG_MAX as u64) as usize;
+            let read = match file.read_at(offset, wanted).await {
+                Ok(read) if !read.is_empty() => read,
+                Ok(_) => return Err(AttemptError::Refused(500)), // the file is the request's alone
+                Err(error) => {
+                    let error = log::Errno(&error);
+                    log::error!(request, Crit, "pread() failed {error} {SENDING}");
+                    return Err(AttemptError::Refused(500));
+                }
+            };
+            offset += read.len() as u64;
+            self.peer.stream().push(Segment::Bytes(read));
+            self.peer.stream().start_send();
+            self.wait_for_peer(request, exchange).await?;
+        }
+        self.peer.asked = offset == length;
+        Ok(())
+    }
+
+    /// Waits while the peer has too much to take already, unless it wants no more of it.
+    pub async fn wait_for_peer(
+        &mut self,
+        request: &mut Request,
+        exchange: &mut Exchange,
+    ) -> Result<(), AttemptError> {
+        if self.peer.stream().backlog() <= BACKLOG_MAX {
+            return Ok(());
+        }
+        // A box of its own, so that requests that fit need no room for it.
+        Box::pin(self.wait_for_slow_peer(request, exchange)).await
+    }
+
+    async fn wait_for_slow_peer(
+        &mut self,
+        request: &mut Request,
+        exchange: &mut Exchange,
+    ) -> Result<(), AttemptError> {
+        while self.peer.stream().backlog() > BACKLOG_MAX && !self.wants_no_more() {
+            let stream = self.peer.stream();
+            let taken = either(stream.drained(BACKLOG_MAX), stream.recv(None));
+            let taken = if self.passing.tries.ignore_client_abort {
+                taken.await
+            } else {
+                match either(taken, exchange.client_gone()).await {
+                    Either::First(taken) => taken,
+                    Either::Second(abort) => {
+                        return Err(client_left(request, exchange, &abort, SENDING).into());
+                    }
+                }
+            };
+            match taken {
+                Either::First(Err(error)) if error.kind() == io::ErrorKind::TimedOut => {
+                    let failure = failed(request, &error, "send()", SENDING);
+                    return Err(AttemptError::Failed(failure));
+                }
+                Either::First(_) => return Ok(()),
+                Either::Second(early) => self.take_early(request, exchange, early)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the peer has answered or gone: the answer is not kept waiting for the rest of the
+    /// request.
+    pub fn wants_no_more(&self) -> bool {
+        self.has_answer || self.peer.early_end.is_some()
+    }
+
+    /// Reads the head of the answer once the request has been `queued`, or why that came to nothing
+    /// is known.
+    pub async fn read_head(
+        &mut self,
+        request: &mut Request,
+        exchange: &mut Exchange,
+        queued: Result<(), AttemptError>,
+    ) -> Result<(), AttemptError> {
+        let sent = self.sent;
+        note(request, |attempt, _| attempt.bytes_sent += sent);
+        queued?;
+        self.peer.stream().start_send();
+        self.wait_for_peer(request, exchange).await?;
+        while !self.has_answer {
+            let received = receive(request, exchange, self.passing, self.peer).await?;
+            self.take(request, exchange, received)?;
+        }
+        Ok(())
+    }
+
+    /// Takes in what has come before the peer has the whole request. Of an end the log is told when
+    /// the answer is read.
+    fn take_early(
+        &mut self,
+        request: &mut Request,
+        exchange: &mut Exchange,
+        early: io::Result<Buffer>,
+    ) -> Result<(), AttemptError> {
+        match early {
+            Ok(received) if !received.is_empty() => self.take(request, exchange, received),
+            end => {
+                self.peer.early_end = Some(end.map(|_| ()));
+                Ok(())
+            }
+        }
+    }
+
+    fn take(
+        &mut self,
+        request: &mut Request,
+        exchange: &mut Exchange,
+        received: Buffer,
+    ) -> Result<(), AttemptError> {
+        self.has_answer = self
+            .reader
+            .take(request, exchange, self.passing, received)?;
+        Ok(())
+    }
+}
+
+/// The client left while its body was being passed on: what it sent was no whole request.
+pub(super) fn body_broken_off(request: &mut Request, abort: Abort) -> Abort {
+    let Abort::Closed(_) = &abort else {
+        return abort;
+    };
+    if let Some((level, text)) = log::body_fault(&abort, request.client.h1().is_some()) {
+        log::write(request, level, format_args!("{text} {SENDING}"));
+    }
+    note(request, |attempt, began| {
+        attempt.response_time = began.elapsed()
+    });
+    request.response.status = 400;
+    Abort::Silently
+}

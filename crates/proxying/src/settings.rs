@@ -1,0 +1,178 @@
+//! What a scope says of asking upstreams and of their answers, whatever is spoken with them.
+
+use std::time::Duration;
+
+use conf::{Fault, ScopeRef, Word};
+use framework::compile::Compiler;
+use http::response::Field;
+use http::size::Size;
+use http::temporary_paths::TemporaryPath;
+use proto::header::NameSet;
+
+use super::attempts::Attempts;
+use super::buffers::{self, Buffers};
+use super::cache::{self, Cache};
+use super::family::Family;
+use super::peer_attempts::RetryPolicy;
+use super::socket::SocketSettings;
+use super::store::Store;
+
+/// The directives that the modules have in common, compiled.
+pub struct Passing {
+    /// Which errors and statuses make the next server be asked, how often and for how long.
+    pub tries: RetryPolicy,
+    /// `*_read_timeout`.
+    pub read_timeout: Duration,
+    /// `*_buffering`.
+    pub buffering: bool,
+    /// `*_buffers` and what belongs to them.
+    pub buffers: Buffers,
+    /// `*_request_buffering`.
+    pub request_buffering: bool,
+    /// `*_pass_request_headers`.
+    pub pass_request_headers: bool,
+    /// `*_pass_request_body`.
+    pub pass_request_body: bool,
+    /// `*_intercept_errors`.
+    pub intercept_errors: bool,
+    /// The longest head of an answer.
+    pub buffer_size: usize,
+    /// Options of the sockets towards the servers.
+    pub socket: SocketSettings,
+    /// Fields of the answer that the client never gets.
+    pub hidden: NameSet,
+    /// Whether the client gets no Server and Date of ours in place of those that the answer lacks
+    /// and a line passes on: so it is with HTTP. An application that is asked by FastCGI or its kin
+    /// leaves these two to the server.
+    pub upstream_says_what_it_is: bool,
+    /// Fields of the answer that have no effect here.
+    pub ignored: NameSet,
+    /// `*_force_ranges`.
+    pub force_ranges: bool,
+    /// `*_pass_trailers`.
+    pub pass_trailers: bool,
+    /// `*_limit_rate`, in bytes a second; 0 is no limit.
+    pub limit_rate: Size,
+    /// `*_store`.
+    pub store: Option<Store>,
+    /// `*_cache` and what belongs to it.
+    pub cache: Option<Cache>,
+}
+
+/// Which directives say it, and what holds where none does.
+pub struct Declared {
+    /// What all modules declare.
+    pub family: &'static Family,
+    /// The directives about buffers.
+    pub buffers: &'static buffers::Family,
+    /// The directives about the cache.
+    pub cache: &'static cache::Family,
+    /// HEAD may be asked for as GET.
+    pub converts_head: bool,
+    /// Where temporary files go that no line gives a directory.
+    pub temporary_path: &'static TemporaryPath,
+    /// Fields that never reach the client unless a line names them.
+    pub hidden: &'static [&'static str],
+    /// Whether upstreams get the `Authorization` of a scope's clients, if they get any field.
+    pub passes_authorization: fn(ScopeRef<'_>) -> Result<bool, Fault>,
+}
+
+impl Passing {
+    /// The trailers that the client gets of those that have been seen.
+    pub fn passed_trailers(&self, seen: &Attempts) -> Vec<Field> {
+        if !self.pass_trailers {
+            return Vec::new();
+        }
+        let seen = seen.borrow();
+        let passed = |field: &&Field| !self.hidden.contains_name(&field.name);
+        seen.trailers.iter().filter(passed).cloned().collect()
+    }
+
+    /// Compiles the directives of a scope. Fails where a value is wrong, with its place.
+    pub fn compile(
+        compiler: &Compiler<'_>,
+        scope: ScopeRef<'_>,
+        declared: &Declared,
+    ) -> Result<Passing, Fault> {
+        let Declared {
+            family,
+            buffers,
+            cache,
+            converts_head,
+            ..
+        } = declared;
+        let names = |words: &[Word]| -> NameSet { words.iter().map(|word| &*word.bytes).collect() };
+        let passed = names(&scope.written(&family.pass_header)?.unwrap_or_default());
+        let more = scope.written(&family.hide_header)?.unwrap_or_default();
+        let hidden = declared.hidden.iter().map(|name| name.as_bytes());
+        let ignored = names(&scope.written(&family.ignore_headers)?.unwrap_or_default());
+        let pass_request_headers = scope.get(&family.pass_request_headers)?;
+        let buffers = buffers.compile(
+            compiler,
+            scope,
+            &family.buffer_size,
+            declared.temporary_path,
+        )?;
+        let lines = cache;
+        let cache = lines.compile(compiler, scope, &family.store, *converts_head)?;
+        // By RFC 9111 the Date of an answer stays with it, and its Age tells the rest.
+        let tells_date = cache.as_ref().is_some_and(Cache::tells_date);
+        let is_shown = |name: &&[u8]| {
+            let is_date = name.eq_ignore_ascii_case(b"date");
+            passed.contains_name(name) || (is_date && tells_date)
+        };
+        let hidden = hidden.filter(|name| !is_shown(name));
+        let hidden = hidden.chain(more.iter().map(|word| &*word.bytes));
+        let hidden: NameSet = hidden.filter(|name| !passed.contains_name(name)).collect();
+        if let Some(cache) = &cache {
+            let passes = pass_request_headers && (declared.passes_authorization)(scope)?;
+            let known = cache::CachedScope {
+                store: &family.store,
+                ignore_headers: &family.ignore_headers,
+                hidden: &hidden,
+                ignored: &ignored,
+                passes_authorization: passes && !cache.heeds_authorization(),
+            };
+            lines.warn(compiler, scope, &known)?;
+        }
+        let store = match cache {
+            Some(_) => None,
+            None => Store::compile(
+                compiler,
+                scope,
+                &family.store,
+                &family.store_access,
+                &buffers.limits.directory,
+            )?,
+        };
+        Ok(Passing {
+            tries: RetryPolicy {
+                connect_timeout: scope.get(&family.connect_timeout)?,
+                send_timeout: scope.get(&family.send_timeout)?,
+                // What is to be stored is fetched in any case.
+                ignore_client_abort: scope.get(&family.ignore_client_abort)? || store.is_some(),
+                next_upstream: scope.get(&family.next_upstream)?,
+                next_upstream_tries: usize::try_from(scope.get(&family.next_upstream_tries)?)
+                    .unwrap_or(usize::MAX),
+                next_upstream_timeout: scope.get(&family.next_upstream_timeout)?,
+            },
+            read_timeout: scope.get(&family.read_timeout)?,
+            buffering: scope.get(&family.buffering)?,
+            buffers,
+            request_buffering: scope.get(&family.request_buffering)?,
+            pass_request_headers,
+            pass_request_body: scope.get(&family.pass_request_body)?,
+            intercept_errors: scope.get(&family.intercept_errors)?,
+            buffer_size: scope.get(&family.buffer_size)? as usize,
+            socket: SocketSettings::compile(compiler, scope, family)?,
+            hidden,
+            upstream_says_what_it_is: false,
+            ignored,
+            force_ranges: scope.get(&family.force_ranges)?,
+            pass_trailers: false,
+            limit_rate: Size::compile(compiler, scope.get(&family.limit_rate)?),
+            store,
+            cache,
+        })
+    }
+}

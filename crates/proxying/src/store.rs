@@ -1,0 +1,547 @@
+//! `proxy_store`: an upstream's answers kept as files.
+//!
+//! <https://nginx.org/en/docs/http/ngx_http_proxy_module.html#proxy_store>. The body of a 200 goes
+//! to a temporary file while the client is sent it, and takes its place when it is whole, before
+//! the client has its end: who has the answer finds the file. It is read to its end though the
+//! client leaves. As in nginx only what is buffered is stored; what an answer to HEAD has no body
+//! for is not, which nginx does where no Content-Length tells otherwise.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::fs::File;
+use std::future::{Future, poll_fn};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use conf::{Fault, ScopeRef, Setter, Setting, Template};
+use framework::compile::Compiler;
+use framework::places::{FileAccess, constant_folder, name_of};
+use http::core::Core;
+use http::exchange::Abort;
+use http::log::{Errno, Level};
+use http::output::Piece;
+use http::request::Request;
+use http::response::Field;
+use http::source::{Break, DeferredLog, Source, SourceEvent};
+use http::temporary_file::Directory;
+use http::text::Text;
+use http::variables::Compiling as _;
+use logs::{ErrorLog, Subject, Subsystem};
+
+use super::READING_BODY;
+use super::body::UpstreamBody;
+use http::rename::{Rename, RenameResult, remove_temporary, shown};
+
+/// How much of a body waits to be written, beside what is being written.
+const QUEUED_MAX: usize = 64 * 1024;
+
+pub(crate) enum StoreLine {
+    Off,
+    On,
+    Path(Template),
+}
+
+pub(super) fn parse(setter: &Setter<'_>) -> Result<StoreLine, Fault> {
+    let word = setter.word()?;
+    match &*word.bytes {
+        b"off" => Ok(StoreLine::Off),
+        b"" => Err(Fault::at(word, "empty path")),
+        b"on" => Ok(StoreLine::On),
+        _ => Template::parse(word).map(StoreLine::Path),
+    }
+}
+
+/// What a scope says about storing.
+pub struct Store {
+    /// Where answers go; nothing for the file that `root` or `alias` makes of the URI.
+    path: Option<Text>,
+    access: u32,
+    /// Where they are while they come.
+    directory: Arc<Directory>,
+}
+
+impl Store {
+    /// Nothing where answers are not stored.
+    pub(super) fn compile(
+        compiler: &Compiler<'_>,
+        scope: ScopeRef<'_>,
+        store: &Setting<StoreLine>,
+        access: &Setting<u32>,
+        directory: &Arc<Directory>,
+    ) -> Result<Option<Store>, Fault> {
+        let path = match scope.get(store)? {
+            StoreLine::Off => return Ok(None),
+            StoreLine::On => {
+                let core = compiler.feature::<Core>(scope)?;
+                core.root.will_be_opened(compiler, FileAccess::Write);
+                None
+            }
+            StoreLine::Path(template) => {
+                let by = name_of(
+                    scope.lines_in_force(&store.spec).first().map(|one| one.1),
+                    "",
+                );
+                // A relative path is one of the process's folder, and not of the prefix.
+                let here = std::env::current_dir().unwrap_or_default();
+                let folder = here.join(constant_folder(&template.parts));
+                compiler.will_open(FileAccess::Write, &folder, &by);
+                Some(compiler.text(&template))
+            }
+        };
+        Ok(Some(Store {
+            path,
+            access: scope.get(access)?,
+            directory: Arc::clone(directory),
+        }))
+    }
+
+    /// What becomes of the answer's body, which is that of a buffered 200 to another method than
+    /// HEAD. `modified` is the answer's Last-Modified.
+    pub(super) fn begin(
+        &self,
+        request: &mut Request,
+        modified: Option<i64>,
+        body: UpstreamBody,
+    ) -> Box<dyn Source> {
+        let target = match &self.path {
+            Some(text) => text.evaluate(request).to_vec(),
+            None if request.has_filename() => request.filename(),
+            None => Vec::new(),
+        };
+        if target.is_empty() {
+            return Box::new(body);
+        }
+        Box::new(StoredSource(Some(StoringBody {
+            body,
+            writer: Writer {
+                target: Target {
+                    directory: Arc::clone(&self.directory),
+                    path: Request::path_of(&target),
+                    access: self.access,
+                    modified,
+                },
+                queue: Vec::new(),
+                queued: 0,
+                work: StoreTask::Idle(None),
+            },
+            held: None,
+            begun: false,
+            body_waits: false,
+            told: VecDeque::new(),
+            about: About::of(request),
+        })))
+    }
+}
+
+/// Where a file belongs.
+#[derive(Clone)]
+struct Target {
+    directory: Arc<Directory>,
+    path: PathBuf,
+    access: u32,
+    modified: Option<i64>,
+}
+
+/// A file that is not yet where it belongs; it is gone when this is.
+struct Temporary {
+    file: File,
+    /// Nothing once it has its place, or is gone.
+    path: Option<PathBuf>,
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        if let Some(path) = self.path.take() {
+            engine::background(move || {
+                let _ = std::fs::remove_file(path);
+            });
+        }
+    }
+}
+
+impl Temporary {
+    fn create(directory: &Directory) -> Result<Temporary, RenameResult> {
+        match directory.create(0o600, true) {
+            Ok((path, file)) => Ok(Temporary {
+                file,
+                path: Some(path),
+            }),
+            Err(failure) => {
+                let mut done = RenameResult::default();
+                done.failed(Level::Crit, failure.call, &failure.path, &failure.error);
+                Err(done)
+            }
+        }
+    }
+
+    /// Writes more of the file, which is made if there is none.
+    fn write(
+        begun: Option<Temporary>,
+        target: &Target,
+        parts: &[StoredPiece],
+    ) -> Result<Temporary, RenameResult> {
+        let mut temporary = match begun {
+            Some(temporary) => temporary,
+            None => Temporary::create(&target.directory)?,
+        };
+        for part in parts {
+            if let Err(error) = part.write_to(&mut temporary.file) {
+                let mut done = RenameResult::default();
+                let path = shown(temporary.path.as_deref().unwrap_or(Path::new("")));
+                let error = Errno(&error);
+                done.line(Level::Crit, format!("write() \"{path}\" failed {error}"));
+                return Err(done);
+            }
+        }
+        Ok(temporary)
+    }
+
+    /// Puts the file in its place; what there is to log comes back.
+    fn place(mut self, target: &Target) -> RenameResult {
+        let mut done = RenameResult::default();
+        let Some(path) = self.path.take() else {
+            return done;
+        };
+        let rename = Rename {
+            source: &path,
+            target: &target.path,
+            access: Some(target.access),
+            path_access: target.access,
+            modified: target.modified,
+            create_path: true,
+        };
+        if !rename.run(&mut done) {
+            remove_temporary(&path, &mut done);
+        }
+        done
+    }
+}
+
+/// A part of a body.
+enum StoredPiece {
+    Bytes(Bytes),
+    /// What lies in the file of what a slow client has left.
+    Spilled {
+        file: engine::file::File,
+        offset: u64,
+        length: u64,
+    },
+}
+
+impl StoredPiece {
+    fn len(&self) -> usize {
+        match self {
+            StoredPiece::Bytes(bytes) => bytes.len(),
+            StoredPiece::Spilled { length, .. } => usize::try_from(*length).unwrap_or(usize::MAX),
+        }
+    }
+
+    /// Copies it to a file, waiting for the disk.
+    fn write_to(&self, to: &mut File) -> io::Result<()> {
+        match self {
+            StoredPiece::Bytes(bytes) => to.write_all(bytes),
+            StoredPiece::Spilled {
+                file,
+                offset,
+                length,
+            } => file.copy_to(*offset, *length, to),
+        }
+    }
+}
+
+/// What the pool does for a file.
+type Job<T> = Pin<Box<dyn Future<Output = T>>>;
+
+enum StoreTask {
+    Idle(Option<Temporary>),
+    Writing(Job<Result<Temporary, RenameResult>>),
+    Placing(Job<RenameResult>),
+    /// The file is in its place, or there is none.
+    Over,
+}
+
+/// Writes a body to its file.
+struct Writer {
+    target: Target,
+    queue: Vec<StoredPiece>,
+    queued: usize,
+    work: StoreTask,
+}
+
+impl Writer {
+    fn add(&mut self, part: StoredPiece) {
+        if !self.is_over() {
+            self.queued += part.len();
+            self.queue.push(part);
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        matches!(self.work, StoreTask::Over)
+    }
+
+    fn give_up(&mut self) {
+        self.work = StoreTask::Over;
+        self.queue.clear();
+        self.queued = 0;
+    }
+
+    /// Goes on until nothing is left to write and, where the body has ended, the file is in its
+    /// place. Lines for the log come back.
+    fn poll(&mut self, ended: bool, context: &mut Context<'_>) -> Poll<Vec<(Level, String)>> {
+        loop {
+            match &mut self.work {
+                StoreTask::Writing(job) => match ready!(job.as_mut().poll(context)) {
+                    Ok(temporary) => self.work = StoreTask::Idle(Some(temporary)),
+                    Err(done) => {
+                        self.give_up();
+                        return Poll::Ready(done.lines);
+                    }
+                },
+                StoreTask::Placing(job) => {
+                    let done = ready!(job.as_mut().poll(context));
+                    self.give_up();
+                    return Poll::Ready(done.lines);
+                }
+                StoreTask::Over => return Poll::Ready(Vec::new()),
+                StoreTask::Idle(_) if self.queue.is_empty() && !ended => {
+                    return Poll::Ready(Vec::new());
+                }
+                StoreTask::Idle(begun) => {
+                    let begun = begun.take();
+                    let target = self.target.clone();
+                    let parts = std::mem::take(&mut self.queue);
+                    self.queued = 0;
+                    self.work = match begun {
+                        Some(temporary) if parts.is_empty() => {
+                            // Onto another file system it is a copy.
+                            StoreTask::Placing(Box::pin(engine::blocking_long(move || {
+                                temporary.place(&target)
+                            })))
+                        }
+                        begun => StoreTask::Writing(Box::pin(engine::blocking(move || {
+                            Temporary::write(begun, &target, &parts)
+                        }))),
+                    };
+                }
+            }
+        }
+    }
+}
+
+/// A body that is stored while it is given.
+struct StoringBody {
+    body: UpstreamBody,
+    writer: Writer,
+    /// What is given once the file is in its place: the last piece, or the end.
+    held: Option<SourceEvent>,
+    /// Whether somebody has asked for the body.
+    begun: bool,
+    /// Whether the body had nothing ready.
+    body_waits: bool,
+    told: VecDeque<DeferredLog>,
+    about: About,
+}
+
+/// The request whose answer is stored, for lines of the log once it is gone.
+pub(super) struct About {
+    log: Arc<ErrorLog>,
+    is_debugged: bool,
+    serial: Option<u64>,
+    /// What stands behind the text.
+    fields: String,
+}
+
+impl About {
+    pub(super) fn of(request: &Request) -> About {
+        let mut fields = String::new();
+        let _ = request.describe(&mut fields); // a string takes all
+        About {
+            log: Arc::clone(request.error_log()),
+            is_debugged: request.is_debugged(),
+            serial: request.serial(),
+            fields,
+        }
+    }
+}
+
+impl Subject for About {
+    fn admits(&self, level: Level) -> bool {
+        self.log.admits(level, Subsystem::Http) || self.is_debugged
+    }
+
+    fn with_log(&self, write: &mut dyn FnMut(&Arc<ErrorLog>)) {
+        write(&self.log);
+    }
+
+    fn is_debugged(&self) -> bool {
+        self.is_debugged
+    }
+
+    fn subsystem(&self) -> Subsystem {
+        Subsystem::Http
+    }
+
+    fn serial(&self) -> Option<u64> {
+        self.serial
+    }
+
+    fn describe(&self, out: &mut dyn fmt::Write) -> fmt::Result {
+        out.write_str(&self.fields)
+    }
+}
+
+impl StoringBody {
+    fn must_wait(&self) -> bool {
+        !self.writer.is_over() && (self.held.is_some() || self.writer.queued >= QUEUED_MAX)
+    }
+
+    fn next(&mut self) -> SourceEvent {
+        self.begun = true;
+        if let Some(told) = self.told.pop_front() {
+            return SourceEvent::Told(told);
+        }
+        if self.must_wait() {
+            return SourceEvent::Nothing;
+        }
+        if let Some(held) = self.held.take() {
+            return held;
+        }
+        let given = self.body.next();
+        self.body_waits = matches!(given, SourceEvent::Nothing);
+        let is_last = match &given {
+            SourceEvent::Piece(Piece::Bytes(bytes)) => {
+                self.writer.add(StoredPiece::Bytes(bytes.clone()));
+                self.body.has_given_all()
+            }
+            SourceEvent::Piece(Piece::File {
+                file,
+                offset,
+                length,
+            }) => {
+                self.writer.add(StoredPiece::Spilled {
+                    file: file.clone(),
+                    offset: *offset,
+                    length: *length,
+                });
+                self.body.has_given_all()
+            }
+            SourceEvent::End => true,
+            SourceEvent::Broken(_) => {
+                self.writer.give_up();
+                false
+            }
+            _ => false,
+        };
+        if is_last && !self.writer.is_over() {
+            self.held = Some(given);
+            return SourceEvent::Nothing;
+        }
+        given
+    }
+
+    fn poll_more(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let written = self.writer.poll(self.held.is_some(), context);
+        if let Poll::Ready(lines) = written {
+            let lines = lines
+                .into_iter()
+                .map(|(level, text)| DeferredLog::new(level, format!("{text} {READING_BODY}")));
+            self.told.extend(lines);
+            if !self.told.is_empty() {
+                return Poll::Ready(());
+            }
+        }
+        match self.body_waits {
+            _ if self.must_wait() => Poll::Pending,
+            true => self.body.poll_more(context),
+            false => Poll::Ready(()),
+        }
+    }
+
+    /// Reads what is left, for the file alone.
+    async fn finish(mut self) {
+        while !self.writer.is_over() {
+            match self.next() {
+                SourceEvent::End | SourceEvent::Broken(_) => break,
+                SourceEvent::Nothing => poll_fn(|context| self.poll_more(context)).await,
+                SourceEvent::Told(told) => told.write(&self.about),
+                SourceEvent::Piece(_) => {}
+            }
+        }
+        self.told.drain(..).for_each(|told| told.write(&self.about));
+    }
+}
+
+/// The same as a source: what is left of it when it is dropped is read and stored by a task of its
+/// own.
+struct StoredSource(Option<StoringBody>);
+
+impl fmt::Debug for StoredSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Stored")
+    }
+}
+
+impl Drop for StoredSource {
+    fn drop(&mut self) {
+        if let Some(mut storing) = self.0.take()
+            && storing.begun
+            && !storing.writer.is_over()
+        {
+            storing.body.lose_client();
+            engine::spawn(storing.finish());
+        }
+    }
+}
+
+impl Source for StoredSource {
+    fn next(&mut self) -> SourceEvent {
+        self.0.as_mut().map_or(SourceEvent::End, StoringBody::next)
+    }
+
+    fn poll_more(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let storing = self.0.as_mut();
+        storing.map_or(Poll::Ready(()), |storing| storing.poll_more(context))
+    }
+
+    fn poll_ahead(&mut self, context: &mut Context<'_>) -> Poll<Result<DeferredLog, Break>> {
+        match &mut self.0 {
+            Some(storing) => storing.body.poll_ahead(context),
+            None => Poll::Pending,
+        }
+    }
+
+    fn queued_max(&self) -> Option<usize> {
+        self.0.as_ref()?.body.queued_max()
+    }
+
+    fn is_whole(&self) -> bool {
+        self.0
+            .as_ref()
+            .is_none_or(|storing| storing.body.is_whole())
+    }
+
+    fn outlives_client(&self) -> bool {
+        true
+    }
+
+    fn trailers(&mut self) -> Vec<Field> {
+        let storing = self.0.as_mut();
+        storing.map_or(Vec::new(), |storing| storing.body.trailers())
+    }
+
+    fn give_up(&mut self, left: &Abort) -> DeferredLog {
+        match &mut self.0 {
+            Some(storing) => storing.body.give_up(left),
+            None => super::peer_attempts::told_left(left, READING_BODY),
+        }
+    }
+
+    fn beginning(&self) -> &'static str {
+        super::response::WHILE_READING
+    }
+}

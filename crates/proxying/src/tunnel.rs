@@ -1,0 +1,328 @@
+//! Bytes both ways until one side ends: upgraded connections (WebSocket and others) and what
+//! `tunnel_pass` connects to.
+//!
+//! As in nginx the end of one side's bytes is the end of both ways.
+
+use std::cell::Cell;
+use std::io::{self, ErrorKind};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use engine::select::{Either, either};
+use http::exchange::duplex::Duplex;
+use http::exchange::{Abort, Exchange};
+use http::log;
+use http::output;
+use http::request::{Request, Step};
+use proto::base64;
+use proto::header::KnownField;
+use sha1::{Digest, Sha1};
+
+use super::connection::UpstreamConnection;
+use super::peer_attempts::note;
+use super::response::{self, READING, UpstreamResponse};
+use super::sending::BACKLOG_MAX;
+use super::settings::Passing;
+
+/// What is being done, as log lines say it.
+const CARRYING: &str = "while proxying upgraded connection";
+
+/// What a key is hashed with (RFC 6455, section 1.3).
+const WEBSOCKET: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
+
+/// What bounds a tunnel.
+#[derive(Clone, Copy)]
+pub struct TunnelLimits {
+    /// Silence in both ways for so long ends it.
+    pub read_timeout: Duration,
+    /// Bytes that wait for a side beyond which the other is not read on.
+    pub backlog_max: usize,
+}
+
+/// Answers 101 to the client and carries bytes both ways.
+pub async fn upgrade(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    passing: &Passing,
+    peer: UpstreamConnection,
+    answer: UpstreamResponse,
+) -> Result<Step, Abort> {
+    if exchange.asks_for_tunnel() && !is_accepted(request, &answer) {
+        log::error!(
+            request,
+            Error,
+            "upstream sent invalid \"Sec-WebSocket-Accept\" header {READING}"
+        );
+        return Ok(Step::Finish(502));
+    }
+    response::copy_for_upgrade(request, passing, &answer);
+    let limits = TunnelLimits {
+        read_timeout: passing.read_timeout,
+        backlog_max: BACKLOG_MAX,
+    };
+    run(request, exchange, limits, peer, answer.rest.into_bytes()).await
+}
+
+/// Sends the head in `request.response` to the client and carries bytes both ways; `received` has
+/// come from the peer with its answer, and is counted.
+pub async fn run(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    limits: TunnelLimits,
+    mut peer: UpstreamConnection,
+    received: Bytes,
+) -> Result<Step, Abort> {
+    if !request.is_main() {
+        log::error!(request, Error, "connection upgrade in subrequest");
+        return Ok(Step::Finish(500));
+    }
+    // It may last for days: no request is under way any more.
+    peer.admitted = None;
+    peer.upload = None;
+    if let Some(step) = output::respond_with_upgrade(request, exchange)? {
+        return Ok(step);
+    }
+    let Some(client) = &exchange.upgrade() else {
+        return Ok(Step::Finish(502));
+    };
+    let upstream = peer.stream();
+    client.set_send_timeout(request.plan.core.send_timeout);
+    if request.plan.core.tcp_nodelay {
+        client.set_nodelay();
+        Duplex::set_nodelay(upstream);
+    }
+    let counted = received.len() as u64;
+    client.push(received);
+    client.start_send();
+    let active = Cell::new(engine::now());
+    let way = |passed| TunnelDirection {
+        limits,
+        active: &active,
+        passed: Cell::new(passed),
+    };
+    let (down, up) = (way(counted), way(0));
+    let ended = either(down.carry(upstream, client), async {
+        let ended = up.carry(client, upstream).await;
+        if !(matches!(ended, Ended::Said) && client.ends_by_halves()) {
+            return ended;
+        }
+        // What it has asked last is still answered.
+        if let Err(error) = upstream.drained(0).await {
+            return Ended::NotTaken(error);
+        }
+        upstream.shutdown_write();
+        exchange.client_gone().await;
+        Ended::Said
+    })
+    .await;
+    match &ended {
+        Either::First(ended) => ended.tell(request, TunnelEnd::Upstream, TunnelEnd::Client),
+        Either::Second(ended) => ended.tell(request, TunnelEnd::Client, TunnelEnd::Upstream),
+    }
+    // What one side sent before it ended still reaches the other.
+    let _ = client.drained(0).await;
+    let _ = upstream.drained(0).await;
+    let taken = down.passed.get().saturating_sub(client.backlog() as u64);
+    request.sent.bytes += taken;
+    request.sent.body_bytes += taken;
+    request.sent.complete = true;
+    let received = down.passed.get() - counted;
+    let said = up.passed.get().saturating_sub(upstream.backlog() as u64);
+    note(request, |attempt, began| {
+        attempt.bytes_received += received;
+        attempt.bytes_sent += said;
+        attempt.response_time = began.elapsed();
+    });
+    Err(Abort::Ended)
+}
+
+/// Whether an upstream has answered the key that we have made up for a client that knows of none
+/// (RFC 6455, section 4.2.2).
+fn is_accepted(request: &Request, answer: &UpstreamResponse) -> bool {
+    let Some(key) = request.header(KnownField::SecWebsocketKey) else {
+        return true; // another protocol
+    };
+    let mut hash = Sha1::new();
+    hash.update(key);
+    hash.update(WEBSOCKET);
+    let mut expected = Vec::new();
+    base64::encode(&hash.finalize(), &mut expected);
+    let mut accepts = answer.head.counting().filter(|field| {
+        field
+            .name(&answer.head.bytes)
+            .eq_ignore_ascii_case(b"Sec-WebSocket-Accept")
+    });
+    let first = accepts.next().map(|field| field.value(&answer.head.bytes));
+    first == Some(&expected[..]) && accepts.next().is_none()
+}
+
+/// Who is at an end of a tunnel.
+#[derive(Clone, Copy)]
+enum TunnelEnd {
+    Client,
+    Upstream,
+}
+
+/// Why bytes are carried no further one way.
+enum Ended {
+    /// Their sender has said that there are no more.
+    Said,
+    /// Their sender's connection failed.
+    Failed(io::Error),
+    /// Nothing came either way for too long.
+    Silence,
+    /// Their receiver takes no more.
+    NotTaken(io::Error),
+}
+
+impl Ended {
+    /// Logs it as nginx does, of bytes from one side to the other.
+    fn tell(&self, request: &Request, from: TunnelEnd, to: TunnelEnd) {
+        let (side, call, error) = match self {
+            Ended::Said => return,
+            Ended::Silence => return tell_timeout(request, TunnelEnd::Upstream),
+            Ended::NotTaken(error) if error.kind() == ErrorKind::TimedOut => {
+                return tell_timeout(request, to);
+            }
+            Ended::Failed(error) => (from, "recv()", error),
+            Ended::NotTaken(error) => (to, "send()", error),
+        };
+        if error.raw_os_error().is_none() {
+            return; // of TLS, which tells of itself
+        }
+        let error = log::Errno(error);
+        match side {
+            TunnelEnd::Client => log::error!(request, Info, "{call} failed {error} {CARRYING}"),
+            TunnelEnd::Upstream => log::error!(request, Error, "{call} failed {error} {CARRYING}"),
+        }
+    }
+}
+
+/// In nginx it is the client's connection that tells of either.
+fn tell_timeout(request: &Request, side: TunnelEnd) {
+    let who = match side {
+        TunnelEnd::Client => "client",
+        TunnelEnd::Upstream => "upstream",
+    };
+    log::error!(
+        request,
+        Info,
+        "{who} timed out (110: Connection timed out) {CARRYING}"
+    );
+}
+
+/// One of the two ways.
+struct TunnelDirection<'a> {
+    limits: TunnelLimits,
+    /// When a byte was last carried either way.
+    active: &'a Cell<Instant>,
+    /// Bytes that have been carried this way.
+    passed: Cell<u64>,
+}
+
+impl TunnelDirection<'_> {
+    /// Carries bytes until the sender ends or the receiver takes no more. Each way waits for its
+    /// own receiver only, so that one which does not read holds nothing else up.
+    async fn carry(&self, from: &impl Duplex, to: &impl Duplex) -> Ended {
+        let TunnelLimits {
+            read_timeout,
+            backlog_max,
+        } = self.limits;
+        loop {
+            let buffer = match from.recv(Some(self.active.get() + read_timeout)).await {
+                Ok(buffer) if buffer.is_empty() => return Ended::Said,
+                Ok(buffer) => buffer,
+                Err(error) if error.kind() != ErrorKind::TimedOut => return Ended::Failed(error),
+                Err(_) if engine::now() < self.active.get() + read_timeout => {
+                    continue; // the other way was active meanwhile
+                }
+                Err(_) => return Ended::Silence,
+            };
+            self.active.set(engine::now());
+            self.passed.set(self.passed.get() + buffer.len() as u64);
+            to.push(buffer);
+            to.start_send();
+            if to.backlog() > backlog_max {
+                if let Err(error) = to.drained(backlog_max).await {
+                    return Ended::NotTaken(error);
+                }
+                self.active.set(engine::now());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::collections::VecDeque;
+
+    use http::testing::with_request;
+
+    use super::*;
+
+    /// An end that is no connection: what it will send, and what it has been given. It takes what
+    /// is queued when it is waited for.
+    #[derive(Default)]
+    struct End {
+        sends: RefCell<VecDeque<&'static [u8]>>,
+        given: RefCell<Vec<u8>>,
+        queued: Cell<usize>,
+        queued_max: Cell<usize>,
+    }
+
+    impl Duplex for End {
+        async fn recv(&self, _: Option<Instant>) -> io::Result<Bytes> {
+            let next = self.sends.borrow_mut().pop_front();
+            Ok(Bytes::from_static(next.unwrap_or_default()))
+        }
+
+        fn push(&self, bytes: Bytes) {
+            self.given.borrow_mut().extend_from_slice(&bytes);
+            self.queued.set(self.queued.get() + bytes.len());
+            self.queued_max
+                .set(self.queued_max.get().max(self.queued.get()));
+        }
+
+        fn start_send(&self) {}
+
+        fn backlog(&self) -> usize {
+            self.queued.get()
+        }
+
+        async fn drained(&self, limit: usize) -> io::Result<()> {
+            self.queued.set(self.queued.get().min(limit));
+            Ok(())
+        }
+
+        fn set_send_timeout(&self, _: Duration) {}
+
+        fn set_nodelay(&self) {}
+    }
+
+    #[test]
+    fn any_two_streams_are_joined() {
+        const PART: &[u8] = &[b'x'; 10_000];
+        with_request(|_| {
+            let (from, to) = (End::default(), End::default());
+            from.sends.borrow_mut().extend([PART; 20]);
+            let active = Cell::new(engine::now());
+            let way = TunnelDirection {
+                limits: TunnelLimits {
+                    read_timeout: Duration::from_secs(60),
+                    backlog_max: BACKLOG_MAX,
+                },
+                active: &active,
+                passed: Cell::new(0),
+            };
+            let carried = way.carry(&from, &to);
+            let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+            let carried = std::pin::pin!(carried).poll(&mut context);
+            assert!(matches!(carried, std::task::Poll::Ready(Ended::Said)));
+            assert_eq!(way.passed.get(), 200_000);
+            assert_eq!(to.given.borrow().len(), 200_000);
+            // An end that takes nothing is waited for.
+            assert!(to.queued_max.get() <= BACKLOG_MAX + PART.len());
+        });
+    }
+}

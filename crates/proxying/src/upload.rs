@@ -1,0 +1,205 @@
+//! What is left of a request's body when the head of its answer has come: it goes on its way beside
+//! the answer.
+
+use std::cell::Cell;
+use std::io;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use http::exchange::Abort;
+use http::exchange::upload::Upload;
+use http::log::{self, Level};
+use http::source::DeferredLog;
+use transport::Transport;
+
+use super::http2::upload::StreamUpload;
+use super::sending::{BACKLOG_MAX, BodyFraming, SENDING};
+
+/// What the log says of a body that is said to be text in base64, which only gRPC-Web has.
+pub const NOT_BASE64: &str = "client sent a call of gRPC-Web that is not base64";
+
+/// Why a body is not sent to its end.
+pub enum Stopped {
+    /// By the client, on a stream of HTTP/2.
+    Stream(Abort),
+    /// By the client, on a connection of HTTP/1.
+    Connection(Abort),
+    /// The peer has taken nothing for `*_send_timeout`.
+    TimedOut,
+    /// The file cannot be read; what there is to log.
+    File(String),
+    /// It is not the text in base64 that it is said to be.
+    NotBase64,
+}
+
+impl Stopped {
+    /// What a client's body was ended by.
+    pub(super) fn by(client: &Upload, abort: Abort) -> Stopped {
+        match client {
+            Upload::H1(_) => Stopped::Connection(abort),
+            Upload::H2(_) => Stopped::Stream(abort),
+        }
+    }
+
+    /// The status that the request would have been answered with, and what there is to log; `None`
+    /// where what sends to the client finds out that it has left.
+    fn told(self) -> Option<(u16, Option<DeferredLog>)> {
+        let (status, fault) = match self {
+            Stopped::Stream(Abort::Closed(_)) => return None,
+            Stopped::Stream(abort) => (status_of(&abort), log::body_fault(&abort, false)),
+            Stopped::Connection(abort) => (status_of(&abort), log::body_fault(&abort, true)),
+            Stopped::TimedOut => {
+                let text = "upstream timed out (110: Connection timed out)".to_owned();
+                (504, Some((Level::Error, text)))
+            }
+            Stopped::File(text) => (500, Some((Level::Crit, text))),
+            Stopped::NotBase64 => (400, Some((Level::Info, NOT_BASE64.to_owned()))),
+        };
+        let told = fault.map(|(level, text)| DeferredLog::new(level, format!("{text} {SENDING}")));
+        Some((status, told))
+    }
+}
+
+/// The status of a request whose body the client has broken off so.
+fn status_of(abort: &Abort) -> u16 {
+    match abort {
+        Abort::BodyTimedOut => 408,
+        Abort::BodyTooLarge { .. } => 413,
+        _ => 400,
+    }
+}
+
+/// The status with which a request would have been answered for what has become of its body, once
+/// that has been broken off.
+pub type RefusedWith = Rc<Cell<Option<u16>>>;
+
+/// What has become of a body.
+pub(super) enum Uploaded {
+    /// It has been sent to its end, as far as its stream, if it has one, has not ended before that.
+    Whole,
+    /// Nothing more of it is sent, since the peer has gone: what reads the answer finds that out.
+    Ended,
+    /// Nothing more of it comes: what sends to the client finds out that it has left, if it asks.
+    Left,
+    /// It is broken off, and the answer with it; what there is to log, if there is.
+    Broken(Option<DeferredLog>),
+}
+
+/// The rest of a body on its way; see the module. It goes on whenever it is polled.
+pub struct RestOfBody {
+    way: UploadPath,
+    refused: RefusedWith,
+}
+
+enum UploadPath {
+    /// On a connection of the request's own.
+    Connection {
+        client: Upload,
+        framing: &'static dyn BodyFraming,
+        sent: u64,
+    },
+    Stream(StreamUpload),
+}
+
+impl RestOfBody {
+    /// What comes of the client's body goes on, framed so.
+    pub(super) fn of_client(client: Upload, framing: &'static dyn BodyFraming) -> RestOfBody {
+        RestOfBody::by(UploadPath::Connection {
+            client,
+            framing,
+            sent: 0,
+        })
+    }
+
+    /// What is under way on a stream goes on.
+    pub(super) fn on_stream(upload: StreamUpload) -> RestOfBody {
+        RestOfBody::by(UploadPath::Stream(upload))
+    }
+
+    fn by(way: UploadPath) -> RestOfBody {
+        RestOfBody {
+            way,
+            refused: RefusedWith::default(),
+        }
+    }
+
+    /// Where it will be told what the request would have been answered with.
+    pub(super) fn refused(&self) -> RefusedWith {
+        Rc::clone(&self.refused)
+    }
+
+    /// Whether it comes from the client yet.
+    pub(super) fn is_of_client(&self) -> bool {
+        match &self.way {
+            UploadPath::Connection { .. } => true,
+            UploadPath::Stream(upload) => upload.is_of_client(),
+        }
+    }
+
+    /// Bytes that have been queued for the peer.
+    pub(super) fn sent(&self) -> u64 {
+        match &self.way {
+            UploadPath::Connection { sent, .. } => *sent,
+            UploadPath::Stream(upload) => upload.sent(),
+        }
+    }
+
+    /// Goes on; `stream` is the connection that a body without a stream is sent on.
+    pub(super) fn poll(&mut self, stream: &Transport, context: &mut Context<'_>) -> Poll<Uploaded> {
+        let ended = match &mut self.way {
+            UploadPath::Connection {
+                client,
+                framing,
+                sent,
+            } => ready!(poll_pass_on(client, *framing, sent, stream, context)),
+            UploadPath::Stream(upload) => ready!(upload.poll(context)).map(|()| true),
+        };
+        Poll::Ready(match ended {
+            Ok(true) => Uploaded::Whole,
+            Ok(false) => Uploaded::Ended,
+            Err(stopped) => match stopped.told() {
+                None => Uploaded::Left,
+                Some((status, told)) => {
+                    self.refused.set(Some(status));
+                    Uploaded::Broken(told)
+                }
+            },
+        })
+    }
+}
+
+/// Passes on what comes, as fast as the peer takes it; whether that was all.
+fn poll_pass_on(
+    client: &mut Upload,
+    framing: &dyn BodyFraming,
+    sent: &mut u64,
+    stream: &Transport,
+    context: &mut Context<'_>,
+) -> Poll<Result<bool, Stopped>> {
+    loop {
+        if stream.backlog() > BACKLOG_MAX {
+            match ready!(stream.poll_drained(BACKLOG_MAX, context)) {
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                    return Poll::Ready(Err(Stopped::TimedOut));
+                }
+                Err(_) => return Poll::Ready(Ok(false)),
+                Ok(()) => {}
+            }
+        }
+        let part = match ready!(client.poll_next(context)) {
+            Ok(part) => part,
+            Err(abort) => return Poll::Ready(Err(Stopped::by(client, abort))),
+        };
+        let ends = part.is_none() || client.is_read();
+        if let Some(part) = part {
+            *sent += framing.push(stream, &[part]);
+        }
+        if ends {
+            *sent += framing.end(stream);
+        }
+        stream.start_send();
+        if ends {
+            return Poll::Ready(Ok(true));
+        }
+    }
+}
