@@ -49,6 +49,17 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     ("upstream", &["transport", "logs", "framework", "engine"]),
     (
+        "http_client",
+        &[
+            "upstream",
+            "transport",
+            "logs",
+            "framework",
+            "proto",
+            "engine",
+        ],
+    ),
+    (
         "rules",
         &[
             "upstream",
@@ -79,6 +90,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "proxying",
         &[
             "http",
+            "http_client",
             "rules",
             "upstream",
             "transport",

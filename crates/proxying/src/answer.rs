@@ -1,12 +1,11 @@
 //! The head of an upstream's answer, which the response, the body and `$upstream_*` share.
 
 use std::fmt;
-use std::ops::{Deref, DerefMut};
-use std::rc::Rc;
+use std::ops::Deref;
 
 use bytes::Bytes;
-use engine::Spares;
 use http::response::Field;
+use http_client::ReadHead;
 use proto::h1;
 use proto::h1::response::ResponseHead;
 use proto::header::KnownField;
@@ -17,42 +16,6 @@ pub struct AnswerHead {
     head: ReadHead,
     /// The bytes that the spans of the head point into.
     pub bytes: Bytes,
-}
-
-/// One that is being read, or has been, and is shared then; its memory serves the next ones of the
-/// thread.
-#[derive(Clone)]
-pub struct ReadHead(Rc<ResponseHead>);
-
-/// How many heads' memory a thread keeps: of as many requests as end in one turn of a few
-/// connections.
-const SPARES_MAX: usize = 1024;
-
-/// The memory of heads with more fields goes back to the allocator.
-const SPARE_FIELDS_MAX: usize = 64;
-
-thread_local! {
-    static SPARES: Spares<Rc<ResponseHead>, SPARES_MAX> = const { Spares::new(|| SPARES.with(Spares::clear)) };
-}
-
-impl Default for ReadHead {
-    /// Nothing has been read of it.
-    fn default() -> ReadHead {
-        ReadHead(SPARES.with(Spares::take).unwrap_or_default())
-    }
-}
-
-impl Drop for ReadHead {
-    fn drop(&mut self) {
-        let Some(head) = Rc::get_mut(&mut self.0) else {
-            return; // others have it
-        };
-        if (1..=SPARE_FIELDS_MAX).contains(&head.room()) {
-            head.clear();
-            // A thread that ends keeps nothing.
-            let _ = SPARES.try_with(|spares| spares.keep(Rc::clone(&self.0)));
-        }
-    }
 }
 
 impl AnswerHead {
@@ -98,25 +61,6 @@ impl AnswerHead {
     pub fn pairs(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         let fields = self.counting();
         fields.map(|field| (field.name(&self.bytes), field.value(&self.bytes)))
-    }
-}
-
-impl Deref for ReadHead {
-    type Target = ResponseHead;
-
-    fn deref(&self) -> &ResponseHead {
-        &self.0
-    }
-}
-
-/// While it is being read.
-impl DerefMut for ReadHead {
-    fn deref_mut(&mut self) -> &mut ResponseHead {
-        if Rc::get_mut(&mut self.0).is_none() {
-            self.0 = Rc::default();
-        }
-        // invariant: made unique above
-        Rc::get_mut(&mut self.0).expect("nobody else has a head that is being read")
     }
 }
 

@@ -22,6 +22,7 @@ use http::output::Piece;
 use http::response::Field;
 use http::source::{Break, DeferredLog, Source, SourceEvent};
 use http::spill::Spill;
+use http_client::ReceivedBytes;
 use proto::h1::chunked::Decoder;
 use proto::h1::response::BodyFraming;
 
@@ -109,13 +110,6 @@ pub trait AnswerFraming {
     fn trailers(&mut self) -> Vec<Field> {
         Vec::new()
     }
-}
-
-/// How many bytes of an answer have come, what frames it among them.
-#[derive(Clone, Copy, Debug)]
-pub struct ReceivedBytes {
-    pub(crate) in_all: u64,
-    pub(crate) behind_head: u64,
 }
 
 /// What is next in a body that lies in a framing.

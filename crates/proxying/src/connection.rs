@@ -14,10 +14,10 @@ use engine::Buffer;
 use engine::net::{Address, SocketOptions};
 use framework::generation::GenerationView;
 use http::request::Request;
+use http_client::StreamHandle;
 use proto::proxy_protocol::{self, Endpoints, Version};
 use transport::Transport;
 
-use super::http2::stream::StreamHandle;
 use super::peer_attempts::ConnectTarget;
 use super::upload::RestOfBody;
 use crate::upstream::{AtEnd, Group};

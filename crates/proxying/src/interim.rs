@@ -8,6 +8,7 @@ use http::exchange::Exchange;
 use http::log;
 use http::request::Request;
 use http::response::Field;
+use http_client::{INFORMATIONAL_MAX, TOO_MANY_INFORMATIONAL};
 use proto::h1::Version;
 use proto::header::KnownSet;
 
@@ -16,12 +17,6 @@ use super::peer_attempts::AttemptError;
 use super::response::{READING, ResponseHeadReader, bad};
 use super::settings::Passing;
 use crate::early_hints;
-
-/// How many may come before an answer.
-pub(super) const INFORMATIONAL_MAX: u32 = 100;
-
-/// What there is to log of more.
-pub(super) const TOO_MANY: &str = "upstream sent too many informational responses";
 
 const EARLY_HINTS: u16 = 103;
 
@@ -51,7 +46,7 @@ impl Informational {
     ) -> Result<(), AttemptError> {
         self.count += 1;
         if self.count > INFORMATIONAL_MAX {
-            log::error!(request, Error, "{TOO_MANY} {READING}");
+            log::error!(request, Error, "{TOO_MANY_INFORMATIONAL} {READING}");
             return Err(bad(Causes::INVALID_HEADER));
         }
         if answer.head.status() != EARLY_HINTS {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use ::upstream::connecting::{self, ConnectOptions, Connected};
 use ::upstream::pool::{self, Connection, Made};
-use ::upstream::{Answered, AttemptStart, Caller, ConnectionRoom, Peer, Socket, unless_gone};
+use ::upstream::{Answered, AttemptStart, Caller, ConnectionRoom, Peer, Socket};
 use bytes::Bytes;
 use engine::PooledFuture;
 use engine::net::{Address, Segment};
@@ -17,12 +17,12 @@ use http::exchange::{Abort, Exchange};
 use http::log::{self, ErrorLog, Level, Subject, Subsystem};
 use http::request::Request;
 use http::source::DeferredLog;
+use http_client::{Acquired, LinkOptions};
 use proto::method::Method;
 
 use super::attempts::{AskedFor, Attempt, Attempts, Began};
 use super::connection::{PoolContext, UpstreamConnection};
 use super::family::Causes;
-use super::http2::links::{self, Acquired};
 use super::response;
 use super::ssl::{self, Secured};
 use crate::upstream::{Selection, Sticking};
@@ -386,26 +386,23 @@ async fn connect_shared<C>(
 ) -> Result<(UpstreamConnection, bool), AttemptError> {
     let home = asking.home;
     let group = &home.group.shared;
-    let terms = &asking.reach.terms;
-    let acquiring = links::acquire(&home.local, group, address, terms, head_size);
-    let acquiring = either(acquiring, engine::sleep(asking.tries.connect_timeout));
-    let ignores_client = asking.tries.ignore_client_abort;
-    let acquired = unless_gone(asker, exchange, ignores_client, CONNECTING, acquiring);
-    let permit = match acquired.await? {
-        Either::First(Ok(Acquired::Joined(stream))) => {
+    let options = LinkOptions {
+        local: &home.local,
+        group,
+        address,
+        terms: &asking.reach.terms,
+        head_size,
+    };
+    let acquiring = http_client::acquire(asker, exchange, &asking.tries, &options);
+    let permit = match acquiring.await? {
+        Acquired::Joined {
+            stream,
+            had_been_kept,
+        } => {
             asker.connected_at_once();
-            let had_been_kept = stream.is_alone();
             return Ok((UpstreamConnection::on(stream, home.clone()), had_been_kept));
         }
-        Either::First(Ok(Acquired::Anew(permit))) => permit,
-        Either::First(Err(shortage)) => {
-            connecting::note_shortage(asker, shortage);
-            return Err(AttemptError::Refused(500));
-        }
-        Either::Second(()) => {
-            let failure = AttemptFailure::new(Causes::TIMEOUT, 504, CONNECTING);
-            return Err(AttemptError::Failed(failure));
-        }
+        Acquired::Anew(permit) => permit,
     };
     let connecting = connect_alone(asker, exchange, address, asking, room);
     let (peer, _) = connecting.await?;

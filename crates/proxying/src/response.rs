@@ -13,11 +13,12 @@ use http::log;
 use http::output::Body;
 use http::request::{Request, Step};
 use http::response::Field;
+use http_client::ReadHead;
 use proto::h1;
 use proto::h1::response::{BodyFraming, ResponseHead};
 use proto::header::KnownField;
 
-use super::answer::{AnswerHead, ReadHead, earlier};
+use super::answer::{AnswerHead, earlier};
 use super::attempts::Attempts;
 use super::connection::UpstreamConnection;
 use super::family::Causes;

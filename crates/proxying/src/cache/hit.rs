@@ -8,6 +8,7 @@ use http::log;
 use http::output::{Body, Piece};
 use http::request::{Request, Step};
 use http::response::BodyIdentity;
+use http_client::ReadHead;
 use proto::cgi::{self, Form};
 use proto::h1;
 use store::disk::{CHECKED_FIRST_MAX, DiskStore, Head, OpenEntry, Origin, Reader};
@@ -17,7 +18,7 @@ use super::freshness::Freshness;
 use super::rules::partial::Part;
 use super::rules::status::Forwarded;
 use super::{AnswerRules, CacheStatus, allow_ranges, fill, note_status, semantics, wall};
-use crate::answer::{AnswerHead, ReadHead};
+use crate::answer::AnswerHead;
 use crate::response::{self, Applied};
 
 /// Makes an entry the response. Nothing comes back where it turns out to be none.

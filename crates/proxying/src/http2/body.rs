@@ -5,12 +5,19 @@ use std::rc::Rc;
 use engine::Buffer;
 use http::response::Field;
 use http::source::Break;
+use http_client::{ReceivedBytes, StreamEnd, StreamFlow, StreamHandle};
 
-use super::flow::{StreamEnd, StreamFlow};
-use crate::body::{AnswerFraming, Framed, ReceivedBytes};
+use crate::body::{AnswerFraming, Framed};
 
 /// What tells the end of a body.
 pub struct StreamBody(pub(super) Rc<StreamFlow>);
+
+impl StreamBody {
+    /// The body of the answer on this stream.
+    pub(super) fn of(stream: &StreamHandle) -> StreamBody {
+        StreamBody(Rc::clone(stream.flow()))
+    }
+}
 
 impl AnswerFraming for StreamBody {
     fn next(&mut self, received: &mut Buffer) -> Framed {

@@ -15,15 +15,13 @@ use http::body as request_body;
 use http::exchange::{Abort, Exchange};
 use http::log;
 use http::request::{Request, Step};
+use http_client::{StreamEnd, StreamFlow, StreamHandle, StreamHead, TOO_LARGE};
 use proto::base64::Decoder;
 use proto::h2::ErrorCode;
 use proto::h2::client::RequestStart;
 
 use super::body::StreamBody;
-use super::faults;
-use super::flow::{AnswerHead, StreamEnd, StreamFlow};
 use super::head::RequestHead;
-use super::stream::StreamHandle;
 use super::upload::{ReplayableUpload, StreamUpload};
 use crate::body::{Arrived, Delimited};
 use crate::connection::UpstreamConnection;
@@ -144,7 +142,7 @@ impl<'a> Http2Dialogue<'a> {
 
 /// What a request that waits for its answer goes on for.
 enum Came {
-    Head(Result<AnswerHead, StreamEnd>),
+    Head(Result<StreamHead, StreamEnd>),
     Uploaded(Result<(), Stopped>),
     /// What was queued of the body has been sent.
     Sent,
@@ -177,7 +175,7 @@ impl Dialogue for Http2Dialogue<'_> {
         if self.keeps_whole {
             stream.flow().keep_whole();
         }
-        if !stream.open(self.head, opening) {
+        if !stream.open(self.head.fields(), self.head.list_size(), opening) {
             return Err(self.not_served());
         }
         let mut upload = if ends {
@@ -290,7 +288,7 @@ impl Http2Dialogue<'_> {
             note(request, |attempt, _| attempt.bytes_received = received);
             *reading = ResponseHeadReader::of(head.head, head.bytes);
             if length > passing.buffer_size {
-                log::error!(request, Error, "{} {READING}", faults::TOO_LARGE);
+                log::error!(request, Error, "{} {READING}", TOO_LARGE);
                 return Err(bad(Causes::INVALID_HEADER));
             }
             examine(request, passing, reading);
@@ -310,7 +308,7 @@ impl Http2Dialogue<'_> {
         exchange: &mut Exchange,
         stream: &StreamHandle,
         upload: &mut Option<StreamUpload>,
-    ) -> Result<AnswerHead, AttemptError> {
+    ) -> Result<StreamHead, AttemptError> {
         let tries = &self.passing.tries;
         let flow = stream.flow();
         loop {
@@ -374,7 +372,7 @@ impl Http2Dialogue<'_> {
 
     /// The stream has ended without a head.
     fn ended(&self, request: &Request, stream: &StreamHandle, end: StreamEnd) -> AttemptError {
-        if let Some(most) = stream.warns_of(self.head) {
+        if let Some(most) = stream.warns_of(self.head.list_size()) {
             let size = self.head.list_size();
             log::error!(
                 request,

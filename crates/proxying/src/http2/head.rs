@@ -31,6 +31,12 @@ struct RequestFields {
     ends: Vec<(u32, u32)>,
 }
 
+impl Default for RequestHead {
+    fn default() -> RequestHead {
+        RequestHead::new()
+    }
+}
+
 impl Drop for RequestHead {
     fn drop(&mut self) {
         let mut fields = std::mem::take(&mut self.fields);

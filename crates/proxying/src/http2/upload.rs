@@ -14,11 +14,10 @@ use engine::file::File;
 use engine::select::{Either, either};
 use http::exchange::upload::Upload;
 use http::log;
+use http_client::{Sender, StreamFlow};
 use proto::base64::{Decoder, NotBase64};
 
 use super::dialogue::RequestBody;
-use super::flow::StreamFlow;
-use super::stream::Sender;
 use crate::sending::BACKLOG_MAX;
 use crate::upload::Stopped;
 

@@ -8,6 +8,7 @@ use http::log;
 use http::request::Request;
 use http::response::Field;
 
+use super::body::StreamBody;
 use crate::READING_BODY;
 use crate::body::AnswerFraming;
 use crate::connection::UpstreamConnection;
@@ -22,7 +23,7 @@ pub async fn read_part(
 ) -> Result<Option<Bytes>, NotRead> {
     match poll_fn(|context| peer.poll_recv(Some(deadline), context)).await {
         Ok(buffer) if buffer.is_empty() => {
-            let closed = peer.shared().map(|stream| stream.body().closed());
+            let closed = peer.shared().map(|stream| StreamBody::of(stream).closed());
             match closed {
                 Some(Err((_, text))) => {
                     log::error!(request, Error, "{text} {READING_BODY}");
@@ -50,5 +51,5 @@ pub struct NotRead {
 /// The trailers behind an answer that has been read to its end.
 pub fn trailers(peer: &mut UpstreamConnection) -> Vec<Field> {
     let stream = peer.shared();
-    stream.map_or(Vec::new(), |stream| stream.body().trailers())
+    stream.map_or(Vec::new(), |stream| StreamBody::of(stream).trailers())
 }

@@ -9,7 +9,6 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
-use ::upstream::Group;
 use base::hash::Map;
 use bytes::Bytes;
 use engine::net::Address;
@@ -17,9 +16,10 @@ use framework::generation::GenerationView;
 use framework::slot::{OfThread, Slot, Thread};
 use framework::workers::NotEnough;
 use transport::Transport;
+use upstream::Group;
 
-use super::link::{HEAD_SIZE_SHARED, Link};
-use super::stream::StreamHandle;
+use crate::link::{HEAD_SIZE_SHARED, Link};
+use crate::stream::StreamHandle;
 
 /// What the thread has.
 static LINKS: Slot<SharedConnections, Thread> = Slot::new();
@@ -29,7 +29,7 @@ static LINKS: Slot<SharedConnections, Thread> = Slot::new();
 const WAITING_MAX: usize = 100;
 
 /// The connections of a thread.
-pub(super) struct SharedConnections {
+pub(crate) struct SharedConnections {
     by_group: Map<Bytes, Vec<Rc<Link>>>,
     connecting: Vec<Rc<Connecting>>,
     /// The thread is about to end.
@@ -64,33 +64,47 @@ struct Connecting {
     wakers: RefCell<Vec<Waker>>,
 }
 
+/// The right to make a connection that others wait for until it is dropped: they share what there
+/// is then, or else the next of them has the right.
+pub struct Permit {
+    links: Rc<RefCell<SharedConnections>>,
+    connecting: Rc<Connecting>,
+}
+
 /// What a request gets.
-pub(crate) enum Acquired {
+pub(crate) enum Found {
     /// A stream of a connection that there was.
     Joined(StreamHandle),
     /// The right to make one.
     Anew(Permit),
 }
 
-/// The right to make a connection that others wait for until it is dropped: they share what there
-/// is then, or else the next of them has the right.
-pub(crate) struct Permit {
-    links: Rc<RefCell<SharedConnections>>,
-    connecting: Rc<Connecting>,
+/// What a connection must be to have room for a request.
+pub struct LinkOptions<'a> {
+    /// Where the thread's connections are found.
+    pub local: &'a GenerationView,
+    /// The group that the peer is of.
+    pub group: &'a Group,
+    /// The peer's address.
+    pub address: &'a Address,
+    /// What those must agree on who share a connection.
+    pub terms: &'a Bytes,
+    /// The size of the request's head (RFC 9113, section 6.5.2).
+    pub head_size: usize,
 }
 
-/// Finds a connection to this peer of the group that has room for a request with a head of this
-/// size, on the same terms; waits for one that is being made.
+/// Finds a connection that has room for a request; waits for one that is being made.
 ///
 /// # Errors
 /// The request has no place among the connections of the thread.
-pub(crate) async fn acquire(
-    local: &GenerationView,
-    group: &Group,
-    address: &Address,
-    terms: &Bytes,
-    head_size: usize,
-) -> Result<Acquired, NotEnough> {
+pub(crate) async fn find(options: &LinkOptions<'_>) -> Result<Found, NotEnough> {
+    let LinkOptions {
+        local,
+        group,
+        address,
+        terms,
+        head_size,
+    } = *options;
     let links = local.of_thread(&LINKS);
     loop {
         let found = links.borrow().find(group, address, terms, head_size);
@@ -98,7 +112,7 @@ pub(crate) async fn acquire(
             link.sharing.has_room().await?;
             // Where that was waited for, others may have filled it, or it has ended.
             if link.has_room(head_size) {
-                return Ok(Acquired::Joined(StreamHandle::new(link)));
+                return Ok(Found::Joined(StreamHandle::new(link)));
             }
             continue;
         }
@@ -126,7 +140,7 @@ pub(crate) async fn acquire(
                     if !is_large {
                         known.connecting.push(Rc::clone(&connecting));
                     }
-                    return Ok(Acquired::Anew(Permit {
+                    return Ok(Found::Anew(Permit {
                         links: Rc::clone(&links),
                         connecting,
                     }));
@@ -165,7 +179,7 @@ impl Connecting {
 impl Permit {
     /// The connection is there: it serves from now on, this request first. The others wait for its
     /// peer.
-    pub(crate) fn begin(self, transport: Transport, group: &Group) -> StreamHandle {
+    pub fn begin(self, transport: Transport, group: &Group) -> StreamHandle {
         let Connecting { address, terms, .. } = &*self.connecting;
         let link = Rc::new(Link::new(transport, group, address, terms));
         let mut known = self.links.borrow_mut();
@@ -208,7 +222,7 @@ impl SharedConnections {
         agreeing.find(|link| link.has_room(head_size)).cloned()
     }
 
-    pub(super) fn remove(&mut self, link: &Link) {
+    pub(crate) fn remove(&mut self, link: &Link) {
         if let Some(of_group) = self.by_group.get_mut(&link.group) {
             of_group.retain(|other| !std::ptr::eq(&**other, link));
             if of_group.is_empty() {
@@ -219,7 +233,7 @@ impl SharedConnections {
 
     /// A connection has become idle: where more are than are to be kept, one ends. That is one
     /// without room if there is any, else the one that has been idle for longest.
-    pub(super) fn make_room(&mut self, link: &Link) {
+    pub(crate) fn make_room(&mut self, link: &Link) {
         let Some(of_group) = self.by_group.get(&link.group) else {
             return;
         };

@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use engine::{Buffer, Sleep};
 use proto::h2::client::RequestStart;
+use proto::h2::hpack::Field;
 use transport::Transport;
 
-use super::body::StreamBody;
-use super::flow::{AnswerHead, StreamEnd, StreamFlow};
-use super::head::RequestHead;
-use super::link::{Link, WINDOW};
+use crate::flow::{StreamFlow, StreamHead};
+use crate::link::{Link, WINDOW};
+use crate::stream_end::StreamEnd;
 
 /// A stream, or the place for one; dropped, it is let go of, whatever has become of it.
 pub struct StreamHandle {
@@ -25,14 +25,14 @@ pub struct StreamHandle {
 
 /// What sends a request's body on a stream, for as long as that is not let go of.
 #[derive(Clone)]
-pub(super) struct Sender {
+pub struct Sender {
     link: Rc<Link>,
     flow: Rc<StreamFlow>,
 }
 
 impl StreamHandle {
     /// A place on this connection.
-    pub(super) fn new(link: Rc<Link>) -> StreamHandle {
+    pub(crate) fn new(link: Rc<Link>) -> StreamHandle {
         link.sharing.enter();
         StreamHandle {
             sender: Sender {
@@ -43,32 +43,40 @@ impl StreamHandle {
         }
     }
 
-    pub(crate) fn transport(&self) -> &Transport {
+    /// The bytes of its connection, which are its task's to read and to send.
+    pub fn transport(&self) -> &Transport {
         self.sender.link.transport()
     }
 
     /// The largest head that the peer says that it takes, where this one is larger.
-    pub(super) fn warns_of(&self, head: &RequestHead) -> Option<usize> {
-        self.sender.link.warns_of(head.list_size())
+    pub fn warns_of(&self, head_size: usize) -> Option<usize> {
+        self.sender.link.warns_of(head_size)
     }
 
-    /// Begins the request; whether the connection had room after all.
-    pub(super) fn open(&self, head: &RequestHead, opening: RequestStart) -> bool {
-        self.sender.link.open(head, opening, &self.sender.flow)
+    /// Begins the request with these fields, which have this size together (RFC 9113, section
+    /// 6.5.2); whether the connection had room after all.
+    pub fn open<'a>(
+        &self,
+        fields: impl IntoIterator<Item = Field<'a>>,
+        head_size: usize,
+        opening: RequestStart,
+    ) -> bool {
+        let Sender { link, flow } = &self.sender;
+        link.open(fields, head_size, opening, flow)
     }
 
     /// What sends its body.
-    pub(super) fn sender(&self) -> Sender {
+    pub fn sender(&self) -> Sender {
         self.sender.clone()
     }
 
     /// What it shares with its connection.
-    pub(super) fn flow(&self) -> &Rc<StreamFlow> {
+    pub fn flow(&self) -> &Rc<StreamFlow> {
         &self.sender.flow
     }
 
     /// The next head of the answer, or how the stream has ended without one.
-    pub(super) fn poll_head(&self, context: &Context<'_>) -> Poll<Result<AnswerHead, StreamEnd>> {
+    pub fn poll_head(&self, context: &Context<'_>) -> Poll<Result<StreamHead, StreamEnd>> {
         self.sender.flow.poll_head(context.waker())
     }
 
@@ -76,7 +84,7 @@ impl StreamHandle {
     ///
     /// # Errors
     /// `TimedOut` at the deadline; that by which the connection has broken.
-    pub(crate) fn poll_recv(
+    pub fn poll_recv(
         &mut self,
         deadline: Option<Instant>,
         context: &mut Context<'_>,
@@ -106,24 +114,24 @@ impl StreamHandle {
     }
 
     /// Bytes of the answer's body that may come before any of it is taken.
-    pub(crate) fn window(&self) -> usize {
+    pub fn window(&self) -> usize {
         WINDOW as usize
     }
 
     /// Whether nothing more comes.
-    pub(crate) fn has_ended(&self) -> bool {
+    pub fn has_ended(&self) -> bool {
         self.sender.flow.end().is_some()
     }
 
     /// What of the answer's body is there already, up to as much as a receive brings.
-    pub(super) fn take_body(&self) -> Buffer {
+    pub fn take_body(&self) -> Buffer {
         let buffer = self.sender.flow.take_body();
         self.sender.link.consumed(&self.sender.flow, buffer.len());
         buffer
     }
 
     /// The answer has not come in time.
-    pub(super) fn doubt(&self) {
+    pub fn doubt(&self) {
         self.sender.link.doubt();
     }
 
@@ -133,23 +141,18 @@ impl StreamHandle {
     }
 
     /// The connection serves until it is so old, whatever its group says.
-    pub(crate) fn keep_connection(&self, time: Duration) {
+    pub fn keep_connection(&self, time: Duration) {
         self.sender.link.keep_for(time);
     }
 
     /// Whether nothing is under way on the connection; to be asked before the request begins.
-    pub(crate) fn is_alone(&self) -> bool {
+    pub fn is_alone(&self) -> bool {
         self.sender.link.is_unused()
     }
 
     /// Whether the connection has served others, who may be why it has ended.
-    pub(super) fn has_served_others(&self) -> bool {
+    pub fn has_served_others(&self) -> bool {
         self.sender.link.has_served_others()
-    }
-
-    /// What tells where the answer's body ends.
-    pub(super) fn body(&self) -> StreamBody {
-        StreamBody(Rc::clone(&self.sender.flow))
     }
 }
 
@@ -163,7 +166,7 @@ impl Drop for StreamHandle {
 
 impl Sender {
     /// Appends to the body; `ends` where nothing follows.
-    pub(super) fn push(&self, parts: impl IntoIterator<Item = Bytes>, ends: bool) {
+    pub fn push(&self, parts: impl IntoIterator<Item = Bytes>, ends: bool) {
         parts.into_iter().for_each(|part| self.flow.push(part));
         if ends {
             self.flow.push_end();
@@ -174,12 +177,12 @@ impl Sender {
     }
 
     /// What it shares with its connection.
-    pub(super) fn flow(&self) -> &Rc<StreamFlow> {
+    pub fn flow(&self) -> &Rc<StreamFlow> {
         &self.flow
     }
 
     /// The peer has taken nothing for too long.
-    pub(super) fn doubt(&self) {
+    pub fn doubt(&self) {
         self.link.doubt();
     }
 }

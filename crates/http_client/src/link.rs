@@ -18,7 +18,6 @@ use std::rc::Rc;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
-use ::upstream::{Group, Keepalive};
 use base::slab;
 use bytes::Bytes;
 use engine::Buffer;
@@ -26,18 +25,20 @@ use engine::net::{Address, Segment};
 use framework::workers::{Sharing, Spare, SpareEntry};
 use proto::h2::client::{Client, Event, Limits, RequestStart};
 use proto::h2::frame::HEAD_LENGTH;
+use proto::h2::hpack::Field;
 use proto::h2::{ErrorCode, StreamFault, Violation};
 use transport::Transport;
+use upstream::{Group, Keepalive};
 
-use super::faults;
-use super::flow::{StreamEnd, StreamFlow};
-use super::head::RequestHead;
-use super::links::{Permit, SharedConnections};
+use crate::faults;
+use crate::flow::StreamFlow;
+use crate::links::{Permit, SharedConnections};
+use crate::stream_end::StreamEnd;
 
 /// Bytes of an answer's body that a peer may send before any of it is taken on. With fewer, a peer
 /// whose kernel gathers small segments (Nagle's algorithm) would wait for an acknowledgement within
 /// answers of some 50 KB: Linux sends at once what exceeds 32 KB.
-pub(super) const WINDOW: u32 = 48 * 1024;
+pub(crate) const WINDOW: u32 = 48 * 1024;
 
 /// The same of an answer of which all that has come is taken on, again and again.
 const WINDOW_MAX: u32 = 256 * 1024;
@@ -57,7 +58,7 @@ const COPIED_MAX: usize = 4 * 1024;
 
 /// The size of a request's head that any server takes, or refuses alone. For larger ones many end
 /// the connection without having said which they take: nginx from 32 KB on, others from 16 KB on.
-pub(super) const HEAD_SIZE_SHARED: usize = 8 * 1024;
+pub(crate) const HEAD_SIZE_SHARED: usize = 8 * 1024;
 
 /// Streams that we reset before the connection takes no others. Clients that go away are the cause
 /// of most; servers take some hundred, or fewer in a short time, for an attack (CVE-2023-44487) and
@@ -75,15 +76,15 @@ const ITSELF: slab::Key = slab::Key {
 };
 
 /// A connection; see the module.
-pub(super) struct Link {
+pub(crate) struct Link {
     transport: Transport,
     /// The places that its requests take.
-    pub(super) sharing: Sharing,
+    pub(crate) sharing: Sharing,
     machine: RefCell<Client<Rc<StreamFlow>>>,
     /// What those must agree on who share it.
-    pub(super) address: Address,
-    pub(super) terms: Bytes,
-    pub(super) group: Bytes,
+    pub(crate) address: Address,
+    pub(crate) terms: Bytes,
+    pub(crate) group: Bytes,
     /// `None` where it is not kept while nothing is under way.
     keepalive: Cell<Option<Keepalive>>,
     since: Instant,
@@ -151,7 +152,7 @@ impl Spare for Link {
 
 impl Link {
     /// Over a transport that has just been connected.
-    pub(super) fn new(
+    pub(crate) fn new(
         transport: Transport,
         group: &Group,
         address: &Address,
@@ -186,7 +187,7 @@ impl Link {
         }
     }
 
-    pub(super) fn transport(&self) -> &Transport {
+    pub(crate) fn transport(&self) -> &Transport {
         &self.transport
     }
 
@@ -194,7 +195,7 @@ impl Link {
 
     /// Whether another request with a head of this size may begin on it now. It would not wait for
     /// what others have taken of the connection's window, and its head endangers nobody else.
-    pub(super) fn has_room(&self, head_size: usize) -> bool {
+    pub(crate) fn has_room(&self, head_size: usize) -> bool {
         let may_begin = !self.has_ended.get() && !self.is_to_end.get() && !self.is_doubted.get();
         let machine = self.machine.borrow();
         let is_open = machine.has_begun() && machine.may_open() && machine.has_window();
@@ -212,7 +213,7 @@ impl Link {
     }
 
     /// The largest head that the peer says that it takes, where this one is larger.
-    pub(super) fn warns_of(&self, head_size: usize) -> Option<usize> {
+    pub(crate) fn warns_of(&self, head_size: usize) -> Option<usize> {
         let said = self.machine.borrow().peer().header_list_max;
         said.map(|max| max as usize).filter(|max| head_size > *max)
     }
@@ -233,10 +234,11 @@ impl Link {
         }
     }
 
-    /// Begins a request; whether there was room.
-    pub(super) fn open(
+    /// Begins a request with these fields, which have this size together; whether there was room.
+    pub(crate) fn open<'a>(
         &self,
-        head: &RequestHead,
+        fields: impl IntoIterator<Item = Field<'a>>,
+        head_size: usize,
         opening: RequestStart,
         flow: &Rc<StreamFlow>,
     ) -> bool {
@@ -246,9 +248,9 @@ impl Link {
                 0 => 0,
                 _ => self.head_size.get(),
             };
-            self.head_size.set(size_before.max(head.list_size()));
+            self.head_size.set(size_before.max(head_size));
             let before = machine.output().len();
-            let opened = machine.open(head.fields(), opening, Rc::clone(flow));
+            let opened = machine.open(fields, opening, Rc::clone(flow));
             flow.count_framing(machine.output().len() - before);
             opened
         };
@@ -267,7 +269,7 @@ impl Link {
     }
 
     /// There is something of a request's body to send, or its end.
-    pub(super) fn wants_to_send(&self, flow: &StreamFlow) {
+    pub(crate) fn wants_to_send(&self, flow: &StreamFlow) {
         let mut machine = self.machine.borrow_mut();
         if flow.has_only_end() {
             machine.put_end(flow.number.get());
@@ -280,7 +282,7 @@ impl Link {
     }
 
     /// Bytes of an answer's body have been taken on: as many more may come.
-    pub(super) fn consumed(&self, flow: &StreamFlow, bytes: usize) {
+    pub(crate) fn consumed(&self, flow: &StreamFlow, bytes: usize) {
         let mut machine = self.machine.borrow_mut();
         machine.consumed(flow.number.get(), bytes);
         let has_output = !machine.output().is_empty();
@@ -291,7 +293,7 @@ impl Link {
     }
 
     /// Lets go of a request: its place is free for another, and what has not ended ends.
-    pub(super) fn release(&self, flow: &StreamFlow) {
+    pub(crate) fn release(&self, flow: &StreamFlow) {
         let number = flow.number.replace(0);
         if number != 0 && !self.has_ended.get() {
             self.machine.borrow_mut().release(number);
@@ -300,7 +302,7 @@ impl Link {
     }
 
     /// An answer has not come in time: the peer may be dead.
-    pub(super) fn doubt(&self) {
+    pub(crate) fn doubt(&self) {
         let silent_for = engine::now().saturating_duration_since(self.heard.get());
         if silent_for >= Duration::from_secs(1) {
             self.is_doubted.set(true);
@@ -309,13 +311,13 @@ impl Link {
     }
 
     /// Has it end as soon as nothing is under way.
-    pub(super) fn end_soon(&self) {
+    pub(crate) fn end_soon(&self) {
         self.is_to_end.set(true);
         self.call();
     }
 
     /// Has it serve until it is so old, idle or not, whatever its group says.
-    pub(super) fn keep_for(&self, time: Duration) {
+    pub(crate) fn keep_for(&self, time: Duration) {
         self.keepalive.set(Some(Keepalive {
             connections: usize::MAX,
             requests: u64::MAX,
@@ -326,27 +328,27 @@ impl Link {
     }
 
     /// Whether requests have been sent on it beside one.
-    pub(super) fn has_served_others(&self) -> bool {
+    pub(crate) fn has_served_others(&self) -> bool {
         self.requests.get() > 1
     }
 
     /// Whether nothing is under way on it.
-    pub(super) fn is_unused(&self) -> bool {
+    pub(crate) fn is_unused(&self) -> bool {
         self.live() == 0
     }
 
     /// Since when nothing has been under way.
-    pub(super) fn idle_since(&self) -> Option<Instant> {
+    pub(crate) fn idle_since(&self) -> Option<Instant> {
         self.idle_since.get()
     }
 
     /// Whether nothing is under way, and it has not been told to end.
-    pub(super) fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.idle_since.get().is_some() && !self.is_to_end.get()
     }
 
     /// How many that are idle its group keeps.
-    pub(super) fn kept_max(&self) -> usize {
+    pub(crate) fn kept_max(&self) -> usize {
         let keepalive = self.keepalive.get();
         keepalive.map_or(0, |keepalive| keepalive.connections)
     }
@@ -363,7 +365,7 @@ impl Link {
     // What its task does.
 
     /// Serves requests until it ends. Those that wait for it do so until its peer has begun.
-    pub(super) async fn run(self: Rc<Link>, links: Rc<RefCell<SharedConnections>>, permit: Permit) {
+    pub(crate) async fn run(self: Rc<Link>, links: Rc<RefCell<SharedConnections>>, permit: Permit) {
         let ending = self.go_on(&links, permit).await;
         self.has_ended.set(true);
         links.borrow_mut().remove(&self);

@@ -2,20 +2,18 @@
 //! to be sent of the request.
 
 use std::cell::{Cell, RefCell};
-use std::io;
 use std::task::{Poll, Waker};
 
 use base::queue::Queue;
 use bytes::Bytes;
 use engine::Buffer;
+use proto::h2::ErrorCode;
 use proto::h2::hpack::FIELD_OVERHEAD;
 use proto::h2::response::ResponseHead;
-use proto::h2::{ErrorCode, StreamFault, Violation};
 
-use super::faults;
-use crate::answer::ReadHead;
-use crate::body::ReceivedBytes;
-use crate::interim::INFORMATIONAL_MAX;
+use crate::faults::{self, INFORMATIONAL_MAX};
+use crate::read_head::ReadHead;
+use crate::stream_end::StreamEnd;
 
 /// Bytes of heads that may wait beside another interim one, where nobody takes them: as many as a
 /// single head may have.
@@ -25,60 +23,22 @@ const WAITING_MAX: usize = 256 * 1024;
 /// have memory of just their length.
 const ROOMY_MIN: usize = 4 * 1024;
 
-/// How a stream has ended.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum StreamEnd {
-    /// The answer has come whole.
-    Whole,
-    /// The peer has reset it; or we have, for what the peer did on it.
-    Reset(ErrorCode, Option<StreamFault>),
-    /// The peer has not looked at the request and never will.
-    NotServed(ErrorCode),
-    /// We have reset it: there were more interim heads than come before any answer, or nobody has
-    /// taken them.
-    TooManyInterim,
-    /// The peer has done wrong what ends the whole connection.
-    Violated(Violation),
-    /// The connection was closed, or broke by this error.
-    Lost(Option<io::ErrorKind>, Option<i32>),
-}
-
-impl StreamEnd {
-    /// The connection has ended so.
-    pub(super) fn of_connection(error: Option<&io::Error>) -> StreamEnd {
-        StreamEnd::Lost(
-            error.map(io::Error::kind),
-            error.and_then(io::Error::raw_os_error),
-        )
-    }
-
-    /// The error by which the connection broke, if it did.
-    pub(super) fn error(self) -> Option<io::Error> {
-        match self {
-            StreamEnd::Lost(Some(kind), code) => Some(match code {
-                Some(code) => io::Error::from_raw_os_error(code),
-                None => kind.into(),
-            }),
-            _ => None,
-        }
-    }
-}
-
 /// A head that has come: an interim one, or the answer's.
-pub(super) struct AnswerHead {
+pub struct StreamHead {
     /// Its fields are spans of the bytes.
-    pub(super) head: ReadHead,
-    pub(super) bytes: Vec<u8>,
+    pub head: ReadHead,
+    /// The bytes that it consists of.
+    pub bytes: Vec<u8>,
 }
 
-impl AnswerHead {
+impl StreamHead {
     /// A copy of what the machine has just read.
-    pub(super) fn of(head: &ResponseHead) -> AnswerHead {
+    pub(crate) fn of(head: &ResponseHead) -> StreamHead {
         let mut copy = ReadHead::default();
         copy.copy_http2(head);
         let mut bytes = engine::spare_bytes(head.bytes().len());
         bytes.extend_from_slice(head.bytes());
-        AnswerHead { head: copy, bytes }
+        StreamHead { head: copy, bytes }
     }
 
     /// Its size, as HPACK counts it (RFC 7541, section 4.1).
@@ -87,12 +47,21 @@ impl AnswerHead {
     }
 }
 
+/// How many bytes of an answer have come, what frames it among them.
+#[derive(Clone, Copy, Debug)]
+pub struct ReceivedBytes {
+    /// All of them.
+    pub in_all: u64,
+    /// Those behind the head.
+    pub behind_head: u64,
+}
+
 /// One stream; see the module.
 #[derive(Default)]
-pub(super) struct StreamFlow {
+pub struct StreamFlow {
     /// Its number; 0 until it has been opened.
-    pub(super) number: Cell<u32>,
-    heads: RefCell<Queue<AnswerHead>>,
+    pub(crate) number: Cell<u32>,
+    heads: RefCell<Queue<StreamHead>>,
     /// The sizes of those together.
     waiting: Cell<usize>,
     /// How many interim heads have come.
@@ -102,7 +71,7 @@ pub(super) struct StreamFlow {
     received: RefCell<Queue<Buffer>>,
     /// DATA has come, be it empty.
     has_body: Cell<bool>,
-    trailers: RefCell<Option<AnswerHead>>,
+    trailers: RefCell<Option<StreamHead>>,
     /// An answer that has come whole stays so, whatever follows it.
     keeps_whole: Cell<bool>,
     end: Cell<Option<StreamEnd>>,
@@ -129,16 +98,16 @@ impl StreamFlow {
     // What the connection's task does.
 
     /// The head of the answer itself has come.
-    pub(super) fn put_head(&self, head: &ResponseHead) {
-        self.push_head(AnswerHead::of(head));
+    pub(crate) fn put_head(&self, head: &ResponseHead) {
+        self.push_head(StreamHead::of(head));
     }
 
     /// An interim head has come; `false` where that is one too many, which ends the stream.
-    pub(super) fn put_interim(&self, head: &ResponseHead) -> bool {
-        self.take_interim(AnswerHead::of(head))
+    pub(crate) fn put_interim(&self, head: &ResponseHead) -> bool {
+        self.take_interim(StreamHead::of(head))
     }
 
-    fn take_interim(&self, head: AnswerHead) -> bool {
+    fn take_interim(&self, head: StreamHead) -> bool {
         let waiting = self.waiting.get();
         let has_room = waiting == 0 || waiting + head.size() <= WAITING_MAX;
         self.interim.set(self.interim.get() + 1);
@@ -150,7 +119,7 @@ impl StreamFlow {
         true
     }
 
-    fn push_head(&self, head: AnswerHead) {
+    fn push_head(&self, head: StreamHead) {
         self.received_of_head.set(self.received_in_all.get());
         self.waiting.set(self.waiting.get() + head.size());
         self.heads.borrow_mut().push_back(head);
@@ -158,15 +127,15 @@ impl StreamFlow {
     }
 
     /// A part of the body has come.
-    pub(super) fn put_body(&self, bytes: &[u8]) {
+    pub(crate) fn put_body(&self, bytes: &[u8]) {
         self.has_body.set(true);
         append(&mut self.received.borrow_mut(), bytes);
         self.wake_reader();
     }
 
     /// The trailers have come, which end the answer.
-    pub(super) fn put_trailers(&self, head: &ResponseHead) {
-        self.trailers.replace(Some(AnswerHead::of(head)));
+    pub(crate) fn put_trailers(&self, head: &ResponseHead) {
+        self.trailers.replace(Some(StreamHead::of(head)));
         self.put_end(StreamEnd::Whole);
     }
 
@@ -174,7 +143,7 @@ impl StreamFlow {
     /// answer has been taken, as in nginx, unless that says no more than that the rest of the
     /// request is of no use (RFC 9113, section 8.1), or an answer that has come whole
     /// [counts](Self::keep_whole); nothing more of the request is wanted in any case.
-    pub(super) fn put_end(&self, end: StreamEnd) {
+    pub(crate) fn put_end(&self, end: StreamEnd) {
         let is_untouched = !self.heads.borrow().is_empty();
         let is_content =
             matches!(end, StreamEnd::Reset(ErrorCode::NoError, None)) && self.is_sending();
@@ -198,7 +167,7 @@ impl StreamFlow {
     }
 
     /// The request has no body.
-    pub(super) fn send_nothing(&self) {
+    pub(crate) fn send_nothing(&self) {
         self.has_no_more.set(true);
     }
 
@@ -209,13 +178,13 @@ impl StreamFlow {
     }
 
     /// The stream is about to end by a fault of which there is this to log.
-    pub(super) fn put_words(&self, words: String) {
+    pub(crate) fn put_words(&self, words: String) {
         self.words.replace(Some(words));
     }
 
     /// Takes at most so many bytes off the front of what is to be sent; whether that is the last of
     /// it.
-    pub(super) fn take_queued(&self, most: usize, out: &mut Vec<Bytes>) -> (usize, bool) {
+    pub(crate) fn take_queued(&self, most: usize, out: &mut Vec<Bytes>) -> (usize, bool) {
         let mut queue = self.queue.borrow_mut();
         let mut taken = 0;
         while let Some(first) = queue.front_mut()
@@ -238,12 +207,12 @@ impl StreamFlow {
     }
 
     /// So many bytes have come on the stream.
-    pub(super) fn note_received(&self, bytes: u64) {
+    pub(crate) fn note_received(&self, bytes: u64) {
         self.received_in_all.set(bytes);
     }
 
     /// So many bytes that are not the body's have been given to the transport.
-    pub(super) fn count_framing(&self, bytes: usize) {
+    pub(crate) fn count_framing(&self, bytes: usize) {
         self.framing.set(self.framing.get() + bytes as u64);
     }
 
@@ -259,12 +228,12 @@ impl StreamFlow {
 
     /// An answer that has come whole counts, though its stream is reset before any of it has been
     /// taken.
-    pub(super) fn keep_whole(&self) {
+    pub fn keep_whole(&self) {
         self.keeps_whole.set(true);
     }
 
     /// The next head, or how the stream has ended without one.
-    pub(super) fn poll_head(&self, waker: &Waker) -> Poll<Result<AnswerHead, StreamEnd>> {
+    pub(crate) fn poll_head(&self, waker: &Waker) -> Poll<Result<StreamHead, StreamEnd>> {
         if let Some(head) = self.heads.borrow_mut().pop_front() {
             self.waiting.set(self.waiting.get() - head.size());
             return Poll::Ready(Ok(head));
@@ -276,13 +245,13 @@ impl StreamFlow {
     }
 
     /// Whether the answer has come whole, and had neither body nor trailers.
-    pub(super) fn ends_with_head(&self) -> bool {
+    pub fn ends_with_head(&self) -> bool {
         self.is_whole() && !self.has_body.get() && self.trailers.borrow().is_none()
     }
 
     /// The next piece of what has come of the body: empty at the end of the stream, however that
     /// came about.
-    pub(super) fn poll_body(&self, waker: &Waker) -> Poll<Buffer> {
+    pub(crate) fn poll_body(&self, waker: &Waker) -> Poll<Buffer> {
         let received = self.take_body();
         if !received.is_empty() || self.end.get().is_some() {
             return Poll::Ready(received);
@@ -296,17 +265,17 @@ impl StreamFlow {
     }
 
     /// The next piece of what of the body is there; empty where nothing is.
-    pub(super) fn take_body(&self) -> Buffer {
+    pub(crate) fn take_body(&self) -> Buffer {
         self.received.borrow_mut().pop_front().unwrap_or_default()
     }
 
     /// How it has ended, if it has.
-    pub(super) fn end(&self) -> Option<StreamEnd> {
+    pub fn end(&self) -> Option<StreamEnd> {
         self.end.get()
     }
 
     /// What there is to log of the way in which it has ended.
-    pub(super) fn words(&self, end: StreamEnd) -> String {
+    pub fn words(&self, end: StreamEnd) -> String {
         let own = match end {
             StreamEnd::Reset(_, Some(_)) => self.words.take(),
             _ => None,
@@ -315,17 +284,17 @@ impl StreamFlow {
     }
 
     /// Whether the answer has come whole, and been taken.
-    pub(super) fn is_whole(&self) -> bool {
+    pub fn is_whole(&self) -> bool {
         matches!(self.end.get(), Some(StreamEnd::Whole)) && self.received.borrow().is_empty()
     }
 
     /// The trailers, once they have come.
-    pub(super) fn take_trailers(&self) -> Option<AnswerHead> {
+    pub fn take_trailers(&self) -> Option<StreamHead> {
         self.trailers.take()
     }
 
     /// Appends to the request's body.
-    pub(super) fn push(&self, bytes: Bytes) {
+    pub(crate) fn push(&self, bytes: Bytes) {
         if bytes.is_empty() || self.end.get().is_some() {
             return;
         }
@@ -334,33 +303,33 @@ impl StreamFlow {
     }
 
     /// Nothing follows what has been pushed.
-    pub(super) fn push_end(&self) {
+    pub(crate) fn push_end(&self) {
         self.is_last.set(true);
     }
 
     /// Whether all of the request's body has been given to the transport, and its end is all that
     /// is to be told.
-    pub(super) fn has_only_end(&self) -> bool {
+    pub(crate) fn has_only_end(&self) -> bool {
         self.is_last.get() && self.queued.get() == 0
     }
 
     /// Bytes of the request's body that have not been given to the transport.
-    pub(super) fn queued(&self) -> usize {
+    pub fn queued(&self) -> usize {
         self.queued.get()
     }
 
     /// Bytes of it that have.
-    pub(super) fn sent(&self) -> u64 {
+    pub fn sent(&self) -> u64 {
         self.sent.get()
     }
 
     /// Bytes of the whole request that have been given to the transport, or wait for it.
-    pub(super) fn sent_in_all(&self) -> u64 {
+    pub fn sent_in_all(&self) -> u64 {
         self.framing.get() + self.sent.get() + self.queued.get() as u64
     }
 
     /// What has come of the answer.
-    pub(super) fn received(&self) -> ReceivedBytes {
+    pub fn received(&self) -> ReceivedBytes {
         let in_all = self.received_in_all.get();
         ReceivedBytes {
             in_all,
@@ -369,7 +338,7 @@ impl StreamFlow {
     }
 
     /// Waits until no more than so much is queued, or the stream has ended.
-    pub(super) fn poll_drained(&self, limit: usize, waker: &Waker) -> Poll<()> {
+    pub fn poll_drained(&self, limit: usize, waker: &Waker) -> Poll<()> {
         if self.queued.get() <= limit || self.end.get().is_some() {
             return Poll::Ready(());
         }
@@ -378,7 +347,7 @@ impl StreamFlow {
     }
 
     /// Waits for the end of the stream, where nothing else is waited for.
-    pub(super) fn poll_ended(&self, waker: &Waker) -> Poll<()> {
+    pub fn poll_ended(&self, waker: &Waker) -> Poll<()> {
         if self.end.get().is_some() {
             return Poll::Ready(());
         }
@@ -434,7 +403,7 @@ mod tests {
     #[test]
     fn interim_heads_that_nothing_takes_are_bounded() {
         let take = |flow: &StreamFlow, length| {
-            flow.take_interim(AnswerHead {
+            flow.take_interim(StreamHead {
                 head: ReadHead::default(),
                 bytes: vec![b'x'; length],
             })

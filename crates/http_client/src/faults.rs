@@ -1,17 +1,22 @@
 //! nginx's words for what peers do wrong. Where it has none they say who and what all the same.
 
-use http::log::Printable;
+use logs::Printable;
 use proto::h2::response::{ResponseFault, ResponseHead};
 use proto::h2::{StreamFault, Violation, hpack};
 
-use super::flow::StreamEnd;
-use crate::interim::TOO_MANY;
+use crate::stream_end::StreamEnd;
+
+/// How many informational responses may come before an answer.
+pub const INFORMATIONAL_MAX: u32 = 100;
+
+/// What there is to log of more.
+pub const TOO_MANY_INFORMATIONAL: &str = "upstream sent too many informational responses";
 
 /// What there is to log of a head that is not within `*_buffer_size`.
-pub(super) const TOO_LARGE: &str = "upstream sent too large http2 header";
+pub const TOO_LARGE: &str = "upstream sent too large http2 header";
 
 /// What there is to log of a stream that has ended so before its answer was whole.
-pub(super) fn text(end: StreamEnd) -> String {
+pub(crate) fn text(end: StreamEnd) -> String {
     match end {
         StreamEnd::Whole => "upstream prematurely closed stream".to_owned(),
         StreamEnd::Reset(_, Some(fault)) => of_stream(fault),
@@ -20,7 +25,7 @@ pub(super) fn text(end: StreamEnd) -> String {
         }
         StreamEnd::NotServed(code) => format!("upstream sent goaway with error {}", code.number()),
         StreamEnd::Violated(violation) => of_connection(violation),
-        StreamEnd::TooManyInterim => TOO_MANY.to_owned(),
+        StreamEnd::TooManyInterim => TOO_MANY_INFORMATIONAL.to_owned(),
         StreamEnd::Lost(..) => "upstream prematurely closed connection".to_owned(),
     }
 }
@@ -47,7 +52,7 @@ fn of_stream(fault: StreamFault) -> String {
 }
 
 /// The same of a head that is malformed, or of trailers, as far as it has been read.
-pub(super) fn of_head(fault: ResponseFault, head: &ResponseHead, is_trailers: bool) -> String {
+pub(crate) fn of_head(fault: ResponseFault, head: &ResponseHead, is_trailers: bool) -> String {
     let (name, value) = head.culprit().unwrap_or_default();
     let is_number = value.len() == 3 && value.iter().all(u8::is_ascii_digit);
     let field = [name, b": ", value].concat();
