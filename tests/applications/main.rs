@@ -16,6 +16,7 @@ mod dokuwiki;
 mod mariadb;
 mod picture;
 mod process;
+mod serve_php;
 mod sinatra;
 mod site;
 mod walk;

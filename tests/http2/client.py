@@ -1,4 +1,4 @@
-"""A client with Python's httpx, for tests/http2_clients.rs.
+"""A client with Python's httpx, for tests/http2/clients.rs.
 
 client.py URL AUTHORITIES FILE
 

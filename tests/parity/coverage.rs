@@ -20,7 +20,7 @@ const TABLE: &str = "docs/directives/README.md";
 /// or several processes.
 const ELSEWHERE: &[(&str, &str)] = &[
     (
-        "tests/acme.rs",
+        "tests/tls/acme.rs",
         "accept_terms_of_service account_key acme_certificate acme_issuer announce challenge common_name_in_csr contact
          external_account_key preferred_chain profile ssl_verify state_path uri",
     ),
@@ -49,136 +49,136 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "pass",
     ),
     (
-        "tests/memcached_server/block.rs",
+        "tests/stream/memcached_server/block.rs",
         "item_size_max memcached",
     ),
     (
-        "tests/command_line.rs",
+        "tests/command_line/parameters.rs",
         "daemon pid worker_cpu_affinity worker_processes",
     ),
     (
-        "tests/application_protocols/fastcgi.rs",
+        "tests/proxying/application_protocols/fastcgi.rs",
         "fastcgi_catch_stderr fastcgi_hide_header fastcgi_index fastcgi_intercept_errors fastcgi_keep_conn fastcgi_next_upstream
          fastcgi_param fastcgi_pass fastcgi_pass_header fastcgi_pass_request_body fastcgi_pass_request_headers
          fastcgi_request_buffering fastcgi_split_path_info fastcgi_buffer_size",
     ),
     (
-        "tests/application_protocols/directives.rs",
+        "tests/proxying/application_protocols/directives.rs",
         "fastcgi_bind fastcgi_buffering fastcgi_buffers fastcgi_busy_buffers_size fastcgi_connect_timeout
          fastcgi_force_ranges fastcgi_ignore_client_abort fastcgi_limit_rate
          fastcgi_max_temp_file_size fastcgi_next_upstream_timeout fastcgi_next_upstream_tries fastcgi_read_timeout
          fastcgi_send_timeout fastcgi_store fastcgi_store_access fastcgi_temp_file_write_size fastcgi_temp_path",
     ),
     (
-        "tests/application_protocols/directives.rs",
+        "tests/proxying/application_protocols/directives.rs",
         "uwsgi_bind uwsgi_buffering uwsgi_buffers uwsgi_busy_buffers_size uwsgi_connect_timeout uwsgi_force_ranges
          uwsgi_ignore_client_abort uwsgi_limit_rate uwsgi_max_temp_file_size
          uwsgi_next_upstream_timeout uwsgi_next_upstream_tries uwsgi_read_timeout uwsgi_send_timeout uwsgi_store
          uwsgi_store_access uwsgi_temp_file_write_size uwsgi_temp_path",
     ),
     (
-        "tests/application_protocols/directives.rs",
+        "tests/proxying/application_protocols/directives.rs",
         "scgi_bind scgi_buffering scgi_buffers scgi_busy_buffers_size scgi_connect_timeout scgi_force_ranges
          scgi_ignore_client_abort scgi_limit_rate scgi_max_temp_file_size
          scgi_next_upstream_timeout scgi_next_upstream_tries scgi_read_timeout scgi_send_timeout scgi_store
          scgi_store_access scgi_temp_file_write_size scgi_temp_path",
     ),
     (
-        "tests/application_protocols/unframed.rs",
+        "tests/proxying/application_protocols/unframed.rs",
         "uwsgi_buffer_size uwsgi_hide_header uwsgi_intercept_errors uwsgi_modifier1 uwsgi_modifier2 uwsgi_next_upstream uwsgi_param uwsgi_pass
          uwsgi_pass_header uwsgi_pass_request_body uwsgi_pass_request_headers uwsgi_request_buffering uwsgi_string
          scgi_buffer_size scgi_hide_header scgi_intercept_errors scgi_next_upstream scgi_param scgi_pass
          scgi_pass_header scgi_pass_request_body scgi_pass_request_headers scgi_request_buffering",
     ),
     (
-        "tests/application_protocols/memcached.rs",
+        "tests/proxying/application_protocols/memcached.rs",
         "memcached_bind memcached_buffer_size memcached_connect_timeout memcached_gzip_flag memcached_next_upstream
          memcached_next_upstream_timeout memcached_next_upstream_tries memcached_pass memcached_read_timeout",
     ),
     (
-        "tests/http2.rs",
+        "tests/http2/streams.rs",
         "http2 http2_body_preread_size http2_chunk_size http2_max_concurrent_streams",
     ),
     (
-        "tests/compression.rs",
+        "tests/http/compression.rs",
         "brotli brotli_buffers brotli_comp_level brotli_min_length brotli_static brotli_types brotli_window
          compress_static_level zstd zstd_buffers zstd_comp_level zstd_min_length zstd_static zstd_types",
     ),
     (
-        "tests/cache/main.rs",
+        "tests/caches/cache/mod.rs",
         "proxy_cache_bypass proxy_cache_max_range_offset
          proxy_cache_methods proxy_cache_path
          proxy_no_cache",
     ),
     (
-        "tests/cache/main.rs",
+        "tests/caches/cache/mod.rs",
         "fastcgi_cache_bypass fastcgi_cache_max_range_offset fastcgi_cache_methods
          fastcgi_cache_path fastcgi_no_cache",
     ),
     (
-        "tests/cache/main.rs",
+        "tests/caches/cache/mod.rs",
         "uwsgi_cache_bypass uwsgi_cache_max_range_offset uwsgi_cache_methods
          uwsgi_cache_path uwsgi_no_cache",
     ),
     (
-        "tests/cache/main.rs",
+        "tests/caches/cache/mod.rs",
         "scgi_cache_bypass scgi_cache_max_range_offset scgi_cache_methods
          scgi_cache_path scgi_no_cache",
     ),
     (
-        "tests/cache/lock.rs",
+        "tests/caches/cache/lock.rs",
         "proxy_cache_lock proxy_cache_lock_age proxy_cache_lock_timeout fastcgi_cache_lock fastcgi_cache_lock_age
          fastcgi_cache_lock_timeout uwsgi_cache_lock uwsgi_cache_lock_age uwsgi_cache_lock_timeout scgi_cache_lock
          scgi_cache_lock_age scgi_cache_lock_timeout",
     ),
     (
-        "tests/cache/purge.rs",
+        "tests/caches/cache/purge.rs",
         "proxy_cache_purge fastcgi_cache_purge uwsgi_cache_purge scgi_cache_purge",
     ),
-    ("tests/cache/files.rs", "proxy_cache_files"),
+    ("tests/caches/cache/files.rs", "proxy_cache_files"),
     (
-        "tests/cache/sharing.rs",
+        "tests/caches/cache/sharing.rs",
         "proxy_cache_credentials proxy_cache_ignore_cookies proxy_cache_lock_max_waiting proxy_cache_max_variants
          proxy_cache_microcache",
     ),
     (
-        "tests/cache/semantics.rs",
+        "tests/caches/cache/semantics.rs",
         "proxy_cache_semantics fastcgi_cache_semantics uwsgi_cache_semantics scgi_cache_semantics",
     ),
-    ("tests/balancing.rs", "eject_outliers p2c retry_budget"),
+    ("tests/proxying/balancing.rs", "eject_outliers p2c retry_budget"),
     ("tests/conf/includes.conftest", "load_module"),
     ("tests/conf/upstreams.conftest", "upstream"),
     (
-        "tests/dav.rs",
+        "tests/http/dav.rs",
         "dav_ext_lock dav_ext_lock_zone dav_ext_methods",
     ),
-    ("tests/confinement.rs", "confine"),
-    ("tests/overload.rs", "concurrency_limit"),
-    ("tests/generations.rs", "use"),
+    ("tests/operations/confinement.rs", "confine"),
+    ("tests/operations/overload.rs", "concurrency_limit"),
+    ("tests/operations/generations.rs", "use"),
     (
         "tests/xdp/main.rs",
         "xdp_bypass_firewall xdp_interface xdp_mode xdp_required",
     ),
     (
-        "tests/geoip2.rs",
+        "tests/http/geoip2.rs",
         "geoip2 geoip2_proxy geoip2_proxy_recursive",
     ),
     (
-        "tests/headers_more.rs",
+        "tests/http/headers_more.rs",
         "more_clear_headers more_clear_input_headers more_set_headers more_set_input_headers",
     ),
     ("tests/conf/health_checks.conftest", "state"),
     (
-        "tests/health_checks.rs",
+        "tests/proxying/health_checks.rs",
         "body header health_check match require status",
     ),
-    ("tests/live_api/main.rs", "api dashboard"),
-    ("tests/live_api/counters.rs", "status_zone"),
-    ("tests/live_api/pairs.rs", "keyval keyval_zone"),
-    ("tests/log_places.rs", "debug_connection"),
-    ("tests/metrics.rs", "metrics"),
+    ("tests/operations/live_api/mod.rs", "api dashboard"),
+    ("tests/operations/live_api/counters.rs", "status_zone"),
+    ("tests/operations/live_api/pairs.rs", "keyval keyval_zone"),
+    ("tests/operations/log_places.rs", "debug_connection"),
+    ("tests/operations/metrics.rs", "metrics"),
     (
-        "tests/proxy_buffering.rs",
+        "tests/proxying/proxy_buffering.rs",
         "proxy_busy_buffers_size proxy_temp_file_write_size",
     ),
     ("tests/robustness/server.rs", "user"),
@@ -193,26 +193,26 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ),
     ("tests/robustness/reload.rs", "keepalive_min_timeout"),
     (
-        "tests/tls.rs",
+        "tests/tls/termination.rs",
         "ssl_buffer_size ssl_certificate ssl_certificate_cache ssl_certificate_compression ssl_certificate_key
          ssl_early_data ssl_key_log ssl_object_cache_inheritable ssl_password_file ssl_session_ticket_key
          ssl_session_timeout ssl_stapling_file",
     ),
     (
-        "tests/tls_stapling.rs",
+        "tests/tls/stapling.rs",
         "ssl_ocsp ssl_ocsp_cache ssl_ocsp_responder ssl_stapling ssl_stapling_responder ssl_stapling_verify",
     ),
-    ("tests/try_configuration.rs", "client_body_temp_path"),
+    ("tests/command_line/try_configuration.rs", "client_body_temp_path"),
     (
-        "tests/grpc/endings.rs",
+        "tests/http2/grpc/endings.rs",
         "grpc_errors grpc_next_upstream_timeout",
     ),
-    ("tests/grpc/main.rs", "grpc_pass"),
-    ("tests/grpc/web.rs", "grpc_web"),
-    ("tests/http2_upstream/bad.rs", "grpc_read_timeout"),
-    ("tests/http2_upstream/flow.rs", "grpc_send_timeout"),
+    ("tests/http2/grpc/mod.rs", "grpc_pass"),
+    ("tests/http2/grpc/web.rs", "grpc_web"),
+    ("tests/http2/http2_upstreams/bad.rs", "grpc_read_timeout"),
+    ("tests/http2/http2_upstreams/flow.rs", "grpc_send_timeout"),
     (
-        "tests/upstream_tls.rs",
+        "tests/tls/upstreams.rs",
         "proxy_ssl_certificate proxy_ssl_certificate_cache proxy_ssl_certificate_key proxy_ssl_ciphers
          proxy_ssl_key_log proxy_ssl_password_file proxy_ssl_protocols proxy_ssl_session_reuse
          uwsgi_ssl_certificate uwsgi_ssl_certificate_cache uwsgi_ssl_certificate_key uwsgi_ssl_ciphers
@@ -220,20 +220,20 @@ const ELSEWHERE: &[(&str, &str)] = &[
          grpc_ssl_certificate_cache grpc_ssl_key_log grpc_ssl_session_reuse",
     ),
     (
-        "tests/upstream_sockets.rs",
+        "tests/proxying/upstream_sockets.rs",
         "fastcgi_socket_keepalive fastcgi_socket_rcvbuf fastcgi_socket_sndbuf memcached_socket_keepalive proxy_socket_keepalive
          proxy_socket_rcvbuf proxy_socket_sndbuf scgi_socket_keepalive scgi_socket_rcvbuf scgi_socket_sndbuf grpc_socket_keepalive
          grpc_socket_rcvbuf grpc_socket_sndbuf grpc_connect_timeout tunnel_socket_keepalive
          tunnel_socket_rcvbuf tunnel_socket_sndbuf uwsgi_socket_keepalive uwsgi_socket_rcvbuf uwsgi_socket_sndbuf",
     ),
-    ("tests/upstream_proxy_protocol.rs", "proxy_protocol"),
-    ("tests/tunnel.rs", "tunnel_buffer_size tunnel_send_timeout"),
+    ("tests/proxying/upstream_proxy_protocol.rs", "proxy_protocol"),
+    ("tests/proxying/tunnel.rs", "tunnel_buffer_size tunnel_send_timeout"),
     (
-        "tests/upstreams.rs",
+        "tests/proxying/upstreams.rs",
         "hash ip_hash keepalive least_conn least_time queue random zone",
     ),
     (
-        "tests/video.rs",
+        "tests/http/video.rs",
         "mp4_limit_rate mp4_limit_rate_after",
     ),
 ];
@@ -251,7 +251,7 @@ const INVISIBLE: &[(&str, &str)] = &[
     ),
     ("sendfile_max_chunk", "how many bytes leave at once"),
     ("tcp_nodelay", "how bytes are packed into segments"),
-    ("tcp_nopush", "the same; tests/segments.rs counts them"),
+    ("tcp_nopush", "the same; tests/http/segments.rs counts them"),
     ("multi_accept", "how many connections are accepted at once"),
     (
         "gunzip_buffers gzip_buffers gzip_no_buffer gzip_window",

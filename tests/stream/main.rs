@@ -6,6 +6,7 @@ mod beginnings;
 mod behind;
 mod datagrams;
 mod groups;
+mod memcached_server;
 mod passing;
 mod tls;
 

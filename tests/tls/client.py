@@ -1,4 +1,4 @@
-"""A client with Python's ssl module, for tests/tls_clients.rs.
+"""A client with Python's ssl module, for tests/tls/clients.rs.
 
 client.py PORT AUTHORITIES [version=TLSv1.3] [tickets=off] [identity=NAME] [name=HOST] [times=N] [offers=PROTOCOL,...]
 

@@ -1,0 +1,277 @@
+//! Caches that have memory for their entries, in front of a folder and in the place of one. nginx
+//! has neither: what is expected is what a cache with a folder alone does.
+
+use super::*;
+use crate::cache::numbers::number;
+
+const IN_FRONT: &str = "cache levels=1:2 keys_zone=one:1m memory=8m memory_entry_max=64k";
+const ALONE: &str = "memory:one keys_zone=one:1m memory=8m memory_entry_max=64k";
+
+const LINES: &str = "location / { proxy_pass http://UP; proxy_cache one; proxy_cache_valid 1h;
+         proxy_cache_purge PURGE; proxy_cache_min_uses $MIN; }
+     location = /metrics { metrics; }";
+
+fn lines(min_uses: usize) -> String {
+    LINES.replace("$MIN", &min_uses.to_string())
+}
+
+/// Runs a test on each engine with each kind of memory.
+fn each(
+    lines: &str,
+    answer: impl Fn(&str, usize) -> Vec<u8> + Clone + Send + Sync + 'static,
+    test: impl Fn(&Server, &Upstream, &str),
+) {
+    if is_nginx() {
+        return;
+    }
+    for engine in engines::lines() {
+        for path in [IN_FRONT, ALONE] {
+            let upstream = Upstream::start(answer.clone());
+            let server = start_with(engine, lines, path, upstream.port);
+            test(&server, &upstream, path);
+        }
+    }
+}
+
+fn of(server: &Server, name: &str) -> u64 {
+    number(server, &format!("tidegate_cache_{name}{{zone=\"one\"}}"))
+}
+
+/// Asks until an answer comes from memory: a file that has just been written is not kept there.
+fn warm(server: &Server, path: &str) {
+    until(|| {
+        let before = of(server, "memory_hits_total");
+        get(server, path);
+        of(server, "memory_hits_total") > before
+    });
+}
+
+fn purge(server: &Server, path: &str) -> Answer {
+    let request = format!("PURGE {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    ask(server, &request)
+}
+
+/// The one file of a cache below a folder.
+fn file_below(folder: &std::path::Path) -> Option<std::path::PathBuf> {
+    let entries = std::fs::read_dir(folder).ok()?.flatten();
+    let mut paths = entries.map(|entry| entry.path());
+    paths.find_map(|path| {
+        if path.is_dir() {
+            if path.ends_with("temp") {
+                None
+            } else {
+                file_below(&path)
+            }
+        } else {
+            Some(path)
+        }
+    })
+}
+
+#[test]
+fn what_is_kept_in_memory_is_what_was_fetched() {
+    let length_of = |head: &str| -> usize {
+        let path = head.split(' ').nth(1).unwrap();
+        path.trim_start_matches('/').parse().unwrap_or(0)
+    };
+    each(
+        &lines(1),
+        move |head, number| {
+            let fields = format!("X-Number: {number}\r\nETag: \"e\"\r\nAccept-Ranges: bytes\r\n");
+            ok(&fields, &pattern(length_of(head)))
+        },
+        |server, upstream, path| {
+            for length in [0, 1, 1000, 16_000, 17_000, 64 * 1024] {
+                let name = format!("/{length}");
+                let before = upstream.requests();
+                assert_eq!(get(server, &name).cache(), "MISS", "{path} {length}");
+                warm(server, &name);
+                let hits = of(server, "memory_hits_total");
+                let answer = get(server, &name);
+                assert_eq!(answer.cache(), "HIT", "{path} {length}");
+                assert_eq!(answer.body, pattern(length), "{path} {length}");
+                let number = before.to_string();
+                assert_eq!(answer.field("X-Number"), Some(number.as_str()));
+                let request =
+                    format!("HEAD {name} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+                let head = ask(server, &request);
+                assert_eq!((head.cache(), head.body.len()), ("HIT", 0));
+                assert_eq!(head.field("Content-Length"), Some(&name[1..]));
+                let known = get_with(server, &name, "If-None-Match: \"e\"\r\n");
+                assert_eq!((known.status(), known.body.len()), ("304", 0));
+                if length > 1 {
+                    let part = get_with(server, &name, "Range: bytes=1-999\r\n");
+                    assert_eq!(part.status(), "206");
+                    assert_eq!(part.body, &pattern(length)[1..1000.min(length)]);
+                    let last = get_with(server, &name, "Range: bytes=-1\r\n");
+                    assert_eq!(last.body, &pattern(length)[length - 1..]);
+                }
+                assert!(of(server, "memory_hits_total") >= hits + 3);
+                assert_eq!(upstream.requests(), before + 1, "{path} {length}");
+            }
+            assert_eq!(of(server, "memory_entries"), 6);
+            let bytes = of(server, "memory_bytes");
+            assert!(bytes > 98_000 && bytes <= 8 << 20, "{bytes}");
+            // What is longer comes from the folder, or is fetched each time.
+            let long = "/65537";
+            let hits = of(server, "memory_hits_total");
+            assert_eq!(get(server, long).cache(), "MISS");
+            let second = if path == ALONE { "MISS" } else { "HIT" };
+            for _ in 0..2 {
+                let answer = get(server, long);
+                assert_eq!(answer.cache(), second, "{path}");
+                assert_eq!(answer.body, pattern(65_537), "{path}");
+            }
+            assert_eq!(of(server, "memory_hits_total"), hits);
+            let entries = of(server, "entries");
+            assert_eq!(entries, if path == ALONE { 6 } else { 7 });
+        },
+    );
+}
+
+#[test]
+fn what_is_purged_is_gone_from_memory() {
+    each(
+        &lines(1),
+        |head, number| {
+            let line = head
+                .lines()
+                .find(|line| line.starts_with("Accept-Language"));
+            let body = format!("{number} {}", line.unwrap_or(""));
+            ok("Vary: Accept-Language\r\n", body.as_bytes())
+        },
+        |server, upstream, path| {
+            let ask = |language: &str| {
+                let field = format!("Accept-Language: {language}\r\n");
+                get_with(server, "/a", &field)
+            };
+            for language in ["de", "en"] {
+                let first = ask(language);
+                assert_eq!(first.cache(), "MISS");
+                until(|| {
+                    let before = of(server, "memory_hits_total");
+                    let answer = ask(language);
+                    assert_eq!(
+                        (answer.cache(), &answer.body),
+                        ("HIT", &first.body),
+                        "{path}"
+                    );
+                    of(server, "memory_hits_total") > before
+                });
+            }
+            assert_eq!(upstream.requests(), 2);
+            assert_eq!(of(server, "memory_entries"), 2);
+            assert_eq!(purge(server, "/a").status(), "200");
+            assert_eq!(of(server, "memory_entries"), 0);
+            assert_eq!(purge(server, "/a").status(), "404");
+            for language in ["de", "en"] {
+                assert_eq!(ask(language).cache(), "MISS", "{path}");
+            }
+            warm(server, "/b");
+            warm(server, "/bc");
+            assert_eq!(purge(server, "/b*").status(), "200");
+            assert_eq!(get(server, "/bc").cache(), "MISS", "{path}");
+        },
+    );
+}
+
+/// With `proxy_cache_min_uses 3` the third answer is the first to be kept.
+#[test]
+fn uses_are_counted_with_memory_alike() {
+    each(
+        &lines(3),
+        |_, number| ok("", format!("{number}").as_bytes()),
+        |server, _, path| {
+            let caches = [(); 4].map(|()| get(server, "/a").cache().to_owned());
+            assert_eq!(caches, ["MISS", "MISS", "MISS", "HIT"], "{path}");
+        },
+    );
+}
+
+#[test]
+fn what_is_over_is_asked_for_anew_or_confirmed() {
+    each(
+        "location / { proxy_pass http://UP; proxy_cache one; proxy_cache_revalidate on; }
+         location = /metrics { metrics; }",
+        |head, number| {
+            if head.contains("If-None-Match: \"e\"") {
+                return b"HTTP/1.1 304 x\r\nCache-Control: max-age=2\r\n\r\n".to_vec();
+            }
+            let fields = "Cache-Control: max-age=2\r\nETag: \"e\"\r\n";
+            ok(fields, format!("{number}").as_bytes())
+        },
+        |server, upstream, path| {
+            assert_eq!(get(server, "/").cache(), "MISS");
+            for confirmed in 1..3 {
+                warm(server, "/");
+                until(|| {
+                    let answer = get(server, "/");
+                    assert_eq!(answer.body, b"0", "{path}");
+                    answer.cache() == "REVALIDATED"
+                });
+                assert_eq!(get(server, "/").cache(), "HIT", "{path}");
+                assert!(upstream.requests() > confirmed);
+            }
+        },
+    );
+}
+
+#[test]
+fn what_others_do_to_files_holds_with_memory() {
+    if is_nginx() {
+        return;
+    }
+    for engine in engines::lines() {
+        let upstream = Upstream::start(|_, number| ok("", format!("{number}").as_bytes()));
+        let server = start_with(engine, &lines(1), IN_FRONT, upstream.port);
+        let file = || file_below(&server.prefix.join("cache")).unwrap();
+        get(&server, "/a");
+        warm(&server, "/a");
+        // Content that is written in place, as the folder alone would give it.
+        let mut bytes = std::fs::read(file()).unwrap();
+        assert_eq!(bytes.pop(), Some(b'0'));
+        std::fs::write(file(), [&bytes[..], b"x"].concat()).unwrap();
+        let answer = get(&server, "/a");
+        assert_eq!((answer.cache(), &answer.body[..]), ("HIT", &b"x"[..]));
+        std::fs::remove_file(file()).unwrap();
+        let answer = get(&server, "/a");
+        assert_eq!((answer.cache(), &answer.body[..]), ("MISS", &b"1"[..]));
+    }
+}
+
+/// A reload changes how much memory there is; what it holds stays.
+#[test]
+fn a_reload_changes_the_memory() {
+    if is_nginx() {
+        return;
+    }
+    for engine in engines::lines() {
+        for path in [IN_FRONT, ALONE] {
+            let upstream = Upstream::start(|_, _| ok("", &pattern(30_000)));
+            let lines = lines(1).replace("UP", &format!("127.0.0.1:{}", upstream.port));
+            let lines = |path: &str| format!("{lines}\n[http]\nproxy_cache_path {path};");
+            let server = Server::start(engine, &lines(path));
+            for number in 0..40 {
+                warm(&server, &format!("/{number}"));
+            }
+            assert_eq!(of(&server, "memory_entries"), 40, "{path}");
+            let reload = |path: &str| {
+                let before = number(&server, "tidegate_generation");
+                server.reload(&lines(path));
+                until(|| number(&server, "tidegate_generation") > before);
+            };
+            reload(&path.replace("memory=8m", "memory=9m"));
+            assert_eq!(of(&server, "memory_entries"), 40, "{path}");
+            reload(&path.replace("memory=8m", "memory=600k"));
+            until(|| of(&server, "memory_bytes") <= 600 << 10);
+            let entries = of(&server, "memory_entries");
+            assert!((1..20).contains(&entries), "{path}: {entries}");
+            if path == IN_FRONT {
+                reload("cache levels=1:2 keys_zone=one:1m");
+                until(|| of(&server, "memory_entries") == 0);
+                assert_eq!(get(&server, "/39").body, pattern(30_000));
+                assert_eq!(upstream.requests(), 40);
+            }
+        }
+    }
+}
