@@ -8,6 +8,8 @@ use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use support::port::free_ports;
+
 /// How long anything may take that is not being timed.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -18,21 +20,11 @@ struct Ports {
 }
 
 impl Ports {
-    /// Ports below those that the kernel gives to whoever asks for any, so that no other test gets
-    /// them meanwhile.
+    /// The next two ports move as well in some tests.
     fn free() -> Ports {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        const BLOCKS: u32 = 500;
         loop {
-            let number = NEXT.fetch_add(1, Ordering::Relaxed);
-            let block = (std::process::id() + number) % BLOCKS;
-            let old = 10_000 + 20 * block as u16;
-            let new = old + 20 * BLOCKS as u16;
-            // The next two ports move as well in some tests.
-            let is_free = |port: u16| {
-                (port..port + 3).all(|port| TcpListener::bind(("127.0.0.1", port)).is_ok())
-            };
-            if is_free(old) && is_free(new) {
+            let (old, new) = (free_ports(3), free_ports(3));
+            if new > old {
                 return Ports { old, new };
             }
         }
@@ -415,7 +407,7 @@ fn anybody_may_try() {
     );
     // The program may lie where nobody else comes.
     let program = folder.0.join("tidegate");
-    fs::copy(env!("CARGO_BIN_EXE_tidegate"), &program).unwrap();
+    support::copy_program(env!("CARGO_BIN_EXE_tidegate"), &program);
     let mut command = Command::new("setpriv");
     command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]);
     command

@@ -142,7 +142,7 @@ impl Campaign<'_> {
         let is_well = findings.is_empty() && coverage.is_enough();
         let verdict = if is_well { "ok" } else { "FAILED" };
         println!(
-            "test result: {verdict}. {} kinds of differences",
+            "test result: {verdict}. {} kinds of differences; finished in {seconds:.2}s",
             findings.len()
         );
         is_well

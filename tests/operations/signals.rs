@@ -373,7 +373,7 @@ fn a_master_is_known_after_its_file_was_replaced() {
     let port = free_port();
     let mut master = Master::new();
     let program = master.folder.join("nginx");
-    let copy = |to: &Path| assert!(fs::copy(env!("CARGO_BIN_EXE_tidegate"), to).is_ok());
+    let copy = |to: &Path| support::copy_program(env!("CARGO_BIN_EXE_tidegate"), to);
     copy(&program);
     master.use_program(program.clone());
     master.configure(&site(port, "", "access.log"));

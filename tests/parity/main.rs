@@ -42,7 +42,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, RwLock};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use case::{Case, CaseFile};
 use server::{Program, Protocol, Server};
@@ -143,6 +143,7 @@ impl Outcome {
 }
 
 fn run(mode: Mode, attempts: usize, filters: &[String]) -> Result<bool, String> {
+    let start = Instant::now();
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/parity");
     let files = load_files(&here.join("cases"), filters)?;
     let run = Run {
@@ -214,8 +215,10 @@ fn run(mode: Mode, attempts: usize, filters: &[String]) -> Result<bool, String> 
     let verdict = if failures.is_empty() { "ok" } else { "FAILED" };
     println!("\nparity: {} flaky, passed on retry", flaky.len());
     println!(
-        "test result: {verdict}. {passed} passed; {} failed; 0 ignored; 0 measured; 0 filtered out\n",
-        failures.len()
+        "test result: {verdict}. {passed} passed; {} failed; 0 ignored; 0 measured; 0 filtered out; \
+         finished in {:.2}s\n",
+        failures.len(),
+        start.elapsed().as_secs_f64()
     );
     Ok(failures.is_empty())
 }

@@ -2,12 +2,14 @@
 
 use std::fs;
 use std::io::Write;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant, SystemTime};
+
+use support::port::free_port;
 
 use crate::client::{Client, wait_until};
 
@@ -318,20 +320,4 @@ fn read(path: &Path) -> String {
 pub(crate) fn is_root() -> bool {
     let output = Command::new("id").arg("-u").output().expect("id runs");
     output.stdout.trim_ascii() == b"0"
-}
-
-/// A port that nobody uses, below the range from which the kernel takes ports for clients.
-fn free_port() -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let begin = 10_000 + (std::process::id() % 900) as u16 * 10;
-    let _ = NEXT.compare_exchange(0, begin, Ordering::Relaxed, Ordering::Relaxed);
-    loop {
-        let port = NEXT.fetch_add(1, Ordering::Relaxed);
-        if port > 20_000 {
-            NEXT.store(10_000, Ordering::Relaxed);
-        }
-        if TcpListener::bind(("0.0.0.0", port)).is_ok() {
-            return port;
-        }
-    }
 }

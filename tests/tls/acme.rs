@@ -10,26 +10,13 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use support::Server;
+use support::port::free_port;
 
 /// How long a certificate may take: several validations and looks at an order, on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(120);
-
-/// A port that nobody listens on, and that the system gives to no connection meanwhile: its own
-/// begin at 32768.
-fn free_port() -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let first = 12_000 + u16::try_from(std::process::id() % 100).unwrap() * 200;
-    loop {
-        let port = first + NEXT.fetch_add(1, Ordering::Relaxed) % 200;
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
-    }
-}
 
 /// Looks until it is there.
 fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {

@@ -360,11 +360,10 @@ fn a_process_table_that_is_full() {
         .arg(&site.folder)
         .status();
     assert!(owned.unwrap().success());
-    fs::copy(
+    support::copy_program(
         env!("CARGO_BIN_EXE_tidegate"),
         site.folder.join("sbin/nginx"),
-    )
-    .unwrap();
+    );
     let all = EndOfAll(site.folder.clone());
     let as_user = || {
         let mut command = Command::new("setpriv");

@@ -15,7 +15,9 @@ use support::port::free_port;
 use support::site::{LARGE, listens};
 use support::{Connection, PATIENCE, http2, tls};
 
-use crate::upgrade::place::{EndOfAll, Kind, is_alive, nginx, put, site, start_in_background, upgrade};
+use crate::upgrade::place::{
+    EndOfAll, Kind, is_alive, nginx, put, site, start_in_background, upgrade,
+};
 
 const RELOADS: usize = 100;
 const REOPENINGS: usize = 10;

@@ -14,7 +14,9 @@ use support::PATIENCE;
 use support::master::{Master, wait_for};
 use support::port::free_port;
 
-use crate::upgrade::place::{EndOfAll, Kind, is_alive, nginx, put, site, start_in_background, title};
+use crate::upgrade::place::{
+    EndOfAll, Kind, is_alive, nginx, put, site, start_in_background, title,
+};
 
 /// A master, and whether it has workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

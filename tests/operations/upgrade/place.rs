@@ -145,7 +145,7 @@ pub(crate) fn beside_nginx(port: u16) -> Option<Master> {
         format!("server {{ listen 127.0.0.1:{port}; listen unix:@/socket; root @/www; }}");
     let master = site("", &servers, "");
     let folder = &master.folder;
-    fs::copy(nginx, folder.join("sbin/nginx")).unwrap();
+    support::copy_program(nginx, folder.join("sbin/nginx"));
     let program = env!("CARGO_BIN_EXE_tidegate");
     std::os::unix::fs::symlink(program, folder.join("tidegate")).unwrap();
     Some(master)

@@ -212,6 +212,17 @@ pub fn signal(pid: u32, name: &str) {
     assert!(status.success(), "kill -{name} {pid}");
 }
 
+/// Copies a program that a test runs from there. Another process writes the copy: a child that a
+/// test beside this one starts would hold its descriptor, and the program be busy.
+pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
+    let mut copy = Command::new("cp");
+    copy.arg(from.as_ref()).arg(to.as_ref());
+    assert!(
+        copy.status().is_ok_and(|status| status.success()),
+        "{copy:?}"
+    );
+}
+
 /// Whether the program under test is nginx itself.
 pub fn is_nginx() -> bool {
     let output = Command::new(binary()).arg("-v").output().unwrap();

@@ -12,21 +12,30 @@ pub const END: u16 = 32_000;
 
 /// A port that nobody uses, on any address. No two calls in a process give the same one.
 pub fn free_port() -> u16 {
+    free_ports(1)
+}
+
+/// The first of `count` such ports in a row.
+pub fn free_ports(count: u16) -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let begin = FIRST + (std::process::id() % 2000) as u16 * 10;
     let _ = NEXT.compare_exchange(0, begin, Ordering::Relaxed, Ordering::Relaxed);
     loop {
-        let port = NEXT.fetch_add(1, Ordering::Relaxed);
-        if port >= END {
+        let first = NEXT.fetch_add(count, Ordering::Relaxed);
+        if first >= END - count {
             NEXT.store(FIRST, Ordering::Relaxed);
             continue;
         }
-        let free = TcpListener::bind(("0.0.0.0", port)).is_ok()
-            && TcpListener::bind(("127.0.0.1", port)).is_ok();
-        // Where there is IPv6, a server may want both.
-        let taken = |error: std::io::Error| error.kind() == std::io::ErrorKind::AddrInUse;
-        if free && !TcpListener::bind((Ipv6Addr::LOCALHOST, port)).is_err_and(taken) {
-            return port;
+        if (first..first + count).all(is_free) {
+            return first;
         }
     }
+}
+
+fn is_free(port: u16) -> bool {
+    // Where there is IPv6, a server may want both.
+    let taken = |error: std::io::Error| error.kind() == std::io::ErrorKind::AddrInUse;
+    TcpListener::bind(("0.0.0.0", port)).is_ok()
+        && TcpListener::bind(("127.0.0.1", port)).is_ok()
+        && !TcpListener::bind((Ipv6Addr::LOCALHOST, port)).is_err_and(taken)
 }
