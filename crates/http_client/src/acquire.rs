@@ -1,4 +1,4 @@
-//! How whoever asks gets a stream, or the right to make a connection.
+//! How a caller gets a stream, or the right to make a connection.
 
 use engine::select::{Either, either};
 use upstream::connecting::note_shortage;

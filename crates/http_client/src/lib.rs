@@ -1,4 +1,4 @@
-//! HTTP spoken with upstreams, on behalf of anybody: what is not a request's own.
+//! HTTP spoken with upstreams, for any caller: what is not a request's own.
 //!
 //! Connections of HTTP/2 are shared by requests:
 //!
@@ -16,8 +16,8 @@
 //! of an answer by any version of HTTP. The protocols themselves are `proto::h1` and
 //! `proto::h2::client`.
 //!
-//! Whoever asks is a [`Caller`](upstream::Caller). What it sends, and what becomes of the answer,
-//! is no business of this crate: it knows neither requests nor directives.
+//! A request, or what else asks, is a [`Caller`](upstream::Caller). What it sends, and what becomes
+//! of the answer, is no business of this crate: it knows neither requests nor directives.
 
 mod acquire;
 mod faults;

@@ -152,16 +152,16 @@ pub(crate) async fn find(options: &LinkOptions<'_>) -> Result<Found, NotEnough> 
 }
 
 impl Connecting {
-    /// Waits until there is a connection, or none after all.
+    /// PermitWait until there is a connection, or none after all.
     async fn ended(self: Rc<Connecting>) {
-        struct Waits(Rc<Connecting>);
-        impl Drop for Waits {
+        struct PermitWait(Rc<Connecting>);
+        impl Drop for PermitWait {
             fn drop(&mut self) {
                 self.0.waiting.set(self.0.waiting.get() - 1);
             }
         }
         self.waiting.set(self.waiting.get() + 1);
-        let waits = Waits(self);
+        let waits = PermitWait(self);
         poll_fn(|context| {
             if waits.0.is_over.get() {
                 return Poll::Ready(());

@@ -24,7 +24,7 @@ use crate::upstream::{AtEnd, Group};
 
 /// A connection to a peer, or a request's part of one.
 pub struct UpstreamConnection {
-    link: Link,
+    link: ConnectionShare,
     /// How it ended while the request was still being sent.
     pub early_end: Option<io::Result<()>>,
     /// Whether the request has been given to it to its last byte.
@@ -42,7 +42,7 @@ pub struct UpstreamConnection {
 }
 
 /// What a request has of a connection.
-enum Link {
+enum ConnectionShare {
     /// It is the request's alone.
     Whole(Box<Connection>),
     /// A stream of one that is shared (HTTP/2).
@@ -64,15 +64,15 @@ impl UpstreamConnection {
         home: PoolContext,
     ) -> UpstreamConnection {
         connection.transport.set_send_timeout(send_timeout);
-        UpstreamConnection::of(Link::Whole(connection), home)
+        UpstreamConnection::of(ConnectionShare::Whole(connection), home)
     }
 
     /// A request may be sent on it.
     pub(super) fn on(stream: StreamHandle, home: PoolContext) -> UpstreamConnection {
-        UpstreamConnection::of(Link::Shared(stream), home)
+        UpstreamConnection::of(ConnectionShare::Shared(stream), home)
     }
 
-    fn of(link: Link, home: PoolContext) -> UpstreamConnection {
+    fn of(link: ConnectionShare, home: PoolContext) -> UpstreamConnection {
         UpstreamConnection {
             link,
             early_end: None,
@@ -88,24 +88,24 @@ impl UpstreamConnection {
     /// Its bytes; of one that is shared they are its task's to read and to send.
     pub fn stream(&self) -> &Transport {
         match &self.link {
-            Link::Whole(connection) => &connection.transport,
-            Link::Shared(stream) => stream.transport(),
+            ConnectionShare::Whole(connection) => &connection.transport,
+            ConnectionShare::Shared(stream) => stream.transport(),
         }
     }
 
     /// The request's stream, where it is shared.
     pub fn shared(&mut self) -> Option<&mut StreamHandle> {
         match &mut self.link {
-            Link::Whole(_) => None,
-            Link::Shared(stream) => Some(stream),
+            ConnectionShare::Whole(_) => None,
+            ConnectionShare::Shared(stream) => Some(stream),
         }
     }
 
     /// The transport of one that is the request's alone.
     pub(super) fn into_transport(self) -> Option<Transport> {
         match self.link {
-            Link::Whole(connection) => Some(connection.transport),
-            Link::Shared(_) => None,
+            ConnectionShare::Whole(connection) => Some(connection.transport),
+            ConnectionShare::Shared(_) => None,
         }
     }
 
@@ -117,8 +117,8 @@ impl UpstreamConnection {
         context: &mut Context<'_>,
     ) -> Poll<io::Result<Buffer>> {
         match &mut self.link {
-            Link::Whole(connection) => connection.transport.poll_recv(deadline, context),
-            Link::Shared(stream) => stream.poll_recv(deadline, context),
+            ConnectionShare::Whole(connection) => connection.transport.poll_recv(deadline, context),
+            ConnectionShare::Shared(stream) => stream.poll_recv(deadline, context),
         }
     }
 
@@ -129,7 +129,7 @@ impl UpstreamConnection {
         self.lease = None;
         self.admitted = None;
         self.upload = None;
-        let Link::Whole(connection) = self.link else {
+        let ConnectionShare::Whole(connection) = self.link else {
             return; // a stream ends by being dropped
         };
         let is_kept = may_go_on && self.asked && self.early_end.is_none();

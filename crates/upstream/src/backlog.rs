@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use engine::net::Address;
 use engine::select::either;
 
-use crate::state::since_beginning;
+use crate::moment::since_beginning;
 use crate::wait_queue::WaitQueue;
 
 /// The most that wait for one socket.

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use engine::select::{Either, either};
 
 use crate::limiter::{Limiter, LimiterSample};
-use crate::state::since_beginning;
+use crate::moment::since_beginning;
 use crate::wait_queue::WaitQueue;
 
 /// How many requests may be under way towards a group.

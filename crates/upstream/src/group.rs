@@ -10,7 +10,8 @@ use engine::net::Address;
 use crate::balancer::Method;
 use crate::gate::{Concurrency, Entry, Load, Patience, Terms};
 use crate::outliers::Outliers;
-use crate::peer::{Peer, Peers};
+use crate::peer::Peer;
+use crate::peers::Peers;
 use crate::retries::RetryBudget;
 use crate::roster::Roster;
 

@@ -6,10 +6,13 @@ use std::time::{Duration, Instant};
 use engine::net::Address;
 
 use crate::backlog;
-use crate::balancer::{Latency, Method, Timed, Until};
-use crate::outliers::{self, Outliers, PutOut};
-use crate::peer::{Peer, Peers, SideOf};
-use crate::state::millis;
+use crate::balancer::{Method, Timed, Until};
+use crate::latency::Latency;
+use crate::moment::millis;
+use crate::outliers::{Outliers, PutOut};
+use crate::peer::Peer;
+use crate::peers::{Peers, SideOf};
+use crate::sparing;
 
 /// A peer that has been given a request, for as long as that takes: it counts until it is dropped,
 /// however that comes about.
@@ -96,7 +99,7 @@ impl Lease {
     /// It has failed, or answered as one that is broken: whether that puts it out as an outlier.
     pub(crate) fn err(&self, now: Instant, outliers: &Outliers) -> Option<PutOut> {
         let _turn = self.peers.take_turn();
-        outliers::fail(
+        sparing::fail(
             self.peers.side(self.side),
             self.index,
             millis(now),

@@ -20,7 +20,8 @@ use bytes::Bytes;
 use engine::net::Address;
 
 use crate::balancer::Method;
-use crate::peer::{Peer, PeerSet, Peers, SideOf};
+use crate::peer::{Peer, PeerSet};
+use crate::peers::{Peers, SideOf};
 use crate::roster::{Host, Roster};
 
 /// The most members that a group is given while it serves.

@@ -51,7 +51,7 @@ impl Second {
 }
 
 impl Retries {
-    /// A request has come. `now` in milliseconds of [`millis`](crate::state::millis), here and
+    /// A request has come. `now` in milliseconds of [`millis`](crate::moment::millis), here and
     /// below.
     pub(crate) fn request(&self, now: u64) {
         self.count(now, |second| second.requests += 1);

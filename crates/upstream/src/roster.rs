@@ -12,7 +12,8 @@ use engine::net::Address;
 use crate::balancer::Method;
 use crate::health::Checks;
 use crate::members::{Edited, Keep, MemberChange};
-use crate::peer::{Peer, PeerSet, Peers, SideOf};
+use crate::peer::{Peer, PeerSet};
+use crate::peers::{Peers, SideOf};
 
 /// The peers of a group, and the names that become peers.
 #[derive(Debug)]

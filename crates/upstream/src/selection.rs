@@ -10,10 +10,12 @@ use crate::balancer::{self, BalancerInput, Key, SearchProgress};
 use crate::gate::Load;
 use crate::group::Group;
 use crate::lease::Lease;
-use crate::outliers::{self, PutOut};
-use crate::peer::{Peer, Peers, SideOf};
+use crate::moment::millis;
+use crate::outliers::PutOut;
+use crate::peer::Peer;
+use crate::peers::{Peers, SideOf};
 use crate::queue::QueueTicket;
-use crate::state::millis;
+use crate::sparing;
 use crate::tried_peers::Tried;
 
 /// [`Selection::next`], then [`Selection::failed`] or [`Selection::answered`], until a peer answers
@@ -239,7 +241,7 @@ impl Selection {
         if chosen.is_none()
             && !despite_outliers
             && self.tries_made == 0
-            && outliers::are_all_there_is(peers.side(self.side), now)
+            && sparing::are_all_there_is(peers.side(self.side), now)
         {
             self.search = SearchProgress::default();
             chosen = self.choose(now, true);

@@ -2,9 +2,11 @@
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::balancer::Latency;
+use crate::in_flight::InFlight;
+use crate::latency::Latency;
+use crate::moment::{Moment, average};
 use crate::outliers::Standing;
 use crate::slow_start::WHOLE;
 
@@ -46,52 +48,6 @@ pub struct State {
     pub(crate) latency: Latency,
     /// What it is put out by that does worse than others.
     pub(crate) standing: Standing,
-}
-
-/// What `least_time … inflight` counts of requests that have not been answered.
-#[derive(Debug, Default)]
-pub(crate) struct InFlight {
-    /// How many there are.
-    pub requests: AtomicU64,
-    /// When that changed last.
-    pub changed_at: AtomicU64,
-    /// Milliseconds that they had been waiting for in all by then.
-    pub waited: AtomicU64,
-    /// Their time, as an average that forgets.
-    pub time: AtomicU64,
-}
-
-/// Milliseconds of [`millis`]; 0 is never.
-#[derive(Debug, Default)]
-pub(crate) struct Moment(AtomicU64);
-
-impl Moment {
-    pub(crate) fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn set(&self, at: u64) {
-        self.0.store(at, Ordering::Relaxed);
-    }
-
-    /// Sets it if it is still `from`: whether it was.
-    pub(crate) fn set_from(&self, from: u64, at: u64) -> bool {
-        let set = (self.0).compare_exchange(from, at, Ordering::Relaxed, Ordering::Relaxed);
-        set.is_ok()
-    }
-}
-
-/// A moment as the states of all threads have it: in milliseconds, never 0.
-pub(crate) fn millis(now: Instant) -> u64 {
-    let since = since_beginning(now);
-    let whole = since.as_secs().saturating_mul(1000);
-    whole.saturating_add(u64::from(since.subsec_millis()) + 1)
-}
-
-/// The time since the first moment that was asked for.
-pub(crate) fn since_beginning(now: Instant) -> Duration {
-    static BEGINNING: OnceLock<Instant> = OnceLock::new();
-    now.saturating_duration_since(*BEGINNING.get_or_init(|| now))
 }
 
 impl State {
@@ -279,63 +235,5 @@ impl State {
     /// An answer has come whole after so many milliseconds.
     pub(crate) fn note_response_time(&self, millis: u64) {
         average(&self.response_time, millis);
-    }
-}
-
-/// An average that forgets, as nginx has it: a twentieth of what is new counts.
-pub(crate) fn average(of: &AtomicU64, millis: u64) {
-    let old = of.load(Ordering::Relaxed);
-    let new = match old {
-        0 => millis,
-        old => {
-            old.saturating_mul(19)
-                .saturating_add(millis)
-                .saturating_add(10)
-                / 20
-        }
-    };
-    of.store(new, Ordering::Relaxed);
-}
-
-impl InFlight {
-    /// One more is waited for.
-    pub(crate) fn begin(&self, now: u64) {
-        self.settle(now);
-        self.requests.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// One has been answered, or given up, after so many milliseconds.
-    pub(crate) fn end(&self, now: u64, after: u64) {
-        self.settle(now);
-        let waited = self.waited.load(Ordering::Relaxed);
-        let rest = match self.requests.load(Ordering::Relaxed) {
-            0 | 1 => 0,
-            _ => waited.saturating_sub(after),
-        };
-        self.waited.store(rest, Ordering::Relaxed);
-        let requests = self.requests.load(Ordering::Relaxed);
-        self.requests
-            .store(requests.saturating_sub(1), Ordering::Relaxed);
-    }
-
-    /// Counts what those that are waited for have waited since the number changed last.
-    fn settle(&self, now: u64) {
-        let requests = self.requests.load(Ordering::Relaxed);
-        let since = now.saturating_sub(self.changed_at.load(Ordering::Relaxed));
-        if requests > 0 {
-            self.waited
-                .fetch_add(since.saturating_mul(requests), Ordering::Relaxed);
-        }
-        self.changed_at.store(now, Ordering::Relaxed);
-    }
-
-    /// Takes in how long those have been waiting that are waited for; the average after that,
-    /// `None` where there are none.
-    pub(crate) fn look(&self, now: u64) -> Option<u64> {
-        let requests = self.requests.load(Ordering::Relaxed);
-        let waited = self.waited.load(Ordering::Relaxed).checked_div(requests)?;
-        let since = now.saturating_sub(self.changed_at.load(Ordering::Relaxed));
-        average(&self.time, waited.saturating_add(since));
-        Some(self.time.load(Ordering::Relaxed))
     }
 }

@@ -687,7 +687,7 @@ fn there_are_others_as_long_as_one_may_be_asked() {
     let fail = |place: usize| {
         let peers = group.peers();
         let peer = peers.iter().nth(place).unwrap();
-        peer.state().fail(crate::state::millis(now), 1, 1);
+        peer.state().fail(crate::moment::millis(now), 1, 1);
     };
     fail(1);
     assert!(selection.has_others(now), "the one that stands by");

@@ -7,7 +7,8 @@
 
 use crc32fast::Hasher;
 
-use super::{Balancer, BalancerInput, Bound, Key};
+use super::input::{Balancer, BalancerInput, Key};
+use super::method::Bound;
 use crate::peer::{Peer, PeerSet};
 use crate::tried_peers::Tried;
 

@@ -3,7 +3,7 @@
 
 use crc32fast::Hasher;
 
-use super::{Balancer, BalancerInput, Key};
+use super::input::{Balancer, BalancerInput, Key};
 
 #[derive(Debug)]
 pub(super) struct Hash;

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::{Balancer, BalancerInput, Key};
+use super::input::{Balancer, BalancerInput, Key};
 
 /// What the hash of a request begins with.
 const SEED: u32 = 89;

@@ -3,7 +3,8 @@
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_upstream_module.html#least_conn>
 
-use super::{Balancer, BalancerInput, Timed, Until};
+use super::input::{Balancer, BalancerInput};
+use super::method::{Timed, Until};
 use crate::peer::Peer;
 use crate::slow_start::WHOLE;
 

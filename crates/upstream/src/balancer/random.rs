@@ -1,6 +1,6 @@
 //! `random`: <https://nginx.org/en/docs/http/ngx_http_upstream_module.html#random>.
 
-use super::{Balancer, BalancerInput};
+use super::input::{Balancer, BalancerInput};
 
 #[derive(Debug)]
 pub(super) struct Random {

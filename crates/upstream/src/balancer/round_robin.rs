@@ -1,7 +1,7 @@
 //! Weighted round robin, smooth as nginx has it: a peer with weight 5 beside two with 1 is chosen
 //! as `a a b a c a a`, not five times in a row.
 
-use super::{Balancer, BalancerInput};
+use super::input::{Balancer, BalancerInput};
 
 #[derive(Debug)]
 pub(super) struct RoundRobin;

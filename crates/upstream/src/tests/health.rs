@@ -2,8 +2,8 @@
 //! again; the clock is moved by hand.
 
 use super::*;
+use crate::moment::millis;
 use crate::slow_start::WHOLE;
-use crate::state::millis;
 use crate::{Check, Checks, Standing};
 
 /// A group of which the checks are these.

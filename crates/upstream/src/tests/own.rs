@@ -55,7 +55,7 @@ fn a_new_peer_is_one_like_the_others() {
     for (index, millis) in [(0, 100), (1, 50)] {
         let peers = group.peers();
         let latency = &peers.primary[index].state().latency;
-        latency.note(crate::state::millis(now), Duration::from_millis(millis));
+        latency.note(crate::moment::millis(now), Duration::from_millis(millis));
     }
     let mut held = Vec::new();
     for _ in 0..90 {

@@ -1,0 +1,53 @@
+//! Moments and averages as all threads share them: in milliseconds, without a lock.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Milliseconds of [`millis`]; 0 is never.
+#[derive(Debug, Default)]
+pub(crate) struct Moment(AtomicU64);
+
+impl Moment {
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set(&self, at: u64) {
+        self.0.store(at, Ordering::Relaxed);
+    }
+
+    /// Sets it if it is still `from`: whether it was.
+    pub(crate) fn set_from(&self, from: u64, at: u64) -> bool {
+        let set = (self.0).compare_exchange(from, at, Ordering::Relaxed, Ordering::Relaxed);
+        set.is_ok()
+    }
+}
+
+/// A moment as the states of all threads have it: in milliseconds, never 0.
+pub(crate) fn millis(now: Instant) -> u64 {
+    let since = since_beginning(now);
+    let whole = since.as_secs().saturating_mul(1000);
+    whole.saturating_add(u64::from(since.subsec_millis()) + 1)
+}
+
+/// The time since the first moment that was asked for.
+pub(crate) fn since_beginning(now: Instant) -> Duration {
+    static BEGINNING: OnceLock<Instant> = OnceLock::new();
+    now.saturating_duration_since(*BEGINNING.get_or_init(|| now))
+}
+
+/// An average that forgets, as nginx has it: a twentieth of what is new counts.
+pub(crate) fn average(of: &AtomicU64, millis: u64) {
+    let old = of.load(Ordering::Relaxed);
+    let new = match old {
+        0 => millis,
+        old => {
+            old.saturating_mul(19)
+                .saturating_add(millis)
+                .saturating_add(10)
+                / 20
+        }
+    };
+    of.store(new, Ordering::Relaxed);
+}
