@@ -24,12 +24,15 @@ use http::request::{Request, Step};
 use http::variables::Compiling as _;
 use proto::method::Method;
 
+use ::upstream::RetryPolicy;
 use proxying::cache::CacheLookup;
+use proxying::connect_target::ConnectTarget;
 use proxying::connection::UpstreamConnection;
 use proxying::destination::{Destination, PeerTarget, Scheme, Schemes};
 use proxying::driver::{self, BodyReading, PeerOptions, Protocol, SentRequest};
+use proxying::failures::{AttemptError, note};
 use proxying::family::{Causes, Family, causes_of_connections};
-use proxying::peer_attempts::{self, AttemptError, ConnectTarget, Dialogue, RetryPolicy};
+use proxying::peer_attempts::{self, Dialogue};
 use proxying::socket::SocketSettings;
 use proxying::tunnel::{self, TunnelLimits};
 use proxying::upstream::Group;
@@ -211,7 +214,7 @@ impl Dialogue for Silence {
         _: &mut Exchange,
         _: &mut UpstreamConnection,
     ) -> Result<(), AttemptError> {
-        peer_attempts::note(request, |attempt, began| {
+        note(request, |attempt, began| {
             attempt.header_time = began.elapsed()
         });
         Ok(())

@@ -12,7 +12,7 @@ use http::response::Field;
 use http::upstream_report::UpstreamReport;
 
 use super::answer::AnswerHead;
-use super::cache::{CacheStatus, Validators};
+use crate::cache::{CacheStatus, Validators};
 
 /// One try at one peer, for `$upstream_*`.
 #[derive(Clone, Debug, Default)]

@@ -22,21 +22,20 @@ use http::output::Piece;
 use http::response::Field;
 use http::source::{Break, DeferredLog, Source, SourceEvent};
 use http::spill::Spill;
-use http_client::ReceivedBytes;
 use proto::h1::chunked::Decoder;
 use proto::h1::response::BodyFraming;
 
 use super::READING_BODY;
+use super::answer_framing::{AnswerFraming, Framed};
 use super::attempts::Attempts;
 use super::connection::UpstreamConnection;
 use super::http2::body::StreamBody;
 use super::pace::ReadPace;
-use super::peer_attempts::told_left;
-use super::response::{READING, WHILE_READING};
-use super::sending::SENDING;
 use super::settings::Passing;
 use super::trailers::TrailerReader;
 use super::upload::Uploaded;
+use crate::activity::{READING, SENDING, WHILE_READING};
+use crate::failures::told_left;
 
 /// How long a client that has kept up so far may leave what it is given before anything is written
 /// to a file for it: what leaves by the event loop takes a few turns, and a client that is as fast
@@ -77,56 +76,6 @@ impl Delimited {
             Delimited::Stream(body) => Some(body),
         }
     }
-}
-
-/// A framing that is not HTTP's.
-pub trait AnswerFraming {
-    /// Takes what comes next of a body off what has been received, which is not empty.
-    fn next(&mut self, received: &mut Buffer) -> Framed;
-
-    /// The upstream sends nothing more: whether that is the end of the body, or what there is to
-    /// log of one that has none.
-    fn closed(&mut self) -> Result<(), (Break, String)>;
-
-    /// Whether the upstream has broken it off behind what has been received.
-    fn is_broken_off(&self) -> bool {
-        false
-    }
-
-    /// Where a body has come whole in one piece, and there is nothing to log of it: leaves that
-    /// piece alone in `received`, and tells whether the connection may serve another request. Else
-    /// nothing has changed.
-    fn whole(&mut self, received: &mut Buffer) -> Option<bool> {
-        let _ = received;
-        None
-    }
-
-    /// How much has come of an answer that shares its connection, for `$upstream_*`.
-    fn received(&self) -> Option<ReceivedBytes> {
-        None
-    }
-
-    /// The trailers behind a body that has come whole, once.
-    fn trailers(&mut self) -> Vec<Field> {
-        Vec::new()
-    }
-}
-
-/// What is next in a body that lies in a framing.
-pub enum Framed {
-    /// A piece of the body.
-    Bytes(Bytes),
-    /// Nothing, as long as no more is received.
-    Nothing,
-    /// Something for the error log, but for where in the answer it was found.
-    Told(Level, String),
-    /// It has come whole; whether the connection may serve another request.
-    End {
-        /// Whether the connection may serve another request.
-        may_go_on: bool,
-    },
-    /// It is broken off so; what there is to log of it in the same manner.
-    Broken(Break, String),
 }
 
 impl Remaining {

@@ -18,8 +18,8 @@ use http_client::StreamHandle;
 use proto::proxy_protocol::{self, Endpoints, Version};
 use transport::Transport;
 
-use super::peer_attempts::ConnectTarget;
 use super::upload::RestOfBody;
+use crate::connect_target::ConnectTarget;
 use crate::upstream::{AtEnd, Group};
 
 /// A connection to a peer, or a request's part of one.

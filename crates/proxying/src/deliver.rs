@@ -7,15 +7,16 @@ use http::request::{Request, Step};
 use proto::h1::response::BodyFraming;
 use proto::method::Method;
 
+use super::activity;
 use super::answer::AnswerHead;
 use super::attempts::Attempts;
 use super::body::{self, Arrived, Delimited, UpstreamBody};
 use super::connection::UpstreamConnection;
-use super::peer_attempts::note;
 use super::response::{self, Applied, UpstreamResponse};
 use super::rewriting::{Rewrite, Unchanged};
 use super::settings::Passing;
 use super::whole::{self, WholeBody};
+use crate::failures::note;
 use crate::upstream::Selection;
 
 /// What is known of an answer beside its head.
@@ -128,7 +129,7 @@ impl<'a> Delivery<'a> {
         let rate = if holds && has_body {
             passing
                 .limit_rate
-                .evaluate(request, response::WHILE_READING)
+                .evaluate(request, activity::WHILE_READING)
         } else {
             0
         };

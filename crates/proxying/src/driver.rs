@@ -27,21 +27,22 @@ use http::request::{Request, Step};
 
 use super::answer::AnswerHead;
 use super::attempts::Attempts;
-use super::cache::{self, AnswerRules, CacheLookup, Instead};
+use super::cache::{self, Instead};
 use super::connection::{PoolContext, UpstreamConnection, introduction};
 use super::deliver::Delivery;
 use super::destination::PeerTarget;
 use super::finish;
 use super::locate::{Upstream, locate};
-use super::peer_attempts::{
-    AttemptPlan, ConnectTarget, Dialogue, RetryPolicy, Unanswered, try_peers,
-};
+use super::peer_attempts::{AttemptPlan, Dialogue, try_peers};
 use super::response::refuse_upgrade;
 use super::rewriting::{Rewrite, Unchanged};
 use super::settings::Passing;
 use super::socket::SocketSettings;
 use super::ssl::{self, Secured, UpstreamTls};
+use crate::cache::{AnswerRules, CacheLookup};
+use crate::connect_target::ConnectTarget;
 use crate::upstream::{self, Group};
+use ::upstream::{RetryPolicy, Unanswered};
 
 /// Where a request goes.
 pub trait Target {

@@ -11,7 +11,8 @@ use bytes::Bytes;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, Setter, Setting, Template, Word, parse};
 use http::size::WrittenSize;
 
-use super::store::{self, StoreLine};
+use super::store_settings;
+use crate::store_settings::StoreLine;
 
 pub use ::upstream::Causes;
 
@@ -189,7 +190,7 @@ impl Family {
             send_lowat: socket_size(prefix, "send_lowat")
                 .no_effect("Linux has no low-water mark for sending")
                 .manual("On BSD: how much room must be in the kernel's send buffer before more is written to the upstream."),
-            store: Setting::family(prefix, "store", &["on | off | path"], store::parse)
+            store: Setting::family(prefix, "store", &["on | off | path"], store_settings::parse)
                 .contexts(HSL)
                 .default("off")
                 .manual("Stores the body of each answer with status 200 as a file: with on where root or alias put the URI, else at the path, which may hold variables. Directories are made. The file comes into its place when the answer is whole, with the time of its Last-Modified, and before the client has the end of it. Only buffered answers are stored; that the client leaves stops nothing."),

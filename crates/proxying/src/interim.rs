@@ -13,10 +13,11 @@ use proto::h1::Version;
 use proto::header::KnownSet;
 
 use super::family::Causes;
-use super::peer_attempts::AttemptError;
-use super::response::{READING, ResponseHeadReader, bad};
+use super::response::{ResponseHeadReader, bad};
 use super::settings::Passing;
+use crate::activity::READING;
 use crate::early_hints;
+use crate::failures::AttemptError;
 
 const EARLY_HINTS: u16 = 103;
 

@@ -2,13 +2,14 @@
 //! its tries, how it is connected to a peer, and the [`Dialogue`] that is had there.
 
 use std::fmt;
-use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ::upstream::connecting::{self, ConnectOptions, Connected};
 use ::upstream::pool::{self, Connection, Made};
-use ::upstream::{Answered, AttemptStart, Caller, ConnectionRoom, Peer, Socket};
+use ::upstream::{
+    Answered, AttemptFailure, AttemptStart, Caller, ConnectionRoom, Peer, RetryPolicy, Unanswered,
+};
 use bytes::Bytes;
 use engine::PooledFuture;
 use engine::net::{Address, Segment};
@@ -16,42 +17,20 @@ use engine::select::{Either, either};
 use http::exchange::{Abort, Exchange};
 use http::log::{self, ErrorLog, Level, Subject, Subsystem};
 use http::request::Request;
-use http::source::DeferredLog;
 use http_client::{Acquired, LinkOptions};
 use proto::method::Method;
 
+use super::activity;
 use super::attempts::{AskedFor, Attempt, Attempts, Began};
+use super::connect_target::ConnectTarget;
 use super::connection::{PoolContext, UpstreamConnection};
+use super::failures::{AttemptError, client_left, note};
 use super::family::Causes;
-use super::response;
 use super::ssl::{self, Secured};
 use crate::upstream::{Selection, Sticking};
 
-pub use ::upstream::{AttemptFailure, CONNECTING, RetryPolicy, Unanswered};
-
 /// When a client is told to come again.
 const RETRY_AFTER: &str = "Retry-After";
-
-/// How a try ends without an answer.
-pub type AttemptError = ::upstream::AttemptError<Abort>;
-
-/// How a request reaches its peers.
-pub struct ConnectTarget {
-    /// How their URLs begin in log lines.
-    pub scheme: &'static [u8],
-    /// The URI that log lines show behind the peer's address.
-    pub uri: Bytes,
-    /// Options of the socket.
-    pub socket: Socket,
-    /// TLS, where peers speak it; in a box, as few do.
-    pub secured: Option<Box<Secured>>,
-    /// What each new connection begins with: a header of the PROXY protocol, or nothing.
-    pub introduction: Bytes,
-    /// Requests share connections, as streams of HTTP/2.
-    pub is_shared: bool,
-    /// What another request must agree on to use the same connection.
-    pub terms: Bytes,
-}
 
 /// What is said to a peer once there is a connection to it, and what it answers.
 pub trait Dialogue {
@@ -298,7 +277,7 @@ impl<'a, C: Dialogue> ::upstream::PeerProtocol<Asker<'a>> for AttemptPlan<'_, C>
 
     type Answer = C::Answer;
 
-    const READING: &'static str = response::READING;
+    const READING: &'static str = activity::READING;
 
     fn tries(&self) -> &RetryPolicy {
         &self.tries
@@ -487,7 +466,7 @@ async fn secure(
     secured: &Secured,
     deadline: Instant,
 ) -> Result<(), AttemptError> {
-    let shaking = ssl::shake_hands(request, peer, secured, deadline);
+    let shaking = ssl::shake_hands(request, peer.stream(), secured, deadline);
     if tries.ignore_client_abort {
         return shaking.await;
     }
@@ -497,58 +476,4 @@ async fn secure(
             Err(client_left(request, exchange, &abort, ssl::SHAKING_HANDS).into())
         }
     }
-}
-
-/// Writes down something of the try under way, with the time since it began.
-pub fn note(request: &mut Request, write: impl FnOnce(&mut Attempt, Began)) {
-    if let Some(attempts) = Attempts::of(request) {
-        attempts.borrow_mut().note(write);
-    }
-}
-
-/// A failure of the connection to a peer, logged in nginx's words; a time limit is logged when
-/// its failure has been counted.
-pub fn failed(
-    request: &Request,
-    error: &io::Error,
-    call: &str,
-    doing: &'static str,
-) -> AttemptFailure {
-    let timed_out = error.kind() == io::ErrorKind::TimedOut;
-    if error.kind() == io::ErrorKind::InvalidData {
-        log::error!(request, Error, "SSL_read() failed (SSL: {error}) {doing}");
-    } else if !timed_out {
-        let error = log::Errno(error);
-        log::error!(request, Error, "{call} failed {error} {doing}");
-    }
-    AttemptFailure {
-        sent: true,
-        ..AttemptFailure::of_connection(error, doing)
-    }
-}
-
-/// The client closed its connection while the upstream was being asked.
-pub(super) fn client_left(
-    request: &mut Request,
-    exchange: &Exchange,
-    abort: &Abort,
-    doing: &str,
-) -> Abort {
-    told_left(abort, doing).write(request);
-    note(request, |attempt, began| {
-        attempt.response_time = began.elapsed()
-    });
-    request.client_left(exchange)
-}
-
-/// What there is to log of a client that closed its connection.
-pub(super) fn told_left(abort: &Abort, doing: &str) -> DeferredLog {
-    const TEXT: &str = "client prematurely closed connection, so upstream connection is closed too";
-    let text = match abort {
-        Abort::Closed(error) if error.raw_os_error().is_some() => {
-            format!("{TEXT} {} {doing}", log::Errno(error))
-        }
-        _ => format!("{TEXT} {doing}"),
-    };
-    DeferredLog::new(Level::Info, text)
 }

@@ -19,11 +19,12 @@ use http::request::Request;
 use super::attempts::{Attempt, Attempts, Began};
 use super::connection::{self, PoolContext, UpstreamConnection};
 use super::family::Causes;
-use super::peer_attempts::{self, AttemptError, AttemptPlan, ConnectTarget, Dialogue};
-use super::response;
-use super::sending::SENDING;
+use super::peer_attempts::{self, AttemptPlan, Dialogue};
 use super::settings::Passing;
 use super::ssl::Secured;
+use crate::activity::{READING, SENDING};
+use crate::connect_target::ConnectTarget;
+use crate::failures::AttemptError;
 use crate::upstream::Group;
 
 /// What was being done when a probe came to nothing, as log lines say it.
@@ -153,7 +154,7 @@ impl ProbedPeer<'_> {
         match either(talking, engine::sleep(timeout)).await {
             Either::First(Ok(answer)) => Ok((peer, answer, deadline)),
             Either::First(Err(error)) => Err(ProbeError::of(request, error)),
-            Either::Second(()) => Err(ProbeError::timed_out(request, response::READING)),
+            Either::Second(()) => Err(ProbeError::timed_out(request, READING)),
         }
     }
 }

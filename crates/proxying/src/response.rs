@@ -22,10 +22,11 @@ use super::answer::{AnswerHead, earlier};
 use super::attempts::Attempts;
 use super::connection::UpstreamConnection;
 use super::family::Causes;
-use super::peer_attempts::{AttemptError, AttemptFailure, client_left, failed, note};
 use super::rewriting::{Rewrite, Undecided};
-use super::sending::SENDING;
 use super::settings::Passing;
+use crate::activity::{READING, SENDING, WHILE_READING};
+use crate::failures::{AttemptError, client_left, failed, note};
+use ::upstream::AttemptFailure;
 
 /// A head that is being read, with its bytes and what came after it.
 pub struct ResponseHeadReader {
@@ -172,11 +173,6 @@ pub enum Applied {
     /// Something else answers (`X-Accel-Redirect`).
     Step(Step),
 }
-
-/// What is done then, as log lines say it.
-pub const READING: &str = "while reading response header from upstream";
-/// The same behind words.
-pub const WHILE_READING: &str = " while reading response header from upstream";
 
 /// 101, RFC 9110 section 15.2.2.
 const SWITCHING_PROTOCOLS: u16 = 101;

@@ -11,11 +11,12 @@ use proto::header::NameSet;
 
 use super::attempts::Attempts;
 use super::buffers::{self, Buffers};
-use super::cache::{self, Cache};
+use super::cache;
 use super::family::Family;
-use super::peer_attempts::RetryPolicy;
 use super::socket::SocketSettings;
-use super::store::Store;
+use crate::cache::Cache;
+use crate::store_settings::Store;
+use ::upstream::RetryPolicy;
 
 /// The directives that the modules have in common, compiled.
 pub struct Passing {

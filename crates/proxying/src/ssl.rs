@@ -6,13 +6,14 @@ use std::time::Instant;
 use conf::Contexts;
 use http::log;
 use http::request::Request;
+use transport::Transport;
 use transport::tls::upstream::settings::{self, NotSecured};
 
 pub use transport::tls::upstream::settings::{Family, Secured};
 
-use super::connection::UpstreamConnection;
 use super::family::Causes;
-use super::peer_attempts::{AttemptError, AttemptFailure, CONNECTING};
+use crate::failures::AttemptError;
+use ::upstream::{AttemptFailure, CONNECTING};
 
 /// TLS towards upstreams as a scope wants it.
 pub type UpstreamTls = settings::UpstreamTls<Request>;
@@ -50,12 +51,12 @@ pub async fn prepare(
 /// Makes a connection to a peer secure.
 pub(super) async fn shake_hands(
     request: &Request,
-    peer: &UpstreamConnection,
+    stream: &Transport,
     secured: &Secured,
     deadline: Instant,
 ) -> Result<(), AttemptError> {
-    peer.stream().set_nodelay(request.plan.core.tcp_nodelay);
-    let secure = settings::secure(peer.stream(), secured, deadline, request, DOING);
+    stream.set_nodelay(request.plan.core.tcp_nodelay);
+    let secure = settings::secure(stream, secured, deadline, request, DOING);
     let Err(not_secured) = secure.await else {
         return Ok(());
     };

@@ -17,10 +17,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use conf::{Fault, ScopeRef, Setter, Setting, Template};
-use framework::compile::Compiler;
-use framework::places::{FileAccess, constant_folder, name_of};
-use http::core::Core;
 use http::exchange::Abort;
 use http::log::{Errno, Level};
 use http::output::Piece;
@@ -28,77 +24,17 @@ use http::request::Request;
 use http::response::Field;
 use http::source::{Break, DeferredLog, Source, SourceEvent};
 use http::temporary_file::Directory;
-use http::text::Text;
-use http::variables::Compiling as _;
 use logs::{ErrorLog, Subject, Subsystem};
 
 use super::READING_BODY;
 use super::body::UpstreamBody;
+use super::store_settings::Store;
 use http::rename::{Rename, RenameResult, remove_temporary, shown};
 
 /// How much of a body waits to be written, beside what is being written.
 const QUEUED_MAX: usize = 64 * 1024;
 
-pub(crate) enum StoreLine {
-    Off,
-    On,
-    Path(Template),
-}
-
-pub(super) fn parse(setter: &Setter<'_>) -> Result<StoreLine, Fault> {
-    let word = setter.word()?;
-    match &*word.bytes {
-        b"off" => Ok(StoreLine::Off),
-        b"" => Err(Fault::at(word, "empty path")),
-        b"on" => Ok(StoreLine::On),
-        _ => Template::parse(word).map(StoreLine::Path),
-    }
-}
-
-/// What a scope says about storing.
-pub struct Store {
-    /// Where answers go; nothing for the file that `root` or `alias` makes of the URI.
-    path: Option<Text>,
-    access: u32,
-    /// Where they are while they come.
-    directory: Arc<Directory>,
-}
-
 impl Store {
-    /// Nothing where answers are not stored.
-    pub(super) fn compile(
-        compiler: &Compiler<'_>,
-        scope: ScopeRef<'_>,
-        store: &Setting<StoreLine>,
-        access: &Setting<u32>,
-        directory: &Arc<Directory>,
-    ) -> Result<Option<Store>, Fault> {
-        let path = match scope.get(store)? {
-            StoreLine::Off => return Ok(None),
-            StoreLine::On => {
-                let core = compiler.feature::<Core>(scope)?;
-                core.root.will_be_opened(compiler, FileAccess::Write);
-                None
-            }
-            StoreLine::Path(template) => {
-                let by = name_of(
-                    scope.lines_in_force(&store.spec).first().map(|one| one.1),
-                    "",
-                );
-                // A relative path is one of the process's folder, and not of the prefix.
-                let here = std::env::current_dir().unwrap_or_default();
-                let folder = here.join(constant_folder(&template.parts));
-                compiler.will_open(FileAccess::Write, &folder, &by);
-                Some(compiler.text(&template))
-            }
-        };
-        Ok(Some(Store {
-            path,
-            access: scope.get(access)?,
-            directory: Arc::clone(directory),
-        }))
-    }
-
     /// What becomes of the answer's body, which is that of a buffered 200 to another method than
     /// HEAD. `modified` is the answer's Last-Modified.
     pub(super) fn begin(
@@ -537,11 +473,11 @@ impl Source for StoredSource {
     fn give_up(&mut self, left: &Abort) -> DeferredLog {
         match &mut self.0 {
             Some(storing) => storing.body.give_up(left),
-            None => super::peer_attempts::told_left(left, READING_BODY),
+            None => super::failures::told_left(left, READING_BODY),
         }
     }
 
     fn beginning(&self) -> &'static str {
-        super::response::WHILE_READING
+        super::activity::WHILE_READING
     }
 }

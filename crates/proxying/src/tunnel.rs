@@ -19,10 +19,11 @@ use proto::header::KnownField;
 use sha1::{Digest, Sha1};
 
 use super::connection::UpstreamConnection;
-use super::peer_attempts::note;
-use super::response::{self, READING, UpstreamResponse};
-use super::sending::BACKLOG_MAX;
+use super::response::{self, UpstreamResponse};
 use super::settings::Passing;
+use crate::activity::READING;
+use crate::failures::note;
+use crate::request_framing::BACKLOG_MAX;
 
 /// What is being done, as log lines say it.
 const CARRYING: &str = "while proxying upgraded connection";

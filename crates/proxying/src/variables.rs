@@ -13,7 +13,7 @@ use variables::write::{decimal, joined, seconds};
 
 use super::answer::AnswerHead;
 use super::attempts::{Attempt, Attempts};
-use super::cache::{CacheStatus, Validators};
+use crate::cache::{CacheStatus, Validators};
 
 /// The variable of a name in lower case, without `$`.
 pub fn find(name: &str) -> Option<BuiltinVariable> {

@@ -16,8 +16,8 @@ use super::READING_BODY;
 use super::attempts::Attempts;
 use super::body::{self, Arrived, Delimited};
 use super::connection::UpstreamConnection;
-use super::peer_attempts::told_left;
-use super::response::WHILE_READING;
+use crate::activity::WHILE_READING;
+use crate::failures::told_left;
 
 /// As many bytes are few enough to be copied.
 const SHORT_MAX: usize = 2048;

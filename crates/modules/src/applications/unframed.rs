@@ -19,19 +19,23 @@ use proto::header::KnownField;
 use proto::method::Method;
 
 use super::Outgoing;
+use proxying::activity::READING;
 use proxying::answer::AnswerHead;
 use proxying::body::{Arrived, Delimited};
 use proxying::cache::CacheLookup;
+use proxying::connect_target::ConnectTarget;
 use proxying::connection::{UpstreamConnection, terms};
 use proxying::deliver::Delivery;
 use proxying::destination::{Destination, PeerTarget, Schemes};
 use proxying::driver::{self, BodyReading, PeerOptions, SentRequest};
+use proxying::failures::AttemptError;
 use proxying::family::Causes;
-use proxying::peer_attempts::{AttemptError, ConnectTarget, Dialogue};
+use proxying::peer_attempts::Dialogue;
+use proxying::request_framing::as_it_came;
 use proxying::response::{
-    READING, ResponseHeadReader, UpstreamResponse, bad, examine, note_head, refuse_upgrade, too_big,
+    ResponseHeadReader, UpstreamResponse, bad, examine, note_head, refuse_upgrade, too_big,
 };
-use proxying::sending::{HeadReader, RequestInFlight, as_it_came};
+use proxying::sending::{HeadReader, RequestInFlight};
 use proxying::settings::Passing;
 use proxying::ssl::UpstreamTls;
 use proxying::tunnel;

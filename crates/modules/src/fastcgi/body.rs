@@ -6,7 +6,7 @@ use http::log::{Level, Printable};
 use http::source::Break;
 use proto::fastcgi::{Decoder, Event, Fault, stderr_text};
 
-use proxying::body::{AnswerFraming, Framed};
+use proxying::answer_framing::{AnswerFraming, Framed};
 
 /// What is left of an answer.
 pub(super) struct RecordsOfBody {

@@ -15,13 +15,14 @@ use transport::Transport;
 
 use super::settings::Settings;
 use crate::applications::Outgoing;
+use proxying::activity::READING;
 use proxying::connection::UpstreamConnection;
+use proxying::failures::AttemptError;
 use proxying::family::Causes;
-use proxying::peer_attempts::{AttemptError, Dialogue};
-use proxying::response::{
-    READING, ResponseHeadReader, UpstreamResponse, bad, examine, note_head, too_big,
-};
-use proxying::sending::{BodyFraming, HeadReader, RequestInFlight};
+use proxying::peer_attempts::Dialogue;
+use proxying::request_framing::BodyFraming;
+use proxying::response::{ResponseHeadReader, UpstreamResponse, bad, examine, note_head, too_big};
+use proxying::sending::{HeadReader, RequestInFlight};
 use proxying::settings::Passing;
 
 /// A request and its answer.

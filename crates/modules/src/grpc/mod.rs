@@ -33,20 +33,21 @@ use proto::uri::{Escape, escape};
 pub use settings::{DIRECTIVES, GrpcPass, SHORTCUTS, check, content, survey};
 
 use body::CallBody;
+use proxying::activity::READING;
 use proxying::answer::AnswerHead;
 use proxying::cache::CacheLookup;
+use proxying::connect_target::ConnectTarget;
 use proxying::connection::{UpstreamConnection, terms};
 use proxying::deliver::Delivery;
 use proxying::destination::{PeerTarget, Scheme, Schemes};
 use proxying::driver::{self, BodyReading, PeerOptions, Protocol, SentRequest};
-use proxying::fields;
-use proxying::finish;
-use proxying::http2::dialogue::{Http2Answer, Http2Dialogue, RequestBody};
+use proxying::failures::note;
+use proxying::http2::dialogue::{Http2Answer, Http2Dialogue};
 use proxying::http2::head::RequestHead;
+use proxying::http2::upload::RequestBody;
 use proxying::locate::Upstream;
-use proxying::peer_attempts::{ConnectTarget, note};
-use proxying::response::READING;
 use proxying::upstream::Group;
+use proxying::{fields, finish};
 use settings::Settings;
 use web::Web;
 

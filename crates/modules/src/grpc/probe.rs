@@ -14,15 +14,15 @@ use http::request::Request;
 use super::call;
 use super::errors::STATUS;
 use super::settings::GrpcPass;
-use proxying::READING_BODY;
-use proxying::http2::dialogue::{Http2Dialogue, RequestBody};
+use proxying::activity::READING;
+use proxying::connect_target::ConnectTarget;
+use proxying::http2::dialogue::Http2Dialogue;
 use proxying::http2::head::RequestHead;
+use proxying::http2::upload::RequestBody;
 use proxying::http2::whole::{self, NotRead};
-use proxying::peer_attempts::ConnectTarget;
 use proxying::probe::{self, Doing, Keeping, ProbeError, ProbedPeer, Unanswered};
-use proxying::response::{self, READING};
-use proxying::ssl;
 use proxying::upstream::Group;
+use proxying::{READING_BODY, response, ssl};
 
 const PATH: &[u8] = b"/grpc.health.v1.Health/Check";
 

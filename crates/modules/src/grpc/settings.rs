@@ -13,11 +13,11 @@ use proto::header::NameSet;
 
 use super::SCHEMES;
 use super::errors::Errors;
+use ::upstream::RetryPolicy;
 use proxying::buffers::Buffers;
 use proxying::destination::Destination;
 use proxying::family::Family;
 use proxying::fields::{self, SetField};
-use proxying::peer_attempts::RetryPolicy;
 use proxying::settings::Passing;
 use proxying::socket::SocketSettings;
 use proxying::ssl::{self, UpstreamTls};

@@ -19,10 +19,9 @@ use proto::header::{KnownField, KnownSet};
 
 use super::call;
 use super::settings::Settings;
-use proxying::http2::dialogue::RequestBody;
 use proxying::http2::head::RequestHead;
-use proxying::http2::upload::decode_part;
-use proxying::upload::NOT_BASE64;
+use proxying::http2::upload::{RequestBody, decode_part};
+use proxying::stopped::NOT_BASE64;
 
 /// The flag of the frame that holds trailers.
 const TRAILERS: u8 = 0x80;

@@ -6,7 +6,7 @@ use http::log::Level;
 use http::source::Break;
 use proto::memcached::{Body, INVALID_TRAILER};
 
-use proxying::body::{AnswerFraming, Framed};
+use proxying::answer_framing::{AnswerFraming, Framed};
 
 /// What is left of a value.
 pub(super) struct Value {

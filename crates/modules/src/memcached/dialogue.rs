@@ -9,10 +9,12 @@ use http::request::Request;
 use proto::memcached::{FirstReply, Get, parse};
 
 use super::settings::Settings;
+use proxying::activity::READING;
 use proxying::connection::UpstreamConnection;
+use proxying::failures::{AttemptError, note};
 use proxying::family::Causes;
-use proxying::peer_attempts::{AttemptError, Dialogue, note};
-use proxying::response::{READING, bad, note_head, receive, too_big};
+use proxying::peer_attempts::Dialogue;
+use proxying::response::{bad, note_head, receive, too_big};
 
 /// A request and its answer.
 pub(super) struct MemcachedDialogue<'a> {

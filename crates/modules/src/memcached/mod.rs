@@ -26,12 +26,12 @@ use dialogue::{MemcachedAnswer, MemcachedDialogue};
 use proxying::answer::AnswerHead;
 use proxying::body::{Arrived, Delimited};
 use proxying::cache::CacheLookup;
+use proxying::connect_target::ConnectTarget;
 use proxying::connection::{UpstreamConnection, terms};
 use proxying::deliver::Delivery;
 use proxying::destination::PeerTarget;
 use proxying::driver::{BodyReading, PeerOptions, Protocol, SentRequest, pass_on};
 use proxying::finish;
-use proxying::peer_attempts::ConnectTarget;
 use proxying::upstream::Group;
 use settings::MemcachedPass;
 

@@ -15,10 +15,10 @@ use http::text::Text;
 use http::variables::Compiling as _;
 use proto::header::NameSet;
 
+use ::upstream::RetryPolicy;
 use proxying::buffers::Buffers;
 use proxying::destination::{Destination, Scheme, Schemes};
 use proxying::family::{Causes, Family, causes_of_values};
-use proxying::peer_attempts::RetryPolicy;
 use proxying::settings::Passing;
 use proxying::socket::SocketSettings;
 

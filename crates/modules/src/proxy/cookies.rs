@@ -15,7 +15,7 @@ use http::request::Request;
 use http::text::Text;
 use http::variables::Compiling as _;
 
-use proxying::response::WHILE_READING;
+use proxying::activity::WHILE_READING;
 
 use proxying::rewriting::Undecided;
 

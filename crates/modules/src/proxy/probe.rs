@@ -18,16 +18,18 @@ use proto::h1::response::BodyFraming;
 use super::settings::HttpVersion;
 use super::target::{ProxyTarget, Scheme};
 use super::{Http1Dialogue, Outgoing, Proxy, begin, head};
-use proxying::READING_BODY;
+use proxying::activity::READING;
+use proxying::connect_target::ConnectTarget;
 use proxying::connection::{UpstreamConnection, introduction};
+use proxying::failures::{AttemptError, failed, note};
 use proxying::family::Causes;
-use proxying::http2::dialogue::{Http2Dialogue, RequestBody};
+use proxying::http2::dialogue::Http2Dialogue;
+use proxying::http2::upload::RequestBody;
 use proxying::http2::whole::{self, NotRead};
-use proxying::peer_attempts::{AttemptError, ConnectTarget, failed, note};
 use proxying::probe::{self, Doing, Keeping, ProbeError, ProbedPeer, Unanswered};
 use proxying::response::{self, UpstreamResponse};
-use proxying::ssl;
 use proxying::upstream::Group;
+use proxying::{READING_BODY, ssl};
 
 /// How much of a body is read for nothing but the connection that it comes over, in bytes.
 const DROPPED_MAX: usize = 256 * 1024;
@@ -197,7 +199,7 @@ impl Probe<'_> {
         if answer.head.version() == Version::Http09 {
             return Err(ProbeError {
                 cause: Causes::INVALID_HEADER,
-                doing: response::READING,
+                doing: READING,
             });
         }
         let received = std::mem::take(&mut answer.rest);

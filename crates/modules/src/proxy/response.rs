@@ -7,12 +7,11 @@ use http::request::Request;
 use proto::h1::Version;
 use proto::h1::response::{NO_HEADER, parse};
 
+use proxying::activity::READING;
+use proxying::failures::AttemptError;
 use proxying::family::Causes;
 use proxying::interim::Informational;
-use proxying::peer_attempts::AttemptError;
-use proxying::response::{
-    READING, ResponseHeadReader, bad, examine, is_informational, note_head, too_big,
-};
+use proxying::response::{ResponseHeadReader, bad, examine, is_informational, note_head, too_big};
 use proxying::sending::HeadReader;
 use proxying::settings::Passing;
 

@@ -18,11 +18,11 @@ use proto::scgi::RequestWriter;
 
 use crate::applications::params::{self, ParamLine, Params};
 use crate::applications::unframed::{self, Protocol};
-use proxying::buffers;
-use proxying::cache::{self, CacheLookup};
+use proxying::cache::CacheLookup;
 use proxying::destination::{Scheme, Schemes};
 use proxying::family::Family;
 use proxying::settings::{self, Passing};
+use proxying::{buffers, cache};
 
 /// SCGI is all that is spoken, and the address has no scheme.
 static SCHEMES: Schemes = Schemes {

@@ -21,12 +21,12 @@ use proto::uwsgi::RequestWriter;
 
 use crate::applications::params::{self, ParamLine, Params};
 use crate::applications::unframed::{self, Protocol};
-use proxying::buffers;
-use proxying::cache::{self, CacheLookup};
+use proxying::cache::CacheLookup;
 use proxying::destination::{Scheme, Schemes};
 use proxying::family::Family;
 use proxying::settings::{self, Passing};
 use proxying::ssl::{self, UpstreamTls};
+use proxying::{buffers, cache};
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 

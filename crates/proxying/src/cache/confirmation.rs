@@ -14,11 +14,14 @@ use http::request::Request;
 use proto::header::KnownField;
 use store::disk::{Claim, EntryTimes, NewHead, OpenEntry};
 
+use super::clock::now;
+use super::keeping::Keeping;
+use super::lookup::CacheLookup;
 use super::rules::FieldLine;
 use super::rules::storing::Withheld;
 use super::rules::update::{self, Change};
-use super::semantics::{self, Keeping};
-use super::{CacheLookup, fill, hit, now, parts};
+use super::semantics;
+use super::{fill, hit, kept_part, stored_head};
 use crate::answer::AnswerHead;
 use crate::settings::Passing;
 
@@ -31,7 +34,7 @@ impl CacheLookup {
         head: &AnswerHead,
         mut opened: OpenEntry,
     ) -> Option<OpenEntry> {
-        let stored = hit::parse(&opened.head)?;
+        let stored = stored_head::parse(&opened.head)?;
         let tag = |head: &'_ AnswerHead| {
             let value = head.value(KnownField::ETag, &head.bytes);
             value.map(<[u8]>::to_vec)
@@ -96,7 +99,7 @@ impl CacheLookup {
             return;
         };
         let entry = &opened.head;
-        let head = hit::parse(entry);
+        let head = stored_head::parse(entry);
         let new = NewHead {
             key: self.key.clone(),
             group: self.group.clone(),
@@ -126,7 +129,7 @@ impl CacheLookup {
         engine::background(move || {
             // One that cannot be removed is confirmed again when it is asked for next.
             let _ = store.purge(&id);
-            let _ = store.purge(&parts::part_id(&id));
+            let _ = store.purge(&kept_part::part_id(&id));
         });
     }
 }

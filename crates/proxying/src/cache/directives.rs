@@ -11,14 +11,15 @@ use framework::compile::Compiler;
 use http::text::Text;
 use http::variables::Compiling as _;
 
-use super::lock::FillLock;
-use super::purge;
-use super::semantics::{self, Semantics};
+use super::clock::milliseconds;
+use super::purge_line;
+use super::semantics_line;
+use super::semantics_line::Semantics;
+use super::settings::{Cache, Choice, FillLock, Methods, Valid};
 use super::sharing::Sharing;
 use super::zone::{self, CacheZone};
-use super::{Cache, Choice};
 use crate::family::{self, Causes};
-use crate::store::StoreLine;
+use crate::store_settings::StoreLine;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
@@ -139,7 +140,7 @@ impl Family {
                 .arity(Arity::at_least(1))
                 .inherit(Inherit::Value)
                 .manual("Removes what the key of the request stands for, with all its variants and slices; all keys that begin so where it ends with `*`. As NGINX Plus has it, a request purges if one of the strings is neither empty nor 0: the answer is 204, or 404 where nothing was there. As the module ngx_cache_purge has it, one purges with this method, such as PURGE, from these networks (`all` unless they are written; others get 403), or a location removes a key from a zone that is named first: the answer is a page with 200, or 404."),
-            cache_semantics: Setting::family(prefix, "cache_semantics", &[semantics::SYNTAX], semantics::read)
+            cache_semantics: Setting::family(prefix, "cache_semantics", &[semantics_line::SYNTAX], semantics_line::read)
                 .contexts(HSL)
                 .arity(Arity::at_least(1))
                 .inherit(Inherit::Value)
@@ -190,7 +191,7 @@ impl Family {
         let key = scope.written(&self.cache_key)?;
         let slice_range = key
             .as_ref()
-            .and_then(|key| purge::slice_range(compiler, key));
+            .and_then(|key| purge_line::slice_range(compiler, key));
         let key = key.map(|template| compiler.text(&template));
         let purge = self.purge(compiler, scope)?;
         let bypass = texts(scope.written(&self.cache_bypass)?);
@@ -207,7 +208,7 @@ impl Family {
         let is_rfc = semantics.policy().is_some();
         let updates_beside = scope.get(&self.cache_background_update)? || is_rfc;
         let timeout = scope.get(&self.cache_lock_timeout)?;
-        let age = zone::milliseconds(scope.get(&self.cache_lock_age)?);
+        let age = milliseconds(scope.get(&self.cache_lock_age)?);
         let lock = scope.get(&self.cache_lock)?;
         let revalidates = scope.get(&self.cache_revalidate)? || is_rfc;
         let converts_head = converts_head && scope.get(&self.cache_convert_head)?;
@@ -338,13 +339,6 @@ fn cache(setter: &Setter<'_>) -> Result<Option<Word>, Fault> {
     Ok((&*word.bytes != b"off").then(|| word.clone()))
 }
 
-/// How long answers of a status are fresh; of any where that is `None`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Valid {
-    pub(super) status: Option<u16>,
-    pub(super) seconds: u64,
-}
-
 /// Statuses that are meant where a line names none.
 const STATUSES: [u16; 3] = [200, 301, 302];
 
@@ -383,12 +377,6 @@ fn valid_line(line: &Line, all: &mut Vec<Valid>) -> Result<(), Fault> {
         all.push(Valid { status, seconds });
     }
     Ok(())
-}
-
-/// Methods beside GET and HEAD.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Methods {
-    pub(super) post: bool,
 }
 
 fn methods(setter: &Setter<'_>) -> Result<Methods, Fault> {

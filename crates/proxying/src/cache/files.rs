@@ -21,7 +21,7 @@ use proto::header::KnownField;
 use rustix::fs::{FileType, Stat};
 use store::disk::EntryId;
 
-use super::now;
+use super::clock::now;
 use crate::answer::AnswerHead;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);

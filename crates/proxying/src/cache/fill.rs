@@ -27,14 +27,19 @@ use store::disk::{
     Claim, EntryId, EntryTimes, FillChunk, Filler, NewHead, Reader, Stage, StoreError, WriteOutcome,
 };
 
+use super::clock::{now, wall};
 use super::freshness::Freshness;
-use super::semantics::{self, Keeping};
-use super::{Cache, CacheLookup, Zone, any_holds, now, parts, wall};
+use super::keeping::Keeping;
+use super::lookup::CacheLookup;
+use super::semantics;
+use super::settings::{Cache, Zone, any_holds};
+use super::{kept_part, stored_head};
 use crate::READING_BODY;
+use crate::activity::WHILE_READING;
 use crate::answer::AnswerHead;
 use crate::attempts::Attempts;
-use crate::peer_attempts::told_left;
-use crate::response::{WHILE_READING, is_buffered};
+use crate::failures::told_left;
+use crate::response::is_buffered;
 use crate::settings::Passing;
 use crate::store::About;
 
@@ -100,10 +105,10 @@ impl CacheLookup {
             .filter(|id| variant == Some(*id))
             .unwrap_or(self.main);
         let is_part = self.keeps_part && head.status() == 206;
-        if is_part && parts::part_of(&head).is_none() {
+        if is_part && kept_part::part_of(&head).is_none() {
             return None;
         }
-        let id = if is_part { parts::part_id(&id) } else { id };
+        let id = if is_part { kept_part::part_id(&id) } else { id };
         // Who asks for the same meanwhile has it from there once it has come whole.
         let sought = self.variant.unwrap_or(self.main);
         let claim = || {
@@ -188,25 +193,9 @@ pub(super) fn times(freshness: &Freshness, until: i64) -> EntryTimes {
     }
 }
 
-/// The first line of a head as it is stored, whatever protocol it came by: that of HTTP/1.
-pub(super) fn first_line(head: &AnswerHead) -> Vec<u8> {
-    let mut text = b"HTTP/1.1 ".to_vec();
-    let line = head.status_line(&head.bytes);
-    if line.is_empty() {
-        // An application that names no reason gets the usual one, with its first answer, too.
-        let status = head.status();
-        let line = format!("{status} {}", proto::status::reason(status));
-        text.extend_from_slice(line.trim_end().as_bytes());
-    } else {
-        text.extend_from_slice(line);
-    }
-    text.extend_from_slice(b"\r\n");
-    text
-}
-
 /// A head as it is stored by nginx's rules.
 fn text_of(head: &AnswerHead) -> Vec<u8> {
-    let mut text = first_line(head);
+    let mut text = stored_head::first_line(head);
     for (name, value) in head.pairs() {
         text.extend_from_slice(name);
         text.extend_from_slice(b": ");

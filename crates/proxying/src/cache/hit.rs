@@ -2,24 +2,23 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use engine::file::File;
 use http::log;
 use http::output::{Body, Piece};
 use http::request::{Request, Step};
 use http::response::BodyIdentity;
-use http_client::ReadHead;
-use proto::cgi::{self, Form};
-use proto::h1;
-use store::disk::{CHECKED_FIRST_MAX, DiskStore, Head, OpenEntry, Origin, Reader};
+use store::disk::{CHECKED_FIRST_MAX, DiskStore, Head, OpenEntry, Reader};
 
+use super::clock::wall;
 use super::fill::Followed;
 use super::freshness::Freshness;
+use super::lookup::{AnswerRules, note_status};
 use super::rules::partial::Part;
 use super::rules::status::Forwarded;
-use super::{AnswerRules, CacheStatus, allow_ranges, fill, note_status, semantics, wall};
-use crate::answer::AnswerHead;
+use super::status::CacheStatus;
+use super::{fill, semantics, stored_head};
 use crate::response::{self, Applied};
+use crate::settings::Passing;
 
 /// Makes an entry the response. Nothing comes back where it turns out to be none.
 pub(super) async fn serve(
@@ -129,7 +128,7 @@ fn apply(
     filling: Option<Forwarded>,
 ) -> Option<Option<Step>> {
     let AnswerRules { passing, rewriting } = *rules;
-    let Some(head) = parse(stored) else {
+    let Some(head) = stored_head::parse(stored) else {
         log::error!(request, Crit, "cache entry contains invalid header");
         return None;
     };
@@ -192,27 +191,15 @@ fn check_beside(store: &Arc<DiskStore>, opened: &OpenEntry) {
     });
 }
 
-/// The head of an entry. Those of nginx are as the upstream has sent them: by HTTP/1, or by CGI.
-pub(super) fn parse(stored: &Head) -> Option<AnswerHead> {
-    let is_cgi = stored.origin == Origin::Nginx && !stored.text.starts_with(b"HTTP/");
-    parse_as(&stored.text, is_cgi)
-}
-
-/// The same of a text, by HTTP/1.
-pub(super) fn parse_text(text: &Bytes) -> Option<AnswerHead> {
-    parse_as(text, false)
-}
-
-fn parse_as(text: &Bytes, is_cgi: bool) -> Option<AnswerHead> {
-    let mut head = ReadHead::default();
-    let length = if is_cgi {
-        cgi::parse(text, &mut head, Form::Fields).ok().flatten()
-    } else {
-        h1::response::parse(text, &mut head).ok().flatten()
-    };
-    let length = length?;
-    Some(AnswerHead::shared(
-        head,
-        text.slice(..length.min(text.len())),
-    ))
+/// Lets the client ask for ranges where the upstream does so, which then has nothing to say of that
+/// itself.
+pub(super) fn allow_ranges(request: &mut Request, passing: &Passing, is_single: bool) {
+    let response = &mut request.response;
+    if passing.force_ranges {
+        response.single_range = is_single;
+    } else if response.accept_ranges.take().is_some() {
+        response.remove(b"Accept-Ranges");
+        response.allow_ranges = true;
+        response.single_range = is_single;
+    }
 }

@@ -6,9 +6,11 @@ use http::request::Request;
 use proto::header::KnownField;
 use proto::method::Method;
 
+use super::clock::now;
+use super::kept_part;
+use super::lookup::CacheLookup;
 use super::purge::{self, Key};
 use super::rules::invalidation;
-use super::{CacheLookup, now, parts};
 use crate::answer::AnswerHead;
 
 /// Whether the method of a request may change what GET would answer.
@@ -74,7 +76,7 @@ fn purge_one(store: &store::disk::DiskStore, key: &Key) -> u64 {
     if has_several {
         return purge::purge(store, key).failed;
     }
-    let part = parts::part_id(&id);
+    let part = kept_part::part_id(&id);
     u64::from(store.purge(&id).is_err()) + u64::from(store.purge(&part).is_err())
 }
 

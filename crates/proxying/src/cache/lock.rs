@@ -22,9 +22,13 @@ use http::request::{Request, Step};
 use proto::header::KnownField;
 use store::disk::{Claim, Fill, Head, Progress, Reader};
 
+use super::clock::now;
+use super::lookup::{AnswerRules, CacheLookup, Marker};
 use super::rules::reuse::Reuse;
 use super::rules::status::Forwarded;
-use super::{AnswerRules, CacheLookup, CacheStatus, Marker, hit, now};
+use super::settings::FillLock;
+use super::status::CacheStatus;
+use super::{hit, stored_head};
 use crate::settings::Passing;
 
 /// How long no request waits for the next answer after one that was not to be stored, in
@@ -33,17 +37,6 @@ const UNCACHEABLE: u64 = 10_000;
 
 /// How often a request waits for fills that turn out to be of other variants.
 const VARIANTS_MAX: usize = 4;
-
-/// `*_cache_lock` of a scope, where it is on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct FillLock {
-    /// How long others wait.
-    pub(super) timeout: Duration,
-    /// After how long without an answer one more asks, in milliseconds.
-    pub(super) age: u64,
-    /// How many wait at most.
-    pub(super) waiting_max: Option<usize>,
-}
 
 /// What a request has waited for.
 #[derive(Debug, Default)]
@@ -235,5 +228,5 @@ fn overdue(fill: &Fill, lock: FillLock) -> Option<Instant> {
 /// Whether the answer would give a client the cookie of another.
 fn sets_cookie(passing: &Passing, stored: &Head) -> bool {
     !passing.hidden.contains_known(KnownField::SetCookie)
-        && hit::parse(stored).is_some_and(|head| head.find(KnownField::SetCookie).is_some())
+        && stored_head::parse(stored).is_some_and(|head| head.find(KnownField::SetCookie).is_some())
 }

@@ -1,12 +1,12 @@
 //! The content cache: answers of upstreams kept in files and given again.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_proxy_module.html#proxy_cache>, for `proxy`, `fastcgi`,
-//! `uwsgi` and `scgi` alike. `directives` declares their lines, `zone` the folders and who looks
-//! after them. The hooks of `passing::driver` lead here:
+//! `uwsgi` and `scgi` alike. `directives` declares their lines, `settings` is what a scope says with
+//! them, `zone` has the folders and who looks after them. The hooks of `driver` lead here:
 //!
 //! ```text
 //! look_up ─▶ a hit is served (`hit`)
-//!    └─▶ Lookup ─▶ what is asked for ─▶ heed: may the head be stored? (`freshness`)
+//!    └─▶ CacheLookup ─▶ what is asked for ─▶ heed: may the head be stored? (`freshness`)
 //!                                          └─▶ keep: the body is stored on its way (`fill`)
 //! ```
 //!
@@ -16,6 +16,7 @@
 //! whether what is fresh no more is still right, `update` fetches it anew beside service, `purge`
 //! has entries go.
 
+mod clock;
 mod confirmation;
 mod directives;
 mod files;
@@ -23,16 +24,25 @@ mod fill;
 mod freshness;
 mod hit;
 mod invalidation;
+mod keeping;
+mod kept_part;
 mod lock;
+mod lookup;
 mod memory;
 pub mod numbers;
 mod parts;
 mod purge;
+mod purge_line;
 mod revalidation;
 mod rules;
 mod semantics;
+mod semantics_line;
+mod settings;
 mod sharing;
+mod status;
+mod stored_head;
 mod update;
+mod validators;
 mod vary;
 mod warnings;
 mod zone;
@@ -40,323 +50,40 @@ mod zone;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use framework::slot::{Slot, SlotValue};
 use http::exchange::{Abort, Exchange};
 use http::log;
 use http::request::{Request, Step};
 use http::slots::OfPass;
-use http::text::Text;
-use proto::header::KnownField;
 use proto::method::Method;
-use store::disk::{
-    Claim, DiskStore, EntryId, Fill, Filler, Head, Miss, OpenEntry, Presence, Progress,
-};
+use store::disk::{Claim, DiskStore, EntryId, Fill, Head, Miss, OpenEntry, Presence, Progress};
 
-pub use directives::{Family, Methods, Valid};
-pub use revalidation::Validators;
+pub use directives::Family;
+pub use lookup::{AnswerRules, CacheLookup};
+pub use settings::{Cache, Methods, Valid};
 pub use sharing::DIRECTIVES as OF_SHARING;
+pub use status::CacheStatus;
+pub use validators::Validators;
 pub(crate) use warnings::CachedScope;
 pub use warnings::passes_authorization;
 pub use zone::{add, prepare};
 
 use super::answer::AnswerHead;
-use super::attempts::Attempts;
 use super::family::Causes;
 use super::finish;
-use super::rewriting::Rewrite;
 use super::settings::Passing;
-use files::{Seen, Verdict};
-use lock::{FillLock, LockOutcome, Waits};
+use clock::now;
+use files::Verdict;
+use hit::allow_ranges;
+use keeping::Keeping;
+use lock::{LockOutcome, Waits};
+use lookup::{Marker, note_status};
 use numbers::CacheOutcome;
-use parts::Beginning;
-use purge::{Key, Purge, PurgeRequest};
-use rules::Policy;
+use purge::{Key, PurgeRequest};
 use rules::reuse::{Beyond, Reuse, Wanted};
 use rules::status::Forwarded;
-use semantics::{Keeping, Semantics};
-use sharing::{Credentials, Sharing};
-use zone::CacheZone;
-
-type Zone = framework::zone::Zone<CacheZone>;
-
-/// `*_cache` of a scope, where it is on.
-pub struct Cache {
-    choice: Choice,
-    /// Nothing where the protocol makes one.
-    key: Option<Text>,
-    /// `$slice_range`, if the key holds it.
-    slice_range: Option<Text>,
-    purge: Option<Purge>,
-    valid: Box<[Valid]>,
-    methods: Methods,
-    min_uses: u32,
-    bypass: Box<[Text]>,
-    no_cache: Box<[Text]>,
-    /// Ranges that begin there or behind are passed on.
-    max_range_offset: Option<u64>,
-    /// When an answer is given that is fresh no more.
-    use_stale: Causes,
-    /// One at a time fetches what is not stored.
-    lock: Option<FillLock>,
-    /// What is fresh no more is given, and fetched beside that.
-    updates_beside: bool,
-    /// The upstream is asked whether what is fresh no more is still what it has.
-    revalidates: bool,
-    /// HEAD is asked for as GET.
-    converts_head: bool,
-    is_of_applications: bool,
-    /// By which rules answers are stored and given.
-    semantics: Semantics,
-    sharing: Sharing,
-}
-
-/// What a scope says of answers, whether they come from an upstream or from the cache.
-#[derive(Clone, Copy)]
-pub struct AnswerRules<'a> {
-    pub(crate) passing: &'a Arc<Passing>,
-    pub(crate) rewriting: &'a dyn Rewrite,
-}
-
-/// Which zone a request's answers lie in.
-enum Choice {
-    Fixed(Arc<Zone>),
-    /// The one whose name this comes to, of those that lines with this prefix declare.
-    Named(Text, &'static str),
-}
-
-/// What has come of asking the cache, `$upstream_cache_status`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CacheStatus {
-    /// `MISS`: nothing fresh or stale was there.
-    Miss,
-    /// `BYPASS`: `*_cache_bypass` had the upstream asked.
-    Bypass,
-    /// `EXPIRED`: what was there was stale, and the upstream was asked.
-    Expired,
-    /// `STALE`: a stale answer, since the upstream failed.
-    Stale,
-    /// `UPDATING`: a stale answer, while another request asks the upstream.
-    Updating,
-    /// `REVALIDATED`: the upstream said that the stale answer still holds.
-    Revalidated,
-    /// `HIT`: a fresh answer.
-    Hit,
-}
-
-impl CacheStatus {
-    /// In the order of their numbers.
-    pub const ALL: [CacheStatus; 7] = [
-        CacheStatus::Miss,
-        CacheStatus::Bypass,
-        CacheStatus::Expired,
-        CacheStatus::Stale,
-        CacheStatus::Updating,
-        CacheStatus::Revalidated,
-        CacheStatus::Hit,
-    ];
-
-    /// As the variable has it.
-    pub fn name(self) -> &'static str {
-        match self {
-            CacheStatus::Miss => "MISS",
-            CacheStatus::Bypass => "BYPASS",
-            CacheStatus::Expired => "EXPIRED",
-            CacheStatus::Stale => "STALE",
-            CacheStatus::Updating => "UPDATING",
-            CacheStatus::Revalidated => "REVALIDATED",
-            CacheStatus::Hit => "HIT",
-        }
-    }
-}
-
-/// What is known of a request whose answer may be stored.
-pub struct CacheLookup {
-    store: Arc<DiskStore>,
-    key: Bytes,
-    /// What the keys of all slices have in common; empty where that is the key.
-    group: Bytes,
-    /// The id of the key.
-    main: EntryId,
-    /// The id of the request's variant, where another one lies under that of the key.
-    variant: Option<EntryId>,
-    outcome: CacheOutcome,
-    may_store: bool,
-    /// What the client shows of who it is.
-    credentials: Credentials,
-    /// It may be kept though it says nothing of that.
-    is_plain: bool,
-    /// The file that the answer may be, before the upstream was asked.
-    file: Option<Seen>,
-    /// No client waits for the answer.
-    is_update: bool,
-    revalidates: bool,
-    /// The client asks with HEAD, the upstream is asked with GET.
-    pub is_head_converted: bool,
-    is_of_application: bool,
-    /// What is fresh no more.
-    stale: Option<OpenEntry>,
-    /// By what the upstream knows that again.
-    pub validators: Validators,
-    /// When it may be given all the same.
-    use_stale: Causes,
-    /// What the id of the entry carries.
-    marker: Option<Marker>,
-    /// The right to fetch it, which no other request has meanwhile.
-    filler: Option<Box<Filler>>,
-    /// The head of the answer, and what it says of storing it.
-    answer: Option<(AnswerHead, Keeping)>,
-    /// What RFC 9111 leaves open, where its rules hold.
-    policy: Option<Policy>,
-    /// What the client says of what it would have.
-    wanted: Wanted,
-    /// When the upstream is asked, at the earliest, in milliseconds since 1970.
-    requested: i64,
-    forwarded: Forwarded,
-    /// The request may change what lies under its key.
-    invalidates: bool,
-    /// The client's range is passed on, and what comes of it kept.
-    keeps_part: bool,
-    /// What is kept of the beginning of the answer.
-    beginning: Option<Box<Beginning>>,
-    /// The rest of that has come.
-    is_completed: bool,
-}
-
-impl CacheLookup {
-    /// What `$upstream_cache_status` says of a request that asks the upstream.
-    pub fn note_status(&self, request: &mut Request) {
-        note_status(request, self.outcome.status);
-        if !self.validators.is_empty() {
-            let seen = Attempts::enter(request);
-            seen.borrow_mut().validators = self.validators.clone();
-        }
-    }
-
-    /// Whether the answer may be stored, as far as is known before it comes.
-    pub fn may_store(&self) -> bool {
-        self.may_store
-    }
-
-    /// The id under which the answer to this request lies.
-    fn entry(&self) -> EntryId {
-        self.variant.unwrap_or(self.main)
-    }
-
-    /// Whether the body that an application gives in answer to HEAD is read, to be stored.
-    pub fn reads_body_of_head(&self) -> bool {
-        self.may_store && self.is_of_application
-    }
-
-    /// Whether this field of the client's stays here: with it the upstream might not give all of
-    /// its answer.
-    pub fn withholds(&self, field: KnownField) -> bool {
-        let is_of_part = matches!(field, KnownField::Range | KnownField::IfRange);
-        self.may_store
-            && !(self.keeps_part && is_of_part)
-            && matches!(
-                field,
-                KnownField::IfModifiedSince
-                    | KnownField::IfUnmodifiedSince
-                    | KnownField::IfNoneMatch
-                    | KnownField::IfMatch
-                    | KnownField::IfRange
-                    | KnownField::Range
-            )
-    }
-}
-
-/// Milliseconds of a clock that does not go back, and goes on while the machine sleeps.
-fn now() -> u64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
-    seconds * 1000 + u64::try_from(time.tv_nsec).unwrap_or_default() / 1_000_000
-}
-
-/// A cache's zone, and the folder of its answers.
-type ZonedStore = (Arc<Zone>, Arc<DiskStore>);
-
-fn wall() -> i64 {
-    i64::try_from(engine::wall().as_secs()).unwrap_or(i64::MAX)
-}
-
-/// Whether one of the values is neither empty nor 0.
-fn any_holds(texts: &[Text], request: &mut Request) -> bool {
-    texts.iter().any(|text| {
-        let value = text.evaluate(request);
-        !value.is_empty() && *value != b"0"[..]
-    })
-}
-
-impl Cache {
-    /// Whether the client gets the Date of an answer.
-    pub fn tells_date(&self) -> bool {
-        self.semantics.policy().is_some()
-    }
-
-    /// Whether answers to `Authorization` are kept only where they allow it.
-    pub fn heeds_authorization(&self) -> bool {
-        self.semantics.policy().is_some()
-    }
-
-    /// How long an answer with this status is fresh whose head does not say it.
-    fn valid(&self, status: u16) -> Option<u64> {
-        let mut valid = self.valid.iter();
-        let found = valid.find(|it| it.status.is_none_or(|code| code == status));
-        found.map(|it| it.seconds).filter(|seconds| *seconds > 0)
-    }
-
-    /// Where this request's answers lie; the error is the status to answer with.
-    fn store(&self, request: &mut Request) -> Result<Option<ZonedStore>, u16> {
-        let of_zone = |zone: &Arc<Zone>| {
-            let store = zone.state().store(zone.settings())?;
-            Some((Arc::clone(zone), Arc::clone(store)))
-        };
-        let (text, prefix) = match &self.choice {
-            Choice::Fixed(zone) => return Ok(of_zone(zone)),
-            Choice::Named(text, prefix) => (text, *prefix),
-        };
-        let name = text.evaluate(request);
-        if name.is_empty() || &*name == b"off" {
-            return Ok(None);
-        }
-        let zones = &request.local.generation.zones;
-        let known = std::str::from_utf8(&name).ok();
-        let zone = known.and_then(|name| zones.find::<CacheZone>(name));
-        match zone.filter(|zone| zone.settings().prefix == prefix) {
-            Some(zone) => Ok(of_zone(&zone)),
-            None => {
-                let name = log::Printable(&name);
-                log::error!(request, Error, "cache \"{name}\" not found");
-                Err(500)
-            }
-        }
-    }
-
-    /// Whether the answer to a range that the client asks for is to be fetched as it is.
-    fn passes_range(&self, request: &Request) -> bool {
-        let (Some(max), Some(range)) = (self.max_range_offset, request.header(KnownField::Range))
-        else {
-            return false;
-        };
-        if max == 0 {
-            return true;
-        }
-        let Some((unit, range)) = range.split_at_checked(6) else {
-            return false;
-        };
-        if range.is_empty() || !unit.eq_ignore_ascii_case(b"bytes=") {
-            return false;
-        }
-        let range = range.trim_ascii_start();
-        if range.first() == Some(&b'-') {
-            return true;
-        }
-        let digits = range.split(|byte| !byte.is_ascii_digit()).next();
-        let digits = std::str::from_utf8(digits.unwrap_or_default()).unwrap_or_default();
-        digits.parse::<u64>().unwrap_or(u64::MAX) >= max
-    }
-}
+use settings::any_holds;
+use sharing::Credentials;
 
 /// The entries that a request's answer comes from, or goes to.
 static ENTRIES: Slot<Entries, OfPass> = Slot::new();
@@ -453,7 +180,7 @@ pub async fn look_up(
         answer: None,
         policy,
         wanted: policy.map_or_else(Wanted::default, |_| semantics::wanted(request)),
-        requested: semantics::wall_milliseconds(),
+        requested: clock::wall_milliseconds(),
         forwarded: Forwarded::UriMiss,
         invalidates,
         keeps_part: false,
@@ -597,7 +324,7 @@ impl CacheLookup {
     /// Whether this client may have an answer with this head, and all others the answer to it.
     fn may_share(&self, head: &Head) -> bool {
         self.credentials == Credentials::None
-            || hit::parse(head).is_some_and(|head| self.credentials.permit(&head))
+            || stored_head::parse(head).is_some_and(|head| self.credentials.permit(&head))
     }
 
     /// Answers with an entry, if that is fresh, or may be given though it is not.
@@ -908,55 +635,3 @@ const OF_ERRORS: Causes = Causes::HTTP_500
 /// How long an upstream that has failed is not asked again for what stands in for its answer, in
 /// milliseconds.
 const FAILING: u64 = 1000;
-
-/// What an id carries for a while ([`DiskStore::mark`]).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Marker {
-    /// An error that is stored without a body.
-    Error(u16),
-    /// The upstream has failed so, and the entry has stood in for its answer.
-    Failing(Causes),
-    /// An answer was not to be stored.
-    Uncacheable,
-}
-
-impl Marker {
-    const FAILING: u16 = 1 << 15;
-    const UNCACHEABLE: u16 = 0;
-
-    fn of(number: u16) -> Marker {
-        if number & Marker::FAILING != 0 {
-            return Marker::Failing(Causes::from_bits(number & !Marker::FAILING));
-        }
-        match number {
-            Marker::UNCACHEABLE => Marker::Uncacheable,
-            status => Marker::Error(status),
-        }
-    }
-
-    fn number(self) -> u16 {
-        match self {
-            Marker::Uncacheable => Marker::UNCACHEABLE,
-            Marker::Error(status) => status,
-            Marker::Failing(cause) => Marker::FAILING | cause.bits(),
-        }
-    }
-}
-
-/// Lets the client ask for ranges where the upstream does so, which then has nothing to say of that
-/// itself.
-fn allow_ranges(request: &mut Request, passing: &Passing, is_single: bool) {
-    let response = &mut request.response;
-    if passing.force_ranges {
-        response.single_range = is_single;
-    } else if response.accept_ranges.take().is_some() {
-        response.remove(b"Accept-Ranges");
-        response.allow_ranges = true;
-        response.single_range = is_single;
-    }
-}
-
-/// What `$upstream_cache_status` says of a request.
-fn note_status(request: &mut Request, status: CacheStatus) {
-    Attempts::enter(request).borrow_mut().cache_status = Some(status);
-}

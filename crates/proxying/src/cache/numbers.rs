@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use http::request::Request;
 use store::disk::{Counts, MemoryCounts};
 
+use super::settings::Zone;
+use super::status::CacheStatus;
 use super::zone::CacheZone;
-use super::{CacheStatus, Zone};
 
 /// How often it is told that answers are not kept, in milliseconds.
 const TOLD_EVERY: u64 = 1000;

@@ -22,45 +22,19 @@ use http::response::Field;
 use http::source::{Break, DeferredLog, Source, SourceEvent};
 use proto::header::KnownField;
 use proto::method::Method;
-use store::disk::{EntryId, OpenEntry};
+use store::disk::OpenEntry;
 
-use super::rules::FieldLine;
+use super::kept_part::{Beginning, part_id, part_of};
+use super::lookup::{AnswerRules, CacheLookup};
 use super::rules::partial::{Part, Wanted, are_of_one};
 use super::rules::reuse::Reuse;
 use super::rules::storing::Withheld;
-use super::rules::update;
-use super::{AnswerRules, CacheLookup, CacheStatus, hit};
+use super::rules::{FieldLine, update};
+use super::status::CacheStatus;
+use super::{hit, stored_head};
 use crate::answer::AnswerHead;
 use crate::finish;
 use crate::settings::Passing;
-
-/// The beginning of a body, whose rest is asked for.
-#[derive(Debug)]
-pub(super) struct Beginning {
-    opened: OpenEntry,
-    part: Part,
-    etag: Bytes,
-}
-
-impl Beginning {
-    /// The fields by which the rest is asked for: all of it if it is of the same whole no more.
-    pub(super) fn conditions(&self) -> [(&'static [u8], Bytes); 2] {
-        let range = format!("bytes={}-", self.part.end);
-        [(b"Range", range.into()), (b"If-Range", self.etag.clone())]
-    }
-}
-
-/// The id of the part of what lies under this one.
-pub(super) fn part_id(id: &EntryId) -> EntryId {
-    EntryId::of(&[&id.0, b"part"])
-}
-
-/// Which part an answer has, if it is one that can be kept: its body is as long as it says.
-pub(super) fn part_of(head: &AnswerHead) -> Option<Part> {
-    let part = Part::parse(head.value(KnownField::ContentRange, &head.bytes)?)?;
-    let is_sound = head.status() == 206 && head.content_length() == Some(part.length());
-    is_sound.then_some(part)
-}
 
 /// The one range that a client asks for without a condition.
 fn wanted(request: &Request) -> Option<Wanted> {
@@ -131,7 +105,7 @@ impl CacheLookup {
         if !is_its || self.judge_entry(&opened.head) != Reuse::Fresh {
             return None;
         }
-        let head = hit::parse(&opened.head)?;
+        let head = stored_head::parse(&opened.head)?;
         let part = part_of(&head)?;
         let opened = hit::checked(request, &self.store, opened).await?;
         Some((opened, head, part))
@@ -168,7 +142,7 @@ impl CacheLookup {
         rest: &AnswerHead,
     ) -> Option<AnswerHead> {
         let beginning = self.beginning.as_ref().filter(|_| rest.status() == 206)?;
-        let stored = hit::parse(&beginning.opened.head)?;
+        let stored = stored_head::parse(&beginning.opened.head)?;
         let before: Vec<FieldLine<'_>> = stored.pairs().collect();
         let news: Vec<FieldLine<'_>> = rest.pairs().collect();
         let (fields, _) = update::merged(&before, &news, &Withheld::of(rest.pairs()));
@@ -184,7 +158,7 @@ impl CacheLookup {
             text.extend_from_slice(&[name, b": ", value, b"\r\n"].concat());
         }
         text.extend_from_slice(b"\r\n");
-        let whole = hit::parse_text(&text.into())?;
+        let whole = stored_head::parse_text(&text.into())?;
         let response = &mut request.response;
         response.status = 200;
         response.status_text = None;

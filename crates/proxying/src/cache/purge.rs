@@ -13,10 +13,8 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use conf::{Contexts, Fault, ScopeRef, Template, TemplatePart, Word};
-use engine::net::Address;
+use conf::{Contexts, Fault, ScopeRef, Template, Word};
 use framework::compile::Compiler;
-use framework::network::Cidr;
 use http::exchange::Exchange;
 use http::log;
 use http::module::{Content, Handle, Ran};
@@ -27,46 +25,13 @@ use http::variables::Compiling as _;
 use store::disk::{DiskStore, EntryId, Purged};
 
 use super::directives::Family;
+use super::purge_line::{Network, Purge};
 use super::rules::tags;
-use super::{Zone, any_holds};
+use super::settings::{Zone, any_holds};
 use crate::finish;
 
 /// The form that a line without a method has in mind.
 const METHOD: &[u8] = b"PURGE";
-
-/// Which requests of a scope purge.
-pub(super) enum Purge {
-    /// Those for which one of the values is neither empty nor 0.
-    If(Box<[Text]>),
-    /// Those with this method, from there.
-    Method(Bytes, Box<[Network]>),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Network {
-    All,
-    Cidr(Cidr),
-}
-
-impl Network {
-    fn parse(word: &Word) -> Result<Network, Fault> {
-        if &*word.bytes == b"all" {
-            return Ok(Network::All);
-        }
-        let cidr = Cidr::parse(&word.bytes).ok_or_else(|| Fault::invalid_parameter(word))?;
-        Ok(Network::Cidr(cidr.0))
-    }
-
-    fn contains(self, address: &Address) -> bool {
-        match (self, address) {
-            (Network::All, _) => true,
-            (Network::Cidr(cidr), Address::Inet(socket)) => {
-                cidr.contains(socket.ip().to_canonical()) || cidr.contains(socket.ip())
-            }
-            (Network::Cidr(_), Address::Unix(_)) => false,
-        }
-    }
-}
 
 /// What a line of `*_cache_purge` says.
 pub(super) enum PurgeLine {
@@ -248,13 +213,6 @@ impl Key {
             &self.group
         }
     }
-}
-
-/// `$slice_range`, if that is part of a key.
-pub(super) fn slice_range(compiler: &Compiler<'_>, key: &Template) -> Option<Text> {
-    let is_it = |part: &&TemplatePart| matches!(part, TemplatePart::Variable(name) if &**name == "slice_range");
-    let part = key.parts.iter().find(is_it)?.clone();
-    Some(compiler.text(&Template { parts: vec![part] }))
 }
 
 async fn run(request: &Request, store: Arc<DiskStore>, key: Key) -> Purged {

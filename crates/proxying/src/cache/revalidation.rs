@@ -8,26 +8,21 @@ use proto::date;
 use proto::header::KnownField;
 use store::disk::{EntryTimes, Head, Miss, OpenEntry, Origin};
 
+use super::clock::{now, wall};
 use super::freshness::Freshness;
-use super::{AnswerRules, CacheLookup, CacheStatus, fill, hit, now, wall};
+use super::lookup::{AnswerRules, CacheLookup};
+use super::status::CacheStatus;
+use super::validators::Validators;
+use super::{fill, stored_head};
 use crate::answer::AnswerHead;
 use crate::settings::Passing;
-
-/// By what the upstream knows a stored answer again.
-#[derive(Clone, Debug, Default)]
-pub struct Validators {
-    last_modified: Option<Bytes>,
-    etag: Option<Bytes>,
-    /// By what the rest of an answer is asked for, whose beginning is kept.
-    pub(super) rest: Option<[(&'static [u8], Bytes); 2]>,
-}
 
 impl Validators {
     /// Those of an entry. One that nginx has written has none here: its times cannot be replaced,
     /// so that it would be asked for again and again.
     /// As nginx has it, a Last-Modified is sent as the time that it is, and by RFC 9111 as it came.
     pub(super) fn of(stored: &Head, is_rfc: bool) -> Validators {
-        let head = hit::parse(stored).filter(|head| matches!(head.status(), 200 | 206));
+        let head = stored_head::parse(stored).filter(|head| matches!(head.status(), 200 | 206));
         let Some(head) = head.filter(|_| stored.origin == Origin::Own) else {
             return Validators::default();
         };
@@ -47,29 +42,6 @@ impl Validators {
             etag: value(KnownField::ETag),
             rest: None,
         }
-    }
-
-    pub(crate) fn last_modified(&self) -> Option<&Bytes> {
-        self.last_modified.as_ref()
-    }
-
-    pub(crate) fn etag(&self) -> Option<&Bytes> {
-        self.etag.as_ref()
-    }
-
-    /// The fields of the request that ask for the answer if it has changed.
-    pub fn conditions(&self) -> impl Iterator<Item = (&'static [u8], &[u8])> {
-        let since = self.last_modified.iter();
-        let since = since.map(|time| (&b"If-Modified-Since"[..], &time[..]));
-        let other = self.etag.iter();
-        let rest = self.rest.iter().flatten();
-        since
-            .chain(other.map(|etag| (&b"If-None-Match"[..], &etag[..])))
-            .chain(rest.map(|(name, value)| (*name, &value[..])))
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.last_modified.is_none() && self.etag.is_none()
     }
 }
 
@@ -99,7 +71,7 @@ impl CacheLookup {
         } else if let Some(times) = renewed(rules.passing, head, &opened) {
             self.refresh(request, times).await;
         }
-        let stored = hit::parse(&opened.head);
+        let stored = stored_head::parse(&opened.head);
         if let (Some(cache), Some(stored)) = (&rules.passing.cache, stored) {
             let length = opened.body.end.saturating_sub(opened.body.start);
             self.note_file(cache, self.entry(), &stored, Some(length));
@@ -137,7 +109,7 @@ fn renewed(passing: &Passing, head: &AnswerHead, opened: &OpenEntry) -> Option<E
     if freshness.forbids() {
         return None;
     }
-    let stored = hit::parse(&opened.head)?;
+    let stored = stored_head::parse(&opened.head)?;
     if freshness.valid_until.is_none() {
         freshness = said(&stored);
     }

@@ -10,10 +10,8 @@
 //! ```
 
 use std::io::Write as _;
-use std::time::Duration;
 
 use bytes::Bytes;
-use conf::{Fault, Setter, Word, parse};
 use http::not_modified::forget_body;
 use http::request::Request;
 use proto::date;
@@ -21,118 +19,20 @@ use proto::header::KnownField;
 use proto::method::Method;
 use store::disk::{EntryTimes, Head};
 
+use super::clock::{wall, wall_milliseconds};
 use super::freshness::Freshness;
+use super::keeping::Keeping;
+use super::lookup::CacheLookup;
 use super::rules::conditions::{Conditions, Selected};
 use super::rules::directives::{RequestDirectives, elements};
 use super::rules::reuse::{Beyond, Reuse, Wanted, age, decide};
 use super::rules::status::{self, Forwarded, Handled};
 use super::rules::storing::{Asked, Exchanged, Stored, Withheld, judge};
-use super::rules::{FieldLine, Policy, tags};
-use super::{CacheLookup, CacheStatus, fill, wall};
+use super::rules::{FieldLine, tags};
+use super::status::CacheStatus;
+use super::stored_head;
 use crate::answer::AnswerHead;
 use crate::settings::Passing;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Semantics {
-    Nginx,
-    /// The rules of RFC 9111 for a shared cache.
-    Rfc(Policy),
-}
-
-impl Semantics {
-    /// What the RFC leaves open, where its rules hold.
-    pub(crate) fn policy(self) -> Option<Policy> {
-        match self {
-            Semantics::Nginx => None,
-            Semantics::Rfc(policy) => Some(policy),
-        }
-    }
-}
-
-/// What holds where no parameter says it.
-const POLICY: Policy = Policy {
-    heuristic_percent: 0,
-    stale_if_error: 60,
-    stale_while_revalidate: 0,
-    reload_interval: 0,
-};
-
-/// The syntax of the directive.
-pub(super) const SYNTAX: &str = "nginx | rfc [heuristic=percent%] [stale_if_error=time] \
-     [stale_while_revalidate=time] [reload_interval=time]";
-
-pub(super) fn read(setter: &Setter<'_>) -> Result<Semantics, Fault> {
-    let Some((first, parameters)) = setter.args().split_first() else {
-        return Ok(Semantics::Nginx); // the arity has been checked
-    };
-    match (&*first.bytes, parameters.first()) {
-        (b"nginx", None) => return Ok(Semantics::Nginx),
-        (b"nginx", Some(parameter)) => return Err(Fault::invalid_parameter(parameter)),
-        (b"rfc", _) => {}
-        _ => return Err(Fault::invalid_value(first)),
-    }
-    let mut policy = POLICY;
-    for word in parameters {
-        take_parameter(&mut policy, word)?;
-    }
-    Ok(Semantics::Rfc(policy))
-}
-
-fn take_parameter(policy: &mut Policy, word: &Word) -> Result<(), Fault> {
-    let text = word.text();
-    let (name, value) = text
-        .split_once('=')
-        .ok_or_else(|| Fault::invalid_parameter(word))?;
-    let invalid = || Fault::at(word, format!("invalid {name} value \"{value}\""));
-    let seconds = || {
-        let seconds = parse::time_seconds(value.as_bytes());
-        seconds
-            .and_then(|seconds| u32::try_from(seconds).ok())
-            .ok_or_else(invalid)
-    };
-    match name {
-        "heuristic" => {
-            let number = value.strip_suffix('%').ok_or_else(invalid)?;
-            let number = parse::number_of(number.as_bytes());
-            let percent = number.and_then(|number| u32::try_from(number).ok());
-            let percent = percent.filter(|percent| *percent <= 100);
-            policy.heuristic_percent = percent.ok_or_else(invalid)?;
-        }
-        "stale_if_error" => policy.stale_if_error = seconds()?,
-        "stale_while_revalidate" => policy.stale_while_revalidate = seconds()?,
-        "reload_interval" => {
-            let time = parse::time_milliseconds(value.as_bytes()).map(Duration::from_millis);
-            policy.reload_interval = super::zone::milliseconds(time.ok_or_else(invalid)?);
-        }
-        _ => return Err(Fault::invalid_parameter(word)),
-    }
-    Ok(())
-}
-
-/// What an answer is stored with.
-#[derive(Clone, Debug)]
-pub(super) enum Keeping {
-    /// As nginx has it.
-    Nginx(Freshness),
-    /// By the rules of the RFC, with its `Vary`.
-    Rfc(Stored, Vec<u8>),
-}
-
-impl Keeping {
-    /// Seconds for which it is fresh, where the answer says so.
-    pub(super) fn seconds_left(&self) -> Option<i64> {
-        match self {
-            Keeping::Nginx(freshness) => {
-                let until = freshness.valid_until;
-                until.map(|until| until.saturating_sub(wall()))
-            }
-            Keeping::Rfc(stored, _) => {
-                let left = stored.fresh_until.saturating_sub(wall_milliseconds());
-                Some(left.max(0) / 1000)
-            }
-        }
-    }
-}
 
 /// The longest `Vary` of an answer that is stored by the rules of the RFC.
 const VARY_LENGTH_MAX: usize = 1024;
@@ -199,10 +99,6 @@ fn date_of(times: &EntryTimes) -> Option<i64> {
 /// Whether an entry is one that the rules of nginx would not have stored, and know nothing of.
 pub(super) fn is_of_rfc_alone(head: &Head) -> bool {
     head.times.flags & NEEDS_VALIDATION != 0
-}
-
-pub(super) fn wall_milliseconds() -> i64 {
-    i64::try_from(engine::wall().as_millis()).unwrap_or(i64::MAX)
 }
 
 /// What a request says of what it would have.
@@ -349,7 +245,7 @@ pub(super) fn text_of_fields<'a>(
     fields: impl Iterator<Item = FieldLine<'a>>,
     withheld: &Withheld,
 ) -> Vec<u8> {
-    let mut text = fill::first_line(head);
+    let mut text = stored_head::first_line(head);
     let mut append = |name: &[u8], value: &[u8]| {
         text.extend_from_slice(name);
         text.extend_from_slice(b": ");

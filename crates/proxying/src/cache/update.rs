@@ -6,7 +6,10 @@ use http::background_subrequests;
 use http::request::Request;
 use http::slots::OfPass;
 
-use super::{Cache, CacheLookup, Validators, semantics};
+use super::clock;
+use super::lookup::CacheLookup;
+use super::settings::Cache;
+use super::validators::Validators;
 
 /// What a request is to fetch that no client has sent.
 static UPDATE: Slot<Update, OfPass> = Slot::new();
@@ -19,7 +22,7 @@ impl SlotValue for Update {}
 /// What such a request has to fetch.
 pub(super) async fn take(request: &mut Request) -> Option<Box<CacheLookup>> {
     let mut lookup = request.pass.take(&UPDATE)?.0?;
-    lookup.requested = semantics::wall_milliseconds();
+    lookup.requested = clock::wall_milliseconds();
     // As a failure or a 304 has it, that is still wanted.
     lookup.stale = lookup.open_id(request, lookup.entry()).await;
     if let Some(stale) = &lookup.stale

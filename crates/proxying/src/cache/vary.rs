@@ -7,7 +7,7 @@
 use http::request::Request;
 use store::disk::EntryId;
 
-use super::CacheLookup;
+use super::lookup::CacheLookup;
 use super::rules::selecting;
 
 /// Fields whose lists are compared without their spaces and empty elements.

@@ -9,7 +9,7 @@ use framework::compile::Compiler;
 use proto::header::{KnownField, NameSet};
 
 use super::{Family, sharing};
-use crate::store::StoreLine;
+use crate::store_settings::StoreLine;
 
 /// What is known of a scope beside the lines of its cache.
 pub(crate) struct CachedScope<'a> {

@@ -14,8 +14,8 @@ use http::log;
 use rules::service_thread;
 use store::disk::{Counts, DiskStore, Kept, Levels, MemoryCounts, MemorySettings, Settings};
 
+use super::clock::{milliseconds, now};
 use super::memory;
-use super::now;
 use super::numbers::CacheCounters;
 
 /// The least that nginx takes for a zone of keys: two pages.
@@ -213,10 +213,6 @@ impl CachePath {
             inactive: milliseconds(self.inactive),
         }
     }
-}
-
-pub(super) fn milliseconds(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Which families there are, by the names of their lines.

@@ -7,7 +7,7 @@ use http::response::Field;
 use http::source::Break;
 use http_client::{ReceivedBytes, StreamEnd, StreamFlow, StreamHandle};
 
-use crate::body::{AnswerFraming, Framed};
+use crate::answer_framing::{AnswerFraming, Framed};
 
 /// What tells the end of a body.
 pub struct StreamBody(pub(super) Rc<StreamFlow>);

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use bytes::Bytes;
 use engine::Buffer;
 use engine::select::{Either, either};
 use http::body as request_body;
@@ -22,37 +21,26 @@ use proto::h2::client::RequestStart;
 
 use super::body::StreamBody;
 use super::head::RequestHead;
-use super::upload::{ReplayableUpload, StreamUpload};
+use super::upload::{RequestBody, StreamUpload};
+use crate::activity::{READING, SENDING};
 use crate::body::{Arrived, Delimited};
 use crate::connection::UpstreamConnection;
 use crate::deliver::Delivery;
+use crate::failures::{AttemptError, client_left, failed, note};
 use crate::family::Causes;
 use crate::interim::Informational;
-use crate::peer_attempts::{AttemptError, AttemptFailure, Dialogue, client_left, failed, note};
+use crate::peer_attempts::Dialogue;
 use crate::response::{
-    READING, ResponseHeadReader, UpstreamResponse, bad, examine, is_informational, note_head,
-    remember,
+    ResponseHeadReader, UpstreamResponse, bad, examine, is_informational, note_head, remember,
 };
-use crate::sending::{SENDING, body_broken_off};
+use crate::sending::body_broken_off;
 use crate::settings::Passing;
-use crate::upload::{NOT_BASE64, RefusedWith, RestOfBody, Stopped};
+use crate::stopped::{NOT_BASE64, Stopped};
+use crate::upload::{RefusedWith, RestOfBody};
+use ::upstream::AttemptFailure;
 
 /// How often a request that a peer has not looked at is sent again as if it had never been sent.
 const UNSERVED_MAX: u32 = 3;
-
-/// What is sent as a request's body.
-pub enum RequestBody {
-    /// No body.
-    None,
-    /// A text of ours.
-    Text(Bytes),
-    /// What has been read of the client's, which is the whole.
-    Stored,
-    /// What has been read of the client's into a file, which is the whole, decoded from base64.
-    InBase64,
-    /// The client's as it comes, of which this much has come.
-    Begun(Rc<ReplayableUpload>),
-}
 
 /// A request and its answer; see the module.
 pub struct Http2Dialogue<'a> {

@@ -17,12 +17,25 @@ use http::log;
 use http_client::{Sender, StreamFlow};
 use proto::base64::{Decoder, NotBase64};
 
-use super::dialogue::RequestBody;
-use crate::sending::BACKLOG_MAX;
-use crate::upload::Stopped;
+use crate::request_framing::BACKLOG_MAX;
+use crate::stopped::Stopped;
 
 /// Bytes of a body beyond those that it was begun with which are kept to be sent again.
 const KEPT_MAX: usize = 64 * 1024;
+
+/// What is sent as a request's body.
+pub enum RequestBody {
+    /// No body.
+    None,
+    /// A text of ours.
+    Text(Bytes),
+    /// What has been read of the client's, which is the whole.
+    Stored,
+    /// What has been read of the client's into a file, which is the whole, decoded from base64.
+    InBase64,
+    /// The client's as it comes, of which this much has come.
+    Begun(Rc<ReplayableUpload>),
+}
 
 /// A body on its way; see the module. It goes on whenever it is polled.
 pub struct StreamUpload {

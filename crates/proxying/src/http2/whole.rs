@@ -10,9 +10,9 @@ use http::response::Field;
 
 use super::body::StreamBody;
 use crate::READING_BODY;
-use crate::body::AnswerFraming;
+use crate::answer_framing::AnswerFraming;
 use crate::connection::UpstreamConnection;
-use crate::peer_attempts::failed;
+use crate::failures::failed;
 
 /// The next part of the body of an answer on a stream; `None` at its end. Why there is none has
 /// been logged.

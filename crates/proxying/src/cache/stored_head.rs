@@ -1,0 +1,50 @@
+//! The heads of entries, written and read.
+
+use bytes::Bytes;
+use http_client::ReadHead;
+use proto::cgi::{self, Form};
+use proto::h1;
+use store::disk::{Head, Origin};
+
+use crate::answer::AnswerHead;
+
+/// The head of an entry. Those of nginx are as the upstream has sent them: by HTTP/1, or by CGI.
+pub(super) fn parse(stored: &Head) -> Option<AnswerHead> {
+    let is_cgi = stored.origin == Origin::Nginx && !stored.text.starts_with(b"HTTP/");
+    parse_as(&stored.text, is_cgi)
+}
+
+/// The same of a text, by HTTP/1.
+pub(super) fn parse_text(text: &Bytes) -> Option<AnswerHead> {
+    parse_as(text, false)
+}
+
+fn parse_as(text: &Bytes, is_cgi: bool) -> Option<AnswerHead> {
+    let mut head = ReadHead::default();
+    let length = if is_cgi {
+        cgi::parse(text, &mut head, Form::Fields).ok().flatten()
+    } else {
+        h1::response::parse(text, &mut head).ok().flatten()
+    };
+    let length = length?;
+    Some(AnswerHead::shared(
+        head,
+        text.slice(..length.min(text.len())),
+    ))
+}
+
+/// The first line of a head as it is stored, whatever protocol it came by: that of HTTP/1.
+pub(super) fn first_line(head: &AnswerHead) -> Vec<u8> {
+    let mut text = b"HTTP/1.1 ".to_vec();
+    let line = head.status_line(&head.bytes);
+    if line.is_empty() {
+        // An application that names no reason gets the usual one, with its first answer, too.
+        let status = head.status();
+        let line = format!("{status} {}", proto::status::reason(status));
+        text.extend_from_slice(line.trim_end().as_bytes());
+    } else {
+        text.extend_from_slice(line);
+    }
+    text.extend_from_slice(b"\r\n");
+    text
+}

@@ -1,0 +1,68 @@
+//! What a request tells of its tries, and of those that come to nothing.
+
+use std::io;
+
+use ::upstream::AttemptFailure;
+use http::exchange::{Abort, Exchange};
+use http::log::{self, Level};
+use http::request::Request;
+use http::source::DeferredLog;
+
+use super::attempts::{Attempt, Attempts, Began};
+
+/// How a try ends without an answer.
+pub type AttemptError = ::upstream::AttemptError<Abort>;
+
+/// Writes down something of the try under way, with the time since it began.
+pub fn note(request: &mut Request, write: impl FnOnce(&mut Attempt, Began)) {
+    if let Some(attempts) = Attempts::of(request) {
+        attempts.borrow_mut().note(write);
+    }
+}
+
+/// A failure of the connection to a peer, logged in nginx's words; a time limit is logged when
+/// its failure has been counted.
+pub fn failed(
+    request: &Request,
+    error: &io::Error,
+    call: &str,
+    doing: &'static str,
+) -> AttemptFailure {
+    let timed_out = error.kind() == io::ErrorKind::TimedOut;
+    if error.kind() == io::ErrorKind::InvalidData {
+        log::error!(request, Error, "SSL_read() failed (SSL: {error}) {doing}");
+    } else if !timed_out {
+        let error = log::Errno(error);
+        log::error!(request, Error, "{call} failed {error} {doing}");
+    }
+    AttemptFailure {
+        sent: true,
+        ..AttemptFailure::of_connection(error, doing)
+    }
+}
+
+/// The client closed its connection while the upstream was being asked.
+pub(super) fn client_left(
+    request: &mut Request,
+    exchange: &Exchange,
+    abort: &Abort,
+    doing: &str,
+) -> Abort {
+    told_left(abort, doing).write(request);
+    note(request, |attempt, began| {
+        attempt.response_time = began.elapsed()
+    });
+    request.client_left(exchange)
+}
+
+/// What there is to log of a client that closed its connection.
+pub(super) fn told_left(abort: &Abort, doing: &str) -> DeferredLog {
+    const TEXT: &str = "client prematurely closed connection, so upstream connection is closed too";
+    let text = match abort {
+        Abort::Closed(error) if error.raw_os_error().is_some() => {
+            format!("{TEXT} {} {doing}", log::Errno(error))
+        }
+        _ => format!("{TEXT} {doing}"),
+    };
+    DeferredLog::new(Level::Info, text)
+}
