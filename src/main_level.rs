@@ -14,6 +14,8 @@ use process::confinement;
 use process::identity::{self, Identity};
 
 use crate::cli::{is_called_nginx, paths};
+use crate::control_group::ControlGroup;
+use crate::machine_files::Files;
 
 /// All of them, for the table of directives.
 pub(crate) static TABLE: &[&dyn Declared] = &[
@@ -79,7 +81,8 @@ static WORKER_PROCESSES: Setting<usize> =
         .reload(Reload::NewProcess)
         .manual(
             "How many threads serve, all in one worker process. `auto` is one for each CPU that \
-             this process may use.",
+             this process may use, by its affinity and by the quota of its control group (1.5 are \
+             two).",
         );
 
 static WORKER_CPU_AFFINITY: Setting<Affinity> = Setting::new(
@@ -367,7 +370,7 @@ const THREADS_MAX: usize = 1024;
 fn worker_processes(setter: &Setter<'_>) -> Result<usize, Fault> {
     let word = setter.word()?;
     if &*word.bytes == b"auto" {
-        return Ok(std::thread::available_parallelism().map_or(1, std::num::NonZero::get));
+        return Ok(processors());
     }
     let number = conf::parse::number_of(&word.bytes)
         .and_then(|number| usize::try_from(number).ok())
@@ -375,6 +378,17 @@ fn worker_processes(setter: &Setter<'_>) -> Result<usize, Fault> {
     // nginx starts with no worker where none is asked for; no operator wants that.
     let number = number.filter(|number| *number > 0);
     number.ok_or_else(|| Fault::at(word, "\"worker_processes\" directive invalid value"))
+}
+
+/// As many threads as there are processors for this process: by its affinity, and by the quota of
+/// its control groups.
+fn processors() -> usize {
+    let allowed = rustix::thread::sched_getaffinity(None);
+    let allowed = allowed.map_or(1, |set| set.count() as usize);
+    let files = Files {
+        root: Path::new("/"),
+    };
+    ControlGroup::read(&files, "proc/self").processors_of(allowed)
 }
 
 enum Affinity {

@@ -9,6 +9,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::control_group::ControlGroup;
+use crate::machine_files::Files;
+
 /// The settings below `/proc/sys` that advice is about.
 const SETTINGS: &[&str] = &[
     "fs.file-max",
@@ -115,19 +118,6 @@ pub(super) struct Process {
     pub(super) unit: Option<String>,
 }
 
-/// What control groups allow, the tightest of those around the process.
-#[derive(Debug, Default)]
-pub(super) struct ControlGroup {
-    /// Processors, as in 1.5.
-    pub(super) quota: Option<f64>,
-    /// How often the quota was spent before its period was over.
-    pub(super) throttled: u64,
-    /// How often a process was ended for want of memory.
-    pub(super) out_of_memory: u64,
-    /// 1 or 2, of the hierarchy that says so.
-    pub(super) version: u8,
-}
-
 impl Machine {
     /// Reads the machine below a root; the process is the one that a pid file names, if it runs.
     pub(super) fn read(root: &Path, pid_file: Option<&Path>) -> Machine {
@@ -143,13 +133,13 @@ impl Machine {
             memory: files.table("proc/meminfo", ':'),
             interfaces: interfaces(&files),
             process: process(&files, &me, pid),
-            group: control_group(&files, &me),
+            group: ControlGroup::read(&files, &me),
             container: container(&files),
             has_systemd: files.exists("run/systemd/system"),
             ..Machine::default()
         };
         for name in SETTINGS {
-            if let Some(value) = files.setting(name) {
+            if let Some(value) = setting(&files, name) {
                 machine.settings.insert(name, value);
             }
         }
@@ -220,58 +210,9 @@ pub(super) fn normal(value: &str) -> String {
     value.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Files below a root.
-struct Files<'a> {
-    root: &'a Path,
-}
-
-impl Files<'_> {
-    /// What a file holds; nothing where it cannot be read.
-    fn text(&self, path: impl AsRef<Path>) -> String {
-        fs::read_to_string(self.root.join(path)).unwrap_or_default()
-    }
-
-    /// The only word of a file.
-    fn word(&self, path: impl AsRef<Path>) -> Option<String> {
-        let text = self.text(path);
-        let word = text.trim();
-        (!word.is_empty()).then(|| word.to_owned())
-    }
-
-    fn number(&self, path: impl AsRef<Path>) -> Option<u64> {
-        self.word(path)?.parse().ok()
-    }
-
-    fn setting(&self, name: &str) -> Option<String> {
-        fs::read_to_string(self.root.join(setting_path(name)))
-            .ok()
-            .map(|text| normal(&text))
-    }
-
-    /// Lines that are a name and a number.
-    fn table(&self, path: impl AsRef<Path>, part: char) -> BTreeMap<String, u64> {
-        let text = self.text(path);
-        let lines = text.lines().filter_map(|line| {
-            let (name, value) = line.split_once(part)?;
-            let number = value.split_whitespace().next()?.parse().ok()?;
-            Some((name.to_owned(), number))
-        });
-        lines.collect()
-    }
-
-    fn exists(&self, path: &str) -> bool {
-        self.root.join(path).exists()
-    }
-
-    /// The names in a folder, in their order.
-    fn names(&self, path: impl AsRef<Path>) -> Vec<String> {
-        let entries = fs::read_dir(self.root.join(path)).into_iter().flatten();
-        let mut names: Vec<String> = entries
-            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-            .collect();
-        names.sort_unstable();
-        names
-    }
+fn setting(files: &Files<'_>, name: &str) -> Option<String> {
+    let text = fs::read_to_string(files.root.join(setting_path(name)));
+    text.ok().map(|text| normal(&text))
 }
 
 fn kernel(files: &Files<'_>) -> String {
@@ -444,87 +385,6 @@ fn process(files: &Files<'_>, me: &str, pid: Option<u32>) -> Process {
         // A shell's own unit is nobody's server.
         unit: unit.filter(|_| pid.is_some()),
     }
-}
-
-fn control_group(files: &Files<'_>, me: &str) -> ControlGroup {
-    let mut all = ControlGroup::default();
-    for line in files.text(format!("{me}/cgroup")).lines() {
-        let mut fields = line.splitn(3, ':');
-        let (Some(_), Some(controllers), Some(path)) =
-            (fields.next(), fields.next(), fields.next())
-        else {
-            continue;
-        };
-        let has = |name: &str| controllers.split(',').any(|controller| controller == name);
-        // In a namespace of its own the path begins elsewhere: then the root is what can be seen.
-        let within = path.trim_start_matches('/');
-        let groups = Path::new(within).ancestors().map(Path::to_owned);
-        for group in groups {
-            if controllers.is_empty() {
-                all.add_second(files, &group);
-            } else if has("cpu") {
-                all.add_first_processor(files, &group);
-            } else if has("memory") {
-                let path = Path::new("sys/fs/cgroup/memory").join(&group);
-                let events = files.table(path.join("memory.oom_control"), ' ');
-                all.add_out_of_memory(&events);
-            }
-        }
-    }
-    all
-}
-
-impl ControlGroup {
-    /// Version 2: `cpu.max`, `cpu.stat`, `memory.events`.
-    fn add_second(&mut self, files: &Files<'_>, group: &Path) {
-        for mount in ["sys/fs/cgroup", "sys/fs/cgroup/unified"] {
-            let folder = Path::new(mount).join(group);
-            let max = files.text(folder.join("cpu.max"));
-            let mut words = max.split_whitespace();
-            let (quota, period) = (words.next(), words.next());
-            self.add_quota(quota.and_then(number), period.and_then(number), 2);
-            self.add_throttled(&files.table(folder.join("cpu.stat"), ' '));
-            self.add_out_of_memory(&files.table(folder.join("memory.events"), ' '));
-        }
-    }
-
-    fn add_first_processor(&mut self, files: &Files<'_>, group: &Path) {
-        for mount in ["sys/fs/cgroup/cpu", "sys/fs/cgroup/cpu,cpuacct"] {
-            let folder = Path::new(mount).join(group);
-            // Without a quota it is -1.
-            let quota = files.number(folder.join("cpu.cfs_quota_us"));
-            let period = files.number(folder.join("cpu.cfs_period_us"));
-            self.add_quota(quota, period, 1);
-            self.add_throttled(&files.table(folder.join("cpu.stat"), ' '));
-            if quota.is_some() {
-                break;
-            }
-        }
-    }
-
-    fn add_quota(&mut self, quota: Option<u64>, period: Option<u64>, version: u8) {
-        let (Some(quota), Some(period)) = (quota, period.filter(|period| *period > 0)) else {
-            return;
-        };
-        let processors = quota as f64 / period as f64;
-        if self.quota.is_none_or(|known| processors < known) {
-            (self.quota, self.version) = (Some(processors), version);
-        }
-    }
-
-    fn add_throttled(&mut self, statistics: &BTreeMap<String, u64>) {
-        let times = statistics.get("nr_throttled").copied();
-        self.throttled = self.throttled.max(times.unwrap_or_default());
-    }
-
-    fn add_out_of_memory(&mut self, events: &BTreeMap<String, u64>) {
-        let times = events.get("oom_kill").copied();
-        self.out_of_memory = self.out_of_memory.max(times.unwrap_or_default());
-    }
-}
-
-fn number(word: &str) -> Option<u64> {
-    word.parse().ok()
 }
 
 fn container(files: &Files<'_>) -> Option<&'static str> {

@@ -652,3 +652,68 @@ fn this_kernel_takes_it_and_gets_it_back() {
         "{told}"
     );
 }
+
+/// `cpu.max` is what this kernel would show in a group of the second version.
+#[test]
+fn a_quota_of_the_second_version_counts_for_auto() {
+    let groups = fs::read_to_string("/proc/self/cgroup").unwrap();
+    let processors = std::thread::available_parallelism().unwrap().get();
+    if processors < 2 || !groups.lines().any(|line| line.starts_with("0::")) {
+        eprintln!("skipped: one processor, or no groups of the second version");
+        return;
+    }
+    for (max, threads) in [
+        ("100000 100000", 1),
+        ("120000 100000", 2),
+        ("max 100000", 0),
+    ] {
+        let folder = Machine::container();
+        let port = support::port::free_port();
+        let text = format!(
+            "daemon off; worker_processes auto; pid {0}/pid; error_log {0}/log notice; events {{ }}
+             http {{ access_log off; client_body_temp_path {0}/temp;
+                     server {{ listen 127.0.0.1:{port}; return 200; }} }}",
+            folder.folder.display()
+        );
+        fs::write(folder.folder.join("nginx.conf"), text).unwrap();
+        let script = "mount -t tmpfs none /sys/fs/cgroup && echo \"$2\" > /sys/fs/cgroup/cpu.max \
+                      && exec \"$0\" -c \"$1\" -e stderr";
+        let mut command = Command::new("unshare");
+        command.arg("--mount");
+        if !is_root() {
+            command.arg("--map-root-user");
+        }
+        let mut server = command
+            .args(["sh", "-c", script, env!("CARGO_BIN_EXE_tidegate")])
+            .arg(folder.folder.join("nginx.conf"))
+            .arg(max)
+            .spawn()
+            .unwrap();
+        // Not only the master's socket is there, but threads that answer.
+        let answers = || {
+            let connection = support::Connection::open(port);
+            connection.is_ok_and(|mut connection| connection.get("/").is_ok())
+        };
+        support::master::wait_for("server", || {
+            server.try_wait().unwrap().is_some() || answers()
+        });
+        if server.try_wait().unwrap().is_some() {
+            eprintln!("skipped: no mounts here");
+            return;
+        }
+        let [worker] = support::children(server.id())[..] else {
+            panic!("one worker process");
+        };
+        let tasks = fs::read_dir(format!("/proc/{worker}/task")).unwrap();
+        let names = tasks.map(|task| fs::read_to_string(task.unwrap().path().join("comm")));
+        let is_worker = |name: &String| {
+            let number = name.strip_prefix("worker ");
+            number.is_some_and(|number| number.starts_with(|first: char| first.is_ascii_digit()))
+        };
+        let count = names.map(Result::unwrap).filter(is_worker).count();
+        let expected = if threads == 0 { processors } else { threads };
+        support::signal(server.id(), "QUIT");
+        server.wait().unwrap();
+        assert_eq!(count, expected, "{max}");
+    }
+}

@@ -79,7 +79,7 @@ pub(super) static RULES: &[Rule] = &[
 fn quota(machine: &Machine, setup: &Setup) -> Option<RuleFinding> {
     let group = &machine.group;
     let quota = group.quota?;
-    let threads = (quota.ceil() as usize).max(1);
+    let threads = group.processors_of(usize::MAX);
     let is_throttled = group.throttled > 0;
     if setup.threads <= threads && !is_throttled {
         return None;
@@ -107,7 +107,7 @@ fn quota(machine: &Machine, setup: &Setup) -> Option<RuleFinding> {
         reason:
             "When the quota of a period (mostly 100 ms) is spent, all threads stand still until \
                  the next, so that the slowest requests take up to that much longer. More threads \
-                 spend it sooner. `worker_processes auto` counts processors, not quotas."
+                 spend it sooner. `worker_processes auto` takes as many as the quota is for."
                 .to_owned(),
         changes,
     })
@@ -133,9 +133,7 @@ fn out_of_memory(machine: &Machine, _: &Setup) -> Option<RuleFinding> {
 }
 
 fn threads(machine: &Machine, setup: &Setup) -> Option<RuleFinding> {
-    let allowed = machine.group.quota.map_or(machine.processors, |quota| {
-        machine.processors.min((quota.ceil() as usize).max(1))
-    });
+    let allowed = machine.group.processors_of(machine.processors);
     if setup.threads >= allowed {
         return None;
     }
