@@ -24,6 +24,7 @@ use framework::workers::{self, Sockets, Workers};
 use framework::zone::Zones;
 use memcached::door::{CacheOf, MemcachedPart, Server, door};
 use memcached::{Cache, Settings, ShutdownPolicy};
+use process::confinement::{Confinement, Level, PathAccess, PathRule};
 use process::identity::{self, Identity};
 use process::single::{self, Endings, WrittenPidFile};
 use rules::access::Access;
@@ -87,16 +88,25 @@ fn serve(plan: Plan) -> Result<(), String> {
         .as_deref()
         .map(WrittenPidFile::create)
         .transpose()?;
-    if let Some(identity) = &identity {
-        single::become_user(identity)?;
+    let confined = single::become_confined(identity.as_ref(), &confinement(&plan))?;
+    if confined.lacks_anything() {
+        say(&confined.to_string());
     }
     let endings = Endings::take().map_err(|error| format!("signals: {error}"))?;
+    let ender = endings.ender();
+    let end = move |ending| {
+        ender.end(match ending {
+            ShutdownPolicy::Now => single::ProcessEnd::Now,
+            ShutdownPolicy::Graceful => single::ProcessEnd::Graceful,
+        });
+    };
     let cache = Arc::new(Cache::new(
         plan.settings.clone(),
         Instant::now(),
         Box::new(end),
     ));
     let workers = start(&plan.settings, &cache, listeners)?;
+    confined.close_rings(workers.engine() == engine::EngineKind::Uring)?;
     let ending = loop {
         match endings.wait(SWEEP_INTERVAL) {
             Some(ending) => break ending,
@@ -122,13 +132,35 @@ fn connections_max(settings: &Settings) -> usize {
     settings.connections_max.unwrap_or_default()
 }
 
-/// Ends this process by the signal for it, which its main thread waits for.
-fn end(ending: ShutdownPolicy) {
-    let signal = match ending {
-        ShutdownPolicy::Now => rustix::process::Signal::INT,
-        ShutdownPolicy::Graceful => rustix::process::Signal::USR1,
+/// What the process may do once it serves: of files it only removes what it has made before, its
+/// pid file and its sockets.
+fn confinement(plan: &Plan) -> Confinement {
+    let sockets = plan
+        .listening
+        .iter()
+        .filter_map(|listening| match listening {
+            Listening::Path(path) => Some(path),
+            Listening::Inet(_) | Listening::Udp(_) => None,
+        });
+    let made = plan.pid_file.iter().chain(sockets);
+    let folder = |file: &PathBuf| {
+        let file = std::path::absolute(file).ok()?;
+        Some(PathRule {
+            path: file.parent()?.to_owned(),
+            access: PathAccess::Remove,
+            line: file.display().to_string(),
+        })
     };
-    let _ = rustix::process::kill_process(rustix::process::getpid(), signal);
+    Confinement {
+        level: if plan.drops_privileges {
+            Level::On
+        } else {
+            Level::Off
+        },
+        places: made.filter_map(folder).collect(),
+        may_use_rings: true,
+        ..Confinement::default()
+    }
 }
 
 /// Whom to run as. As memcached, root has to say it.

@@ -115,7 +115,8 @@ pub(crate) struct Arguments {
     /// TLS: not here yet
     #[arg(short = 'Z', long)]
     enable_ssl: bool,
-    /// Further options, parted by commas: idle_timeout=SECONDS
+    /// Further options, parted by commas: idle_timeout=SECONDS; no_drop_privileges, so that the
+    /// process keeps what it may do
     #[arg(short = 'o', long, value_name = "LIST")]
     extended: Vec<String>,
 }
@@ -135,8 +136,18 @@ pub(super) struct Plan {
     pub(super) daemon: bool,
     pub(super) user: Option<String>,
     pub(super) pid_file: Option<PathBuf>,
+    /// Whether the process gives away what serving does not take.
+    pub(super) drops_privileges: bool,
     /// What to say before anything is served.
     pub(super) notices: Vec<String>,
+}
+
+/// What `-o` says.
+struct Extended {
+    /// How long a connection may be idle.
+    idle_timeout: Option<Duration>,
+    /// See [`Plan::drops_privileges`].
+    drops_privileges: bool,
 }
 
 /// Extended options that are about what only memcached has; `no_` before them is the same.
@@ -168,7 +179,6 @@ const WITHOUT_MEANING: &[&str] = &[
     "track_sizes",
     "modern",
     "relaxed_privileges",
-    "drop_privileges",
 ];
 
 impl Arguments {
@@ -176,7 +186,10 @@ impl Arguments {
     pub(super) fn plan(&self) -> Result<Plan, String> {
         self.refuse()?;
         let mut notices = self.without_meaning();
-        let idle_timeout = self.extended(&mut notices)?;
+        let Extended {
+            idle_timeout,
+            drops_privileges,
+        } = self.extended(&mut notices)?;
         let limit = self
             .memory_limit
             .checked_mul(1 << 20)
@@ -251,6 +264,7 @@ impl Arguments {
             daemon: self.daemon,
             user: self.user.clone(),
             pid_file: self.pidfile.clone(),
+            drops_privileges,
             notices,
         })
     }
@@ -296,9 +310,9 @@ impl Arguments {
             .collect()
     }
 
-    /// `-o`: the idle timeout is returned.
-    fn extended(&self, notices: &mut Vec<String>) -> Result<Option<Duration>, String> {
-        let mut idle_timeout = None;
+    /// `-o`.
+    fn extended(&self, notices: &mut Vec<String>) -> Result<Extended, String> {
+        let (mut idle_timeout, mut drops_privileges) = (None, true);
         let words = self.extended.iter().flat_map(|list| list.split(','));
         for word in words.filter(|word| !word.is_empty()) {
             let (name, value) = word
@@ -316,6 +330,8 @@ impl Arguments {
                     return Err("missing numeric argument for idle_timeout".to_owned());
                 }
                 ("maxconns_fast", None) => {}
+                ("drop_privileges", None) => drops_privileges = true,
+                ("no_drop_privileges", None) => drops_privileges = false,
                 _ if WITHOUT_MEANING.contains(&plain) => {
                     notices.push(format!(
                         "-o {name}: this is about what only memcached has; the option has no effect"
@@ -324,7 +340,10 @@ impl Arguments {
                 _ => return Err(format!("-o {name}: illegal suboption, or not here yet")),
             }
         }
-        Ok(idle_timeout)
+        Ok(Extended {
+            idle_timeout,
+            drops_privileges,
+        })
     }
 
     fn listening(&self) -> Result<Vec<Listening>, String> {
@@ -469,6 +488,8 @@ mod tests {
         assert_eq!(plan("").unwrap().settings.protocol, Protocol::Auto);
         let protocol = plan("-B binary").unwrap().settings.protocol;
         assert_eq!(protocol, Protocol::Binary);
+        let drops = |line| plan(line).unwrap().drops_privileges;
+        assert!(drops("") && drops("-o drop_privileges") && !drops("-o no_drop_privileges"));
         let timeout = plan("-o idle_timeout=5").unwrap().settings.idle_timeout;
         assert_eq!(timeout, Some(Duration::from_secs(5)));
     }

@@ -2,11 +2,14 @@
 //! user, a pid file, and the signals that end it.
 
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, poll};
 
+use crate::confinement::{self, Confinement, InForce};
 use crate::daemon;
 use crate::identity::{self, Identity};
 use crate::pid_file::{self, PidFile};
@@ -19,9 +22,14 @@ pub fn to_background() -> Result<(), String> {
     daemon::daemonize()
 }
 
-/// Runs as this user for good. The error is the call that failed.
-pub fn become_user(identity: &Identity) -> Result<(), String> {
-    identity.assume()
+/// Runs as this user for good, if one is given, and confined. The error is the call that failed.
+///
+/// Must be called while the process has one thread.
+pub fn become_confined(
+    identity: Option<&Identity>,
+    confinement: &Confinement,
+) -> Result<InForce, String> {
+    confinement::confine(confinement, || identity.map_or(Ok(()), Identity::assume))
 }
 
 /// Allows so many open files, or as many as the system lets it have. The error is the call that
@@ -51,9 +59,32 @@ impl Drop for WrittenPidFile {
 }
 
 /// SIGINT, SIGTERM and SIGUSR1, which do nothing by themselves while this lives, and SIGHUP, which
-/// does nothing at all.
+/// does nothing at all; and what threads of the process ask for.
 #[derive(Debug)]
-pub struct Endings(Signals);
+pub struct Endings {
+    signals: Signals,
+    asked: Arc<Asked>,
+}
+
+/// What threads have asked for: a confined process cannot send itself a signal.
+#[derive(Debug)]
+struct Asked {
+    ending: Mutex<Option<ProcessEnd>>,
+    wake: OwnedFd,
+}
+
+/// Ends the process from any of its threads.
+#[derive(Clone, Debug)]
+pub struct Ender(Arc<Asked>);
+
+impl Ender {
+    /// Has the main thread end the process in this way.
+    pub fn end(&self, ending: ProcessEnd) {
+        *self.0.ending.lock().unwrap_or_else(PoisonError::into_inner) = Some(ending);
+        // Only a counter that is full refuses, and that one wakes all the same.
+        let _ = rustix::io::write(&self.0.wake, &1_u64.to_ne_bytes());
+    }
+}
 
 /// How the process is to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,22 +99,44 @@ impl Endings {
     /// Takes the signals. Must be called while the process has one thread.
     ///
     /// # Errors
-    /// Those of `signalfd()`.
+    /// Those of `signalfd()` and `eventfd()`.
     pub fn take() -> io::Result<Endings> {
         let numbers = [libc::SIGINT, libc::SIGTERM, libc::SIGUSR1, libc::SIGHUP];
-        Signals::block(&numbers).map(Endings)
+        let signals = Signals::block(&numbers)?;
+        let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let ending = Mutex::default();
+        Ok(Endings {
+            signals,
+            asked: Arc::new(Asked { ending, wake }),
+        })
+    }
+
+    /// For threads that end the process.
+    pub fn ender(&self) -> Ender {
+        Ender(Arc::clone(&self.asked))
     }
 
     /// Waits for one, but not for longer than this.
     pub fn wait(&self, at_most: Duration) -> Option<ProcessEnd> {
-        let mut descriptors = [PollFd::new(&self.0, PollFlags::IN)];
+        let Endings { signals, asked } = self;
+        let mut descriptors = [signals.as_fd(), asked.wake.as_fd()]
+            .map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN));
         let timeout = Timespec {
             tv_sec: i64::try_from(at_most.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(at_most.subsec_nanos()),
         };
         // An interruption is a wait that was short.
         let _ = poll(&mut descriptors, Some(&timeout));
-        while let Some(received) = self.0.next() {
+        let _ = rustix::io::read(&asked.wake, &mut [0_u8; 8]);
+        let ending = asked
+            .ending
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if ending.is_some() {
+            return ending;
+        }
+        while let Some(received) = signals.next() {
             match received.number {
                 libc::SIGINT | libc::SIGTERM => return Some(ProcessEnd::Now),
                 libc::SIGUSR1 => return Some(ProcessEnd::Graceful),

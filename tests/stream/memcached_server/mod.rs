@@ -401,3 +401,57 @@ fn datagrams_are_answered_where_a_port_is_written() {
     let message = String::from_utf8(parts.concat()).unwrap();
     assert_eq!(message, format!("VALUE a 0 3000\r\n{value}\r\nEND\r\n"));
 }
+
+/// A field of the process's `status`.
+fn status_of(server: &Server, name: &str) -> String {
+    let status = fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
+    let mut values = status
+        .lines()
+        .filter_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    values.next().unwrap_or_default().trim().to_owned()
+}
+
+/// It gives away what serving does not take, as the worker process of a server does, unless it is
+/// told not to. What no call can do then is tried call by call in `crates/process`.
+#[test]
+fn it_is_confined_unless_it_is_told_not_to_be() {
+    let files = folder();
+    let (pid_file, socket) = (files.join("pid"), files.join("socket"));
+    let arguments = ["-A", "-P", pid_file.to_str().unwrap()];
+    let mut server = Server::start(&arguments);
+    wait_for("its filter", || status_of(&server, "Seccomp") == "2");
+    assert_eq!(status_of(&server, "NoNewPrivs"), "1");
+    // Root keeps what root may do with files, as a worker process of `user root` does.
+    let kept = u64::from_str_radix(&status_of(&server, "CapEff"), 16).unwrap();
+    assert_eq!(kept & !0x40f, 0, "{kept:x}");
+    assert_eq!(status_of(&server, "CapBnd"), status_of(&server, "CapEff"));
+    let stored = server.ask(b"set a 0 0 1\r\n1\r\nget a\r\nstats\r\n");
+    assert!(
+        stored.starts_with("STORED\r\nVALUE a 0 1\r\n1\r\nEND\r\nSTAT pid "),
+        "{stored}"
+    );
+    // Threads end the process without a signal, and the file goes with it.
+    assert!(pid_file.exists());
+    server.ask(b"shutdown\r\n");
+    assert_eq!(server.child.wait().unwrap().code(), Some(0));
+    assert!(!pid_file.exists());
+
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    command.args(["memcached", "-u", "root", "-s", socket.to_str().unwrap()]);
+    let mut child = command.stdin(Stdio::null()).spawn().unwrap();
+    wait_for("it listens", || UnixStream::connect(&socket).is_ok());
+    support::signal(child.id(), "TERM");
+    child.wait().unwrap();
+    assert!(!socket.exists());
+
+    let mut server = Server::start(&["-A", "-o", "no_drop_privileges"]);
+    assert_eq!(
+        server.ask(b"version\r\n").split(' ').next(),
+        Some("VERSION")
+    );
+    let kept = ["Seccomp", "NoNewPrivs"].map(|name| status_of(&server, name));
+    assert_eq!(kept, ["0", "0"].map(str::to_owned));
+    server.ask(b"shutdown graceful\r\n");
+    assert_eq!(server.child.wait().unwrap().code(), Some(0));
+    let _ = fs::remove_dir_all(&files);
+}

@@ -164,6 +164,7 @@ const READS: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadFile | ReadDir})
 
 fn rights(access: PathAccess) -> BitFlags<AccessFs> {
     match access {
+        PathAccess::Remove => make_bitflags!(AccessFs::{RemoveFile}),
         PathAccess::Read => READS,
         // Not cut off, removed or renamed: a file can only grow.
         PathAccess::Append => make_bitflags!(AccessFs::{WriteFile | MakeReg}),

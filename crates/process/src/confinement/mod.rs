@@ -44,6 +44,8 @@ impl Level {
 /// What a worker process does with files at a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PathAccess {
+    /// Removes them.
+    Remove,
     /// Reads them.
     Read,
     /// Makes them and appends to them.
@@ -53,11 +55,26 @@ pub enum PathAccess {
 }
 
 impl PathAccess {
-    pub(crate) const ALL: [PathAccess; 3] =
-        [PathAccess::Read, PathAccess::Append, PathAccess::Write];
+    pub(crate) const ALL: [PathAccess; 4] = [
+        PathAccess::Remove,
+        PathAccess::Read,
+        PathAccess::Append,
+        PathAccess::Write,
+    ];
+
+    /// Whether a place that is given for this is given for another as well.
+    fn includes(self, other: PathAccess) -> bool {
+        match other {
+            PathAccess::Remove => matches!(self, PathAccess::Remove | PathAccess::Write),
+            PathAccess::Read => matches!(self, PathAccess::Read | PathAccess::Write),
+            PathAccess::Append => matches!(self, PathAccess::Append | PathAccess::Write),
+            PathAccess::Write => self == PathAccess::Write,
+        }
+    }
 
     fn verb(self) -> &'static str {
         match self {
+            PathAccess::Remove => "remove",
             PathAccess::Read => "read",
             PathAccess::Append => "append to",
             PathAccess::Write => "write",
@@ -180,7 +197,7 @@ impl Display for InForce {
 
 impl InForce {
     /// Whether anything that was asked for is not to be had here.
-    pub(crate) fn lacks_anything(&self) -> bool {
+    pub fn lacks_anything(&self) -> bool {
         let has_files = matches!(self.files, files::InForce::Landlock(_));
         self.level != Level::Off && (!has_files || self.system_calls.is_err())
     }
@@ -314,9 +331,7 @@ impl Granted {
         };
         let gives = |above: &Path| {
             let given = identity(above).and_then(|identity| self.places.get(&identity));
-            given.is_some_and(|given| {
-                *given >= access && (access != PathAccess::Read || *given != PathAccess::Append)
-            })
+            given.is_some_and(|given| given.includes(access))
         };
         real.ancestors().any(gives)
     }
