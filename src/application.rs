@@ -19,10 +19,12 @@ use conf::{
 use engine::net::{Address, BoundSocket, CallError, ListenOptions};
 use framework::compile::Environment;
 use framework::generation::Generation;
+use framework::handover::Unfit;
 use framework::places;
 use framework::protocol_part::ListenSocket;
 use framework::service::Services;
 use framework::workers::{Settings, Share, Sockets, Workers};
+use framework::zone::RestoredZones;
 use http::log::OpenLogs;
 use http::log::{Destination, LogFile, Sink};
 use process::confinement::{Confinement, PathAccess, PathRule};
@@ -215,6 +217,7 @@ impl Application for Tidegate {
             serving: None,
             replaced: Vec::new(),
             services: Services::default(),
+            state_before: None,
         })
     }
 }
@@ -535,6 +538,9 @@ struct Server {
     replaced: Vec<Weak<Generation>>,
     /// What runs beside the threads.
     services: Services,
+    /// What zones of the worker before this one held, until the first configuration goes on with
+    /// it.
+    state_before: Option<Vec<u8>>,
 }
 
 /// A configuration that waits for its turn.
@@ -590,6 +596,8 @@ impl WorkerProcess for Server {
         if let Some(serving) = &self.serving {
             generation.zones.adopt(&serving.generation.zones)?;
         }
+        let state_before = self.state_before.take();
+        let restored = state_before.map(|state| generation.zones.restore(&state));
         for service in &generation.services {
             service.prepare();
         }
@@ -606,6 +614,8 @@ impl WorkerProcess for Server {
             Some(serving) => Arc::clone(&serving.workers),
             None => Arc::new(start_threads(&main, &events, &generation)?),
         };
+        // There is a log from here on.
+        restored.into_iter().for_each(log_restored);
         let shares = workers.shares(&sockets).map_err(|error| {
             process::log::failure("listening sockets could not be shared", &error)
         })?;
@@ -683,6 +693,15 @@ impl WorkerProcess for Server {
         xdp::attach(&serving.workers, devices)
     }
 
+    fn save(&mut self) -> Vec<u8> {
+        let serving = self.serving.as_ref();
+        serving.map_or_else(Vec::new, |serving| serving.generation.zones.save())
+    }
+
+    fn go_on(&mut self, state: Vec<u8>) {
+        self.state_before = Some(state);
+    }
+
     fn quit(&mut self) {
         self.stop(Workers::quit);
     }
@@ -716,6 +735,25 @@ impl Server {
         let _ = std::thread::Builder::new()
             .name("end".to_owned())
             .spawn(body);
+    }
+}
+
+/// Says what zones go on with.
+fn log_restored(restored: Result<RestoredZones, Unfit>) {
+    use http::log::{Level, process_error};
+    match restored {
+        Ok(RestoredZones { count, empty }) => {
+            for (name, why) in empty {
+                let text = format_args!("zone \"{name}\" begins empty: {why}");
+                process_error(Level::Notice, text);
+            }
+            let text = format_args!("{count} zones go on with the state of the worker before");
+            process_error(Level::Notice, text);
+        }
+        Err(why) => {
+            let text = format_args!("zones begin empty, their state was not understood: {why}");
+            process_error(Level::Warn, text);
+        }
     }
 }
 

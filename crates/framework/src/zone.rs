@@ -8,8 +8,9 @@
 //! is the same, and a zone whose size has changed begins empty, as in nginx.
 //!
 //! A zone holds what nginx's zone of the same size would hold: see [`ZoneBudget`]. State lives in
-//! the worker process and ends with it. A thread that locks it does so for a few operations on
-//! memory and nothing else.
+//! the worker process. A thread that locks it does so for a few operations on
+//! memory and nothing else. What of it the process that follows begins with, its kind writes and
+//! reads ([`State::save`], [`handover`](crate::handover)).
 
 use std::any::Any;
 use std::sync::{Arc, OnceLock};
@@ -17,6 +18,8 @@ use std::sync::{Arc, OnceLock};
 use base::hash::Map;
 use bytes::Bytes;
 use conf::{Fault, Word, parse};
+
+use crate::handover::{self, SavedZone, StateReader, StateWriter, Unfit, ZoneWriter};
 
 /// A page of memory as nginx's zones are cut into, in bytes.
 const PAGE_SIZE: u64 = 4096;
@@ -57,6 +60,28 @@ pub trait State: Sized + Send + Sync + 'static {
 
     /// Tells what the zone holds and by which settings, for people and monitoring.
     fn describe(&self, settings: &Self::Settings, tell: &mut Tell<'_>);
+
+    /// The version of what [`save`](State::save) writes; none where a process that follows has
+    /// nothing to go on with.
+    const SAVED_VERSION: Option<u64> = None;
+
+    /// Writes what the process that takes this one's place is to go on with, first of all what of
+    /// the settings it depends on. Requests are served meanwhile: what is locked is locked for a
+    /// part of it at a time.
+    fn save(&self, _settings: &Self::Settings, _out: &mut StateWriter) {}
+
+    /// Goes on with what a process before has written, in a zone of the same size that nobody has
+    /// used yet.
+    ///
+    /// # Errors
+    /// What was written means nothing here; then the zone is as it was.
+    fn restore(
+        &self,
+        _settings: &Self::Settings,
+        _saved: &mut StateReader<'_>,
+    ) -> Result<(), Unfit> {
+        Ok(())
+    }
 }
 
 /// Takes one fact about a zone under its name.
@@ -138,6 +163,12 @@ pub trait AnyZone: Send + Sync {
     fn adopt(&self, previous: &dyn AnyZone) -> Result<(), String>;
 
     #[doc(hidden)]
+    fn save(&self, out: &mut ZoneWriter);
+
+    #[doc(hidden)]
+    fn restore(&self, saved: &mut SavedZone<'_>) -> Result<(), Unfit>;
+
+    #[doc(hidden)]
     fn as_any(&self) -> &dyn Any;
 
     #[doc(hidden)]
@@ -168,6 +199,28 @@ impl<S: State> AnyZone for Zone<S> {
         // It was not used yet, unless it is adopted twice; then it is what it was.
         let _ = self.state.set(S::reconcile(self, previous)?);
         Ok(())
+    }
+
+    fn save(&self, out: &mut ZoneWriter) {
+        if let Some(version) = S::SAVED_VERSION {
+            out.zone(S::KIND, &self.name, self.size, version, |out| {
+                self.state().save(&self.settings, out);
+            });
+        }
+    }
+
+    fn restore(&self, saved: &mut SavedZone<'_>) -> Result<(), Unfit> {
+        if Some(saved.version) != S::SAVED_VERSION || saved.kind != S::KIND {
+            let (kind, version) = (saved.kind, saved.version);
+            return Err(Unfit::new(format!(
+                "what it held is that of \"{kind}\", version {version}"
+            )));
+        }
+        if saved.size != self.size {
+            let (size, before) = (self.size, saved.size);
+            return Err(Unfit::new(format!("its size is {size} and was {before}")));
+        }
+        self.state().restore(&self.settings, &mut saved.state)
     }
 
     fn as_any(&self) -> &dyn Any {
@@ -212,6 +265,32 @@ impl Zones {
         Ok(())
     }
 
+    /// What the process that takes this one's place is to go on with: see [`handover`].
+    pub fn save(&self) -> Vec<u8> {
+        let mut out = ZoneWriter::begin();
+        self.all.iter().for_each(|zone| zone.save(&mut out));
+        out.finish()
+    }
+
+    /// Goes on with what another process has written. Zones that this configuration does not have
+    /// are passed over; those that it has otherwise begin empty.
+    ///
+    /// # Errors
+    /// Nothing could be read.
+    pub fn restore(&self, bytes: &[u8]) -> Result<RestoredZones, Unfit> {
+        let mut restored = RestoredZones::default();
+        for mut saved in handover::zones(bytes)? {
+            let Some(zone) = self.named(saved.name) else {
+                continue;
+            };
+            match zone.restore(&mut saved) {
+                Ok(()) => restored.count += 1,
+                Err(why) => restored.empty.push((zone.name().to_owned(), why)),
+            }
+        }
+        Ok(restored)
+    }
+
     fn named(&self, name: &str) -> Option<&Arc<dyn AnyZone>> {
         self.all.get(*self.by_name.get(name)?)
     }
@@ -220,6 +299,15 @@ impl Zones {
         self.by_name.insert(zone.name().into(), self.all.len());
         self.all.push(zone);
     }
+}
+
+/// What has come of zones that another process has written.
+#[derive(Debug, Default)]
+pub struct RestoredZones {
+    /// How many go on.
+    pub count: usize,
+    /// Those that begin empty, and why.
+    pub empty: Vec<(String, Unfit)>,
 }
 
 /// Why a zone could not be declared.

@@ -92,6 +92,16 @@ pub trait WorkerProcess {
         Ok(())
     }
 
+    /// What the worker that takes this one's place is to go on with, in whatever form the
+    /// application reads: that may be another version of the program.
+    fn save(&mut self) -> Vec<u8> {
+        Vec::new()
+    }
+
+    /// Has the first configuration go on with what another worker has written. Comes before the
+    /// first [`prepare`](WorkerProcess::prepare), and nothing in it is to be believed.
+    fn go_on(&mut self, _state: Vec<u8>) {}
+
     /// Accepts nothing more, ends idle connections, lets requests end, writes the logs, and calls
     /// [`Events::drained`] at last.
     fn quit(&mut self);

@@ -110,7 +110,7 @@ impl std::error::Error for BundleError {}
 const MAGIC: &[u8] = b"tidegate bundle 3\n";
 
 /// The seals that make a text final.
-const SEALS: SealFlags = SealFlags::SEAL
+pub(crate) const SEALS: SealFlags = SealFlags::SEAL
     .union(SealFlags::SHRINK)
     .union(SealFlags::GROW)
     .union(SealFlags::WRITE);

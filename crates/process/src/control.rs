@@ -44,6 +44,14 @@ pub(crate) enum Command<D> {
         keys: D,
         descriptors: Vec<D>,
     },
+    /// Write what is to outlive this worker into an empty memory file, and seal that.
+    Save {
+        state: D,
+    },
+    /// Go on with what another worker writes into this file: comes before the first bundle.
+    GoOn {
+        state: D,
+    },
     /// End when every request has ended.
     Quit,
     /// The same, but serve idle connections once more: another program accepts in this one's place.
@@ -100,6 +108,8 @@ mod kind {
     pub(super) const TERMINATE: u8 = 6;
     pub(super) const DRAIN: u8 = 7;
     pub(super) const DEVICES: u8 = 8;
+    pub(super) const SAVE: u8 = 9;
+    pub(super) const GO_ON: u8 = 10;
     pub(super) const PREPARED: u8 = 16;
     pub(super) const FAILED: u8 = 17;
     pub(super) const FINISHED: u8 = 18;
@@ -161,6 +171,8 @@ impl MasterEnd {
             Command::Devices { keys, descriptors } => {
                 (kind::DEVICES, 0, [vec![keys], descriptors].concat())
             }
+            Command::Save { state } => (kind::SAVE, 0, vec![state]),
+            Command::GoOn { state } => (kind::GO_ON, 0, vec![state]),
             Command::Commit { generation } => (kind::COMMIT, generation, Vec::new()),
             Command::Abandon { generation } => (kind::ABANDON, generation, Vec::new()),
             Command::Quit => (kind::QUIT, 0, Vec::new()),
@@ -300,6 +312,12 @@ impl WorkerEnd {
             kind::DEVICES => Command::Devices {
                 keys: descriptors.next().ok_or_else(invalid)?,
                 descriptors: descriptors.collect(),
+            },
+            kind::SAVE => Command::Save {
+                state: descriptors.next().ok_or_else(invalid)?,
+            },
+            kind::GO_ON => Command::GoOn {
+                state: descriptors.next().ok_or_else(invalid)?,
             },
             kind::COMMIT => Command::Commit { generation },
             kind::ABANDON => Command::Abandon { generation },

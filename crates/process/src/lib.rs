@@ -34,6 +34,7 @@ mod service_manager;
 mod signals;
 pub mod single;
 mod start;
+mod state;
 mod title;
 pub mod worker;
 

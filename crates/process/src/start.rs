@@ -25,7 +25,7 @@ use crate::reply::{self, ReloadResult};
 use crate::running::{RunningError, RunningMaster};
 use crate::service_manager::ServiceManager;
 use crate::signals::{self, Signals};
-use crate::title;
+use crate::{state, title};
 
 /// Does what the command line asks for. Returns when the master has ended.
 pub fn run(options: Options, application: &'static dyn Application) -> ExitCode {
@@ -240,6 +240,7 @@ fn start(options: Options, application: &'static dyn Application) -> Result<(), 
         StartFailed
     };
     let handed_on = inherited::take(&startup_log);
+    let state_of_older = state::take().filter(|_| handed_on.is_some());
     let is_handed_on = handed_on.is_some();
     let mut sockets = handed_on.unwrap_or_default();
     sockets.extend(inherited::take_activated(&startup_log));
@@ -315,7 +316,7 @@ fn start(options: Options, application: &'static dyn Application) -> Result<(), 
         None
     });
     let origin = if is_handed_on {
-        Origin::HandedOn(Older::parent(inherited_files))
+        Origin::HandedOn(Older::parent(inherited_files, state_of_older))
     } else if goes_to_background {
         Origin::Background
     } else if manager.is_some() {

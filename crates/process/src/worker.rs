@@ -23,7 +23,7 @@ use crate::descriptors::log_targets;
 use crate::identity;
 use crate::log::{Level, Log};
 use crate::signals::{self, Signals};
-use crate::title;
+use crate::{state, title};
 
 /// Whether this process was started as a worker by a master: its title is all that it was called
 /// with, and the control channel is its standard input.
@@ -132,6 +132,8 @@ struct Session<'a> {
     /// The log of what was prepared last, until it is committed or abandoned.
     prepared_log: Option<SessionLog>,
     log: SessionLog,
+    /// What the worker before this one writes for it, until the first bundle has come.
+    state: Option<OwnedFd>,
     /// What this process has given away; none on a thread of the master.
     confined: Option<InForce>,
     /// The generation in force.
@@ -156,6 +158,7 @@ impl<'a> Session<'a> {
             worker: None,
             prepared_log: None,
             log: SessionLog::default(),
+            state: None,
             confined: None,
             committed: 0,
             master_gone: false,
@@ -283,6 +286,8 @@ impl<'a> Session<'a> {
             Command::Abandon { .. } => self.abandon(),
             Command::Reopen { keys, descriptors } => self.reopen(keys, descriptors),
             Command::Devices { keys, descriptors } => self.take_devices(keys, descriptors),
+            Command::Save { state } => self.save(state),
+            Command::GoOn { state } => self.state = Some(state),
             Command::Incomplete { generation } => {
                 let text = "recvmsg() failed (24: Too many open files)".to_owned();
                 self.control
@@ -341,7 +346,16 @@ impl<'a> Session<'a> {
                     SessionEnd::Fatal,
                 )
             })?;
-            self.worker = Some(self.application.worker(events.clone()));
+            let mut worker = self.application.worker(events.clone());
+            match self.state.take().map(state::read) {
+                None => {}
+                Some(Ok(bytes)) => worker.go_on(bytes),
+                Some(Err(text)) => log.write(
+                    Level::Warn,
+                    format_args!("zones begin empty, their state was not handed over: {text}"),
+                ),
+            }
+            self.worker = Some(worker);
             self.events = Some(events);
         }
         let Some(worker) = &mut self.worker else {
@@ -380,6 +394,16 @@ impl<'a> Session<'a> {
             }
             (Err(error), _) => self.log.write(Level::Alert, error),
             (Ok(_), None) => {}
+        }
+    }
+
+    /// Writes what the worker that takes this one's place goes on with. That one waits for it, and
+    /// not for long.
+    fn save(&mut self, file: OwnedFd) {
+        let bytes = self.worker.as_mut().map(|worker| worker.save());
+        if let Err(error) = state::write(file, &bytes.unwrap_or_default()) {
+            let text = crate::log::failure("the state of zones could not be handed over", &error);
+            self.log.write(Level::Warn, text);
         }
     }
 

@@ -49,7 +49,7 @@ pub enum Finding {
 }
 
 impl Finding {
-    fn of(number: u8) -> Finding {
+    pub(crate) fn of(number: u8) -> Finding {
         match number {
             0 => Finding::Healthy,
             1 => Finding::Checking,
@@ -131,14 +131,43 @@ impl Health {
             }
         });
         let counts = before.map(Health::counts).unwrap_or_default();
+        Health::begin(checks, results.collect(), counts)
+    }
+
+    /// That of a peer whose checks have found this, each with how many results in a row speak
+    /// against it.
+    pub(crate) fn that_found(
+        checks: &Checks,
+        found: &[(Finding, u64)],
+        counts: CheckCounts,
+    ) -> Health {
+        let results = found.iter();
+        let results = results.map(|(finding, contrary)| Results::begin(*finding, *contrary));
+        Health::begin(checks, results.collect(), counts)
+    }
+
+    fn begin(checks: &Checks, results: Box<[Results]>, counts: CheckCounts) -> Health {
         let health = Health {
-            results: results.collect(),
+            results,
             checks: Arc::clone(checks),
             worst: AtomicU8::default(),
             counts: [counts.checks, counts.fails, counts.unhealthy].map(AtomicU64::new),
         };
         health.sum_up();
         health
+    }
+
+    pub(crate) fn checks(&self) -> &Checks {
+        &self.checks
+    }
+
+    /// What each check has found, and how many results in a row speak against that.
+    pub(crate) fn found(&self) -> impl Iterator<Item = (&Check, Finding, u64)> {
+        let both = self.checks.iter().zip(&self.results);
+        both.map(|(check, results)| {
+            let contrary = results.contrary.load(Ordering::Relaxed);
+            (check, results.finding(), contrary)
+        })
     }
 
     fn results_of(&self, place: &[u8]) -> Option<&Results> {

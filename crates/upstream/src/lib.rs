@@ -20,6 +20,7 @@ mod causes;
 pub mod connecting;
 mod gate;
 mod group;
+mod handover;
 mod health;
 mod in_flight;
 mod latency;

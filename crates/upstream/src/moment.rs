@@ -4,6 +4,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use framework::handover::{StateReader, StateWriter, Unfit};
+
 /// Milliseconds of [`millis`]; 0 is never.
 #[derive(Debug, Default)]
 pub(crate) struct Moment(AtomicU64);
@@ -17,6 +19,24 @@ impl Moment {
         self.0.store(at, Ordering::Relaxed);
     }
 
+    /// Writes how far it is from `now`.
+    pub(crate) fn save(&self, now: u64, out: &mut StateWriter) {
+        let at = Some(self.get()).filter(|at| *at > 0);
+        out.optional(at, |out, at| out.number(at.wrapping_sub(now)));
+    }
+
+    /// Has the moment that another process has written, on the clock of this one.
+    pub(crate) fn read(&self, now: u64, saved: &mut StateReader<'_>) -> Result<(), Unfit> {
+        let elapsed = u64::try_from(saved.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let distance = saved.optional(StateReader::number)?;
+        let at = distance.map(|distance| {
+            let at = now.checked_add_signed(distance.cast_signed());
+            at.unwrap_or(1).saturating_sub(elapsed).max(1)
+        });
+        self.set(at.unwrap_or(0));
+        Ok(())
+    }
+
     /// Sets it if it is still `from`: whether it was.
     pub(crate) fn set_from(&self, from: u64, at: u64) -> bool {
         let set = (self.0).compare_exchange(from, at, Ordering::Relaxed, Ordering::Relaxed);
@@ -26,7 +46,9 @@ impl Moment {
 
 /// A moment as the states of all threads have it: in milliseconds, never 0.
 pub(crate) fn millis(now: Instant) -> u64 {
-    let since = since_beginning(now);
+    // What the process before has seen lies before this one's beginning.
+    const BEFORE: Duration = Duration::from_secs(24 * 60 * 60);
+    let since = since_beginning(now) + BEFORE;
     let whole = since.as_secs().saturating_mul(1000);
     whole.saturating_add(u64::from(since.subsec_millis()) + 1)
 }

@@ -15,6 +15,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use framework::handover::{StateReader, StateWriter, Unfit};
+
 use crate::moment::Moment;
 
 /// When a peer is put out.
@@ -73,6 +75,35 @@ pub(crate) struct Standing {
 }
 
 impl Standing {
+    fn numbers(&self) -> [&AtomicU64; 4] {
+        [
+            &self.in_a_row,
+            &self.requests,
+            &self.failures,
+            &self.repeats,
+        ]
+    }
+
+    /// Writes it for the process that follows.
+    pub(crate) fn save(&self, now: u64, out: &mut StateWriter) {
+        for number in self.numbers() {
+            out.number(number.load(Ordering::Relaxed));
+        }
+        out.number(u64::from(self.is_back.load(Ordering::Relaxed)));
+        self.interval.save(now, out);
+        self.until.save(now, out);
+    }
+
+    /// Goes on with what another process has written.
+    pub(crate) fn read(&self, now: u64, saved: &mut StateReader<'_>) -> Result<(), Unfit> {
+        for number in self.numbers() {
+            number.store(saved.count()?, Ordering::Relaxed);
+        }
+        self.is_back.store(saved.number()? == 1, Ordering::Relaxed);
+        self.interval.read(now, saved)?;
+        self.until.read(now, saved)
+    }
+
     /// Whether it is out now.
     pub(crate) fn is_out(&self, now: u64) -> bool {
         self.until.get() > now

@@ -119,6 +119,15 @@ impl Peer {
         }
     }
 
+    /// Goes on with a state of another process, and with what its checks had found there.
+    pub(crate) fn go_on(&mut self, state: State, health: Option<Health>) {
+        self.state = OnceLock::from(Arc::new(state));
+        if let Some(health) = health {
+            self.checks = Some(Arc::clone(health.checks()));
+            self.health = OnceLock::from(Arc::new(health));
+        }
+    }
+
     /// Its checks let it have requests again: where it starts slowly, from now on.
     pub(crate) fn recover(&self, now: Instant) {
         self.state().recover(millis(now));

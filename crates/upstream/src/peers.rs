@@ -129,6 +129,11 @@ impl Peers {
         *peer.state().number.get_or_init(|| self.next_number())
     }
 
+    /// The next member without a number has this one at least.
+    pub(crate) fn number_from(&self, number: u64) {
+        self.turn().next_number.fetch_max(number, Ordering::Relaxed);
+    }
+
     pub(crate) fn next_number(&self) -> u64 {
         self.turn().next_number.fetch_add(1, Ordering::Relaxed)
     }

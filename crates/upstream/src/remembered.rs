@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use framework::handover::{StateReader, StateWriter, Unfit};
 use framework::zone::{Fact, State as ZoneState, Tell, Zone};
 
+use crate::handover;
 use crate::roster::Roster;
 
 /// A zone that each group has, whether the configuration gives it one or not. Its settings are the
@@ -24,6 +26,18 @@ impl ZoneState for Remembered {
     fn reconcile(zone: &Zone<Self>, previous: &Zone<Self>) -> Result<Arc<Self>, String> {
         zone.settings().adopt(previous.settings());
         Ok(Arc::new(Remembered))
+    }
+
+    const SAVED_VERSION: Option<u64> = Some(1);
+
+    fn save(&self, roster: &Arc<Roster>, out: &mut StateWriter) {
+        handover::save(roster, out);
+    }
+
+    fn restore(&self, roster: &Arc<Roster>, saved: &mut StateReader<'_>) -> Result<(), Unfit> {
+        let before = handover::read(roster, saved)?;
+        roster.adopt(&before);
+        Ok(())
     }
 
     fn describe(&self, roster: &Arc<Roster>, tell: &mut Tell<'_>) {

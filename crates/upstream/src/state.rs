@@ -4,6 +4,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use framework::handover::{StateReader, StateWriter, Unfit};
+
 use crate::in_flight::InFlight;
 use crate::latency::Latency;
 use crate::moment::{Moment, average};
@@ -51,6 +53,53 @@ pub struct State {
 }
 
 impl State {
+    /// Numbers that mean the same in the process that follows.
+    fn kept_numbers(&self) -> [&AtomicU64; 6] {
+        [
+            &self.fails,
+            &self.requests,
+            &self.failures,
+            &self.outages,
+            &self.header_time,
+            &self.response_time,
+        ]
+    }
+
+    /// Writes what the process that follows goes on with.
+    pub(crate) fn save(&self, now: u64, out: &mut StateWriter) {
+        out.optional(self.number.get(), |out, number| out.number(*number));
+        for weight in [&self.current_weight, &self.penalty] {
+            out.number(weight.load(Ordering::Relaxed).cast_unsigned());
+        }
+        for number in self.kept_numbers() {
+            out.number(number.load(Ordering::Relaxed));
+        }
+        for moment in [&self.failed_at, &self.checked_at, &self.recovered_at] {
+            moment.save(now, out);
+        }
+        self.standing.save(now, out);
+    }
+
+    /// What another process has written, `now` being the moment of this one.
+    pub(crate) fn read(now: u64, saved: &mut StateReader<'_>) -> Result<State, Unfit> {
+        let mut state = State::default();
+        if let Some(number) = saved.optional(StateReader::number)? {
+            state.number = OnceLock::from(number);
+        }
+        for weight in [&state.current_weight, &state.penalty] {
+            weight.store(saved.number()?.cast_signed(), Ordering::Relaxed);
+        }
+        state.penalty.fetch_max(0, Ordering::Relaxed);
+        for number in state.kept_numbers() {
+            number.store(saved.count()?, Ordering::Relaxed);
+        }
+        for moment in [&state.failed_at, &state.checked_at, &state.recovered_at] {
+            moment.read(now, saved)?;
+        }
+        state.standing.read(now, saved)?;
+        Ok(state)
+    }
+
     /// Requests that it has been given and that have not ended.
     pub fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)

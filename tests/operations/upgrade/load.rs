@@ -292,9 +292,10 @@ fn under_load(listen_options: &str) {
     assert_eq!(all.pid("nginx.pid"), Some(older));
     let log = site.read("logs/error.log");
     let faults = |line: &&str| {
-        ["[emerg]", "[alert]", "[crit]", "[error]"]
-            .iter()
-            .any(|level| line.contains(level))
+        let levels = ["[emerg]", "[alert]", "[crit]", "[error]"];
+        // A machine on which threads get no processor for a second has no request lost by that.
+        let is_starved = line.contains("has not turned its loop for");
+        levels.iter().any(|level| line.contains(level)) && !is_starved
     };
     let faults: Vec<&str> = log.lines().filter(faults).collect();
     assert!(faults.is_empty(), "{faults:?}");

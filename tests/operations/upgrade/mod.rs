@@ -10,4 +10,5 @@ mod init_script;
 mod load;
 mod order;
 mod place;
+mod state;
 mod switch_over;

@@ -1,13 +1,14 @@
 //! Locks of WebDAV (RFC 4918, section 6): exclusive write locks, in a zone that all threads share.
 //!
 //! A lock belongs to a path on the disk, so that two URIs of one file share it. It ends with its
-//! time, with UNLOCK, or with the process. One mutex guards a zone; nothing blocks under it.
+//! time, with UNLOCK, or with the last process that knows it. One mutex guards a zone; nothing blocks under it.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use framework::handover::{StateReader, StateWriter, Unfit};
 use framework::zone::{Fact, State, Tell, ZoneBudget};
 
 /// What is kept about a lock beside its texts, in bytes.
@@ -62,6 +63,41 @@ impl State for Locks {
             next_end: None,
             room: ZoneBudget::new(size, 64),
         }))
+    }
+
+    const SAVED_VERSION: Option<u64> = Some(1);
+
+    fn save(&self, _: &LockSettings, out: &mut StateWriter) {
+        for (path, lock) in &self.table(engine::now()).by_path {
+            out.text(path);
+            for text in [&lock.token, &lock.owner, &lock.root] {
+                out.text(text.as_bytes());
+            }
+            out.number(u64::from(lock.infinite));
+            out.moment(lock.expires);
+        }
+    }
+
+    fn restore(&self, _: &LockSettings, saved: &mut StateReader<'_>) -> Result<(), Unfit> {
+        let mut locks = Vec::new();
+        while !saved.is_empty() {
+            let path = saved.text()?;
+            let [token, owner, root] = [saved.string()?, saved.string()?, saved.string()?];
+            let lock = Lock {
+                token: token.into(),
+                owner: owner.into(),
+                root: root.into(),
+                infinite: saved.number()? == 1,
+                expires: saved.moment()?,
+            };
+            locks.push((path, lock));
+        }
+        let now = engine::now();
+        for (path, lock) in locks {
+            // There is room for all of them: the zone is as large as it was.
+            let _ = self.lock(path, lock, now);
+        }
+        Ok(())
     }
 
     fn describe(&self, settings: &LockSettings, tell: &mut Tell<'_>) {

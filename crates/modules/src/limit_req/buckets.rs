@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use base::hash::Map;
+use framework::handover::{StateReader, StateWriter, Unfit};
 use framework::zone::{Fact, State, Tell, Zone, ZoneBudget};
 
 use super::LimitOutcome;
@@ -22,6 +23,9 @@ const HEAD_SIZE: u64 = 80;
 
 /// How long a bucket must have been left alone before it is forgotten unasked, in milliseconds.
 const FORGOTTEN_AFTER_MS: u64 = 60_000;
+
+/// Entries that are written while the lock is held.
+const SAVED_AT_ONCE: usize = 1024;
 
 /// No entry: the end of the list.
 const NONE: u32 = u32::MAX;
@@ -84,6 +88,55 @@ impl State for Buckets {
         ))
     }
 
+    const SAVED_VERSION: Option<u64> = Some(1);
+
+    fn save(&self, settings: &ZoneSettings, out: &mut StateWriter) {
+        out.text(settings.key_text.as_bytes());
+        for count in &self.outcomes {
+            out.number(count.load(Ordering::Relaxed));
+        }
+        let now = now_ms();
+        let mut place = 0;
+        while let Some(entries) = self.entries_from(place) {
+            for (key, last, excess) in entries {
+                out.text(&key);
+                out.number(now.saturating_sub(last));
+                out.number(excess);
+            }
+            place += SAVED_AT_ONCE;
+        }
+    }
+
+    fn restore(&self, settings: &ZoneSettings, saved: &mut StateReader<'_>) -> Result<(), Unfit> {
+        let key_text = saved.text()?;
+        if key_text != settings.key_text.as_bytes() {
+            let (key, old) = (&settings.key_text, String::from_utf8_lossy(key_text));
+            let text = format!("its key is \"{key}\" and was \"{old}\"");
+            return Err(Unfit::new(text));
+        }
+        let mut outcomes = [0; 5];
+        for count in &mut outcomes {
+            *count = saved.count()?;
+        }
+        let mut entries = Vec::new();
+        while !saved.is_empty() {
+            entries.push((saved.text()?, saved.number()?, saved.count()?));
+        }
+        // The one that was counted last comes last, and is the newest.
+        entries.sort_by_key(|(_, age, _)| std::cmp::Reverse(*age));
+        let now = now_ms();
+        let elapsed = u64::try_from(saved.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let mut table = self.table();
+        for (key, age, excess) in entries {
+            let last = now.saturating_sub(age.saturating_add(elapsed));
+            table.put(key, last, excess);
+        }
+        for (count, known) in self.outcomes.iter().zip(outcomes) {
+            count.store(known, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
     fn describe(&self, settings: &ZoneSettings, tell: &mut Tell<'_>) {
         tell("key", Fact::Text(&settings.key_text));
         tell("rate", Fact::Number(settings.rate));
@@ -96,6 +149,17 @@ impl State for Buckets {
 }
 
 impl Buckets {
+    /// What some entries hold, from this place on; none where there is no such place.
+    fn entries_from(&self, place: usize) -> Option<Vec<(Arc<[u8]>, u64, u64)>> {
+        let table = self.table();
+        let entries = table.entries.get(place..).filter(|rest| !rest.is_empty())?;
+        let used = entries.iter().take(SAVED_AT_ONCE);
+        // A place that is free has no key in the map.
+        let used = used.filter(|entry| table.by_key.contains_key(&entry.key));
+        let known = used.map(|entry| (Arc::clone(&entry.key), entry.last, entry.excess));
+        Some(known.collect())
+    }
+
     /// Notes what the zone has had become of a request.
     pub(super) fn note(&self, outcome: LimitOutcome) {
         self.count_of(outcome).fetch_add(1, Ordering::Relaxed);
@@ -236,6 +300,20 @@ impl Table {
             Admission::Counted(0)
         } else {
             Admission::Pinned(Pinned(index))
+        }
+    }
+
+    /// Puts in what was known elsewhere of a key, as the newest, where there is room.
+    fn put(&mut self, key: &[u8], last: u64, excess: u64) {
+        if !self.by_key.contains_key(key) && self.room.take(ENTRY_SIZE + key.len()) {
+            self.insert(Entry {
+                key: key.into(),
+                newer: NONE,
+                older: NONE,
+                last,
+                excess,
+                pins: 0,
+            });
         }
     }
 

@@ -23,7 +23,8 @@ mod reload;
 mod restart;
 mod upgrade;
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -41,6 +42,7 @@ use crate::reply::Reply;
 use crate::service_manager::ServiceManager;
 use crate::signals::{ReceivedSignal, Signals};
 use crate::start::Examined;
+use crate::state;
 use child::{Child, Role};
 use devices::Devices;
 use hosts::HostLookup;
@@ -225,6 +227,8 @@ impl Master {
         );
         let end_of_older = self.upgrade.end_of_older().into_iter();
         polled.extend(end_of_older.map(|end| PollFd::from_borrowed_fd(end, PollFlags::IN)));
+        let question = self.upgrade.question().into_iter();
+        polled.extend(question.map(|socket| PollFd::from_borrowed_fd(socket, PollFlags::IN)));
         let left = self
             .next_deadline()
             .map(|at| at.saturating_duration_since(Instant::now()));
@@ -261,6 +265,7 @@ impl Master {
         for id in ids {
             self.read_reports(id);
         }
+        self.hand_over_state();
         self.check_deadlines(Instant::now());
         self.follow_predecessor();
         self.remove_left_files();
@@ -341,17 +346,20 @@ impl Master {
         self.restart.started();
         let (command, role) = (self.generation.prepare(), Role::Starting);
         let environment = self.generation.needs.master.environment.clone();
-        if self.spawn(role, command, &environment).is_none() {
+        let state = self.upgrade.state_of_older(&self.log);
+        if self.spawn(role, command, &environment, state).is_none() {
             self.worker_lost(Duration::ZERO);
         }
     }
 
-    /// Starts a worker and tells it to prepare; its id.
+    /// Starts a worker and tells it to prepare, and to go on with what another one writes into
+    /// `state`; its id.
     fn spawn(
         &mut self,
         role: Role,
-        prepare: Command<std::rc::Rc<std::os::fd::OwnedFd>>,
+        prepare: Command<Rc<OwnedFd>>,
         environment: &[String],
+        state: Option<Rc<OwnedFd>>,
     ) -> Option<u64> {
         let spawned = if self.own_process {
             Child::process(role, environment)
@@ -363,6 +371,9 @@ impl Master {
                 if let Some(pid) = child.pid {
                     self.log.notice(format_args!("start worker process {pid}"));
                 }
+                state
+                    .into_iter()
+                    .for_each(|state| child.send(Command::GoOn { state }));
                 child.send(prepare);
                 let id = child.id;
                 self.children.push(child);
@@ -371,6 +382,27 @@ impl Master {
             Err(error) => {
                 let text = crate::log::failure("worker process could not be started", &error);
                 self.log.write(Level::Alert, text);
+                None
+            }
+        }
+    }
+
+    /// A file into which the worker that serves is writing what is to outlive it; none where no
+    /// process serves.
+    fn save_state(&mut self) -> Option<Rc<OwnedFd>> {
+        let serves = |child: &&mut Child| child.role == Role::Serving && child.pid.is_some();
+        let serving = self.children.iter_mut().find(serves)?;
+        match state::empty() {
+            Ok(file) => {
+                let state = Rc::new(file);
+                serving.send(Command::Save {
+                    state: Rc::clone(&state),
+                });
+                Some(state)
+            }
+            Err(error) => {
+                let text = crate::log::failure("memfd_create() failed", &error);
+                self.log.write(Level::Warn, text);
                 None
             }
         }

@@ -235,7 +235,8 @@ impl Master {
             }
             None => {
                 let environment = next.needs.master.environment.clone();
-                self.spawn(Role::Candidate, prepare, &environment)
+                let state = self.save_state();
+                self.spawn(Role::Candidate, prepare, &environment, state)
             }
         };
         let deadline = Instant::now() + PREPARE_LIMIT;
@@ -405,7 +406,7 @@ impl Master {
         let target = next.and_then(|(prepare, environment)| {
             self.log
                 .notice(format_args!("{text}: starting a new worker process for it"));
-            self.spawn(Role::Candidate, prepare, &environment)
+            self.spawn(Role::Candidate, prepare, &environment, None)
         });
         match (&mut self.reload, target) {
             (Some(reload), Some(target)) => {

@@ -22,16 +22,17 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::rc::Rc;
 
 use rustix::process::{Pid, PidfdFlags};
 
 use super::child::Role;
 use super::{Master, reload};
 use crate::descriptors::remove_socket;
-use crate::log::Level;
+use crate::log::{Level, Log};
 use crate::predecessor::Predecessor;
 use crate::reply::Reply;
-use crate::{environment, inherited, service_manager};
+use crate::{environment, inherited, service_manager, state};
 
 /// What is logged of USR2 where another program has the same sockets already, as with nginx.
 const IGNORED: &str = "the changing binary signal is ignored: you should shutdown or terminate \
@@ -63,17 +64,21 @@ pub(crate) struct Older {
     end: Option<OwnedFd>,
     /// Files of the Unix sockets that it has handed on.
     socket_files: Vec<PathBuf>,
+    /// Whom to ask for the state of its zones, until that was done.
+    state: Option<OwnedFd>,
 }
 
 impl Older {
-    /// The parent of this process, which has handed on sockets with these files.
-    pub(crate) fn parent(socket_files: Vec<PathBuf>) -> Older {
+    /// The parent of this process, which has handed on sockets with these files, and the socket by
+    /// which it is asked for the state of its zones.
+    pub(crate) fn parent(socket_files: Vec<PathBuf>, state: Option<OwnedFd>) -> Older {
         let pid = rustix::process::getppid();
         let end = pid.and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok());
         Older {
             pid,
             end,
             socket_files,
+            state,
         }
     }
 }
@@ -85,6 +90,8 @@ pub(crate) struct Upgrade {
     origin: Origin,
     /// The program that this one has handed its sockets on to.
     new_binary: Option<Pid>,
+    /// Where that one asks for the state of zones, until it has done so.
+    question: Option<OwnedFd>,
     /// Whether workers have been told by WINCH to end, and none is to be started.
     has_stopped_accepting: bool,
     /// Files of Unix sockets that this program has no more, but maybe another: the last one that
@@ -103,6 +110,7 @@ impl Upgrade {
             command_line,
             origin,
             new_binary: None,
+            question: None,
             has_stopped_accepting: false,
             left_files,
         }
@@ -121,6 +129,28 @@ impl Upgrade {
     /// Whether the program that follows is there.
     pub(super) fn has_new_binary(&self) -> bool {
         self.new_binary.is_some()
+    }
+
+    /// Readable when the program that follows asks for the state of zones, or never will.
+    pub(super) fn question(&self) -> Option<BorrowedFd<'_>> {
+        self.question.as_ref().map(AsFd::as_fd)
+    }
+
+    /// What the program before this one hands over: asked for once, for the first worker. The rest
+    /// of what is known of zones is learned anew.
+    pub(super) fn state_of_older(&mut self, log: &Log) -> Option<Rc<OwnedFd>> {
+        let Origin::HandedOn(older) = &mut self.origin else {
+            return None;
+        };
+        let socket = older.state.take()?;
+        match state::ask(&socket) {
+            Ok(state) => state.map(Rc::new),
+            Err(error) => {
+                let call = "the state of zones was not handed over";
+                log.write(Level::Warn, crate::log::failure(call, &error));
+                None
+            }
+        }
     }
 
     /// Workers are started again.
@@ -219,14 +249,14 @@ impl Master {
 
     /// Starts what this program was started by, with the sockets that listen; the error is the line
     /// for the log.
-    fn start_new_binary(&self) -> Result<Pid, String> {
+    fn start_new_binary(&mut self) -> Result<Pid, String> {
         let (program, arguments) = self
             .upgrade
             .command_line
             .split_first()
             .ok_or("this program does not know what it was started by")?;
         let descriptors = &self.generation.descriptors;
-        let sockets: Vec<RawFd> = descriptors.listeners().map(AsRawFd::as_raw_fd).collect();
+        let mut sockets: Vec<RawFd> = descriptors.listeners().map(AsRawFd::as_raw_fd).collect();
         let mut command = Command::new(located(program));
         command.arg0(program).args(arguments);
         environment::give(&mut command, &self.generation.needs.master.environment);
@@ -237,6 +267,12 @@ impl Master {
         let activated = inherited::value(descriptors.activated(self.application));
         if !activated.is_empty() {
             command.env(inherited::ACTIVATED, activated);
+        }
+        // One that cannot ask learns what zones hold by itself.
+        let (question, theirs) = state::pair().ok().unzip();
+        if let Some(socket) = &theirs {
+            command.env(state::VARIABLE, state::value(socket));
+            sockets.push(socket.as_raw_fd());
         }
         for name in service_manager::VARIABLES {
             command.envs(std::env::var_os(name).map(|value| (name, value)));
@@ -254,7 +290,10 @@ impl Master {
         // SAFETY: between fork and exec nothing is done but a system call for each socket.
         unsafe { command.pre_exec(keep_open) };
         match command.spawn() {
-            Ok(process) => Ok(Pid::from_child(&process)),
+            Ok(process) => {
+                self.upgrade.question = question;
+                Ok(Pid::from_child(&process))
+            }
             Err(error) => {
                 let call = format!("execve() \"{}\" failed", program.display());
                 Err(crate::log::failure(&call, &error))
@@ -269,9 +308,32 @@ impl Master {
             return;
         }
         self.upgrade.new_binary = None;
+        self.upgrade.question = None;
         self.take_pid_file_back(Some(pid));
         if self.stop.is_none() {
             self.accept_again();
+        }
+    }
+
+    /// Has the worker that serves write what it knows for the program that follows, which asks for
+    /// that once it is ready.
+    pub(super) fn hand_over_state(&mut self) {
+        let Some(socket) = self.upgrade.question.take() else {
+            return;
+        };
+        match state::is_asked(&socket) {
+            Ok(true) => {
+                // Without an answer it sees that the socket is closed, and goes on without.
+                if let Some(file) = self.save_state()
+                    && let Err(error) = state::answer(&socket, file.as_fd())
+                {
+                    let call = "the state of zones was not handed over";
+                    let text = crate::log::failure(call, &error);
+                    self.log.write(Level::Warn, text);
+                }
+            }
+            Ok(false) => self.upgrade.question = Some(socket),
+            Err(_) => {}
         }
     }
 

@@ -5,10 +5,12 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::ops::Bound;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use framework::handover::{StateReader, StateWriter, Unfit};
 use framework::network::Cidr;
 use framework::zone::{Fact, State, Tell, Zone, ZoneBudget};
 
@@ -20,6 +22,9 @@ const HEAD_SIZE: u64 = 80;
 
 /// What a pair takes beside its key and value, in bytes.
 const PAIR_SIZE: usize = 80;
+
+/// Pairs that are written while the lock is held.
+const SAVED_AT_ONCE: usize = 1024;
 
 /// How a key is found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -127,6 +132,46 @@ impl State for Pairs {
         }
     }
 
+    const SAVED_VERSION: Option<u64> = Some(1);
+
+    fn save(&self, settings: &ZoneSettings, out: &mut StateWriter) {
+        out.number(settings.matching as u64);
+        let mut last: Option<Bytes> = None;
+        loop {
+            let pairs = self.pairs_after(settings, last.as_ref());
+            let Some((key, _)) = pairs.last() else {
+                return;
+            };
+            last = Some(key.clone());
+            for (key, pair) in pairs {
+                out.text(&key);
+                out.text(&pair.value);
+                out.optional(pair.ends, StateWriter::moment);
+            }
+        }
+    }
+
+    /// What is written down in a file has been read from there already, and may be older.
+    fn restore(&self, settings: &ZoneSettings, saved: &mut StateReader<'_>) -> Result<(), Unfit> {
+        if saved.number()? != settings.matching as u64 {
+            return Err(Unfit::new("its keys mean something else (\"type\")"));
+        }
+        let mut pairs = Vec::new();
+        while !saved.is_empty() {
+            let (key, value) = (saved.text()?, saved.text()?);
+            pairs.push((key, value, saved.optional(StateReader::moment)?));
+        }
+        let mut table = self.write(settings);
+        table.clear();
+        for (key, value, ends) in pairs {
+            let (key, value) = (Bytes::copy_from_slice(key), Bytes::copy_from_slice(value));
+            let ends = ends.filter(|_| settings.timeout.is_some());
+            // What has no room is not there, as after a change that was refused.
+            let _ = table.put(&key, &value, ends);
+        }
+        Ok(())
+    }
+
     fn describe(&self, settings: &ZoneSettings, tell: &mut Tell<'_>) {
         tell(
             "pairs",
@@ -152,6 +197,18 @@ impl Pairs {
             }
             RwLock::new(table)
         })
+    }
+
+    /// Some pairs whose keys come after another one, in their order.
+    fn pairs_after(&self, settings: &ZoneSettings, last: Option<&Bytes>) -> Vec<(Bytes, Pair)> {
+        let now = engine::now();
+        let table = self.read(settings);
+        let from = last.map_or(Bound::Unbounded, |last| Bound::Excluded(last.clone()));
+        let later = table.pairs.range((from, Bound::Unbounded));
+        let there = later.filter(|(_, pair)| pair.is_there(now));
+        let some = there.take(SAVED_AT_ONCE);
+        some.map(|(key, pair)| (key.clone(), pair.clone()))
+            .collect()
     }
 
     fn read(&self, settings: &ZoneSettings) -> RwLockReadGuard<'_, Table> {
@@ -293,10 +350,7 @@ impl Table {
                 before.push((key.clone(), Some(known)));
             }
             Edit::Clear => {
-                for key in self.pairs.keys().cloned().collect::<Vec<_>>() {
-                    let known = self.take(&key);
-                    before.push((key, known));
-                }
+                before.extend(self.clear());
             }
         }
         Ok(())
@@ -317,6 +371,16 @@ impl Table {
         };
         self.pairs.insert(key.clone(), pair);
         Ok(())
+    }
+
+    /// Takes all pairs out.
+    fn clear(&mut self) -> Before {
+        let keys: Vec<Bytes> = self.pairs.keys().cloned().collect();
+        let taken = keys.into_iter().map(|key| {
+            let known = self.take(&key);
+            (key, known)
+        });
+        taken.collect()
     }
 
     fn take(&mut self, key: &Bytes) -> Option<Pair> {
@@ -473,5 +537,33 @@ mod tests {
         assert_eq!(found(&pairs, &settings, "a"), "");
         pairs.edit(&settings, &add("a", "3")).unwrap();
         assert_eq!(found(&pairs, &settings, "a"), "3");
+    }
+
+    #[test]
+    fn another_process_goes_on_with_the_pairs() {
+        let zone = |matching| {
+            let settings = settings(matching, Some(Duration::from_secs(3600)));
+            let mut table = framework::zone::Table::default();
+            let Ok(zone) = table.declare::<Pairs>("zone", 1 << 20, settings) else {
+                panic!("declared once");
+            };
+            (zone, table.finish())
+        };
+        let (before, zones) = zone(Match::Prefix);
+        let count = 2 * SAVED_AT_ONCE + 10;
+        let pair = |number: usize| (text(&format!("{number:05}")), text("v"), None);
+        let all = Edit::Add((0..count).map(pair).collect());
+        before.state().edit(before.settings(), &all).unwrap();
+        let short = Some(Duration::from_millis(1));
+        let one = Edit::Add(vec![(text("short"), text("v"), short)]);
+        before.state().edit(before.settings(), &one).unwrap();
+        std::thread::sleep(Duration::from_millis(5));
+        let saved = zones.save();
+        let (after, zones) = zone(Match::Prefix);
+        assert_eq!(zones.restore(&saved).unwrap().count, 1);
+        assert_eq!(after.state().all(after.settings()).len(), count);
+        assert_eq!(found(after.state(), after.settings(), "02057x"), "v");
+        let (_, zones) = zone(Match::Text);
+        assert_eq!(zones.restore(&saved).unwrap().empty.len(), 1);
     }
 }

@@ -8,12 +8,13 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use aws_lc_rs::aead::{AES_128_GCM, AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use base::hash::Map;
-use framework::zone::{Fact, State, Tell, Zone};
+use framework::handover::{StateReader, StateWriter, Unfit};
+use framework::zone::{Fact, SIZE_MIN, State, Table, Tell, Zone};
 use rustls::server::{ProducesTickets, StoresServerSessions};
 
 /// What a stored session costs beyond its bytes, about.
@@ -27,6 +28,9 @@ const SESSION_SIZE: u64 = 512;
 
 /// How long a key that no operator has chosen seals tickets. It opens them for as long again.
 const KEY_LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Bytes that such a key is made of: see [`TicketKey::from_file`].
+const OWN_KEY_LENGTH: usize = 80;
 
 /// The longest lifetime that a client may be told, in seconds: RFC 8446 section 4.6.1. With TLS 1.2
 /// it is a hint.
@@ -235,12 +239,6 @@ impl TicketKey {
         })
     }
 
-    fn random() -> Option<TicketKey> {
-        let mut content = [0; 80];
-        aws_lc_rs::rand::fill(&mut content).ok()?;
-        TicketKey::from_file(&content)
-    }
-
     /// `name | nonce | sealed(time | plain)`
     fn seal(&self, context: &Context, plain: &[u8]) -> Option<Vec<u8>> {
         let mut nonce = [0; NONCE_LENGTH];
@@ -272,14 +270,99 @@ impl TicketKey {
 /// Keys of the process, for servers that name none.
 #[derive(Default)]
 struct OwnKeys {
-    current: Option<(TicketKey, SystemTime)>,
-    previous: Option<TicketKey>,
+    current: Option<OwnKey>,
+    previous: Option<OwnKey>,
+}
+
+/// A key that no operator has chosen.
+struct OwnKey {
+    key: TicketKey,
+    /// What the key was made of, for the process that follows.
+    content: [u8; OWN_KEY_LENGTH],
+    made: SystemTime,
+}
+
+/// Keys of the process as a zone, for the process that takes this one's place: clients have tickets
+/// of them. What a session cache holds is not handed on, since a session with early data must not go
+/// on in two processes.
+pub struct HandedOnKeys;
+
+/// The name has a blank, so that no zone of a configuration has it.
+const HANDED_ON_KEYS: &str = "ticket keys";
+
+impl State for HandedOnKeys {
+    const KIND: &'static str = "ssl_ticket_keys";
+
+    type Settings = ();
+
+    fn new(_: u64) -> HandedOnKeys {
+        HandedOnKeys
+    }
+
+    fn describe(&self, (): &(), _: &mut Tell<'_>) {}
+
+    const SAVED_VERSION: Option<u64> = Some(1);
+
+    fn save(&self, (): &(), out: &mut StateWriter) {
+        let own = OwnKeys::lock();
+        for key in own.current.iter().chain(&own.previous) {
+            out.text(&key.content);
+            let made = key.made.duration_since(UNIX_EPOCH);
+            out.number(made.unwrap_or_default().as_secs());
+        }
+    }
+
+    fn restore(&self, (): &(), saved: &mut StateReader<'_>) -> Result<(), Unfit> {
+        let mut keys = Vec::new();
+        while !saved.is_empty() {
+            let content = saved.text()?.first_chunk().copied();
+            let made = Duration::from_secs(saved.number()?);
+            let made = UNIX_EPOCH.checked_add(made);
+            let key = content.zip(made);
+            let key = key.and_then(|(content, made)| OwnKey::new(content, made));
+            keys.push(key.ok_or_else(|| Unfit::new("a key is none"))?);
+        }
+        let mut keys = keys.into_iter();
+        *OwnKeys::lock() = OwnKeys {
+            current: keys.next(),
+            previous: keys.next(),
+        };
+        Ok(())
+    }
+}
+
+/// Has keys of the process handed on.
+pub(super) fn hand_on_keys(zones: &mut Table) {
+    // Every server with tickets declares it, and no other zone has the name.
+    let _ = zones.declare::<HandedOnKeys>(HANDED_ON_KEYS, SIZE_MIN, ());
+}
+
+impl OwnKey {
+    fn new(content: [u8; OWN_KEY_LENGTH], made: SystemTime) -> Option<OwnKey> {
+        Some(OwnKey {
+            key: TicketKey::from_file(&content)?,
+            content,
+            made,
+        })
+    }
+
+    fn random(now: SystemTime) -> Option<OwnKey> {
+        let mut content = [0; OWN_KEY_LENGTH];
+        aws_lc_rs::rand::fill(&mut content).ok()?;
+        OwnKey::new(content, now)
+    }
 }
 
 impl OwnKeys {
     fn shared() -> &'static Mutex<OwnKeys> {
         static KEYS: OnceLock<Mutex<OwnKeys>> = OnceLock::new();
         KEYS.get_or_init(Mutex::default)
+    }
+
+    fn lock() -> MutexGuard<'static, OwnKeys> {
+        OwnKeys::shared()
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The key that seals now; a new one when the last has had its time.
@@ -289,12 +372,11 @@ impl OwnKeys {
             now.duration_since(*made)
                 .is_ok_and(|age| age < KEY_LIFETIME)
         };
-        if !self.current.as_ref().is_some_and(|(_, made)| in_time(made)) {
-            let fresh = TicketKey::random()?;
-            let replaced = self.current.replace((fresh, now));
-            self.previous = replaced.map(|(key, _)| key);
+        if !self.current.as_ref().is_some_and(|own| in_time(&own.made)) {
+            let fresh = OwnKey::random(now)?;
+            self.previous = self.current.replace(fresh);
         }
-        self.current.as_ref().map(|(key, _)| key)
+        self.current.as_ref().map(|own| &own.key)
     }
 }
 
@@ -328,9 +410,7 @@ impl ProducesTickets for Tickets {
         if let Some(first) = self.keys.first() {
             return first.seal(&self.context, plain);
         }
-        let mut own = OwnKeys::shared()
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut own = OwnKeys::lock();
         own.current()?.seal(&self.context, plain)
     }
 
@@ -339,11 +419,9 @@ impl ProducesTickets for Tickets {
         if !self.keys.is_empty() {
             return self.keys.iter().find_map(open);
         }
-        let own = OwnKeys::shared()
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let current = own.current.as_ref().map(|(key, _)| key);
-        current.into_iter().chain(&own.previous).find_map(open)
+        let own = OwnKeys::lock();
+        let mut keys = own.current.iter().chain(&own.previous);
+        keys.find_map(|own| open(&own.key))
     }
 }
 

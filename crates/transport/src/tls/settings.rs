@@ -677,6 +677,9 @@ fn remember_sessions(
         // would have to be kept in memory until then, and be lost with `Connection: close`.
         config.send_half_rtt_data = true;
     } else if scope.get(&SESSION_TICKETS)? {
+        if keys.is_empty() {
+            resumption::hand_on_keys(&mut compiler.zones.borrow_mut());
+        }
         config.ticketer = Arc::new(Tickets {
             keys,
             context,

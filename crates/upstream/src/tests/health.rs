@@ -219,3 +219,54 @@ fn peers_that_a_lookup_adds_must_pass_first() {
     roster.resolved(0, &[found("a"), found("b")]);
     assert_eq!(the_one(&group, "a").standing(now), Standing::Checking);
 }
+
+/// What a process hands on, read by one that has just begun: as over a reload, and by the same
+/// rules.
+#[test]
+fn another_process_goes_on_with_what_was_known_of_peers() {
+    let zone = |group: &Group| {
+        let mut table = framework::zone::Table::default();
+        let roster = Arc::clone(group.roster());
+        let Ok(_) = table.declare::<crate::Remembered>("u", 32768, roster) else {
+            panic!("declared once");
+        };
+        table.finish()
+    };
+    let before = checked(&["a", "b", "d"], &["c"], false);
+    let now = Instant::now();
+    assert_eq!(chosen(&before, now, 3), "abd");
+    fail_check(&before, "b");
+    fail_check(&before, "c");
+    pass_check(&before, "c", now);
+    let mut selection = Selection::new(&before, 0);
+    assert_eq!(name(selection.next(now)), "a");
+    selection.failed(now);
+    drop(selection);
+    let saved = zone(&before).save();
+    // One server has gone, another has come.
+    let after = checked(&["a", "b", "e"], &["c"], false);
+    let restored = zone(&after).restore(&saved).unwrap();
+    assert_eq!((restored.count, restored.empty.len()), (1, 0));
+    let standing = |name| the_one(&after, name).standing(now);
+    assert_eq!(standing("a"), Standing::Unavailable);
+    assert_eq!(standing("b"), Standing::Unhealthy);
+    assert_eq!((standing("c"), standing("e")), (Standing::Up, Standing::Up));
+    let counts = the_one(&after, "c").health().unwrap().counts();
+    assert_eq!((counts.checks, counts.fails, counts.unhealthy), (2, 1, 1));
+    let half = millis(now + Duration::from_secs(5));
+    let share = the_one(&after, "c").share_of_weight(half);
+    assert!((share - WHOLE / 2).abs() <= WHOLE / 100, "{share}");
+    assert_eq!(the_one(&after, "a").state().requests(), 2);
+    assert_eq!(the_one(&after, "a").state().failures(), 1);
+    // It is out for as long as it would have been.
+    let later = now + Duration::from_secs(12);
+    assert_eq!(the_one(&after, "a").standing(later), Standing::Up);
+    for length in 0..saved.len() {
+        let group = checked(&["a"], &[], false);
+        assert!(zone(&group).restore(&saved[..length]).is_err(), "{length}");
+    }
+    // A check that a peer must have passed begins anew.
+    let after = checked(&["a", "b"], &["c"], true);
+    zone(&after).restore(&saved).unwrap();
+    assert_eq!(the_one(&after, "c").standing(now), Standing::Checking);
+}

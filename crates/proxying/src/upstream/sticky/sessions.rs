@@ -5,11 +5,13 @@
 //! free as others are used, some at a time.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use base::hash::Map;
 use bytes::Bytes;
+use framework::handover::{StateReader, StateWriter, Unfit};
 use framework::zone::{Fact, State, Tell, Zone, ZoneBudget};
 use md5::{Digest, Md5};
 
@@ -22,6 +24,9 @@ const HEAD_SIZE: u64 = 4096;
 
 /// The most that give their room back at a time, so that no request waits for many.
 const EXPIRED_AT_ONCE_MAX: usize = 32;
+
+/// Sessions that are written while the lock is held.
+const SAVED_AT_ONCE: usize = 1024;
 
 /// A session as the zone knows it: by its hash.
 type Key = [u8; 16];
@@ -83,6 +88,49 @@ impl State for Sessions {
         ))
     }
 
+    const SAVED_VERSION: Option<u64> = Some(1);
+
+    fn save(&self, settings: &Learning, out: &mut StateWriter) {
+        out.text(settings.host.as_bytes());
+        let mut last = None;
+        loop {
+            let sessions = self.used_after(last);
+            let Some((newest, ..)) = sessions.last() else {
+                return;
+            };
+            last = Some(*newest);
+            for ((at, _), key, server) in sessions {
+                out.text(&key);
+                out.moment(at);
+                out.text(&server);
+            }
+        }
+    }
+
+    fn restore(&self, settings: &Learning, saved: &mut StateReader<'_>) -> Result<(), Unfit> {
+        let host = saved.text()?;
+        if host != settings.host.as_bytes() {
+            let (host, old) = (&settings.host, String::from_utf8_lossy(host));
+            let text = format!("it is of upstream \"{host}\" and was of \"{old}\"");
+            return Err(Unfit::new(text));
+        }
+        let mut sessions = Vec::new();
+        while !saved.is_empty() {
+            let key = Key::try_from(saved.text()?);
+            let key = key.map_err(|_| Unfit::new("a session is not known by a hash"))?;
+            sessions.push((key, saved.moment()?, saved.text()?));
+        }
+        let mut table = self.table();
+        // What was used last stands last, also of one that was used while they were written.
+        for (key, at, server) in sessions {
+            table.forget(&key);
+            if table.room.take(ENTRY_SIZE) {
+                table.remember(key, &Bytes::copy_from_slice(server), at);
+            }
+        }
+        Ok(())
+    }
+
     fn describe(&self, settings: &Learning, tell: &mut Tell<'_>) {
         tell("upstream", Fact::Text(&settings.host));
         let timeout = u64::try_from(settings.timeout.as_millis()).unwrap_or(u64::MAX);
@@ -94,6 +142,18 @@ impl State for Sessions {
 }
 
 impl Sessions {
+    /// Some sessions that were used after another one, in their order.
+    fn used_after(&self, last: Option<Used>) -> Vec<(Used, Key, Bytes)> {
+        let table = self.table();
+        let from = last.map_or(Bound::Unbounded, Bound::Excluded);
+        let later = table.by_use.range((from, Bound::Unbounded));
+        let later = later.take(SAVED_AT_ONCE).filter_map(|(used, key)| {
+            let (_, server) = table.by_key.get(key)?;
+            Some((*used, *key, server.clone()))
+        });
+        later.collect()
+    }
+
     /// The name of the server that a session was given to.
     pub(super) fn find(&self, session: &[u8], now: Instant, timeout: Duration) -> Option<Bytes> {
         let mut table = self.table();
@@ -267,5 +327,46 @@ mod tests {
         assert_eq!(learn(79, "b", false, later), Learned::Nothing);
         assert_eq!(learn(78, "b", true, later), Learned::Created);
         assert_eq!(sessions.table().by_key.len(), 1);
+    }
+
+    /// More than are written at a time; the oldest still leaves first.
+    #[test]
+    fn another_process_goes_on_with_the_sessions() {
+        let zone = |host: &str| {
+            let settings = Learning {
+                host: host.to_owned(),
+                timeout: TIMEOUT,
+            };
+            let mut table = framework::zone::Table::default();
+            let Ok(zone) = table.declare::<Sessions>("zone", 1 << 20, settings) else {
+                panic!("declared once");
+            };
+            (zone, table.finish())
+        };
+        let (before, zones) = zone("u");
+        let now = Instant::now();
+        let count = 2 * SAVED_AT_ONCE as u32 + 10;
+        for number in 0..count {
+            let at = now - TIMEOUT + Duration::from_millis(u64::from(number));
+            let name = server(if number % 2 == 0 { "a" } else { "b" });
+            before
+                .state()
+                .learn(&number.to_le_bytes(), &name, true, at, TIMEOUT);
+        }
+        let saved = zones.save();
+        let (after, zones) = zone("u");
+        assert_eq!(zones.restore(&saved).unwrap().count, 1);
+        let table = after.state().table();
+        assert_eq!(table.by_key.len(), count as usize);
+        let oldest = table.by_use.first_key_value().map(|(_, key)| *key);
+        assert_eq!(oldest, Some(key_of(&0_u32.to_le_bytes())));
+        drop(table);
+        let last = (count - 1).to_le_bytes();
+        assert_eq!(after.state().find(&last, now, TIMEOUT), Some(server("b")));
+        // What had expired there has expired here.
+        assert_eq!(after.state().find(&0_u32.to_le_bytes(), now, TIMEOUT), None);
+        let (_, zones) = zone("v");
+        let (_, why) = zones.restore(&saved).unwrap().empty.remove(0);
+        assert_eq!(why.to_string(), "it is of upstream \"v\" and was of \"u\"");
     }
 }
