@@ -25,8 +25,8 @@ use framework::protocol_part::ListenSocket;
 use framework::service::Services;
 use framework::workers::{Settings, Share, Sockets, Workers};
 use framework::zone::RestoredZones;
-use http::log::OpenLogs;
-use http::log::{Destination, LogFile, Sink};
+use logs::OpenLogs;
+use logs::{Destination, LogFile, Sink};
 use process::confinement::{Confinement, PathAccess, PathRule};
 use process::programs::{Ended, Program};
 use process::{
@@ -648,7 +648,7 @@ impl WorkerProcess for Server {
             workers,
         } = prepared;
         committed.store(true, Ordering::Release);
-        http::log::set_main_of(&generation);
+        logs::set_main_of(&generation);
         // As in nginx, what was accepted before a reload has as long as after an order to quit, by
         // the configuration of that time.
         let serving = self.serving.as_ref();
@@ -740,7 +740,7 @@ impl Server {
 
 /// Says what zones go on with.
 fn log_restored(restored: Result<RestoredZones, Unfit>) {
-    use http::log::{Level, process_error};
+    use logs::{Level, process_error};
     match restored {
         Ok(RestoredZones { count, empty }) => {
             for (name, why) in empty {
@@ -763,15 +763,15 @@ fn start_threads(
     events: &server::events::Events,
     generation: &Arc<Generation>,
 ) -> Result<Workers, String> {
-    http::log::set_main_of(generation);
+    logs::set_main_of(generation);
     let (engine, reason) = engine::choose(events.engine);
     let text = format_args!("using the \"{engine}\" event method: {reason}");
-    http::log::process_error(http::log::Level::Notice, text);
+    logs::process_error(logs::Level::Notice, text);
     let settings = Settings {
         engine,
         threads: main.threads,
         doors: server::protocols::doors,
-        report: &http::log::ToErrorLog,
+        report: &logs::ToErrorLog,
         connections: events.connections,
         multi_accept: events.multi_accept,
         affinity: main.affinity.clone(),

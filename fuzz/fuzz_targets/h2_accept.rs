@@ -19,7 +19,7 @@ use engine::sim::{self, Faults};
 use framework::compile::Environment;
 use framework::counters::Counters;
 use framework::generation::Generation;
-use http::log::Destination;
+use logs::Destination;
 use libfuzzer_sys::fuzz_target;
 use proto::h2::frame::{self, FrameHead, HEAD_LENGTH, Kind, PREFACE, flags};
 use proto::h2::hpack::{Encoder, Field};

@@ -37,7 +37,7 @@ use rustls::{
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use transport::listen::ListenerId;
-use http::log::Destination;
+use logs::Destination;
 use server::features;
 use framework::compile::Environment;
 use framework::generation::Generation;

@@ -15,6 +15,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "http",
             "rules",
             "transport",
+            "logs",
             "framework",
             "acme",
             "load",

@@ -18,8 +18,8 @@ use framework::panics;
 use framework::workers::Hold;
 
 use crate::exchange::{Abort, Exchange};
+use crate::logging::request_log;
 use crate::request::{self, Request, Step};
-use crate::request_log;
 
 /// The background subrequests of one request. Those that still run are given up when it is
 /// dropped.

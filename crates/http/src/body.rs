@@ -21,7 +21,7 @@ use proto::header::KnownField;
 use proto::method::Method;
 
 use crate::exchange::{Abort, Exchange};
-use crate::log;
+use crate::logging;
 use crate::request::Request;
 use crate::temporary_file::Directory;
 use crate::temporary_paths::TemporaryPath;
@@ -896,7 +896,7 @@ pub fn refuse(request: &mut Request, abort: Abort) -> Result<u16, Abort> {
         }
         abort => return Err(abort),
     };
-    log::abort(request, &abort);
+    logging::client::abort(request, &abort);
     request.body.give_up();
     Ok(status)
 }

@@ -21,7 +21,7 @@ use crate::core::{Core, ServerCore};
 use crate::handshake::{self, Handshake};
 use crate::listen::{self, LISTEN, Listen};
 use crate::location::{LocationName, Locations, Prefix};
-use crate::log;
+use crate::logging;
 use crate::module::{Content, Entry};
 use crate::plan::{Http, Phases, Plan, Server};
 use crate::plan_builder::PlanBuilder;
@@ -106,8 +106,8 @@ pub fn http(
         // From the end, as everything that goes through the list.
         let prepare = features.iter().rev().filter_map(|entry| entry.prepare);
         prepare.for_each(|prepare| prepare(compiler, scope));
-        whole &= log::check(compiler, scope).is_ok();
-        whole &= log::open_written(compiler, scope).is_some();
+        whole &= logging::access::check(compiler, scope).is_ok();
+        whole &= logging::access::open_written(compiler, scope).is_some();
         for server in scope.children("server") {
             whole &= builder.server(server, &mut gathered).is_some();
         }

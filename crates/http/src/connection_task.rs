@@ -33,11 +33,11 @@ use crate::exchange::{Abort, Exchange};
 use crate::handshake::ServersOf;
 use crate::head::RejectedHead;
 use crate::http2::connection_task::Begins;
-use crate::log;
+use crate::logging;
+use crate::logging::request_log;
+use crate::logging::subject::HeadUpTo;
 use crate::request::{self, Request};
-use crate::request_log;
 use crate::state::Repeatable;
-use crate::subject::HeadUpTo;
 use crate::{body, error_page, http2, pool, prebuilt};
 
 /// Memory that responses of a pipelining client may occupy before we wait for it to read, in bytes.
@@ -68,7 +68,7 @@ enum Head {
 )]
 pub fn serve(connection: Rc<Connection>, registered: Registered) -> impl Future<Output = ()> {
     async move {
-        log::accepted(&connection);
+        logging::debug::accepted(&connection);
         let after = {
             let mut conversation = pin!(converse(&connection));
             poll_fn(|context| {
@@ -417,11 +417,11 @@ fn next_input(connection: &Rc<Connection>) -> impl Future<Output = Option<Buffer
         match received {
             Ok(buffer) if !buffer.is_empty() => Some(buffer),
             Ok(_) => {
-                log::connection_closed(connection, first);
+                logging::client::connection_closed(connection, first);
                 None
             }
             Err(error) => {
-                log::connection_closed_early(connection, &error, first);
+                logging::client::connection_closed_early(connection, &error, first);
                 None
             }
         }
@@ -562,7 +562,7 @@ fn gone(connection: &Connection, request: &mut Request, timed_out: bool) -> Afte
     tell_ignored(request, false);
     request.begin_refused();
     tell_ignored(request, true);
-    log::incomplete_head(connection, request, timed_out);
+    logging::client::incomplete_head(connection, request, timed_out);
     request.response.status = if timed_out { 408 } else { 400 };
     end(request, &Ok(()), &After::Drop);
     if timed_out && request.plan.core.reset_timedout_connection {
@@ -782,7 +782,7 @@ fn end(request: &mut Request, outcome: &Result<(), Abort>, after: &After) {
 
 /// A status for the log where no response was completed.
 pub(crate) fn note_abort(request: &mut Request, abort: &Abort) {
-    log::abort(request, abort);
+    logging::client::abort(request, abort);
     match abort {
         Abort::Closed(_) if request.response.status == 0 => request.response.status = 499,
         Abort::TimedOut | Abort::BodyTimedOut if request.response.status == 0 => {

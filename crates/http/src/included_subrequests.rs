@@ -16,9 +16,9 @@ use engine::select::{Either, either};
 
 use crate::background_subrequests::{AccessLogTiming, Completed, RunningSubrequest};
 use crate::exchange::{Abort, Exchange};
+use crate::logging::request_log;
 use crate::output::Piece;
 use crate::request::Request;
-use crate::request_log;
 use crate::shared::MainRequestState;
 
 /// Subrequests of one main request that may run at once before their turn. A page that includes

@@ -22,11 +22,11 @@ use crate::body;
 use crate::chain::{Chain, FilterRejection, Parts};
 use crate::exchange::{Abort, Exchange};
 use crate::included_subrequests::Ahead;
-use crate::log;
+use crate::logging;
+use crate::logging::request_log;
+use crate::logging::subject::Aside;
 use crate::request::{self, Request, Step};
-use crate::request_log;
 use crate::source::{Break, Source, SourceEvent};
-use crate::subject::Aside;
 
 /// How much of a file is read at once where its bytes must pass a filter.
 pub const READ_SIZE: u64 = 32 * 1024;
@@ -197,7 +197,7 @@ pub async fn respond(
     }
     if request.is_main() {
         request.start_background();
-        log::response(request);
+        logging::debug::response(request);
         exchange.send_head(request)?;
         if request.response.header_only {
             // As in nginx an upstream's 204 or 304 has an end, whose trailers logs may ask for.
@@ -302,7 +302,7 @@ pub fn respond_with_upgrade(
         Err(FilterRejection::Status(status)) => return Ok(Some(Step::Finish(status))),
         Err(FilterRejection::Abort(abort)) => return Err(abort),
     }
-    log::response(request);
+    logging::debug::response(request);
     exchange.send_head(request)?;
     Ok(None)
 }

@@ -28,11 +28,11 @@ use crate::constant::{self, Constant};
 use crate::core::LingeringClose;
 use crate::exchange::h1::{After, Framing, may_keep_alive, write_head};
 use crate::file;
+use crate::logging::request_log;
 use crate::module::Prebuilt;
 use crate::not_modified::{self, ConditionResult};
 use crate::plan::{Permits, Plan};
 use crate::request::Request;
-use crate::request_log;
 use crate::{error_page, http2, location, secure, status_page};
 
 /// Files up to this size are kept whole, in bytes.

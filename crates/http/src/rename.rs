@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 
-use crate::log::{Errno, Level, Printable};
+use logs::{Errno, Level, Printable};
 
 /// How many lines one request may write about files that failed.
 const LINES_MAX: usize = 64;

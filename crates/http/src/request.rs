@@ -21,7 +21,7 @@ use crate::client_head::ClientHead;
 use crate::connection::ConnectionHandle;
 use crate::exchange::{Abort, Exchange};
 use crate::file;
-use crate::log;
+use crate::logging;
 use crate::module;
 use crate::module::Trace;
 use crate::output::{self, Body};
@@ -197,7 +197,7 @@ pub async fn handle(request: &mut Request, exchange: &mut Exchange) -> Result<()
 
 /// Asks those who want to see a request as soon as its head has been read.
 async fn arrived(request: &mut Request, exchange: &mut Exchange) -> Result<Step, Abort> {
-    log::head(request);
+    logging::debug::head(request);
     if let Some(settings) = secure::newer_settings(request) {
         Box::pin(secure::recheck_client_certificate(request, &settings)).await;
     }

@@ -29,7 +29,7 @@ use crate::disable_symlinks::DisableSymlinks;
 use crate::error_page::ErrorPages;
 use crate::exchange::memory;
 use crate::handshake::{self, Handshake};
-use crate::log::AccessLogs;
+use crate::logging::access::AccessLogs;
 use crate::module::Entry;
 use crate::open_file_cache::OpenFileCache;
 use crate::output::Piece;

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use conf::{Declared, Fault, ScopeRef};
 use framework::compile::{Compiler, Feature};
 use http::exchange::{Abort, Exchange};
-use http::log;
 use http::module::{AccessVerdict, Check, Module, Permit, Ran, Shortcut, ShortcutDoc};
 use http::plan_builder::PlanBuilder;
 use http::request::Request;
@@ -57,7 +56,7 @@ impl Check for Access {
         let verdict = verdict(self, request);
         // With `satisfy any` another check may still grant access: the phase logs at the end.
         if verdict == AccessVerdict::Refused(403) && !request.plan.core.satisfy_any {
-            log::error!(request, Error, "access forbidden by rule");
+            logs::error!(request, Error, "access forbidden by rule");
         }
         Ran::Now(Ok(verdict))
     }

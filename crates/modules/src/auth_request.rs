@@ -12,7 +12,6 @@ use conf::{
 };
 use framework::compile::{Compiler, Feature};
 use http::exchange::{Abort, Exchange};
-use http::log;
 use http::module::{AccessVerdict, Check, Module, Ran};
 use http::output;
 use http::plan_builder::PlanBuilder;
@@ -143,7 +142,7 @@ async fn ask(
         }
         200..300 => AccessVerdict::Granted,
         status => {
-            log::error!(request, Error, "auth request unexpected status: {status}");
+            logs::error!(request, Error, "auth request unexpected status: {status}");
             AccessVerdict::Refused(500)
         }
     })

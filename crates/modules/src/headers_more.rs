@@ -18,7 +18,6 @@ use http::chain::{Chain, FilterRejection, HeadFilter};
 use http::client_head::ClientHead;
 use http::http3;
 use http::http3::HTTP3_NOT_YET;
-use http::log;
 use http::module::{Module, Script};
 use http::plan_builder::PlanBuilder;
 use http::request::{Request, Step};
@@ -480,7 +479,7 @@ fn take_head(request: &mut Request, fields: &[(Vec<u8>, Vec<u8>)]) {
     let limits = request.server.core.head_limits();
     let mut head = h1::Head::default();
     if !matches!(h1::parse_head(&bytes, &limits, &mut head), Ok(Some(_))) {
-        log::error!(
+        logs::error!(
             request,
             Error,
             "the request's head is none with the fields that were set, and stays as it was"

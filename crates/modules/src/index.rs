@@ -10,7 +10,6 @@ use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting,
 use framework::compile::{Compiler, Feature};
 use framework::display::for_people;
 use http::exchange::Exchange;
-use http::log;
 use http::module::{Handle, Imagined, Module, Ran, ShortcutDoc};
 use http::open_file_cache::{self, Looked, LookupError};
 use http::plan_builder::PlanBuilder;
@@ -174,13 +173,13 @@ fn go_on<'a>(
     rest: &'a [Text],
 ) -> Ran<'a, Step> {
     if error.errno() != libc::ENOENT {
-        log::error!(
+        logs::error!(
             request,
             Crit,
             "{} \"{}\" failed {}",
             error.call,
-            log::Printable(path),
-            log::Errno(&error.error)
+            logs::Printable(path),
+            logs::Errno(&error.error)
         );
         return Ran::Now(Step::Finish(500));
     }
@@ -209,11 +208,11 @@ fn check_directory(
     let error = match looked {
         Ok(looked) if looked.metadata.is_dir() => return None,
         Ok(_) => {
-            log::error!(
+            logs::error!(
                 request,
                 Alert,
                 "\"{}\" is not a directory",
-                log::Printable(file)
+                logs::Printable(file)
             );
             return Some(500);
         }
@@ -225,13 +224,13 @@ fn check_directory(
         libc::ELOOP | libc::EMLINK => Some(403),
         libc::ENOENT => Some(refused(request, file, &error)),
         _ => {
-            log::error!(
+            logs::error!(
                 request,
                 Crit,
                 "{} \"{}\" failed {}",
                 error.call,
-                log::Printable(directory),
-                log::Errno(&error.error)
+                logs::Printable(directory),
+                logs::Errno(&error.error)
             );
             Some(500)
         }
@@ -240,13 +239,13 @@ fn check_directory(
 
 /// The status for a path that is not there or not for us.
 fn refused(request: &Request, path: &[u8], error: &LookupError) -> u16 {
-    let (path, reason) = (log::Printable(path), log::Errno(&error.error));
+    let (path, reason) = (logs::Printable(path), logs::Errno(&error.error));
     if error.errno() == libc::EACCES {
-        log::error!(request, Error, "\"{path}\" is forbidden {reason}");
+        logs::error!(request, Error, "\"{path}\" is forbidden {reason}");
         return 403;
     }
     if request.plan.core.log_not_found {
-        log::error!(request, Error, "\"{path}\" is not found {reason}");
+        logs::error!(request, Error, "\"{path}\" is not found {reason}");
     }
     404
 }

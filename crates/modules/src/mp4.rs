@@ -13,10 +13,10 @@ use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting,
 use engine::file::File;
 use framework::compile::{Compiler, Feature};
 use http::exchange::Exchange;
-use http::log::{self, Errno, Printable};
 use http::module::{Content, Handle, Ran};
 use http::output::{Body, Piece};
 use http::request::{Request, Step};
+use logs::{Errno, Printable};
 use proto::mp4::{self, Cut, HEADER_SIZE, Header, Stretch};
 use proto::uri;
 
@@ -237,21 +237,21 @@ impl From<mp4::Error> for Mp4Error {
 impl Mp4Error {
     fn log(&self, request: &Request, path: &Printable<'_>) {
         match self {
-            Mp4Error::File(error) => log::error!(request, Error, "{}", error.describe(path)),
+            Mp4Error::File(error) => logs::error!(request, Error, "{}", error.describe(path)),
             Mp4Error::FtypTooLarge(size) => {
-                log::error!(
+                logs::error!(
                     request,
                     Error,
                     "\"{path}\" mp4 ftyp atom is too large:{size}"
                 );
             }
-            Mp4Error::MoovTooLarge(size) => log::error!(
+            Mp4Error::MoovTooLarge(size) => logs::error!(
                 request,
                 Error,
                 "\"{path}\" mp4 moov atom is too large:{size}, you may want to increase mp4_max_buffer_size"
             ),
             Mp4Error::Read(error) => {
-                log::error!(request, Crit, "pread() \"{path}\" failed {}", Errno(error));
+                logs::error!(request, Crit, "pread() \"{path}\" failed {}", Errno(error));
             }
         }
     }

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use conf::{Contexts, Declared, Fault, ScopeRef, Setter, Setting};
 use framework::compile::{Compiler, Feature};
 use http::exchange::Exchange;
-use http::log;
 use http::module::{Handle, Module, Ran};
 use http::open_file_cache::{self, Looked, LookupError};
 use http::plan_builder::PlanBuilder;
@@ -179,13 +178,14 @@ fn answer(
     let looked = match looked {
         Ok(looked) => looked,
         Err(error) => {
-            let (call, text, reason) = (error.call, log::Printable(path), log::Errno(&error.error));
+            let (call, text, reason) =
+                (error.call, logs::Printable(path), logs::Errno(&error.error));
             match error.errno() {
                 libc::ENOENT | libc::ENOTDIR | libc::ENAMETOOLONG => {}
                 libc::EACCES | libc::EMLINK | libc::ELOOP => {
-                    log::error!(request, Error, "{call} \"{text}\" failed {reason}");
+                    logs::error!(request, Error, "{call} \"{text}\" failed {reason}");
                 }
-                _ => log::error!(request, Crit, "{call} \"{text}\" failed {reason}"),
+                _ => logs::error!(request, Crit, "{call} \"{text}\" failed {reason}"),
             }
             return Step::Next;
         }
@@ -200,11 +200,11 @@ fn answer(
         return Step::Next;
     }
     if !looked.metadata.is_file() {
-        log::error!(
+        logs::error!(
             request,
             Crit,
             "\"{}\" is not a regular file",
-            log::Printable(path)
+            logs::Printable(path)
         );
         return Step::Finish(404);
     }

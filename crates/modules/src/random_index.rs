@@ -13,7 +13,6 @@ use std::sync::Arc;
 use conf::{Contexts, Declared, Fault, ScopeRef, Setting, parse};
 use framework::compile::{Compiler, Feature};
 use http::exchange::Exchange;
-use http::log;
 use http::module::{Handle, Module, Ran, ShortcutDoc};
 use http::plan_builder::PlanBuilder;
 use http::request::{Request, Step};
@@ -94,7 +93,7 @@ async fn choose(request: &mut Request) -> Step {
             return Step::Finish(autoindex::refused(request, &path, &error));
         }
         Err(ReadError::Entry { call, error }) => {
-            log::error!(request, Crit, "{call} failed {}", log::Errno(&error));
+            logs::error!(request, Crit, "{call} failed {}", logs::Errno(&error));
             return Step::Finish(500);
         }
     };
@@ -112,7 +111,7 @@ async fn choose(request: &mut Request) -> Step {
 
 /// The names of the regular files of a directory, and of links to such.
 fn files(directory: &Path) -> Result<Vec<Vec<u8>>, ReadError> {
-    let shown = |path: &Path| log::Printable(path.as_os_str().as_bytes()).to_string();
+    let shown = |path: &Path| logs::Printable(path.as_os_str().as_bytes()).to_string();
     let failed = |call: &str, path: &Path, error| ReadError::Entry {
         call: format!("{call} \"{}\"", shown(path)),
         error,

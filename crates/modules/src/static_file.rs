@@ -15,7 +15,6 @@ use framework::display::for_people;
 use http::activity::WHILE_SENDING;
 use http::exchange::Exchange;
 use http::file::etag_of;
-use http::log;
 use http::module::{Content, Handle, Imagined, Module, Ran, ShortcutDoc};
 use http::open_file_cache::{self, Looked, LookupError};
 use http::output::{Body, page};
@@ -120,11 +119,11 @@ fn answer<'a>(
         return Ran::Now(Ok(Step::Finish(301)));
     }
     if !looked.metadata.is_file() {
-        log::error!(
+        logs::error!(
             request,
             Crit,
             "\"{}\" is not a regular file",
-            log::Printable(&path)
+            logs::Printable(&path)
         );
         return Ran::Now(Ok(Step::Finish(404)));
     }
@@ -172,21 +171,21 @@ pub(super) fn respond(request: &mut Request, looked: &Looked) -> Step {
 
 /// The status for a path that cannot be opened, with nginx's line in the error log.
 pub(super) fn refused(request: &Request, path: &[u8], error: &LookupError) -> u16 {
-    let (call, reason) = (error.call, log::Errno(&error.error));
-    let path = log::Printable(path);
+    let (call, reason) = (error.call, logs::Errno(&error.error));
+    let path = logs::Printable(path);
     match error.errno() {
         libc::ENOENT | libc::ENOTDIR | libc::ENAMETOOLONG => {
             if request.plan.core.log_not_found {
-                log::error!(request, Error, "{call} \"{path}\" failed {reason}");
+                logs::error!(request, Error, "{call} \"{path}\" failed {reason}");
             }
             404
         }
         libc::EACCES | libc::EMLINK | libc::ELOOP => {
-            log::error!(request, Error, "{call} \"{path}\" failed {reason}");
+            logs::error!(request, Error, "{call} \"{path}\" failed {reason}");
             403
         }
         _ => {
-            log::error!(request, Crit, "{call} \"{path}\" failed {reason}");
+            logs::error!(request, Crit, "{call} \"{path}\" failed {reason}");
             500
         }
     }

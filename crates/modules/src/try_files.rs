@@ -11,7 +11,6 @@ use framework::compile::{Compiler, Feature};
 use framework::display::for_people;
 use http::core::Alias;
 use http::exchange::Exchange;
-use http::log;
 use http::module::{Handle, Imagined, Module, Ran};
 use http::open_file_cache::{self, Looked, LookupError};
 use http::plan_builder::PlanBuilder;
@@ -266,13 +265,13 @@ fn is_there(
                 error.errno(),
                 libc::ENOENT | libc::ENOTDIR | libc::ENAMETOOLONG
             ) => {}
-        Err(error) => log::error!(
+        Err(error) => logs::error!(
             request,
             Crit,
             "{} \"{}\" failed {}",
             error.call,
-            log::Printable(path),
-            log::Errno(&error.error)
+            logs::Printable(path),
+            logs::Errno(&error.error)
         ),
     }
     false

@@ -17,11 +17,11 @@ use conf::{
 };
 use framework::compile::{Compiler, Feature};
 use http::exchange::Exchange;
-use http::log::Level;
 use http::module::{Content, Handle, Ran};
 use http::plan_builder::PlanBuilder;
 use http::request::{Request, Step};
 use http::variables::Compiling as _;
+use logs::Level;
 use proto::method::Method;
 
 use ::upstream::RetryPolicy;

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use engine::Buffer;
-use http::log::Level;
+use logs::Level;
 use http::response::Field;
 use http::source::Break;
 use http_client::ReceivedBytes;

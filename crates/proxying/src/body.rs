@@ -17,7 +17,7 @@ use bytes::Bytes;
 use engine::{Buffer, Sleep};
 use http::exchange::Abort;
 use http::exchange::intake::{take_data, take_front};
-use http::log::{self, Level};
+use logs::Level;
 use http::output::Piece;
 use http::response::Field;
 use http::source::{Break, DeferredLog, Source, SourceEvent};
@@ -295,7 +295,7 @@ impl UpstreamBody {
                 _ => {
                     // nginx reads into several buffers where it buffers.
                     let call = if self.flush { "recv()" } else { "readv()" };
-                    let error = log::Errno(&error);
+                    let error = logs::Errno(&error);
                     format!("{call} failed {error} while reading upstream").into()
                 }
             },

@@ -6,10 +6,10 @@ use bytes::Bytes;
 use conf::{Fault, Template, Word};
 use framework::address;
 use framework::compile::Compiler;
-use http::log::{self, Level};
 use http::request::Request;
 use http::text::Text;
 use http::variables::Compiling as _;
+use logs::Level;
 use rules::upstream::{literal, of_address};
 
 use super::locate::Upstream;
@@ -179,7 +179,7 @@ fn upstream(request: &Request, text: &[u8], level: Level) -> Result<Upstream, u1
     let written = match address::parse(text) {
         Ok(written) => written,
         Err(error) => {
-            let shown = log::Printable(text);
+            let shown = logs::Printable(text);
             logs::write(
                 request,
                 level,
@@ -198,8 +198,8 @@ fn upstream(request: &Request, text: &[u8], level: Level) -> Result<Upstream, u1
     match (known, written.port) {
         (Some(group), _) => Ok(Upstream::Group(Arc::clone(group))),
         (None, None) if !written.unix => {
-            let name = log::Printable(written.name);
-            log::error!(request, Error, "no port in upstream \"{name}\"");
+            let name = logs::Printable(written.name);
+            logs::error!(request, Error, "no port in upstream \"{name}\"");
             Err(500)
         }
         (None, port) => Ok(match literal(text, &written) {

@@ -21,7 +21,6 @@ use bytes::Bytes;
 use engine::PooledFuture;
 use http::body as request_body;
 use http::exchange::{Abort, Exchange};
-use http::log;
 use http::module::Ran;
 use http::request::{Request, Step};
 
@@ -420,7 +419,7 @@ async fn ask_peers<P: Protocol>(
             return Ok(Box::pin(failed).await);
         }
         Err(_) => {
-            log::error!(request, Info, "client prematurely closed connection");
+            logs::error!(request, Info, "client prematurely closed connection");
             return Err(request.client_left(exchange));
         }
     };

@@ -4,7 +4,7 @@ use std::io;
 
 use ::upstream::AttemptFailure;
 use http::exchange::{Abort, Exchange};
-use http::log::{self, Level};
+use logs::Level;
 use http::request::Request;
 use http::source::DeferredLog;
 
@@ -30,10 +30,10 @@ pub fn failed(
 ) -> AttemptFailure {
     let timed_out = error.kind() == io::ErrorKind::TimedOut;
     if error.kind() == io::ErrorKind::InvalidData {
-        log::error!(request, Error, "SSL_read() failed (SSL: {error}) {doing}");
+        logs::error!(request, Error, "SSL_read() failed (SSL: {error}) {doing}");
     } else if !timed_out {
-        let error = log::Errno(error);
-        log::error!(request, Error, "{call} failed {error} {doing}");
+        let error = logs::Errno(error);
+        logs::error!(request, Error, "{call} failed {error} {doing}");
     }
     AttemptFailure {
         sent: true,
@@ -60,7 +60,7 @@ pub(super) fn told_left(abort: &Abort, doing: &str) -> DeferredLog {
     const TEXT: &str = "client prematurely closed connection, so upstream connection is closed too";
     let text = match abort {
         Abort::Closed(error) if error.raw_os_error().is_some() => {
-            format!("{TEXT} {} {doing}", log::Errno(error))
+            format!("{TEXT} {} {doing}", logs::Errno(error))
         }
         _ => format!("{TEXT} {doing}"),
     };

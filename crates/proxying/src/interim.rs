@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::exchange::Exchange;
-use http::log;
 use http::request::Request;
 use http::response::Field;
 use http_client::{INFORMATIONAL_MAX, TOO_MANY_INFORMATIONAL};
@@ -47,14 +46,14 @@ impl Informational {
     ) -> Result<(), AttemptError> {
         self.count += 1;
         if self.count > INFORMATIONAL_MAX {
-            log::error!(request, Error, "{TOO_MANY_INFORMATIONAL} {READING}");
+            logs::error!(request, Error, "{TOO_MANY_INFORMATIONAL} {READING}");
             return Err(bad(Causes::INVALID_HEADER));
         }
         if answer.head.status() != EARLY_HINTS {
             return Ok(());
         }
         if answer.head.version() < Version::Http11 {
-            log::error!(
+            logs::error!(
                 request,
                 Error,
                 "upstream sent HTTP/1.0 response with early hints {READING}"
@@ -63,7 +62,7 @@ impl Informational {
         }
         self.hints = self.hints.saturating_add(length);
         if self.hints > passing.buffer_size {
-            log::error!(request, Info, "upstream sent too big early hints {READING}");
+            logs::error!(request, Info, "upstream sent too big early hints {READING}");
             return Ok(());
         }
         let plan = Arc::clone(&request.plan);

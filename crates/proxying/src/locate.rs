@@ -7,7 +7,6 @@ use bytes::Bytes;
 use engine::net::Address;
 use engine::select::{Either, either};
 use http::exchange::{Abort, Exchange};
-use http::log;
 use http::request::Request;
 
 use crate::upstream::Group;
@@ -38,10 +37,10 @@ pub async fn locate(
         Upstream::Group(group) => return Ok(Ok(Arc::clone(group))),
         Upstream::Name { name, port } => (name, *port),
     };
-    let shown = log::Printable(name);
+    let shown = logs::Printable(name);
     let resolving = &request.plan.resolving;
     if !resolving.is_possible() {
-        log::error!(request, Error, "no resolver defined to resolve {shown}");
+        logs::error!(request, Error, "no resolver defined to resolve {shown}");
         return Ok(Err(502));
     }
     let resolved = resolving.resolve(&request.local, name);
@@ -60,7 +59,7 @@ pub async fn locate(
             Ok(Ok(Group::of_addresses(name.clone(), addresses)))
         }
         Err(error) => {
-            log::error!(request, Error, "{shown} could not be resolved ({error})");
+            logs::error!(request, Error, "{shown} could not be resolved ({error})");
             Ok(Err(502))
         }
     }

@@ -15,7 +15,7 @@ use engine::PooledFuture;
 use engine::net::{Address, Segment};
 use engine::select::{Either, either};
 use http::exchange::{Abort, Exchange};
-use http::log::{self, ErrorLog, Level, Subject, Subsystem};
+use logs::{ErrorLog, Level, Subject, Subsystem};
 use http::request::Request;
 use http_client::{Acquired, LinkOptions};
 use proto::method::Method;
@@ -223,7 +223,7 @@ impl Caller for Asker<'_> {
         };
         self.enter(attempt, begun.address.is_some());
         if let Some(address) = begun.address {
-            log::error!(self.request, Debug, "http upstream connect: {address}");
+            logs::error!(self.request, Debug, "http upstream connect: {address}");
         }
     }
 
@@ -246,7 +246,7 @@ impl Caller for Asker<'_> {
     fn try_failed(&mut self, failure: &AttemptFailure) {
         if failure.cause == Causes::TIMEOUT {
             let doing = failure.doing;
-            log::error!(
+            logs::error!(
                 self.request,
                 Error,
                 "upstream timed out (110: Connection timed out) {doing}"

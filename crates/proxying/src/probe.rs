@@ -13,7 +13,6 @@ use bytes::Bytes;
 use engine::net::Address;
 use engine::select::{Either, either};
 use http::exchange::Exchange;
-use http::log;
 use http::request::Request;
 
 use super::attempts::{Attempt, Attempts, Began};
@@ -186,7 +185,7 @@ impl ProbeError {
 
     /// The time for a check was over, which is logged here.
     pub fn timed_out(request: &Request, doing: Doing) -> ProbeError {
-        log::error!(
+        logs::error!(
             request,
             Error,
             "upstream timed out (110: Connection timed out) {doing}"

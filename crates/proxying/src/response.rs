@@ -9,7 +9,6 @@ use engine::select::Either;
 use engine::{Buffer, Deadline};
 use http::activity::WHILE_SENDING_ON;
 use http::exchange::Exchange;
-use http::log;
 use http::output::Body;
 use http::request::{Request, Step};
 use http::response::Field;
@@ -214,7 +213,7 @@ pub async fn receive(
     };
     match received {
         Ok(buffer) if buffer.is_empty() => {
-            log::error!(
+            logs::error!(
                 request,
                 Error,
                 "upstream prematurely closed connection {READING}"
@@ -284,7 +283,7 @@ fn rate_of(value: &[u8]) -> Option<u64> {
 
 /// A head that is not within `proxy_buffer_size`.
 pub fn too_big(request: &Request) -> AttemptError {
-    log::error!(request, Error, "upstream sent too big header {READING}");
+    logs::error!(request, Error, "upstream sent too big header {READING}");
     bad(Causes::INVALID_HEADER)
 }
 
@@ -402,12 +401,12 @@ fn warn_of_duplicate(request: &Request, bytes: &[u8], field: h1::Field, first: h
         [name, b": ", value].concat()
     };
     let (second, first) = (text(field), text(first));
-    log::error!(
+    logs::error!(
         request,
         Warn,
         "upstream sent duplicate header line: \"{}\", previous value: \"{}\", ignored {READING}",
-        log::Printable(&second),
-        log::Printable(&first)
+        logs::Printable(&second),
+        logs::Printable(&first)
     );
 }
 
@@ -415,7 +414,7 @@ fn warn_of_duplicate(request: &Request, bytes: &[u8], field: h1::Field, first: h
 /// another protocol. Unless `error_page` names one there is no page: a client that goes on in that
 /// protocol would misread it.
 pub fn refuse_upgrade(request: &mut Request) -> Step {
-    log::error!(
+    logs::error!(
         request,
         Error,
         "upstream sent unexpected 101 response {READING}"
@@ -491,11 +490,11 @@ fn accel_redirect(
             })
         }
         Err(_) => {
-            log::error!(
+            logs::error!(
                 request,
                 Error,
                 "unsafe URI \"{}\" was detected {READING}",
-                log::Printable(if path.is_empty() { value } else { &path })
+                logs::Printable(if path.is_empty() { value } else { &path })
             );
             Some(Step::Finish(404))
         }

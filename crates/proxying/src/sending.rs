@@ -9,7 +9,6 @@ use engine::net::Segment;
 use engine::select::{Either, either};
 use http::body as request_body;
 use http::exchange::{Abort, Exchange};
-use http::log;
 use http::request::Request;
 
 use super::activity::SENDING;
@@ -166,8 +165,8 @@ impl<'a, R: HeadReader> RequestInFlight<'a, R> {
                 Ok(read) if !read.is_empty() => read,
                 Ok(_) => return Err(AttemptError::Refused(500)), // the file is the request's alone
                 Err(error) => {
-                    let error = log::Errno(&error);
-                    log::error!(request, Crit, "pread() failed {error} {SENDING}");
+                    let error = logs::Errno(&error);
+                    logs::error!(request, Crit, "pread() failed {error} {SENDING}");
                     return Err(AttemptError::Refused(500));
                 }
             };
@@ -284,8 +283,10 @@ pub(super) fn body_broken_off(request: &mut Request, abort: Abort) -> Abort {
     let Abort::Closed(_) = &abort else {
         return abort;
     };
-    if let Some((level, text)) = log::body_fault(&abort, request.client.h1().is_some()) {
-        log::write(request, level, format_args!("{text} {SENDING}"));
+    if let Some((level, text)) =
+        http::logging::client::body_fault(&abort, request.client.h1().is_some())
+    {
+        logs::write(request, level, format_args!("{text} {SENDING}"));
     }
     note(request, |attempt, began| {
         attempt.response_time = began.elapsed()

@@ -7,7 +7,6 @@ use bytes::Bytes;
 use conf::{Fault, ScopeRef};
 use engine::net::SocketOptions;
 use framework::compile::Compiler;
-use http::log;
 use http::request::Request;
 use http::text::Text;
 use http::variables::Compiling as _;
@@ -69,8 +68,8 @@ impl SocketSettings {
                 let text = text.evaluate(request);
                 let address = local_address(&text);
                 if address.is_none() && !text.is_empty() {
-                    let text = log::Printable(&text);
-                    log::error!(request, Error, "invalid local address \"{text}\"");
+                    let text = logs::Printable(&text);
+                    logs::error!(request, Error, "invalid local address \"{text}\"");
                 }
                 (address, text)
             }

@@ -4,7 +4,6 @@
 use std::time::Instant;
 
 use conf::Contexts;
-use http::log;
 use http::request::Request;
 use transport::Transport;
 use transport::tls::upstream::settings::{self, NotSecured};
@@ -43,7 +42,7 @@ pub async fn prepare(
     let generation = request.local.generation.number;
     let prepared = tls.prepare(request, host, generation).await;
     prepared.map_err(|failed| {
-        log::error!(request, Error, "{failed} {CONNECTING}");
+        logs::error!(request, Error, "{failed} {CONNECTING}");
         500
     })
 }

@@ -18,7 +18,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http::exchange::Abort;
-use http::log::{Errno, Level};
+use logs::{Errno, Level};
 use http::output::Piece;
 use http::request::Request;
 use http::response::Field;

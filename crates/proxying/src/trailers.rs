@@ -50,7 +50,7 @@ impl TrailerReader {
             }
             Err(line) => {
                 let text = Trailers::log_text(line, &self.bytes);
-                Err(http::log::Printable(&text).to_string())
+                Err(logs::Printable(&text).to_string())
             }
         }
     }

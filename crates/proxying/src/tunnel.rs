@@ -11,7 +11,6 @@ use bytes::Bytes;
 use engine::select::{Either, either};
 use http::exchange::duplex::Duplex;
 use http::exchange::{Abort, Exchange};
-use http::log;
 use http::output;
 use http::request::{Request, Step};
 use proto::base64;
@@ -49,7 +48,7 @@ pub async fn upgrade(
     answer: UpstreamResponse,
 ) -> Result<Step, Abort> {
     if exchange.asks_for_tunnel() && !is_accepted(request, &answer) {
-        log::error!(
+        logs::error!(
             request,
             Error,
             "upstream sent invalid \"Sec-WebSocket-Accept\" header {READING}"
@@ -74,7 +73,7 @@ pub async fn run(
     received: Bytes,
 ) -> Result<Step, Abort> {
     if !request.is_main() {
-        log::error!(request, Error, "connection upgrade in subrequest");
+        logs::error!(request, Error, "connection upgrade in subrequest");
         return Ok(Step::Finish(500));
     }
     // It may last for days: no request is under way any more.
@@ -191,10 +190,10 @@ impl Ended {
         if error.raw_os_error().is_none() {
             return; // of TLS, which tells of itself
         }
-        let error = log::Errno(error);
+        let error = logs::Errno(error);
         match side {
-            TunnelEnd::Client => log::error!(request, Info, "{call} failed {error} {CARRYING}"),
-            TunnelEnd::Upstream => log::error!(request, Error, "{call} failed {error} {CARRYING}"),
+            TunnelEnd::Client => logs::error!(request, Info, "{call} failed {error} {CARRYING}"),
+            TunnelEnd::Upstream => logs::error!(request, Error, "{call} failed {error} {CARRYING}"),
         }
     }
 }
@@ -205,7 +204,7 @@ fn tell_timeout(request: &Request, side: TunnelEnd) {
         TunnelEnd::Client => "client",
         TunnelEnd::Upstream => "upstream",
     };
-    log::error!(
+    logs::error!(
         request,
         Info,
         "{who} timed out (110: Connection timed out) {CARRYING}"

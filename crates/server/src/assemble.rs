@@ -8,7 +8,7 @@ use framework::compile::{Compiler, Environment};
 use framework::generation::Generation;
 use framework::places::{FilePlace, FilePlaces, Program};
 use framework::protocol_part::{ListenSocket, ProtocolPart};
-use http::log::{Destination, ErrorLog, LogFile, LogTable, MainLog, OpenLogs};
+use logs::{Destination, ErrorLog, LogFile, LogTable, MainLog, OpenLogs};
 
 use crate::events::Events;
 use crate::protocols::PARTS;

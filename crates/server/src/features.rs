@@ -11,7 +11,7 @@ use http::core::{Core, ServerCore};
 use http::disable_symlinks;
 use http::error_page::ErrorPages;
 use http::handshake::Handshake;
-use http::log::AccessLogs;
+use http::logging::access::AccessLogs;
 use http::module::Entry;
 use http::open_file_cache;
 use http::part::Modules;

@@ -11,7 +11,7 @@ use framework::door::Door;
 use framework::generation::Generation;
 use framework::protocol_part::{Directives, ProtocolPart};
 use framework::workers::Worker;
-use http::log::{ErrorLog, ToErrorLog};
+use logs::{ErrorLog, ToErrorLog};
 
 use crate::events::Events;
 use crate::features::FEATURES;

@@ -29,7 +29,7 @@ use crate::exchange::fields::{self, HeadLine};
 use crate::exchange::intake::{BodyPart, Intake};
 use crate::exchange::sender::{Sender, Wire};
 use crate::exchange::upload::{H1Upload, Lent};
-use crate::log;
+use crate::logging;
 use crate::prebuilt::ResponseForm;
 use crate::request::Request;
 use crate::response::Field;
@@ -535,7 +535,7 @@ impl H1 {
             }
         }
         if let Some(abort) = self.bad_body.take() {
-            log::abort(request, &abort);
+            logging::client::abort(request, &abort);
         }
         // A server whose script answers may have announced what its `keepalive_timeout 0` does not
         // keep, and where `post_action` leads to may refuse what the response has announced.
@@ -629,7 +629,7 @@ impl H1 {
         let end = engine::now() + core.lingering_time;
         loop {
             if let Err(abort) = self.drop_received() {
-                log::abort(request, &abort);
+                logging::client::abort(request, &abort);
                 return false;
             }
             if self.intake.is_read() {

@@ -38,10 +38,12 @@ use crate::http2::early_answer::{self, Rest};
 use crate::http2::exchange::H2;
 use crate::http2::stream::{Flow, Flushed, IN_TRANSPORT_MAX, SharedConnection};
 use crate::http2::tunnel;
+use crate::logging;
+use crate::logging::request_log;
 use crate::plan::Server;
 use crate::prebuilt::{self, DatedResponse, ResponseForm, ResponseSink};
 use crate::request::{self, Request};
-use crate::{error_page, log, pool, request_log};
+use crate::{error_page, pool};
 
 /// Bytes of frames that answer frames, beyond which a client that takes none of them is not read
 /// any more.
@@ -199,12 +201,12 @@ async fn close_connection(shared: &Rc<SharedConnection>, end: ConnectionEnd) -> 
             }
         }
         ConnectionEnd::TimedOut => {
-            log::http2_timed_out(&shared.connection);
+            logging::client::http2_timed_out(&shared.connection);
             shared.with(|machine| machine.fail(ErrorCode::ProtocolError));
             (LINGERING_TIME, LINGERING_TIME)
         }
         ConnectionEnd::Violated(violation) => {
-            log::http2_violation(&shared.connection, &violation);
+            logging::client::http2_violation(&shared.connection, &violation);
             shared.with(|machine| machine.fail(violation.code()));
             (LINGERING_TIME, LINGERING_TIME)
         }
@@ -335,7 +337,7 @@ impl<'a> Talk<'a> {
                 }
                 Woken::Received(Ok(_)) => {
                     let unfinished = self.within_frame_since.is_some() || self.shared.is_serving();
-                    log::http2_closed(&self.shared.connection, unfinished);
+                    logging::client::http2_closed(&self.shared.connection, unfinished);
                     // It may be we who want it to end, to make room. What has been sent is still
                     // the client's.
                     return ConnectionEnd::Closed;
@@ -343,7 +345,7 @@ impl<'a> Talk<'a> {
                 Woken::Received(Err(error)) if error.kind() == ErrorKind::TimedOut => {
                     return match self.within_frame_since {
                         Some(_) if self.shared.with(|machine| machine.give_up_frame()) => {
-                            log::http2_timed_out(&self.shared.connection);
+                            logging::client::http2_timed_out(&self.shared.connection);
                             self.within_frame_since = None;
                             self.is_late = true;
                             continue;
@@ -353,7 +355,7 @@ impl<'a> Talk<'a> {
                     };
                 }
                 Woken::Received(Err(error)) => {
-                    log::http2_broken(&self.shared.connection, &error);
+                    logging::client::http2_broken(&self.shared.connection, &error);
                     return ConnectionEnd::Gone;
                 }
                 Woken::Stuck => return ConnectionEnd::Gone,
@@ -500,10 +502,10 @@ impl<'a> Talk<'a> {
                     let flow = self.flow(stream);
                     let is_answered = flow.as_ref().is_some_and(|flow| flow.has_ended());
                     match fault {
-                        Some(fault) => log::http2_fault(&connection, &fault),
+                        Some(fault) => logging::client::http2_fault(&connection, &fault),
                         // A client that has its response says that no more of its request comes.
                         None if is_answered => {}
-                        None => log::http2_reset(&connection, stream, code),
+                        None => logging::client::http2_reset(&connection, stream, code),
                     }
                     if let Some(flow) = flow {
                         self.shared.lose(&flow);
@@ -513,10 +515,10 @@ impl<'a> Talk<'a> {
                     match self.flow(stream) {
                         // Who reads the body tells of it.
                         Some(flow) => flow.receive_fault(fault),
-                        None => log::http2_fault(&connection, &fault),
+                        None => logging::client::http2_fault(&connection, &fault),
                     }
                 }
-                Event::Refused(fault) => log::http2_fault(&connection, &fault),
+                Event::Refused(fault) => logging::client::http2_fault(&connection, &fault),
                 // What it has begun is still served.
                 Event::GoAway(_) => self.shared.with(|machine| machine.go_away()),
                 Event::Pong => {
@@ -823,7 +825,7 @@ async fn serve_one(
         Err(fault) => fault.is_malformed(),
     };
     if let Some(fault) = flow.take_fault() {
-        log::http2_fault(connection, &fault);
+        logging::client::http2_fault(connection, &fault);
     }
     request_log::log(request);
     // A reset is not answered with another (RFC 9113, section 5.4.2).

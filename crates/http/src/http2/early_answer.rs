@@ -16,7 +16,7 @@ use engine::select::{Either, either};
 use proto::h2::ErrorCode;
 
 use crate::http2::stream::{Flow, SharedConnection};
-use crate::log;
+use crate::logging;
 
 /// Time between the end of a response and the reset of its stream.
 const RESET_DELAY: Duration = Duration::from_millis(50);
@@ -52,7 +52,7 @@ pub(super) async fn settle_rest_of_request(shared: &SharedConnection, flow: &Flo
         shared.resets();
     }
     if let Some(fault) = flow.take_fault() {
-        log::http2_fault(&shared.connection, &fault);
+        logging::client::http2_fault(&shared.connection, &fault);
     }
     let is_malformed = rest == Rest::Malformed || flow.is_malformed();
     if is_malformed && rest != Rest::None && !flow.is_gone() {

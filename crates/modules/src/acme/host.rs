@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use acme::{Certificate, ChallengeReply, Host, Level};
 use base::hash::Map;
-use http::log;
 use proto::tls::ClientHello;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use transport::tls::certificates::Slot;
@@ -113,9 +112,9 @@ impl Listeners {
 
 impl Host for Listeners {
     fn log(&self, level: Level, text: &str) {
-        log::process_error(level, format_args!("{text}"));
+        logs::process_error(level, format_args!("{text}"));
         // This thread has no loop at whose turns lines leave.
-        log::flush_thread();
+        logs::flush_thread();
     }
 
     fn announce(&self, text: &str) {

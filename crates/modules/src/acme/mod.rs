@@ -28,7 +28,6 @@ use framework::service::{RunningService, Service};
 use framework::zone;
 use http::exchange::Exchange;
 use http::handshake::Handshake;
-use http::log;
 use http::module::{Handle, Permit, Ran, Shortcut, ShortcutDoc};
 use http::output::page;
 use http::plan_builder::PlanBuilder;
@@ -154,11 +153,11 @@ impl Service for Orders {
         match self.issuer.clone().start(self.orders.clone()) {
             Ok(thread) => Some(Box::new(thread)),
             Err(error) => {
-                log::event!(
+                logs::event!(
                     Alert,
                     "no thread for acme issuer \"{}\" {}",
                     self.issuer.name,
-                    log::Errno(&error)
+                    logs::Errno(&error)
                 );
                 None
             }
@@ -169,8 +168,8 @@ impl Service for Orders {
 fn ready(issuer: &Issuer, order: &Order, id: &str, held: &CertificateSlot) {
     if let Some(stored) = issuer.stored(order) {
         if stored.validity.end < std::time::SystemTime::now() {
-            log::process_error(
-                log::Level::Warn,
+            logs::process_error(
+                logs::Level::Warn,
                 format_args!(
                     "certificate has expired and is served until a new one comes, \
                      acme issuer: \"{}\", order: \"{id}\"",
@@ -185,8 +184,8 @@ fn ready(issuer: &Issuer, order: &Order, id: &str, held: &CertificateSlot) {
     }
     match Certificate::stand_in(&order.identifiers, provider()) {
         Ok(made) => held.stand_in(&Arc::new(made)),
-        Err(error) => log::process_error(
-            log::Level::Alert,
+        Err(error) => logs::process_error(
+            logs::Level::Alert,
             format_args!(
                 "no certificate could be made: {error}, acme issuer: \"{}\", order: \"{id}\"",
                 issuer.name

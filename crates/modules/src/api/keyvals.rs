@@ -6,7 +6,6 @@ use std::time::Duration;
 use base::json;
 use bytes::Bytes;
 use framework::zone::Zone;
-use http::log;
 use http::request::Request;
 use rules::keyval::pairs::{Edit, PairError, Pairs};
 use serde_json::{Map, Value};
@@ -90,7 +89,7 @@ pub(super) async fn add(
     }
     let what = match added.as_slice() {
         [] => return Err(ApiError::KeyvalFormat("key required")),
-        [(key, ..)] => format!("key \"{}\" is added", log::Printable(key)),
+        [(key, ..)] => format!("key \"{}\" is added", logs::Printable(key)),
         many => format!("{} keys are added", many.len()),
     };
     edit(&zone, Edit::Add(added)).await?;
@@ -117,7 +116,7 @@ pub(super) async fn change(
         (value, expire) => ("changed", Edit::Change(key.clone(), value, expire)),
     };
     edit(&zone, change).await?;
-    let what = format!("key \"{}\" is {what}", log::Printable(&key));
+    let what = format!("key \"{}\" is {what}", logs::Printable(&key));
     tell(request, &zone, &what, user);
     Ok(())
 }
@@ -190,8 +189,8 @@ async fn edit(zone: &Arc<Zone<Pairs>>, edit: Edit) -> Result<(), ApiError> {
         PairError::NoTimeout => ApiError::KeyvalFormat("keyval timeout is not enabled"),
         PairError::Full => ApiError::KeyvalFull,
         PairError::Unwritten(error) => {
-            let error = log::Errno(&error);
-            log::event!(
+            let error = logs::Errno(&error);
+            logs::event!(
                 Crit,
                 "state of keyval zone \"{}\" could not be written {error}",
                 zone.name()
@@ -206,9 +205,9 @@ fn tell(request: &Request, zone: &Zone<Pairs>, what: &str, user: &Bytes) {
     let by = if user.is_empty() {
         String::new()
     } else {
-        format!(", by user \"{}\"", log::Printable(user))
+        format!(", by user \"{}\"", logs::Printable(user))
     };
-    log::error!(
+    logs::error!(
         request,
         Notice,
         "api: keyval zone \"{}\": {what}{by}",

@@ -7,7 +7,6 @@ use bytes::Bytes;
 use conf::parse;
 use engine::net::Address;
 use framework::address;
-use http::log;
 use http::request::Request;
 use rules::upstream::{Block, hash_of, route_of};
 use serde_json::{Map, Value};
@@ -296,8 +295,8 @@ async fn edit(block: &Block, edit: Edit) -> Result<Member, ApiError> {
         MemberError::Exists => ApiError::EntryExists,
         MemberError::Full => ApiError::OutOfMemory(name_of(block)),
         MemberError::Unwritten(error) => {
-            let (name, error) = (log::Printable(&block.group.name), log::Errno(&error));
-            log::event!(
+            let (name, error) = (logs::Printable(&block.group.name), logs::Errno(&error));
+            logs::event!(
                 Crit,
                 "state of upstream \"{name}\" could not be written {error}"
             );
@@ -322,14 +321,14 @@ fn tell(
     let by = if user.is_empty() {
         String::new()
     } else {
-        format!(", by user \"{}\"", log::Printable(user))
+        format!(", by user \"{}\"", logs::Printable(user))
     };
-    log::error!(
+    logs::error!(
         request,
         Notice,
         "api: server {} ({id}) of upstream \"{}\" {what}{by}",
-        log::Printable(&peer.name),
-        log::Printable(&block.group.name)
+        logs::Printable(&peer.name),
+        logs::Printable(&block.group.name)
     );
 }
 

@@ -32,7 +32,6 @@ use framework::zone::SIZE_MIN;
 use http::body;
 use http::exchange::{Abort, Exchange};
 use http::location::LocationName;
-use http::log;
 use http::module::{Content, Handle, Ran, Shortcut, ShortcutDoc};
 use http::output::{self, Body};
 use http::plan_builder::PlanBuilder;
@@ -419,6 +418,6 @@ async fn change(
         }
         other => return Err(ApiError::MethodDisabled(other.methods())),
     }
-    log::error!(request, Notice, "api: counters are reset");
+    logs::error!(request, Notice, "api: counters are reset");
     Ok(ApiResponse::Nothing)
 }

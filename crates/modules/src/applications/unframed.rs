@@ -10,9 +10,9 @@ use conf::{Fault, ScopeRef, Word};
 use engine::Buffer;
 use framework::compile::Compiler;
 use http::exchange::{Abort, Exchange};
-use http::log::{self, Level};
 use http::module::{Content, Handle, Ran};
 use http::request::{Request, Step};
+use logs::Level;
 use proto::cgi::{self, Form};
 use proto::h1::response::BodyFraming;
 use proto::header::KnownField;
@@ -290,7 +290,7 @@ impl HeadReader for UnframedReader {
             Ok(None) => Ok(false),
             Err(error) => {
                 let text = error.log_text(&reading.bytes);
-                log::error!(request, Error, "{} {READING}", log::Printable(&text));
+                logs::error!(request, Error, "{} {READING}", logs::Printable(&text));
                 Err(bad(Causes::INVALID_HEADER))
             }
         }

@@ -21,7 +21,6 @@ use framework::compile::{Compiler, Feature};
 use framework::places::{FileAccess, constant_folder, name_of};
 use http::credentials::{Challenge, Credentials};
 use http::exchange::{Abort, Exchange};
-use http::log;
 use http::module::{AccessVerdict, Check, Module, Ran};
 use http::plan_builder::PlanBuilder;
 use http::request::Request;
@@ -123,7 +122,7 @@ impl Check for AuthBasic {
             return Ran::Now(Ok(AccessVerdict::Declined));
         }
         let Some(credentials) = Credentials::of(request) else {
-            log::error!(
+            logs::error!(
                 request,
                 Info,
                 "no user/password was provided for basic authentication"
@@ -150,11 +149,11 @@ async fn look_up(
         Err(error) => return unreadable(request, path, &error),
     };
     let Some(stored) = users.password_of(credentials.user()) else {
-        log::error!(
+        logs::error!(
             request,
             Error,
             "user \"{}\" was not found in \"{}\"",
-            log::Printable(credentials.user()),
+            logs::Printable(credentials.user()),
             path.display()
         );
         return challenge(request, realm);
@@ -162,20 +161,20 @@ async fn look_up(
     match verify(stored, credentials).await {
         PasswordCheck::Right => AccessVerdict::Granted,
         PasswordCheck::Wrong => {
-            log::error!(
+            logs::error!(
                 request,
                 Error,
                 "user \"{}\": password mismatch",
-                log::Printable(credentials.user())
+                logs::Printable(credentials.user())
             );
             challenge(request, realm)
         }
         PasswordCheck::Unknown => {
-            log::error!(
+            logs::error!(
                 request,
                 Crit,
                 "user \"{}\": the kind of the password's hash in \"{}\" is not known",
-                log::Printable(credentials.user()),
+                logs::Printable(credentials.user()),
                 path.display()
             );
             AccessVerdict::Refused(500)
@@ -208,12 +207,12 @@ fn unreadable(request: &Request, path: &Path, error: &ReadError) -> AccessVerdic
         ReadError::Open(cause) => ("open", cause),
         ReadError::Read(cause) => ("pread", cause),
     };
-    let (path, errno) = (path.display(), log::Errno(cause));
+    let (path, errno) = (path.display(), logs::Errno(cause));
     if matches!(error, ReadError::Open(_)) && cause.kind() == std::io::ErrorKind::NotFound {
-        log::error!(request, Error, "{call}() \"{path}\" failed {errno}");
+        logs::error!(request, Error, "{call}() \"{path}\" failed {errno}");
         return AccessVerdict::Refused(403);
     }
-    log::error!(request, Crit, "{call}() \"{path}\" failed {errno}");
+    logs::error!(request, Crit, "{call}() \"{path}\" failed {errno}");
     AccessVerdict::Refused(500)
 }
 

@@ -21,7 +21,6 @@ use conf::{Contexts, Declared, Fault, ScopeRef, Setting, parse};
 use framework::compile::{Compiler, Feature};
 use http::body;
 use http::exchange::Exchange;
-use http::log;
 use http::module::{Handle, Module, Ran, ShortcutDoc};
 use http::output::Body;
 use http::plan_builder::PlanBuilder;
@@ -176,7 +175,7 @@ async fn list(request: &mut Request, exchange: &mut Exchange, settings: AutoInde
     })
     .await;
     for complaint in &complaints {
-        log::error!(request, Crit, "{complaint}");
+        logs::error!(request, Crit, "{complaint}");
     }
     let entries = match listing {
         Ok(entries) => entries,
@@ -268,9 +267,9 @@ fn callback(request: &Request) -> Result<Option<Vec<u8>>, u16> {
         None | Some(b"") => return Ok(None),
         Some(name) => name,
     };
-    let shown = log::Printable(name);
+    let shown = logs::Printable(name);
     if name.len() > CALLBACK_LENGTH_MAX {
-        log::error!(
+        logs::error!(
             request,
             Info,
             "client sent too long callback name: \"{shown}\""
@@ -279,7 +278,7 @@ fn callback(request: &Request) -> Result<Option<Vec<u8>>, u16> {
     }
     let part_of_name = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.');
     if !name.iter().all(part_of_name) {
-        log::error!(
+        logs::error!(
             request,
             Info,
             "client sent invalid callback name: \"{shown}\""
@@ -291,18 +290,18 @@ fn callback(request: &Request) -> Result<Option<Vec<u8>>, u16> {
 
 /// The status for a directory that cannot be opened, with nginx's line in the error log.
 pub(super) fn refused(request: &Request, path: &[u8], error: &io::Error) -> u16 {
-    let (path, reason) = (log::Printable(path), log::Errno(error));
+    let (path, reason) = (logs::Printable(path), logs::Errno(error));
     match error.raw_os_error() {
         Some(libc::ENOENT | libc::ENOTDIR | libc::ENAMETOOLONG) => {
-            log::error!(request, Error, "opendir() \"{path}\" failed {reason}");
+            logs::error!(request, Error, "opendir() \"{path}\" failed {reason}");
             404
         }
         Some(libc::EACCES) => {
-            log::error!(request, Error, "opendir() \"{path}\" failed {reason}");
+            logs::error!(request, Error, "opendir() \"{path}\" failed {reason}");
             403
         }
         _ => {
-            log::error!(request, Crit, "opendir() \"{path}\" failed {reason}");
+            logs::error!(request, Crit, "opendir() \"{path}\" failed {reason}");
             500
         }
     }
@@ -364,8 +363,8 @@ fn read(directory: &Path, complaints: &mut Vec<String>) -> Result<Vec<Entry>, Re
         let item = item.map_err(|error| {
             complaints.push(format!(
                 "readdir() \"{}\" failed {}",
-                log::Printable(directory.as_os_str().as_bytes()),
-                log::Errno(&error)
+                logs::Printable(directory.as_os_str().as_bytes()),
+                logs::Errno(&error)
             ));
             ReadError::Entry
         })?;
@@ -414,8 +413,8 @@ fn metadata(path: &Path, complaints: &mut Vec<String>) -> Result<Option<fs::Meta
         }
         Err(error) => ("stat()", error),
     };
-    let text = log::Printable(path.as_os_str().as_bytes());
-    complaints.push(format!("{call} \"{text}\" failed {}", log::Errno(&error)));
+    let text = logs::Printable(path.as_os_str().as_bytes());
+    complaints.push(format!("{call} \"{text}\" failed {}", logs::Errno(&error)));
     if call == "stat()" && error.raw_os_error() == Some(libc::EACCES) {
         Ok(None)
     } else {

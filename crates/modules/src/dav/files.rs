@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use http::log::{Errno, Level, Printable};
+use logs::{Errno, Level, Printable};
 
 use http::rename::{
     Rename, RenameResult, copy_file, create_directory, directory_access, modified,

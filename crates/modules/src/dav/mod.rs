@@ -16,13 +16,13 @@ use framework::compile::{Compiler, Feature};
 use http::body;
 use http::core::Alias;
 use http::exchange::{Abort, Exchange};
-use http::log::{self, Printable};
 use http::module::{Handle, Module, Ran, ShortcutDoc};
 use http::output::Body;
 use http::plan_builder::PlanBuilder;
 use http::request::{Request, Step};
 use http::slots::PlanSlot;
 use http::tasks::{Task, TaskKind};
+use logs::Printable;
 use proto::date;
 use proto::header::KnownField;
 use proto::method::Method;
@@ -222,7 +222,7 @@ async fn run(request: &mut Request, job: impl FnOnce() -> RenameResult + Send + 
     })
     .await;
     for (level, line) in &done.lines {
-        log::write(request, *level, format_args!("{line}"));
+        logs::write(request, *level, format_args!("{line}"));
     }
     done.status
 }
@@ -234,11 +234,11 @@ fn path_of(request: &mut Request) -> PathBuf {
 
 async fn put(request: &mut Request, exchange: &mut Exchange, dav: &Dav) -> Result<Step, Abort> {
     if request.uri.ends_with(b"/") {
-        log::error!(request, Error, "cannot PUT to a collection");
+        logs::error!(request, Error, "cannot PUT to a collection");
         return Ok(Step::Finish(409));
     }
     if request.header(KnownField::ContentRange).is_some() {
-        log::error!(request, Error, "PUT with range is unsupported");
+        logs::error!(request, Error, "PUT with range is unsupported");
         return Ok(Step::Finish(501));
     }
     match body::read_into_file(request, exchange).await {
@@ -247,7 +247,7 @@ async fn put(request: &mut Request, exchange: &mut Exchange, dav: &Dav) -> Resul
         Err(Err(abort)) => return Err(abort),
     }
     let Some(temporary) = request.body.take_file() else {
-        log::error!(request, Error, "PUT request body must be in a file");
+        logs::error!(request, Error, "PUT request body must be in a file");
         return Ok(Step::Finish(500));
     };
     let job = Put {
@@ -283,13 +283,13 @@ fn has_body(request: &Request) -> bool {
 
 async fn delete(request: &mut Request, dav: &Dav) -> Step {
     if has_body(request) {
-        log::error!(request, Error, "DELETE with body is unsupported");
+        logs::error!(request, Error, "DELETE with body is unsupported");
         return Step::Finish(415);
     }
     if dav.min_delete_depth > 0
         && let Err(depth) = check_depth(&request.uri, dav.min_delete_depth)
     {
-        log::error!(request, Error, "insufficient URI depth:{depth} to DELETE");
+        logs::error!(request, Error, "insufficient URI depth:{depth} to DELETE");
         return Step::Finish(409);
     }
     let job = Delete {
@@ -320,11 +320,11 @@ fn check_depth(path: &[u8], depth_min: u64) -> Result<(), u64> {
 
 async fn make_collection(request: &mut Request, dav: &Dav) -> Step {
     if has_body(request) {
-        log::error!(request, Error, "MKCOL with body is unsupported");
+        logs::error!(request, Error, "MKCOL with body is unsupported");
         return Step::Finish(415);
     }
     if !request.uri.ends_with(b"/") {
-        log::error!(request, Error, "MKCOL can create a collection only");
+        logs::error!(request, Error, "MKCOL can create a collection only");
         return Step::Finish(409);
     }
     let mut path = request.filename();
@@ -339,7 +339,7 @@ async fn make_collection(request: &mut Request, dav: &Dav) -> Step {
 
 async fn transfer(request: &mut Request, dav: &Dav) -> Step {
     if has_body(request) {
-        log::error!(request, Error, "COPY and MOVE with body are unsupported");
+        logs::error!(request, Error, "COPY and MOVE with body are unsupported");
         return Step::Finish(415);
     }
     let job = match transfer_of(request, dav) {
@@ -356,7 +356,7 @@ async fn transfer(request: &mut Request, dav: &Dav) -> Step {
 /// What a COPY or MOVE asks for, checked as far as that is done without looking at files.
 fn transfer_of(request: &mut Request, dav: &Dav) -> Result<Transfer, u16> {
     let Some(value) = request.header_named(b"destination").map(<[u8]>::to_vec) else {
-        log::error!(request, Error, "client sent no \"Destination\" header");
+        logs::error!(request, Error, "client sent no \"Destination\" header");
         return Err(400);
     };
     let destination = Printable(&value).to_string();
@@ -365,7 +365,7 @@ fn transfer_of(request: &mut Request, dav: &Dav) -> Result<Transfer, u16> {
     let is_collection = request.uri.ends_with(b"/");
     let uri = Printable(&request.uri).to_string();
     if is_collection != value.ends_with(b"/") {
-        log::error!(
+        logs::error!(
             request,
             Error,
             "both URI \"{uri}\" and \"Destination\" URI \"{destination}\" should be either collections or non-collections"
@@ -415,7 +415,7 @@ fn transfer_of(request: &mut Request, dav: &Dav) -> Result<Transfer, u16> {
 
 fn invalid_destination(request: &Request, value: &[u8]) -> u16 {
     let value = Printable(value);
-    log::error!(
+    logs::error!(
         request,
         Error,
         "client sent invalid \"Destination\" header: \"{value}\""
@@ -432,13 +432,13 @@ fn parent_segments(path: &[u8]) -> usize {
 fn destination_uri(request: &Request, value: &[u8]) -> Result<Vec<u8>, u16> {
     local_uri(request, value).map_err(|error| match error {
         Foreign::NoHost => {
-            log::error!(request, Error, "client sent no \"Host\" header");
+            logs::error!(request, Error, "client sent no \"Host\" header");
             400
         }
         Foreign::Invalid => invalid_destination(request, value),
         Foreign::OtherHost => {
             let value = Printable(value);
-            log::error!(
+            logs::error!(
                 request,
                 Error,
                 "\"Destination\" URI \"{value}\" is handled by different repository than the source URI"
@@ -447,7 +447,7 @@ fn destination_uri(request: &Request, value: &[u8]) -> Result<Vec<u8>, u16> {
         }
         Foreign::Unsafe(uri) => {
             let uri = Printable(&uri);
-            log::error!(request, Error, "unsafe URI \"{uri}\" was detected");
+            logs::error!(request, Error, "unsafe URI \"{uri}\" was detected");
             invalid_destination(request, value)
         }
     })
@@ -507,16 +507,16 @@ fn check_transfer_depth(request: &Request, moves: bool) -> Result<(), u16> {
         None | Some(Ok(Depth::Infinity)) => return Ok(()),
         Some(Ok(depth)) => Some(depth),
         Some(Err(line)) => {
-            log::error!(request, Error, "{line}");
+            logs::error!(request, Error, "{line}");
             None
         }
     };
     if moves {
-        log::error!(request, Error, "\"Depth\" header must be infinity");
+        logs::error!(request, Error, "\"Depth\" header must be infinity");
         return Err(400);
     }
     if depth != Some(Depth::Zero) {
-        log::error!(request, Error, "\"Depth\" header must be 0 or infinity");
+        logs::error!(request, Error, "\"Depth\" header must be 0 or infinity");
         return Err(400);
     }
     Ok(())
@@ -528,7 +528,7 @@ fn overwrite(request: &Request) -> Result<bool, u16> {
         Some(b"F" | b"f") => Ok(false),
         Some(value) => {
             let value = Printable(value);
-            log::error!(
+            logs::error!(
                 request,
                 Error,
                 "client sent invalid \"Overwrite\" header: \"{value}\""
@@ -549,7 +549,7 @@ fn check_paths(
     let source = source.strip_suffix(b"/").unwrap_or(source);
     let uri = Printable(&request.uri);
     if source == target {
-        log::error!(
+        logs::error!(
             request,
             Error,
             "both URI \"{uri}\" and \"Destination\" URI \"{destination}\" point to the same location"
@@ -562,7 +562,7 @@ fn check_paths(
     };
     if target_is_collection && (is_below(target, source) || is_below(source, target)) {
         let method = request.method.name();
-        log::error!(
+        logs::error!(
             request,
             Error,
             "\"{uri}\" could not be {method}ed to collection \"{destination}\""

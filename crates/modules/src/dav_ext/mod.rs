@@ -20,7 +20,6 @@ use framework::compile::{Compiler, Feature};
 use framework::zone::{self, Zone, ZoneError as ZoneRefused};
 use http::body;
 use http::exchange::{Abort, Exchange};
-use http::log;
 use http::module::{Handle, Module, Ran, ShortcutDoc};
 use http::output::{Body, page};
 use http::plan_builder::PlanBuilder;
@@ -322,7 +321,7 @@ async fn read_body(
 ) -> Result<Vec<u8>, Result<u16, Abort>> {
     body::read(request, exchange).await?;
     if request.body.received() > BODY_SIZE_MAX {
-        log::error!(request, Error, "client sent too large XML body");
+        logs::error!(request, Error, "client sent too large XML body");
         return Err(Ok(413));
     }
     if let Some(file) = request.body.file().cloned() {
@@ -335,7 +334,7 @@ async fn read_body(
 }
 
 fn bad_xml(request: &Request) -> Step {
-    log::error!(request, Error, "client sent invalid XML body");
+    logs::error!(request, Error, "client sent invalid XML body");
     Step::Finish(400)
 }
 
@@ -356,7 +355,7 @@ async fn answer_propfind(
         Some(b"0") => false,
         None | Some(b"1" | b"infinity") => true,
         Some(_) => {
-            log::error!(request, Error, "client sent invalid \"Depth\" header");
+            logs::error!(request, Error, "client sent invalid \"Depth\" header");
             return Ok(Step::Finish(400));
         }
     };
@@ -374,8 +373,8 @@ async fn answer_propfind(
         Ok(answer) => page(request, 207, CONTENT_TYPE, answer.into()),
         Err(failure) => {
             let path = request.filename();
-            let (path, error) = (log::Printable(&path), log::Errno(&failure.error));
-            log::error!(request, Error, "{} \"{path}\" failed {error}", failure.call);
+            let (path, error) = (logs::Printable(&path), logs::Errno(&failure.error));
+            logs::error!(request, Error, "{} \"{path}\" failed {error}", failure.call);
             Step::Finish(failure.status)
         }
     })
@@ -469,12 +468,12 @@ async fn lock(
         Err(NotLocked::Refused(LockError::Locked)) => Step::Finish(423),
         Err(NotLocked::Refused(LockError::NoRoom)) => {
             let name = zone.name();
-            log::error!(request, Error, "could not allocate lock in zone \"{name}\"");
+            logs::error!(request, Error, "could not allocate lock in zone \"{name}\"");
             Step::Finish(507)
         }
         Err(NotLocked::NoFile(error)) => {
-            let (path, error) = (log::Printable(path), log::Errno(&error));
-            log::error!(request, Error, "open() \"{path}\" failed {error}");
+            let (path, error) = (logs::Printable(path), logs::Errno(&error));
+            logs::error!(request, Error, "open() \"{path}\" failed {error}");
             Step::Finish(409)
         }
     }
@@ -540,7 +539,7 @@ fn answer_unlock(request: &mut Request, zone: &Zone<Locks>) -> Step {
     let value = request.header_named(b"lock-token").map(<[u8]>::trim_ascii);
     let token = value.and_then(|value| value.strip_prefix(b"<")?.strip_suffix(b">"));
     let Some(token) = token.map(<[u8]>::to_vec) else {
-        log::error!(request, Error, "client sent invalid \"Lock-Token\" header");
+        logs::error!(request, Error, "client sent invalid \"Lock-Token\" header");
         return Step::Finish(400);
     };
     let path = locked_path(request);

@@ -2,8 +2,8 @@
 
 use engine::Buffer;
 use http::exchange::intake::take_front;
-use http::log::{Level, Printable};
 use http::source::Break;
+use logs::{Level, Printable};
 use proto::fastcgi::{Decoder, Event, Fault, stderr_text};
 
 use proxying::answer_framing::{AnswerFraming, Framed};

@@ -4,7 +4,6 @@ use bytes::Bytes;
 use engine::Buffer;
 use engine::net::Segment;
 use http::exchange::Exchange;
-use http::log;
 use http::request::Request;
 use proto::cgi::{self, Form};
 use proto::fastcgi::{
@@ -168,7 +167,7 @@ impl FastcgiReader<'_> {
         while received.len() > behind {
             let records = received.get(..received.len() - behind).unwrap_or_default();
             let decoded = self.decoder.decode(records).map_err(|fault| {
-                log::error!(request, Error, "{fault} {READING}");
+                logs::error!(request, Error, "{fault} {READING}");
                 bad(Causes::INVALID_HEADER)
             })?;
             let is_last = decoded.consumed == records.len();
@@ -222,7 +221,7 @@ impl FastcgiReader<'_> {
             }
             Err(error) => {
                 let text = error.log_text(&reading.bytes);
-                log::error!(request, Error, "{} {READING}", log::Printable(&text));
+                logs::error!(request, Error, "{} {READING}", logs::Printable(&text));
                 Err(bad(Causes::INVALID_HEADER))
             }
         }
@@ -232,8 +231,8 @@ impl FastcgiReader<'_> {
     /// (`fastcgi_catch_stderr`).
     fn tell(&self, request: &Request, stretch: &[u8]) -> Result<(), AttemptError> {
         let text = stderr_text(stretch);
-        let shown = log::Printable(text);
-        log::error!(
+        let shown = logs::Printable(text);
+        logs::error!(
             request,
             Error,
             "FastCGI sent in stderr: \"{shown}\" {READING}"

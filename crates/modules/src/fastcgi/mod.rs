@@ -17,9 +17,9 @@ use base::pieces::Pieces;
 use bytes::Bytes;
 use engine::Buffer;
 use http::exchange::Exchange;
-use http::log::{self, Level};
 use http::module::{Handle, Ran};
 use http::request::Request;
+use logs::Level;
 use proto::fastcgi::{PARAMS_LENGTH_MAX, RequestWriter};
 use proto::h1::response::BodyFraming;
 use proto::method::Method;
@@ -171,7 +171,7 @@ fn write(
     match writer.finish(PARAMS_LENGTH_MAX) {
         Ok(()) => Ok(engine::share_bytes(head)),
         Err(too_long) => {
-            log::error!(request, Alert, "{too_long}");
+            logs::error!(request, Alert, "{too_long}");
             Err(500)
         }
     }

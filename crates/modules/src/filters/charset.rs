@@ -16,7 +16,6 @@ use conf::{
 use framework::compile::{Compiler, Feature};
 use http::chain::{BodyFilter, Chain, FilterRejection, HeadFilter};
 use http::exchange::Abort;
-use http::log;
 use http::module::{Module, Shortcut, ShortcutDoc};
 use http::output::Piece;
 use http::plan_builder::PlanBuilder;
@@ -534,12 +533,12 @@ impl Charset {
             return None;
         }
         let Some(recode) = self.maps.find(&source, &target) else {
-            log::error!(
+            logs::error!(
                 request,
                 Error,
                 "no \"charset_map\" between the charsets \"{}\" and \"{}\"{}",
-                log::Printable(&source),
-                log::Printable(&target),
+                logs::Printable(&source),
+                logs::Printable(&target),
                 request.activity.sending
             );
             return None;
@@ -583,11 +582,11 @@ impl Charset {
             return;
         }
         if !self.knows(asked) {
-            log::error!(
+            logs::error!(
                 request,
                 Error,
                 "unknown charset \"{}\" to override{}",
-                log::Printable(asked),
+                logs::Printable(asked),
                 request.activity.sending
             );
         }

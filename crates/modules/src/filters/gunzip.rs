@@ -12,7 +12,6 @@ use flate2::{Decompress, FlushDecompress, Status};
 use framework::compile::{Compiler, Feature};
 use http::chain::{BodyFilter, Chain, FilterRejection, HeadFilter};
 use http::exchange::Abort;
-use http::log;
 use http::module::{Module, ShortcutDoc};
 use http::output::Piece;
 use http::plan_builder::PlanBuilder;
@@ -137,7 +136,7 @@ impl BodyFilter for Expand {
             Piece::Bytes(bytes) => self.run(request, &bytes, out),
             Piece::Last if !self.ended => {
                 const BUFFER_ERROR: i32 = -5; // zlib's Z_BUF_ERROR: there is no more input
-                log::error!(
+                logs::error!(
                     request,
                     Error,
                     "inflate() returned {BUFFER_ERROR} on response end{}",
@@ -170,7 +169,7 @@ impl Expand {
                 .decompress_vec(input, &mut block, FlushDecompress::None);
             let Ok(status) = status else {
                 const DATA_ERROR: i32 = -3; // zlib's Z_DATA_ERROR
-                log::error!(
+                logs::error!(
                     request,
                     Error,
                     "inflate() failed: 4, {DATA_ERROR}{}",

@@ -13,7 +13,6 @@ use framework::compile::{Compiler, Feature};
 use framework::slot::{Slot, SlotValue};
 use http::chain::{Chain, FilterRejection, HeadFilter, Parts};
 use http::exchange::Abort;
-use http::log;
 use http::module::{Module, ShortcutDoc};
 use http::plan_builder::PlanBuilder;
 use http::request::Request;
@@ -277,7 +276,7 @@ fn hand_over(from: &mut Request, to: &mut Request) {
 /// Checks the answer to the subrequest for a part, and moves on to the next one.
 fn check_next(child: &mut Request, slices: &mut Slices) -> Result<(), Abort> {
     if child.response.status != 206 {
-        log::error!(
+        logs::error!(
             child,
             Error,
             "unexpected status code {} in slice response {READING}",
@@ -291,7 +290,7 @@ fn check_next(child: &mut Request, slices: &mut Slices) -> Result<(), Abort> {
 /// Where an answer begins and the whole length, if it is the part that was asked for.
 fn check(request: &Request, slices: &mut Slices) -> Result<(u64, u64), Abort> {
     let refuse = |text: std::fmt::Arguments<'_>| {
-        log::error!(request, Error, "{text} {READING}");
+        logs::error!(request, Error, "{text} {READING}");
         Err(Abort::Filter)
     };
     let etag = request.response.field(b"ETag").cloned();

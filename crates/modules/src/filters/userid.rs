@@ -15,7 +15,6 @@ use engine::net::Address;
 use framework::compile::{Compiler, Feature};
 use framework::slot::{Slot, SlotValue};
 use http::chain::{Chain, FilterRejection, HeadFilter};
-use http::log;
 use http::module::{Module, Shortcut, ShortcutDoc};
 use http::plan_builder::PlanBuilder;
 use http::request::Request;
@@ -340,11 +339,11 @@ fn identify(request: &mut Request, settings: &UserId) -> Identifiers {
                 }
                 return identifiers;
             }
-            b"log" => log::error!(
+            b"log" => logs::error!(
                 request,
                 Notice,
                 "userid cookie \"{}\" was reset",
-                log::Printable(&shown(&settings.name, identifiers.got))
+                logs::Printable(&shown(&settings.name, identifiers.got))
             ),
             _ => {}
         }
@@ -374,8 +373,8 @@ fn read(request: &Request, name: &[u8]) -> Identifiers {
     };
     identifiers.cookie = cookie.to_vec();
     let Some(encoded) = cookie.get(..ENCODED_LENGTH) else {
-        let field = log::Printable(field);
-        log::error!(
+        let field = logs::Printable(field);
+        logs::error!(
             request,
             Error,
             "client sent too short userid cookie \"{field}\""
@@ -384,8 +383,8 @@ fn read(request: &Request, name: &[u8]) -> Identifiers {
     };
     let mut bytes = Vec::with_capacity(16);
     if !base64::decode(encoded, Alphabet::Standard, &mut bytes) {
-        let field = log::Printable(field);
-        log::error!(
+        let field = logs::Printable(field);
+        logs::error!(
             request,
             Error,
             "client sent invalid userid cookie \"{field}\""

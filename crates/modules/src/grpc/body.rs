@@ -11,9 +11,9 @@ use std::time::Instant;
 use bytes::Bytes;
 use engine::Sleep;
 use http::exchange::Abort;
-use http::log::Level;
 use http::response::Field;
 use http::source::{Break, DeferredLog, Source, SourceEvent};
+use logs::Level;
 
 use super::errors::{self, Ended, Status};
 use proxying::READING_BODY;

@@ -21,10 +21,10 @@ use base::pieces::Pieces;
 use bytes::Bytes;
 use engine::select::{Either, either};
 use http::exchange::{Abort, Exchange};
-use http::log::{self, Level};
 use http::module::{Handle, Ran};
 use http::output::Body;
 use http::request::{Request, Step};
+use logs::Level;
 use proto::h2::ErrorCode;
 use proto::header::KnownField;
 use proto::method::Method;
@@ -87,7 +87,7 @@ async fn serve(
     match either(passed, engine::sleep_until(deadline)).await {
         Either::First(step) => step,
         Either::Second(()) => {
-            log::error!(request, Info, "deadline of the client is over {READING}");
+            logs::error!(request, Info, "deadline of the client is over {READING}");
             note(request, |attempt, began| {
                 attempt.response_time = began.elapsed();
             });

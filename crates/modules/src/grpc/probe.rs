@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use engine::net::Address;
-use http::log;
 use http::request::Request;
 
 use super::call;
@@ -54,7 +53,7 @@ impl HealthProbe<'_> {
     /// wrong has been logged.
     pub async fn ask(&self, request: &mut Request) -> Result<Result<Doing, Doing>, Unanswered> {
         let settings = &self.pass.settings;
-        let found = self.pass.destination.find(request, log::Level::Error);
+        let found = self.pass.destination.find(request, logs::Level::Error);
         let found = found.map_err(|_| Unanswered::NotAsked)?;
         probe::begin(request, &self.name);
         let secured = match &self.pass.tls {
@@ -107,7 +106,7 @@ impl HealthProbe<'_> {
                     answered.extend_from_slice(&part);
                 }
                 Ok(Some(_)) => {
-                    log::error!(
+                    logs::error!(
                         request,
                         Error,
                         "upstream sent too long message {READING_BODY}"
@@ -134,7 +133,7 @@ impl HealthProbe<'_> {
         let status = status.and_then(|(_, value)| call::number(value));
         if status != Some(self.status) {
             let shown = status.map_or("none".to_owned(), |status| status.to_string());
-            log::error!(
+            logs::error!(
                 request,
                 Error,
                 "unexpected grpc-status: {shown}, {} was expected {READING}",
@@ -144,7 +143,7 @@ impl HealthProbe<'_> {
         }
         // A call that is refused as it should be says nothing more.
         if self.status == 0 && serving_status(&answered) != Some(SERVING) {
-            log::error!(
+            logs::error!(
                 request,
                 Error,
                 "upstream says that it is not serving {READING_BODY}"

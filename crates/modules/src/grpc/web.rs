@@ -9,7 +9,6 @@ use std::task::{Context, Poll};
 use base::pieces::Pieces;
 use bytes::Bytes;
 use http::exchange::Abort;
-use http::log;
 use http::output::{Body, Piece};
 use http::request::Request;
 use http::response::Field;
@@ -124,7 +123,7 @@ pub(super) async fn decode_body(
         (None, None) => Ok(()),
     };
     if decoding.is_err() {
-        log::error!(request, Info, "{NOT_BASE64}");
+        logs::error!(request, Info, "{NOT_BASE64}");
         return Err(400);
     }
     Ok(match begun {

@@ -20,8 +20,8 @@ use framework::generation::Generation;
 use framework::panics::{self, Panicked};
 use framework::service::{RunningService, Service};
 use http::internal_request::{InternalRequests, RequestScope};
-use http::log::{self, Printable};
 use http::request::Request;
+use logs::Printable;
 use rules::service_thread;
 
 use super::{HealthCheck, ProbeKind};
@@ -64,7 +64,7 @@ async fn run(generation: Arc<Generation>, checks: Vec<Arc<HealthCheck>>) {
             }))),
             None => {
                 let name = Printable(check.group.name());
-                log::event!(Alert, "no health checks of upstream \"{name}\"");
+                logs::event!(Alert, "no health checks of upstream \"{name}\"");
             }
         }
     }
@@ -153,15 +153,15 @@ async fn probe(
         Ok(request) => request,
         // That is no fault of the peer.
         Err(error) => {
-            let error = log::Errno(&error);
-            return log::event!(Alert, "socket() failed {error} while checking health");
+            let error = logs::Errno(&error);
+            return logs::event!(Alert, "socket() failed {error} while checking health");
         }
     };
     let judged = match panics::catch(judge(check, peer, &mut request, kept)).await {
         Ok(Some(judged)) => judged,
         Ok(None) => return,
         Err(Panicked { place, message }) => {
-            return log::error!(
+            return logs::error!(
                 request,
                 Alert,
                 "panicked at {place}: {message}: the check is lost"
@@ -192,8 +192,8 @@ fn about(check: &HealthCheck, peer: &Peer) -> Arc<str> {
 
 fn tell(request: &Request, change: HealthChange, doing: Doing) {
     match change.finding {
-        Some(Finding::Unhealthy) => log::error!(request, Warn, "peer is unhealthy {doing}"),
-        Some(_) => log::error!(request, Notice, "peer is healthy {doing}"),
+        Some(Finding::Unhealthy) => logs::error!(request, Warn, "peer is unhealthy {doing}"),
+        Some(_) => logs::error!(request, Notice, "peer is healthy {doing}"),
         None => {}
     }
 }

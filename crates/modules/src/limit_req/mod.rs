@@ -16,11 +16,11 @@ use bytes::Bytes;
 use engine::select::{Either, either};
 use framework::slot::{Slot, SlotValue};
 use http::exchange::Exchange;
-use http::log::{self, Level};
 use http::module::{Handle, Ran};
 use http::request::{Request, Step};
 use http::slots::OfMain;
 use http::variables::BuiltinVariable;
+use logs::Level;
 use variables::write::text;
 
 use self::buckets::{Admission, Pinned};
@@ -164,7 +164,7 @@ fn decide(request: &mut Request, settings: &LimitReq) -> Decision {
             }
             Admission::Full => {
                 let zone = limit.zone.name();
-                log::event!(
+                logs::event!(
                     Alert,
                     "could not allocate node in limit_req zone \"{zone}\""
                 );
@@ -185,12 +185,12 @@ fn key(request: &mut Request, limit: &Limit) -> Option<Bytes> {
     let zone = limit.zone.settings();
     let key = zone.key.evaluate(request);
     if key.len() > KEY_LENGTH_MAX {
-        log::error!(
+        logs::error!(
             request,
             Error,
             "the value of the \"{}\" key is more than 65535 bytes: \"{}\"",
             zone.key_text,
-            log::Printable(&key)
+            logs::Printable(&key)
         );
     }
     (1..=KEY_LENGTH_MAX).contains(&key.len()).then_some(key)
@@ -243,7 +243,7 @@ fn unpin(looked_at: &[(&Limit, Pinned)]) {
 
 fn log_excess(request: &Request, settings: &LimitReq, limit: &Limit, excess: u64) {
     let dry_run = if settings.dry_run { ", dry run" } else { "" };
-    log::write(
+    logs::write(
         request,
         settings.level,
         format_args!(
@@ -263,7 +263,7 @@ fn log_delay(request: &Request, settings: &LimitReq, limit: &Limit, excess: u64)
         _ => Level::Info,
     };
     let dry_run = if settings.dry_run { ", dry run" } else { "" };
-    log::write(
+    logs::write(
         request,
         level,
         format_args!(

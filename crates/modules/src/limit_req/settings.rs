@@ -9,12 +9,12 @@ use conf::{
 };
 use framework::compile::{Compiler, Feature};
 use framework::zone::{self, Zone, ZoneError};
-use http::log::Level;
 use http::module::Module;
 use http::plan_builder::PlanBuilder;
 use http::tasks::{Task, TaskKind};
 use http::text::Text;
 use http::variables::Compiling as _;
+use logs::Level;
 use rules::limited;
 
 use super::Buckets;

@@ -2,8 +2,8 @@
 
 use engine::Buffer;
 use http::exchange::intake::take_front;
-use http::log::Level;
 use http::source::Break;
+use logs::Level;
 use proto::memcached::{Body, INVALID_TRAILER};
 
 use proxying::answer_framing::{AnswerFraming, Framed};

@@ -4,7 +4,6 @@ use bytes::Bytes;
 use engine::Buffer;
 use engine::net::Segment;
 use http::exchange::Exchange;
-use http::log;
 use http::request::Request;
 use proto::memcached::{FirstReply, Get, parse};
 
@@ -88,7 +87,7 @@ impl MemcachedDialogue<'_> {
                     buffer.advance(buffer.len().saturating_sub(unread));
                     if answer == FirstReply::NotFound {
                         let text = self.get.not_found_text();
-                        log::error!(request, Info, "{} {READING}", log::Printable(&text));
+                        logs::error!(request, Info, "{} {READING}", logs::Printable(&text));
                     }
                     note_head(request, status_of(&answer));
                     return Ok(MemcachedAnswer {
@@ -101,7 +100,7 @@ impl MemcachedDialogue<'_> {
                 Ok(None) => {}
                 Err(fault) => {
                     let text = fault.log_text(held, self.get);
-                    log::error!(request, Error, "{} {READING}", log::Printable(&text));
+                    logs::error!(request, Error, "{} {READING}", logs::Printable(&text));
                     return Err(bad(Causes::INVALID_HEADER));
                 }
             }

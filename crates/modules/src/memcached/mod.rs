@@ -12,10 +12,10 @@ mod settings;
 use base::pieces::Pieces;
 use bytes::Bytes;
 use http::exchange::Exchange;
-use http::log::{self, Level};
 use http::module::{Handle, Ran};
 use http::request::{Request, Step};
 use http::response::Field;
+use logs::Level;
 use proto::memcached::{FirstReply, Get, NO_KEY};
 use proto::method::Method;
 
@@ -73,7 +73,7 @@ impl Protocol for MemcachedPass {
     ) -> Result<Get, u16> {
         let get = Get::new(&self.key.evaluate(request));
         if get.is_none() {
-            log::error!(request, Error, "{NO_KEY}");
+            logs::error!(request, Error, "{NO_KEY}");
         }
         get.ok_or(500)
     }

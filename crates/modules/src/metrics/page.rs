@@ -7,7 +7,6 @@ use base::json;
 use engine::xdp::{self, QueueReport};
 use framework::counters::Totals;
 use framework::generation;
-use http::log;
 use http::request::Request;
 use http::server_tokens::VERSION;
 
@@ -44,7 +43,7 @@ impl Numbers {
             threads: counters.threads(),
             generation: request.local.generation.number,
             generations: generation::live(),
-            lines_dropped: log::lines_dropped(),
+            lines_dropped: logs::lines_dropped(),
             scopes: meter::sums(counters),
             upstreams: upstreams::of(request),
             caches: numbers::of(request),

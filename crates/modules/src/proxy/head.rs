@@ -5,7 +5,6 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::log;
 use http::request::Request;
 use proto::method::Method;
 use proto::uri::{Escape, escape};
@@ -100,7 +99,7 @@ pub(super) fn write(
     write_uri(request, proxy, target, &mut head);
     let uri = begin..head.len();
     if uri.is_empty() {
-        log::error!(request, Error, "zero length URI to proxy");
+        logs::error!(request, Error, "zero length URI to proxy");
         return Err(500);
     }
     head.extend_from_slice(version(&settings));
@@ -240,7 +239,7 @@ pub(super) fn write_http2(
         has_uri = out.len() > start;
     });
     if !has_uri {
-        log::error!(request, Error, "zero length URI to proxy");
+        logs::error!(request, Error, "zero length URI to proxy");
         return Err(500);
     }
     head.put_authority(request, &settings.set, &target.host);

@@ -9,7 +9,6 @@ use std::time::Instant;
 use bytes::Bytes;
 use engine::Buffer;
 use engine::net::Address;
-use http::log;
 use http::request::Request;
 use proto::h1::Version;
 use proto::h1::chunked::Decoder;
@@ -261,7 +260,7 @@ impl Reply {
                             self.remaining = Remaining::Nothing;
                             continue;
                         }
-                        log::error!(
+                        logs::error!(
                             request,
                             Error,
                             "upstream prematurely closed connection {READING_BODY}"
@@ -277,7 +276,7 @@ impl Reply {
                 continue;
             }
             let part = self.take().ok_or_else(|| {
-                log::error!(
+                logs::error!(
                     request,
                     Error,
                     "upstream sent invalid chunked response {READING_BODY}"

@@ -2,7 +2,6 @@
 
 use engine::Buffer;
 use http::exchange::Exchange;
-use http::log;
 use http::request::Request;
 use proto::h1::Version;
 use proto::h1::response::{NO_HEADER, parse};
@@ -50,7 +49,7 @@ impl HeadReader for HttpReader {
                         continue;
                     }
                     if answer.head.version() == Version::Http09 {
-                        log::error!(request, Error, "{NO_HEADER} {READING}");
+                        logs::error!(request, Error, "{NO_HEADER} {READING}");
                         // What is behind an informational response is no HTTP/0.9.
                         if self.informational.has_come() {
                             return Err(bad(Causes::INVALID_HEADER));
@@ -63,7 +62,7 @@ impl HeadReader for HttpReader {
                 Ok(None) => break,
                 Err(error) => {
                     let text = error.log_text(&answer.bytes);
-                    log::error!(request, Error, "{} {READING}", log::Printable(&text));
+                    logs::error!(request, Error, "{} {READING}", logs::Printable(&text));
                     return Err(bad(Causes::INVALID_HEADER));
                 }
             }

@@ -7,7 +7,6 @@ use conf::{Fault, Word};
 use framework::address::{self, WrittenAddress};
 use framework::compile::Compiler;
 use framework::slot::{Slot, SlotValue};
-use http::log;
 use http::request::Request;
 use http::slots::OfPass;
 
@@ -132,13 +131,13 @@ pub(super) fn of_request(request: &mut Request, text: &[u8]) -> Result<ProxyTarg
     let url = match parsed {
         Ok(url) => url,
         Err(UrlError::Address(error)) => {
-            let shown = log::Printable(behind_scheme(text));
-            log::error!(request, Error, "{error} in upstream \"{shown}\"");
+            let shown = logs::Printable(behind_scheme(text));
+            logs::error!(request, Error, "{error} in upstream \"{shown}\"");
             return Err(500);
         }
         Err(error) => {
-            let (text, shown) = (error.text(), log::Printable(text));
-            log::error!(request, Error, "{text} in \"{shown}\"");
+            let (text, shown) = (error.text(), logs::Printable(text));
+            logs::error!(request, Error, "{text} in \"{shown}\"");
             return Err(500);
         }
     };

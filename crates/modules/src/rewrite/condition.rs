@@ -4,7 +4,6 @@ use std::io;
 
 use conf::{Fault, Template, Word};
 use framework::compile::Compiler;
-use http::log;
 use http::open_file_cache;
 use http::regex::Regex;
 use http::request::Request;
@@ -177,13 +176,13 @@ pub(super) fn matches(
     }
     if log {
         let verb = if matched { "matches" } else { "does not match" };
-        log::error!(
+        logs::error!(
             request,
             Notice,
             "\"{}\" {} \"{}\"",
             regex.pattern(),
             verb,
-            log::Printable(subject)
+            logs::Printable(subject)
         );
     }
     Ok(matched)
@@ -195,9 +194,9 @@ impl FileTest {
             Ok(looked) => looked.metadata,
             Err(failed) => {
                 if !is_absence(&failed.error) {
-                    let (call, path) = (failed.call, log::Printable(path));
-                    let reason = log::Errno(&failed.error);
-                    log::error!(request, Crit, "{call} \"{path}\" failed {reason}");
+                    let (call, path) = (failed.call, logs::Printable(path));
+                    let reason = logs::Errno(&failed.error);
+                    logs::error!(request, Crit, "{call} \"{path}\" failed {reason}");
                 }
                 return false;
             }

@@ -19,7 +19,6 @@ use conf::{
     Word, parse,
 };
 use framework::compile::{Compiler, Feature};
-use http::log;
 use http::module::{Shortcut, ShortcutDoc};
 use http::plan::Plan;
 use http::plan_builder::PlanBuilder;
@@ -276,11 +275,11 @@ impl Target {
             }
             Target::LimitRate => match parse::size_of(value) {
                 Some(rate) => request.pacing.rate = Some(rate),
-                None => log::error!(
+                None => logs::error!(
                     request,
                     Error,
                     "invalid $limit_rate \"{}\"",
-                    log::Printable(value)
+                    logs::Printable(value)
                 ),
             },
         }

@@ -4,7 +4,6 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use conf::Position;
-use http::log;
 use http::module::Script;
 use http::output::Body;
 use http::request::{Request, Step};
@@ -133,7 +132,7 @@ impl Run<'_> {
         }
         self.change_uri(rewrite);
         if self.request.uri.is_empty() {
-            log::error!(self.request, Error, "the rewritten URI has a zero length");
+            logs::error!(self.request, Error, "the rewritten URI has a zero length");
             return Flow::Break(Some(Step::Finish(500)));
         }
         match rewrite.flag {
@@ -162,11 +161,11 @@ impl Run<'_> {
             location.extend_from_slice(&self.request.args);
         }
         if self.log {
-            log::error!(
+            logs::error!(
                 self.request,
                 Notice,
                 "rewritten redirect: \"{}\"",
-                log::Printable(&location)
+                logs::Printable(&location)
             );
         }
         self.request.trace(rewrite.position, || {
@@ -196,12 +195,12 @@ impl Run<'_> {
         }
         if self.log {
             // A subrequest is named by the URI that it has had so far.
-            log::error!(
+            logs::error!(
                 self.request,
                 Notice,
                 "rewritten data: \"{}\", args: \"{}\"",
-                log::Printable(&path),
-                log::Printable(&self.request.args)
+                logs::Printable(&path),
+                logs::Printable(&self.request.args)
             );
         }
         let old = std::mem::replace(&mut self.request.uri, path);

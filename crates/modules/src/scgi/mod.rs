@@ -9,7 +9,6 @@ use std::sync::Arc;
 use bytes::Bytes;
 use conf::{Contexts, Declared, Fault, Inherit, ScopeRef, Setting, Word, count_of, joined};
 use framework::compile::{Compiler, Feature};
-use http::log;
 use http::module::{Content, ShortcutDoc};
 use http::plan_builder::PlanBuilder;
 use http::request::Request;
@@ -126,7 +125,7 @@ impl Protocol for Settings {
         match writer.finish() {
             Ok(()) => Ok(head.into()),
             Err(zero) => {
-                log::error!(request, Alert, "{zero}");
+                logs::error!(request, Alert, "{zero}");
                 Err(500)
             }
         }

@@ -12,7 +12,6 @@ use conf::{
     Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Word, count_of, joined, parse,
 };
 use framework::compile::{Compiler, Feature};
-use http::log;
 use http::module::{Content, ShortcutDoc};
 use http::plan_builder::PlanBuilder;
 use http::request::Request;
@@ -177,7 +176,7 @@ impl Protocol for Settings {
         match writer.finish() {
             Ok(()) => Ok(packet.into()),
             Err(too_long) => {
-                log::error!(request, Alert, "{too_long}");
+                logs::error!(request, Alert, "{too_long}");
                 Err(500)
             }
         }

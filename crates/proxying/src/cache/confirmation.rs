@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use engine::file::File;
-use http::log;
 use http::request::Request;
 use proto::header::KnownField;
 use store::disk::{Claim, EntryTimes, NewHead, OpenEntry};
@@ -113,7 +112,7 @@ impl CacheLookup {
             body_length: Some(opened.body.end - opened.body.start),
         };
         if filler.begin(self.entry(), new).is_err() {
-            log::error!(
+            logs::error!(
                 request,
                 Error,
                 "head of the answer is too large to be stored"

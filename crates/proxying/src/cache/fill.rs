@@ -16,11 +16,11 @@ use engine::file::File;
 use framework::workers::Hold;
 use http::activity::WHILE_SENDING;
 use http::exchange::Abort;
-use http::log::{self, Level};
 use http::output::{Body, Piece};
 use http::request::{Request, Step};
 use http::response::Field;
 use http::source::{Break, DeferredLog, Source, SourceEvent};
+use logs::Level;
 use proto::h1::response::BodyFraming;
 use proto::method::Method;
 use store::disk::{
@@ -140,7 +140,7 @@ impl CacheLookup {
         };
         if filler.begin(id, new).is_err() {
             self.filler = Some(filler);
-            log::error!(
+            logs::error!(
                 request,
                 Error,
                 "head of the answer is too large to be stored"

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use engine::file::File;
-use http::log;
 use http::output::{Body, Piece};
 use http::request::{Request, Step};
 use http::response::BodyIdentity;
@@ -129,7 +128,7 @@ fn apply(
 ) -> Option<Option<Step>> {
     let AnswerRules { passing, rewriting } = *rules;
     let Some(head) = stored_head::parse(stored) else {
-        log::error!(request, Crit, "cache entry contains invalid header");
+        logs::error!(request, Crit, "cache entry contains invalid header");
         return None;
     };
     note_status(request, status);
@@ -170,7 +169,7 @@ pub(super) async fn checked(
     match checked.await {
         Ok(opened) => Some(opened),
         Err(miss) => {
-            log::error!(request, Crit, "body of cache entry: {miss}");
+            logs::error!(request, Crit, "body of cache entry: {miss}");
             None
         }
     }
@@ -186,7 +185,7 @@ fn check_beside(store: &Arc<DiskStore>, opened: &OpenEntry) {
     engine::spawn(async move {
         let checked = engine::blocking_long(move || check.run(&store)).await;
         if let Err(miss) = checked {
-            log::event!(Crit, "body of cache entry: {miss}");
+            logs::event!(Crit, "body of cache entry: {miss}");
         }
     });
 }

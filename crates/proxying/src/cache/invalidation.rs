@@ -1,7 +1,6 @@
 //! What an unsafe request makes void: `rules::invalidation` says which targets, here their entries
 //! go (RFC 9111, section 4.4).
 
-use http::log;
 use http::request::Request;
 use proto::header::KnownField;
 use proto::method::Method;
@@ -61,7 +60,7 @@ impl CacheLookup {
         });
         let failed = purged.await;
         if failed > 0 {
-            log::error!(request, Crit, "unlink() failed for {failed} cache entries");
+            logs::error!(request, Crit, "unlink() failed for {failed} cache entries");
         }
     }
 }

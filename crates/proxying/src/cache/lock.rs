@@ -17,7 +17,6 @@ use std::time::{Duration, Instant};
 
 use engine::select::{Either, either};
 use http::exchange::{Abort, Exchange};
-use http::log;
 use http::request::{Request, Step};
 use proto::header::KnownField;
 use store::disk::{Claim, Fill, Head, Progress, Reader};
@@ -116,7 +115,7 @@ impl CacheLookup {
             }
             Some(None) => LockOutcome::LookAgain,
             None if engine::now() >= until => {
-                log::error!(request, Info, "cache lock timeout");
+                logs::error!(request, Info, "cache lock timeout");
                 self.may_store = false;
                 LockOutcome::Ask
             }
@@ -208,7 +207,7 @@ async fn wait(
         match either(head, exchange.client_gone()).await {
             Either::First(came) => came,
             Either::Second(_) => {
-                log::error!(request, Info, "client prematurely closed connection");
+                logs::error!(request, Info, "client prematurely closed connection");
                 return Err(request.client_left(exchange));
             }
         }

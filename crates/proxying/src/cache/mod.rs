@@ -52,7 +52,6 @@ use std::sync::Arc;
 
 use framework::slot::{Slot, SlotValue};
 use http::exchange::{Abort, Exchange};
-use http::log;
 use http::request::{Request, Step};
 use http::slots::OfPass;
 use proto::method::Method;
@@ -510,12 +509,12 @@ impl CacheLookup {
             Ok(opened) => Some(opened),
             Err(Miss::Gone) => None,
             Err(Miss::Wrong(fault)) => {
-                log::error!(request, Crit, "cache entry \"{id}\" {fault}");
+                logs::error!(request, Crit, "cache entry \"{id}\" {fault}");
                 None
             }
             Err(Miss::Failed(error)) => {
-                let error = log::Errno(&error);
-                log::error!(
+                let error = logs::Errno(&error);
+                logs::error!(
                     request,
                     Crit,
                     "open() of cache entry \"{id}\" failed {error}"

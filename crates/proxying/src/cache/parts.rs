@@ -15,7 +15,6 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::exchange::Abort;
-use http::log;
 use http::output::Piece;
 use http::request::{Request, Step};
 use http::response::Field;
@@ -126,7 +125,7 @@ impl CacheLookup {
         engine::background(move || {
             let _ = store.purge(&id);
         });
-        log::error!(
+        logs::error!(
             request,
             Error,
             "upstream sent no rest of what is kept of an answer"

@@ -16,7 +16,6 @@ use bytes::Bytes;
 use conf::{Contexts, Fault, ScopeRef, Template, Word};
 use framework::compile::Compiler;
 use http::exchange::Exchange;
-use http::log;
 use http::module::{Content, Handle, Ran};
 use http::output::{Body, page};
 use http::request::{Request, Step};
@@ -219,7 +218,7 @@ async fn run(request: &Request, store: Arc<DiskStore>, key: Key) -> Purged {
     let purged = engine::blocking_long(move || purge(&store, &key)).await;
     if purged.failed > 0 {
         let failed = purged.failed;
-        log::error!(request, Crit, "unlink() failed for {failed} cache entries");
+        logs::error!(request, Crit, "unlink() failed for {failed} cache entries");
     }
     purged
 }

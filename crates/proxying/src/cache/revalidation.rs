@@ -2,7 +2,6 @@
 //! and with 304 the entry is fresh again.
 
 use bytes::Bytes;
-use http::log;
 use http::request::{Request, Step};
 use proto::date;
 use proto::header::KnownField;
@@ -90,7 +89,7 @@ impl CacheLookup {
             // One that has gone meanwhile is fetched when it is asked for next.
             Ok(()) | Err(Miss::Gone) => {}
             Err(miss) => {
-                log::error!(request, Crit, "cache entry \"{id}\" not refreshed: {miss}");
+                logs::error!(request, Crit, "cache entry \"{id}\" not refreshed: {miss}");
             }
         }
     }

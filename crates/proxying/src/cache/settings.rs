@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::log;
 use http::request::Request;
 use http::text::Text;
 use proto::header::KnownField;
@@ -128,8 +127,8 @@ impl Cache {
         match zone.filter(|zone| zone.settings().prefix == prefix) {
             Some(zone) => Ok(of_zone(&zone)),
             None => {
-                let name = log::Printable(&name);
-                log::error!(request, Error, "cache \"{name}\" not found");
+                let name = logs::Printable(&name);
+                logs::error!(request, Error, "cache \"{name}\" not found");
                 Err(500)
             }
         }

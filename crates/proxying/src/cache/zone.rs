@@ -10,7 +10,6 @@ use framework::compile::Compiler;
 use framework::generation::Generation;
 use framework::service::{RunningService, Service};
 use framework::zone::{Fact, State, Tell, Zone, ZoneError};
-use http::log;
 use rules::service_thread;
 use store::disk::{Counts, DiskStore, Kept, Levels, MemoryCounts, MemorySettings, Settings};
 
@@ -99,8 +98,8 @@ impl CacheZone {
         let open = || match settings.open(self.size) {
             Ok(store) => Some(store),
             Err(error) => {
-                let (path, error) = (settings.path.display(), log::Errno(&error));
-                log::event!(
+                let (path, error) = (settings.path.display(), logs::Errno(&error));
+                logs::event!(
                     Emerg,
                     "open() \"{path}\" failed {error}, nothing is cached there"
                 );
@@ -457,8 +456,8 @@ async fn keep_one(store: &Arc<DiskStore>, settings: &CachePath) {
         engine::sleep(INTERVAL).await;
     }
     if let Err(error) = store.load_index(now()) {
-        let (path, error) = (settings.path.display(), log::Errno(&error));
-        log::event!(Info, "index of cache \"{path}\" not read {error}");
+        let (path, error) = (settings.path.display(), logs::Errno(&error));
+        logs::event!(Info, "index of cache \"{path}\" not read {error}");
     }
     let mut scanner = store.scanner();
     while settings.loader.turn(|files| scanner.step(files, now())) {
@@ -471,13 +470,13 @@ async fn keep_one(store: &Arc<DiskStore>, settings: &CachePath) {
             Ok(Kept::There) => {}
             Ok(Kept::Replaced) => {
                 let path = settings.path.display();
-                log::event!(Warn, "cache \"{path}\" was removed, and is begun anew");
+                logs::event!(Warn, "cache \"{path}\" was removed, and is begun anew");
                 return;
             }
             Err(error) if !is_missing => {
                 is_missing = true;
-                let (path, error) = (settings.path.display(), log::Errno(&error));
-                log::event!(
+                let (path, error) = (settings.path.display(), logs::Errno(&error));
+                logs::event!(
                     Crit,
                     "cache \"{path}\" was removed, and cannot be made anew {error}"
                 );
@@ -498,6 +497,6 @@ async fn keep_one(store: &Arc<DiskStore>, settings: &CachePath) {
 
 fn save(store: &DiskStore, is_end: bool) {
     if let Err(error) = store.save_index(is_end, now()) {
-        log::event!(Error, "index of a cache not saved: {error}");
+        logs::event!(Error, "index of a cache not saved: {error}");
     }
 }

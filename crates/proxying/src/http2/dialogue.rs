@@ -12,7 +12,6 @@ use engine::Buffer;
 use engine::select::{Either, either};
 use http::body as request_body;
 use http::exchange::{Abort, Exchange};
-use http::log;
 use http::request::{Request, Step};
 use http_client::{StreamEnd, StreamFlow, StreamHandle, StreamHead, TOO_LARGE};
 use proto::base64::Decoder;
@@ -276,7 +275,7 @@ impl Http2Dialogue<'_> {
             note(request, |attempt, _| attempt.bytes_received = received);
             *reading = ResponseHeadReader::of(head.head, head.bytes);
             if length > passing.buffer_size {
-                log::error!(request, Error, "{} {READING}", TOO_LARGE);
+                logs::error!(request, Error, "{} {READING}", TOO_LARGE);
                 return Err(bad(Causes::INVALID_HEADER));
             }
             examine(request, passing, reading);
@@ -362,7 +361,7 @@ impl Http2Dialogue<'_> {
     fn ended(&self, request: &Request, stream: &StreamHandle, end: StreamEnd) -> AttemptError {
         if let Some(most) = stream.warns_of(self.head.list_size()) {
             let size = self.head.list_size();
-            log::error!(
+            logs::error!(
                 request,
                 Error,
                 "request header of {size} bytes is larger than the {most} bytes that \
@@ -376,7 +375,7 @@ impl Http2Dialogue<'_> {
             }
             return AttemptError::Failed(failure);
         }
-        log::error!(request, Error, "{} {READING}", stream.flow().words(end));
+        logs::error!(request, Error, "{} {READING}", stream.flow().words(end));
         if self.is_lost_by_others(stream, end) {
             return connection_lost();
         }
@@ -453,11 +452,11 @@ fn not_sent(request: &mut Request, exchange: &Exchange, stopped: Stopped) -> Att
             AttemptError::Failed(failed(request, &error, "send()", SENDING))
         }
         Stopped::NotBase64 => {
-            log::error!(request, Info, "{NOT_BASE64} {SENDING}");
+            logs::error!(request, Info, "{NOT_BASE64} {SENDING}");
             AttemptError::Refused(400)
         }
         Stopped::File(text) => {
-            log::error!(request, Crit, "{text} {SENDING}");
+            logs::error!(request, Crit, "{text} {SENDING}");
             AttemptError::Refused(500)
         }
     }

@@ -13,7 +13,6 @@ use bytes::Bytes;
 use engine::file::File;
 use engine::select::{Either, either};
 use http::exchange::upload::Upload;
-use http::log;
 use http_client::{Sender, StreamFlow};
 use proto::base64::{Decoder, NotBase64};
 
@@ -227,7 +226,7 @@ async fn read(
             Ok(part) if !part.is_empty() => part,
             Ok(_) => return Err(Stopped::File("pread() read nothing".to_owned())),
             Err(error) => {
-                let error = log::Errno(&error);
+                let error = logs::Errno(&error);
                 return Err(Stopped::File(format!("pread() failed {error}")));
             }
         };

@@ -4,7 +4,6 @@ use std::future::poll_fn;
 use std::time::Instant;
 
 use bytes::Bytes;
-use http::log;
 use http::request::Request;
 use http::response::Field;
 
@@ -26,7 +25,7 @@ pub async fn read_part(
             let closed = peer.shared().map(|stream| StreamBody::of(stream).closed());
             match closed {
                 Some(Err((_, text))) => {
-                    log::error!(request, Error, "{text} {READING_BODY}");
+                    logs::error!(request, Error, "{text} {READING_BODY}");
                     Err(NotRead { timed_out: false })
                 }
                 _ => Ok(None),

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use conf::{Recording, Sealed};
 use framework::compile::Environment;
-use http::log::Destination;
+use logs::Destination;
 
 use super::*;
 

@@ -12,10 +12,10 @@ use engine::EngineKind;
 use framework::compile::{Compiler, Feature};
 use framework::workers::{Settings, Workers};
 use http::exchange::Exchange;
-use http::log::Destination;
 use http::module::{Entry, Handle, Module, Ran};
 use http::plan_builder::PlanBuilder;
 use http::request::{Request, Step};
+use logs::Destination;
 use transport::listen::ListenerId;
 
 use super::features_and;
@@ -76,7 +76,7 @@ fn serve(folder: &Path) -> (Workers, String, std::path::PathBuf) {
         engine: EngineKind::Epoll,
         threads: 1,
         doors: crate::protocols::doors,
-        report: &http::log::ToErrorLog,
+        report: &logs::ToErrorLog,
         connections: 64,
         multi_accept: false,
         affinity: Vec::new(),

@@ -15,7 +15,7 @@ use framework::door::{Accepted, Door, ListenerId, Tenant};
 use framework::generation::{Generation, GenerationView};
 use framework::protocol_part::{CompiledPart, Directives, ListenSocket, ProtocolPart};
 use framework::workers::Worker;
-use http::log::{Destination, ToErrorLog};
+use logs::{Destination, ToErrorLog};
 
 use crate::assemble::compile_with;
 use crate::features::FEATURES;

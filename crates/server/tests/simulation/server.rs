@@ -17,8 +17,7 @@ use framework::compile::Environment;
 use framework::counters::Counters;
 use framework::generation::Generation;
 use framework::workers::{Share, Worker};
-use http::log;
-use http::log::Destination;
+use logs::Destination;
 use tidegate_server::compile;
 use tidegate_server::protocols;
 use transport::listen::ListenerId;
@@ -127,7 +126,7 @@ impl<'a> Server<'a> {
         if let Either::Second(()) = end {
             return Err(format!("{} connections leaked", self.connections()));
         }
-        log::flush_all();
+        logs::flush_all();
         if self.connections() != 0 {
             return Err(format!(
                 "{} connections are open after the end",

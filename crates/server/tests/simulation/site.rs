@@ -6,8 +6,6 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, UNIX_EPOCH};
 
-use http::log;
-
 use crate::random::Random;
 
 /// Where the site is reached.
@@ -71,7 +69,7 @@ impl Site {
 
     /// The last lines of the error log.
     pub(crate) fn last_errors(&self) -> String {
-        log::flush_all();
+        logs::flush_all();
         let text = fs::read_to_string(self.folder.join("error.log")).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();
         lines[lines.len().saturating_sub(12)..].join("\n")

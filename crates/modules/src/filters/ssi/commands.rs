@@ -7,8 +7,8 @@ use bytes::Bytes;
 use http::chain::BodyFilter;
 use http::exchange::Abort;
 use http::output::{Include, Piece, Purpose, Stub};
+use http::regex;
 use http::request::Request;
-use http::{log, regex};
 use proto::uri::{Escape, escape};
 
 use super::reader::{Command, Event, PARAMETERS_MAX, Reader};
@@ -26,7 +26,7 @@ pub(super) struct CommandFailed;
 macro_rules! failed {
     ($request:expr, $($text:tt)+) => {{
         let text = format!($($text)+);
-        log::error!($request, Error, "{text}{}", $request.activity.sending);
+        logs::error!($request, Error, "{text}{}", $request.activity.sending);
         CommandFailed
     }};
 }
@@ -199,7 +199,7 @@ impl Processor {
             return;
         };
         while let Some(event) = self.reader.next(
-            &mut |mistake| log::error!(request, Error, "{mistake}{}", request.activity.sending),
+            &mut |mistake| logs::error!(request, Error, "{mistake}{}", request.activity.sending),
             &mut input,
         ) {
             match event {
@@ -236,7 +236,7 @@ impl Processor {
         command: &Command,
         out: &mut Vec<Piece>,
     ) -> Result<(), CommandFailed> {
-        let name = log::Printable(&command.name);
+        let name = logs::Printable(&command.name);
         let Some(kind) = KINDS.iter().find(|kind| kind.name == command.name) else {
             return if self.output {
                 Err(failed!(request, "invalid SSI command: \"{name}\""))
@@ -277,7 +277,7 @@ impl Processor {
         let (set, stub) = (arguments.find(b"set"), arguments.find(b"stub"));
         let target = match (uri, file) {
             (Some(uri), Some(file)) => {
-                let (uri, file) = (log::Printable(uri), log::Printable(file));
+                let (uri, file) = (logs::Printable(uri), logs::Printable(file));
                 let text = format!("inclusion may be either virtual=\"{uri}\" or file=\"{file}\"");
                 return Err(failed!(request, "{text}"));
             }
@@ -295,14 +295,14 @@ impl Processor {
         let wait = match (arguments.find(b"wait"), file) {
             (None, file) => file.is_some(),
             (Some(_), Some(file)) => {
-                let file = log::Printable(file);
+                let file = logs::Printable(file);
                 let text = format!("\"wait\" cannot be used with file=\"{file}\"");
                 return Err(failed!(request, "{text}"));
             }
             (Some(wait), None) if wait.eq_ignore_ascii_case(b"no") => false,
             (Some(wait), None) if wait.eq_ignore_ascii_case(b"yes") => true,
             (Some(wait), None) => {
-                let wait = log::Printable(wait);
+                let wait = logs::Printable(wait);
                 let text = format!("invalid value \"{wait}\" in the \"wait\" parameter");
                 return Err(failed!(request, "{text}"));
             }
@@ -357,7 +357,7 @@ impl Processor {
             Ok(args) => Ok((path, args.unwrap_or_default().to_vec())),
             Err(_) => {
                 let unescaped = if path.is_empty() { &target } else { &path };
-                let target = log::Printable(unescaped);
+                let target = logs::Printable(unescaped);
                 let text = format!("unsafe URI \"{target}\" was detected");
                 Err(failed!(request, "{text}"))
             }
@@ -366,7 +366,7 @@ impl Processor {
 
     fn stub(&self, request: &Request, name: &[u8]) -> Result<Stub, CommandFailed> {
         let Some(text) = recall(request, |memory| memory.block(name)) else {
-            let name = log::Printable(name);
+            let name = logs::Printable(name);
             let text = format!("\"stub\"=\"{name}\" for \"include\" not found");
             return Err(failed!(request, "{text}"));
         };
@@ -396,7 +396,7 @@ impl Processor {
             Some(b"url") => self.encoding = Encoding::Url,
             Some(b"entity") => self.encoding = Encoding::Entity,
             Some(other) => {
-                let other = log::Printable(other);
+                let other = logs::Printable(other);
                 let text = format!("unknown encoding \"{other}\" in the \"echo\" command");
                 let CommandFailed = failed!(request, "{text}");
             }
@@ -560,7 +560,7 @@ impl Command {
 
 /// Whether a command has the parameters that it must have, and no others.
 fn check(request: &Request, kind: &Kind, command: &Command) -> Result<(), CommandFailed> {
-    let name = log::Printable(&command.name);
+    let name = logs::Printable(&command.name);
     if command.parameters.len() > PARAMETERS_MAX {
         return Err(failed!(
             request,
@@ -569,7 +569,7 @@ fn check(request: &Request, kind: &Kind, command: &Command) -> Result<(), Comman
     }
     let known = |parameter: &&str| parameter.trim_start_matches('!').as_bytes().to_vec();
     for (at, (key, _)) in command.parameters.iter().enumerate() {
-        let text = log::Printable(key);
+        let text = logs::Printable(key);
         if !kind
             .parameters
             .iter()
@@ -626,7 +626,7 @@ fn holds(request: &mut Request, expression: &[u8]) -> Result<bool, CommandFailed
         return Ok(!left.is_empty());
     }
     let invalid = |request: &Request| {
-        let expression = log::Printable(expression);
+        let expression = logs::Printable(expression);
         let text = format!("invalid expression in \"{expression}\"");
         failed!(request, "{text}")
     };
@@ -659,7 +659,7 @@ fn matches(request: &Request, pattern: &[u8], subject: Vec<u8>) -> Result<bool, 
         Ok(None) => return Ok(false),
         Err(regex::MatchError::Pattern(text)) => return Err(failed!(request, "{text}")),
         Err(regex::MatchError::Undecided(text)) => {
-            log::error!(request, Alert, "{text}{}", request.activity.sending);
+            logs::error!(request, Alert, "{text}{}", request.activity.sending);
             return Err(CommandFailed);
         }
     };

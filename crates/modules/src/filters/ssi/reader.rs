@@ -6,7 +6,6 @@
 use std::fmt;
 
 use bytes::Bytes;
-use http::log;
 
 /// What a command begins with, before its `#`.
 const COMMENT: &[u8] = b"<!--";
@@ -219,8 +218,8 @@ impl Reader {
         }
         report(format_args!(
             "the \"{}{}...\" SSI command is too long",
-            log::Printable(name),
-            log::Printable(&[byte])
+            logs::Printable(name),
+            logs::Printable(&[byte])
         ));
         State::Wrong
     }
@@ -235,9 +234,9 @@ impl Reader {
         }
         report(format_args!(
             "too long \"{}{}...\" parameter in \"{}\" SSI command",
-            log::Printable(key),
-            log::Printable(&[byte]),
-            log::Printable(&self.command.name)
+            logs::Printable(key),
+            logs::Printable(&[byte]),
+            logs::Printable(&self.command.name)
         ));
         State::Wrong
     }
@@ -252,10 +251,10 @@ impl Reader {
         }
         report(format_args!(
             "too long \"{}{}...\" value of \"{}\" parameter in \"{}\" SSI command",
-            log::Printable(value),
-            log::Printable(&[byte]),
-            log::Printable(key),
-            log::Printable(&self.command.name)
+            logs::Printable(value),
+            logs::Printable(&[byte]),
+            logs::Printable(key),
+            logs::Printable(&self.command.name)
         ));
         State::Wrong
     }
@@ -263,10 +262,10 @@ impl Reader {
     /// A byte that does not belong where it stands.
     fn wrong(&self, report: &mut ErrorReporter<'_>, byte: u8, place: ErrorPosition) -> State {
         let (byte_text, name) = ([byte], &self.command.name);
-        let (byte_text, name) = (log::Printable(&byte_text), log::Printable(name));
+        let (byte_text, name) = (logs::Printable(&byte_text), logs::Printable(name));
         let empty = (Vec::new(), Vec::new());
         let (key, value) = self.command.parameters.last().unwrap_or(&empty);
-        let (key, value) = (log::Printable(key), log::Printable(value));
+        let (key, value) = (logs::Printable(key), logs::Printable(value));
         match place {
             ErrorPosition::AfterKey => report(format_args!(
                 "unexpected \"{byte_text}\" symbol after \"{key}\" parameter in \"{name}\" SSI command"

@@ -1,6 +1,5 @@
 //! Values of commands with variables in them: `"/page?x=$arg_x"`.
 
-use http::log;
 use http::request::Request;
 use variables::Context as _;
 
@@ -52,22 +51,22 @@ fn variable<'t>(
     let (name, mut rest) = rest.split_at_checked(length).unwrap_or((rest, &[]));
     if bracket && !(name.is_empty() && rest.is_empty()) {
         rest = rest.strip_prefix(b"}").ok_or_else(|| {
-            log::error!(
+            logs::error!(
                 request,
                 Error,
                 "the closing bracket in \"{}\" variable is missing{}",
-                log::Printable(name),
+                logs::Printable(name),
                 request.activity.sending
             );
             CommandFailed
         })?;
     }
     if name.is_empty() {
-        log::error!(
+        logs::error!(
             request,
             Error,
             "invalid variable name in \"{}\"{}",
-            log::Printable(text),
+            logs::Printable(text),
             request.activity.sending
         );
         return Err(CommandFailed);

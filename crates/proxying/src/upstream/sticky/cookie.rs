@@ -3,7 +3,6 @@
 use bytes::Bytes;
 use engine::wall;
 use framework::compile::Compiler;
-use http::log;
 use http::request::Request;
 use http::text::Text;
 use http::variables::Compiling as _;
@@ -80,8 +79,8 @@ impl Cookie {
         if value.is_empty() || is_same_site(&value) {
             return Some(value);
         }
-        let shown = log::Printable(&value);
-        log::error!(
+        let shown = logs::Printable(&value);
+        logs::error!(
             request,
             Debug,
             "sticky: invalid cookie samesite value \"{shown}\""

@@ -20,7 +20,6 @@ use bytes::Bytes;
 use conf::{Arity, Contexts, Fault, Setting};
 use framework::compile::Compiler;
 use framework::zone::{Zone, ZoneError};
-use http::log;
 use http::request::Request;
 use http::variables::{Compiling as _, Context as _, Variable};
 
@@ -144,8 +143,8 @@ fn first_of(request: &mut Request, variables: &[Variable]) -> Bytes {
     for (place, variable) in variables.iter().enumerate() {
         let value = request.variable(*variable).unwrap_or_default();
         if !value.is_empty() {
-            let (shown, number) = (log::Printable(&value), place + 1);
-            log::error!(
+            let (shown, number) = (logs::Printable(&value), place + 1);
+            logs::error!(
                 request,
                 Debug,
                 "sticky: using \"{shown}\" found in variable #{number}"
@@ -180,12 +179,12 @@ impl Sticking {
         };
         let timeout = learn.zone.settings().timeout;
         let found = learn.zone.state().find(&self.id, engine::now(), timeout);
-        let session = log::Printable(&self.id);
+        let session = logs::Printable(&self.id);
         match &found {
-            None => log::error!(request, Debug, "sticky: session \"{session}\" not found"),
+            None => logs::error!(request, Debug, "sticky: session \"{session}\" not found"),
             Some(server) => {
-                let server = log::Printable(server);
-                log::error!(
+                let server = logs::Printable(server);
+                logs::error!(
                     request,
                     Debug,
                     "sticky: session \"{session}\", SID \"{server}\""
@@ -200,15 +199,15 @@ impl Sticking {
     pub fn asks(&mut self, request: &mut Request, server: Bytes) {
         if let Some(cookie) = &self.sticky.cookie {
             if !self.id.is_empty() && self.id != server {
-                log::error!(
+                logs::error!(
                     request,
                     Debug,
                     "sticky: server with requested SID is unavailable"
                 );
             }
             let value = cookie.value(request, &server);
-            let shown = log::Printable(&value);
-            log::error!(request, Debug, "sticky: set cookie: \"{shown}\"");
+            let shown = logs::Printable(&value);
+            logs::error!(request, Debug, "sticky: set cookie: \"{shown}\"");
             let before = self.cookie.replace(value.clone());
             let of_before = before.and_then(|before| {
                 let mut fields = request.response.fields.iter_mut();
@@ -279,24 +278,24 @@ impl Lesson {
             .state()
             .learn(session, server, self.create, engine::now(), timeout);
         let name = self.zone.name();
-        let (session, server) = (log::Printable(session), log::Printable(server));
+        let (session, server) = (logs::Printable(session), logs::Printable(server));
         match learned {
             Learned::Nothing | Learned::Known => {}
-            Learned::Moved => log::event!(
+            Learned::Moved => logs::event!(
                 Debug,
                 "sticky: session \"{session}\" reused for SID \"{server}\""
             ),
-            Learned::Created => log::event!(
+            Learned::Created => logs::event!(
                 Debug,
                 "sticky: creating session \"{session}\", SID \"{server}\""
             ),
-            Learned::InPlaceOfOldest | Learned::Full => log::event!(
+            Learned::InPlaceOfOldest | Learned::Full => logs::event!(
                 Warn,
                 "could not allocate node in sticky session zone \"{name}\", expiring least recently used session"
             ),
         }
         if learned == Learned::Full {
-            log::event!(
+            logs::event!(
                 Alert,
                 "could not allocate node in sticky session zone \"{name}\""
             );

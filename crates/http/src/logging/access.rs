@@ -3,13 +3,35 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use rules::access_log::Logged;
+use conf::{Fault, ScopeRef};
+use framework::compile::Compiler;
+use logs::{ERROR_LOG, ErrorLog};
+use rules::access_log::{ACCESS_LOG, Logged};
 
-use crate::log::AccessLogs;
 use crate::module::{Module, OnRequestEnd, ShortcutDoc};
 use crate::plan_builder::PlanBuilder;
 use crate::request::Request;
 use crate::tasks::{Task, TaskKind};
+
+/// The access logs of a scope.
+pub type AccessLogs = rules::access_log::AccessLogs<Request>;
+
+/// Compiles the formats of the `http` block, so that faults of unused ones show as well.
+pub fn check(compiler: &Compiler<'_>, http: ScopeRef<'_>) -> Result<(), Fault> {
+    rules::format::check::<Request>(compiler, http)
+}
+
+/// Opens the logs that the `http` block itself writes, though each of its servers may write others:
+/// nginx opens what is written, used or not.
+pub fn open_written(compiler: &Compiler<'_>, http: ScopeRef<'_>) -> Option<()> {
+    if http.writes(&[&ACCESS_LOG]) {
+        compiler.feature_or_report::<AccessLogs>(http)?;
+    }
+    if http.writes(&[&ERROR_LOG]) {
+        compiler.feature_or_report::<ErrorLog>(http)?;
+    }
+    Some(())
+}
 
 /// Variables whose values are ours, never missing and need no escaping, in any escape mode.
 const PLAIN: [&str; 9] = [
