@@ -1,14 +1,14 @@
 //! docs/shortcuts.md: which requests are answered from memory, and what each module says of that.
 //!
 //! What a module may say stands beside the code that says it (`Module::SHORTCUTS`); what the server
-//! itself looks at, in `http::prebuilt`. Nothing of the page is written by hand, and a test sees to
-//! it that it is fresh.
+//! itself looks at, in `http::response::prebuilt`. Nothing of the page is written by hand, and a test
+//! sees to it that it is fresh.
 
 use std::fmt::Write;
 
 use conf::Spec;
 use http::module::{Entry, ShortcutDoc};
-use http::prebuilt::{NOT_FOR_REQUESTS, NOT_IN_LOCATIONS, NOT_KEPT};
+use http::response::prebuilt::{NOT_FOR_REQUESTS, NOT_IN_LOCATIONS, NOT_KEPT};
 
 /// How many directives a row names.
 const LINKS_MAX: usize = 6;

@@ -5,7 +5,7 @@
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use proto::base64;
-use http::credentials::Credentials;
+use http::request::credentials::Credentials;
 use modules::auth_basic::password::{Check, Scheme};
 use modules::auth_basic::users::Users;
 

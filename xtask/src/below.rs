@@ -117,7 +117,7 @@ mod tests {
                 "static A: Setting<()> = Setting::new(\n    \"dav_access\", &[]);\nstatic P: Setting<()> = Setting::new(\"proxy_protocol\", &[]);\nstatic B: Setting<()> = Setting::new(\"shared_by_both\", &[]);\nstatic E: Setting<()> = Setting::new(\"by_a_macro\", &[]);",
             ),
             (
-                "crates/http/src/core.rs",
+                "crates/http/src/config/core.rs",
                 "static C: Setting<()> = Setting::new(\"shared_by_both\", &[]);\n    D: u64 = \"by_a_macro\", parse;\nfn g() { is(\"by_a_macro\", \"proxy_protocol\") }\n// \"dav_access\"\nfn f() { is(\"a\", \"no dav_access here\") }\n#[cfg(test)]\nmod tests { const T: &str = \"dav_access\"; }",
             ),
             (
@@ -128,7 +128,7 @@ mod tests {
         let files = files.map(|(file, text)| (file.to_owned(), text.to_owned()));
         assert_eq!(
             judge(&files),
-            ["crates/http/src/core.rs:5: names `dav_access`, a directive of a module"]
+            ["crates/http/src/config/core.rs:5: names `dav_access`, a directive of a module"]
         );
     }
 }

@@ -1,7 +1,7 @@
 //! A client's connection as requests see it: its bytes, its generation, the virtual servers of its
 //! address.
 //!
-//! What goes on on it is the [conversation](crate::connection_task).
+//! What goes on on it is the [conversation](crate::h1::connection_task).
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::num::NonZeroU32;
@@ -20,9 +20,9 @@ use transport::Transport;
 use transport::client::Client;
 use transport::incoming::Incoming;
 
-use crate::address::AddressServers;
+use crate::config::address::AddressServers;
+use crate::config::plan::Server;
 use crate::http2::stream::SharedConnection;
-use crate::plan::Server;
 use crate::request::Request;
 use crate::thread_state::HttpThreadState;
 

@@ -6,8 +6,8 @@ use framework::door::{Accepted, Door, ListenerId, Tenant};
 use framework::generation::GenerationView;
 
 use crate::connection::Connection;
-use crate::connection_task;
-use crate::pool;
+use crate::h1::connection_task;
+use crate::request::pool;
 use crate::thread_state::HttpThreadState;
 
 /// What a client is told for whom there is no descriptor.

@@ -32,9 +32,9 @@ use variables::{
     TableBuilder, Values,
 };
 
-use crate::address::AddressServers;
+use crate::config::address::AddressServers;
+use crate::config::plan::Server;
 use crate::connection::Connection;
-use crate::plan::Server;
 use crate::request::Request;
 use crate::thread_state::HttpThreadState;
 

@@ -15,11 +15,11 @@ use framework::generation::Generation;
 use transport::tls::handshake::Intercept;
 use variables::Find;
 
+use crate::config::plan_builder::PlanBuilder;
+use crate::config::tasks::Task;
 use crate::exchange::{Abort, Exchange};
 use crate::handshake::Handshake;
-use crate::plan_builder::PlanBuilder;
 use crate::request::{Request, Step};
-use crate::tasks::Task;
 
 /// A feature that has something to do for requests.
 pub trait Module: Feature {
@@ -287,7 +287,8 @@ pub trait OnRequestEnd: Send + Sync {
     }
 }
 
-/// A check of the access phase: see [`access_phase`](crate::access_phase) for how they combine.
+/// A check of the access phase: see [`access_phase`](crate::request::access_phase) for how they
+/// combine.
 pub trait Check: Send + Sync {
     /// Makes the check for this request.
     fn check<'a>(

@@ -11,12 +11,13 @@ use framework::protocol_part::{CompiledPart, Directives, ListenSocket, ProtocolP
 use transport::tls::handshake::Intercepts;
 use variables::Find;
 
+use crate::config::compile;
+use crate::config::plan::Http;
+use crate::door;
 use crate::handshake::Handshake;
 use crate::module::Entry;
-use crate::plan::Http;
 use crate::request::Request;
 use crate::variables::{BuiltinVariable, TableBuilder};
-use crate::{compile, door};
 
 /// What modules bring together: the list of all of them, in nginx's order.
 #[derive(Clone, Copy)]

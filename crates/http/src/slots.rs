@@ -21,7 +21,7 @@ pub enum OfPass {}
 /// As long as a request, be it the main one or a subrequest.
 pub enum OfRequest {}
 
-/// A place in a plan: see [`Plan::of`](crate::plan::Plan::of).
+/// A place in a plan: see [`Plan::of`](crate::config::plan::Plan::of).
 pub type PlanSlot<F> = Slot<F, OfPlan>;
 
 /// Lifetimes whose slots are numbered each by themselves.

@@ -22,21 +22,23 @@ use transport::tls;
 use transport::tls::settings::TlsSettings;
 use variables::{map, process};
 
-use crate::body::BodySettings;
+use crate::config::core::{Core, ServerCore};
+use crate::config::types::Types;
+use crate::config::{compile, core, ignored_directives};
 use crate::connection::Connection;
-use crate::core::{Core, ServerCore};
-use crate::disable_symlinks::DisableSymlinks;
-use crate::error_page::ErrorPages;
+use crate::door;
 use crate::exchange::memory;
+use crate::files::disable_symlinks::DisableSymlinks;
+use crate::files::open_file_cache::OpenFileCache;
 use crate::handshake::{self, Handshake};
 use crate::logging::access::AccessLogs;
 use crate::module::Entry;
-use crate::open_file_cache::OpenFileCache;
-use crate::output::Piece;
 use crate::part::Modules;
 use crate::request::Request;
-use crate::types::Types;
-use crate::{compile, core, door, ignored_directives, not_modified, range};
+use crate::request::body::BodySettings;
+use crate::response::error_page::ErrorPages;
+use crate::response::output::Piece;
+use crate::response::{not_modified, range};
 
 /// What requests have without any module.
 pub const NO_MODULES: Modules = Modules(&[

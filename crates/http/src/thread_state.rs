@@ -9,8 +9,8 @@ use std::sync::Arc;
 use framework::generation::GenerationView;
 use framework::slot::{OfThread, Slot, ThreadGeneration};
 
-use crate::plan::Http;
-use crate::prebuilt::PrebuiltCache;
+use crate::config::plan::Http;
+use crate::response::prebuilt::PrebuiltCache;
 
 /// The `http` block as one thread serves by it. Requests hold it by `Rc`: no counter that other
 /// threads touch is in their way.

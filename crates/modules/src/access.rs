@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use conf::{Declared, Fault, ScopeRef};
 use framework::compile::{Compiler, Feature};
+use http::config::plan_builder::PlanBuilder;
+use http::config::tasks::{Task, TaskKind};
 use http::exchange::{Abort, Exchange};
 use http::module::{AccessVerdict, Check, Module, Permit, Ran, Shortcut, ShortcutDoc};
-use http::plan_builder::PlanBuilder;
 use http::request::Request;
-use http::tasks::{Task, TaskKind};
 
 /// The rules of a scope.
 pub struct Access(Arc<rules::access::Access>);

@@ -11,14 +11,14 @@ use conf::{
     Arity, Contexts, Declared, Fault, Inherit, Line, ScopeRef, Setter, Setting, Template, Word,
 };
 use framework::compile::{Compiler, Feature};
+use http::config::plan_builder::PlanBuilder;
+use http::config::tasks::{Task, TaskKind};
+use http::config::text::Text;
 use http::exchange::{Abort, Exchange};
 use http::module::{AccessVerdict, Check, Module, Ran};
-use http::output;
-use http::plan_builder::PlanBuilder;
 use http::request::Request;
 use http::response::Field;
-use http::tasks::{Task, TaskKind};
-use http::text::Text;
+use http::response::output;
 use http::variables::Compiling as _;
 use variables::name::variable_name;
 

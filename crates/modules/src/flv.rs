@@ -7,13 +7,13 @@ use bytes::Bytes;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setting, parse};
 use engine::file::{File, Metadata};
 use framework::compile::Compiler;
-use http::body;
 use http::exchange::Exchange;
-use http::file::etag_of;
+use http::files::etag_of;
+use http::files::open_file_cache;
 use http::module::{Content, Handle, Ran};
-use http::open_file_cache;
-use http::output::{Body, Piece};
+use http::request::body;
 use http::request::{Request, Step};
+use http::response::output::{Body, Piece};
 use proto::method::Method;
 use proto::uri;
 

@@ -14,16 +14,16 @@ use conf::{
     Arity, Contexts, Declared, Fault, Inherit, Line, ScopeRef, Setter, Setting, Template, Word,
 };
 use framework::compile::{Compiler, Feature};
-use http::chain::{Chain, FilterRejection, HeadFilter};
-use http::client_head::ClientHead;
-use http::http3;
-use http::http3::HTTP3_NOT_YET;
+use http::config::http3;
+use http::config::http3::HTTP3_NOT_YET;
+use http::config::plan_builder::PlanBuilder;
+use http::config::tasks::{Task, TaskKind};
+use http::config::text::Text;
 use http::module::{Module, Script};
-use http::plan_builder::PlanBuilder;
+use http::request::client_head::ClientHead;
 use http::request::{Request, Step};
+use http::response::chain::{Chain, FilterRejection, HeadFilter};
 use http::response::{Field, Response};
-use http::tasks::{Task, TaskKind};
-use http::text::Text;
 use http::variables::Compiling as _;
 use proto::date;
 use proto::h1;

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use conf::{Declared, Fault, ScopeRef};
 use framework::compile::{Compiler, Feature};
 use framework::slot::Slot;
+use http::config::plan_builder::PlanBuilder;
+use http::config::tasks::{Task, TaskKind};
 use http::exchange::Exchange;
 use http::module::{Handle, Module, Ran};
-use http::plan_builder::PlanBuilder;
 use http::request::{Request, Step};
 use http::slots::OfMain;
-use http::tasks::{Task, TaskKind};
 use http::variables::BuiltinVariable;
 use rules::limit_conn::{ConnectionCounting, LIMIT_CONN_ZONE, LimitConn, LimitOutcome, Places};
 

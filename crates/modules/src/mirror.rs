@@ -9,12 +9,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use conf::{Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, parse};
 use framework::compile::{Compiler, Feature};
-use http::body;
+use http::config::plan_builder::PlanBuilder;
+use http::config::tasks::{Task, TaskKind};
 use http::exchange::Exchange;
 use http::module::{Handle, Module, Ran};
-use http::plan_builder::PlanBuilder;
+use http::request::body;
 use http::request::{Request, Step};
-use http::tasks::{Task, TaskKind};
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 

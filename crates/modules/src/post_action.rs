@@ -9,12 +9,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use conf::{Contexts, Declared, Fault, ScopeRef, Setting, parse};
 use framework::compile::{Compiler, Feature};
+use http::config::plan_builder::PlanBuilder;
+use http::config::tasks::{Task, TaskKind};
 use http::exchange::{Abort, Exchange};
 use http::module::{After, Module, Ran};
-use http::plan_builder::PlanBuilder;
 use http::request::{self, Request, Step};
 use http::slots::PlanSlot;
-use http::tasks::{Task, TaskKind};
 use proto::h1::Version;
 
 static POST_ACTION: Setting<Bytes> = Setting::new("post_action", &["uri"], parse::bytes)

@@ -9,12 +9,12 @@ use std::sync::Arc;
 
 use conf::{Contexts, Declared, Fault, ScopeRef, Setter, Setting};
 use framework::compile::{Compiler, Feature};
+use http::config::plan_builder::PlanBuilder;
+use http::config::tasks::{Task, TaskKind};
 use http::exchange::Exchange;
+use http::files::open_file_cache::{self, Looked, LookupError};
 use http::module::{Handle, Module, Ran};
-use http::open_file_cache::{self, Looked, LookupError};
-use http::plan_builder::PlanBuilder;
 use http::request::{Request, Step};
-use http::tasks::{Task, TaskKind};
 use proto::method::Method;
 
 use crate::filters::compress::{BY_PREFERENCE, Coding};

@@ -12,11 +12,11 @@ use std::sync::Arc;
 
 use conf::{Contexts, Declared, Fault, ScopeRef, Setting, parse};
 use framework::compile::{Compiler, Feature};
+use http::config::plan_builder::PlanBuilder;
+use http::config::tasks::{Task, TaskKind};
 use http::exchange::Exchange;
 use http::module::{Handle, Module, Ran, ShortcutDoc};
-use http::plan_builder::PlanBuilder;
 use http::request::{Request, Step};
-use http::tasks::{Task, TaskKind};
 use proto::method::Method;
 
 use super::autoindex;

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use conf::{Declared, Fault, ScopeRef};
 use engine::net::Address;
 use framework::compile::{Compiler, Feature};
+use http::config::plan_builder::PlanBuilder;
+use http::config::tasks::{Task, TaskKind};
 use http::exchange::Exchange;
 use http::module::{Handle, Module, Ran};
-use http::plan_builder::PlanBuilder;
 use http::request::{Request, Step};
-use http::tasks::{Task, TaskKind};
 use http::variables::BuiltinVariable;
 use rules::realip::{self, ByProxy};
 

@@ -9,14 +9,14 @@ use bytes::Bytes;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Template, Word};
 use framework::compile::{Compiler, Feature};
 use framework::display::for_people;
-use http::core::Alias;
+use http::config::core::Alias;
+use http::config::plan_builder::PlanBuilder;
+use http::config::tasks::{Task, TaskKind};
+use http::config::text::Text;
 use http::exchange::Exchange;
+use http::files::open_file_cache::{self, Looked, LookupError};
 use http::module::{Handle, Imagined, Module, Ran};
-use http::open_file_cache::{self, Looked, LookupError};
-use http::plan_builder::PlanBuilder;
 use http::request::{Request, Step};
-use http::tasks::{Task, TaskKind};
-use http::text::Text;
 use http::variables::Compiling as _;
 
 /// `try_files file … uri`, `try_files file … =code`

@@ -16,9 +16,9 @@ use conf::{
     parse,
 };
 use framework::compile::{Compiler, Feature};
+use http::config::plan_builder::PlanBuilder;
 use http::exchange::Exchange;
 use http::module::{Content, Handle, Ran};
-use http::plan_builder::PlanBuilder;
 use http::request::{Request, Step};
 use http::variables::Compiling as _;
 use logs::Level;
@@ -32,7 +32,7 @@ use proxying::destination::{Destination, PeerTarget, Scheme, Schemes};
 use proxying::driver::{self, BodyReading, PeerOptions, Protocol, SentRequest};
 use proxying::failures::{AttemptError, note};
 use proxying::family::{Causes, Family, causes_of_connections};
-use proxying::peer_attempts::{self, Dialogue};
+use proxying::peer_attempts::Dialogue;
 use proxying::socket::SocketSettings;
 use proxying::tunnel::{self, TunnelLimits};
 use proxying::upstream::Group;

@@ -2,10 +2,10 @@
 
 use bytes::Bytes;
 use engine::Buffer;
-use logs::Level;
 use http::response::Field;
-use http::source::Break;
+use http::response::source::Break;
 use http_client::ReceivedBytes;
+use logs::Level;
 
 /// A framing that is not HTTP's.
 pub trait AnswerFraming {

@@ -8,8 +8,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use engine::Spares;
 use http::request::Request;
+use http::request::upstream_report::UpstreamReport;
 use http::response::Field;
-use http::upstream_report::UpstreamReport;
 
 use super::answer::AnswerHead;
 use crate::cache::{CacheStatus, Validators};

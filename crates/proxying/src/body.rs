@@ -16,12 +16,12 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use engine::{Buffer, Sleep};
 use http::exchange::Abort;
-use http::exchange::intake::{take_data, take_front};
-use logs::Level;
-use http::output::Piece;
+use http::h1::intake::{take_data, take_front};
 use http::response::Field;
-use http::source::{Break, DeferredLog, Source, SourceEvent};
-use http::spill::Spill;
+use http::response::output::Piece;
+use http::response::source::{Break, DeferredLog, Source, SourceEvent};
+use http::response::spill::Spill;
+use logs::Level;
 use proto::h1::chunked::Decoder;
 use proto::h1::response::BodyFraming;
 

@@ -2,8 +2,8 @@
 //! leaves of them beyond that in a temporary file.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_proxy_module.html>, and the same for other modules. The
-//! work is done by [`http::spill`]; `*_buffering`, which switches it on, and `*_buffer_size`, which
-//! bounds an answer's head, stand in `family.rs`.
+//! work is done by [`http::response::spill`]; `*_buffering`, which switches it on, and
+//! `*_buffer_size`, which bounds an answer's head, stand in `family.rs`.
 
 use std::sync::Arc;
 
@@ -11,9 +11,9 @@ use std::path::PathBuf;
 
 use conf::{Arity, Contexts, Declared, Fault, ScopeRef, Setter, Setting, parse};
 use framework::compile::Compiler;
-use http::spill::Limits;
-use http::temporary_file::Directory;
-use http::temporary_paths::TemporaryPath;
+use http::config::temporary_paths::TemporaryPath;
+use http::files::temporary_file::Directory;
+use http::response::spill::Limits;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use http::output::Body;
 use http::request::{Request, Step};
+use http::response::output::Body;
 use proto::h1::response::BodyFraming;
 use proto::method::Method;
 

@@ -19,9 +19,9 @@ use std::sync::Arc;
 use base::pieces::Pieces;
 use bytes::Bytes;
 use engine::PooledFuture;
-use http::body as request_body;
 use http::exchange::{Abort, Exchange};
 use http::module::Ran;
+use http::request::body as request_body;
 use http::request::{Request, Step};
 
 use super::answer::AnswerHead;

@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Template};
 use framework::compile::{Compiler, Feature};
+use http::config::plan_builder::PlanBuilder;
+use http::config::text::Text;
 use http::module::{Module, ShortcutDoc};
-use http::plan_builder::PlanBuilder;
 use http::request::Request;
 use http::slots::PlanSlot;
-use http::text::Text;
 use http::variables::Compiling as _;
 
 static EARLY_HINTS: Setting<Vec<Template>> = Setting::new(

@@ -4,9 +4,9 @@ use std::io;
 
 use ::upstream::AttemptFailure;
 use http::exchange::{Abort, Exchange};
-use logs::Level;
 use http::request::Request;
-use http::source::DeferredLog;
+use http::response::source::DeferredLog;
+use logs::Level;
 
 use super::attempts::{Attempt, Attempts, Began};
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, Setter, Setting, Template, Word, parse};
-use http::size::WrittenSize;
+use http::config::size::WrittenSize;
 
 use super::store_settings;
 use crate::store_settings::StoreLine;
@@ -473,7 +473,7 @@ mod tests {
 
     fn registry() -> Registry {
         let tables: &[&'static [&'static dyn Declared]] = &[
-            http::compile::DIRECTIVES,
+            http::config::compile::DIRECTIVES,
             rules::server_name::DIRECTIVES,
             BOTH,
             &PROXY_SIZES,

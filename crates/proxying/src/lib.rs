@@ -59,7 +59,7 @@ pub mod upstream;
 pub mod variables;
 mod whole;
 
-use http::activity::WHILE_SENDING_ON;
+use http::request::activity::WHILE_SENDING_ON;
 use http::request::{Request, Step};
 
 /// What is done last.

@@ -15,9 +15,9 @@ use engine::PooledFuture;
 use engine::net::{Address, Segment};
 use engine::select::{Either, either};
 use http::exchange::{Abort, Exchange};
-use logs::{ErrorLog, Level, Subject, Subsystem};
 use http::request::Request;
 use http_client::{Acquired, LinkOptions};
+use logs::{ErrorLog, Level, Subject, Subsystem};
 use proto::method::Method;
 
 use super::activity;

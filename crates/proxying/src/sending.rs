@@ -7,9 +7,9 @@ use bytes::Bytes;
 use engine::Buffer;
 use engine::net::Segment;
 use engine::select::{Either, either};
-use http::body as request_body;
 use http::exchange::{Abort, Exchange};
 use http::request::Request;
+use http::request::body as request_body;
 
 use super::activity::SENDING;
 use super::connection::UpstreamConnection;

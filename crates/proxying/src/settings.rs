@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use conf::{Fault, ScopeRef, Word};
 use framework::compile::Compiler;
+use http::config::size::Size;
+use http::config::temporary_paths::TemporaryPath;
 use http::response::Field;
-use http::size::Size;
-use http::temporary_paths::TemporaryPath;
 use proto::header::NameSet;
 
 use super::attempts::Attempts;

@@ -7,8 +7,8 @@ use bytes::Bytes;
 use conf::{Fault, ScopeRef};
 use engine::net::SocketOptions;
 use framework::compile::Compiler;
+use http::config::text::Text;
 use http::request::Request;
-use http::text::Text;
 use http::variables::Compiling as _;
 
 use super::family::{BindLine, Family, local_address};

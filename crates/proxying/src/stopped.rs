@@ -2,8 +2,8 @@
 
 use http::exchange::Abort;
 use http::exchange::upload::Upload;
+use http::response::source::DeferredLog;
 use logs::Level;
-use http::source::DeferredLog;
 
 use crate::activity::SENDING;
 
@@ -38,8 +38,14 @@ impl Stopped {
     pub(super) fn told(self) -> Option<(u16, Option<DeferredLog>)> {
         let (status, fault) = match self {
             Stopped::Stream(Abort::Closed(_)) => return None,
-            Stopped::Stream(abort) => (status_of(&abort), http::logging::client::body_fault(&abort, false)),
-            Stopped::Connection(abort) => (status_of(&abort), http::logging::client::body_fault(&abort, true)),
+            Stopped::Stream(abort) => (
+                status_of(&abort),
+                http::logging::client::body_fault(&abort, false),
+            ),
+            Stopped::Connection(abort) => (
+                status_of(&abort),
+                http::logging::client::body_fault(&abort, true),
+            ),
             Stopped::TimedOut => {
                 let text = "upstream timed out (110: Connection timed out)".to_owned();
                 (504, Some((Level::Error, text)))

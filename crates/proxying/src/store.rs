@@ -18,18 +18,18 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http::exchange::Abort;
-use logs::{Errno, Level};
-use http::output::Piece;
+use http::files::temporary_file::Directory;
 use http::request::Request;
 use http::response::Field;
-use http::source::{Break, DeferredLog, Source, SourceEvent};
-use http::temporary_file::Directory;
+use http::response::output::Piece;
+use http::response::source::{Break, DeferredLog, Source, SourceEvent};
+use logs::{Errno, Level};
 use logs::{ErrorLog, Subject, Subsystem};
 
 use super::READING_BODY;
 use super::body::UpstreamBody;
 use super::store_settings::Store;
-use http::rename::{Rename, RenameResult, remove_temporary, shown};
+use http::files::rename::{Rename, RenameResult, remove_temporary, shown};
 
 /// How much of a body waits to be written, beside what is being written.
 const QUEUED_MAX: usize = 64 * 1024;

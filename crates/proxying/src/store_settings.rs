@@ -5,9 +5,9 @@ use std::sync::Arc;
 use conf::{Fault, ScopeRef, Setter, Setting, Template};
 use framework::compile::Compiler;
 use framework::places::{FileAccess, constant_folder, name_of};
-use http::core::Core;
-use http::temporary_file::Directory;
-use http::text::Text;
+use http::config::core::Core;
+use http::config::text::Text;
+use http::files::temporary_file::Directory;
 use http::variables::Compiling as _;
 
 pub(crate) enum StoreLine {

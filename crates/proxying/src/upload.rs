@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use http::exchange::upload::Upload;
-use http::source::DeferredLog;
+use http::response::source::DeferredLog;
 use transport::Transport;
 
 use super::http2::upload::StreamUpload;

@@ -7,9 +7,9 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use engine::Buffer;
 use http::exchange::Abort;
-use http::output::Piece;
 use http::response::Field;
-use http::source::{DeferredLog, Source, SourceEvent};
+use http::response::output::Piece;
+use http::response::source::{DeferredLog, Source, SourceEvent};
 use proto::h1::response::BodyFraming;
 
 use super::READING_BODY;

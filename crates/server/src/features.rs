@@ -6,17 +6,18 @@
 //! are made of it.
 
 use framework::compile::Feature;
-use http::body::BodySettings;
-use http::core::{Core, ServerCore};
-use http::disable_symlinks;
-use http::error_page::ErrorPages;
+use http::config::core::{Core, ServerCore};
+use http::config::ignored_directives;
+use http::files::disable_symlinks;
+use http::files::open_file_cache;
 use http::handshake::Handshake;
 use http::logging::access::AccessLogs;
 use http::module::Entry;
-use http::open_file_cache;
 use http::part::Modules;
 use http::request::Request;
-use http::{ignored_directives, not_modified, range};
+use http::request::body::BodySettings;
+use http::response::error_page::ErrorPages;
+use http::response::{not_modified, range};
 use modules::filters::{
     addition, charset, compress, gunzip, gzip, headers, slice, ssi, sub, userid,
 };
@@ -36,20 +37,20 @@ use variables::{geo, map, process, split_clients};
 pub const FEATURES: Modules = Modules(&[
     // nginx's core module of http.
     Entry::of(&[
-        http::compile::DIRECTIVES,
+        http::config::compile::DIRECTIVES,
         rules::server_name::DIRECTIVES,
         Core::DIRECTIVES,
         ServerCore::DIRECTIVES,
         BodySettings::DIRECTIVES,
         ErrorPages::DIRECTIVES,
-        http::types::Types::DIRECTIVES,
+        http::config::types::Types::DIRECTIVES,
         open_file_cache::OpenFileCache::DIRECTIVES,
         Resolving::DIRECTIVES,
         ignored_directives::DIRECTIVES,
         http::http2::OBSOLETE,
-        http::http3::DIRECTIVES,
+        http::config::http3::DIRECTIVES,
     ])
-    .tasks(http::core::TASKS)
+    .tasks(http::config::core::TASKS)
     .variables(&[
         http::variables::core::find,
         process::find,

@@ -1,15 +1,13 @@
 //! One request and its response on whatever protocol.
 //!
 //! Above this line no code sees a Connection header, chunk framing or a socket: a handler takes the
-//! body's bytes in and gives a head and pieces out. The protocols are members of an enum; [`h1`] is
-//! HTTP/1. A subrequest that no client listens to has an exchange that leads nowhere; an included
-//! one has an exchange that leads to where its response [stands](crate::included_subrequests).
-//! Handlers are tested on one in memory.
+//! body's bytes in and gives a head and pieces out. The protocols are members of an enum:
+//! [HTTP/1](crate::h1), [HTTP/2](crate::http2). A subrequest that no client listens to has an
+//! exchange that leads nowhere; an included one has an exchange that leads to where its response
+//! [stands](crate::subrequest::included). Handlers are tested on one in memory.
 
 pub mod duplex;
 pub mod fields;
-pub mod h1;
-pub mod intake;
 #[cfg(any(test, feature = "testing"))]
 pub mod memory;
 pub mod sender;
@@ -23,15 +21,16 @@ use engine::Buffer;
 use proto::h1::Version;
 use proto::method::Method;
 
-use crate::chain::Encoder;
 use crate::exchange::duplex::Upgraded;
 use crate::exchange::sender::{Sender, Wire};
 use crate::exchange::upload::Upload;
+use crate::h1::exchange::H1;
 use crate::http2::exchange::H2;
-use crate::included_subrequests;
-use crate::output::{Piece, READ_SIZE};
 use crate::request::Request;
+use crate::response::chain::Encoder;
+use crate::response::output::{Piece, READ_SIZE};
 use crate::response::{Field, last_modified};
+use crate::subrequest::included;
 
 /// Bytes of a body that are encoded before other connections have their turn: neither a file in
 /// memory nor a quick client ever makes the encoder wait.
@@ -93,9 +92,9 @@ impl From<io::Error> for Abort {
 }
 
 enum Protocol {
-    H1(h1::H1),
+    H1(H1),
     H2(Box<H2>),
-    Ahead(included_subrequests::Writer),
+    Ahead(included::Writer),
     /// There is no client to ask, to send to or to wait for.
     Sink,
     #[cfg(any(test, feature = "testing"))]
@@ -125,7 +124,7 @@ impl Exchange {
     }
 
     /// An exchange of HTTP/1.
-    pub fn h1(h1: h1::H1) -> Exchange {
+    pub fn h1(h1: H1) -> Exchange {
         Exchange::of(Protocol::H1(h1))
     }
 
@@ -147,7 +146,7 @@ impl Exchange {
     }
 
     /// The exchange of a subrequest that runs ahead.
-    pub fn ahead(writer: included_subrequests::Writer) -> Exchange {
+    pub fn ahead(writer: included::Writer) -> Exchange {
         Exchange::of(Protocol::Ahead(writer))
     }
 
@@ -467,7 +466,7 @@ impl Exchange {
         }
     }
 
-    /// See [`H1::finish_at_once`](h1::H1::finish_at_once).
+    /// See [`H1::finish_at_once`].
     pub fn finish_at_once(&mut self, request: &mut Request, whole: bool) -> Option<Buffer> {
         match &mut self.protocol {
             Protocol::H1(h1) => h1.finish_at_once(request, whole),
@@ -476,7 +475,7 @@ impl Exchange {
     }
 
     /// The exchange of HTTP/1 that it is, for the connection that has begun it and goes on.
-    pub fn into_h1(self) -> Option<h1::H1> {
+    pub fn into_h1(self) -> Option<H1> {
         match self.protocol {
             Protocol::H1(h1) => Some(h1),
             _ => None,

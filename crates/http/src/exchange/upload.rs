@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use crate::body::RequestBody;
+use crate::config::core::Core;
 use crate::connection::Connection;
-use crate::core::Core;
 use crate::exchange::Abort;
-use crate::exchange::intake::{BodyPart, Intake};
+use crate::h1::intake::{BodyPart, Intake};
 use crate::http2::upload::H2Upload;
+use crate::request::body::RequestBody;
 
 /// What is left of a request's body, for what reads it beside the response. As long as this is
 /// there, nothing else is to read the body; what the exchange has taken back all the same is broken
@@ -57,7 +57,7 @@ impl Upload {
 
 /// What has come on a connection of HTTP/1 and what is counted of it, while that is with what reads
 /// the body beside the response.
-pub(super) struct Lent {
+pub(crate) struct Lent {
     connection: Rc<Connection>,
     intake: RefCell<Intake>,
     body: RefCell<RequestBody>,
@@ -67,7 +67,7 @@ pub(super) struct Lent {
 }
 
 impl Lent {
-    pub(super) fn new(connection: &Rc<Connection>, intake: Intake, body: RequestBody) -> Lent {
+    pub(crate) fn new(connection: &Rc<Connection>, intake: Intake, body: RequestBody) -> Lent {
         Lent {
             connection: Rc::clone(connection),
             intake: RefCell::new(intake),
@@ -78,18 +78,18 @@ impl Lent {
     }
 
     /// Everything is the exchange's again.
-    pub(super) fn give_back(&self) -> (Intake, RequestBody) {
+    pub(crate) fn give_back(&self) -> (Intake, RequestBody) {
         self.end();
         (self.intake.take(), self.body.take())
     }
 
     /// Whether nothing more is read of the body beside the response.
-    pub(super) fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.is_over.get()
     }
 
     /// Waits until nothing more is read of the body beside the response.
-    pub(super) async fn over(&self) {
+    pub(crate) async fn over(&self) {
         poll_fn(|context| {
             if self.is_over.get() {
                 Poll::Ready(())
@@ -120,7 +120,7 @@ pub struct H1Upload {
 }
 
 impl H1Upload {
-    pub(super) fn new(lent: Rc<Lent>, core: &Core) -> H1Upload {
+    pub(crate) fn new(lent: Rc<Lent>, core: &Core) -> H1Upload {
         H1Upload {
             lent,
             timeout: core.client_body_timeout,

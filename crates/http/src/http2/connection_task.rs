@@ -28,22 +28,23 @@ use proto::h2::{ErrorCode, Event, Limits, Violation};
 use proto::head::Head;
 use transport::tls::server::HTTP2;
 
+use crate::config::core::LingeringClose;
+use crate::config::plan::Server;
 use crate::connection::Connection;
-use crate::connection_task::{note_abort, note_panic, tell_ignored};
-use crate::core::LingeringClose;
-use crate::exchange::h1::After;
 use crate::exchange::sender::Wire;
 use crate::exchange::{Abort, Exchange};
+use crate::h1::connection_task::{note_abort, note_panic, tell_ignored};
+use crate::h1::exchange::After;
 use crate::http2::early_answer::{self, Rest};
 use crate::http2::exchange::H2;
 use crate::http2::stream::{Flow, Flushed, IN_TRANSPORT_MAX, SharedConnection};
 use crate::http2::tunnel;
 use crate::logging;
 use crate::logging::request_log;
-use crate::plan::Server;
-use crate::prebuilt::{self, DatedResponse, ResponseForm, ResponseSink};
+use crate::request::pool;
 use crate::request::{self, Request};
-use crate::{error_page, pool};
+use crate::response::error_page;
+use crate::response::prebuilt::{self, DatedResponse, ResponseForm, ResponseSink};
 
 /// Bytes of frames that answer frames, beyond which a client that takes none of them is not read
 /// any more.
@@ -772,7 +773,7 @@ async fn serve_one(
         Ok(()) if flow.is_gone() => Err(Abort::Closed(ErrorKind::ConnectionReset.into())),
         Ok(()) => request::handle(request, &mut exchange).await,
         Err((text, status)) => {
-            request.activity.doing = crate::activity::READING_HEADERS;
+            request.activity.doing = crate::request::activity::READING_HEADERS;
             if !text.is_empty() {
                 logs::error!(request, Info, "{}", logs::Printable(&text));
             }

@@ -4,7 +4,7 @@
 
 use conf::{Arity, Contexts, Declared, Fault, ScopeRef, Setter, Setting, parse};
 
-use crate::ignored_directives::pool_size;
+use crate::config::ignored_directives::pool_size;
 use crate::request::Request;
 
 const HS: Contexts = Contexts::HTTP.or(Contexts::SERVER);

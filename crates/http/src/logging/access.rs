@@ -8,10 +8,10 @@ use framework::compile::Compiler;
 use logs::{ERROR_LOG, ErrorLog};
 use rules::access_log::{ACCESS_LOG, Logged};
 
+use crate::config::plan_builder::PlanBuilder;
+use crate::config::tasks::{Task, TaskKind};
 use crate::module::{Module, OnRequestEnd, ShortcutDoc};
-use crate::plan_builder::PlanBuilder;
 use crate::request::Request;
-use crate::tasks::{Task, TaskKind};
 
 /// The access logs of a scope.
 pub type AccessLogs = rules::access_log::AccessLogs<Request>;

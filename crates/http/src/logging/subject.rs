@@ -11,12 +11,12 @@ use logs::{ErrorLog, Level, Printable, Subject, Subsystem};
 use proto::Span;
 use proto::header::KnownField;
 
-use crate::client_head::ClientHead;
+use crate::config::plan::Server;
 use crate::connection::{Connection, ConnectionHandle};
 use crate::handshake::Handshake;
-use crate::plan::Server;
 use crate::request::Request;
-use crate::upstream_report::UpstreamReport;
+use crate::request::client_head::ClientHead;
+use crate::request::upstream_report::UpstreamReport;
 
 impl Subject for Request {
     #[inline]

@@ -16,9 +16,9 @@ use proto::header::KnownField;
 use variables::write::{decimal, seconds, text};
 
 use super::{BuiltinVariable, Evaluate, EvaluateFamily, Source};
+use crate::config::server_tokens::VERSION;
 use crate::http2;
 use crate::request::Request;
-use crate::server_tokens::VERSION;
 
 /// Families by prefix. Any name of them may be assigned; until then the family answers.
 const FAMILIES: [(&str, EvaluateFamily); 5] = [

@@ -4,9 +4,9 @@
 
 use base::json;
 use bytes::Bytes;
-use http::output;
+use http::config::text::Text;
 use http::request::{Request, Step};
-use http::text::Text;
+use http::response::output;
 
 use super::endpoint::Kind;
 

@@ -29,15 +29,15 @@ use conf::{
 use framework::compile::Compiler;
 use framework::generation::Generation;
 use framework::zone::SIZE_MIN;
-use http::body;
+use http::config::location::LocationName;
+use http::config::plan_builder::PlanBuilder;
+use http::config::text::Text;
 use http::exchange::{Abort, Exchange};
-use http::location::LocationName;
 use http::module::{Content, Handle, Ran, Shortcut, ShortcutDoc};
-use http::output::{self, Body};
-use http::plan_builder::PlanBuilder;
+use http::request::body;
 use http::request::{Request, Step};
+use http::response::output::{self, Body};
 use http::slots::PlanSlot;
-use http::text::Text;
 use http::variables::Compiling as _;
 use proto::method::Method;
 

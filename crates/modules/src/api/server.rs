@@ -8,8 +8,8 @@ use bytes::Bytes;
 use framework::counters::Totals;
 use framework::generation::Generation;
 use framework::zone::{AnyZone, Fact, State, Tell, Zone};
+use http::config::server_tokens::VERSION;
 use http::request::Request;
-use http::server_tokens::VERSION;
 use jiff::Timestamp;
 
 use super::endpoint::Kind;

@@ -16,9 +16,9 @@ use framework::counters::Count;
 use framework::generation::{Generation, GenerationView};
 use framework::registry::Registry;
 use framework::slot::{OfThread, Slot, SlotValue, ThreadGeneration};
+use http::config::plan_builder::PlanBuilder;
 use http::exchange::Exchange;
 use http::module::{Handle, OnRequestEnd, Ran, Shortcut, ShortcutDoc};
-use http::plan_builder::PlanBuilder;
 use http::request::{Request, Step};
 use http::slots::OfRequest;
 

@@ -19,13 +19,13 @@ use bytes::Bytes;
 use conf::{Contexts, Declared, Fault, ScopeRef, Setting, Template, TemplatePart, parse};
 use framework::compile::{Compiler, Feature};
 use framework::places::{FileAccess, constant_folder, name_of};
-use http::credentials::{Challenge, Credentials};
+use http::config::plan_builder::PlanBuilder;
+use http::config::tasks::{Task, TaskKind};
+use http::config::text::Text;
 use http::exchange::{Abort, Exchange};
 use http::module::{AccessVerdict, Check, Module, Ran};
-use http::plan_builder::PlanBuilder;
 use http::request::Request;
-use http::tasks::{Task, TaskKind};
-use http::text::Text;
+use http::request::credentials::{Challenge, Credentials};
 use http::variables::Compiling as _;
 
 use self::password::{Check as PasswordCheck, Scheme};

@@ -8,11 +8,11 @@
 use bytes::Bytes;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setting, parse};
 use framework::compile::Compiler;
+use http::config::location::LocationName;
 use http::exchange::Exchange;
-use http::location::LocationName;
 use http::module::{Content, Handle, Ran};
-use http::output;
 use http::request::{Request, Step};
+use http::response::output;
 use proto::method::Method;
 
 use crate::api;

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use logs::{Errno, Level, Printable};
 
-use http::rename::{
+use http::files::rename::{
     Rename, RenameResult, copy_file, create_directory, directory_access, modified,
     remove_temporary, set_time, shown,
 };

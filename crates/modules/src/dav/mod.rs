@@ -13,15 +13,15 @@ use std::sync::Arc;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, parse};
 use files::{Delete, Depth, Put, Transfer};
 use framework::compile::{Compiler, Feature};
-use http::body;
-use http::core::Alias;
+use http::config::core::Alias;
+use http::config::plan_builder::PlanBuilder;
+use http::config::tasks::{Task, TaskKind};
 use http::exchange::{Abort, Exchange};
 use http::module::{Handle, Module, Ran, ShortcutDoc};
-use http::output::Body;
-use http::plan_builder::PlanBuilder;
+use http::request::body;
 use http::request::{Request, Step};
+use http::response::output::Body;
 use http::slots::PlanSlot;
-use http::tasks::{Task, TaskKind};
 use logs::Printable;
 use proto::date;
 use proto::header::KnownField;
@@ -29,7 +29,7 @@ use proto::method::Method;
 use proto::uri::{self, Escape};
 
 use crate::dav_ext::{self, Guard};
-use http::rename::RenameResult;
+use http::files::rename::RenameResult;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 

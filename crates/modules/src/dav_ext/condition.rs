@@ -1,7 +1,7 @@
 //! The If field (RFC 4918, section 10.4): conditions on locks and entity tags.
 
 use framework::zone::Zone;
-use http::file::etag_of;
+use http::files::etag_of;
 use http::request::Request;
 
 use super::guard::path_of;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use framework::zone::Zone;
-use http::types::Types;
+use http::config::types::Types;
 use proto::uri::{self, Escape};
 use proto::{date, etag};
 

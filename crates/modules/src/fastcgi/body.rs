@@ -1,8 +1,8 @@
 //! The body of an answer, in its records.
 
 use engine::Buffer;
-use http::exchange::intake::take_front;
-use http::source::Break;
+use http::h1::intake::take_front;
+use http::response::source::Break;
 use logs::{Level, Printable};
 use proto::fastcgi::{Decoder, Event, Fault, stderr_text};
 

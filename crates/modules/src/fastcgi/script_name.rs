@@ -1,7 +1,7 @@
 //! `$fastcgi_script_name` and `$fastcgi_path_info`: the URI, taken apart.
 
 use bytes::Bytes;
-use http::regex::{Regex, Spans};
+use http::config::regex::{Regex, Spans};
 use http::request::Request;
 use http::slots::PlanSlot;
 use http::variables::{BuiltinVariable, Evaluate};

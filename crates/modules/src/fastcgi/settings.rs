@@ -5,10 +5,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use conf::{Contexts, Declared, Fault, Inherit, ScopeRef, Setting, Word, count_of, joined, parse};
 use framework::compile::{Compiler, Feature};
+use http::config::plan_builder::PlanBuilder;
+use http::config::regex::Regex;
+use http::config::temporary_paths::{self, TemporaryPath};
 use http::module::{Content, Shortcut, ShortcutDoc};
-use http::plan_builder::PlanBuilder;
-use http::regex::Regex;
-use http::temporary_paths::{self, TemporaryPath};
 use proto::fastcgi::RequestWriter;
 
 use super::SCHEMES;

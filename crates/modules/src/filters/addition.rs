@@ -7,13 +7,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setting, parse};
 use framework::compile::{Compiler, Feature};
-use http::chain::{BodyFilter, Chain, FilterRejection, HeadFilter};
+use http::config::plan_builder::PlanBuilder;
+use http::config::tasks::{Task, TaskKind};
 use http::exchange::Abort;
 use http::module::Module;
-use http::output::{Include, Piece, Purpose};
-use http::plan_builder::PlanBuilder;
 use http::request::Request;
-use http::tasks::{Task, TaskKind};
+use http::response::chain::{BodyFilter, Chain, FilterRejection, HeadFilter};
+use http::response::output::{Include, Piece, Purpose};
 
 use super::{MediaTypes, media_types};
 

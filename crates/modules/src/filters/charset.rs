@@ -14,15 +14,15 @@ use conf::{
     Arity, Block, Contexts, Declared, Fault, Inherit, Line, ScopeRef, Setter, Setting, Word, parse,
 };
 use framework::compile::{Compiler, Feature};
-use http::chain::{BodyFilter, Chain, FilterRejection, HeadFilter};
+use http::config::plan_builder::PlanBuilder;
+use http::config::tasks::{Task, TaskKind};
+use http::config::text::{Part, Text};
 use http::exchange::Abort;
 use http::module::{Module, Shortcut, ShortcutDoc};
-use http::output::Piece;
-use http::plan_builder::PlanBuilder;
 use http::request::Request;
+use http::response::chain::{BodyFilter, Chain, FilterRejection, HeadFilter};
+use http::response::output::Piece;
 use http::slots::PlanSlot;
-use http::tasks::{Task, TaskKind};
-use http::text::{Part, Text};
 use http::variables::Compiling as _;
 
 use super::{MediaTypes, media_types};

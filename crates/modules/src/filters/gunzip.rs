@@ -10,13 +10,13 @@ use base::pieces::fitted;
 use conf::{Arity, Contexts, Declared, Fault, ScopeRef, Setting, parse};
 use flate2::{Decompress, FlushDecompress, Status};
 use framework::compile::{Compiler, Feature};
-use http::chain::{BodyFilter, Chain, FilterRejection, HeadFilter};
+use http::config::plan_builder::PlanBuilder;
+use http::config::tasks::{Task, TaskKind};
 use http::exchange::Abort;
 use http::module::{Module, ShortcutDoc};
-use http::output::Piece;
-use http::plan_builder::PlanBuilder;
 use http::request::Request;
-use http::tasks::{Task, TaskKind};
+use http::response::chain::{BodyFilter, Chain, FilterRejection, HeadFilter};
+use http::response::output::Piece;
 
 use super::gzip;
 

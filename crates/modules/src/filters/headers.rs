@@ -12,15 +12,15 @@ use conf::{
     Word, parse,
 };
 use framework::compile::{Compiler, Feature};
-use http::chain::{Chain, FilterRejection, HeadFilter, Trailers};
-use http::http3;
-use http::http3::HTTP3_NOT_YET;
+use http::config::http3;
+use http::config::http3::HTTP3_NOT_YET;
+use http::config::plan_builder::PlanBuilder;
+use http::config::tasks::{Task, TaskKind};
+use http::config::text::Text;
 use http::module::{Module, Shortcut, ShortcutDoc};
-use http::plan_builder::PlanBuilder;
 use http::request::Request;
+use http::response::chain::{Chain, FilterRejection, HeadFilter, Trailers};
 use http::response::{Field, Response, last_modified};
-use http::tasks::{Task, TaskKind};
-use http::text::Text;
 use http::variables::Compiling as _;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;

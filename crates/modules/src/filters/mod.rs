@@ -1,8 +1,8 @@
 //! The filters of responses, one feature a file.
 //!
-//! Each is a [`HeadFilter`](http::chain::HeadFilter) that registers with the plans of the scopes in
-//! which it has something to do. Compression comes last and is given to the exchange, because it
-//! compresses what included subrequests send as well.
+//! Each is a [`HeadFilter`](http::response::chain::HeadFilter) that registers with the plans of the
+//! scopes in which it has something to do. Compression comes last and is given to the exchange,
+//! because it compresses what included subrequests send as well.
 
 pub mod addition;
 pub mod brotli;

@@ -14,12 +14,12 @@ use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting,
 use engine::net::Address;
 use framework::compile::{Compiler, Feature};
 use framework::slot::{Slot, SlotValue};
-use http::chain::{Chain, FilterRejection, HeadFilter};
+use http::config::plan_builder::PlanBuilder;
+use http::config::tasks::{Task, TaskKind};
 use http::module::{Module, Shortcut, ShortcutDoc};
-use http::plan_builder::PlanBuilder;
 use http::request::Request;
+use http::response::chain::{Chain, FilterRejection, HeadFilter};
 use http::slots::{OfPass, PlanSlot};
-use http::tasks::{Task, TaskKind};
 use http::variables::BuiltinVariable;
 use http::variables::Compiling as _;
 use http::variables::Variable;

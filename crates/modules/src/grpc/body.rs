@@ -12,7 +12,7 @@ use bytes::Bytes;
 use engine::Sleep;
 use http::exchange::Abort;
 use http::response::Field;
-use http::source::{Break, DeferredLog, Source, SourceEvent};
+use http::response::source::{Break, DeferredLog, Source, SourceEvent};
 use logs::Level;
 
 use super::errors::{self, Ended, Status};

@@ -13,11 +13,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use framework::slot::{Slot, SlotValue};
-use http::chain::{Chain, FilterRejection, HeadFilter};
 use http::request::Request;
 use http::response::Field;
+use http::response::chain::{Chain, FilterRejection, HeadFilter};
+use http::response::source::Break;
 use http::slots::OfRequest;
-use http::source::Break;
 use proto::h2::ErrorCode;
 
 use super::call;

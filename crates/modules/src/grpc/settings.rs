@@ -5,10 +5,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use conf::{Contexts, Declared, Fault, Inherit, ScopeRef, Setting, Word, count_of, joined, parse};
 use framework::compile::{Compiler, Feature};
+use http::config::plan_builder::PlanBuilder;
+use http::config::size::Size;
 use http::module::{Content, Shortcut, ShortcutDoc};
-use http::plan_builder::PlanBuilder;
 use http::request::Request;
-use http::size::Size;
 use proto::header::NameSet;
 
 use super::SCHEMES;

@@ -9,10 +9,10 @@ use std::task::{Context, Poll};
 use base::pieces::Pieces;
 use bytes::Bytes;
 use http::exchange::Abort;
-use http::output::{Body, Piece};
 use http::request::Request;
 use http::response::Field;
-use http::source::{Break, DeferredLog, Source, SourceEvent};
+use http::response::output::{Body, Piece};
+use http::response::source::{Break, DeferredLog, Source, SourceEvent};
 use proto::base64::{self, Decoder, NotBase64};
 use proto::header::{KnownField, KnownSet};
 

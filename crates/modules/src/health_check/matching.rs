@@ -11,9 +11,9 @@ use bytes::Bytes;
 use conf::{Arity, Contexts, Fault, Inherit, Line, ScopeRef, Setting, Template, Word, parse};
 use framework::compile::Compiler;
 use framework::registry::Registry;
-use http::regex::Regex;
+use http::config::regex::Regex;
+use http::config::text::Text;
 use http::request::Request;
-use http::text::Text;
 use http::variables::Compiling as _;
 
 use crate::proxy::probe::Reply;

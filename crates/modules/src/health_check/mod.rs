@@ -21,7 +21,7 @@ use conf::{
 use framework::compile::Compiler;
 use framework::generation::Generation;
 use framework::registry::Registry;
-use http::plan_builder::PlanBuilder;
+use http::config::plan_builder::PlanBuilder;
 
 use crate::grpc::GrpcPass;
 use crate::proxy::Proxy;

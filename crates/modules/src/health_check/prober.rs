@@ -19,8 +19,8 @@ use engine::net::Address;
 use framework::generation::Generation;
 use framework::panics::{self, Panicked};
 use framework::service::{RunningService, Service};
-use http::internal_request::{InternalRequests, RequestScope};
 use http::request::Request;
+use http::request::internal::{InternalRequests, RequestScope};
 use logs::Printable;
 use rules::service_thread;
 

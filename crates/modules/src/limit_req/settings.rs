@@ -9,10 +9,10 @@ use conf::{
 };
 use framework::compile::{Compiler, Feature};
 use framework::zone::{self, Zone, ZoneError};
+use http::config::plan_builder::PlanBuilder;
+use http::config::tasks::{Task, TaskKind};
+use http::config::text::Text;
 use http::module::Module;
-use http::plan_builder::PlanBuilder;
-use http::tasks::{Task, TaskKind};
-use http::text::Text;
 use http::variables::Compiling as _;
 use logs::Level;
 use rules::limited;

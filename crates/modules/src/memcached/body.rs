@@ -1,8 +1,8 @@
 //! A value, and the lines behind it.
 
 use engine::Buffer;
-use http::exchange::intake::take_front;
-use http::source::Break;
+use http::h1::intake::take_front;
+use http::response::source::Break;
 use logs::Level;
 use proto::memcached::{Body, INVALID_TRAILER};
 

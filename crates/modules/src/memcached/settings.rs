@@ -8,10 +8,10 @@ use conf::{
     count_of, joined, parse,
 };
 use framework::compile::{Compiler, Feature};
+use http::config::plan_builder::PlanBuilder;
+use http::config::size::Size;
+use http::config::text::Text;
 use http::module::{Content, ShortcutDoc};
-use http::plan_builder::PlanBuilder;
-use http::size::Size;
-use http::text::Text;
 use http::variables::Compiling as _;
 use proto::header::NameSet;
 

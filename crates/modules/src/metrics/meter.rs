@@ -13,9 +13,9 @@ use framework::counters::{Count, Counters};
 use framework::generation::{Generation, GenerationView};
 use framework::registry::Registry;
 use framework::slot::{OfThread, Slot, ThreadGeneration};
-use http::listen;
+use http::config::listen;
+use http::config::plan_builder::PlanBuilder;
 use http::module::{OnRequestEnd, Shortcut, ShortcutDoc};
-use http::plan_builder::PlanBuilder;
 use http::request::Request;
 
 use crate::grpc::call;

@@ -18,8 +18,8 @@ use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting}
 use framework::compile::Compiler;
 use http::exchange::Exchange;
 use http::module::{Content, Handle, Ran};
-use http::output;
 use http::request::{Request, Step};
+use http::response::output;
 use proto::method::Method;
 
 /// `metrics [prometheus | json]`

@@ -7,8 +7,8 @@ use base::json;
 use engine::xdp::{self, QueueReport};
 use framework::counters::Totals;
 use framework::generation;
+use http::config::server_tokens::VERSION;
 use http::request::Request;
-use http::server_tokens::VERSION;
 
 use super::caches;
 use super::meter::{self, CLASSES, ScopeName, Sums};

@@ -10,9 +10,9 @@ use conf::{
     Arity, Contexts, Declared, Fault, Inherit, Line, ScopeRef, Setter, Setting, Template, Word,
 };
 use framework::compile::Compiler;
-use http::regex::Regex;
+use http::config::regex::Regex;
+use http::config::text::Text;
 use http::request::Request;
-use http::text::Text;
 use http::variables::Compiling as _;
 
 use proxying::activity::WHILE_READING;

@@ -1,6 +1,6 @@
 //! The directives of `proxy_*` and what they amount to in a location.
 
-use http::location::LocationName;
+use http::config::location::LocationName;
 
 use std::sync::Arc;
 
@@ -10,13 +10,13 @@ use conf::{
     TemplatePart, Word, count_of, joined, parse,
 };
 use framework::compile::{Compiler, Feature};
+use http::config::plan_builder::PlanBuilder;
+use http::config::regex::Regex;
+use http::config::tables;
+use http::config::temporary_paths::{self, TemporaryPath};
+use http::config::text::Text;
 use http::module::Content;
-use http::plan_builder::PlanBuilder;
-use http::regex::Regex;
 use http::request::Request;
-use http::tables;
-use http::temporary_paths::{self, TemporaryPath};
-use http::text::Text;
 use http::variables::Compiling as _;
 use proto::header::NameSet;
 use proto::proxy_protocol::Version;

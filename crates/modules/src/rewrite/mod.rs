@@ -19,13 +19,13 @@ use conf::{
     Word, parse,
 };
 use framework::compile::{Compiler, Feature};
+use http::config::plan::Plan;
+use http::config::plan_builder::PlanBuilder;
+use http::config::regex::Regex;
+use http::config::tasks::{Task, TaskKind};
+use http::config::text::Text;
 use http::module::{Shortcut, ShortcutDoc};
-use http::plan::Plan;
-use http::plan_builder::PlanBuilder;
-use http::regex::Regex;
 use http::request::Request;
-use http::tasks::{Task, TaskKind};
-use http::text::Text;
 use http::variables::Compiling as _;
 use http::variables::{Source, Variable};
 use variables::Context as _;

@@ -4,10 +4,10 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use conf::Position;
+use http::config::text::{Part, Text};
 use http::module::Script;
-use http::output::Body;
 use http::request::{Request, Step};
-use http::text::{Part, Text};
+use http::response::output::Body;
 use proto::uri::{Escape, Unescape, escape, unescape};
 use variables::Context as _;
 

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use conf::{Contexts, Declared, Fault, Inherit, ScopeRef, Setting, Word, count_of, joined};
 use framework::compile::{Compiler, Feature};
+use http::config::plan_builder::PlanBuilder;
+use http::config::temporary_paths::{self, TemporaryPath};
 use http::module::{Content, ShortcutDoc};
-use http::plan_builder::PlanBuilder;
 use http::request::Request;
-use http::temporary_paths::{self, TemporaryPath};
 use proto::scgi::RequestWriter;
 
 use crate::applications::params::{self, ParamLine, Params};

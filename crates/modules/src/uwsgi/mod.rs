@@ -12,10 +12,10 @@ use conf::{
     Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Word, count_of, joined, parse,
 };
 use framework::compile::{Compiler, Feature};
+use http::config::plan_builder::PlanBuilder;
+use http::config::temporary_paths::{self, TemporaryPath};
 use http::module::{Content, ShortcutDoc};
-use http::plan_builder::PlanBuilder;
 use http::request::Request;
-use http::temporary_paths::{self, TemporaryPath};
 use proto::uwsgi::RequestWriter;
 
 use crate::applications::params::{self, ParamLine, Params};

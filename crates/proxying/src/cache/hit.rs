@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use engine::file::File;
-use http::output::{Body, Piece};
 use http::request::{Request, Step};
 use http::response::BodyIdentity;
+use http::response::output::{Body, Piece};
 use store::disk::{CHECKED_FIRST_MAX, DiskStore, Head, OpenEntry, Reader};
 
 use super::clock::wall;

@@ -15,10 +15,10 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::exchange::Abort;
-use http::output::Piece;
 use http::request::{Request, Step};
 use http::response::Field;
-use http::source::{Break, DeferredLog, Source, SourceEvent};
+use http::response::output::Piece;
+use http::response::source::{Break, DeferredLog, Source, SourceEvent};
 use proto::header::KnownField;
 use proto::method::Method;
 use store::disk::OpenEntry;

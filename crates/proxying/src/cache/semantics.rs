@@ -12,8 +12,8 @@
 use std::io::Write as _;
 
 use bytes::Bytes;
-use http::not_modified::forget_body;
 use http::request::Request;
+use http::response::not_modified::forget_body;
 use proto::date;
 use proto::header::KnownField;
 use proto::method::Method;

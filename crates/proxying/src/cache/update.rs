@@ -2,9 +2,9 @@
 //! a request of the cache's own, which the client neither waits for nor ends.
 
 use framework::slot::{Slot, SlotValue};
-use http::background_subrequests;
 use http::request::Request;
 use http::slots::OfPass;
+use http::subrequest::background;
 
 use super::clock;
 use super::lookup::CacheLookup;
@@ -55,7 +55,7 @@ impl CacheLookup {
             ..*self
         };
         child.pass.enter(&UPDATE).0 = Some(Box::new(update));
-        background_subrequests::detach(child);
+        background::detach(child);
         true
     }
 }

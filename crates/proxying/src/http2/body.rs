@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use engine::Buffer;
 use http::response::Field;
-use http::source::Break;
+use http::response::source::Break;
 use http_client::{ReceivedBytes, StreamEnd, StreamFlow, StreamHandle};
 
 use crate::answer_framing::{AnswerFraming, Framed};

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use engine::Buffer;
 use engine::select::{Either, either};
-use http::body as request_body;
 use http::exchange::{Abort, Exchange};
+use http::request::body as request_body;
 use http::request::{Request, Step};
 use http_client::{StreamEnd, StreamFlow, StreamHandle, StreamHead, TOO_LARGE};
 use proto::base64::Decoder;

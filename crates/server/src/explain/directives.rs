@@ -1,7 +1,7 @@
 //! What holds in a scope: directives with their places, and what has something to do there.
 
 use conf::{Block, BlockKind, Contexts, Inherit, Line, Position, Registry, ScopeRef, Spec, Tree};
-use http::tasks::{Task, TaskKind};
+use http::config::tasks::{Task, TaskKind};
 
 use super::ConfigLocation;
 use crate::features::FEATURES;

@@ -1,14 +1,14 @@
 //! Why a location won and the others lost.
 //!
-//! The search is `http::location`'s own; what is observed of it is put into words here.
+//! The search is `http::config::location`'s own; what is observed of it is put into words here.
 
 use std::rc::Rc;
 use std::sync::Arc;
 
 use conf::{ScopeId, ScopeRef, Tree};
-use http::location::LocationName;
-use http::location::{self, LocationMatch, Observer, Prefix};
-use http::plan::Plan;
+use http::config::location::LocationName;
+use http::config::location::{self, LocationMatch, Observer, Prefix};
+use http::config::plan::Plan;
 use http::request::Request;
 
 use super::{Candidate, directives};

@@ -29,8 +29,8 @@ use framework::counters::Counters;
 use framework::door::Accepted;
 use framework::generation::Generation;
 use framework::workers::Worker;
+use http::config::plan::Server;
 use http::connection::Connection;
-use http::plan::Server;
 use http::request::Request;
 use http::thread_state::HttpThreadState;
 use rules::server_name::Matched;
@@ -354,7 +354,7 @@ fn serving(request: &Request, tree: &Tree) -> ChosenServer {
     let scope = tree.scope(request.server.plan.scope);
     let reason = matched(request).unwrap_or_else(|| {
         let host = String::from_utf8_lossy(&request.client.host);
-        let says = scope.own_lines(&http::listen::LISTEN.spec);
+        let says = scope.own_lines(&http::config::listen::LISTEN.spec);
         let is_marked = says
             .iter()
             .flat_map(|line| &line.args)

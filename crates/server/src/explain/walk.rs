@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use conf::{Contexts, Position, ScopeId, Tree};
 use framework::display::for_people;
-use http::error_page;
 use http::exchange::Exchange;
 use http::module::{AccessVerdict, Imagined};
 use http::request::{Phase, Request, Step, advance};
+use http::response::error_page;
 
 use super::{Station, directives, locations};
 

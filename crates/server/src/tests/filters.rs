@@ -1,6 +1,6 @@
 //! Which filters a response passes, and in which order.
 
-use http::chain::Link;
+use http::response::chain::Link;
 
 use super::serve;
 

@@ -6,13 +6,13 @@ use std::time::{Duration, UNIX_EPOCH};
 use conf::{Declared, Fault, ScopeRef};
 use engine::Buffer;
 use framework::compile::{Compiler, Feature};
+use http::config::plan_builder::PlanBuilder;
 use http::exchange::Exchange;
 use http::exchange::memory::Client;
 use http::module::{Entry, Handle, Module, Permit, Ran, Shortcut, ShortcutDoc};
 use http::part::Modules;
-use http::plan_builder::PlanBuilder;
-use http::prebuilt::respond;
 use http::request::{Request, Step, handle};
+use http::response::prebuilt::respond;
 use http::testing::{Folder, another, serve_by};
 
 use super::{features, features_and};

@@ -6,8 +6,8 @@ use proto::header::KnownField;
 use proto::method::Method;
 use variables::write::{decimal, joined};
 
-use crate::credentials::Credentials;
 use crate::request::Request;
+use crate::request::credentials::Credentials;
 
 pub(super) fn request_line(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let client = &request.client;

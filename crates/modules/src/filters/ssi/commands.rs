@@ -4,11 +4,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::chain::BodyFilter;
+use http::config::regex;
 use http::exchange::Abort;
-use http::output::{Include, Piece, Purpose, Stub};
-use http::regex;
 use http::request::Request;
+use http::response::chain::BodyFilter;
+use http::response::output::{Include, Piece, Purpose, Stub};
 use proto::uri::{Escape, escape};
 
 use super::reader::{Command, Event, PARAMETERS_MAX, Reader};

@@ -1,8 +1,8 @@
 //! Bodies with commands, cut into pieces at every border.
 
-use http::chain::BodyFilter as _;
 use http::module::Entry;
-use http::output::{Piece, Purpose};
+use http::response::chain::BodyFilter as _;
+use http::response::output::{Piece, Purpose};
 use http::testing;
 use http::testing::serve_by;
 

@@ -12,14 +12,14 @@ use conf::{
     Arity, Contexts, Declared, Fault, Inherit, Line, ScopeRef, Setter, Setting, Template, parse,
 };
 use framework::compile::{Compiler, Feature};
-use http::chain::{BodyFilter, Chain, FilterRejection, HeadFilter};
+use http::config::plan_builder::PlanBuilder;
+use http::config::tasks::{Task, TaskKind};
+use http::config::text::Text;
 use http::exchange::Abort;
 use http::module::Module;
-use http::output::Piece;
-use http::plan_builder::PlanBuilder;
 use http::request::Request;
-use http::tasks::{Task, TaskKind};
-use http::text::Text;
+use http::response::chain::{BodyFilter, Chain, FilterRejection, HeadFilter};
+use http::response::output::Piece;
 use http::variables::Compiling as _;
 
 use self::search::{Patterns, Replacer};
@@ -307,9 +307,9 @@ fn replacement(
 
 #[cfg(test)]
 mod tests {
+    use http::config::text::Part;
     use http::testing;
     use http::testing::with_request;
-    use http::text::Part;
 
     use super::*;
 

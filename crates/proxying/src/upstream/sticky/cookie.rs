@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use engine::wall;
 use framework::compile::Compiler;
+use http::config::text::Text;
 use http::request::Request;
-use http::text::Text;
 use http::variables::Compiling as _;
 use proto::date;
 

@@ -1,0 +1,141 @@
+//! `listen` in a `server` of HTTP: the addresses of a server, and the options that only HTTP has.
+//!
+//! <https://nginx.org/en/docs/http/ngx_http_core_module.html#listen>.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use conf::{Arity, Contexts, Fault, Inherit, Line, ScopeRef, Setter, Setting, Word};
+use engine::net::{Address, Carries};
+use framework::compile::Compiler;
+use transport::listen::{self, ListenLine, Protocols, Taken};
+
+use crate::config::http3::HTTP3_NOT_YET;
+
+/// Declares the directive `listen`.
+pub static LISTEN: Setting<Vec<ListenLine<HttpOptions>>> = Setting::new(
+    "listen",
+    &[
+        "address[:port[-port]] [options]",
+        "port [options]",
+        "unix:path [options]",
+    ],
+    listens,
+)
+.contexts(Contexts::SERVER)
+.arity(Arity::at_least(1))
+.inherit(Inherit::List)
+.manual(
+    "An address that the server is reached at. Options: default_server, ssl, bind, backlog=, \
+     rcvbuf=, sndbuf=, deferred, fastopen=, reuseport, ipv6only=on|off, \
+     so_keepalive=on|off|idle:interval:count; proxy_protocol: connections begin with a header of \
+     the PROXY protocol, version 1 or 2; quic: for HTTP/3, which is not there yet, so that nothing \
+     listens.",
+);
+
+/// One address that a `listen` line of a server of HTTP names.
+pub type Listen = listen::Listen<HttpOptions>;
+
+/// The options that only HTTP has.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct HttpOptions {
+    /// What the directive `default_server` says in this scope.
+    pub default_server: bool,
+    /// What clients speak before HTTP.
+    pub protocols: Protocols,
+}
+
+/// The address of a server without `listen`: port 80, or 8000 without privileges.
+pub fn default_listen(privileged: bool) -> Listen {
+    let port = if privileged { 80 } else { 8000 };
+    let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
+    Listen::new(Address::Inet(address), None)
+}
+
+/// Every address that a `server` block names, or the one that it has without `listen`.
+///
+/// # Errors
+/// A line that is wrong, an address that is named twice, a host that is not found.
+pub fn of_server(compiler: &Compiler<'_>, server: ScopeRef<'_>) -> Result<Vec<Listen>, Fault> {
+    match server.own(&LISTEN)? {
+        Some(lines) => {
+            let mut all = listen::addresses(compiler, lines)?;
+            // No socket is opened for HTTP/3 yet.
+            all.retain(|one| one.options.carries == Carries::Streams);
+            Ok(all)
+        }
+        None => Ok(vec![default_listen(compiler.privileged)]),
+    }
+}
+
+fn listens(setter: &Setter<'_>) -> Result<Vec<ListenLine<HttpOptions>>, Fault> {
+    let mut all = Vec::new();
+    for line in setter.lines() {
+        if let Some(word) = line
+            .args
+            .iter()
+            .skip(1)
+            .find(|word| &*word.bytes == b"http2")
+        {
+            setter.warn(
+                word,
+                "the \"listen ... http2\" directive is deprecated, use the \"http2\" directive instead",
+            );
+        }
+        let quic = |word: &&Word| &*word.bytes == b"quic";
+        if let Some(word) = line.args.iter().skip(1).find(quic) {
+            setter.warn_once(word, HTTP3_NOT_YET);
+        }
+        let written = listen::line(line, HTTP_PORT, option)?;
+        if written.listen.options.carries == Carries::Datagrams {
+            check_quic(&written.listen, line)?;
+        }
+        all.push(written);
+    }
+    let is_quic = |one: &ListenLine<HttpOptions>| one.listen.options.carries == Carries::Datagrams;
+    if !all.is_empty() && all.iter().all(is_quic) {
+        let text = "no client reaches this server: it listens with \"quic\" alone";
+        setter.warn(&setter.first().name, text);
+    }
+    Ok(all)
+}
+
+/// HTTP's port, of a line that names none.
+const HTTP_PORT: u16 = 80;
+
+/// Takes an option that only HTTP has.
+fn option(listen: &mut Listen, name: &str) -> Taken {
+    match name {
+        "default_server" | "default" => listen.own.default_server = true,
+        "proxy_protocol" => listen.own.protocols.proxy_protocol = true,
+        "ssl" => listen.own.protocols.ssl = true,
+        // `listens` says that it is deprecated.
+        "http2" => listen.own.protocols.http2 = true,
+        // `listens` says that no socket is opened there.
+        "quic" => listen.options.carries = Carries::Datagrams,
+        _ => return Taken::Unknown,
+    }
+    Taken::Yes
+}
+
+/// Refuses what means nothing for UDP, as nginx does.
+fn check_quic(listen: &Listen, line: &Line) -> Result<(), Fault> {
+    let is_written = |name: &str| {
+        let mut names = line.args.iter().skip(1).map(Word::text);
+        names.any(|text| text.split('=').next() == Some(name))
+    };
+    let streams = [
+        "fastopen",
+        "backlog",
+        "deferred",
+        "ssl",
+        "http2",
+        "so_keepalive",
+    ];
+    let mut refused = streams.into_iter().chain(["proxy_protocol"]);
+    match refused.find(|name| is_written(name)) {
+        Some(name) => Err(listen.fault(format!(
+            "\"listen\" directive \"{name}\" parameter is incompatible with \"quic\""
+        ))),
+        None => Ok(()),
+    }
+}

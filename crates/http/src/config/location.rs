@@ -1,0 +1,392 @@
+//! `location`: how a URI finds its plan.
+//!
+//! <https://nginx.org/en/docs/http/ngx_http_core_module.html#location>. Order as in nginx: an
+//! exact location; else the longest prefix, then (unless it was written with `^~`) the first
+//! regex that matches; nested locations are searched in the prefix location that was found.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use conf::{Fault, Line, Word};
+use pattern::Undecided;
+use proto::method::Method;
+
+use crate::config::core::Alias;
+use crate::config::plan::{Http, Plan};
+use crate::config::regex::{Regex, Regexes};
+use crate::request::Request;
+
+/// A location's modifier and name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LocationName {
+    /// A location of the form `= /path`.
+    Exact(Bytes),
+    /// `/path`; `no_regex` for `^~`.
+    Prefix {
+        /// The prefix that the URI must begin with.
+        name: Bytes,
+        /// Whether the location was written with `^~`.
+        no_regex: bool,
+    },
+    /// `~ pattern` and `~* pattern`.
+    Regex {
+        /// The pattern that the URI must match.
+        pattern: Bytes,
+        /// Whether case is ignored (written with `~*`).
+        caseless: bool,
+        /// Where it stands, for errors.
+        word: Word,
+    },
+    /// A named location, written `@name`.
+    Named(Bytes),
+}
+
+impl LocationName {
+    /// Reads the arguments of a `location` line.
+    pub fn parse(line: &Line) -> Result<LocationName, Fault> {
+        let bytes = |word: &[u8]| Bytes::copy_from_slice(word);
+        let regex = |word: &Word, pattern: &[u8], caseless| LocationName::Regex {
+            pattern: bytes(pattern),
+            caseless,
+            word: word.clone(),
+        };
+        match line.args.as_slice() {
+            [modifier, name] => match &*modifier.bytes {
+                b"=" => Ok(LocationName::Exact(bytes(&name.bytes))),
+                b"^~" => Ok(LocationName::Prefix {
+                    name: bytes(&name.bytes),
+                    no_regex: true,
+                }),
+                b"~" => Ok(regex(name, &name.bytes, false)),
+                b"~*" => Ok(regex(name, &name.bytes, true)),
+                _ => Err(Fault::at(
+                    modifier,
+                    format!("invalid location modifier \"{}\"", modifier.text()),
+                )),
+            },
+            [name] => Ok(match &*name.bytes {
+                [b'=', path @ ..] => LocationName::Exact(bytes(path)),
+                [b'^', b'~', path @ ..] => LocationName::Prefix {
+                    name: bytes(path),
+                    no_regex: true,
+                },
+                [b'~', b'*', pattern @ ..] => regex(name, pattern, true),
+                [b'~', pattern @ ..] => regex(name, pattern, false),
+                [b'@', ..] => LocationName::Named(bytes(&name.bytes)),
+                path => LocationName::Prefix {
+                    name: bytes(path),
+                    no_regex: false,
+                },
+            }),
+            _ => Err(Fault::at(
+                &line.name,
+                "invalid number of arguments in \"location\" directive",
+            )),
+        }
+    }
+
+    /// How an `alias` in this location cuts the URI.
+    pub fn alias(&self) -> Alias {
+        match self {
+            LocationName::Exact(name) | LocationName::Prefix { name, .. } => {
+                Alias::Prefix(name.len())
+            }
+            LocationName::Regex { .. } => Alias::Whole,
+            LocationName::Named(_) => Alias::Prefix(0),
+        }
+    }
+
+    /// The path, name or pattern.
+    pub(crate) fn bytes(&self) -> &Bytes {
+        match self {
+            LocationName::Exact(name)
+            | LocationName::Prefix { name, .. }
+            | LocationName::Named(name)
+            | LocationName::Regex { pattern: name, .. } => name,
+        }
+    }
+
+    /// The same for errors.
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8_lossy(self.bytes()).into_owned()
+    }
+}
+
+/// A location found by prefix.
+#[derive(Clone)]
+pub struct Prefix {
+    /// The prefix as written.
+    pub name: Bytes,
+    /// Whether it was written with `^~`: no regex is asked.
+    pub no_regex: bool,
+    /// The plan of the prefix.
+    pub plan: Arc<Plan>,
+}
+
+/// The locations of one scope. Prefixes are sorted so that a lookup is a binary search plus a
+/// walk over those prefixes of the found one that are locations too.
+#[derive(Clone, Default)]
+pub struct Locations {
+    exact: Box<[(Bytes, Arc<Plan>)]>,
+    prefixes: Box<[Prefix]>,
+    /// For each prefix the index of the longest other prefix that it begins with.
+    parents: Box<[Option<u32>]>,
+    /// The locations that pass requests on, by their names without the final slash, sorted; without
+    /// those whose name without it is a prefix of its own.
+    slashes: Box<[(Bytes, Arc<Plan>)]>,
+    regexes: Arc<Regexes<(Arc<Regex>, Arc<Plan>)>>,
+}
+
+/// What a lookup gives, out of the compiled `http` block.
+pub enum LocationMatch<'a> {
+    /// The plan in force from now on.
+    Plan(&'a Arc<Plan>),
+    /// The URI lacks only the final slash of a location that passes requests on: that location's
+    /// plan, which is in force from now on, and the path with the slash.
+    Slash(&'a Arc<Plan>, Bytes),
+    /// Whether this regex matches could not be decided.
+    Undecided(Arc<Regex>, Undecided),
+}
+
+impl Locations {
+    /// From the locations of a scope; regexes stay in their order.
+    pub fn new(
+        exact: Vec<(Bytes, Arc<Plan>)>,
+        prefixes: Vec<Prefix>,
+        regexes: Vec<(Arc<Regex>, Arc<Plan>)>,
+    ) -> Locations {
+        let mut exact = exact;
+        let mut prefixes = prefixes;
+        exact.sort_by(|a, b| a.0.cmp(&b.0));
+        prefixes.sort_by(|a, b| a.name.cmp(&b.name));
+        let parents = parents(&prefixes);
+        let all = exact.iter().map(|(name, plan)| (name, plan));
+        let all = all.chain(prefixes.iter().map(|prefix| (&prefix.name, &prefix.plan)));
+        let mut slashes: Vec<(Bytes, Arc<Plan>)> = all
+            .filter(|(_, plan)| plan.auto_redirect)
+            .filter_map(|(name, plan)| {
+                let bare = name.strip_suffix(b"/")?;
+                // A prefix of the name without the slash is a location for the very path.
+                if prefixes
+                    .binary_search_by(|prefix| prefix.name.as_ref().cmp(bare))
+                    .is_ok()
+                {
+                    return None;
+                }
+                // Of two locations of a name the exact one makes the redirect, as in nginx.
+                let found = exact.binary_search_by(|(exact, _)| exact.cmp(name)).ok();
+                let exact = found.and_then(|index| exact.get(index));
+                let plan = exact.map_or(plan, |(_, plan)| plan);
+                Some((name.slice_ref(bare), Arc::clone(plan)))
+            })
+            .collect();
+        slashes.sort_by(|a, b| a.0.cmp(&b.0));
+        slashes.dedup_by(|a, b| a.0 == b.0);
+        Locations {
+            slashes: slashes.into(),
+            exact: exact.into(),
+            prefixes: prefixes.into(),
+            parents,
+            regexes: Arc::new(Regexes::new(regexes, |(regex, _)| &**regex)),
+        }
+    }
+
+    /// Whether the scope has no location at all.
+    pub fn is_empty(&self) -> bool {
+        self.exact.is_empty() && self.prefixes.is_empty() && self.regexes.all().is_empty()
+    }
+
+    fn exact(&self, uri: &[u8]) -> Option<&Arc<Plan>> {
+        let found = self
+            .exact
+            .binary_search_by(|(name, _)| name.as_ref().cmp(uri))
+            .ok()?;
+        self.exact.get(found).map(|(_, plan)| plan)
+    }
+
+    /// The longest prefix of `uri` among the locations.
+    fn longest_prefix(&self, uri: &[u8]) -> Option<&Prefix> {
+        let after = self
+            .prefixes
+            .partition_point(|prefix| prefix.name.as_ref() <= uri);
+        let mut at = after.checked_sub(1);
+        while let Some(index) = at {
+            let prefix = self.prefixes.get(index)?;
+            if uri.starts_with(&prefix.name) {
+                return Some(prefix);
+            }
+            at = self
+                .parents
+                .get(index)
+                .copied()
+                .flatten()
+                .map(|parent| parent as usize);
+        }
+        None
+    }
+
+    /// The first location whose regex matches. To an observer, those that need not be asked do not
+    /// match.
+    fn first_regex(
+        &self,
+        request: &mut Request,
+        uri: &[u8],
+        observer: &mut impl Observer,
+    ) -> Result<Option<&Arc<Plan>>, (Arc<Regex>, Undecided)> {
+        let all = self.regexes.all();
+        let mut seen = 0;
+        let mut observe_until = |place, observer: &mut _| {
+            for (_, plan) in all.get(seen..place).unwrap_or_default() {
+                Observer::regex(observer, plan, false);
+            }
+            seen = place + 1;
+        };
+        let found = self.regexes.first(uri, |place, (regex, plan), hit| {
+            observe_until(place, &mut *observer);
+            let matched = regex.matches_as(request, uri, hit);
+            let matched = matched.map_err(|cause| (Arc::clone(regex), cause))?;
+            observer.regex(plan, matched);
+            Ok(matched)
+        })?;
+        if found.is_none() {
+            observe_until(all.len(), observer);
+        }
+        Ok(found.map(|(_, plan)| plan))
+    }
+
+    /// The location that passes requests on and of which `uri` lacks only the final slash, and its
+    /// name.
+    fn slash(&self, uri: &[u8]) -> Option<(&Arc<Plan>, Bytes)> {
+        let found = self
+            .slashes
+            .binary_search_by(|(name, _)| name.as_ref().cmp(uri))
+            .ok()?;
+        let (_, plan) = self.slashes.get(found)?;
+        Some((plan, [uri, b"/"].concat().into()))
+    }
+}
+
+/// For sorted prefixes: which earlier one is the longest proper beginning of each.
+fn parents(prefixes: &[Prefix]) -> Box<[Option<u32>]> {
+    let mut open: Vec<usize> = Vec::new();
+    let mut parents = Vec::with_capacity(prefixes.len());
+    for (index, prefix) in prefixes.iter().enumerate() {
+        while let Some(&top) = open.last() {
+            if prefixes
+                .get(top)
+                .is_some_and(|outer| prefix.name.starts_with(&outer.name))
+            {
+                break;
+            }
+            open.pop();
+        }
+        parents.push(open.last().map(|&top| top as u32));
+        open.push(index);
+    }
+    parents.into()
+}
+
+/// Sees how a location is found. Serving needs [`Nobody`].
+pub trait Observer {
+    /// The path is this exact location's.
+    fn exact(&mut self, _: &Arc<Plan>) {}
+    /// Of the prefixes of one level this is the longest.
+    fn longest_prefix(&mut self, _: &Prefix) {}
+    /// A regex was asked.
+    fn regex(&mut self, _: &Arc<Plan>, _matched: bool) {}
+}
+
+/// An observer of the search that does nothing.
+pub struct Nobody;
+
+impl Observer for Nobody {}
+
+/// Finds the plan for the request's URI, beginning at its server; applies `limit_except`. `http` is
+/// the request's.
+pub fn find<'a>(request: &mut Request, http: &'a Http) -> LocationMatch<'a> {
+    find_observed(request, http, &mut Nobody)
+}
+
+/// The same before the eyes of an observer.
+pub fn find_observed<'a>(
+    request: &mut Request,
+    http: &'a Http,
+    observer: &mut impl Observer,
+) -> LocationMatch<'a> {
+    let server_plan = http.shared_plan(request.server.plan.id);
+    let uri = std::mem::take(&mut request.uri);
+    let found = search(request, &server_plan.locations, &uri, observer);
+    request.uri = uri;
+    match found {
+        LocationSearch::Plan(plan, _) => LocationMatch::Plan(for_method(plan, request.method)),
+        LocationSearch::Slash(plan, path) => {
+            LocationMatch::Slash(for_method(plan, request.method), path)
+        }
+        LocationSearch::Nothing => LocationMatch::Plan(server_plan),
+        LocationSearch::Undecided(regex, cause) => LocationMatch::Undecided(regex, cause),
+    }
+}
+
+enum LocationSearch<'a> {
+    Nothing,
+    /// The plan, and whether it is settled: no regex of an outer scope may replace it.
+    Plan(&'a Arc<Plan>, bool),
+    Slash(&'a Arc<Plan>, Bytes),
+    Undecided(Arc<Regex>, Undecided),
+}
+
+fn search<'a>(
+    request: &mut Request,
+    locations: &'a Locations,
+    uri: &[u8],
+    observer: &mut impl Observer,
+) -> LocationSearch<'a> {
+    if let Some(plan) = locations.exact(uri) {
+        observer.exact(plan);
+        return LocationSearch::Plan(plan, true);
+    }
+    if let Some((plan, path)) = locations.slash(uri) {
+        return LocationSearch::Slash(plan, path);
+    }
+    let mut found = LocationSearch::Nothing;
+    let mut no_regex = false;
+    if let Some(prefix) = locations.longest_prefix(uri) {
+        observer.longest_prefix(prefix);
+        no_regex = prefix.no_regex;
+        let inner = if prefix.plan.locations.is_empty() {
+            LocationSearch::Nothing
+        } else {
+            search(request, &prefix.plan.locations, uri, observer)
+        };
+        found = match inner {
+            LocationSearch::Nothing => LocationSearch::Plan(&prefix.plan, false),
+            settled @ (LocationSearch::Plan(_, true)
+            | LocationSearch::Slash(..)
+            | LocationSearch::Undecided(..)) => {
+                return settled;
+            }
+            inner => inner,
+        };
+    }
+    if no_regex {
+        return found;
+    }
+    match locations.first_regex(request, uri, observer) {
+        Ok(Some(plan)) => match search(request, &plan.locations, uri, observer) {
+            LocationSearch::Nothing => LocationSearch::Plan(plan, true),
+            LocationSearch::Plan(inner, _) => LocationSearch::Plan(inner, true),
+            other => other,
+        },
+        Ok(None) => found,
+        Err((regex, cause)) => LocationSearch::Undecided(regex, cause),
+    }
+}
+
+/// `limit_except`: its plan stands for every method that it does not leave alone, however the
+/// request came to the location.
+pub fn for_method(plan: &Arc<Plan>, method: Method) -> &Arc<Plan> {
+    match &plan.limit_except {
+        Some((allowed, inner)) if !allowed.contains(&method) => inner,
+        _ => plan,
+    }
+}

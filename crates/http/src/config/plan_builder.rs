@@ -1,0 +1,287 @@
+//! How the modules' part of a plan comes to be: each registers what it has to do in the scope.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use conf::ScopeRef;
+use framework::compile::{Compiler, Feature};
+
+use crate::config::plan::{Permits, Phases, Plan};
+use crate::module::{
+    After, Check, Content, Entry, Handle, OnRequestEnd, Permit, PermitResponse, Script, Shortcut,
+};
+use crate::request::Request;
+use crate::response::chain::{Chain, FilterRejection, HeadFilter, Link};
+use crate::slots::PlanSlot;
+
+/// Makes the plan of a block: see [`PlanBuilder::plan_of`].
+pub type PlanOf<'a> = dyn FnMut(ScopeRef<'_>) -> Option<Arc<Plan>> + 'a;
+
+/// The plan of a scope while modules register with it, in the order of their list.
+pub struct PlanBuilder<'a> {
+    /// The compilation of the plan builder.
+    pub compiler: &'a Compiler<'a>,
+    /// The scope of the plan builder.
+    pub scope: ScopeRef<'a>,
+    arrived: Vec<Arc<dyn Handle>>,
+    scripts: Vec<Arc<dyn Script>>,
+    warns_unset: bool,
+    prepared: Vec<Arc<dyn Script>>,
+    after: Vec<Arc<dyn After>>,
+    endings: Vec<Arc<dyn OnRequestEnd>>,
+    preaccess: Vec<Arc<dyn Handle>>,
+    access: Vec<Arc<dyn Check>>,
+    precontent: Vec<Arc<dyn Handle>>,
+    files: Vec<Arc<dyn Handle>>,
+    changes_files: bool,
+    filters: Vec<Link>,
+    kept: Vec<Option<Arc<dyn Any + Send + Sync>>>,
+    answers_constantly: bool,
+    shortcuts: Shortcuts,
+    shortcuts_of_server: Shortcuts,
+    /// Of the module that registers now: what it says of shortcuts, whether it has registered
+    /// anything, and anything that is done before the location is known.
+    said: Option<Shortcut>,
+    has_registered: bool,
+    comes_before_location: bool,
+    plan_of: &'a mut PlanOf<'a>,
+}
+
+impl<'a> PlanBuilder<'a> {
+    /// One with which nothing has registered.
+    pub fn new(
+        compiler: &'a Compiler<'a>,
+        scope: ScopeRef<'a>,
+        plan_of: &'a mut PlanOf<'a>,
+    ) -> PlanBuilder<'a> {
+        PlanBuilder {
+            compiler,
+            scope,
+            arrived: Vec::new(),
+            scripts: Vec::new(),
+            warns_unset: true,
+            prepared: Vec::new(),
+            after: Vec::new(),
+            endings: Vec::new(),
+            preaccess: Vec::new(),
+            access: Vec::new(),
+            precontent: Vec::new(),
+            files: Vec::new(),
+            changes_files: false,
+            filters: Vec::new(),
+            kept: Vec::new(),
+            answers_constantly: false,
+            shortcuts: Shortcuts::default(),
+            shortcuts_of_server: Shortcuts::default(),
+            said: None,
+            has_registered: false,
+            comes_before_location: false,
+            plan_of,
+        }
+    }
+
+    /// Has a module register, and asks what it says of shortcuts if it has. `None` is for a fault,
+    /// which has been reported.
+    pub fn register(&mut self, entry: &Entry) -> Option<()> {
+        let Some(register) = entry.plan else {
+            return Some(());
+        };
+        self.said = None;
+        (self.has_registered, self.comes_before_location) = (false, false);
+        register(self)?;
+        if self.has_registered {
+            let shortcut = self.said.take().unwrap_or(Shortcut::Never);
+            debug_assert!(
+                entry.shortcuts.iter().any(|told| told.tells_of(&shortcut)),
+                "docs/shortcuts.md does not tell what a module says: {:?}",
+                entry.shortcuts
+            );
+            if self.comes_before_location {
+                self.shortcuts_of_server.add(shortcut.clone());
+            }
+            self.shortcuts.add(shortcut);
+        }
+        Some(())
+    }
+
+    /// What the module that registers now says of shortcuts.
+    pub fn shortcut(&mut self, shortcut: Shortcut) {
+        self.has_registered = true;
+        self.said = Some(shortcut);
+    }
+
+    /// The plan of a block within the scope that may come to be in force instead of this one.
+    pub fn plan_of(&mut self, inner: ScopeRef<'_>) -> Option<Arc<Plan>> {
+        (self.plan_of)(inner)
+    }
+
+    /// A feature as the scope sees it; a fault is reported.
+    pub fn feature<F: Feature>(&self) -> Option<Arc<F>> {
+        self.compiler.feature_or_report(self.scope)
+    }
+
+    /// What runs as soon as the head of a main request has been read, under the plan of its server.
+    pub fn arrived<H: Handle + 'static>(&mut self, handler: &Arc<H>) {
+        (self.has_registered, self.comes_before_location) = (true, true);
+        self.arrived.push(handler.clone());
+    }
+
+    /// What runs in the rewrite phase: the server's where the scope is one, else the location's.
+    pub fn script<S: Script + 'static>(&mut self, script: &Arc<S>) {
+        (self.has_registered, self.comes_before_location) = (true, true);
+        self.scripts.push(script.clone());
+    }
+
+    /// The script that the module registers gives every plain request one and the same answer,
+    /// without a look at it.
+    pub fn answers_constantly(&mut self) {
+        self.has_registered = true;
+        self.answers_constantly = true;
+    }
+
+    /// A variable that is read before a script has set it is worth no warning here.
+    pub fn warn_of_no_unset_variable(&mut self) {
+        self.warns_unset = false;
+    }
+
+    /// What changes a request once its plan is found, before anything else looks at it.
+    pub fn prepared<S: Script + 'static>(&mut self, script: &Arc<S>) {
+        self.has_registered = true;
+        self.prepared.push(script.clone());
+    }
+
+    /// What is done with main requests after their responses.
+    pub fn after<A: After + 'static>(&mut self, after: &Arc<A>) {
+        self.has_registered = true;
+        self.after.push(after.clone());
+    }
+
+    /// What notes requests that have ended.
+    pub fn ending<E: OnRequestEnd + 'static>(&mut self, ending: &Arc<E>) {
+        self.has_registered = true;
+        self.endings.push(ending.clone());
+    }
+
+    /// What runs once the plan is found, before it is asked who the client is.
+    pub fn preaccess<H: Handle + 'static>(&mut self, handler: &Arc<H>) {
+        self.has_registered = true;
+        self.preaccess.push(handler.clone());
+    }
+
+    /// What decides, with others, who may have what the plan gives.
+    pub fn access<C: Check + 'static>(&mut self, check: &Arc<C>) {
+        self.has_registered = true;
+        self.access.push(check.clone());
+    }
+
+    /// What runs once the client has been let in, before what answers.
+    pub fn precontent<H: Handle + 'static>(&mut self, handler: &Arc<H>) {
+        self.has_registered = true;
+        self.precontent.push(handler.clone());
+    }
+
+    /// What may answer with a file or a folder, where nothing else answers.
+    pub fn file<H: Handle + 'static>(&mut self, handler: &Arc<H>) {
+        self.has_registered = true;
+        self.files.push(handler.clone());
+    }
+
+    /// Requests of any method are about files here, and their bodies are waited for.
+    pub fn changes_files(&mut self) {
+        self.has_registered = true;
+        self.changes_files = true;
+    }
+
+    /// What looks at the heads of responses.
+    pub fn filter<F: HeadFilter + 'static>(&mut self, filter: &Arc<F>) {
+        self.has_registered = true;
+        self.filters.push(Link::Module(filter.clone()));
+    }
+
+    /// What HTTP itself wants of every response, by this name.
+    pub fn own_filter(
+        &mut self,
+        name: &'static str,
+        head: fn(&mut Request, &mut Chain) -> Result<(), FilterRejection>,
+    ) {
+        self.filters.push(Link::Own(name, head));
+    }
+
+    /// Keeps what the module needs of its settings outside of what it has registered.
+    pub fn keep<F: Send + Sync + 'static>(&mut self, slot: &PlanSlot<F>, settings: &Arc<F>) {
+        self.has_registered = true;
+        let number = slot.number();
+        if self.kept.len() <= number {
+            self.kept.resize_with(number + 1, || None);
+        }
+        self.kept[number] = Some(settings.clone()); // invariant: there are more than `number`
+    }
+
+    /// What has registered, each list in the order in which it runs: as in nginx, from the end of
+    /// the list of modules. What answers instead of files says nothing of shortcuts.
+    pub fn finish(mut self, content: Option<&Content>) -> Phases {
+        if let Some(content) = content {
+            self.shortcuts.add(Shortcut::Never);
+            if content.leaves_to_files {
+                self.files.push(Arc::clone(&content.handler));
+            }
+        }
+        Phases {
+            arrived: from_end(self.arrived),
+            scripts: from_end(self.scripts),
+            warns_unset: self.warns_unset,
+            prepared: from_end(self.prepared),
+            after: from_end(self.after),
+            endings_read_response: self.endings.iter().any(|ending| ending.reads_response()),
+            endings: from_end(self.endings),
+            preaccess: from_end(self.preaccess),
+            access: from_end(self.access),
+            precontent: from_end(self.precontent),
+            content: content
+                .filter(|content| !content.leaves_to_files)
+                .map(|content| Arc::clone(&content.handler)),
+            files: from_end(self.files),
+            changes_files: self.changes_files,
+            filters: from_end(self.filters),
+            kept: self.kept.into(),
+            answers_constantly: self.answers_constantly,
+            shortcuts: self.shortcuts.finish(),
+            shortcuts_of_server: self.shortcuts_of_server.finish(),
+        }
+    }
+}
+
+fn from_end<T>(mut list: Vec<T>) -> Box<[T]> {
+    list.reverse();
+    list.into()
+}
+
+/// What modules have said of shortcuts.
+#[derive(Default)]
+struct Shortcuts {
+    are_closed: bool,
+    of_head: Vec<Arc<dyn Permit>>,
+    of_request: Vec<Arc<dyn Permit>>,
+    of_response: Vec<Arc<dyn PermitResponse>>,
+}
+
+impl Shortcuts {
+    fn add(&mut self, shortcut: Shortcut) {
+        match shortcut {
+            Shortcut::Never => self.are_closed = true,
+            Shortcut::Same => {}
+            Shortcut::OfHead(permit) => self.of_head.push(permit),
+            Shortcut::OfRequest(permit) => self.of_request.push(permit),
+            Shortcut::OfResponse(permit) => self.of_response.push(permit),
+        }
+    }
+
+    fn finish(self) -> Permits {
+        Permits {
+            are_open: !self.are_closed,
+            of_head: self.of_head.into(),
+            of_request: self.of_request.into(),
+            of_response: self.of_response.into(),
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! The tables of nginx that a server or location has for itself: see [`framework::tables`].
+
+use conf::{Contexts, Declared, Fault, ScopeRef};
+use framework::tables::check;
+
+use crate::config::types;
+
+/// [`check`] for the table of types that a server or location has for itself.
+pub fn check_of_plan(scope: ScopeRef<'_>) -> Result<(), Fault> {
+    let types: &[&dyn Declared] = &[&types::TYPES];
+    // nginx has types of its own for servers that see none; each server then has its own table of
+    // them.
+    let has_types = scope.parent().is_some_and(|around| around.writes(types));
+    let is_server = scope.context() == Contexts::SERVER;
+    if scope.writes(types) || is_server && (!has_types || is_first(scope, &[])) {
+        check(scope, "types_hash", types::HASH_SIZES)?;
+    }
+    Ok(())
+}
+
+/// Whether a server is the first one that writes none of these directives: nginx builds the table
+/// of the `http` block with its sizes, and the servers behind it share that table.
+pub fn is_first(server: ScopeRef<'_>, directives: &[&dyn Declared]) -> bool {
+    let http = server.parent();
+    let first = http.and_then(|http| {
+        let mut servers = http.children("server");
+        servers.find(|server| !server.writes(directives))
+    });
+    first.is_some_and(|first| first.id() == server.id())
+}

@@ -1,0 +1,838 @@
+//! Open descriptors, metadata and errors of files, kept for a while: `open_file_cache`.
+//!
+//! <https://nginx.org/en/docs/http/ngx_http_core_module.html#open_file_cache>. Every worker thread
+//! has caches of its own, so a look-up takes no lock. An entry is believed for
+//! `open_file_cache_valid`; then one `stat()` of the path tells whether it still holds. The kernel
+//! is not asked to report changes: `open_file_cache_events` has no effect.
+//!
+//! [`lookup`] is the way in for every module that needs a file by its path, cached or not.
+
+use std::collections::hash_map::Entry as MapEntry;
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use base::hash::Map;
+use conf::{Arity, Contexts, Declared, Fault, ScopeId, ScopeRef, Setter, Setting, parse};
+use engine::file::{self, File, Metadata};
+use framework::compile::{Compiler, Feature};
+use framework::generation::GenerationView;
+use framework::slot::{OfThread, Slot, ThreadGeneration};
+
+use crate::files::disable_symlinks::{OpenRefusal, OpenRestrictions};
+use crate::module::Ran;
+use crate::request::Request;
+
+const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
+
+/// How long an entry stays that no request asks for, unless `inactive=` says otherwise.
+const INACTIVE_DEFAULT: Duration = Duration::from_secs(60);
+
+/// How many entries that no request asks for are dropped at a look-up, so that none takes long.
+const EXPIRED_PER_LOOKUP_MAX: usize = 2;
+
+/// `open_file_cache max=N [inactive=TIME] | off`
+pub static OPEN_FILE_CACHE: Setting<Option<Bounds>> =
+    Setting::new("open_file_cache", &["off", "max=N [inactive=time]"], bounds)
+        .contexts(HSL)
+        .arity(Arity::between(1, 2))
+        .default("off")
+        .manual(
+            "Keeps descriptors, sizes and times of modification of files, the existence of directories \
+             and, with `open_file_cache_errors on`, failed look-ups. Each worker thread holds up to `max` \
+             entries; the one least recently used gives way. An entry that was not used for `inactive` \
+             (60s) is dropped.",
+        );
+
+/// Declares the directive `open_file_cache_valid TIME`.
+pub static OPEN_FILE_CACHE_VALID: Setting<Duration> =
+    Setting::new("open_file_cache_valid", &["time"], parse::seconds)
+        .contexts(HSL)
+        .default("60s")
+        .manual("After this time the file of an entry is looked at again when it is next used.");
+
+/// Declares the directive `open_file_cache_min_uses NUMBER`.
+pub static OPEN_FILE_CACHE_MIN_USES: Setting<u64> =
+    Setting::new("open_file_cache_min_uses", &["number"], parse::number)
+        .contexts(HSL)
+        .default("1")
+        .manual("A descriptor stays open after its file was asked for this many times.");
+
+/// `open_file_cache_errors on | off`
+pub static OPEN_FILE_CACHE_ERRORS: Setting<bool> =
+    Setting::new("open_file_cache_errors", &["on | off"], parse::flag)
+        .contexts(HSL)
+        .default("off")
+        .manual("Remembers look-ups that failed, too.");
+
+/// `open_file_cache_events on | off`
+pub static OPEN_FILE_CACHE_EVENTS: Setting<bool> =
+    Setting::new("open_file_cache_events", &["on | off"], parse::flag)
+        .contexts(HSL)
+        .default("off")
+        .no_effect(
+            "entries are checked by time; nginx watches files by kqueue only, which Linux lacks",
+        )
+        .manual("Would learn of changes from the kernel instead of looking at files again.");
+
+/// The bounds of a cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// Entries at most, per worker thread.
+    pub entries_max: usize,
+    /// An entry not used for this long is dropped.
+    pub inactive: Duration,
+}
+
+/// `open_file_cache` and its family, as one scope sees them.
+#[derive(Debug)]
+pub struct OpenFileCache {
+    /// The cache's name among those of the generation, and its bounds; `None` where it is off.
+    cache: Option<(ScopeId, Bounds)>,
+    /// How long an entry is believed without looking.
+    valid: Duration,
+    min_uses: u64,
+    errors: bool,
+}
+
+impl OpenFileCache {
+    /// How long what is known of a file is believed without looking; `None` where nothing is
+    /// cached.
+    pub fn valid(&self) -> Option<Duration> {
+        self.cache.map(|_| self.valid)
+    }
+
+    /// Whether it also remembers what is not there.
+    pub fn keeps_errors(&self) -> bool {
+        self.errors
+    }
+}
+
+impl Feature for OpenFileCache {
+    const DIRECTIVES: &'static [&'static dyn Declared] = &[
+        &OPEN_FILE_CACHE,
+        &OPEN_FILE_CACHE_VALID,
+        &OPEN_FILE_CACHE_MIN_USES,
+        &OPEN_FILE_CACHE_ERRORS,
+        &OPEN_FILE_CACHE_EVENTS,
+    ];
+
+    fn compile(_: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Self, Fault> {
+        // Scopes that change only how long entries are valid go on to share the cache itself.
+        let owner = scope.owner(&[&OPEN_FILE_CACHE]).id();
+        Ok(OpenFileCache {
+            cache: scope.get(&OPEN_FILE_CACHE)?.map(|bounds| (owner, bounds)),
+            valid: scope.get(&OPEN_FILE_CACHE_VALID)?,
+            min_uses: scope.get(&OPEN_FILE_CACHE_MIN_USES)?,
+            errors: scope.get(&OPEN_FILE_CACHE_ERRORS)?,
+        })
+    }
+}
+
+fn bounds(setter: &Setter<'_>) -> Result<Option<Bounds>, Fault> {
+    let line = setter.first();
+    let mut entries_max = None;
+    let mut inactive = INACTIVE_DEFAULT;
+    let mut off = false;
+    for word in &line.args {
+        let invalid = || {
+            Fault::at(
+                word,
+                format!("invalid \"open_file_cache\" parameter \"{}\"", word.text()),
+            )
+        };
+        let bytes: &[u8] = &word.bytes;
+        if let Some(number) = bytes.strip_prefix(b"max=") {
+            let number = std::str::from_utf8(number)
+                .ok()
+                .and_then(|text| text.parse().ok());
+            entries_max = Some(
+                number
+                    .filter(|&number: &usize| number > 0)
+                    .ok_or_else(invalid)?,
+            );
+        } else if let Some(time) = bytes.strip_prefix(b"inactive=") {
+            inactive = Duration::from_secs(parse::time_seconds(time).ok_or_else(invalid)?);
+        } else if bytes == b"off" {
+            off = true;
+        } else {
+            return Err(invalid());
+        }
+    }
+    match entries_max {
+        _ if off => Ok(None),
+        Some(entries_max) => Ok(Some(Bounds {
+            entries_max,
+            inactive,
+        })),
+        None => Err(Fault::new(
+            "\"open_file_cache\" must have the \"max\" parameter",
+        )),
+    }
+}
+
+/// What is at a path.
+#[derive(Clone, Debug)]
+pub struct Looked {
+    /// The open file; `None` for a directory, and where only metadata was asked for.
+    pub file: Option<File>,
+    /// Size, time of modification, kind.
+    pub metadata: Metadata,
+}
+
+/// Why nothing could be opened at a path.
+#[derive(Debug)]
+pub struct LookupError {
+    /// The system's answer of the lookup error.
+    pub error: io::Error,
+    /// The call that failed, as nginx names it in its log: `open()`, `stat()`, `openat()`.
+    pub call: &'static str,
+}
+
+impl From<OpenRefusal> for LookupError {
+    fn from(OpenRefusal { error, call }: OpenRefusal) -> LookupError {
+        LookupError { error, call }
+    }
+}
+
+impl LookupError {
+    /// The system's error number; 0 where it gave none.
+    pub fn errno(&self) -> i32 {
+        self.error.raw_os_error().unwrap_or(0)
+    }
+}
+
+/// Opens the file at a path, or finds it open in the cache that is in force for the request. Only
+/// what may need the disk waits.
+pub fn lookup(request: &mut Request, path: &[u8]) -> Looking {
+    let links = OpenRestrictions::of(request, path);
+    if request.plan.open_file_cache.cache.is_some() {
+        through_cache(request, path, links)
+    } else {
+        open(path, links)
+    }
+}
+
+/// What is at a path, without opening it if there is no cache to keep the descriptor.
+pub fn test(request: &mut Request, path: &[u8]) -> Looking {
+    let links = OpenRestrictions::of(request, path);
+    if request.plan.open_file_cache.cache.is_some() {
+        return through_cache(request, path, links);
+    }
+    let found = |metadata| Looked {
+        file: None,
+        metadata,
+    };
+    match stat(path, links) {
+        Ran::Now(metadata) => Ran::Now(metadata.map(found)),
+        Ran::Wait(asking) => Ran::wait(async move { asking.await.map(found) }),
+    }
+}
+
+/// A look at a path.
+pub type Looking = Ran<'static, Result<Looked, LookupError>>;
+
+/// [`test()`] for scripts, which do not wait: the disk is asked at once.
+pub fn test_now(request: &mut Request, path: &[u8]) -> Result<Looked, LookupError> {
+    let links = OpenRestrictions::of(request, path);
+    let settings = &*request.plan.open_file_cache;
+    if settings.cache.is_none() {
+        return Ok(Looked {
+            file: None,
+            metadata: stat_now(path, links)?,
+        });
+    }
+    let key = Key { path, links };
+    let now = engine::now();
+    let files = request.local.at(&FILES);
+    let known = files.borrow_mut().find(settings, key, now);
+    let outcome = match known {
+        Freshness::Fresh(outcome) => return outcome.into_result(),
+        Freshness::Stale(looked) => stat_now(path, links)
+            .and_then(|metadata| still(looked, metadata).map_or_else(|| open_now(path, links), Ok)),
+        Freshness::Unknown => open_now(path, links),
+    };
+    files.borrow_mut().keep(settings, key, &outcome, now);
+    outcome
+}
+
+fn through_cache(request: &Request, path: &[u8], links: OpenRestrictions) -> Looking {
+    let settings = &request.plan.open_file_cache;
+    let key = Key { path, links };
+    let now = engine::now();
+    let files = request.local.at(&FILES);
+    let known = files.borrow_mut().find(settings, key, now);
+    let looking = match known {
+        Freshness::Fresh(outcome) => return Ran::Now(outcome.into_result()),
+        Freshness::Stale(looked) => revalidate(key, looked),
+        Freshness::Unknown => open(path, links),
+    };
+    match looking {
+        Ran::Now(outcome) => {
+            files.borrow_mut().keep(settings, key, &outcome, now);
+            Ran::Now(outcome)
+        }
+        Ran::Wait(looking) => {
+            let (settings, path) = (Arc::clone(settings), path.to_vec());
+            Ran::wait(async move {
+                let outcome = looking.await;
+                let key = Key { path: &path, links };
+                // Other requests of this thread have used the cache while this one waited.
+                files.borrow_mut().keep(&settings, key, &outcome, now);
+                outcome
+            })
+        }
+    }
+}
+
+/// The same file under the path keeps its descriptor; anything else is opened anew.
+fn revalidate(key: Key<'_>, old: Looked) -> Looking {
+    let Key { path, links } = key;
+    match stat(path, links) {
+        Ran::Now(metadata) => still_or_open(path, links, old, metadata),
+        Ran::Wait(asking) => {
+            let path = path.to_vec();
+            Ran::wait(async move {
+                let metadata = asking.await;
+                still_or_open(&path, links, old, metadata).resolve().await
+            })
+        }
+    }
+}
+
+fn still_or_open(
+    path: &[u8],
+    links: OpenRestrictions,
+    old: Looked,
+    metadata: Result<Metadata, LookupError>,
+) -> Looking {
+    match metadata.map(|metadata| still(old, metadata)) {
+        Ok(Some(looked)) => Ran::Now(Ok(looked)),
+        Ok(None) => open(path, links),
+        Err(error) => Ran::Now(Err(error)),
+    }
+}
+
+/// What is known of a path, as new metadata of it tell; nothing where it is to be opened anew.
+fn still(old: Looked, metadata: Metadata) -> Option<Looked> {
+    let same = metadata.inode == old.metadata.inode && metadata.device == old.metadata.device;
+    let file = match metadata.is_dir() {
+        directory if same && directory == old.metadata.is_dir() => old.file,
+        true => None,
+        false => return None,
+    };
+    Some(Looked { file, metadata })
+}
+
+fn open(path: &[u8], links: OpenRestrictions) -> Looking {
+    if !links.are_followed() {
+        let opening = open_looking_at_links(path.to_vec(), links);
+        return Ran::wait(async move { looked(opening.await) });
+    }
+    let path = Path::new(OsStr::from_bytes(path));
+    match file::open_in_memory(path) {
+        Some(opened) => Ran::Now(looked(followed(opened))),
+        None => {
+            let opening = file::open_on_disk(path.to_owned());
+            Ran::wait(async move { looked(followed(opening.await)) })
+        }
+    }
+}
+
+fn open_now(path: &[u8], links: OpenRestrictions) -> Result<Looked, LookupError> {
+    if links.are_followed() {
+        looked(followed(file::open_now(Path::new(OsStr::from_bytes(path)))))
+    } else {
+        looked(open_looking_at_links_now(path, links))
+    }
+}
+
+fn followed(opened: io::Result<(File, Metadata)>) -> Result<(File, Metadata), OpenRefusal> {
+    let call = "open()";
+    opened.map_err(|error| OpenRefusal { error, call })
+}
+
+fn looked(opened: Result<(File, Metadata), OpenRefusal>) -> Result<Looked, LookupError> {
+    let (file, metadata) = opened?;
+    let file = (!metadata.is_dir()).then_some(file);
+    Ok(Looked { file, metadata })
+}
+
+fn stat_now(path: &[u8], links: OpenRestrictions) -> Result<Metadata, LookupError> {
+    if links.are_followed() {
+        file::stat_now(Path::new(OsStr::from_bytes(path))).map_err(|error| LookupError {
+            error,
+            call: "stat()",
+        })
+    } else {
+        open_now(path, links).map(|looked| looked.metadata)
+    }
+}
+
+fn stat(path: &[u8], links: OpenRestrictions) -> Ran<'static, Result<Metadata, LookupError>> {
+    if !links.are_followed() {
+        let opening = open_looking_at_links(path.to_vec(), links);
+        return Ran::wait(async move { Ok(opening.await.map(|(_, metadata)| metadata)?) });
+    }
+    let failed = |error| LookupError {
+        error,
+        call: "stat()",
+    };
+    let path = Path::new(OsStr::from_bytes(path));
+    match file::stat_in_memory(path) {
+        Some(metadata) => Ran::Now(metadata.map_err(failed)),
+        None => {
+            let asking = file::stat_on_disk(path.to_owned());
+            Ran::wait(async move { asking.await.map_err(failed) })
+        }
+    }
+}
+
+async fn open_looking_at_links(
+    path: Vec<u8>,
+    links: OpenRestrictions,
+) -> Result<(File, Metadata), OpenRefusal> {
+    engine::blocking(move || open_looking_at_links_now(&path, links)).await
+}
+
+fn open_looking_at_links_now(
+    path: &[u8],
+    links: OpenRestrictions,
+) -> Result<(File, Metadata), OpenRefusal> {
+    Ok(file::described(links.open(path)?)?)
+}
+
+/// What is asked for: the same path may be allowed in one place and refused in another.
+#[derive(Clone, Copy)]
+struct Key<'a> {
+    path: &'a [u8],
+    links: OpenRestrictions,
+}
+
+/// The caches of one thread for one generation, by the scope that declares each.
+#[derive(Default)]
+struct FileCache {
+    // A configuration has one or two: a search is quicker than a hash.
+    caches: Vec<(ScopeId, Cache)>,
+}
+
+static FILES: Slot<FileCache, ThreadGeneration> = Slot::new();
+
+impl OfThread for FileCache {
+    fn begin(_: &GenerationView) -> FileCache {
+        FileCache::default()
+    }
+
+    /// Closes and forgets everything.
+    fn retire(&mut self) {
+        self.caches.clear();
+    }
+}
+
+impl FileCache {
+    fn find(&mut self, settings: &OpenFileCache, key: Key<'_>, now: Instant) -> Freshness {
+        match self.cache(settings) {
+            Some(cache) => cache.find(settings, key, now),
+            None => Freshness::Unknown,
+        }
+    }
+
+    fn keep(
+        &mut self,
+        settings: &OpenFileCache,
+        key: Key<'_>,
+        outcome: &Result<Looked, LookupError>,
+        now: Instant,
+    ) {
+        let Some(cache) = self.cache(settings) else {
+            return;
+        };
+        let outcome = match outcome {
+            Ok(looked) => LookupOutcome::Found(looked.clone()),
+            Err(error) if settings.errors && error.errno() != 0 => LookupOutcome::Failed {
+                errno: error.errno(),
+                // Whichever call it was that failed when a file was looked at again.
+                call: match error.call {
+                    "openat()" => "openat()",
+                    _ => "open()",
+                },
+            },
+            Err(_) => return cache.forget(key.path),
+        };
+        cache.keep(settings, key, outcome, now);
+    }
+
+    fn cache(&mut self, settings: &OpenFileCache) -> Option<&mut Cache> {
+        let (id, bounds) = settings.cache?;
+        let at = match self.caches.iter().position(|(known, _)| *known == id) {
+            Some(at) => at,
+            None => {
+                self.caches.push((id, Cache::new(bounds)));
+                self.caches.len() - 1
+            }
+        };
+        self.caches.get_mut(at).map(|(_, cache)| cache)
+    }
+}
+
+/// What the cache knows of a path.
+enum Freshness {
+    /// Enough for an answer.
+    Fresh(LookupOutcome),
+    /// Something, but it is time to look again.
+    Stale(Looked),
+    /// Nothing that saves an open.
+    Unknown,
+}
+
+/// The outcome of a look-up as it is kept.
+#[derive(Clone, Debug)]
+enum LookupOutcome {
+    Found(Looked),
+    Failed { errno: i32, call: &'static str },
+}
+
+impl LookupOutcome {
+    fn into_result(self) -> Result<Looked, LookupError> {
+        match self {
+            LookupOutcome::Found(looked) => Ok(looked),
+            LookupOutcome::Failed { errno, call } => Err(LookupError {
+                error: io::Error::from_raw_os_error(errno),
+                call,
+            }),
+        }
+    }
+}
+
+/// No entry: the end of the list.
+const NONE: u32 = u32::MAX;
+
+/// Entries by path, in a list from the newest use to the oldest.
+struct Cache {
+    bounds: Bounds,
+    by_path: Map<Rc<[u8]>, u32>,
+    entries: Vec<Entry>,
+    free: Vec<u32>,
+    newest: u32,
+    oldest: u32,
+}
+
+struct Entry {
+    path: Rc<[u8]>,
+    /// How it was opened; asked for otherwise, it is opened anew.
+    links: OpenRestrictions,
+    outcome: LookupOutcome,
+    /// A file that was not asked for often enough to be kept open.
+    closed: bool,
+    uses: u64,
+    checked: Instant,
+    used: Instant,
+    newer: u32,
+    older: u32,
+}
+
+impl Cache {
+    fn new(bounds: Bounds) -> Cache {
+        Cache {
+            bounds,
+            by_path: Map::default(),
+            entries: Vec::new(),
+            free: Vec::new(),
+            newest: NONE,
+            oldest: NONE,
+        }
+    }
+
+    fn find(&mut self, settings: &OpenFileCache, key: Key<'_>, now: Instant) -> Freshness {
+        self.expire(now);
+        let Some(&index) = self.by_path.get(key.path) else {
+            return Freshness::Unknown;
+        };
+        self.touch(index, now);
+        let Some(entry) = self.entry_mut(index) else {
+            return Freshness::Unknown;
+        };
+        entry.uses += 1;
+        if entry.closed || entry.links != key.links {
+            return Freshness::Unknown;
+        }
+        if now.saturating_duration_since(entry.checked) < settings.valid {
+            return Freshness::Fresh(entry.outcome.clone());
+        }
+        match &entry.outcome {
+            LookupOutcome::Found(looked) => Freshness::Stale(looked.clone()),
+            LookupOutcome::Failed { .. } => Freshness::Unknown,
+        }
+    }
+
+    /// Takes in what was found at a path.
+    fn keep(
+        &mut self,
+        settings: &OpenFileCache,
+        key: Key<'_>,
+        mut outcome: LookupOutcome,
+        now: Instant,
+    ) {
+        let index = match self.by_path.get(key.path) {
+            Some(&index) => index,
+            None => self.insert(key, outcome.clone(), now),
+        };
+        let Some(entry) = self.entry_mut(index) else {
+            return;
+        };
+        if let LookupOutcome::Found(looked) = &mut outcome {
+            entry.closed = entry.uses < settings.min_uses && looked.file.is_some();
+            if entry.closed {
+                looked.file = None;
+            }
+        } else {
+            entry.closed = false;
+        }
+        entry.outcome = outcome;
+        entry.links = key.links;
+        entry.checked = now;
+    }
+
+    /// Drops what is known of a path.
+    fn forget(&mut self, path: &[u8]) {
+        if let Some(&index) = self.by_path.get(path) {
+            self.remove(index);
+        }
+    }
+
+    fn insert(&mut self, key: Key<'_>, outcome: LookupOutcome, now: Instant) -> u32 {
+        if self.by_path.len() >= self.bounds.entries_max {
+            self.remove(self.oldest);
+        }
+        let path: Rc<[u8]> = key.path.into();
+        let entry = Entry {
+            path: Rc::clone(&path),
+            links: key.links,
+            outcome,
+            closed: false,
+            uses: 1,
+            checked: now,
+            used: now,
+            newer: NONE,
+            older: NONE,
+        };
+        let index = match self.free.pop() {
+            Some(index) => {
+                if let Some(slot) = self.entry_mut(index) {
+                    *slot = entry;
+                }
+                index
+            }
+            None => {
+                self.entries.push(entry);
+                u32::try_from(self.entries.len() - 1).unwrap_or(NONE)
+            }
+        };
+        if let MapEntry::Vacant(vacant) = self.by_path.entry(path) {
+            vacant.insert(index);
+        }
+        self.link_newest(index);
+        index
+    }
+
+    fn remove(&mut self, index: u32) {
+        self.unlink(index);
+        let Some(entry) = self.entry_mut(index) else {
+            return;
+        };
+        // The descriptor closes here unless a response is still being sent from it.
+        entry.outcome = LookupOutcome::Failed { errno: 0, call: "" };
+        let path = Rc::clone(&entry.path);
+        if self.by_path.remove(&path).is_some() {
+            self.free.push(index);
+        }
+    }
+
+    /// Drops a few entries that no request asked for.
+    fn expire(&mut self, now: Instant) {
+        for _ in 0..EXPIRED_PER_LOOKUP_MAX {
+            let oldest = self.oldest;
+            let inactive = self.bounds.inactive;
+            match self.entry_mut(oldest) {
+                Some(entry) if now.saturating_duration_since(entry.used) > inactive => {
+                    self.remove(oldest)
+                }
+                _ => return,
+            }
+        }
+    }
+
+    fn touch(&mut self, index: u32, now: Instant) {
+        if let Some(entry) = self.entry_mut(index) {
+            entry.used = now;
+        }
+        if self.newest != index {
+            self.unlink(index);
+            self.link_newest(index);
+        }
+    }
+
+    fn link_newest(&mut self, index: u32) {
+        let next = std::mem::replace(&mut self.newest, index);
+        if let Some(entry) = self.entry_mut(index) {
+            entry.newer = NONE;
+            entry.older = next;
+        }
+        match self.entry_mut(next) {
+            Some(entry) => entry.newer = index,
+            None => self.oldest = index,
+        }
+    }
+
+    fn unlink(&mut self, index: u32) {
+        let Some(entry) = self.entry_mut(index) else {
+            return;
+        };
+        let (newer, older) = (entry.newer, entry.older);
+        match self.entry_mut(newer) {
+            Some(entry) => entry.older = older,
+            None => self.newest = older,
+        }
+        match self.entry_mut(older) {
+            Some(entry) => entry.newer = newer,
+            None => self.oldest = newer,
+        }
+    }
+
+    fn entry_mut(&mut self, index: u32) -> Option<&mut Entry> {
+        self.entries.get_mut(index as usize)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    fn cache(entries_max: usize) -> Cache {
+        Cache::new(Bounds {
+            entries_max,
+            inactive: Duration::from_secs(60),
+        })
+    }
+
+    fn settings(min_uses: u64) -> OpenFileCache {
+        OpenFileCache {
+            cache: None,
+            valid: Duration::from_secs(10),
+            min_uses,
+            errors: true,
+        }
+    }
+
+    fn key(path: &[u8]) -> Key<'_> {
+        Key {
+            path,
+            links: OpenRestrictions::FOLLOWED,
+        }
+    }
+
+    fn failed() -> LookupOutcome {
+        LookupOutcome::Failed {
+            errno: 2,
+            call: "open()",
+        }
+    }
+
+    fn is_fresh(freshness: &Freshness) -> bool {
+        matches!(freshness, Freshness::Fresh(_))
+    }
+
+    #[test]
+    fn the_least_recently_used_entry_gives_way() {
+        let (mut cache, settings, now) = (cache(2), settings(1), Instant::now());
+        cache.keep(&settings, key(b"/a"), failed(), now);
+        cache.keep(&settings, key(b"/b"), failed(), now);
+        assert!(is_fresh(&cache.find(&settings, key(b"/a"), now)));
+        cache.keep(&settings, key(b"/c"), failed(), now);
+        assert!(!is_fresh(&cache.find(&settings, key(b"/b"), now)));
+        assert!(is_fresh(&cache.find(&settings, key(b"/a"), now)));
+        assert!(is_fresh(&cache.find(&settings, key(b"/c"), now)));
+        assert_eq!(cache.entries.len(), 2);
+    }
+
+    #[test]
+    fn entries_are_believed_until_their_time_is_up() {
+        let (mut cache, settings, now) = (cache(2), settings(1), Instant::now());
+        cache.keep(&settings, key(b"/a"), failed(), now);
+        assert!(is_fresh(&cache.find(
+            &settings,
+            key(b"/a"),
+            now + Duration::from_secs(9)
+        )));
+        assert!(!is_fresh(&cache.find(
+            &settings,
+            key(b"/a"),
+            now + Duration::from_secs(10)
+        )));
+    }
+
+    #[test]
+    fn inactive_entries_are_dropped_two_at_a_time() {
+        let (mut cache, settings, now) = (cache(9), settings(1), Instant::now());
+        for path in [b"/a", b"/b", b"/c"] {
+            cache.keep(&settings, key(path), failed(), now);
+        }
+        let later = now + Duration::from_secs(61);
+        cache.find(&settings, key(b"/x"), later);
+        assert_eq!(cache.by_path.len(), 1);
+        cache.find(&settings, key(b"/x"), later);
+        assert_eq!(cache.by_path.len(), 0);
+        assert_eq!((cache.newest, cache.oldest), (NONE, NONE));
+        cache.keep(&settings, key(b"/d"), failed(), later);
+        assert_eq!(cache.entries.len(), 3);
+    }
+
+    #[test]
+    fn forgotten_paths_are_looked_up_again() {
+        let (mut cache, settings, now) = (cache(2), settings(1), Instant::now());
+        cache.keep(&settings, key(b"/a"), failed(), now);
+        cache.forget(b"/a");
+        assert!(matches!(
+            cache.find(&settings, key(b"/a"), now),
+            Freshness::Unknown
+        ));
+    }
+
+    #[test]
+    fn settings_and_their_mistakes() {
+        let cache = |text: &str| {
+            testing::feature::<OpenFileCache>(&format!("http {{ {text} }}"), &["http"])
+        };
+        let error = |text: &str| cache(text).unwrap_err();
+        assert_eq!(cache("").unwrap().valid(), None);
+        assert_eq!(cache("open_file_cache off;").unwrap().valid(), None);
+        let settings =
+            cache("open_file_cache max=10 inactive=2m; open_file_cache_valid 5;").unwrap();
+        assert_eq!(settings.valid(), Some(Duration::from_secs(5)));
+        let bounds = settings.cache.map(|(_, bounds)| bounds);
+        assert_eq!(
+            bounds,
+            Some(Bounds {
+                entries_max: 10,
+                inactive: Duration::from_secs(120)
+            })
+        );
+        assert_eq!(
+            error("open_file_cache inactive=1m;"),
+            "\"open_file_cache\" must have the \"max\" parameter"
+        );
+        assert_eq!(
+            error("open_file_cache max=0;"),
+            "invalid \"open_file_cache\" parameter \"max=0\""
+        );
+        assert_eq!(
+            error("open_file_cache max=1 x=1;"),
+            "invalid \"open_file_cache\" parameter \"x=1\""
+        );
+    }
+}

@@ -1,0 +1,257 @@
+//! What a client of HTTP/1 sends behind the head of a request: its body, and then the requests that
+//! follow.
+
+use std::io::{self, ErrorKind};
+
+use bytes::Bytes;
+use engine::Buffer;
+use proto::h1::BodyLength;
+use proto::h1::chunked::{Decoded, Decoder};
+
+use crate::exchange::Abort;
+use crate::request::body::{ChunkError, RequestBody};
+
+/// How much of the request's body is still to come.
+#[derive(Debug, Default)]
+enum Incoming {
+    /// Nothing: there was none, or all of it has been read.
+    #[default]
+    Nothing,
+    Length(u64),
+    /// Chunks until the last one.
+    Chunked(Box<Decoder>),
+}
+
+impl Incoming {
+    fn of(length: BodyLength) -> Incoming {
+        match length {
+            BodyLength::None | BodyLength::Length(0) => Incoming::Nothing,
+            BodyLength::Length(length) => Incoming::Length(length),
+            BodyLength::Chunked => Incoming::Chunked(Box::new(Decoder::new())),
+        }
+    }
+}
+
+/// What is next of a body.
+pub(crate) enum BodyPart {
+    Bytes(Bytes),
+    /// Nothing, as long as no more is received.
+    Nothing,
+    End,
+}
+
+/// What has been received behind a head, and what of it is the request's body; see the module.
+#[derive(Debug, Default)]
+pub(crate) struct Intake {
+    /// What has been received and not been taken.
+    pub(crate) input: Buffer,
+    incoming: Incoming,
+    /// Bytes of the request's body that came last, 0 as long as there are none but those that came
+    /// with the head.
+    portion: usize,
+    /// What was received last has filled its buffer: the kernel may have more.
+    pub(crate) filled: bool,
+    /// What of the body had been taken in before those.
+    before_portion: ChunkError,
+    /// The head was no request, or a chunk of the body is too much: what is left of it is not read.
+    pub(crate) refused: bool,
+    /// Chunks that are none have come: where the body ends, and what follows it, is not known any
+    /// more.
+    pub(crate) is_lost: bool,
+    /// The client took too long to send more of it.
+    pub(crate) timed_out: bool,
+}
+
+impl Intake {
+    /// `input` has come behind a head that announces a body of this length.
+    pub(crate) fn new(length: BodyLength, input: Buffer) -> Intake {
+        Intake {
+            filled: input.is_full(),
+            input,
+            incoming: Incoming::of(length),
+            ..Intake::default()
+        }
+    }
+
+    /// Whether nothing of the body is still to be taken.
+    pub(crate) fn is_read(&self) -> bool {
+        matches!(self.incoming, Incoming::Nothing)
+    }
+
+    /// Takes bytes of the body that did not come with the head.
+    pub(crate) fn begin_portion(&mut self, body: &RequestBody, buffer: Buffer) {
+        self.portion = buffer.len();
+        self.filled = buffer.is_full();
+        self.input = buffer;
+        self.before_portion = ChunkError {
+            framed: body.received_framed(),
+            data: body.received(),
+        };
+    }
+
+    /// Takes what has come of a body for which the client was waited.
+    ///
+    /// # Errors
+    /// Where nothing has come, and why.
+    pub(crate) fn receive(
+        &mut self,
+        body: &RequestBody,
+        received: io::Result<Buffer>,
+    ) -> Result<(), Abort> {
+        match received {
+            Ok(buffer) if buffer.is_empty() => {
+                Err(Abort::Closed(ErrorKind::ConnectionAborted.into()))
+            }
+            Ok(buffer) => {
+                self.begin_portion(body, buffer);
+                Ok(())
+            }
+            Err(error) if error.kind() == ErrorKind::TimedOut => {
+                self.timed_out = true;
+                Err(Abort::BodyTimedOut)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// What of the received bytes belongs to the body and comes next. A chunk by which it becomes
+    /// longer than `size_max` (0: any length) is refused when its size is known. As in nginx, of a
+    /// body that is refused all that came last counts for `$request_length`, unless that came with
+    /// the head.
+    ///
+    /// # Errors
+    /// `BadBody` and `BodyTooLarge`.
+    pub(crate) fn next(
+        &mut self,
+        body: &mut RequestBody,
+        size_max: u64,
+    ) -> Result<BodyPart, Abort> {
+        let mut refused = self.before_portion;
+        refused.framed += self.portion as u64;
+        while !self.input.is_empty() {
+            match &mut self.incoming {
+                Incoming::Nothing => break,
+                Incoming::Length(left) => {
+                    let taken = usize::try_from(*left)
+                        .unwrap_or(usize::MAX)
+                        .min(self.input.len());
+                    *left -= taken as u64;
+                    if *left == 0 {
+                        self.incoming = Incoming::Nothing;
+                    }
+                    body.note_received(taken as u64);
+                    return Ok(BodyPart::Bytes(take_front(&mut self.input, taken)));
+                }
+                Incoming::Chunked(decoder) => {
+                    let received = body.received();
+                    // One chunk at a time where one may be the first that is too much.
+                    let at_most = received.saturating_add(self.input.len() as u64);
+                    let decoded = if size_max != 0 && at_most > size_max {
+                        decoder.decode(&self.input)
+                    } else {
+                        decoder.gather(&mut self.input)
+                    };
+                    let Ok(decoded) = decoded else {
+                        body.note_refused(refused);
+                        return Err(self.lose_framing());
+                    };
+                    let done = decoded.done;
+                    let length = decoded.data.len() as u64;
+                    body.note_received(length);
+                    let framing = decoded.consumed as u64 - length;
+                    body.note_framing(framing);
+                    let to_come = decoder.remaining();
+                    let announced = received.saturating_add(length).saturating_add(to_come);
+                    let chunk = match to_come {
+                        0 => length,
+                        _ => decoder.chunk_size(),
+                    };
+                    let bytes = take_data(&mut self.input, &decoded);
+                    if size_max != 0 && chunk > 0 && announced > size_max {
+                        self.refused = true;
+                        body.note_refused(refused);
+                        return Err(Abort::BodyTooLarge {
+                            received: announced.saturating_sub(chunk),
+                            chunk,
+                        });
+                    }
+                    if done {
+                        self.incoming = Incoming::Nothing;
+                        body.note_end();
+                    }
+                    if let Some(bytes) = bytes {
+                        return Ok(BodyPart::Bytes(bytes));
+                    }
+                }
+            }
+        }
+        Ok(match self.incoming {
+            Incoming::Nothing => BodyPart::End,
+            _ => BodyPart::Nothing,
+        })
+    }
+
+    fn lose_framing(&mut self) -> Abort {
+        self.incoming = Incoming::Nothing;
+        self.is_lost = true;
+        Abort::BadBody("client sent invalid chunked body")
+    }
+
+    /// Drops what of the received bytes belongs to the body. As in nginx, it counts neither for
+    /// `$request_length` nor for `$content_length`.
+    ///
+    /// # Errors
+    /// `BadBody`.
+    pub(crate) fn drop_received(&mut self) -> Result<(), Abort> {
+        while !self.input.is_empty() {
+            let ended = match &mut self.incoming {
+                Incoming::Nothing => return Ok(()),
+                Incoming::Length(left) => {
+                    let dropped = usize::try_from(*left)
+                        .unwrap_or(usize::MAX)
+                        .min(self.input.len());
+                    *left -= dropped as u64;
+                    self.input.advance(dropped);
+                    *left == 0
+                }
+                Incoming::Chunked(decoder) => {
+                    let Ok(decoded) = decoder.decode(&self.input) else {
+                        return Err(self.lose_framing());
+                    };
+                    self.input.advance(decoded.consumed);
+                    decoded.done
+                }
+            };
+            if ended {
+                self.incoming = Incoming::Nothing;
+            }
+        }
+        self.input = Buffer::default(); // its memory is for others
+        Ok(())
+    }
+}
+
+/// Takes so many bytes off the front: without a copy where nothing is left then.
+pub fn take_front(input: &mut Buffer, length: usize) -> Bytes {
+    if length == input.len() {
+        return std::mem::take(input).into_bytes();
+    }
+    let bytes = Bytes::copy_from_slice(input.get(..length).unwrap_or_default());
+    input.advance(length);
+    bytes
+}
+
+/// Takes what has been decoded off the front, and gives the data in it, if there is any.
+pub fn take_data(input: &mut Buffer, decoded: &Decoded) -> Option<Bytes> {
+    let framing = decoded.consumed - decoded.data.end;
+    input.advance(decoded.data.start);
+    let data = if input.len() == decoded.data.len() + framing {
+        input.truncate(decoded.data.len());
+        std::mem::take(input).into_bytes()
+    } else {
+        let data = take_front(input, decoded.data.len());
+        input.advance(framing);
+        data
+    };
+    (!data.is_empty()).then_some(data)
+}

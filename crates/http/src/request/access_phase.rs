@@ -1,0 +1,77 @@
+//! The access phase: checks of modules, such as `allow` and `deny`, combined by `satisfy`.
+//!
+//! <https://nginx.org/en/docs/http/ngx_http_core_module.html#satisfy>. Subrequests pass it
+//! unchecked: the request that they belong to has been let in.
+
+use std::rc::Rc;
+
+use engine::select::{Either, either};
+
+use crate::exchange::{Abort, Exchange};
+use crate::module::{AccessVerdict, Ran};
+use crate::request::credentials::Challenge;
+use crate::request::{Request, Step};
+
+/// Lets the request in, or ends it.
+pub async fn run(request: &mut Request, exchange: &mut Exchange) -> Result<Step, Abort> {
+    if !request.is_main() || request.plan.phases.access.is_empty() {
+        return Ok(Step::Next);
+    }
+    let Some(status) = refusal(request, exchange).await? else {
+        return Ok(Step::Next);
+    };
+    if Challenge::is_said_by(status) {
+        delay(request, exchange).await?;
+    }
+    Ok(Step::Finish(status))
+}
+
+/// The status that the checks together refuse the request with.
+async fn refusal(request: &mut Request, exchange: &mut Exchange) -> Result<Option<u16>, Abort> {
+    let any = request.plan.core.satisfy_any;
+    let mut refused = None;
+    let http = Rc::clone(&request.http);
+    for check in &http.plan(request.plan.id).phases.access {
+        let verdict = match check.check(request, exchange) {
+            Ran::Now(verdict) => verdict?,
+            Ran::Wait(judging) => judging.await?,
+        };
+        match verdict {
+            AccessVerdict::Declined => {}
+            AccessVerdict::Granted if any => {
+                // What an earlier check would have asked the client for.
+                let asked = Challenge::of(request).field;
+                request.response.remove(asked.as_bytes());
+                return Ok(None);
+            }
+            AccessVerdict::Granted => {}
+            // Another check may still grant access. A challenge tells the client more than a 403.
+            AccessVerdict::Refused(status)
+                if any && (status == 403 || Challenge::is_said_by(status)) =>
+            {
+                refused = refused
+                    .filter(|refused| Challenge::is_said_by(*refused))
+                    .or(Some(status));
+            }
+            AccessVerdict::Refused(status) => return Ok(Some(status)),
+        }
+    }
+    if refused == Some(403) {
+        logs::error!(request, Error, "access forbidden by rule");
+    }
+    Ok(refused)
+}
+
+/// `auth_delay`: holds the answer back, unless the client leaves.
+async fn delay(request: &mut Request, exchange: &mut Exchange) -> Result<(), Abort> {
+    let delay = request.plan.core.auth_delay;
+    if delay.is_zero() {
+        return Ok(());
+    }
+    request.start_background();
+    logs::error!(request, Info, "delaying unauthorized request");
+    match either(engine::sleep(delay), exchange.client_gone()).await {
+        Either::First(()) => Ok(()),
+        Either::Second(abort) => Err(abort),
+    }
+}

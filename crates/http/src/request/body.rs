@@ -1,0 +1,1004 @@
+//! The request's body: announced, read whole into memory or a temporary file, or left alone.
+//!
+//! Handlers that stream it read from the exchange themselves; [`read`] is for those that need
+//! it whole, as nginx's `proxy_request_buffering on` does.
+
+use std::cell::Cell;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use base::pieces::Pieces;
+use bytes::Bytes;
+use conf::{Arity, Contexts, Declared, Fault, ScopeRef, Setting, parse};
+use engine::PooledFuture;
+use engine::file::File;
+use engine::select::at_once;
+use framework::compile::{Compiler, Feature};
+use proto::h1::BodyLength;
+use proto::header::KnownField;
+use proto::method::Method;
+
+use crate::config::temporary_paths::TemporaryPath;
+use crate::exchange::{Abort, Exchange};
+use crate::files::temporary_file::Directory;
+use crate::logging;
+use crate::request::Request;
+
+/// Declares the directive `client_body_temp_path`.
+pub static CLIENT_BODY_TEMP_PATH: Setting<PathBuf> =
+    Setting::new("client_body_temp_path", &["path [level1 [level2 [level3]]]"], parse::path_with_levels)
+        .contexts(Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION))
+        .arity(Arity::between(1, 4))
+        .default("client_body_temp")
+        .manual("Where request bodies go that are longer than client_body_buffer_size. The levels of subdirectories are accepted; files lie in the directory itself for the moment that they have a name.");
+
+static CLIENT_BODY_IN_FILE_ONLY: Setting<InFileOnly> =
+    Setting::new("client_body_in_file_only", &["on | clean | off"], |setter| {
+        let values = [
+            ("off", InFileOnly::Off),
+            ("on", InFileOnly::Kept),
+            ("clean", InFileOnly::Removed),
+        ];
+        parse::enumeration(setter, &values)
+    })
+    .contexts(Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION))
+    .default("off")
+    .manual("Writes every request body to a file, however short: for debugging, or for a handler that takes files. With clean the file is removed when the request ends; with on it stays.");
+
+static CLIENT_BODY_IN_SINGLE_BUFFER: Setting<bool> = Setting::new(
+    "client_body_in_single_buffer",
+    &["on | off"],
+    parse::flag,
+)
+.contexts(Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION))
+.default("off")
+.no_effect("a body in memory is joined where it is needed in one piece")
+.manual(
+    "Makes nginx keep a request's body in one buffer, so that `$request_body` need not be joined.",
+);
+
+/// Whether request bodies always lie in a file, and what becomes of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InFileOnly {
+    /// Short bodies stay in memory; a file has no name.
+    Off,
+    /// Files stay where they are.
+    Kept,
+    /// Files are removed when their request ends.
+    Removed,
+}
+
+/// Where they go that no line gives a directory.
+pub const TEMPORARY_PATH: TemporaryPath = TemporaryPath {
+    spec: &CLIENT_BODY_TEMP_PATH.spec,
+    default: "client_body_temp",
+    levels: &[],
+};
+
+/// Where request bodies go.
+pub struct BodySettings {
+    /// What the directive `client_body_temp_path` says in this scope.
+    pub directory: Arc<Directory>,
+    /// What the directive `client_body_in_file_only` says in this scope.
+    pub in_file_only: InFileOnly,
+}
+
+impl Feature for BodySettings {
+    const DIRECTIVES: &'static [&'static dyn Declared] = &[
+        &CLIENT_BODY_TEMP_PATH,
+        &CLIENT_BODY_IN_FILE_ONLY,
+        &CLIENT_BODY_IN_SINGLE_BUFFER,
+    ];
+
+    fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Self, Fault> {
+        Ok(BodySettings {
+            directory: Arc::new(Directory {
+                path: compiler.directory(&scope.get(&CLIENT_BODY_TEMP_PATH)?),
+                levels: Vec::new(),
+            }),
+            in_file_only: scope.get(&CLIENT_BODY_IN_FILE_ONLY)?,
+        })
+    }
+}
+
+/// How much of a body is in memory while it goes from one file to another, in bytes.
+const COPY_SIZE: usize = 64 * 1024;
+
+/// A body that was read whole.
+#[derive(Clone, Default)]
+enum BufferedBody {
+    #[default]
+    Nowhere,
+    Memory(Pieces),
+    /// In a temporary file.
+    File(Rc<TemporaryFile>),
+}
+
+/// A file that holds a body.
+struct TemporaryFile {
+    /// A handler has taken the file, and may have moved it away.
+    taken: Cell<bool>,
+    file: File,
+    /// The name that it has or, without `client_body_in_file_only`, had.
+    path: PathBuf,
+    in_file_only: InFileOnly,
+}
+
+impl Drop for TemporaryFile {
+    fn drop(&mut self) {
+        let removed = self.in_file_only == InFileOnly::Removed && !self.taken.get();
+        let path = removed.then(|| std::mem::take(&mut self.path));
+        // Giving a file's blocks back may take the disk, too: it ends with its name or, without
+        // one, its last descriptor.
+        let file = self.file.clone();
+        engine::background(move || {
+            if let Some(path) = path {
+                // The application may have removed or moved it: that is what it is there for.
+                let _ = std::fs::remove_file(path);
+            }
+            drop(file);
+        });
+    }
+}
+
+/// What logs tell of chunks that are refused.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ChunkError {
+    /// Bytes that count for `$request_length`: all that came last counts, unless that came with the
+    /// head.
+    pub framed: u64,
+    /// Bytes of the body itself that came before those.
+    pub data: u64,
+}
+
+/// What is known of a request's body.
+#[derive(Clone, Default)]
+pub struct RequestBody {
+    announced: Option<u64>,
+    chunked: bool,
+    /// Bytes that came behind the head in the same stretch.
+    came_with_head: usize,
+    /// The head announced chunks, whatever has become of them.
+    framed: bool,
+    received: u64,
+    framing: u64,
+    ended: bool,
+    stored: BufferedBody,
+    dropped: bool,
+    /// A handler has taken some of it, and there is no other way to that.
+    taken: bool,
+    /// What a handler has taken is gone, passed on or for want of a place to store it, and the
+    /// request has gone on to another.
+    lost: bool,
+    /// It was refused for the length that its head announces.
+    too_long: bool,
+    /// The client left, or broke the rules, before a handler had read the whole.
+    broken_off: bool,
+    /// What of it was in memory then.
+    left_behind: Pieces,
+    /// The name of the temporary file that the rest was in.
+    left_behind_file: Option<PathBuf>,
+    /// How many bytes stood before a chunk by which it became too long.
+    before_refused: Option<u64>,
+    /// Chunks of it were refused.
+    refused: Option<ChunkError>,
+    /// What has come of it was dropped, since no handler reads it.
+    skipped: bool,
+    /// It was read before anything had looked at the request, as `client_body_early_read` asks.
+    early: bool,
+    /// It goes to a file with a name, for a handler that moves the file.
+    to_file: bool,
+    /// `client_body_in_file_only` of a location that the request has left for one without it.
+    left_in_file_only: Option<InFileOnly>,
+    /// Until when more of it must have come, since it was waited for last.
+    waits_until: Option<Instant>,
+    /// That wait was given up and goes on.
+    resumes_wait: bool,
+}
+
+impl RequestBody {
+    /// Notes what the head announces, and how many bytes came behind it in the same stretch.
+    pub fn begin(&mut self, length: BodyLength, came_with_head: usize) {
+        *self = RequestBody {
+            came_with_head,
+            ..RequestBody::default()
+        };
+        match length {
+            BodyLength::None => self.ended = true,
+            BodyLength::Length(length) => self.announced = Some(length),
+            BodyLength::Chunked => {
+                self.chunked = true;
+                self.framed = true;
+            }
+        }
+    }
+
+    /// What the head announces.
+    pub fn framing(&self) -> BodyLength {
+        match self.announced {
+            _ if self.chunked => BodyLength::Chunked,
+            Some(length) => BodyLength::Length(length),
+            None => BodyLength::None,
+        }
+    }
+
+    /// Bytes that came behind the head in the same stretch.
+    pub fn came_with_head(&self) -> usize {
+        self.came_with_head
+    }
+
+    /// Notes how many of its bytes lie beside the head.
+    fn note_beside_head(&mut self, bytes: u64) {
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        self.came_with_head = self.came_with_head.max(bytes);
+    }
+
+    /// Notes that the request leaves a location whose `client_body_in_file_only` is not off: as in
+    /// nginx, that goes on to hold in locations that are silent about it or say `off`.
+    pub fn note_left(&mut self, in_file_only: InFileOnly) {
+        self.left_in_file_only = Some(in_file_only);
+    }
+
+    /// The announced length in bytes; 0 where there is none.
+    pub fn announced(&self) -> u64 {
+        self.announced.unwrap_or(0)
+    }
+
+    /// The length that `client_max_body_size` is asked about wherever the request comes to, in
+    /// bytes: the announced one; of chunks what has been read.
+    pub fn judged_length(&self) -> u64 {
+        match self.announced {
+            Some(length) => length,
+            None if self.chunked && !self.skipped => self.received,
+            None => 0,
+        }
+    }
+
+    /// Whether a body may come: a length above zero, or chunks.
+    pub fn expected(&self) -> bool {
+        self.chunked || self.announced.is_some_and(|length| length > 0)
+    }
+
+    /// Whether the head announced a body at all, an empty one included.
+    pub fn is_announced(&self) -> bool {
+        self.chunked || self.announced.is_some()
+    }
+
+    /// Whether its head announced none, and nothing has been noted of one.
+    fn is_none(&self) -> bool {
+        self.ended && !self.is_announced() && !self.framed && !self.skipped && !self.broken_off
+    }
+
+    /// Whether it comes in chunks.
+    pub fn chunked(&self) -> bool {
+        self.chunked
+    }
+
+    /// Bytes received so far.
+    pub fn received(&self) -> u64 {
+        self.received
+    }
+
+    /// Until when more of it must come, where that is waited for from now on.
+    pub fn wait_until(&mut self, timeout: Duration) -> Instant {
+        let until = if std::mem::take(&mut self.resumes_wait) {
+            self.waits_until
+        } else {
+            None
+        };
+        *self
+            .waits_until
+            .insert(until.unwrap_or_else(|| engine::now() + timeout))
+    }
+
+    /// The next wait for more of it goes on with the last one, which was given up for something
+    /// that is not the client's doing.
+    pub fn resume_wait(&mut self) {
+        self.resumes_wait = true;
+    }
+
+    /// Counts received bytes towards `$request_length`.
+    pub fn note_received(&mut self, bytes: u64) {
+        self.received += bytes;
+    }
+
+    /// Counts received bytes that only frame the body: sizes of chunks.
+    pub fn note_framing(&mut self, bytes: u64) {
+        self.framing += bytes;
+    }
+
+    /// Notes that its chunks are refused.
+    pub fn note_refused(&mut self, refused: ChunkError) {
+        self.refused = Some(refused);
+    }
+
+    /// Bytes received so far, framing included.
+    pub fn received_framed(&self) -> u64 {
+        match self.refused {
+            Some(refused) => refused.framed,
+            None => self.received + self.framing,
+        }
+    }
+
+    /// Notes that its last byte has come.
+    pub fn note_end(&mut self) {
+        self.ended = true;
+    }
+
+    /// Takes over what was counted of it beside the response.
+    pub fn count_as(&mut self, counted: &RequestBody) {
+        self.received = counted.received;
+        self.framing = counted.framing;
+        self.refused = counted.refused;
+        self.ended |= counted.ended;
+        self.taken |= counted.taken;
+    }
+
+    /// Its length, once it has been read whole; nothing is left of one that was given up.
+    pub fn length(&self) -> Option<u64> {
+        match &self.stored {
+            BufferedBody::Nowhere => None,
+            _ if self.dropped => Some(0),
+            _ => Some(self.received),
+        }
+    }
+
+    /// What was counted of a body in chunks, once it has ended, broken off or begun to be dropped;
+    /// what was dropped does not count.
+    pub fn counted(&self) -> Option<u64> {
+        let known = self.is_read() || self.ended || self.broken_off || self.skipped;
+        (self.framed && known).then_some(self.before_refused.unwrap_or(self.received))
+    }
+
+    /// The same of a body that came in frames without a length: as in nginx only what a handler has
+    /// read to its end counts.
+    pub fn counted_whole(&self) -> Option<u64> {
+        let is_whole = self.is_read() && self.before_refused.is_none() && !self.skipped;
+        (self.framed && is_whole).then_some(self.received)
+    }
+
+    /// Notes that it is dropped with its request, whose head is refused: the page that answers
+    /// finds it empty.
+    pub fn note_refused_head(&mut self, in_chunks: bool) {
+        self.announced = Some(0);
+        self.framed = in_chunks;
+        self.skipped = in_chunks;
+        self.dropped = in_chunks;
+    }
+
+    /// Notes that what has come of it was dropped, or is before anything else happens.
+    pub fn note_skipped(&mut self) {
+        self.skipped = true;
+    }
+
+    /// Gives up a body that was refused, so that its length is not judged again: a handler on the
+    /// way to an error page finds it empty. As in nginx, one that has been read stays, and is
+    /// judged wherever the request comes to.
+    pub fn give_up(&mut self) {
+        if self.is_read() {
+            return;
+        }
+        self.dropped = true;
+        self.too_long = self.announced.is_some();
+        self.announced = self.is_announced().then_some(0);
+        self.chunked = false;
+    }
+
+    /// Whether a handler has taken some of it, or would have but for its length: what is wrong
+    /// behind that changes no answer.
+    fn has_answer(&self) -> bool {
+        self.taken || self.before_refused.is_some()
+    }
+
+    /// Notes that a handler takes some of it.
+    pub fn note_taken(&mut self) {
+        self.taken = true;
+    }
+
+    /// Gives up what is left of a body of which a handler has taken some and that was not stored
+    /// whole: what comes later is not the body that the head announces. One that was refused has
+    /// been given up already.
+    pub fn give_up_rest(&mut self) {
+        if self.taken && !self.is_read() && !self.dropped {
+            self.lost = true;
+            self.give_up();
+        }
+    }
+
+    /// Whether there was a body, of which nothing is left because a handler has taken some of it.
+    pub fn is_lost(&self) -> bool {
+        self.lost
+    }
+
+    /// Gives up a body whose chunks were refused as they were dropped: of its length nothing was
+    /// ever known, so that a handler on the way to an error page announces none.
+    pub fn give_up_dropped(&mut self) {
+        self.dropped = true;
+        self.skipped = false;
+        self.announced = None;
+        self.chunked = false;
+    }
+
+    /// Forgets what of it was not read: for handlers that look at it later it is empty and, where
+    /// it came in chunks or is still being dropped, given up. Chunks of which none was dropped
+    /// leave no length behind.
+    pub fn end_unread(&mut self) {
+        if !self.is_read() {
+            self.dropped |= self.chunked || (self.expected() && !self.ended);
+            let has_length = self.announced.is_some() || self.chunked && self.skipped;
+            self.announced = has_length.then_some(0);
+            self.chunked = false;
+        }
+    }
+
+    /// Whether it has been given up.
+    pub fn is_given_up(&self) -> bool {
+        self.dropped
+    }
+
+    /// Whether it keeps anything that its request must let go of when it has ended.
+    pub fn is_kept(&self) -> bool {
+        self.is_read() || !self.left_behind.is_empty() || self.left_behind_file.is_some()
+    }
+
+    /// Whether it has been read whole.
+    pub fn is_read(&self) -> bool {
+        !matches!(self.stored, BufferedBody::Nowhere)
+    }
+
+    /// Whether a handler has read some of it.
+    pub fn is_begun(&self) -> bool {
+        self.taken || self.is_read()
+    }
+
+    /// The body as a subrequest has it: what has been read whole, an empty one where a length was
+    /// announced or chunks were dropped, or nothing.
+    pub fn shared(&self) -> RequestBody {
+        if self.is_read() {
+            self.clone()
+        } else {
+            self.withheld()
+        }
+    }
+
+    /// The body as a subrequest has it that none is sent with: an empty one where a length was
+    /// announced, chunks were dropped or chunks have been read, or nothing.
+    pub fn withheld(&self) -> RequestBody {
+        let has_length = self.announced.is_some() || self.skipped || self.chunked && self.is_read();
+        RequestBody {
+            announced: has_length.then_some(0),
+            ..RequestBody::default()
+        }
+    }
+
+    /// The body in memory (`$request_body`); `None` where it was not read or lies in a file.
+    pub fn in_memory(&self) -> Option<&[Bytes]> {
+        match &self.stored {
+            BufferedBody::Memory(parts) => Some(parts),
+            _ => None,
+        }
+    }
+
+    /// What logs show of it (`$request_body`): the body in memory, or what had come of one that
+    /// broke off.
+    pub fn shown(&self) -> Option<&[Bytes]> {
+        if self.left_behind.iter().all(Bytes::is_empty) {
+            self.in_memory()
+        } else {
+            Some(&self.left_behind)
+        }
+    }
+
+    /// The temporary file, where it lies in one.
+    pub fn file(&self) -> Option<&File> {
+        match &self.stored {
+            BufferedBody::File(temporary) => Some(&temporary.file),
+            _ => None,
+        }
+    }
+
+    /// The name of the temporary file that [`read_into_file`] made, which is left to the caller.
+    pub fn take_file(&self) -> Option<PathBuf> {
+        match &self.stored {
+            BufferedBody::File(temporary) if temporary.in_file_only != InFileOnly::Off => {
+                temporary.taken.set(true);
+                Some(temporary.path.clone())
+            }
+            _ => None,
+        }
+    }
+
+    /// Gives back what [`RequestBody::take_file`] took: the file goes with the body after all.
+    pub fn return_file(&self) {
+        if let BufferedBody::File(temporary) = &self.stored {
+            temporary.taken.set(false);
+        }
+    }
+
+    /// The name that the temporary file has or had (`$request_body_file`).
+    pub fn file_name(&self) -> Option<&Path> {
+        match &self.stored {
+            BufferedBody::File(temporary) => Some(&temporary.path),
+            _ => self.left_behind_file.as_deref(),
+        }
+    }
+}
+
+/// Reads the body whole. `Err(Ok(status))` is a status to answer with (413, 500).
+pub async fn read(
+    request: &mut Request,
+    exchange: &mut Exchange,
+) -> Result<(), Result<u16, Abort>> {
+    if request.body.is_read() || !request.is_main() {
+        return Ok(());
+    }
+    miss_lost(request)?;
+    if request.body.is_given_up() {
+        drop_refused(request, exchange).await;
+        return Ok(());
+    }
+    // Most requests have none, and their clients wait for no leave to send it.
+    if request.body.is_none() && !request.client.has(KnownField::Expect) {
+        request.body.stored = BufferedBody::Memory(Pieces::new());
+        return Ok(());
+    }
+    // Memory of its own, so that requests without one need no room for it.
+    PooledFuture::new(read_whole(request, exchange)).await
+}
+
+async fn read_whole(
+    request: &mut Request,
+    exchange: &mut Exchange,
+) -> Result<(), Result<u16, Abort>> {
+    let mut parts = Pieces::new();
+    let mut held = 0;
+    let mut room_beside_head = room_beside_head(request) as u64;
+    let mut beside_head = 0;
+    let mut stored = None;
+    loop {
+        // The head's buffer may be larger than what is received at once.
+        if room_beside_head > 0 && !exchange.receive_at_hand(request).await {
+            room_beside_head = 0;
+        }
+        let before = request.body.received_framed();
+        let bytes = match next(request, exchange).await {
+            Ok(bytes) => bytes,
+            Err(ended) => {
+                leave_behind(request, parts, stored);
+                return Err(ended);
+            }
+        };
+        // As in nginx, what frames chunks takes room with them.
+        let taken = request.body.received_framed().saturating_sub(before);
+        let placed = room_beside_head.min(taken);
+        room_beside_head -= placed;
+        beside_head += placed;
+        held += taken - placed;
+        request.body.note_beside_head(beside_head);
+        let ended = bytes.is_none();
+        bytes.into_iter().for_each(|bytes| parts.push(bytes));
+        if held > memory_max(request, beside_head) {
+            if stored.is_none() {
+                let temporary = create(request).await.map_err(Ok)?;
+                tell_of_file(request, &temporary.path);
+                stored = Some((temporary, 0));
+            }
+            if let Some((temporary, offset)) = &mut stored {
+                write(request, &temporary.file, offset, &mut parts)
+                    .await
+                    .map_err(Ok)?;
+                held = 0;
+            }
+        }
+        if ended {
+            break;
+        }
+    }
+    store(request, parts, stored).await.map_err(Ok)
+}
+
+/// A request that changes something is not done without the body by which it would: what had it has
+/// failed.
+fn miss_lost(request: &Request) -> Result<(), Result<u16, Abort>> {
+    if !request.body.is_lost() || matches!(request.method, Method::Get | Method::Head) {
+        return Ok(());
+    }
+    logs::error!(
+        request,
+        Error,
+        "the body of the request is lost, and cannot be passed on again"
+    );
+    Err(Ok(502))
+}
+
+/// Drops what has come of a body that was refused for its length. As in nginx, it is there, and
+/// empty, where that is the whole.
+async fn drop_refused(request: &mut Request, exchange: &mut Exchange) {
+    let is_too_long = request.body.too_long;
+    if is_too_long && exchange.drop_body_at_hand(request).await.is_ok() && request.body.ended {
+        request.body.stored = BufferedBody::Memory(Pieces::new());
+    }
+}
+
+/// Keeps what has come of a body that breaks off, for the log. As in nginx, what came last is lost
+/// where chunks are refused.
+fn leave_behind(request: &mut Request, mut parts: Pieces, stored: Option<(TemporaryFile, u64)>) {
+    if let Some((temporary, _)) = stored {
+        request.body.left_behind_file = Some(temporary.path.clone());
+        return;
+    }
+    if let Some(refused) = request.body.refused {
+        let mut whole = parts.concat();
+        whole.truncate(usize::try_from(refused.data).unwrap_or(usize::MAX));
+        parts.clear();
+        parts.push(whole.into());
+    }
+    request.body.left_behind = parts;
+}
+
+/// Reads the body whole into a file that has a name until the request ends: see
+/// [`RequestBody::take_file`].
+pub async fn read_into_file(
+    request: &mut Request,
+    exchange: &mut Exchange,
+) -> Result<(), Result<u16, Abort>> {
+    request.body.to_file = true;
+    match std::mem::take(&mut request.body.stored) {
+        BufferedBody::Memory(parts) => return store(request, parts, None).await.map_err(Ok),
+        BufferedBody::File(unnamed) if unnamed.in_file_only == InFileOnly::Off => {
+            return copy(request, &unnamed.file).await.map_err(Ok);
+        }
+        stored => request.body.stored = stored,
+    }
+    read(request, exchange).await
+}
+
+/// Copies a body that lies in a file without a name to one that has a name.
+async fn copy(request: &mut Request, unnamed: &File) -> Result<(), u16> {
+    let temporary = create(request).await?;
+    let mut offset = 0;
+    loop {
+        let mut part = Pieces::new();
+        match unnamed.read_at(offset, COPY_SIZE).await {
+            Ok(bytes) if bytes.is_empty() => break,
+            Ok(bytes) => part.push(bytes),
+            Err(error) => {
+                let error = logs::Errno(&error);
+                logs::error!(request, Crit, "pread() of a request body failed {error}");
+                return Err(500);
+            }
+        }
+        write(request, &temporary.file, &mut offset, &mut part).await?;
+    }
+    request.body.stored = BufferedBody::File(Rc::new(temporary));
+    Ok(())
+}
+
+/// Reads the body whole before the request has a location: what a location says of files does not
+/// hold yet.
+pub async fn read_early(
+    request: &mut Request,
+    exchange: &mut Exchange,
+) -> Result<(), Result<u16, Abort>> {
+    request.body.early = true;
+    let read = read(request, exchange).await;
+    request.body.early = false;
+    read
+}
+
+/// Reads what has come of the body already. `None` where that is the whole, which is then kept in
+/// memory; else what has come, for a handler that goes on reading by itself.
+pub async fn read_at_hand(
+    request: &mut Request,
+    exchange: &mut Exchange,
+) -> Result<Option<Pieces>, Result<u16, Abort>> {
+    if request.body.is_read() || !request.is_main() {
+        return Ok(None);
+    }
+    miss_lost(request)?;
+    if request.body.is_given_up() {
+        return Ok(None);
+    }
+    let came_with_head = request.body.came_with_head() as u64;
+    let room = match came_with_head {
+        0 => 0,
+        _ => room_beside_head(request) as u64,
+    };
+    let before = request.body.received_framed();
+    let mut parts = Pieces::new();
+    let mut held = 0;
+    loop {
+        // The head's buffer may be larger than what is received at once.
+        let beside_head = room.min(came_with_head.max(held));
+        let held_max = memory_max(request, beside_head).saturating_add(beside_head);
+        if held > held_max || !exchange.receive_at_hand(request).await {
+            break;
+        }
+        // Half a chunk's size line may be all that is at hand: that is not waited for.
+        let Some(read) = at_once(next(request, exchange)).await else {
+            break;
+        };
+        let Some(bytes) = read? else {
+            // As in nginx, not even `client_body_in_file_only` puts it in a file.
+            request.body.note_end();
+            request.body.stored = BufferedBody::Memory(parts);
+            return Ok(None);
+        };
+        // As in nginx, what frames chunks takes room with them.
+        held = request.body.received_framed().saturating_sub(before);
+        parts.push(bytes);
+    }
+    Ok(Some(parts))
+}
+
+/// Waits for more of the body and takes all of it that has come then, for a handler that passes it
+/// on as it comes; whether its end has come with it. Dropped while it waits, it has taken nothing.
+pub async fn read_some(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    parts: &mut Pieces,
+) -> Result<bool, Result<u16, Abort>> {
+    let mut read = read_next(request, exchange).await?;
+    while let Some(bytes) = read {
+        parts.push(bytes);
+        if !exchange.has_buffered_body() {
+            return Ok(false);
+        }
+        read = match at_once(read_next(request, exchange)).await {
+            Some(read) => read?,
+            None => return Ok(false),
+        };
+    }
+    Ok(true)
+}
+
+/// Drops what has come of a body that no handler reads, before a response that does not look at it.
+/// 400 where it breaks framing, which ends the connection; a body that a handler has begun to read,
+/// or that was refused for its length, has its answer already.
+pub async fn drop_at_hand(request: &mut Request, exchange: &mut Exchange) -> Result<(), u16> {
+    if !request.is_main() || request.body.is_read() {
+        return Ok(());
+    }
+    match exchange.drop_body_at_hand(request).await {
+        Err(Abort::BadBody(_)) if request.body.has_answer() => Ok(()),
+        Err(Abort::BadBody(text)) => {
+            logs::error!(request, Error, "{text}");
+            request.body.give_up_dropped();
+            Err(400)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Keeps a body that has been read whole: `parts` is what of it is not in the file yet.
+async fn store(
+    request: &mut Request,
+    mut parts: Pieces,
+    begun: Option<(TemporaryFile, u64)>,
+) -> Result<(), u16> {
+    request.body.note_end();
+    let in_file = in_file_only(request) != InFileOnly::Off && request.body.is_announced();
+    let begun = match begun {
+        None if in_file => {
+            let temporary = create(request).await?;
+            // As in nginx, nothing is written of an empty body, and nothing said.
+            if parts.iter().any(|bytes| !bytes.is_empty()) {
+                tell_of_file(request, &temporary.path);
+            }
+            Some((temporary, 0))
+        }
+        begun => begun,
+    };
+    request.body.stored = match begun {
+        None => BufferedBody::Memory(parts),
+        Some((temporary, mut offset)) => {
+            write(request, &temporary.file, &mut offset, &mut parts).await?;
+            BufferedBody::File(Rc::new(temporary))
+        }
+    };
+    Ok(())
+}
+
+/// How many bytes of a body that come with its head are in memory with it: what the head leaves of
+/// the buffer that it ends in. As in nginx, a head goes on in a large buffer where one is full,
+/// with the line that it is at.
+pub fn room_beside_head(request: &Request) -> usize {
+    let limits = request.server.core.head_limits();
+    let head = request.client.bytes.as_slice();
+    // The first buffer is taken before the client has named its host.
+    let first = request.connection.first_server(&request.local);
+    let first_size = first
+        .map_or(limits, |server| server.core.head_limits())
+        .buffer_size;
+    let (mut start, mut size) = (0, first_size);
+    let mut is_large = false;
+    while let Some(full) = head
+        .get(..start + size)
+        .filter(|full| full.len() < head.len())
+    {
+        let line = memchr::memrchr(b'\n', full).map_or(0, |at| at + 1);
+        if is_large && line <= start {
+            break; // no buffer holds this line
+        }
+        (start, size) = (line.max(start), limits.large_buffer_size);
+        is_large = true;
+    }
+    (start + size).saturating_sub(head.len())
+}
+
+/// How many bytes stay in memory beside those that came with the head, as in nginx: the whole rest,
+/// if it fits into the head's buffer as well or is only a quarter beyond
+/// `client_body_buffer_size`.
+fn memory_max(request: &Request, beside_head: u64) -> u64 {
+    let buffer_size = request.plan.core.client_body_buffer_size as u64;
+    let generous = buffer_size.saturating_add(buffer_size / 4);
+    let left_beside_head = match beside_head {
+        0 => 0, // the head's buffer is done with
+        taken => (room_beside_head(request) as u64).saturating_sub(taken),
+    };
+    match request.body.announced {
+        Some(length) => {
+            let rest = length.saturating_sub(beside_head);
+            if rest < generous.max(left_beside_head) {
+                u64::MAX
+            } else {
+                buffer_size
+            }
+        }
+        None => buffer_size,
+    }
+}
+
+/// The next bytes of a body without which the request is not whole.
+async fn next(
+    request: &mut Request,
+    exchange: &mut Exchange,
+) -> Result<Option<Bytes>, Result<u16, Abort>> {
+    let read = read_next(request, exchange).await;
+    match read {
+        Err(Err(Abort::Closed(_))) => {
+            request.response.status = match request.client.h1() {
+                Some(_) => 400,
+                None => 499,
+            };
+            request.body.broken_off = true;
+        }
+        Err(Ok(_)) => request.body.broken_off = true,
+        _ => {}
+    }
+    read
+}
+
+/// The next bytes. A body that breaks framing is answered with 400, one that is too long with 413:
+/// a length that was announced has been judged in the location that the URI led to, chunks are
+/// judged here.
+async fn read_next(
+    request: &mut Request,
+    exchange: &mut Exchange,
+) -> Result<Option<Bytes>, Result<u16, Abort>> {
+    let read = exchange.read_body(request).await;
+    if matches!(&read, Ok(Some(bytes)) if !bytes.is_empty()) {
+        request.body.note_taken();
+    }
+    read.map_err(|abort| refuse(request, abort))
+}
+
+/// Refuses a body for what it turned out to be: the status to answer with, or why nothing can be
+/// answered.
+pub fn refuse(request: &mut Request, abort: Abort) -> Result<u16, Abort> {
+    let status = match abort {
+        Abort::BadBody(_) => 400,
+        Abort::BodyTooLarge { received, .. } => {
+            request.body.before_refused = Some(received);
+            413
+        }
+        abort => return Err(abort),
+    };
+    logging::client::abort(request, &abort);
+    request.body.give_up();
+    Ok(status)
+}
+
+async fn write(
+    request: &mut Request,
+    file: &File,
+    offset: &mut u64,
+    parts: &mut Pieces,
+) -> Result<(), u16> {
+    let parts: Vec<Bytes> = parts.drain().collect();
+    let length: usize = parts.iter().map(Bytes::len).sum();
+    if let Err(error) = file.write_at(*offset, parts).await {
+        logs::error!(
+            request,
+            Crit,
+            "pwrite() of a request body failed {}",
+            logs::Errno(&error)
+        );
+        return Err(500);
+    }
+    *offset += length as u64;
+    Ok(())
+}
+
+/// Makes a temporary file, which keeps its name only where that is asked for.
+async fn create(request: &mut Request) -> Result<TemporaryFile, u16> {
+    let directory = Arc::clone(&request.plan.body.directory);
+    let in_file_only = in_file_only(request);
+    let mode = if request.body.to_file { 0o660 } else { 0o600 };
+    let keeps_name = in_file_only != InFileOnly::Off;
+    match engine::blocking(move || directory.create(mode, keeps_name)).await {
+        Ok((path, file)) => Ok(TemporaryFile {
+            taken: Cell::new(false),
+            file: File::from(file),
+            path,
+            in_file_only,
+        }),
+        Err(failure) => {
+            logs::error!(request, Crit, "{failure}");
+            Err(500)
+        }
+    }
+}
+
+/// Tells the log of the first bytes that a temporary file takes.
+fn tell_of_file(request: &Request, path: &Path) {
+    const TEXT: &str = "a client request body is buffered to a temporary file";
+    let shown = path.display();
+    if request.body.to_file || request.body.early {
+        // Nothing out of the ordinary; or, as in nginx, no location has said yet what is.
+    } else if request.plan.body.in_file_only == InFileOnly::Off {
+        logs::error!(request, Warn, "{TEXT} {shown}");
+    } else {
+        logs::error!(request, Notice, "{TEXT} {shown}");
+    }
+}
+
+/// `client_body_in_file_only`, as the request's handler overrides it.
+fn in_file_only(request: &Request) -> InFileOnly {
+    if request.body.to_file {
+        return InFileOnly::Removed;
+    }
+    match (request.body.early, request.plan.body.in_file_only) {
+        (true, _) => InFileOnly::Off,
+        (false, InFileOnly::Off) => request.body.left_in_file_only.unwrap_or(InFileOnly::Off),
+        (false, in_file_only) => in_file_only,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_keep_their_name_only_where_it_is_asked_for() {
+        let directory = std::env::temp_dir().join(format!("tidegate-body-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let directory = Directory {
+            path: directory,
+            levels: Vec::new(),
+        };
+        let make = |in_file_only| {
+            let keeps_name = in_file_only != InFileOnly::Off;
+            let (path, file) = directory.create(0o600, keeps_name).unwrap();
+            TemporaryFile {
+                taken: Cell::new(false),
+                file: File::from(file),
+                path,
+                in_file_only,
+            }
+        };
+        assert!(!make(InFileOnly::Off).path.exists());
+        let removed = make(InFileOnly::Removed);
+        let path = removed.path.clone();
+        assert!(path.exists());
+        drop(removed);
+        assert!(!path.exists());
+        let kept = make(InFileOnly::Kept);
+        let path = kept.path.clone();
+        drop(kept);
+        assert!(path.exists());
+        std::fs::remove_dir_all(&directory.path).unwrap();
+    }
+}

@@ -1,0 +1,556 @@
+//! What the client sent, seen from a request: making and emptying requests, the Host, the
+//! virtual server, the URI, header fields.
+
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use engine::net::Address;
+use framework::generation::GenerationView;
+use framework::slot::Slots;
+use proto::accept::Browser;
+use proto::h1::Version;
+use proto::header::KnownField;
+use proto::method::Method;
+use transport::client::OfClient as _;
+use variables::Scratch;
+
+use crate::config::core::Alias;
+use crate::config::plan::Server;
+use crate::config::regex::Captures;
+use crate::connection::{Connection, ConnectionHandle};
+use crate::h1;
+use crate::request::Request;
+use crate::request::activity::READING_HEADERS;
+use crate::request::body::RequestBody;
+use crate::request::client_head::ClientHead;
+use crate::request::state::{
+    Activity, Arrival, Keepalive, Nesting, Pacing, Repeatable, ResponseProgress, RoutingState,
+    UriState,
+};
+use crate::response::Response;
+use crate::thread_state::HttpThreadState;
+
+/// Bytes that a finished request keeps for the next one's head.
+const HEAD_KEPT_MAX: usize = 4096;
+
+/// A request with more bytes of memory beside that is not kept: each of many could hold what its
+/// client has sent at most.
+const MEMORY_KEPT_MAX: usize = 16 * 1024;
+
+/// Why a parsed head cannot be served: words for the log (empty: none) and a status.
+pub type RejectedHead = (Vec<u8>, u16);
+
+impl Request {
+    /// An empty request under a server.
+    pub fn new(
+        local: &Rc<GenerationView>,
+        connection: &Rc<Connection>,
+        server: &Arc<Server>,
+    ) -> Request {
+        Request {
+            local: Rc::clone(local),
+            http: HttpThreadState::of(local),
+            connection: ConnectionHandle::new(connection),
+            server: Arc::clone(server),
+            plan: Arc::clone(&server.plan),
+            method: Method::Get,
+            client: Rc::default(),
+            uri: Vec::new(),
+            args: Vec::new(),
+            response: Response::default(),
+            captures: Captures::default(),
+            shared: Rc::default(),
+            pass: Slots::default(),
+            own: Slots::default(),
+            scratch: Scratch::default(),
+            uri_state: UriState::default(),
+            course: RoutingState::default(),
+            nesting: Nesting::default(),
+            arrival: Arrival::default(),
+            keepalive: Keepalive::default(),
+            activity: Activity::default(),
+            sent: ResponseProgress::default(),
+            pacing: Pacing::default(),
+            body: RequestBody::default(),
+            upstream: None,
+            background: None,
+            earlier_error_log: None,
+            trail: None,
+            repeatable: Repeatable::default(),
+        }
+    }
+
+    /// Makes a kept request ready for the next head; what did not change is left alone.
+    pub fn reset(
+        &mut self,
+        local: &Rc<GenerationView>,
+        connection: &Rc<Connection>,
+        server: &Arc<Server>,
+    ) {
+        if !Rc::ptr_eq(&self.local, local) {
+            self.local = Rc::clone(local);
+            self.http = HttpThreadState::of(local);
+        }
+        self.connection = ConnectionHandle::new(connection);
+        self.choose_server(server);
+        self.client_mut().clear();
+        self.clear_shared();
+        // Every member has its name here: one that is added does not build before it is reset, too.
+        let Request {
+            local: _,
+            http: _,
+            connection: _,
+            server: _,
+            plan: _,
+            method,
+            client: _,
+            uri,
+            args,
+            response: _, // `release` has emptied it
+            captures,
+            shared: _,
+            pass,
+            own,
+            scratch: _, // its buffers are empty
+            uri_state,
+            course,
+            nesting,
+            arrival,
+            keepalive,
+            activity,
+            sent,
+            pacing,
+            body,
+            upstream,
+            background,
+            earlier_error_log,
+            trail,
+            repeatable,
+        } = self;
+        *method = Method::Get;
+        uri.clear();
+        args.clear();
+        captures.clear();
+        pass.end();
+        own.end();
+        *uri_state = UriState::default();
+        *course = RoutingState::default();
+        *nesting = Nesting::default();
+        *arrival = Arrival::default();
+        *keepalive = Keepalive::default();
+        *activity = Activity::default();
+        *sent = ResponseProgress::default();
+        *pacing = Pacing::default();
+        *body = RequestBody::default();
+        *upstream = None;
+        *background = None;
+        *earlier_error_log = None;
+        *trail = None;
+        *repeatable = Repeatable::default();
+    }
+
+    /// Where its lines go: to the log of the plan in force, those of a subrequest to the log that
+    /// the request within which it began had then.
+    pub fn error_log(&self) -> &Arc<logs::ErrorLog> {
+        match &self.earlier_error_log {
+            Some(log) => log,
+            None => &self.plan.error_log,
+        }
+    }
+
+    /// The client's address: the connection's, unless a trusted proxy tells another.
+    pub fn peer(&self) -> &Address {
+        match &self.arrival.told_peer {
+            Some(told) => told,
+            None => self.connection.peer(),
+        }
+    }
+
+    /// Whether the received bytes begin with the very head that this request was made of, for
+    /// the same generation and address: everything that was made of it then holds.
+    pub fn is_repeated_by(
+        &self,
+        input: &[u8],
+        local: &Rc<GenerationView>,
+        connection: &Connection,
+    ) -> bool {
+        self.repeatable.servers.is_some()
+            && Rc::ptr_eq(&self.local, local)
+            && input.starts_with(&self.client.bytes)
+            && self.repeatable.servers == connection.with_servers(local, std::ptr::from_ref)
+    }
+
+    /// Makes a finished request the next one with the same head, on this connection.
+    pub fn repeat(&mut self, connection: &Rc<Connection>) {
+        self.connection = ConnectionHandle::new(connection);
+        self.arrival = Arrival::default();
+        self.count();
+        self.sent = ResponseProgress::default();
+    }
+
+    /// Makes a finished request the next one with the same head, which came along with it.
+    pub fn count_again(&mut self) {
+        self.arrival.number = 0;
+        self.count();
+        self.arrival.pipelined = true;
+        self.clear_shared();
+    }
+
+    /// Empties what is shared with subrequests; one that is still being given up keeps it.
+    fn clear_shared(&mut self) {
+        match Rc::get_mut(&mut self.shared) {
+            Some(shared) => shared.clear(),
+            None => self.shared = Rc::default(),
+        }
+    }
+
+    /// Lets go of what a finished request must not keep; false when it cannot be reused.
+    pub fn release(&mut self) -> bool {
+        self.connection.release();
+        self.shared.main.borrow_mut().end();
+        self.pass.end();
+        self.own.end();
+        self.response.clear();
+        if let Some(asked) = self.upstream.take() {
+            asked.put_away();
+        }
+        if self.body.is_kept() {
+            self.body = RequestBody::default();
+        }
+        let is_repeatable = self.repeatable.servers.is_some();
+        let Some(client) = Rc::get_mut(&mut self.client) else {
+            return false;
+        };
+        if !is_repeatable && client.bytes.capacity() > HEAD_KEPT_MAX {
+            client.bytes = Vec::new();
+        }
+        let head = client.memory() + client.bytes.capacity();
+        self.clear_shared();
+        head + self.uri.capacity() + self.args.capacity() <= MEMORY_KEPT_MAX
+    }
+
+    /// The client's head while it is being read; only the main request has it then.
+    pub fn client_mut(&mut self) -> &mut ClientHead {
+        if Rc::get_mut(&mut self.client).is_none() {
+            self.client = Rc::default();
+        }
+        // invariant: made unique above
+        Rc::get_mut(&mut self.client).expect("the head is not shared yet")
+    }
+
+    /// Puts the request under a server, with the server's plan in force.
+    pub fn choose_server(&mut self, server: &Arc<Server>) {
+        if !Arc::ptr_eq(&self.server, server) {
+            self.server = Arc::clone(server);
+        }
+        if !Arc::ptr_eq(&self.plan, &server.plan) {
+            self.plan = Arc::clone(&server.plan);
+        }
+    }
+
+    /// Counts the request among those of its connection; once.
+    pub fn count(&mut self) {
+        if self.arrival.number == 0 {
+            self.arrival.number = self.connection.count_request();
+        }
+    }
+
+    /// Counts the request and makes host, virtual server and URI of its parsed head; once.
+    pub fn begin(&mut self) -> Result<(), RejectedHead> {
+        if self.course.prepared {
+            return self.server_decided();
+        }
+        self.course.prepared = true;
+        self.count();
+        self.take_target();
+        self.choose_server_by_name();
+        self.server_decided()
+    }
+
+    /// Counts a request whose head is refused or never comes whole, and takes over what of it is
+    /// known: error pages and logs tell of that.
+    pub fn begin_refused(&mut self) {
+        self.course.prepared = true;
+        self.count();
+        self.method = self.client.method();
+        if self.client.has_path() {
+            self.take_target();
+        }
+        if self.client.server_name().is_some() {
+            self.choose_server_by_name();
+        }
+    }
+
+    /// Takes method, URI and arguments from the head.
+    fn take_target(&mut self) {
+        let client = Rc::clone(&self.client);
+        self.method = client.method();
+        self.uri.extend_from_slice(client.path());
+        if let Some(args) = client.args() {
+            self.args.extend_from_slice(args);
+            self.uri_state.args_written = !client.target().ends_with(b"?");
+        }
+        self.uri_state.escaped = client.is_escaped();
+        self.uri_state.unchanged = client.has_valid_target();
+    }
+
+    /// 500 where a `server_name` could not be decided; the log has said so.
+    fn server_decided(&self) -> Result<(), RejectedHead> {
+        if self.course.server_undecided {
+            Err((Vec::new(), 500))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// The virtual server that the client's head names; a client that names none asks for the
+    /// server whose name is empty. Where it cannot be decided, it stays the address's default.
+    pub fn choose_server_by_name(&mut self) {
+        if let Some(named) = self.client.server_name() {
+            let ClientHead { bytes, host, .. } = self.client_mut();
+            host.extend_from_slice(named.name.of(bytes));
+            if named.has_capitals {
+                host.make_ascii_lowercase();
+            }
+        }
+        let (local, connection) = (Rc::clone(&self.local), self.connection.clone());
+        let chosen = connection.with_servers(&local, |servers| {
+            if servers.is_single {
+                return None;
+            }
+            let host = std::mem::take(&mut self.client_mut().host);
+            let server = servers.server_for(&host, self);
+            if let Err((regex, cause)) = &server {
+                regex.alert(self, &host, *cause, self.reading());
+                self.course.server_undecided = true;
+            }
+            self.client_mut().host = host;
+            server.ok()
+        });
+        if let Some(server) = chosen.flatten() {
+            self.choose_server(&server);
+        }
+    }
+
+    /// Puts the request under the server that its connection's handshake named, as if its own head
+    /// named none.
+    pub fn choose_negotiated_server(&mut self) {
+        self.client_mut().host.clear();
+        let session = self.session();
+        let Some(name) = session.and_then(|session| session.server_name.clone()) else {
+            return;
+        };
+        let (local, connection) = (Rc::clone(&self.local), self.connection.clone());
+        let chosen =
+            connection.with_servers(&local, |servers| servers.server_for(&name, self).ok());
+        if let Some(server) = chosen.flatten() {
+            self.choose_server(&server);
+        }
+    }
+
+    /// The value of a field that we know by name; the first where it is repeated.
+    pub fn header(&self, known: KnownField) -> Option<&[u8]> {
+        self.client.value(known)
+    }
+
+    /// The length of a body that was announced without one, once that counts: see
+    /// [`RequestBody::counted`](crate::request::body::RequestBody::counted).
+    pub fn counted_length(&self) -> Option<u64> {
+        match self.client.h1() {
+            Some(_) => self.body.counted(),
+            None => self.body.counted_whole(),
+        }
+    }
+
+    /// What the client says it is.
+    pub fn browser(&self) -> Browser {
+        let mut browser = Browser::default();
+        let agents = self.client.all(KnownField::UserAgent);
+        agents.for_each(|agent| browser.add(agent));
+        browser
+    }
+
+    /// All fields as sent: name and value.
+    pub fn headers(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        self.client.headers()
+    }
+
+    /// The value of the first field of this name, given in lower case.
+    pub fn header_named(&self, name: &[u8]) -> Option<&[u8]> {
+        self.headers()
+            .find(|(known, _)| known.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value)
+    }
+
+    /// Whether the client speaks TLS.
+    pub fn is_secure(&self) -> bool {
+        self.session().is_some()
+    }
+
+    /// `http`, or `https` where the client speaks TLS.
+    pub fn scheme(&self) -> &'static str {
+        if self.is_secure() { "https" } else { "http" }
+    }
+
+    /// Asks the location that has just been found whether the connection may go on. As in nginx,
+    /// the server's own settings do not count where its script answers, and what one location has
+    /// refused, no other allows.
+    pub fn ask_keepalive(&mut self) {
+        if self.is_main() && !h1::exchange::location_keeps_alive(&self.connection, self) {
+            self.keepalive.refused = true;
+        }
+    }
+
+    /// The arguments in force, for a redirect within the server that keeps them.
+    pub fn arguments(&self) -> Option<Vec<u8>> {
+        let are_there = self.uri_state.args_written || !self.args.is_empty();
+        are_there.then(|| self.args.clone())
+    }
+
+    /// Whether its response has been sent, and only `post_action` goes on with it.
+    pub fn is_answered(&self) -> bool {
+        self.is_main() && self.nesting.head_only
+    }
+
+    /// The protocol version that its responses are made for: `post_action` makes none that is sent,
+    /// and has the oldest as in nginx.
+    pub fn version(&self) -> Version {
+        if self.is_answered() {
+            Version::Http09
+        } else {
+            self.client.version()
+        }
+    }
+
+    /// Whether this is the client's request and no subrequest.
+    pub fn is_main(&self) -> bool {
+        self.nesting.depth == 0
+    }
+
+    /// What nginx does when it looks at a request that has come whole, in the words of the error
+    /// log.
+    pub fn reading(&self) -> &'static str {
+        match self.client.version() {
+            Version::Http09 => self.reading_line(),
+            _ => READING_HEADERS,
+        }
+    }
+
+    /// The same where no request line has come.
+    pub fn reading_line(&self) -> &'static str {
+        if self.arrival.pipelined {
+            " while reading client pipelined request line"
+        } else {
+            " while reading client request line"
+        }
+    }
+
+    /// The request line as the client sent it, without its end.
+    pub fn request_line(&self) -> &[u8] {
+        self.client.request_line()
+    }
+
+    /// The target as the client sent it (`$request_uri`).
+    pub fn request_uri(&self) -> &[u8] {
+        self.client.target()
+    }
+
+    /// Bytes received for it: head and body (`$request_length`); none for a subrequest.
+    pub fn length(&self) -> u64 {
+        if !self.is_main() {
+            return 0;
+        }
+        self.client.length() as u64 + self.body.received_framed()
+    }
+
+    /// Whether the URI in force means a file: an `alias` says nothing about one that its location
+    /// has rewritten, and the log says so.
+    pub fn has_filename(&self) -> bool {
+        if self.uri_state.valid_location || self.plan.core.root.alias.is_none() {
+            return true;
+        }
+        logs::error!(
+            self,
+            Alert,
+            "\"alias\" cannot be used in location \"{}\" where URI was rewritten",
+            logs::Printable(&self.plan.name)
+        );
+        false
+    }
+
+    /// The file name that `root` or `alias` makes of the URI in force, where it [has
+    /// one](Self::has_filename).
+    pub fn filename(&mut self) -> Vec<u8> {
+        let core = Arc::clone(&self.plan.core);
+        let mut path = Vec::with_capacity(self.uri.len() + 64);
+        self.append_root(&core, &mut path);
+        match core.root.alias {
+            None => path.extend_from_slice(&self.uri),
+            Some(Alias::Prefix(length)) => {
+                path.extend_from_slice(self.uri.get(length..).unwrap_or_default());
+            }
+            Some(Alias::Whole) if self.uri_state.below_alias => path.extend_from_slice(&self.uri),
+            Some(Alias::Whole) => {}
+        }
+        path
+    }
+
+    /// The directory of `root` or `alias` for this request, absolute.
+    pub fn document_root(&mut self) -> Vec<u8> {
+        let core = Arc::clone(&self.plan.core);
+        let mut path = Vec::new();
+        self.append_root(&core, &mut path);
+        path
+    }
+
+    /// The same behind what `out` holds.
+    pub fn append_document_root(&mut self, out: &mut Vec<u8>) {
+        let core = Arc::clone(&self.plan.core);
+        if core.root.relative_at_run_time {
+            out.append(&mut self.document_root())
+        } else {
+            core.root.path.append_to(self, out)
+        }
+    }
+
+    fn append_root(&mut self, core: &crate::config::core::Core, path: &mut Vec<u8>) {
+        core.root.path.append_to(self, path);
+        if core.root.relative_at_run_time && path.first() != Some(&b'/') {
+            let mut absolute = core.root.prefix.to_vec();
+            absolute.append(path);
+            *path = absolute;
+        }
+    }
+
+    /// The same as a path for the system.
+    pub fn path_of(bytes: &[u8]) -> PathBuf {
+        use std::os::unix::ffi::OsStrExt;
+        PathBuf::from(std::ffi::OsStr::from_bytes(bytes))
+    }
+
+    /// The part after the last dot of the URI's last segment; empty when there is none.
+    pub fn extension(&self) -> &[u8] {
+        proto::uri::extension(&self.uri)
+            .map(|span| span.of(&self.uri))
+            .unwrap_or_default()
+    }
+
+    /// Sets Content-Type by the URI's extension, unless something has set it.
+    pub fn set_content_type(&mut self) {
+        if self.response.content_type.is_empty() {
+            let plan = Arc::clone(&self.plan);
+            self.response.content_type = plan.types.content_type(&self.uri).clone();
+        }
+    }
+
+    /// The host of redirects: what the client named, or the server's name where
+    /// `server_name_in_redirect` asks for it; empty where the client named none.
+    pub fn redirect_host(&self) -> Bytes {
+        if self.plan.core.server_name_in_redirect {
+            return self.server.name.clone();
+        }
+        Bytes::copy_from_slice(&self.client.host)
+    }
+}

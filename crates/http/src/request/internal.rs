@@ -1,0 +1,113 @@
+//! Requests that no client has sent: what the server asks on its own account, such as whether an
+//! upstream is well.
+//!
+//! Such a request has a scope, so that texts and variables mean there what they mean to others;
+//! most variables are empty, since there is no client whom they would tell of. Its lines in the
+//! error log say what it is about in that one's place. It runs on a thread of its own, which serves
+//! no clients: [`InternalRequests`].
+
+use std::fmt::Arguments;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use conf::ScopeId;
+use engine::net::Address;
+use framework::counters::Counters;
+use framework::door::Accepted;
+use framework::generation::Generation;
+use framework::report::ThreadReport;
+use framework::workers::Worker;
+use logs::Level;
+use transport::listen::ListenerId;
+
+use crate::config::plan::{Plan, Server};
+use crate::connection::Connection;
+use crate::request::Request;
+use crate::thread_state::HttpThreadState;
+
+/// Makes the requests of a thread that serves no clients, under one generation.
+pub struct InternalRequests {
+    worker: Rc<Worker>,
+}
+
+/// Where a request is made: under a server, in one of its scopes.
+#[derive(Clone)]
+pub struct RequestScope {
+    listener: ListenerId,
+    server: Arc<Server>,
+    plan: Arc<Plan>,
+}
+
+impl InternalRequests {
+    /// Those of this thread, whose runtime must exist. The generation lives as long as they do.
+    pub fn new(generation: Arc<Generation>) -> InternalRequests {
+        // what it does is no client's, which the others count
+        let counters = Arc::new(Counters::default());
+        InternalRequests {
+            worker: Worker::start(
+                generation,
+                usize::MAX,
+                counters,
+                Vec::new(),
+                &WithoutClients,
+            ),
+        }
+    }
+
+    /// The place of a scope within a server; `None` where nothing listens for that.
+    pub fn place(&self, server: ScopeId, scope: ScopeId) -> Option<RequestScope> {
+        let http = HttpThreadState::of(&self.worker.current());
+        let plan = http.plans.iter().find(|plan| plan.scope == scope)?;
+        let found = http.bindings.iter().find_map(|bound| {
+            let specific = bound.specific.iter().map(|(_, servers)| servers);
+            let all = std::iter::once(&bound.servers).chain(specific);
+            let mut all = all.flat_map(|servers| servers.all());
+            let server = all.find(|known| known.plan.scope == server)?;
+            Some((bound.id.clone(), server))
+        });
+        let (listener, server) = found?;
+        Some(RequestScope {
+            listener,
+            server,
+            plan: Arc::clone(plan),
+        })
+    }
+
+    /// A request at this place, of which log lines say `about`.
+    ///
+    /// # Errors
+    /// When there is no descriptor left.
+    pub fn request(&self, place: &RequestScope, about: &Arc<str>) -> io::Result<Box<Request>> {
+        let accepted = Accepted {
+            worker: Rc::clone(&self.worker),
+            stream: engine::net::unconnected()?,
+            listener: place.listener.clone(),
+            serial: 0,
+            handed: None,
+        };
+        let nowhere = || Address::Unix(Default::default());
+        let connection = Connection::new(accepted).between(nowhere(), nowhere());
+        connection.be_internal_request(Arc::clone(about));
+        let local = self.worker.current();
+        let mut request = Box::new(Request::new(&local, &Rc::new(connection), &place.server));
+        request.plan = Arc::clone(&place.plan);
+        Ok(request)
+    }
+}
+
+/// What such a thread says of itself; it follows no generation but its own.
+#[derive(Debug)]
+struct WithoutClients;
+
+impl ThreadReport for WithoutClients {
+    fn line(&self, level: Level, message: Arguments<'_>) {
+        logs::process_error(level, message);
+    }
+
+    fn thread_begins(&self) {}
+
+    fn serves_by(&self, _: &Generation) {}
+
+    fn thread_ends(&self) {}
+}

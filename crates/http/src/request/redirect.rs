@@ -1,0 +1,269 @@
+//! Redirects within the server and subrequests: how a request gets another URI.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use proto::method::Method;
+
+use crate::config::location;
+use crate::request::body::InFileOnly;
+use crate::request::shared::MainRequestState;
+use crate::request::state::{Activity, Nesting, UriState};
+use crate::request::{Request, SUBREQUESTS_IN_ALL_MAX, SUBREQUESTS_MAX, Step};
+
+impl Request {
+    /// Uses up one of the changes that a request may make to its URI; 500 when that was the last,
+    /// which is never made.
+    pub fn count_change(&mut self) -> Result<(), u16> {
+        if self.may_change() {
+            return Ok(());
+        }
+        logs::error!(
+            self,
+            Error,
+            "rewrite or internal redirection cycle while processing \"{}\"",
+            String::from_utf8_lossy(&self.uri)
+        );
+        Err(500)
+    }
+
+    fn may_change(&mut self) -> bool {
+        self.course.changes_left = self.course.changes_left.saturating_sub(1);
+        self.course.changes_left > 0
+    }
+
+    /// Takes another URI and starts again at the server's rewrite phase (nginx's
+    /// `ngx_http_internal_redirect`).
+    pub fn redirect(&mut self, uri: Vec<u8>, args: Option<Vec<u8>>) -> Result<(), u16> {
+        if !self.may_change() {
+            logs::error!(
+                self,
+                Error,
+                "rewrite or internal redirection cycle while internally redirecting to \"{}\"",
+                String::from_utf8_lossy(&uri)
+            );
+            return Err(500);
+        }
+        self.activity = Activity::default();
+        self.uri = uri;
+        self.uri_state = UriState {
+            args_written: args.is_some(),
+            unchanged: false,
+            escaped: self.uri_state.escaped,
+            ..UriState::default()
+        };
+        self.args = args.unwrap_or_default();
+        self.forget_pass();
+        self.leave_location();
+        self.plan = Arc::clone(&self.server.plan);
+        Ok(())
+    }
+
+    /// Goes on as GET, as whatever leads to a page does; HEAD stays HEAD.
+    pub fn become_get(&mut self) {
+        if self.method == Method::Head {
+            return;
+        }
+        self.method = Method::Get;
+        if self.is_main() {
+            self.shared.became_get.set(true);
+        }
+    }
+
+    /// Enters a named location with the URI as it stands (nginx's `ngx_http_named_location`).
+    pub fn enter_named(&mut self, name: &Bytes) -> Result<(), u16> {
+        if !self.may_change() {
+            logs::error!(
+                self,
+                Error,
+                "rewrite or internal redirection cycle while redirect to named location \"{}\"",
+                String::from_utf8_lossy(name)
+            );
+            return Err(500);
+        }
+        if self.uri.is_empty() {
+            logs::error!(
+                self,
+                Error,
+                "empty URI in redirect to named location \"{}\"",
+                String::from_utf8_lossy(name)
+            );
+            return Err(500);
+        }
+        let Some(plan) = self.server.named.get(name).cloned() else {
+            logs::error!(
+                self,
+                Error,
+                "could not find named location \"{}\"",
+                String::from_utf8_lossy(name)
+            );
+            return Err(500);
+        };
+        self.forget_pass();
+        self.leave_location();
+        self.plan = Arc::clone(location::for_method(&plan, self.method));
+        self.ask_keepalive();
+        Ok(())
+    }
+
+    /// Keeps what the location that is left says of the body's file. What the server says holds in
+    /// locations alone.
+    pub fn leave_location(&mut self) {
+        let in_file_only = self.plan.body.in_file_only;
+        if in_file_only != InFileOnly::Off && !Arc::ptr_eq(&self.plan, &self.server.plan) {
+            self.body.note_left(in_file_only);
+        }
+    }
+
+    /// Forgets what the pass that ends with a redirect within the server has found. The head of a
+    /// half-made response stays, as in nginx: a Location or WWW-Authenticate that was set is still
+    /// sent.
+    fn forget_pass(&mut self) {
+        self.response.header_only = false;
+        self.body.give_up_rest();
+        self.pass.end();
+        self.course.found = None;
+        self.course.internal = true;
+    }
+
+    /// The answer where a location `/x/` that passes requests on is asked for as `/x`.
+    pub fn redirect_to_slash(&mut self, path: Bytes) -> Step {
+        let mut location = Vec::with_capacity(path.len() + self.args.len() + 1);
+        proto::uri::escape(&path, proto::uri::Escape::Uri, &mut location);
+        if !self.args.is_empty() {
+            location.push(b'?');
+            location.extend_from_slice(&self.args);
+        }
+        self.response.location = Some(location.into());
+        Step::Finish(301)
+    }
+
+    /// A subrequest of this one, which shares its variables. `None` (and a log line) when
+    /// subrequests nest too deeply or are too many.
+    pub fn subrequest(
+        &mut self,
+        uri: Vec<u8>,
+        args: Vec<u8>,
+        head_only: bool,
+    ) -> Option<Box<Request>> {
+        if !self.may_nest(&uri) {
+            return None;
+        }
+        let before = self.shared.subrequests.get();
+        self.shared.subrequests.set(before.saturating_add(1));
+        self.child(uri, args, head_only)
+    }
+
+    /// A request within this one.
+    fn child(&mut self, uri: Vec<u8>, args: Vec<u8>, head_only: bool) -> Option<Box<Request>> {
+        let connection = Rc::clone(self.connection.shared()?);
+        let mut child = Box::new(Request::new(&self.local, &connection, &self.server));
+        child.client = Rc::clone(&self.client);
+        child.method = Method::Get;
+        child.uri = uri;
+        child.args = args;
+        child.uri_state.unchanged = false;
+        child.course.prepared = true;
+        child.course.internal = true;
+        child.nesting = Nesting {
+            depth: self.nesting.depth + 1,
+            head_only,
+            main_charset: if self.is_main() {
+                self.response.charset.clone()
+            } else {
+                self.nesting.main_charset.clone()
+            },
+            ..Nesting::default()
+        };
+        child.arrival.started_wall = self.arrival.started_wall;
+        child.arrival.number = self.arrival.number;
+        child.arrival.told_peer = self.arrival.told_peer.clone();
+        child.sent.bytes = self.sent.bytes;
+        child.sent.body_bytes = self.sent.body_bytes;
+        child.body = self.body.shared();
+        child.earlier_error_log = Some(Arc::clone(self.error_log()));
+        child.shared = Rc::clone(&self.shared);
+        Some(child)
+    }
+
+    /// A subrequest that runs beside this one: with its method, its variables, and its body where
+    /// that has been read. No client sees its answer.
+    pub fn background_subrequest(&mut self, uri: Vec<u8>, args: Vec<u8>) -> Option<Box<Request>> {
+        let mut child = self.subrequest(uri, args, true)?;
+        child.method = self.method;
+        child.uri_state.args_written = self.uri_state.args_written;
+        Some(child)
+    }
+
+    /// Starts the subrequests that are to run beside this request, before it waits for something
+    /// other than a file: as in nginx, where opening a file holds everything up, what they set of
+    /// its variables does not show in a head made of files.
+    pub fn start_background(&mut self) {
+        if let Some(background) = &mut self.background {
+            background.start();
+        }
+    }
+
+    /// Whether a subrequest to this URI may be made; says in the log why not. What a page that
+    /// includes itself several times asks for in vain is said once a request: there is much of it.
+    pub fn may_nest(&self, uri: &[u8]) -> bool {
+        let too_deep = self.nesting.depth >= SUBREQUESTS_MAX;
+        let too_many = self.shared.subrequests.get() >= SUBREQUESTS_IN_ALL_MAX;
+        if (too_deep || too_many) && !self.shared.excess_told.replace(true) {
+            let uri = logs::Printable(uri);
+            let doing = self.activity.sending;
+            if too_deep {
+                let text = "subrequests cycle while processing";
+                logs::error!(self, Error, "{text} \"{uri}\"{doing}");
+            } else {
+                let text = "request reference counter overflow while processing";
+                logs::error!(self, Crit, "{text} \"{uri}\"{doing}");
+            }
+        }
+        if self.nesting.in_memory {
+            logs::error!(
+                self,
+                Error,
+                "nested in-memory subrequest \"{}\"{}",
+                String::from_utf8_lossy(uri),
+                self.activity.sending
+            );
+        }
+        !too_deep && !too_many && !self.nesting.in_memory
+    }
+
+    /// A subrequest for the next part of a response that is fetched in parts: it goes to the same
+    /// handler, with the same method and URI, and the captures that the handler's settings may
+    /// hold.
+    pub fn again(&mut self) -> Option<Box<Request>> {
+        // Parts come one after another; their number is the file's business.
+        let mut child = self.child(self.uri.clone(), self.args.clone(), false)?;
+        child.method = self.method;
+        child.plan = Arc::clone(&self.plan);
+        child.uri_state.valid_location = self.uri_state.valid_location;
+        child.uri_state.unchanged = self.uri_state.unchanged;
+        child.uri_state.args_written = self.uri_state.args_written;
+        child.captures.clone_from(&self.captures);
+        Some(child)
+    }
+
+    /// The same for nobody: what it is asked for outlives this request, of whose variables it has a
+    /// copy.
+    pub fn detached(&mut self) -> Option<Box<Request>> {
+        let mut child = self.again()?;
+        child.nesting.head_only = true;
+        child.shared = Rc::new(MainRequestState {
+            values: self.shared.values.clone(),
+            became_get: self.shared.became_get.clone(),
+            ..MainRequestState::default()
+        });
+        Some(child)
+    }
+
+    /// Takes the counters back from a subrequest that has ended.
+    pub fn absorb(&mut self, child: &mut Request) {
+        self.sent.bytes = child.sent.bytes;
+        self.sent.body_bytes = child.sent.body_bytes;
+    }
+}

@@ -1,0 +1,190 @@
+//! What is known of one [`Request`](crate::request::Request) beside its buffers, in parts that
+//! begin anew as a whole, by `Default`: what one client's request has left in a part, no other's
+//! finds.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use engine::net::Address;
+
+use crate::config::address::AddressServers;
+use crate::request::URI_CHANGES_MAX;
+use crate::response::output::Stub;
+use crate::response::prebuilt::LastResponse;
+
+/// What is known of URI and arguments in force.
+#[derive(Debug)]
+pub struct UriState {
+    /// Whether there are arguments even where they are empty: the client or a script has written
+    /// some.
+    pub args_written: bool,
+    /// Whether `uri` is still what the client sent and needs no escaping to be passed on.
+    pub unchanged: bool,
+    /// Whether the client's target held escapes or `+`: captures put into a URI are then
+    /// escaped.
+    pub escaped: bool,
+    /// Whether `uri` still begins with the prefix of its location: a `rewrite … break` ends it.
+    pub valid_location: bool,
+    /// Set by `try_files` in a regex location with `alias`: the whole URI stands below it.
+    pub below_alias: bool,
+}
+
+impl Default for UriState {
+    fn default() -> UriState {
+        UriState {
+            args_written: false,
+            unchanged: true,
+            escaped: false,
+            valid_location: true,
+            below_alias: false,
+        }
+    }
+}
+
+/// How far a request has come through the server, and by which detours.
+#[derive(Debug)]
+pub struct RoutingState {
+    /// Whether host, server and URI have been made of the client's head.
+    pub prepared: bool,
+    /// Which server its host means could not be decided: no server may answer for it.
+    pub server_undecided: bool,
+    /// Whether it came by a redirect within the server: `internal` locations are open.
+    pub internal: bool,
+    /// How many URI changes are left; none can be made of the last, which marks a cycle.
+    pub changes_left: u8,
+    /// Whether an `error_page` has been taken and none may follow.
+    pub error_page_taken: bool,
+    /// The status that an error page answers for, 0 when there is none.
+    pub error_status: u16,
+    /// The plan of its location, by its number, where that has been looked for before the phases
+    /// were; for the first search of them.
+    pub found: Option<u32>,
+    /// A file has been found below its root, which so exists; never behind an `error_page` after
+    /// which none may follow.
+    pub root_tested: bool,
+}
+
+impl Default for RoutingState {
+    fn default() -> RoutingState {
+        RoutingState {
+            prepared: false,
+            server_undecided: false,
+            internal: false,
+            changes_left: URI_CHANGES_MAX + 1,
+            error_page_taken: false,
+            error_status: 0,
+            found: None,
+            root_tested: false,
+        }
+    }
+}
+
+/// Whether a request is the client's or stands within another, and what its response is for.
+#[derive(Debug, Default)]
+pub struct Nesting {
+    /// How deep the subrequest is; 0 for the client's request.
+    pub depth: u8,
+    /// A subrequest whose body is not wanted (`auth_request`), or a request that goes on after its
+    /// response (`post_action`).
+    pub head_only: bool,
+    /// A subrequest whose response is wanted as a whole, so that none can stand within it.
+    pub in_memory: bool,
+    /// In a subrequest: what stands for its response if that is empty or an error.
+    pub stub: Option<Stub>,
+    /// In a subrequest: the charset of the main response, which it is recoded to.
+    pub main_charset: Bytes,
+}
+
+/// How a request came. One that begins anew comes now.
+#[derive(Debug)]
+pub struct Arrival {
+    /// When its first byte came (coarse clock).
+    pub started: Instant,
+    /// The same by the wall clock since 1970.
+    pub started_wall: Duration,
+    /// The how manieth of its connection it is (`$connection_requests`); 0 until it has been
+    /// counted.
+    pub number: u64,
+    /// It lay in the same received bytes as the request before it (`$pipe`).
+    pub pipelined: bool,
+    /// The client's address as a trusted proxy tells it (`set_real_ip_from`).
+    pub told_peer: Option<Box<Address>>,
+}
+
+impl Default for Arrival {
+    fn default() -> Arrival {
+        Arrival {
+            started: engine::now(),
+            started_wall: engine::wall(),
+            number: 0,
+            pipelined: false,
+            told_peer: None,
+        }
+    }
+}
+
+/// Whether the connection outlives a request.
+#[derive(Debug, Default)]
+pub struct Keepalive {
+    /// Whether the connection goes on after the response; before there is one, whether the client
+    /// asks for it. See `refused`.
+    pub on: bool,
+    /// A location that the request came through lets the connection end with it, whatever the next
+    /// one says.
+    pub refused: bool,
+}
+
+/// What is being done, for log lines that do not say it themselves: empty, or as nginx ends them.
+#[derive(Debug, Default)]
+pub struct Activity {
+    /// ` while reading response header from upstream`, say. It stays until something else is done
+    /// or a redirect within the server begins.
+    pub doing: &'static str,
+    /// The same while its response passes the filters, for log lines about that
+    /// (` while sending response to client`).
+    pub sending: &'static str,
+}
+
+/// What has been sent of a response.
+#[derive(Debug, Default)]
+pub struct ResponseProgress {
+    /// Whether its body has begun.
+    pub begun: bool,
+    /// Whether the body is sent in chunks.
+    pub chunked: bool,
+    /// The whole response has been handed to the connection (`$request_completion`).
+    pub complete: bool,
+    /// Bytes of the response, head included: for the log.
+    pub bytes: u64,
+    /// Bytes of the response's body.
+    pub body_bytes: u64,
+}
+
+impl ResponseProgress {
+    /// So many bytes of the body have not left, and will not.
+    pub fn take_back(&mut self, bytes: u64) {
+        self.bytes = self.bytes.saturating_sub(bytes);
+        self.body_bytes = self.body_bytes.saturating_sub(bytes);
+    }
+}
+
+/// How fast a response may leave, where not the directives say it.
+#[derive(Debug, Default)]
+pub struct Pacing {
+    /// `set $limit_rate` and `X-Accel-Limit-Rate`: overrides the directive `limit_rate`. Bytes a
+    /// second, 0 for no limit.
+    pub rate: Option<u64>,
+    /// What a handler sends before that rate holds: overrides `limit_rate_after`. Bytes.
+    pub rate_after: Option<u64>,
+}
+
+/// Whether the head of a request that was answered may be answered again without being looked at.
+#[derive(Default)]
+pub struct Repeatable {
+    /// Set when a kept response answered it: the servers of the address at which the same head,
+    /// byte for byte, means the same server, location and path again (see `pool::repeated`). It
+    /// is compared and never followed; the generation in `local` keeps the place taken.
+    pub servers: Option<*const AddressServers>,
+    /// What it was answered with then, if the same head may be answered alike.
+    pub last: Option<LastResponse>,
+}

@@ -1,0 +1,806 @@
+//! The way of a response: its [chain](crate::response::chain), the exchange.
+//!
+//! Bodies are sequences of [`Piece`]s. Filters transform pieces synchronously; this driver does
+//! what must be waited for: it reads the source, resolves `Include`s by running subrequests that
+//! stand in order, and reads `File` pieces into memory only where a filter needs their bytes.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::ops::Range;
+use std::pin::{Pin, pin};
+use std::task::Poll;
+use std::time::Instant;
+
+use bytes::Bytes;
+use engine::PooledFuture;
+use engine::file::File;
+use engine::select::{Either, either};
+use proto::method::Method;
+
+use crate::exchange::{Abort, Exchange};
+use crate::logging;
+use crate::logging::request_log;
+use crate::logging::subject::Aside;
+use crate::request::activity::WHILE_SENDING_ON;
+use crate::request::body;
+use crate::request::{self, Request, Step};
+use crate::response::chain::{Chain, FilterRejection, Parts};
+use crate::response::source::{Break, Source, SourceEvent};
+use crate::subrequest::included::Ahead;
+
+/// How much of a file is read at once where its bytes must pass a filter.
+pub const READ_SIZE: u64 = 32 * 1024;
+
+/// A part of a body.
+#[derive(Clone, Debug)]
+pub enum Piece {
+    /// Bytes that lie in memory.
+    Bytes(Bytes),
+    /// A stretch of a file.
+    File {
+        /// The open file that is sent.
+        file: File,
+        /// The offset of the first byte in the file.
+        offset: u64,
+        /// The number of bytes that are sent.
+        length: u64,
+    },
+    /// The response of a subrequest stands here.
+    Include(Box<Include>),
+    /// What came so far is to leave at once.
+    Flush,
+    /// The end of this request's body.
+    Last,
+}
+
+impl Piece {
+    /// How many bytes of the body it is.
+    pub fn length(&self) -> u64 {
+        match self {
+            Piece::Bytes(bytes) => bytes.len() as u64,
+            Piece::File { length, .. } => *length,
+            Piece::Include(_) | Piece::Flush | Piece::Last => 0,
+        }
+    }
+
+    /// Whether it is a part of what the client gets.
+    fn is_output(&self) -> bool {
+        !matches!(self, Piece::Flush | Piece::Last)
+    }
+}
+
+/// A subrequest within a response.
+#[derive(Clone, Debug)]
+pub struct Include {
+    /// The decoded path of the subrequest.
+    pub uri: Vec<u8>,
+    /// The arguments of the subrequest.
+    pub args: Vec<u8>,
+    /// What becomes of its response.
+    pub purpose: Purpose,
+}
+
+/// What becomes of an included response.
+#[derive(Clone, Debug)]
+pub enum Purpose {
+    /// It stands where the include stood.
+    Output,
+    /// The same; where it is empty or an error, this stands there.
+    OutputOr(Stub),
+    /// Nothing stands there: the whole of it, if it is no error and not empty, is given to this
+    /// function with this name.
+    Value {
+        /// The name that the function is called by.
+        name: Bytes,
+        /// Puts it where it belongs.
+        put: fn(&mut Request, &Bytes, Bytes),
+    },
+}
+
+/// What stands for an included response that is empty or an error.
+#[derive(Clone, Debug)]
+pub struct Stub {
+    /// The text, as the filters of the subrequest are to get it.
+    pub text: Bytes,
+    /// The media type of the response that includes it.
+    pub content_type: Bytes,
+}
+
+/// Where a response's body comes from.
+#[derive(Debug, Default)]
+pub enum Body {
+    /// A response without any body byte.
+    #[default]
+    Empty,
+    /// Pieces at hand, without `Last`.
+    Pieces(Vec<Piece>),
+    /// What comes piece by piece, from elsewhere.
+    Source(Box<dyn Source>),
+}
+
+impl Body {
+    /// A body of bytes.
+    pub fn bytes(bytes: impl Into<Bytes>) -> Body {
+        Body::Pieces(vec![Piece::Bytes(bytes.into())])
+    }
+
+    /// A stretch of a file.
+    pub fn file(file: File, offset: u64, length: u64) -> Body {
+        Body::Pieces(vec![Piece::File {
+            file,
+            offset,
+            length,
+        }])
+    }
+
+    /// What is being done when its response begins, as nginx says it: what has made the response
+    /// knows.
+    fn sending(&self, request: &Request) -> &'static str {
+        match self {
+            Body::Source(source) => source.beginning(),
+            Body::Empty | Body::Pieces(_) if request.activity.sending.is_empty() => {
+                request.activity.doing
+            }
+            Body::Empty | Body::Pieces(_) => request.activity.sending,
+        }
+    }
+
+    /// What was being done last where no more than the head of its response is wanted.
+    fn done_with(&self, request: &Request) -> &'static str {
+        match self {
+            Body::Source(_) => WHILE_SENDING_ON,
+            Body::Empty | Body::Pieces(_) => self.sending(request),
+        }
+    }
+}
+
+/// Sends the response in `request.response` with this body. For a subrequest the head is
+/// dropped and the body goes to where the main response stands.
+///
+/// A step comes back where a filter refuses the response (412, 416): an error page may follow.
+///
+/// What is waited for within pieces has memory of its own, so that requests that wait for an
+/// upstream need no room for it.
+pub async fn respond(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    body: Body,
+) -> Result<Option<Step>, Abort> {
+    keep_error_status(request);
+    if request.nesting.head_only {
+        request.activity.doing = body.done_with(request);
+        return Ok(None);
+    }
+    if let Err(status) = body::drop_at_hand(request, exchange).await {
+        // In nginx the body is looked at before anything is said of the answer.
+        request.response.take_back_file();
+        return Ok(Some(Step::Finish(status)));
+    }
+    request.keepalive.on = exchange.keeps_alive(request);
+    request.activity.sending = body.sending(request);
+    request.activity.doing = request.activity.sending;
+    let mut chain = match Chain::of_response(request) {
+        Ok(chain) => chain,
+        Err(FilterRejection::Status(status)) => return Ok(Some(Step::Finish(status))),
+        Err(FilterRejection::Abort(abort)) => return Err(abort),
+    };
+    let mut body = body;
+    if let Some(mut encoder) = chain.take_encoder() {
+        let known = chain.is_plain().then(|| encoder.known()).flatten();
+        match known {
+            Some(encoded) => {
+                encoder.end(request);
+                body = Body::bytes(encoded);
+            }
+            None => exchange.set_encoder(encoder),
+        }
+    }
+    if request.is_main() {
+        request.start_background();
+        logging::debug::response(request);
+        exchange.send_head(request)?;
+        if request.response.header_only {
+            // As in nginx an upstream's 204 or 304 has an end, whose trailers logs may ask for.
+            let by_status =
+                request.response.status_text.is_some() && request.method != Method::Head;
+            if by_status && request.response.expect_trailers {
+                request.activity.doing = WHILE_SENDING_ON;
+                chain.add_trailers(request);
+            }
+            exchange.end(request).await?;
+            return Ok(None);
+        }
+    }
+    // As in nginx what is added behind a body is asked for as soon as that is at hand, beside what
+    // is added before it.
+    let joins_end = chain.adds_behind();
+    let mut last = None;
+    match body {
+        Body::Empty => {}
+        Body::Pieces(mut pieces) => {
+            if joins_end {
+                last = pieces.pop();
+            }
+            for piece in pieces {
+                if let Err(piece) = send_at_once(request, exchange, &chain, piece) {
+                    let sent = send_piece(request, exchange, &mut chain, piece);
+                    PooledFuture::new(sent).await?;
+                }
+            }
+        }
+        Body::Source(mut source) => {
+            request.activity.sending = WHILE_SENDING_ON;
+            request.activity.doing = WHILE_SENDING_ON;
+            let reader = Aside::of(request);
+            loop {
+                let given = source.next();
+                let next = match given {
+                    SourceEvent::Piece(piece) => Ok(Some(piece)),
+                    given => {
+                        let next = next_piece(given, &mut *source, &reader, request, exchange);
+                        PooledFuture::new(next).await
+                    }
+                };
+                let piece = match next {
+                    Ok(Some(piece)) => piece,
+                    Ok(None) => {
+                        request.response.trailers.extend(source.trailers());
+                        break;
+                    }
+                    Err(abort) => {
+                        if matches!(abort, Abort::Upstream) {
+                            Box::pin(send_stub(request, exchange, &mut chain)).await?;
+                        }
+                        return Err(abort);
+                    }
+                };
+                if joins_end && source.is_whole() {
+                    last = Some(piece);
+                } else {
+                    exchange.set_queued_max(source.queued_max());
+                    if let Err(piece) = send_at_once(request, exchange, &chain, piece) {
+                        let sent = send_piece(request, exchange, &mut chain, piece);
+                        let sent = pin!(PooledFuture::new(sent));
+                        wait_while_source_runs(&mut *source, &reader, sent).await?;
+                    }
+                }
+            }
+        }
+    }
+    if request.nesting.stub.is_some() {
+        Box::pin(send_stub(request, exchange, &mut chain)).await?;
+    }
+    if let Some(parts) = chain.take_parts() {
+        Box::pin(send_parts(request, exchange, &mut chain, parts)).await?;
+    }
+    chain.add_trailers(request);
+    match last {
+        Some(piece) => {
+            PooledFuture::new(send_last(request, exchange, &mut chain, piece)).await?;
+        }
+        None => {
+            if let Err(piece) = send_at_once(request, exchange, &chain, Piece::Last) {
+                PooledFuture::new(send_piece(request, exchange, &mut chain, piece)).await?;
+            }
+        }
+    }
+    if request.is_main() {
+        exchange.end(request).await?;
+    }
+    Ok(None)
+}
+
+/// Sends the head in `request.response`, behind which bytes go both ways. A step comes back where a
+/// filter refuses the response.
+pub fn respond_with_upgrade(
+    request: &mut Request,
+    exchange: &mut Exchange,
+) -> Result<Option<Step>, Abort> {
+    keep_error_status(request);
+    match Chain::of_response(request) {
+        Ok(_) => {} // what filters would do to a body has none to do it to
+        Err(FilterRejection::Status(status)) => return Ok(Some(Step::Finish(status))),
+        Err(FilterRejection::Abort(abort)) => return Err(abort),
+    }
+    logging::debug::response(request);
+    exchange.send_head(request)?;
+    Ok(None)
+}
+
+/// What answers for an error has the error's status, unless `error_page` says otherwise.
+fn keep_error_status(request: &mut Request) {
+    if request.course.error_status != 0 {
+        request.response.status = request.course.error_status;
+        request.response.status_text = None;
+    }
+}
+
+/// Sends a piece of a main response that no filter looks at, where that asks for no wait; any other
+/// comes back.
+fn send_at_once(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    chain: &Chain,
+    piece: Piece,
+) -> Result<(), Piece> {
+    if !chain.is_empty() || !request.is_main() {
+        return Err(piece);
+    }
+    let is_output = piece.is_output();
+    exchange.send_at_once(request, piece)?;
+    request.sent.begun |= is_output;
+    Ok(())
+}
+
+/// The next piece of a source, which has `given` this; `None` at the body's end. What the client
+/// has not been sent yet leaves before more is waited for, and a client that leaves meanwhile ends
+/// the wait, unless the source goes on all the same.
+async fn next_piece(
+    given: SourceEvent,
+    source: &mut dyn Source,
+    reader: &Aside,
+    request: &mut Request,
+    exchange: &mut Exchange,
+) -> Result<Option<Piece>, Abort> {
+    let mut given = Some(given);
+    loop {
+        match given.take().unwrap_or_else(|| source.next()) {
+            SourceEvent::Piece(piece) => return Ok(Some(piece)),
+            SourceEvent::End => return Ok(None),
+            SourceEvent::Told(told) => {
+                told.write(request);
+                continue;
+            }
+            SourceEvent::Broken(Break::Unfinished) => {
+                // What has come of it leaves all the same.
+                wait_while_source_runs(source, reader, pin!(exchange.flush(request))).await?;
+                // As in nginx, `$request_completion` says all the same that the client has been
+                // sent what there was.
+                request.sent.complete = true;
+                return Err(Abort::Upstream);
+            }
+            SourceEvent::Broken(Break::Reset) => {
+                request.sent.complete = false;
+                // A body that ends with its connection would pass for the whole, so that what waits
+                // of it goes no further: as with nginx a client of which nothing has been sent yet
+                // gets no answer.
+                if !exchange.ends_with_connection() {
+                    wait_while_source_runs(source, reader, pin!(exchange.flush(request))).await?;
+                }
+                return Err(Abort::UpstreamFraming);
+            }
+            SourceEvent::Broken(Break::Framing | Break::Unkept | Break::Request) => {
+                request.sent.complete = false;
+                return Err(Abort::UpstreamFraming);
+            }
+            SourceEvent::Nothing => {}
+        }
+        // What has come by now leaves together with what waits.
+        if poll_fn(|context| Poll::Ready(source.poll_more(context).is_ready())).await {
+            continue;
+        }
+        let waited = wait_while_source_runs(source, reader, pin!(exchange.flush(request))).await?;
+        if waited {
+            continue; // something may stand ready by now
+        }
+        let outlives_client = source.outlives_client();
+        let more = more_or_late(source, exchange.flush_at());
+        let is_late = if outlives_client {
+            more.await
+        } else {
+            match either(more, exchange.client_gone()).await {
+                Either::First(is_late) => is_late,
+                Either::Second(left) => {
+                    source.give_up(&left).write(request);
+                    return Err(request.client_left(exchange));
+                }
+            }
+        };
+        if is_late {
+            let flushed = pin!(exchange.send(request, Piece::Flush));
+            wait_while_source_runs(source, reader, flushed).await?;
+        }
+    }
+}
+
+/// Waits for more of a source; whether that took too long.
+async fn more_or_late(source: &mut dyn Source, deadline: Option<Instant>) -> bool {
+    let more = poll_fn(|context| source.poll_more(context));
+    match deadline {
+        None => {
+            more.await;
+            false
+        }
+        Some(deadline) => {
+            let late = engine::sleep_until(deadline);
+            matches!(either(more, late).await, Either::Second(()))
+        }
+    }
+}
+
+/// Waits for something else than the source, which goes on meanwhile as far as it does so by
+/// itself; whether there was any waiting.
+async fn wait_while_source_runs(
+    source: &mut dyn Source,
+    reader: &Aside,
+    mut other: Pin<&mut impl Future<Output = Result<(), Abort>>>,
+) -> Result<bool, Abort> {
+    let mut has_waited = false;
+    poll_fn(|context| {
+        let done = other.as_mut().poll(context);
+        if done.is_pending() {
+            has_waited = true;
+            while let Poll::Ready(come) = source.poll_ahead(context) {
+                match come {
+                    Ok(told) => told.write(reader),
+                    Err(_) => return Poll::Ready(Err(Abort::UpstreamFraming)),
+                }
+            }
+        }
+        done
+    })
+    .await?;
+    Ok(has_waited)
+}
+
+/// Fetches and sends what follows the first part of a response that is fetched in parts.
+async fn send_parts(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    chain: &mut Chain,
+    mut parts: Box<dyn Parts>,
+) -> Result<(), Abort> {
+    while let Some((mut part, start)) = parts.next(request)? {
+        chain.seek(start);
+        let sent = send_part(request, exchange, chain, &mut *parts, &mut part);
+        let outcome = Box::pin(sent).await;
+        if part.plan.core.log_subrequest {
+            request_log::log(&mut part);
+        }
+        parts.end(request, &mut part);
+        outcome?;
+    }
+    Ok(())
+}
+
+async fn send_part(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    chain: &mut Chain,
+    parts: &mut dyn Parts,
+    part: &mut Request,
+) -> Result<(), Abort> {
+    let body = match request::content(part, exchange).await? {
+        Step::Respond(body) => body,
+        Step::Finish(status) => {
+            part.response.status = status;
+            Body::Empty
+        }
+        _ => Body::Empty,
+    };
+    parts.judge(part)?;
+    match body {
+        Body::Empty => {}
+        Body::Pieces(pieces) => {
+            for piece in pieces {
+                send_piece(request, exchange, chain, piece).await?;
+            }
+        }
+        Body::Source(mut source) => {
+            let reader = Aside::of(part);
+            loop {
+                let given = source.next();
+                let next = next_piece(given, &mut *source, &reader, part, exchange);
+                let Some(piece) = next.await? else { break };
+                exchange.set_queued_max(source.queued_max());
+                let sent = pin!(send_piece(request, exchange, chain, piece));
+                wait_while_source_runs(&mut *source, &reader, sent).await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The stub of an included response that has come to its end and was empty.
+async fn send_stub(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    chain: &mut Chain,
+) -> Result<(), Abort> {
+    match request.nesting.stub.take() {
+        Some(stub) if !request.sent.begun => {
+            send_piece(request, exchange, chain, Piece::Bytes(stub.text)).await
+        }
+        _ => Ok(()),
+    }
+}
+
+/// One piece of the source through the request's own filters. Ranges are cut out of files as they
+/// are; files are read into memory where a filter needs their bytes.
+async fn send_piece(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    chain: &mut Chain,
+    piece: Piece,
+) -> Result<(), Abort> {
+    if chain.is_empty() && !matches!(piece, Piece::Include(_)) {
+        // The usual case needs no lists.
+        request.sent.begun |= piece.is_output();
+        return send_one(request, exchange, piece).await;
+    }
+    let mut cut = Vec::new();
+    chain.cut(piece, &mut cut)?;
+    for piece in cut {
+        match piece {
+            Piece::File {
+                file,
+                offset,
+                length,
+            } if chain.needs_bytes() => {
+                let mut reading = FileReader::new(file, offset, length);
+                while !reading.is_done() {
+                    exchange.room(request).await?;
+                    if let Some(piece) = reading.next(READ_SIZE).await? {
+                        send_filtered(request, exchange, chain, piece, false).await?;
+                    }
+                }
+            }
+            piece => send_filtered(request, exchange, chain, piece, false).await?,
+        }
+    }
+    Ok(())
+}
+
+/// The last piece of the source together with the end of the body.
+async fn send_last(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    chain: &mut Chain,
+    piece: Piece,
+) -> Result<(), Abort> {
+    let piece = match piece {
+        Piece::File {
+            file,
+            offset,
+            length,
+        } if chain.needs_bytes() => {
+            let mut reading = FileReader::new(file, offset, length);
+            let mut last = None;
+            while let Some(piece) = reading.next(READ_SIZE).await? {
+                if let Some(before) = last.replace(piece) {
+                    send_filtered(request, exchange, chain, before, false).await?;
+                }
+            }
+            last.unwrap_or(Piece::Last)
+        }
+        piece => piece,
+    };
+    let ends = !matches!(piece, Piece::Last);
+    send_filtered(request, exchange, chain, piece, ends).await
+}
+
+/// One piece through the filters that look at it, with the end of the body right behind it where it
+/// `ends` that. A filter that waits for a subrequest gives the rest afterwards.
+async fn send_filtered(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    chain: &mut Chain,
+    piece: Piece,
+    ends: bool,
+) -> Result<(), Abort> {
+    request.sent.begun |= piece.is_output();
+    let mut out = Vec::new();
+    let mut rest = Some(piece);
+    while let Some(mut piece) = rest.take() {
+        rest = chain.split(&mut piece);
+        chain.apply(request, piece, &mut out)?;
+        if ends && rest.is_none() {
+            chain.apply(request, Piece::Last, &mut out)?;
+        }
+        loop {
+            send_all(request, exchange, &mut out).await?;
+            if !chain.resume(request, &mut out)? {
+                break;
+            }
+        }
+        if rest.is_some() {
+            engine::yield_now().await;
+        }
+    }
+    Ok(())
+}
+
+/// Sends what has passed the filters. Includes are started together and resolved in order.
+async fn send_all(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    pieces: &mut Vec<Piece>,
+) -> Result<(), Abort> {
+    let mut started = VecDeque::new();
+    for piece in pieces.iter() {
+        if let Piece::Include(include) = piece
+            && Ahead::has_room(request)
+        {
+            started.push_back(start(request, include));
+        }
+    }
+    for piece in pieces.drain(..) {
+        match piece {
+            Piece::Include(include) => {
+                let running = match started.pop_front() {
+                    Some(running) => running,
+                    None => start(request, &include),
+                };
+                if let Some(running) = running {
+                    resolve(request, exchange, running, include.purpose).await?;
+                }
+            }
+            piece => send_one(request, exchange, piece).await?,
+        }
+    }
+    Ok(())
+}
+
+/// Gives a piece to the exchange. The end of a subrequest is not the response's.
+async fn send_one(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    piece: Piece,
+) -> Result<(), Abort> {
+    match piece {
+        Piece::Last if !request.is_main() => Ok(()),
+        Piece::File {
+            file,
+            offset,
+            length,
+        } if !exchange.can_sendfile(length) => {
+            let mut reading = FileReader::new(file, offset, length);
+            while !reading.is_done() {
+                let room = exchange.room(request).await?;
+                if let Some(piece) = reading.next(room).await? {
+                    exchange.send(request, piece).await?;
+                }
+            }
+            Ok(())
+        }
+        piece => exchange.send(request, piece).await,
+    }
+}
+
+/// Starts an included subrequest; `None` where includes nest too deeply, which leaves a gap.
+fn start(request: &mut Request, include: &Include) -> Option<Ahead> {
+    let (uri, args) = (include.uri.clone(), include.args.clone());
+    let mut child = request.subrequest(uri, args, false)?;
+    child.body = request.body.shared();
+    match &include.purpose {
+        Purpose::Output => {}
+        Purpose::OutputOr(stub) => child.nesting.stub = Some(stub.clone()),
+        Purpose::Value { .. } => {
+            child.nesting.in_memory = true;
+            child.sent.body_bytes = 0;
+        }
+    }
+    Some(Ahead::start(request, child))
+}
+
+/// Puts the response of a subrequest where it belongs.
+async fn resolve(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    running: Ahead,
+    purpose: Purpose,
+) -> Result<(), Abort> {
+    let Purpose::Value { name, put } = purpose else {
+        while let Some(piece) = running.next(exchange).await {
+            send_one(request, exchange, piece).await?;
+        }
+        let ended = running.ended().await?;
+        request.activity.sending = ended.sending;
+        request.activity.doing = ended.sending;
+        return Ok(());
+    };
+    let mut value = Vec::new();
+    while let Some(piece) = running.next(exchange).await {
+        match piece {
+            Piece::Bytes(bytes) => value.extend_from_slice(&bytes),
+            Piece::File {
+                file,
+                offset,
+                length,
+            } => {
+                let mut reading = FileReader::new(file, offset, length);
+                while let Some(Piece::Bytes(bytes)) = reading.next(READ_SIZE).await? {
+                    value.extend_from_slice(&bytes);
+                }
+            }
+            _ => {}
+        }
+    }
+    let ended = running.ended().await?;
+    request.activity.sending = ended.sending;
+    request.activity.doing = ended.sending;
+    if ended.status < 300 && !value.is_empty() {
+        put(request, &name, value.into());
+    }
+    Ok(())
+}
+
+/// A stretch of a file that is read into memory piece by piece.
+struct FileReader {
+    file: File,
+    range: Range<u64>,
+}
+
+impl FileReader {
+    fn new(file: File, offset: u64, length: u64) -> FileReader {
+        FileReader {
+            file,
+            range: offset..offset.saturating_add(length),
+        }
+    }
+
+    /// Whether its end has been reached.
+    fn is_done(&self) -> bool {
+        self.range.is_empty()
+    }
+
+    /// The next piece, of at most so many bytes; `None` at the end of the stretch.
+    async fn next(&mut self, most: u64) -> Result<Option<Piece>, Abort> {
+        if self.is_done() {
+            return Ok(None);
+        }
+        let length = (self.range.end - self.range.start).min(most);
+        let bytes = self
+            .file
+            .read_at(self.range.start, length as usize)
+            .await
+            .map_err(Abort::File)?;
+        if bytes.is_empty() {
+            return Err(Abort::FileTruncated);
+        }
+        self.range.start += bytes.len() as u64;
+        Ok(Some(Piece::Bytes(bytes)))
+    }
+}
+
+/// Runs a subrequest without a body to its end and gives it back for its status and head; variables
+/// and captures are the main request's.
+pub async fn subrequest(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    uri: Vec<u8>,
+    args: Vec<u8>,
+    head_only: bool,
+) -> Result<Option<Box<Request>>, Abort> {
+    let Some(mut child) = request.subrequest(uri, args, head_only) else {
+        return Ok(None);
+    };
+    child.body = request.body.withheld();
+    let outcome = Box::pin(request::handle(&mut child, exchange)).await;
+    if child.plan.core.log_subrequest {
+        request_log::log(&mut child);
+    }
+    request.absorb(&mut child);
+    request.activity.doing = child.activity.doing;
+    outcome.map(|()| Some(child))
+}
+
+/// Answers a subrequest, which has come to an error, with its stub.
+pub fn respond_with_stub(request: &mut Request) -> Step {
+    let Some(stub) = request.nesting.stub.take() else {
+        return Step::Finish(500); // only called where there is one
+    };
+    // As in nginx no status is given to what is no response of its own.
+    request.response.status = 0;
+    request.response.content_type = stub.content_type;
+    request.response.content_length = None;
+    Step::Respond(Body::bytes(stub.text))
+}
+
+/// A step that ends with a body of bytes and this status and type.
+pub fn page(request: &mut Request, status: u16, content_type: Bytes, body: Bytes) -> Step {
+    request.response.status = status;
+    request.response.content_type = content_type;
+    request.response.content_length = Some(body.len() as u64);
+    Step::Respond(Body::bytes(body))
+}

@@ -1,0 +1,1074 @@
+//! Complete responses kept in memory for small files, and for files that are not there: the
+//! shortest way through the server.
+//!
+//! A response is kept per plan and path when nothing in its head depends on the request. It
+//! never outlives a change of the file: without `open_file_cache` one `statx` of the full path
+//! confirms each use; with it, `open_file_cache_valid` does. Access rules always run, and the
+//! log line is written as on the long way. Whatever is not plain (several ranges, bodies, rewrites,
+//! compression that the client accepts) is declined here and takes the long way.
+
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::hash::Map;
+use bytes::Bytes;
+use engine::Buffer;
+use engine::file::{File, Metadata, stat_in_memory, stat_now};
+use framework::warm;
+use proto::h1::{BodyLength, Version, body_length};
+use proto::h2::frame::{HEAD_LENGTH, SIZE_MAX_AT_FIRST};
+use proto::header;
+use proto::method::Method;
+use proto::range::{self, ByteRange, RangeDecision};
+
+use crate::config::core::LingeringClose;
+use crate::config::location;
+use crate::config::plan::{Permits, Plan};
+use crate::files;
+use crate::h1::exchange::{After, Framing, may_keep_alive, write_head};
+use crate::http2;
+use crate::logging::request_log;
+use crate::module::Prebuilt;
+use crate::request::Request;
+use crate::request::secure;
+use crate::response::chain::Chain;
+use crate::response::constant::{self, Constant};
+use crate::response::not_modified::{self, ConditionResult};
+use crate::response::{error_page, status_page};
+
+/// Files up to this size are kept whole, in bytes.
+pub const FILE_SIZE_MAX: u64 = 64 * 1024;
+
+/// Memory that one thread keeps responses in, in bytes.
+pub const CACHE_SIZE_MAX: usize = 32 * 1024 * 1024;
+
+/// Bytes of copies of one response kept in one piece, for a client that pipelines the same request.
+/// One copy more may exceed it.
+const COPIES_MAX: usize = 64 * 1024;
+
+/// How much room a head gets that has not been written yet, in bytes.
+const HEAD_ROOM: usize = 512;
+
+/// How often a file must have been asked for before its response is kept: a crawl through a
+/// large site does not push out what is hot.
+const USES_BEFORE_KEPT: u32 = 2;
+
+/// Paths whose uses are counted before they are kept.
+const USES_COUNTED_MAX: usize = 4096;
+
+/// What a response is kept by: the plan and the path of its request.
+type Key = (u32, Vec<u8>);
+
+/// The complete response for one path.
+struct Entry {
+    path: PathBuf,
+    /// What is known of the path.
+    origin: Origin,
+    /// When it was last confirmed, as [`engine::uptime`] counts.
+    confirmed: Duration,
+    /// When its path was last looked at, here or on the long way.
+    looked_at: Duration,
+    /// The response in each form.
+    responses: Forms,
+    /// The same for a client that has the file already: 304.
+    unmodified: Forms,
+    body: Bytes,
+    content_type: Bytes,
+}
+
+/// How a response from memory is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResponseForm {
+    /// For HTTP/1, on a connection that ends.
+    Ending,
+    /// For HTTP/1, on a connection that is kept alive.
+    KeptAlive,
+    /// For HTTP/2: a header block, and the body without frames.
+    Http2,
+}
+
+impl ResponseForm {
+    /// The form of a response over HTTP/1.
+    pub fn of_http1(keep_alive: bool) -> ResponseForm {
+        if keep_alive {
+            ResponseForm::KeptAlive
+        } else {
+            ResponseForm::Ending
+        }
+    }
+
+    /// Bytes of framing beside a head and a body of this length. Of HTTP/1 neither has any.
+    fn framing(self, length: usize, frame_size: usize) -> u64 {
+        match self {
+            ResponseForm::Ending | ResponseForm::KeptAlive => 0,
+            ResponseForm::Http2 => {
+                let frames = 1 + length.div_ceil(frame_size.clamp(1, SIZE_MAX_AT_FIRST as usize));
+                (frames * HEAD_LENGTH) as u64
+            }
+        }
+    }
+}
+
+/// A response in each form, as it was written last.
+pub type Forms = [Option<DatedResponse>; 3];
+
+/// What a response from memory leaves by.
+pub trait ResponseSink {
+    /// The form that it takes; `keep_alive`: its connection may serve another request of HTTP/1.
+    /// `None` where more is to be done behind it than to close.
+    fn form(&self, request: &Request, keep_alive: bool) -> Option<ResponseForm>;
+
+    /// Whether the server that a request names may answer by it.
+    fn suits(&self, _: &Request) -> bool {
+        true
+    }
+
+    /// Whether a response with so many bytes of body would leave at once and whole. Nothing here
+    /// waits.
+    fn takes(&self, _: usize) -> bool {
+        true
+    }
+
+    /// Takes a response of that form.
+    fn send(&mut self, request: &Request, response: &DatedResponse);
+}
+
+struct OfHttp1 {
+    /// The client has sent more than the request.
+    is_followed: bool,
+}
+
+impl ResponseSink for OfHttp1 {
+    #[inline]
+    fn form(&self, request: &Request, keep_alive: bool) -> Option<ResponseForm> {
+        // What is unread would answer a close with a reset, and only the long way waits.
+        let lingers = || {
+            self.is_followed
+                || request.connection.stream.has_received()
+                || request.plan.core.lingering_close == LingeringClose::Always
+        };
+        (keep_alive || !lingers()).then(|| ResponseForm::of_http1(keep_alive))
+    }
+
+    #[inline]
+    fn send(&mut self, request: &Request, response: &DatedResponse) {
+        push(request, response.bytes.clone());
+    }
+}
+
+/// Queues responses for the client, which may take nothing for as long as the location says.
+#[inline]
+fn push(request: &Request, responses: Bytes) {
+    let (stream, core) = (&request.connection.stream, &request.plan.core);
+    let resets = core.reset_timedout_connection;
+    stream.push_within(core.send_timeout, resets, responses);
+}
+
+/// What a kept response says of its path.
+enum Origin {
+    /// There is a file.
+    File {
+        /// What it was when its bytes were read.
+        identity: Identity,
+        etag: Option<Bytes>,
+    },
+    /// There is none: the response is the short page for 404.
+    Missing,
+}
+
+/// A response with the second that its Date field names.
+#[derive(Clone)]
+#[cfg_attr(test, derive(Default))]
+pub struct DatedResponse {
+    /// The second, by the wall clock.
+    pub second: u64,
+    /// Bytes of the head.
+    pub head_length: usize,
+    /// The bytes of head and body together.
+    pub bytes: Bytes,
+}
+
+/// What a request was answered with, on a connection that is kept alive. While it holds, the same
+/// head is answered alike without another look at anything.
+#[cfg_attr(test, derive(Default))]
+pub struct LastResponse {
+    response: DatedResponse,
+    /// Several copies of the response in a row, once the client has pipelined.
+    copies: Bytes,
+    status: u16,
+    /// The file need not be looked at before this moment.
+    until: Duration,
+}
+
+/// What must be equal for a file to count as the same.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Identity {
+    device: u64,
+    inode: u64,
+    size: u64,
+    mtime: (i64, u32),
+    ctime: (i64, u32),
+}
+
+impl From<&Metadata> for Identity {
+    fn from(metadata: &Metadata) -> Identity {
+        Identity {
+            device: metadata.device,
+            inode: metadata.inode,
+            size: metadata.size,
+            mtime: (metadata.mtime, metadata.mtime_nanos),
+            ctime: (metadata.ctime, metadata.ctime_nanos),
+        }
+    }
+}
+
+/// One thread's kept responses of one generation.
+#[derive(Default)]
+pub struct PrebuiltCache {
+    entries: Map<Key, Entry>,
+    /// Uses of paths that are not kept yet.
+    uses: Map<Key, u32>,
+    /// Answers of scopes that always give the same, by plan.
+    constants: Map<u32, Constant>,
+    size: usize,
+    scratch: Vec<u8>,
+}
+
+impl PrebuiltCache {
+    /// Forgets all responses that are kept.
+    pub fn clear(&mut self) {
+        *self = PrebuiltCache::default();
+    }
+
+    fn remove(&mut self, key: &Key) {
+        if let Some(entry) = self.entries.remove(key) {
+            self.size = self.size.saturating_sub(entry.cost(key));
+        }
+    }
+
+    fn insert(&mut self, key: Key, entry: Entry) {
+        self.remove(&key);
+        if self.make_room(entry.cost(&key)) {
+            self.entries.insert(key, entry);
+        }
+    }
+
+    /// Counts so many more bytes; false where they are too many for one response.
+    fn make_room(&mut self, cost: usize) -> bool {
+        if cost > CACHE_SIZE_MAX {
+            return false;
+        }
+        if self.size + cost > CACHE_SIZE_MAX {
+            // Rare by construction: start over rather than keep an order of use up to date on
+            // every request.
+            self.clear();
+        }
+        self.size += cost;
+        true
+    }
+
+    /// The answer of a plan that always gives the same.
+    pub fn constant(&self, plan: u32) -> Option<&Constant> {
+        self.constants.get(&plan)
+    }
+
+    /// The same, taken out to be changed.
+    pub fn take_constant(&mut self, plan: u32) -> Option<Constant> {
+        let constant = self.constants.remove(&plan)?;
+        self.size = self.size.saturating_sub(constant.cost());
+        Some(constant)
+    }
+
+    /// Keeps a response that never changes.
+    pub fn insert_constant(&mut self, plan: u32, constant: Constant) {
+        if self.make_room(constant.cost()) {
+            self.constants.insert(plan, constant);
+        }
+    }
+}
+
+impl DatedResponse {
+    /// Bytes that it takes, or a few more: the room for its head may have grown to twice its size.
+    fn cost(&self) -> usize {
+        HEAD_ROOM + self.head_length + self.bytes.len()
+    }
+}
+
+impl Entry {
+    /// Bytes that it takes with its key and what has been written of it, or a few more.
+    fn cost(&self, key: &Key) -> usize {
+        let etag = match &self.origin {
+            Origin::File { etag, .. } => etag.as_ref().map_or(0, Bytes::len),
+            Origin::Missing => 0,
+        };
+        let names = key.1.len() + self.path.as_os_str().len();
+        let responses = self.responses.iter().chain(&self.unmodified).flatten();
+        let responses: usize = responses.map(DatedResponse::cost).sum();
+        // A table that has just grown is half empty.
+        let place = 2 * size_of::<(Key, Entry)>();
+        place + names + etag + self.content_type.len() + self.body.len() + responses
+    }
+
+    /// The response as it was written last.
+    fn response(&self, status: u16, form: ResponseForm) -> Option<&DatedResponse> {
+        let forms = match status {
+            304 => &self.unmodified,
+            _ => &self.responses,
+        };
+        forms[form as usize].as_ref()
+    }
+}
+
+/// What [`suits`] looks for in a location, beside what its modules say: for docs/shortcuts.md, as
+/// the lists below are.
+pub const NOT_IN_LOCATIONS: &[&str] = &[
+    "it has a `limit_except` block",
+    "`root` or `alias` has variables, or its path is only known at run time",
+    "`limit_rate` is set to anything but a constant 0",
+    "`max_ranges` is set",
+    "its `error_log` takes lines of the level `debug`",
+    "it is `internal`",
+];
+
+/// Which requests [`respond`] declines, beside those that a module does not permit.
+pub const NOT_FOR_REQUESTS: &[&str] = &[
+    "it is of another protocol than HTTP/1.0, HTTP/1.1 or HTTP/2",
+    "its method is another one than GET, also HEAD",
+    "it has a body",
+    "it asks for parts of a file in another way than by one `Range` that lies within it, alone, or for parts of a `return`",
+    "it has an `Expect` field, or a field that is left out for its name",
+    "its target or its `Host` is refused",
+    "its path only lacks the slash that its location ends with, or an expression gives up on it",
+    "its server, or that of its handshake, asks for certificates of clients (`ssl_verify_client`), or it came in plain to a port of TLS",
+    "`$limit_rate` has been set for it",
+    "`debug_connection` names its client",
+    "it has a condition that fails with 412 (`If-Match`, `If-Unmodified-Since`)",
+    "its connection of HTTP/1 ends with it, and its client has sent more behind it, or `lingering_close` is `always`",
+    "its file has not been looked at for ten seconds, and it may take the disk to do so",
+];
+
+/// Which responses [`wants`] and [`offer_missing`] leave, and [`respond`] that of a 404.
+pub const NOT_KEPT: &[&str] = &[
+    "the file is larger than 64 KiB (with all that are kept, a thread takes 32 MiB)",
+    "the file was changed less than two seconds ago",
+    "the path has been asked for less than twice",
+    "it is a 404, and `error_page` is set in its location; or `msie_padding` makes its page longer for this client",
+    "it is that of a subrequest or follows an internal redirect",
+];
+
+/// Whether responses of a plan may be kept: only files answer there, by a path that depends on
+/// nothing but the URI, and no field of the head is made per request.
+pub fn suits(plan: &Plan) -> bool {
+    plan.limit_except.is_none()
+        && plan.phases.shortcuts.are_open
+        && !plan
+            .error_log
+            .admits(logs::Level::Debug, logs::Subsystem::Http)
+        && plan.core.root.path.literal().is_some()
+        && !plan.core.root.relative_at_run_time
+        && plan.core.unlimited()
+        && plan.core.max_ranges.is_none()
+}
+
+/// Answers a request whose head is complete, and behind which `input` has come, if it is as plain
+/// as can be. `None`: take the long way; what has been prepared of the request stays prepared.
+pub fn respond(request: &mut Request, input: &Buffer) -> Option<After> {
+    let is_followed = !input.is_empty();
+    respond_through(request, &mut OfHttp1 { is_followed })
+}
+
+/// The same, whatever it leaves by. Of a request that comes without lines the caller knows that it
+/// has no body.
+#[inline]
+pub fn respond_through(request: &mut Request, to: &mut impl ResponseSink) -> Option<After> {
+    if !request.connection.takes_shortcuts() || !is_simple(request) {
+        return None;
+    }
+    request.begin().ok()?;
+    if !to.suits(request) {
+        return None;
+    }
+    let of_server = &request.server.plan.phases.shortcuts_of_server;
+    if !of_server.permit_head(request) {
+        return None;
+    }
+    let http = Rc::clone(&request.http);
+    let plan = if request.server.plan.phases.answers_constantly {
+        http.shared_plan(request.server.plan.id)
+    } else {
+        match location::find(request, &http) {
+            location::LocationMatch::Plan(plan) => plan,
+            _ => return None,
+        }
+    };
+    if secure::must_check(&request.connection, &request.server) {
+        return None;
+    }
+    if !plan.prebuilt || plan.internal || request.pacing.rate.is_some() {
+        let is_searched = !request.server.plan.phases.answers_constantly;
+        request.course.found = (is_searched && request.captures.is_empty()).then_some(plan.id);
+        return None;
+    }
+    if !Arc::ptr_eq(&request.plan, plan) {
+        request.plan = Arc::clone(plan);
+    }
+    if !request.plan.phases.shortcuts.permit_head(request) {
+        return None;
+    }
+    let after = find(request, to)?;
+    let captured = !request.captures.is_empty() || !request.shared.is_empty();
+    // Without a host in its head, what the client named in the handshake has chosen the server.
+    let by_handshake = request.is_secure() && request.client.server_name().is_none();
+    // A head of fields, as HTTP/2 has it, is no bytes that another could repeat.
+    if !captured && !by_handshake && request.client.h1().is_some() {
+        let connection = &request.connection;
+        request.repeatable.servers = connection.with_servers(&request.local, std::ptr::from_ref);
+    }
+    Some(after)
+}
+
+/// Whether a request's head alone says that a whole response may be kept of it: GET, without a
+/// body, a range or an expectation.
+pub fn is_plain(request: &Request) -> bool {
+    is_simple(request) && !asks_for_part(request)
+}
+
+fn asks_for_part(request: &Request) -> bool {
+    request.client.has(header::KnownField::Range)
+}
+
+/// Whether a request's head alone says that it may be answered here.
+fn is_simple(request: &Request) -> bool {
+    let Some(head) = request.client.h1() else {
+        let client = &request.client;
+        return matches!(client.method(), Method::Get)
+            && !client.has(header::KnownField::Expect)
+            && client.ignored().is_empty();
+    };
+    let get = matches!(head.method(), Method::Get);
+    get && head.version() >= Version::Http10
+        && !head.has(header::KnownField::Expect)
+        && head.ignored().is_empty()
+        && matches!(
+            body_length(head, &request.client.bytes, false),
+            Ok(BodyLength::None)
+        )
+}
+
+/// Answers a request whose head is that of one answered here before: what was found of it then
+/// holds, but for the file, the client's address and the state of the connection. Further
+/// requests with the same head that follow in `input`, as a client that pipelines sends them,
+/// are answered too.
+pub fn respond_again(request: &mut Request, input: &mut Buffer) -> Option<After> {
+    let Some(mut last) = request.repeatable.last.take() else {
+        return find_behind(request, input);
+    };
+    let client = Rc::clone(&request.client);
+    let mut count = 0;
+    while last.holds(request) {
+        count += 1;
+        request.response.status = last.status;
+        let after = send_prebuilt(request, &last.response, ResponseForm::KeptAlive);
+        let full = count * last.response.bytes.len() >= COPIES_MAX;
+        if full || !input.starts_with(&client.bytes) {
+            push(request, last.copies(count));
+            request.repeatable.last = Some(last);
+            return Some(after);
+        }
+        input.advance(client.bytes.len());
+        request.count_again();
+    }
+    if count > 0 {
+        push(request, last.copies(count));
+        // Whatever answers the one behind them begins anew.
+        request.sent = Default::default();
+        request.response.clear();
+    }
+    find_behind(request, input)
+}
+
+/// As [`find`], where `input` has come behind the request.
+fn find_behind(request: &mut Request, input: &Buffer) -> Option<After> {
+    let is_followed = !input.is_empty();
+    find(request, &mut OfHttp1 { is_followed })
+}
+
+/// Answers a request whose plan is found with what is kept for it.
+fn find(request: &mut Request, to: &mut impl ResponseSink) -> Option<After> {
+    if request.plan.phases.answers_constantly {
+        if asks_for_part(request) {
+            None
+        } else {
+            constant::answer(request, to)
+        }
+    } else {
+        look_up(request, to)
+    }
+}
+
+impl LastResponse {
+    /// Whether the request may be answered alike.
+    fn holds(&self, request: &Request) -> bool {
+        self.response.second == engine::wall().as_secs()
+            && engine::uptime() < self.until
+            && may_keep_alive(&request.connection, request)
+    }
+
+    /// The response so many times over, in one piece.
+    fn copies(&mut self, count: usize) -> Bytes {
+        let response = &self.response.bytes;
+        if count == 1 {
+            return response.clone();
+        }
+        let length = count * response.len();
+        if self.copies.len() < length {
+            self.copies = response.repeat(count).into();
+        }
+        self.copies.slice(..length)
+    }
+}
+
+/// Looks for the response of the request's plan and path, and sends it.
+fn look_up(request: &mut Request, to: &mut impl ResponseSink) -> Option<After> {
+    request.course.root_tested = false;
+    let http = Rc::clone(&request.http);
+    let mut cache = http.prebuilt.borrow_mut();
+    let mut path = std::mem::take(&mut cache.scratch);
+    path.clear();
+    path.extend_from_slice(&request.uri);
+    let key = (request.plan.id, path);
+    let after = answer(request, &mut cache, &key, to);
+    if cache.size > CACHE_SIZE_MAX {
+        cache.clear(); // what has just been written was too much
+    }
+    cache.scratch = key.1;
+    after
+}
+
+/// What modules say of prebuilt responses to a request: those of its server, and those of its
+/// location.
+fn permits_of(request: &Request) -> impl Iterator<Item = &Permits> {
+    let of_server = &request.server.plan.phases.shortcuts_of_server;
+    [of_server, &request.plan.phases.shortcuts].into_iter()
+}
+
+fn answer(
+    request: &mut Request,
+    cache: &mut PrebuiltCache,
+    key: &Key,
+    to: &mut impl ResponseSink,
+) -> Option<After> {
+    let entry = cache.entries.get_mut(key)?;
+    let status = match &entry.origin {
+        Origin::Missing if error_page::is_padded(request) => return None,
+        Origin::Missing => 404,
+        Origin::File { identity, etag } => {
+            let time = Some(identity.mtime.0);
+            match not_modified::verdict(request, time, etag.as_deref()) {
+                ConditionResult::Send => 200,
+                ConditionResult::NotModified => 304,
+                ConditionResult::Failed => return None,
+            }
+        }
+    };
+    let part = if status == 200 && asks_for_part(request) {
+        Some(part_asked_for(request, entry)?)
+    } else {
+        None
+    };
+    let length = match (status, part) {
+        (304, _) => 0,
+        (_, Some(part)) => (part.end - part.start) as usize,
+        _ => entry.body.len(),
+    };
+    if !to.takes(length) {
+        return None;
+    }
+    let asks_to_stay = request.client.keeps_alive();
+    let keep_alive = asks_to_stay && may_keep_alive(&request.connection, request);
+    let form = to.form(request, keep_alive)?;
+    let prebuilt = Prebuilt {
+        status,
+        content_type: &entry.content_type,
+        length: (status != 304).then_some(entry.body.len() as u64),
+    };
+    if !permit(request, prebuilt) {
+        return None;
+    }
+    let until = match confirm(entry, &request.plan) {
+        Confirmation::Holds { until } => until,
+        Confirmation::TakesTheDisk => return None,
+        Confirmation::Over => {
+            cache.remove(key);
+            return None;
+        }
+    };
+    request.response.status = status;
+    request.course.root_tested = matches!(entry.origin, Origin::File { .. });
+    if let Some(part) = part {
+        return Some(send_part(request, entry, part, form, to));
+    }
+    let logged = match &entry.origin {
+        Origin::Missing => files::log_missing(request, &entry.path),
+        Origin::File { .. } => false,
+    };
+    let second = engine::wall().as_secs();
+    let kept = entry.response(status, form);
+    let is_current = kept.is_some_and(|kept| kept.second == second);
+    let logs_response = request.plan.phases.endings_read_response;
+    if !is_current {
+        let cost = entry.cost(key);
+        renew(entry, request, second, form);
+        cache.size = cache.size.saturating_sub(cost) + entry.cost(key);
+    } else if logs_response {
+        let body_length = match status {
+            304 => 0,
+            _ => entry.body.len() as u64,
+        };
+        describe(request, &entry.origin, &entry.content_type, body_length);
+    }
+    let response = entry.response(status, form)?;
+    to.send(request, response);
+    let after = send_prebuilt(request, response, form);
+    if !logged && !logs_response {
+        note_repeatable(request, response, until, form);
+    }
+    Some(after)
+}
+
+/// The part of a file that the request asks for, if it is one and no more is asked of it.
+/// `max_ranges` is not set where responses are kept.
+fn part_asked_for(request: &Request, entry: &Entry) -> Option<ByteRange> {
+    let asked = request.header(header::KnownField::Range)?;
+    let alone = request.header(header::KnownField::IfRange).is_none();
+    match range::parse(asked, entry.body.len() as u64, None) {
+        RangeDecision::One(part) if alone => Some(part),
+        _ => None,
+    }
+}
+
+/// Sends that part. Its head is made each time, by the filters that make it on the long way; they
+/// see the same `Range`.
+fn send_part(
+    request: &mut Request,
+    entry: &Entry,
+    part: ByteRange,
+    form: ResponseForm,
+    to: &mut impl ResponseSink,
+) -> After {
+    let bytes = entry.body.get(part.start as usize..part.end as usize);
+    let bytes = bytes.unwrap_or_default(); // a range lies within its file
+    let second = engine::wall().as_secs();
+    let response = write(request, entry, bytes, second, form);
+    to.send(request, &response);
+    send_prebuilt(request, &response, form)
+}
+
+/// Whether what is done for each request, or for this response, lets it answer.
+pub fn permit(request: &Request, prebuilt: Prebuilt<'_>) -> bool {
+    permits_of(request).all(|permits| {
+        permits.permit_request(request) && permits.permit_response(request, prebuilt)
+    })
+}
+
+/// Notes of a head that has come twice that it may be answered alike until this moment. Where every
+/// use asks the file system or the access rules, it must go on to do so; and what ends its
+/// connection will not be asked for again.
+pub fn note_repeatable(
+    request: &mut Request,
+    response: &DatedResponse,
+    until: Duration,
+    form: ResponseForm,
+) {
+    if request.repeatable.servers.is_none() {
+        return; // most heads never come again
+    }
+    let asks_nothing = permits_of(request).all(|permits| permits.of_request.is_empty());
+    if until > engine::uptime() && asks_nothing && form == ResponseForm::KeptAlive {
+        request.repeatable.last = Some(LastResponse {
+            response: response.clone(),
+            copies: Bytes::new(),
+            status: request.response.status,
+            until,
+        });
+    }
+}
+
+/// Writes the response with this second's date and keeps it.
+fn renew(entry: &mut Entry, request: &mut Request, second: u64, form: ResponseForm) {
+    let unmodified = request.response.status == 304;
+    let body = if unmodified { &[][..] } else { &entry.body };
+    let dated = write(request, entry, body, second, form);
+    let forms = if unmodified {
+        &mut entry.unmodified
+    } else {
+        &mut entry.responses
+    };
+    forms[form as usize] = Some(dated);
+}
+
+/// Writes a response out, head and body contiguous.
+fn write(
+    request: &mut Request,
+    entry: &Entry,
+    body: &[u8],
+    second: u64,
+    form: ResponseForm,
+) -> DatedResponse {
+    let whole = match request.response.status {
+        304 => 0,
+        _ => entry.body.len() as u64,
+    };
+    describe(request, &entry.origin, &entry.content_type, whole);
+    let mut bytes = Vec::with_capacity(HEAD_ROOM + body.len());
+    match form {
+        ResponseForm::Http2 => http2::head::write(request, &mut bytes),
+        ResponseForm::Ending | ResponseForm::KeptAlive => {
+            let framing = Framing {
+                chunked: false,
+                keep_alive: form == ResponseForm::KeptAlive,
+            };
+            write_head(request, framing, &mut bytes);
+        }
+    }
+    let head_length = bytes.len();
+    bytes.reserve_exact(body.len());
+    bytes.extend_from_slice(body);
+    DatedResponse {
+        second,
+        head_length,
+        bytes: bytes.into(),
+    }
+}
+
+/// Fills the response's head as the long way does: for the response, and for logs that tell of it.
+fn describe(request: &mut Request, origin: &Origin, content_type: &Bytes, body_length: u64) {
+    let response = &mut request.response;
+    response.content_length = Some(body_length);
+    response.content_type = content_type.clone();
+    if let Origin::File { identity, etag } = origin {
+        response.last_modified = Some(identity.mtime.0);
+        response.allow_ranges = true;
+        if let Some(etag) = etag {
+            response.add("ETag", etag.clone());
+        }
+    }
+    if response.status == 304 {
+        not_modified::forget_body(response);
+    }
+    // What permits a response from memory does the same to all that are, and only to their heads.
+    let _ = Chain::of_response(request);
+}
+
+/// The end of a request that was answered here, with this response.
+pub fn send_prebuilt(request: &mut Request, response: &DatedResponse, form: ResponseForm) -> After {
+    let body_length = response.bytes.len() - response.head_length;
+    let framing = form.framing(body_length, request.plan.core.http2_chunk_size);
+    request.sent.body_bytes = body_length as u64;
+    request.sent.bytes = response.bytes.len() as u64 + framing;
+    request.sent.complete = true;
+    request.keepalive.on = form != ResponseForm::Ending;
+    request_log::log(request);
+    if form == ResponseForm::Ending {
+        let client_is_done = !request.client.keeps_alive();
+        return After::Close { client_is_done };
+    }
+    let connection = &request.connection;
+    let core = &request.plan.core;
+    connection.keep_for(core.keepalive_timeout, core.keepalive_min_timeout);
+    if core.tcp_nodelay && !connection.nodelay.replace(true) {
+        connection.stream.set_nodelay(true);
+    }
+    After::KeepAlive
+}
+
+/// What a look at its path says of a kept response.
+enum Confirmation {
+    /// The path still holds what it says; that need not be asked again before this moment.
+    Holds { until: Duration },
+    /// It no longer does.
+    Over,
+    /// To look might take the disk.
+    TakesTheDisk,
+}
+
+/// Looks at the path of a kept response, unless it may be believed without.
+fn confirm(entry: &mut Entry, plan: &Plan) -> Confirmation {
+    let now = engine::uptime();
+    let cache = &plan.open_file_cache;
+    let valid = match &entry.origin {
+        Origin::File { .. } => cache.valid(),
+        Origin::Missing => cache.valid().filter(|_| cache.keeps_errors()),
+    };
+    let valid = valid.unwrap_or_default();
+    if now.saturating_sub(entry.confirmed) < valid {
+        let until = entry.confirmed + valid;
+        return Confirmation::Holds { until };
+    }
+    let found = if now.saturating_sub(entry.looked_at) <= warm::SEEN_FOR {
+        stat_now(&entry.path)
+    } else {
+        match stat_in_memory(&entry.path) {
+            Some(found) => found,
+            None => return Confirmation::TakesTheDisk,
+        }
+    };
+    entry.confirmed = now;
+    entry.looked_at = now;
+    let holds = match &entry.origin {
+        Origin::File { identity, .. } => {
+            found.is_ok_and(|metadata| Identity::from(&metadata) == *identity)
+        }
+        Origin::Missing => found.is_err_and(|error| is_missing(&error)),
+    };
+    if holds {
+        Confirmation::Holds { until: now + valid }
+    } else {
+        Confirmation::Over
+    }
+}
+
+fn is_missing(error: &std::io::Error) -> bool {
+    error.raw_os_error() == Some(libc::ENOENT)
+}
+
+/// Asked by the static handler when it has opened a file for a plain request: whether the response
+/// should be kept for the next one, because the file is small and asked for often enough.
+pub fn wants(request: &Request, metadata: &Metadata) -> bool {
+    if !is_wanted(request) || metadata.size > FILE_SIZE_MAX {
+        return false;
+    }
+    // A file changed within the last two seconds may change again without another time stamp.
+    let age = engine::wall().as_secs() as i64 - metadata.mtime;
+    age >= 2 && is_used_often(request)
+}
+
+/// Keeps the response that is [wanted](wants).
+pub async fn offer(request: &Request, path: &[u8], file: &File, metadata: &Metadata) {
+    let Ok(body) = file.read_at(0, metadata.size as usize).await else {
+        return;
+    };
+    if body.len() as u64 != metadata.size {
+        return;
+    }
+    let etag = files::etag_of(&request.plan.core, metadata);
+    keep(
+        request,
+        path,
+        Origin::File {
+            identity: Identity::from(metadata),
+            etag,
+        },
+        body,
+        None,
+    );
+}
+
+/// Called by the static handler when there is no such file: keeps the page that says so.
+pub fn offer_missing(request: &Request, path: &[u8], error: &std::io::Error) {
+    let plan = &request.plan;
+    let plain = is_wanted(request) && plan.error_pages.is_empty();
+    if !plain || !is_missing(error) || !is_used_often(request) {
+        return;
+    }
+    if let Some(page) = status_page::page(404, &plan.core.server_tokens, false) {
+        let content_type = Bytes::from_static(b"text/html");
+        keep(request, path, Origin::Missing, page, Some(content_type));
+    }
+}
+
+/// Whether a response of this request may be kept at all.
+fn is_wanted(request: &Request) -> bool {
+    request.plan.prebuilt
+        && !request.course.internal
+        && request.is_main()
+        && request.method == Method::Get
+}
+
+/// Counts a use of the path; true from the one on that makes it worth keeping. What is kept already
+/// stays, as for requests that it cannot answer: before each use its path is looked at, and it is
+/// forgotten where it no longer holds.
+fn is_used_often(request: &Request) -> bool {
+    let key = (request.plan.id, request.uri.clone());
+    let mut cache = request.http.prebuilt.borrow_mut();
+    if let Some(entry) = cache.entries.get_mut(&key) {
+        entry.looked_at = engine::uptime(); // its handler has just done so, or has it open
+        return false;
+    }
+    if cache.uses.len() >= USES_COUNTED_MAX {
+        cache.uses.clear();
+    }
+    let uses = cache.uses.entry(key.clone()).or_insert(0);
+    *uses += 1;
+    let often = *uses >= USES_BEFORE_KEPT;
+    if often {
+        cache.uses.remove(&key);
+    }
+    often
+}
+
+fn keep(request: &Request, path: &[u8], origin: Origin, body: Bytes, content_type: Option<Bytes>) {
+    let now = engine::uptime();
+    let entry = Entry {
+        path: Request::path_of(path),
+        origin,
+        confirmed: now,
+        looked_at: now,
+        responses: Forms::default(),
+        unmodified: Forms::default(),
+        body: Bytes::copy_from_slice(&body),
+        content_type: content_type.unwrap_or_else(|| request.response.content_type.clone()),
+    };
+    let key = (request.plan.id, request.uri.clone());
+    request.http.prebuilt.borrow_mut().insert(key, entry);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::ffi::OsStrExt;
+    use std::time::UNIX_EPOCH;
+
+    use super::*;
+    use crate::testing::{Folder, another, serve, site};
+
+    /// Calls `work` with a request for `/file` below a folder, and the path of that file, which has
+    /// so many bytes.
+    fn with_file<T>(size: usize, work: impl AsyncFnOnce(Request, PathBuf) -> T) -> T {
+        let folder = Folder::with_files();
+        let path = folder.0.join("file");
+        std::fs::write(&path, vec![b'x'; size]).unwrap();
+        let file = std::fs::File::options().write(true).open(&path).unwrap();
+        file.set_modified(UNIX_EPOCH + Duration::from_secs(1000))
+            .unwrap();
+        let text = site(&format!("root {};", folder.0.display()));
+        serve(&text, "GET /file HTTP/1.1", async |request| {
+            work(request, path).await
+        })
+    }
+
+    /// Offers the file, as its handler does that has opened it.
+    async fn offer_file(request: &Request, path: &std::path::Path) {
+        let (file, metadata) = engine::file::open(path).await.unwrap();
+        offer(request, path.as_os_str().as_bytes(), &file, &metadata).await;
+    }
+
+    #[test]
+    fn what_is_kept_is_not_wanted_again_and_counts_once() {
+        with_file(1000, async |request, path| {
+            let (_, metadata) = engine::file::open(&path).await.unwrap();
+            assert!(!wants(&request, &metadata) && wants(&request, &metadata));
+            offer_file(&request, &path).await;
+            let size = request.http.prebuilt.borrow().size;
+            for _ in 0..2 * USES_BEFORE_KEPT {
+                assert!(!wants(&request, &metadata));
+            }
+            // Another request has begun to read the file before it was kept.
+            offer_file(&request, &path).await;
+            assert_eq!(request.http.prebuilt.borrow().size, size);
+            // Once the file has changed, it is forgotten, and then wanted like any other.
+            std::fs::write(&path, "new").unwrap();
+            assert!(ask(&mut another(&request, "GET /file HTTP/1.1")).is_none());
+            assert_eq!(request.http.prebuilt.borrow().size, 0);
+            assert!(!wants(&request, &metadata) && wants(&request, &metadata));
+        });
+    }
+
+    #[test]
+    fn after_ten_seconds_a_path_is_looked_at_only_where_that_takes_no_disk() {
+        with_file(1000, async |request, path| {
+            offer_file(&request, &path).await;
+            // A path that the kernel has never met, so that it has to ask the file system.
+            let unmet = another(&request, "GET /unmet HTTP/1.1");
+            let missing = std::io::Error::from_raw_os_error(libc::ENOENT);
+            let unmet_path = path.with_file_name("unmet");
+            for _ in 0..USES_BEFORE_KEPT {
+                offer_missing(&unmet, unmet_path.as_os_str().as_bytes(), &missing);
+            }
+            let answers = |uri: &str| {
+                let mut one = another(&request, &format!("GET {uri} HTTP/1.1"));
+                ask(&mut one).is_some()
+            };
+            engine::sleep(warm::SEEN_FOR + Duration::from_secs(1)).await;
+            // Some kernels cannot tell what takes the disk; there both are looked at.
+            let in_memory = [&unmet_path, &path].map(|path| stat_in_memory(path).is_some());
+            assert_eq!([answers("/unmet"), answers("/file")], in_memory);
+            // The long way looks at it, and what is kept answers again.
+            offer_missing(&unmet, unmet_path.as_os_str().as_bytes(), &missing);
+            assert!(answers("/unmet"));
+        });
+    }
+
+    /// Answers a request that nothing has come behind.
+    fn ask(request: &mut Request) -> Option<After> {
+        respond(request, &Buffer::empty())
+    }
+
+    /// Takes a response of any form, for no client.
+    struct InForm(ResponseForm);
+
+    impl ResponseSink for InForm {
+        fn form(&self, _: &Request, _: bool) -> Option<ResponseForm> {
+            Some(self.0)
+        }
+
+        fn send(&mut self, _: &Request, _: &DatedResponse) {}
+    }
+
+    /// Asks for what is kept, and for a 304 of it, in every form; how often it answers.
+    fn ask_in_every_form(request: &Request, uri: &str) -> usize {
+        let mut answered = 0;
+        let date = "Thu, 01 Jan 1970 00:16:40 GMT";
+        let conditional = format!("GET {uri} HTTP/1.1\r\nIf-Modified-Since: {date}");
+        for head in [format!("GET {uri} HTTP/1.1"), conditional] {
+            for form in [
+                ResponseForm::Ending,
+                ResponseForm::KeptAlive,
+                ResponseForm::Http2,
+            ] {
+                let mut one = another(request, &head);
+                answered += usize::from(respond_through(&mut one, &mut InForm(form)).is_some());
+            }
+        }
+        answered
+    }
+
+    #[test]
+    fn all_that_is_kept_counts() {
+        let size = FILE_SIZE_MAX as usize;
+        with_file(size, async |request, path| {
+            offer_file(&request, &path).await;
+            assert_eq!(ask_in_every_form(&request, "/file"), 6);
+            let mut cache = request.http.prebuilt.borrow_mut();
+            let entry = cache.entries.values().next().unwrap();
+            let written = entry.responses.iter().chain(&entry.unmodified).flatten();
+            let written: Vec<usize> = written.map(|dated| dated.bytes.len()).collect();
+            assert_eq!(written.len(), 6);
+            assert!(cache.size >= size + written.iter().sum::<usize>());
+            let key = (request.plan.id, request.uri.clone());
+            cache.remove(&key);
+            assert_eq!(cache.size, 0);
+        });
+    }
+
+    #[test]
+    fn what_is_written_of_kept_responses_stays_within_the_bound() {
+        let size = FILE_SIZE_MAX as usize;
+        with_file(size, async |request, path| {
+            let (file, metadata) = engine::file::open(&path).await.unwrap();
+            let path = path.as_os_str().as_bytes();
+            for number in 0..CACHE_SIZE_MAX / size / 2 {
+                let uri = format!("/{number}");
+                let one = another(&request, &format!("GET {uri} HTTP/1.1"));
+                offer(&one, path, &file, &metadata).await;
+                // Until there is no more room and all is forgotten.
+                assert!(ask_in_every_form(&request, &uri) > 0);
+                let cache = request.http.prebuilt.borrow();
+                let costs = cache.entries.iter().map(|(key, entry)| entry.cost(key));
+                assert_eq!(costs.sum::<usize>(), cache.size);
+                assert!(cache.size <= CACHE_SIZE_MAX);
+            }
+        });
+    }
+}

@@ -1,0 +1,337 @@
+//! Parts of a response: 206, `multipart/byteranges` and 416.
+//!
+//! RFC 9110, section 14, as nginx's range filter reads it
+//! (<https://nginx.org/en/docs/http/ngx_http_core_module.html#max_ranges>). Only a handler that can
+//! give any part of a body of known length allows ranges; filters that change the body take that
+//! back.
+
+use std::io::Write;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use proto::etag;
+use proto::h1::Version;
+use proto::header::KnownField;
+use proto::range::{self, ByteRange, RangeDecision};
+
+use crate::config::plan_builder::PlanBuilder;
+use crate::exchange::Abort;
+use crate::request::Request;
+use crate::response::chain::{Chain, FilterRejection};
+use crate::response::output::Piece;
+use crate::response::{Response, last_modified};
+
+/// Numbers the boundaries of multipart responses; all that matters is that none is in the body by
+/// chance.
+static BOUNDARY: AtomicU64 = AtomicU64::new(1);
+
+/// Registers with a plan.
+pub fn register(plan: &mut PlanBuilder<'_>) -> Option<()> {
+    plan.own_filter("Range", head);
+    Some(())
+}
+
+/// Makes a 206 of the response if a part of it is asked for; 416 where there is no such part.
+fn head(request: &mut Request, chain: &mut Chain) -> Result<(), FilterRejection> {
+    if request.is_main()
+        && let Some(cut) = begin(request)?
+    {
+        chain.cut_out(cut);
+    }
+    Ok(())
+}
+
+fn begin(request: &mut Request) -> Result<Option<Cut>, FilterRejection> {
+    let max = if request.response.single_range {
+        Some(1)
+    } else {
+        request.plan.core.max_ranges
+    };
+    let response = &request.response;
+    let (true, true, Some(size)) = (
+        response.allow_ranges,
+        response.status == 200,
+        response.content_length,
+    ) else {
+        return Ok(None);
+    };
+    if request.plan.core.max_ranges == Some(0) || request.version() < Version::Http10 {
+        return Ok(None);
+    }
+    let outcome = match request.header(KnownField::Range) {
+        Some(value) if still_meant(request) => range::parse(value, size, max),
+        _ => RangeDecision::Whole,
+    };
+    let response = &mut request.response;
+    match outcome {
+        RangeDecision::Whole => {
+            response.set_accept_ranges("bytes");
+            Ok(None)
+        }
+        RangeDecision::One(range) => Ok(Some(one(response, range, size))),
+        RangeDecision::Many(ranges) => Ok(Some(many(
+            response,
+            &ranges,
+            size,
+            BOUNDARY.fetch_add(1, Ordering::Relaxed),
+        ))),
+        RangeDecision::Unsatisfiable => {
+            // What `$status` tells in the URI of `error_page 416 = …`.
+            response.status = 416;
+            response.set_content_range(format!("bytes */{size}"));
+            response.clear_content_length();
+            Err(FilterRejection::Status(416))
+        }
+    }
+}
+
+/// Whether `If-Range`, if sent, names the representation that would be cut.
+fn still_meant(request: &Request) -> bool {
+    request.header(KnownField::IfRange).is_none_or(|value| {
+        let tag = request.response.field(b"ETag").map(|tag| &tag[..]);
+        etag::if_range_holds(value, tag, last_modified(&request.response))
+    })
+}
+
+/// Makes a response of one part of this one, which is `size` bytes long, and says how to cut it
+/// out. The range lies within it.
+pub fn one(response: &mut Response, range: ByteRange, size: u64) -> Cut {
+    response.status = 206;
+    response.status_text = None;
+    response.set_content_range(format!("bytes {}-{}/{size}", range.start, range.end - 1));
+    response.content_length = Some(range.len());
+    Cut {
+        offset: 0,
+        parts: Parts::One(range),
+    }
+}
+
+/// Makes a response of several parts of this one, which is `size` bytes long, and says how to cut
+/// them out. The ranges lie within it; the boundary is a number that the parts do not hold by
+/// chance.
+pub fn many(response: &mut Response, ranges: &[ByteRange], size: u64, boundary: u64) -> Cut {
+    let mut delimiter = format!("\r\n--{boundary:020}").into_bytes();
+    let closing = Bytes::from([&delimiter, &b"--\r\n"[..]].concat());
+    delimiter.extend_from_slice(b"\r\n");
+    if !response.content_type.is_empty() {
+        delimiter.extend_from_slice(b"Content-Type: ");
+        delimiter.extend_from_slice(&response.content_type);
+        if !response.content_type_parameters.is_empty() {
+            delimiter.extend_from_slice(&response.content_type_parameters);
+        } else if !response.charset.is_empty() {
+            delimiter.extend_from_slice(b"; charset=");
+            delimiter.extend_from_slice(&response.charset);
+        }
+        delimiter.extend_from_slice(b"\r\n");
+    }
+    delimiter.extend_from_slice(b"Content-Range: bytes ");
+
+    let mut length = closing.len() as u64;
+    let parts: Vec<RangePart> = ranges
+        .iter()
+        .map(|&range| {
+            let mut head = delimiter.clone();
+            // Writing to a vector does not fail.
+            let _ = write!(head, "{}-{}/{size}\r\n\r\n", range.start, range.end - 1);
+            length += head.len() as u64 + range.len();
+            RangePart {
+                head: head.into(),
+                range,
+            }
+        })
+        .collect();
+
+    response.status = 206;
+    response.status_text = None;
+    response.remove_content_range();
+    response.content_type = format!("multipart/byteranges; boundary={boundary:020}").into();
+    response.content_type_parameters = Bytes::new();
+    response.charset = Bytes::new();
+    response.content_length = Some(length);
+    Cut {
+        offset: 0,
+        parts: Parts::Many { parts, closing },
+    }
+}
+
+/// Cuts the asked parts out of a body.
+pub struct Cut {
+    /// How much of the body has passed.
+    offset: u64,
+    parts: Parts,
+}
+
+enum Parts {
+    One(ByteRange),
+    Many {
+        parts: Vec<RangePart>,
+        closing: Bytes,
+    },
+}
+
+struct RangePart {
+    /// The delimiter, the part's own head and the empty line.
+    head: Bytes,
+    range: ByteRange,
+}
+
+impl Cut {
+    /// The next piece begins at this byte of the whole.
+    pub(crate) fn seek(&mut self, offset: u64) {
+        self.offset = offset;
+    }
+
+    /// The part, if it is a single one.
+    pub(crate) fn asked(&self) -> Option<ByteRange> {
+        match &self.parts {
+            Parts::One(range) => Some(*range),
+            Parts::Many { .. } => None,
+        }
+    }
+
+    /// Passes what is asked for of the next piece. Several parts need the whole body in one piece.
+    pub fn apply(&mut self, piece: Piece, out: &mut Vec<Piece>) -> Result<(), Abort> {
+        let length = match &piece {
+            Piece::Bytes(bytes) => bytes.len() as u64,
+            Piece::File { length, .. } => *length,
+            Piece::Include(_) | Piece::Flush | Piece::Last => {
+                out.push(piece);
+                return Ok(());
+            }
+        };
+        let start = self.offset;
+        let end = start.saturating_add(length);
+        self.offset = end;
+        match &mut self.parts {
+            Parts::One(range) => {
+                let (from, to) = (range.start.max(start), range.end.min(end));
+                if from < to {
+                    out.extend(stretch(&piece, from - start, to - start));
+                }
+            }
+            Parts::Many { parts, closing } => {
+                // Parts may overlap and come in any order, so the body must be in one piece, as in
+                // nginx.
+                if start > 0 || parts.iter().any(|part| part.range.end > end) {
+                    return Err(Abort::Internal("range in overlapped buffers"));
+                }
+                for part in std::mem::take(parts) {
+                    out.push(Piece::Bytes(part.head));
+                    out.extend(stretch(&piece, part.range.start, part.range.end));
+                }
+                out.push(Piece::Bytes(std::mem::take(closing)));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The bytes `from..to` of a piece that holds bytes.
+fn stretch(piece: &Piece, from: u64, to: u64) -> Option<Piece> {
+    match piece {
+        Piece::Bytes(bytes) => {
+            let (from, to) = (usize::try_from(from).ok()?, usize::try_from(to).ok()?);
+            (from <= to && to <= bytes.len()).then(|| Piece::Bytes(bytes.slice(from..to)))
+        }
+        Piece::File { file, offset, .. } => Some(Piece::File {
+            file: file.clone(),
+            offset: offset.checked_add(from)?,
+            length: to.checked_sub(from)?,
+        }),
+        Piece::Include(_) | Piece::Flush | Piece::Last => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(pieces: &[Piece]) -> String {
+        let mut text = String::new();
+        for piece in pieces {
+            if let Piece::Bytes(bytes) = piece {
+                text.push_str(std::str::from_utf8(bytes).unwrap());
+            }
+        }
+        text
+    }
+
+    fn body(cut: &mut Cut, pieces: &[&'static str]) -> String {
+        let mut out = Vec::new();
+        for piece in pieces {
+            cut.apply(Piece::Bytes(Bytes::from_static(piece.as_bytes())), &mut out)
+                .unwrap();
+        }
+        cut.apply(Piece::Last, &mut out).unwrap();
+        assert!(matches!(out.last(), Some(Piece::Last)));
+        text(&out)
+    }
+
+    #[test]
+    fn one_range_over_any_pieces() {
+        for pieces in [
+            &["0123456789"][..],
+            &["01", "23", "45", "6789"],
+            &["0", "123456", "789"],
+        ] {
+            let mut response = Response {
+                status: 200,
+                content_length: Some(10),
+                ..Response::default()
+            };
+            let mut cut = one(&mut response, ByteRange { start: 2, end: 6 }, 10);
+            assert_eq!(body(&mut cut, pieces), "2345");
+            assert_eq!((response.status, response.content_length), (206, Some(4)));
+            assert_eq!(response.field(b"content-range").unwrap(), "bytes 2-5/10");
+        }
+    }
+
+    #[test]
+    fn many_ranges_as_nginx_writes_them() {
+        let mut response = Response {
+            status: 200,
+            content_type: "text/plain".into(),
+            charset: "utf-8".into(),
+            content_length: Some(10),
+            ..Response::default()
+        };
+        let ranges = [
+            ByteRange { start: 0, end: 2 },
+            ByteRange { start: 9, end: 10 },
+        ];
+        let mut cut = many(&mut response, &ranges, 10, 7);
+        assert_eq!(
+            response.content_type,
+            "multipart/byteranges; boundary=00000000000000000007"
+        );
+        let expected = "\r\n--00000000000000000007\r\n\
+                        Content-Type: text/plain; charset=utf-8\r\n\
+                        Content-Range: bytes 0-1/10\r\n\r\n\
+                        01\
+                        \r\n--00000000000000000007\r\n\
+                        Content-Type: text/plain; charset=utf-8\r\n\
+                        Content-Range: bytes 9-9/10\r\n\r\n\
+                        9\
+                        \r\n--00000000000000000007--\r\n";
+        assert_eq!(body(&mut cut, &["0123456789"]), expected);
+        assert_eq!(response.content_length, Some(expected.len() as u64));
+    }
+
+    #[test]
+    fn many_ranges_need_the_body_in_one_piece() {
+        let mut response = Response {
+            status: 200,
+            content_length: Some(10),
+            ..Response::default()
+        };
+        let ranges = [
+            ByteRange { start: 0, end: 2 },
+            ByteRange { start: 9, end: 10 },
+        ];
+        let mut cut = many(&mut response, &ranges, 10, 7);
+        assert!(
+            cut.apply(Piece::Bytes(Bytes::from_static(b"01234")), &mut Vec::new())
+                .is_err()
+        );
+    }
+}

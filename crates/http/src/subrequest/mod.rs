@@ -1,0 +1,4 @@
+//! Subrequests: within a response ([`included`]) and beside it ([`background`]).
+
+pub mod background;
+pub mod included;
