@@ -3,8 +3,8 @@
 //! <https://nginx.org/en/docs/http/ngx_http_tunnel_module.html>. A server in which the directive
 //! stands lets CONNECT in, over HTTP/1.1; any other refuses it before a phase is asked. Where a
 //! tunnel may lead is for the configuration to say: without an argument it is wherever the client
-//! wants. Peers are tried as those of `proxy_pass` are (`peer_attempts::try_peers`), and once one
-//! has been connected to, the client has its 200 and `passing::tunnel` carries bytes.
+//! wants. Peers are tried as those of `proxy_pass` are (`proxying::peer_attempts`), and once one
+//! has been connected to, the client has its 200 and `proxying::tunnel` carries bytes.
 
 use std::sync::Arc;
 use std::time::Duration;

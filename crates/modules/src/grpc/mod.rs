@@ -1,7 +1,7 @@
 //! `grpc_pass`: calls of gRPC passed on to a server, as streams of connections that calls share.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_grpc_module.html>. Servers are chosen and tried, and
-//! what is sent and answered is carried, as with `proxy_http_version 2` (`passing::http2`), but
+//! what is sent and answered is carried, as with `proxy_http_version 2` (`proxying::http2`), but
 //! always as it comes, both ways at once. `settings` declares the directives; here is what is
 //! gRPC's own: `call` knows a call and its deadline, `errors` has answers of ours that a client of
 //! gRPC understands, `body` ends what breaks off, `web` is gRPC-Web, `probe` asks whether a server

@@ -1,7 +1,7 @@
 //! `proxy_pass`: requests passed on to another HTTP server.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_proxy_module.html>. Caching is not here. A request goes
-//! the way of all that are passed on (`passing::driver`). Here is what is HTTP's own: `settings`
+//! the way of all that are passed on (`proxying::driver`). Here is what is HTTP's own: `settings`
 //! declares the directives, `target` reads the URL, `head` writes the upstream's request,
 //! `response` reads the head of the answer, `http2` does all that by version 2, `rewriting` changes
 //! it (`cookies`: those that it sets); `probe` asks a server on our own account.
