@@ -139,7 +139,8 @@ pub struct RetryPolicy {
     pub next_upstream_timeout: Duration,
 }
 
-/// What there is to know of the room that a request needs at a peer.
+/// What there is to know of the room that a request needs at a peer. Only Unix sockets are waited
+/// for, so that of others nothing is.
 #[derive(Clone, Copy, Default)]
 pub struct ConnectionRoom {
     /// How many requests the peer has that it has not heard.

@@ -1,5 +1,6 @@
 //! Moments and averages as all threads share them: in milliseconds, without a lock.
 
+use std::cell::Cell;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -48,9 +49,20 @@ impl Moment {
 pub(crate) fn millis(now: Instant) -> u64 {
     // What the process before has seen lies before this one's beginning.
     const BEFORE: Duration = Duration::from_secs(24 * 60 * 60);
+    thread_local! {
+        /// The last one: a request asks several times within a turn of the loop.
+        static LAST: Cell<Option<(Instant, u64)>> = const { Cell::new(None) };
+    }
+    if let Some((moment, millis)) = LAST.get()
+        && moment == now
+    {
+        return millis;
+    }
     let since = since_beginning(now) + BEFORE;
     let whole = since.as_secs().saturating_mul(1000);
-    whole.saturating_add(u64::from(since.subsec_millis()) + 1)
+    let millis = whole.saturating_add(u64::from(since.subsec_millis()) + 1);
+    LAST.set(Some((now, millis)));
+    millis
 }
 
 /// The time since the first moment that was asked for.

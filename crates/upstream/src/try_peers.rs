@@ -239,7 +239,8 @@ async fn attempt<C: Caller, A: PeerProtocol<C>>(
     let address = choose(caller, selection, &waited)?;
     let room = ConnectionRoom {
         unheard: selection.unheard(),
-        goes_elsewhere: tries.next_upstream.contains(Causes::ERROR)
+        goes_elsewhere: matches!(address, Address::Unix(_))
+            && tries.next_upstream.contains(Causes::ERROR)
             && selection.has_others(engine::now()),
     };
     let connected = asking.connect(caller, client, &address, room);
