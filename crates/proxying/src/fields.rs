@@ -6,7 +6,7 @@ use framework::compile::Compiler;
 use http::config::text::Text;
 use http::request::Request;
 use http::variables::Compiling as _;
-use proto::header::NameSet;
+use proto::header::{NameSet, append_value, has_control};
 
 /// A field that a directive sets.
 pub struct SetField {
@@ -72,12 +72,100 @@ pub fn compile(
     Ok((set, replaced))
 }
 
-/// The host that they set, if they do: of several the last holds, and an empty one does not.
-pub fn host(request: &mut Request, fields: &[SetField]) -> Option<Vec<u8>> {
-    let field = fields.iter().rfind(|field| &*field.lower == b"host")?;
-    let mut host = Vec::new();
-    field.value.append_to(request, &mut host);
-    (!host.is_empty()).then_some(host)
+/// The fields that are set, as lines of HTTP/1: what is the same for all requests has been written
+/// when the configuration was read.
+pub struct FieldLines {
+    /// The host: of several the last holds.
+    host: Option<Text>,
+    lines: Vec<FieldLine>,
+}
+
+enum FieldLine {
+    /// One line or several, the same for all.
+    Constant(Vec<u8>),
+    /// A line whose value is made for each request.
+    Made {
+        /// The name, and what stands before the value.
+        begun: Vec<u8>,
+        value: Text,
+        is_upgrade: bool,
+    },
+}
+
+impl FieldLines {
+    /// Those of these fields.
+    pub fn of(fields: &[SetField]) -> FieldLines {
+        let is_host = |field: &&SetField| &*field.lower == b"host";
+        let host = fields.iter().rfind(is_host);
+        let mut lines: Vec<FieldLine> = Vec::new();
+        for field in fields.iter().filter(|field| !is_host(field)) {
+            let begun = [&*field.name, b": "].concat();
+            let is_upgrade = &*field.lower == b"upgrade";
+            match (&field.value, lines.last_mut()) {
+                (value, _) if value.is_empty() => {}
+                (Text::Literal(value), last) if !is_upgrade => {
+                    let mut line = begun;
+                    append_value(value, &mut line);
+                    line.extend_from_slice(b"\r\n");
+                    match last {
+                        Some(FieldLine::Constant(before)) => before.append(&mut line),
+                        _ => lines.push(FieldLine::Constant(line)),
+                    }
+                }
+                (value, _) => lines.push(FieldLine::Made {
+                    begun,
+                    value: value.clone(),
+                    is_upgrade,
+                }),
+            }
+        }
+        FieldLines {
+            host: host.map(|field| field.value.clone()),
+            lines,
+        }
+    }
+
+    /// Appends the host that they set; false where they set none, or it is empty.
+    pub fn append_host(&self, request: &mut Request, out: &mut Vec<u8>) -> bool {
+        let host = self.host.as_ref();
+        host.is_some_and(|host| append_line(b"Host: ", host, request, out))
+    }
+
+    /// Appends the others, but for those without a value; whether there is an `Upgrade` among them.
+    pub fn append(&self, request: &mut Request, out: &mut Vec<u8>) -> bool {
+        let mut has_upgrade = false;
+        for line in &self.lines {
+            match line {
+                FieldLine::Constant(lines) => out.extend_from_slice(lines),
+                FieldLine::Made {
+                    begun,
+                    value,
+                    is_upgrade,
+                } => has_upgrade |= append_line(begun, value, request, out) && *is_upgrade,
+            }
+        }
+        has_upgrade
+    }
+}
+
+/// Appends a line whose value is made where it is sent from; false, and nothing, where that is
+/// empty.
+fn append_line(begun: &[u8], value: &Text, request: &mut Request, out: &mut Vec<u8>) -> bool {
+    let start = out.len();
+    out.extend_from_slice(begun);
+    let place = out.len();
+    value.append_to(request, out);
+    let made = out.get(place..).unwrap_or_default();
+    if made.is_empty() {
+        out.truncate(start);
+        return false;
+    }
+    if has_control(made) {
+        let made = out.split_off(place);
+        append_value(&made, out);
+    }
+    out.extend_from_slice(b"\r\n");
+    true
 }
 
 /// Whether a field of this name in lower case is among them.

@@ -3,10 +3,12 @@
 //! A [`ClientHead`] is asked for method, target and fields; that HTTP/1 has parsed it out of lines
 //! only HTTP/1's own code knows ([`ClientHead::h1`]).
 
+use std::ops::Range;
+
 use proto::Span;
 use proto::h1::{self, ServerName, Version};
 use proto::head;
-use proto::header::KnownField;
+use proto::header::{KnownField, append_value, has_control};
 use proto::method::Method;
 
 /// What the client sent, shared by the main request and its subrequests.
@@ -229,6 +231,35 @@ impl ClientHead {
         })
     }
 
+    /// Appends the fields that are `passed` on, a line each as HTTP/1 has them. Lines that have come
+    /// so already are appended as they lie, one behind the other at once.
+    pub fn append_fields(&self, passed: impl Fn(KnownField, &[u8]) -> bool, out: &mut Vec<u8>) {
+        let bytes = &*self.bytes;
+        let mut lying: Range<usize> = 0..0;
+        for field in self.fields() {
+            let name = field.name(bytes);
+            if !passed(field.known, name) {
+                continue;
+            }
+            let line = line_of(field, bytes);
+            if let Some(line) = &line
+                && line.start == lying.end
+            {
+                lying.end = line.end;
+                continue;
+            }
+            out.extend_from_slice(bytes.get(lying).unwrap_or_default());
+            lying = line.unwrap_or_else(|| {
+                out.extend_from_slice(name);
+                out.extend_from_slice(b": ");
+                append_value(field.value(bytes), out);
+                out.extend_from_slice(b"\r\n");
+                0..0
+            });
+        }
+        out.extend_from_slice(bytes.get(lying).unwrap_or_default());
+    }
+
     /// The value of the first field of a name that is not known, in lower case.
     pub fn value_named(&self, name: &[u8]) -> Option<&[u8]> {
         let mut fields = self.fields().iter();
@@ -302,5 +333,65 @@ impl ClientHead {
             None => self.h1.request_length(),
             Some(head) => head.wire_length(),
         }
+    }
+}
+
+/// Where the line of a field lies that could be sent as it is: name, colon, space, value, and its
+/// end.
+fn line_of(field: &h1::Field, bytes: &[u8]) -> Option<Range<usize>> {
+    let (name, value) = (field.name.range(), field.value.range());
+    let end = value.end.checked_add(b"\r\n".len())?;
+    let is_whole = bytes.get(name.end..value.start)? == b": "
+        && bytes.get(value.end..end)? == b"\r\n"
+        && !has_control(field.value(bytes));
+    is_whole.then_some(name.start..end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The fields of a head but for those that are not known, as they are passed on.
+    fn passed_on(fields: &str) -> String {
+        let bytes = format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n").into_bytes();
+        let mut head = h1::Head::default();
+        let parsed = h1::parse_head(&bytes, &mut head, &h1::Limits::default());
+        assert_eq!(parsed, Ok(Some(bytes.len())));
+        let client = ClientHead::parsed(bytes, head, b"a".to_vec());
+        let mut out = b"before\r\n".to_vec();
+        let is_passed = |known, _: &[u8]| !matches!(known, KnownField::Other | KnownField::Host);
+        client.append_fields(is_passed, &mut out);
+        let out = String::from_utf8(out).unwrap();
+        out.strip_prefix("before\r\n").unwrap().to_owned()
+    }
+
+    #[test]
+    fn fields_are_passed_on_one_line_each() {
+        for (came, expected) in [
+            ("", ""),
+            ("X-Other: 1\r\n", ""),
+            (
+                "User-Agent: a b\r\nX: 1\r\nRange: c\r\nCookie: d\r\n",
+                "User-Agent: a b\r\nRange: c\r\nCookie: d\r\n",
+            ),
+            (
+                "user-agent:a\r\nRange: \r\nRange:  c  \r\nCookie: d\r\nX: 2\r\n",
+                "user-agent: a\r\nRange: \r\nRange: c\r\nCookie: d\r\n",
+            ),
+            ("Cookie: d\nRange: e\n", "Cookie: d\r\nRange: e\r\n"),
+        ] {
+            assert_eq!(passed_on(came), expected, "{came:?}");
+        }
+    }
+
+    #[test]
+    fn fields_of_another_protocol_are_written_as_lines() {
+        let mut client = ClientHead::default();
+        client.take_fields(head::Head::default());
+        client.add_field(b"cookie", b"a");
+        client.add_field(b"range", b"b\nc");
+        let mut out = Vec::new();
+        client.append_fields(|_, _| true, &mut out);
+        assert_eq!(out, b"cookie: a\r\nrange: b c\r\n");
     }
 }

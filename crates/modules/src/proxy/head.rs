@@ -55,7 +55,7 @@ pub(super) fn write_own(
     head.extend_from_slice(uri);
     head.extend_from_slice(version(settings));
     write_host(request, settings, target, &mut head);
-    write_set_fields(request, settings, &mut head);
+    settings.set_lines.append(request, &mut head);
     if !sets(settings, b"connection") {
         match (keeps, settings.version) {
             (true, HttpVersion::Http10) => write_field(b"Connection", b"keep-alive", &mut head),
@@ -104,7 +104,7 @@ pub(super) fn write(
     }
     head.extend_from_slice(version(&settings));
     write_host(request, &settings, target, &mut head);
-    let upgrade = write_set_fields(request, &settings, &mut head);
+    let upgrade = settings.set_lines.append(request, &mut head);
     let body = settings.body.as_ref().map(|body| body.evaluate(request));
     match &body {
         Some(body) => write_length(&settings, body.len() as u64, &mut head),
@@ -114,12 +114,11 @@ pub(super) fn write(
         write_field(name, value, &mut head);
     }
     if settings.passing.pass_request_headers {
-        for (known, name, value) in request.client.known_headers() {
+        let is_passed = |known, name: &[u8]| {
             let is_held_back = lookup.is_some_and(|lookup| lookup.withholds(known));
-            if !is_held_back && !settings.replaced.contains(known, name) {
-                write_field(name, value, &mut head);
-            }
-        }
+            !is_held_back && !settings.replaced.contains(known, name)
+        };
+        request.client.append_fields(is_passed, &mut head);
     }
     head.extend_from_slice(b"\r\n");
     head.extend_from_slice(body.as_deref().unwrap_or_default());
@@ -158,21 +157,6 @@ fn version(settings: &Settings) -> &'static [u8] {
         HttpVersion::Http10 => b" HTTP/1.0\r\n",
         HttpVersion::Http11 | HttpVersion::Http2 => b" HTTP/1.1\r\n",
     }
-}
-
-/// The fields of `proxy_set_header` but for `Host`; whether there is an `Upgrade` among them.
-fn write_set_fields(request: &mut Request, settings: &Settings, head: &mut Vec<u8>) -> bool {
-    let mut upgrade = false;
-    let mut value = Vec::new();
-    for field in settings.set.iter().filter(|field| &*field.lower != b"host") {
-        value.clear();
-        field.value.append_to(request, &mut value);
-        if !value.is_empty() {
-            write_field(&field.name, &value, head);
-            upgrade |= &*field.lower == b"upgrade";
-        }
-    }
-    upgrade
 }
 
 /// The URI: as the client sent it where `proxy_pass` has none and nothing changed it, else the
@@ -284,10 +268,9 @@ fn write_host(
     target: &ProxyTarget,
     head: &mut Vec<u8>,
 ) {
-    match fields::host(request, &settings.set) {
-        Some(host) => write_field(b"Host", &host, head),
-        None if settings.version == HttpVersion::Http10 && sets(settings, b"host") => {}
-        None => write_field(b"Host", &target.host, head),
+    let is_left_out = || settings.version == HttpVersion::Http10 && sets(settings, b"host");
+    if !settings.set_lines.append_host(request, head) && !is_left_out() {
+        write_field(b"Host", &target.host, head);
     }
 }
 

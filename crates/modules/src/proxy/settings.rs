@@ -26,7 +26,7 @@ use super::target::{self, ProxyTarget, Scheme};
 use proxying::buffers;
 use proxying::cache;
 use proxying::family::Family;
-use proxying::fields::{self, SetField};
+use proxying::fields::{self, FieldLines, SetField};
 use proxying::locate::Upstream;
 use proxying::settings::{self, Passing};
 use proxying::ssl::{self, UpstreamTls};
@@ -234,6 +234,8 @@ pub struct Settings {
     pub(super) body: Option<Text>,
     /// Fields that are set, those without value included; names in lower case beside.
     pub(super) set: Vec<SetField>,
+    /// The same as HTTP/1 has them.
+    pub(super) set_lines: FieldLines,
     /// Fields of the client's request that are not passed on: those that are set, and those that
     /// speak of its own connection.
     pub(super) replaced: NameSet,
@@ -273,6 +275,7 @@ impl Feature for Settings {
             body: scope
                 .written(&BODY)?
                 .map(|template| compiler.text(&template)),
+            set_lines: FieldLines::of(&set),
             set,
             replaced,
             cookies: Cookies::compile(compiler, scope)?,
