@@ -43,7 +43,7 @@ impl VariableName<'_> {
                 out.extend_from_slice(PREFIX);
                 let start = out.len();
                 out.extend_from_slice(name);
-                for byte in out.iter_mut().skip(start) {
+                for byte in out.get_mut(start..).unwrap_or_default() {
                     *byte = match *byte {
                         b'-' => b'_',
                         byte => byte.to_ascii_uppercase(),
@@ -59,6 +59,13 @@ impl VariableName<'_> {
 pub trait Variables {
     /// Appends what a variable begins with, up to its value: the same for each of a name.
     fn begin(name: VariableName<'_>, out: &mut Vec<u8>);
+
+    /// A whole variable that is the same for each request, where such a one can be written before
+    /// there is a request.
+    fn constant(name: &[u8], value: &[u8]) -> Option<Vec<u8>> {
+        let _ = (name, value);
+        None
+    }
 
     /// Where variables are written.
     fn out(&mut self) -> &mut Vec<u8>;

@@ -12,7 +12,7 @@ use http::config::text::Text;
 use http::request::Request;
 use http::variables::Compiling as _;
 use proto::cgi::{VariableName, Variables};
-use proto::header::KnownField;
+use proto::header::{KnownField, KnownSet};
 
 use proxying::cache::{self, CacheLookup, Validators};
 
@@ -77,6 +77,13 @@ fn host_asked_for() -> Template {
     }
 }
 
+/// What is sent: parameters that are made for each request, and between them those that are not.
+enum Sent {
+    /// One or several, as they are sent.
+    Constant(Vec<u8>),
+    Made(Param),
+}
+
 struct Param {
     name: Bytes,
     /// What it begins with on its way.
@@ -88,7 +95,7 @@ struct Param {
 
 /// All that a scope's lines say, and what is sent in any case.
 pub(crate) struct Params {
-    sent: Vec<Param>,
+    sent: Vec<Sent>,
     /// Names of fields for which there is a parameter: in lower case, with `_` for each dash.
     replaced: Vec<Box<[u8]>>,
 }
@@ -118,11 +125,11 @@ impl Params {
                 if_not_empty: true,
             });
         }
-        Ok(Params::new(params))
+        Ok(Params::new::<V>(params))
     }
 
-    /// Those that are written.
-    fn new(written: Vec<Param>) -> Params {
+    /// Those that are written, for a protocol whose requests are written by `V`.
+    fn new<V: Variables>(written: Vec<Param>) -> Params {
         let field_of = |param: &Param| -> Option<Box<[u8]>> {
             let name = param.name.strip_prefix(OF_FIELD)?;
             (!name.is_empty()).then(|| folded(name).collect())
@@ -133,10 +140,20 @@ impl Params {
             let is_empty = matches!(&param.value, Text::Literal(text) if text.is_empty());
             !(is_empty && field_of(param).is_some())
         };
-        Params {
-            sent: written.into_iter().filter(is_sent).collect(),
-            replaced,
+        let mut sent = Vec::new();
+        for param in written.into_iter().filter(is_sent) {
+            let constant = param.value.literal().and_then(|value| {
+                let is_left_out = param.if_not_empty && value.is_empty();
+                let constant = (!is_left_out).then(|| V::constant(&param.name, value));
+                constant.unwrap_or_else(|| Some(Vec::new()))
+            });
+            match (constant, sent.last_mut()) {
+                (Some(mut more), Some(Sent::Constant(before))) => before.append(&mut more),
+                (Some(constant), _) => sent.push(Sent::Constant(constant)),
+                (None, _) => sent.push(Sent::Made(param)),
+            }
         }
+        Params { sent, replaced }
     }
 
     /// Whether a field of the request is told by a parameter, or kept from the application by one.
@@ -155,7 +172,14 @@ impl Params {
         writer: &mut impl Variables,
     ) {
         let mut tried = engine::spare_bytes(0);
-        for param in &self.sent {
+        for sent in &self.sent {
+            let param = match sent {
+                Sent::Constant(constant) => {
+                    writer.out().extend_from_slice(constant);
+                    continue;
+                }
+                Sent::Made(param) => param,
+            };
             if !param.if_not_empty {
                 writer.add_begun(&param.begun, |out| param.value.append_to(request, out));
                 continue;
@@ -198,14 +222,28 @@ impl Params {
         }
     }
 
-    /// The same where there are few: each looks for those of its name among all of them.
+    /// The same where there are few: each looks for those of its name among all of them, unless
+    /// it is known to be the only one.
     fn write_few<'r>(
         &self,
         fields: impl Iterator<Item = Field<'r>> + Clone,
         writer: &mut impl Variables,
     ) {
+        let (mut all, mut repeated) = (KnownSet::default(), KnownSet::default());
+        for (known, _, _) in fields.clone() {
+            if all.contains(known) {
+                repeated.insert(known);
+            }
+            all.insert(known);
+        }
         for (at, field) in fields.clone().enumerate() {
-            let (_, name, _) = field;
+            let (known, name, value) = field;
+            if known != KnownField::Other && !repeated.contains(known) {
+                if !self.replace(name) {
+                    writer.push_field(name, std::iter::once(value));
+                }
+                continue;
+            }
             let is_it = move |other: &Field<'r>| is_same(&field, other);
             let is_told = fields.clone().take(at).any(|other| is_it(&other));
             if is_told || self.replace(name) {
@@ -269,6 +307,8 @@ fn folded(name: &[u8]) -> impl Iterator<Item = u8> {
 mod tests {
     use std::cell::Cell;
 
+    use proto::fastcgi::RequestWriter;
+
     use super::*;
 
     fn param(name: &'static str, value: &'static str) -> Param {
@@ -282,7 +322,7 @@ mod tests {
 
     #[test]
     fn a_parameter_replaces_the_field_of_its_name() {
-        let params = Params::new(vec![
+        let params = Params::new::<Listener>(vec![
             param("HTTP_X_OWN", "a"),
             param("HTTP_PROXY", ""),
             param("SCRIPT_NAME", ""),
@@ -294,8 +334,36 @@ mod tests {
         for name in ["X-Owns", "Own", "Script-Name", ""] {
             assert!(!params.replace(name.as_bytes()), "{name}");
         }
-        let sent: Vec<_> = params.sent.iter().map(|param| &*param.name).collect();
-        assert_eq!(sent, [&b"HTTP_X_OWN"[..], b"SCRIPT_NAME", b"HTTP_"]);
+        let name = |sent: &Sent| match sent {
+            Sent::Made(param) => param.name.clone(),
+            Sent::Constant(_) => panic!("the listener has no constants"),
+        };
+        let sent: Vec<_> = params.sent.iter().map(name).collect();
+        assert_eq!(sent, ["HTTP_X_OWN", "SCRIPT_NAME", "HTTP_"]);
+    }
+
+    #[test]
+    fn parameters_that_are_the_same_for_all_lie_together() {
+        let if_not_empty = |name, value| Param {
+            if_not_empty: true,
+            ..param(name, value)
+        };
+        let params = Params::new::<RequestWriter<'_>>(vec![
+            param("A", "1"),
+            if_not_empty("B", ""),
+            if_not_empty("C", "3"),
+            param("D", ""),
+        ]);
+        let [Sent::Constant(constant)] = &*params.sent else {
+            panic!("one piece");
+        };
+        let mut written = Vec::new();
+        let mut writer = RequestWriter::new(&mut written, true);
+        for (name, value) in [("A", "1"), ("C", "3"), ("D", "")] {
+            writer.push(name.as_bytes(), value.as_bytes());
+        }
+        assert!(written.ends_with(constant), "{constant:?} {written:?}");
+        assert_eq!(constant.len(), 3 * 3 + 2);
     }
 
     /// Names and values of what an application is told.
@@ -367,7 +435,8 @@ mod tests {
                 (KnownField::from_name(name), name, value.as_bytes())
             })
             .collect();
-        let params = Params::new(vec![param("HTTP_X_8", "own"), param("HTTP_X_500", "")]);
+        let written = vec![param("HTTP_X_8", "own"), param("HTTP_X_500", "")];
+        let params = Params::new::<Listener>(written);
         for length in [0, 1, 2, FEW - 1, FEW, FEW + 1, 100, fields.len()] {
             let fields = &fields[..length];
             let steps = Cell::new(0);

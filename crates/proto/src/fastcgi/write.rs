@@ -167,6 +167,15 @@ impl Variables for RequestWriter<'_> {
         name.append(out);
     }
 
+    fn constant(name: &[u8], value: &[u8]) -> Option<Vec<u8>> {
+        let mut out = Vec::new();
+        append_length(name.len(), &mut out);
+        append_length(value.len(), &mut out);
+        out.extend_from_slice(name);
+        out.extend_from_slice(value);
+        Some(out)
+    }
+
     fn out(&mut self) -> &mut Vec<u8> {
         self.out
     }
