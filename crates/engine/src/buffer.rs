@@ -200,6 +200,12 @@ impl Buffer {
         !memory.is_empty() && self.end.get() as usize == memory.len()
     }
 
+    /// Where in memory the bytes begin that were not yet consumed.
+    #[must_use]
+    pub fn address(&self) -> usize {
+        self.as_ptr().addr()
+    }
+
     /// Consumes `count` bytes from the front; at most those that are there.
     #[inline]
     pub fn advance(&mut self, count: usize) {

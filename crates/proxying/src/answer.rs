@@ -4,6 +4,7 @@ use std::fmt;
 use std::ops::Deref;
 
 use bytes::Bytes;
+use engine::Buffer;
 use http::response::Field;
 use http_client::ReadHead;
 use proto::h1;
@@ -14,22 +15,55 @@ use proto::header::KnownField;
 #[derive(Clone)]
 pub struct AnswerHead {
     head: ReadHead,
-    /// The bytes that the spans of the head point into.
+    /// The bytes that the spans of the head point into. A short body that has come with the head
+    /// may lie behind it: see [`AnswerHead::behind`].
     pub bytes: Bytes,
+    /// How many of them are the head's.
+    length: usize,
+    /// Where in memory that body began when it was copied.
+    behind_from: usize,
 }
+
+/// As many bytes behind a head are few enough to be copied beside it.
+const SHORT_MAX: usize = 2048;
 
 impl AnswerHead {
     /// The head that has been read from these bytes.
     pub(super) fn new(head: ReadHead, bytes: Vec<u8>) -> AnswerHead {
+        AnswerHead::with_behind(head, bytes, &Buffer::empty())
+    }
+
+    /// The same, and what has come behind it. Where that is short it shares the memory of the head:
+    /// as a body it needs none of its own then, and its buffer serves the next receive.
+    pub(super) fn with_behind(head: ReadHead, mut bytes: Vec<u8>, behind: &Buffer) -> AnswerHead {
+        let length = bytes.len();
+        if behind.len() <= SHORT_MAX {
+            bytes.extend_from_slice(behind);
+        }
         AnswerHead {
             head,
             bytes: engine::share_bytes(bytes),
+            length,
+            behind_from: behind.address(),
         }
+    }
+
+    /// The bytes of this part of what has come behind the head, where they lie beside it.
+    pub(super) fn behind(&self, part: &Buffer) -> Option<Bytes> {
+        let consumed = part.address().checked_sub(self.behind_from)?;
+        let start = self.length.checked_add(consumed)?;
+        let end = start.checked_add(part.len())?;
+        (end <= self.bytes.len()).then(|| self.bytes.slice(start..end))
     }
 
     /// The same, of bytes that others have as well.
     pub(super) fn shared(head: ReadHead, bytes: Bytes) -> AnswerHead {
-        AnswerHead { head, bytes }
+        AnswerHead {
+            head,
+            length: bytes.len(),
+            bytes,
+            behind_from: 0,
+        }
     }
 
     /// The head of an answer that has none.

@@ -177,12 +177,24 @@ impl UpstreamReport for Attempts {
         if history.attempts.capacity() > SPARE_TRIES_MAX {
             return;
         }
-        let mut attempts = std::mem::take(&mut history.attempts);
-        attempts.clear();
-        *history = History {
+        // Every member has its name here: one that is added does not build before it is forgotten,
+        // too. Most are as they began.
+        let History {
             attempts,
-            ..History::default()
-        };
+            asked_for,
+            answer,
+            trailers,
+            began,
+            cache_status,
+            validators,
+        } = history;
+        attempts.clear();
+        *asked_for = None;
+        *answer = None;
+        *trailers = Vec::new();
+        *began = Began::default();
+        *cache_status = None;
+        *validators = Validators::default();
         // A thread that ends keeps nothing.
         let _ = SPARES.try_with(|spares| spares.keep(self));
     }

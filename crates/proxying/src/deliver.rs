@@ -145,7 +145,7 @@ impl<'a> Delivery<'a> {
             }
             let trailers = passing.passed_trailers(&seen);
             request.response.may_have_trailers = !trailers.is_empty();
-            let body = WholeBody::new(peer, seen, arrived, length, holds, trailers);
+            let body = WholeBody::new(peer, seen, head, arrived, length, holds, trailers);
             return Step::Respond(Body::Source(Box::new(body)));
         }
         request.response.may_have_trailers = passing.pass_trailers;

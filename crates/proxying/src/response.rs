@@ -134,7 +134,7 @@ impl ResponseHeadReader {
     /// What has been read.
     pub fn end(self) -> UpstreamResponse {
         UpstreamResponse {
-            head: AnswerHead::new(self.head, self.bytes),
+            head: AnswerHead::with_behind(self.head, self.bytes, &self.rest),
             rest: self.rest,
             beyond: self.beyond,
         }

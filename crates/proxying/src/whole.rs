@@ -13,14 +13,12 @@ use http::response::source::{DeferredLog, Source, SourceEvent};
 use proto::h1::response::BodyFraming;
 
 use super::READING_BODY;
+use super::answer::AnswerHead;
 use super::attempts::Attempts;
 use super::body::{self, Arrived, Delimited};
 use super::connection::UpstreamConnection;
 use crate::activity::WHILE_READING;
 use crate::failures::told_left;
-
-/// As many bytes are few enough to be copied.
-const SHORT_MAX: usize = 2048;
 
 /// The body of such an answer.
 pub(super) struct WholeBody {
@@ -60,6 +58,7 @@ impl WholeBody {
     pub(super) fn new(
         peer: UpstreamConnection,
         seen: Rc<Attempts>,
+        head: &AnswerHead,
         arrived: Arrived,
         length: u64,
         buffered: bool,
@@ -69,7 +68,7 @@ impl WholeBody {
         WholeBody {
             seen,
             length,
-            bytes: Some(bytes_of(arrived.rest)),
+            bytes: Some(bytes_of(arrived.rest, head)),
             beyond: arrived.beyond,
             trailers,
             flush: !buffered,
@@ -77,15 +76,12 @@ impl WholeBody {
     }
 }
 
-/// The bytes of a body. Those of a short one go to memory that the thread keeps for such, and their
-/// buffer to the next receive.
-fn bytes_of(body: Buffer) -> Bytes {
-    if body.is_empty() || body.len() > SHORT_MAX {
-        return body.into_bytes();
+/// The bytes of a body; those of a short one lie beside its head.
+fn bytes_of(body: Buffer, head: &AnswerHead) -> Bytes {
+    if body.is_empty() {
+        return Bytes::new();
     }
-    let mut short = engine::spare_bytes(body.len());
-    short.extend_from_slice(&body);
-    engine::share_bytes(short)
+    head.behind(&body).unwrap_or_else(|| body.into_bytes())
 }
 
 impl std::fmt::Debug for WholeBody {

@@ -231,13 +231,16 @@ pub async fn respond(
         Body::Source(mut source) => {
             request.activity.sending = WHILE_SENDING_ON;
             request.activity.doing = WHILE_SENDING_ON;
-            let reader = Aside::of(request);
+            // What goes on without a wait needs none.
+            let mut reader: Option<Aside> = None;
             loop {
                 let given = source.next();
                 let next = match given {
                     SourceEvent::Piece(piece) => Ok(Some(piece)),
+                    SourceEvent::End => Ok(None),
                     given => {
-                        let next = next_piece(given, &mut *source, &reader, request, exchange);
+                        let reader = reader.get_or_insert_with(|| Aside::of(request));
+                        let next = next_piece(given, &mut *source, reader, request, exchange);
                         PooledFuture::new(next).await
                     }
                 };
@@ -259,9 +262,10 @@ pub async fn respond(
                 } else {
                     exchange.set_queued_max(source.queued_max());
                     if let Err(piece) = send_at_once(request, exchange, &chain, piece) {
+                        let reader = reader.get_or_insert_with(|| Aside::of(request));
                         let sent = send_piece(request, exchange, &mut chain, piece);
                         let sent = pin!(PooledFuture::new(sent));
-                        wait_while_source_runs(&mut *source, &reader, sent).await?;
+                        wait_while_source_runs(&mut *source, reader, sent).await?;
                     }
                 }
             }
