@@ -60,6 +60,12 @@ impl Template {
         }
     }
 
+    /// Its parts in order.
+    #[must_use]
+    pub fn parts(&self) -> &[TemplatePart] {
+        &self.parts
+    }
+
     /// The value, where it holds no variable.
     #[must_use]
     pub fn as_literal(&self) -> Option<&[u8]> {

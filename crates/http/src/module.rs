@@ -20,6 +20,7 @@ use crate::config::tasks::Task;
 use crate::exchange::{Abort, Exchange};
 use crate::handshake::Handshake;
 use crate::request::{Request, Step};
+use crate::response::recall::Recall;
 
 /// A feature that has something to do for requests.
 pub trait Module: Feature {
@@ -120,8 +121,18 @@ pub struct Prebuilt<'a> {
 
 /// Permits prebuilt responses by what they are: see [`Shortcut::OfResponse`].
 pub trait PermitResponse: Send + Sync {
-    /// Whether this one may answer the request.
-    fn permits(&self, request: &Request, response: Prebuilt<'_>) -> bool;
+    /// How this one may answer the request; `None` where it may not.
+    fn encoding(&self, request: &Request, response: Prebuilt<'_>) -> Option<PrebuiltEncoding>;
+}
+
+/// How a prebuilt response leaves: each of these is kept by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PrebuiltEncoding {
+    /// As it was made.
+    Identity,
+    /// As the module encodes it that has given it this number, where it knows the whole of that
+    /// ([`Encoder::known`](crate::response::chain::Encoder::known)).
+    Encoded(u8),
 }
 
 /// What something that has run says: at once, or once it has waited. Only what waits has a box.
@@ -335,17 +346,25 @@ pub struct Content {
     pub adds_slash: bool,
     /// It answers CONNECT: the whole server lets such requests in.
     pub answers_connect: bool,
+    /// What gives those of its answers at once that it has in memory.
+    pub recall: Option<Arc<dyn Recall>>,
 }
 
 impl Content {
     /// A handler that makes its answer itself.
     pub fn of(handler: impl Handle + 'static) -> Content {
+        Content::shared(Arc::new(handler))
+    }
+
+    /// The same of one that others have as well.
+    pub fn shared(handler: Arc<dyn Handle>) -> Content {
         Content {
-            handler: Arc::new(handler),
+            handler,
             leaves_to_files: false,
             stays_in_limit_except: false,
             adds_slash: false,
             answers_connect: false,
+            recall: None,
         }
     }
 }
@@ -384,6 +403,8 @@ pub struct Entry {
     pub gathered: Option<Gathered>,
     /// The directive by which it answers in a scope, and how.
     pub content: Option<(&'static str, MakeContent)>,
+    /// Whether that may give answers at once that it has in memory: see [`Content::recall`].
+    pub recalls: bool,
 }
 
 /// See [`Entry::survey`] and [`Entry::prepare`]: of the whole configuration, and of an `http`
@@ -417,6 +438,7 @@ impl Entry {
             shortcuts: &[],
             gathered: None,
             content: None,
+            recalls: false,
         }
     }
 
@@ -505,6 +527,16 @@ impl Entry {
     pub const fn content(self, directive: &'static str, make: MakeContent) -> Entry {
         Entry {
             content: Some((directive, make)),
+            ..self
+        }
+    }
+
+    /// The same with what gives answers at once that it has in memory.
+    #[must_use]
+    pub const fn recalling_content(self, directive: &'static str, make: MakeContent) -> Entry {
+        Entry {
+            content: Some((directive, make)),
+            recalls: true,
             ..self
         }
     }

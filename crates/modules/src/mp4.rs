@@ -152,6 +152,7 @@ pub fn content(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Co
         stays_in_limit_except: false,
         adds_slash: false,
         answers_connect: false,
+        recall: None,
     }))
 }
 

@@ -143,26 +143,26 @@ pub const FEATURES: Modules = Modules(&[
         .gathers(proxying::cache::add)
         .survey(proxy::survey)
         .plan(proxy::check, &[])
-        .content("proxy_pass", proxy::content),
+        .recalling_content("proxy_pass", proxy::content),
     Entry::of(&[]).content("proxy_cache_purge", proxy::purge_content),
     Entry::of(&[fastcgi::DIRECTIVES])
         .named(&["ngx_http_fastcgi_module"])
         .variables(&[fastcgi::script_name::find])
         .survey(fastcgi::survey)
         .plan(fastcgi::check, fastcgi::SHORTCUTS)
-        .content("fastcgi_pass", fastcgi::content),
+        .recalling_content("fastcgi_pass", fastcgi::content),
     Entry::of(&[]).content("fastcgi_cache_purge", fastcgi::purge_content),
     Entry::of(&[uwsgi::DIRECTIVES])
         .named(&["ngx_http_uwsgi_module"])
         .survey(uwsgi::survey)
         .plan(uwsgi::check, uwsgi::SHORTCUTS)
-        .content("uwsgi_pass", uwsgi::content),
+        .recalling_content("uwsgi_pass", uwsgi::content),
     Entry::of(&[]).content("uwsgi_cache_purge", uwsgi::purge_content),
     Entry::of(&[scgi::DIRECTIVES])
         .named(&["ngx_http_scgi_module"])
         .survey(scgi::survey)
         .plan(scgi::check, scgi::SHORTCUTS)
-        .content("scgi_pass", scgi::content),
+        .recalling_content("scgi_pass", scgi::content),
     Entry::of(&[]).content("scgi_cache_purge", scgi::purge_content),
     Entry::of(&[grpc::DIRECTIVES])
         .named(&["ngx_http_grpc_module"])

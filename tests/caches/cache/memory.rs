@@ -275,3 +275,112 @@ fn a_reload_changes_the_memory() {
         }
     }
 }
+
+/// Asks until an answer is given as it was laid out before.
+fn until_prebuilt(server: &Server, path: &str, fields: &str) {
+    until(|| {
+        let before = of(server, "memory_prebuilt_total");
+        get_with(server, path, fields);
+        of(server, "memory_prebuilt_total") > before
+    });
+}
+
+#[test]
+fn hits_are_laid_out_once_and_are_what_they_were() {
+    let lines = "location / { proxy_pass http://UP; proxy_cache one; proxy_cache_valid 1h;
+         proxy_cache_purge PURGE; gzip on; gzip_min_length 1; proxy_cache_credentials pass;
+         add_header X-Cache $upstream_cache_status; }
+     location /told/ { proxy_pass http://UP/; proxy_cache one; proxy_cache_valid 1h;
+         add_header X-Told $http_x_told; add_header X-Cache $upstream_cache_status; }
+     location /bypassed/ { proxy_pass http://UP/; proxy_cache one; proxy_cache_valid 1h;
+         proxy_cache_bypass $http_x_new; }
+     location = /metrics { metrics; }";
+    each(
+        lines,
+        |head, number| {
+            let length = head.split(' ').nth(1).unwrap();
+            let length = length.trim_start_matches('/').parse().unwrap_or(4);
+            let fields = format!(
+                "X-Number: {number}\r\nETag: \"e\"\r\nContent-Type: text/html\r\n\
+                 Cache-Control: max-age=3600\r\n"
+            );
+            ok(&fields, &pattern(length))
+        },
+        |server, _, path| {
+            let prebuilt = || of(server, "memory_prebuilt_total");
+            for length in [0, 1000, 64 * 1024] {
+                let name = format!("/{length}");
+                warm(server, &name);
+                let first = get(server, &name);
+                until_prebuilt(server, &name, "");
+                let answer = get(server, &name);
+                assert_eq!(answer.cache(), "HIT", "{path} {length}");
+                assert_eq!(answer.body, pattern(length), "{path} {length}");
+                assert_eq!(answer.field("X-Number"), first.field("X-Number"));
+                // What is asked for in another way, or by somebody, is looked at.
+                let before = prebuilt();
+                let head = format!("HEAD {name} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+                assert_eq!(ask(server, &head).cache(), "HIT");
+                let known = get_with(server, &name, "If-None-Match: \"e\"\r\n");
+                assert_eq!(known.status(), "304", "{path}");
+                let own = get_with(server, &name, "Authorization: Basic YTpi\r\n");
+                assert_ne!(own.cache(), "HIT", "{path}");
+                get_with(server, &name, "Cookie: a=b\r\n");
+                assert_eq!(prebuilt(), before, "{path} {length}");
+            }
+            // Once it stands compressed that is laid out, too.
+            let accepts = "Accept-Encoding: gzip\r\n";
+            until_prebuilt(server, "/1000", accepts);
+            let answer = get_with(server, "/1000", accepts);
+            assert_eq!(answer.field("Content-Encoding"), Some("gzip"), "{path}");
+            assert_eq!(answer.field("ETag"), Some("W/\"e\""), "{path}");
+            assert_eq!(get(server, "/1000").body, pattern(1000), "{path}");
+            // What is purged or stored anew is given no more, also by who had it laid out.
+            let before = get(server, "/1000");
+            assert_eq!(purge(server, "/1000").status(), "200");
+            let fetched = get(server, "/1000");
+            assert_eq!(fetched.cache(), "MISS", "{path}");
+            assert_ne!(fetched.field("X-Number"), before.field("X-Number"));
+            until_prebuilt(server, "/bypassed/5", "");
+            let fetched = get_with(server, "/bypassed/5", "X-New: 1\r\n");
+            let answer = get(server, "/bypassed/5");
+            assert_eq!(
+                answer.field("X-Number"),
+                fetched.field("X-Number"),
+                "{path}"
+            );
+            // Where a head tells of the request each is looked at.
+            warm(server, "/told/7");
+            let before = prebuilt();
+            for told in ["one", "two", "two"] {
+                let answer = get_with(server, "/told/7", &format!("X-Told: {told}\r\n"));
+                assert_eq!(
+                    (answer.cache(), answer.field("X-Told")),
+                    ("HIT", Some(told))
+                );
+            }
+            assert_eq!(prebuilt(), before, "{path}");
+        },
+    );
+}
+
+/// What is over is not given from one second to the next, on a connection that has got it before.
+#[test]
+fn what_is_laid_out_ends_with_its_time() {
+    let lines = "location / { proxy_pass http://UP; proxy_cache one; }
+         location = /metrics { metrics; }";
+    let answer = |_: &str, number: usize| {
+        let fields = format!("X-Number: {number}\r\nCache-Control: max-age=3\r\n");
+        ok(&fields, b"body")
+    };
+    each(lines, answer, |server, _, path| {
+        until_prebuilt(server, "/a", "");
+        let first = get(server, "/a");
+        let begun = std::time::Instant::now();
+        until(|| get(server, "/a").field("X-Number") != first.field("X-Number"));
+        assert!(
+            begun.elapsed() < std::time::Duration::from_secs(6),
+            "{path}"
+        );
+    });
+}

@@ -24,11 +24,14 @@ use crate::config::location::Locations;
 use crate::config::types::Types;
 use crate::files::open_file_cache::OpenFileCache;
 use crate::handshake::Handshake;
-use crate::module::{After, Check, Handle, OnRequestEnd, Permit, PermitResponse, Prebuilt, Script};
+use crate::module::{
+    After, Check, Handle, OnRequestEnd, Permit, PermitResponse, Prebuilt, PrebuiltEncoding, Script,
+};
 use crate::request::Request;
 use crate::request::body::BodySettings;
 use crate::response::chain::Link;
 use crate::response::error_page::ErrorPages;
+use crate::response::recall::Recall;
 use crate::slots::PlanSlot;
 
 /// The compiled form of one scope.
@@ -109,6 +112,8 @@ pub struct Phases {
     pub precontent: Box<[Arc<dyn Handle>]>,
     /// What answers; where there is none, files do.
     pub content: Option<Arc<dyn Handle>>,
+    /// What gives those of its answers at once that it has in memory.
+    pub recall: Option<Arc<dyn Recall>>,
     /// What may answer with a file or a folder.
     pub files: Box<[Arc<dyn Handle>]>,
     /// Requests of any method are about files, and their bodies are waited for.
@@ -146,10 +151,22 @@ impl Permits {
         self.are_open && self.of_head.iter().all(|permit| permit.permits(request))
     }
 
-    /// Whether this one may answer the request.
-    pub fn permit_response(&self, request: &Request, response: Prebuilt<'_>) -> bool {
-        let mut asked = self.of_response.iter();
-        asked.all(|permit| permit.permits(request, response))
+    /// How this one may answer the request, if it may. Of two that would encode it neither knows
+    /// what comes of the other.
+    pub fn permit_response(
+        &self,
+        request: &Request,
+        response: Prebuilt<'_>,
+    ) -> Option<PrebuiltEncoding> {
+        let mut encoding = PrebuiltEncoding::Identity;
+        for permit in &self.of_response {
+            match (permit.encoding(request, response)?, encoding) {
+                (PrebuiltEncoding::Identity, _) => {}
+                (encoded, PrebuiltEncoding::Identity) => encoding = encoded,
+                (PrebuiltEncoding::Encoded(_), PrebuiltEncoding::Encoded(_)) => return None,
+            }
+        }
+        Some(encoding)
     }
 
     /// Whether one may answer this very request.

@@ -218,10 +218,15 @@ impl<'a> PlanBuilder<'a> {
     }
 
     /// What has registered, each list in the order in which it runs: as in nginx, from the end of
-    /// the list of modules. What answers instead of files says nothing of shortcuts.
+    /// the list of modules. What answers instead of files closes shortcuts, but for what recalls
+    /// its answers.
     pub fn finish(mut self, content: Option<&Content>) -> Phases {
         if let Some(content) = content {
-            self.shortcuts.add(Shortcut::Never);
+            // What is given at once is what the content has in memory, and what modules say of
+            // responses holds for that as well.
+            if content.recall.is_none() {
+                self.shortcuts.add(Shortcut::Never);
+            }
             if content.leaves_to_files {
                 self.files.push(Arc::clone(&content.handler));
             }
@@ -240,6 +245,7 @@ impl<'a> PlanBuilder<'a> {
             content: content
                 .filter(|content| !content.leaves_to_files)
                 .map(|content| Arc::clone(&content.handler)),
+            recall: content.and_then(|content| content.recall.clone()),
             files: from_end(self.files),
             changes_files: self.changes_files,
             filters: from_end(self.filters),

@@ -240,6 +240,7 @@ mod tests {
             error_page_taken: true,
             error_status: 404,
             found: Some(3),
+            recalled: true,
             root_tested: true,
         };
         *nesting = Nesting {

@@ -59,6 +59,8 @@ pub struct RoutingState {
     /// The plan of its location, by its number, where that has been looked for before the phases
     /// were; for the first search of them.
     pub found: Option<u32>,
+    /// What answers is asked for an answer that it has in memory, or has given one: it has not run.
+    pub recalled: bool,
     /// A file has been found below its root, which so exists; never behind an `error_page` after
     /// which none may follow.
     pub root_tested: bool,
@@ -74,6 +76,7 @@ impl Default for RoutingState {
             error_page_taken: false,
             error_status: 0,
             found: None,
+            recalled: false,
             root_tested: false,
         }
     }

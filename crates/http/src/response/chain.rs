@@ -241,6 +241,11 @@ impl Chain {
         self.cut.is_none() && self.filters.is_empty()
     }
 
+    /// Whether fields may follow the body.
+    pub fn has_trailers(&self) -> bool {
+        !self.trailers.is_empty()
+    }
+
     /// Whether the body is what its maker has made, the whole of it and nothing else.
     pub fn is_plain(&self) -> bool {
         self.is_empty() && self.parts.is_none()

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use proto::header::KnownField;
 
 use crate::h1::exchange::{After, may_keep_alive};
-use crate::module::Prebuilt;
+use crate::module::{Prebuilt, PrebuiltEncoding};
 use crate::request::Request;
 use crate::response::error_page;
 use crate::response::prebuilt::{self, DatedResponse, Forms, ResponseForm, ResponseSink};
@@ -152,7 +152,9 @@ pub fn answer(request: &mut Request, to: &mut impl ResponseSink) -> Option<After
         content_type: &kept.content_type,
         length: Some((dated.bytes.len() - dated.head_length) as u64),
     };
-    if !to.takes(dated.bytes.len() - dated.head_length) || !prebuilt::permit(request, prebuilt) {
+    if !to.takes(dated.bytes.len() - dated.head_length)
+        || prebuilt::permit(request, prebuilt) != Some(PrebuiltEncoding::Identity)
+    {
         return None;
     }
     request.response.status = kept.status;

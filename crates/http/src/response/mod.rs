@@ -7,6 +7,7 @@ pub mod not_modified;
 pub mod output;
 pub mod prebuilt;
 pub mod range;
+pub mod recall;
 pub mod source;
 pub mod spill;
 pub mod status_page;

@@ -189,7 +189,10 @@ pub async fn respond(
         let known = chain.is_plain().then(|| encoder.known()).flatten();
         match known {
             Some(encoded) => {
-                encoder.end(request);
+                // As in nginx nothing is said of what does not leave.
+                if request.method != Method::Head {
+                    encoder.end(request);
+                }
                 body = Body::bytes(encoded);
             }
             None => exchange.set_encoder(encoder),

@@ -15,8 +15,9 @@ use std::time::Duration;
 use base::hash::Map;
 use bytes::Bytes;
 use engine::Buffer;
-use engine::file::{File, Metadata, stat_in_memory, stat_now};
+use engine::file::{Metadata, stat_in_memory, stat_now};
 use framework::warm;
+use proto::h1::chunked::{ChunkLine, LAST};
 use proto::h1::{BodyLength, Version, body_length};
 use proto::h2::frame::{HEAD_LENGTH, SIZE_MAX_AT_FIRST};
 use proto::header;
@@ -30,13 +31,20 @@ use crate::files;
 use crate::h1::exchange::{After, Framing, may_keep_alive, write_head};
 use crate::http2;
 use crate::logging::request_log;
-use crate::module::Prebuilt;
+use crate::module::{Prebuilt, PrebuiltEncoding};
 use crate::request::Request;
 use crate::request::secure;
 use crate::response::chain::Chain;
 use crate::response::constant::{self, Constant};
 use crate::response::not_modified::{self, ConditionResult};
-use crate::response::{error_page, status_page};
+use crate::response::recall::{self, RecalledAnswer};
+use crate::response::{BodyIdentity, error_page};
+
+mod offer;
+mod told;
+
+pub use offer::{offer, offer_missing, wants};
+pub use told::{NOT_FOR_REQUESTS, NOT_IN_LOCATIONS, NOT_KEPT, NOT_RECALLED};
 
 /// Files up to this size are kept whole, in bytes.
 pub const FILE_SIZE_MAX: u64 = 64 * 1024;
@@ -51,6 +59,12 @@ const COPIES_MAX: usize = 64 * 1024;
 /// How much room a head gets that has not been written yet, in bytes.
 const HEAD_ROOM: usize = 512;
 
+/// How much room the lines around a chunk take at most, in bytes.
+const CHUNK_ROOM: usize = 32;
+
+/// What ends a chunk that is the only one, and the body with it.
+const DATA_END_AND_LAST: &[u8] = b"\r\n0\r\n\r\n";
+
 /// How often a file must have been asked for before its response is kept: a crawl through a
 /// large site does not push out what is hot.
 const USES_BEFORE_KEPT: u32 = 2;
@@ -59,7 +73,7 @@ const USES_BEFORE_KEPT: u32 = 2;
 const USES_COUNTED_MAX: usize = 4096;
 
 /// What a response is kept by: the plan and the path of its request.
-type Key = (u32, Vec<u8>);
+pub(crate) type Key = (u32, Vec<u8>);
 
 /// The complete response for one path.
 struct Entry {
@@ -72,6 +86,8 @@ struct Entry {
     looked_at: Duration,
     /// The response in each form.
     responses: Forms,
+    /// The same encoded, each with the number of its encoding.
+    encoded: Vec<(u8, Forms)>,
     /// The same for a client that has the file already: 304.
     unmodified: Forms,
     body: Bytes,
@@ -97,6 +113,14 @@ impl ResponseForm {
         } else {
             ResponseForm::Ending
         }
+    }
+
+    /// Whether a body may leave in it whose head does not name its length. Over HTTP/1 it is a chunk
+    /// then.
+    pub(crate) fn takes_unknown(self, request: &Request) -> bool {
+        let takes_chunks =
+            request.version() >= Version::Http11 && request.plan.core.chunked_transfer_encoding;
+        self == ResponseForm::Http2 || takes_chunks
     }
 
     /// Bytes of framing beside a head and a body of this length. Of HTTP/1 neither has any.
@@ -171,7 +195,7 @@ enum Origin {
     /// There is a file.
     File {
         /// What it was when its bytes were read.
-        identity: Identity,
+        metadata: Metadata,
         etag: Option<Bytes>,
     },
     /// There is none: the response is the short page for 404.
@@ -232,6 +256,8 @@ pub struct PrebuiltCache {
     uses: Map<Key, u32>,
     /// Answers of scopes that always give the same, by plan.
     constants: Map<u32, Constant>,
+    /// Answers that contents have in memory, by plan and what their contents know them by.
+    recalled: Map<Key, RecalledAnswer>,
     size: usize,
     scratch: Vec<u8>,
 }
@@ -269,6 +295,54 @@ impl PrebuiltCache {
         true
     }
 
+    /// Takes memory for a key, to be given back as it is left.
+    pub(crate) fn take_scratch(&mut self) -> Vec<u8> {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        scratch.clear();
+        scratch
+    }
+
+    /// Gives it back.
+    pub(crate) fn give_back(&mut self, scratch: Vec<u8>) {
+        self.scratch = scratch;
+    }
+
+    /// The answer of a content that is kept by this key.
+    pub(crate) fn recalled(&mut self, key: &Key) -> Option<&mut RecalledAnswer> {
+        self.recalled.get_mut(key)
+    }
+
+    /// Forgets it, and counts it no more.
+    pub(crate) fn take_recalled(&mut self, key: &Key) -> Option<RecalledAnswer> {
+        let answer = self.recalled.remove(key)?;
+        self.size = self.size.saturating_sub(answer.cost(key));
+        Some(answer)
+    }
+
+    /// Keeps one.
+    pub(crate) fn insert_recalled(&mut self, key: Key, answer: RecalledAnswer) {
+        if self.make_room(answer.cost(&key)) {
+            self.recalled.insert(key, answer);
+        }
+    }
+
+    /// Counts a use of what is not kept yet; true from the one on that makes it worth keeping.
+    pub(crate) fn is_used_often(&mut self, key: &Key) -> bool {
+        if let Some(uses) = self.uses.get_mut(key) {
+            *uses += 1;
+            let often = *uses >= USES_BEFORE_KEPT;
+            if often {
+                self.uses.remove(key);
+            }
+            return often;
+        }
+        if self.uses.len() >= USES_COUNTED_MAX {
+            self.uses.clear();
+        }
+        self.uses.insert(key.clone(), 1);
+        false
+    }
+
     /// The answer of a plan that always gives the same.
     pub fn constant(&self, plan: u32) -> Option<&Constant> {
         self.constants.get(&plan)
@@ -304,59 +378,58 @@ impl Entry {
             Origin::Missing => 0,
         };
         let names = key.1.len() + self.path.as_os_str().len();
-        let responses = self.responses.iter().chain(&self.unmodified).flatten();
-        let responses: usize = responses.map(DatedResponse::cost).sum();
+        let encoded = self.encoded.iter().flat_map(|(_, forms)| forms);
+        let responses = self.responses.iter().chain(&self.unmodified).chain(encoded);
+        let responses: usize = responses.flatten().map(DatedResponse::cost).sum();
         // A table that has just grown is half empty.
         let place = 2 * size_of::<(Key, Entry)>();
+        let place = place + self.encoded.capacity() * size_of::<(u8, Forms)>();
         place + names + etag + self.content_type.len() + self.body.len() + responses
     }
 
     /// The response as it was written last.
-    fn response(&self, status: u16, form: ResponseForm) -> Option<&DatedResponse> {
-        let forms = match status {
-            304 => &self.unmodified,
-            _ => &self.responses,
+    fn response(
+        &self,
+        status: u16,
+        encoding: PrebuiltEncoding,
+        form: ResponseForm,
+    ) -> Option<&DatedResponse> {
+        let forms = match (status, encoding) {
+            (304, _) => &self.unmodified,
+            (_, PrebuiltEncoding::Identity) => &self.responses,
+            (_, PrebuiltEncoding::Encoded(number)) => {
+                let mut encoded = self.encoded.iter();
+                &encoded.find(|(other, _)| *other == number)?.1
+            }
         };
         forms[form as usize].as_ref()
     }
+
+    /// Where that stands.
+    fn response_mut(
+        &mut self,
+        status: u16,
+        encoding: PrebuiltEncoding,
+        form: ResponseForm,
+    ) -> Option<&mut Option<DatedResponse>> {
+        let forms = match (status, encoding) {
+            (304, _) => &mut self.unmodified,
+            (_, PrebuiltEncoding::Identity) => &mut self.responses,
+            (_, PrebuiltEncoding::Encoded(number)) => {
+                let is_it = |(other, _): &(u8, Forms)| *other == number;
+                let at = match self.encoded.iter().position(is_it) {
+                    Some(at) => at,
+                    None => {
+                        self.encoded.push((number, Forms::default()));
+                        self.encoded.len() - 1
+                    }
+                };
+                &mut self.encoded.get_mut(at)?.1
+            }
+        };
+        forms.get_mut(form as usize)
+    }
 }
-
-/// What [`suits`] looks for in a location, beside what its modules say: for docs/shortcuts.md, as
-/// the lists below are.
-pub const NOT_IN_LOCATIONS: &[&str] = &[
-    "it has a `limit_except` block",
-    "`root` or `alias` has variables, or its path is only known at run time",
-    "`limit_rate` is set to anything but a constant 0",
-    "`max_ranges` is set",
-    "its `error_log` takes lines of the level `debug`",
-    "it is `internal`",
-];
-
-/// Which requests [`respond`] declines, beside those that a module does not permit.
-pub const NOT_FOR_REQUESTS: &[&str] = &[
-    "it is of another protocol than HTTP/1.0, HTTP/1.1 or HTTP/2",
-    "its method is another one than GET, also HEAD",
-    "it has a body",
-    "it asks for parts of a file in another way than by one `Range` that lies within it, alone, or for parts of a `return`",
-    "it has an `Expect` field, or a field that is left out for its name",
-    "its target or its `Host` is refused",
-    "its path only lacks the slash that its location ends with, or an expression gives up on it",
-    "its server, or that of its handshake, asks for certificates of clients (`ssl_verify_client`), or it came in plain to a port of TLS",
-    "`$limit_rate` has been set for it",
-    "`debug_connection` names its client",
-    "it has a condition that fails with 412 (`If-Match`, `If-Unmodified-Since`)",
-    "its connection of HTTP/1 ends with it, and its client has sent more behind it, or `lingering_close` is `always`",
-    "its file has not been looked at for ten seconds, and it may take the disk to do so",
-];
-
-/// Which responses [`wants`] and [`offer_missing`] leave, and [`respond`] that of a 404.
-pub const NOT_KEPT: &[&str] = &[
-    "the file is larger than 64 KiB (with all that are kept, a thread takes 32 MiB)",
-    "the file was changed less than two seconds ago",
-    "the path has been asked for less than twice",
-    "it is a 404, and `error_page` is set in its location; or `msie_padding` makes its page longer for this client",
-    "it is that of a subrequest or follows an internal redirect",
-];
 
 /// Whether responses of a plan may be kept: only files answer there, by a path that depends on
 /// nothing but the URI, and no field of the head is made per request.
@@ -417,7 +490,11 @@ pub fn respond_through(request: &mut Request, to: &mut impl ResponseSink) -> Opt
     if !request.plan.phases.shortcuts.permit_head(request) {
         return None;
     }
-    let after = find(request, to)?;
+    let after = find(request, to);
+    if after.is_none() && request.plan.phases.recall.is_some() && request.captures.is_empty() {
+        request.course.found = Some(request.plan.id); // a cache misses more often than files do
+    }
+    let after = after?;
     let captured = !request.captures.is_empty() || !request.shared.is_empty();
     // Without a host in its head, what the client named in the handshake has chosen the server.
     let by_handshake = request.is_secure() && request.client.server_name().is_none();
@@ -503,6 +580,8 @@ fn find(request: &mut Request, to: &mut impl ResponseSink) -> Option<After> {
         } else {
             constant::answer(request, to)
         }
+    } else if request.plan.phases.recall.is_some() {
+        recall::answer(request, to)
     } else {
         look_up(request, to)
     }
@@ -564,8 +643,8 @@ fn answer(
     let status = match &entry.origin {
         Origin::Missing if error_page::is_padded(request) => return None,
         Origin::Missing => 404,
-        Origin::File { identity, etag } => {
-            let time = Some(identity.mtime.0);
+        Origin::File { metadata, etag } => {
+            let time = Some(metadata.mtime);
             match not_modified::verdict(request, time, etag.as_deref()) {
                 ConditionResult::Send => 200,
                 ConditionResult::NotModified => 304,
@@ -594,8 +673,11 @@ fn answer(
         content_type: &entry.content_type,
         length: (status != 304).then_some(entry.body.len() as u64),
     };
-    if !permit(request, prebuilt) {
-        return None;
+    let encoding = permit(request, prebuilt)?;
+    if encoding != PrebuiltEncoding::Identity
+        && (status != 200 || part.is_some() || !form.takes_unknown(request))
+    {
+        return None; // the page for what is not there is encoded each time
     }
     let until = match confirm(entry, &request.plan) {
         Confirmation::Holds { until } => until,
@@ -615,22 +697,27 @@ fn answer(
         Origin::File { .. } => false,
     };
     let second = engine::wall().as_secs();
-    let kept = entry.response(status, form);
+    let kept = entry.response(status, encoding, form);
     let is_current = kept.is_some_and(|kept| kept.second == second);
     let logs_response = request.plan.phases.endings_read_response;
-    if !is_current {
+    let described = if !is_current {
         let cost = entry.cost(key);
-        renew(entry, request, second, form);
+        let renewed = renew(entry, request, second, encoding, form);
         cache.size = cache.size.saturating_sub(cost) + entry.cost(key);
+        renewed
     } else if logs_response {
-        let body_length = match status {
-            304 => 0,
-            _ => entry.body.len() as u64,
-        };
-        describe(request, &entry.origin, &entry.content_type, body_length);
+        describe(request, entry, encoding).map(drop)
+    } else {
+        Some(())
+    };
+    if described.is_none() {
+        // It has not been encoded yet, or not kept: the long way does that.
+        request.response.clear();
+        return None;
     }
-    let response = entry.response(status, form)?;
+    let response = entry.response(status, encoding, form)?;
     to.send(request, response);
+    request.sent.chunked = form != ResponseForm::Http2 && encoding != PrebuiltEncoding::Identity;
     let after = send_prebuilt(request, response, form);
     if !logged && !logs_response {
         note_repeatable(request, response, until, form);
@@ -661,16 +748,29 @@ fn send_part(
     let bytes = entry.body.get(part.start as usize..part.end as usize);
     let bytes = bytes.unwrap_or_default(); // a range lies within its file
     let second = engine::wall().as_secs();
-    let response = write(request, entry, bytes, second, form);
+    // What is encoded has no parts.
+    let _ = describe(request, entry, PrebuiltEncoding::Identity);
+    let response = write(request, bytes, second, form);
     to.send(request, &response);
     send_prebuilt(request, &response, form)
 }
 
-/// Whether what is done for each request, or for this response, lets it answer.
-pub fn permit(request: &Request, prebuilt: Prebuilt<'_>) -> bool {
-    permits_of(request).all(|permits| {
-        permits.permit_request(request) && permits.permit_response(request, prebuilt)
-    })
+/// How what is done for each request, or for this response, lets it answer, if it does.
+pub fn permit(request: &Request, prebuilt: Prebuilt<'_>) -> Option<PrebuiltEncoding> {
+    let of_server = &request.server.plan.phases.shortcuts_of_server;
+    let of_location = &request.plan.phases.shortcuts;
+    if !permit_request(request) {
+        return None;
+    }
+    let encoding = of_location.permit_response(request, prebuilt)?;
+    // Whoever is asked for the server is asked for the location as well.
+    of_server.permit_response(request, prebuilt)?;
+    Some(encoding)
+}
+
+/// Whether what is done for each request lets any response answer.
+pub(crate) fn permit_request(request: &Request) -> bool {
+    permits_of(request).all(|permits| permits.permit_request(request))
 }
 
 /// Notes of a head that has come twice that it may be answered alike until this moment. Where every
@@ -696,46 +796,61 @@ pub fn note_repeatable(
     }
 }
 
-/// Writes the response with this second's date and keeps it.
-fn renew(entry: &mut Entry, request: &mut Request, second: u64, form: ResponseForm) {
-    let unmodified = request.response.status == 304;
-    let body = if unmodified { &[][..] } else { &entry.body };
-    let dated = write(request, entry, body, second, form);
-    let forms = if unmodified {
-        &mut entry.unmodified
-    } else {
-        &mut entry.responses
+/// Writes the response with this second's date and keeps it; `None` where it is not encoded yet.
+fn renew(
+    entry: &mut Entry,
+    request: &mut Request,
+    second: u64,
+    encoding: PrebuiltEncoding,
+    form: ResponseForm,
+) -> Option<()> {
+    let status = request.response.status;
+    let encoded = describe(request, entry, encoding)?;
+    let body = match (status, &encoded) {
+        (304, _) => &[][..],
+        (_, Some(encoded)) => encoded,
+        (_, None) => &entry.body,
     };
-    forms[form as usize] = Some(dated);
+    let dated = write(request, body, second, form);
+    *entry.response_mut(status, encoding, form)? = Some(dated);
+    Some(())
 }
 
-/// Writes a response out, head and body contiguous.
-fn write(
+/// Writes a response out whose head has been made, head and body contiguous. A body whose length
+/// the head does not name is one chunk of HTTP/1.
+pub(crate) fn write(
     request: &mut Request,
-    entry: &Entry,
     body: &[u8],
     second: u64,
     form: ResponseForm,
 ) -> DatedResponse {
-    let whole = match request.response.status {
-        304 => 0,
-        _ => entry.body.len() as u64,
-    };
-    describe(request, &entry.origin, &entry.content_type, whole);
+    let response = &request.response;
+    let is_unknown = response.content_length.is_none() && response.status != 304;
+    let chunked = is_unknown && form != ResponseForm::Http2;
     let mut bytes = Vec::with_capacity(HEAD_ROOM + body.len());
     match form {
         ResponseForm::Http2 => http2::head::write(request, &mut bytes),
         ResponseForm::Ending | ResponseForm::KeptAlive => {
             let framing = Framing {
-                chunked: false,
+                chunked,
                 keep_alive: form == ResponseForm::KeptAlive,
             };
             write_head(request, framing, &mut bytes);
         }
     }
     let head_length = bytes.len();
-    bytes.reserve_exact(body.len());
+    bytes.reserve_exact(body.len() + if chunked { CHUNK_ROOM } else { 0 });
+    if chunked && !body.is_empty() {
+        bytes.extend_from_slice(ChunkLine::new(body.len() as u64).as_bytes());
+    }
     bytes.extend_from_slice(body);
+    if chunked {
+        bytes.extend_from_slice(if body.is_empty() {
+            LAST
+        } else {
+            DATA_END_AND_LAST
+        });
+    }
     DatedResponse {
         second,
         head_length,
@@ -744,22 +859,52 @@ fn write(
 }
 
 /// Fills the response's head as the long way does: for the response, and for logs that tell of it.
-fn describe(request: &mut Request, origin: &Origin, content_type: &Bytes, body_length: u64) {
+/// Its body comes back where it is encoded; nothing at all where that is not known yet.
+fn describe(
+    request: &mut Request,
+    entry: &Entry,
+    encoding: PrebuiltEncoding,
+) -> Option<Option<Bytes>> {
     let response = &mut request.response;
-    response.content_length = Some(body_length);
-    response.content_type = content_type.clone();
-    if let Origin::File { identity, etag } = origin {
-        response.last_modified = Some(identity.mtime.0);
+    let unmodified = response.status == 304;
+    response.content_length = Some(if unmodified {
+        0
+    } else {
+        entry.body.len() as u64
+    });
+    response.content_type = entry.content_type.clone();
+    if let Origin::File { metadata, etag } = &entry.origin {
+        response.last_modified = Some(metadata.mtime);
         response.allow_ranges = true;
+        response.body_identity = BodyIdentity::of_file(metadata);
         if let Some(etag) = etag {
             response.add("ETag", etag.clone());
         }
     }
-    if response.status == 304 {
+    if unmodified {
         not_modified::forget_body(response);
     }
     // What permits a response from memory does the same to all that are, and only to their heads.
-    let _ = Chain::of_response(request);
+    let mut chain = Chain::of_response(request).ok()?;
+    encoded(request, &mut chain, encoding)
+}
+
+/// The body of a response that has passed its filters, where they encode it; `None` where they do
+/// otherwise than was said of them, or do not know all of it yet.
+pub(crate) fn encoded(
+    request: &mut Request,
+    chain: &mut Chain,
+    encoding: PrebuiltEncoding,
+) -> Option<Option<Bytes>> {
+    match (encoding, chain.take_encoder()) {
+        (PrebuiltEncoding::Identity, None) => Some(None),
+        (PrebuiltEncoding::Encoded(_), Some(mut encoder)) if chain.is_plain() => {
+            let known = encoder.known()?;
+            encoder.end(request);
+            Some(Some(known))
+        }
+        _ => None,
+    }
 }
 
 /// The end of a request that was answered here, with this response.
@@ -818,8 +963,8 @@ fn confirm(entry: &mut Entry, plan: &Plan) -> Confirmation {
     entry.confirmed = now;
     entry.looked_at = now;
     let holds = match &entry.origin {
-        Origin::File { identity, .. } => {
-            found.is_ok_and(|metadata| Identity::from(&metadata) == *identity)
+        Origin::File { metadata, .. } => {
+            found.is_ok_and(|found| Identity::from(&found) == Identity::from(metadata))
         }
         Origin::Missing => found.is_err_and(|error| is_missing(&error)),
     };
@@ -832,97 +977,6 @@ fn confirm(entry: &mut Entry, plan: &Plan) -> Confirmation {
 
 fn is_missing(error: &std::io::Error) -> bool {
     error.raw_os_error() == Some(libc::ENOENT)
-}
-
-/// Asked by the static handler when it has opened a file for a plain request: whether the response
-/// should be kept for the next one, because the file is small and asked for often enough.
-pub fn wants(request: &Request, metadata: &Metadata) -> bool {
-    if !is_wanted(request) || metadata.size > FILE_SIZE_MAX {
-        return false;
-    }
-    // A file changed within the last two seconds may change again without another time stamp.
-    let age = engine::wall().as_secs() as i64 - metadata.mtime;
-    age >= 2 && is_used_often(request)
-}
-
-/// Keeps the response that is [wanted](wants).
-pub async fn offer(request: &Request, path: &[u8], file: &File, metadata: &Metadata) {
-    let Ok(body) = file.read_at(0, metadata.size as usize).await else {
-        return;
-    };
-    if body.len() as u64 != metadata.size {
-        return;
-    }
-    let etag = files::etag_of(&request.plan.core, metadata);
-    keep(
-        request,
-        path,
-        Origin::File {
-            identity: Identity::from(metadata),
-            etag,
-        },
-        body,
-        None,
-    );
-}
-
-/// Called by the static handler when there is no such file: keeps the page that says so.
-pub fn offer_missing(request: &Request, path: &[u8], error: &std::io::Error) {
-    let plan = &request.plan;
-    let plain = is_wanted(request) && plan.error_pages.is_empty();
-    if !plain || !is_missing(error) || !is_used_often(request) {
-        return;
-    }
-    if let Some(page) = status_page::page(404, &plan.core.server_tokens, false) {
-        let content_type = Bytes::from_static(b"text/html");
-        keep(request, path, Origin::Missing, page, Some(content_type));
-    }
-}
-
-/// Whether a response of this request may be kept at all.
-fn is_wanted(request: &Request) -> bool {
-    request.plan.prebuilt
-        && !request.course.internal
-        && request.is_main()
-        && request.method == Method::Get
-}
-
-/// Counts a use of the path; true from the one on that makes it worth keeping. What is kept already
-/// stays, as for requests that it cannot answer: before each use its path is looked at, and it is
-/// forgotten where it no longer holds.
-fn is_used_often(request: &Request) -> bool {
-    let key = (request.plan.id, request.uri.clone());
-    let mut cache = request.http.prebuilt.borrow_mut();
-    if let Some(entry) = cache.entries.get_mut(&key) {
-        entry.looked_at = engine::uptime(); // its handler has just done so, or has it open
-        return false;
-    }
-    if cache.uses.len() >= USES_COUNTED_MAX {
-        cache.uses.clear();
-    }
-    let uses = cache.uses.entry(key.clone()).or_insert(0);
-    *uses += 1;
-    let often = *uses >= USES_BEFORE_KEPT;
-    if often {
-        cache.uses.remove(&key);
-    }
-    often
-}
-
-fn keep(request: &Request, path: &[u8], origin: Origin, body: Bytes, content_type: Option<Bytes>) {
-    let now = engine::uptime();
-    let entry = Entry {
-        path: Request::path_of(path),
-        origin,
-        confirmed: now,
-        looked_at: now,
-        responses: Forms::default(),
-        unmodified: Forms::default(),
-        body: Bytes::copy_from_slice(&body),
-        content_type: content_type.unwrap_or_else(|| request.response.content_type.clone()),
-    };
-    let key = (request.plan.id, request.uri.clone());
-    request.http.prebuilt.borrow_mut().insert(key, entry);
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use framework::compile::Compiler;
 use http::exchange::{Abort, Exchange};
 use http::module::{Content, Handle, Ran};
 use http::request::{Request, Step};
+use http::response::recall::{Recall, Recalled};
 use logs::Level;
 use proto::cgi::{self, Form};
 use proto::h1::response::BodyFraming;
@@ -22,7 +23,7 @@ use super::Outgoing;
 use proxying::activity::READING;
 use proxying::answer::AnswerHead;
 use proxying::body::{Arrived, Delimited};
-use proxying::cache::CacheLookup;
+use proxying::cache::{AnswerRules, CacheLookup, recall};
 use proxying::connect_target::ConnectTarget;
 use proxying::connection::{UpstreamConnection, terms};
 use proxying::deliver::Delivery;
@@ -73,7 +74,8 @@ pub(crate) fn content<P: Protocol>(
     compiler.require_directory(&protocol.passing().buffers.limits.directory.path);
     let destination = Destination::compile(compiler, address, schemes)?;
     let adds_slash = destination.is_fixed();
-    let handler = Pass {
+    let recalls = destination.is_fixed() && protocol.passing().may_recall();
+    let handler = Arc::new(Pass {
         protocol,
         tls: match tls {
             Some(compile) if destination.may_be_secure() => Some(compile()?),
@@ -81,11 +83,13 @@ pub(crate) fn content<P: Protocol>(
         },
         destination,
         place: scope.place(&["listen", "server_name"]).into(),
-    };
+    });
+    let recall = recalls.then(|| Arc::clone(&handler) as Arc<dyn Recall>);
     Ok(Content {
         stays_in_limit_except: true,
         adds_slash,
-        ..Content::of(handler)
+        recall,
+        ..Content::shared(handler)
     })
 }
 
@@ -93,6 +97,16 @@ impl<P: Protocol> Handle for Pass<P> {
     fn run<'a>(&'a self, request: &'a mut Request, exchange: &'a mut Exchange) -> Ran<'a> {
         request.start_background();
         Ran::wait(driver::pass_on(request, exchange, self))
+    }
+}
+
+impl<P: Protocol> Recall for Pass<P> {
+    fn key(&self, request: &mut Request, key: &mut Vec<u8>) -> bool {
+        recall::key(request, self.protocol.passing(), |_, _| {}, key)
+    }
+
+    fn recall(&self, request: &mut Request, key: &[u8]) -> Option<Recalled> {
+        recall::answer(request, &AnswerRules::plain(self.protocol.passing()), key)
     }
 }
 

@@ -19,6 +19,7 @@ use engine::Buffer;
 use http::exchange::Exchange;
 use http::module::{Handle, Ran};
 use http::request::Request;
+use http::response::recall::{Recall, Recalled};
 use logs::Level;
 use proto::fastcgi::{PARAMS_LENGTH_MAX, RequestWriter};
 use proto::h1::response::BodyFraming;
@@ -31,7 +32,7 @@ use body::RecordsOfBody;
 use dialogue::{FastcgiAnswer, FastcgiDialogue};
 use proxying::answer::AnswerHead;
 use proxying::body::{Arrived, Delimited, doing_behind_head};
-use proxying::cache::CacheLookup;
+use proxying::cache::{AnswerRules, CacheLookup, recall};
 use proxying::connect_target::ConnectTarget;
 use proxying::connection::{UpstreamConnection, terms};
 use proxying::deliver::Delivery;
@@ -53,6 +54,16 @@ impl Handle for FastcgiPass {
     fn run<'a>(&'a self, request: &'a mut Request, exchange: &'a mut Exchange) -> Ran<'a> {
         request.start_background();
         Ran::wait(pass_on(request, exchange, self))
+    }
+}
+
+impl Recall for FastcgiPass {
+    fn key(&self, request: &mut Request, key: &mut Vec<u8>) -> bool {
+        recall::key(request, &self.settings.passing, |_, _| {}, key)
+    }
+
+    fn recall(&self, request: &mut Request, key: &[u8]) -> Option<Recalled> {
+        recall::answer(request, &AnswerRules::plain(&self.settings.passing), key)
     }
 }
 

@@ -9,6 +9,7 @@ use http::config::plan_builder::PlanBuilder;
 use http::config::regex::Regex;
 use http::config::temporary_paths::{self, TemporaryPath};
 use http::module::{Content, Shortcut, ShortcutDoc};
+use http::response::recall::Recall;
 use proto::fastcgi::RequestWriter;
 
 use super::SCHEMES;
@@ -166,15 +167,18 @@ pub fn content(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Co
     };
     let settings: Arc<Settings> = compiler.feature(scope)?;
     compiler.require_directory(&settings.passing.buffers.limits.directory.path);
-    let handler = FastcgiPass {
+    let handler = Arc::new(FastcgiPass {
         settings,
         destination: Destination::compile(compiler, &word, &SCHEMES)?,
         place: scope.place(&["listen", "server_name"]).into(),
-    };
+    });
+    let recalls = handler.destination.is_fixed() && handler.settings.passing.may_recall();
+    let recall = recalls.then(|| Arc::clone(&handler) as Arc<dyn Recall>);
     Ok(Some(Content {
         stays_in_limit_except: true,
         adds_slash: true,
-        ..Content::of(handler)
+        recall,
+        ..Content::shared(handler)
     }))
 }
 

@@ -16,7 +16,7 @@ use framework::slot::{Slot, SlotValue};
 use http::config::plan_builder::PlanBuilder;
 use http::config::tasks::{Task, TaskKind};
 use http::exchange::Abort;
-use http::module::{Module, PermitResponse, Prebuilt, Shortcut, ShortcutDoc};
+use http::module::{Module, PermitResponse, Prebuilt, PrebuiltEncoding, Shortcut, ShortcutDoc};
 use http::request::Request;
 use http::response::Response;
 use http::response::chain::{Chain, Encoder, FilterRejection, HeadFilter};
@@ -68,13 +68,13 @@ impl Coding {
         self.quality_if(accepted, request)
     }
 
-    /// Whether it may be that the client wants it, before there is a response.
-    fn may_be_wanted(self, request: &Request) -> bool {
+    /// The same before there is a response; what cannot be decided counts as accepted.
+    fn quality_before(self, request: &Request) -> u16 {
         let accepted = match self {
             Coding::Gzip => gzip::may_be_acceptable(request),
             _ => request.is_main(),
         };
-        self.quality_if(accepted, request) > 0
+        self.quality_if(accepted, request)
     }
 
     fn quality_if(self, accepted: bool, request: &Request) -> u16 {
@@ -201,7 +201,8 @@ impl Module for Compression {
         &[Task::of(TaskKind::Compression, &["brotli", "zstd"]).listed(1)];
     const SHORTCUTS: &'static [ShortcutDoc] = &[ShortcutDoc::OfResponse(
         "where it is not compressed, be it for its type, its length or its status, or because the client accepts no coding \
-         that is on; and where `gzip_vary` is on, not for the client's sake alone",
+         that is on, or where it stands compressed already; behind a proxy (`Via`) only where it would not be compressed for \
+         any client",
     )];
 
     fn is_off(&self) -> bool {
@@ -219,13 +220,26 @@ impl Module for Compression {
 }
 
 impl PermitResponse for Compression {
-    /// Where the response would not be changed. Those from memory have no coding.
-    fn permits(&self, request: &Request, response: Prebuilt<'_>) -> bool {
-        let changes = |coding: &Coding| {
-            self.conditions(*coding).hold_uncoded(response)
-                && (self.gzip.vary || coding.may_be_wanted(request))
-        };
-        !BY_PREFERENCE.iter().any(changes)
+    /// As it is, or in the coding that the client wants most, as the head filter chooses it. Those
+    /// from memory have no coding.
+    fn encoding(&self, request: &Request, response: Prebuilt<'_>) -> Option<PrebuiltEncoding> {
+        let codings = BY_PREFERENCE.into_iter();
+        let mut possible = codings.filter(|coding| self.conditions(*coding).hold_uncoded(response));
+        if request.header(KnownField::Via).is_some() {
+            // What `gzip_proxied` says of it depends on its head.
+            return possible
+                .next()
+                .is_none()
+                .then_some(PrebuiltEncoding::Identity);
+        }
+        let mut best = (PrebuiltEncoding::Identity, 0);
+        for coding in possible {
+            let quality = coding.quality_before(request);
+            if quality > best.1 {
+                best = (PrebuiltEncoding::Encoded(coding as u8), quality);
+            }
+        }
+        Some(best.0)
     }
 }
 

@@ -18,7 +18,7 @@ use http::request::Request;
 use http::response::BodyIdentity;
 use http::response::chain::Encoder;
 use http::response::output::Piece;
-use store::{Cas, Content, Large, ObjectChange, Store, Write};
+use store::{Cas, Content, Large, ObjectChange, Store, StoreStatistics, Write};
 
 use super::compress::{Coding, Compression, Compressor, Totals, note_totals};
 
@@ -188,6 +188,11 @@ fn keep(key: &Key, compressed: &[u8], length: u32) {
         marks: 0,
     };
     KEPT.update(&key.0, now(), |_| ObjectChange::Write(write));
+}
+
+/// What of bodies that were compressed once is kept now, by all threads.
+pub fn statistics() -> StoreStatistics {
+    KEPT.counts()
 }
 
 /// Keeps a body while it is compressed for the first time.

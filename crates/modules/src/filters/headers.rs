@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use conf::{
     Arity, Contexts, Declared, Fault, Inherit, Line, ScopeRef, Setter, Setting, Spec, Template,
-    Word, parse,
+    TemplatePart, Word, parse,
 };
 use framework::compile::{Compiler, Feature};
 use http::config::http3;
@@ -162,6 +162,8 @@ struct Added {
     replaces: bool,
     /// `Alt-Svc` with variables, which may come to name HTTP/3.
     may_offer_http3: bool,
+    /// It has the same value for all that one response from memory may answer.
+    is_constant: bool,
 }
 
 impl Added {
@@ -182,7 +184,7 @@ impl Headers {
             && self
                 .fields
                 .iter()
-                .all(|field| field.value.literal().is_some() && !field.replaces)
+                .all(|field| field.is_constant && !field.replaces)
             && self.trailers.is_empty()
     }
 }
@@ -194,10 +196,10 @@ impl Module for Headers {
     )];
     const SHORTCUTS: &'static [ShortcutDoc] = &[
         ShortcutDoc::Same(
-            "where `expires` and all of `add_header` have the same value for every request",
+            "where `expires` and all of `add_header` have the same value for every request, or name `$upstream_cache_status` alone",
         ),
         ShortcutDoc::Never(
-            "where one has variables, `add_header` names `ETag`, or `add_trailer` is set",
+            "where one has other variables, `add_header` names `ETag`, or `add_trailer` is set",
         ),
     ];
 
@@ -218,6 +220,17 @@ impl Module for Headers {
             Shortcut::Never
         }
     }
+}
+
+/// Whether a value has no variables but for what has come of asking a cache, which is said of what
+/// is kept: a file asks none, and of answers only hits are.
+fn is_constant(value: &Template) -> bool {
+    let mut parts = value.parts().iter();
+    parts.all(|part| match part {
+        TemplatePart::Literal(_) => true,
+        TemplatePart::Variable(name) => name.eq_ignore_ascii_case("upstream_cache_status"),
+        TemplatePart::Capture(_) => false,
+    })
 }
 
 fn seconds_now() -> i64 {
@@ -261,6 +274,7 @@ impl Feature for Headers {
                     replaces: line.name.eq_ignore_ascii_case(b"ETag")
                         || line.name.eq_ignore_ascii_case(b"Last-Modified"),
                     may_offer_http3: is_alt_svc(&line.name) && line.value.as_literal().is_none(),
+                    is_constant: is_constant(&line.value),
                     name: line.name,
                     value: compiler.text(&line.value),
                     always: line.always,
@@ -719,6 +733,7 @@ mod tests {
     #[test]
     fn etag_and_last_modified_are_replaced() {
         let added = |name: &'static str, replaces| Added {
+            is_constant: true,
             may_offer_http3: false,
             name: name.into(),
             value: Text::Literal(Bytes::new()),

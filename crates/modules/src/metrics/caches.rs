@@ -13,7 +13,7 @@ type Family = (
     fn(&CacheNumbers) -> u64,
 );
 
-const FAMILIES: [Family; 12] = [
+const FAMILIES: [Family; 13] = [
     (
         "tidegate_cache_entries",
         "gauge",
@@ -79,6 +79,12 @@ const FAMILIES: [Family; 12] = [
         "counter",
         "Entries that were given from memory.",
         |cache| cache.memory.hits,
+    ),
+    (
+        "tidegate_cache_memory_prebuilt_total",
+        "counter",
+        "Those of them that were given as whole responses laid out before.",
+        |cache| cache.at_once,
     ),
     (
         "tidegate_cache_memory_evicted_total",

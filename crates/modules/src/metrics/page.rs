@@ -14,6 +14,7 @@ use super::caches;
 use super::meter::{self, CLASSES, ScopeName, Sums};
 use super::queues;
 use super::upstreams::{self, GroupNumbers};
+use crate::filters::compressed;
 use proxying::cache::numbers::{self, CacheNumbers};
 
 /// What classes of status are called.
@@ -174,8 +175,33 @@ impl Numbers {
     }
 
     /// Numbers about the server itself: name, type, help, number.
-    fn own(&self) -> [(&'static str, &'static str, &'static str, u64); 9] {
+    fn own(&self) -> [(&'static str, &'static str, &'static str, u64); 13] {
+        let compressed = compressed::statistics();
         [
+            (
+                "tidegate_compressed_limit_bytes",
+                "gauge",
+                "Bytes that bodies which were compressed once may take in memory.",
+                compressed.limit as u64,
+            ),
+            (
+                "tidegate_compressed_bytes",
+                "gauge",
+                "Bytes that they and their tables take.",
+                compressed.occupied as u64,
+            ),
+            (
+                "tidegate_compressed_bodies",
+                "gauge",
+                "Bodies that are kept as they were compressed once.",
+                compressed.objects,
+            ),
+            (
+                "tidegate_compressed_evicted_total",
+                "counter",
+                "Bodies that had to make room there.",
+                compressed.evicted,
+            ),
             (
                 "tidegate_engine_turns_total",
                 "counter",

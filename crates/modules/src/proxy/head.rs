@@ -142,13 +142,24 @@ fn conditions<'a>(
 /// What an answer is found by again where no line says it: the URL that is asked for. A socket in
 /// the file system has no host in it, and the scope stands for that.
 pub(super) fn cache_key(request: &Request, proxy: &Proxy, target: &ProxyTarget) -> Vec<u8> {
-    let mut key = target.scheme.text().to_vec();
+    let mut key = Vec::new();
+    append_cache_key(request, proxy, target, &mut key);
+    key
+}
+
+/// The same behind what there is.
+pub(super) fn append_cache_key(
+    request: &Request,
+    proxy: &Proxy,
+    target: &ProxyTarget,
+    key: &mut Vec<u8>,
+) {
+    key.extend_from_slice(target.scheme.text());
     if target.port.is_empty() {
         key.extend_from_slice(&proxy.place);
     }
     key.extend_from_slice(&target.host);
-    write_uri(request, proxy, target, &mut key);
-    key
+    write_uri(request, proxy, target, key);
 }
 
 /// What ends the request line.

@@ -23,13 +23,14 @@ use bytes::Bytes;
 use http::exchange::{Abort, Exchange};
 use http::module::{Handle, Ran};
 use http::request::{Request, Step};
+use http::response::recall::{Recall, Recalled};
 use proto::header::KnownField;
 
 pub use settings::{DIRECTIVES, Proxy, Settings, check, content, purge_content, survey};
 
 use proxying::answer::AnswerHead;
 use proxying::attempts::Attempts;
-use proxying::cache::CacheLookup;
+use proxying::cache::{AnswerRules, CacheLookup, recall};
 use proxying::connect_target::ConnectTarget;
 use proxying::connection::{UpstreamConnection, ends_of, introduction, terms};
 use proxying::deliver::Delivery;
@@ -119,6 +120,27 @@ impl Handle for Proxy {
             HttpVersion::Http2 => Ran::wait(http2::serve(request, exchange, self)),
             HttpVersion::Http10 | HttpVersion::Http11 => Ran::wait(serve(request, exchange, self)),
         }
+    }
+}
+
+/// Hits from memory, whatever version peers speak.
+impl Recall for Proxy {
+    fn key(&self, request: &mut Request, key: &mut Vec<u8>) -> bool {
+        let Some(target) = self.fixed_target() else {
+            return false;
+        };
+        let default_key = |request: &mut Request, key: &mut Vec<u8>| {
+            head::append_cache_key(request, self, target, key);
+        };
+        recall::key(request, &self.settings.passing, default_key, key)
+    }
+
+    fn recall(&self, request: &mut Request, key: &[u8]) -> Option<Recalled> {
+        let rules = AnswerRules {
+            passing: &self.settings.passing,
+            rewriting: &self.rewriting(),
+        };
+        recall::answer(request, &rules, key)
     }
 }
 

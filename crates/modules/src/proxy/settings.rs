@@ -17,6 +17,7 @@ use http::config::temporary_paths::{self, TemporaryPath};
 use http::config::text::Text;
 use http::module::Content;
 use http::request::Request;
+use http::response::recall::Recall;
 use http::variables::Compiling as _;
 use proto::header::NameSet;
 use proto::proxy_protocol::Version;
@@ -341,13 +342,18 @@ pub fn purge_content(
 
 /// What answers where `proxy_pass` stands.
 pub fn content(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Content>, Fault> {
-    let proxy = Proxy::of_scope(compiler, scope)?;
-    Ok(proxy.map(|proxy| Content {
+    let Some(proxy) = Proxy::of_scope(compiler, scope)? else {
+        return Ok(None);
+    };
+    let recalls = proxy.fixed_target().is_some() && proxy.settings.passing.may_recall();
+    let recall = recalls.then(|| Arc::clone(&proxy) as Arc<dyn Recall>);
+    Ok(Some(Content {
         handler: proxy,
         leaves_to_files: false,
         stays_in_limit_except: true,
         adds_slash: true,
         answers_connect: false,
+        recall,
     }))
 }
 
@@ -434,6 +440,14 @@ impl Proxy {
                 Upstream::Group(group) => Some(group),
                 Upstream::Name { .. } => None,
             },
+            Destination::Text(_) => None,
+        }
+    }
+
+    /// Where all its requests go; `None` where they decide that themselves.
+    pub(super) fn fixed_target(&self) -> Option<&Arc<ProxyTarget>> {
+        match &self.destination {
+            Destination::Fixed(target) => Some(target),
             Destination::Text(_) => None,
         }
     }

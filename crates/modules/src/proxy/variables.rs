@@ -2,12 +2,15 @@
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_proxy_module.html#variables>.
 
+use std::any::Any;
+
 use framework::address::append_address;
 use http::request::Request;
 use http::variables::{BuiltinVariable, Evaluate};
 use proto::header::KnownField;
 
-use super::target::TARGET;
+use super::Proxy;
+use super::target::{ProxyTarget, TARGET};
 
 /// The variable of a name in lower case, without `$`.
 pub fn find(name: &str) -> Option<BuiltinVariable> {
@@ -21,19 +24,31 @@ pub fn find(name: &str) -> Option<BuiltinVariable> {
 }
 
 fn proxy_host(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    let shown = request.pass.get(&TARGET);
-    if let Some(target) = shown.and_then(|shown| shown.0.as_ref()) {
+    let shown = shown(request);
+    if let Some(target) = shown.flatten() {
         out.extend_from_slice(&target.host);
     }
     shown.is_some()
 }
 
 fn proxy_port(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    let shown = request.pass.get(&TARGET);
-    if let Some(target) = shown.and_then(|shown| shown.0.as_ref()) {
+    let shown = shown(request);
+    if let Some(target) = shown.flatten() {
         out.extend_from_slice(&target.port);
     }
     shown.is_some()
+}
+
+/// The target of a request that has come to a `proxy_pass`, if it has one.
+fn shown(request: &Request) -> Option<Option<&ProxyTarget>> {
+    if let Some(shown) = request.pass.get(&TARGET) {
+        return Some(shown.0.as_deref());
+    }
+    // What is recalled has not run, and shares no counter with other threads for this.
+    let recall = request.plan.phases.recall.as_deref();
+    let recall: &dyn Any = recall.filter(|_| request.course.recalled)?;
+    let proxy = recall.downcast_ref::<Proxy>()?;
+    Some(proxy.fixed_target().map(|target| &**target))
 }
 
 /// The client's `X-Forwarded-For` with its address behind it.

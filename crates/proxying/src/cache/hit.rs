@@ -119,7 +119,7 @@ pub(super) fn serve_filling(
 /// Makes the head of an entry the response's, of which the client may ask for a range, or for
 /// several where it is not `filling`, by a request that was forwarded for that reason. A step comes
 /// back where something else answers, and nothing at all where the head is none.
-fn apply(
+pub(super) fn apply(
     request: &mut Request,
     rules: &AnswerRules<'_>,
     stored: &Head,

@@ -26,8 +26,18 @@ use crate::settings::Passing;
 /// What a scope says of answers, whether they come from an upstream or from the cache.
 #[derive(Clone, Copy)]
 pub struct AnswerRules<'a> {
-    pub(crate) passing: &'a Arc<Passing>,
-    pub(crate) rewriting: &'a dyn Rewrite,
+    /// What the scope says of passing requests on.
+    pub passing: &'a Arc<Passing>,
+    /// What changes in the fields of an answer.
+    pub rewriting: &'a dyn Rewrite,
+}
+
+impl<'a> AnswerRules<'a> {
+    /// Those of a scope that rewrites no fields.
+    pub fn plain(passing: &'a Arc<Passing>) -> AnswerRules<'a> {
+        let rewriting = &crate::rewriting::Unchanged;
+        AnswerRules { passing, rewriting }
+    }
 }
 
 /// What is known of a request whose answer may be stored.

@@ -14,7 +14,7 @@
 //! `parts` keeps ranges and makes them whole. `semantics` chooses between nginx's rules and those
 //! of RFC 9111, which stand in `rules`. `lock` has one request fetch for many, `revalidation` asks
 //! whether what is fresh no more is still right, `update` fetches it anew beside service, `purge`
-//! has entries go.
+//! has entries go. `recall` gives hits from memory before any of this is asked.
 
 mod clock;
 mod confirmation;
@@ -33,6 +33,7 @@ pub mod numbers;
 mod parts;
 mod purge;
 mod purge_line;
+pub mod recall;
 mod revalidation;
 mod rules;
 mod semantics;

@@ -1,7 +1,8 @@
 //! What a cache has answered: counted as requests end with it, and told by `metrics`.
 
-use std::sync::Arc;
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use http::request::Request;
 use store::disk::{Counts, MemoryCounts};
@@ -44,6 +45,45 @@ pub(super) struct CacheCounters {
     pub(super) no_room: Notices,
     answered: [AtomicU64; CacheStatus::ALL.len()],
     waiting: AtomicU64,
+    /// Hits that were given at once, by the threads that have given some.
+    at_once: Mutex<Vec<Arc<ThreadHits>>>,
+}
+
+/// Hits of a zone that one thread has given at once. It alone writes them, in a line of the
+/// processor's cache of its own.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(super) struct ThreadHits(AtomicU64);
+
+thread_local! {
+    /// Those of this thread, by the number of their store.
+    static OF_THREAD: RefCell<Vec<(u64, Arc<ThreadHits>)>> = const { RefCell::new(Vec::new()) };
+}
+
+impl ThreadHits {
+    /// Those of this thread in a zone, whose store has this number.
+    pub(super) fn of(zone: &Zone, store: u64) -> Arc<ThreadHits> {
+        OF_THREAD.with_borrow_mut(|of_thread| {
+            if let Some((_, hits)) = of_thread.iter().find(|(number, _)| *number == store) {
+                return Arc::clone(hits);
+            }
+            // Those whose zone has gone are this thread's alone.
+            of_thread.retain(|(_, hits)| Arc::strong_count(hits) > 1);
+            let hits = Arc::new(ThreadHits::default());
+            zone.state()
+                .counters()
+                .lock_at_once()
+                .push(Arc::clone(&hits));
+            of_thread.push((store, Arc::clone(&hits)));
+            hits
+        })
+    }
+
+    /// Counts one.
+    pub(super) fn count(&self) {
+        let before = self.0.load(Ordering::Relaxed);
+        self.0.store(before.wrapping_add(1), Ordering::Relaxed);
+    }
 }
 
 impl CacheCounters {
@@ -51,6 +91,17 @@ impl CacheCounters {
         if let Some(counter) = self.answered.get(status as usize) {
             counter.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    fn lock_at_once(&self) -> MutexGuard<'_, Vec<Arc<ThreadHits>>> {
+        self.at_once.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many hits all threads have given at once.
+    pub(super) fn at_once(&self) -> u64 {
+        let threads = self.lock_at_once();
+        let hits = threads.iter().map(|hits| hits.0.load(Ordering::Relaxed));
+        hits.sum()
     }
 }
 
@@ -117,6 +168,8 @@ pub struct CacheNumbers {
     pub counts: Counts,
     /// Entries and their bytes in memory.
     pub memory: MemoryCounts,
+    /// Hits from memory that were given at once.
+    pub at_once: u64,
 }
 
 /// Those of the configuration that serves a request.
@@ -126,15 +179,22 @@ pub fn of(request: &Request) -> Vec<CacheNumbers> {
         let zone = zones.find::<CacheZone>(zone.name())?;
         let counters = zone.state().counters();
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let at_once = counters.at_once();
         Some(CacheNumbers {
             zone: zone.name().to_owned(),
             answered: CacheStatus::ALL.map(|status| {
                 let counter = counters.answered.get(status as usize);
-                (status.name(), counter.map_or(0, of))
+                let more = if status == CacheStatus::Hit {
+                    at_once
+                } else {
+                    0
+                };
+                (status.name(), counter.map_or(0, of) + more)
             }),
             waiting: of(&counters.waiting),
             counts: zone.state().counts(),
             memory: zone.state().memory_counts(),
+            at_once,
         })
     });
     caches.collect()

@@ -10,6 +10,7 @@
 //! ```
 
 use std::io::Write as _;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::request::Request;
@@ -28,7 +29,7 @@ use super::rules::directives::{RequestDirectives, elements};
 use super::rules::reuse::{Beyond, Reuse, Wanted, age, decide};
 use super::rules::status::{self, Forwarded, Handled};
 use super::rules::storing::{Asked, Exchanged, Stored, Withheld, judge};
-use super::rules::{FieldLine, tags};
+use super::rules::{FieldLine, Policy, tags};
 use super::status::CacheStatus;
 use super::stored_head;
 use crate::answer::AnswerHead;
@@ -125,6 +126,37 @@ fn vary_of<'a>(fields: impl Iterator<Item = FieldLine<'a>>) -> Vec<u8> {
     names.join(&b", "[..])
 }
 
+/// What becomes of an entry with these times for a request that would have this.
+pub(super) fn judge_times(policy: Option<Policy>, wanted: &Wanted, times: &EntryTimes) -> Reuse {
+    if let Some(policy) = policy {
+        return match stored_of(times) {
+            Some(stored) => decide(&stored, wanted, wall_milliseconds(), &policy),
+            // Nothing is known of it by these rules.
+            None => Reuse::NotForIt,
+        };
+    }
+    if times.valid_until >= wall().saturating_mul(1000) {
+        return Reuse::Fresh;
+    }
+    let late = wall().saturating_sub(times.valid_until / 1000);
+    Reuse::Ask(Beyond {
+        while_updating: late <= i64::from(times.updating),
+        for_failures: late <= i64::from(times.error),
+        for_errors: false,
+        is_forbidden: false,
+    })
+}
+
+/// Until when an entry that is fresh stays so, by the wall clock.
+pub(super) fn fresh_until(policy: Option<Policy>, times: &EntryTimes) -> Duration {
+    let until = Duration::from_millis(u64::try_from(times.valid_until).unwrap_or_default());
+    match policy {
+        Some(_) => until,
+        // nginx's rules count in whole seconds, the last one included.
+        None => Duration::from_secs(until.as_secs().saturating_add(1)),
+    }
+}
+
 impl CacheLookup {
     /// What is stored of an answer, if it is.
     pub(super) fn judge_answer(&self, passing: &Passing, head: &AnswerHead) -> Option<Keeping> {
@@ -188,24 +220,7 @@ impl CacheLookup {
 
     /// What becomes of an entry that lies there for this request.
     pub(super) fn judge_entry(&self, head: &Head) -> Reuse {
-        let times = &head.times;
-        if let Some(policy) = self.policy {
-            return match stored_of(times) {
-                Some(stored) => decide(&stored, &self.wanted, wall_milliseconds(), &policy),
-                // Nothing is known of it by these rules.
-                None => Reuse::NotForIt,
-            };
-        }
-        if times.valid_until >= wall().saturating_mul(1000) {
-            return Reuse::Fresh;
-        }
-        let late = wall().saturating_sub(times.valid_until / 1000);
-        Reuse::Ask(Beyond {
-            while_updating: late <= i64::from(times.updating),
-            for_failures: late <= i64::from(times.error),
-            for_errors: false,
-            is_forbidden: false,
-        })
+        judge_times(self.policy, &self.wanted, &head.times)
     }
 
     /// Why the origin is asked though an entry is there.

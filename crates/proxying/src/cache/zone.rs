@@ -34,7 +34,7 @@ pub(crate) struct CachePath {
     /// `memory:` and a name where there is no folder.
     path: PathBuf,
     has_folder: bool,
-    memory: Option<MemorySettings>,
+    pub(super) memory: Option<MemorySettings>,
     levels: Levels,
     max_size: Option<u64>,
     min_free: u64,
@@ -123,7 +123,9 @@ impl CacheZone {
     /// What its memory holds.
     pub(super) fn memory_counts(&self) -> MemoryCounts {
         let store = self.store.get().and_then(Option::as_ref);
-        store.map(|store| store.memory_counts()).unwrap_or_default()
+        let mut counts = store.map(|store| store.memory_counts()).unwrap_or_default();
+        counts.hits += self.counters.at_once();
+        counts
     }
 }
 
@@ -176,7 +178,7 @@ impl State for CacheZone {
         tell("evicted", Fact::Number(counts.evicted));
         tell("expired", Fact::Number(counts.expired));
         if settings.memory.is_some() {
-            let memory = store.memory_counts();
+            let memory = self.memory_counts();
             tell("memory_size", Fact::Number(memory.limit));
             tell("memory_bytes", Fact::Number(memory.bytes));
             tell("memory_entries", Fact::Number(memory.entries));

@@ -132,8 +132,10 @@ fn filters_say_whether_memory_may_answer() {
         ("gzip on; gzip_types text/plain; gzip_vary on;", true),
         (
             "gzip on; gzip_types text/plain; gzip_min_length 0; gzip_vary on;",
-            false,
+            true,
         ),
+        ("add_header A '$upstream_cache_status b';", true),
+        ("add_header A $upstream_cache_status$uri;", false),
         ("charset $arg_charset;", false),
         ("add_header A $uri;", false),
         ("add_trailer A b;", false),

@@ -316,8 +316,8 @@ impl Filler {
         let mut shard = self.store.index.of(&id);
         // Another may have taken the claim over.
         let is_own = |fill: &Arc<Fill>| Arc::ptr_eq(fill, &self.fill);
-        if shard.fills.get(&id).is_some_and(is_own) {
-            shard.fills.remove(&id);
+        if shard.fill(&id).is_some_and(is_own) {
+            shard.end_fill(&id);
         }
     }
 }

@@ -128,18 +128,28 @@ pub(super) struct Shard {
     files: usize,
     capacity: usize,
     revision: u32,
+    /// How often what an id stands for has changed; a use changes nothing.
+    changes: u64,
     /// Only of entries that have any.
     tags: Map<EntryId, Box<[u64]>>,
     /// Only of records that have one.
     markers: Map<EntryId, Marker>,
     /// The fetches that have been claimed.
-    pub(super) fills: Map<EntryId, Arc<Fill>>,
+    fills: Map<EntryId, Arc<Fill>>,
 }
 
 #[derive(Debug)]
 pub(super) struct Index {
     shards: Box<[PaddedShard]>,
+    /// By shard, apart from what each use writes: who keeps what has been made of an entry reads it
+    /// without the lock.
+    changes: Box<[PaddedChanges]>,
 }
+
+/// The changes of a shard as they were when its lock was last given back.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct PaddedChanges(AtomicU64);
 
 /// Locks of neighbours do not share a line of the processor's cache.
 #[derive(Debug)]
@@ -154,6 +164,9 @@ struct PaddedShard {
 pub(super) struct Locked<'a> {
     shard: MutexGuard<'a, Shard>,
     place: &'a PaddedShard,
+    changes: &'a PaddedChanges,
+    /// The changes before this holder's own.
+    changes_before: u64,
 }
 
 impl Drop for Locked<'_> {
@@ -161,6 +174,9 @@ impl Drop for Locked<'_> {
         let oldest = self.shard.at(self.shard.oldest);
         let used = oldest.map_or(u64::MAX, |oldest| oldest.used);
         self.place.oldest_used.store(used, Ordering::Relaxed);
+        if self.shard.changes != self.changes_before {
+            self.changes.0.store(self.shard.changes, Ordering::Release);
+        }
     }
 }
 
@@ -190,6 +206,7 @@ impl Index {
         };
         Index {
             shards: (0..count).map(place).collect(),
+            changes: (0..count).map(|_| PaddedChanges::default()).collect(),
         }
     }
 
@@ -199,16 +216,32 @@ impl Index {
 
     /// The shard of an id.
     pub(super) fn of(&self, id: &EntryId) -> Locked<'_> {
+        self.shard(self.number_of(id))
+    }
+
+    /// The number of that shard.
+    pub(super) fn number_of(&self, id: &EntryId) -> usize {
         // The upper half: buckets go by the lower one.
-        let number = (base::hash::of(&id.0) >> 32) as usize & (self.shards.len() - 1);
-        self.shard(number)
+        (base::hash::of(&id.0) >> 32) as usize & (self.shards.len() - 1)
     }
 
     pub(super) fn shard(&self, number: usize) -> Locked<'_> {
-        let place = &self.shards[number % self.shards.len()];
+        let number = number % self.shards.len();
+        let place = &self.shards[number];
         // Nothing below panics between two changes that belong together.
         let shard = place.shard.lock().unwrap_or_else(PoisonError::into_inner);
-        Locked { shard, place }
+        Locked {
+            changes_before: shard.changes,
+            shard,
+            place,
+            changes: &self.changes[number], // invariant: there are as many
+        }
+    }
+
+    /// The changes of a shard, without its lock: those of who has given it back.
+    pub(super) fn changes(&self, number: usize) -> u64 {
+        let place = self.changes.get(number);
+        place.map_or(0, |changes| changes.0.load(Ordering::Acquire))
     }
 
     /// The shard that has the record whose use is longest ago, and when that was.
@@ -253,6 +286,7 @@ impl Shard {
             files: 0,
             capacity: capacity.min(NONE as usize),
             revision: 0,
+            changes: 0,
             tags: Map::default(),
             markers: Map::default(),
             fills: Map::default(),
@@ -307,6 +341,7 @@ impl Shard {
         }
         let number = marker;
         self.markers.insert(*id, Marker { number, until });
+        self.changes += 1;
         removed
     }
 
@@ -350,6 +385,7 @@ impl Shard {
                 self.add(*id, now)
             }
         };
+        self.changes += 1;
         self.revision = self.revision.wrapping_add(1);
         let revision = self.revision;
         let Some(record) = self.at_mut(at) else {
@@ -380,10 +416,42 @@ impl Shard {
     /// Gives an entry another revision, since its times have been replaced.
     pub(super) fn renew(&mut self, id: &EntryId) -> Option<u32> {
         let at = self.find(id)?;
+        self.changes += 1;
         self.revision = self.revision.wrapping_add(1);
         let revision = self.revision;
         self.at_mut(at)?.revision = revision;
         Some(revision)
+    }
+
+    /// How often what an id stands for has changed.
+    pub(super) fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Whether an id stands for the entry of this revision and nothing else: it carries no marker,
+    /// and nobody fetches another.
+    pub(super) fn is_settled(&self, id: &EntryId, revision: u32) -> bool {
+        let expected = self.expected(id);
+        expected.is_some_and(|expected| expected.revision == revision)
+            && !self.markers.contains_key(id)
+            && !self.fills.contains_key(id)
+    }
+
+    /// The fetch that has been claimed for an id.
+    pub(super) fn fill(&self, id: &EntryId) -> Option<&Arc<Fill>> {
+        self.fills.get(id)
+    }
+
+    /// Notes a fetch.
+    pub(super) fn begin_fill(&mut self, id: &EntryId, fill: &Arc<Fill>) {
+        self.fills.insert(*id, Arc::clone(fill));
+        self.changes += 1;
+    }
+
+    /// Forgets it.
+    pub(super) fn end_fill(&mut self, id: &EntryId) {
+        self.fills.remove(id);
+        self.changes += 1;
     }
 
     /// Notes that the file of a revision has been seen, and its names where they were not known.
@@ -659,6 +727,7 @@ impl Shard {
         }
         self.tags.remove(&id);
         self.markers.remove(&id);
+        self.changes += 1;
         self.count -= 1;
         self.files -= usize::from(blocks.is_some());
         Some(Removed { id, blocks })

@@ -90,7 +90,7 @@ impl Identity {
         (now - changed >= settled).then(|| Identity::of(stat))
     }
 
-    fn of(stat: &Stat) -> Identity {
+    pub(super) fn of(stat: &Stat) -> Identity {
         let mut bytes = [0; IDENTITY];
         let parts = [
             &stat.st_ino.to_le_bytes()[..],
@@ -287,14 +287,14 @@ impl DiskStore {
         (max > 0 && length <= max + HEAD_LENGTH_MAX as u64).then_some(max)
     }
 
-    /// The entry from memory, if it has it and its file is what it was.
+    /// The entry from memory, if it has it and its file is what it was: with that, where it has one.
     pub(super) fn recall(
         &self,
         id: &EntryId,
         key: &[u8],
         expected: Option<Expected>,
         now: Millis,
-    ) -> Option<OpenEntry> {
+    ) -> Option<(OpenEntry, Option<Identity>)> {
         let memory = self.memory.get()?;
         let revision = expected?.revision;
         let kept = memory.get(id, revision, self.folder.is_some(), now)?;
@@ -314,13 +314,8 @@ impl DiskStore {
         let parsed = head::parse(&kept.file, key, kept.file.len() as u64).ok()?;
         let start = usize::try_from(parsed.body.start).ok()?;
         let first = kept.file.slice(start.min(kept.file.len())..);
-        Some(OpenEntry::recalled(
-            id,
-            revision,
-            parsed.head,
-            parsed.body,
-            first,
-        ))
+        let opened = OpenEntry::recalled(id, revision, parsed.head, parsed.body, first);
+        Some((opened, kept.identity))
     }
 
     /// Counts an entry that is given, if it has come from memory.

@@ -39,6 +39,7 @@ mod scan;
 pub mod testing;
 #[cfg(test)]
 mod tests;
+mod watched;
 
 use std::fmt;
 use std::io;
@@ -63,6 +64,7 @@ pub use open::{CHECKED_FIRST_MAX, LaterCheck, Miss, OpenEntry};
 pub use purge::Purged;
 pub use saved::SavedIndex;
 pub use scan::Scanner;
+pub use watched::WatchedEntry;
 
 use folder::CacheFolder;
 use id::TemporaryName;
@@ -362,13 +364,13 @@ impl DiskStore {
         holds: impl FnOnce(&Fill) -> bool,
     ) -> Claim {
         let mut shard = self.index.of(id);
-        if let Some(fill) = shard.fills.get(id)
+        if let Some(fill) = shard.fill(id)
             && holds(fill)
         {
             return Claim::Taken(Arc::clone(fill));
         }
         let fill = Arc::new(Fill::new(now));
-        shard.fills.insert(*id, Arc::clone(&fill));
+        shard.begin_fill(id, &fill);
         drop(shard);
         Claim::Won(Box::new(Filler::new(self, fill, id, true)))
     }

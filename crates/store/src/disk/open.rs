@@ -118,7 +118,7 @@ impl DiskStore {
         now: Millis,
     ) -> Option<Result<OpenEntry, Miss>> {
         let expected = self.index.of(id).expected(id);
-        if let Some(recalled) = self.recall(id, key, expected, now) {
+        if let Some((recalled, _)) = self.recall(id, key, expected, now) {
             return Some(Ok(recalled));
         }
         let Some(folder) = &self.folder else {
@@ -147,7 +147,8 @@ impl DiskStore {
         let expected = self.index.of(id).expected(id);
         let Some(folder) = &self.folder else {
             let recalled = self.recall(id, key, expected, now);
-            return recalled.ok_or_else(|| self.not_opened(id, expected, Errno::NOENT));
+            let opened = recalled.map(|(opened, _)| opened);
+            return opened.ok_or_else(|| self.not_opened(id, expected, Errno::NOENT));
         };
         let file = match folder.open_entry(id) {
             Ok(file) => file,

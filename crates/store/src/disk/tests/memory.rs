@@ -1,6 +1,7 @@
 //! Memory in front of files, and in the place of them.
 
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::*;
@@ -331,4 +332,119 @@ fn all_at_once_nothing_foreign_is_seen() {
         let counts = store.memory_counts();
         assert!(counts.bytes <= counts.limit);
     }
+}
+
+/// Watches an entry that memory has.
+fn watched(store: &Arc<DiskStore>, key: &str) -> super::super::WatchedEntry {
+    let (_, watched) = store.watch(&id(key), key.as_bytes(), 0).unwrap();
+    assert!(watched.stands());
+    watched
+}
+
+#[test]
+fn a_watched_entry_stands_until_its_id_stands_for_something_else() {
+    type Change = fn(&Arc<DiskStore>);
+    let changes: [(&str, Change); 7] = [
+        ("replaced", |store| put_alone(store, "a", b"two").unwrap()),
+        ("purged", |store| assert!(store.purge(&id("a")).is_ok())),
+        ("marked", |store| store.mark(&id("a"), 404, 1000, 0)),
+        ("removed with all", |store| {
+            store.purge_matching(|key| key == b"a");
+        }),
+        ("confirmed", |store| {
+            let times = EntryTimes::default();
+            store.refresh(&id("a"), b"a", &times, 0).unwrap();
+        }),
+        ("not used for long", |store| {
+            assert!(store.maintain(10, 100_000).removed > 0);
+        }),
+        ("being fetched", |store| {
+            let Claim::Won(filler) = store.claim(&id("a"), 1000, 0) else {
+                panic!("nobody else fetches it");
+            };
+            assert!(store.watch(&id("a"), b"a", 0).is_none());
+            std::mem::forget(filler);
+        }),
+    ];
+    for (name, change) in changes {
+        let store = alone();
+        put_alone(&store, "a", b"one").unwrap();
+        let watched = watched(&store, "a");
+        // Neither uses nor what others store, purge and fetch are anything to it.
+        store.lookup(&id("a"), 0);
+        put_alone(&store, "b", b"other").unwrap();
+        put_alone(&store, "c", b"other").unwrap();
+        store.purge(&id("c")).unwrap();
+        drop(store.claim(&id("d"), 1000, 0));
+        store.mark(&id("d"), 404, 1, 0);
+        assert!(watched.stands(), "{name}");
+        change(&store);
+        assert!(!watched.stands(), "{name}");
+        assert!(!watched.stands(), "{name}");
+    }
+}
+
+#[test]
+fn a_watched_entry_stands_as_long_as_its_file() {
+    for change in [
+        (|path: &PathBuf| fs::remove_file(path).unwrap()) as fn(&PathBuf),
+        |path| {
+            let bytes = fs::read(path).unwrap();
+            let other = path.with_extension("new");
+            fs::write(&other, bytes).unwrap();
+            fs::rename(&other, path).unwrap();
+        },
+        |path| {
+            let bytes = fs::read(path).unwrap();
+            fs::write(path, bytes).unwrap();
+        },
+    ] {
+        let folder = TestFolder::new();
+        let store = in_front(&folder);
+        put(&store, "a", b"body", 0);
+        warm(&store, "a");
+        let watched = watched(&store, "a");
+        change(&path(&folder, "a"));
+        assert!(!watched.stands());
+    }
+}
+
+/// Once an entry has been replaced nobody is told that the one before it stands.
+#[test]
+fn what_is_replaced_does_not_stand_for_other_threads() {
+    const ROUNDS: u64 = 2000;
+    let store = alone();
+    put_alone(&store, "a", &0_u64.to_le_bytes()).unwrap();
+    let stored = AtomicU64::new(0);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 1..=ROUNDS {
+                put_alone(&store, "a", &number.to_le_bytes()).unwrap();
+                stored.store(number, Ordering::Release);
+            }
+        });
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let mut kept: Option<(u64, super::super::WatchedEntry)> = None;
+                loop {
+                    let before = stored.load(Ordering::Acquire);
+                    match &kept {
+                        Some((number, watched)) if watched.stands() => {
+                            assert!(*number >= before, "{number} stands, {before} is stored");
+                            if *number == ROUNDS {
+                                return;
+                            }
+                        }
+                        _ => {
+                            let watched = store.watch(&id("a"), b"a", 0);
+                            kept = watched.map(|(opened, watched)| {
+                                let body = opened.first.first_chunk().unwrap();
+                                (u64::from_le_bytes(*body), watched)
+                            });
+                        }
+                    }
+                }
+            });
+        }
+    });
 }

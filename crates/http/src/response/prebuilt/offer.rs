@@ -1,0 +1,93 @@
+//! Which responses are kept: what the static handler offers, once it is asked for often enough.
+
+use bytes::Bytes;
+use engine::file::{File, Metadata};
+use proto::method::Method;
+
+use super::{Entry, FILE_SIZE_MAX, Forms, Origin, is_missing};
+use crate::files;
+use crate::request::Request;
+use crate::response::status_page;
+
+/// Asked by the static handler when it has opened a file for a plain request: whether the response
+/// should be kept for the next one, because the file is small and asked for often enough.
+pub fn wants(request: &Request, metadata: &Metadata) -> bool {
+    if !is_wanted(request) || metadata.size > FILE_SIZE_MAX {
+        return false;
+    }
+    // A file changed within the last two seconds may change again without another time stamp.
+    let age = engine::wall().as_secs() as i64 - metadata.mtime;
+    age >= 2 && is_used_often(request)
+}
+
+/// Keeps the response that is [wanted](wants).
+pub async fn offer(request: &Request, path: &[u8], file: &File, metadata: &Metadata) {
+    let Ok(body) = file.read_at(0, metadata.size as usize).await else {
+        return;
+    };
+    if body.len() as u64 != metadata.size {
+        return;
+    }
+    let etag = files::etag_of(&request.plan.core, metadata);
+    keep(
+        request,
+        path,
+        Origin::File {
+            metadata: *metadata,
+            etag,
+        },
+        body,
+        None,
+    );
+}
+
+/// Called by the static handler when there is no such file: keeps the page that says so.
+pub fn offer_missing(request: &Request, path: &[u8], error: &std::io::Error) {
+    let plan = &request.plan;
+    let plain = is_wanted(request) && plan.error_pages.is_empty();
+    if !plain || !is_missing(error) || !is_used_often(request) {
+        return;
+    }
+    if let Some(page) = status_page::page(404, &plan.core.server_tokens, false) {
+        let content_type = Bytes::from_static(b"text/html");
+        keep(request, path, Origin::Missing, page, Some(content_type));
+    }
+}
+
+/// Whether a response of this request may be kept at all.
+fn is_wanted(request: &Request) -> bool {
+    request.plan.prebuilt
+        && !request.course.internal
+        && request.is_main()
+        && request.method == Method::Get
+}
+
+/// Counts a use of the path; true from the one on that makes it worth keeping. What is kept already
+/// stays, as for requests that it cannot answer: before each use its path is looked at, and it is
+/// forgotten where it no longer holds.
+fn is_used_often(request: &Request) -> bool {
+    let key = (request.plan.id, request.uri.clone());
+    let mut cache = request.http.prebuilt.borrow_mut();
+    if let Some(entry) = cache.entries.get_mut(&key) {
+        entry.looked_at = engine::uptime(); // its handler has just done so, or has it open
+        return false;
+    }
+    cache.is_used_often(&key)
+}
+
+fn keep(request: &Request, path: &[u8], origin: Origin, body: Bytes, content_type: Option<Bytes>) {
+    let now = engine::uptime();
+    let entry = Entry {
+        path: Request::path_of(path),
+        origin,
+        confirmed: now,
+        looked_at: now,
+        responses: Forms::default(),
+        encoded: Vec::new(),
+        unmodified: Forms::default(),
+        body: Bytes::copy_from_slice(&body),
+        content_type: content_type.unwrap_or_else(|| request.response.content_type.clone()),
+    };
+    let key = (request.plan.id, request.uri.clone());
+    request.http.prebuilt.borrow_mut().insert(key, entry);
+}

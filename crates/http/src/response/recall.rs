@@ -1,0 +1,392 @@
+//! Answers that a scope's content has in memory, as hits of a cache, given at once.
+//!
+//! What answers in such a scope is a [`Recall`]: it says what a request's answer is found by, and
+//! makes the head of one that it has by the same code as on the long way. The response is then laid
+//! out once, head and body, and given to whoever asks alike for the rest of the second that its
+//! Date names, as long as it [stands](Standing). Each thread keeps its own, among the prebuilt
+//! responses, so that a hit touches nothing that another thread writes. As for those, access rules
+//! run, modules are asked beforehand, and whatever is not plain takes the long way.
+
+use std::any::Any;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use proto::header::KnownField;
+
+use crate::h1::exchange::{After, may_keep_alive};
+use crate::module::{Prebuilt, PrebuiltEncoding};
+use crate::request::Request;
+use crate::request::state::Pacing;
+use crate::request::upstream_report::UpstreamReport;
+use crate::response::Response;
+use crate::response::chain::Chain;
+use crate::response::prebuilt::{
+    self, DatedResponse, Key, PrebuiltCache, ResponseForm, ResponseSink,
+};
+
+/// Statuses whose pages ask nothing more of request or connection.
+const STATUSES: [u16; 3] = [200, 404, 410];
+
+/// Fields by which a request asks for less than the whole answer.
+const OF_PARTS_AND_CONDITIONS: [KnownField; 6] = [
+    KnownField::Range,
+    KnownField::IfRange,
+    KnownField::IfMatch,
+    KnownField::IfNoneMatch,
+    KnownField::IfModifiedSince,
+    KnownField::IfUnmodifiedSince,
+];
+
+/// Fields that may be made anew for each request.
+const REWRITTEN: [&[u8]; 3] = [b"Set-Cookie", b"Location", b"Refresh"];
+
+/// Content that may have answers in memory. It is asked for plain GETs alone: without a body, a
+/// condition or a range.
+pub trait Recall: Any + Send + Sync {
+    /// Appends to `key` what the answer to this request is found by: whoever has the same is
+    /// answered alike. False where another than a stored answer is to be given, or that depends on
+    /// more.
+    fn key(&self, request: &mut Request, key: &mut Vec<u8>) -> bool;
+
+    /// The answer of a key, which counts as a use of it. Its head is made in `request.response`, and
+    /// what variables tell of upstreams in `request.upstream`; `None` where there is none to be
+    /// given at once: then what has been made is thrown away.
+    fn recall(&self, request: &mut Request, key: &[u8]) -> Option<Recalled>;
+}
+
+/// An answer that a content has in memory.
+pub struct Recalled {
+    /// Whether it still is what the content would give.
+    pub standing: Box<dyn Standing>,
+    /// Until when it may be given, by the wall clock ([`engine::wall`]).
+    pub until: Duration,
+    /// All of its body; `None` for an answer that takes the long way as long as it stands.
+    pub body: Option<Bytes>,
+}
+
+/// Tells whether an answer may be given again.
+pub trait Standing {
+    /// Whether the content would still give it. Asked for each hit: it writes nothing that other
+    /// threads read or write.
+    fn stands(&self) -> bool;
+
+    /// Something that no other state of the same answer has.
+    fn version(&self) -> u128;
+
+    /// Counts that it has been given, in the same way.
+    fn count(&self);
+}
+
+/// What is kept of an answer.
+pub struct RecalledAnswer {
+    standing: Box<dyn Standing>,
+    version: u128,
+    until: Duration,
+    state: State,
+}
+
+enum State {
+    /// It takes the long way.
+    Declined,
+    Laid(Laid),
+}
+
+/// An answer that is laid out.
+struct Laid {
+    status: u16,
+    content_type: Bytes,
+    /// As its maker has made it, if the head says it.
+    length: Option<u64>,
+    /// What `$upstream_*` tell of it.
+    upstream: Option<Rc<dyn UpstreamReport>>,
+    written: Vec<Written>,
+}
+
+/// One form of it.
+struct Written {
+    encoding: PrebuiltEncoding,
+    form: ResponseForm,
+    dated: DatedResponse,
+    chunked: bool,
+    /// The head for logs that tell of it.
+    told: Option<Response>,
+}
+
+/// Bytes that a field of a head takes beside its text, or a few more.
+const FIELD_COST: usize = 128;
+
+impl RecalledAnswer {
+    /// Bytes that it takes with its key, or a few more.
+    pub(crate) fn cost(&self, key: &Key) -> usize {
+        // A table that has just grown is half empty.
+        let place = 2 * size_of::<(Key, RecalledAnswer)>() + FIELD_COST;
+        let laid = match &self.state {
+            State::Declined => 0,
+            State::Laid(laid) => laid.cost(),
+        };
+        place + key.1.len() + laid
+    }
+}
+
+impl Laid {
+    fn cost(&self) -> usize {
+        let of = |written: &Written| {
+            let told = written.told.as_ref().map_or(0, |told| {
+                size_of::<Response>() + told.fields.len() * FIELD_COST
+            });
+            size_of::<Written>() + written.dated.head_length + written.dated.bytes.len() + told
+        };
+        let written: usize = self.written.iter().map(of).sum();
+        // What upstreams tell holds the head as it was stored.
+        let heads = self
+            .written
+            .first()
+            .map_or(0, |first| first.dated.head_length);
+        self.content_type.len() + 2 * heads + written
+    }
+
+    fn prebuilt(&self) -> Prebuilt<'_> {
+        Prebuilt {
+            status: self.status,
+            content_type: &self.content_type,
+            length: self.length,
+        }
+    }
+
+    fn form_of(&mut self, encoding: PrebuiltEncoding, form: ResponseForm) -> Option<&mut Written> {
+        let mut written = self.written.iter_mut();
+        written.find(|written| written.encoding == encoding && written.form == form)
+    }
+}
+
+/// Answers a plain GET whose plan is found with what its content has in memory. `None`: take the
+/// long way.
+pub fn answer(request: &mut Request, to: &mut impl ResponseSink) -> Option<After> {
+    let asks_less = OF_PARTS_AND_CONDITIONS.iter();
+    if asks_less.clone().any(|field| request.client.has(*field))
+        || !prebuilt::permit_request(request)
+    {
+        return None;
+    }
+    let asks_to_stay = request.client.keeps_alive();
+    let keep_alive = asks_to_stay && may_keep_alive(&request.connection, request);
+    let form = to.form(request, keep_alive)?;
+    let http = Rc::clone(&request.http);
+    let recall = http.plan(request.plan.id).phases.recall.as_deref()?;
+    let mut key = (request.plan.id, http.prebuilt.borrow_mut().take_scratch());
+    request.course.recalled = true;
+    let after = if recall.key(request, &mut key.1) {
+        let mut cache = http.prebuilt.borrow_mut();
+        match give_again(request, &mut cache, &key, form, to) {
+            Given::Answer(after) => Some(after),
+            Given::Nothing => None,
+            Given::Unknown => {
+                drop(cache); // what variables are evaluated for may look at it
+                lay_out(request, recall, &key, form, to)
+            }
+        }
+    } else {
+        None
+    };
+    http.prebuilt.borrow_mut().give_back(key.1);
+    if after.is_none() {
+        forget(request);
+    }
+    after
+}
+
+/// The long way finds the request as it came.
+fn forget(request: &mut Request) {
+    request.course.recalled = false;
+    request.upstream = None;
+    request.pacing = Pacing::default();
+    request.response.clear();
+}
+
+/// What comes of looking for an answer that is laid out.
+enum Given {
+    Answer(After),
+    /// The request takes the long way.
+    Nothing,
+    /// It is not laid out in that form, or no longer stands.
+    Unknown,
+}
+
+fn give_again(
+    request: &mut Request,
+    cache: &mut PrebuiltCache,
+    key: &Key,
+    form: ResponseForm,
+    to: &mut impl ResponseSink,
+) -> Given {
+    let Some(answer) = cache.recalled(key) else {
+        return if cache.is_used_often(key) {
+            Given::Unknown
+        } else {
+            Given::Nothing
+        };
+    };
+    if engine::wall() >= answer.until || !answer.standing.stands() {
+        cache.take_recalled(key);
+        return Given::Unknown;
+    }
+    let State::Laid(laid) = &mut answer.state else {
+        return Given::Nothing;
+    };
+    let Some(encoding) = prebuilt::permit(request, laid.prebuilt()) else {
+        return Given::Nothing;
+    };
+    let (status, upstream) = (laid.status, laid.upstream.clone());
+    let Some(written) = laid.form_of(encoding, form) else {
+        return Given::Unknown;
+    };
+    if written.dated.second != engine::wall().as_secs() {
+        return Given::Unknown;
+    }
+    let logs_response = request.plan.phases.endings_read_response;
+    // What an encoder tells logs it tells of each response.
+    if logs_response && encoding != PrebuiltEncoding::Identity {
+        return Given::Unknown;
+    }
+    if written.chunked && !form.takes_unknown(request) {
+        return Given::Nothing;
+    }
+    if !to.takes(written.dated.bytes.len() - written.dated.head_length) {
+        return Given::Nothing;
+    }
+    request.upstream = upstream;
+    request.response.status = status;
+    if let Some(told) = &mut written.told {
+        std::mem::swap(&mut request.response, told);
+    }
+    let after = send(request, written, to);
+    if let Some(told) = &mut written.told {
+        std::mem::swap(&mut request.response, told);
+        request.response.status = status;
+    }
+    answer.standing.count();
+    Given::Answer(after)
+}
+
+fn send(request: &mut Request, written: &Written, to: &mut impl ResponseSink) -> After {
+    to.send(request, &written.dated);
+    request.sent.chunked = written.chunked;
+    prebuilt::send_prebuilt(request, &written.dated, written.form)
+}
+
+/// Has the content make the answer, lays it out in this form, gives it and keeps it.
+fn lay_out(
+    request: &mut Request,
+    recall: &dyn Recall,
+    key: &Key,
+    form: ResponseForm,
+    to: &mut impl ResponseSink,
+) -> Option<After> {
+    let Recalled {
+        standing,
+        until,
+        body,
+    } = recall.recall(request, &key.1)?;
+    let http = Rc::clone(&request.http);
+    let decline = |standing: Box<dyn Standing>| {
+        let answer = RecalledAnswer {
+            version: standing.version(),
+            standing,
+            until,
+            state: State::Declined,
+        };
+        let mut cache = http.prebuilt.borrow_mut();
+        cache.take_recalled(key);
+        cache.insert_recalled(key.clone(), answer);
+        None
+    };
+    let Some(body) = body.filter(|body| is_plain(request, body)) else {
+        return decline(standing);
+    };
+    let (status, length) = (request.response.status, request.response.content_length);
+    let content_type = request.response.content_type.clone();
+    let prebuilt = Prebuilt {
+        status,
+        content_type: &content_type,
+        length,
+    };
+    let encoding = prebuilt::permit(request, prebuilt)?;
+    if encoding != PrebuiltEncoding::Identity && length.is_none() {
+        return None; // it is encoded each time
+    }
+    let Ok(mut chain) = Chain::of_response(request) else {
+        return decline(standing);
+    };
+    if !chain.is_plain() || chain.has_trailers() || request.response.header_only {
+        return decline(standing);
+    }
+    let encoded = prebuilt::encoded(request, &mut chain, encoding)?;
+    let body = encoded.unwrap_or(body);
+    let is_unknown = request.response.content_length.is_none();
+    if is_unknown && !form.takes_unknown(request) || !to.takes(body.len()) {
+        return None;
+    }
+    let dated = prebuilt::write(request, &body, engine::wall().as_secs(), form);
+    let logs_response = request.plan.phases.endings_read_response;
+    let written = Written {
+        encoding,
+        form,
+        chunked: is_unknown && form != ResponseForm::Http2,
+        dated,
+        told: logs_response.then(|| request.response.clone()),
+    };
+    let after = send(request, &written, to);
+    standing.count();
+    let mut cache = http.prebuilt.borrow_mut();
+    // What was laid out of the same state is as good as this, in other forms.
+    let mut others = Vec::new();
+    if let Some(kept) = cache.take_recalled(key)
+        && kept.version == standing.version()
+        && let State::Laid(laid) = kept.state
+    {
+        others = laid.written;
+        others.retain(|other| {
+            let is_current = other.dated.second == written.dated.second;
+            is_current && (other.encoding, other.form) != (encoding, form)
+        });
+    }
+    others.push(written);
+    let answer = RecalledAnswer {
+        version: standing.version(),
+        standing,
+        until,
+        state: State::Laid(Laid {
+            status,
+            content_type,
+            length,
+            upstream: request.upstream.clone(),
+            written: others,
+        }),
+    };
+    cache.insert_recalled(key.clone(), answer);
+    Some(after)
+}
+
+/// Whether the head that has been made is the same for all requests of its key.
+fn is_plain(request: &Request, body: &Bytes) -> bool {
+    let response = &request.response;
+    let is_whole = response
+        .content_length
+        .is_none_or(|length| length == body.len() as u64);
+    let mut fields = response.fields.iter();
+    is_whole
+        && STATUSES.contains(&response.status)
+        && response.location.is_none()
+        && response.location_field.is_none()
+        && !response.is_coded()
+        && !response.header_only
+        && response.trailers.is_empty()
+        && !response.expect_trailers
+        && request.pacing.rate.is_none()
+        && request.pacing.rate_after.is_none()
+        && fields.all(|field| {
+            let mut rewritten = REWRITTEN.iter();
+            !rewritten.any(|name| field.name.eq_ignore_ascii_case(name))
+        })
+}

@@ -1,0 +1,156 @@
+//! Hits that are given at once: what [`http::response::recall`] asks of a scope with a cache.
+//!
+//! Only a fresh answer that lies in memory is given so, to a request that nothing tells apart from
+//! others with the same key. All else (what is stale, varies, is being fetched, or is asked for in a
+//! special way) is `look_up`'s, as if this were not here.
+
+use std::sync::Arc;
+
+use http::request::Request;
+use http::response::BodyIdentity;
+use http::response::recall::{Recalled, Standing};
+use store::disk::{EntryId, WatchedEntry};
+
+use super::clock::now;
+use super::lookup::AnswerRules;
+use super::numbers::ThreadHits;
+use super::purge::PurgeRequest;
+use super::rules::reuse::{Reuse, Wanted};
+use super::settings::{Cache, Choice, any_holds};
+use super::sharing::Credentials;
+use super::status::CacheStatus;
+use super::{hit, semantics};
+use crate::attempts::Attempts;
+use crate::settings::Passing;
+
+impl Passing {
+    /// Whether answers of the scope may be given at once where they lie in memory: which zone has
+    /// them, and by which key, shows without anything else being asked.
+    #[must_use]
+    pub fn may_recall(&self) -> bool {
+        self.cache.as_ref().is_some_and(|cache| {
+            let Choice::Fixed(zone) = &cache.choice else {
+                return false;
+            };
+            zone.settings().memory.is_some()
+                && cache.slice_range.is_none()
+                && cache.sharing.files.is_none()
+        })
+    }
+}
+
+/// Appends the key of a request's answer; false where that is not to be given at once. `default_key`
+/// is for scopes without a key of their own.
+pub fn key(
+    request: &mut Request,
+    passing: &Passing,
+    default_key: impl FnOnce(&mut Request, &mut Vec<u8>),
+    key: &mut Vec<u8>,
+) -> bool {
+    let Some(cache) = &passing.cache else {
+        return false;
+    };
+    if !cache.is_in_memory() || !cache.is_plainly_asked(request) {
+        return false;
+    }
+    match &cache.key {
+        Some(text) => text.append_to(request, key),
+        None => default_key(request, key),
+    }
+    true
+}
+
+/// The fresh answer of a key, if it lies in memory.
+pub fn answer(request: &mut Request, rules: &AnswerRules<'_>, key: &[u8]) -> Option<Recalled> {
+    let cache = rules.passing.cache.as_ref()?;
+    let Choice::Fixed(zone) = &cache.choice else {
+        return None;
+    };
+    let store = zone.state().store(zone.settings())?;
+    let (opened, watched) = store.watch(&EntryId::of(&[key]), key, now())?;
+    let policy = cache.semantics.policy();
+    let head = &opened.head;
+    if policy.is_none() && semantics::is_of_rfc_alone(head) {
+        return None;
+    }
+    let reuse = semantics::judge_times(policy, &Wanted::default(), &head.times);
+    if reuse != Reuse::Fresh {
+        return None;
+    }
+    let until = semantics::fresh_until(policy, &head.times);
+    let (id, revision) = watched.version();
+    let standing = Box::new(StandingEntry {
+        hits: ThreadHits::of(zone, store.number()),
+        watched,
+    });
+    let length = opened.body.end.saturating_sub(opened.body.start);
+    let is_one_for_all = head.vary.is_empty() && head.variant.is_none();
+    let is_whole = opened.first.len() as u64 == length;
+    let declined = |standing| {
+        Some(Recalled {
+            standing,
+            until,
+            body: None,
+        })
+    };
+    if !is_one_for_all || !is_whole {
+        return declined(standing);
+    }
+    Attempts::begin(request, Vec::new());
+    let applied = hit::apply(request, rules, head, CacheStatus::Hit, None)?;
+    if applied.is_some() {
+        return declined(standing);
+    }
+    request.response.body_identity = Some(BodyIdentity::of_entry(store.number(), id.0, revision));
+    Some(Recalled {
+        standing,
+        until,
+        body: Some(opened.first),
+    })
+}
+
+impl Cache {
+    fn is_in_memory(&self) -> bool {
+        let Choice::Fixed(zone) = &self.choice else {
+            return false;
+        };
+        let store = zone.state().store(zone.settings());
+        store.is_some_and(|store| store.has_memory())
+    }
+
+    /// Whether a request gets what all get that have its key, and from the cache.
+    fn is_plainly_asked(&self, request: &mut Request) -> bool {
+        if let Some(purge) = &self.purge
+            && purge.asked(request) != PurgeRequest::No
+        {
+            return false;
+        }
+        if self.sharing.passes(request) || self.sharing.credentials(request) != Credentials::None {
+            return false;
+        }
+        if self.semantics.policy().is_some() && semantics::wanted(request) != Wanted::default() {
+            return false;
+        }
+        !any_holds(&self.bypass, request)
+    }
+}
+
+/// An entry of a cache that a thread gives.
+struct StandingEntry {
+    watched: WatchedEntry,
+    hits: Arc<ThreadHits>,
+}
+
+impl Standing for StandingEntry {
+    fn stands(&self) -> bool {
+        self.watched.stands()
+    }
+
+    fn version(&self) -> u128 {
+        u128::from(self.watched.version().1)
+    }
+
+    fn count(&self) {
+        self.hits.count();
+    }
+}
