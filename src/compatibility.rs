@@ -124,14 +124,20 @@ fn row(known: ReferenceName, registry: &Registry, page: &mut String) {
 
 fn here(known: ReferenceName, registry: &Registry) -> Here {
     if known.is_variable {
-        let of_http = !known.module.starts_with("stream_");
+        let block = if known.module.starts_with("stream_") {
+            "stream"
+        } else {
+            "http"
+        };
         // Of a family any name will do.
         let name = if known.name.ends_with('_') {
             format!("{}name", known.name)
         } else {
             known.name.to_owned()
         };
-        return if of_http && server::features::FEATURES.variable(&name).is_some() {
+        let mut parts = server::protocols::PARTS.iter();
+        let part = parts.find(|part| part.name() == block);
+        return if part.is_some_and(|part| part.has_variable(&name)) {
             Here::Variable
         } else {
             Here::NotYet
@@ -256,7 +262,8 @@ mod tests {
         assert_eq!(state(false, "mail_core", "listen"), "not yet");
         assert_eq!(state(false, "core_mgmt", "resolver"), "not yet");
         assert_eq!(state(true, "http_core", "arg_"), "yes");
-        assert_eq!(state(true, "stream_core", "remote_addr"), "not yet");
+        assert_eq!(state(true, "stream_core", "remote_addr"), "yes");
+        assert_eq!(state(true, "stream_core", "request_uri"), "not yet");
     }
 
     #[test]

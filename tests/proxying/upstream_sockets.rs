@@ -2,32 +2,12 @@
 //! kernel is asked, by a copy of the descriptor.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::net::sockopt;
-use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+use support::descriptors::socket_to;
 use support::{PATIENCE, Server};
-
-/// The socket of a process that is connected to this address.
-fn socket_to(pid: u32, address: SocketAddr) -> Option<OwnedFd> {
-    let process = Pid::from_raw(pid.cast_signed())?;
-    let process = pidfd_open(process, PidfdFlags::empty()).unwrap();
-    for entry in std::fs::read_dir(format!("/proc/{pid}/fd")).ok()? {
-        let name = entry.ok()?.file_name();
-        let Some(number) = name.to_str().and_then(|name| name.parse().ok()) else {
-            continue;
-        };
-        let Ok(copy) = pidfd_getfd(&process, number, PidfdGetfdFlags::empty()) else {
-            continue;
-        };
-        let peer = rustix::net::getpeername(&copy).ok().flatten();
-        if peer.and_then(|peer| SocketAddr::try_from(peer).ok()) == Some(address) {
-            return Some(copy);
-        }
-    }
-    None
-}
 
 /// What the server's socket to an upstream is like for a request for `path`.
 fn looked_at<T>(

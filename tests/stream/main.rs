@@ -4,10 +4,13 @@
 
 mod beginnings;
 mod behind;
+mod counted;
 mod datagrams;
 mod groups;
+mod health;
 mod memcached_server;
 mod passing;
+mod sockets;
 mod tls;
 
 use std::io::{ErrorKind, Read, Write};
@@ -40,8 +43,13 @@ fn start(engine: &str, lines: &str) -> Master {
 }
 
 fn configure(master: &Master, engine: &str, lines: &str) {
+    configure_whole(master, engine, lines, "");
+}
+
+/// The same with other blocks beside `stream`.
+fn configure_whole(master: &Master, engine: &str, lines: &str, others: &str) {
     master.configure(&format!(
-        "error_log @/logs/info.log info;\nevents {{ {engine} }}\nstream {{\n{FORMAT}\n{lines}\n}}"
+        "error_log @/logs/info.log info;\nevents {{ {engine} }}\nstream {{\n{FORMAT}\n{lines}\n}}\n{others}"
     ));
 }
 

@@ -47,9 +47,11 @@ impl Contexts {
     pub const MEMCACHED: Contexts = Contexts(1 << 16);
     /// The context within `server` in `memcached`, for directives that may stand there.
     pub const MEMCACHED_SERVER: Contexts = Contexts(1 << 17);
+    /// The context within `match` in `stream`, for directives that may stand there.
+    pub const STREAM_MATCH: Contexts = Contexts(1 << 18);
 
     /// All contexts together, for directives without a place of their own.
-    pub const ALL: Contexts = Contexts((1 << 18) - 1);
+    pub const ALL: Contexts = Contexts((1 << 19) - 1);
 
     /// The contexts of either set.
     #[must_use]
@@ -97,6 +99,7 @@ const NAMES: &[(Contexts, &str)] = &[
     (Contexts::MATCH, "match"),
     (Contexts::MEMCACHED, "memcached"),
     (Contexts::MEMCACHED_SERVER, "server in memcached"),
+    (Contexts::STREAM_MATCH, "match in stream"),
 ];
 
 impl BitOr for Contexts {

@@ -93,13 +93,24 @@ pub trait Engine {
         sys::stream_socket(to, options).map(Socket::Descriptor)
     }
 
-    /// A new datagram socket, bound to the address `from` and connected to `to`, where there is
-    /// one.
+    /// A new datagram socket that is bound to an address.
     ///
     /// # Errors
-    /// Those of `socket()`, `bind()` and `connect()`; `InvalidInput` without any address.
-    fn datagrams(&mut self, from: Option<&Address>, to: Option<&Address>) -> io::Result<Socket> {
-        sys::datagram_socket(from, to).map(Socket::Descriptor)
+    /// Those of `socket()` and `bind()`.
+    fn bound_datagrams(&mut self, from: &Address) -> io::Result<Socket> {
+        sys::bound_datagram_socket(from).map(Socket::Descriptor)
+    }
+
+    /// A new datagram socket that is connected to the address `to`.
+    ///
+    /// # Errors
+    /// Which of the calls failed: `socket()`, `setsockopt()`, `bind()` or `connect()`.
+    fn connected_datagrams(
+        &mut self,
+        to: &Address,
+        options: &SocketOptions,
+    ) -> Result<Socket, ConnectError> {
+        sys::connected_datagram_socket(to, options).map(Socket::Descriptor)
     }
 
     /// Readies a datagram socket that was bound elsewhere for this thread.

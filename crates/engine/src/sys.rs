@@ -123,13 +123,32 @@ pub(crate) fn stream_socket(
     to: &Address,
     options: &SocketOptions,
 ) -> Result<OwnedFd, ConnectError> {
+    outgoing_socket(SocketType::STREAM, to, options)
+}
+
+/// A datagram socket that does not block and is not inherited, connected to `to`.
+pub(crate) fn connected_datagram_socket(
+    to: &Address,
+    options: &SocketOptions,
+) -> Result<OwnedFd, ConnectError> {
+    let socket = outgoing_socket(SocketType::DGRAM, to, options)?;
+    connect(socket.as_fd(), to).map_err(ConnectError::at(ConnectStep::Connect))?;
+    Ok(socket)
+}
+
+/// A socket that is to be connected to `to`, with its options set.
+fn outgoing_socket(
+    kind: SocketType,
+    to: &Address,
+    options: &SocketOptions,
+) -> Result<OwnedFd, ConnectError> {
     let family = match to {
         Address::Inet(SocketAddr::V4(_)) => AddressFamily::INET,
         Address::Inet(SocketAddr::V6(_)) => AddressFamily::INET6,
         Address::Unix(_) => AddressFamily::UNIX,
     };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let made = rustix::net::socket_with(family, SocketType::STREAM, flags, None);
+    let made = rustix::net::socket_with(family, kind, flags, None);
     let socket = made.map_err(|error| ConnectError::at(ConnectStep::Socket)(error.into()))?;
     let sized = |name, size: Option<u32>| {
         if let Some(size) = size {
@@ -168,10 +187,9 @@ pub(crate) fn stream_socket(
     Ok(socket)
 }
 
-/// A datagram socket that does not block and is not inherited, bound to `from` and connected to
-/// `to`, where they are given.
-pub(crate) fn datagram_socket(from: Option<&Address>, to: Option<&Address>) -> io::Result<OwnedFd> {
-    let family = match from.or(to).ok_or(io::ErrorKind::InvalidInput)? {
+/// A datagram socket that does not block and is not inherited, bound to an address.
+pub(crate) fn bound_datagram_socket(from: &Address) -> io::Result<OwnedFd> {
+    let family = match from {
         Address::Inet(SocketAddr::V4(_)) => AddressFamily::INET,
         Address::Inet(SocketAddr::V6(_)) => AddressFamily::INET6,
         Address::Unix(_) => AddressFamily::UNIX,
@@ -179,17 +197,11 @@ pub(crate) fn datagram_socket(from: Option<&Address>, to: Option<&Address>) -> i
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(family, SocketType::DGRAM, flags, None)?;
     match from {
-        Some(Address::Inet(address)) => {
+        Address::Inet(address) => {
             rustix::net::bind(&socket, address)?;
             tell_local_address(socket.as_fd(), *address)?;
         }
-        Some(Address::Unix(path)) => rustix::net::bind(&socket, &unix_address(path)?)?,
-        None => {}
-    }
-    match to {
-        Some(Address::Inet(address)) => rustix::net::connect(&socket, address)?,
-        Some(Address::Unix(path)) => rustix::net::connect(&socket, &unix_address(path)?)?,
-        None => {}
+        Address::Unix(path) => rustix::net::bind(&socket, &unix_address(path)?)?,
     }
     Ok(socket)
 }

@@ -33,9 +33,9 @@ use proxying::driver::{self, BodyReading, PeerOptions, Protocol, SentRequest};
 use proxying::failures::{AttemptError, note};
 use proxying::family::{Causes, Family, causes_of_connections};
 use proxying::peer_attempts::Dialogue;
-use proxying::socket::SocketSettings;
 use proxying::tunnel::{self, TunnelLimits};
 use proxying::upstream::Group;
+use rules::upstream::socket::SocketSettings;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
@@ -114,7 +114,7 @@ struct Settings {
     tries: RetryPolicy,
     read_timeout: Duration,
     buffer_size: usize,
-    socket: SocketSettings,
+    socket: SocketSettings<Request>,
 }
 
 impl Feature for Settings {
@@ -145,7 +145,7 @@ impl Feature for Settings {
             },
             read_timeout: scope.get(&READ_TIMEOUT)?,
             buffer_size: count(scope.get(&BUFFER_SIZE)?),
-            socket: SocketSettings::compile(compiler, scope, &TUNNEL)?,
+            socket: SocketSettings::compile(compiler, scope, &TUNNEL.sockets())?,
         })
     }
 }

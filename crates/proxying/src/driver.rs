@@ -23,6 +23,7 @@ use http::exchange::{Abort, Exchange};
 use http::module::Ran;
 use http::request::body as request_body;
 use http::request::{Request, Step};
+use rules::upstream::socket::SocketSettings;
 
 use super::answer::AnswerHead;
 use super::attempts::Attempts;
@@ -36,7 +37,6 @@ use super::peer_attempts::{AttemptPlan, Dialogue, try_peers};
 use super::response::refuse_upgrade;
 use super::rewriting::{Rewrite, Unchanged};
 use super::settings::Passing;
-use super::socket::SocketSettings;
 use super::ssl::{self, Secured, UpstreamTls};
 use crate::cache::{AnswerRules, CacheLookup};
 use crate::connect_target::ConnectTarget;
@@ -110,7 +110,7 @@ pub struct PeerOptions<'a> {
     /// Which errors and statuses make the next server be asked, how often and for how long.
     pub tries: RetryPolicy,
     /// Options of the sockets towards the peers.
-    pub socket: &'a SocketSettings,
+    pub socket: &'a SocketSettings<Request>,
     /// TLS, where peers may speak it.
     pub tls: Option<&'a UpstreamTls>,
     /// Requests share connections, as streams of HTTP/2.
@@ -388,7 +388,7 @@ async fn ask_peers<P: Protocol>(
     let mut reach = ConnectTarget {
         scheme: sent.target.scheme(),
         uri: P::uri(&sent.outgoing),
-        socket: socket.of_request(request),
+        socket: socket.evaluate(request),
         secured,
         introduction: protocol.introduction(request),
         is_shared,

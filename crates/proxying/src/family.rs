@@ -4,12 +4,11 @@
 //! Not here: the directives that are one module's alone, and those about buffers and TLS, which
 //! have families of their own.
 
-use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use bytes::Bytes;
-use conf::{Arity, Contexts, Declared, Fault, Inherit, Setter, Setting, Template, Word, parse};
+use conf::{Arity, Contexts, Declared, Fault, Inherit, Setter, Setting, Word, parse};
 use http::config::size::WrittenSize;
+use rules::upstream::socket::{BindLine, SocketDirectives};
 
 use super::store_settings;
 use crate::store_settings::StoreLine;
@@ -64,6 +63,16 @@ pub struct Family {
 }
 
 impl Family {
+    /// Those about sockets.
+    pub fn sockets(&'static self) -> SocketDirectives {
+        SocketDirectives {
+            bind: &self.bind,
+            keepalive: &self.socket_keepalive,
+            receive_buffer: &self.socket_rcvbuf,
+            send_buffer: &self.socket_sndbuf,
+        }
+    }
+
     /// The directives that begin with this prefix, of a module whose servers speak HTTP.
     pub const fn of(prefix: &'static str) -> Family {
         Family::with(prefix, &[CAUSES_OF_HTTP], causes)
@@ -128,7 +137,7 @@ impl Family {
                 .arity(Arity::at_least(1))
                 .inherit(Inherit::List)
                 .manual("Fields of the answer that are not acted upon: X-Accel-Redirect, X-Accel-Limit-Rate, X-Accel-Buffering, X-Accel-Charset, X-Accel-Expires, Expires, Cache-Control, Set-Cookie, Vary."),
-            bind: Setting::family(prefix, "bind", &["address [transparent]", "off"], bind)
+            bind: Setting::family(prefix, "bind", &["address [transparent]", "off"], BindLine::parse)
                 .contexts(HSL)
                 .arity(Arity::between(1, 2))
                 .manual("The local address, with or without a port, that connections to the upstream come from. Variables may be used; where they give nothing, the kernel chooses. With transparent it may be an address that the machine does not have, such as the client's ($remote_addr); worker processes keep the capability CAP_NET_RAW for that, and routes must lead the upstream's answers back."),
@@ -326,75 +335,6 @@ fn causes_among(setter: &Setter<'_>, known: &[&[(&str, Causes)]]) -> Result<Caus
     } else {
         causes
     })
-}
-
-/// What `*_bind` says.
-pub enum BindLine {
-    /// `off`.
-    Off,
-    /// One address.
-    Fixed {
-        /// The address, with port 0 where none is written.
-        address: SocketAddr,
-        /// The same as written.
-        name: Bytes,
-        /// `transparent`: the address may be one that is not this machine's.
-        transparent: bool,
-    },
-    /// An address that variables give.
-    Variable {
-        /// The address with its variables.
-        template: Template,
-        /// `transparent`: the address may be one that is not this machine's.
-        transparent: bool,
-    },
-}
-
-fn bind(setter: &Setter<'_>) -> Result<BindLine, Fault> {
-    let word = setter.word()?;
-    let parameter = setter.args().get(1);
-    if &*word.bytes == b"off" && parameter.is_none() {
-        return Ok(BindLine::Off);
-    }
-    let template = Template::parse(word)?;
-    let address = match template.as_literal() {
-        None => None,
-        Some(text) => Some(
-            local_address(text)
-                .ok_or_else(|| Fault::at(word, format!("invalid address \"{}\"", word.text())))?,
-        ),
-    };
-    let transparent = match parameter {
-        None => false,
-        Some(word) if &*word.bytes == b"transparent" => true,
-        Some(word) => return Err(Fault::invalid_parameter(word)),
-    };
-    Ok(match address {
-        Some(address) => BindLine::Fixed {
-            address,
-            name: Bytes::copy_from_slice(&word.bytes),
-            transparent,
-        },
-        None => BindLine::Variable {
-            template,
-            transparent,
-        },
-    })
-}
-
-/// An IP address with or without a port, IPv6 in brackets where a port follows.
-pub fn local_address(text: &[u8]) -> Option<SocketAddr> {
-    let text = std::str::from_utf8(text).ok()?;
-    let bare = text
-        .strip_prefix('[')
-        .and_then(|text| text.strip_suffix(']'));
-    match bare.unwrap_or(text).parse::<IpAddr>() {
-        Ok(address) => Some(SocketAddr::new(address, 0)),
-        Err(_) => text
-            .parse::<SocketAddr>()
-            .ok()
-            .filter(|address| address.port() > 0),
-    }
 }
 
 fn words(setter: &Setter<'_>) -> Result<Vec<Word>, Fault> {

@@ -47,7 +47,6 @@ pub mod response;
 pub mod rewriting;
 pub mod sending;
 pub mod settings;
-pub mod socket;
 pub mod ssl;
 pub mod stopped;
 pub mod store;

@@ -6,14 +6,15 @@ use conf::{Fault, ScopeRef, Word};
 use framework::compile::Compiler;
 use http::config::size::Size;
 use http::config::temporary_paths::TemporaryPath;
+use http::request::Request;
 use http::response::Field;
 use proto::header::NameSet;
+use rules::upstream::socket::SocketSettings;
 
 use super::attempts::Attempts;
 use super::buffers::{self, Buffers};
 use super::cache;
 use super::family::Family;
-use super::socket::SocketSettings;
 use crate::cache::Cache;
 use crate::store_settings::Store;
 use ::upstream::RetryPolicy;
@@ -39,7 +40,7 @@ pub struct Passing {
     /// The longest head of an answer.
     pub buffer_size: usize,
     /// Options of the sockets towards the servers.
-    pub socket: SocketSettings,
+    pub socket: SocketSettings<Request>,
     /// Fields of the answer that the client never gets.
     pub hidden: NameSet,
     /// Whether the client gets no Server and Date of ours in place of those that the answer lacks
@@ -165,7 +166,7 @@ impl Passing {
             pass_request_body: scope.get(&family.pass_request_body)?,
             intercept_errors: scope.get(&family.intercept_errors)?,
             buffer_size: scope.get(&family.buffer_size)? as usize,
-            socket: SocketSettings::compile(compiler, scope, family)?,
+            socket: SocketSettings::compile(compiler, scope, &family.sockets())?,
             hidden,
             upstream_says_what_it_is: false,
             ignored,

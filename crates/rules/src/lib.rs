@@ -16,6 +16,7 @@ pub mod limited;
 pub mod realip;
 pub mod server_name;
 pub mod service_thread;
+pub mod session_zones;
 pub mod upstream;
 
 #[cfg(test)]

@@ -1,14 +1,20 @@
 //! A thread of its own for a service: it has an event loop, and ends when what it runs is no longer
 //! wanted.
 
+use std::fmt::Arguments;
 use std::future::Future;
+use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
 use engine::select::either;
 use engine::{EngineKind, Runtime};
+use framework::counters::Counters;
+use framework::generation::Generation;
+use framework::report::ThreadReport;
 use framework::service::RunningService;
-use logs::{Errno, event};
+use framework::workers::Worker;
+use logs::{Errno, Level, event};
 
 /// Starts a thread of this name, which does `work` until it is told to end; `purpose` is for the
 /// log.
@@ -37,6 +43,36 @@ pub fn start<F: Future<Output = ()>>(
             None
         }
     }
+}
+
+/// The worker of a thread that serves no clients, under one generation, which lives as long as the
+/// worker. The runtime of the thread must exist.
+pub fn worker(generation: Arc<Generation>) -> Rc<Worker> {
+    // What the thread does is no client's, which the others count.
+    let counters = Arc::new(Counters::default());
+    Worker::start(
+        generation,
+        usize::MAX,
+        counters,
+        Vec::new(),
+        &WithoutClients,
+    )
+}
+
+/// What such a thread says of itself; it follows no generation but its own.
+#[derive(Debug)]
+struct WithoutClients;
+
+impl ThreadReport for WithoutClients {
+    fn line(&self, level: Level, message: Arguments<'_>) {
+        logs::process_error(level, message);
+    }
+
+    fn thread_begins(&self) {}
+
+    fn serves_by(&self, _: &Generation) {}
+
+    fn thread_ends(&self) {}
 }
 
 /// The thread is told to end when this is dropped.

@@ -2,15 +2,18 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use conf::{Contexts, Declared, Fault, Inherit, Line, ScopeRef, Setter, Setting, Word, parse};
 use engine::net::Carries;
 use framework::compile::Compiler;
 use logs::{ERROR_LOG, ErrorLog};
 use rules::access::Access;
 use rules::access_log::{ACCESS_LOG, AccessLogs};
+use rules::keyval;
 use rules::limit_conn::{self, LimitConn};
 use rules::realip::ByHeader;
 use rules::server_name;
+use rules::session_zones::SessionZones;
 use transport::listen;
 use transport::tls::settings::{self, TlsSettings};
 use variables::{Table, geo, map, split_clients};
@@ -19,7 +22,7 @@ use crate::address::{Addresses, Listen, NamedServer, StreamOptions};
 use crate::plan::{Content, Server, Stream};
 use crate::session::Session;
 use crate::upstream::OfSessions;
-use crate::{handover, preread, proxy, proxy_protocol, returned, set, tls};
+use crate::{handover, health_check, preread, proxy, proxy_protocol, returned, set, tls};
 
 static STREAM: Setting<()> = Setting::new("stream", &["{ ... }"], parse::nothing)
     .contexts(Contexts::MAIN)
@@ -55,8 +58,21 @@ static TCP_NODELAY: Setting<bool> = Setting::new("tcp_nodelay", &["on | off"], p
     .default("on")
     .manual("Whether small packets leave at once, to the client and to the server behind.");
 
+static STATUS_ZONE: Setting<Bytes> = Setting::new("status_zone", &["zone"], |setter| {
+    let word = setter.word()?;
+    if word.bytes.is_empty() {
+        return Err(Fault::at(word, "invalid zone name \"\""));
+    }
+    Ok(Bytes::copy_from_slice(&word.bytes))
+})
+.contexts(Contexts::STREAM_SERVER)
+.manual(
+    "Counts the server's sessions under this name, for `api`. Several servers may have one zone.",
+);
+
 /// The directives of this file.
-pub(crate) const DIRECTIVES: &[&dyn Declared] = &[&STREAM, &SERVER, &LISTEN, &TCP_NODELAY];
+pub(crate) const DIRECTIVES: &[&dyn Declared] =
+    &[&STREAM, &SERVER, &LISTEN, &TCP_NODELAY, &STATUS_ZONE];
 
 /// A line of `listen` before the names of hosts are looked up.
 type UnresolvedListen = listen::ListenLine<StreamOptions>;
@@ -123,11 +139,13 @@ pub(crate) fn stream(compiler: &Compiler<'_>, root: ScopeRef<'_>) -> Option<Stre
         map::compile::<Session>(compiler, scope);
         geo::compile::<Session>(compiler, scope);
         split_clients::compile::<Session>(compiler, scope);
+        keyval::compile::<Session>(compiler, scope);
         whole &= open_logs(compiler, scope).is_some();
         if let Err(fault) = rules::format::check::<Session>(compiler, scope) {
             compiler.report(fault);
             whole = false;
         }
+        health_check::prepare(compiler, scope);
         rules::upstream::compile::<OfSessions>(compiler, scope);
         for block in scope.children("server") {
             if let Err(fault) = server(compiler, block, &mut addresses) {
@@ -227,10 +245,17 @@ fn server(
         proxy_protocol_timeout: block.get(&proxy_protocol::PROXY_PROTOCOL_TIMEOUT)?,
         preread: preread::of_server(block)?,
         handshake_timeout: block.get(&tls::SSL_HANDSHAKE_TIMEOUT)?,
+        status_zone: block.own(&STATUS_ZONE)?.map(|name| {
+            let zones = compiler.registry::<SessionZones>();
+            let number = zones.borrow_mut().number(name);
+            number
+        }),
         content,
     };
+    let server = Arc::new(server);
+    health_check::of_server(compiler, block, &server)?;
     let named = NamedServer {
-        server: Arc::new(server),
+        server,
         names,
         position: block.line().map(|line| line.position),
     };

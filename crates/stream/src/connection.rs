@@ -3,6 +3,7 @@
 
 use std::cell::OnceCell;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use engine::net::Address;
 use framework::door::{Accepted, Tenant};
@@ -20,6 +21,8 @@ pub(crate) struct Connection {
     pub(crate) worker: Rc<Worker>,
     /// How often it has been handed from door to door.
     pub(crate) handed_over: u8,
+    /// What log lines say in the place of a client, where there is none: a health check.
+    pub(crate) about: Option<Arc<str>>,
     /// The generation that the session stays with, once a reload has taken its listener away.
     kept: OnceCell<Rc<GenerationView>>,
 }
@@ -47,7 +50,19 @@ impl Connection {
             end: ClientEnd::Stream(Transport::of(stream, handed.as_deref_mut())),
             handed_over: handed.map_or(0, |handed| handed.times),
             worker,
+            about: None,
             kept: OnceCell::new(),
+        }
+    }
+
+    /// The connection of a session that no client has begun, of which log lines say `about`.
+    pub(crate) fn without_client(accepted: Accepted, about: Arc<str>) -> Connection {
+        let connection = Connection::new(accepted);
+        let nowhere = || Address::Unix(Default::default());
+        Connection {
+            client: connection.client.between(nowhere(), nowhere()),
+            about: Some(about),
+            ..connection
         }
     }
 
@@ -58,6 +73,7 @@ impl Connection {
             end: ClientEnd::Datagrams(end),
             handed_over: 0,
             worker,
+            about: None,
             kept: OnceCell::new(),
         }
     }

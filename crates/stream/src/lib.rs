@@ -13,6 +13,7 @@ mod connection;
 mod datagrams;
 mod door;
 mod handover;
+mod health_check;
 mod incoming;
 pub mod part;
 mod plan;

@@ -8,8 +8,10 @@ use framework::door::Door;
 use framework::generation::Generation;
 use framework::network::DebugConnections;
 use framework::protocol_part::{CompiledPart, Directives, ListenSocket, ProtocolPart};
+use rules::keyval;
 use rules::limit_conn::{self, LimitConn};
 use rules::realip::{self, ByHeader};
+use rules::session_zones::SessionZones;
 use transport::resolver::Resolving;
 use transport::tls::settings::TlsSettings;
 use variables::{Find, TableBuilder, process};
@@ -18,7 +20,9 @@ use crate::plan::Stream;
 use crate::proxy_protocol::SessionRealIp;
 use crate::session::Session;
 use crate::upstream::{self, OfSessions};
-use crate::{compile, door, handover, preread, proxy, proxy_protocol, returned, set, tls};
+use crate::{
+    compile, door, handover, health_check, preread, proxy, proxy_protocol, returned, set, tls,
+};
 
 /// The protocol part that serves the block `stream`.
 pub const STREAM: &dyn ProtocolPart = &StreamPart;
@@ -65,6 +69,8 @@ impl ProtocolPart for StreamPart {
             Resolving::DIRECTIVES,
             TlsSettings::<Session>::DIRECTIVES,
             upstream::DIRECTIVES,
+            health_check::DIRECTIVES,
+            keyval::DIRECTIVES,
         ]
     }
 
@@ -115,6 +121,8 @@ impl CompiledPart for Compiled {
         self.0.variables = variables.finish().unwrap_or_default();
         self.0.debug_connections = generation.part::<DebugConnections>().unwrap_or_default();
         rules::upstream::add::<OfSessions>(compiler, generation);
+        health_check::add(compiler, generation);
+        generation.add(compiler.registries.take::<SessionZones>());
         let listening = self.0.bindings.iter().map(|binding| ListenSocket {
             id: binding.id.clone(),
             options: binding.options.clone(),

@@ -45,6 +45,8 @@ pub(crate) struct Server {
     pub(crate) proxy_protocol_timeout: Duration,
     pub(crate) preread: Preread,
     pub(crate) handshake_timeout: Duration,
+    /// The zone that its sessions are counted in, if any, by its number.
+    pub(crate) status_zone: Option<usize>,
     pub(crate) content: Content,
 }
 

@@ -11,6 +11,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use engine::Buffer;
 use engine::net::{Address, TcpInfo};
+use framework::door::Accepted;
 use framework::generation::GenerationView;
 use framework::workers::Registered;
 use logs::Printable;
@@ -18,8 +19,10 @@ use proto::tls::ClientHello;
 use proto::tls::preread::Seen;
 use rules::access_log::Logged;
 use rules::limit_conn::{ConnectionCounting, LimitOutcome, Places};
+use rules::session_zones::MeteredSession;
 use transport::Transport;
 use transport::client::{Client, OfClient};
+use transport::listen::Protocols;
 use transport::tls::session::Session as TlsSession;
 use variables::{Captures, Context, Scratch, Values};
 
@@ -89,6 +92,8 @@ pub(crate) struct Session {
     pub(crate) preread: Cell<Bytes>,
     /// What was seen of the client's handshake, where it is left to others.
     pub(crate) preread_hello: Option<Box<Seen>>,
+    /// The place that it has among the sessions of its server's zone, if there is one.
+    metered: Option<MeteredSession>,
     /// The places that it has under limits.
     places: RefCell<Places<Session>>,
     /// What the client has offered in its handshake, as long as that goes on.
@@ -131,6 +136,9 @@ enum SessionOutcome {
 fn end(session: &mut Session, status: Status) {
     session.status = status;
     log(session);
+    if let Some(metered) = session.metered.take() {
+        metered.end(status as u16, session.received.get(), session.sent.get());
+    }
     if let Some(transport) = session.connection.transport() {
         transport.announce_end();
     }
@@ -149,6 +157,7 @@ fn pass(session: Box<Session>, passage: Handover) {
 /// Goes through the phases; the error is a session that has ended early.
 async fn run(session: &mut Session, listed: &mut Option<Listed>) -> Result<SessionOutcome, Status> {
     session.greet();
+    session.be_metered();
     let mut received = Buffer::empty();
     if session.servers.protocols.proxy_protocol {
         received = proxy_protocol::read(session).await?;
@@ -230,12 +239,30 @@ impl Session {
             told_peer: None,
             preread: Cell::default(),
             preread_hello: None,
+            metered: None,
             places: RefCell::default(),
             hello: None,
             values: RefCell::default(),
             captures: Captures::default(),
             scratch: Scratch::default(),
         }
+    }
+
+    /// A session that no client has begun, as a server's are.
+    pub(crate) fn without_client(
+        accepted: Accepted,
+        about: Arc<str>,
+        server: &Arc<Server>,
+    ) -> Box<Session> {
+        let connection = Rc::new(Connection::without_client(accepted, about));
+        let local = connection.generation();
+        let stream = StreamLocal::of(&local);
+        let servers = AddressServers {
+            default: Arc::clone(server),
+            names: None,
+            protocols: Protocols::default(),
+        };
+        Box::new(Session::new(connection, local, stream, Arc::new(servers)))
     }
 
     /// A session of the same client with a server, of which no more is known than at its beginning.
@@ -257,6 +284,17 @@ impl Session {
             && let Ok(Some(server)) = names.find(name, self)
         {
             self.server = server;
+            self.be_metered();
+        }
+    }
+
+    /// Counts the session among those of its server's zone, and no longer among those of another.
+    fn be_metered(&mut self) {
+        if let Some(before) = self.metered.take() {
+            before.leave();
+        }
+        if let Some(zone) = self.server.status_zone {
+            self.metered = Some(MeteredSession::begin(&self.generation, zone));
         }
     }
 

@@ -29,7 +29,8 @@ impl Subject for Session {
     }
 
     fn serial(&self) -> Option<u64> {
-        Some(self.connection.client.serial)
+        let is_of_client = self.connection.about.is_none();
+        is_of_client.then_some(self.connection.client.serial)
     }
 
     fn doing(&self) -> &str {
@@ -37,6 +38,9 @@ impl Subject for Session {
     }
 
     fn describe(&self, out: &mut dyn Write) -> fmt::Result {
+        if let Some(about) = &self.connection.about {
+            return write!(out, ", {}", Printable(about.as_bytes()));
+        }
         let mut client = Vec::new();
         append_address(self.peer(), &mut client);
         write!(

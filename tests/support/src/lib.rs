@@ -6,6 +6,7 @@
 
 pub mod chromium;
 pub mod date;
+pub mod descriptors;
 pub mod engines;
 pub mod http2;
 pub mod load;

@@ -17,7 +17,7 @@ use std::task::{Poll, Waker};
 use base::slab::Key;
 use bytes::Bytes;
 
-use super::{Address, BoundSocket, Datagram, Segment};
+use super::{Address, BoundSocket, ConnectError, Datagram, Segment, SocketOptions};
 use crate::budget;
 use crate::buffer::Buffer;
 use crate::engine::{Op, OpKind, OperationOutcome, Socket, Token};
@@ -45,8 +45,23 @@ impl DatagramSocket {
     /// # Panics
     /// When the thread has no runtime.
     pub fn connect(address: &Address) -> io::Result<DatagramSocket> {
+        DatagramSocket::connect_with(address, &SocketOptions::default())
+            .map_err(|failed| failed.error)
+    }
+
+    /// A socket connected to `address`, as the options have it. No packet is sent.
+    ///
+    /// # Errors
+    /// Which of the calls failed: `socket()`, `setsockopt()`, `bind()` or `connect()`.
+    ///
+    /// # Panics
+    /// When the thread has no runtime.
+    pub fn connect_with(
+        address: &Address,
+        options: &SocketOptions,
+    ) -> Result<DatagramSocket, ConnectError> {
         enter(|worker| {
-            let socket = worker.engine.datagrams(None, Some(address))?;
+            let socket = worker.engine.connected_datagrams(address, options)?;
             worker.outgoing += 1;
             let connected = DatagramSocket::over(worker, socket);
             if let Some(state) = worker.datagrams.get_mut(connected.key) {
@@ -66,7 +81,7 @@ impl DatagramSocket {
     /// When the thread has no runtime.
     pub fn bind(address: &Address) -> io::Result<DatagramSocket> {
         enter(|worker| {
-            let socket = worker.engine.datagrams(Some(address), None)?;
+            let socket = worker.engine.bound_datagrams(address)?;
             Ok(DatagramSocket::over(worker, socket))
         })
     }

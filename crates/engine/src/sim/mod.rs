@@ -34,7 +34,9 @@ use crate::engine::{
 };
 use crate::frames::Frames;
 use crate::messages::BATCH_MAX;
-use crate::net::{Address, BoundSocket, ConnectError, Datagram, Segment, SocketOptions};
+use crate::net::{
+    Address, BoundSocket, ConnectError, ConnectStep, Datagram, Segment, SocketOptions,
+};
 use crate::notifier::Notifier;
 use crate::reserve::READ_AWAY_MAX;
 use crate::runtime::Runtime;
@@ -657,8 +659,20 @@ impl Engine for Sim {
         self.start + self.network.borrow().now
     }
 
-    fn datagrams(&mut self, from: Option<&Address>, to: Option<&Address>) -> io::Result<Socket> {
-        let number = self.network.borrow_mut().open_mailbox(from, to)?;
+    fn bound_datagrams(&mut self, from: &Address) -> io::Result<Socket> {
+        let number = self.network.borrow_mut().open_mailbox(Some(from), None)?;
+        Ok(Socket::Simulated(number))
+    }
+
+    fn connected_datagrams(
+        &mut self,
+        to: &Address,
+        options: &SocketOptions,
+    ) -> Result<Socket, ConnectError> {
+        let from = options.from.map(Address::Inet);
+        let mut network = self.network.borrow_mut();
+        let opened = network.open_mailbox(from.as_ref(), Some(to));
+        let number = opened.map_err(ConnectError::at(ConnectStep::Connect))?;
         Ok(Socket::Simulated(number))
     }
 

@@ -7,7 +7,7 @@
 use std::fmt;
 use std::time::Instant;
 
-use engine::net::{Address, ConnectStep, DatagramSocket, SocketOptions, Stream};
+use engine::net::{Address, DatagramSocket, SocketOptions, Stream};
 
 use super::{NotEnough, worker};
 
@@ -65,18 +65,16 @@ pub async fn connect(address: &Address, deadline: Instant) -> Result<Stream, Con
     connect_with(address, &SocketOptions::default(), Some(deadline)).await
 }
 
-/// A socket of datagrams that is connected to `address`.
+/// A socket of datagrams with these options that is connected to `address`.
 ///
 /// # Errors
 /// As [`connect_with`].
-pub async fn connect_datagrams(address: &Address) -> Result<DatagramSocket, ConnectError> {
+pub async fn connect_datagrams(
+    address: &Address,
+    options: &SocketOptions,
+) -> Result<DatagramSocket, ConnectError> {
     take_place().await?;
-    DatagramSocket::connect(address).map_err(|error| {
-        ConnectError::Failed(engine::net::ConnectError {
-            step: ConnectStep::Connect,
-            error,
-        })
-    })
+    Ok(DatagramSocket::connect_with(address, options)?)
 }
 
 async fn take_place() -> Result<(), NotEnough> {

@@ -6,19 +6,16 @@
 //! error log say what it is about in that one's place. It runs on a thread of its own, which serves
 //! no clients: [`InternalRequests`].
 
-use std::fmt::Arguments;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use conf::ScopeId;
 use engine::net::Address;
-use framework::counters::Counters;
 use framework::door::Accepted;
 use framework::generation::Generation;
-use framework::report::ThreadReport;
 use framework::workers::Worker;
-use logs::Level;
+use rules::service_thread;
 use transport::listen::ListenerId;
 
 use crate::config::plan::{Plan, Server};
@@ -42,16 +39,8 @@ pub struct RequestScope {
 impl InternalRequests {
     /// Those of this thread, whose runtime must exist. The generation lives as long as they do.
     pub fn new(generation: Arc<Generation>) -> InternalRequests {
-        // what it does is no client's, which the others count
-        let counters = Arc::new(Counters::default());
         InternalRequests {
-            worker: Worker::start(
-                generation,
-                usize::MAX,
-                counters,
-                Vec::new(),
-                &WithoutClients,
-            ),
+            worker: service_thread::worker(generation),
         }
     }
 
@@ -94,20 +83,4 @@ impl InternalRequests {
         request.plan = Arc::clone(&place.plan);
         Ok(request)
     }
-}
-
-/// What such a thread says of itself; it follows no generation but its own.
-#[derive(Debug)]
-struct WithoutClients;
-
-impl ThreadReport for WithoutClients {
-    fn line(&self, level: Level, message: Arguments<'_>) {
-        logs::process_error(level, message);
-    }
-
-    fn thread_begins(&self) {}
-
-    fn serves_by(&self, _: &Generation) {}
-
-    fn thread_ends(&self) {}
 }

@@ -31,8 +31,8 @@ pub(super) enum Endpoint {
     HttpRequests,
     /// Zones of a kind, or the one of this name.
     Zones(Kind, Option<Bytes>),
-    /// Pairs of keys and values, or those of the zone of this name.
-    Keyvals(Option<Bytes>),
+    /// Pairs of keys and values of a block, `http` or `stream`, or those of the zone of this name.
+    Keyvals(&'static str, Option<Bytes>),
     /// The list of what there is of TCP and UDP.
     Stream,
     /// Groups of servers of a block, `http` or `stream`.
@@ -46,22 +46,34 @@ pub(super) enum Kind {
     LocationZones,
     LimitConns,
     LimitReqs,
+    StreamServerZones,
+    StreamLimitConns,
 }
 
 impl Kind {
-    const ALL: [Kind; 4] = [
+    const ALL: [Kind; 6] = [
         Kind::ServerZones,
         Kind::LocationZones,
         Kind::LimitConns,
         Kind::LimitReqs,
+        Kind::StreamServerZones,
+        Kind::StreamLimitConns,
     ];
+
+    /// The block that such zones are of.
+    fn block(self) -> &'static str {
+        match self {
+            Kind::StreamServerZones | Kind::StreamLimitConns => "stream",
+            _ => "http",
+        }
+    }
 
     /// What it is called in a path.
     pub(super) fn path(self) -> &'static str {
         match self {
-            Kind::ServerZones => "server_zones",
+            Kind::ServerZones | Kind::StreamServerZones => "server_zones",
             Kind::LocationZones => "location_zones",
-            Kind::LimitConns => "limit_conns",
+            Kind::LimitConns | Kind::StreamLimitConns => "limit_conns",
             Kind::LimitReqs => "limit_reqs",
         }
     }
@@ -69,9 +81,9 @@ impl Kind {
     /// The version that it came with.
     fn since(self) -> u8 {
         match self {
-            Kind::ServerZones => 1,
+            Kind::ServerZones | Kind::StreamServerZones => 1,
             Kind::LocationZones => 5,
-            Kind::LimitConns | Kind::LimitReqs => 6,
+            Kind::LimitConns | Kind::LimitReqs | Kind::StreamLimitConns => 6,
         }
     }
 }
@@ -108,9 +120,6 @@ impl Endpoint {
         "ssl",
     ];
 
-    /// What there is of TCP and UDP.
-    pub(super) const OF_STREAM: &[&str] = &["upstreams"];
-
     /// The endpoint that the path behind the location's own name leads to. A slash at its end makes
     /// no difference.
     pub(super) fn parse(path: &[u8]) -> Result<RequestedEndpoint, ApiError> {
@@ -146,38 +155,52 @@ impl Endpoint {
             [b"http", b"upstreams", rest @ ..] => {
                 Endpoint::Upstreams("http", OfUpstreams::parse(rest)?)
             }
-            [b"http", b"keyvals"] => Endpoint::Keyvals(None),
-            [b"http", b"keyvals", name] => Endpoint::Keyvals(Some(Bytes::copy_from_slice(name))),
-            [b"http", kind, rest @ ..] => Endpoint::of_zones(version, kind, rest)?,
+            [b"http", rest @ ..] => Endpoint::of_zones("http", version, rest)?,
             [b"stream"] => Endpoint::Stream,
             [b"stream", b"upstreams", rest @ ..] => {
                 Endpoint::Upstreams("stream", OfUpstreams::parse(rest)?)
             }
+            [b"stream", rest @ ..] => Endpoint::of_zones("stream", version, rest)?,
             _ => return Err(ApiError::PathNotFound),
         };
         Ok(RequestedEndpoint { version, endpoint })
     }
 
-    /// Zones of HTTP, as far as a version has them.
-    fn of_zones(version: u8, kind: &[u8], rest: &[&[u8]]) -> Result<Endpoint, ApiError> {
-        let mut kinds = Kind::ALL.into_iter();
-        let known = kinds.find(|known| known.path().as_bytes() == kind);
-        let kind = known.filter(|known| known.since() <= version);
-        let kind = kind.ok_or(ApiError::PathNotFound)?;
-        match rest {
-            [] => Ok(Endpoint::Zones(kind, None)),
-            [name] => Ok(Endpoint::Zones(kind, Some(Bytes::copy_from_slice(name)))),
-            _ => Err(ApiError::PathNotFound),
+    /// Zones of a block, as far as a version has them.
+    fn of_zones(block: &'static str, version: u8, path: &[&[u8]]) -> Result<Endpoint, ApiError> {
+        let (kind, name) = match path {
+            [kind] => (*kind, None),
+            [kind, name] => (*kind, Some(Bytes::copy_from_slice(name))),
+            _ => return Err(ApiError::PathNotFound),
+        };
+        if kind == b"keyvals" {
+            return Ok(Endpoint::Keyvals(block, name));
         }
+        let mut kinds = Kind::ALL.into_iter();
+        let known = kinds.find(|known| known.block() == block && known.path().as_bytes() == kind);
+        let kind = known.filter(|known| known.since() <= version);
+        Ok(Endpoint::Zones(kind.ok_or(ApiError::PathNotFound)?, name))
     }
 
     /// What there is of HTTP in a version.
     pub(super) fn of_http(version: u8) -> Vec<&'static str> {
-        let kinds = Kind::ALL.into_iter();
-        let kinds = kinds.filter(|kind| kind.since() <= version);
         let mut all = vec!["requests", "upstreams", "keyvals", "caches"];
-        all.extend(kinds.map(Kind::path));
+        all.extend(Endpoint::kinds("http", version));
         all
+    }
+
+    /// What there is of TCP and UDP in a version.
+    pub(super) fn of_stream(version: u8) -> Vec<&'static str> {
+        let mut all = vec!["upstreams", "keyvals"];
+        all.extend(Endpoint::kinds("stream", version));
+        all
+    }
+
+    /// What a version calls the zones of a block.
+    fn kinds(block: &'static str, version: u8) -> impl Iterator<Item = &'static str> {
+        let kinds = Kind::ALL.into_iter();
+        let kinds = kinds.filter(move |kind| kind.block() == block && kind.since() <= version);
+        kinds.map(Kind::path)
     }
 
     /// Whether a body says what a request of this method wants.
@@ -198,8 +221,8 @@ impl Endpoint {
             | Endpoint::Resolvers(_)
             | Endpoint::Caches(_) => "GET, HEAD",
             Endpoint::Connections | Endpoint::HttpRequests | Endpoint::Ssl => "GET, HEAD, DELETE",
-            Endpoint::Keyvals(Some(_)) => "GET, HEAD, POST, PATCH, DELETE",
-            Endpoint::Zones(_, None) | Endpoint::Keyvals(None) => "GET, HEAD",
+            Endpoint::Keyvals(_, Some(_)) => "GET, HEAD, POST, PATCH, DELETE",
+            Endpoint::Zones(_, None) | Endpoint::Keyvals(_, None) => "GET, HEAD",
             Endpoint::Zones(_, Some(_)) => "GET, HEAD, DELETE",
             Endpoint::Upstreams(_, of) => match of {
                 OfUpstreams::All => "GET, HEAD",

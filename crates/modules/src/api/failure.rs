@@ -112,9 +112,9 @@ impl ApiError {
             ApiError::PathNotFound => "PathNotFound",
             ApiError::UpstreamNotFound => "UpstreamNotFound",
             ApiError::ZoneNotFound(kind) => match kind {
-                Kind::ServerZones => "ServerZoneNotFound",
+                Kind::ServerZones | Kind::StreamServerZones => "ServerZoneNotFound",
                 Kind::LocationZones => "LocationZoneNotFound",
-                Kind::LimitConns => "LimitConnNotFound",
+                Kind::LimitConns | Kind::StreamLimitConns => "LimitConnNotFound",
                 Kind::LimitReqs => "LimitReqNotFound",
             },
             ApiError::SlabNotFound => "SlabNotFound",
@@ -156,9 +156,9 @@ impl ApiError {
             ApiError::PathNotFound => "path not found",
             ApiError::UpstreamNotFound => "upstream not found",
             ApiError::ZoneNotFound(kind) => match kind {
-                Kind::ServerZones => "server zone not found",
+                Kind::ServerZones | Kind::StreamServerZones => "server zone not found",
                 Kind::LocationZones => "location zone not found",
-                Kind::LimitConns => "limit_conn not found",
+                Kind::LimitConns | Kind::StreamLimitConns => "limit_conn not found",
                 Kind::LimitReqs => "limit_req not found",
             },
             ApiError::SlabNotFound => "slab not found",

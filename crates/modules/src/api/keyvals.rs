@@ -13,27 +13,25 @@ use serde_json::{Map, Value};
 use super::failure::ApiError;
 use super::show::{self, Fields};
 
-/// The zones of `http`, in the order of the configuration.
-fn zones(request: &Request) -> Vec<Arc<Zone<Pairs>>> {
+/// The zones of a block, `http` or `stream`, in the order of the configuration.
+fn zones(request: &Request, of: &str) -> Vec<Arc<Zone<Pairs>>> {
     let zones = &request.local.generation.zones;
     let known = zones
         .iter()
         .filter_map(|zone| zones.find::<Pairs>(zone.name()));
-    known
-        .filter(|zone| zone.settings().block == "http")
-        .collect()
+    known.filter(|zone| zone.settings().block == of).collect()
 }
 
-fn zone(request: &Request, name: &Bytes) -> Result<Arc<Zone<Pairs>>, ApiError> {
-    let mut zones = zones(request).into_iter();
+fn zone(request: &Request, of: &str, name: &Bytes) -> Result<Arc<Zone<Pairs>>, ApiError> {
+    let mut zones = zones(request, of).into_iter();
     let found = zones.find(|zone| zone.name().as_bytes() == name);
     found.ok_or(ApiError::KeyvalNotFound)
 }
 
 /// The pairs of all zones.
-pub(super) fn all(request: &Request, json: &mut json::Writer, fields: &Fields) {
+pub(super) fn all(request: &Request, of: &str, json: &mut json::Writer, fields: &Fields) {
     json.object(|json| {
-        for zone in zones(request) {
+        for zone in zones(request, of) {
             json.key(zone.name());
             if fields.are_none() {
                 json.object(|_| ())
@@ -47,10 +45,11 @@ pub(super) fn all(request: &Request, json: &mut json::Writer, fields: &Fields) {
 /// The pairs of a zone, or the one that the argument `key` asks for.
 pub(super) fn one(
     request: &Request,
+    of: &str,
     name: &Bytes,
     json: &mut json::Writer,
 ) -> Result<(), ApiError> {
-    let zone = zone(request, name)?;
+    let zone = zone(request, of, name)?;
     let all = match show::argument(request, b"key") {
         None => zone.state().all(zone.settings()),
         Some(key) => {
@@ -74,11 +73,12 @@ fn pairs(pairs: &[(Bytes, Bytes)], json: &mut json::Writer) {
 
 pub(super) async fn add(
     request: &Request,
+    of: &str,
     name: &Bytes,
     body: &[u8],
     user: &Bytes,
 ) -> Result<(), ApiError> {
-    let zone = zone(request, name)?;
+    let zone = zone(request, of, name)?;
     let written = parse(body)?;
     let mut added = Vec::new();
     for (key, written) in written {
@@ -100,11 +100,12 @@ pub(super) async fn add(
 /// Changes a pair, or removes it.
 pub(super) async fn change(
     request: &Request,
+    of: &str,
     name: &Bytes,
     body: &[u8],
     user: &Bytes,
 ) -> Result<(), ApiError> {
-    let zone = zone(request, name)?;
+    let zone = zone(request, of, name)?;
     let mut written = parse(body)?.into_iter();
     let (key, written) = match (written.next(), written.next()) {
         (None, _) => return Err(ApiError::KeyvalFormat("key required")),
@@ -121,8 +122,13 @@ pub(super) async fn change(
     Ok(())
 }
 
-pub(super) async fn clear(request: &Request, name: &Bytes, user: &Bytes) -> Result<(), ApiError> {
-    let zone = zone(request, name)?;
+pub(super) async fn clear(
+    request: &Request,
+    of: &str,
+    name: &Bytes,
+    user: &Bytes,
+) -> Result<(), ApiError> {
+    let zone = zone(request, of, name)?;
     edit(&zone, Edit::Clear).await?;
     tell(request, &zone, "every key is removed", user);
     Ok(())

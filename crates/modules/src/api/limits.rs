@@ -62,6 +62,10 @@ pub(super) fn all(request: &Request, kind: Kind) -> Vec<(String, Outcomes)> {
     let zones = &request.local.generation.zones;
     let of_kind = zones.iter().filter(|zone| match kind {
         Kind::LimitReqs => zone.kind() == "limit_req",
+        Kind::StreamLimitConns => {
+            let of_http = zones.find::<Connections<Request>>(zone.name()).is_some();
+            zone.kind() == "limit_conn" && !of_http
+        }
         // Those of stream are of the same kind, for another context.
         _ => zones.find::<Connections<Request>>(zone.name()).is_some(),
     });

@@ -347,9 +347,9 @@ fn show(request: &Request, asked: &RequestedEndpoint) -> Result<ApiResponse, Api
         Endpoint::Resolvers(Some(_)) => return Err(ApiError::ResolverNotFound),
         Endpoint::Ssl => CountersSnapshot::of(request).handshakes(&mut json, &fields),
         Endpoint::Caches(name) => server::caches(request, name.as_ref(), &mut json, &fields)?,
-        Endpoint::Keyvals(None) => keyvals::all(request, &mut json, &fields),
-        Endpoint::Keyvals(Some(name)) => keyvals::one(request, name, &mut json)?,
-        Endpoint::Stream => show::names(&mut json, Endpoint::OF_STREAM),
+        Endpoint::Keyvals(of, None) => keyvals::all(request, of, &mut json, &fields),
+        Endpoint::Keyvals(of, Some(name)) => keyvals::one(request, of, name, &mut json)?,
+        Endpoint::Stream => show::names(&mut json, &Endpoint::of_stream(asked.version)),
         Endpoint::Upstreams(of, path) => match path {
             OfUpstreams::All => upstreams::all(request, of, &mut json, &fields),
             OfUpstreams::Group(name) => {
@@ -380,14 +380,14 @@ async fn change(
         Endpoint::HttpRequests => server::reset_requests(request),
         Endpoint::Ssl => server::reset_handshakes(request),
         Endpoint::Zones(kind, Some(name)) => server::reset_zone(request, *kind, name)?,
-        Endpoint::Keyvals(Some(name)) => {
+        Endpoint::Keyvals(of, Some(name)) => {
             match request.method {
                 Method::Post => {
-                    keyvals::add(request, name, body, user).await?;
+                    keyvals::add(request, of, name, body, user).await?;
                     return Ok(ApiResponse::Created);
                 }
-                Method::Patch => keyvals::change(request, name, body, user).await?,
-                _ => keyvals::clear(request, name, user).await?,
+                Method::Patch => keyvals::change(request, of, name, body, user).await?,
+                _ => keyvals::clear(request, of, name, user).await?,
             }
             return Ok(ApiResponse::Nothing);
         }

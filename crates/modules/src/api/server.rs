@@ -11,6 +11,7 @@ use framework::zone::{AnyZone, Fact, State, Tell, Zone};
 use http::config::server_tokens::VERSION;
 use http::request::Request;
 use jiff::Timestamp;
+use rules::session_zones::{SessionSums, SessionZones};
 
 use super::endpoint::Kind;
 use super::failure::ApiError;
@@ -34,6 +35,7 @@ pub(super) struct Resets {
     zones: Mutex<BTreeMap<Bytes, Sums>>,
     locations: Mutex<BTreeMap<Bytes, Sums>>,
     limits: Mutex<BTreeMap<(Kind, Bytes), Outcomes>>,
+    sessions: Mutex<BTreeMap<Bytes, SessionSums>>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -102,7 +104,20 @@ pub(super) fn zones(request: &Request, kind: Kind, only: Option<&Bytes>) -> Vec<
             });
             shown.collect()
         }
-        Kind::LimitConns | Kind::LimitReqs => {
+        Kind::StreamServerZones => {
+            let names: Option<Arc<SessionZones>> = generation.part();
+            let names = names.iter().flat_map(|names| names.names());
+            let names = names.filter(|name| is_asked(name)).cloned();
+            let shown = names.map(|name| {
+                let sums = SessionSums::of(request.connection.worker.counters(), &name);
+                let resets = resets.as_ref().map(|zone| lock(&zone.state().sessions));
+                let earlier = resets.and_then(|known| known.get(&name).copied());
+                let sums = sums.since(&earlier.unwrap_or_default());
+                (name, Shown::Sessions(sums))
+            });
+            shown.collect()
+        }
+        Kind::LimitConns | Kind::LimitReqs | Kind::StreamLimitConns => {
             let all = limits::all(request, kind).into_iter();
             let all = all.map(|(name, outcomes)| (Bytes::from(name), outcomes));
             let shown = all
@@ -121,9 +136,10 @@ pub(super) fn zones(request: &Request, kind: Kind, only: Option<&Bytes>) -> Vec<
     }
 }
 
-/// The counters of a zone: of requests, or of what a limit has had become of them.
+/// The counters of a zone: of requests, of sessions, or of what a limit has had become of them.
 pub(super) enum Shown {
     Requests(Sums),
+    Sessions(SessionSums),
     Outcomes(Outcomes),
 }
 
@@ -134,9 +150,28 @@ impl Shown {
         }
         match self {
             Shown::Requests(sums) => sums.show(kind, version >= 7, json, fields),
+            Shown::Sessions(sums) => sessions(sums, json, fields),
             Shown::Outcomes(outcomes) => outcomes.show(json, fields),
         }
     }
+}
+
+fn sessions(sums: &SessionSums, json: &mut json::Writer, fields: &Fields) {
+    show::object(json, fields, |object| {
+        object.number("processing", sums.processing);
+        object.number("connections", sums.connections());
+        object.field("sessions", |json| {
+            show::whole(json, |object| {
+                for (name, count) in ["2xx", "4xx", "5xx"].into_iter().zip(sums.ended) {
+                    object.number(name, count);
+                }
+                object.number("total", sums.ended.iter().sum());
+            });
+        });
+        object.number("discarded", sums.discarded);
+        object.number("received", sums.received);
+        object.number("sent", sums.sent);
+    });
 }
 
 /// Has everything about a zone counted from now on.
@@ -151,7 +186,11 @@ pub(super) fn reset_zone(request: &Request, kind: Kind, name: &Bytes) -> Result<
             let sums = Sums::of(request, kind, name);
             resets.state().of_zones(kind).insert(name.clone(), sums);
         }
-        Kind::LimitConns | Kind::LimitReqs => {
+        Kind::StreamServerZones => {
+            let sums = SessionSums::of(request.connection.worker.counters(), name);
+            lock(&resets.state().sessions).insert(name.clone(), sums);
+        }
+        Kind::LimitConns | Kind::LimitReqs | Kind::StreamLimitConns => {
             let mut all = limits::all(request, kind).into_iter();
             let found = all.find(|(known, _)| known.as_bytes() == name);
             if let Some((_, outcomes)) = found {

@@ -66,7 +66,7 @@ impl HealthProbe<'_> {
         let mut reach = ConnectTarget {
             scheme: found.scheme.text.as_bytes(),
             uri: Bytes::new(),
-            socket: settings.passing.socket.of_request(request),
+            socket: settings.passing.socket.evaluate(request),
             secured,
             introduction: Bytes::new(),
             is_shared: true,

@@ -19,9 +19,9 @@ use proxying::destination::Destination;
 use proxying::family::Family;
 use proxying::fields::{self, SetField};
 use proxying::settings::Passing;
-use proxying::socket::SocketSettings;
 use proxying::ssl::{self, UpstreamTls};
 use proxying::upstream::Group;
+use rules::upstream::socket::SocketSettings;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
@@ -143,7 +143,7 @@ impl Feature for Settings {
             pass_request_body: true,
             intercept_errors: scope.get(&GRPC.intercept_errors)?,
             buffer_size: scope.get(&GRPC.buffer_size)? as usize,
-            socket: SocketSettings::compile(compiler, scope, &GRPC)?,
+            socket: SocketSettings::compile(compiler, scope, &GRPC.sockets())?,
             hidden,
             upstream_says_what_it_is: false,
             ignored,

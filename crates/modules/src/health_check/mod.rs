@@ -12,12 +12,9 @@ mod prober;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::upstream::Check;
 use base::hash::Map;
 use bytes::Bytes;
-use conf::{
-    Arity, Contexts, Declared, Fault, Line, ScopeId, ScopeRef, Setter, Setting, Word, parse,
-};
+use conf::{Arity, Contexts, Declared, Fault, ScopeId, ScopeRef, Setter, Setting, Word, parse};
 use framework::compile::Compiler;
 use framework::generation::Generation;
 use framework::registry::Registry;
@@ -27,7 +24,10 @@ use crate::grpc::GrpcPass;
 use crate::proxy::Proxy;
 use matching::{Match, Matches};
 use prober::Prober;
-use proxying::upstream::{Group, Groups, WrittenChecks};
+use proxying::upstream::{Groups, OfRequests, WrittenChecks};
+use rules::upstream::health_check::{
+    Parameter, PeerCheck, Schedule, name_and_value, named_group, without_zone,
+};
 
 static HEALTH_CHECK: Setting<HealthCheckLine> = Setting::new(
     "health_check",
@@ -49,15 +49,8 @@ static HEALTH_CHECK: Setting<HealthCheckLine> = Setting::new(
 );
 
 struct HealthCheckLine {
-    interval: Duration,
-    jitter: Duration,
-    fails: u64,
-    passes: u64,
+    schedule: Schedule,
     uri: Bytes,
-    mandatory: bool,
-    persistent: bool,
-    match_name: Option<Word>,
-    port: Option<u16>,
     keepalive_time: Option<Duration>,
     is_grpc: bool,
     grpc_service: Bytes,
@@ -68,15 +61,8 @@ impl Default for HealthCheckLine {
     /// What holds without parameters.
     fn default() -> HealthCheckLine {
         HealthCheckLine {
-            interval: Duration::from_secs(5),
-            jitter: Duration::ZERO,
-            fails: 1,
-            passes: 1,
+            schedule: Schedule::default(),
             uri: Bytes::from_static(b"/"),
-            mandatory: false,
-            persistent: false,
-            match_name: None,
-            port: None,
             keepalive_time: None,
             is_grpc: false,
             grpc_service: Bytes::new(),
@@ -89,19 +75,11 @@ impl HealthCheckLine {
     fn read(setter: &Setter<'_>) -> Result<HealthCheckLine, Fault> {
         let mut written = HealthCheckLine::default();
         for word in setter.args() {
-            if let Some(name) = word.bytes.strip_prefix(b"match=") {
-                let bytes = name.into();
-                written.match_name = Some(Word {
-                    bytes,
-                    ..word.clone()
-                });
-                continue;
-            }
             written
-                .take(&word.bytes)
+                .take(word)
                 .ok_or_else(|| Fault::invalid_parameter(word))?;
         }
-        let is_of_http = written.match_name.is_some() || written.uri != "/";
+        let is_of_http = written.schedule.match_name.is_some() || written.uri != "/";
         let is_of_grpc = !written.grpc_service.is_empty() || written.grpc_status != 0;
         if written.is_grpc && is_of_http || !written.is_grpc && is_of_grpc {
             let text = "\"uri\" and \"match\" are for \"type=http\", \"grpc_service\" and \"grpc_status\" for \"type=grpc\"";
@@ -111,31 +89,30 @@ impl HealthCheckLine {
     }
 
     /// Takes a parameter; `None` where it is not one, or not a valid one.
-    fn take(&mut self, parameter: &[u8]) -> Option<()> {
-        let (name, value) = match memchr::memchr(b'=', parameter) {
-            Some(at) => (parameter.get(..at)?, parameter.get(at + 1..)?),
-            None => (parameter, &b""[..]),
-        };
-        let time = |text: &[u8]| parse::time_milliseconds(text).map(Duration::from_millis);
-        let positive = |text: &[u8]| parse::number_of(text).filter(|number| *number > 0);
-        match name {
-            b"interval" => self.interval = time(value).filter(|time| !time.is_zero())?,
-            b"jitter" => self.jitter = time(value)?,
-            b"fails" => self.fails = positive(value)?,
-            b"passes" => self.passes = positive(value)?,
-            b"uri" if value.first() == Some(&b'/') && !value.iter().any(u8::is_ascii_control) => {
+    fn take(&mut self, word: &Word) -> Option<()> {
+        match self.schedule.take(word) {
+            Parameter::Taken => return Some(()),
+            Parameter::Invalid => return None,
+            Parameter::Unknown => {}
+        }
+        match name_and_value(&word.bytes) {
+            (b"uri", Some(value))
+                if value.first() == Some(&b'/') && !value.iter().any(u8::is_ascii_control) =>
+            {
                 self.uri = Bytes::copy_from_slice(value);
             }
-            b"port" => self.port = Some(u16::try_from(positive(value)?).ok()?),
-            b"keepalive_time" => self.keepalive_time = Some(time(value)?),
-            b"type" if value == b"http" => self.is_grpc = false,
-            b"type" if value == b"grpc" => self.is_grpc = true,
-            b"grpc_service" if !value.is_empty() => {
+            (b"keepalive_time", Some(value)) => {
+                let time = parse::time_milliseconds(value)?;
+                self.keepalive_time = Some(Duration::from_millis(time));
+            }
+            (b"type", Some(b"http")) => self.is_grpc = false,
+            (b"type", Some(b"grpc")) => self.is_grpc = true,
+            (b"grpc_service", Some(value)) if !value.is_empty() => {
                 self.grpc_service = Bytes::copy_from_slice(value);
             }
-            b"grpc_status" => self.grpc_status = u16::try_from(parse::number_of(value)?).ok()?,
-            b"mandatory" if parameter == name => self.mandatory = true,
-            b"persistent" if parameter == name && self.mandatory => self.persistent = true,
+            (b"grpc_status", Some(value)) => {
+                self.grpc_status = u16::try_from(parse::number_of(value)?).ok()?;
+            }
             _ => return None,
         }
         Some(())
@@ -170,17 +147,7 @@ enum ProbeKind {
 /// A check of the servers of a group.
 struct HealthCheck {
     asked: ProbeKind,
-    group: Arc<Group>,
-    /// Which of the checks that are made of the group.
-    number: usize,
-    interval: Duration,
-    jitter: Duration,
-    fails: u64,
-    passes: u64,
-    /// Empty where no block is named.
-    match_name: Bytes,
-    /// `None` for the port of each server.
-    port: Option<u16>,
+    check: PeerCheck<OfRequests>,
     keepalive_time: Option<Duration>,
     scope: ScopeId,
     /// The server that it is in.
@@ -208,32 +175,14 @@ pub fn prepare(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
         let Ok(Some(written)) = scope.own(&HEALTH_CHECK) else {
             continue;
         };
-        let Some(group) = named_group(scope) else {
+        let Some(group) = named_group(scope, &["proxy_pass", "grpc_pass"]) else {
             continue;
         };
-        let number = checks.borrow_mut().add(
-            group,
-            Check {
-                place: scope.place(&["server_name"]).into(),
-                mandatory: written.mandatory,
-                persistent: written.persistent,
-            },
-        );
+        let number = checks
+            .borrow_mut()
+            .add(group, written.schedule.check(scope));
         gathered.borrow_mut().numbers.insert(scope.id(), number);
     }
-}
-
-/// The host that `proxy_pass` or `grpc_pass` of a location names.
-fn named_group(scope: ScopeRef<'_>) -> Option<&[u8]> {
-    let is_pass = |line: &&Line| line.is("proxy_pass") || line.is("grpc_pass");
-    let line = scope.lines().iter().find(is_pass)?;
-    let url = &*line.argument(0).bytes;
-    let host = match memchr::memmem::find(url, b"://") {
-        Some(scheme) => url.get(scheme + b"://".len()..)?,
-        None => url,
-    };
-    let end = memchr::memchr2(b'/', b'?', host).unwrap_or(host.len());
-    host.get(..end)
 }
 
 /// Compiles the check of a location.
@@ -292,12 +241,9 @@ fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Health
         return Err(missing());
     };
     if group.zone().is_none() {
-        let name = String::from_utf8_lossy(group.name());
-        return Err(fault(format!(
-            "health checks require upstream \"{name}\" to be in shared memory"
-        )));
+        return Err(fault(without_zone(group.name())));
     }
-    let matching = match &written.match_name {
+    let matching = match &written.schedule.match_name {
         None => Arc::default(),
         Some(name) => {
             let matches = compiler.registry::<Matches>();
@@ -321,17 +267,11 @@ fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Health
     };
     Ok(Some(HealthCheck {
         asked,
-        group,
-        number,
-        interval: written.interval,
-        jitter: written.jitter,
-        fails: written.fails,
-        passes: written.passes,
-        match_name: written
-            .match_name
-            .map(|name| name.bytes.into())
-            .unwrap_or_default(),
-        port: written.port,
+        check: PeerCheck {
+            group,
+            number,
+            schedule: written.schedule,
+        },
         keepalive_time: written.keepalive_time,
         scope: scope.id(),
         server: server_of(scope),
@@ -362,13 +302,20 @@ pub fn add(compiler: &Compiler<'_>, generation: &mut Generation) {
 mod tests {
     use super::*;
 
+    fn word(text: &str) -> Word {
+        Word {
+            bytes: text.as_bytes().into(),
+            ..Word::default()
+        }
+    }
+
     #[test]
     fn parameters() {
         let taken = |texts: &[&str]| {
             let mut written = HealthCheckLine::default();
             let mut texts = texts.iter();
             texts
-                .try_for_each(|text| written.take(text.as_bytes()))
+                .try_for_each(|text| written.take(&word(text)))
                 .map(|()| written)
         };
         let all = taken(&[
@@ -385,13 +332,15 @@ mod tests {
         ])
         .unwrap();
         assert_eq!(
-            (all.interval, all.jitter),
+            (all.schedule.interval, all.schedule.jitter),
             (Duration::from_millis(1500), Duration::from_secs(2))
         );
-        assert_eq!((all.fails, all.passes, &*all.uri), (3, 4, &b"/x?y=z"[..]));
-        assert!(all.mandatory && all.persistent);
+        let schedule = &all.schedule;
+        assert_eq!((schedule.fails, schedule.passes), (3, 4));
+        assert_eq!(&*all.uri, b"/x?y=z");
+        assert!(schedule.mandatory && schedule.persistent);
         assert_eq!(
-            (all.port, all.keepalive_time),
+            (schedule.port, all.keepalive_time),
             (Some(81), Some(Duration::from_secs(60)))
         );
         for wrong in [

@@ -20,7 +20,7 @@ use proxying::buffers::Buffers;
 use proxying::destination::{Destination, Scheme, Schemes};
 use proxying::family::{Causes, Family, causes_of_values};
 use proxying::settings::Passing;
-use proxying::socket::SocketSettings;
+use rules::upstream::socket::SocketSettings;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
@@ -107,7 +107,7 @@ impl Feature for Settings {
             pass_request_body: false,
             intercept_errors: true,
             buffer_size: scope.get(&MEMCACHED.buffer_size)? as usize,
-            socket: SocketSettings::compile(compiler, scope, &MEMCACHED)?,
+            socket: SocketSettings::compile(compiler, scope, &MEMCACHED.sockets())?,
             hidden: NameSet::default(),
             upstream_says_what_it_is: false,
             ignored: NameSet::default(),

@@ -169,7 +169,7 @@ impl Probe<'_> {
         let mut reach = ConnectTarget {
             scheme: target.scheme.text(),
             uri: Bytes::copy_from_slice(self.uri),
-            socket: settings.passing.socket.of_request(request),
+            socket: settings.passing.socket.evaluate(request),
             secured,
             // It comes for no client.
             introduction: introduction(settings.proxy_protocol, None),

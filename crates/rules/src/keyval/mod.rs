@@ -32,7 +32,7 @@ pub static KEYVAL_ZONE: Setting<()> = Setting::new(
     &["zone=name:size [state=file] [timeout=time] [type=string | ip | prefix]"],
     parse::nothing,
 )
-.contexts(Contexts::HTTP)
+.contexts(Contexts::HTTP.or(Contexts::STREAM))
 .arity(Arity::at_least(1))
 .inherit(Inherit::List)
 .manual(
@@ -45,7 +45,7 @@ pub static KEYVAL_ZONE: Setting<()> = Setting::new(
 /// `keyval key $variable zone=name`
 pub static KEYVAL: Setting<()> =
     Setting::new("keyval", &["key $variable zone=name"], parse::nothing)
-        .contexts(Contexts::HTTP)
+        .contexts(Contexts::HTTP.or(Contexts::STREAM))
         .arity(Arity::exactly(3))
         .inherit(Inherit::List)
         .manual(

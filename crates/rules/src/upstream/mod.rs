@@ -14,12 +14,14 @@
 mod checks;
 mod failover;
 mod groups;
+pub mod health_check;
 mod keepalive;
 mod limit;
 mod lookups;
 mod methods;
 mod protocol;
 mod servers;
+pub mod socket;
 mod state;
 
 use std::marker::PhantomData;

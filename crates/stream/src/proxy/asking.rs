@@ -14,7 +14,7 @@ use std::time::Duration;
 use ::upstream::connecting::{self, ConnectOptions, Connected, not_connected};
 use ::upstream::{
     AttemptError, AttemptFailure, AttemptStart, CONNECTING, Caller, Causes, ConnectionRoom,
-    PeerProtocol, RetryPolicy,
+    PeerProtocol, RetryPolicy, Socket,
 };
 use bytes::Bytes;
 use engine::net::{Address, DatagramSocket};
@@ -116,6 +116,8 @@ impl Caller for Asker<'_> {
 /// Connections to peers, for bytes.
 pub(super) struct ByConnection<'a> {
     pub(super) settings: &'a Proxy,
+    /// What sockets are to be.
+    pub(super) socket: Socket,
     /// What TLS is to be, where it is spoken.
     pub(super) secured: Option<&'a Secured>,
 }
@@ -141,7 +143,7 @@ impl PeerProtocol<Asker<'_>> for ByConnection<'_> {
         let tries = self.tries();
         let way = ConnectOptions {
             address,
-            socket: &self.settings.socket,
+            socket: &self.socket,
             deadline: engine::now() + tries.connect_timeout,
             tries,
             room,
@@ -184,6 +186,8 @@ impl PeerProtocol<Asker<'_>> for ByConnection<'_> {
 /// Sockets that are connected to peers, which are told nothing by that, for datagrams.
 pub(super) struct ByDatagrams<'a> {
     pub(super) settings: &'a Proxy,
+    /// What sockets are to be.
+    pub(super) socket: Socket,
     pub(super) client: &'a DatagramEnd,
     /// Whether a peer has been found, so that the client's datagrams are taken.
     pub(super) has_begun: Cell<bool>,
@@ -207,9 +211,9 @@ impl PeerProtocol<Asker<'_>> for ByDatagrams<'_> {
         address: &Address,
         _: ConnectionRoom,
     ) -> Result<(DatagramSocket, bool), AttemptError<Infallible>> {
-        let connected = connect_datagrams(address).await;
-        let socket = connected
-            .map_err(|error| not_connected(asker, address, &self.settings.socket, error))?;
+        let connected = connect_datagrams(address, &self.socket.options).await;
+        let socket =
+            connected.map_err(|error| not_connected(asker, address, &self.socket, error))?;
         if let Ok(local) = socket.local() {
             asker.note_connected("udp ", &local, address);
         }

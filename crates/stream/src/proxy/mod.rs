@@ -7,6 +7,7 @@ mod asking;
 pub(crate) mod attempts;
 mod datagrams;
 mod introduction;
+pub(crate) mod probe;
 mod relay;
 pub(crate) mod settings;
 pub(crate) mod tls;
@@ -71,8 +72,12 @@ async fn stream(
         Err(status) => return status,
     };
     let mut selection = group.select(session, settings.tries.next_upstream_tries);
-    let secured = secured.as_ref();
-    let (asker, asking) = (&mut Asker(session), &ByConnection { settings, secured });
+    let asking = &ByConnection {
+        settings,
+        socket: settings.socket.evaluate(session),
+        secured: secured.as_ref(),
+    };
+    let asker = &mut Asker(session);
     let answered = match ::upstream::try_peers(asker, &mut None, &mut selection, asking).await {
         Ok(Ok(answered)) => answered,
         Ok(Err(unanswered)) => return Status::of(unanswered.status),
@@ -105,6 +110,7 @@ async fn exchange(
     session.doing = " while connecting to upstream";
     let asking = ByDatagrams {
         settings,
+        socket: settings.socket.evaluate(session),
         client,
         has_begun: Cell::new(false),
     };

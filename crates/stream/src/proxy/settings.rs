@@ -5,13 +5,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::upstream::{Causes, RetryPolicy, Socket};
-use bytes::Bytes;
-use conf::{Contexts, Declared, Fault, ScopeRef, Setting, Template, Word, parse};
-use engine::net::SocketOptions;
+use ::upstream::{Causes, RetryPolicy};
+use conf::{Arity, Contexts, Declared, Fault, ScopeRef, Setting, Template, Word, parse};
 use framework::compile::Compiler;
 use proto::proxy_protocol::Version;
 use rules::upstream::of_address;
+use rules::upstream::socket::{BindLine, SocketDirectives, SocketSettings};
 use transport::resolver::Resolving;
 use variables::size::{Size, WrittenSize};
 use variables::{Compiling as _, Text};
@@ -104,6 +103,49 @@ static PROXY_SOCKET_KEEPALIVE: Setting<bool> =
         .default("off")
         .manual("Whether the kernel looks now and then if the server is still there.");
 
+static PROXY_SOCKET_RCVBUF: Setting<u64> =
+    Setting::new("proxy_socket_rcvbuf", &["size"], parse::size)
+        .contexts(CONTEXTS)
+        .default("0")
+        .since("1.31.3")
+        .manual(
+            "The size of the kernel's buffer for what comes from a server (SO_RCVBUF); 0 leaves \
+             the kernel's own.",
+        );
+
+static PROXY_SOCKET_SNDBUF: Setting<u64> =
+    Setting::new("proxy_socket_sndbuf", &["size"], parse::size)
+        .contexts(CONTEXTS)
+        .default("0")
+        .since("1.31.3")
+        .manual(
+            "The size of the kernel's buffer for what leaves to a server (SO_SNDBUF); 0 leaves \
+             the kernel's own.",
+        );
+
+static PROXY_BIND: Setting<BindLine> = Setting::new(
+    "proxy_bind",
+    &["address [transparent]", "off"],
+    BindLine::parse,
+)
+.contexts(CONTEXTS)
+.arity(Arity::between(1, 2))
+.manual(
+    "The local address, with or without a port, that connections to servers come from, and \
+     datagrams. Variables may be used; where they give nothing, the kernel chooses. With \
+     transparent it may be an address that the machine does not have, such as the client's \
+     ($remote_addr, or $remote_addr:$remote_port); worker processes keep the capability \
+     CAP_NET_RAW for that, and routes must lead the servers' answers back.",
+);
+
+/// The directives about the sockets of connections.
+const SOCKETS: SocketDirectives = SocketDirectives {
+    bind: &PROXY_BIND,
+    keepalive: &PROXY_SOCKET_KEEPALIVE,
+    receive_buffer: &PROXY_SOCKET_RCVBUF,
+    send_buffer: &PROXY_SOCKET_SNDBUF,
+};
+
 static PROXY_REQUESTS: Setting<u64> = Setting::new("proxy_requests", &["number"], parse::number)
     .contexts(CONTEXTS)
     .default("0")
@@ -131,6 +173,9 @@ pub(crate) const DIRECTIVES: &[&dyn Declared] = &[
     &PROXY_NEXT_UPSTREAM_TRIES,
     &PROXY_NEXT_UPSTREAM_TIMEOUT,
     &PROXY_SOCKET_KEEPALIVE,
+    &PROXY_SOCKET_RCVBUF,
+    &PROXY_SOCKET_SNDBUF,
+    &PROXY_BIND,
     &PROXY_REQUESTS,
     &PROXY_RESPONSES,
     &PROXY_PROTOCOL,
@@ -157,7 +202,7 @@ pub(crate) struct Proxy {
     download_rate: Size<Session>,
     pub(crate) tries: RetryPolicy,
     /// What the sockets of connections are.
-    pub(crate) socket: Socket,
+    pub(crate) socket: SocketSettings<Session>,
     /// Who looks up names that variables give.
     pub(crate) resolving: Arc<Resolving>,
     /// In which version a server is told who the client is.
@@ -215,13 +260,7 @@ pub(crate) fn of_server(
         upload_rate: Size::compile(compiler, server.get(&PROXY_UPLOAD_RATE)?),
         download_rate: Size::compile(compiler, server.get(&PROXY_DOWNLOAD_RATE)?),
         tries: tries(server)?,
-        socket: Socket {
-            options: SocketOptions {
-                keepalive: server.get(&PROXY_SOCKET_KEEPALIVE)?,
-                ..SocketOptions::default()
-            },
-            name: Bytes::new(),
-        },
+        socket: SocketSettings::compile(compiler, server, &SOCKETS)?,
         resolving: compiler.feature::<Resolving>(server)?,
         proxy_protocol: server.get(&PROXY_PROTOCOL)?,
         tls: tls::of_server(compiler, server)?,

@@ -9,7 +9,7 @@ use std::io;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use engine::net::{Address, Datagram};
+use engine::net::{Address, Datagram, SocketOptions};
 use engine::select::{Either, both, either};
 use framework::random;
 use framework::workers::{ConnectError, NotEnough, connect, connect_datagrams};
@@ -198,7 +198,7 @@ async fn over_udp(
     question: &Question,
     until: Instant,
 ) -> Result<DnsAnswer, QueryError> {
-    let socket = connect_datagrams(server).await?;
+    let socket = connect_datagrams(server, &SocketOptions::default()).await?;
     let (id, query) = query(question);
     socket.push(Datagram::new(query.into()));
     socket.drained().await.map_err(QueryError::at("send()"))?;

@@ -1,0 +1,214 @@
+//! Sessions counted by zones of servers: what `status_zone` of `stream` counts and `api` shows.
+//!
+//! <https://nginx.org/en/docs/stream/ngx_stream_status_module.html#status_zone>. Each thread counts
+//! for itself ([`SessionMeter`]), into memory that no other thread writes to; its meters are found
+//! by name once for each generation, so that they go on over reloads.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use framework::counters::{Count, Counters};
+use framework::generation::GenerationView;
+use framework::registry::Registry;
+use framework::slot::{OfThread, Slot, ThreadGeneration};
+
+/// The zones of a configuration, by their numbers.
+#[derive(Debug, Default)]
+pub struct SessionZones(Vec<Bytes>);
+
+impl Registry for SessionZones {}
+
+impl SessionZones {
+    /// The number of the zone of this name.
+    pub fn number(&mut self, name: Bytes) -> usize {
+        let known = self.0.iter().position(|known| *known == name);
+        known.unwrap_or_else(|| {
+            self.0.push(name);
+            self.0.len() - 1
+        })
+    }
+
+    /// The names, in the order of the configuration.
+    pub fn names(&self) -> impl Iterator<Item = &Bytes> {
+        self.0.iter()
+    }
+}
+
+/// What one thread counts of one zone.
+#[derive(Debug, Default)]
+pub struct SessionMeter {
+    /// Sessions that have begun and not ended.
+    processing: Count,
+    /// Those that have ended with a status of 2xx, 4xx and 5xx.
+    ended: [Count; 3],
+    /// Connections that have come to no session of the server.
+    discarded: Count,
+    /// Bytes received from clients.
+    received: Count,
+    /// Bytes sent to clients.
+    sent: Count,
+}
+
+/// A session that is counted among those of a zone. One that is dropped uncounted was none of the
+/// server's.
+pub struct MeteredSession(Option<Arc<SessionMeter>>);
+
+impl MeteredSession {
+    /// Counts a session that begins in the zone of this number.
+    pub fn begin(local: &GenerationView, zone: usize) -> MeteredSession {
+        let meter = local.at(&METERS).borrow().0.get(zone).cloned();
+        if let Some(meter) = &meter {
+            meter.processing.add(1);
+        }
+        MeteredSession(meter)
+    }
+
+    /// Counts the session as ended.
+    pub fn end(mut self, status: u16, received: u64, sent: u64) {
+        let Some(meter) = self.0.take() else {
+            return;
+        };
+        meter.processing.subtract(1);
+        let class = match status {
+            200..=299 => 0,
+            400..=499 => 1,
+            _ => 2,
+        };
+        meter.ended[class].add(1);
+        meter.received.add(received);
+        meter.sent.add(sent);
+    }
+
+    /// Forgets the session, which another server serves.
+    pub fn leave(mut self) {
+        if let Some(meter) = self.0.take() {
+            meter.processing.subtract(1);
+        }
+    }
+}
+
+impl Drop for MeteredSession {
+    fn drop(&mut self) {
+        if let Some(meter) = self.0.take() {
+            meter.processing.subtract(1);
+            meter.discarded.add(1);
+        }
+    }
+}
+
+/// The meters of one thread, by the names of their zones, over all generations.
+#[derive(Debug, Default)]
+struct Meters(Mutex<BTreeMap<Bytes, Arc<SessionMeter>>>);
+
+impl Meters {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Bytes, Arc<SessionMeter>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The meters of a thread for one generation, by the numbers of its zones.
+struct OfZones(Box<[Arc<SessionMeter>]>);
+
+static METERS: Slot<OfZones, ThreadGeneration> = Slot::new();
+
+impl OfThread for OfZones {
+    fn begin(local: &GenerationView) -> OfZones {
+        let meters = local.counts.shelf.of::<Meters>();
+        let mut known = meters.lock();
+        let names: Option<Arc<SessionZones>> = local.generation.part();
+        let names = names.iter().flat_map(|names| names.names());
+        OfZones(
+            names
+                .map(|name| Arc::clone(known.entry(name.clone()).or_default()))
+                .collect(),
+        )
+    }
+}
+
+/// The numbers of a zone at one moment, added up over threads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SessionSums {
+    /// Sessions under way.
+    pub processing: u64,
+    /// Sessions that have ended, by status: 2xx, 4xx, 5xx.
+    pub ended: [u64; 3],
+    /// Connections that have come to no session.
+    pub discarded: u64,
+    /// Bytes received from clients.
+    pub received: u64,
+    /// Bytes sent to clients.
+    pub sent: u64,
+}
+
+impl SessionSums {
+    /// What all threads have counted for a zone.
+    pub fn of(counters: &Counters, name: &Bytes) -> SessionSums {
+        let mut sums = SessionSums::default();
+        for meters in counters.each::<Meters>() {
+            if let Some(meter) = meters.lock().get(name) {
+                sums.add(meter);
+            }
+        }
+        sums
+    }
+
+    fn add(&mut self, meter: &SessionMeter) {
+        self.processing = self.processing.wrapping_add(meter.processing.read());
+        for (sum, count) in self.ended.iter_mut().zip(&meter.ended) {
+            *sum += count.read();
+        }
+        self.discarded += meter.discarded.read();
+        self.received += meter.received.read();
+        self.sent += meter.sent.read();
+    }
+
+    /// The same without what had been counted at an earlier moment.
+    #[must_use]
+    pub fn since(&self, earlier: &SessionSums) -> SessionSums {
+        let mut ended = self.ended;
+        for (now, then) in ended.iter_mut().zip(earlier.ended) {
+            *now = now.saturating_sub(then);
+        }
+        SessionSums {
+            processing: self.processing,
+            ended,
+            discarded: self.discarded.saturating_sub(earlier.discarded),
+            received: self.received.saturating_sub(earlier.received),
+            sent: self.sent.saturating_sub(earlier.sent),
+        }
+    }
+
+    /// Connections accepted from clients.
+    pub fn connections(&self) -> u64 {
+        self.processing + self.ended.iter().sum::<u64>() + self.discarded
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_are_over_threads_and_since_a_reset() {
+        let threads = [SessionMeter::default(), SessionMeter::default()];
+        let sums = || {
+            let mut sums = SessionSums::default();
+            threads.iter().for_each(|meter| sums.add(meter));
+            sums
+        };
+        for meter in &threads {
+            meter.processing.add(1);
+            meter.ended[0].add(3);
+            meter.sent.add(10);
+        }
+        let first = sums();
+        assert_eq!((first.connections(), first.sent), (8, 20));
+        threads[1].ended[2].add(1);
+        threads[0].discarded.add(1);
+        let second = sums().since(&first);
+        assert_eq!((second.ended, second.discarded), ([0, 0, 1], 1));
+        assert_eq!((second.processing, second.sent), (2, 0));
+        assert_eq!(second.connections(), 4);
+    }
+}

@@ -1,0 +1,252 @@
+//! `match` in `stream`: what a server is sent in a health check, and what must come back.
+//!
+//! <https://nginx.org/en/docs/stream/ngx_stream_upstream_hc_module.html#match>
+
+use std::sync::Arc;
+
+use base::hash::Map;
+use bytes::Bytes;
+use conf::{Arity, Contexts, Fault, Line, ScopeRef, Setting, Word, parse};
+use framework::compile::Compiler;
+use framework::registry::Registry;
+use logs::Subject;
+use variables::Regex;
+
+use crate::session::Session;
+
+/// How much of an answer is examined, in bytes.
+pub(super) const EXAMINED_MAX: usize = 16 * 1024;
+
+/// `match name { … }`
+pub(super) static MATCH: Setting<()> = Setting::new("match", &["name { ... }"], parse::nothing)
+    .contexts(Contexts::STREAM)
+    .arity(Arity::exactly(1))
+    .block()
+    .opens(Contexts::STREAM_MATCH)
+    .manual(
+        "What a server is sent in a health check, and what must come back, under a name for the \
+         `match` parameter of `health_check`.",
+    );
+
+pub(super) static SEND: Setting<Bytes> = Setting::new("send", &["string"], |setter| {
+    let word = setter.word()?;
+    unescaped(word).map(Bytes::from)
+})
+.contexts(Contexts::STREAM_MATCH)
+.manual(
+    "What a server is sent. `\\xHH` is the byte of that hexadecimal number; `\\r` and `\\n` end \
+     lines.",
+);
+
+pub(super) static EXPECT: Setting<()> =
+    Setting::new("expect", &["string", "~ | ~* regex"], |setter| {
+        let mut lines = setter.lines().iter();
+        lines.try_for_each(|line| Written::parse(line).map(drop))
+    })
+    .contexts(Contexts::STREAM_MATCH)
+    .arity(Arity::between(1, 2))
+    .manual(
+        "What a server must answer: a text that the answer begins with, in which `\\xHH` is the \
+         byte of that hexadecimal number, or a regular expression that fits the answer, with `~*` \
+         whatever the case. The first 16k are examined.",
+    );
+
+/// A line of `expect`.
+enum Written<'a> {
+    Text(Vec<u8>),
+    Pattern { word: &'a Word, caseless: bool },
+}
+
+impl Written<'_> {
+    fn parse(line: &Line) -> Result<Written<'_>, Fault> {
+        match line.args.as_slice() {
+            [text] => Ok(Written::Text(unescaped(text)?)),
+            [operator, word] => {
+                let caseless = match &*operator.bytes {
+                    b"~" => false,
+                    b"~*" => true,
+                    _ => return Err(Fault::invalid_parameter(operator)),
+                };
+                Ok(Written::Pattern { word, caseless })
+            }
+            _ => Ok(Written::Text(Vec::new())), // the arity allows no others
+        }
+    }
+}
+
+/// The bytes that a word stands for, in which `\xHH` is one.
+fn unescaped(word: &Word) -> Result<Vec<u8>, Fault> {
+    let mut bytes = Vec::new();
+    let mut rest = &*word.bytes;
+    while let Some((first, after)) = rest.split_first() {
+        rest = after;
+        let Some(digits) = rest.strip_prefix(b"x").filter(|_| *first == b'\\') else {
+            bytes.push(*first);
+            continue;
+        };
+        let Some((digits, after)) = digits.split_first_chunk::<2>() else {
+            return Err(not_hexadecimal(word));
+        };
+        let [high, low] = digits.map(|digit| char::from(digit).to_digit(16));
+        let (Some(high), Some(low)) = (high, low) else {
+            return Err(not_hexadecimal(word));
+        };
+        bytes.push((high << 4 | low) as u8);
+        rest = after;
+    }
+    Ok(bytes)
+}
+
+fn not_hexadecimal(word: &Word) -> Fault {
+    let text = format!(
+        "\"\\x\" in \"{}\" wants two hexadecimal digits",
+        word.text()
+    );
+    Fault::at(word, text)
+}
+
+/// The `match` blocks of a configuration by their names.
+#[derive(Default)]
+pub(super) struct Matches(Map<Box<[u8]>, Arc<Match>>);
+
+impl Registry for Matches {}
+
+impl Matches {
+    pub(super) fn find(&self, name: &[u8]) -> Option<Arc<Match>> {
+        self.0.get(name).cloned()
+    }
+
+    /// Reads the block, whose name no other may have.
+    fn read(&mut self, compiler: &Compiler<'_>, block: ScopeRef<'_>) -> Result<(), Fault> {
+        let Some(name) = block.line().map(|line| line.argument(0)) else {
+            return Ok(()); // the root is no such block
+        };
+        if self.0.contains_key(&name.bytes) {
+            let text = format!("duplicate match \"{}\"", name.text());
+            return Err(Fault::at(name, text));
+        }
+        let matching = Arc::new(Match::read(compiler, block)?);
+        self.0.insert(name.bytes.clone(), matching);
+        Ok(())
+    }
+}
+
+/// Reads all `match` blocks; faults are reported.
+pub(super) fn read_all(compiler: &Compiler<'_>, stream: ScopeRef<'_>) {
+    let matches = compiler.registry::<Matches>();
+    for block in stream.children("match") {
+        if let Err(fault) = matches.borrow_mut().read(compiler, block) {
+            compiler.report(fault.while_reading());
+        }
+    }
+}
+
+/// What an answer must be like.
+enum Expected {
+    Beginning(Vec<u8>),
+    Pattern(Regex<Session>),
+}
+
+/// What a server is sent, and what must come back.
+#[derive(Default)]
+pub(super) struct Match {
+    /// What is sent; `None` where no line says it.
+    pub(super) send: Option<Bytes>,
+    expected: Option<Expected>,
+}
+
+/// What is known of an answer as far as it has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Fits,
+    /// What comes next may tell.
+    Undecided,
+    /// Whatever comes next.
+    DoesNotFit,
+}
+
+impl Match {
+    fn read(compiler: &Compiler<'_>, block: ScopeRef<'_>) -> Result<Match, Fault> {
+        let expected = block.own_lines(&EXPECT.spec).into_iter().next_back();
+        let expected = match expected.map(Written::parse).transpose()? {
+            None => None,
+            Some(Written::Text(text)) => Some(Expected::Beginning(text)),
+            Some(Written::Pattern { word, caseless }) => {
+                let pattern = Regex::new(compiler, &word.bytes, caseless);
+                let pattern = pattern.map_err(|fault| fault.or_at(word.position))?;
+                Some(Expected::Pattern(pattern))
+            }
+        };
+        Ok(Match {
+            send: block.own(&SEND)?,
+            expected,
+        })
+    }
+
+    /// Whether an answer must come.
+    pub(super) fn expects_an_answer(&self) -> bool {
+        self.expected.is_some()
+    }
+
+    /// What an answer comes to of which so much has come.
+    pub(super) fn judge(&self, subject: &dyn Subject, answer: &[u8]) -> Verdict {
+        match &self.expected {
+            None => Verdict::Fits,
+            Some(Expected::Beginning(text)) => {
+                let both = text.len().min(answer.len());
+                if text[..both] != answer[..both] {
+                    Verdict::DoesNotFit
+                } else if both == text.len() {
+                    Verdict::Fits
+                } else {
+                    Verdict::Undecided
+                }
+            }
+            Some(Expected::Pattern(pattern)) => match pattern.is_match(answer) {
+                Ok(true) => Verdict::Fits,
+                Ok(false) if answer.len() >= EXAMINED_MAX => Verdict::DoesNotFit,
+                Ok(false) => Verdict::Undecided,
+                Err(cause) => {
+                    pattern.alert(subject, answer, cause, " while checking the answer");
+                    Verdict::DoesNotFit
+                }
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn word(text: &str) -> Word {
+        Word {
+            bytes: text.as_bytes().into(),
+            ..Word::default()
+        }
+    }
+
+    #[test]
+    fn bytes_are_written_by_their_numbers() {
+        let read = |text: &str| unescaped(&word(text)).ok();
+        assert_eq!(read("ab\\x00\\xFFc").unwrap(), b"ab\0\xffc");
+        assert_eq!(read("\\n\\y").unwrap(), b"\\n\\y");
+        assert_eq!(read("").unwrap(), b"");
+        for wrong in ["\\x", "\\x1", "\\xg0", "\\x+1"] {
+            assert!(read(wrong).is_none(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn an_answer_is_judged_as_it_comes() {
+        let matching = Match {
+            send: None,
+            expected: Some(Expected::Beginning(b"+PONG".to_vec())),
+        };
+        let judge = |answer: &[u8]| matching.judge(&logs::Process, answer);
+        assert_eq!(judge(b""), Verdict::Undecided);
+        assert_eq!(judge(b"+PO"), Verdict::Undecided);
+        assert_eq!(judge(b"-"), Verdict::DoesNotFit);
+        assert_eq!(judge(b"+PONG\r\n"), Verdict::Fits);
+    }
+}

@@ -1,0 +1,204 @@
+//! `health_check` in `stream`: servers of a group are connected to now and then, or sent a
+//! datagram; one that does not answer as it should gets no sessions.
+//!
+//! <https://nginx.org/en/docs/stream/ngx_stream_upstream_hc_module.html>, of NGINX Plus. `matching`
+//! says what is sent and what must come, `prober` asks. When servers are asked, and what comes of
+//! a finding, is the business of `rules::upstream::health_check`.
+
+mod matching;
+mod prober;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::hash::Map;
+use conf::{Arity, Contexts, Declared, Fault, ScopeId, ScopeRef, Setter, Setting, parse};
+use framework::compile::Compiler;
+use framework::generation::Generation;
+use framework::registry::Registry;
+use rules::upstream::WrittenChecks;
+use rules::upstream::health_check::{Parameter, PeerCheck, Schedule, named_group, without_zone};
+
+use crate::plan::{Content, Server};
+use crate::proxy::settings::Target;
+use crate::upstream::{Groups, OfSessions};
+use matching::{Match, Matches};
+use prober::Prober;
+
+static HEALTH_CHECK: Setting<HealthCheckLine> = Setting::new(
+    "health_check",
+    &[
+        "[interval=time] [jitter=time] [fails=number] [passes=number] [mandatory [persistent]] \
+       [match=name] [port=number] [udp]",
+    ],
+    HealthCheckLine::read,
+)
+.contexts(Contexts::STREAM_SERVER)
+.arity(Arity::at_least(0))
+.manual(
+    "Asks the servers of the group that `proxy_pass` of the same server names whether they are \
+     well: each every `interval` (5s) and a chance time up to `jitter` (none). A server is well \
+     that can be connected to, with TLS where `proxy_ssl` is on, and that answers as the block \
+     `match` says. After `fails` (1) failed checks in a row it gets no sessions until it has \
+     passed `passes` (1) in a row. A server that is new gets sessions at once, or where the check \
+     is `mandatory` once it has passed; after a reload as well, unless the check is `persistent` \
+     and the server was healthy. `port` is that which checks go to in the place of the server's \
+     own. With `udp` a datagram is sent, `nginx health check` where `match` says no other: that \
+     nothing listens there is a failure, silence is none unless `match` expects an answer. The \
+     group must have a `zone`.",
+);
+
+static HEALTH_CHECK_TIMEOUT: Setting<Duration> =
+    Setting::new("health_check_timeout", &["time"], parse::milliseconds)
+        .contexts(Contexts::STREAM.or(Contexts::STREAM_SERVER))
+        .default("5s")
+        .manual("How long a server that has been connected to may take to pass a health check.");
+
+/// The directives of this module.
+pub(crate) const DIRECTIVES: &[&dyn Declared] = &[
+    &HEALTH_CHECK,
+    &HEALTH_CHECK_TIMEOUT,
+    &matching::MATCH,
+    &matching::SEND,
+    &matching::EXPECT,
+];
+
+/// How a server is reached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Carrier {
+    #[default]
+    Connection,
+    Datagram,
+}
+
+#[derive(Default)]
+struct HealthCheckLine {
+    schedule: Schedule,
+    carrier: Carrier,
+}
+
+impl HealthCheckLine {
+    fn read(setter: &Setter<'_>) -> Result<HealthCheckLine, Fault> {
+        let mut written = HealthCheckLine::default();
+        for word in setter.args() {
+            match written.schedule.take(word) {
+                Parameter::Taken => {}
+                Parameter::Unknown if &*word.bytes == b"udp" => {
+                    written.carrier = Carrier::Datagram;
+                }
+                Parameter::Unknown | Parameter::Invalid => {
+                    return Err(Fault::invalid_parameter(word));
+                }
+            }
+        }
+        Ok(written)
+    }
+}
+
+/// A check of the servers of a group.
+struct HealthCheck {
+    check: PeerCheck<OfSessions>,
+    carrier: Carrier,
+    /// How long a server may take once it has been connected to.
+    timeout: Duration,
+    matching: Arc<Match>,
+    /// Whose `proxy_pass` is checked: connections are made as that server's sessions make them.
+    server: Arc<Server>,
+}
+
+/// What is gathered of all servers.
+#[derive(Default)]
+struct GatheredChecks {
+    /// Which of the checks of its group each is, by its server.
+    numbers: Map<ScopeId, usize>,
+    checks: Vec<Arc<HealthCheck>>,
+}
+
+impl Registry for GatheredChecks {}
+
+/// Reads the `match` blocks, and tells groups, which are made next, what checks will be made of
+/// them.
+pub(crate) fn prepare(compiler: &Compiler<'_>, stream: ScopeRef<'_>) {
+    matching::read_all(compiler, stream);
+    let gathered = compiler.registry::<GatheredChecks>();
+    let checks = compiler.registry::<WrittenChecks<OfSessions>>();
+    for server in stream.children("server") {
+        // What is malformed has been reported.
+        let Ok(Some(written)) = server.own(&HEALTH_CHECK) else {
+            continue;
+        };
+        let Some(group) = named_group(server, &["proxy_pass"]) else {
+            continue;
+        };
+        let check = written.schedule.check(server);
+        let number = checks.borrow_mut().add(group, check);
+        gathered.borrow_mut().numbers.insert(server.id(), number);
+    }
+}
+
+/// Compiles the check of a server, if one is written.
+///
+/// # Errors
+/// Where no group with a zone is passed on to, or no `match` has the name.
+pub(crate) fn of_server(
+    compiler: &Compiler<'_>,
+    block: ScopeRef<'_>,
+    server: &Arc<Server>,
+) -> Result<(), Fault> {
+    let Some(HealthCheckLine { schedule, carrier }) = block.own(&HEALTH_CHECK)? else {
+        return Ok(());
+    };
+    let lines = block.own_lines(&HEALTH_CHECK.spec);
+    let fault = |text: String| match lines.first() {
+        Some(line) => Fault::at(&line.name, text),
+        None => Fault::new(text),
+    };
+    let gathered = compiler.registry::<GatheredChecks>();
+    let number = gathered.borrow().numbers.get(&block.id()).copied();
+    let groups = compiler.registry::<Groups>();
+    let groups = groups.borrow();
+    let declared = match &server.content {
+        Content::Proxy(proxy) => match &proxy.target {
+            Target::Group(group) => Some(group),
+            Target::Text(_) => None,
+        },
+        _ => None,
+    };
+    let declared = declared.filter(|group| groups.blocks().any(|block| Arc::ptr_eq(block, group)));
+    let (Some(group), Some(number)) = (declared.cloned(), number) else {
+        let text = "\"health_check\" requires \"proxy_pass\" to an upstream in the same server";
+        return Err(fault(text.to_owned()));
+    };
+    if group.zone().is_none() {
+        return Err(fault(without_zone(group.name())));
+    }
+    let matching = match &schedule.match_name {
+        None => Arc::default(),
+        Some(name) => {
+            let matches = compiler.registry::<Matches>();
+            let known = matches.borrow().find(&name.bytes);
+            let text = format!("unknown match \"{}\"", name.text());
+            known.ok_or_else(|| Fault::at(name, text).of_missing(&name.text(), &["match"]))?
+        }
+    };
+    gathered.borrow_mut().checks.push(Arc::new(HealthCheck {
+        check: PeerCheck {
+            group,
+            number,
+            schedule,
+        },
+        carrier,
+        timeout: block.get(&HEALTH_CHECK_TIMEOUT)?,
+        matching,
+        server: Arc::clone(server),
+    }));
+    Ok(())
+}
+
+/// Has the checks made as long as the generation is in force.
+pub(crate) fn add(compiler: &Compiler<'_>, generation: &mut Generation) {
+    let gathered = compiler.registries.take::<GatheredChecks>();
+    if !gathered.checks.is_empty() {
+        generation.services.push(Arc::new(Prober(gathered.checks)));
+    }
+}

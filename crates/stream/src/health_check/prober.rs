@@ -1,0 +1,251 @@
+//! Who makes the checks: one thread of the process, by the configuration that is in force.
+//!
+//! A reload ends the thread before the next one starts. A check that is under way then is given up;
+//! what it would have found belongs to the health of its own generation, which counts no more.
+
+use std::future::pending;
+use std::io::{self, ErrorKind};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use ::upstream::{CONNECTING, Health, Peer};
+use bytes::Bytes;
+use engine::net::{Datagram, DatagramSocket};
+use engine::select::{Either, either};
+use framework::door::{Accepted, ListenerId};
+use framework::generation::Generation;
+use framework::panics::{self, Panicked};
+use framework::service::{RunningService, Service};
+use framework::workers::Worker;
+use logs::{Errno, event};
+use rules::service_thread;
+use rules::upstream::health_check::{self, PeerCheck, watch};
+use transport::Transport;
+
+use super::matching::{EXAMINED_MAX, Verdict};
+use super::{Carrier, HealthCheck};
+use crate::datagrams::send;
+use crate::plan::{Content, StreamLocal};
+use crate::proxy::probe::{NotConnected, ProbedPeer};
+use crate::session::Session;
+use crate::upstream::OfSessions;
+
+/// What a server is sent over UDP where nothing else is written, as NGINX Plus does.
+const DATAGRAM: Bytes = Bytes::from_static(b"nginx health check");
+
+/// What is being done, as log lines say it.
+type Doing = &'static str;
+const SENDING: Doing = "while sending to upstream";
+const READING: Doing = "while reading from upstream";
+const CHECKING: Doing = "while checking the answer";
+
+/// The checks of a configuration.
+pub(super) struct Prober(pub(super) Vec<Arc<HealthCheck>>);
+
+impl Service for Prober {
+    fn key(&self) -> String {
+        "health checks of stream".to_owned()
+    }
+
+    /// Starts a thread of its own; the one before ends.
+    fn start(
+        &self,
+        generation: &Arc<Generation>,
+        before: Option<RunningService>,
+    ) -> Option<RunningService> {
+        drop(before);
+        let (generation, checks) = (Arc::clone(generation), self.0.clone());
+        service_thread::start("stream health", "health checks of stream", || {
+            run(generation, checks)
+        })
+    }
+}
+
+async fn run(generation: Arc<Generation>, checks: Vec<Arc<HealthCheck>>) {
+    let worker = service_thread::worker(generation);
+    let stream = StreamLocal::of(&worker.current());
+    // A server that is checked listens somewhere.
+    if let Some(binding) = stream.bindings.first() {
+        for check in checks {
+            engine::spawn(watch(Rc::new(ActiveCheck {
+                check,
+                worker: Rc::clone(&worker),
+                listener: binding.id.clone(),
+            })));
+        }
+    }
+    pending().await
+}
+
+/// A check in the course of being made.
+struct ActiveCheck {
+    check: Arc<HealthCheck>,
+    worker: Rc<Worker>,
+    listener: ListenerId,
+}
+
+impl health_check::Prober for ActiveCheck {
+    type Upstreams = OfSessions;
+
+    type Kept = ();
+
+    fn check(&self) -> &PeerCheck<OfSessions> {
+        &self.check.check
+    }
+
+    async fn probe(&self, peer: &Peer, health: &Health, (): &mut ()) {
+        let mut session = match self.session(peer) {
+            Ok(session) => session,
+            // That is no fault of the peer.
+            Err(error) => {
+                let error = Errno(&error);
+                return event!(Alert, "socket() failed {error} while checking health");
+            }
+        };
+        match panics::catch(ask(&self.check, peer, &mut session)).await {
+            Ok(Some(judged)) => self.check.check.note(&*session, peer, health, judged),
+            Ok(None) => {}
+            Err(Panicked { place, message }) => {
+                logs::error!(
+                    session,
+                    Alert,
+                    "panicked at {place}: {message}: the check is lost"
+                );
+            }
+        }
+    }
+}
+
+impl ActiveCheck {
+    /// A session as a client's would be, on whose behalf the peer is asked.
+    fn session(&self, peer: &Peer) -> io::Result<Box<Session>> {
+        let accepted = Accepted {
+            worker: Rc::clone(&self.worker),
+            stream: engine::net::unconnected()?,
+            listener: self.listener.clone(),
+            serial: 0,
+            handed: None,
+        };
+        let about = self.check.check.about(peer);
+        Ok(Session::without_client(accepted, about, &self.check.server))
+    }
+}
+
+/// Asks the peer; what was done last, or what the check has failed at. `None` where that says
+/// nothing of the peer.
+async fn ask(
+    check: &HealthCheck,
+    peer: &Peer,
+    session: &mut Session,
+) -> Option<Result<Doing, Doing>> {
+    let Content::Proxy(settings) = &check.server.content else {
+        return None; // only servers that pass sessions on have checks
+    };
+    let probed = ProbedPeer {
+        settings,
+        group: check.check.group.name(),
+        name: peer.name.clone(),
+        address: &check.check.address(peer),
+    };
+    let judged = match check.carrier {
+        Carrier::Connection => match probed.connect(session).await {
+            Ok(transport) => ask_by_connection(check, session, &transport).await,
+            Err(NotConnected::ByPeer(doing)) => Err(doing),
+            Err(NotConnected::ByUs) => return None,
+        },
+        Carrier::Datagram => match probed.connect_datagrams(session).await {
+            Ok(socket) => ask_by_datagram(check, session, &socket).await,
+            Err(NotConnected::ByPeer(doing)) => Err(doing),
+            Err(NotConnected::ByUs) => return None,
+        },
+    };
+    Some(judged)
+}
+
+async fn ask_by_connection(
+    check: &HealthCheck,
+    session: &Session,
+    transport: &Transport,
+) -> Result<Doing, Doing> {
+    let matching = &check.matching;
+    if let Some(text) = &matching.send {
+        transport.push(text.clone());
+        transport.start_send();
+    }
+    if !matching.expects_an_answer() {
+        return Ok(CONNECTING);
+    }
+    let deadline = engine::now() + check.timeout;
+    let mut answer = Vec::new();
+    loop {
+        match transport.recv(Some(deadline)).await {
+            Ok(bytes) if bytes.is_empty() => {
+                logs::error!(session, Error, "upstream closed the connection {READING}");
+                return Err(READING);
+            }
+            Ok(bytes) => {
+                let room = EXAMINED_MAX - answer.len();
+                answer.extend_from_slice(&bytes[..bytes.len().min(room)]);
+            }
+            Err(error) => return Err(not_read(session, &error)),
+        }
+        match matching.judge(session, &answer) {
+            Verdict::Fits => return Ok(CHECKING),
+            Verdict::DoesNotFit => return Err(CHECKING),
+            Verdict::Undecided => {}
+        }
+    }
+}
+
+async fn ask_by_datagram(
+    check: &HealthCheck,
+    session: &Session,
+    socket: &DatagramSocket,
+) -> Result<Doing, Doing> {
+    let matching = &check.matching;
+    let text = matching.send.clone().unwrap_or(DATAGRAM);
+    if let Err(error) = send(socket, Datagram::new(text)).await {
+        let error = Errno(&error);
+        logs::error!(session, Error, "sendmsg() failed {error} {SENDING}");
+        return Err(SENDING);
+    }
+    let deadline = engine::now() + check.timeout;
+    loop {
+        let Some(received) = received_by(deadline, socket).await else {
+            if !matching.expects_an_answer() {
+                return Ok(READING);
+            }
+            return Err(not_read(session, &ErrorKind::TimedOut.into()));
+        };
+        match received {
+            // One that does not fit may be another's: a later one may be the answer.
+            Ok(datagram) if matching.judge(session, &datagram.bytes) == Verdict::Fits => {
+                return Ok(CHECKING);
+            }
+            Ok(_) => {}
+            Err(error) => return Err(not_read(session, &error)),
+        }
+    }
+}
+
+/// The next datagram, or the error that the network tells of one; `None` if neither comes in time.
+async fn received_by(
+    deadline: Instant,
+    socket: &DatagramSocket,
+) -> Option<io::Result<Datagram<engine::Buffer>>> {
+    match either(socket.recv(), engine::sleep_until(deadline)).await {
+        Either::First(received) => Some(received),
+        Either::Second(()) => None,
+    }
+}
+
+fn not_read(session: &Session, error: &io::Error) -> Doing {
+    if error.kind() == ErrorKind::TimedOut {
+        let timed_out = logs::network::TIMED_OUT;
+        logs::error!(session, Error, "upstream timed out {timed_out} {READING}");
+    } else {
+        logs::error!(session, Error, "recv() failed {} {READING}", Errno(error));
+    }
+    READING
+}

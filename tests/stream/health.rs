@@ -1,0 +1,276 @@
+//! Health checks of servers that sessions are passed on to. nginx has them in NGINX Plus alone, so
+//! that there is no other program to compare with: what is expected is what its manual says.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use support::master::{Master, wait_for};
+use support::port::free_port;
+use support::{engines, is_nginx};
+
+use super::{connect, rest, start};
+
+/// A server that answers every line by its name and `ok`, or by `-` while it is ill.
+struct Behind {
+    port: u16,
+    is_ill: Arc<AtomicBool>,
+}
+
+impl Behind {
+    fn new(name: &'static str) -> Behind {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let is_ill = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&is_ill);
+        thread::spawn(move || {
+            for client in listener.incoming() {
+                let (client, told) = (client.unwrap(), Arc::clone(&told));
+                thread::spawn(move || serve(client, name, &told));
+            }
+        });
+        Behind { port, is_ill }
+    }
+}
+
+/// Answers a line byte by byte, and closes.
+fn serve(mut client: TcpStream, name: &str, is_ill: &AtomicBool) {
+    let mut byte = [0];
+    while client.read(&mut byte).is_ok_and(|count| count == 1) {
+        if byte == *b"\n" {
+            let sign = if is_ill.load(Ordering::SeqCst) {
+                "-"
+            } else {
+                "+"
+            };
+            for byte in format!("{sign}ok {name}\0\n").bytes() {
+                if client.write_all(&[byte]).is_err() {
+                    return;
+                }
+            }
+            return;
+        }
+    }
+}
+
+/// Which server answers a session.
+fn served_by(port: u16) -> String {
+    let mut client = connect(port);
+    // A session that no server takes ends before this arrives.
+    let _ = client.write_all(b"hello\n");
+    let answer = String::from_utf8(rest(&mut client)).unwrap();
+    let name = answer.split([' ', '\0']).nth(1).unwrap_or_default();
+    name.to_owned()
+}
+
+fn wait_for_line(master: &Master, text: &str) {
+    master.wait_for_text("logs/info.log", text);
+}
+
+#[test]
+fn a_server_that_answers_wrongly_gets_no_sessions_until_it_is_well() {
+    if is_nginx() {
+        return;
+    }
+    for engine in engines::lines() {
+        let (one, two) = (Behind::new("one"), Behind::new("two"));
+        let port = free_port();
+        let server = start(
+            engine,
+            &format!(
+                "upstream group {{ zone group 64k; server 127.0.0.1:{}; server 127.0.0.1:{}; }}
+                 match ping {{ send \"PI\\x4eG\\n\"; expect \"\\x2bok\"; }}
+                 server {{ listen 127.0.0.1:{port}; proxy_pass group;
+                           health_check interval=100ms fails=2 passes=2 match=ping; }}",
+                one.port, two.port
+            ),
+        );
+        let both = || {
+            let names: Vec<String> = (0..4).map(|_| served_by(port)).collect();
+            names.contains(&"one".to_owned()) && names.contains(&"two".to_owned())
+        };
+        wait_for("both servers", both);
+        one.is_ill.store(true, Ordering::SeqCst);
+        let about = format!(
+            "peer is unhealthy while checking the answer, health check \"ping\" of peer \
+             127.0.0.1:{} in upstream \"group\"",
+            one.port
+        );
+        wait_for_line(&server, &about);
+        for _ in 0..6 {
+            assert_eq!(served_by(port), "two");
+        }
+        one.is_ill.store(false, Ordering::SeqCst);
+        wait_for_line(&server, "peer is healthy while checking the answer");
+        wait_for("both servers", both);
+    }
+}
+
+#[test]
+fn a_server_that_cannot_be_connected_to_is_unhealthy() {
+    if is_nginx() {
+        return;
+    }
+    let well = Behind::new("well");
+    for engine in engines::lines() {
+        let (port, closed) = (free_port(), free_port());
+        let server = start(
+            engine,
+            &format!(
+                "upstream group {{ zone group 64k; server 127.0.0.1:{closed} max_fails=0;
+                                   server 127.0.0.1:{}; }}
+                 server {{ listen 127.0.0.1:{port}; proxy_pass group; health_check interval=100ms; }}",
+                well.port
+            ),
+        );
+        wait_for_line(&server, "peer is unhealthy while connecting to upstream");
+        let tried_before = server.read("logs/sessions.log").matches(',').count();
+        for _ in 0..4 {
+            assert_eq!(served_by(port), "well");
+        }
+        let log = server.read("logs/sessions.log");
+        assert_eq!(log.matches(',').count(), tried_before, "{log}");
+        // Something listens there now.
+        let _listener = TcpListener::bind(("127.0.0.1", closed)).unwrap();
+        wait_for_line(&server, "peer is healthy while connecting to upstream");
+    }
+}
+
+#[test]
+fn a_mandatory_check_comes_before_the_first_session() {
+    if is_nginx() {
+        return;
+    }
+    for engine in engines::lines() {
+        let behind = Behind::new("one");
+        behind.is_ill.store(true, Ordering::SeqCst);
+        let port = free_port();
+        let server = start(
+            engine,
+            &format!(
+                "upstream group {{ zone group 64k; server 127.0.0.1:{}; }}
+                 match ping {{ send \"?\\n\"; expect ~* \"^\\+OK .*\\x00\"; }}
+                 server {{ listen 127.0.0.1:{port}; proxy_pass group;
+                           health_check interval=100ms mandatory match=ping; }}",
+                behind.port
+            ),
+        );
+        assert_eq!(served_by(port), "");
+        server.wait_for_text("logs/info.log", "no live upstreams");
+        behind.is_ill.store(false, Ordering::SeqCst);
+        wait_for("a session", || served_by(port) == "one");
+    }
+}
+
+#[test]
+fn silence_is_a_failure_where_an_answer_is_expected() {
+    if is_nginx() {
+        return;
+    }
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let behind = silent.local_addr().unwrap();
+    for engine in engines::lines() {
+        let port = free_port();
+        let server = start(
+            engine,
+            &format!(
+                "upstream group {{ zone group 64k; server {behind}; }}
+                 match banner {{ expect \"220 \"; }}
+                 health_check_timeout 100ms;
+                 server {{ listen 127.0.0.1:{port}; proxy_pass group;
+                           health_check interval=100ms match=banner; }}"
+            ),
+        );
+        wait_for_line(&server, "peer is unhealthy while reading from upstream");
+        wait_for_line(&server, "upstream timed out (110: Connection timed out)");
+    }
+}
+
+#[test]
+fn datagrams_are_a_check_as_well() {
+    if is_nginx() {
+        return;
+    }
+    for engine in engines::lines() {
+        let answering = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let behind = answering.local_addr().unwrap();
+        thread::spawn(move || {
+            let mut buffer = [0; 64];
+            while let Ok((count, client)) = answering.recv_from(&mut buffer) {
+                let answer = format!("heard {}", String::from_utf8_lossy(&buffer[..count]));
+                answering.send_to(answer.as_bytes(), client).unwrap();
+            }
+        });
+        let (ports, closed) = ([free_port(), free_port()], free_port());
+        let server = start(
+            engine,
+            &format!(
+                "upstream both {{ zone both 64k; server {behind}; server 127.0.0.1:{closed}; }}
+                 upstream other {{ zone other 64k; server {behind}; }}
+                 match heard {{ expect \"heard nginx health check\"; }}
+                 match unheard {{ send \"x\"; expect \"heard y\"; }}
+                 health_check_timeout 300ms;
+                 server {{ listen 127.0.0.1:{} udp; proxy_pass both;
+                           health_check interval=100ms udp match=heard; }}
+                 server {{ listen 127.0.0.1:{} udp; proxy_pass other;
+                           health_check interval=100ms udp match=unheard; }}",
+                ports[0], ports[1]
+            ),
+        );
+        let unhealthy = format!(
+            "peer is unhealthy while reading from upstream, health check \"heard\" of peer \
+             127.0.0.1:{closed} in upstream \"both\""
+        );
+        wait_for_line(&server, &unhealthy);
+        wait_for_line(&server, "health check \"unheard\" of peer");
+        let log = server.read("logs/info.log");
+        let wrong = format!(
+            "peer is unhealthy while reading from upstream, health check \"heard\" of peer {behind}"
+        );
+        assert!(!log.contains(&wrong), "{log}");
+    }
+}
+
+#[test]
+fn what_is_wrong_is_said_with_its_place() {
+    if is_nginx() {
+        return;
+    }
+    let wrong = [
+        (
+            "upstream g { server 127.0.0.1:1; } server { listen 127.0.0.1:1; proxy_pass g; health_check; }",
+            "health checks require upstream \"g\" to be in shared memory",
+        ),
+        (
+            "server { listen 127.0.0.1:1; proxy_pass 127.0.0.1:1; health_check; }",
+            "\"health_check\" requires \"proxy_pass\" to an upstream in the same server",
+        ),
+        (
+            "server { listen 127.0.0.1:1; return x; health_check; }",
+            "\"health_check\" requires \"proxy_pass\" to an upstream in the same server",
+        ),
+        (
+            "upstream g { zone g 64k; server 127.0.0.1:1; } server { listen 127.0.0.1:1; proxy_pass g; health_check match=m; }",
+            "unknown match \"m\"",
+        ),
+        ("match m { send \"\\xg\"; }", "wants two hexadecimal digits"),
+        ("match m { expect ^ x; }", "invalid parameter \"^\""),
+        ("match m { expect ~ (; }", "missing closing parenthesis"),
+        ("match m { } match m { }", "duplicate match \"m\""),
+        (
+            "upstream g { zone g 64k; server 127.0.0.1:1; } server { listen 127.0.0.1:1; proxy_pass g; health_check uri=/; }",
+            "invalid parameter \"uri=/\"",
+        ),
+    ];
+    for (lines, expected) in wrong {
+        let master = Master::new();
+        master.configure(&format!("events {{ }} stream {{ {lines} }}"));
+        let (code, said) = master.run(&["-t"]);
+        assert!(
+            code == Some(1) && said.contains(expected),
+            "{lines}: {said}"
+        );
+    }
+}
