@@ -355,7 +355,7 @@ mod tests {
     fn passed_on(fields: &str) -> String {
         let bytes = format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n").into_bytes();
         let mut head = h1::Head::default();
-        let parsed = h1::parse_head(&bytes, &mut head, &h1::Limits::default());
+        let parsed = h1::parse_head(&bytes, &h1::Limits::default(), &mut head);
         assert_eq!(parsed, Ok(Some(bytes.len())));
         let client = ClientHead::parsed(bytes, head, b"a".to_vec());
         let mut out = b"before\r\n".to_vec();

@@ -58,7 +58,7 @@ async fn run(generation: Arc<Generation>, checks: Vec<Arc<HealthCheck>>) {
             }))),
             None => {
                 let name = Printable(check.check.group.name());
-                log::event!(Alert, "no health checks of upstream \"{name}\"");
+                logs::event!(Alert, "no health checks of upstream \"{name}\"");
             }
         }
     }
@@ -88,15 +88,15 @@ impl health_check::Prober for ActiveCheck {
             Ok(request) => request,
             // That is no fault of the peer.
             Err(error) => {
-                let error = log::Errno(&error);
-                return log::event!(Alert, "socket() failed {error} while checking health");
+                let error = logs::Errno(&error);
+                return logs::event!(Alert, "socket() failed {error} while checking health");
             }
         };
         match panics::catch(judge(check, peer, &mut request, kept)).await {
             Ok(Some(judged)) => check.check.note(&*request, peer, health, judged),
             Ok(None) => {}
             Err(Panicked { place, message }) => {
-                log::error!(
+                logs::error!(
                     request,
                     Alert,
                     "panicked at {place}: {message}: the check is lost"
