@@ -49,8 +49,8 @@ pub trait Recall: Any + Send + Sync {
     /// more.
     fn key(&self, request: &mut Request, key: &mut Vec<u8>) -> bool;
 
-    /// The answer of a key, which counts as a use of it. Its head is made in `request.response`, and
-    /// what variables tell of upstreams in `request.upstream`; `None` where there is none to be
+    /// The answer of a key, which counts as a use of it. Its head is made in `request.response`,
+    /// and what variables tell of upstreams in `request.upstream`; `None` where there is none to be
     /// given at once: then what has been made is thrown away.
     fn recall(&self, request: &mut Request, key: &[u8]) -> Option<Recalled>;
 }

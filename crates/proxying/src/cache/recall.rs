@@ -1,8 +1,8 @@
 //! Hits that are given at once: what [`http::response::recall`] asks of a scope with a cache.
 //!
 //! Only a fresh answer that lies in memory is given so, to a request that nothing tells apart from
-//! others with the same key. All else (what is stale, varies, is being fetched, or is asked for in a
-//! special way) is `look_up`'s, as if this were not here.
+//! others with the same key. All else (what is stale, varies, is being fetched, or is asked for in
+//! a special way) is `look_up`'s, as if this were not here.
 
 use std::sync::Arc;
 
@@ -39,8 +39,8 @@ impl Passing {
     }
 }
 
-/// Appends the key of a request's answer; false where that is not to be given at once. `default_key`
-/// is for scopes without a key of their own.
+/// Appends the key of a request's answer; false where that is not to be given at once.
+/// `default_key` is for scopes without a key of their own.
 pub fn key(
     request: &mut Request,
     passing: &Passing,
