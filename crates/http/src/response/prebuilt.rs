@@ -763,7 +763,7 @@ pub fn permit(request: &Request, prebuilt: Prebuilt<'_>) -> Option<PrebuiltEncod
         return None;
     }
     let encoding = of_location.permit_response(request, prebuilt)?;
-    // Whoever is asked for the server is asked for the location as well.
+    // A module that is asked for the server is asked for the location as well.
     of_server.permit_response(request, prebuilt)?;
     Some(encoding)
 }

@@ -2,10 +2,10 @@
 //!
 //! What answers in such a scope is a [`Recall`]: it says what a request's answer is found by, and
 //! makes the head of one that it has by the same code as on the long way. The response is then laid
-//! out once, head and body, and given to whoever asks alike for the rest of the second that its
-//! Date names, as long as it [stands](Standing). Each thread keeps its own, among the prebuilt
-//! responses, so that a hit touches nothing that another thread writes. As for those, access rules
-//! run, modules are asked beforehand, and whatever is not plain takes the long way.
+//! out once, head and body, and given to each client that asks alike for the rest of the second
+//! that its Date names, as long as it [stands](Standing). Each thread keeps its own, among the
+//! prebuilt responses, so that a hit touches nothing that another thread writes. As for those,
+//! access rules run, modules are asked beforehand, and whatever is not plain takes the long way.
 
 use std::any::Any;
 use std::rc::Rc;
@@ -44,9 +44,9 @@ const REWRITTEN: [&[u8]; 3] = [b"Set-Cookie", b"Location", b"Refresh"];
 /// Content that may have answers in memory. It is asked for plain GETs alone: without a body, a
 /// condition or a range.
 pub trait Recall: Any + Send + Sync {
-    /// Appends to `key` what the answer to this request is found by: whoever has the same is
-    /// answered alike. False where another than a stored answer is to be given, or that depends on
-    /// more.
+    /// Appends to `key` what the answer to this request is found by: requests that have the same
+    /// are answered alike. False where another than a stored answer is to be given, or that depends
+    /// on more.
     fn key(&self, request: &mut Request, key: &mut Vec<u8>) -> bool;
 
     /// The answer of a key, which counts as a use of it. Its head is made in `request.response`,
@@ -100,11 +100,11 @@ struct Laid {
     length: Option<u64>,
     /// What `$upstream_*` tell of it.
     upstream: Option<Rc<dyn UpstreamReport>>,
-    written: Vec<Written>,
+    written: Vec<LaidOutForm>,
 }
 
 /// One form of it.
-struct Written {
+struct LaidOutForm {
     encoding: PrebuiltEncoding,
     form: ResponseForm,
     dated: DatedResponse,
@@ -131,11 +131,11 @@ impl RecalledAnswer {
 
 impl Laid {
     fn cost(&self) -> usize {
-        let of = |written: &Written| {
+        let of = |written: &LaidOutForm| {
             let told = written.told.as_ref().map_or(0, |told| {
                 size_of::<Response>() + told.fields.len() * FIELD_COST
             });
-            size_of::<Written>() + written.dated.head_length + written.dated.bytes.len() + told
+            size_of::<LaidOutForm>() + written.dated.head_length + written.dated.bytes.len() + told
         };
         let written: usize = self.written.iter().map(of).sum();
         // What upstreams tell holds the head as it was stored.
@@ -154,7 +154,11 @@ impl Laid {
         }
     }
 
-    fn form_of(&mut self, encoding: PrebuiltEncoding, form: ResponseForm) -> Option<&mut Written> {
+    fn form_of(
+        &mut self,
+        encoding: PrebuiltEncoding,
+        form: ResponseForm,
+    ) -> Option<&mut LaidOutForm> {
         let mut written = self.written.iter_mut();
         written.find(|written| written.encoding == encoding && written.form == form)
     }
@@ -269,7 +273,7 @@ fn give_again(
     Given::Answer(after)
 }
 
-fn send(request: &mut Request, written: &Written, to: &mut impl ResponseSink) -> After {
+fn send(request: &mut Request, written: &LaidOutForm, to: &mut impl ResponseSink) -> After {
     to.send(request, &written.dated);
     request.sent.chunked = written.chunked;
     prebuilt::send_prebuilt(request, &written.dated, written.form)
@@ -329,7 +333,7 @@ fn lay_out(
     }
     let dated = prebuilt::write(request, &body, engine::wall().as_secs(), form);
     let logs_response = request.plan.phases.endings_read_response;
-    let written = Written {
+    let written = LaidOutForm {
         encoding,
         form,
         chunked: is_unknown && form != ResponseForm::Http2,
