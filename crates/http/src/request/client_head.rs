@@ -231,8 +231,8 @@ impl ClientHead {
         })
     }
 
-    /// Appends the fields that are `passed` on, a line each as HTTP/1 has them. Lines that have come
-    /// so already are appended as they lie, one behind the other at once.
+    /// Appends the fields that are `passed` on, a line each as HTTP/1 has them. Lines that have
+    /// come so already are appended as they lie, one behind the other at once.
     pub fn append_fields(&self, passed: impl Fn(KnownField, &[u8]) -> bool, out: &mut Vec<u8>) {
         let bytes = &*self.bytes;
         let mut lying: Range<usize> = 0..0;
