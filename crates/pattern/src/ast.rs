@@ -246,14 +246,6 @@ impl ByteSet {
         })
     }
 
-    /// Whether no byte is in both.
-    pub fn is_disjoint(&self, other: &ByteSet) -> bool {
-        self.0
-            .iter()
-            .zip(other.0)
-            .all(|(mine, its)| mine & its == 0)
-    }
-
     /// Its stretches: first and last byte of each.
     pub fn ranges(&self) -> Vec<(u8, u8)> {
         let mut ranges: Vec<(u8, u8)> = Vec::new();

@@ -63,7 +63,7 @@ impl Metadata {
         FileType::from_raw_mode(self.mode) == FileType::RegularFile
     }
 
-    /// Whether it is a symbolic link, which only [`link_stat_now`] can say.
+    /// Whether it is a symbolic link, which is never so of what a path leads to.
     #[must_use]
     pub fn is_link(&self) -> bool {
         FileType::from_raw_mode(self.mode) == FileType::Symlink
@@ -164,14 +164,6 @@ pub fn stat_now(path: &Path) -> io::Result<Metadata> {
 /// Those of `open()` and `fstat()`.
 pub fn open_now(path: &Path) -> io::Result<(File, Metadata)> {
     described(rustix::fs::open(path, READ, Mode::empty())?)
-}
-
-/// Metadata of `path` itself, even if it is a symbolic link, at once.
-///
-/// # Errors
-/// Those of `lstat()`.
-pub fn link_stat_now(path: &Path) -> io::Result<Metadata> {
-    Ok(rustix::fs::lstat(path)?.into())
 }
 
 /// Opens an existing file for appending if that needs no disk, so that it never waits; a pipe that

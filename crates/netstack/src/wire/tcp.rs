@@ -10,9 +10,6 @@ use super::{Malformed, read_u16, read_u32, write};
 /// Bytes of a header without options.
 pub const HEADER: usize = 20;
 
-/// Bytes of options that a header holds at most.
-pub const OPTIONS_MAX: usize = 40;
-
 /// Blocks that one segment reports at most (RFC 2018, section 3); with timestamps there is room for
 /// three.
 pub const SACK_BLOCKS_MAX: usize = 4;

@@ -67,12 +67,6 @@ impl HeadError {
         }
     }
 
-    /// Whether the client may still be sending its head: the connection is then closed only after
-    /// what comes has been read for a while, lest a reset overtakes the answer.
-    pub fn wants_lingering_close(&self) -> bool {
-        self.status() == 494
-    }
-
     /// The words for the log, at level `info`. `bytes` are those that were parsed.
     pub fn log_text(&self, bytes: &[u8]) -> Vec<u8> {
         match self {

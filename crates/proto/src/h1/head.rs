@@ -293,11 +293,6 @@ impl Head {
         })
     }
 
-    /// Whether the target had to be normalised (escapes, dots, slashes, a fragment, or no path).
-    pub fn is_complex(&self) -> bool {
-        self.line.complex
-    }
-
     /// Whether the path has an escape.
     pub fn has_escapes(&self) -> bool {
         self.parts.quoted
