@@ -3,12 +3,6 @@
 //! On both engines; TIDEGATE_BINARY with nginx 1.31 checks what is expected. Bodies are compared by
 //! their checksums.
 
-#[allow(
-    dead_code,
-    reason = "shared with the tests of applications, which use more of it"
-)]
-#[path = "../../proxying/application_protocols/application.rs"]
-mod application;
 mod bad_input;
 mod files;
 mod lock;
@@ -31,9 +25,8 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use support::application::{Application, Protocol};
 use support::{PATIENCE, Server, engines, is_nginx};
-
-use application::{Application, Protocol};
 
 /// An upstream that speaks HTTP and keeps what it is asked.
 struct Upstream {

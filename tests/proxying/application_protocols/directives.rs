@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use support::{PATIENCE, Server, engines};
 
-use super::application::{Application, Protocol, Seen};
 use super::{ask, each_engine, get, plain, status};
+use support::application::{Application, Protocol, Seen};
 
 /// Runs a test with each protocol on each engine; `lines` are those of FastCGI, and say APP for the
 /// application's address.

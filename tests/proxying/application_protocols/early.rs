@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use support::{PATIENCE, Server, engines};
 
-use super::application::{Application, Protocol, stderr, stdout};
 use super::{plain, status};
+use support::application::{Application, Protocol, stderr, stdout};
 
 /// More than the buffers of sockets take.
 const LENGTH: usize = 16 * 1024 * 1024;

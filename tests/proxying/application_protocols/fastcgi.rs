@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use support::{Server, engines, is_nginx};
 
-use super::application::{Application, Protocol, Seen, end, stderr, stdout};
 use super::{ask, each_engine, get, pairs, plain, status};
+use support::application::{Application, Protocol, Seen, end, stderr, stdout};
 
 /// Runs a test on each engine with an application that speaks FastCGI.
 fn each_server(

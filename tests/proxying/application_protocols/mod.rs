@@ -3,7 +3,6 @@
 //!
 //! On both engines; TIDEGATE_BINARY with nginx 1.31 checks what is expected.
 
-mod application;
 mod directives;
 mod early;
 mod fastcgi;
@@ -16,7 +15,7 @@ use std::net::TcpStream;
 
 use support::{PATIENCE, Server, engines};
 
-use application::{Application, Protocol, Seen};
+use support::application::{Application, Protocol, Seen};
 
 /// Runs a test on each engine with an application; `APP` in `lines` is its address.
 fn each_engine(

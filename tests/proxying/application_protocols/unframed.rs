@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use support::{PATIENCE, Server, engines, is_nginx};
 
-use super::application::{Application, Protocol, Seen};
 use super::{ask, each_engine, get, pairs, plain, status};
+use support::application::{Application, Protocol, Seen};
 
 const UNFRAMED: [Protocol; 2] = [Protocol::Uwsgi, Protocol::Scgi];
 

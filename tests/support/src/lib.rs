@@ -4,6 +4,7 @@
 //! A crate, so that each test may take the part that it needs. TIDEGATE_BINARY puts another program
 //! in Tidegate's place, nginx for instance, to check the test itself.
 
+pub mod application;
 pub mod chromium;
 pub mod date;
 pub mod descriptors;

@@ -10,18 +10,22 @@ use std::time::Duration;
 
 /// What an application speaks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Protocol {
+pub enum Protocol {
+    /// FastCGI, by records.
     #[default]
     Fastcgi,
+    /// uwsgi, by one packet in front of the body.
     Uwsgi,
+    /// SCGI, by one netstring in front of the body.
     Scgi,
 }
 
 impl Protocol {
-    pub(crate) const ALL: [Protocol; 3] = [Protocol::Fastcgi, Protocol::Uwsgi, Protocol::Scgi];
+    /// Each of the three, to run a test with.
+    pub const ALL: [Protocol; 3] = [Protocol::Fastcgi, Protocol::Uwsgi, Protocol::Scgi];
 
     /// How the names of its directives begin.
-    pub(crate) fn prefix(self) -> &'static str {
+    pub fn prefix(self) -> &'static str {
         match self {
             Protocol::Fastcgi => "fastcgi_",
             Protocol::Uwsgi => "uwsgi_",
@@ -32,26 +36,28 @@ impl Protocol {
 
 /// A request as it came.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Seen {
-    pub(crate) protocol: Protocol,
+pub struct Seen {
+    /// By which protocol it came.
+    pub protocol: Protocol,
     /// Both modifiers of a packet of uwsgi.
-    pub(crate) modifiers: [u8; 2],
+    pub modifiers: [u8; 2],
     /// What stands behind the parameters of such a packet.
-    pub(crate) string: String,
+    pub string: String,
     /// Parameters in order.
-    pub(crate) params: Vec<(String, String)>,
-    pub(crate) body: Vec<u8>,
+    pub params: Vec<(String, String)>,
+    /// The whole body.
+    pub body: Vec<u8>,
     /// Lengths of the records of the body.
-    pub(crate) records: Vec<usize>,
+    pub records: Vec<usize>,
     /// The address that it came from.
-    pub(crate) peer: String,
+    pub peer: String,
     /// It asks for the connection to be left open.
-    pub(crate) keeps_connection: bool,
+    pub keeps_connection: bool,
 }
 
 impl Seen {
     /// Bytes of an answer with this head, without its empty line, and this body.
-    pub(crate) fn answer(&self, head: &str, body: &[u8]) -> Vec<Vec<u8>> {
+    pub fn answer(&self, head: &str, body: &[u8]) -> Vec<Vec<u8>> {
         let head = format!("{head}\r\n\r\n");
         if self.protocol != Protocol::Fastcgi {
             return vec![[head.as_bytes(), body].concat()];
@@ -66,7 +72,7 @@ impl Seen {
     }
 
     /// The parameter `URI`.
-    pub(crate) fn uri(&self) -> String {
+    pub fn uri(&self) -> String {
         let uri = self.params.iter().find(|(name, _)| name == "URI");
         uri.map(|(_, value)| value.clone()).unwrap_or_default()
     }
@@ -74,8 +80,8 @@ impl Seen {
 
 type Answer = dyn Fn(&Seen) -> Vec<Vec<u8>> + Send + Sync;
 
-/// It listens as long as the process runs.
-pub(crate) struct Application {
+/// An application that answers as a test says; it listens as long as the process runs.
+pub struct Application {
     port: u16,
     seen: Arc<Mutex<Vec<Seen>>>,
     connections: Arc<AtomicUsize>,
@@ -83,7 +89,7 @@ pub(crate) struct Application {
 
 impl Application {
     /// Listens; each part of an answer is sent by itself.
-    pub(crate) fn start(
+    pub fn start(
         protocol: Protocol,
         answer: impl Fn(&Seen) -> Vec<Vec<u8>> + Send + Sync + 'static,
     ) -> Application {
@@ -91,7 +97,7 @@ impl Application {
     }
 
     /// Listens; says this much of the first answer on a connection before it reads the request.
-    pub(crate) fn start_early(
+    pub fn start_early(
         protocol: Protocol,
         early: Vec<u8>,
         answer: impl Fn(&Seen) -> Vec<Vec<u8>> + Send + Sync + 'static,
@@ -117,21 +123,23 @@ impl Application {
         application
     }
 
-    pub(crate) fn address(&self) -> String {
+    /// Where it listens, as a `…_pass` names it.
+    pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }
 
     /// The request that came last.
-    pub(crate) fn last(&self) -> Seen {
+    pub fn last(&self) -> Seen {
         self.seen.lock().unwrap().last().unwrap().clone()
     }
 
     /// How many requests have come.
-    pub(crate) fn requests(&self) -> usize {
+    pub fn requests(&self) -> usize {
         self.seen.lock().unwrap().len()
     }
 
-    pub(crate) fn connections(&self) -> usize {
+    /// How many connections have been made to it.
+    pub fn connections(&self) -> usize {
         self.connections.load(Ordering::SeqCst)
     }
 }
@@ -297,16 +305,16 @@ fn record(kind: u8, content: &[u8]) -> Vec<u8> {
 }
 
 /// A record of the response.
-pub(crate) fn stdout(content: &[u8]) -> Vec<u8> {
+pub fn stdout(content: &[u8]) -> Vec<u8> {
     record(6, content)
 }
 
 /// A record of messages.
-pub(crate) fn stderr(content: &[u8]) -> Vec<u8> {
+pub fn stderr(content: &[u8]) -> Vec<u8> {
     record(7, content)
 }
 
 /// The end of the request.
-pub(crate) fn end() -> Vec<u8> {
+pub fn end() -> Vec<u8> {
     record(3, &[0; 8])
 }
