@@ -3,7 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::OnceLock;
 
+use conf::examples::{self, Example};
+use conf::manual::Guide;
 use conf::{Registry, Spec};
 use server::features::FEATURES;
 use server::reference::{self, ReferenceName};
@@ -29,6 +32,53 @@ pub(crate) struct Arguments {
     /// Write the page about prebuilt responses into this file
     #[arg(long, value_name = "FILE", conflicts_with_all = ["name", "all", "compatibility", "readme"], hide = true)]
     shortcuts: Option<PathBuf>,
+}
+
+/// Files of examples, in the order in which a page looks for one that has its directive.
+const EXAMPLES: [&str; 16] = [
+    include_str!("../examples/directives/core.conf"),
+    include_str!("../examples/directives/servers.conf"),
+    include_str!("../examples/directives/access.conf"),
+    include_str!("../examples/directives/variables.conf"),
+    include_str!("../examples/directives/filters.conf"),
+    include_str!("../examples/directives/proxying.conf"),
+    include_str!("../examples/directives/upstreams.conf"),
+    include_str!("../examples/directives/caches.conf"),
+    include_str!("../examples/directives/applications.conf"),
+    include_str!("../examples/directives/families.conf"),
+    include_str!("../examples/directives/grpc.conf"),
+    include_str!("../examples/directives/tls.conf"),
+    include_str!("../examples/directives/operating.conf"),
+    include_str!("../examples/directives/stream.conf"),
+    include_str!("../examples/directives/memcached.conf"),
+    include_str!("../examples/directives/bypass.conf"),
+];
+
+/// What the pages of directives say beside their declarations.
+fn guide() -> Guide<'static> {
+    static ALL: OnceLock<Vec<Example>> = OnceLock::new();
+    Guide {
+        module_of,
+        examples: ALL.get_or_init(|| EXAMPLES.into_iter().flat_map(examples::read).collect()),
+    }
+}
+
+/// The module of nginx, or of others, that has the directive; what none has is Tidegate's own.
+fn module_of(spec: &Spec) -> &'static str {
+    let of_stream = spec.contexts.to_string().contains("stream");
+    let of_http = spec.contexts.to_string().contains("http");
+    let is_there = |known: &ReferenceName| {
+        let is_of_stream = known.module.starts_with("stream_");
+        if is_of_stream {
+            of_stream
+        } else {
+            !of_stream || of_http
+        }
+    };
+    let mut all = reference::directives(spec.name());
+    let first = reference::directives(spec.name()).next();
+    let known = all.find(|known| is_there(known)).or(first);
+    known.map_or("Tidegate's own", |known| known.module)
 }
 
 /// Prints the manual of one directive, or the names of all; with `--all` writes one page for
@@ -74,7 +124,10 @@ fn print_names(registry: &Registry) {
 }
 
 fn print_page(name: &str, registry: &Registry) -> Result<(), String> {
-    let mut pages = registry.find(name).map(conf::manual::terminal).peekable();
+    let mut pages = registry
+        .find(name)
+        .map(|spec| conf::manual::terminal(spec, guide()))
+        .peekable();
     if pages.peek().is_some() {
         pages.for_each(|page| print!("{page}"));
         return Ok(());
@@ -183,7 +236,7 @@ fn write_readme(file: &Path, registry: &Registry) -> Result<(), String> {
 }
 
 fn write_pages(directory: &Path, registry: &Registry) -> Result<(), String> {
-    for (name, page) in conf::manual::pages(registry) {
+    for (name, page) in conf::manual::pages(registry, guide()) {
         let path = directory.join(name);
         std::fs::write(&path, page).map_err(|error| format!("{}: {error}", path.display()))?;
     }
@@ -239,10 +292,13 @@ mod tests {
             .map(|entry| entry.unwrap())
             .map(|entry| {
                 let name = entry.file_name().into_string().unwrap();
-                (name, std::fs::read_to_string(entry.path()).unwrap())
+                let page = std::fs::read_to_string(entry.path()).unwrap();
+                // What follows is added by xtask, which knows the tests.
+                let own = page.split("\n## In a test\n").next().unwrap();
+                (name, own.to_owned())
             })
             .collect();
-        let fresh = conf::manual::pages(registry());
+        let fresh = conf::manual::pages(registry(), guide());
         let names: BTreeSet<&String> = committed.keys().chain(fresh.keys()).collect();
         let stale: Vec<&String> = names
             .into_iter()

@@ -342,11 +342,10 @@ fn the_manual_knows_near_names() {
             .starts_with("worker_processes\n")
     );
     let output = run("gzip_static");
-    assert!(
-        String::from_utf8(output.stdout)
-            .unwrap()
-            .starts_with("gzip_static\n")
-    );
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.starts_with("gzip_static\n"), "{text}");
+    // Its example is a whole configuration.
+    assert!(text.contains("\n        gzip_static on;\n"), "{text}");
     let text = String::from_utf8(run("gzip_").stdout).unwrap();
     let names = text.lines().filter_map(|line| line.split_once("  "));
     let names: Vec<&str> = names.map(|(name, _)| name).collect();

@@ -4,10 +4,12 @@
 //! the blocks around it. A block marked `sh run` runs in an empty folder with the program in its
 //! PATH and must end with code 0. A block marked `console` shows commands, each behind `$ `, with
 //! what they print: sessions.rs runs them. Links within the repository must lead somewhere. The
-//! pages of docs/directives are generated and left out.
+//! pages of docs/directives are generated and left out; their examples are those of
+//! examples/directives, which are put to `tidegate -t` as well, and must bring no warning.
 
 mod sessions;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -46,21 +48,74 @@ fn configurations_are_accepted() {
         let free = support::port::free_port().to_string();
         let text = text.replace(PORT, &free);
         let text = text.replace("listen 80;", &format!("listen {free};"));
-        fs::write(folder.0.join("nginx.conf"), &text).unwrap();
-        // The default's folder may not be there, or not be for this user.
-        let pid = if text.contains("pid ") {
-            ""
-        } else {
-            "pid nginx.pid;"
-        };
-        let output = Command::new(env!("CARGO_BIN_EXE_tidegate"))
-            .arg("-p")
-            .arg(&folder.0)
-            .args(["-c", "nginx.conf", "-e", "error.log", "-g", pid, "-t"])
-            .output()
-            .unwrap();
-        assert_success(&block.place, &output);
+        assert_success(&block.place, &check(&folder, &text));
     }
+}
+
+/// Has the program check a configuration in a folder.
+fn check(folder: &Folder, text: &str) -> Output {
+    fs::write(folder.0.join("nginx.conf"), text).unwrap();
+    // The default's folder may not be there, or not be for this user.
+    let pid = if text.contains("pid ") {
+        ""
+    } else {
+        "pid nginx.pid;"
+    };
+    Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        .arg("-p")
+        .arg(&folder.0)
+        .args(["-c", "nginx.conf", "-e", "error.log", "-g", pid, "-t"])
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn examples_of_directives_are_accepted() {
+    let all = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/directives");
+    let mut count = 0;
+    for entry in fs::read_dir(all).unwrap() {
+        let file = entry.unwrap().path();
+        let text = fs::read_to_string(&file).unwrap();
+        assert!(text.starts_with("#: "), "{}", file.display());
+        for example in format!("\n{text}").split("\n#: ").skip(1) {
+            let (title, example) = example.split_once('\n').unwrap();
+            let place = format!("{}: {title}", file.display());
+            let folder = Folder::new();
+            fs::create_dir(folder.0.join("logs")).unwrap();
+            add_included(&folder, example);
+            let example = example.replace("/var/lib/tidegate", &folder.0.display().to_string());
+            let events = if example.contains("events {") {
+                ""
+            } else {
+                "events {}\n"
+            };
+            let output = check(&folder, &format!("{events}{}", with_free_ports(&example)));
+            assert_success(&place, &output);
+            let errors = String::from_utf8_lossy(&output.stderr);
+            assert!(!errors.contains("[warn]"), "{place}\n{errors}");
+            count += 1;
+        }
+    }
+    assert!(count >= 50, "{count}");
+}
+
+/// The configuration with a free port for each that it listens on.
+fn with_free_ports(text: &str) -> String {
+    let mut ports = BTreeMap::new();
+    let mut lines = Vec::new();
+    for line in text.lines() {
+        let address = line.trim_start().strip_prefix("listen ").unwrap_or("");
+        let address = address.split([' ', ';']).next().unwrap_or("");
+        let port = address.rsplit(':').next().unwrap_or("");
+        let free = ports.entry(port.to_owned());
+        lines.push(if port.is_empty() {
+            line.to_owned()
+        } else {
+            let free = *free.or_insert_with(support::port::free_port);
+            line.replacen(port, &free.to_string(), 1)
+        });
+    }
+    lines.join("\n")
 }
 
 /// Puts the files that a configuration names beside it: of parameters as Debian's nginx brings

@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::excerpts;
+
 /// Pages that the program writes whole, each with the option that has it do so: what is here of
 /// nginx, and what is answered from memory.
 const PAGES: [(&str, &str); 2] = [
@@ -31,6 +33,7 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
     let _ = std::fs::remove_dir_all(&fresh);
     std::fs::create_dir_all(&fresh).map_err(|error| format!("{}: {error}", fresh.display()))?;
     write(&root, &["docs", "--all"], &fresh)?;
+    add_excerpts(&root, &fresh)?;
 
     let committed = root.join("docs/directives");
     let (old, new) = (pages(&committed), pages(&fresh));
@@ -82,6 +85,34 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
     );
     Ok(())
 }
+
+/// Adds what the cases of tests/parity show of a directive to each page that has no example.
+fn add_excerpts(root: &Path, folder: &Path) -> Result<(), String> {
+    let all = excerpts::load(root);
+    for (name, page) in pages(folder) {
+        let title = page.lines().next().unwrap_or("");
+        let Some(title) = title
+            .strip_prefix("# ")
+            .filter(|_| !page.contains("\n## Example\n"))
+        else {
+            continue;
+        };
+        let names: Vec<&str> = title.split(", ").collect();
+        if let Some((file, text)) = excerpts::find(&all, &names) {
+            let path = format!("{}/{file}", excerpts::CASES);
+            let page = format!(
+                "{page}{EXCERPT}From [{path}](../../{path}), which runs it beside \
+                 nginx.\n\n```nginx\n{text}\n```\n"
+            );
+            let written = std::fs::write(folder.join(&name), page);
+            written.map_err(|error| format!("{name}: {error}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// The heading above an excerpt.
+const EXCERPT: &str = "\n## In a test\n\n";
 
 /// Asks the binary built last, release or debug, to write what `arguments` say to a place.
 fn write(root: &Path, arguments: &[&str], place: &Path) -> Result<(), String> {

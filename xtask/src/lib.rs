@@ -6,6 +6,7 @@ pub mod arrows;
 pub mod below;
 pub mod circles;
 pub mod docs;
+pub mod excerpts;
 pub mod floor;
 mod floor_proxy;
 pub mod house;

@@ -51,6 +51,7 @@ mod check;
 mod contexts;
 mod diagnostic;
 mod elsewhere;
+pub mod examples;
 mod files;
 mod glob;
 mod hints;

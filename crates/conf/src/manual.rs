@@ -4,16 +4,34 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use crate::contexts::Contexts;
+use crate::examples::{BLOCKS, Example};
 use crate::registry::Registry;
 use crate::spec::{BlockKind, Effect, Reload, Spec};
 
 /// The file name of the page that lists all others.
 const INDEX: &str = "README.md";
 
+/// What the pages say beside the declarations.
+#[derive(Clone, Copy)]
+pub struct Guide<'a> {
+    /// The module that a directive belongs to, as in `http_gzip`.
+    pub module_of: fn(&Spec) -> &'static str,
+    /// Configurations; a page shows the first one that has its directive.
+    pub examples: &'a [Example],
+}
+
+impl Guide<'_> {
+    /// Says nothing.
+    pub const NONE: Guide<'static> = Guide {
+        module_of: |_| "",
+        examples: &[],
+    };
+}
+
 /// Every page, by file name (`gzip.md`): one for each group, under its first name, and a list of
-/// them. Directives that share a name share a page.
+/// them by module. Directives that share a name share a page.
 #[must_use]
-pub fn pages(registry: &Registry) -> BTreeMap<String, String> {
+pub fn pages(registry: &Registry, guide: Guide<'_>) -> BTreeMap<String, String> {
     let mut pages: BTreeMap<String, String> = BTreeMap::new();
     for declared in registry.iter() {
         let spec = declared.spec();
@@ -21,15 +39,15 @@ pub fn pages(registry: &Registry) -> BTreeMap<String, String> {
         if !page.is_empty() {
             page.push('\n');
         }
-        page.push_str(&directive_page(spec));
+        page.push_str(&directive_page(spec, guide));
     }
-    pages.insert(INDEX.to_owned(), index(registry));
+    pages.insert(INDEX.to_owned(), index(registry, guide));
     pages
 }
 
-/// The list of all directives by name, with where they may stand.
-fn index(registry: &Registry) -> String {
-    let mut rows = BTreeMap::new();
+/// The list of all directives by module and name, with where they may stand.
+fn index(registry: &Registry, guide: Guide<'_>) -> String {
+    let mut modules: BTreeMap<&str, BTreeMap<_, String>> = BTreeMap::new();
     for spec in registry.iter().map(|declared| declared.spec()) {
         for name in spec.names() {
             let effect = match spec.effect {
@@ -39,19 +57,44 @@ fn index(registry: &Registry) -> String {
             };
             let place = contexts_of(spec.contexts_of(name));
             let row = format!("| [{name}]({}.md) | {place} | {effect} |\n", spec.name());
+            let rows = modules.entry((guide.module_of)(spec)).or_default();
             rows.insert((name, place), row);
         }
     }
-    let rows: String = rows.into_values().collect();
-    format!(
-        "# Directives\n\nMade by `make docs` from the table of directives; not edited by hand.\n\n\
-         | directive | context | |\n|---|---|---|\n{rows}"
-    )
+    let mut page = "# Directives\n\nMade by `make docs` from the table of directives and the \
+                    configurations in\n[examples/directives](../../examples/directives); not \
+                    edited by hand.\n"
+        .to_owned();
+    for (module, rows) in modules {
+        let rows: String = rows.into_values().collect();
+        let _ = write!(
+            page,
+            "\n## {module}\n\n| directive | context | |\n|---|---|---|\n{rows}"
+        );
+    }
+    page
+}
+
+/// The first example that has the directive: for what stands in several blocks, one of `http` if
+/// there is any.
+fn example<'a>(spec: &Spec, guide: Guide<'a>) -> Option<&'a Example> {
+    let shown = |example: &&Example| spec.names().any(|name| example.shows(name));
+    let all: Vec<&Example> = guide.examples.iter().filter(shown).collect();
+    let block = block_of(spec);
+    let own = all.iter().find(|example| example.block() == block);
+    own.or(all.first().filter(|_| block.is_none())).copied()
+}
+
+/// The one of [`BLOCKS`] within which alone the directive may stand.
+fn block_of(spec: &Spec) -> Option<&'static str> {
+    let places = contexts_of(spec.contexts);
+    let is_within = |block: &&str| places.split(", ").all(|place| place.contains(*block));
+    BLOCKS.into_iter().find(is_within)
 }
 
 /// The page of a directive in Markdown.
 #[must_use]
-pub fn directive_page(spec: &Spec) -> String {
+pub fn directive_page(spec: &Spec, guide: Guide<'_>) -> String {
     let names: Vec<&str> = spec.names().collect();
     let mut page = format!(
         "# {}\n\n```nginx\n{}\n```\n\n",
@@ -59,16 +102,27 @@ pub fn directive_page(spec: &Spec) -> String {
         syntax(spec)
     );
     let _ = writeln!(page, "| | |\n|---|---|");
+    let module = (guide.module_of)(spec);
+    if !module.is_empty() {
+        let _ = writeln!(page, "| Module | {module} |");
+    }
     for (label, value) in facts(spec) {
         let _ = writeln!(page, "| {label} | {} |", value.replace('|', "\\|"));
     }
     let _ = write!(page, "\n{}", fill(&spec.manual()));
+    if let Some(Example { title, text }) = example(spec, guide) {
+        let _ = write!(
+            page,
+            "\n## Example\n\n{}\n```nginx\n{text}\n```\n",
+            fill(title)
+        );
+    }
     page
 }
 
 /// The page of a directive for a terminal.
 #[must_use]
-pub fn terminal(spec: &Spec) -> String {
+pub fn terminal(spec: &Spec, guide: Guide<'_>) -> String {
     let names: Vec<&str> = spec.names().collect();
     let mut page = format!("{}\n\n", names.join(", "));
     for line in syntax(spec).lines() {
@@ -79,6 +133,12 @@ pub fn terminal(spec: &Spec) -> String {
         let _ = writeln!(page, "  {:<10} {}", label, value.replace('`', ""));
     }
     let _ = write!(page, "\n{}", wrap(&spec.manual().replace('`', "")));
+    if let Some(Example { title, text }) = example(spec, guide) {
+        let _ = write!(page, "\n{}\n", wrap(title));
+        for line in text.lines() {
+            let _ = writeln!(page, "    {line}");
+        }
+    }
     page
 }
 

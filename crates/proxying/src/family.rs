@@ -511,7 +511,7 @@ mod tests {
 
     #[test]
     fn each_prefix_has_its_own_pages() {
-        let pages = manual::pages(&registry());
+        let pages = manual::pages(&registry(), manual::Guide::NONE);
         let proxy = &pages["proxy_read_timeout.md"];
         let other = &pages["other_read_timeout.md"];
         assert!(

@@ -6,7 +6,7 @@ use crate::{Contexts, Declared, Registry, Setting, manual, parse};
 #[test]
 fn a_page_says_what_the_declaration_says() {
     assert_eq!(
-        manual::directive_page(&ROOT.spec),
+        manual::directive_page(&ROOT.spec, manual::Guide::NONE),
         "# root, alias\n\n\
          ```nginx\nroot path;\nalias path;\n```\n\n\
          | | |\n|---|---|\n\
@@ -15,9 +15,10 @@ fn a_page_says_what_the_declaration_says() {
          | Inherited | inherited where it is not written |\n\n"
     );
     assert!(
-        manual::directive_page(&ALLOW.spec).contains("allow address | all;\ndeny address | all;")
+        manual::directive_page(&ALLOW.spec, manual::Guide::NONE)
+            .contains("allow address | all;\ndeny address | all;")
     );
-    let page = manual::directive_page(&PCRE_JIT.spec);
+    let page = manual::directive_page(&PCRE_JIT.spec, manual::Guide::NONE);
     assert!(
         page.contains("| Effect | accepted, no effect here: there is none |"),
         "{page}"
@@ -26,7 +27,7 @@ fn a_page_says_what_the_declaration_says() {
 
 #[test]
 fn names_of_a_group_may_have_forms_of_their_own() {
-    let page = manual::directive_page(&PROGRAM_LINES.spec);
+    let page = manual::directive_page(&PROGRAM_LINES.spec, manual::Guide::NONE);
     assert!(
         page.contains("```nginx\nset $name value;\nif (condition) { ... }\nbreak;\n```"),
         "{page}"
@@ -35,7 +36,7 @@ fn names_of_a_group_may_have_forms_of_their_own() {
 
 #[test]
 fn terminals_get_plain_text() {
-    let page = manual::terminal(&ROOT.spec);
+    let page = manual::terminal(&ROOT.spec, manual::Guide::NONE);
     assert!(page.starts_with(
         "root, alias\n\n    root path;\n    alias path;\n\n  Default    root html;\n"
     ));
@@ -44,7 +45,7 @@ fn terminals_get_plain_text() {
 #[test]
 fn every_declaration_has_a_page() {
     let registry = registry();
-    let pages = manual::pages(&registry);
+    let pages = manual::pages(&registry, manual::Guide::NONE);
     assert!(
         registry
             .iter()
