@@ -434,7 +434,7 @@ fn log(file: Arc<LogFile>) -> Need {
 
 /// Has the process beside a confined worker run the program of an issuer.
 fn run_program(
-    program: &acme::Program,
+    program: &acme::DnsProgram,
     arguments: &[&OsStr],
     at_most: Duration,
 ) -> Option<io::Result<Option<ExitStatus>>> {

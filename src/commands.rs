@@ -22,7 +22,7 @@ use crate::{
     after_help = cli::option_help(),
     help_template = "{about}\n\nUsage: {usage}\n\nCommands:\n{subcommands}{after-help}"
 )]
-struct Program {
+struct Subcommands {
     #[command(subcommand)]
     command: Command,
 }
@@ -50,7 +50,7 @@ pub(crate) fn is_one(arguments: &[OsString]) -> bool {
     };
     let of_the_program = ["help", "--help", "--version"];
     of_the_program.iter().any(|known| first == known)
-        || Program::command().find_subcommand(first).is_some()
+        || Subcommands::command().find_subcommand(first).is_some()
 }
 
 /// Words that are no command here, with what does that.
@@ -82,7 +82,7 @@ pub(crate) fn meant(arguments: &[OsString]) -> Option<String> {
     if let Some((_, option)) = MEANT.iter().find(|(known, _)| *known == word) {
         return Some(format!("did you mean \"tidegate {option}\"?"));
     }
-    let program = Program::command();
+    let program = Subcommands::command();
     let commands = program.get_subcommands().map(clap::Command::get_name);
     let words = commands.chain(MEANT.iter().map(|(word, _)| *word));
     let near = conf::nearest(word, words)?;
@@ -94,7 +94,7 @@ pub(crate) fn meant(arguments: &[OsString]) -> Option<String> {
 /// Runs the subcommand that this process was started for. Arguments that it does not take end the
 /// process with code 2, as clap does it.
 pub(crate) fn run() -> ExitCode {
-    match Program::parse().command {
+    match Subcommands::parse().command {
         Command::Serve(arguments) => serve::run(arguments),
         Command::Accelerate(arguments) => accelerate::run(&arguments),
         Command::Explain(arguments) => explain::run(&arguments),
@@ -106,6 +106,6 @@ pub(crate) fn run() -> ExitCode {
         Command::Cache(arguments) => cache::run(&arguments),
         Command::Templates(arguments) => templates::run(&arguments),
         Command::Docs(arguments) => docs::run(&arguments),
-        Command::Completions(arguments) => completions::run(&arguments, Program::command()),
+        Command::Completions(arguments) => completions::run(&arguments, Subcommands::command()),
     }
 }

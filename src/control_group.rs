@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::machine_files::Files;
+use crate::machine_files::MachineFiles;
 
 /// What control groups allow, the tightest of those around the process.
 #[derive(Debug, Default)]
@@ -21,7 +21,7 @@ pub(crate) struct ControlGroup {
 
 impl ControlGroup {
     /// Those of a process, whose folder in `/proc` is `me`.
-    pub(crate) fn read(files: &Files<'_>, me: &str) -> ControlGroup {
+    pub(crate) fn read(files: &MachineFiles<'_>, me: &str) -> ControlGroup {
         let mut all = ControlGroup::default();
         for line in files.text(format!("{me}/cgroup")).lines() {
             let mut fields = line.splitn(3, ':');
@@ -57,7 +57,7 @@ impl ControlGroup {
     }
 
     /// Version 2: `cpu.max`, `cpu.stat`, `memory.events`.
-    fn add_second(&mut self, files: &Files<'_>, group: &Path) {
+    fn add_second(&mut self, files: &MachineFiles<'_>, group: &Path) {
         for mount in ["sys/fs/cgroup", "sys/fs/cgroup/unified"] {
             let folder = Path::new(mount).join(group);
             let max = files.text(folder.join("cpu.max"));
@@ -69,7 +69,7 @@ impl ControlGroup {
         }
     }
 
-    fn add_first_processor(&mut self, files: &Files<'_>, group: &Path) {
+    fn add_first_processor(&mut self, files: &MachineFiles<'_>, group: &Path) {
         for mount in ["sys/fs/cgroup/cpu", "sys/fs/cgroup/cpu,cpuacct"] {
             let folder = Path::new(mount).join(group);
             // Without a quota it is -1.
@@ -131,7 +131,7 @@ mod tests {
         }
 
         fn group(&self) -> ControlGroup {
-            ControlGroup::read(&Files { root: &self.0 }, "proc/self")
+            ControlGroup::read(&MachineFiles { root: &self.0 }, "proc/self")
         }
     }
 

@@ -6,12 +6,12 @@ use std::fs;
 use std::path::Path;
 
 /// The files below a root.
-pub(crate) struct Files<'a> {
+pub(crate) struct MachineFiles<'a> {
     /// The folder that `/proc` and `/sys` are in.
     pub(crate) root: &'a Path,
 }
 
-impl Files<'_> {
+impl MachineFiles<'_> {
     /// What a file holds; nothing where it cannot be read.
     pub(crate) fn text(&self, path: impl AsRef<Path>) -> String {
         fs::read_to_string(self.root.join(path)).unwrap_or_default()

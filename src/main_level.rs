@@ -15,7 +15,7 @@ use process::identity::{self, Identity};
 
 use crate::cli::{is_called_nginx, paths};
 use crate::control_group::ControlGroup;
-use crate::machine_files::Files;
+use crate::machine_files::MachineFiles;
 
 /// All of them, for the table of directives.
 pub(crate) static TABLE: &[&dyn Declared] = &[
@@ -385,7 +385,7 @@ fn worker_processes(setter: &Setter<'_>) -> Result<usize, Fault> {
 fn processors() -> usize {
     let allowed = rustix::thread::sched_getaffinity(None);
     let allowed = allowed.map_or(1, |set| set.count() as usize);
-    let files = Files {
+    let files = MachineFiles {
         root: Path::new("/"),
     };
     ControlGroup::read(&files, "proc/self").processors_of(allowed)

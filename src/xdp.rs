@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 
 use conf::Diagnostic;
 use engine::net::{Address, Carries};
-use engine::xdp::{Filter, Opened, Options, Parts};
+use engine::xdp::{Filter, Opened, Options, QueueParts};
 use framework::protocol_part::ListenSocket;
 use framework::workers::Workers;
 use process::{Device, DeviceError, Level, OpenDevice};
@@ -188,7 +188,7 @@ pub(crate) fn attach(
             continue;
         };
         let number = queue.parse().unwrap_or(u32::MAX);
-        let parts = Parts {
+        let parts = QueueParts {
             interface: interface.to_owned(),
             number,
             socket,

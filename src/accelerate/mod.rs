@@ -90,7 +90,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
 
 /// What is asked for beside where to listen.
 #[derive(Default)]
-struct Wanted {
+struct AcceleratorOptions {
     /// Nothing where nothing is cached.
     cache: Option<Cache>,
     proxy_protocol: Option<&'static str>,
@@ -142,7 +142,7 @@ fn accelerate(arguments: &Arguments) -> Result<Option<Prepared>, String> {
         files: files.map(|folder| (folder, arguments.files_recheck.clone())),
     };
     let proxy_protocol = arguments.proxy_protocol.as_deref();
-    let wanted = Wanted {
+    let wanted = AcceleratorOptions {
         cache: Some(cache),
         proxy_protocol: proxy_protocol.map(|version| if version == "v1" { "v1" } else { "v2" }),
         purge_socket: arguments.purge_socket.clone(),
@@ -161,11 +161,15 @@ fn check_time(option: &str, text: &str) -> Result<(), String> {
 }
 
 pub(crate) fn pass_on(place: &Place, url: &str) -> Result<Option<Prepared>, String> {
-    prepare(place, url, Wanted::default())
+    prepare(place, url, AcceleratorOptions::default())
 }
 
 /// Works out everything; nothing is left to do where the configuration was only to be printed.
-fn prepare(place: &Place, url: &str, mut wanted: Wanted) -> Result<Option<Prepared>, String> {
+fn prepare(
+    place: &Place,
+    url: &str,
+    mut wanted: AcceleratorOptions,
+) -> Result<Option<Prepared>, String> {
     let origin = Origin::parse(url)?;
     let (listen, plain) = place.listen();
     let chosen = addresses::choose(&listen)?;

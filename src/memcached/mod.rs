@@ -30,7 +30,7 @@ use process::single::{self, Endings, WrittenPidFile};
 use rules::access::Access;
 
 pub(crate) use options::Arguments;
-use options::{Listening, Plan};
+use options::{ListenAddress, Plan};
 
 /// How often the main thread looks for what has expired.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
@@ -119,7 +119,7 @@ fn serve(plan: Plan) -> Result<(), String> {
     }
     workers.wait();
     for listening in &plan.listening {
-        if let Listening::Path(path) = listening {
+        if let ListenAddress::Path(path) = listening {
             let _ = std::fs::remove_file(path);
         }
     }
@@ -139,8 +139,8 @@ fn confinement(plan: &Plan) -> Confinement {
         .listening
         .iter()
         .filter_map(|listening| match listening {
-            Listening::Path(path) => Some(path),
-            Listening::Inet(_) | Listening::Udp(_) => None,
+            ListenAddress::Path(path) => Some(path),
+            ListenAddress::Inet(_) | ListenAddress::Udp(_) => None,
         });
     let made = plan.pid_file.iter().chain(sockets);
     let folder = |file: &PathBuf| {
@@ -182,11 +182,11 @@ fn has_files(wanted: u64) -> bool {
 /// A socket that listens, what it carries, and its address.
 type Bound = (Address, Carries, BoundSocket);
 
-fn listen(listening: &Listening, plan: &Plan) -> Result<Bound, String> {
+fn listen(listening: &ListenAddress, plan: &Plan) -> Result<Bound, String> {
     let (address, carries) = match listening {
-        Listening::Inet(address) => (Address::Inet(*address), Carries::Streams),
-        Listening::Udp(address) => (Address::Inet(*address), Carries::Datagrams),
-        Listening::Path(path) => {
+        ListenAddress::Inet(address) => (Address::Inet(*address), Carries::Streams),
+        ListenAddress::Udp(address) => (Address::Inet(*address), Carries::Datagrams),
+        ListenAddress::Path(path) => {
             remove_old_socket(path);
             (Address::Unix(path.clone()), Carries::Streams)
         }
@@ -199,7 +199,7 @@ fn listen(listening: &Listening, plan: &Plan) -> Result<Bound, String> {
     };
     let socket = engine::net::listen(&options)
         .map_err(|failed| format!("failed to listen on {address}: {failed}"))?;
-    if let Listening::Path(path) = listening {
+    if let ListenAddress::Path(path) = listening {
         let mode = 0o777 & !plan.settings.socket_mask;
         let permissions = std::fs::Permissions::from_mode(mode);
         std::fs::set_permissions(path, permissions)

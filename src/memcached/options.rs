@@ -122,7 +122,7 @@ pub(crate) struct Arguments {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Listening {
+pub(super) enum ListenAddress {
     Inet(SocketAddr),
     Udp(SocketAddr),
     Path(PathBuf),
@@ -132,7 +132,7 @@ pub(super) enum Listening {
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) settings: Settings,
-    pub(super) listening: Vec<Listening>,
+    pub(super) listening: Vec<ListenAddress>,
     pub(super) daemon: bool,
     pub(super) user: Option<String>,
     pub(super) pid_file: Option<PathBuf>,
@@ -220,8 +220,8 @@ impl Arguments {
         let listening = self.listening()?;
         notices.extend(open_to_all(&listening));
         let port = listening.iter().find_map(|listening| match listening {
-            Listening::Inet(address) => Some(address.port()),
-            Listening::Udp(_) | Listening::Path(_) => None,
+            ListenAddress::Inet(address) => Some(address.port()),
+            ListenAddress::Udp(_) | ListenAddress::Path(_) => None,
         });
         let interfaces = (!self.listen.is_empty()).then(|| self.listen.join(","));
         let protocol = match self.protocol.as_str() {
@@ -346,9 +346,9 @@ impl Arguments {
         })
     }
 
-    fn listening(&self) -> Result<Vec<Listening>, String> {
+    fn listening(&self) -> Result<Vec<ListenAddress>, String> {
         if let Some(path) = &self.unix_socket {
-            return Ok(vec![Listening::Path(path.clone())]);
+            return Ok(vec![ListenAddress::Path(path.clone())]);
         }
         let without = match self.udp_port {
             0 => PORT,
@@ -365,10 +365,10 @@ impl Arguments {
         }
         let mut listening = Vec::new();
         if let Some(port) = port {
-            listening.extend(self.addresses(port)?.into_iter().map(Listening::Inet));
+            listening.extend(self.addresses(port)?.into_iter().map(ListenAddress::Inet));
         }
         if let Some(port) = udp_port {
-            listening.extend(self.addresses(port)?.into_iter().map(Listening::Udp));
+            listening.extend(self.addresses(port)?.into_iter().map(ListenAddress::Udp));
         }
         listening.dedup();
         Ok(listening)
@@ -413,9 +413,11 @@ fn resolve(word: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
 
 /// What to say where others than this machine's programs reach the cache, which asks nobody who
 /// they are.
-fn open_to_all(listening: &[Listening]) -> Option<String> {
+fn open_to_all(listening: &[ListenAddress]) -> Option<String> {
     let open = listening.iter().find_map(|listening| match listening {
-        Listening::Inet(address) | Listening::Udp(address) if !address.ip().is_loopback() => {
+        ListenAddress::Inet(address) | ListenAddress::Udp(address)
+            if !address.ip().is_loopback() =>
+        {
             Some(address)
         }
         _ => None,
@@ -459,7 +461,7 @@ mod tests {
         let plan = plan("-m 64 -p 11211 -u memcache -l 127.0.0.1 -l ::1 -P /run/x.pid").unwrap();
         assert_eq!(plan.settings.limit, 64 << 20);
         let expected = ["127.0.0.1:11211", "[::1]:11211"];
-        let expected = expected.map(|address| Listening::Inet(address.parse().unwrap()));
+        let expected = expected.map(|address| ListenAddress::Inet(address.parse().unwrap()));
         assert_eq!(plan.listening, expected);
         assert_eq!(plan.user.as_deref(), Some("memcache"));
         assert!(plan.notices.is_empty(), "{:?}", plan.notices);
@@ -473,7 +475,7 @@ mod tests {
         assert_eq!((settings.connections_max, settings.threads), (Some(5), 2));
         assert!(plan.daemon && settings.verbosity == 2 && settings.refuses_when_full);
         assert!(!settings.allows_flush && !settings.allows_dump && settings.allows_shutdown);
-        assert_eq!(plan.listening, [Listening::Path("/tmp/s".into())]);
+        assert_eq!(plan.listening, [ListenAddress::Path("/tmp/s".into())]);
         assert_eq!(settings.socket_mask, 0o007);
     }
 
@@ -498,8 +500,8 @@ mod tests {
     fn datagrams_have_a_port_where_one_is_written() {
         let listening = |line| plan(line).unwrap().listening;
         let (tcp, udp) = (
-            |address: &str| Listening::Inet(address.parse().unwrap()),
-            |address: &str| Listening::Udp(address.parse().unwrap()),
+            |address: &str| ListenAddress::Inet(address.parse().unwrap()),
+            |address: &str| ListenAddress::Udp(address.parse().unwrap()),
         );
         assert_eq!(listening("-l 127.0.0.1"), [tcp("127.0.0.1:11211")]);
         let both = [tcp("127.0.0.1:5"), udp("127.0.0.1:6")];
@@ -515,7 +517,10 @@ mod tests {
         assert!(plan("-p 1").unwrap().notices[0].starts_with("warning: "));
         assert!(plan("-l 127.0.0.1:5").unwrap().notices.is_empty());
         let listening = plan("-l 127.0.0.1:5,[::1]:6").unwrap().listening;
-        assert_eq!(listening[1], Listening::Inet("[::1]:6".parse().unwrap()));
+        assert_eq!(
+            listening[1],
+            ListenAddress::Inet("[::1]:6".parse().unwrap())
+        );
         assert!(plan("-p 0").is_err() && plan("-m 1").is_err() && plan("-I 1g").is_err());
     }
 }

@@ -20,14 +20,14 @@ use sha1::{Digest, Sha1};
 const VARIABLE: &str = "TIDEGATE_PASSWORD";
 
 /// Who may come in.
-pub(super) struct Credentials {
+pub(super) struct UserPassword {
     user: String,
     password: String,
 }
 
 /// What `--password` says. Does not return where that was the password itself: then the program
 /// starts again and finds it in the environment.
-pub(super) fn credentials(argument: &str) -> Result<Credentials, String> {
+pub(super) fn credentials(argument: &str) -> Result<UserPassword, String> {
     if let Some((user, password)) = argument.split_once(':') {
         return Err(start_again(argument, user, password));
     }
@@ -48,7 +48,7 @@ pub(super) fn credentials(argument: &str) -> Result<Credentials, String> {
     {
         return Err("--password takes no line breaks".to_owned());
     }
-    Ok(Credentials { user, password })
+    Ok(UserPassword { user, password })
 }
 
 /// A link in a folder of our own to a file of names and passwords: the directive would take `$` in
@@ -90,7 +90,7 @@ fn without_password(argument: OsString, secret: &str, user: &str) -> OsString {
     }
 }
 
-impl Credentials {
+impl UserPassword {
     /// The line of the file.
     fn line(&self) -> Vec<u8> {
         let mut line = format!("{}:{{SHA}}", self.user).into_bytes();

@@ -7,7 +7,7 @@ use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use acme::{Authority, Folder, Identifier};
+use acme::{Authority, Identifier, StateFolder};
 
 use super::addresses;
 use super::configuration::quoted;
@@ -118,7 +118,7 @@ pub(crate) fn internal(
     };
     let provider = transport::tls::provider();
     let authority =
-        Authority::open(&Folder::new(state), provider).map_err(|error| failed(&error))?;
+        Authority::open(&StateFolder::new(state), provider).map_err(|error| failed(&error))?;
     let mut identifiers: Vec<Identifier> = ["localhost", "127.0.0.1", "::1"]
         .iter()
         .filter_map(|name| Identifier::parse(name.as_bytes()).ok())

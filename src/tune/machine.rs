@@ -10,7 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::control_group::ControlGroup;
-use crate::machine_files::Files;
+use crate::machine_files::MachineFiles;
 
 /// The settings below `/proc/sys` that advice is about.
 const SETTINGS: &[&str] = &[
@@ -121,7 +121,7 @@ pub(super) struct Process {
 impl Machine {
     /// Reads the machine below a root; the process is the one that a pid file names, if it runs.
     pub(super) fn read(root: &Path, pid_file: Option<&Path>) -> Machine {
-        let files = Files { root };
+        let files = MachineFiles { root };
         let pid = pid_file.and_then(|path| running(&files, path));
         let me = pid.map_or("proc/self".to_owned(), |pid| format!("proc/{pid}"));
         let mut machine = Machine {
@@ -210,25 +210,25 @@ pub(super) fn normal(value: &str) -> String {
     value.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-fn setting(files: &Files<'_>, name: &str) -> Option<String> {
+fn setting(files: &MachineFiles<'_>, name: &str) -> Option<String> {
     let text = fs::read_to_string(files.root.join(setting_path(name)));
     text.ok().map(|text| normal(&text))
 }
 
-fn kernel(files: &Files<'_>) -> String {
+fn kernel(files: &MachineFiles<'_>) -> String {
     let release = files.word("proc/sys/kernel/osrelease");
     release.map_or("Linux".to_owned(), |release| format!("Linux {release}"))
 }
 
 /// The process that a pid file names, if there is one.
-fn running(files: &Files<'_>, pid_file: &Path) -> Option<u32> {
+fn running(files: &MachineFiles<'_>, pid_file: &Path) -> Option<u32> {
     let below = pid_file.strip_prefix("/").unwrap_or(pid_file);
     let pid = files.number(below)?;
     let pid = u32::try_from(pid).ok()?;
     files.exists(&format!("proc/{pid}/limits")).then_some(pid)
 }
 
-fn softnet(files: &Files<'_>) -> Softnet {
+fn softnet(files: &MachineFiles<'_>) -> Softnet {
     let mut all = Softnet::default();
     for line in files.text("proc/net/softnet_stat").lines() {
         let mut numbers = line
@@ -243,7 +243,7 @@ fn softnet(files: &Files<'_>) -> Softnet {
 
 /// What chooses the first processor's frequency. Drivers that leave the choice to the processor
 /// call that `powersave` as well, and are no concern here.
-fn governor(files: &Files<'_>) -> Option<String> {
+fn governor(files: &MachineFiles<'_>) -> Option<String> {
     let folder = Path::new("sys/devices/system/cpu/cpu0/cpufreq");
     let driver = files.word(folder.join("scaling_driver"));
     match driver.as_deref() {
@@ -252,7 +252,7 @@ fn governor(files: &Files<'_>) -> Option<String> {
     }
 }
 
-fn processors(files: &Files<'_>) -> usize {
+fn processors(files: &MachineFiles<'_>) -> usize {
     let online = files.text("sys/devices/system/cpu/online");
     let ranges = online.trim().split(',').filter_map(|range| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
@@ -262,7 +262,7 @@ fn processors(files: &Files<'_>) -> usize {
     ranges.sum::<usize>().max(1)
 }
 
-fn sockets(files: &Files<'_>) -> Sockets {
+fn sockets(files: &MachineFiles<'_>) -> Sockets {
     let text = files.text("proc/net/sockstat");
     let line = text.lines().find_map(|line| line.strip_prefix("TCP: "));
     let words: Vec<&str> = line.unwrap_or_default().split(' ').collect();
@@ -296,7 +296,7 @@ fn counters(text: &str) -> BTreeMap<String, u64> {
     all
 }
 
-fn interfaces(files: &Files<'_>) -> Vec<Interface> {
+fn interfaces(files: &MachineFiles<'_>) -> Vec<Interface> {
     let all = Path::new("sys/class/net");
     let interrupts = Interrupts::read(files);
     let names = files.names(all).into_iter();
@@ -331,7 +331,7 @@ struct Interrupts {
 }
 
 impl Interrupts {
-    fn read(files: &Files<'_>) -> Interrupts {
+    fn read(files: &MachineFiles<'_>) -> Interrupts {
         let text = files.text("proc/interrupts");
         let lines = text.lines().filter_map(|line| {
             let (number, rest) = line.trim_start().split_once(':')?;
@@ -345,7 +345,7 @@ impl Interrupts {
     }
 
     /// Those of an interface's queues, added up for each processor.
-    fn of(&self, files: &Files<'_>, folder: &Path, interface: &str) -> Vec<u64> {
+    fn of(&self, files: &MachineFiles<'_>, folder: &Path, interface: &str) -> Vec<u64> {
         let mut numbers = files.names(folder.join("device/msi_irqs"));
         if numbers.is_empty() {
             // virtio: the interrupts are the device's behind it.
@@ -366,7 +366,7 @@ impl Interrupts {
     }
 }
 
-fn process(files: &Files<'_>, me: &str, pid: Option<u32>) -> Process {
+fn process(files: &MachineFiles<'_>, me: &str, pid: Option<u32>) -> Process {
     let limits = files.text(format!("{me}/limits"));
     let hard = |name: &str| {
         let line = limits.lines().find_map(|line| line.strip_prefix(name))?;
@@ -387,7 +387,7 @@ fn process(files: &Files<'_>, me: &str, pid: Option<u32>) -> Process {
     }
 }
 
-fn container(files: &Files<'_>) -> Option<&'static str> {
+fn container(files: &MachineFiles<'_>) -> Option<&'static str> {
     if files.exists(".dockerenv") {
         return Some("docker");
     }

@@ -126,23 +126,6 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "Verdict",
         ],
     ),
-    (
-        "Older than this list: each is to get a name of its own when its module is next changed.",
-        &[
-            "Credentials",
-            "Element",
-            "Ended",
-            "Files",
-            "Folder",
-            "Listening",
-            "Map",
-            "Parts",
-            "Program",
-            "Refusal",
-            "Size",
-            "Wanted",
-        ],
-    ),
 ];
 
 /// Folders and files at the root of the repository.

@@ -9,7 +9,7 @@ use rustls::crypto::CryptoProvider;
 
 use crate::certificate::{Certificate, Unusable, new_key, parameters};
 use crate::order::{Identifier, KeyKind};
-use crate::store::Folder;
+use crate::store::StateFolder;
 
 /// Certificate and key of the authority.
 const FILE: &str = "authority.pem";
@@ -34,7 +34,7 @@ impl Authority {
     ///
     /// # Errors
     /// Where the folder cannot be read or written.
-    pub fn open(folder: &Folder, provider: &CryptoProvider) -> io::Result<Authority> {
+    pub fn open(folder: &StateFolder, provider: &CryptoProvider) -> io::Result<Authority> {
         let stored = folder.read(FILE)?;
         let stored = stored.and_then(|bytes| Certificate::from_file(&bytes, provider).ok());
         let holds = |known: &Certificate| known.validity.end > SystemTime::now() + LIFETIME;
@@ -89,7 +89,7 @@ mod tests {
     fn an_authority_is_kept_and_signs() {
         let path = std::env::temp_dir().join(format!("tidegate-authority-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
-        let folder = Folder::new(&path);
+        let folder = StateFolder::new(&path);
         let first = Authority::open(&folder, &provider()).unwrap();
         let again = Authority::open(&folder, &provider()).unwrap();
         assert!(first.is_new && !again.is_new);

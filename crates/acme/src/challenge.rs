@@ -76,7 +76,7 @@ pub enum Challenge {
     /// A handshake at port 443.
     TlsAlpn01,
     /// A record in the zone of the name.
-    Dns01(Program),
+    Dns01(DnsProgram),
 }
 
 /// A program that changes a zone. It is called `PROGRAM [ARGUMENT …] present|cleanup NAME. VALUE`,
@@ -84,7 +84,7 @@ pub enum Challenge {
 /// so that those written for it work. It is not to end before the zone's servers answer with the
 /// record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Program {
+pub struct DnsProgram {
     /// The path of the program.
     pub path: PathBuf,
     /// What comes before `present`.
@@ -146,7 +146,7 @@ impl std::error::Error for AnswerError {}
 pub(crate) struct ChallengeResponses<'a> {
     host: &'a dyn Host,
     shown: Vec<ChallengeReply>,
-    records: Vec<(&'a Program, String, String)>,
+    records: Vec<(&'a DnsProgram, String, String)>,
 }
 
 impl<'a> ChallengeResponses<'a> {
@@ -231,7 +231,8 @@ fn asked_name(identifier: &Identifier) -> String {
 
 /// Runs a program with further arguments for at most so long: its status, or `None` if it took
 /// longer. `None` instead of a result where this process may start programs itself.
-pub type RunProgram = fn(&Program, &[&OsStr], Duration) -> Option<io::Result<Option<ExitStatus>>>;
+pub type RunProgram =
+    fn(&DnsProgram, &[&OsStr], Duration) -> Option<io::Result<Option<ExitStatus>>>;
 
 /// Who runs programs where this process may not.
 static RUN_PROGRAM: OnceLock<RunProgram> = OnceLock::new();
@@ -242,7 +243,7 @@ pub fn run_programs_by(run: RunProgram) {
     let _ = RUN_PROGRAM.set(run);
 }
 
-impl Program {
+impl DnsProgram {
     fn run(&self, action: &str, name: &str, value: &str) -> Result<(), AnswerError> {
         let elsewhere = RUN_PROGRAM.get().and_then(|run| {
             let arguments = [action, name, value].map(OsStr::new);
@@ -323,8 +324,8 @@ mod tests {
         );
     }
 
-    fn program(script: &str) -> Program {
-        Program {
+    fn program(script: &str) -> DnsProgram {
+        DnsProgram {
             path: "/bin/sh".into(),
             arguments: vec!["-c".into(), script.into(), "hook".into()],
         }
@@ -337,7 +338,7 @@ mod tests {
             .unwrap();
         let failed = told.run("cleanup", "_acme-challenge.a.test.", "value");
         assert!(matches!(failed, Err(AnswerError::Status(..))), "{failed:?}");
-        let missing = Program {
+        let missing = DnsProgram {
             path: "/nonexistent/program".into(),
             arguments: Vec::new(),
         };

@@ -385,7 +385,7 @@ mod tests {
     use crate::certificate::tests::provider;
     use crate::challenge::ChallengeReply;
     use crate::order::Identifier;
-    use crate::store::Folder;
+    use crate::store::StateFolder;
 
     const HOUR: Duration = Duration::from_secs(3600);
 
@@ -527,7 +527,7 @@ mod tests {
         let chain = made.chain_pem.clone();
         host.install("", &Arc::new(made));
         let unwritable = Issuer {
-            store: Store::Folder(Folder::new("/nonexistent/tidegate/acme")),
+            store: Store::Folder(StateFolder::new("/nonexistent/tidegate/acme")),
             ..issuer.clone()
         };
         assert_eq!(adopted(&unwritable), chain);

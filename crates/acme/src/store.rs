@@ -18,7 +18,7 @@ use rustix::fs::FlockOperation;
 #[derive(Clone, Debug)]
 pub enum Store {
     /// State is kept in files on disk.
-    Folder(Folder),
+    Folder(StateFolder),
     /// In memory; all clones are the same.
     Memory(Arc<Memory>),
 }
@@ -88,12 +88,12 @@ impl Memory {
 
 /// A folder that only its owner may enter.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Folder(PathBuf);
+pub struct StateFolder(PathBuf);
 
-impl Folder {
+impl StateFolder {
     /// The folder at a path; it is made when something is written.
-    pub fn new(path: impl Into<PathBuf>) -> Folder {
-        Folder(path.into())
+    pub fn new(path: impl Into<PathBuf>) -> StateFolder {
+        StateFolder(path.into())
     }
 
     /// The path of the folder.
@@ -176,11 +176,11 @@ mod tests {
 
     use super::*;
 
-    fn folder(name: &str) -> Folder {
+    fn folder(name: &str) -> StateFolder {
         let path =
             std::env::temp_dir().join(format!("tidegate-acme-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&path);
-        Folder::new(path)
+        StateFolder::new(path)
     }
 
     #[test]
@@ -231,7 +231,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_written_changes_nothing() {
-        let folder = Folder::new("/nonexistent/tidegate/acme");
+        let folder = StateFolder::new("/nonexistent/tidegate/acme");
         assert!(folder.write("one", b"x").is_err());
         assert_eq!(folder.read("one").unwrap(), None);
     }

@@ -36,7 +36,7 @@ use crate::buffer::Buffer;
 use crate::net::{Address, ConnectError, Datagram, Segment, SocketOptions, TcpInfo};
 use crate::notifier::Notifier;
 use crate::sys::{self, PARTS_MAX};
-use crate::xdp::Parts;
+use crate::xdp::QueueParts;
 
 /// What a thread asks of its kernel. Implemented by `epoll.rs`, `uring` and `sim`.
 pub trait Engine {
@@ -202,7 +202,7 @@ pub trait Engine {
     ///
     /// # Errors
     /// `Unsupported` where the engine has no TCP of its own.
-    fn attach(&mut self, _parts: Parts) -> io::Result<()> {
+    fn attach(&mut self, _parts: QueueParts) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 }

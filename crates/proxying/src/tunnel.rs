@@ -103,16 +103,16 @@ pub async fn run(
     let (down, up) = (way(counted), way(0));
     let ended = either(down.carry(upstream, client), async {
         let ended = up.carry(client, upstream).await;
-        if !(matches!(ended, Ended::Said) && client.ends_by_halves()) {
+        if !(matches!(ended, CarryEnd::Said) && client.ends_by_halves()) {
             return ended;
         }
         // What it has asked last is still answered.
         if let Err(error) = upstream.drained(0).await {
-            return Ended::NotTaken(error);
+            return CarryEnd::NotTaken(error);
         }
         upstream.shutdown_write();
         exchange.client_gone().await;
-        Ended::Said
+        CarryEnd::Said
     })
     .await;
     match &ended {
@@ -164,7 +164,7 @@ enum TunnelEnd {
 }
 
 /// Why bytes are carried no further one way.
-enum Ended {
+enum CarryEnd {
     /// Their sender has said that there are no more.
     Said,
     /// Their sender's connection failed.
@@ -175,17 +175,17 @@ enum Ended {
     NotTaken(io::Error),
 }
 
-impl Ended {
+impl CarryEnd {
     /// Logs it as nginx does, of bytes from one side to the other.
     fn tell(&self, request: &Request, from: TunnelEnd, to: TunnelEnd) {
         let (side, call, error) = match self {
-            Ended::Said => return,
-            Ended::Silence => return tell_timeout(request, TunnelEnd::Upstream),
-            Ended::NotTaken(error) if error.kind() == ErrorKind::TimedOut => {
+            CarryEnd::Said => return,
+            CarryEnd::Silence => return tell_timeout(request, TunnelEnd::Upstream),
+            CarryEnd::NotTaken(error) if error.kind() == ErrorKind::TimedOut => {
                 return tell_timeout(request, to);
             }
-            Ended::Failed(error) => (from, "recv()", error),
-            Ended::NotTaken(error) => (to, "send()", error),
+            CarryEnd::Failed(error) => (from, "recv()", error),
+            CarryEnd::NotTaken(error) => (to, "send()", error),
         };
         if error.raw_os_error().is_none() {
             return; // of TLS, which tells of itself
@@ -223,20 +223,22 @@ struct TunnelDirection<'a> {
 impl TunnelDirection<'_> {
     /// Carries bytes until the sender ends or the receiver takes no more. Each way waits for its
     /// own receiver only, so that one which does not read holds nothing else up.
-    async fn carry(&self, from: &impl Duplex, to: &impl Duplex) -> Ended {
+    async fn carry(&self, from: &impl Duplex, to: &impl Duplex) -> CarryEnd {
         let TunnelLimits {
             read_timeout,
             backlog_max,
         } = self.limits;
         loop {
             let buffer = match from.recv(Some(self.active.get() + read_timeout)).await {
-                Ok(buffer) if buffer.is_empty() => return Ended::Said,
+                Ok(buffer) if buffer.is_empty() => return CarryEnd::Said,
                 Ok(buffer) => buffer,
-                Err(error) if error.kind() != ErrorKind::TimedOut => return Ended::Failed(error),
+                Err(error) if error.kind() != ErrorKind::TimedOut => {
+                    return CarryEnd::Failed(error);
+                }
                 Err(_) if engine::now() < self.active.get() + read_timeout => {
                     continue; // the other way was active meanwhile
                 }
-                Err(_) => return Ended::Silence,
+                Err(_) => return CarryEnd::Silence,
             };
             self.active.set(engine::now());
             self.passed.set(self.passed.get() + buffer.len() as u64);
@@ -244,7 +246,7 @@ impl TunnelDirection<'_> {
             to.start_send();
             if to.backlog() > backlog_max {
                 if let Err(error) = to.drained(backlog_max).await {
-                    return Ended::NotTaken(error);
+                    return CarryEnd::NotTaken(error);
                 }
                 self.active.set(engine::now());
             }
@@ -318,7 +320,7 @@ mod tests {
             let carried = way.carry(&from, &to);
             let mut context = std::task::Context::from_waker(std::task::Waker::noop());
             let carried = std::pin::pin!(carried).poll(&mut context);
-            assert!(matches!(carried, std::task::Poll::Ready(Ended::Said)));
+            assert!(matches!(carried, std::task::Poll::Ready(CarryEnd::Said)));
             assert_eq!(way.passed.get(), 200_000);
             assert_eq!(to.given.borrow().len(), 200_000);
             // An end that takes nothing is waited for.

@@ -232,16 +232,16 @@ impl<C: Context> LimitConn<C> {
         &self,
         context: &C,
         limit: &Limit<C>,
-        refusal: Refusal,
+        refusal: ConnectionRefusal,
     ) -> Result<(), u16> {
         let zone = limit.zone.name();
         match refusal {
-            Refusal::TooMany => {
+            ConnectionRefusal::TooMany => {
                 let dry_run = if self.dry_run { ", dry run," } else { "" };
                 let text = format_args!("limiting connections{dry_run} by zone \"{zone}\"");
                 write(context, self.level, text);
             }
-            Refusal::Full => event!(
+            ConnectionRefusal::Full => event!(
                 Crit,
                 "ngx_slab_alloc() failed: no memory in limit_conn_zone \"{zone}\""
             ),
@@ -278,7 +278,7 @@ fn key<C: Context>(context: &mut C, limit: &Limit<C>) -> Option<Bytes> {
 
 /// Why a connection is not let in.
 #[derive(Debug, PartialEq, Eq)]
-enum Refusal {
+enum ConnectionRefusal {
     /// There are as many as there may be.
     TooMany,
     /// There is no room in the zone for another key.
@@ -358,7 +358,7 @@ impl<C: Context> Connections<C> {
         self.count_of(outcome).fetch_add(1, Ordering::Relaxed);
     }
 
-    fn enter(limit: &Limit<C>, key: &[u8]) -> Result<Lease<C>, Refusal> {
+    fn enter(limit: &Limit<C>, key: &[u8]) -> Result<Lease<C>, ConnectionRefusal> {
         let connections = limit.zone.state();
         connections.table().enter(key, limit.connections)?;
         Ok(Lease {
@@ -376,16 +376,16 @@ impl<C> Connections<C> {
 }
 
 impl Table {
-    fn enter(&mut self, key: &[u8], most: u32) -> Result<(), Refusal> {
+    fn enter(&mut self, key: &[u8], most: u32) -> Result<(), ConnectionRefusal> {
         if let Some(count) = self.counts.get_mut(key) {
             if *count >= most {
-                return Err(Refusal::TooMany);
+                return Err(ConnectionRefusal::TooMany);
             }
             *count += 1;
             return Ok(());
         }
         if !self.room.take(ENTRY_SIZE + key.len()) {
-            return Err(Refusal::Full);
+            return Err(ConnectionRefusal::Full);
         }
         self.counts.insert(key.into(), 1);
         Ok(())
@@ -508,7 +508,7 @@ mod tests {
         let mut table = connections.table();
         assert_eq!(table.enter(b"a", 2), Ok(()));
         assert_eq!(table.enter(b"a", 2), Ok(()));
-        assert_eq!(table.enter(b"a", 2), Err(Refusal::TooMany));
+        assert_eq!(table.enter(b"a", 2), Err(ConnectionRefusal::TooMany));
         assert_eq!(table.enter(b"b", 2), Ok(()));
         table.release(b"a");
         assert_eq!(table.enter(b"a", 2), Ok(()));
@@ -523,7 +523,7 @@ mod tests {
         let mut table = connections.table();
         let taken = (0..1000_u32).take_while(|key| table.enter(&key.to_le_bytes(), 1).is_ok());
         assert_eq!(taken.count(), 383);
-        assert_eq!(table.enter(b"more", 1), Err(Refusal::Full));
+        assert_eq!(table.enter(b"more", 1), Err(ConnectionRefusal::Full));
         table.release(&7_u32.to_le_bytes());
         assert_eq!(table.enter(b"more", 1), Ok(()));
     }

@@ -67,7 +67,7 @@ struct CreateMap {
 }
 
 #[repr(C)]
-struct Element {
+struct MapElement {
     map: u32,
     padding: u32,
     key: u64,
@@ -159,9 +159,9 @@ fn named(text: &str) -> [u8; 16] {
 
 /// A map whose keys have `KEY` bytes and whose values have `VALUE`.
 #[derive(Debug)]
-pub(super) struct Map<const KEY: usize, const VALUE: usize>(OwnedFd);
+pub(super) struct BpfMap<const KEY: usize, const VALUE: usize>(OwnedFd);
 
-impl<const KEY: usize, const VALUE: usize> Map<KEY, VALUE> {
+impl<const KEY: usize, const VALUE: usize> BpfMap<KEY, VALUE> {
     /// An empty map.
     ///
     /// # Errors
@@ -180,7 +180,7 @@ impl<const KEY: usize, const VALUE: usize> Map<KEY, VALUE> {
             ..CreateMap::default()
         };
         // SAFETY: attributes of this command, without addresses.
-        unsafe { bpf(MAP_CREATE, &mut attributes) }.map(|made| Map(owned(made)))
+        unsafe { bpf(MAP_CREATE, &mut attributes) }.map(|made| BpfMap(owned(made)))
     }
 
     /// Puts a value there, in the place of one that may be there.
@@ -204,8 +204,8 @@ impl<const KEY: usize, const VALUE: usize> Map<KEY, VALUE> {
         unsafe { bpf(MAP_LOOKUP, &mut attributes) }.map(|_| value)
     }
 
-    fn element(&self, key: &[u8; KEY], value: u64) -> Element {
-        Element {
+    fn element(&self, key: &[u8; KEY], value: u64) -> MapElement {
+        MapElement {
             map: number(&self.0),
             padding: 0,
             key: address(key),
@@ -215,7 +215,7 @@ impl<const KEY: usize, const VALUE: usize> Map<KEY, VALUE> {
     }
 }
 
-impl<const KEY: usize, const VALUE: usize> AsFd for Map<KEY, VALUE> {
+impl<const KEY: usize, const VALUE: usize> AsFd for BpfMap<KEY, VALUE> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
@@ -223,14 +223,14 @@ impl<const KEY: usize, const VALUE: usize> AsFd for Map<KEY, VALUE> {
 
 /// A program that the kernel has found to be harmless.
 #[derive(Debug)]
-pub(super) struct Program(OwnedFd);
+pub(super) struct BpfProgram(OwnedFd);
 
-impl Program {
+impl BpfProgram {
     /// Has the kernel check a program.
     ///
     /// # Errors
     /// The kernel's; one that it finds no good comes with what its verifier said.
-    pub(super) fn load(instructions: &[Instruction], name: &str) -> io::Result<Program> {
+    pub(super) fn load(instructions: &[Instruction], name: &str) -> io::Result<BpfProgram> {
         let mut attributes = LoadProgram {
             kind: PROGRAM_XDP,
             count: u32::try_from(instructions.len()).unwrap_or(u32::MAX),
@@ -242,7 +242,7 @@ impl Program {
         };
         // SAFETY: as many instructions as are said, and a text that ends with a zero.
         let refused = match unsafe { bpf(PROGRAM_LOAD, &mut attributes) } {
-            Ok(made) => return Ok(Program(owned(made))),
+            Ok(made) => return Ok(BpfProgram(owned(made))),
             Err(error) => error,
         };
         // What the verifier says costs time; only who is refused asks for it.
@@ -252,7 +252,7 @@ impl Program {
         attributes.log = said.as_mut_ptr().addr() as u64;
         // SAFETY: as before; the kernel writes at most as many bytes as are said.
         match unsafe { bpf(PROGRAM_LOAD, &mut attributes) } {
-            Ok(made) => Ok(Program(owned(made))),
+            Ok(made) => Ok(BpfProgram(owned(made))),
             Err(_) => {
                 let text = said.split(|byte| *byte == 0).next().unwrap_or_default();
                 let text = String::from_utf8_lossy(text);

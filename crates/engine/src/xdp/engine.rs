@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use base::slab::Key;
 use netstack::tcp::KeepAlive;
 
-use super::port::{Parts, Port, Told};
+use super::port::{Port, QueueParts, Told};
 use super::streams::{Carried, Sending};
 use crate::engine::{
     Completion, Control, Engine, Op, OpKind, OperationOutcome, SendStop, Socket, Token,
@@ -573,7 +573,7 @@ impl Engine for Xdp {
         self.kernel.is_settled() && ports.all(|port| !port.stack.is_busy())
     }
 
-    fn attach(&mut self, parts: Parts) -> io::Result<()> {
+    fn attach(&mut self, parts: QueueParts) -> io::Result<()> {
         let mut port = Port::open(parts, Instant::now())?;
         for listening in &self.listening {
             port.listen(listening.address);

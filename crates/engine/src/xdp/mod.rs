@@ -4,13 +4,13 @@
 //! ```text
 //!  privileged process                          process that serves
 //!  ------------------                          -------------------
-//!  open: filter, maps, socket, frames ─ Parts ─▶ attach: a Port of this thread's engine
+//!  open: filter, maps, socket, frames ─ QueueParts ─▶ attach: a Port of this thread's engine
 //!  Filter::take: whose listeners                 (without one the engine is the kernel's alone)
 //! ```
 //!
 //! What is attached stays so for as long as the serving process has the descriptors: when it ends,
 //! however it does, the kernel closes them, and everything is the kernel's again. So the privileged
-//! process keeps the map of listeners, and none of the [`Parts`].
+//! process keeps the map of listeners, and none of the [`QueueParts`].
 //!
 //! The rooms: `bpf.rs` is the system call, `program.rs` the filter; `umem.rs` is the memory that
 //! frames stand in, `ring.rs` the queues that are shared with the kernel, `socket.rs` a socket with
@@ -45,7 +45,7 @@ use crate::worker::enter;
 pub(crate) use engine::Xdp;
 pub use gauges::{QueueReport, reports};
 pub use netlink::Interface;
-pub use port::Parts;
+pub use port::QueueParts;
 
 /// How frames come to us.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,7 +76,7 @@ pub struct Options {
 #[derive(Debug)]
 pub struct Opened {
     /// For the threads that serve, in their order.
-    pub parts: Vec<Parts>,
+    pub parts: Vec<QueueParts>,
     /// Which connections come to them.
     pub filter: Filter,
     /// What the interface is like.
@@ -177,7 +177,7 @@ pub fn open(options: &Options) -> Result<Opened, Refusal> {
             socket::bind(&socket, interface.index, queue).map_err(|error| refused(BIND, error))?;
         maps.hand(queue, socket.as_fd())
             .map_err(|error| refused("bpf(BPF_MAP_UPDATE_ELEM)", error))?;
-        parts.push(Parts {
+        parts.push(QueueParts {
             interface: interface.name.clone(),
             number: queue,
             socket,
@@ -233,7 +233,7 @@ fn check(interface: &Interface) -> Result<(), String> {
 }
 
 fn attach_program(
-    program: &bpf::Program,
+    program: &bpf::BpfProgram,
     interface: &Interface,
     mode: Mode,
 ) -> io::Result<(OwnedFd, bool)> {
@@ -250,7 +250,7 @@ fn attach_program(
 }
 
 /// Which connections come to the queues of an interface. The kernel's part of it goes when the last
-/// of the [`Parts`] is closed.
+/// of the [`QueueParts`] is closed.
 #[derive(Debug)]
 pub struct Filter {
     maps: Maps,
@@ -325,6 +325,6 @@ impl Filter {
 ///
 /// # Panics
 /// When the thread has no runtime.
-pub fn attach(parts: Parts) -> io::Result<()> {
+pub fn attach(parts: QueueParts) -> io::Result<()> {
     enter(|worker| worker.engine.attach(parts))
 }

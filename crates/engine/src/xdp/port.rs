@@ -44,7 +44,7 @@ pub(super) const MTU_MIN: u32 = 576;
 
 /// What a worker is given of one queue of an interface. It is opened on the thread that uses it.
 #[derive(Debug)]
-pub struct Parts {
+pub struct QueueParts {
     /// The interface's name of the parts.
     pub interface: String,
     /// The receive queue's number.
@@ -82,7 +82,7 @@ impl Port {
     ///
     /// # Errors
     /// Where the interface has gone meanwhile, and the kernel's.
-    pub(super) fn open(parts: Parts, now: Instant) -> io::Result<Port> {
+    pub(super) fn open(parts: QueueParts, now: Instant) -> io::Result<Port> {
         let interface = Netlink::new()?.interface(&parts.interface)?;
         let stack = Stack::new(Settings {
             mac: interface.mac,

@@ -29,7 +29,7 @@ use std::io;
 use std::net::SocketAddrV4;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
-use super::bpf::{Instruction, Map, MapKind, Program};
+use super::bpf::{BpfMap, BpfProgram, Instruction, MapKind};
 
 /// Addresses and ports that listeners of ours have at most.
 pub(super) const LISTENERS_MAX: u32 = 1024;
@@ -62,9 +62,9 @@ impl Taking {
 /// The maps that the filter reads.
 #[derive(Debug)]
 pub(super) struct Maps {
-    listeners: Map<8, 4>,
-    sockets: Map<4, 4>,
-    counters: Map<4, 8>,
+    listeners: BpfMap<8, 4>,
+    sockets: BpfMap<4, 4>,
+    counters: BpfMap<4, 8>,
 }
 
 impl Maps {
@@ -74,9 +74,9 @@ impl Maps {
     /// `PermissionDenied` without the capabilities for it.
     pub(super) fn new() -> io::Result<Maps> {
         Ok(Maps {
-            listeners: Map::new(MapKind::Hash, "tidegate_listen", LISTENERS_MAX)?,
-            sockets: Map::new(MapKind::Sockets, "tidegate_queues", QUEUES_MAX)?,
-            counters: Map::new(MapKind::Array, "tidegate_counts", COUNTERS)?,
+            listeners: BpfMap::new(MapKind::Hash, "tidegate_listen", LISTENERS_MAX)?,
+            sockets: BpfMap::new(MapKind::Sockets, "tidegate_queues", QUEUES_MAX)?,
+            counters: BpfMap::new(MapKind::Array, "tidegate_counts", COUNTERS)?,
         })
     }
 
@@ -108,8 +108,8 @@ impl Maps {
     ///
     /// # Errors
     /// The kernel's.
-    pub(super) fn load(&self) -> io::Result<Program> {
-        Program::load(&self.instructions(), "tidegate_filter")
+    pub(super) fn load(&self) -> io::Result<BpfProgram> {
+        BpfProgram::load(&self.instructions(), "tidegate_filter")
     }
 
     fn instructions(&self) -> Vec<Instruction> {
@@ -191,35 +191,35 @@ const TUPLE_LENGTH: i32 = 12;
 fn find_listener(program: &mut Assembler, listeners: BorrowedFd<'_>) {
     use Register::*;
     program.copy(R6, R1);
-    program.load(Size::Word, R7, R6, RECORD_DATA);
-    program.load(Size::Word, R8, R6, RECORD_DATA_END);
+    program.load(AccessWidth::Word, R7, R6, RECORD_DATA);
+    program.load(AccessWidth::Word, R8, R6, RECORD_DATA_END);
     program.copy(R2, R7);
     program.add(R2, at::END);
     program.jump_if_greater(R2, R8, Label::Pass);
-    program.load(Size::Half, R2, R7, at::ETHER_TYPE);
+    program.load(AccessWidth::Half, R2, R7, at::ETHER_TYPE);
     program.jump_unless(R2, i32::from(0x0800_u16.to_be()), Label::Pass);
-    program.load(Size::Byte, R2, R7, at::VERSION);
+    program.load(AccessWidth::Byte, R2, R7, at::VERSION);
     program.jump_unless(R2, 0x45, Label::Pass);
-    program.load(Size::Byte, R2, R7, at::PROTOCOL);
+    program.load(AccessWidth::Byte, R2, R7, at::PROTOCOL);
     program.jump_if(R2, 1, Label::Icmp);
     program.jump_unless(R2, 6, Label::Pass);
-    program.load(Size::Half, R2, R7, at::FRAGMENT);
+    program.load(AccessWidth::Half, R2, R7, at::FRAGMENT);
     program.and(R2, i32::from(0x3fff_u16.to_be()));
     program.jump_unless(R2, 0, Label::Pass);
 
     look_up(program, listeners, at::DESTINATION, at::DESTINATION_PORT);
-    program.load(Size::Word, R9, R0, 0);
+    program.load(AccessWidth::Word, R9, R0, 0);
 }
 
 /// Goes on only where the address and the port at these places are those of a listener of ours.
 fn look_up(program: &mut Assembler, listeners: BorrowedFd<'_>, address: i16, port: i16) {
     use Register::*;
-    program.load(Size::Word, R2, R7, address);
-    program.store(Size::Word, R10, KEY, R2);
-    program.load(Size::Half, R2, R7, port);
-    program.store(Size::Half, R10, KEY + 4, R2);
+    program.load(AccessWidth::Word, R2, R7, address);
+    program.store(AccessWidth::Word, R10, KEY, R2);
+    program.load(AccessWidth::Half, R2, R7, port);
+    program.store(AccessWidth::Half, R10, KEY + 4, R2);
     program.set(R2, 0);
-    program.store(Size::Half, R10, KEY + 6, R2);
+    program.store(AccessWidth::Half, R10, KEY + 6, R2);
     program.copy(R2, R10);
     program.add(R2, i32::from(KEY));
     program.set_map(R1, listeners);
@@ -235,11 +235,11 @@ fn look_at_icmp(program: &mut Assembler, listeners: BorrowedFd<'_>) {
     program.copy(R2, R7);
     program.add(R2, quoted::END);
     program.jump_if_greater(R2, R8, Label::Pass);
-    program.load(Size::Half, R2, R7, quoted::KIND);
+    program.load(AccessWidth::Half, R2, R7, quoted::KIND);
     program.jump_unless(R2, i32::from(0x0304_u16.to_be()), Label::Pass);
-    program.load(Size::Byte, R2, R7, quoted::VERSION);
+    program.load(AccessWidth::Byte, R2, R7, quoted::VERSION);
     program.jump_unless(R2, 0x45, Label::Pass);
-    program.load(Size::Byte, R2, R7, quoted::PROTOCOL);
+    program.load(AccessWidth::Byte, R2, R7, quoted::PROTOCOL);
     program.jump_unless(R2, 6, Label::Pass);
     look_up(program, listeners, quoted::SOURCE, quoted::SOURCE_PORT);
     store_tuple(
@@ -260,10 +260,10 @@ fn store_tuple(program: &mut Assembler, places: [i16; 4]) {
     use Register::*;
     let [source, destination, source_port, destination_port] = places;
     for (to, size, from) in [
-        (0, Size::Word, source),
-        (4, Size::Word, destination),
-        (8, Size::Half, source_port),
-        (10, Size::Half, destination_port),
+        (0, AccessWidth::Word, source),
+        (4, AccessWidth::Word, destination),
+        (8, AccessWidth::Half, source_port),
+        (10, AccessWidth::Half, destination_port),
     ] {
         program.load(size, R2, R7, from);
         program.store(size, R10, TUPLE + to, R2);
@@ -274,15 +274,15 @@ fn store_tuple(program: &mut Assembler, places: [i16; 4]) {
 /// the pseudo header alone, as a sender leaves it to its card.
 fn look_at_syn(program: &mut Assembler, counters: BorrowedFd<'_>) {
     use Register::*;
-    program.load(Size::Byte, R1, R7, at::FLAGS);
+    program.load(AccessWidth::Byte, R1, R7, at::FLAGS);
     program.and(R1, SYN_AND_ACK);
     program.jump_unless(R1, SYN, Label::Known);
     program.jump_unless(R9, Taking::All.word().cast_signed(), Label::Pass);
 
-    program.load(Size::Word, R1, R7, at::SOURCE);
-    program.load(Size::Word, R2, R7, at::DESTINATION);
+    program.load(AccessWidth::Word, R1, R7, at::SOURCE);
+    program.load(AccessWidth::Word, R2, R7, at::DESTINATION);
     program.add_register(R1, R2);
-    program.load(Size::Half, R2, R7, at::TOTAL_LENGTH);
+    program.load(AccessWidth::Half, R2, R7, at::TOTAL_LENGTH);
     program.swap_network_half(R2);
     program.add(R2, -20); // what IPv4's header takes of it
     program.swap_network_half(R2);
@@ -292,11 +292,11 @@ fn look_at_syn(program: &mut Assembler, counters: BorrowedFd<'_>) {
     program.fold(R1, R2, 32);
     program.fold(R1, R2, 16);
     program.fold(R1, R2, 16);
-    program.load(Size::Half, R2, R7, at::CHECKSUM);
+    program.load(AccessWidth::Half, R2, R7, at::CHECKSUM);
     program.jump_unless_equal(R1, R2, Label::Known);
 
     program.set(R2, PARTIAL_CHECKSUMS.cast_signed());
-    program.store(Size::Word, R10, COUNTER, R2);
+    program.store(AccessWidth::Word, R10, COUNTER, R2);
     program.copy(R2, R10);
     program.add(R2, i32::from(COUNTER));
     program.set_map(R1, counters);
@@ -329,7 +329,7 @@ fn look_for_kernel_socket(program: &mut Assembler) {
     program.set(R5, 0);
     program.call(function::FIND_TCP_SOCKET);
     program.jump_if(R0, 0, Label::Redirect);
-    program.load(Size::Word, R9, R0, SOCKET_STATE);
+    program.load(AccessWidth::Word, R9, R0, SOCKET_STATE);
     program.copy(R1, R0);
     program.call(function::RELEASE_SOCKET);
     program.jump_unless(R9, LISTENING, Label::Pass);
@@ -339,7 +339,7 @@ fn look_for_kernel_socket(program: &mut Assembler) {
 fn redirect(program: &mut Assembler, sockets: BorrowedFd<'_>) {
     use Register::*;
     program.label(Label::Redirect);
-    program.load(Size::Word, R2, R6, RECORD_QUEUE);
+    program.load(AccessWidth::Word, R2, R6, RECORD_QUEUE);
     program.set_map(R1, sockets);
     program.set(R3, PASS); // where there is none
     program.call(function::REDIRECT_MAP);
@@ -367,7 +367,7 @@ enum Register {
 
 #[derive(Clone, Copy)]
 #[repr(u8)]
-enum Size {
+enum AccessWidth {
     Word = 0x00,
     Half = 0x08,
     Byte = 0x10,
@@ -437,11 +437,11 @@ impl Assembler {
         self.push(0xdc, of, Register::R0, 0, 16);
     }
 
-    fn load(&mut self, size: Size, to: Register, from: Register, offset: i16) {
+    fn load(&mut self, size: AccessWidth, to: Register, from: Register, offset: i16) {
         self.push(0x61 | size as u8, to, from, offset, 0);
     }
 
-    fn store(&mut self, size: Size, to: Register, offset: i16, from: Register) {
+    fn store(&mut self, size: AccessWidth, to: Register, offset: i16, from: Register) {
         self.push(0x63 | size as u8, to, from, offset, 0);
     }
 
@@ -528,7 +528,7 @@ mod tests {
     /// The filter over maps with a socket at the queue that trials come by.
     struct Filter {
         maps: Maps,
-        program: Program,
+        program: BpfProgram,
         _socket: OwnedFd,
     }
 

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use acme::{
-    AccountKey, Challenge, ExternalAccount, Folder, Issuer, KeyKind, Memory, Profile, Program,
-    Store, UnknownKey, trust,
+    AccountKey, Challenge, DnsProgram, ExternalAccount, Issuer, KeyKind, Memory, Profile,
+    StateFolder, Store, UnknownKey, trust,
 };
 use base::hash::Map;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Word, parse};
@@ -222,7 +222,7 @@ fn challenge(setter: &Setter<'_>) -> Result<Challenge, Fault> {
     match (&*word.bytes, rest) {
         (b"http" | b"http-01", []) => Ok(Challenge::Http01),
         (b"tls-alpn" | b"tls-alpn-01", []) => Ok(Challenge::TlsAlpn01),
-        (b"dns" | b"dns-01", [program, arguments @ ..]) => Ok(Challenge::Dns01(Program {
+        (b"dns" | b"dns-01", [program, arguments @ ..]) => Ok(Challenge::Dns01(DnsProgram {
             path: program.path().to_owned(),
             arguments: arguments
                 .iter()
@@ -311,11 +311,11 @@ pub(super) fn compile(compiler: &Compiler<'_>, block: ScopeRef<'_>) -> Result<Is
         return Err(about(text.to_owned()));
     }
     let store = match block.own(&STATE_PATH)? {
-        Some(Some(path)) => Store::Folder(Folder::new(compiler.directory(&path))),
+        Some(Some(path)) => Store::Folder(StateFolder::new(compiler.directory(&path))),
         Some(None) => Store::Memory(memory(&name, &directory)),
         None => {
             let path = PathBuf::from(format!("acme_{name}"));
-            Store::Folder(Folder::new(compiler.directory(&path)))
+            Store::Folder(StateFolder::new(compiler.directory(&path)))
         }
     };
     let challenge = block.get(&CHALLENGE)?;

@@ -15,7 +15,7 @@ use http::response::Field;
 use http::response::source::{Break, DeferredLog, Source, SourceEvent};
 use logs::Level;
 
-use super::errors::{self, Ended, Status};
+use super::errors::{self, SharedStatusCode, Status};
 use proxying::READING_BODY;
 use proxying::http2::dialogue::BodyFault;
 
@@ -28,7 +28,7 @@ pub(super) struct CallBody {
     /// With which status it has been broken off.
     status: Option<Status>,
     /// The same, for what counts calls.
-    ended: Ended,
+    ended: SharedStatusCode,
     /// The deadline is over, and that is to be logged.
     is_to_tell: bool,
 }
@@ -39,7 +39,7 @@ impl CallBody {
         outcome: BodyFault,
         has_trailers: bool,
         deadline: Option<Instant>,
-        ended: Ended,
+        ended: SharedStatusCode,
     ) -> CallBody {
         CallBody {
             source,

@@ -55,11 +55,11 @@ struct CallStatus {
     is_late: bool,
     /// With which code the last server that was tried has reset the stream, if it has.
     reset: Option<ErrorCode>,
-    ended: Ended,
+    ended: SharedStatusCode,
 }
 
 /// With which status a call has ended whose answer was broken off.
-pub(super) type Ended = Rc<Cell<Option<u16>>>;
+pub(super) type SharedStatusCode = Rc<Cell<Option<u16>>>;
 
 impl SlotValue for CallStatus {
     fn reset(&mut self) {
@@ -85,7 +85,7 @@ pub(super) fn note_reset(request: &mut Request, code: Option<ErrorCode>) {
 }
 
 /// Where the body of an answer tells that it was broken off.
-pub(super) fn ended_of(request: &mut Request) -> Ended {
+pub(super) fn ended_of(request: &mut Request) -> SharedStatusCode {
     Rc::clone(&request.own.enter(&OF_REQUEST).ended)
 }
 

@@ -276,7 +276,7 @@ pub(crate) struct Granted {
 
 /// What a confinement wants that another does not give.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Wanted {
+pub(crate) enum MissingGrant {
     /// A place: the words for the log.
     Place(String),
     /// To have this program run.
@@ -303,13 +303,13 @@ impl Confinement {
 
     /// What it wants first that a running process does not have, where both are confined to the
     /// same level.
-    pub(crate) fn wants_beyond(&self, running: &Granted) -> Option<Wanted> {
+    pub(crate) fn wants_beyond(&self, running: &Granted) -> Option<MissingGrant> {
         if self.level == Level::Off || running.level == Level::Off {
             return None;
         }
         let mut programs = self.programs.iter();
         if let Some(new) = programs.find(|program| !running.programs.contains(program)) {
-            return Some(Wanted::Program(new.path.clone()));
+            return Some(MissingGrant::Program(new.path.clone()));
         }
         let matters =
             |place: &&PathRule| self.level == Level::Strict || place.access != PathAccess::Read;
@@ -319,7 +319,9 @@ impl Confinement {
         })?;
         let verb = missing.access.verb();
         let (path, line) = (missing.path.display(), &missing.line);
-        Some(Wanted::Place(format!("{line} wants to {verb} \"{path}\"")))
+        Some(MissingGrant::Place(format!(
+            "{line} wants to {verb} \"{path}\""
+        )))
     }
 }
 
@@ -403,7 +405,7 @@ mod tests {
         for beyond in [("b", Write), (".", Append), ("new", Write)] {
             let wanted = wants(Level::On, &[("a", Write), beyond]);
             assert!(
-                matches!(&wanted, Some(Wanted::Place(text)) if text.contains(beyond.0)),
+                matches!(&wanted, Some(MissingGrant::Place(text)) if text.contains(beyond.0)),
                 "{wanted:?}"
             );
         }
@@ -428,7 +430,7 @@ mod tests {
             ..folder.confined(Level::On, &[])
         };
         let wanted = programs.wants_beyond(&running);
-        assert_eq!(wanted, Some(Wanted::Program("/bin/true".into())));
+        assert_eq!(wanted, Some(MissingGrant::Program("/bin/true".into())));
         assert_eq!(programs.wants_beyond(&programs.granted()), None);
         assert_eq!(
             folder

@@ -19,7 +19,7 @@ use super::child::Role;
 use super::hosts::{self, HostLookup, Hosts};
 use crate::application::Needs;
 use crate::bundle::{self, Contents, ProcessSettings};
-use crate::confinement::{Granted, Wanted};
+use crate::confinement::{Granted, MissingGrant};
 use crate::control::Command;
 use crate::descriptors::Descriptors;
 use crate::directories;
@@ -213,8 +213,8 @@ impl Master {
                 Some(wanted) => {
                     target = None;
                     let what = match wanted {
-                        Wanted::Place(text) => text,
-                        Wanted::Program(path) => {
+                        MissingGrant::Place(text) => text,
+                        MissingGrant::Program(path) => {
                             format!("the configuration runs \"{}\"", path.display())
                         }
                     };
