@@ -209,6 +209,8 @@ pub(crate) fn run(weight: Weight, job: Job) {
     pool.push(weight, job);
     let ready = pool.ready();
     if pool.idle >= ready {
+        // A thread that is woken takes the lock at once.
+        drop(guard);
         WORK.notify_one();
         return;
     }
