@@ -65,7 +65,8 @@ impl CacheLookup {
             && let Some(times) = with_date(times, head)
         {
             opened.head.times = times;
-            self.refresh(request, times).await;
+            let length = opened.body.end.saturating_sub(opened.body.start);
+            self.refresh(request, times, length).await;
             return Some(opened);
         }
         let text = semantics::text_of_fields(&stored, fields.iter().copied(), &withheld);

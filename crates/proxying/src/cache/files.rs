@@ -142,8 +142,9 @@ impl Files {
         }
     }
 
-    /// Looks at the file that the answer to a request may be, before the upstream is asked.
-    pub(super) async fn look(&self, request: &Request) -> Option<Seen> {
+    /// Looks at the file that the answer to a request may be, which this entry has or is to have,
+    /// before the upstream is asked.
+    pub(super) async fn look(&self, id: &EntryId, request: &Request) -> Option<Seen> {
         if request.request_uri().contains(&b'?') || request.uri.contains(&0) {
             return None;
         }
@@ -153,11 +154,25 @@ impl Files {
             path.extend_from_slice(b"index.html");
         }
         let path = PathBuf::from(std::ffi::OsString::from_vec(path));
-        engine::blocking(move || {
+        let see = |path: PathBuf| {
             let identity = Identity::of(&path)?;
             Some(Seen { path, identity })
+        };
+        if self.was_just_looked_at(id, &path) {
+            return see(path);
+        }
+        engine::blocking(move || see(path)).await
+    }
+
+    /// Whether the entry is known to be this file's, and that was looked at a moment ago: so by
+    /// [`Files::verdict`], which has found that the upstream is to be asked again.
+    fn was_just_looked_at(&self, id: &EntryId, path: &Path) -> bool {
+        let shard = self.shard(id).lock();
+        let shard = shard.unwrap_or_else(PoisonError::into_inner);
+        shard.get(id).is_some_and(|known| {
+            let since = now().saturating_sub(known.looked_at.load(Ordering::Relaxed));
+            known.path == *path && u128::from(since) <= SEEN_FOR.as_millis()
         })
-        .await
     }
 
     /// The upstream has given, or confirmed, what this entry has. Whether that is the file's.

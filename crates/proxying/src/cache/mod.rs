@@ -305,7 +305,7 @@ impl CacheLookup {
             && self.may_store
             && self.is_plain
         {
-            self.file = files.look(request).await;
+            self.file = files.look(&self.entry(), request).await;
         }
     }
 

@@ -16,6 +16,8 @@ use super::{fill, stored_head};
 use crate::answer::AnswerHead;
 use crate::settings::Passing;
 
+/// Bytes of a body up to which an entry in memory is copied on the loop.
+const COPIED_AT_ONCE_MAX: u64 = 64 * 1024;
 impl Validators {
     /// Those of an entry. One that nginx has written has none here: its times cannot be replaced,
     /// so that it would be asked for again and again.
@@ -68,7 +70,8 @@ impl CacheLookup {
         if self.policy.is_some() {
             opened = self.confirm(request, rules.passing, head, opened).await?;
         } else if let Some(times) = renewed(rules.passing, head, &opened) {
-            self.refresh(request, times).await;
+            let length = opened.body.end.saturating_sub(opened.body.start);
+            self.refresh(request, times, length).await;
         }
         let stored = stored_head::parse(&opened.head);
         if let (Some(cache), Some(stored)) = (&rules.passing.cache, stored) {
@@ -81,10 +84,15 @@ impl CacheLookup {
         self.serve(request, rules, opened, status).await
     }
 
-    pub(super) async fn refresh(&self, request: &Request, times: EntryTimes) {
+    /// Has the entry, whose body is so long, get other times.
+    pub(super) async fn refresh(&self, request: &Request, times: EntryTimes, length: u64) {
         let (store, key) = (self.store.clone(), self.key.clone());
         let id = self.entry();
-        let refreshed = engine::blocking(move || store.refresh(&id, &key, &times, now())).await;
+        let refreshed = if store.is_in_memory() && length <= COPIED_AT_ONCE_MAX {
+            store.refresh(&id, &key, &times, now())
+        } else {
+            engine::blocking(move || store.refresh(&id, &key, &times, now())).await
+        };
         match refreshed {
             // One that has gone meanwhile is fetched when it is asked for next.
             Ok(()) | Err(Miss::Gone) => {}

@@ -382,6 +382,12 @@ impl DiskStore {
         Filler::new(self, Arc::new(Fill::new(0)), id, false)
     }
 
+    /// Whether all entries lie in memory, so that no call waits for a disk.
+    #[must_use]
+    pub fn is_in_memory(&self) -> bool {
+        self.folder.is_none()
+    }
+
     /// What the store holds and has counted.
     #[must_use]
     pub fn counts(&self) -> Counts {
