@@ -42,6 +42,8 @@ mod settings;
 mod sharing;
 mod status;
 mod stored_head;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 mod update;
 mod validators;
 mod vary;

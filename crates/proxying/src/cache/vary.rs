@@ -71,6 +71,27 @@ fn append_values<'a>(values: impl Iterator<Item = &'a [u8]>, is_list: bool, out:
     }
 }
 
+/// That lists of nginx's are the elements of their lines, joined by commas, and other values their
+/// lines.
+#[cfg(any(test, feature = "testing"))]
+pub(super) fn check_values(lines: &[&[u8]]) {
+    let appended = |is_list| {
+        let mut out = Vec::new();
+        append_values(lines.iter().copied(), is_list, &mut out);
+        out
+    };
+    assert_eq!(appended(false), lines.join(&b","[..]));
+    let mut elements = appended(false);
+    for byte in elements.iter_mut().filter(|byte| **byte == b' ') {
+        *byte = b',';
+    }
+    let text: Vec<&[u8]> = elements
+        .split(|byte| *byte == b',')
+        .filter(|element| !element.is_empty())
+        .collect();
+    assert_eq!(appended(true), text.join(&b","[..]));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

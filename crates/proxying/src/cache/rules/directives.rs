@@ -45,7 +45,7 @@ pub(crate) struct RequestDirectives {
 
 impl ResponseDirectives {
     /// Takes in a line of the field.
-    pub(super) fn take(&mut self, value: &[u8]) {
+    pub(crate) fn take(&mut self, value: &[u8]) {
         for (name, argument) in members(value) {
             self.take_one(&name.to_ascii_lowercase(), argument);
         }

@@ -24,6 +24,8 @@ mod dates;
 pub(super) mod directives;
 pub(super) mod invalidation;
 pub(super) mod partial;
+#[cfg(any(test, feature = "testing"))]
+pub(super) mod plain;
 pub(super) mod reuse;
 pub(super) mod selecting;
 pub(super) mod status;
@@ -70,8 +72,6 @@ fn delta_seconds(text: &[u8]) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    mod plain;
-
     use super::*;
 
     /// RFC 9111, section 1.2.2.
