@@ -314,6 +314,21 @@ backend upstreams
 """
 
 
+class Varnish(Server):
+    """Varnish with one pool of threads, before one upstream, answers in memory for as long as a run takes."""
+
+    def __init__(self, binary, folder, upstream, core, options=()):
+        self.upstream, self.options = upstream, list(options)
+        super().__init__("varnish", binary, "", folder, core=core)
+
+    def command(self):
+        return [self.binary, "-F", "-j", "none", "-n", f"{self.prefix}/state", "-a", f"127.0.0.1:{self.port}", "-b", f"127.0.0.1:{self.upstream}",
+                "-s", "malloc,256m", "-t", "86400", "-p", "thread_pools=1", "-p", "timeout_idle=600"] + self.options
+
+    def configuration(self, http, engine):
+        return ""
+
+
 def contenders(binary, engines):
     """What the benches about one server at a time run: name, binary, engine."""
     return [(f"tidegate-{engine}", binary, engine) for engine in engines.split(",") if engine] + [("nginx", NGINX, "")]
