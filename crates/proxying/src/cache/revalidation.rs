@@ -18,6 +18,7 @@ use crate::settings::Passing;
 
 /// Bytes of a body up to which an entry in memory is copied on the loop.
 const COPIED_AT_ONCE_MAX: u64 = 64 * 1024;
+
 impl Validators {
     /// Those of an entry. One that nginx has written has none here: its times cannot be replaced,
     /// so that it would be asked for again and again.
