@@ -4,6 +4,7 @@
 mod ab;
 mod compare;
 mod http_load;
+mod memcached;
 mod merge;
 mod native;
 mod options;
@@ -40,6 +41,7 @@ enum Mode {
     Merge(merge::Options),
     Compare(Box<compare::Options>),
     Sweep(Box<sweep::Options>),
+    Memcached(Box<memcached::Options>),
 }
 
 /// Runs a load test.
@@ -49,6 +51,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
         Some(Mode::Merge(options)) => merge::run(options),
         Some(Mode::Compare(options)) => compare::run(options),
         Some(Mode::Sweep(options)) => sweep::run(options),
+        Some(Mode::Memcached(options)) => memcached::run(options),
     };
     match result {
         Ok(code) => code,

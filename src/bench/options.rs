@@ -179,7 +179,7 @@ enum SpacingName {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum EngineName {
+pub(super) enum EngineName {
     Epoll,
     #[value(name = "io_uring")]
     Uring,

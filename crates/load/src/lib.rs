@@ -11,6 +11,8 @@
 //! [`compare`] puts two servers side by side, [`statistics`] says what the figures of that allow to
 //! say.
 //!
+//! [`memcached`] is load for memcached servers, apart from all that.
+//!
 //! Not here: command lines (src/bench), the frames of HTTP/2 (`proto::h2`), proxies.
 
 mod client;
@@ -20,6 +22,7 @@ mod connection;
 pub mod drawn;
 pub mod grpc;
 pub mod machine;
+pub mod memcached;
 pub mod plan;
 mod reach;
 pub mod report;

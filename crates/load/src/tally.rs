@@ -243,7 +243,7 @@ impl Default for Tally {
     }
 }
 
-fn histogram() -> Histogram<u64> {
+pub(crate) fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, NANOSECONDS_MAX, SIGNIFICANT_DIGITS)
         .expect("the bounds are constants that the crate takes")
 }
