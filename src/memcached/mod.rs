@@ -23,14 +23,14 @@ use framework::report::ThreadReport;
 use framework::workers::{self, Sockets, Workers};
 use framework::zone::Zones;
 use memcached::door::{CacheOf, MemcachedPart, Server, door};
-use memcached::{Cache, Settings, ShutdownPolicy};
+use memcached::{Cache, Settings, ShutdownPolicy, UserPasswords, saved};
 use process::confinement::{Confinement, Level, PathAccess, PathRule};
 use process::identity::{self, Identity};
 use process::single::{self, Endings, WrittenPidFile};
 use rules::access::Access;
 
 pub(crate) use options::Arguments;
-use options::{ListenAddress, Plan};
+use options::{ListenAddress, Plan, Security};
 
 /// How often the main thread looks for what has expired.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
@@ -105,11 +105,32 @@ fn serve(plan: Plan) -> Result<(), String> {
         Instant::now(),
         Box::new(end),
     ));
+    if let Some(path) = &plan.users {
+        cache.set_credentials(read_users(path)?);
+    }
+    let memory_file = plan.settings.memory_file.as_deref();
+    let saved = match memory_file {
+        Some(path) => open_saved(&cache, path)?,
+        None => None,
+    };
     let workers = start(&plan.settings, &cache, listeners)?;
     confined.close_rings(workers.engine() == engine::EngineKind::Uring)?;
+    let restoring = match saved {
+        Some(saved) => Some(restore(saved, &cache)?),
+        None => None,
+    };
     let ending = loop {
         match endings.wait(SWEEP_INTERVAL) {
-            Some(ending) => break ending,
+            Some(single::SignalMeaning::End(ending)) => break ending,
+            // Whoever is let in already stays.
+            Some(single::SignalMeaning::ReadAgain) => {
+                if let Some(path) = &plan.users {
+                    match read_users(path) {
+                        Ok(users) => cache.set_credentials(users),
+                        Err(text) => say(&format!("{text}; the users before stay")),
+                    }
+                }
+            }
             None => while cache.sweep(Instant::now()) {},
         }
     };
@@ -118,6 +139,15 @@ fn serve(plan: Plan) -> Result<(), String> {
         single::ProcessEnd::Graceful => workers.quit(None),
     }
     workers.wait();
+    if let (single::ProcessEnd::Graceful, Some(path)) = (ending, memory_file) {
+        if let Some(restoring) = restoring {
+            let _ = restoring.join(); // what is not there yet would be lost
+        }
+        let saved = saved::save(&cache, path, Instant::now());
+        let count =
+            saved.map_err(|error| format!("{} was not written: {error}", path.display()))?;
+        say(&format!("{count} items are in {}", path.display()));
+    }
     for listening in &plan.listening {
         if let ListenAddress::Path(path) = listening {
             let _ = std::fs::remove_file(path);
@@ -127,37 +157,84 @@ fn serve(plan: Plan) -> Result<(), String> {
     Ok(())
 }
 
+/// The users of a file.
+fn read_users(path: &Path) -> Result<UserPasswords, String> {
+    let name = path.display();
+    let text = std::fs::read(path).map_err(|error| format!("{name} cannot be read: {error}"))?;
+    UserPasswords::parse(&text).map_err(|line| match line {
+        0 => format!("{name} names no user; a line is user:password"),
+        line => format!("line {line} of {name} is not user:password, or longer than 256 bytes"),
+    })
+}
+
+/// Opens the items of an earlier run.
+fn open_saved(cache: &Cache, path: &Path) -> Result<Option<saved::SavedItems>, String> {
+    let mut of_memcached = path.as_os_str().to_owned();
+    of_memcached.push(".meta");
+    let of_memcached = PathBuf::from(of_memcached);
+    if of_memcached.exists() {
+        return Err(format!(
+            "{} is of memcached, whose items cannot be read here; remove both files to begin empty",
+            of_memcached.display()
+        ));
+    }
+    saved::open(cache, path)
+}
+
+/// Reads the items of an earlier run, beside service.
+fn restore(
+    saved: saved::SavedItems,
+    cache: &Arc<Cache>,
+) -> Result<std::thread::JoinHandle<()>, String> {
+    let tell = |counts: saved::RestoredCounts| {
+        let (restored, left_out) = (counts.restored, counts.left_out);
+        let rest = if counts.is_damaged {
+            ", and the file is damaged behind them"
+        } else {
+            ""
+        };
+        say(&format!(
+            "{restored} items are there again, {left_out} were left out{rest}"
+        ));
+    };
+    saved::restore_beside(saved, cache, tell)
+        .map_err(|error| process::log::failure("a thread could not be started", &error))
+}
+
 /// `-c`, which the options always have.
 fn connections_max(settings: &Settings) -> usize {
     settings.connections_max.unwrap_or_default()
 }
 
 /// What the process may do once it serves: of files it only removes what it has made before, its
-/// pid file and its sockets.
+/// pid file and its sockets, and writes that of `-e`.
 fn confinement(plan: &Plan) -> Confinement {
     let sockets = plan
         .listening
         .iter()
         .filter_map(|listening| match listening {
             ListenAddress::Path(path) => Some(path),
-            ListenAddress::Inet(_) | ListenAddress::Udp(_) => None,
+            ListenAddress::Inet(..) | ListenAddress::Udp(_) => None,
         });
     let made = plan.pid_file.iter().chain(sockets);
-    let folder = |file: &PathBuf| {
+    let folder = |file: &PathBuf, access| {
         let file = std::path::absolute(file).ok()?;
         Some(PathRule {
             path: file.parent()?.to_owned(),
-            access: PathAccess::Remove,
+            access,
             line: file.display().to_string(),
         })
     };
+    let removed = made.filter_map(|file| folder(file, PathAccess::Remove));
+    let memory_file = plan.settings.memory_file.iter();
+    let written = memory_file.filter_map(|file| folder(file, PathAccess::Write));
     Confinement {
         level: if plan.drops_privileges {
             Level::On
         } else {
             Level::Off
         },
-        places: made.filter_map(folder).collect(),
+        places: removed.chain(written).collect(),
         may_use_rings: true,
         ..Confinement::default()
     }
@@ -179,16 +256,22 @@ fn has_files(wanted: u64) -> bool {
     limit.current.is_none_or(|current| current >= wanted)
 }
 
-/// A socket that listens, what it carries, and its address.
-type Bound = (Address, Carries, BoundSocket);
+/// A socket that listens, what it carries, its address, and whether TLS is spoken there.
+type Bound = (Address, Carries, BoundSocket, Security);
 
 fn listen(listening: &ListenAddress, plan: &Plan) -> Result<Bound, String> {
-    let (address, carries) = match listening {
-        ListenAddress::Inet(address) => (Address::Inet(*address), Carries::Streams),
-        ListenAddress::Udp(address) => (Address::Inet(*address), Carries::Datagrams),
+    let (address, carries, security) = match listening {
+        ListenAddress::Inet(address, security) => {
+            (Address::Inet(*address), Carries::Streams, *security)
+        }
+        ListenAddress::Udp(address) => (Address::Inet(*address), Carries::Datagrams, Security::Plain),
         ListenAddress::Path(path) => {
             remove_old_socket(path);
-            (Address::Unix(path.clone()), Carries::Streams)
+            (
+                Address::Unix(path.clone()),
+                Carries::Streams,
+                Security::Plain,
+            )
         }
     };
     let options = ListenOptions {
@@ -209,7 +292,7 @@ fn listen(listening: &ListenAddress, plan: &Plan) -> Result<Bound, String> {
         Ok(Ok(address)) => Address::Inet(address),
         _ => address,
     };
-    Ok((address, carries, BoundSocket::from(socket)))
+    Ok((address, carries, BoundSocket::from(socket), security))
 }
 
 /// A socket at a path that an earlier run has left behind.
@@ -228,7 +311,7 @@ fn write_ports(listeners: &[Bound]) -> Result<(), String> {
         return Ok(());
     };
     let mut text = String::new();
-    for (address, carries, _) in listeners {
+    for (address, carries, _, _) in listeners {
         if let Address::Inet(address) = address {
             let protocol = match carries {
                 Carries::Streams => "TCP",
@@ -252,17 +335,26 @@ fn start(
     listeners: Vec<Bound>,
 ) -> Result<Workers, String> {
     let mut generation = Generation::new(Zones::default());
-    let server = |(address, carries, _): &Bound| Server {
-        listener: ListenerId::of_address(address, *carries),
-        cache: CacheOf::Process(Arc::clone(cache)),
-        access: Arc::new(Access::default()),
+    let server = |(address, carries, _, security): &Bound| {
+        cache.listen(address.clone(), *carries == Carries::Datagrams);
+        let tls = settings.tls.as_ref();
+        Server {
+            listener: ListenerId::of_address(address, *carries),
+            cache: CacheOf::Process(Arc::clone(cache)),
+            access: Arc::new(Access::default()),
+            tls: match security {
+                Security::Plain => None,
+                security => tls.map(|tls| tls.of_address(*security == Security::MutualTls)),
+            },
+            error_log: None,
+        }
     };
     generation.add(MemcachedPart {
         servers: listeners.iter().map(server).collect(),
     });
     let sockets: Sockets = listeners
         .into_iter()
-        .map(|(address, carries, socket)| {
+        .map(|(address, carries, socket, _)| {
             let id = ListenerId::of_address(&address, carries);
             (id, vec![socket])
         })

@@ -3,9 +3,11 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
-use memcached::{Protocol, Settings};
+use memcached::tls::{TlsFiles, TlsOptions};
+use memcached::{COMMANDS_IN_TURN, Protocol, Settings};
 
 /// memcached's default of `-p`.
 const PORT: i32 = 11211;
@@ -22,9 +24,15 @@ pub(crate) struct Arguments {
     /// TCP port to listen on; 0 is none, -1 any that is free
     #[arg(short, long, value_name = "NUM", allow_negative_numbers = true)]
     port: Option<i32>,
-    /// UDP port to listen on; 0 is off. Without -p the TCP port is the same
-    #[arg(short = 'U', long, value_name = "NUM", default_value_t = 0)]
-    udp_port: u16,
+    /// UDP port to listen on; 0 is off, -1 any that is free. Without -p the TCP port is the same
+    #[arg(
+        short = 'U',
+        long,
+        value_name = "NUM",
+        default_value_t = 0,
+        allow_negative_numbers = true
+    )]
+    udp_port: i32,
     /// Unix socket to listen on, in place of the network
     #[arg(short = 's', long, value_name = "FILE")]
     unix_socket: Option<PathBuf>,
@@ -65,8 +73,8 @@ pub(crate) struct Arguments {
     #[arg(short = 'b', long, value_name = "NUM", default_value_t = 1024)]
     listen_backlog: i32,
     /// Protocol: ascii, binary, or auto, where the first byte of a connection says which
-    #[arg(short = 'B', long, value_name = "NAME", default_value = "auto")]
-    protocol: String,
+    #[arg(short = 'B', long, value_name = "NAME")]
+    protocol: Option<String>,
     /// Largest item, with its head: 1k to 1024m
     #[arg(short = 'I', long, value_name = "NUM", default_value = "1m")]
     max_item_size: String,
@@ -76,7 +84,7 @@ pub(crate) struct Arguments {
     /// Refuse dumps of keys
     #[arg(short = 'X', long)]
     disable_dumping: bool,
-    /// Refuse the command "watch": it is not here yet, so it is refused anyway
+    /// Refuse the command "watch"
     #[arg(short = 'W', long)]
     disable_watch: bool,
     /// Growth of slabs: there are none here
@@ -85,10 +93,10 @@ pub(crate) struct Arguments {
     /// Smallest chunk of a slab: there are none here
     #[arg(short = 'n', long, value_name = "BYTES")]
     slab_min_size: Option<usize>,
-    /// Requests of a connection in turn: here a turn is by bytes
+    /// Commands of a connection before others have their turn
     #[arg(short = 'R', long, value_name = "NUM")]
-    max_reqs_per_event: Option<usize>,
-    /// No CAS: it stays on here
+    max_reqs_per_event: Option<u32>,
+    /// No CAS: that of every item is 0
     #[arg(short = 'C', long)]
     disable_cas: bool,
     /// Large pages: the system gives them by itself
@@ -100,32 +108,46 @@ pub(crate) struct Arguments {
     /// Core files: not here yet
     #[arg(short = 'r', long)]
     enable_coredumps: bool,
-    /// Statistics by prefix of keys: not here yet
+    /// Count by prefixes of keys, up to this character; "stats detail" tells them
     #[arg(short = 'D', value_name = "CHAR")]
     delimiter: Option<String>,
-    /// SASL: not here yet
+    /// Let in by SASL (PLAIN, in the binary protocol) who is in the file of -Y, or of the
+    /// environment's MEMCACHED_SASL_PWDB
     #[arg(short = 'S', long)]
     enable_sasl: bool,
-    /// Users and passwords: not here yet
+    /// Let in who is in this file, a line "user:password" each
     #[arg(short = 'Y', long, value_name = "FILE")]
     auth_file: Option<PathBuf>,
-    /// A cache that outlives a restart: not here yet
+    /// Keep the items here over a restart: SIGUSR1 writes them and ends the server
     #[arg(short = 'e', long, value_name = "FILE")]
     memory_file: Option<PathBuf>,
-    /// TLS: not here yet
+    /// Speak TLS, with -o ssl_chain_cert and ssl_key; an address with "notls:" before it does not,
+    /// one with "mtls:" wants certificates of clients
     #[arg(short = 'Z', long)]
     enable_ssl: bool,
-    /// Further options, parted by commas: idle_timeout=SECONDS; no_drop_privileges, so that the
-    /// process keeps what it may do
+    /// Further options, parted by commas: idle_timeout=SECONDS, watcher_logbuf_size=KILOBYTES,
+    /// ssl_chain_cert=FILE, ssl_key=FILE, ssl_ca_cert=FILE, ssl_verify_mode=0..3, ssl_ciphers=LIST,
+    /// ssl_min_version=2|3, ssl_session_cache; no_drop_privileges, so that the process keeps what
+    /// it may do
     #[arg(short = 'o', long, value_name = "LIST")]
     extended: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ListenAddress {
-    Inet(SocketAddr),
+    Inet(SocketAddr, Security),
     Udp(SocketAddr),
     Path(PathBuf),
+}
+
+/// What clients of an address speak under memcached's protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Security {
+    /// `notls:`, or without `-Z`.
+    Plain,
+    Tls,
+    /// `mtls:`: clients show certificates.
+    MutualTls,
 }
 
 /// What a command line amounts to.
@@ -136,18 +158,12 @@ pub(super) struct Plan {
     pub(super) daemon: bool,
     pub(super) user: Option<String>,
     pub(super) pid_file: Option<PathBuf>,
+    /// The file with users and passwords, where clients must say who they are.
+    pub(super) users: Option<PathBuf>,
     /// Whether the process gives away what serving does not take.
     pub(super) drops_privileges: bool,
     /// What to say before anything is served.
     pub(super) notices: Vec<String>,
-}
-
-/// What `-o` says.
-struct Extended {
-    /// How long a connection may be idle.
-    idle_timeout: Option<Duration>,
-    /// See [`Plan::drops_privileges`].
-    drops_privileges: bool,
 }
 
 /// Extended options that are about what only memcached has; `no_` before them is the same.
@@ -162,7 +178,6 @@ const WITHOUT_MEANING: &[&str] = &[
     "slab_automove_window",
     "slab_automove_freeratio",
     "slab_chunk_max",
-    "lru_crawler",
     "lru_crawler_sleep",
     "lru_crawler_tocrawl",
     "lru_maintainer",
@@ -174,10 +189,8 @@ const WITHOUT_MEANING: &[&str] = &[
     "read_buf_mem_limit",
     "resp_obj_mem_limit",
     "inline_ascii_resp",
-    "watcher_logbuf_size",
     "worker_logbuf_size",
     "track_sizes",
-    "modern",
     "relaxed_privileges",
 ];
 
@@ -186,10 +199,8 @@ impl Arguments {
     pub(super) fn plan(&self) -> Result<Plan, String> {
         self.refuse()?;
         let mut notices = self.without_meaning();
-        let Extended {
-            idle_timeout,
-            drops_privileges,
-        } = self.extended(&mut notices)?;
+        let extended = self.extended(&mut notices)?;
+        let users = self.users()?;
         let limit = self
             .memory_limit
             .checked_mul(1 << 20)
@@ -218,13 +229,43 @@ impl Arguments {
         let socket_mask = u32::from_str_radix(&self.unix_mask, 8)
             .map_err(|_| format!("-a: \"{}\" is no octal number", self.unix_mask))?;
         let listening = self.listening()?;
-        notices.extend(open_to_all(&listening));
+        let is_secret = |listening: &&ListenAddress| match listening {
+            ListenAddress::Inet(_, security) => {
+                users.is_some() || *security == Security::MutualTls || extended.wants_certificates()
+            }
+            ListenAddress::Udp(_) | ListenAddress::Path(_) => false,
+        };
+        if listening.is_empty() {
+            notices.push("nothing is listened on: -p 0, and neither -U nor -s".to_owned());
+        }
+        let open = listening.iter().filter(|listening| !is_secret(listening));
+        notices.extend(open_to_all(open));
+        if users.is_some() && self.udp_port != 0 {
+            return Err(
+                "-U: datagrams cannot say who has sent them, so not with -S or -Y".to_owned(),
+            );
+        }
+        let tls = extended.tls(self.enable_ssl)?;
         let port = listening.iter().find_map(|listening| match listening {
-            ListenAddress::Inet(address) => Some(address.port()),
+            ListenAddress::Inet(address, _) => Some(address.port()),
             ListenAddress::Udp(_) | ListenAddress::Path(_) => None,
         });
         let interfaces = (!self.listen.is_empty()).then(|| self.listen.join(","));
-        let protocol = match self.protocol.as_str() {
+        let written = self.protocol.as_deref();
+        let protocol = match written.unwrap_or(self.protocol_of_users()) {
+            "auto" if self.enable_sasl != self.auth_file.is_some() => {
+                return Err(
+                    "-B auto: clients of one of the protocols could not say who they are; \
+                     -S and -Y together let them"
+                        .to_owned(),
+                );
+            }
+            "ascii" if self.enable_sasl => {
+                return Err("-B ascii: SASL is of the binary protocol".to_owned());
+            }
+            "binary" if self.auth_file.is_some() && !self.enable_sasl => {
+                return Err("-B binary: without -S it has no passwords".to_owned());
+            }
             "auto" => Protocol::Auto,
             "ascii" => Protocol::Text,
             "binary" => Protocol::Binary,
@@ -245,11 +286,22 @@ impl Arguments {
             backlog: self.listen_backlog.max(1),
             allows_flush: !self.disable_flush_all,
             allows_dump: !self.disable_dumping,
+            allows_watch: !self.disable_watch,
+            with_cas: !self.disable_cas,
+            auth_file: self.auth_file.clone(),
+            with_sasl: self.enable_sasl,
+            prefix_delimiter: self.delimiter()?,
+            counts_prefixes: self.delimiter.is_some(),
+            watcher_buffer: extended.watcher_buffer,
+            commands_in_turn: self.max_reqs_per_event.unwrap_or(COMMANDS_IN_TURN).max(1),
+            crawls: extended.crawls,
+            tls,
+            memory_file: self.memory_file.clone(),
             allows_shutdown: self.enable_shutdown,
             verbosity: u32::from(self.verbose),
-            idle_timeout,
+            idle_timeout: extended.idle_timeout,
             port: port.unwrap_or(0),
-            udp_port: self.udp_port,
+            udp_port: u16::try_from(self.udp_port).unwrap_or(0),
             interfaces,
             socket_path: self
                 .unix_socket
@@ -264,7 +316,8 @@ impl Arguments {
             daemon: self.daemon,
             user: self.user.clone(),
             pid_file: self.pidfile.clone(),
-            drops_privileges,
+            users,
+            drops_privileges: extended.drops_privileges,
             notices,
         })
     }
@@ -272,16 +325,8 @@ impl Arguments {
     /// Refuses what is not here: who relies on it must not believe that it is.
     fn refuse(&self) -> Result<(), String> {
         let missing = [
-            (self.enable_sasl, "-S: SASL"),
-            (self.auth_file.is_some(), "-Y: authentication"),
-            (self.enable_ssl, "-Z: TLS"),
-            (
-                self.memory_file.is_some(),
-                "-e: a cache that outlives a restart",
-            ),
             (self.lock_memory, "-k: locking memory"),
             (self.enable_coredumps, "-r: a limit for core files"),
-            (self.delimiter.is_some(), "-D: statistics by prefix"),
         ];
         if let Some((_, what)) = missing.iter().find(|(is_wanted, _)| *is_wanted) {
             return Err(format!("{what} is not here yet"));
@@ -295,11 +340,6 @@ impl Arguments {
             (self.slab_growth_factor.is_some(), "-f: there are no slabs"),
             (self.slab_min_size.is_some(), "-n: there are no slabs"),
             (
-                self.max_reqs_per_event.is_some(),
-                "-R: a turn is bounded by bytes",
-            ),
-            (self.disable_cas, "-C: CAS stays on"),
-            (
                 self.enable_largepages,
                 "-L: the system gives large pages by itself",
             ),
@@ -310,28 +350,103 @@ impl Arguments {
             .collect()
     }
 
-    /// `-o`.
+    /// The file with users and passwords.
+    fn users(&self) -> Result<Option<PathBuf>, String> {
+        const OF_SASL: &str = "MEMCACHED_SASL_PWDB";
+        if let Some(path) = &self.auth_file {
+            return Ok(Some(path.clone()));
+        }
+        if !self.enable_sasl {
+            return Ok(None);
+        }
+        let path = std::env::var_os(OF_SASL).filter(|path| !path.is_empty());
+        let path = path.ok_or_else(|| {
+            format!("-S: no users: write -Y FILE, or name a file by the environment's {OF_SASL}")
+        })?;
+        Ok(Some(PathBuf::from(path)))
+    }
+
+    /// The protocol where none is written: one in which clients can say who they are.
+    fn protocol_of_users(&self) -> &'static str {
+        match (self.enable_sasl, self.auth_file.is_some()) {
+            (true, false) => "binary",
+            (false, true) => "ascii",
+            _ => "auto",
+        }
+    }
+
+    fn delimiter(&self) -> Result<u8, String> {
+        match self.delimiter.as_deref().map(str::as_bytes) {
+            None => Ok(b':'),
+            Some([one]) => Ok(*one),
+            Some(_) => Err("-D: a prefix ends with a single character".to_owned()),
+        }
+    }
+
+    /// What `-o` says.
     fn extended(&self, notices: &mut Vec<String>) -> Result<Extended, String> {
-        let (mut idle_timeout, mut drops_privileges) = (None, true);
+        let mut extended = Extended::default();
         let words = self.extended.iter().flat_map(|list| list.split(','));
         for word in words.filter(|word| !word.is_empty()) {
             let (name, value) = word
                 .split_once('=')
                 .map_or((word, None), |(name, value)| (name, Some(value)));
             let plain = name.strip_prefix("no_").unwrap_or(name);
-            match (name, value) {
-                ("idle_timeout", Some(value)) => {
-                    let seconds = value.parse().map_err(|_| {
-                        format!("-o idle_timeout: \"{value}\" is no number of seconds")
-                    })?;
-                    idle_timeout = (seconds > 0).then(|| Duration::from_secs(seconds));
+            let number = |unit: &str| {
+                let value = value.ok_or(format!("missing numeric argument for {name}"))?;
+                let number = value.parse::<u64>();
+                number.map_err(|_| format!("-o {name}: \"{value}\" is no number of {unit}"))
+            };
+            let file = || {
+                let value = value.filter(|value| !value.is_empty());
+                let value = value.ok_or(format!("-o {name}: the name of a file is missing"))?;
+                Ok::<_, String>(Some(PathBuf::from(value)))
+            };
+            match name {
+                "idle_timeout" => {
+                    let seconds = number("seconds")?;
+                    extended.idle_timeout = (seconds > 0).then(|| Duration::from_secs(seconds));
                 }
-                ("idle_timeout", None) => {
-                    return Err("missing numeric argument for idle_timeout".to_owned());
+                "watcher_logbuf_size" => {
+                    let kilobytes = usize::try_from(number("kilobytes")?).unwrap_or(usize::MAX);
+                    extended.watcher_buffer = kilobytes.saturating_mul(1024);
                 }
-                ("maxconns_fast", None) => {}
-                ("drop_privileges", None) => drops_privileges = true,
-                ("no_drop_privileges", None) => drops_privileges = false,
+                "ssl_chain_cert" => extended.chain = file()?,
+                "ssl_key" => extended.key = file()?,
+                "ssl_ca_cert" => extended.authorities = file()?,
+                "ssl_verify_mode" => match number("kinds")? {
+                    mode @ 0..=3 => extended.verify_mode = mode as u8,
+                    _ => return Err("-o ssl_verify_mode: 0 to 3 are known".to_owned()),
+                },
+                "ssl_min_version" => match number("versions")? {
+                    version @ (2 | 3) => extended.min_version = version as u8,
+                    _ => {
+                        return Err(
+                            "-o ssl_min_version: 2 (TLS 1.2) and 3 (TLS 1.3) are here".to_owned()
+                        );
+                    }
+                },
+                "ssl_ciphers" => extended.ciphers = value.map(str::to_owned),
+                "ssl_session_cache" => extended.keeps_sessions = true,
+                "ssl_wbuf_size" => {
+                    let kilobytes = usize::try_from(number("kilobytes")?).unwrap_or(usize::MAX);
+                    extended.write_buffer = kilobytes.saturating_mul(1024);
+                    notices.push(
+                        "-o ssl_wbuf_size: records are as long as they may be; \
+                         the option has no effect"
+                            .to_owned(),
+                    );
+                }
+                "maxconns_fast" => {}
+                "drop_privileges" => extended.drops_privileges = true,
+                "no_drop_privileges" => extended.drops_privileges = false,
+                "lru_crawler" | "modern" => extended.crawls = true,
+                "no_lru_crawler" | "no_modern" => {
+                    extended.crawls = false;
+                    notices.push(format!(
+                        "-o {name}: expired items go by themselves all the same"
+                    ));
+                }
                 _ if WITHOUT_MEANING.contains(&plain) => {
                     notices.push(format!(
                         "-o {name}: this is about what only memcached has; the option has no effect"
@@ -340,10 +455,7 @@ impl Arguments {
                 _ => return Err(format!("-o {name}: illegal suboption, or not here yet")),
             }
         }
-        Ok(Extended {
-            idle_timeout,
-            drops_privileges,
-        })
+        Ok(extended)
     }
 
     fn listening(&self) -> Result<Vec<ListenAddress>, String> {
@@ -352,30 +464,32 @@ impl Arguments {
         }
         let without = match self.udp_port {
             0 => PORT,
-            udp => i32::from(udp),
+            udp => udp,
         };
-        let port = match self.port.unwrap_or(without) {
-            0 => None,
-            -1 => Some(0),
-            port => Some(u16::try_from(port).map_err(|_| format!("-p: {port} is no port"))?),
-        };
-        let udp_port = (self.udp_port != 0).then_some(self.udp_port);
-        if port.is_none() && udp_port.is_none() {
-            return Err("nothing to listen on: -p 0, and neither -U nor -s".to_owned());
-        }
+        let port = port_number("-p", self.port.unwrap_or(without))?;
+        let udp_port = port_number("-U", self.udp_port)?;
         let mut listening = Vec::new();
         if let Some(port) = port {
-            listening.extend(self.addresses(port)?.into_iter().map(ListenAddress::Inet));
+            let addresses = self.addresses(port)?.into_iter();
+            listening.extend(addresses.map(|(address, security)| {
+                let security = if self.enable_ssl {
+                    security
+                } else {
+                    Security::Plain
+                };
+                ListenAddress::Inet(address, security)
+            }));
         }
         if let Some(port) = udp_port {
-            listening.extend(self.addresses(port)?.into_iter().map(ListenAddress::Udp));
+            let addresses = self.addresses(port)?.into_iter();
+            listening.extend(addresses.map(|(address, _)| ListenAddress::Udp(address)));
         }
         listening.dedup();
         Ok(listening)
     }
 
     /// The addresses of `-l` with this port, where they have none of their own.
-    fn addresses(&self, port: u16) -> Result<Vec<SocketAddr>, String> {
+    fn addresses(&self, port: u16) -> Result<Vec<(SocketAddr, Security)>, String> {
         if self.listen.is_empty() {
             let any = [
                 IpAddr::from(Ipv4Addr::UNSPECIFIED),
@@ -384,15 +498,106 @@ impl Arguments {
             // With any free port the two would differ.
             let count = if port == 0 { 1 } else { any.len() };
             let any = any.into_iter().take(count);
-            return Ok(any.map(|ip| SocketAddr::new(ip, port)).collect());
+            let any = any.map(|ip| (SocketAddr::new(ip, port), Security::Tls));
+            return Ok(any.collect());
         }
         let mut addresses = Vec::new();
         let words = self.listen.iter().flat_map(|list| list.split(','));
         for word in words.filter(|word| !word.is_empty()) {
-            let word = word.strip_prefix("notls:").unwrap_or(word);
-            addresses.extend(resolve(word, port)?);
+            let (word, security) = if let Some(word) = word.strip_prefix("notls:") {
+                (word, Security::Plain)
+            } else if let Some(word) = word.strip_prefix("mtls:") {
+                if !self.enable_ssl {
+                    return Err(format!("-l mtls:{word}: without -Z there is no TLS"));
+                }
+                (word, Security::MutualTls)
+            } else {
+                (word, Security::Tls)
+            };
+            let found = resolve(word, port)?.into_iter();
+            addresses.extend(found.map(|address| (address, security)));
         }
         Ok(addresses)
+    }
+}
+
+/// What a number for a port means: 0 is none, -1 any that is free.
+fn port_number(option: &str, number: i32) -> Result<Option<u16>, String> {
+    match number {
+        0 => Ok(None),
+        -1 => Ok(Some(0)),
+        port => match u16::try_from(port) {
+            Ok(port) => Ok(Some(port)),
+            Err(_) => Err(format!("{option}: {port} is no port")),
+        },
+    }
+}
+
+/// What `-o` says.
+#[derive(Debug)]
+struct Extended {
+    idle_timeout: Option<Duration>,
+    watcher_buffer: usize,
+    crawls: bool,
+    chain: Option<PathBuf>,
+    key: Option<PathBuf>,
+    authorities: Option<PathBuf>,
+    verify_mode: u8,
+    min_version: u8,
+    ciphers: Option<String>,
+    keeps_sessions: bool,
+    write_buffer: usize,
+    /// See [`Plan::drops_privileges`].
+    drops_privileges: bool,
+}
+
+impl Default for Extended {
+    fn default() -> Extended {
+        Extended {
+            idle_timeout: None,
+            watcher_buffer: 256 * 1024,
+            crawls: true,
+            chain: None,
+            key: None,
+            authorities: None,
+            verify_mode: 0,
+            min_version: 2,
+            ciphers: None,
+            keeps_sessions: false,
+            write_buffer: 16 * 1024,
+            drops_privileges: true,
+        }
+    }
+}
+
+impl Extended {
+    fn wants_certificates(&self) -> bool {
+        self.verify_mode == 2
+    }
+
+    /// TLS, where `-Z` is written: its files are read.
+    fn tls(&self, is_on: bool) -> Result<Option<Arc<TlsFiles>>, String> {
+        if !is_on {
+            return Ok(None);
+        }
+        let (Some(chain), Some(key)) = (&self.chain, &self.key) else {
+            return Err(
+                "-Z: TLS needs a certificate and its key: -o ssl_chain_cert=FILE,ssl_key=FILE"
+                    .to_owned(),
+            );
+        };
+        let options = TlsOptions {
+            chain: chain.clone(),
+            key: key.clone(),
+            authorities: self.authorities.clone(),
+            verify_mode: self.verify_mode,
+            ciphers: self.ciphers.clone(),
+            min_version: self.min_version,
+            keeps_sessions: self.keeps_sessions,
+            write_buffer: self.write_buffer,
+        };
+        let files = TlsFiles::read(options).map_err(|error| format!("-Z: {error}"))?;
+        Ok(Some(Arc::new(files)))
     }
 }
 
@@ -413,14 +618,12 @@ fn resolve(word: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
 
 /// What to say where others than this machine's programs reach the cache, which asks nobody who
 /// they are.
-fn open_to_all(listening: &[ListenAddress]) -> Option<String> {
-    let open = listening.iter().find_map(|listening| match listening {
-        ListenAddress::Inet(address) | ListenAddress::Udp(address)
-            if !address.ip().is_loopback() =>
-        {
-            Some(address)
+fn open_to_all<'a>(mut listening: impl Iterator<Item = &'a ListenAddress>) -> Option<String> {
+    let open = listening.find_map(|listening| match listening {
+        ListenAddress::Inet(address, _) | ListenAddress::Udp(address) => {
+            Some(address).filter(|address| !address.ip().is_loopback())
         }
-        _ => None,
+        ListenAddress::Path(_) => None,
     })?;
     Some(format!(
         "warning: every client that reaches {open} can read and change everything; -l 127.0.0.1 keeps it to this machine"
@@ -461,7 +664,8 @@ mod tests {
         let plan = plan("-m 64 -p 11211 -u memcache -l 127.0.0.1 -l ::1 -P /run/x.pid").unwrap();
         assert_eq!(plan.settings.limit, 64 << 20);
         let expected = ["127.0.0.1:11211", "[::1]:11211"];
-        let expected = expected.map(|address| ListenAddress::Inet(address.parse().unwrap()));
+        let expected =
+            expected.map(|address| ListenAddress::Inet(address.parse().unwrap(), Security::Plain));
         assert_eq!(plan.listening, expected);
         assert_eq!(plan.user.as_deref(), Some("memcache"));
         assert!(plan.notices.is_empty(), "{:?}", plan.notices);
@@ -481,11 +685,28 @@ mod tests {
 
     #[test]
     fn what_is_not_here_is_refused_and_what_means_nothing_is_told() {
-        for line in ["-S", "-Y f", "-Z", "-e f", "-B http", "-k", "-o ext_path=x"] {
+        for line in [
+            "-S",
+            "-Y f -U 5",
+            "-Y f -B binary",
+            "-Y f -B auto",
+            "-S -Y f -B ascii",
+            "-Z",
+            "-Z -o ssl_chain_cert=/nonexistent,ssl_key=/nonexistent",
+            "-l mtls:127.0.0.1",
+            "-D ab",
+            "-U 70000",
+            "-o ssl_min_version=1",
+            "-o watcher_logbuf_size=x",
+            "-B http",
+            "-k",
+            "-o ext_path=x",
+        ] {
             assert!(plan(line).is_err(), "{line}");
         }
         let told =
             plan("-l 127.0.0.1 -f 1.25 -o slab_reassign,no_lru_crawler,maxconns_fast").unwrap();
+        assert!(!told.settings.crawls);
         assert_eq!(told.notices.len(), 3, "{:?}", told.notices);
         assert_eq!(plan("").unwrap().settings.protocol, Protocol::Auto);
         let protocol = plan("-B binary").unwrap().settings.protocol;
@@ -500,7 +721,7 @@ mod tests {
     fn datagrams_have_a_port_where_one_is_written() {
         let listening = |line| plan(line).unwrap().listening;
         let (tcp, udp) = (
-            |address: &str| ListenAddress::Inet(address.parse().unwrap()),
+            |address: &str| ListenAddress::Inet(address.parse().unwrap(), Security::Plain),
             |address: &str| ListenAddress::Udp(address.parse().unwrap()),
         );
         assert_eq!(listening("-l 127.0.0.1"), [tcp("127.0.0.1:11211")]);
@@ -509,7 +730,32 @@ mod tests {
         let same = [tcp("127.0.0.1:6"), udp("127.0.0.1:6")];
         assert_eq!(listening("-l 127.0.0.1 -U 6"), same);
         assert_eq!(listening("-l 127.0.0.1 -p 0 -U 6"), [udp("127.0.0.1:6")]);
+        let free = listening("-l 127.0.0.1 -U -1");
+        assert_eq!(free, [tcp("127.0.0.1:0"), udp("127.0.0.1:0")]);
         assert!(plan("-U 6").unwrap().notices[0].starts_with("warning: "));
+    }
+
+    #[test]
+    fn who_must_say_who_he_is_speaks_a_protocol_for_that() {
+        let protocol = |line| plan(line).unwrap().settings.protocol;
+        assert_eq!(protocol("-Y f"), Protocol::Text);
+        assert_eq!(protocol("-Y f -S"), Protocol::Auto);
+        assert_eq!(protocol("-Y f -S -B binary"), Protocol::Binary);
+        let plan = plan("-Y f -W -C -D . -R 0 -e m -o watcher_logbuf_size=8").unwrap();
+        let settings = &plan.settings;
+        assert!(!settings.allows_watch && !settings.with_cas && settings.counts_prefixes);
+        assert_eq!(
+            (settings.prefix_delimiter, settings.commands_in_turn),
+            (b'.', 1)
+        );
+        assert_eq!(settings.watcher_buffer, 8192);
+        assert_eq!(
+            settings.memory_file.as_deref(),
+            Some(std::path::Path::new("m"))
+        );
+        assert_eq!(plan.users.as_deref(), Some(std::path::Path::new("f")));
+        // Everybody may reach the port, but who is let in is known.
+        assert!(plan.notices.is_empty(), "{:?}", plan.notices);
     }
 
     #[test]
@@ -519,8 +765,10 @@ mod tests {
         let listening = plan("-l 127.0.0.1:5,[::1]:6").unwrap().listening;
         assert_eq!(
             listening[1],
-            ListenAddress::Inet("[::1]:6".parse().unwrap())
+            ListenAddress::Inet("[::1]:6".parse().unwrap(), Security::Plain)
         );
-        assert!(plan("-p 0").is_err() && plan("-m 1").is_err() && plan("-I 1g").is_err());
+        let nothing = plan("-p 0").unwrap();
+        assert!(nothing.listening.is_empty() && nothing.notices[0].starts_with("nothing is "));
+        assert!(plan("-m 1").is_err() && plan("-I 1g").is_err());
     }
 }

@@ -162,6 +162,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "rules",
             "store",
             "transport",
+            "variables",
             "logs",
             "framework",
             "proto",

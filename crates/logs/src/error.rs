@@ -42,7 +42,9 @@ pub static ERROR_LOG: Setting<Vec<Directive>> =
                 .or(Contexts::SERVER)
                 .or(Contexts::LOCATION)
                 .or(Contexts::STREAM)
-                .or(Contexts::STREAM_SERVER),
+                .or(Contexts::STREAM_SERVER)
+                .or(Contexts::MEMCACHED)
+                .or(Contexts::MEMCACHED_SERVER),
         )
         .arity(Arity::at_least(1))
         .default("logs/error.log error")

@@ -14,15 +14,21 @@ use proto::memcached::binary::{
     BadHead, Command, Condition, Count, HEAD_LENGTH, Head, Lengths, Request, Status,
 };
 use proto::memcached::command::{KEY_LENGTH_MAX, Mode};
-use store::{Cas, Item, Large, ObjectChange, Revision, UpdateOutcome};
+use store::{Item, Large, ObjectChange, Revision, UpdateOutcome};
 
+use crate::auth::{self, TOKEN_LENGTH_MAX};
 use crate::cache::{CommandTime, ThreadContext};
+use crate::census::{Census, CensusKind};
 use crate::counts::Counter;
 use crate::dialogue::{NextAction, StepResult, flush};
 use crate::output::{Digits, Output};
+use crate::prefixes::KeyUse;
 use crate::size_classes::item_size;
 use crate::stats;
 use crate::text::{self, BINARY_KEY, IncrementResult, SentValue, StoreCommand, StoreResult};
+
+/// Longest name of a mechanism of SASL, as in memcached.
+const MECHANISM_LENGTH_MAX: usize = 32;
 
 /// What a connection reads next.
 #[derive(Debug, Default)]
@@ -34,6 +40,19 @@ enum State {
     Value(Box<Receiving>),
     /// So many bytes of a value that nobody wants.
     Skip(usize),
+    /// What a client says of itself.
+    Token(Box<SaslMessage>),
+    /// Items are counted for a request for statistics.
+    Census(Box<(Head, Census)>),
+}
+
+/// A message of SASL that comes in pieces.
+#[derive(Debug)]
+struct SaslMessage {
+    head: Head,
+    /// It begins with a mechanism that there is.
+    is_plain: bool,
+    bytes: Vec<u8>,
 }
 
 /// A value that comes in pieces.
@@ -50,6 +69,8 @@ struct Receiving {
 #[derive(Debug, Default)]
 pub(crate) struct Packets {
     state: State,
+    /// The client has said who it is.
+    is_admitted: bool,
 }
 
 /// One packet of a client, but for its value.
@@ -105,6 +126,41 @@ impl Packets {
                 self.state = State::Head;
                 (used, None)
             }
+            State::Token(token) => {
+                let missing = token.head.value().saturating_sub(token.bytes.len());
+                let used = input.len().min(missing);
+                token
+                    .bytes
+                    .extend_from_slice(input.get(..used).unwrap_or_default());
+                if used < missing {
+                    return (used, Some(NextAction::Receive));
+                }
+                if let State::Token(token) = std::mem::take(&mut self.state) {
+                    self.admit(&token, shared, out);
+                }
+                (used, None)
+            }
+            State::Census(counting) => {
+                let (head, census) = &mut **counting;
+                if census.step(shared, moment) {
+                    stats::answer_census(Some(head), census, shared, moment, out);
+                    self.state = State::Head;
+                }
+                (0, None)
+            }
+        }
+    }
+
+    /// Looks at a message of SASL.
+    fn admit(&mut self, token: &SaslMessage, shared: &ThreadContext, out: &mut Output) {
+        shared.counts.add(Counter::AuthCommands, 1);
+        let credentials = shared.cache.credentials();
+        if token.is_plain && credentials.admit_plain(&token.bytes) {
+            self.is_admitted = true;
+            success(&token.head, b"Authenticated", out);
+        } else {
+            shared.counts.add(Counter::AuthErrors, 1);
+            fail(&token.head, Status::NotAuthenticated, out);
         }
     }
 
@@ -130,6 +186,11 @@ impl Packets {
                 return (HEAD_LENGTH, Some(NextAction::Close));
             }
         };
+        let with_sasl = shared.auth_protocol(false).is_some();
+        if with_sasl && !self.is_admitted && !head.may_come_first() {
+            fail(&head, Status::NotAuthenticated, out);
+            return (HEAD_LENGTH, Some(NextAction::Close));
+        }
         if head.key > KEY_LENGTH_MAX {
             fail(&head, Status::InvalidArguments, out);
             return (HEAD_LENGTH, Some(NextAction::Close));
@@ -167,9 +228,31 @@ impl Packets {
                 let of_value = self.value(packet, rest, shared, moment, out);
                 return (used + of_value, None);
             }
+            Command::ListMechanisms if with_sasl => {
+                success(&head, auth::MECHANISMS.as_bytes(), out);
+            }
+            Command::Authenticate { is_step } if with_sasl => {
+                // A name that is too long for any mechanism is no name, as in memcached.
+                let is_possible =
+                    key.len() <= MECHANISM_LENGTH_MAX && head.value() <= TOKEN_LENGTH_MAX as usize;
+                if is_possible {
+                    self.state = State::Token(Box::new(SaslMessage {
+                        head,
+                        is_plain: !is_step && key == auth::MECHANISMS.as_bytes(),
+                        bytes: Vec::new(),
+                    }));
+                } else {
+                    fail(&head, Status::InvalidArguments, out);
+                    self.state = State::Skip(head.value());
+                }
+            }
             Command::ListMechanisms | Command::Authenticate { .. } => {
                 fail(&head, Status::UnknownCommand, out);
                 self.state = State::Skip(head.value());
+            }
+            Command::Stats if stats::census(key).is_some() => {
+                let kind = stats::census(key).unwrap_or(CensusKind::Items);
+                self.state = State::Census(Box::new((head, Census::new(kind))));
             }
             _ => packet.carry_out(shared, moment, out),
         }
@@ -240,14 +323,12 @@ impl Packet<'_> {
         match self.request.command {
             Command::Get { with_key } => {
                 let store = &shared.cache.store;
-                let tell = |item: Item<'_>| self.tell(&item, with_key, out);
-                let found = store.get(self.key, moment.now, tell).is_some();
-                let counter = if found {
-                    Counter::GetHits
-                } else {
-                    Counter::GetMisses
+                let tell = |item: Item<'_>| {
+                    shared.tell_fetched(self.key, Some(&item));
+                    self.tell(&item, with_key, out);
                 };
-                shared.counts.add(counter, 1);
+                let found = store.get(self.key, moment.now, tell).is_some();
+                text::count_get(shared, self.key, found);
                 if !found {
                     self.miss(with_key, out);
                 }
@@ -267,7 +348,7 @@ impl Packet<'_> {
                 Err(_) => self.fail(Status::NotAuthenticated, out),
             },
             Command::Noop => self.done(out),
-            Command::Version => self.whole(stats::VERSION.as_bytes(), out),
+            Command::Version => success(self.head, stats::VERSION.as_bytes(), out),
             Command::Stats => stats::answer_packet(self.head, self.key, shared, moment, out),
             // What has a value, and what ends the connection, were told apart before.
             Command::Set { .. }
@@ -276,16 +357,6 @@ impl Packet<'_> {
             | Command::ListMechanisms
             | Command::Authenticate { .. } => {}
         }
-    }
-
-    /// A success with a value.
-    fn whole(&self, value: &[u8], out: &mut Output) {
-        let lengths = Lengths {
-            value: value.len(),
-            ..Lengths::default()
-        };
-        out.text(&self.head.response(Status::Done, lengths, 0));
-        out.text(value);
     }
 
     /// An item that was found: flags, the key where it is asked for, the value.
@@ -343,7 +414,9 @@ impl Packet<'_> {
             ..Revision::default()
         };
         let store = &shared.cache.store;
+        shared.cache.overtake(self.key);
         let outcome = store.update(self.key, moment.now, |item| {
+            shared.tell_fetched(self.key, item.as_ref());
             item.map_or(ObjectChange::Keep, |item| {
                 tell(item, out);
                 ObjectChange::Revise(revision)
@@ -357,11 +430,14 @@ impl Packet<'_> {
 
     fn delete(&self, shared: &ThreadContext, moment: CommandTime, out: &mut Output) {
         let mut refused = Status::NotFound;
+        shared.cache.prefixes.count(self.key, KeyUse::Delete);
+        shared.cache.overtake(self.key);
         let outcome = shared
             .cache
             .store
             .update(self.key, moment.now, |item| match item {
                 Some(item) if self.head.cas == 0 || self.head.cas == item.cas => {
+                    shared.tell_deleted("delete", &item);
                     ObjectChange::Remove
                 }
                 Some(_) => {
@@ -383,7 +459,7 @@ impl Packet<'_> {
     fn count(&self, count: Count, shared: &ThreadContext, moment: CommandTime, out: &mut Output) {
         let delta = (count.delta, count.is_decrement);
         let compare = Some(self.head.cas);
-        let counted = text::count(shared, moment, self.key, delta, compare, Cas::Next);
+        let counted = text::count(shared, moment, self.key, delta, compare, shared.cas(None));
         let (value, cas) = match (counted, count.initial) {
             (IncrementResult::Yes(value, cas, _), _) => (value, cas),
             (IncrementResult::Missing, Some((initial, expires))) => {
@@ -391,7 +467,7 @@ impl Packet<'_> {
                 let storing = StoreCommand {
                     mode: Mode::Add,
                     expires: moment.expiry(i64::from(expires)),
-                    ..self.storing()
+                    ..self.storing(shared)
                 };
                 let sent = SentValue::Whole(digits.write(initial));
                 match text::store(shared, moment, &storing, sent) {
@@ -416,7 +492,7 @@ impl Packet<'_> {
     }
 
     /// What is the same for whatever is stored by a packet.
-    fn storing(&self) -> StoreCommand<'_> {
+    fn storing(&self, shared: &ThreadContext) -> StoreCommand<'_> {
         // A key that no line of text can hold is told in base64.
         let is_plain = self.key.iter().all(|byte| *byte > b' ' && *byte != 0x7f);
         StoreCommand {
@@ -424,8 +500,8 @@ impl Packet<'_> {
             key: self.key,
             flags: 0,
             expires: None,
-            compare: self.head.cas,
-            cas: Cas::Next,
+            compare: (self.head.cas != 0).then_some(self.head.cas),
+            cas: shared.cas(None),
             marks: if is_plain { 0 } else { BINARY_KEY },
             allows_stale: false,
             vivify: None,
@@ -454,15 +530,15 @@ impl Packet<'_> {
                 },
                 flags,
                 expires: moment.expiry(i64::from(expires)),
-                ..self.storing()
+                ..self.storing(shared)
             },
             Command::Join { is_prepend: true } => StoreCommand {
                 mode: Mode::Prepend,
-                ..self.storing()
+                ..self.storing(shared)
             },
             _ => StoreCommand {
                 mode: Mode::Append,
-                ..self.storing()
+                ..self.storing(shared)
             },
         };
         let refused = match storing.mode {
@@ -480,6 +556,16 @@ impl Packet<'_> {
         };
         self.fail(status, out);
     }
+}
+
+/// A success with a value.
+fn success(head: &Head, value: &[u8], out: &mut Output) {
+    let lengths = Lengths {
+        value: value.len(),
+        ..Lengths::default()
+    };
+    out.text(&head.response(Status::Done, lengths, 0));
+    out.text(value);
 }
 
 /// A response that tells of a failure; quiet commands send it, too.

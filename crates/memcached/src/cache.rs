@@ -1,17 +1,34 @@
 //! What all threads of the server share: the store, the settings, what has been counted, and time
 //! as memcached counts it.
 
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::cell::Cell;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use framework::zone::{Fact, Tell};
-use store::{Seconds, Store};
+use store::{Cas, Item, Observer, Seconds, Store};
 
+use crate::auth::{AuthProtocol, UserPasswords};
+use crate::census::GoneItems;
+use crate::connections::{OpenSockets, shown_number};
 use crate::counts::{COUNTERS, CacheCounters, Sums};
+use crate::prefixes::Prefixes;
+use crate::saved::Overtaken;
+use crate::size_classes::{class_of, item_size};
+use crate::tls::TlsFiles;
+use crate::watch::{EscapedKey, EventKind, Watchers};
 
 /// Smallest limit that `cache_memlimit` takes, in megabytes.
 pub(crate) const LIMIT_MIN_MEGABYTES: u32 = 8;
+
+/// Commands of a connection before others have their turn, unless `-R` says so: what is answered
+/// bounds a turn, too.
+pub const COMMANDS_IN_TURN: u32 = 1000;
+
+/// memcached's hash tables have two to the power of this many buckets when it starts.
+const HASH_POWER_MIN: u32 = 16;
 
 /// Up to so many seconds an expiry is from now on; above it is a time of the wall clock.
 const RELATIVE_MAX: i64 = 60 * 60 * 24 * 30;
@@ -42,6 +59,28 @@ pub struct Settings {
     pub allows_flush: bool,
     /// `-X` turns it off: dumps of keys.
     pub allows_dump: bool,
+    /// `-W` turns it off: the command `watch`.
+    pub allows_watch: bool,
+    /// `-C` turns it off: without it every item's CAS is 0.
+    pub with_cas: bool,
+    /// `-Y`: the file of users who say by lines who they are.
+    pub auth_file: Option<PathBuf>,
+    /// `-S`: clients say by SASL who they are, in packets.
+    pub with_sasl: bool,
+    /// `-D`: what parts a key's prefix from the rest.
+    pub prefix_delimiter: u8,
+    /// `-D` also begins to count by prefixes at once.
+    pub counts_prefixes: bool,
+    /// `-o watcher_logbuf_size`: lines that wait for a watcher, in bytes.
+    pub watcher_buffer: usize,
+    /// `-R`: commands of a connection before others have their turn.
+    pub commands_in_turn: u32,
+    /// Whether memcached's crawler would run; expired items go by themselves in any case.
+    pub crawls: bool,
+    /// `-Z` with `-o ssl_…`: clients speak TLS.
+    pub tls: Option<Arc<TlsFiles>>,
+    /// `-e`: where items are kept over a restart.
+    pub memory_file: Option<PathBuf>,
     /// `-A`: the command `shutdown`.
     pub allows_shutdown: bool,
     /// How often `-v` was written.
@@ -72,6 +111,17 @@ impl Default for Settings {
             protocol: Protocol::Auto,
             allows_flush: true,
             allows_dump: true,
+            allows_watch: true,
+            with_cas: true,
+            auth_file: None,
+            with_sasl: false,
+            prefix_delimiter: b':',
+            counts_prefixes: false,
+            watcher_buffer: 256 * 1024,
+            commands_in_turn: COMMANDS_IN_TURN,
+            crawls: true,
+            tls: None,
+            memory_file: None,
             allows_shutdown: false,
             verbosity: 0,
             idle_timeout: None,
@@ -131,9 +181,26 @@ pub struct Cache {
     /// Connections that have been accepted since the start.
     pub(crate) accepted: AtomicUsize,
     pub(crate) end: ShutdownHook,
+    /// Whether what memcached's crawler does is on.
+    pub(crate) crawls: AtomicBool,
+    /// Items that have gone by themselves, and watchers.
+    pub(crate) gone: Arc<GoneItems>,
+    pub(crate) prefixes: Prefixes,
+    /// What is being read from a file.
+    restoring: Option<Overtaken>,
+    pub(crate) sockets: OpenSockets,
+    /// Users, where clients must say who they are.
+    credentials: RwLock<Arc<UserPasswords>>,
+    /// Logarithm of the buckets that memcached would have, see [`Cache::hash_power`].
+    hash_power: AtomicU32,
+    /// Seconds that the clock is ahead, for tests.
+    ahead: AtomicU32,
+    /// The time of the store's clock at `started`.
+    clock_begin: AtomicU32,
     counts: Mutex<Vec<Arc<CacheCounters>>>,
     /// What had been counted when it was last begun anew.
     forgotten: Mutex<Sums>,
+    forgotten_items: Mutex<store::StoreStatistics>,
     started: Instant,
 }
 
@@ -146,8 +213,20 @@ impl Cache {
             value_max: settings.item_max,
             evicts: !settings.refuses_when_full,
         });
+        let watchers = Watchers::new(settings.watcher_buffer);
+        let gone = Arc::new(GoneItems::new(store.shards(), watchers));
+        let observer: Arc<dyn Observer> = Arc::clone(&gone) as Arc<dyn Observer>;
         Cache {
-            store,
+            store: store.observed_by(&observer),
+            crawls: AtomicBool::new(settings.crawls),
+            gone,
+            prefixes: Prefixes::new(settings.prefix_delimiter, settings.counts_prefixes),
+            restoring: settings.memory_file.as_ref().map(|_| Overtaken::default()),
+            sockets: OpenSockets::default(),
+            credentials: RwLock::default(),
+            hash_power: AtomicU32::new(HASH_POWER_MIN),
+            ahead: AtomicU32::new(0),
+            clock_begin: AtomicU32::new(CLOCK_BEGIN),
             verbosity: AtomicU32::new(settings.verbosity),
             limit: AtomicUsize::new(settings.limit),
             connections: AtomicUsize::new(0),
@@ -155,6 +234,7 @@ impl Cache {
             end,
             counts: Mutex::default(),
             forgotten: Mutex::new([0; COUNTERS]),
+            forgotten_items: Mutex::default(),
             started,
             settings,
         }
@@ -178,7 +258,94 @@ impl Cache {
         let passed = now.saturating_duration_since(self.started).as_secs();
         Seconds::try_from(passed)
             .unwrap_or(Seconds::MAX)
-            .saturating_add(CLOCK_BEGIN)
+            .saturating_add(self.clock_begin.load(Ordering::Relaxed))
+            .saturating_add(self.ahead.load(Ordering::Relaxed))
+    }
+
+    /// Seconds since the cache was made.
+    pub(crate) fn uptime(&self, now: Seconds) -> Seconds {
+        (now + 1).saturating_sub(self.clock_begin.load(Ordering::Relaxed))
+    }
+
+    /// Has the clock go ahead, or back as far as it has gone ahead.
+    pub(crate) fn move_clock(&self, seconds: i32) {
+        let ahead = self.ahead.load(Ordering::Relaxed);
+        let moved = ahead.saturating_add_signed(seconds);
+        self.ahead.store(moved, Ordering::Relaxed);
+    }
+
+    /// Who may come in from now on.
+    pub fn set_credentials(&self, credentials: UserPasswords) {
+        let mut now = self
+            .credentials
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        *now = Arc::new(credentials);
+    }
+
+    /// Who may come in.
+    pub(crate) fn credentials(&self) -> Arc<UserPasswords> {
+        let now = self.credentials.read();
+        Arc::clone(&now.unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Logarithm of the number of buckets that memcached would have for the items that there are,
+    /// or have been: it grows at one and a half items a bucket.
+    pub(crate) fn hash_power(&self) -> u32 {
+        let items = self.store.counts().objects;
+        let fits = |power: &u32| items <= (1 << power) / 2 * 3;
+        let wanted = (HASH_POWER_MIN..32).find(fits).unwrap_or(32);
+        self.hash_power
+            .fetch_max(wanted, Ordering::Relaxed)
+            .max(wanted)
+    }
+
+    /// Whether clients speak TLS.
+    pub(crate) fn with_tls(&self) -> bool {
+        self.settings.tls.is_some()
+    }
+
+    /// Seconds since certificates were read.
+    pub(crate) fn certificates_age(&self, now: Seconds) -> Seconds {
+        let tls = self.settings.tls.as_ref();
+        tls.map_or(0, |tls| tls.age(now))
+    }
+
+    /// Reads certificates again, where the command line has named them.
+    pub(crate) fn refresh_certificates(&self) -> Option<Result<(), String>> {
+        let now = self.seconds(engine::now());
+        let tls = self.settings.tls.as_ref()?;
+        Some(tls.read_again(now))
+    }
+
+    /// A client changes the item of a key, or takes it away: what is being read from a file must
+    /// not bring it back.
+    #[inline]
+    pub(crate) fn overtake(&self, key: &[u8]) {
+        if let Some(overtaken) = &self.restoring
+            && overtaken.is_under_way()
+        {
+            overtaken.note(key);
+        }
+    }
+
+    /// What clients have changed since a file is being read, where there may be one.
+    pub(crate) fn overtaken(&self) -> Option<&Overtaken> {
+        self.restoring.as_ref()
+    }
+
+    /// Has the clock go on from here, and memcached's hash table have this size at least.
+    pub(crate) fn go_on_from(&self, now: Seconds, hash_power: u32) {
+        let passed = self.seconds(Instant::now()) - self.clock_begin.load(Ordering::Relaxed);
+        let begin = now.saturating_sub(passed).max(CLOCK_BEGIN);
+        self.clock_begin.store(begin, Ordering::Relaxed);
+        self.hash_power
+            .fetch_max(hash_power.min(32), Ordering::Relaxed);
+    }
+
+    /// Another socket listens for this cache.
+    pub fn listen(&self, address: engine::net::Address, is_datagrams: bool) {
+        self.sockets.listen(address, is_datagrams);
     }
 
     /// The time of a turn of the loop.
@@ -208,6 +375,14 @@ impl Cache {
     /// Begins to count anew.
     pub(crate) fn forget_counts(&self) {
         *lock(&self.forgotten) = self.all_sums();
+        *lock(&self.forgotten_items) = self.store.counts();
+        self.gone.forget();
+        self.prefixes.clear();
+    }
+
+    /// What the store has counted when counting was last begun anew.
+    pub(crate) fn forgotten_items(&self) -> store::StoreStatistics {
+        *lock(&self.forgotten_items)
     }
 
     fn all_sums(&self) -> Sums {
@@ -219,7 +394,7 @@ impl Cache {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -262,12 +437,81 @@ impl CommandTime {
 pub(crate) struct ThreadContext {
     pub(crate) cache: Arc<Cache>,
     pub(crate) counts: Arc<CacheCounters>,
+    /// The connection whose commands are carried out, by its serial number; 0 for datagrams.
+    pub(crate) connection: Cell<u64>,
 }
 
 impl ThreadContext {
     pub(crate) fn new(cache: Arc<Cache>) -> ThreadContext {
         let counts = cache.join();
-        ThreadContext { cache, counts }
+        ThreadContext {
+            cache,
+            counts,
+            connection: Cell::new(0),
+        }
+    }
+
+    /// The number that watchers know the connection by.
+    pub(crate) fn shown_connection(&self) -> u64 {
+        shown_number(self.connection.get())
+    }
+
+    /// Where the CAS of what is stored comes from.
+    pub(crate) fn cas(&self, given: Option<u64>) -> Cas {
+        match given {
+            _ if !self.cache.settings.with_cas => Cas::Given(0),
+            Some(given) => Cas::Given(given),
+            None => Cas::Next,
+        }
+    }
+
+    /// How clients say who they are, where they must; `by_lines` is how this one speaks.
+    pub(crate) fn auth_protocol(&self, by_lines: bool) -> Option<AuthProtocol> {
+        let settings = &self.cache.settings;
+        if by_lines {
+            settings.auth_file.as_ref().map(|_| AuthProtocol::Text)
+        } else {
+            settings.with_sasl.then_some(AuthProtocol::Sasl)
+        }
+    }
+
+    /// Tells watchers of a key that was looked for.
+    #[inline]
+    pub(crate) fn tell_fetched(&self, key: &[u8], found: Option<&Item<'_>>) {
+        let watchers = &self.cache.gone.watchers;
+        if watchers.want(EventKind::Fetchers) {
+            let status = if found.is_some() {
+                "found"
+            } else {
+                "not_found"
+            };
+            let (class, size) = found.map_or((0, 0), class_and_size);
+            let (key, connection) = (EscapedKey(key), self.shown_connection());
+            watchers.tell(
+                EventKind::Fetchers,
+                format_args!(
+                    "type=item_get key={key} status={status} clsid={class} cfd={connection} \
+                     size={size}"
+                ),
+            );
+        }
+    }
+
+    /// Tells watchers of an item that a client deletes.
+    #[inline]
+    pub(crate) fn tell_deleted(&self, command: &str, item: &Item<'_>) {
+        let watchers = &self.cache.gone.watchers;
+        if watchers.want(EventKind::Deletions) {
+            let (class, size) = class_and_size(item);
+            let (key, connection) = (EscapedKey(item.key), self.shown_connection());
+            watchers.tell(
+                EventKind::Deletions,
+                format_args!(
+                    "type=deleted key={key} cmd={command} clsid={class} cfd={connection} \
+                     size={size}"
+                ),
+            );
+        }
     }
 
     pub(crate) fn set_limit(&self, megabytes: u32, moment: CommandTime) {
@@ -275,6 +519,12 @@ impl ThreadContext {
         self.cache.limit.store(limit, Ordering::Relaxed);
         self.cache.store.set_limit(limit, moment.now);
     }
+}
+
+/// The class that memcached would keep an item in, and the length of its value.
+fn class_and_size(item: &Item<'_>) -> (usize, usize) {
+    let size = item_size(item.key.len(), item.flags, item.value.len());
+    (class_of(size), item.value.len())
 }
 
 #[cfg(test)]

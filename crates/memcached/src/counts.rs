@@ -36,8 +36,22 @@ counters! {
     TooLarge => "store_too_large",
     NoMemory => "store_no_memory",
     Rejected => "rejected_connections",
+    AuthCommands => "auth_cmds",
+    AuthErrors => "auth_errors",
+    IdleKicks => "idle_kicks",
+    Yields => "conn_yields",
+    TlsSessions => "ssl_new_sessions",
+    HandshakeErrors => "ssl_handshake_errors",
+    TlsErrors => "ssl_proto_errors",
     BytesRead => "bytes_read",
     BytesWritten => "bytes_written",
+}
+
+impl Counter {
+    /// Its name, as `stats` shows it.
+    pub(crate) fn name(self) -> &'static str {
+        NAMES.get(self as usize).copied().unwrap_or_default()
+    }
 }
 
 /// How many there are.

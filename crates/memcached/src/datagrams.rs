@@ -8,11 +8,14 @@ use crate::counts::Counter;
 use crate::dialogue::{Dialogue, NextAction};
 use crate::output::Output;
 
-/// What is answered where a response would be longer than [`message_max`].
+/// What is answered where a response would be longer than [`message_max`], or take too many turns.
 const TOO_LONG: &[u8] = b"SERVER_ERROR out of memory writing get response\r\n";
 
 /// Room beside the value of the largest item in one message.
 const BESIDE_VALUE: usize = 64 * 1024;
+
+/// Turns that a request may take: a walk over all items would keep others waiting.
+const TURNS_MAX: usize = 16;
 
 /// Longest response, in bytes: it is held as a whole, since each datagram says how many there are.
 fn message_max(shared: &ThreadContext) -> usize {
@@ -35,10 +38,13 @@ pub(crate) fn answer(
     let mut conversation = Dialogue::new();
     let mut out = Output::default();
     let mut message = Vec::new();
+    let mut turns = 0;
     loop {
         let next = conversation.take(input, shared, moment, &mut out);
         input = &[];
-        if message.len() + out.len() > message_max(shared) {
+        turns += 1;
+        let is_endless = turns == TURNS_MAX && next == NextAction::Send;
+        if message.len() + out.len() > message_max(shared) || is_endless {
             message.clear();
             message.extend_from_slice(TOO_LONG);
             break;

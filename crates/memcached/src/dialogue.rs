@@ -7,8 +7,11 @@
 //!  get  ─────┼─▶ keys ──────── its end ─────┤
 //!  set  ─────┼─▶ value ─────── its end ─────┤
 //!  refused ──┼─▶ skip, skip line ───────────┤
-//!  dump ─────┴─▶ dump ──────── its end ─────┘
+//!  dump ─────┼─▶ walk ──────── its end ─────┤
+//!  password ─┴─▶ token ─────── its end ─────┘
 //! ```
+//!
+//! Where clients must say who they are, a line leads to `token` alone until one has.
 //!
 //! What is kept between two pieces of input: the begin of a line of up to [`LINE_LENGTH_MAX`]
 //! bytes, or of a key; or what has come of a value, which is at most as long as an item may be.
@@ -23,16 +26,21 @@ use proto::memcached::command::{
     LINE_LENGTH_MIN, Lookup, Mode, NextKey, Store, Words,
 };
 use proto::memcached::meta::{Meta, Verb};
-use store::{Cas, Cursor, Large};
+use store::{Cursor, Large};
 
+use crate::auth::TOKEN_LENGTH_MAX;
 use crate::binary::Packets;
 use crate::cache::{CommandTime, LIMIT_MIN_MEGABYTES, Protocol, ShutdownPolicy, ThreadContext};
+use crate::census::{CacheDump, Census};
+use crate::connections::ConnectionState;
 use crate::counts::Counter;
 use crate::meta;
 use crate::output::Output;
-use crate::size_classes::{class_of, item_size};
+use crate::size_classes::item_size;
 use crate::stats;
 use crate::text::{self, IncrementResult, SentValue, StoreCommand, TOO_LARGE};
+use crate::walk::{self, Dump, ItemWalk, Removal};
+use crate::watch::EventKinds;
 
 /// Highest level of `verbosity`.
 const VERBOSITY_MAX: u32 = 4;
@@ -46,6 +54,10 @@ pub(crate) enum NextAction {
     Send,
     /// It sends what there is, and closes.
     Close,
+    /// It sends what there is, and closes since the client speaks something else.
+    CloseFaulty,
+    /// It sends what there is, and from now on events of these kinds.
+    Watch(EventKinds),
 }
 
 /// What a connection speaks, and what comes next there.
@@ -63,8 +75,12 @@ enum State {
     Skip(u64),
     /// What is left of a line that nobody wants.
     SkipLine,
-    /// Keys of all objects.
-    Dump(Dump, Cursor),
+    /// What a client says of itself: so many bytes of it are still to come.
+    Token(Vec<u8>, usize),
+    /// A walk over all objects.
+    Walk(Box<ItemWalk>, Cursor),
+    /// Items are counted.
+    Census(Box<Census>),
 }
 
 /// A value that comes in pieces.
@@ -87,18 +103,13 @@ enum Announced<'a> {
     Meta(Meta<'a>),
 }
 
-/// How keys are told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Dump {
-    /// `metadump`: with what stands beside the values.
-    Whole,
-    /// `mgdump`: as commands of the meta protocol.
-    Commands,
-}
-
 #[derive(Debug)]
 pub(crate) struct Dialogue {
     state: State,
+    /// The client has said who it is.
+    is_admitted: bool,
+    /// Commands since others had their turn.
+    commands: u32,
     /// What has been received and could not be taken yet.
     pending: Vec<u8>,
 }
@@ -110,18 +121,35 @@ impl Dialogue {
     pub(crate) fn new() -> Dialogue {
         Dialogue {
             state: State::First,
+            is_admitted: false,
+            commands: 0,
             pending: Vec::new(),
         }
     }
 
     /// Whether nothing has been begun.
     pub(crate) fn is_idle(&self) -> bool {
-        let is_between = match &self.state {
+        self.is_between() && self.pending.is_empty()
+    }
+
+    /// Whether it stands between two commands.
+    fn is_between(&self) -> bool {
+        match &self.state {
             State::First | State::Line => true,
             State::Packets(packets) => packets.is_idle(),
             _ => false,
-        };
-        is_between && self.pending.is_empty()
+        }
+    }
+
+    /// What others are shown of it.
+    pub(crate) fn shown_state(&self) -> ConnectionState {
+        match &self.state {
+            State::Value(_) | State::Token(..) => ConnectionState::Value,
+            State::Packets(packets) if !packets.is_idle() => ConnectionState::Value,
+            State::Skip(_) | State::SkipLine => ConnectionState::Swallow,
+            State::Walk(..) | State::Census(_) => ConnectionState::Write,
+            _ => ConnectionState::Read,
+        }
     }
 
     /// Takes what was received; nothing where it only goes on.
@@ -157,11 +185,17 @@ impl Dialogue {
         out: &mut Output,
     ) -> (usize, NextAction) {
         let mut used = 0;
+        self.commands = 0;
         loop {
             if out.is_full() {
                 return (used, NextAction::Send);
             }
             let rest = input.get(used..).unwrap_or_default();
+            let has_more = !rest.is_empty() || !self.is_between();
+            if self.commands >= shared.cache.settings.commands_in_turn && has_more {
+                shared.counts.add(Counter::Yields, 1);
+                return (used, NextAction::Send);
+            }
             let (taken, next) = self.step(rest, shared, moment, out);
             used += taken;
             if let Some(next) = next {
@@ -179,8 +213,18 @@ impl Dialogue {
     ) -> StepResult {
         match &mut self.state {
             State::First => (0, self.begin(input, shared.cache.settings.protocol)),
-            State::Packets(packets) => packets.step(input, shared, moment, out),
-            State::Line => self.line(input, shared, moment, out),
+            State::Packets(packets) => {
+                self.commands += 1;
+                packets.step(input, shared, moment, out)
+            }
+            State::Line => {
+                let with_auth = shared.auth_protocol(true).is_some();
+                if with_auth && !self.is_admitted {
+                    self.auth_line(input, out)
+                } else {
+                    self.line(input, shared, moment, out)
+                }
+            }
             State::Keys(lookup) => {
                 let lookup = *lookup;
                 self.keys(lookup, input, shared, moment, out)
@@ -212,15 +256,34 @@ impl Dialogue {
                     (end + 1, None)
                 }
             },
-            State::Dump(dump, cursor) => {
-                let dump = *dump;
-                let seen = |item: store::Item<'_>| dump.tell(&item, moment, out);
-                match shared.cache.store.visit(*cursor, moment.now, seen) {
+            State::Token(token, left) => {
+                let used = input.len().min(*left);
+                token.extend_from_slice(input.get(..used).unwrap_or_default());
+                *left -= used;
+                if *left > 0 {
+                    return (used, Some(NextAction::Receive));
+                }
+                if let State::Token(token, _) = std::mem::replace(&mut self.state, State::Line) {
+                    self.is_admitted = admit(&token, shared, out);
+                }
+                (used, None)
+            }
+            State::Walk(walk, cursor) => {
+                self.commands += walk::COMMANDS_A_STEP;
+                match walk.step(*cursor, shared, moment, out) {
                     Some(next) => *cursor = next,
                     None => {
-                        out.line(dump.end());
+                        walk.end(out);
                         self.state = State::Line;
                     }
+                }
+                (0, None)
+            }
+            State::Census(census) => {
+                self.commands += walk::COMMANDS_A_STEP;
+                if census.step(shared, moment) {
+                    stats::answer_census(None, census, shared, moment, out);
+                    self.state = State::Line;
                 }
                 (0, None)
             }
@@ -254,7 +317,7 @@ impl Dialogue {
             }
             // Only about keys a line may go on and on.
             let Some((lookup, begin)) = Lookup::begins(input) else {
-                return (0, Some(NextAction::Close));
+                return (0, Some(NextAction::CloseFaulty));
             };
             self.state = State::Keys(lookup);
             return (begin, None);
@@ -263,6 +326,7 @@ impl Dialogue {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         let behind = input.get(end + 1..).unwrap_or_default();
         let used = end + 1;
+        self.commands += 1;
         if used < LINE_LENGTH_MIN {
             out.line(BAD_FORMAT);
             return (used, None);
@@ -271,7 +335,7 @@ impl Dialogue {
             Ok(line) => line,
             Err(refused) => {
                 let Some(answer) = refused.answer else {
-                    return (used, Some(NextAction::Close));
+                    return (used, Some(NextAction::CloseFaulty));
                 };
                 if !refused.noreply {
                     out.line(answer);
@@ -309,6 +373,14 @@ impl Dialogue {
             }
             Command::Meta(meta) => carry_out_meta(&meta, shared, moment, out),
             Command::Crawler(words) => self.crawler(words, shared, out),
+            Command::Stats(words) => self.stats(words, shared, moment, out),
+            Command::Watch(words) => return (used, watch(words, shared, out)),
+            Command::DeletePrefix { prefix } if shared.cache.settings.allows_flush => {
+                if let Some(overtaken) = shared.cache.overtaken() {
+                    overtaken.note_prefix(prefix);
+                }
+                self.walk(ItemWalk::Removal(Removal::new(prefix, noreply)));
+            }
             Command::Quit => return (used, Some(NextAction::Close)),
             Command::Shutdown(words) => return (used, shutdown(words, noreply, shared, out)),
             other => {
@@ -320,6 +392,74 @@ impl Dialogue {
             }
         }
         (used, None)
+    }
+
+    /// Takes a line of a client that has not said who it is.
+    fn auth_line(&mut self, input: &[u8], out: &mut Output) -> StepResult {
+        const SHORTEST: usize = 3;
+        let Some(end) = memchr::memchr(b'\n', input) else {
+            let next = match input.len() {
+                ..=LINE_LENGTH_MAX => NextAction::Receive,
+                _ => NextAction::Close,
+            };
+            return (0, Some(next));
+        };
+        let line = input.get(..end).unwrap_or_default();
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        if line.len() < SHORTEST {
+            return (end + 1, Some(NextAction::Close));
+        }
+        match command::auth_token_length(line) {
+            None => out.line("CLIENT_ERROR unauthenticated"),
+            Some(length) if length > TOKEN_LENGTH_MAX => {
+                out.line("CLIENT_ERROR auth token too long");
+            }
+            Some(length) => self.state = State::Token(Vec::new(), length as usize + 2),
+        }
+        (end + 1, None)
+    }
+
+    fn walk(&mut self, walk: ItemWalk) {
+        self.state = State::Walk(Box::new(walk), Cursor::default());
+    }
+
+    fn stats(
+        &mut self,
+        words: Words<'_>,
+        shared: &ThreadContext,
+        moment: CommandTime,
+        out: &mut Output,
+    ) {
+        const CLASSES_MAX: u32 = 63;
+        let mut rest = words;
+        match rest.next() {
+            Some(b"cachedump") => {
+                let (class, limit) = (rest.next(), rest.next());
+                let number = |word: Option<&[u8]>| word.and_then(command::number_32);
+                if !shared.cache.settings.allows_dump {
+                    out.line("CLIENT_ERROR stats cachedump not allowed");
+                } else if class.is_none() || limit.is_none() {
+                    out.line("CLIENT_ERROR bad command line");
+                } else {
+                    match (number(class), number(limit)) {
+                        (Some(class), _) if class > CLASSES_MAX => {
+                            out.line("CLIENT_ERROR Illegal slab id");
+                        }
+                        (Some(class), Some(limit)) => self.walk(ItemWalk::CacheDump(CacheDump {
+                            class: class as usize,
+                            left: if limit == 0 { u32::MAX } else { limit },
+                        })),
+                        _ => out.line(BAD_FORMAT),
+                    }
+                }
+            }
+            Some(word) if rest.next().is_none() && stats::census(word).is_some() => {
+                if let Some(kind) = stats::census(word) {
+                    self.state = State::Census(Box::new(Census::new(kind)));
+                }
+            }
+            _ => stats::answer(words, shared, moment, out),
+        }
     }
 
     fn keys(
@@ -419,21 +559,67 @@ impl Dialogue {
 
     fn crawler(&mut self, words: Words<'_>, shared: &ThreadContext, out: &mut Output) {
         let words: Vec<&[u8]> = words.take(3).collect();
-        let dump = match words.first() {
-            Some(&b"metadump") => Dump::Whole,
-            Some(&b"mgdump") => Dump::Commands,
-            _ => return out.line(crawler_setting(&words)),
+        let (dump, name) = match words.first() {
+            Some(&b"metadump") => (Dump::Whole, "metadump"),
+            Some(&b"mgdump") => (Dump::Commands, "mgdump"),
+            _ => return out.line(crawler_setting(&words, shared)),
         };
         match words.as_slice() {
-            [_, b"all"] if shared.cache.settings.allows_dump => {
-                self.state = State::Dump(dump, Cursor::default());
+            [_, _] if !shared.cache.settings.allows_dump && dump == Dump::Whole => {
+                out.line("ERROR metadump not allowed");
             }
-            [_, b"all"] if dump == Dump::Whole => out.line("ERROR metadump not allowed"),
-            [_, b"all"] => out.line("ERROR key dump not allowed"),
+            [_, _] if !shared.cache.settings.allows_dump => out.line("ERROR key dump not allowed"),
+            // The dump is sent by others in memcached, and would stand before those answers.
+            [_, _] if out.len() > 0 => {
+                out.line(&format!(
+                    "ERROR cannot pipeline other commands before {name}"
+                ));
+            }
+            [_, b"all" | b"hash"] => {
+                out.line("OK");
+                self.walk(ItemWalk::Dump(dump));
+            }
             [_, _] => out.line("BADCLASS invalid class id"),
             _ => out.line(command::ERROR),
         }
     }
+}
+
+/// Begins to watch, or says why not.
+fn watch(words: Words<'_>, shared: &ThreadContext, out: &mut Output) -> Option<NextAction> {
+    if !shared.cache.settings.allows_watch {
+        out.line("CLIENT_ERROR watch commands not allowed");
+    } else if out.len() > 0 {
+        out.line("ERROR cannot pipeline other commands before watch");
+    } else {
+        match EventKinds::named(words) {
+            Some(kinds) => return Some(NextAction::Watch(kinds)),
+            None => out.line(command::ERROR),
+        }
+    }
+    None
+}
+
+/// Whether what a client says of itself is right, which is answered.
+fn admit(token: &[u8], shared: &ThreadContext, out: &mut Output) -> bool {
+    let Some(block) = token.strip_suffix(b"\r\n") else {
+        out.line("CLIENT_ERROR bad command line termination");
+        return false;
+    };
+    let admitted = shared.cache.credentials().admit_text(block);
+    match admitted {
+        None => {
+            out.line("CLIENT_ERROR bad authentication token format");
+            return false;
+        }
+        Some(true) => out.line("STORED"),
+        Some(false) => {
+            out.line("CLIENT_ERROR authentication failure");
+            shared.counts.add(Counter::AuthErrors, 1);
+        }
+    }
+    shared.counts.add(Counter::AuthCommands, 1);
+    admitted == Some(true)
 }
 
 impl Announced<'_> {
@@ -508,7 +694,7 @@ fn deliver(
                 flags: store.flags,
                 expires: moment.expiry(i64::from(store.expires)),
                 compare: store.compare,
-                cas: Cas::Next,
+                cas: shared.cas(None),
                 marks: 0,
                 allows_stale: false,
                 vivify: None,
@@ -571,7 +757,14 @@ fn carry_out(
             key,
             delta,
             is_decrement,
-        } => match text::count(shared, moment, key, (delta, is_decrement), None, Cas::Next) {
+        } => match text::count(
+            shared,
+            moment,
+            key,
+            (delta, is_decrement),
+            None,
+            shared.cas(None),
+        ) {
             IncrementResult::Yes(value, ..) => return Some(SimpleReply::Number(value)),
             IncrementResult::NotNumeric => text::NOT_NUMERIC,
             IncrementResult::Missing | IncrementResult::Mismatch => "NOT_FOUND",
@@ -592,10 +785,20 @@ fn carry_out(
             out.line(stats::VERSION_LINE);
             return None;
         }
-        Command::Stats(words) => {
-            stats::answer(words, shared, moment, out);
-            return None;
+        Command::DeletePrefix { .. } => "CLIENT_ERROR delete_prefix not allowed",
+        // As memcached's debug builds have it, which its tests run.
+        Command::DebugTime { seconds } if cfg!(debug_assertions) => {
+            shared.cache.move_clock(seconds);
+            "OK"
         }
+        Command::RefreshCertificates => match shared.cache.refresh_certificates() {
+            Some(Ok(())) => "OK",
+            Some(Err(text)) => {
+                logs::event!(Error, "certificates were not read again: {text}");
+                "ERROR"
+            }
+            None => command::ERROR,
+        },
         // What is about slabs, their LRU or another thread's log, which are not here.
         _ => command::ERROR,
     };
@@ -620,6 +823,9 @@ pub(crate) fn flush(
         ..=0 => moment.now,
         _ => moment.expiry(delay).unwrap_or(moment.now),
     };
+    if let Some(overtaken) = shared.cache.overtaken() {
+        overtaken.note_flush(at);
+    }
     shared.cache.store.flush(at, moment.now);
     Ok(())
 }
@@ -636,12 +842,24 @@ fn memory_limit(megabytes: u32, shared: &ThreadContext, moment: CommandTime) -> 
     }
 }
 
-/// Settings of a thread that is not here, and that nobody needs: expired objects go by themselves.
-fn crawler_setting(words: &[&[u8]]) -> &'static str {
+/// Settings of memcached's crawler. Expired objects go by themselves here, every second, whatever
+/// is set.
+fn crawler_setting(words: &[&[u8]], shared: &ThreadContext) -> &'static str {
     let is_number =
         |word: &[u8]| std::str::from_utf8(word).is_ok_and(|text| text.parse::<u32>().is_ok());
     match words {
-        [b"enable" | b"disable"] | [b"crawl", _] => "OK",
+        [b"enable"] => {
+            shared.cache.crawls.store(true, Ordering::Relaxed);
+            "OK"
+        }
+        [b"disable"] => {
+            shared.cache.crawls.store(false, Ordering::Relaxed);
+            "OK"
+        }
+        [b"crawl", _] if !shared.cache.crawls.load(Ordering::Relaxed) => {
+            "CLIENT_ERROR lru crawler disabled"
+        }
+        [b"crawl", _] => "OK",
         [b"sleep" | b"tocrawl", number] if is_number(number) => "OK",
         [b"sleep" | b"tocrawl", _] => BAD_FORMAT,
         _ => command::ERROR,
@@ -669,53 +887,6 @@ fn shutdown(
         }
     }
     Some(NextAction::Close)
-}
-
-impl Dump {
-    fn end(self) -> &'static str {
-        match self {
-            Dump::Whole => "END",
-            Dump::Commands => "EN",
-        }
-    }
-
-    fn tell(self, item: &store::Item<'_>, moment: CommandTime, out: &mut Output) {
-        let is_binary = item.marks & text::BINARY_KEY != 0;
-        match self {
-            Dump::Commands => {
-                out.text(b"mg ");
-                if is_binary {
-                    out.base64(item.key);
-                    out.text(b" b\r\n");
-                } else {
-                    out.text(item.key);
-                    out.text(b"\r\n");
-                }
-            }
-            Dump::Whole => {
-                out.text(b"key=");
-                // As memcached does it: percent signs for what is no plain letter.
-                for byte in item.key {
-                    if byte.is_ascii_alphanumeric() || b"-._~".contains(byte) {
-                        out.byte(*byte);
-                    } else {
-                        out.text(format!("%{byte:02X}").as_bytes());
-                    }
-                }
-                let expires = item.expires.map_or(-1, |at| moment.wall_at(at) as i64);
-                let used = moment.wall_at(item.used);
-                let read = if item.is_read { "yes" } else { "no" };
-                let size = item_size(item.key.len(), item.flags, item.value.len());
-                let (cas, class, flags) = (item.cas, class_of(size), item.flags);
-                out.text(
-                    format!(
-                        " exp={expires} la={used} cas={cas} fetch={read} cls={class} size={size} flags={flags}\n"
-                    )
-                    .as_bytes(),
-                );
-            }
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,23 +1,30 @@
 //! The door of addresses that speak memcached's protocols: a task a connection.
 
 use std::cell::{Cell, RefCell};
+use std::io::ErrorKind;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use engine::net::{Address, Stream};
+use engine::net::Address;
 use framework::door::{Accepted, Door, ListenerId, ReceivedDatagram, Tenant};
 use framework::generation::GenerationView;
-use framework::workers::{Registered, Worker};
+use framework::workers::Worker;
 use framework::zone::Zone;
+use logs::ErrorLog;
 use rules::access::Access;
+use transport::Transport;
+use transport::client::Client;
 
 use crate::cache::{Cache, ThreadContext};
+use crate::connections::{ConnectionRecord, ConnectionState, shown_number};
 use crate::counts::Counter;
 use crate::datagrams;
 use crate::dialogue::{Dialogue, NextAction};
 use crate::output::{OUTPUT_MAX, Output};
+use crate::tls::{ClientTls, ShakingClient};
+use crate::watch::{EventKind, EventKinds, Origin, Watcher, Watchers};
 use crate::zone::ZonedCache;
 
 /// What a client is told that is one too many.
@@ -25,6 +32,9 @@ const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
 
 /// A client that takes nothing of its answers for so long is closed.
 const SEND_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// How often a watcher's lines are sent.
+const WATCH_INTERVAL: Duration = Duration::from_millis(50);
 
 /// What of a configuration is this protocol's.
 pub struct MemcachedPart {
@@ -40,6 +50,10 @@ pub struct Server {
     pub cache: CacheOf,
     /// Which clients are let in.
     pub access: Arc<Access>,
+    /// Clients speak TLS, if they do.
+    pub tls: Option<ClientTls>,
+    /// The log of the server; none where there is only standard error.
+    pub error_log: Option<Arc<ErrorLog>>,
 }
 
 /// Where a server's cache comes from.
@@ -112,43 +126,50 @@ impl Door for Memcached {
         let Some(server) = part.server(&accepted.listener) else {
             return;
         };
-        let handed = accepted.handed.as_deref();
-        if handed.is_some_and(|handed| handed.over.is_some()) {
-            let address = accepted.listener.address();
-            logs::event!(Error, "a connection of TLS was passed, server: {address}");
-            return;
-        }
+        let Accepted {
+            worker,
+            stream,
+            listener,
+            serial,
+            mut handed,
+        } = accepted;
+        let client = Client::arrived(listener, serial, handed.as_deref());
+        let transport = Transport::of(stream, handed.as_deref_mut());
         if !server.access.is_empty() {
-            let own = || accepted.stream.peer();
-            let client = handed.map_or_else(own, |handed| handed.peer.clone());
-            if server.access.denies(&client) == Some(true) {
-                let address = accepted.listener.address();
+            let peer = client.peer(|| transport.peer());
+            if server.access.denies(peer) == Some(true) {
+                let address = client.listening();
                 logs::event!(
                     Error,
-                    "access forbidden by rule, client: {client}, server: {address}"
+                    "access forbidden by rule, client: {peer}, server: {address}"
                 );
                 return;
             }
         }
-        let shared = self.shared(&server.cache.get(&accepted.worker));
+        let shared = self.shared(&server.cache.get(&worker));
         shared.cache.accepted.fetch_add(1, Ordering::Relaxed);
         let open = OpenConnection::new(&shared.cache);
         let most = shared.cache.settings.connections_max;
         if most.is_some_and(|most| open.number > most) {
             shared.counts.add(Counter::Rejected, 1);
-            accepted.stream.push(bytes::Bytes::from_static(TOO_MANY));
-            accepted.stream.finish();
+            transport.push(bytes::Bytes::from_static(TOO_MANY));
+            transport.finish();
             return;
         }
-        let worker = Rc::clone(&accepted.worker);
+        // Who has shaken hands with the door that has passed the connection need not do so again.
+        let tls = server.tls.clone().filter(|_| !transport.is_secure());
+        let error_log = server.error_log.clone();
         let connection = Rc::new(Connection {
-            accepted,
+            client,
+            transport,
+            worker: Rc::clone(&worker),
             is_idle: Cell::new(true),
         });
         let registered = worker.register(&connection);
         engine::spawn(async move {
             let _open = open;
-            serve(&connection, &registered, &shared).await;
+            serve(&connection, &shared, tls.as_ref(), error_log.as_ref()).await;
+            let _ = registered; // it leaves the books with this task
         });
     }
 
@@ -164,6 +185,7 @@ impl Door for Memcached {
             return; // a line for each would be a weapon: senders of datagrams may be made up
         }
         let shared = self.shared(&server.cache.get(&received.worker));
+        shared.connection.set(0);
         let (socket, datagram) = (&received.socket, &received.datagram);
         datagrams::answer(&datagram.bytes, &shared, shared.cache.moment(), |bytes| {
             // Where too many wait already for the network, the client asks again.
@@ -211,17 +233,19 @@ impl Drop for OpenConnection {
 }
 
 struct Connection {
-    accepted: Accepted,
+    client: Client,
+    transport: Transport,
+    worker: Rc<Worker>,
     is_idle: Cell<bool>,
 }
 
 impl Tenant for Connection {
     fn serial(&self) -> u64 {
-        self.accepted.serial
+        self.client.serial
     }
 
     fn is_known(&self, next: &GenerationView) -> bool {
-        is_known(next, &self.accepted.listener)
+        is_known(next, &self.client.listener)
     }
 
     // Clients keep connections for good: none is closed to make room for others.
@@ -235,82 +259,231 @@ impl Tenant for Connection {
 
     fn announce_end(&self) {
         if self.is_idle.get() {
-            self.accepted.stream.shutdown_read();
+            self.transport.shutdown_read();
         }
     }
 
     fn close_reading(&self) {
-        self.accepted.stream.shutdown_read();
+        self.transport.shutdown_read();
     }
 
     fn abort(&self) {
-        self.accepted.stream.abort();
+        self.transport.shutdown();
     }
 
     // The cache is the same for all generations.
     fn stay_with(&self, _: &Rc<GenerationView>) {}
 }
 
-/// Serves a connection until either side closes it.
-async fn serve(connection: &Connection, registered: &Registered, shared: &ThreadContext) {
-    let accepted = &connection.accepted;
-    let stream = &accepted.stream;
-    stream.set_send_timeout(SEND_TIMEOUT);
+/// Why a connection has ended, as watchers are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CloseReason {
+    /// The client has left, or has said that it does.
+    Normal,
+    /// It does not speak the protocol, or has not been let in.
+    Error,
+    /// It has been idle for too long.
+    IdleTimeout,
+    /// The server ends.
+    Shutdown,
+}
+
+impl CloseReason {
+    fn name(self) -> &'static str {
+        match self {
+            CloseReason::Normal => "normal",
+            CloseReason::Error => "error",
+            CloseReason::IdleTimeout => "idle_timeout",
+            CloseReason::Shutdown => "shutdown",
+        }
+    }
+}
+
+/// Serves a connection from its begin to its end.
+async fn serve(
+    connection: &Connection,
+    shared: &ThreadContext,
+    tls: Option<&ClientTls>,
+    error_log: Option<&Arc<ErrorLog>>,
+) {
+    let (client, transport) = (&connection.client, &connection.transport);
+    transport.set_send_timeout(SEND_TIMEOUT);
+    let peer = client.peer(|| transport.peer()).clone();
+    let local = client.local(|| transport.local()).clone();
+    let cache = &shared.cache;
+    let now = cache.seconds(engine::now());
+    let record = Arc::new(ConnectionRecord::new(peer, local, now));
+    cache.sockets.open(client.serial, &record);
+    let watchers = &cache.gone.watchers;
+    let number = shown_number(client.serial);
+    if watchers.want(EventKind::Connections) {
+        let origin = Origin(&record.peer);
+        let line = format_args!("type=conn_new {origin} cfd={number}");
+        watchers.tell(EventKind::Connections, line);
+    }
+    let mut reason = CloseReason::Error;
+    let admitted = match tls {
+        None => true,
+        Some(tls) => {
+            let shaking = ShakingClient {
+                client,
+                transport,
+                tls,
+                counts: connection.worker.counts(),
+                generation: connection.worker.current(),
+                error_log,
+            };
+            shaking.shake_hands(shared).await
+        }
+    };
+    if admitted {
+        reason = converse(connection, shared, &record).await;
+    }
+    if transport.is_secure() {
+        transport.shutdown_write(); // the client is told that no more comes
+    }
+    cache.sockets.close(client.serial);
+    if watchers.want(EventKind::Connections) {
+        let (origin, reason) = (Origin(&record.peer), reason.name());
+        let line = format_args!("type=conn_close {origin} reason={reason} cfd={number}");
+        watchers.tell(EventKind::Connections, line);
+    }
+}
+
+/// Answers commands until either side closes.
+async fn converse(
+    connection: &Connection,
+    shared: &ThreadContext,
+    record: &ConnectionRecord,
+) -> CloseReason {
+    let Connection {
+        client,
+        transport,
+        worker,
+        is_idle,
+    } = connection;
     let mut conversation = Dialogue::new();
     let mut out = Output::default();
     let idle_timeout = shared.cache.settings.idle_timeout;
-    while let Some(received) = receive(stream, &conversation, idle_timeout).await {
-        connection.is_idle.set(false);
+    loop {
+        let received = match receive(transport, &conversation, idle_timeout).await {
+            Ok(received) if !received.is_empty() => received,
+            Err(error) if error.kind() == ErrorKind::TimedOut => {
+                shared.counts.add(Counter::IdleKicks, 1);
+                return CloseReason::IdleTimeout;
+            }
+            Err(error) if error.kind() == ErrorKind::InvalidData => {
+                shared.counts.add(Counter::TlsErrors, 1);
+                return CloseReason::Error;
+            }
+            _ if worker.is_ending(client.serial) => return CloseReason::Shutdown,
+            _ => return CloseReason::Normal,
+        };
+        is_idle.set(false);
         shared.counts.add(Counter::BytesRead, received.len() as u64);
         let mut input: &[u8] = &received;
         loop {
             let moment = shared.cache.moment();
+            shared.connection.set(client.serial);
             let next = conversation.take(input, shared, moment, &mut out);
             input = &[];
+            record.note(conversation.shown_state(), moment.now);
             shared.counts.add(Counter::BytesWritten, out.len() as u64);
-            out.take().for_each(|piece| stream.push(piece));
+            out.take().for_each(|piece| transport.push(piece));
+            let limit = match next {
+                NextAction::Receive if transport.send_soon() <= OUTPUT_MAX => break,
+                NextAction::Receive => OUTPUT_MAX,
+                _ => 0,
+            };
+            if transport.drained(limit).await.is_err() {
+                return CloseReason::Normal;
+            }
             match next {
-                NextAction::Close => return end(stream).await,
-                NextAction::Receive if stream.send_soon() <= OUTPUT_MAX => break,
-                NextAction::Receive => {
-                    if stream.drained(OUTPUT_MAX).await.is_err() {
-                        return;
-                    }
-                    break;
-                }
-                NextAction::Send => {
-                    if stream.drained(0).await.is_err() {
-                        return;
-                    }
-                    // Others have their turn, however quickly this client reads.
-                    engine::yield_now().await;
+                NextAction::Receive => break,
+                // Others have their turn, however quickly this client reads.
+                NextAction::Send => engine::yield_now().await,
+                NextAction::Close => return CloseReason::Normal,
+                NextAction::CloseFaulty => return CloseReason::Error,
+                NextAction::Watch(kinds) => {
+                    return watch(connection, shared, record, kinds).await;
                 }
             }
         }
-        connection.is_idle.set(conversation.is_idle());
-        if accepted.worker.is_ending(accepted.serial) && conversation.is_idle() {
-            return end(stream).await;
+        is_idle.set(conversation.is_idle());
+        if worker.is_ending(client.serial) && conversation.is_idle() {
+            let _ = transport.drained(0).await;
+            return CloseReason::Shutdown;
         }
     }
-    let _ = registered; // it leaves the books with this task
+}
+
+/// Tells a client what happens, until it leaves.
+async fn watch(
+    connection: &Connection,
+    shared: &ThreadContext,
+    record: &ConnectionRecord,
+    kinds: EventKinds,
+) -> CloseReason {
+    let Connection {
+        client,
+        transport,
+        worker,
+        is_idle,
+    } = connection;
+    let watchers = &shared.cache.gone.watchers;
+    let Some(watcher) = watchers.add(kinds) else {
+        let line = b"WATCHER_TOO_MANY log watcher limit reached\r\n";
+        transport.push(bytes::Bytes::from_static(line));
+        let _ = transport.drained(0).await;
+        return CloseReason::Normal;
+    };
+    let watching = Watching { watchers, watcher };
+    record.note(ConnectionState::Watch, shared.cache.seconds(engine::now()));
+    transport.push(bytes::Bytes::from_static(b"OK\r\n"));
+    is_idle.set(true); // it may be closed at any time
+    loop {
+        transport.send_soon();
+        // What a watcher says has no meaning; that it leaves has.
+        match transport.recv(Some(engine::now() + WATCH_INTERVAL)).await {
+            Ok(received) if received.is_empty() => return CloseReason::Normal,
+            Err(error) if error.kind() != ErrorKind::TimedOut => return CloseReason::Normal,
+            _ => {}
+        }
+        if worker.is_ending(client.serial) {
+            return CloseReason::Shutdown;
+        }
+        if transport.backlog() == 0 {
+            let lines = watching.watcher.take();
+            shared.counts.add(Counter::BytesWritten, lines.len() as u64);
+            if !lines.is_empty() {
+                transport.push(bytes::Bytes::from(lines));
+            }
+        }
+    }
+}
+
+/// A watcher, for as long as its connection is open.
+struct Watching<'a> {
+    watchers: &'a Watchers,
+    watcher: Arc<Watcher>,
+}
+
+impl Drop for Watching<'_> {
+    fn drop(&mut self) {
+        self.watchers.remove(&self.watcher);
+    }
 }
 
 /// What the client sends next. Nothing where it sends nothing more.
 async fn receive(
-    stream: &Stream,
+    transport: &Transport,
     conversation: &Dialogue,
     idle_timeout: Option<Duration>,
-) -> Option<engine::Buffer> {
-    let received = if conversation.is_idle() {
+) -> std::io::Result<engine::Buffer> {
+    if conversation.is_idle() {
         let deadline = idle_timeout.map(|timeout| engine::now() + timeout);
-        stream.recv_idle(deadline).await
+        transport.recv_idle(deadline.into()).await
     } else {
-        stream.recv(None).await
-    };
-    received.ok().filter(|received| !received.is_empty())
-}
-
-/// Sends what is left, then the connection closes with its task.
-async fn end(stream: &Stream) {
-    let _ = stream.drained(0).await;
+        transport.recv(None).await
+    }
 }

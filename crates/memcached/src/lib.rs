@@ -8,21 +8,31 @@
 //! The reference is memcached 1.6.45: answers, their words and their order. Not here yet: TLS,
 //! authentication, `watch`, a restart that keeps the cache.
 
+mod auth;
 mod binary;
 pub mod cache;
+mod census;
+mod connections;
 mod counts;
 mod datagrams;
 mod dialogue;
 pub mod door;
 mod meta;
+mod nobody;
 mod output;
 pub mod part;
+mod prefixes;
+pub mod saved;
 mod size_classes;
 mod stats;
 mod sweeper;
 #[cfg(test)]
 mod testing;
 mod text;
+pub mod tls;
+mod walk;
+mod watch;
 mod zone;
 
-pub use cache::{Cache, Protocol, Settings, ShutdownPolicy};
+pub use auth::UserPasswords;
+pub use cache::{COMMANDS_IN_TURN, Cache, Protocol, Settings, ShutdownPolicy};

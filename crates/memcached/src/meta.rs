@@ -8,6 +8,7 @@ use store::{Cas, Content, Item, ObjectChange, Revision, Seconds, UpdateOutcome, 
 use crate::cache::{CommandTime, ThreadContext};
 use crate::counts::Counter;
 use crate::output::{Digits, Output};
+use crate::prefixes::KeyUse;
 use crate::size_classes::{class_of, item_size};
 use crate::text::{
     self, BINARY_KEY, IncrementResult, NO_MEMORY, NOT_NUMERIC, STALE, SentValue, StoreCommand,
@@ -25,10 +26,6 @@ pub(crate) fn key_of<'a>(meta: &Meta<'a>, decoded: &'a mut Vec<u8>) -> Option<&'
     let is_whole = meta.key.len().is_multiple_of(4);
     let is_base64 = is_whole && base64::decode(meta.key, Alphabet::Standard, decoded);
     (is_base64 && !decoded.is_empty()).then_some(decoded)
-}
-
-fn cas_of(options: &Options) -> Cas {
-    options.cas.map_or(Cas::Next, Cas::Given)
 }
 
 fn marks_of(options: &Options) -> u8 {
@@ -109,7 +106,11 @@ pub(crate) fn get(
 ) {
     let options = &meta.options;
     let mut is_made = false;
+    if options.vivify.is_some() || options.expires.is_some() {
+        shared.cache.overtake(key);
+    }
     let outcome = shared.cache.store.update(key, moment.now, |item| {
+        shared.tell_fetched(key, item.as_ref());
         if let Some(item) = item {
             return ObjectChange::Revise(tell(&item, moment, meta, out));
         }
@@ -121,7 +122,7 @@ pub(crate) fn get(
             content: Content::Copied(&[]),
             flags: 0,
             expires: moment.expiry(i64::from(options.expires.unwrap_or(expires))),
-            cas: cas_of(options),
+            cas: shared.cas(options.cas),
             marks: TOKEN_SENT | marks_of(options),
         })
     });
@@ -134,6 +135,8 @@ pub(crate) fn get(
     };
     shared.counts.add(counter, 1);
     shared.counts.add(Counter::Touches, u64::from(touches));
+    let is_found = matches!(outcome, UpdateOutcome::Stored(_)) && !is_made;
+    text::count_prefix(shared, key, is_found);
     match outcome {
         UpdateOutcome::Stored(cas) if is_made => {
             let told = ObjectFacts {
@@ -221,6 +224,7 @@ fn tell(item: &Item<'_>, moment: CommandTime, meta: &Meta<'_>, out: &mut Output)
         cas: None,
         marks: wins.then_some(item.marks | TOKEN_SENT),
         is_use: !options.no_update,
+        used: None,
     }
 }
 
@@ -245,8 +249,8 @@ pub(crate) fn set(
         expires: options
             .expires
             .and_then(|expires| moment.expiry(i64::from(expires))),
-        compare: options.compare.unwrap_or(0),
-        cas: cas_of(options),
+        compare: options.compare,
+        cas: shared.cas(options.cas),
         marks: marks_of(options),
         allows_stale: options.is_stale,
         vivify: options
@@ -292,6 +296,8 @@ pub(crate) fn delete(
         .expires
         .map(|expires| moment.expiry(i64::from(expires)));
     let mut is_other = false;
+    shared.cache.prefixes.count(key, KeyUse::Delete);
+    shared.cache.overtake(key);
     let outcome = shared.cache.store.update(key, moment.now, |item| {
         let Some(item) = item else {
             return ObjectChange::Keep;
@@ -308,7 +314,7 @@ pub(crate) fn delete(
                 flags: options.flags,
                 expires: expires.flatten(),
                 cas: if options.is_stale {
-                    cas_of(options)
+                    shared.cas(options.cas)
                 } else {
                     unchanged
                 },
@@ -318,11 +324,13 @@ pub(crate) fn delete(
         if options.is_stale {
             return ObjectChange::Revise(Revision {
                 expires,
-                cas: Some(cas_of(options)),
+                cas: Some(shared.cas(options.cas)),
                 marks: Some(item.marks & !TOKEN_SENT | STALE),
                 is_use: false,
+                used: None,
             });
         }
+        shared.tell_deleted("md", &item);
         ObjectChange::Remove
     });
     let status = match outcome {
@@ -356,7 +364,14 @@ pub(crate) fn arithmetic(
     let delta = options.delta.unwrap_or(1);
     let counted = loop {
         let step = (delta, is_decrement);
-        let counted = text::count(shared, moment, key, step, options.compare, cas_of(options));
+        let counted = text::count(
+            shared,
+            moment,
+            key,
+            step,
+            options.compare,
+            shared.cas(options.cas),
+        );
         let (IncrementResult::Missing, Some(expires)) = (counted, options.vivify) else {
             break counted;
         };
@@ -405,7 +420,7 @@ fn make_counter(
             content: Content::Copied(digits.write(options.initial)),
             flags: 0,
             expires,
-            cas: cas_of(options),
+            cas: shared.cas(options.cas),
             marks: marks_of(options),
         })
     });

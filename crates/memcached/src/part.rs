@@ -2,20 +2,28 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
-use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Word, parse};
+use conf::{
+    Arity, Contexts, Declared, Diagnostic, Fault, Inherit, ScopeRef, Setter, Setting, Word, parse,
+};
 use engine::net::Address;
-use framework::compile::Compiler;
+use framework::compile::{Compiler, Feature as _};
 use framework::door::{Door, ListenerId};
 use framework::generation::Generation;
 use framework::protocol_part::{CompiledPart, Directives, ListenSocket, ProtocolPart};
 use framework::zone::{SIZE_MIN, Zone, ZoneError};
+use logs::ErrorLog;
 use rules::access::{self, Access};
-use transport::listen::{self, ListenLine, Taken};
+use transport::listen::{self, Listen, ListenLine, Taken};
+use transport::tls::settings::TlsSettings;
+use transport::tls::verify::Mode;
 
 use crate::door::{self, CacheOf, MemcachedPart, Server};
+use crate::nobody::Nobody;
 use crate::sweeper::Sweeper;
+use crate::tls::ClientTls;
 use crate::zone::{ZoneSettings, ZonedCache};
 
 /// The protocol part that serves memcached's protocols.
@@ -45,7 +53,7 @@ static SERVER: Setting<()> = Setting::new("server", &["{ ... }"], parse::nothing
     .opens(Contexts::MEMCACHED_SERVER)
     .manual("A memcached server, reached at the addresses of its `listen` lines.");
 
-static LISTEN: Setting<Vec<ListenLine<()>>> = Setting::new(
+static LISTEN: Setting<Vec<ListenLine<OwnOptions>>> = Setting::new(
     "listen",
     &[
         "address[:port] [options]",
@@ -55,7 +63,7 @@ static LISTEN: Setting<Vec<ListenLine<()>>> = Setting::new(
     |setter| {
         let lines = setter.lines().iter();
         lines
-            .map(|line| listen::line(line, PORT, |_, _| Taken::Unknown))
+            .map(|line| listen::line(line, PORT, take_option))
             .collect()
     },
 )
@@ -63,7 +71,8 @@ static LISTEN: Setting<Vec<ListenLine<()>>> = Setting::new(
 .arity(Arity::at_least(1))
 .inherit(Inherit::List)
 .manual(
-    "An address that the server is reached at, port 11211 unless written. Options: bind, backlog=, \
+    "An address that the server is reached at, port 11211 unless written. With `ssl` clients speak \
+     TLS. Options: bind, backlog=, \
      rcvbuf=, sndbuf=, deferred, fastopen=, reuseport, ipv6only=on|off, \
      so_keepalive=on|off|idle:interval:count.",
 );
@@ -78,6 +87,12 @@ static ZONE: Setting<ZoneLine> = Setting::new("zone", &["[name] size=size"], zon
          changes the size or `item_size_max`.",
     );
 
+static SSL_HANDSHAKE_TIMEOUT: Setting<Duration> =
+    Setting::new("ssl_handshake_timeout", &["time"], parse::milliseconds)
+        .contexts(CONTEXTS)
+        .default("60s")
+        .manual("How long a client may take to shake hands.");
+
 static ITEM_SIZE_MAX: Setting<u64> = Setting::new("item_size_max", &["size"], item_size)
     .contexts(CONTEXTS)
     .default("1m")
@@ -89,8 +104,26 @@ const DIRECTIVES: &[&dyn Declared] = &[
     &LISTEN,
     &ZONE,
     &ITEM_SIZE_MAX,
+    &SSL_HANDSHAKE_TIMEOUT,
     &access::ALLOW,
 ];
+
+/// What a `listen` line has that only this protocol has.
+#[derive(Clone, Copy, Debug, Default)]
+struct OwnOptions {
+    /// `ssl`: clients speak TLS.
+    ssl: bool,
+}
+
+fn take_option(listen: &mut Listen<OwnOptions>, option: &str) -> Taken {
+    match option {
+        "ssl" => {
+            listen.own.ssl = true;
+            Taken::Yes
+        }
+        _ => Taken::Unknown,
+    }
+}
 
 /// A line of `zone`.
 #[derive(Clone)]
@@ -137,7 +170,7 @@ impl ProtocolPart for Block {
     }
 
     fn directives(&self) -> Vec<Directives> {
-        vec![DIRECTIVES]
+        vec![DIRECTIVES, TlsSettings::<Nobody>::DIRECTIVES]
     }
 
     fn module_names(&self) -> Vec<&'static str> {
@@ -200,13 +233,45 @@ impl Compiled {
         };
         let access = compiler.feature::<Access>(server)?;
         let zone = self.zone(compiler, server)?;
+        let error_log = compiler.feature::<ErrorLog>(server)?;
+        let tls = compiler.feature::<TlsSettings<Nobody>>(server)?;
+        for text in &tls.warnings {
+            compiler.diagnose(Diagnostic::warn(text.clone(), position));
+        }
+        let handshake_timeout = server.get(&SSL_HANDSHAKE_TIMEOUT)?;
+        let client_tls = match (&tls.server, &tls.certificates) {
+            (_, Some(_)) => {
+                return Err(at_block(
+                    "variables in names of certificates are not supported by memcached's servers",
+                ));
+            }
+            (Some(server), None) => Some(ClientTls::new(
+                Arc::clone(server),
+                tls.verify_client,
+                handshake_timeout,
+            )),
+            (None, None) => None,
+        };
         for line in listen::addresses(compiler, lines)? {
             let address = &line.options.address;
             let id = ListenerId::of_address(address, line.options.carries);
             if self.listening.iter().any(|other| other.id == id) {
                 return Err(line.fault(format!("a duplicate listen {address}")));
             }
-            if access.is_empty() && is_open_to_others(address) {
+            let tls = match line.own.ssl {
+                true if client_tls.is_none() => {
+                    return Err(line.fault(
+                        "no \"ssl_certificate\" is defined for the \"listen ... ssl\" directive"
+                            .to_owned(),
+                    ));
+                }
+                true => client_tls.clone(),
+                false => None,
+            };
+            let shows_certificate = tls
+                .as_ref()
+                .is_some_and(|tls| tls.verifies == Some(Mode::Required));
+            if access.is_empty() && !shows_certificate && is_open_to_others(address) {
                 let text = format!(
                     "every client that reaches {address} can read and change the whole cache: \
                      no \"allow\" and \"deny\" are written"
@@ -217,6 +282,8 @@ impl Compiled {
                 listener: id.clone(),
                 cache: CacheOf::Zone(Arc::clone(&zone)),
                 access: Arc::clone(&access),
+                tls,
+                error_log: Some(Arc::clone(&error_log)),
             });
             let mut options = line.options;
             options.nodelay = true;

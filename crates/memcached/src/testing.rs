@@ -31,6 +31,7 @@ pub(crate) fn settings() -> Settings {
         interfaces: None,
         socket_path: None,
         socket_mask: 0o077,
+        ..Settings::default()
     }
 }
 
@@ -63,7 +64,7 @@ impl Client {
             bytes = &[];
             assert!(self.out.len() < OUTPUT_MAX + (1 << 20) + 1000);
             self.answers.extend(self.out.take().flatten());
-            self.is_closed |= next == NextAction::Close;
+            self.is_closed |= matches!(next, NextAction::Close | NextAction::CloseFaulty);
             if next != NextAction::Send {
                 return;
             }

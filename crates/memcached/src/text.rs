@@ -6,7 +6,9 @@ use store::{Cas, Content, Item, Large, ObjectChange, Revision, Seconds, UpdateOu
 use crate::cache::{CommandTime, ThreadContext};
 use crate::counts::Counter;
 use crate::output::{Digits, Output};
-use crate::size_classes::item_size;
+use crate::prefixes::KeyUse;
+use crate::size_classes::{class_of, item_size};
+use crate::watch::{EscapedKey, EventKind};
 
 /// The object is stale: whoever finds it first is to fetch it anew.
 pub(crate) const STALE: u8 = 1;
@@ -40,8 +42,8 @@ pub(crate) struct StoreCommand<'a> {
     pub(crate) key: &'a [u8],
     pub(crate) flags: u32,
     pub(crate) expires: Option<Seconds>,
-    /// The CAS that it must have now, or 0.
-    pub(crate) compare: u64,
+    /// The CAS that it must have now.
+    pub(crate) compare: Option<u64>,
     pub(crate) cas: Cas,
     pub(crate) marks: u8,
     /// An object with a later CAS may be written over too, and stays stale.
@@ -88,7 +90,10 @@ pub(crate) fn store(
     };
     let mut refused = StoreResult::No;
     let mut written = length;
+    shared.cache.prefixes.count(key, KeyUse::Set);
+    shared.cache.overtake(key);
     let outcome = shared.cache.store.update(key, moment.now, |item| {
+        shared.tell_fetched(key, item.as_ref());
         let (expires, marks) = match (mode, item) {
             (Mode::Set, _) | (Mode::Add, None) | (Mode::Replace, Some(_)) => {
                 (storing.expires, storing.marks)
@@ -100,7 +105,10 @@ pub(crate) fn store(
             },
             (Mode::Append | Mode::Prepend, Some(item)) => {
                 written += item.value.len();
-                if storing.compare != 0 && storing.compare != item.cas {
+                if storing
+                    .compare
+                    .is_some_and(|cas| cas != 0 && cas != item.cas)
+                {
                     refused = StoreResult::Exists;
                     return ObjectChange::Keep;
                 }
@@ -117,13 +125,17 @@ pub(crate) fn store(
                 refused = StoreResult::Missing;
                 return ObjectChange::Keep;
             }
-            (Mode::Cas, Some(item)) if storing.compare == item.cas => {
+            (Mode::Cas, Some(item)) if storing.compare == Some(item.cas) => {
                 (storing.expires, storing.marks)
             }
-            (Mode::Cas, Some(item)) if storing.allows_stale && storing.compare < item.cas => (
-                item.expires,
-                storing.marks | STALE | item.marks & TOKEN_SENT,
-            ),
+            (Mode::Cas, Some(item))
+                if storing.allows_stale && storing.compare.is_some_and(|cas| cas < item.cas) =>
+            {
+                (
+                    item.expires,
+                    storing.marks | STALE | item.marks & TOKEN_SENT,
+                )
+            }
             (Mode::Cas, Some(_)) => {
                 refused = StoreResult::Exists;
                 return ObjectChange::Keep;
@@ -144,7 +156,50 @@ pub(crate) fn store(
         UpdateOutcome::Kept | UpdateOutcome::Removed => refused,
     };
     count_stored(shared, mode, stored);
+    let watchers = &shared.cache.gone.watchers;
+    if watchers.want(EventKind::Mutations) {
+        tell_stored(shared, moment, storing, stored, written);
+    }
     stored
+}
+
+/// Tells watchers of what has come of storing a value of this length.
+#[cold]
+fn tell_stored(
+    shared: &ThreadContext,
+    moment: CommandTime,
+    storing: &StoreCommand<'_>,
+    stored: StoreResult,
+    length: usize,
+) {
+    let command = match storing.mode {
+        Mode::Set => "set",
+        Mode::Add => "add",
+        Mode::Replace => "replace",
+        Mode::Append => "append",
+        Mode::Prepend => "prepend",
+        Mode::Cas => "cas",
+    };
+    let status = match stored {
+        StoreResult::Yes(..) => "stored",
+        StoreResult::No => "not_stored",
+        StoreResult::Exists => "exists",
+        StoreResult::Missing => "not_found",
+        StoreResult::TooLarge => "too_large",
+        StoreResult::NoMemory => "no_memory",
+    };
+    let left = storing
+        .expires
+        .map_or(0, |at| at.saturating_sub(moment.now));
+    let class = class_of(item_size(storing.key.len(), storing.flags, length));
+    let (key, connection) = (EscapedKey(storing.key), shared.shown_connection());
+    shared.cache.gone.watchers.tell(
+        EventKind::Mutations,
+        format_args!(
+            "type=item_store key={key} status={status} cmd={command} ttl={left} clsid={class} \
+             cfd={connection} size={length}"
+        ),
+    );
 }
 
 fn count_stored(shared: &ThreadContext, mode: Mode, stored: StoreResult) {
@@ -196,13 +251,12 @@ pub(crate) fn lookup(
     };
     let store = &shared.cache.store;
     let Some(expires) = lookup.expires else {
-        let found = store.get(key, moment.now, |item| tell(item, out)).is_some();
-        let counter = if found {
-            Counter::GetHits
-        } else {
-            Counter::GetMisses
+        let read = |item: Item<'_>| {
+            shared.tell_fetched(key, Some(&item));
+            tell(item, out);
         };
-        shared.counts.add(counter, 1);
+        let found = store.get(key, moment.now, read).is_some();
+        count_get(shared, key, found);
         return;
     };
     let revision = Revision {
@@ -210,13 +264,33 @@ pub(crate) fn lookup(
         is_use: true,
         ..Revision::default()
     };
+    shared.cache.overtake(key);
     let outcome = store.update(key, moment.now, |item| {
+        shared.tell_fetched(key, item.as_ref());
         item.map_or(ObjectChange::Keep, |item| {
             tell(item, out);
             ObjectChange::Revise(revision)
         })
     });
     count_touch(shared, outcome);
+    count_prefix(shared, key, matches!(outcome, UpdateOutcome::Stored(_)));
+}
+
+/// Counts a key that was read, or was not there.
+pub(crate) fn count_get(shared: &ThreadContext, key: &[u8], found: bool) {
+    let counter = if found {
+        Counter::GetHits
+    } else {
+        shared.tell_fetched(key, None);
+        Counter::GetMisses
+    };
+    shared.counts.add(counter, 1);
+    count_prefix(shared, key, found);
+}
+
+pub(crate) fn count_prefix(shared: &ThreadContext, key: &[u8], found: bool) {
+    let what = if found { KeyUse::Hit } else { KeyUse::Miss };
+    shared.cache.prefixes.count(key, what);
 }
 
 pub(crate) fn touch(
@@ -231,6 +305,7 @@ pub(crate) fn touch(
         ..Revision::default()
     };
     let store = &shared.cache.store;
+    shared.cache.overtake(key);
     let outcome = store.update(key, moment.now, |_| ObjectChange::Revise(revision));
     count_touch(shared, outcome);
     if matches!(outcome, UpdateOutcome::Stored(_)) {
@@ -250,7 +325,16 @@ pub(crate) fn count_touch(shared: &ThreadContext, outcome: UpdateOutcome) {
 }
 
 pub(crate) fn delete(shared: &ThreadContext, moment: CommandTime, key: &[u8]) -> &'static str {
-    if shared.cache.store.remove(key, moment.now) {
+    shared.cache.prefixes.count(key, KeyUse::Delete);
+    shared.cache.overtake(key);
+    let outcome = shared.cache.store.update(key, moment.now, |item| {
+        let Some(item) = item else {
+            return ObjectChange::Keep;
+        };
+        shared.tell_deleted("delete", &item);
+        ObjectChange::Remove
+    });
+    if outcome == UpdateOutcome::Removed {
         shared.counts.add(Counter::DeleteHits, 1);
         "DELETED"
     } else {
@@ -288,6 +372,7 @@ pub(crate) fn count(
     let (mut value, mut expires) = (0, None);
     let mut digits = Digits::default();
     let mut padded = Vec::new();
+    shared.cache.overtake(key);
     let outcome = shared.cache.store.update(key, moment.now, |item| {
         let Some(item) = item else {
             return ObjectChange::Keep;

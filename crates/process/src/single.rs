@@ -58,8 +58,8 @@ impl Drop for WrittenPidFile {
     }
 }
 
-/// SIGINT, SIGTERM and SIGUSR1, which do nothing by themselves while this lives, and SIGHUP, which
-/// does nothing at all; and what threads of the process ask for.
+/// SIGINT, SIGTERM, SIGUSR1 and SIGHUP, which do nothing by themselves while this lives; and what
+/// threads of the process ask for.
 #[derive(Debug)]
 pub struct Endings {
     signals: Signals,
@@ -95,6 +95,15 @@ pub enum ProcessEnd {
     Graceful,
 }
 
+/// What a signal has told the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SignalMeaning {
+    /// It is to end.
+    End(ProcessEnd),
+    /// SIGHUP: files are to be read again.
+    ReadAgain,
+}
+
 impl Endings {
     /// Takes the signals. Must be called while the process has one thread.
     ///
@@ -117,7 +126,7 @@ impl Endings {
     }
 
     /// Waits for one, but not for longer than this.
-    pub fn wait(&self, at_most: Duration) -> Option<ProcessEnd> {
+    pub fn wait(&self, at_most: Duration) -> Option<SignalMeaning> {
         let Endings { signals, asked } = self;
         let mut descriptors = [signals.as_fd(), asked.wake.as_fd()]
             .map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN));
@@ -133,13 +142,14 @@ impl Endings {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take();
-        if ending.is_some() {
-            return ending;
+        if let Some(ending) = ending {
+            return Some(SignalMeaning::End(ending));
         }
         while let Some(received) = signals.next() {
             match received.number {
-                libc::SIGINT | libc::SIGTERM => return Some(ProcessEnd::Now),
-                libc::SIGUSR1 => return Some(ProcessEnd::Graceful),
+                libc::SIGINT | libc::SIGTERM => return Some(SignalMeaning::End(ProcessEnd::Now)),
+                libc::SIGHUP => return Some(SignalMeaning::ReadAgain),
+                libc::SIGUSR1 => return Some(SignalMeaning::End(ProcessEnd::Graceful)),
                 _ => {}
             }
         }

@@ -24,11 +24,12 @@ mod shard;
 #[cfg(test)]
 mod tests;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use extent::Large;
 pub use shard::{
-    Cas, Content, Item, ObjectChange, Revision, StoreStatistics, UpdateOutcome, Value, Write,
+    Cas, Content, Item, ObjectChange, Observer, Revision, StoreStatistics, UpdateOutcome, Value,
+    Write,
 };
 
 use shard::{Shard, Sought};
@@ -92,6 +93,35 @@ impl Store {
         let shards: Box<[Aligned]> = shards.map(|shard| Aligned(Mutex::new(shard))).collect();
         let extent_min = shards.first().map_or(0, |first| lock(first).extent_min());
         Store { shards, extent_min }
+    }
+
+    /// The same store, whose shards tell an observer what goes by itself.
+    #[must_use]
+    pub fn observed_by(self, observer: &Arc<dyn Observer>) -> Store {
+        for shard in &self.shards {
+            lock(shard).be_observed(Arc::clone(observer));
+        }
+        self
+    }
+
+    /// How many shards there are.
+    #[must_use]
+    pub fn shards(&self) -> usize {
+        self.shards.len()
+    }
+
+    /// A CAS that no object has yet.
+    #[must_use]
+    pub fn next_cas(&self) -> u64 {
+        let next = self.shards.iter().map(|shard| lock(shard).cas());
+        next.max().unwrap_or(1)
+    }
+
+    /// Has objects that are stored from now on begin at this CAS, if theirs are lower.
+    pub fn raise_cas(&self, least: u64) {
+        for shard in &self.shards {
+            lock(shard).raise_cas(least);
+        }
     }
 
     /// Values of at least this length are best given as a [`Large`], which is taken over as it is.

@@ -6,6 +6,7 @@
 mod room;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -127,6 +128,8 @@ pub struct Revision {
     pub marks: Option<u8>,
     /// Whether that is a use of it.
     pub is_use: bool,
+    /// When it was last used, and whether it has been read: for what is restored.
+    pub used: Option<(Seconds, bool)>,
 }
 
 /// Where the next CAS of an object comes from.
@@ -176,6 +179,12 @@ pub struct StoreStatistics {
     pub expired: u64,
     /// Those of them that had never been read.
     pub expired_unread: u64,
+    /// Those of them that a [`get`](crate::Store::get) has found.
+    pub expired_got: u64,
+    /// Objects that have gone by a flush.
+    pub flushed: u64,
+    /// Reads of those, as far as their keys are remembered.
+    pub flushed_got: u64,
     /// Segments that have memory.
     pub segments: u64,
 }
@@ -192,6 +201,9 @@ impl StoreStatistics {
         self.evicted_unread += other.evicted_unread;
         self.expired += other.expired;
         self.expired_unread += other.expired_unread;
+        self.expired_got += other.expired_got;
+        self.flushed += other.flushed;
+        self.flushed_got += other.flushed_got;
         self.segments += other.segments;
     }
 }
@@ -204,6 +216,21 @@ struct ShardCounters {
     evicted_unread: u64,
     expired: u64,
     expired_unread: u64,
+    expired_got: u64,
+    flushed: u64,
+    flushed_got: u64,
+}
+
+/// Hashes of keys that a shard remembers of a flush, so that reads of them can be counted.
+const FLUSHED_MAX: usize = 1024;
+
+/// Is told of objects that go without having been asked to, under the lock of their shard.
+pub trait Observer: Send + Sync {
+    /// An object has to make room.
+    fn evicted(&self, shard: usize, item: &Item<'_>, now: Seconds);
+
+    /// An object has expired, and is found now by who asks for its key, or is swept up.
+    fn expired(&self, shard: usize, item: &Item<'_>, is_sought: bool);
 }
 
 /// What an operation asks for, and when.
@@ -233,9 +260,14 @@ pub(crate) struct Shard {
     cas_step: u64,
     /// When all is to be forgotten.
     flush_at: Option<Seconds>,
+    /// Hashes of keys that went by the last flush, in order; at most [`FLUSHED_MAX`].
+    flushed: Vec<u64>,
     counted: ShardCounters,
     /// A value that is being put together.
     scratch: Vec<u8>,
+    /// Its number among the shards of its store.
+    number: usize,
+    observer: Option<Arc<dyn Observer>>,
 }
 
 impl Shard {
@@ -254,9 +286,27 @@ impl Shard {
             cas: number + 1,
             cas_step: count,
             flush_at: None,
+            flushed: Vec::new(),
             counted: ShardCounters::default(),
             scratch: Vec::new(),
+            number: number as usize,
+            observer: None,
         }
+    }
+
+    pub(crate) fn be_observed(&mut self, observer: Arc<dyn Observer>) {
+        self.observer = Some(observer);
+    }
+
+    /// The CAS of the object that is stored next.
+    pub(crate) fn cas(&self) -> u64 {
+        self.cas
+    }
+
+    /// Objects that are stored from now on have a CAS of at least this one.
+    pub(crate) fn raise_cas(&mut self, least: u64) {
+        let steps = least.saturating_sub(self.cas).div_ceil(self.cas_step);
+        self.cas = self.cas.wrapping_add(steps.wrapping_mul(self.cas_step));
     }
 
     /// Values from this length on lie in extents.
@@ -280,6 +330,9 @@ impl Shard {
             evicted_unread: self.counted.evicted_unread,
             expired: self.counted.expired,
             expired_unread: self.counted.expired_unread,
+            expired_got: self.counted.expired_got,
+            flushed: self.counted.flushed,
+            flushed_got: self.counted.flushed_got,
             segments: self.segments.count() as u64,
         }
     }
@@ -289,7 +342,12 @@ impl Shard {
         sought: Sought<'_>,
         read: impl FnOnce(Item<'_>) -> R,
     ) -> Option<R> {
-        let found = self.find(sought)?;
+        let expired = self.counted.expired;
+        let Some(found) = self.find(sought) else {
+            self.counted.expired_got += self.counted.expired - expired;
+            self.count_flushed(sought.hash);
+            return None;
+        };
         let result = read(self.item(found.place));
         self.index.count_use(found, sought.hash);
         self.use_record(found.place, sought.now);
@@ -381,7 +439,27 @@ impl Shard {
     fn flush_if_due(&mut self, now: Seconds) {
         if self.flush_at.is_some_and(|at| at <= now) {
             self.flush_at = None;
+            self.counted.flushed += self.index.objects() as u64;
+            let mut flushed = Vec::new();
+            for bucket in 0..self.index.buckets() {
+                if flushed.len() >= FLUSHED_MAX {
+                    break;
+                }
+                let places = self.index.places(bucket).into_iter();
+                flushed.extend(places.map(|place| base::hash::of(self.key(place))));
+            }
+            flushed.truncate(FLUSHED_MAX);
+            flushed.sort_unstable();
             self.clear();
+            self.flushed = flushed;
+        }
+    }
+
+    /// Counts a read of what a flush has removed, once a key.
+    fn count_flushed(&mut self, hash: u64) {
+        if let Ok(at) = self.flushed.binary_search(&hash) {
+            self.flushed.remove(at);
+            self.counted.flushed_got += 1;
         }
     }
 
@@ -391,7 +469,7 @@ impl Shard {
         let found = self.look_up(sought)?;
         let head = Head::read(self.segments.record(found.place));
         if head.is_expired(sought.now) {
-            self.count_expired(head);
+            self.count_expired(head, found.place, true);
             self.remove(found, sought.hash);
             return None;
         }
@@ -504,9 +582,20 @@ impl Shard {
         }
     }
 
-    fn count_expired(&mut self, head: Head) {
+    fn count_expired(&mut self, head: Head, place: RecordLocation, is_sought: bool) {
         self.counted.expired += 1;
         self.counted.expired_unread += u64::from(!head.is_read);
+        if let Some(observer) = &self.observer {
+            observer.expired(self.number, &self.item(place), is_sought);
+        }
+    }
+
+    fn count_evicted(&mut self, head: &Head, place: RecordLocation, now: Seconds) {
+        self.counted.evicted += 1;
+        self.counted.evicted_unread += u64::from(!head.is_read);
+        if let Some(observer) = &self.observer {
+            observer.evicted(self.number, &self.item(place), now);
+        }
     }
 
     fn write(
@@ -717,6 +806,10 @@ impl Shard {
         if revision.is_use {
             head.used = sought.now;
             head.is_read = true;
+        }
+        if let Some((used, is_read)) = revision.used {
+            head.used = used;
+            head.is_read = is_read;
         }
         head.write(record);
         if revision.expires.is_some() {

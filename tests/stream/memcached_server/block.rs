@@ -2,11 +2,14 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::time::Duration;
 
 use support::PATIENCE;
 use support::engines;
 use support::master::{Master, wait_for};
 use support::port::free_port;
+
+use super::features::{ask_by_tls, certificate};
 
 /// A client that asks for one line after another.
 struct Client(BufReader<TcpStream>);
@@ -162,4 +165,56 @@ fn an_item_is_as_large_as_the_block_lets_it_be() {
     let refused = Client::connect(small).ask(&set);
     assert_eq!(refused, "SERVER_ERROR object too large for cache\r\n");
     assert_eq!(Client::connect(large).ask(&set), "STORED\r\n");
+}
+
+#[test]
+fn servers_of_a_block_speak_tls_and_log_where_they_say() {
+    for engine in engines::lines() {
+        let (port, plain, quick) = (free_port(), free_port(), free_port());
+        let mut master = Master::new();
+        let Some((chain, key)) = certificate(&master.folder, "server") else {
+            eprintln!("skipped: openssl is missing");
+            return;
+        };
+        let (of_client, key_of_client) = certificate(&master.folder, "client").unwrap();
+        let lines = format!(
+            "memcached {{
+                 ssl_certificate {chain};
+                 ssl_certificate_key {key};
+                 server {{
+                     listen 127.0.0.1:{port} ssl;
+                     ssl_client_certificate {of_client};
+                     ssl_verify_client on;
+                     error_log @/logs/memcached.log info;
+                 }}
+                 server {{ listen 127.0.0.1:{plain}; }}
+                 server {{ listen 127.0.0.1:{quick} ssl; ssl_handshake_timeout 200ms; }}
+             }}"
+        );
+        configure(&master, engine, &lines);
+        master.start();
+        let mut client = Client::connect(plain);
+        assert_eq!(client.ask("set a 0 0 1\r\nx\r\n"), "STORED\r\n");
+        let shown = ["-cert", &of_client, "-key", &key_of_client];
+        assert!(ask_by_tls(port, "get a\r\n", &shown).contains("VALUE a 0 1\r\nx\r\n"));
+        assert!(!ask_by_tls(port, "get a\r\n", &[]).contains("VALUE"));
+        let log = master.folder.join("logs/memcached.log");
+        let said = || std::fs::read_to_string(&log).unwrap_or_default();
+        wait_for("it is logged", || {
+            said().contains("client sent no required SSL certificate, client: 127.0.0.1")
+        });
+        assert!(ask_by_tls(quick, "get a\r\n", &[]).contains("VALUE a 0 1"));
+        // Who says nothing is closed where that has a limit, and not yet where it has another.
+        let mut silent = TcpStream::connect(("127.0.0.1", quick)).unwrap();
+        silent.set_read_timeout(Some(PATIENCE)).unwrap();
+        assert_eq!(silent.read(&mut [0]).unwrap(), 0);
+        let mut waits = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        waits
+            .set_read_timeout(Some(Duration::from_millis(600)))
+            .unwrap();
+        assert!(waits.read(&mut [0]).is_err(), "it may still begin");
+        drop(waits);
+        master.signal("TERM");
+        master.wait();
+    }
 }

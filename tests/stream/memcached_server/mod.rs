@@ -2,6 +2,8 @@
 //! commands are tested without a network, in the crate.
 
 mod block;
+mod clients;
+mod features;
 
 use std::fs;
 use std::io::{Read, Write};
@@ -273,7 +275,7 @@ fn refused(arguments: &[&str]) -> (Option<i32>, String) {
 fn what_cannot_be_served_is_refused() {
     let (code, text) = refused(&["-u", "root", "-l", "127.0.0.1", "-Z"]);
     assert!(
-        code == Some(1) && text.contains("-Z: TLS is not here yet"),
+        code == Some(1) && text.contains("-Z: TLS needs a certificate and its key"),
         "{text}"
     );
     let (code, text) = refused(&["-u", "no-such-user", "-l", "127.0.0.1", "-p", "-1"]);

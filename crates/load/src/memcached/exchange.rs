@@ -154,7 +154,7 @@ pub(super) enum AnswerProgress {
 
 /// An answer that comes in pieces.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct AwaitedAnswer {
     protocol: MemcachedProtocol,
     is_get: bool,
     /// Parts of the answer that are still to come, where their number is known.
@@ -166,9 +166,9 @@ pub(super) struct Answer {
     skip: usize,
 }
 
-impl Default for Answer {
-    fn default() -> Answer {
-        Answer {
+impl Default for AwaitedAnswer {
+    fn default() -> AwaitedAnswer {
+        AwaitedAnswer {
             protocol: MemcachedProtocol::Text,
             is_get: false,
             parts: 0,
@@ -179,10 +179,10 @@ impl Default for Answer {
     }
 }
 
-impl Answer {
+impl AwaitedAnswer {
     /// Another answer is awaited: to a get of so many keys, or to a set.
     pub(super) fn begin(&mut self, protocol: MemcachedProtocol, is_get: bool, keys: usize) {
-        *self = Answer {
+        *self = AwaitedAnswer {
             protocol,
             is_get,
             parts: keys,
@@ -376,7 +376,7 @@ mod tests {
         bytes: &[u8],
     ) -> AnswerProgress {
         let requests = Requests::new(&plan(protocol));
-        let mut answer = Answer::default();
+        let mut answer = AwaitedAnswer::default();
         answer.begin(protocol, is_get, keys.len());
         let whole = answer.take(bytes, keys, &requests);
         let mut in_pieces = AnswerProgress::More;

@@ -29,7 +29,7 @@ use hdrhistogram::Histogram;
 use crate::machine::{Busy, CpuClock};
 use crate::schedule::Random;
 use crate::tally::{histogram, record};
-use exchange::{Answer, AnswerProgress, Requests};
+use exchange::{AnswerProgress, AwaitedAnswer, Requests};
 use keys::KeyChoice;
 
 /// How often a thread is asked whether it is to stop.
@@ -189,7 +189,7 @@ impl MemcachedResult {
 }
 
 /// What threads share while they run.
-struct Shared {
+struct RunShare {
     stop: AtomicBool,
     begin: Barrier,
     /// Requests that may still be started.
@@ -208,7 +208,7 @@ pub fn run(plan: &MemcachedPlan, mut watch: impl FnMut() -> bool) -> io::Result<
         Address::Unix(path) => UnixStream::connect(path).map(drop)?,
     }
     let threads = plan.threads.clamp(1, plan.connections.max(1));
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(RunShare {
         stop: AtomicBool::new(false),
         begin: Barrier::new(threads),
         budget: AtomicU64::new(match plan.length {
@@ -244,7 +244,7 @@ pub fn run(plan: &MemcachedPlan, mut watch: impl FnMut() -> bool) -> io::Result<
 
 fn run_thread(
     plan: &Arc<MemcachedPlan>,
-    shared: &Arc<Shared>,
+    shared: &Arc<RunShare>,
     number: usize,
     threads: usize,
 ) -> io::Result<MemcachedResult> {
@@ -275,7 +275,7 @@ fn run_thread(
 /// What the connections of a thread share.
 struct Thread {
     plan: Arc<MemcachedPlan>,
-    shared: Arc<Shared>,
+    shared: Arc<RunShare>,
     result: RefCell<MemcachedResult>,
     /// Connections that still ask.
     left: Cell<usize>,
@@ -349,7 +349,7 @@ struct Client<'a> {
     requests: Requests,
     keys: KeyChoice,
     random: Random,
-    answer: Answer,
+    answer: AwaitedAnswer,
 }
 
 /// Why a request has no answer.
@@ -367,7 +367,7 @@ impl Client<'_> {
             requests: Requests::new(plan),
             keys: KeyChoice::new(plan.keys, plan.popularity),
             random: Random::new(plan.seed.wrapping_mul(0x9e37_79b9).wrapping_add(number)),
-            answer: Answer::default(),
+            answer: AwaitedAnswer::default(),
         }
     }
 

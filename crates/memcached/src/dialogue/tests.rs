@@ -231,10 +231,18 @@ fn what_an_option_forbids_is_refused() {
 
 #[test]
 fn dumps_name_every_key() {
-    let input = "set a%b 3 50 2\r\nxx\r\nlru_crawler metadump all\r\nlru_crawler mgdump all\r\n";
-    let expected = "STORED\r\nkey=a%25b exp=1800000050 la=1800000000 cas=N fetch=no cls=1 \
-                    size=68 flags=3\nEND\r\nmg a%b\r\nEN\r\n";
-    let told = talk(input);
+    let shared = shared_by(settings());
+    let mut client = Client::new();
+    client.send(&shared, MOMENT, b"set a%b 3 50 2\r\nxx\r\n");
+    client.send(&shared, MOMENT, b"lru_crawler metadump all\r\n");
+    client.send(&shared, MOMENT, b"lru_crawler mgdump hash\r\n");
+    client.send(&shared, MOMENT, b"stats cachedump 1 10\r\n");
+    client.send(&shared, MOMENT, b"mn\r\nlru_crawler mgdump all\r\n");
+    let expected = "STORED\r\nOK\r\nkey=a%25b exp=1800000050 la=1800000000 cas=N fetch=no cls=1 \
+                    size=68 flags=3\nEND\r\nOK\r\nmg a%b\r\nEN\r\n\
+                    ITEM a%b [2 b; 1800000050 s]\r\nEND\r\n\
+                    MN\r\nERROR cannot pipeline other commands before mgdump\r\n";
+    let told = String::from_utf8(client.answers).unwrap();
     let begin = told.find("cas=").unwrap() + 4;
     let end = begin + told[begin..].find(' ').unwrap();
     assert_eq!(format!("{}N{}", &told[..begin], &told[end..]), expected);
@@ -261,4 +269,298 @@ fn statistics_count_what_was_done() {
         );
     }
     assert!(after.contains("STAT cmd_get 0\r\n") && after.contains("STAT curr_items 1\r\n"));
+}
+
+#[test]
+fn statistics_by_class_count_items_as_memcached_sizes_them() {
+    let shared = shared_by(settings());
+    let mut client = Client::new();
+    let value = "x".repeat(500);
+    let input = format!("set a 0 0 1\r\n1\r\nset b 0 0 1\r\n1\r\nset c 0 0 500\r\n{value}\r\n");
+    client.send(&shared, MOMENT, input.as_bytes());
+    client.answers.clear();
+    client.send(
+        &shared,
+        MOMENT,
+        b"stats slabs\r\nstats items\r\nstats sizes\r\n",
+    );
+    let told = String::from_utf8(client.answers).unwrap();
+    for line in [
+        "STAT 1:chunk_size 96",
+        "STAT 1:used_chunks 2",
+        "STAT 1:mem_requested 122",
+        "STAT 9:chunk_size 600",
+        "STAT 9:used_chunks 1",
+        "STAT active_slabs 2",
+        "STAT items:1:number 2",
+        "STAT items:9:mem_requested 560",
+        "STAT 64 2",
+        "STAT 576 1",
+    ] {
+        assert!(told.contains(&format!("{line}\r\n")), "{line}: {told}");
+    }
+}
+
+#[test]
+fn without_cas_every_item_has_that_of_nothing() {
+    let shared = shared_by(Settings {
+        with_cas: false,
+        ..settings()
+    });
+    let mut client = Client::new();
+    let input = b"set a 0 0 1\r\n1\r\ngets a\r\nms a 1 E77\r\n2\r\nmg a c\r\n";
+    client.send(&shared, MOMENT, input);
+    let expected = "STORED\r\nVALUE a 0 1 0\r\n1\r\nEND\r\nHD\r\nHD c0\r\n";
+    assert_eq!(String::from_utf8(client.answers).unwrap(), expected);
+}
+
+/// t/metaget.t of memcached: a CAS of 0 is one that no item has.
+#[test]
+fn a_condition_on_cas_0_never_holds() {
+    let input = "set a 0 0 1\r\n1\r\nms a 1 C0\r\n2\r\nms b 1 C0\r\n2\r\nmg a v\r\n";
+    assert_eq!(talk(input), "STORED\r\nEX\r\nNF\r\nVA 1\r\n1\r\n");
+}
+
+#[test]
+fn a_client_that_sends_much_lets_others_have_their_turn() {
+    let shared = shared_by(Settings {
+        commands_in_turn: 2,
+        ..settings()
+    });
+    let mut conversation = Dialogue::new();
+    let mut out = Output::default();
+    let input = b"mn\r\nmn\r\nmn\r\nmn\r\n";
+    let mut turns = 0;
+    let mut next = conversation.take(input, &shared, MOMENT, &mut out);
+    while next == NextAction::Send {
+        turns += 1;
+        next = conversation.take(&[], &shared, MOMENT, &mut out);
+    }
+    assert_eq!((turns, next), (1, NextAction::Receive));
+    let told: Vec<u8> = out.take().flatten().collect();
+    assert_eq!(told, b"MN\r\n".repeat(4));
+}
+
+/// The list of what memcached has mended: each answer is one, whatever the pieces, and what
+/// follows is read as it should.
+#[test]
+fn bad_input_of_every_kind_has_one_answer() {
+    let bad = "CLIENT_ERROR bad command line format\r\n";
+    let key_65535 = "k".repeat(65_535);
+    for (input, expected) in [
+        (
+            "set a\x01b 0 0 1\r\n1\r\nget a\x01b\r\n",
+            "STORED\r\nVALUE a\x01b 0 1\r\n1\r\nEND\r\n",
+        ),
+        (
+            "set a 0 0 -5\r\nmn\r\n",
+            "CLIENT_ERROR bad command line format\r\nMN\r\n",
+        ),
+        (
+            "set a 0 0 99999999999999999999\r\nmn\r\n",
+            "CLIENT_ERROR bad command line format\r\nMN\r\n",
+        ),
+        (
+            "set a 0 0 4294967296\r\nmn\r\n",
+            "CLIENT_ERROR bad command line format\r\nMN\r\n",
+        ),
+        (
+            "set a 4294967296 0 1\r\n1\r\nmn\r\n",
+            "CLIENT_ERROR bad command line format\r\nMN\r\n",
+        ),
+        (
+            "set a 0 9999999999 1\r\n1\r\nmn\r\n",
+            "CLIENT_ERROR bad command line format\r\nMN\r\n",
+        ),
+        (
+            "cas a 0 0 1 -1\r\n1\r\nmn\r\n",
+            "CLIENT_ERROR bad command line format\r\nMN\r\n",
+        ),
+        ("cas a 0 0 1 0\r\n1\r\nmn\r\n", "NOT_FOUND\r\nMN\r\n"),
+        (
+            "touch a x\r\nmn\r\n",
+            "CLIENT_ERROR invalid exptime argument\r\nMN\r\n",
+        ),
+        (
+            "gat x a\r\nmn\r\n",
+            "CLIENT_ERROR invalid exptime argument\r\nMN\r\n",
+        ),
+        (
+            "incr a 18446744073709551616\r\nmn\r\n",
+            "CLIENT_ERROR invalid numeric delta argument\r\nMN\r\n",
+        ),
+        (
+            "mg\r\nmn\r\n",
+            "CLIENT_ERROR bad command line format\r\nMN\r\n",
+        ),
+        (
+            "verbosity\r\nmn\r\n",
+            "CLIENT_ERROR bad command line format\r\nMN\r\n",
+        ),
+        (
+            "slabs automove x\r\nmn\r\n",
+            "CLIENT_ERROR bad command line format\r\nMN\r\n",
+        ),
+        (
+            "stats detail\r\nmn\r\n",
+            "CLIENT_ERROR usage: stats detail on|off|dump\r\nMN\r\n",
+        ),
+        (
+            "stats cachedump\r\nmn\r\n",
+            "CLIENT_ERROR bad command line\r\nMN\r\n",
+        ),
+        (
+            "stats cachedump 64 1\r\nmn\r\n",
+            "CLIENT_ERROR Illegal slab id\r\nMN\r\n",
+        ),
+        ("watch nonsense\r\nmn\r\n", "ERROR\r\nMN\r\n"),
+        (
+            "delete_prefix\r\nmn\r\n",
+            "CLIENT_ERROR bad command line format\r\nMN\r\n",
+        ),
+    ] {
+        assert_eq!(talk(input), expected, "{input}");
+    }
+    // A key of 65,535 bytes: in a line about keys it is refused, in any other the line is too long.
+    assert_eq!(
+        talk(&format!("get a {key_65535}\r\nmn\r\n")),
+        format!("{bad}MN\r\n")
+    );
+    let shared = shared_by(settings());
+    let mut client = Client::new();
+    client.send(&shared, MOMENT, format!("delete {key_65535}").as_bytes());
+    assert!(client.is_closed && client.answers.is_empty());
+}
+
+/// Around 30 days an expiry changes what it means; a clock that jumps ahead takes items with it.
+#[test]
+fn expiry_is_relative_up_to_thirty_days_and_never_comes_back() {
+    let shared = shared_by(settings());
+    let mut client = Client::new();
+    let (past, wall) = (2_592_001, 1_800_000_100_u64);
+    let input = format!(
+        "set month 0 2592000 1\r\n1\r\nset past 0 {past} 1\r\n1\r\nset wall 0 {wall} 1\r\n1\r\n\
+         set gone 0 -1 1\r\n1\r\nget month past wall gone\r\n"
+    );
+    client.send(&shared, MOMENT, input.as_bytes());
+    let told = String::from_utf8(std::mem::take(&mut client.answers)).unwrap();
+    assert!(
+        told.ends_with("VALUE month 0 1\r\n1\r\nVALUE wall 0 1\r\n1\r\nEND\r\n"),
+        "{told}"
+    );
+    let jumped = CommandTime {
+        now: MOMENT.now + 100,
+        ..MOMENT
+    };
+    client.send(&shared, jumped, b"get month wall\r\n");
+    client.send(&shared, MOMENT, b"get wall\r\n");
+    let told = String::from_utf8(client.answers).unwrap();
+    assert_eq!(told, "VALUE month 0 1\r\n1\r\nEND\r\nEND\r\n");
+}
+
+/// Numbers by a seed.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % end as u64) as usize
+    }
+}
+
+/// What memcached's clients say, to be changed at random.
+const SAID: &[&[u8]] = &[
+    b"set a 5 100 3\r\nabc\r\n",
+    b"set bb 0 0 10 noreply\r\n0123456789\r\n",
+    b"add c 0 -1 1\r\n1\r\n",
+    b"append a 0 0 2\r\nxy\r\n",
+    b"cas a 1 0 2 5\r\n77\r\n",
+    b"get a bb c nothing\r\n",
+    b"gets a\r\n",
+    b"gat 50 a bb\r\n",
+    b"touch a 2592001\r\n",
+    b"incr n 18446744073709551615\r\n",
+    b"set n 0 0 2\r\n10\r\n",
+    b"decr n 3 noreply\r\n",
+    b"delete a\r\n",
+    b"mg a s v f c t h l k Oabc q\r\n",
+    b"mg Zm9v b v N30 R5\r\n",
+    b"ms Zm9v 3 b T30 I C5\r\nfoo\r\n",
+    b"ms a 2 ME F7\r\nzz\r\n",
+    b"md a I T10 x\r\n",
+    b"ma n D5 J7 N0 MI v\r\n",
+    b"me a\r\n",
+    b"mn\r\n",
+    b"flush_all 0\r\n",
+    b"delete_prefix a\r\n",
+    b"cache_memlimit 64\r\n",
+    b"stats detail dump\r\n",
+    b"stats items\r\n",
+    b"stats sizes\r\n",
+    b"verbosity 1\r\n",
+    b"\x80\x01\x00\x01\x08\x00\x00\x00\x00\x00\x00\x0c\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\
+      \x00\x00\x00\x05\x00\x00\x00\x00aabc",
+    b"\x80\x0c\x00\x01\x00\x00\x00\x00\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00a",
+    b"\x80\x05\x00\x01\x14\x00\x00\x00\x00\x00\x00\x15\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\
+      \x00\x00\x00\x00\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00\x05\x00\x00\x00\x00n",
+    b"\x80\x0a\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00",
+];
+
+/// Random input is answered the same whatever its pieces, and nothing of it is kept without bound.
+/// `DIALOGUE_ROUNDS` makes it a longer run.
+#[test]
+fn random_input_has_one_answer_in_whatever_pieces() {
+    let rounds = std::env::var("DIALOGUE_ROUNDS").ok();
+    let rounds: u64 = rounds.and_then(|text| text.parse().ok()).unwrap_or(3000);
+    for seed in 1..=rounds {
+        let mut numbers = Numbers(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let mut input = Vec::new();
+        let is_binary = numbers.below(3) == 0;
+        for _ in 0..=numbers.below(8) {
+            let said = if is_binary {
+                SAID[SAID.len() - 1 - numbers.below(4)]
+            } else {
+                SAID[numbers.below(SAID.len())]
+            };
+            input.extend_from_slice(said);
+        }
+        for _ in 0..numbers.below(6) {
+            let at = numbers.below(input.len());
+            match numbers.below(4) {
+                0 => input[at] = numbers.below(256) as u8,
+                1 => drop(input.remove(at)),
+                2 => input.insert(at, b" \r\n0-9kT\x00\xff"[numbers.below(10)]),
+                _ => input.truncate(at.max(1)),
+            }
+            if input.is_empty() {
+                input.push(b'\n');
+            }
+        }
+        let mut answers = Vec::new();
+        for in_pieces in [false, true] {
+            let shared = shared_by(settings());
+            let mut client = Client::new();
+            let mut rest = &input[..];
+            while !rest.is_empty() && !client.is_closed {
+                let length = if in_pieces {
+                    1 + numbers.below(rest.len().min(9))
+                } else {
+                    rest.len()
+                };
+                let (piece, behind) = rest.split_at(length);
+                client.send(&shared, MOMENT, piece);
+                assert!(client.conversation.pending.len() <= LINE_LENGTH_MAX + 600);
+                rest = behind;
+            }
+            answers.push((client.answers, client.is_closed));
+        }
+        // How much time the process has used is another the next time.
+        if answers[0].0.windows(11).any(|text| text == b"rusage_user") {
+            continue;
+        }
+        let shown = input.escape_ascii();
+        assert!(answers[0] == answers[1], "seed {seed}: {shown}");
+    }
 }

@@ -86,6 +86,12 @@ impl Head {
         self.body - self.key - self.extras
     }
 
+    /// Whether a client may ask for it before it has said who it is.
+    #[must_use]
+    pub fn may_come_first(&self) -> bool {
+        matches!(self.opcode, 0x0b | 0x20..=0x22)
+    }
+
     /// What is asked for. `None` where the opcode is not known.
     ///
     /// # Errors

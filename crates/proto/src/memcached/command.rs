@@ -105,8 +105,21 @@ pub enum Command<'a> {
     },
     /// `lru_crawler`, with what stands behind it.
     Crawler(Words<'a>),
-    /// `watch`, `lru`, `slabs` and the like, which are about what only memcached has, with all
-    /// words.
+    /// `watch`, with the kinds of events behind it.
+    Watch(Words<'a>),
+    /// The command `delete_prefix`: all keys that begin so go. It is not memcached's.
+    DeletePrefix {
+        /// What the keys begin with, not empty.
+        prefix: &'a [u8],
+    },
+    /// The command `debugtime` of memcached's debug builds: the clock goes ahead.
+    DebugTime {
+        /// By so many seconds.
+        seconds: i32,
+    },
+    /// The command `refresh_certs`: certificates are read again.
+    RefreshCertificates,
+    /// `lru`, `slabs` and the like, which are about what only memcached has, with all words.
     Other(Words<'a>),
 }
 
@@ -133,8 +146,8 @@ pub struct Store<'a> {
     pub expires: i32,
     /// Length of the data block, without its line break.
     pub length: u32,
-    /// The CAS that it must have now.
-    pub compare: u64,
+    /// The CAS that it must have now; of `cas` alone.
+    pub compare: Option<u64>,
 }
 
 /// The kinds of storing: set, add, replace and their kin.
@@ -224,7 +237,8 @@ pub fn parse(line: &[u8]) -> Result<CommandLine<'_>, CommandError> {
         b"stats" => Command::Stats(words),
         b"version" => Command::Version,
         b"quit" => Command::Quit,
-        b"watch" => Command::Other(Words(line)),
+        b"watch" => Command::Watch(words),
+        b"refresh_certs" => Command::RefreshCertificates,
         _ => return with_noreply(name, words, line),
     };
     Ok(CommandLine {
@@ -317,7 +331,18 @@ fn with_noreply<'a>(
         },
         b"shutdown" => Command::Shutdown(words),
         b"lru_crawler" => Command::Crawler(words),
-        b"lru" | b"slabs" | b"extstore" | b"refresh_certs" => Command::Other(Words(line)),
+        b"delete_prefix" => match words.next().filter(|_| count == 1) {
+            Some(prefix) if prefix.len() <= KEY_LENGTH_MAX => Command::DeletePrefix { prefix },
+            _ => return Err(refused(BAD_FORMAT)),
+        },
+        b"debugtime" => match words.next().and_then(signed) {
+            Some(seconds) => Command::DebugTime { seconds },
+            None => return Err(refused(ERROR)),
+        },
+        b"slabs" if words.next() == Some(b"automove") && words.next().is_none_or(not_number) => {
+            return Err(refused(BAD_FORMAT));
+        }
+        b"lru" | b"slabs" | b"extstore" => Command::Other(Words(line)),
         _ if last.is_some_and(|word| word.starts_with(b"HTTP/")) => {
             return Err(CommandError {
                 answer: None,
@@ -345,9 +370,9 @@ fn store(mode: Mode, mut words: Words<'_>) -> Result<CommandLine<'_>, CommandErr
         data: u64::from(length) + 2,
         ..refused
     };
-    let mut compare = 0;
+    let mut compare = None;
     if mode == Mode::Cas {
-        compare = words.next().and_then(number).ok_or(refused)?;
+        compare = Some(words.next().and_then(number).ok_or(refused)?);
     }
     if key.len() > KEY_LENGTH_MAX {
         return Err(refused);
@@ -364,6 +389,15 @@ fn store(mode: Mode, mut words: Words<'_>) -> Result<CommandLine<'_>, CommandErr
         command: Command::Store(store),
         noreply,
     })
+}
+
+/// Length of the data block in which a client says who it is, as the line before it announces it:
+/// `set KEY FLAGS EXPTIME LENGTH`. `None` where the line is another.
+#[must_use]
+pub fn auth_token_length(line: &[u8]) -> Option<u32> {
+    let mut words = Words(line.strip_prefix(b"set")?);
+    let _ = (words.next()?, words.next()?, words.next()?);
+    number_32(words.next()?)
 }
 
 impl Lookup {
@@ -432,6 +466,10 @@ impl NextKey<'_> {
     }
 }
 
+fn not_number(word: &[u8]) -> bool {
+    number_32(word).is_none()
+}
+
 /// A number of digits alone.
 pub(super) fn number(word: &[u8]) -> Option<u64> {
     let mut value: u64 = 0;
@@ -445,7 +483,9 @@ pub(super) fn number(word: &[u8]) -> Option<u64> {
     (!word.is_empty()).then_some(value)
 }
 
-pub(super) fn number_32(word: &[u8]) -> Option<u32> {
+/// The same within 32 bits.
+#[must_use]
+pub fn number_32(word: &[u8]) -> Option<u32> {
     number(word)?.try_into().ok()
 }
 
@@ -477,7 +517,7 @@ mod tests {
             flags: 7,
             expires: -1,
             length: 10,
-            compare: 0,
+            compare: None,
         };
         assert_eq!(command("set key 7 -1 10"), Command::Store(expected));
         let line = parse(b"set  key 7  -1 10 noreply").unwrap();

@@ -151,7 +151,7 @@ fn begins_a_flag(word: &[u8]) -> bool {
 }
 
 fn store_mode(mode: Option<u8>, options: &Options) -> Option<Mode> {
-    let has_cas = options.compare.is_some_and(|cas| cas != 0);
+    let has_cas = options.compare.is_some();
     Some(match mode {
         None | Some(b'S' | b'R') if has_cas => Mode::Cas,
         None | Some(b'S') => Mode::Set,

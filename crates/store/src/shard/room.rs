@@ -31,7 +31,11 @@ const SWEEP_MAX: usize = 8;
 
 impl Shard {
     pub(crate) fn occupied(&self) -> usize {
-        self.segments.bytes() + self.extent_bytes + self.index.bytes() + self.ghost.bytes()
+        self.segments.bytes()
+            + self.extent_bytes
+            + self.index.bytes()
+            + self.ghost.bytes()
+            + self.flushed.len() * size_of::<u64>()
     }
 
     /// A place for a new record, with room for its extent.
@@ -144,7 +148,7 @@ impl Shard {
             let head = Head::read(self.segments.record(place));
             at += head.record_length();
             if !head.is_dead {
-                self.count_expired(head);
+                self.count_expired(head, place, false);
                 self.remove_at(place);
             }
         }
@@ -180,7 +184,7 @@ impl Shard {
                 continue;
             }
             if head.is_expired(now) {
-                self.count_expired(head);
+                self.count_expired(head, place, false);
                 self.remove_at(place);
             } else {
                 self.relocate(place, &head, stage, 0, now);
@@ -226,7 +230,7 @@ impl Shard {
     /// Whether a record stays, and where, or goes.
     fn judge(&mut self, place: RecordLocation, head: &Head, now: Seconds, rounds_left: &mut usize) {
         if head.is_expired(now) {
-            self.count_expired(*head);
+            self.count_expired(*head, place, false);
             self.remove_at(place);
             return;
         }
@@ -249,8 +253,7 @@ impl Shard {
             }
             Stage::Main => {}
         }
-        self.counted.evicted += 1;
-        self.counted.evicted_unread += u64::from(!head.is_read);
+        self.count_evicted(head, place, now);
         self.remove(found, hash);
     }
 

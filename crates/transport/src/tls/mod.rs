@@ -28,6 +28,7 @@ pub mod resumption;
 pub mod server;
 pub mod session;
 pub mod settings;
+pub mod standalone;
 pub mod stapling;
 pub mod suites;
 pub mod upstream;

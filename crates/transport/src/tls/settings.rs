@@ -45,7 +45,11 @@ const EARLY_DATA_MAX: u32 = 16 * 1024;
 const OF_HTTP: Contexts = Contexts::HTTP.or(Contexts::SERVER);
 
 /// Where directives of servers stand, whatever their protocol.
-pub(crate) const OF_SERVERS: Contexts = OF_HTTP.or(Contexts::STREAM).or(Contexts::STREAM_SERVER);
+pub(crate) const OF_SERVERS: Contexts = OF_HTTP
+    .or(Contexts::STREAM)
+    .or(Contexts::STREAM_SERVER)
+    .or(Contexts::MEMCACHED)
+    .or(Contexts::MEMCACHED_SERVER);
 
 static CERTIFICATE: Setting<Vec<Word>> = Setting::new("ssl_certificate", &["file"], words)
     .contexts(OF_SERVERS)

@@ -1,0 +1,147 @@
+//! Walks over all objects, a few at a time: dumps, and deletion by prefix.
+
+use store::{Cursor, Item, ObjectChange, UpdateOutcome};
+
+use crate::cache::{CommandTime, ThreadContext};
+use crate::census::{CacheDump, size_of};
+use crate::output::Output;
+use crate::size_classes::class_of;
+use crate::text;
+use crate::watch::EscapedKey;
+
+/// A step of a walk takes as long as so many commands: others have their turn in between.
+pub(crate) const COMMANDS_A_STEP: u32 = 16;
+
+/// What is done with each object of a walk.
+#[derive(Debug)]
+pub(crate) enum ItemWalk {
+    Dump(Dump),
+    /// `stats cachedump`
+    CacheDump(CacheDump),
+    /// `delete_prefix`
+    Removal(Removal),
+}
+
+/// Objects that go because their keys begin so.
+#[derive(Debug)]
+pub(crate) struct Removal {
+    prefix: Vec<u8>,
+    removed: u64,
+    noreply: bool,
+}
+
+/// How keys are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dump {
+    /// `metadump`: with what stands beside the values.
+    Whole,
+    /// `mgdump`: as commands of the meta protocol.
+    Commands,
+}
+
+impl ItemWalk {
+    /// Goes on over a few objects. Where to go on then is returned.
+    pub(crate) fn step(
+        &mut self,
+        from: Cursor,
+        shared: &ThreadContext,
+        moment: CommandTime,
+        out: &mut Output,
+    ) -> Option<Cursor> {
+        let store = &shared.cache.store;
+        match self {
+            ItemWalk::Dump(dump) => {
+                store.visit(from, moment.now, |item| dump.tell(&item, moment, out))
+            }
+            ItemWalk::CacheDump(dump) => {
+                let next = store.visit(from, moment.now, |item| dump.tell(&item, moment, out));
+                next.filter(|_| dump.left > 0)
+            }
+            ItemWalk::Removal(removal) => {
+                let mut keys = Vec::new();
+                let next = store.visit(from, moment.now, |item| {
+                    if item.key.starts_with(&removal.prefix) {
+                        keys.push(item.key.to_vec());
+                    }
+                });
+                for key in keys {
+                    removal.remove(&key, shared, moment);
+                }
+                next
+            }
+        }
+    }
+
+    pub(crate) fn end(&self, out: &mut Output) {
+        match self {
+            ItemWalk::Dump(dump) => out.line(dump.end()),
+            ItemWalk::CacheDump(_) => out.line("END"),
+            ItemWalk::Removal(removal) if removal.noreply => {}
+            ItemWalk::Removal(removal) => out.line(&format!("DELETED {}", removal.removed)),
+        }
+    }
+}
+
+impl Removal {
+    pub(crate) fn new(prefix: &[u8], noreply: bool) -> Removal {
+        Removal {
+            prefix: prefix.to_vec(),
+            removed: 0,
+            noreply,
+        }
+    }
+
+    fn remove(&mut self, key: &[u8], shared: &ThreadContext, moment: CommandTime) {
+        shared.cache.overtake(key);
+        let outcome = shared.cache.store.update(key, moment.now, |item| {
+            let Some(item) = item else {
+                return ObjectChange::Keep;
+            };
+            shared.tell_deleted("delete_prefix", &item);
+            ObjectChange::Remove
+        });
+        if outcome == UpdateOutcome::Removed {
+            self.removed += 1;
+        }
+    }
+}
+
+impl Dump {
+    fn end(self) -> &'static str {
+        match self {
+            Dump::Whole => "END",
+            Dump::Commands => "EN",
+        }
+    }
+
+    fn tell(self, item: &Item<'_>, moment: CommandTime, out: &mut Output) {
+        let is_binary = item.marks & text::BINARY_KEY != 0;
+        match self {
+            Dump::Commands => {
+                out.text(b"mg ");
+                if is_binary {
+                    out.base64(item.key);
+                    out.text(b" b\r\n");
+                } else {
+                    out.text(item.key);
+                    out.text(b"\r\n");
+                }
+            }
+            Dump::Whole => {
+                out.text(b"key=");
+                out.text(EscapedKey(item.key).to_string().as_bytes());
+                let expires = item.expires.map_or(-1, |at| moment.wall_at(at) as i64);
+                let used = moment.wall_at(item.used);
+                let read = if item.is_read { "yes" } else { "no" };
+                let size = size_of(item);
+                let (cas, class, flags) = (item.cas, class_of(size), item.flags);
+                out.text(
+                    format!(
+                        " exp={expires} la={used} cas={cas} fetch={read} cls={class} size={size} flags={flags}\n"
+                    )
+                    .as_bytes(),
+                );
+            }
+        }
+    }
+}
