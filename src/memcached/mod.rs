@@ -264,7 +264,9 @@ fn listen(listening: &ListenAddress, plan: &Plan) -> Result<Bound, String> {
         ListenAddress::Inet(address, security) => {
             (Address::Inet(*address), Carries::Streams, *security)
         }
-        ListenAddress::Udp(address) => (Address::Inet(*address), Carries::Datagrams, Security::Plain),
+        ListenAddress::Udp(address) => {
+            (Address::Inet(*address), Carries::Datagrams, Security::Plain)
+        }
         ListenAddress::Path(path) => {
             remove_old_socket(path);
             (

@@ -27,6 +27,8 @@ pub(crate) enum ItemWalk {
 pub(crate) struct Removal {
     prefix: Vec<u8>,
     removed: u64,
+    /// Some have gone in this round.
+    is_again: bool,
     noreply: bool,
 }
 
@@ -64,10 +66,14 @@ impl ItemWalk {
                         keys.push(item.key.to_vec());
                     }
                 });
+                let before = removal.removed;
                 for key in keys {
                     removal.remove(&key, shared, moment);
                 }
-                next
+                removal.is_again |= removal.removed > before;
+                // The index moves objects as others go, so the walk ends with one that finds none.
+                let again = next.is_none() && std::mem::take(&mut removal.is_again);
+                next.or_else(|| again.then(Cursor::default))
             }
         }
     }
@@ -87,6 +93,7 @@ impl Removal {
         Removal {
             prefix: prefix.to_vec(),
             removed: 0,
+            is_again: false,
             noreply,
         }
     }

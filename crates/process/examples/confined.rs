@@ -13,7 +13,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
-use process::confinement::{self, Confinement, Level, PathAccess, PathRule};
+use process::confinement::{Confinement, Level, PathAccess, PathRule};
 use process::identity::{self, Identity};
 use tidegate_process as process;
 
@@ -51,12 +51,11 @@ fn main() -> ExitCode {
     };
     // As root it becomes the user nobody, as a worker does.
     let nobody = identity::is_superuser().then(|| Identity::resolve("nobody", Some("nogroup")));
-    let become_user = || match nobody {
-        Some(Ok(identity)) => process::single::become_user(&identity),
-        Some(Err(error)) => Err(error.to_string()),
-        None => Ok(()),
+    let in_force = match nobody.transpose() {
+        Ok(nobody) => process::single::become_confined(nobody.as_ref(), &confinement),
+        Err(error) => Err(error.to_string()),
     };
-    let in_force = match confinement::confine(&confinement, become_user) {
+    let in_force = match in_force {
         Ok(in_force) => in_force,
         Err(error) => {
             eprintln!("{error}");

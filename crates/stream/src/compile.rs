@@ -227,6 +227,7 @@ fn server(
     for text in &tls.warnings {
         compiler.warn_each_time(text.clone(), None);
     }
+    let zones = compiler.registry::<SessionZones>();
     let server = Server {
         name: names
             .first()
@@ -245,11 +246,9 @@ fn server(
         proxy_protocol_timeout: block.get(&proxy_protocol::PROXY_PROTOCOL_TIMEOUT)?,
         preread: preread::of_server(block)?,
         handshake_timeout: block.get(&tls::SSL_HANDSHAKE_TIMEOUT)?,
-        status_zone: block.own(&STATUS_ZONE)?.map(|name| {
-            let zones = compiler.registry::<SessionZones>();
-            let number = zones.borrow_mut().number(name);
-            number
-        }),
+        status_zone: block
+            .own(&STATUS_ZONE)?
+            .map(|name| zones.borrow_mut().number(name)),
         content,
     };
     let server = Arc::new(server);

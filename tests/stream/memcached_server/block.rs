@@ -134,7 +134,7 @@ fn what_is_wrong_in_a_block_is_named() {
         ),
         (
             "server { listen 127.0.0.1:1 ssl; }",
-            "invalid parameter \"ssl\"",
+            "no \"ssl_certificate\" is defined for the \"listen ... ssl\" directive",
         ),
         (
             "server { listen 1; }",

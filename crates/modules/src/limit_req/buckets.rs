@@ -148,9 +148,12 @@ impl State for Buckets {
     }
 }
 
+/// What the process that follows gets of an entry: its key, its last moment and its excess.
+type SavedEntry = (Arc<[u8]>, u64, u64);
+
 impl Buckets {
     /// What some entries hold, from this place on; none where there is no such place.
-    fn entries_from(&self, place: usize) -> Option<Vec<(Arc<[u8]>, u64, u64)>> {
+    fn entries_from(&self, place: usize) -> Option<Vec<SavedEntry>> {
         let table = self.table();
         let entries = table.entries.get(place..).filter(|rest| !rest.is_empty())?;
         let used = entries.iter().take(SAVED_AT_ONCE);

@@ -527,7 +527,7 @@ mod tests {
         );
         let cas = Store {
             mode: Mode::Cas,
-            compare: u64::MAX,
+            compare: Some(u64::MAX),
             ..expected
         };
         let line = format!("cas key 7 -1 10 {}", u64::MAX);

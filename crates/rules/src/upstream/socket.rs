@@ -169,7 +169,7 @@ impl<C: Context + Subject> SocketSettings<C> {
         Socket {
             options: SocketOptions {
                 from,
-                ..self.options.clone()
+                ..self.options
             },
             name,
         }

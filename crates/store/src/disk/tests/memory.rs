@@ -371,7 +371,7 @@ fn a_watched_entry_stands_until_its_id_stands_for_something_else() {
         put_alone(&store, "a", b"one").unwrap();
         let watched = watched(&store, "a");
         // Neither uses nor what others store, purge and fetch are anything to it.
-        store.lookup(&id("a"), 0);
+        let _ = store.lookup(&id("a"), 0);
         put_alone(&store, "b", b"other").unwrap();
         put_alone(&store, "c", b"other").unwrap();
         store.purge(&id("c")).unwrap();
