@@ -1,6 +1,6 @@
 //! Items counted by the slab classes that memcached would keep them in.
 //!
-//! What is there is counted when somebody asks, by a walk over the store a few buckets at a time;
+//! What is there is counted when a client asks, by a walk over the store a few buckets at a time;
 //! what has gone by itself is counted as it goes.
 
 use std::sync::atomic::{AtomicU64, Ordering};

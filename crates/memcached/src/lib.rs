@@ -18,7 +18,6 @@ mod datagrams;
 mod dialogue;
 pub mod door;
 mod meta;
-mod nobody;
 mod output;
 pub mod part;
 mod prefixes;
@@ -32,6 +31,7 @@ mod text;
 pub mod tls;
 mod walk;
 mod watch;
+mod without_variables;
 mod zone;
 
 pub use auth::UserPasswords;

@@ -21,9 +21,9 @@ use transport::tls::settings::TlsSettings;
 use transport::tls::verify::Mode;
 
 use crate::door::{self, CacheOf, MemcachedPart, Server};
-use crate::nobody::Nobody;
 use crate::sweeper::Sweeper;
 use crate::tls::ClientTls;
+use crate::without_variables::WithoutVariables;
 use crate::zone::{ZoneSettings, ZonedCache};
 
 /// The protocol part that serves memcached's protocols.
@@ -170,7 +170,7 @@ impl ProtocolPart for Block {
     }
 
     fn directives(&self) -> Vec<Directives> {
-        vec![DIRECTIVES, TlsSettings::<Nobody>::DIRECTIVES]
+        vec![DIRECTIVES, TlsSettings::<WithoutVariables>::DIRECTIVES]
     }
 
     fn module_names(&self) -> Vec<&'static str> {
@@ -234,7 +234,7 @@ impl Compiled {
         let access = compiler.feature::<Access>(server)?;
         let zone = self.zone(compiler, server)?;
         let error_log = compiler.feature::<ErrorLog>(server)?;
-        let tls = compiler.feature::<TlsSettings<Nobody>>(server)?;
+        let tls = compiler.feature::<TlsSettings<WithoutVariables>>(server)?;
         for text in &tls.warnings {
             compiler.diagnose(Diagnostic::warn(text.clone(), position));
         }

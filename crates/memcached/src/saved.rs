@@ -11,9 +11,9 @@
 //! ```
 //!
 //! Numbers are little-endian. The store's clock goes on where it was, with the time that has passed
-//! meanwhile, so times need no conversion. A file is removed as it is opened: nobody can be served
-//! by it a second time, after a crash say. Where a record is damaged, what stands behind it is left
-//! out.
+//! meanwhile, so times need no conversion. A file is removed as it is opened: no client can be
+//! served by it a second time, after a crash say. Where a record is damaged, what stands behind it
+//! is left out.
 
 use std::collections::HashSet;
 use std::fs::{self, File};

@@ -1,7 +1,7 @@
 //! `watch`: what a server does, told line by line to connections that have asked for it.
 //!
 //! A watcher's lines wait in memory until its connection takes them. Where it takes them too slowly
-//! new ones are left out and counted, so that nobody waits for a watcher.
+//! new ones are left out and counted, so that no client waits for a watcher.
 
 use std::fmt::{self, Display};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

@@ -99,9 +99,9 @@ impl Drop for MeteredSession {
 
 /// The meters of one thread, by the names of their zones, over all generations.
 #[derive(Debug, Default)]
-struct Meters(Mutex<BTreeMap<Bytes, Arc<SessionMeter>>>);
+struct SessionMeters(Mutex<BTreeMap<Bytes, Arc<SessionMeter>>>);
 
-impl Meters {
+impl SessionMeters {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Bytes, Arc<SessionMeter>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -114,7 +114,7 @@ static METERS: Slot<OfZones, ThreadGeneration> = Slot::new();
 
 impl OfThread for OfZones {
     fn begin(local: &GenerationView) -> OfZones {
-        let meters = local.counts.shelf.of::<Meters>();
+        let meters = local.counts.shelf.of::<SessionMeters>();
         let mut known = meters.lock();
         let names: Option<Arc<SessionZones>> = local.generation.part();
         let names = names.iter().flat_map(|names| names.names());
@@ -145,7 +145,7 @@ impl SessionSums {
     /// What all threads have counted for a zone.
     pub fn of(counters: &Counters, name: &Bytes) -> SessionSums {
         let mut sums = SessionSums::default();
-        for meters in counters.each::<Meters>() {
+        for meters in counters.each::<SessionMeters>() {
             if let Some(meter) = meters.lock().get(name) {
                 sums.add(meter);
             }

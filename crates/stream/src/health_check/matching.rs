@@ -107,12 +107,12 @@ fn not_hexadecimal(word: &Word) -> Fault {
 
 /// The `match` blocks of a configuration by their names.
 #[derive(Default)]
-pub(super) struct Matches(Map<Box<[u8]>, Arc<Match>>);
+pub(super) struct Matches(Map<Box<[u8]>, Arc<AnswerMatch>>);
 
 impl Registry for Matches {}
 
 impl Matches {
-    pub(super) fn find(&self, name: &[u8]) -> Option<Arc<Match>> {
+    pub(super) fn find(&self, name: &[u8]) -> Option<Arc<AnswerMatch>> {
         self.0.get(name).cloned()
     }
 
@@ -125,7 +125,7 @@ impl Matches {
             let text = format!("duplicate match \"{}\"", name.text());
             return Err(Fault::at(name, text));
         }
-        let matching = Arc::new(Match::read(compiler, block)?);
+        let matching = Arc::new(AnswerMatch::read(compiler, block)?);
         self.0.insert(name.bytes.clone(), matching);
         Ok(())
     }
@@ -149,7 +149,7 @@ enum Expected {
 
 /// What a server is sent, and what must come back.
 #[derive(Default)]
-pub(super) struct Match {
+pub(super) struct AnswerMatch {
     /// What is sent; `None` where no line says it.
     pub(super) send: Option<Bytes>,
     expected: Option<Expected>,
@@ -165,8 +165,8 @@ pub(super) enum Verdict {
     DoesNotFit,
 }
 
-impl Match {
-    fn read(compiler: &Compiler<'_>, block: ScopeRef<'_>) -> Result<Match, Fault> {
+impl AnswerMatch {
+    fn read(compiler: &Compiler<'_>, block: ScopeRef<'_>) -> Result<AnswerMatch, Fault> {
         let expected = block.own_lines(&EXPECT.spec).into_iter().next_back();
         let expected = match expected.map(Written::parse).transpose()? {
             None => None,
@@ -177,7 +177,7 @@ impl Match {
                 Some(Expected::Pattern(pattern))
             }
         };
-        Ok(Match {
+        Ok(AnswerMatch {
             send: block.own(&SEND)?,
             expected,
         })
@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn an_answer_is_judged_as_it_comes() {
-        let matching = Match {
+        let matching = AnswerMatch {
             send: None,
             expected: Some(Expected::Beginning(b"+PONG".to_vec())),
         };

@@ -22,8 +22,8 @@ use rules::upstream::health_check::{Parameter, PeerCheck, Schedule, named_group,
 use crate::plan::{Content, Server};
 use crate::proxy::settings::Target;
 use crate::upstream::{Groups, OfSessions};
-use matching::{Match, Matches};
-use prober::Prober;
+use matching::{AnswerMatch, Matches};
+use prober::HealthService;
 
 static HEALTH_CHECK: Setting<HealthCheckLine> = Setting::new(
     "health_check",
@@ -65,16 +65,16 @@ pub(crate) const DIRECTIVES: &[&dyn Declared] = &[
 
 /// How a server is reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Carrier {
+enum ProbeProtocol {
     #[default]
-    Connection,
-    Datagram,
+    Tcp,
+    Udp,
 }
 
 #[derive(Default)]
 struct HealthCheckLine {
     schedule: Schedule,
-    carrier: Carrier,
+    protocol: ProbeProtocol,
 }
 
 impl HealthCheckLine {
@@ -84,7 +84,7 @@ impl HealthCheckLine {
             match written.schedule.take(word) {
                 Parameter::Taken => {}
                 Parameter::Unknown if &*word.bytes == b"udp" => {
-                    written.carrier = Carrier::Datagram;
+                    written.protocol = ProbeProtocol::Udp;
                 }
                 Parameter::Unknown | Parameter::Invalid => {
                     return Err(Fault::invalid_parameter(word));
@@ -98,10 +98,10 @@ impl HealthCheckLine {
 /// A check of the servers of a group.
 struct HealthCheck {
     check: PeerCheck<OfSessions>,
-    carrier: Carrier,
+    protocol: ProbeProtocol,
     /// How long a server may take once it has been connected to.
     timeout: Duration,
-    matching: Arc<Match>,
+    matching: Arc<AnswerMatch>,
     /// Whose `proxy_pass` is checked: connections are made as that server's sessions make them.
     server: Arc<Server>,
 }
@@ -145,7 +145,7 @@ pub(crate) fn of_server(
     block: ScopeRef<'_>,
     server: &Arc<Server>,
 ) -> Result<(), Fault> {
-    let Some(HealthCheckLine { schedule, carrier }) = block.own(&HEALTH_CHECK)? else {
+    let Some(HealthCheckLine { schedule, protocol }) = block.own(&HEALTH_CHECK)? else {
         return Ok(());
     };
     let lines = block.own_lines(&HEALTH_CHECK.spec);
@@ -187,7 +187,7 @@ pub(crate) fn of_server(
             number,
             schedule,
         },
-        carrier,
+        protocol,
         timeout: block.get(&HEALTH_CHECK_TIMEOUT)?,
         matching,
         server: Arc::clone(server),
@@ -199,6 +199,8 @@ pub(crate) fn of_server(
 pub(crate) fn add(compiler: &Compiler<'_>, generation: &mut Generation) {
     let gathered = compiler.registries.take::<GatheredChecks>();
     if !gathered.checks.is_empty() {
-        generation.services.push(Arc::new(Prober(gathered.checks)));
+        generation
+            .services
+            .push(Arc::new(HealthService(gathered.checks)));
     }
 }

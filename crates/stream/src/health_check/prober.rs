@@ -24,7 +24,7 @@ use rules::upstream::health_check::{self, PeerCheck, watch};
 use transport::Transport;
 
 use super::matching::{EXAMINED_MAX, Verdict};
-use super::{Carrier, HealthCheck};
+use super::{HealthCheck, ProbeProtocol};
 use crate::datagrams::send;
 use crate::plan::{Content, StreamLocal};
 use crate::proxy::probe::{NotConnected, ProbedPeer};
@@ -35,15 +35,15 @@ use crate::upstream::OfSessions;
 const DATAGRAM: Bytes = Bytes::from_static(b"nginx health check");
 
 /// What is being done, as log lines say it.
-type Doing = &'static str;
-const SENDING: Doing = "while sending to upstream";
-const READING: Doing = "while reading from upstream";
-const CHECKING: Doing = "while checking the answer";
+type ProbeStep = &'static str;
+const SENDING: ProbeStep = "while sending to upstream";
+const READING: ProbeStep = "while reading from upstream";
+const CHECKING: ProbeStep = "while checking the answer";
 
 /// The checks of a configuration.
-pub(super) struct Prober(pub(super) Vec<Arc<HealthCheck>>);
+pub(super) struct HealthService(pub(super) Vec<Arc<HealthCheck>>);
 
-impl Service for Prober {
+impl Service for HealthService {
     fn key(&self) -> String {
         "health checks of stream".to_owned()
     }
@@ -138,7 +138,7 @@ async fn ask(
     check: &HealthCheck,
     peer: &Peer,
     session: &mut Session,
-) -> Option<Result<Doing, Doing>> {
+) -> Option<Result<ProbeStep, ProbeStep>> {
     let Content::Proxy(settings) = &check.server.content else {
         return None; // only servers that pass sessions on have checks
     };
@@ -148,13 +148,13 @@ async fn ask(
         name: peer.name.clone(),
         address: &check.check.address(peer),
     };
-    let judged = match check.carrier {
-        Carrier::Connection => match probed.connect(session).await {
+    let judged = match check.protocol {
+        ProbeProtocol::Tcp => match probed.connect(session).await {
             Ok(transport) => ask_by_connection(check, session, &transport).await,
             Err(NotConnected::ByPeer(doing)) => Err(doing),
             Err(NotConnected::ByUs) => return None,
         },
-        Carrier::Datagram => match probed.connect_datagrams(session).await {
+        ProbeProtocol::Udp => match probed.connect_datagrams(session).await {
             Ok(socket) => ask_by_datagram(check, session, &socket).await,
             Err(NotConnected::ByPeer(doing)) => Err(doing),
             Err(NotConnected::ByUs) => return None,
@@ -167,7 +167,7 @@ async fn ask_by_connection(
     check: &HealthCheck,
     session: &Session,
     transport: &Transport,
-) -> Result<Doing, Doing> {
+) -> Result<ProbeStep, ProbeStep> {
     let matching = &check.matching;
     if let Some(text) = &matching.send {
         transport.push(text.clone());
@@ -202,7 +202,7 @@ async fn ask_by_datagram(
     check: &HealthCheck,
     session: &Session,
     socket: &DatagramSocket,
-) -> Result<Doing, Doing> {
+) -> Result<ProbeStep, ProbeStep> {
     let matching = &check.matching;
     let text = matching.send.clone().unwrap_or(DATAGRAM);
     if let Err(error) = send(socket, Datagram::new(text)).await {
@@ -240,7 +240,7 @@ async fn received_by(
     }
 }
 
-fn not_read(session: &Session, error: &io::Error) -> Doing {
+fn not_read(session: &Session, error: &io::Error) -> ProbeStep {
     if error.kind() == ErrorKind::TimedOut {
         let timed_out = logs::network::TIMED_OUT;
         logs::error!(session, Error, "upstream timed out {timed_out} {READING}");

@@ -62,7 +62,7 @@ const DIRECTIVES: [&str; 22] = [
 const STATUSES: [u16; 10] = [200, 203, 204, 206, 302, 304, 404, 500, 599, 103];
 
 /// Where the numbers come from that a case is drawn by.
-enum Random<'a> {
+enum DrawnNumbers<'a> {
     /// A generator (splitmix64): the same numbers from the same seed.
     #[cfg(test)]
     Seed(u64),
@@ -70,18 +70,18 @@ enum Random<'a> {
     Bytes(std::slice::Iter<'a, u8>),
 }
 
-impl Random<'_> {
+impl DrawnNumbers<'_> {
     fn next(&mut self) -> u64 {
         match self {
             #[cfg(test)]
-            Random::Seed(state) => {
+            DrawnNumbers::Seed(state) => {
                 *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
                 let mut z = *state;
                 z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
                 z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
                 z ^ (z >> 31)
             }
-            Random::Bytes(bytes) => bytes.next().copied().unwrap_or(0).into(),
+            DrawnNumbers::Bytes(bytes) => bytes.next().copied().unwrap_or(0).into(),
         }
     }
 
@@ -122,7 +122,7 @@ struct Case {
 }
 
 impl Case {
-    fn random(random: &mut Random<'_>) -> Case {
+    fn random(random: &mut DrawnNumbers<'_>) -> Case {
         let mut case = Case {
             status: random.of(&STATUSES),
             is_authorized: random.one_in(6),
@@ -143,7 +143,7 @@ impl Case {
             case.fields.push(("Cache-Control", line.join(separator)));
             case.control.push(line);
         }
-        let mut date = |random: &mut Random<'_>, name: &'static str| {
+        let mut date = |random: &mut DrawnNumbers<'_>, name: &'static str| {
             let (text, seconds) = random.of(&DATES);
             case.fields.push((name, text.to_owned()));
             Some(seconds)
@@ -343,7 +343,7 @@ fn ruled(case: &Case) -> Option<Outcome> {
 }
 
 /// What becomes of a case that is drawn by these numbers. Panics where the two differ.
-fn compared(random: &mut Random<'_>) -> Option<Outcome> {
+fn compared(random: &mut DrawnNumbers<'_>) -> Option<Outcome> {
     let case = Case::random(random);
     let (mut expected, ruled) = (case.outcome(), ruled(&case));
     if let Some(expected) = &mut expected
@@ -362,14 +362,14 @@ fn compared(random: &mut Random<'_>) -> Option<Outcome> {
 /// # Panics
 /// Where they differ.
 pub(in crate::cache) fn compare(bytes: &[u8]) {
-    compared(&mut Random::Bytes(bytes.iter()));
+    compared(&mut DrawnNumbers::Bytes(bytes.iter()));
 }
 
 #[test]
 fn both_say_the_same() {
     let mut counts = [0; 5];
     for seed in 0..200_000 {
-        let kind = match compared(&mut Random::Seed(seed)) {
+        let kind = match compared(&mut DrawnNumbers::Seed(seed)) {
             None => 0,
             Some(Outcome { is_fresh: true, .. }) => 1,
             Some(Outcome {

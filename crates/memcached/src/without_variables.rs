@@ -1,5 +1,5 @@
-//! Whom the variables of this protocol are about: nobody. It has none, but the machinery of TLS
-//! evaluates texts for some context.
+//! The context in which TLS evaluates texts: memcached's protocol has no variables, but settings of
+//! TLS are compiled for some context.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -12,9 +12,9 @@ use variables::{Captures, Context, Scope, Scratch, Table, Values};
 
 /// A context that there never is.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Nobody {}
+pub(crate) enum WithoutVariables {}
 
-impl Subject for Nobody {
+impl Subject for WithoutVariables {
     fn admits(&self, _: Level) -> bool {
         match *self {}
     }
@@ -24,16 +24,16 @@ impl Subject for Nobody {
     }
 }
 
-impl Scope<Nobody> for Nobody {
-    fn variables(&self) -> &Table<Nobody> {
+impl Scope<WithoutVariables> for WithoutVariables {
+    fn variables(&self) -> &Table<WithoutVariables> {
         match *self {}
     }
 }
 
-impl Context for Nobody {
-    type Scope = Nobody;
+impl Context for WithoutVariables {
+    type Scope = WithoutVariables;
 
-    fn scope(&self) -> Rc<Nobody> {
+    fn scope(&self) -> Rc<WithoutVariables> {
         match *self {}
     }
 
@@ -58,7 +58,7 @@ impl Context for Nobody {
     }
 }
 
-impl OfProtocol for Nobody {
+impl OfProtocol for WithoutVariables {
     const NAME: &'static str = "MEMCACHED";
 
     // What clients offer is ignored, as memcached does it.
