@@ -14,7 +14,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::remote::lock;
 use crate::worker::try_enter;
@@ -149,9 +149,13 @@ pub fn background(f: impl FnOnce() + Send + 'static) {
     run(Weight::Small, job);
 }
 
-/// Something that a process must not end before: [`finish_background`] waits as long as this lives.
+/// Something that a process must not end before: [`finish_background`] waits as long as this lives,
+/// or until its deadline.
 #[derive(Debug)]
-pub struct Unfinished(());
+pub struct Unfinished {
+    /// Its number among those with a deadline.
+    limited: Option<u64>,
+}
 
 impl Unfinished {
     /// Marks work as begun until it is dropped.
@@ -160,31 +164,120 @@ impl Unfinished {
         reason = "that it is made means something"
     )]
     pub fn new() -> Unfinished {
-        *lock(&BACKGROUND) += 1;
-        Unfinished(())
+        lock(&BACKGROUND).unlimited += 1;
+        Unfinished { limited: None }
+    }
+
+    /// The same for work that is waited for no longer than `limit` from now: then it is given up,
+    /// under the name of `what`.
+    pub fn for_at_most(limit: Duration, what: &'static str) -> Unfinished {
+        let mut left = lock(&BACKGROUND);
+        let number = left.next;
+        left.next += 1;
+        let deadline = left.hastened(Instant::now() + limit);
+        left.limited.push(Limited {
+            number,
+            deadline,
+            what,
+        });
+        Unfinished {
+            limited: Some(number),
+        }
+    }
+
+    /// Whether nobody waits for it any more: it has a deadline, which has passed.
+    pub fn is_given_up(&self) -> bool {
+        let Some(number) = self.limited else {
+            return false;
+        };
+        let left = lock(&BACKGROUND);
+        let limited = left.limited.iter().find(|one| one.number == number);
+        limited.is_none_or(|one| one.deadline <= Instant::now())
     }
 }
 
 impl Drop for Unfinished {
     fn drop(&mut self) {
-        *lock(&BACKGROUND) -= 1;
+        let mut left = lock(&BACKGROUND);
+        match self.limited {
+            Some(number) => left.limited.retain(|one| one.number != number),
+            None => left.unlimited -= 1,
+        }
+        drop(left);
         BACKGROUND_DONE.notify_all();
     }
 }
 
 /// Waits until every job of [`background`], and whatever else is [`Unfinished`], of all threads,
-/// has been done.
-pub fn finish_background() {
+/// has been done. Returns what has been given up, because its deadline has passed: the first thread
+/// that waited for it is told.
+pub fn finish_background() -> Vec<&'static str> {
+    let mut given_up = Vec::new();
     let mut left = lock(&BACKGROUND);
-    while *left > 0 {
-        left = BACKGROUND_DONE
-            .wait(left)
-            .unwrap_or_else(PoisonError::into_inner);
+    loop {
+        let now = Instant::now();
+        left.limited.retain(|one| {
+            let is_over = one.deadline <= now;
+            given_up.extend(is_over.then_some(one.what));
+            !is_over
+        });
+        if left.unlimited == 0 && left.limited.is_empty() {
+            return given_up;
+        }
+        let first = left.limited.iter().map(|one| one.deadline).min();
+        left = match first {
+            Some(deadline) => {
+                let waited = BACKGROUND_DONE.wait_timeout(left, deadline - now);
+                waited.unwrap_or_else(PoisonError::into_inner).0
+            }
+            None => BACKGROUND_DONE
+                .wait(left)
+                .unwrap_or_else(PoisonError::into_inner),
+        };
     }
 }
 
-/// How much is unfinished.
-static BACKGROUND: Mutex<usize> = Mutex::new(0);
+/// The process is to end soon: whatever has a deadline is given up after `limit`, if not before.
+pub fn hasten_background(limit: Duration) {
+    let mut left = lock(&BACKGROUND);
+    let end = left.hastened(Instant::now() + limit);
+    left.end = Some(end);
+    for one in &mut left.limited {
+        one.deadline = one.deadline.min(end);
+    }
+    drop(left);
+    BACKGROUND_DONE.notify_all();
+}
+
+/// What is unfinished.
+struct Background {
+    unlimited: usize,
+    limited: Vec<Limited>,
+    /// The number of the next one with a deadline.
+    next: u64,
+    /// No deadline is later once the process has been [hastened](hasten_background).
+    end: Option<Instant>,
+}
+
+/// Work that is given up after its deadline.
+struct Limited {
+    number: u64,
+    deadline: Instant,
+    what: &'static str,
+}
+
+impl Background {
+    fn hastened(&self, deadline: Instant) -> Instant {
+        self.end.map_or(deadline, |end| end.min(deadline))
+    }
+}
+
+static BACKGROUND: Mutex<Background> = Mutex::new(Background {
+    unlimited: 0,
+    limited: Vec::new(),
+    next: 0,
+    end: None,
+});
 static BACKGROUND_DONE: Condvar = Condvar::new();
 
 /// [`blocking`] with a weight.
@@ -363,6 +456,40 @@ mod tests {
         assert_eq!((pool.ready(), next(&mut pool)), (1, Some(Weight::Small)));
         pool.done(Weight::Large);
         assert_eq!(next(&mut pool), Some(Weight::Large));
+    }
+
+    /// One test, as what is unfinished belongs to the process.
+    #[test]
+    fn what_has_a_deadline_is_waited_for_until_then() {
+        const LONG: Duration = Duration::from_secs(600);
+        let begun = Instant::now();
+        let work = Unfinished::for_at_most(LONG, "short work");
+        let thread = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(50));
+            assert!(!work.is_given_up());
+        });
+        assert_eq!(finish_background(), [""; 0]);
+        thread.join().unwrap();
+        assert!(begun.elapsed() >= Duration::from_millis(50));
+
+        let work = Unfinished::for_at_most(Duration::from_millis(20), "long work");
+        assert!(!work.is_given_up());
+        assert_eq!(finish_background(), ["long work"]);
+        assert!(work.is_given_up());
+        assert_eq!(finish_background(), [""; 0], "it is told once");
+        drop(work);
+
+        let work = Unfinished::for_at_most(LONG, "work");
+        let waiting = std::thread::spawn(finish_background);
+        std::thread::sleep(Duration::from_millis(20));
+        hasten_background(Duration::from_millis(20));
+        assert_eq!(waiting.join().unwrap(), ["work"]);
+        drop(work);
+        let late = Unfinished::for_at_most(LONG, "late work");
+        hasten_background(LONG);
+        assert_eq!(finish_background(), ["late work"], "it stays hastened");
+        drop(late);
+        assert!(begun.elapsed() < LONG);
     }
 
     #[test]

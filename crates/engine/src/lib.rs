@@ -48,7 +48,9 @@ mod worker;
 pub mod xdp;
 
 pub use alarm::Alarm;
-pub use blocking::{Unfinished, background, blocking, blocking_long, finish_background};
+pub use blocking::{
+    Unfinished, background, blocking, blocking_long, finish_background, hasten_background,
+};
 pub use buffer::Buffer;
 pub use choose::{EngineKind, choose};
 pub use clock::{Deadline, moment, now, uptime, wall};

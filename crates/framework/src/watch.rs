@@ -142,6 +142,12 @@ impl ThreadWatch {
         });
     }
 
+    /// The thread's loop has ended: what it still waits for is no connection's.
+    pub fn remove(&self, thread: usize) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|seen| seen.thread != thread);
+    }
+
     /// Looks at every thread once, [`LOOK`] after the last time; what is to be logged about those
     /// that stand still: after one second, two, four and so on.
     pub fn look(&self) -> Vec<String> {

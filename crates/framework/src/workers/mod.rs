@@ -167,8 +167,16 @@ impl Workers {
                 worker.end().await;
             });
             drop(runtime);
+            watch.remove(index);
             settings.report.thread_ends();
-            engine::finish_background();
+            let given_up = engine::finish_background();
+            for what in &given_up {
+                let text = format_args!("the process does not wait any longer for {what}");
+                settings.report.line(Level::Error, text);
+            }
+            if !given_up.is_empty() {
+                settings.report.thread_ends(); // and has more lines to write
+            }
         };
         let handle = std::thread::Builder::new()
             .name(format!("worker {index}"))
