@@ -529,6 +529,10 @@ fn text(line: &Line) -> String {
     words.join("\0")
 }
 
+/// How long an end at once waits for what services have begun to save: the master kills the process
+/// after a second.
+const TERMINATE_WAIT: Duration = Duration::from_millis(500);
+
 /// The worker: threads that serve, and the configuration they serve by.
 struct Server {
     events: Events,
@@ -712,6 +716,8 @@ impl WorkerProcess for Server {
 
     fn terminate(&mut self) {
         let Some(serving) = &self.serving else { return };
+        self.services.stop();
+        engine::hasten_background(TERMINATE_WAIT);
         serving.workers.terminate();
         serving.workers.wait();
     }

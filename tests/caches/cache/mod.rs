@@ -5,6 +5,7 @@
 
 mod bad_input;
 mod files;
+mod index;
 mod lock;
 mod memory;
 mod numbers;

@@ -6,12 +6,15 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use conf::{Fault, Line, ScopeRef, Setter, Word, parse};
+use engine::Unfinished;
 use framework::compile::Compiler;
 use framework::generation::Generation;
 use framework::service::{RunningService, Service};
 use framework::zone::{Fact, State, Tell, Zone, ZoneError};
 use rules::service_thread;
-use store::disk::{Counts, DiskStore, Kept, Levels, MemoryCounts, MemorySettings, Settings};
+use store::disk::{
+    Counts, DiskStore, Kept, Levels, MemoryCounts, MemorySettings, SavedIndex, Settings,
+};
 
 use super::clock::{milliseconds, now};
 use super::memory;
@@ -25,6 +28,10 @@ const INTERVAL: Duration = Duration::from_secs(1);
 
 /// How often the index is saved.
 const SAVE_INTERVAL: Duration = Duration::from_secs(60);
+
+/// How long a process that ends waits for its indexes. One that is to end at once waits for less
+/// ([`engine::hasten_background`]).
+const SAVE_MAX: Duration = Duration::from_secs(30);
 
 /// What a line of `*_cache_path` says.
 #[derive(Clone, Debug)]
@@ -419,12 +426,31 @@ impl Service for Keeper {
         store.set_memory(settings.memory, now());
         let number = 1 + zone.state().keepers.fetch_add(1, Ordering::AcqRel);
         drop(before);
+        let unfinished = Arc::<OnceLock<Unfinished>>::default();
         let at_end = AtEnd {
             zone,
             store,
             number,
+            unfinished: Arc::clone(&unfinished),
         };
-        service_thread::start("cache", "a cache", move || keep(at_end, settings))
+        let thread = service_thread::start("cache", "a cache", move || keep(at_end, settings))?;
+        Some(Box::new(AtWork { unfinished, thread }))
+    }
+}
+
+/// The thread that looks after a cache. It is told to end when this is dropped, and the process does
+/// not end before it has.
+struct AtWork {
+    unfinished: Arc<OnceLock<Unfinished>>,
+    #[expect(dead_code, reason = "dropping it tells the thread to end")]
+    thread: RunningService,
+}
+
+impl Drop for AtWork {
+    fn drop(&mut self) {
+        // The fields go after this: the thread must not have ended before it is waited for.
+        let unfinished = || Unfinished::for_at_most(SAVE_MAX, "the index of a cache");
+        self.unfinished.get_or_init(unfinished);
     }
 }
 
@@ -434,13 +460,28 @@ struct AtEnd {
     store: Arc<DiskStore>,
     /// Which of the zone's threads this is.
     number: u64,
+    /// There once the thread has been told to end; it goes with the last of this and [`AtWork`].
+    unfinished: Arc<OnceLock<Unfinished>>,
 }
 
 impl Drop for AtEnd {
     fn drop(&mut self) {
         let last = self.zone.state().keepers.load(Ordering::Acquire);
         if self.number == last && self.store.is_owner() {
-            save(&self.store, true);
+            let path = self.zone.settings().path.display();
+            let is_given_up = || self.unfinished.get().is_some_and(Unfinished::is_given_up);
+            let saved = self.store.save_index_while(|| !is_given_up(), true, now());
+            match saved {
+                Ok(true) => {}
+                Ok(false) => logs::event!(
+                    Error,
+                    "index of cache \"{path}\" was not saved in time, \
+                     the one saved before stays"
+                ),
+                Err(error) => {
+                    logs::event!(Error, "index of cache \"{path}\" not saved: {error}");
+                }
+            }
         }
     }
 }
@@ -457,9 +498,21 @@ async fn keep_one(store: &Arc<DiskStore>, settings: &CachePath) {
     while !store.try_own() {
         engine::sleep(INTERVAL).await;
     }
-    if let Err(error) = store.load_index(now()) {
-        let (path, error) = (settings.path.display(), logs::Errno(&error));
-        logs::event!(Info, "index of cache \"{path}\" not read {error}");
+    let path = settings.path.display();
+    match store.load_index(now()) {
+        Ok(SavedIndex {
+            entries,
+            is_orderly: true,
+        }) => logs::event!(Notice, "index of cache \"{path}\" read: {entries} entries"),
+        Ok(SavedIndex { entries: 0, .. }) => {}
+        Ok(SavedIndex { entries, .. }) => logs::event!(
+            Notice,
+            "index of cache \"{path}\" read: {entries} entries, the folder may hold others"
+        ),
+        Err(error) => {
+            let error = logs::Errno(&error);
+            logs::event!(Info, "index of cache \"{path}\" not read {error}");
+        }
     }
     let mut scanner = store.scanner();
     while settings.loader.turn(|files| scanner.step(files, now())) {
@@ -490,15 +543,11 @@ async fn keep_one(store: &Arc<DiskStore>, settings: &CachePath) {
             engine::sleep(manager.sleep).await;
         }
         if !is_missing && engine::now().saturating_duration_since(saved) >= SAVE_INTERVAL {
-            save(store, false);
+            if let Err(error) = store.save_index(false, now()) {
+                logs::event!(Error, "index of cache \"{path}\" not saved: {error}");
+            }
             saved = engine::now();
         }
         engine::sleep(INTERVAL).await;
-    }
-}
-
-fn save(store: &DiskStore, is_end: bool) {
-    if let Err(error) = store.save_index(is_end, now()) {
-        logs::event!(Error, "index of a cache not saved: {error}");
     }
 }

@@ -316,6 +316,11 @@ impl CacheFolder {
         rustix::fs::unlinkat(self.descriptor(), path, AtFlags::empty())
     }
 
+    /// Removes another file below the folder, if it is there.
+    pub(super) fn unlink_other(&self, path: &str) {
+        let _ = self.unlink(path);
+    }
+
     /// Opens another file below the folder for reading.
     pub(super) fn open_other(&self, path: &str) -> Result<OwnedFd, Errno> {
         self.open_below(path, READ)
@@ -383,6 +388,15 @@ pub(super) fn write_all(file: impl AsFd, mut at: u64, parts: &[Bytes]) -> Result
                 Err(error) => return Err(DiskError::of("pwritev()", error)),
             }
         }
+    }
+}
+
+/// Waits until what has been written lies on the disk.
+pub(super) fn sync(file: impl AsFd) -> Result<(), DiskError> {
+    match rustix::fs::fdatasync(file) {
+        // A file system without it keeps files in memory alone.
+        Ok(()) | Err(Errno::INVAL) => Ok(()),
+        Err(error) => Err(DiskError::of("fdatasync()", error)),
     }
 }
 

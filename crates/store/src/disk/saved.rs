@@ -25,7 +25,7 @@ use std::time::SystemTime;
 use bytes::{Buf, BufMut, Bytes};
 use rustix::io::Errno;
 
-use super::folder::{CacheFolder, DiskError, read_all, write_all};
+use super::folder::{CacheFolder, DiskError, read_all, sync, write_all};
 use super::id::{EntryId, Levels};
 use super::index::{SavedRecord, TagHashes};
 use super::{DiskStore, Millis, StoreError};
@@ -62,10 +62,24 @@ impl DiskStore {
     /// knows all entries, unless one is stored after that.
     ///
     /// # Errors
-    /// The folder or the disk refuses.
+    /// The folder or the disk refuses. The index that was saved before stays as it is then.
     pub fn save_index(&self, is_end: bool, now: Millis) -> Result<(), StoreError> {
+        self.save_index_while(|| true, is_end, now).map(drop)
+    }
+
+    /// [`DiskStore::save_index`] as long as `goes_on` says so, which is asked every few thousand
+    /// entries. Whether it was saved; an index that is given up leaves the one before as it is.
+    ///
+    /// # Errors
+    /// The folder or the disk refuses.
+    pub fn save_index_while(
+        &self,
+        goes_on: impl Fn() -> bool,
+        is_end: bool,
+        now: Millis,
+    ) -> Result<bool, StoreError> {
         let Some(folder) = &self.folder else {
-            return Ok(());
+            return Ok(true);
         };
         let _saving = self.saving.lock().unwrap_or_else(PoisonError::into_inner);
         folder.make_folder(FOLDER)?;
@@ -82,14 +96,20 @@ impl DiskStore {
         for number in 0..self.index.shards() {
             let saved = self.index.shard(number).saved();
             for records in saved.chunks(CHUNK_RECORDS) {
+                if !goes_on() {
+                    folder.unlink_other(NEW_PATH);
+                    return Ok(false);
+                }
                 write(chunk(records, now))?;
             }
         }
         write(chunk(&[], now))?;
+        // Where the machine fails, the file has to be whole under the name that it is read by.
+        sync(&file)?;
         folder.rename_below(NEW_PATH, PATH)?;
         let is_whole = is_end && self.is_scanned();
         self.is_saved_whole.store(is_whole, Ordering::Release);
-        Ok(())
+        Ok(true)
     }
 
     /// An entry has been stored: an index that was saved before does not know it.

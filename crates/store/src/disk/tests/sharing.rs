@@ -279,3 +279,37 @@ fn what_is_no_cache_is_not_listed() {
         assert!(!folder.0.join("missing").exists());
     }
 }
+
+/// An index that is given up, and one that a process was killed over, leave the one before.
+#[test]
+fn index_that_is_not_whole_replaces_none() {
+    let folder = TestFolder::new();
+    let settings = Settings {
+        index_size: (64 << 10) * ENTRY_SIZE,
+        ..folder.settings()
+    };
+    let store = scanned(&settings);
+    for number in 0..100 {
+        put(&store, &number.to_string(), b"x", 0);
+    }
+    store.save_index(true, 0).unwrap();
+    let (index, new) = (folder.0.join("temp/index"), folder.0.join("temp/index.new"));
+    let saved = fs::read(&index).unwrap();
+    for asked_max in [0, 1, 3] {
+        let asked = std::cell::Cell::new(0);
+        let goes_on = || asked.replace(asked.get() + 1) < asked_max;
+        assert!(!store.save_index_while(goes_on, true, 50).unwrap());
+        assert_eq!(asked.get(), asked_max + 1);
+        assert_eq!(fs::read(&index).unwrap(), saved);
+        assert!(!new.exists());
+    }
+    drop(store);
+
+    fs::write(&new, saved.repeat(2)).unwrap();
+    let store = DiskStore::open(&settings).unwrap();
+    let loaded = store.load_index(0).unwrap();
+    assert_eq!((loaded.entries, loaded.is_orderly), (100, true));
+    assert!(store.save_index_while(|| true, true, 0).unwrap());
+    assert_eq!(fs::read(&index).unwrap().len(), saved.len());
+    assert!(!new.exists());
+}
