@@ -185,7 +185,7 @@ impl Unfinished {
         }
     }
 
-    /// Whether nobody waits for it any more: it has a deadline, which has passed.
+    /// Whether it is waited for no longer: it has a deadline, which has passed.
     pub fn is_given_up(&self) -> bool {
         let Some(number) = self.limited else {
             return false;

@@ -1,5 +1,5 @@
-//! The saved index of a folder over the ends of processes: it is whole after an orderly one, however
-//! many entries it has, and what cannot be saved holds nobody up.
+//! The saved index of a folder over the ends of processes: it is whole after an orderly one, with
+//! any number of entries, and what cannot be saved does not keep the process from ending.
 
 use std::process::Command;
 
@@ -10,7 +10,7 @@ use super::*;
 /// Pages that are asked for.
 const PAGES: usize = 20;
 
-/// Bytes before the first chunk of an index, and where its header says that it is of an orderly end.
+/// Bytes before the first chunk of an index, and where they say that it is of an orderly end.
 const HEADER: usize = 28;
 const ORDERLY_AT: usize = 20;
 
@@ -187,7 +187,7 @@ fn the_index_is_whole_after_an_orderly_end() {
 /// A disk that does not answer: QUIT waits for it, a TERM after that does not, nor does one alone;
 /// and the index of before stays.
 #[test]
-fn what_cannot_be_saved_holds_nobody_up() {
+fn what_cannot_be_saved_does_not_hold_up_the_end() {
     if is_nginx() {
         return;
     }

@@ -438,8 +438,8 @@ impl Service for Keeper {
     }
 }
 
-/// The thread that looks after a cache. It is told to end when this is dropped, and the process does
-/// not end before it has.
+/// The thread that looks after a cache. It is told to end when this is dropped, and the process
+/// waits for that.
 struct AtWork {
     unfinished: Arc<OnceLock<Unfinished>>,
     #[expect(dead_code, reason = "dropping it tells the thread to end")]
