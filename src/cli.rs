@@ -25,7 +25,7 @@ pub(crate) mod paths {
     /// The configuration that is read where the command line names none.
     pub(crate) fn conf() -> &'static str {
         let exists = |path: &str| std::path::Path::new(path).exists();
-        conf_of(super::is_called_nginx(), exists)
+        conf_of(crate::cli::is_called_nginx(), exists)
     }
 
     /// The same, by the program's name and by what exists.

@@ -7,8 +7,8 @@ use std::net::SocketAddr;
 
 use super::origin::Origin;
 use crate::serve::configuration::AccessLog;
-use crate::serve::quoted;
 use crate::serve::secure::Secure;
+use crate::serve::words::quoted;
 
 /// A server that stands in front of another one.
 pub(super) struct Front {

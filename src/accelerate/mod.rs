@@ -17,6 +17,7 @@ use process::Options;
 
 use crate::private_folder::PrivateFolder;
 use crate::serve::place::{self, Place};
+use crate::serve::words::text;
 use crate::serve::{self, Prepared, addresses};
 use configuration::{Cache, Front};
 use origin::{Origin, Shown};
@@ -115,7 +116,7 @@ fn accelerate(arguments: &Arguments) -> Result<Option<Prepared>, String> {
     }
     check_time("--files-recheck", &arguments.files_recheck)?;
     let files = arguments.files.as_deref().map(serve::folder).transpose()?;
-    let files = files.as_deref().map(serve::text).transpose()?;
+    let files = files.as_deref().map(text).transpose()?;
     for name in &arguments.ignore_cookie {
         let name = name.strip_suffix('*').unwrap_or(name);
         let is_plain = |byte: u8| byte.is_ascii_graphic() && !b"=;,\"*\\$".contains(&byte);
@@ -205,7 +206,7 @@ fn prepare(
             None if place.print_configuration => None,
             None => Some(own_folder(&folder)?.join("socket")),
         };
-        cache.purge_socket = socket.as_deref().map(serve::text).transpose()?;
+        cache.purge_socket = socket.as_deref().map(text).transpose()?;
     }
     let open = place.open_to_all(&chosen.addresses, "ask the server behind");
     announcement.push_str(&open);
@@ -229,7 +230,7 @@ fn prepare(
         folder: if place.print_configuration {
             None
         } else {
-            Some(serve::text(folder.path())?)
+            Some(text(folder.path())?)
         },
         output: serve::output(),
         access_log: serve::access_log(),

@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use super::php::locations::{FRONT_CONTROLLER, Treatment};
 use super::secure::Secure;
 use super::types;
+use super::words::quoted;
 
 /// What a site is like.
 pub(super) struct Site {
@@ -375,12 +376,6 @@ fn terminal_formats(colours: bool, cached: bool) -> String {
         );
     }
     text
-}
-
-/// A word in quotes.
-pub(crate) fn quoted(text: &str) -> String {
-    let escaped = text.replace('\\', "\\\\").replace('"', "\\\"");
-    format!("\"{escaped}\"")
 }
 
 #[cfg(test)]

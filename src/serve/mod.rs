@@ -15,6 +15,7 @@ pub(crate) mod php;
 pub(crate) mod place;
 pub(crate) mod secure;
 mod types;
+pub(crate) mod words;
 
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
@@ -26,13 +27,13 @@ use process::{Action, ErrorLog, Options, identity};
 
 use crate::application::{Texts, Tidegate};
 use crate::private_folder::PrivateFolder;
-pub(crate) use configuration::quoted;
 use configuration::{AccessLog, Site};
 use php::Php;
 use php::locations::Treatment;
 pub(crate) use place::User;
 use place::{Place, urls, worker_user};
 use secure::Secure;
+use words::{quoted, readable, text};
 
 /// Serve a folder, without any configuration
 #[derive(clap::Args)]
@@ -174,7 +175,7 @@ fn prepare(arguments: Arguments) -> Result<Option<Prepared>, String> {
         secure: secure.clone(),
         listen: chosen.addresses.clone(),
         root: if arguments.place.print_configuration {
-            configuration::quoted(&text(&directory)?)
+            quoted(&text(&directory)?)
         } else {
             // Relative to the prefix, so that a name with `$` in it is no variable.
             ".".to_owned()
@@ -273,19 +274,6 @@ pub(crate) fn folder(path: &Path) -> Result<PathBuf, String> {
     } else {
         Err(format!("{} is not a folder", path.display()))
     }
-}
-
-/// A path that exists, absolute.
-pub(crate) fn readable(path: &Path) -> Result<PathBuf, String> {
-    path.canonicalize().map_err(|error| {
-        process::log::failure(&format!("\"{}\" cannot be used", path.display()), &error)
-    })
-}
-
-/// A path as it may stand in a configuration of ours.
-pub(crate) fn text(path: &Path) -> Result<String, String> {
-    let text = path.to_str().map(str::to_owned);
-    text.ok_or_else(|| format!("{} is not UTF-8", path.display()))
 }
 
 /// Lines for people on a terminal, JSON for programs.

@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 
 use process::{Identity, identity};
 
+use super::addresses;
 use super::secure::{self, Internal, Secure, Tls};
-use super::{addresses, readable, text};
+use super::words::{readable, text};
 
 /// Where a server is reached, and as whom it serves.
 #[derive(clap::Args)]

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use acme::{Authority, Identifier, StateFolder};
 
 use super::addresses;
-use super::configuration::quoted;
+use super::words::{quoted, text};
 
 /// The directory of Let's Encrypt.
 const LETS_ENCRYPT: &str = "https://acme-v02.api.letsencrypt.org/directory";
@@ -61,7 +61,7 @@ impl Secure {
             names: names.to_vec(),
             directory: directory.unwrap_or_else(|| LETS_ENCRYPT.to_owned()),
             authorities,
-            state: super::text(&state.join("acme"))?,
+            state: text(&state.join("acme"))?,
         })
     }
 

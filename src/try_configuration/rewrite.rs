@@ -484,5 +484,5 @@ fn temp_paths() -> impl Iterator<Item = &'static str> {
 
 /// A word in quotes.
 fn quoted(text: &str) -> String {
-    crate::serve::quoted(text)
+    crate::serve::words::quoted(text)
 }

@@ -6,7 +6,7 @@
 
 use std::fmt::Write;
 
-use crate::serve::configuration::quoted;
+use crate::serve::words::quoted;
 
 /// How PHP and its sources are treated.
 #[derive(Clone, Debug, PartialEq, Eq)]
