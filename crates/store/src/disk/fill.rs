@@ -21,7 +21,7 @@ use std::task::{Context, Poll, Waker};
 use base::pieces::join;
 use bytes::Bytes;
 
-use super::Millis;
+use super::clock::Millis;
 use super::head::Head;
 
 /// Bytes of the body that stay in memory though they are in the file, for readers that keep up.

@@ -22,6 +22,8 @@ use base::pieces::Pieces;
 use bytes::Bytes;
 use crc32fast::Hasher;
 
+use super::clock::Millis;
+use super::error::StoreError;
 use super::fill::{Fill, Progress};
 use super::folder::{self, DiskError};
 use super::head::{Encoded, FIXED_LENGTH, Fault, NewHead, TooLarge};
@@ -30,7 +32,7 @@ use super::index::{StoredEntry, TagHashes};
 use super::order::Turn;
 use super::purge::Fetch;
 use super::room::{Doomed, Reserved};
-use super::{DiskStore, Millis, StoreError};
+use super::store::DiskStore;
 
 /// Bytes that may wait for the disk before no more should be read from the upstream.
 pub const FILL_MEMORY_MAX: usize = 1 << 20;

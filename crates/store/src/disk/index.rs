@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base::hash::Map;
 
-use super::Millis;
+use super::clock::Millis;
 use super::fill::Fill;
 use super::id::EntryId;
 

@@ -4,8 +4,9 @@
 use std::io;
 use std::sync::atomic::Ordering;
 
+use super::clock::Millis;
 use super::folder::CacheFolder;
-use super::{DiskStore, Millis};
+use super::store::DiskStore;
 
 /// What a step of maintenance has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -13,13 +13,16 @@ use bytes::Bytes;
 use rustix::fs::Stat;
 use rustix::time::ClockId;
 
+use super::clock::Millis;
+use super::error::StoreError;
+use super::filler::FILL_MEMORY_MAX;
 use super::head::{self, EntryTimes, Fault, HEAD_LENGTH_MAX};
 use super::id::EntryId;
 use super::index::{Expected, StoredEntry, TagHashes};
 use super::open::{Miss, OpenEntry};
 use super::order::Turn;
 use super::purge::Fetch;
-use super::{DiskStore, FILL_MEMORY_MAX, Millis, StoreError};
+use super::store::DiskStore;
 use crate::{Cas, Content, Item, Large, ObjectChange, Seconds, Store, UpdateOutcome, Write};
 
 /// Longest body that may lie in memory, whatever the settings say: one that is to lie there alone

@@ -11,12 +11,14 @@ use bytes::Bytes;
 use crc32fast::Hasher;
 use rustix::io::{Errno, ReadWriteFlags};
 
+use super::clock::Millis;
+use super::folder;
 use super::folder::CacheFolder;
 use super::head::{self, EntryTimes, FIXED_LENGTH, Fault, Head, Origin, ParsedHead};
 use super::id::EntryId;
 use super::index::{Expected, StoredEntry, TagHashes};
 use super::memory::Identity;
-use super::{DiskStore, Millis, folder};
+use super::store::DiskStore;
 
 /// Bodies of up to so many bytes should be checked before their first use in a process, longer
 /// ones beside it ([`OpenEntry::check_body`]).

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base::hash::Map;
 
-use super::DiskStore;
 use super::id::EntryId;
+use super::store::DiskStore;
 
 /// The entries that are being written.
 #[derive(Debug, Default)]

@@ -10,10 +10,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
 
+use super::folder;
 use super::head::{self, HEAD_LENGTH_MAX, Head};
 use super::id::EntryId;
 use super::index::TagHashes;
-use super::{DiskStore, folder};
+use super::store::DiskStore;
 
 /// Most purges that are kept. Beyond that, what was being fetched before is not stored.
 const PURGES_MAX: usize = 4096;

@@ -10,9 +10,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
 
+use super::error::StoreError;
 use super::id::{EntryId, TemporaryName};
 use super::index::Removed;
-use super::{DiskStore, StoreError};
+use super::store::DiskStore;
 
 /// By how much the room of an entry of unknown length grows, at most.
 const STEP_MAX: u64 = 1 << 20;

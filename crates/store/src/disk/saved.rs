@@ -25,10 +25,12 @@ use std::time::SystemTime;
 use bytes::{Buf, BufMut, Bytes};
 use rustix::io::Errno;
 
+use super::clock::Millis;
+use super::error::StoreError;
 use super::folder::{CacheFolder, DiskError, read_all, sync, write_all};
 use super::id::{EntryId, Levels};
 use super::index::{SavedRecord, TagHashes};
-use super::{DiskStore, Millis, StoreError};
+use super::store::DiskStore;
 
 const FOLDER: &str = "temp";
 const PATH: &str = "temp/index";

@@ -9,10 +9,11 @@ use std::sync::atomic::Ordering;
 
 use rustix::fs::{Dir, FileType};
 
+use super::clock::Millis;
 use super::folder::CacheFolder;
 use super::id::{EntryId, TemporaryName};
 use super::index::StoredEntry;
-use super::{DiskStore, Millis};
+use super::store::DiskStore;
 
 /// What is found in a folder.
 pub(super) enum ScanEntry {

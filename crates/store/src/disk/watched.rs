@@ -4,10 +4,11 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
+use super::clock::Millis;
 use super::id::EntryId;
 use super::memory::Identity;
 use super::open::OpenEntry;
-use super::{DiskStore, Millis};
+use super::store::DiskStore;
 
 /// An entry as it was given from memory.
 ///

@@ -10,6 +10,7 @@ use std::thread;
 
 use bytes::Bytes;
 
+use super::index::{Index, StoredEntry};
 use super::*;
 
 mod attacks;
