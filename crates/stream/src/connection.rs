@@ -12,7 +12,7 @@ use framework::workers::Worker;
 use transport::Transport;
 use transport::client::Client;
 
-use crate::datagrams::DatagramEnd;
+use crate::datagram_end::DatagramEnd;
 use crate::plan::StreamLocal;
 
 pub(crate) struct Connection {

@@ -8,7 +8,7 @@ use framework::generation::GenerationView;
 use crate::connection::Connection;
 use crate::datagrams::Sessions;
 use crate::plan::StreamLocal;
-use crate::session;
+use crate::session::phases;
 
 /// The door of a thread.
 pub(crate) fn door() -> Rc<dyn Door> {
@@ -26,7 +26,7 @@ impl Door for StreamDoor {
         let worker = Rc::clone(&accepted.worker);
         let connection = Rc::new(Connection::new(accepted));
         let registered = worker.register(&connection);
-        engine::spawn(session::serve(connection, registered, None));
+        engine::spawn(phases::serve(connection, registered, None));
     }
 
     fn received(&self, received: ReceivedDatagram) {

@@ -10,6 +10,7 @@
 mod address;
 mod compile;
 mod connection;
+mod datagram_end;
 mod datagrams;
 mod door;
 mod handover;

@@ -17,6 +17,7 @@ use transport::tls::settings::TlsSettings;
 use variables::{Find, TableBuilder, process};
 
 use crate::plan::Stream;
+use crate::preread::seen;
 use crate::proxy_protocol::SessionRealIp;
 use crate::session::Session;
 use crate::upstream::{self, OfSessions};
@@ -34,7 +35,7 @@ const VARIABLES: &[Find<Session>] = &[
     transport::client::find,
     transport::tls::variables::find,
     transport::proxy_protocol::find,
-    preread::find,
+    seen::find,
     realip::find::<Session, SessionRealIp>,
     limit_conn::find::<Session, Session>,
     process::find,

@@ -25,7 +25,7 @@ use transport::Transport;
 
 use super::matching::{EXAMINED_MAX, Verdict};
 use super::{HealthCheck, ProbeProtocol};
-use crate::datagrams::send;
+use crate::datagram_end::send;
 use crate::plan::{Content, StreamLocal};
 use crate::proxy::probe::{NotConnected, ProbedPeer};
 use crate::session::Session;

@@ -25,8 +25,10 @@ use transport::tls::upstream::settings::{NotSecured, Secured};
 
 use super::attempts::Attempt;
 use super::settings::Proxy;
-use super::{datagrams, introduction, tls};
-use crate::datagrams::{DatagramEnd, Listed};
+use super::{datagrams, introduction};
+use crate::datagram_end::DatagramEnd;
+use crate::datagrams::Listed;
+use crate::proxy::securing;
 use crate::session::{Session, Status};
 use crate::subject::WithoutFields;
 
@@ -157,7 +159,7 @@ impl PeerProtocol<Asker<'_>> for ByConnection<'_> {
             transport.set_nodelay(true);
         }
         introduction::push(asker.0, self.settings.proxy_protocol, &transport);
-        let shaken = tls::shake_hands(asker.0, self.settings, &transport, self.secured).await;
+        let shaken = securing::shake_hands(asker.0, self.settings, &transport, self.secured).await;
         shaken.map_err(|not_secured| {
             let (cause, status) = match not_secured {
                 NotSecured::TimedOut => (Causes::TIMEOUT, 504),

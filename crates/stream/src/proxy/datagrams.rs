@@ -12,7 +12,8 @@ use logs::Errno;
 
 use super::introduction;
 use super::settings::{Proxy, Rates};
-use crate::datagrams::{DatagramEnd, Listed, send};
+use crate::datagram_end::{DatagramEnd, send};
+use crate::datagrams::Listed;
 use crate::session::{Session, Status};
 use crate::subject::{SessionBytes, WithoutFields};
 

@@ -3,29 +3,11 @@
 //! <https://nginx.org/en/docs/stream/ngx_stream_proxy_module.html#proxy_protocol>
 
 use bytes::Bytes;
-use conf::{Contexts, Setting, parse};
 use engine::net::Address;
 use proto::proxy_protocol::{self, Carried, Endpoints, Version};
 use transport::Transport;
 
 use crate::session::Session;
-
-pub(super) static PROXY_PROTOCOL: Setting<Option<Version>> =
-    Setting::new("proxy_protocol", &["on | off | v2"], |setter| {
-        let versions = [
-            ("off", None),
-            ("on", Some(Version::V1)),
-            ("v2", Some(Version::V2)),
-        ];
-        parse::enumeration(setter, &versions)
-    })
-    .contexts(Contexts::STREAM.or(Contexts::STREAM_SERVER))
-    .default("off")
-    .manual(
-        "Begins each connection to a server with a header of the PROXY protocol, which tells the \
-         client's address: `on` in version 1, a line of text, `v2` in binary. With UDP it stands \
-         before the session's first datagram, in the same datagram.",
-    );
 
 /// Sends the header to a peer that has just been connected to, where one is written.
 pub(super) fn push(session: &Session, version: Option<Version>, transport: &Transport) {

@@ -9,6 +9,7 @@ mod datagrams;
 mod introduction;
 pub(crate) mod probe;
 mod relay;
+mod securing;
 pub(crate) mod settings;
 pub(crate) mod tls;
 pub(crate) mod variables;
@@ -27,7 +28,8 @@ use rules::upstream::literal;
 use transport::Transport;
 
 use crate::connection::ClientEnd;
-use crate::datagrams::{DatagramEnd, Listed};
+use crate::datagram_end::DatagramEnd;
+use crate::datagrams::Listed;
 use crate::session::{Session, Status};
 use crate::upstream::{Group, Groups};
 use asking::{Asker, ByConnection, ByDatagrams, note_end};
@@ -67,7 +69,7 @@ async fn stream(
     client: &Transport,
 ) -> Status {
     session.doing = " while connecting to upstream";
-    let secured = match tls::prepare(session, settings, group.name()).await {
+    let secured = match securing::prepare(session, settings, group.name()).await {
         Ok(secured) => secured,
         Err(status) => return status,
     };

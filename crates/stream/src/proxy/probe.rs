@@ -9,8 +9,8 @@ use transport::Transport;
 
 use super::asking::{Asker, ByConnection};
 use super::attempts::Attempt;
+use super::securing;
 use super::settings::Proxy;
-use super::tls;
 use crate::session::Session;
 
 /// Why a server is not connected to.
@@ -38,7 +38,7 @@ impl ProbedPeer<'_> {
     /// There is no connection, which has been logged.
     pub(crate) async fn connect(&self, session: &mut Session) -> Result<Transport, NotConnected> {
         let settings = self.settings;
-        let Ok(secured) = tls::prepare(session, settings, self.group).await else {
+        let Ok(secured) = securing::prepare(session, settings, self.group).await else {
             return Err(NotConnected::ByUs);
         };
         let asking = ByConnection {

@@ -15,7 +15,6 @@ use transport::resolver::Resolving;
 use variables::size::{Size, WrittenSize};
 use variables::{Compiling as _, Text};
 
-use super::introduction::PROXY_PROTOCOL;
 use super::tls::{self, ProxyTls};
 use crate::session::Session;
 use crate::upstream::Group;
@@ -37,6 +36,23 @@ static PROXY_PASS: Setting<Pass> = Setting::new("proxy_pass", &["address"], |set
      address nor a block is looked up by `resolver`; else the names of hosts are looked up when \
      the configuration is read.",
 );
+
+pub(super) static PROXY_PROTOCOL: Setting<Option<Version>> =
+    Setting::new("proxy_protocol", &["on | off | v2"], |setter| {
+        let versions = [
+            ("off", None),
+            ("on", Some(Version::V1)),
+            ("v2", Some(Version::V2)),
+        ];
+        parse::enumeration(setter, &versions)
+    })
+    .contexts(Contexts::STREAM.or(Contexts::STREAM_SERVER))
+    .default("off")
+    .manual(
+        "Begins each connection to a server with a header of the PROXY protocol, which tells the \
+         client's address: `on` in version 1, a line of text, `v2` in binary. With UDP it stands \
+         before the session's first datagram, in the same datagram.",
+    );
 
 static PROXY_CONNECT_TIMEOUT: Setting<Duration> =
     Setting::new("proxy_connect_timeout", &["time"], parse::milliseconds)

@@ -6,14 +6,10 @@
 use bytes::Bytes;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setting, Template, parse};
 use framework::compile::Compiler;
-use logs::network::TIMED_OUT;
-use transport::Transport;
-use transport::tls::upstream::settings::{Family, NotSecured, Secured, UpstreamTls, secure};
-
+use transport::tls::upstream::settings::{Family, UpstreamTls};
 use variables::{Compiling as _, Text};
 
-use super::settings::Proxy;
-use crate::session::{Session, Status};
+use crate::session::Session;
 
 const CONTEXTS: Contexts = Contexts::STREAM.or(Contexts::STREAM_SERVER);
 
@@ -51,9 +47,9 @@ pub(crate) fn check_unused(compiler: &Compiler<'_>, root: ScopeRef<'_>) {
 
 /// TLS as a server wants it towards those behind.
 pub(crate) struct ProxyTls {
-    tls: UpstreamTls<Session>,
+    pub(super) tls: UpstreamTls<Session>,
     /// What is offered, where that holds variables.
-    protocols: Vec<Text<Session>>,
+    pub(super) protocols: Vec<Text<Session>>,
 }
 
 /// What a server says of it; `None` where those behind are spoken to in the clear.
@@ -77,59 +73,8 @@ pub(super) fn of_server(
 }
 
 /// The names that can be offered.
-fn names<T: AsRef<[u8]>>(names: Vec<T>) -> Vec<Vec<u8>> {
+pub(super) fn names<T: AsRef<[u8]>>(names: Vec<T>) -> Vec<Vec<u8>> {
     let names = names.iter().map(|name| name.as_ref().to_vec());
     let is_name = |name: &Vec<u8>| (1..=usize::from(u8::MAX)).contains(&name.len());
     names.filter(is_name).collect()
-}
-
-/// Name and certificate for a session that goes to this host, where TLS is spoken.
-///
-/// # Errors
-/// How the session ends whose certificate cannot be loaded.
-pub(super) async fn prepare(
-    session: &mut Session,
-    settings: &Proxy,
-    host: &[u8],
-) -> Result<Option<Secured>, Status> {
-    let Some(ProxyTls { tls, protocols }) = &settings.tls else {
-        return Ok(None);
-    };
-    let generation = session.generation.generation.number;
-    let secured = match tls.prepare(session, host, generation).await {
-        Ok(secured) => secured,
-        Err(failed) => {
-            logs::error!(session, Error, "{failed}");
-            return Err(Status::InternalServerError);
-        }
-    };
-    if protocols.is_empty() {
-        return Ok(Some(secured));
-    }
-    let offered = protocols.iter().map(|text| text.evaluate(session));
-    let offered = names(offered.collect());
-    Ok(Some(secured.offering(offered, generation)))
-}
-
-/// Makes a connection to a peer secure, where that is wanted.
-///
-/// # Errors
-/// They have been logged, and tell of the peer.
-pub(super) async fn shake_hands(
-    session: &mut Session,
-    settings: &Proxy,
-    transport: &Transport,
-    secured: Option<&Secured>,
-) -> Result<(), NotSecured> {
-    let Some(secured) = secured else {
-        return Ok(());
-    };
-    session.doing = " while SSL handshaking to upstream";
-    let deadline = engine::now() + settings.tries.connect_timeout;
-    let shaken = secure(transport, secured, deadline, session, "").await;
-    if shaken == Err(NotSecured::TimedOut) {
-        logs::error!(session, Error, "upstream timed out {TIMED_OUT}");
-    }
-    session.doing = " while connecting to upstream";
-    shaken
 }

@@ -1,0 +1,63 @@
+//! What a client says first, looked at before the session's content: `ssl_preread`.
+//!
+//! <https://nginx.org/en/docs/stream/ngx_stream_ssl_preread_module.html>. The bytes stay as they
+//! are for the server that gets the session. RFC 8446 section 4.1.2 (ClientHello), RFC 6066 section
+//! 3 (names), RFC 7301 (ALPN). A ClientHello may come in any number of pieces and records.
+
+mod looking;
+pub(crate) mod seen;
+
+use std::time::Duration;
+
+use conf::{Contexts, Declared, Fault, ScopeRef, Setting, parse};
+
+const CONTEXTS: Contexts = Contexts::STREAM.or(Contexts::STREAM_SERVER);
+
+static PREREAD_BUFFER_SIZE: Setting<u64> =
+    Setting::new("preread_buffer_size", &["size"], parse::size)
+        .contexts(CONTEXTS)
+        .default("16k")
+        .manual("How much of what a client says first is looked at, where `ssl_preread` is on.");
+
+static PREREAD_TIMEOUT: Setting<Duration> =
+    Setting::new("preread_timeout", &["time"], parse::milliseconds)
+        .contexts(CONTEXTS)
+        .default("30s")
+        .manual("How long a client may take to say it.");
+
+static SSL_PREREAD: Setting<bool> = Setting::new("ssl_preread", &["on | off"], parse::flag)
+    .contexts(CONTEXTS)
+    .default("off")
+    .manual(
+        "Whether the beginning of a TLS handshake is looked at, for the variables \
+         `$ssl_preread_server_name`, `$ssl_preread_alpn_protocols` and `$ssl_preread_protocol` and \
+         for `server_name`. The handshake itself is left to the server that sessions are passed on \
+         to.",
+    );
+
+/// The directives of this file.
+pub(crate) const DIRECTIVES: &[&dyn Declared] =
+    &[&PREREAD_BUFFER_SIZE, &PREREAD_TIMEOUT, &SSL_PREREAD];
+
+/// How a server looks at what its clients say first.
+pub(crate) struct Preread {
+    buffer_size: usize,
+    timeout: Duration,
+    of_tls: bool,
+}
+
+/// What a server says of it.
+pub(crate) fn of_server(server: ScopeRef<'_>) -> Result<Preread, Fault> {
+    Ok(Preread {
+        buffer_size: usize::try_from(server.get(&PREREAD_BUFFER_SIZE)?).unwrap_or(usize::MAX),
+        timeout: server.get(&PREREAD_TIMEOUT)?,
+        of_tls: server.get(&SSL_PREREAD)?,
+    })
+}
+
+impl Preread {
+    /// Whether nothing is looked at.
+    pub(crate) fn is_off(&self) -> bool {
+        !self.of_tls
+    }
+}

@@ -1,0 +1,60 @@
+//! Securing what goes to the servers that sessions are passed on to.
+
+use logs::network::TIMED_OUT;
+use transport::Transport;
+use transport::tls::upstream::settings::{NotSecured, Secured, secure};
+
+use super::settings::Proxy;
+use crate::proxy::tls::{ProxyTls, names};
+use crate::session::{Session, Status};
+
+/// Name and certificate for a session that goes to this host, where TLS is spoken.
+///
+/// # Errors
+/// How the session ends whose certificate cannot be loaded.
+pub(super) async fn prepare(
+    session: &mut Session,
+    settings: &Proxy,
+    host: &[u8],
+) -> Result<Option<Secured>, Status> {
+    let Some(ProxyTls { tls, protocols }) = &settings.tls else {
+        return Ok(None);
+    };
+    let generation = session.generation.generation.number;
+    let secured = match tls.prepare(session, host, generation).await {
+        Ok(secured) => secured,
+        Err(failed) => {
+            logs::error!(session, Error, "{failed}");
+            return Err(Status::InternalServerError);
+        }
+    };
+    if protocols.is_empty() {
+        return Ok(Some(secured));
+    }
+    let offered = protocols.iter().map(|text| text.evaluate(session));
+    let offered = names(offered.collect());
+    Ok(Some(secured.offering(offered, generation)))
+}
+
+/// Makes a connection to a peer secure, where that is wanted.
+///
+/// # Errors
+/// They have been logged, and tell of the peer.
+pub(super) async fn shake_hands(
+    session: &mut Session,
+    settings: &Proxy,
+    transport: &Transport,
+    secured: Option<&Secured>,
+) -> Result<(), NotSecured> {
+    let Some(secured) = secured else {
+        return Ok(());
+    };
+    session.doing = " while SSL handshaking to upstream";
+    let deadline = engine::now() + settings.tries.connect_timeout;
+    let shaken = secure(transport, secured, deadline, session, "").await;
+    if shaken == Err(NotSecured::TimedOut) {
+        logs::error!(session, Error, "upstream timed out {TIMED_OUT}");
+    }
+    session.doing = " while connecting to upstream";
+    shaken
+}
