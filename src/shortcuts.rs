@@ -8,7 +8,7 @@ use std::fmt::Write;
 
 use conf::Spec;
 use http::module::{Entry, ShortcutDoc};
-use http::response::prebuilt::{NOT_FOR_REQUESTS, NOT_IN_LOCATIONS, NOT_KEPT, NOT_RECALLED};
+use http::response::prebuilt::told::{NOT_FOR_REQUESTS, NOT_IN_LOCATIONS, NOT_KEPT, NOT_RECALLED};
 
 /// How many directives a row names.
 const LINKS_MAX: usize = 6;

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use proto::range::{ByteRange, RangeDecision, parse};
 use http::response::range::{Cut, many, one};
-use http::response::output::Piece;
+use http::response::piece::Piece;
 use http::response::Response;
 
 fuzz_target!(|input: (&[u8], Option<u8>, u64, u8, &str, &str, &[u8])| {

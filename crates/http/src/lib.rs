@@ -1,6 +1,6 @@
 //! Requests of HTTP: from a connection to a log line.
 //!
-//! The page to read first is [`request`]: one request from its first byte to its log line.
+//! The page to read first is [`request::phases`]: one request from its first byte to its log line.
 //! [`config`] is what a configuration amounts to; [`exchange`] is one request and its response on
 //! whatever protocol, [`h1`] and [`http2`] those that there are; [`response`] is what an answer
 //! passes on its way out, [`files`] what answers have of the disk, [`subrequest`] requests within

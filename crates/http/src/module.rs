@@ -5,7 +5,9 @@
 //! server), in nginx's order; phases run through it from its end, as nginx's do. Of what a module
 //! keeps of a request, only the module knows: it lies in a [`slot`](crate::slots).
 
+use std::any::Any;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use conf::{Declared, Fault, Line, Position, ScopeRef, Spec};
@@ -17,10 +19,12 @@ use variables::Find;
 
 use crate::config::plan_builder::PlanBuilder;
 use crate::config::tasks::Task;
-use crate::exchange::{Abort, Exchange};
+use crate::exchange::Exchange;
+use crate::exchange::abort::Abort;
 use crate::handshake::Handshake;
 use crate::request::{Request, Step};
-use crate::response::recall::Recall;
+use crate::response::prebuilt::PrebuiltEncoding;
+use crate::response::recall::laid::Standing;
 
 /// A feature that has something to do for requests.
 pub trait Module: Feature {
@@ -125,14 +129,28 @@ pub trait PermitResponse: Send + Sync {
     fn encoding(&self, request: &Request, response: Prebuilt<'_>) -> Option<PrebuiltEncoding>;
 }
 
-/// How a prebuilt response leaves: each of these is kept by itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PrebuiltEncoding {
-    /// As it was made.
-    Identity,
-    /// As the module encodes it that has given it this number, where it knows the whole of that
-    /// ([`Encoder::known`](crate::response::chain::Encoder::known)).
-    Encoded(u8),
+/// Content that may have answers in memory. It is asked for plain GETs alone: without a body, a
+/// condition or a range.
+pub trait Recall: Any + Send + Sync {
+    /// Appends to `key` what the answer to this request is found by: requests that have the same
+    /// are answered alike. False where another than a stored answer is to be given, or that depends
+    /// on more.
+    fn key(&self, request: &mut Request, key: &mut Vec<u8>) -> bool;
+
+    /// The answer of a key, which counts as a use of it. Its head is made in `request.response`,
+    /// and what variables tell of upstreams in `request.upstream`; `None` where there is none to be
+    /// given at once: then what has been made is thrown away.
+    fn recall(&self, request: &mut Request, key: &[u8]) -> Option<Recalled>;
+}
+
+/// An answer that a content has in memory.
+pub struct Recalled {
+    /// Whether it still is what the content would give.
+    pub standing: Box<dyn Standing>,
+    /// Until when it may be given, by the wall clock ([`engine::wall`]).
+    pub until: Duration,
+    /// All of its body; `None` for an answer that takes the long way as long as it stands.
+    pub body: Option<Bytes>,
 }
 
 /// What something that has run says: at once, or once it has waited. Only what waits has a box.

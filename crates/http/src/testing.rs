@@ -29,7 +29,7 @@ use crate::connection::Connection;
 use crate::door;
 use crate::exchange::memory;
 use crate::files::disable_symlinks::DisableSymlinks;
-use crate::files::open_file_cache::OpenFileCache;
+use crate::files::open_file_cache::settings::OpenFileCache;
 use crate::handshake::{self, Handshake};
 use crate::logging::access::AccessLogs;
 use crate::module::Entry;
@@ -37,7 +37,7 @@ use crate::part::Modules;
 use crate::request::Request;
 use crate::request::body::BodySettings;
 use crate::response::error_page::ErrorPages;
-use crate::response::output::Piece;
+use crate::response::piece::Piece;
 use crate::response::{not_modified, range};
 
 /// What requests have without any module.

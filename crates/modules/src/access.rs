@@ -7,7 +7,8 @@ use conf::{Declared, Fault, ScopeRef};
 use framework::compile::{Compiler, Feature};
 use http::config::plan_builder::PlanBuilder;
 use http::config::tasks::{Task, TaskKind};
-use http::exchange::{Abort, Exchange};
+use http::exchange::Exchange;
+use http::exchange::abort::Abort;
 use http::module::{AccessVerdict, Check, Module, Permit, Ran, Shortcut, ShortcutDoc};
 use http::request::Request;
 

@@ -13,10 +13,10 @@ use conf::{
 use framework::compile::{Compiler, Feature};
 use http::config::plan_builder::PlanBuilder;
 use http::config::tasks::{Task, TaskKind};
-use http::config::text::Text;
-use http::exchange::{Abort, Exchange};
+use http::exchange::Exchange;
+use http::exchange::abort::Abort;
 use http::module::{AccessVerdict, Check, Module, Ran};
-use http::request::Request;
+use http::request::{Request, Text};
 use http::response::Field;
 use http::response::output;
 use http::variables::Compiling as _;

@@ -11,9 +11,10 @@ use http::exchange::Exchange;
 use http::files::etag_of;
 use http::files::open_file_cache;
 use http::module::{Content, Handle, Ran};
-use http::request::body;
+use http::request::body::reading;
 use http::request::{Request, Step};
-use http::response::output::{Body, Piece};
+use http::response::piece::Piece;
+use http::response::source::Body;
 use proto::method::Method;
 use proto::uri;
 
@@ -89,7 +90,7 @@ pub(super) async fn open(
     if request.uri.ends_with(b"/") {
         return Err(Step::Next);
     }
-    body::drop_at_hand(request, exchange)
+    reading::drop_at_hand(request, exchange)
         .await
         .map_err(Step::Finish)?;
     let path = request.filename();

@@ -11,11 +11,10 @@ use framework::compile::{Compiler, Feature};
 use framework::display::for_people;
 use http::config::plan_builder::PlanBuilder;
 use http::config::tasks::{Task, TaskKind};
-use http::config::text::Text;
 use http::exchange::Exchange;
 use http::files::open_file_cache::{self, Looked, LookupError};
 use http::module::{Handle, Imagined, Module, Ran, ShortcutDoc};
-use http::request::{Request, Step};
+use http::request::{Request, Step, Text};
 use http::variables::Compiling as _;
 use proto::method::Method;
 

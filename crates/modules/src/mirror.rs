@@ -13,7 +13,7 @@ use http::config::plan_builder::PlanBuilder;
 use http::config::tasks::{Task, TaskKind};
 use http::exchange::Exchange;
 use http::module::{Handle, Module, Ran};
-use http::request::body;
+use http::request::body::reading;
 use http::request::{Request, Step};
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
@@ -99,7 +99,7 @@ impl Handle for Mirror {
             return Ran::Now(Ok(self.copy(request)));
         }
         Ran::wait(async move {
-            match body::read(request, exchange).await {
+            match reading::read(request, exchange).await {
                 Ok(()) => Ok(self.copy(request)),
                 Err(Ok(status)) => Ok(Step::Finish(status)),
                 Err(Err(abort)) => Err(abort),

@@ -11,9 +11,11 @@ use conf::{Contexts, Declared, Fault, ScopeRef, Setting, parse};
 use framework::compile::{Compiler, Feature};
 use http::config::plan_builder::PlanBuilder;
 use http::config::tasks::{Task, TaskKind};
-use http::exchange::{Abort, Exchange};
+use http::exchange::Exchange;
+use http::exchange::abort::Abort;
 use http::module::{After, Module, Ran};
-use http::request::{self, Request, Step};
+use http::request::phases;
+use http::request::{Request, Step};
 use http::slots::PlanSlot;
 use proto::h1::Version;
 
@@ -114,7 +116,7 @@ async fn act(request: &mut Request) -> bool {
         && let Some(step) = request.plan.of(&OF_PLAN).map(PostAction::step)
     {
         // Whatever comes of it: it has been logged.
-        let _ = Box::pin(request::resume(request, &mut sink, step)).await;
+        let _ = Box::pin(phases::resume(request, &mut sink, step)).await;
     }
     request.response.header_only = header_only;
     // No head has been written of what was dropped, with which its charset would have joined its

@@ -12,15 +12,15 @@ use bytes::Bytes;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Word, parse};
 use framework::compile::{Compiler, Feature};
 use http::config::plan_builder::PlanBuilder;
-use http::config::regex::{Regex, Regexes};
 use http::module::{Module, ShortcutDoc};
-use http::request::Request;
+use http::request::{Regex, Request};
 use http::slots::PlanSlot;
 use http::variables::BuiltinVariable;
 use pattern::{Hit, Undecided};
 use proto::header::KnownField;
 use rules::server_name::SERVER_NAME;
 use variables::map::{Keys, Kind};
+use variables::regex::Regexes;
 
 const SL: Contexts = Contexts::SERVER.or(Contexts::LOCATION);
 

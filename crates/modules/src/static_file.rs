@@ -20,8 +20,9 @@ use http::module::{Content, Handle, Imagined, Module, Ran, ShortcutDoc};
 use http::request::activity::WHILE_SENDING;
 use http::request::{Request, Step};
 use http::response::BodyIdentity;
-use http::response::output::{Body, page};
-use http::response::prebuilt;
+use http::response::output::page;
+use http::response::prebuilt::offer;
+use http::response::source::Body;
 use proto::method::Method;
 use proto::uri::{self, Escape};
 
@@ -109,7 +110,7 @@ fn answer<'a>(
     let looked = match looked {
         Ok(looked) => looked,
         Err(error) => {
-            prebuilt::offer_missing(request, &path, &error.error);
+            offer::offer_missing(request, &path, &error.error);
             return Ran::Now(Ok(Step::Finish(refused(request, &path, &error))));
         }
     };
@@ -133,8 +134,8 @@ fn answer<'a>(
     let step = respond(request, &looked);
     request.response.body_identity = BodyIdentity::of_file(&looked.metadata);
     match looked.file {
-        Some(file) if prebuilt::wants(request, &looked.metadata) => Ran::wait(async move {
-            prebuilt::offer(request, &path, &file, &looked.metadata).await;
+        Some(file) if offer::wants(request, &looked.metadata) => Ran::wait(async move {
+            offer::offer(request, &path, &file, &looked.metadata).await;
             Ok(step)
         }),
         _ => Ran::Now(Ok(step)),

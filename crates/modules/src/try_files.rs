@@ -12,11 +12,10 @@ use framework::display::for_people;
 use http::config::core::Alias;
 use http::config::plan_builder::PlanBuilder;
 use http::config::tasks::{Task, TaskKind};
-use http::config::text::Text;
 use http::exchange::Exchange;
 use http::files::open_file_cache::{self, Looked, LookupError};
 use http::module::{Handle, Imagined, Module, Ran};
-use http::request::{Request, Step};
+use http::request::{Request, Step, Text};
 use http::variables::Compiling as _;
 
 /// `try_files file … uri`, `try_files file … =code`

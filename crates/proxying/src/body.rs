@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use engine::{Buffer, Sleep};
-use http::exchange::Abort;
+use http::exchange::abort::Abort;
 use http::h1::intake::{take_data, take_front};
 use http::response::Field;
-use http::response::output::Piece;
+use http::response::piece::Piece;
 use http::response::source::{Break, DeferredLog, Source, SourceEvent};
 use http::response::spill::Spill;
 use logs::Level;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use http::request::{Request, Step};
-use http::response::output::Body;
+use http::response::source::Body;
 use proto::h1::response::BodyFraming;
 use proto::method::Method;
 

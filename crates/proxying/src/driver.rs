@@ -19,9 +19,10 @@ use std::sync::Arc;
 use base::pieces::Pieces;
 use bytes::Bytes;
 use engine::PooledFuture;
-use http::exchange::{Abort, Exchange};
+use http::exchange::Exchange;
+use http::exchange::abort::Abort;
 use http::module::Ran;
-use http::request::body as request_body;
+use http::request::body::reading;
 use http::request::{Request, Step};
 use rules::upstream::socket::SocketSettings;
 
@@ -286,10 +287,8 @@ pub async fn pass_on<P: Protocol>(
     };
     let read = match protocol.reading(request, &target) {
         BodyReading::None => Ok(None),
-        BodyReading::AtHand => {
-            PooledFuture::new(request_body::read_at_hand(request, exchange)).await
-        }
-        BodyReading::Whole => request_body::read(request, exchange).await.map(|()| None),
+        BodyReading::AtHand => PooledFuture::new(reading::read_at_hand(request, exchange)).await,
+        BodyReading::Whole => reading::read(request, exchange).await.map(|()| None),
     };
     let begun = match read {
         Ok(begun) => begun,

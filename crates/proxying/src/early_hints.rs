@@ -9,9 +9,8 @@ use std::sync::Arc;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Template};
 use framework::compile::{Compiler, Feature};
 use http::config::plan_builder::PlanBuilder;
-use http::config::text::Text;
 use http::module::{Module, ShortcutDoc};
-use http::request::Request;
+use http::request::{Request, Text};
 use http::slots::PlanSlot;
 use http::variables::Compiling as _;
 

@@ -3,7 +3,8 @@
 use std::io;
 
 use ::upstream::AttemptFailure;
-use http::exchange::{Abort, Exchange};
+use http::exchange::Exchange;
+use http::exchange::abort::Abort;
 use http::request::Request;
 use http::response::source::DeferredLog;
 use logs::Level;

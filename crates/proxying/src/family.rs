@@ -7,8 +7,8 @@
 use std::time::Duration;
 
 use conf::{Arity, Contexts, Declared, Fault, Inherit, Setter, Setting, Word, parse};
-use http::config::size::WrittenSize;
 use rules::upstream::socket::{BindLine, SocketDirectives};
+use variables::size::WrittenSize;
 
 use super::store_settings;
 use crate::store_settings::StoreLine;

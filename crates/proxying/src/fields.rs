@@ -3,8 +3,7 @@
 use bytes::Bytes;
 use conf::{Arity, Contexts, Fault, Inherit, Setter, Setting, Template, Word};
 use framework::compile::Compiler;
-use http::config::text::Text;
-use http::request::Request;
+use http::request::{Request, Text};
 use http::variables::Compiling as _;
 use proto::header::{NameSet, append_value, has_control};
 

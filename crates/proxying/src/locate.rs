@@ -6,7 +6,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use engine::net::Address;
 use engine::select::{Either, either};
-use http::exchange::{Abort, Exchange};
+use http::exchange::Exchange;
+use http::exchange::abort::Abort;
 use http::request::Request;
 
 use crate::upstream::Group;

@@ -11,7 +11,7 @@ use http::exchange::Exchange;
 use http::request::activity::WHILE_SENDING_ON;
 use http::request::{Request, Step};
 use http::response::Field;
-use http::response::output::Body;
+use http::response::source::Body;
 use http_client::ReadHead;
 use proto::h1;
 use proto::h1::response::{BodyFraming, ResponseHead};

@@ -7,9 +7,10 @@ use bytes::Bytes;
 use engine::Buffer;
 use engine::net::Segment;
 use engine::select::{Either, either};
-use http::exchange::{Abort, Exchange};
+use http::exchange::Exchange;
+use http::exchange::abort::Abort;
 use http::request::Request;
-use http::request::body as request_body;
+use http::request::body::reading;
 
 use super::activity::SENDING;
 use super::connection::UpstreamConnection;
@@ -101,7 +102,7 @@ impl<'a, R: HeadReader> RequestInFlight<'a, R> {
             if std::mem::take(&mut is_interrupted) {
                 request.body.resume_wait();
             }
-            let reading = request_body::read_some(request, exchange, &mut parts);
+            let reading = reading::read_some(request, exchange, &mut parts);
             let ended = match either(reading, self.peer.stream().recv(None)).await {
                 Either::First(read) => read.map_err(|refused| match refused {
                     Ok(status) => AttemptError::Refused(status),
@@ -284,7 +285,7 @@ pub(super) fn body_broken_off(request: &mut Request, abort: Abort) -> Abort {
         return abort;
     };
     if let Some((level, text)) =
-        http::logging::client::body_fault(&abort, request.client.h1().is_some())
+        http::logging::body_fault::body_fault(&abort, request.client.h1().is_some())
     {
         logs::write(request, level, format_args!("{text} {SENDING}"));
     }

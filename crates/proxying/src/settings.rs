@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use conf::{Fault, ScopeRef, Word};
 use framework::compile::Compiler;
-use http::config::size::Size;
 use http::config::temporary_paths::TemporaryPath;
-use http::request::Request;
+use http::request::{Request, Size};
 use http::response::Field;
 use proto::header::NameSet;
 use rules::upstream::socket::SocketSettings;

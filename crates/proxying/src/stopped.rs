@@ -1,6 +1,6 @@
 //! Why a request's body is not sent to its end.
 
-use http::exchange::Abort;
+use http::exchange::abort::Abort;
 use http::exchange::upload::Upload;
 use http::response::source::DeferredLog;
 use logs::Level;
@@ -40,11 +40,11 @@ impl Stopped {
             Stopped::Stream(Abort::Closed(_)) => return None,
             Stopped::Stream(abort) => (
                 status_of(&abort),
-                http::logging::client::body_fault(&abort, false),
+                http::logging::body_fault::body_fault(&abort, false),
             ),
             Stopped::Connection(abort) => (
                 status_of(&abort),
-                http::logging::client::body_fault(&abort, true),
+                http::logging::body_fault::body_fault(&abort, true),
             ),
             Stopped::TimedOut => {
                 let text = "upstream timed out (110: Connection timed out)".to_owned();

@@ -17,11 +17,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use http::exchange::Abort;
+use http::exchange::abort::Abort;
 use http::files::temporary_file::Directory;
 use http::request::Request;
 use http::response::Field;
-use http::response::output::Piece;
+use http::response::piece::Piece;
 use http::response::source::{Break, DeferredLog, Source, SourceEvent};
 use logs::{Errno, Level};
 use logs::{ErrorLog, Subject, Subsystem};

@@ -6,8 +6,8 @@ use conf::{Fault, ScopeRef, Setter, Setting, Template};
 use framework::compile::Compiler;
 use framework::places::{FileAccess, constant_folder, name_of};
 use http::config::core::Core;
-use http::config::text::Text;
 use http::files::temporary_file::Directory;
+use http::request::Text;
 use http::variables::Compiling as _;
 
 pub(crate) enum StoreLine {

@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use engine::select::{Either, either};
+use http::exchange::Exchange;
+use http::exchange::abort::Abort;
 use http::exchange::duplex::Duplex;
-use http::exchange::{Abort, Exchange};
 use http::request::{Request, Step};
 use http::response::output;
 use proto::base64;

@@ -6,9 +6,9 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use engine::Buffer;
-use http::exchange::Abort;
+use http::exchange::abort::Abort;
 use http::response::Field;
-use http::response::output::Piece;
+use http::response::piece::Piece;
 use http::response::source::{DeferredLog, Source, SourceEvent};
 use proto::h1::response::BodyFraming;
 

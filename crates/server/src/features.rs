@@ -9,7 +9,7 @@ use framework::compile::Feature;
 use http::config::core::{Core, ServerCore};
 use http::config::ignored_directives;
 use http::files::disable_symlinks;
-use http::files::open_file_cache;
+use http::files::open_file_cache::settings;
 use http::handshake::Handshake;
 use http::logging::access::AccessLogs;
 use http::module::Entry;
@@ -44,7 +44,7 @@ pub const FEATURES: Modules = Modules(&[
         BodySettings::DIRECTIVES,
         ErrorPages::DIRECTIVES,
         http::config::types::Types::DIRECTIVES,
-        open_file_cache::OpenFileCache::DIRECTIVES,
+        settings::OpenFileCache::DIRECTIVES,
         Resolving::DIRECTIVES,
         ignored_directives::DIRECTIVES,
         http::http2::OBSOLETE,

@@ -21,13 +21,12 @@ use crate::config::listen::{self, LISTEN, Listen};
 use crate::config::location::{LocationName, Locations, Prefix};
 use crate::config::plan::{Http, Phases, Plan, Server};
 use crate::config::plan_builder::PlanBuilder;
-use crate::config::regex::Regex;
 use crate::config::{tables, temporary_paths};
 use crate::handshake::{self, Handshake};
 use crate::logging;
 use crate::module::{Content, Entry};
-use crate::request::Request;
 use crate::request::body;
+use crate::request::{Regex, Request};
 use crate::variables::Table;
 
 static HTTP: Setting<()> = Setting::new("http", &["{ ... }"], nothing)
@@ -514,7 +513,7 @@ impl Builder<'_, '_> {
             FileAccess::Read
         };
         plan.core.root.will_be_opened(compiler, access);
-        plan.prebuilt = crate::response::prebuilt::suits(&plan);
+        plan.prebuilt = crate::response::prebuilt::answering::suits(&plan);
         // Plans within it have been made by now.
         plan.id = self.plans.len() as u32;
         let plan = Arc::new(plan);

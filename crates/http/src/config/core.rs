@@ -16,12 +16,11 @@ use proto::method::Method;
 use variables::Compiling as _;
 
 use crate::config::server_tokens::ServerTokens;
-use crate::config::size::{Size, WrittenSize};
 use crate::config::tasks::{Task, TaskKind};
-use crate::config::text::Text;
 use crate::http2::settings::{BODY_PREREAD_SIZE, CHUNK_SIZE, CONCURRENT_STREAMS, HTTP2, Http2};
-use crate::request::Request;
 use crate::request::activity::WHILE_SENDING;
+use crate::request::{Request, Size, Text};
+use variables::size::WrittenSize;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 const HSLI: Contexts = HSL.or(Contexts::LOCATION_IF);

@@ -13,8 +13,8 @@ use proto::method::Method;
 
 use crate::config::core::Alias;
 use crate::config::plan::{Http, Plan};
-use crate::config::regex::{Regex, Regexes};
-use crate::request::Request;
+use crate::request::{Regex, Request};
+use variables::regex::Regexes;
 
 /// A location's modifier and name.
 #[derive(Clone, Debug, PartialEq, Eq)]

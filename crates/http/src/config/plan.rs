@@ -22,16 +22,16 @@ use crate::config::address::Binding;
 use crate::config::core::{Core, ServerCore};
 use crate::config::location::Locations;
 use crate::config::types::Types;
-use crate::files::open_file_cache::OpenFileCache;
+use crate::files::open_file_cache::settings::OpenFileCache;
 use crate::handshake::Handshake;
 use crate::module::{
-    After, Check, Handle, OnRequestEnd, Permit, PermitResponse, Prebuilt, PrebuiltEncoding, Script,
+    After, Check, Handle, OnRequestEnd, Permit, PermitResponse, Prebuilt, Recall, Script,
 };
 use crate::request::Request;
 use crate::request::body::BodySettings;
 use crate::response::chain::Link;
 use crate::response::error_page::ErrorPages;
-use crate::response::recall::Recall;
+use crate::response::prebuilt::PrebuiltEncoding;
 use crate::slots::PlanSlot;
 
 /// The compiled form of one scope.

@@ -20,9 +20,10 @@ use engine::net::Segment;
 use engine::select::{Either, either};
 use proto::head::{Control, Head};
 
+use crate::exchange::Exchange;
+use crate::exchange::abort::Abort;
 use crate::exchange::fields::{self, HeadLine};
 use crate::exchange::sender::Wire;
-use crate::exchange::{Abort, Exchange};
 use crate::request::Request;
 
 /// Bytes of a request's body that may come before any of it is read.

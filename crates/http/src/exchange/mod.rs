@@ -6,14 +6,15 @@
 //! exchange that leads nowhere; an included one has an exchange that leads to where its response
 //! [stands](crate::subrequest::included). Handlers are tested on one in memory.
 
+pub mod abort;
 pub mod duplex;
 pub mod fields;
 #[cfg(any(test, feature = "testing"))]
 pub mod memory;
+pub mod pipe;
 pub mod sender;
 pub mod upload;
 
-use std::io;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -21,16 +22,17 @@ use engine::Buffer;
 use proto::h1::Version;
 use proto::method::Method;
 
+use crate::exchange::abort::Abort;
 use crate::exchange::duplex::Upgraded;
+use crate::exchange::pipe::Writer;
 use crate::exchange::sender::{Sender, Wire};
 use crate::exchange::upload::Upload;
 use crate::h1::exchange::H1;
 use crate::http2::exchange::H2;
 use crate::request::Request;
 use crate::response::chain::Encoder;
-use crate::response::output::{Piece, READ_SIZE};
+use crate::response::piece::{Piece, READ_SIZE};
 use crate::response::{Field, last_modified};
-use crate::subrequest::included;
 
 /// Bytes of a body that are encoded before other connections have their turn: neither a file in
 /// memory nor a quick client ever makes the encoder wait.
@@ -40,61 +42,10 @@ const ENCODED_MAX: u64 = 32 * 1024;
 /// together with it. What an upstream sends in one go comes in less.
 const ENCODER_PATIENCE: Duration = Duration::from_millis(1);
 
-/// Why an exchange cannot go on. The response, if one has begun, stays incomplete.
-#[derive(Debug)]
-pub enum Abort {
-    /// The client left, or its connection failed.
-    Closed(io::Error),
-    /// The client was too slow in taking bytes.
-    TimedOut,
-    /// The client was too slow in giving the request's body.
-    BodyTimedOut,
-    /// A file could not be read while it was being sent.
-    File(io::Error),
-    /// A file became shorter while it was being sent.
-    FileTruncated,
-    /// The upstream's response ended before its announced end; already logged.
-    Upstream,
-    /// The upstream's response breaks framing, or could not be kept, or the request's body has been
-    /// broken off beside it; already logged, if there is anything to be said of it.
-    UpstreamFraming,
-    /// A filter cannot go on with the body; already logged.
-    Filter,
-    /// The client's body breaks framing.
-    BadBody(&'static str),
-    /// The client's body is longer than `client_max_body_size`, by a chunk of so many bytes behind
-    /// those received.
-    BodyTooLarge {
-        /// Bytes of the body that came before the chunk.
-        received: u64,
-        /// The chunk's size, as far as it has not come.
-        chunk: u64,
-    },
-    /// Something of ours failed; the words are for the log.
-    Internal(&'static str),
-    /// The request, or a subrequest whose response is wanted within its own, ended with a status
-    /// that has no response: 408, 444 or 499.
-    Unanswered(u16),
-    /// A handler wants the connection closed without an answer; already logged.
-    Silently,
-    /// A tunnel ended as tunnels do.
-    Ended,
-}
-
-impl From<io::Error> for Abort {
-    fn from(error: io::Error) -> Abort {
-        match error.kind() {
-            io::ErrorKind::TimedOut => Abort::TimedOut,
-            io::ErrorKind::UnexpectedEof => Abort::FileTruncated,
-            _ => Abort::Closed(error),
-        }
-    }
-}
-
 enum Protocol {
     H1(H1),
     H2(Box<H2>),
-    Ahead(included::Writer),
+    Ahead(Writer),
     /// There is no client to ask, to send to or to wait for.
     Sink,
     #[cfg(any(test, feature = "testing"))]
@@ -146,7 +97,7 @@ impl Exchange {
     }
 
     /// The exchange of a subrequest that runs ahead.
-    pub fn ahead(writer: included::Writer) -> Exchange {
+    pub fn ahead(writer: Writer) -> Exchange {
         Exchange::of(Protocol::Ahead(writer))
     }
 

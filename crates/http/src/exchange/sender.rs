@@ -16,9 +16,9 @@ use engine::net::Segment;
 use engine::select::{Either, either};
 use proto::h1::Version;
 
-use crate::exchange::Abort;
+use crate::exchange::abort::Abort;
 use crate::request::Request;
-use crate::response::output::Piece;
+use crate::response::piece::Piece;
 
 /// However little may be queued for a client, it is as much as two receives bring: what has just
 /// come of a response leaves while more of it is received.

@@ -11,7 +11,7 @@ use bytes::Bytes;
 
 use crate::config::core::Core;
 use crate::connection::Connection;
-use crate::exchange::Abort;
+use crate::exchange::abort::Abort;
 use crate::h1::intake::{BodyPart, Intake};
 use crate::http2::upload::H2Upload;
 use crate::request::body::RequestBody;

@@ -20,9 +20,8 @@ use rustix::io::Errno;
 use variables::Compiling as _;
 
 use crate::config::plan_builder::PlanBuilder;
-use crate::config::text::Text;
 use crate::module::Module;
-use crate::request::Request;
+use crate::request::{Request, Text};
 use crate::slots::PlanSlot;
 
 static DISABLE_SYMLINKS: Setting<DisableSymlinksLine> = Setting::new(

@@ -27,7 +27,8 @@ use transport::proxy_protocol;
 use transport::tls::handshake::{self, HandshakeStart};
 
 use crate::connection::Connection;
-use crate::exchange::{Abort, Exchange};
+use crate::exchange::Exchange;
+use crate::exchange::abort::Abort;
 use crate::h1::exchange::{After, H1};
 use crate::handshake::ServersOf;
 use crate::http2;
@@ -35,12 +36,15 @@ use crate::http2::connection_task::Begins;
 use crate::logging;
 use crate::logging::request_log;
 use crate::logging::subject::HeadUpTo;
+use crate::request::Request;
 use crate::request::activity::READING_HEADERS;
+use crate::request::body::reading;
 use crate::request::head::RejectedHead;
+use crate::request::phases;
+use crate::request::pool;
 use crate::request::state::Repeatable;
-use crate::request::{self, Request};
-use crate::request::{body, pool};
-use crate::response::{error_page, prebuilt};
+use crate::response::error_page::answer;
+use crate::response::prebuilt::answering;
 
 /// Memory that responses of a pipelining client may occupy before we wait for it to read, in bytes.
 /// As much as a full receive buffer of browsers' requests asks for in small files, so that these
@@ -267,8 +271,8 @@ fn answer_at_once(
         watched.begins(connection.client.serial);
     }
     match head {
-        Head::Complete => prebuilt::respond(request, input),
-        Head::Repeated => prebuilt::respond_again(request, input),
+        Head::Complete => answering::respond(request, input),
+        Head::Repeated => answering::respond_again(request, input),
         _ => None,
     }
 }
@@ -319,7 +323,7 @@ fn settle(
     // A body that did not come with its head, or did not fit beside it, was read without what
     // follows it, were this nginx, and so was a head that fills its buffer: `$pipe`.
     let read_apart = !input.is_empty() && {
-        let room = body::room_beside_head(&request);
+        let room = reading::room_beside_head(&request);
         let with_head = request.body.came_with_head().min(room);
         let fills_buffer = room == 0 && !request.arrival.pipelined;
         fills_buffer || request.body.announced() > with_head as u64
@@ -608,7 +612,7 @@ async fn refuse(
         BodyLength::None,
         std::mem::take(input),
     ));
-    let outcome = error_page::refuse(request, &mut exchange, error.status()).await;
+    let outcome = answer::refuse(request, &mut exchange, error.status()).await;
     let (after, _) = finish_exchange(exchange, request, outcome.is_ok()).await;
     end(request, &outcome, &after);
     after
@@ -631,7 +635,7 @@ async fn serve_through_phases(
         // A box of its own, so that what is served needs no room for it.
         Err(refusal) => return Box::pin(refuse_begun(connection, request, input, refusal)).await,
     };
-    let outcome = request::handle(request, &mut exchange).await;
+    let outcome = phases::handle(request, &mut exchange).await;
     if let Err(abort) = &outcome {
         if !exchange.has_sent_head() {
             request.keepalive.on = exchange.keeps_alive(request);
@@ -664,7 +668,7 @@ async fn refuse_begun(
     let version = request.client.version();
     let length = request.body.framing();
     let mut exchange = Exchange::h1(H1::refused(connection, version, length, input));
-    let outcome = error_page::refuse(request, &mut exchange, status).await;
+    let outcome = answer::refuse(request, &mut exchange, status).await;
     let (after, _) = finish_exchange(exchange, request, outcome.is_ok()).await;
     end(request, &outcome, &after);
     after

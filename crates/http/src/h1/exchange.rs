@@ -21,18 +21,18 @@ use proto::status;
 
 use crate::config::core::LingeringClose;
 use crate::connection::Connection;
-use crate::exchange::Abort;
+use crate::exchange::abort::Abort;
 use crate::exchange::duplex::Upgraded;
 use crate::exchange::fields::{self, HeadLine};
 use crate::exchange::sender::{Sender, Wire};
 use crate::exchange::upload::{H1Upload, Lent};
 use crate::h1::intake::{BodyPart, Intake};
-use crate::logging;
+use crate::logging::body_fault::body_fault;
 use crate::request::Request;
 use crate::request::body::RequestBody;
 use crate::response::Field;
-use crate::response::constant;
 use crate::response::prebuilt::ResponseForm;
+use crate::response::prebuilt::recording;
 
 /// How often more of a body that is dropped is received before its response begins.
 const DROPPED_AT_ONCE_MAX: usize = 64;
@@ -104,7 +104,7 @@ pub struct H1 {
     /// What of the head waits for its time (`limit_rate`).
     held: Bytes,
     /// The response as it leaves, where its scope always gives the same one.
-    constant: Option<Box<constant::ConstantResponse>>,
+    constant: Option<Box<recording::ConstantResponse>>,
 }
 
 impl H1 {
@@ -458,7 +458,7 @@ impl H1 {
             keep_alive: self.keep_alive,
         };
         write_head(request, framing, &mut head);
-        self.constant = constant::ConstantResponse::begin(request, &head);
+        self.constant = recording::ConstantResponse::begin(request, &head);
         let mut head = engine::share_bytes(head);
         // What is behind a head that ends this protocol is not paced.
         let is_last = request.response.status == 101 || request.method == Method::Connect;
@@ -535,7 +535,7 @@ impl H1 {
             }
         }
         if let Some(abort) = self.bad_body.take() {
-            logging::client::abort(request, &abort);
+            log_body_fault(request, &abort);
         }
         // A server whose script answers may have announced what its `keepalive_timeout 0` does not
         // keep, and where `post_action` leads to may refuse what the response has announced.
@@ -629,7 +629,7 @@ impl H1 {
         let end = engine::now() + core.lingering_time;
         loop {
             if let Err(abort) = self.drop_received() {
-                logging::client::abort(request, &abort);
+                log_body_fault(request, &abort);
                 return false;
             }
             if self.intake.is_read() {
@@ -777,6 +777,13 @@ impl Wire for H1 {
 
     fn is_whole(&self) -> bool {
         self.announced.is_none_or(|left| left == 0)
+    }
+}
+
+/// Says what was wrong with a body that is being dropped.
+fn log_body_fault(request: &Request, abort: &Abort) {
+    if let Some((level, text)) = body_fault(abort, true) {
+        logs::write(request, level, format_args!("{text}"));
     }
 }
 

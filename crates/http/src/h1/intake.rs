@@ -8,7 +8,7 @@ use engine::Buffer;
 use proto::h1::BodyLength;
 use proto::h1::chunked::{Decoded, Decoder};
 
-use crate::exchange::Abort;
+use crate::exchange::abort::Abort;
 use crate::request::body::{ChunkError, RequestBody};
 
 /// How much of the request's body is still to come.

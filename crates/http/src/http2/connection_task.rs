@@ -31,8 +31,9 @@ use transport::tls::server::HTTP2;
 use crate::config::core::LingeringClose;
 use crate::config::plan::Server;
 use crate::connection::Connection;
+use crate::exchange::Exchange;
+use crate::exchange::abort::Abort;
 use crate::exchange::sender::Wire;
-use crate::exchange::{Abort, Exchange};
 use crate::h1::connection_task::{note_abort, note_panic, tell_ignored};
 use crate::h1::exchange::After;
 use crate::http2::early_answer::{self, Rest};
@@ -41,10 +42,13 @@ use crate::http2::stream::{Flow, Flushed, IN_TRANSPORT_MAX, SharedConnection};
 use crate::http2::tunnel;
 use crate::logging;
 use crate::logging::request_log;
+use crate::request::Request;
+use crate::request::phases;
 use crate::request::pool;
-use crate::request::{self, Request};
-use crate::response::error_page;
-use crate::response::prebuilt::{self, DatedResponse, ResponseForm, ResponseSink};
+use crate::response::error_page::answer;
+use crate::response::prebuilt::answering;
+use crate::response::prebuilt::answering::ResponseSink;
+use crate::response::prebuilt::{DatedResponse, ResponseForm};
 
 /// Bytes of frames that answer frames, beyond which a client that takes none of them is not read
 /// any more.
@@ -590,7 +594,7 @@ impl<'a> Talk<'a> {
                 shared: self.shared,
                 stream,
             };
-            if prebuilt::respond_through(&mut request, &mut at_once).is_some() {
+            if answering::respond_through(&mut request, &mut at_once).is_some() {
                 pool::give_back(request);
                 return;
             }
@@ -771,13 +775,13 @@ async fn serve_one(
         // Its reset has come with its head: no work is begun that has to be undone
         // (CVE-2023-44487).
         Ok(()) if flow.is_gone() => Err(Abort::Closed(ErrorKind::ConnectionReset.into())),
-        Ok(()) => request::handle(request, &mut exchange).await,
+        Ok(()) => phases::handle(request, &mut exchange).await,
         Err((text, status)) => {
             request.activity.doing = crate::request::activity::READING_HEADERS;
             if !text.is_empty() {
                 logs::error!(request, Info, "{}", logs::Printable(&text));
             }
-            error_page::refuse(request, &mut exchange, status).await
+            answer::refuse(request, &mut exchange, status).await
         }
     };
     if let Err(abort) = &outcome {

@@ -14,7 +14,7 @@ use engine::net::Segment;
 use proto::h2::{ErrorCode, frame};
 use proto::method::Method;
 
-use crate::exchange::Abort;
+use crate::exchange::abort::Abort;
 use crate::exchange::sender::Wire;
 use crate::http2::head;
 use crate::http2::stream::{AHEAD_MAX, Flow, SharedConnection};

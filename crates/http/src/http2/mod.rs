@@ -13,5 +13,6 @@ pub mod settings;
 pub mod stream;
 pub mod tunnel;
 pub mod upload;
+pub mod variables;
 
 pub use settings::{Http2, OBSOLETE};

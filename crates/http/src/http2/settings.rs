@@ -1,11 +1,10 @@
-//! The directives of HTTP/2, and `$http2`.
+//! The directives of HTTP/2.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_v2_module.html>.
 
 use conf::{Arity, Contexts, Declared, Fault, ScopeRef, Setter, Setting, parse};
 
 use crate::config::ignored_directives::pool_size;
-use crate::request::Request;
 
 const HS: Contexts = Contexts::HTTP.or(Contexts::SERVER);
 const HSL: Contexts = HS.or(Contexts::LOCATION);
@@ -170,15 +169,4 @@ impl Http2 {
             window: u32::try_from(scope.get(&BODY_PREREAD_SIZE)?).unwrap_or(u32::MAX),
         })
     }
-}
-
-/// `$http2`: `h2` over TLS, `h2c` in the clear, empty with another protocol.
-pub fn variable(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    let name: &[u8] = match (request.client.is_of_fields(), request.is_secure()) {
-        (false, _) => return true,
-        (true, true) => b"h2",
-        (true, false) => b"h2c",
-    };
-    out.extend_from_slice(name);
-    true
 }

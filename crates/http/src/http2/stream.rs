@@ -22,7 +22,7 @@ use crate::connection::Connection;
 use crate::http2::head;
 use crate::request::Request;
 use crate::response::Field;
-use crate::response::output::READ_SIZE;
+use crate::response::piece::READ_SIZE;
 
 /// Bytes that may be with the transport at once: enough to keep a fast client busy, few enough that
 /// what is more urgent does not wait long behind them.

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use engine::Sleep;
 use engine::select::{Either, either};
 
-use crate::exchange::Abort;
+use crate::exchange::abort::Abort;
 use crate::http2::stream::{Flow, SharedConnection};
 use crate::request::Request;
 

@@ -10,7 +10,8 @@ use proto::h2::{ErrorCode, StreamFault, Violation};
 use transport::tls::messages;
 
 use crate::connection::Connection;
-use crate::exchange::Abort;
+use crate::exchange::abort::Abort;
+use crate::logging::body_fault::body_fault;
 use crate::request::Request;
 
 /// A connection between two requests, for a text that names the client itself.
@@ -220,36 +221,6 @@ pub fn abort(request: &mut Request, abort: &Abort) {
         | Abort::Silently
         | Abort::Ended => {}
     }
-}
-
-/// What nginx says of a client whose body is broken off so, if anything; `is_http1` tells how it
-/// came.
-pub fn body_fault(abort: &Abort, is_http1: bool) -> Option<(Level, String)> {
-    Some(match abort {
-        // It is an error only where chunks are malformed.
-        Abort::BadBody(text) if is_http1 => (Level::Error, (*text).to_owned()),
-        Abort::BadBody(text) => (Level::Info, (*text).to_owned()),
-        Abort::BodyTooLarge { received, chunk } => {
-            let length = if is_http1 {
-                format!("{received}+{chunk}")
-            } else {
-                received.saturating_add(*chunk).to_string()
-            };
-            let text = format!("client intended to send too large chunked body: {length} bytes");
-            (Level::Error, text)
-        }
-        // It says so of HTTP/2 alone.
-        Abort::BodyTimedOut if is_http1 => return None,
-        Abort::BodyTimedOut => (Level::Info, format!("client timed out {TIMED_OUT}")),
-        Abort::Closed(error) => match error.raw_os_error() {
-            Some(_) => (Level::Info, format!("recv() failed {}", Errno(error))),
-            None => {
-                let text = "client prematurely closed connection";
-                (Level::Info, text.to_owned())
-            }
-        },
-        _ => (Level::Info, "client broke off its body".to_owned()),
-    })
 }
 
 /// What is being done while a response is on its way, as nginx names it: an upstream's, or its own.

@@ -6,6 +6,7 @@
 //! <https://nginx.org/en/docs/http/ngx_http_log_module.html>.
 
 pub mod access;
+pub mod body_fault;
 pub mod client;
 pub mod debug;
 pub mod request_log;

@@ -7,7 +7,8 @@ use std::rc::Rc;
 
 use engine::select::{Either, either};
 
-use crate::exchange::{Abort, Exchange};
+use crate::exchange::Exchange;
+use crate::exchange::abort::Abort;
 use crate::module::{AccessVerdict, Ran};
 use crate::request::credentials::Challenge;
 use crate::request::{Request, Step};

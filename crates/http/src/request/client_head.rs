@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use proto::Span;
-use proto::h1::{self, ServerName, Version};
+use proto::h1::{self, BodyLength, ServerName, Version, body_length};
 use proto::head;
 use proto::header::{KnownField, append_value, has_control};
 use proto::method::Method;
@@ -35,6 +35,31 @@ impl ClientHead {
             h1: head,
             ..ClientHead::default()
         }
+    }
+
+    /// Whether it alone says that a whole response may be kept of the request: GET, without a body,
+    /// a range or an expectation.
+    pub fn is_plain(&self) -> bool {
+        self.is_simple() && !self.asks_for_part()
+    }
+
+    /// Whether it has a field `Range`.
+    pub fn asks_for_part(&self) -> bool {
+        self.has(KnownField::Range)
+    }
+
+    /// Whether it alone says that a kept response may answer the request, or a part of it.
+    pub fn is_simple(&self) -> bool {
+        let Some(head) = self.h1() else {
+            return matches!(self.method(), Method::Get)
+                && !self.has(KnownField::Expect)
+                && self.ignored().is_empty();
+        };
+        let get = matches!(head.method(), Method::Get);
+        get && head.version() >= Version::Http10
+            && !head.has(KnownField::Expect)
+            && head.ignored().is_empty()
+            && matches!(body_length(head, &self.bytes, false), Ok(BodyLength::None))
     }
 
     /// Bytes of memory that it holds beside [`bytes`](Self::bytes).

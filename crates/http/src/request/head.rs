@@ -18,7 +18,6 @@ use variables::Scratch;
 
 use crate::config::core::Alias;
 use crate::config::plan::Server;
-use crate::config::regex::Captures;
 use crate::connection::{Connection, ConnectionHandle};
 use crate::h1;
 use crate::request::Request;
@@ -31,6 +30,7 @@ use crate::request::state::{
 };
 use crate::response::Response;
 use crate::thread_state::HttpThreadState;
+use variables::regex::Captures;
 
 /// Bytes that a finished request keeps for the next one's head.
 const HEAD_KEPT_MAX: usize = 4096;
@@ -179,7 +179,8 @@ impl Request {
         self.repeatable.servers.is_some()
             && Rc::ptr_eq(&self.local, local)
             && input.starts_with(&self.client.bytes)
-            && self.repeatable.servers == connection.with_servers(local, std::ptr::from_ref)
+            && self.repeatable.servers
+                == connection.with_servers(local, |servers| std::ptr::from_ref(servers).cast())
     }
 
     /// Makes a finished request the next one with the same head, on this connection.
@@ -370,6 +371,15 @@ impl Request {
         let agents = self.client.all(KnownField::UserAgent);
         agents.for_each(|agent| browser.add(agent));
         browser
+    }
+
+    /// Whether it is an old browser, which gets longer pages (`msie_padding`).
+    pub fn wants_padded_page(&self) -> bool {
+        if !self.plan.core.msie_padding || self.version() < proto::h1::Version::Http10 {
+            return false;
+        }
+        let browser = self.browser();
+        browser.msie || browser.chrome
     }
 
     /// All fields as sent: name and value.

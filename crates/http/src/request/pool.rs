@@ -103,12 +103,12 @@ mod tests {
     use crate::config::location;
     use crate::module::Trace;
     use crate::request::shared::MainRequestState;
+    use crate::request::state::Stub;
     use crate::request::state::{
         Activity, Arrival, Keepalive, Nesting, Pacing, Repeatable, ResponseProgress, RoutingState,
         UriState,
     };
     use crate::request::upstream_report::UpstreamReport;
-    use crate::response::output::Stub;
     use crate::response::prebuilt::LastResponse;
     use crate::response::{BodyIdentity, Field, Response};
     use crate::slots::{OfMain, OfPass, OfRequest};

@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use engine::net::Address;
 
-use crate::config::address::AddressServers;
-use crate::request::URI_CHANGES_MAX;
-use crate::response::output::Stub;
 use crate::response::prebuilt::LastResponse;
+
+/// How often a request may change its URI or be redirected within the server (nginx's
+/// `NGX_HTTP_MAX_URI_CHANGES`).
+pub const URI_CHANGES_MAX: u8 = 10;
 
 /// What is known of URI and arguments in force.
 #[derive(Debug)]
@@ -96,6 +97,15 @@ pub struct Nesting {
     pub stub: Option<Stub>,
     /// In a subrequest: the charset of the main response, which it is recoded to.
     pub main_charset: Bytes,
+}
+
+/// What stands for an included response that is empty or an error.
+#[derive(Clone, Debug)]
+pub struct Stub {
+    /// The text, as the filters of the subrequest are to get it.
+    pub text: Bytes,
+    /// The media type of the response that includes it.
+    pub content_type: Bytes,
 }
 
 /// How a request came. One that begins anew comes now.
@@ -187,7 +197,7 @@ pub struct Repeatable {
     /// Set when a kept response answered it: the servers of the address at which the same head,
     /// byte for byte, means the same server, location and path again (see `pool::repeated`). It
     /// is compared and never followed; the generation in `local` keeps the place taken.
-    pub servers: Option<*const AddressServers>,
+    pub servers: Option<*const ()>,
     /// What it was answered with then, if the same head may be answered alike.
     pub last: Option<LastResponse>,
 }

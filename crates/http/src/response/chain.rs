@@ -15,9 +15,9 @@ use bytes::Bytes;
 use proto::header::{KnownField, KnownSet};
 use proto::range::ByteRange;
 
-use crate::exchange::Abort;
+use crate::exchange::abort::Abort;
 use crate::request::Request;
-use crate::response::output::Piece;
+use crate::response::piece::Piece;
 use crate::response::range::Cut;
 
 /// Why a head filter does not let a response pass.

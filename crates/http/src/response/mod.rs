@@ -1,10 +1,10 @@
 //! A response's head while it is being made; how it is written is the exchange's business.
 
 pub mod chain;
-pub mod constant;
 pub mod error_page;
 pub mod not_modified;
 pub mod output;
+pub mod piece;
 pub mod prebuilt;
 pub mod range;
 pub mod recall;

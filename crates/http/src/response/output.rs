@@ -17,122 +17,20 @@ use engine::file::File;
 use engine::select::{Either, either};
 use proto::method::Method;
 
-use crate::exchange::{Abort, Exchange};
-use crate::logging;
-use crate::logging::request_log;
+use crate::exchange::Exchange;
+use crate::exchange::abort::Abort;
 use crate::logging::subject::Aside;
+use crate::logging::{self, request_log};
 use crate::request::activity::WHILE_SENDING_ON;
-use crate::request::body;
-use crate::request::{self, Request, Step};
+use crate::request::body::reading;
+use crate::request::phases;
+use crate::request::{Request, Step};
 use crate::response::chain::{Chain, FilterRejection, Parts};
-use crate::response::source::{Break, Source, SourceEvent};
+use crate::response::piece::{Include, Piece, Purpose, READ_SIZE};
+use crate::response::source::{Body, Break, Source, SourceEvent};
 use crate::subrequest::included::Ahead;
 
-/// How much of a file is read at once where its bytes must pass a filter.
-pub const READ_SIZE: u64 = 32 * 1024;
-
-/// A part of a body.
-#[derive(Clone, Debug)]
-pub enum Piece {
-    /// Bytes that lie in memory.
-    Bytes(Bytes),
-    /// A stretch of a file.
-    File {
-        /// The open file that is sent.
-        file: File,
-        /// The offset of the first byte in the file.
-        offset: u64,
-        /// The number of bytes that are sent.
-        length: u64,
-    },
-    /// The response of a subrequest stands here.
-    Include(Box<Include>),
-    /// What came so far is to leave at once.
-    Flush,
-    /// The end of this request's body.
-    Last,
-}
-
-impl Piece {
-    /// How many bytes of the body it is.
-    pub fn length(&self) -> u64 {
-        match self {
-            Piece::Bytes(bytes) => bytes.len() as u64,
-            Piece::File { length, .. } => *length,
-            Piece::Include(_) | Piece::Flush | Piece::Last => 0,
-        }
-    }
-
-    /// Whether it is a part of what the client gets.
-    fn is_output(&self) -> bool {
-        !matches!(self, Piece::Flush | Piece::Last)
-    }
-}
-
-/// A subrequest within a response.
-#[derive(Clone, Debug)]
-pub struct Include {
-    /// The decoded path of the subrequest.
-    pub uri: Vec<u8>,
-    /// The arguments of the subrequest.
-    pub args: Vec<u8>,
-    /// What becomes of its response.
-    pub purpose: Purpose,
-}
-
-/// What becomes of an included response.
-#[derive(Clone, Debug)]
-pub enum Purpose {
-    /// It stands where the include stood.
-    Output,
-    /// The same; where it is empty or an error, this stands there.
-    OutputOr(Stub),
-    /// Nothing stands there: the whole of it, if it is no error and not empty, is given to this
-    /// function with this name.
-    Value {
-        /// The name that the function is called by.
-        name: Bytes,
-        /// Puts it where it belongs.
-        put: fn(&mut Request, &Bytes, Bytes),
-    },
-}
-
-/// What stands for an included response that is empty or an error.
-#[derive(Clone, Debug)]
-pub struct Stub {
-    /// The text, as the filters of the subrequest are to get it.
-    pub text: Bytes,
-    /// The media type of the response that includes it.
-    pub content_type: Bytes,
-}
-
-/// Where a response's body comes from.
-#[derive(Debug, Default)]
-pub enum Body {
-    /// A response without any body byte.
-    #[default]
-    Empty,
-    /// Pieces at hand, without `Last`.
-    Pieces(Vec<Piece>),
-    /// What comes piece by piece, from elsewhere.
-    Source(Box<dyn Source>),
-}
-
 impl Body {
-    /// A body of bytes.
-    pub fn bytes(bytes: impl Into<Bytes>) -> Body {
-        Body::Pieces(vec![Piece::Bytes(bytes.into())])
-    }
-
-    /// A stretch of a file.
-    pub fn file(file: File, offset: u64, length: u64) -> Body {
-        Body::Pieces(vec![Piece::File {
-            file,
-            offset,
-            length,
-        }])
-    }
-
     /// What is being done when its response begins, as nginx says it: what has made the response
     /// knows.
     fn sending(&self, request: &Request) -> &'static str {
@@ -171,7 +69,7 @@ pub async fn respond(
         request.activity.doing = body.done_with(request);
         return Ok(None);
     }
-    if let Err(status) = body::drop_at_hand(request, exchange).await {
+    if let Err(status) = reading::drop_at_hand(request, exchange).await {
         // In nginx the body is looked at before anything is said of the answer.
         request.response.take_back_file();
         return Ok(Some(Step::Finish(status)));
@@ -477,7 +375,7 @@ async fn send_part(
     parts: &mut dyn Parts,
     part: &mut Request,
 ) -> Result<(), Abort> {
-    let body = match request::content(part, exchange).await? {
+    let body = match phases::content(part, exchange).await? {
         Step::Respond(body) => body,
         Step::Finish(status) => {
             part.response.status = status;
@@ -783,7 +681,7 @@ pub async fn subrequest(
         return Ok(None);
     };
     child.body = request.body.withheld();
-    let outcome = Box::pin(request::handle(&mut child, exchange)).await;
+    let outcome = Box::pin(phases::handle(&mut child, exchange)).await;
     if child.plan.core.log_subrequest {
         request_log::log(&mut child);
     }

@@ -15,10 +15,10 @@ use proto::header::KnownField;
 use proto::range::{self, ByteRange, RangeDecision};
 
 use crate::config::plan_builder::PlanBuilder;
-use crate::exchange::Abort;
+use crate::exchange::abort::Abort;
 use crate::request::Request;
 use crate::response::chain::{Chain, FilterRejection};
-use crate::response::output::Piece;
+use crate::response::piece::Piece;
 use crate::response::{Response, last_modified};
 
 /// Numbers the boundaries of multipart responses; all that matters is that none is in the body by

@@ -13,11 +13,41 @@ use std::borrow::Cow;
 use std::fmt;
 use std::task::{Context, Poll};
 
+use bytes::Bytes;
+use engine::file::File;
 use logs::{Level, Subject};
 
-use crate::exchange::Abort;
+use crate::exchange::abort::Abort;
 use crate::response::Field;
-use crate::response::output::Piece;
+use crate::response::piece::Piece;
+
+/// Where a response's body comes from.
+#[derive(Debug, Default)]
+pub enum Body {
+    /// A response without any body byte.
+    #[default]
+    Empty,
+    /// Pieces at hand, without `Last`.
+    Pieces(Vec<Piece>),
+    /// What comes piece by piece, from elsewhere.
+    Source(Box<dyn Source>),
+}
+
+impl Body {
+    /// A body of bytes.
+    pub fn bytes(bytes: impl Into<Bytes>) -> Body {
+        Body::Pieces(vec![Piece::Bytes(bytes.into())])
+    }
+
+    /// A stretch of a file.
+    pub fn file(file: File, offset: u64, length: u64) -> Body {
+        Body::Pieces(vec![Piece::File {
+            file,
+            offset,
+            length,
+        }])
+    }
+}
 
 /// What a source gives.
 #[derive(Debug)]
@@ -133,7 +163,7 @@ mod tests {
 
     use super::*;
     use crate::exchange::memory::Client;
-    use crate::response::output::{self, Body};
+    use crate::response::output;
     use crate::testing::{serve, site};
 
     /// A source that gives what is written down, and has nothing wherever that says so, once.

@@ -27,7 +27,7 @@ use bytes::Bytes;
 use engine::file::File;
 
 use crate::files::temporary_file::{Directory, FileError};
-use crate::response::output::Piece;
+use crate::response::piece::Piece;
 
 /// How much of the file is given at once, in bytes: whoever sends it is asked for what is next so
 /// often.

@@ -8,7 +8,6 @@
 //! Neither its request nor its connection waits for what [`detach`] starts, and it goes on where
 //! they end.
 
-use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
@@ -17,19 +16,12 @@ use engine::select::{Either, either};
 use framework::panics;
 use framework::workers::Hold;
 
-use crate::exchange::{Abort, Exchange};
+use crate::exchange::Exchange;
+use crate::exchange::abort::Abort;
 use crate::logging::request_log;
-use crate::request::{self, Request, Step};
-
-/// The background subrequests of one request. Those that still run are given up when it is
-/// dropped.
-#[derive(Default)]
-pub struct Background {
-    /// Those that have not started, in their order.
-    #[expect(clippy::vec_box, reason = "their tasks take them in their boxes")]
-    held: Vec<Box<Request>>,
-    running: Vec<RunningSubrequest>,
-}
+use crate::request::phases;
+use crate::request::{Request, Step};
+use crate::subrequest::running::{AccessLogTiming, Background, Completed, RunningSubrequest, Task};
 
 impl Background {
     /// Takes a subrequest that starts with the next [`Background::start`].
@@ -56,43 +48,6 @@ impl Background {
             let _ = running.ended().await;
         }
     }
-}
-
-/// A subrequest at work. It is given up when this is dropped.
-pub struct RunningSubrequest(Rc<Task>);
-
-/// What a subrequest that has ended leaves.
-#[derive(Default)]
-pub struct Completed {
-    /// The status of its response.
-    pub status: u16,
-    /// What was being done while its response was sent (see `Activity::sending`).
-    pub sending: &'static str,
-    /// The subrequest, where its line of the access log is still to be written.
-    pub unlogged: Option<Box<Request>>,
-}
-
-/// When the line of the access log is written, where `log_subrequest` asks for one.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum AccessLogTiming {
-    /// As soon as the subrequest has ended.
-    AtItsEnd,
-    /// By the request that takes [`Completed`], once the subrequest's turn has come: as in nginx
-    /// one whose turn never comes has no line.
-    InItsTurn,
-}
-
-/// A running subrequest, as its task and the request that has started it see it.
-#[derive(Default)]
-struct Task {
-    /// What came of it, until the request takes it.
-    outcome: Cell<Option<Result<Completed, Abort>>>,
-    ended: Cell<bool>,
-    given_up: Cell<bool>,
-    /// Wakes the task itself.
-    worker: RefCell<Option<Waker>>,
-    /// Wakes the request that waits for its end.
-    waiter: RefCell<Option<Waker>>,
 }
 
 impl RunningSubrequest {
@@ -122,14 +77,6 @@ impl RunningSubrequest {
     }
 }
 
-impl Drop for RunningSubrequest {
-    fn drop(&mut self) {
-        self.0.given_up.set(true);
-        let worker = self.0.worker.take();
-        worker.into_iter().for_each(Waker::wake);
-    }
-}
-
 /// Says that the task has ended, however it did.
 struct EndNotifier(Rc<Task>);
 
@@ -148,7 +95,7 @@ pub fn detach(mut child: Box<Request>) {
     engine::spawn(async move {
         let _held = held;
         let mut exchange = Exchange::sink();
-        let answered = Box::pin(request::content(&mut child, &mut exchange));
+        let answered = Box::pin(phases::content(&mut child, &mut exchange));
         match panics::catch(answered).await {
             Ok(answered) => {
                 if let Ok(Step::Finish(status)) = answered {
@@ -191,7 +138,7 @@ async fn run(
             Poll::Pending
         }
     });
-    let answered = Box::pin(request::handle(&mut child, &mut exchange));
+    let answered = Box::pin(phases::handle(&mut child, &mut exchange));
     match panics::catch(either(answered, given_up)).await {
         Ok(Either::First(outcome)) => {
             let mut ended = Completed {

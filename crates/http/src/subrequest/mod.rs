@@ -2,3 +2,4 @@
 
 pub mod background;
 pub mod included;
+pub mod running;

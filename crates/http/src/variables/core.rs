@@ -99,7 +99,7 @@ fn fixed(name: &str) -> Option<Evaluate> {
         "document_root" => document_root,
         "document_uri" | "uri" => client::path,
         "host" => client::host,
-        "http2" => http2::settings::variable,
+        "http2" => http2::variables::variable,
         // No client speaks it yet.
         "http3" => |_, _| true,
         "http_cookie" => client::cookies,

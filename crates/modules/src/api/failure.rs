@@ -4,8 +4,7 @@
 
 use base::json;
 use bytes::Bytes;
-use http::config::text::Text;
-use http::request::{Request, Step};
+use http::request::{Request, Step, Text};
 use http::response::output;
 
 use super::endpoint::Kind;

@@ -31,12 +31,13 @@ use framework::generation::Generation;
 use framework::zone::SIZE_MIN;
 use http::config::location::LocationName;
 use http::config::plan_builder::PlanBuilder;
-use http::config::text::Text;
-use http::exchange::{Abort, Exchange};
+use http::exchange::Exchange;
+use http::exchange::abort::Abort;
 use http::module::{Content, Handle, Ran, Shortcut, ShortcutDoc};
-use http::request::body;
-use http::request::{Request, Step};
-use http::response::output::{self, Body};
+use http::request::body::reading;
+use http::request::{Request, Step, Text};
+use http::response::output;
+use http::response::source::Body;
 use http::slots::PlanSlot;
 use http::variables::Compiling as _;
 use proto::method::Method;
@@ -297,7 +298,7 @@ async fn read_body(
         request.body.give_up();
         return Ok(Err(ApiError::BodyTooLarge));
     }
-    match body::read(request, exchange).await {
+    match reading::read(request, exchange).await {
         Ok(()) => {}
         Err(Ok(413)) => return Ok(Err(ApiError::BodyTooLarge)),
         Err(Ok(_)) => return Ok(Err(ApiError::BodyUnread)),

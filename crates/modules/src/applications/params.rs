@@ -8,8 +8,7 @@ use conf::{
     Arity, Contexts, Fault, Inherit, ScopeRef, Setter, Setting, Template, TemplatePart, Word,
 };
 use framework::compile::Compiler;
-use http::config::text::Text;
-use http::request::Request;
+use http::request::{Request, Text};
 use http::variables::Compiling as _;
 use proto::cgi::{VariableName, Variables};
 use proto::header::{KnownField, KnownSet};

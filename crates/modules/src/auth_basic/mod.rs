@@ -21,11 +21,11 @@ use framework::compile::{Compiler, Feature};
 use framework::places::{FileAccess, constant_folder, name_of};
 use http::config::plan_builder::PlanBuilder;
 use http::config::tasks::{Task, TaskKind};
-use http::config::text::Text;
-use http::exchange::{Abort, Exchange};
+use http::exchange::Exchange;
+use http::exchange::abort::Abort;
 use http::module::{AccessVerdict, Check, Module, Ran};
-use http::request::Request;
 use http::request::credentials::{Challenge, Credentials};
+use http::request::{Request, Text};
 use http::variables::Compiling as _;
 
 use self::password::{Check as PasswordCheck, Scheme};

@@ -23,9 +23,9 @@ use http::config::plan_builder::PlanBuilder;
 use http::config::tasks::{Task, TaskKind};
 use http::exchange::Exchange;
 use http::module::{Handle, Module, Ran, ShortcutDoc};
-use http::request::body;
+use http::request::body::reading;
 use http::request::{Request, Step};
-use http::response::output::Body;
+use http::response::source::Body;
 use jiff::tz::TimeZone;
 use proto::method::Method;
 use proto::uri;
@@ -148,7 +148,7 @@ impl Handle for AutoIndex {
 const WRITTEN_AT_ONCE_MAX: usize = 256;
 
 async fn list(request: &mut Request, exchange: &mut Exchange, settings: AutoIndex) -> Step {
-    if let Err(status) = body::drop_at_hand(request, exchange).await {
+    if let Err(status) = reading::drop_at_hand(request, exchange).await {
         return Step::Finish(status);
     }
     let mut path = request.filename();

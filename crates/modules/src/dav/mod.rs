@@ -16,11 +16,12 @@ use framework::compile::{Compiler, Feature};
 use http::config::core::Alias;
 use http::config::plan_builder::PlanBuilder;
 use http::config::tasks::{Task, TaskKind};
-use http::exchange::{Abort, Exchange};
+use http::exchange::Exchange;
+use http::exchange::abort::Abort;
 use http::module::{Handle, Module, Ran, ShortcutDoc};
-use http::request::body;
+use http::request::body::reading;
 use http::request::{Request, Step};
-use http::response::output::Body;
+use http::response::source::Body;
 use http::slots::PlanSlot;
 use logs::Printable;
 use proto::date;
@@ -241,7 +242,7 @@ async fn put(request: &mut Request, exchange: &mut Exchange, dav: &Dav) -> Resul
         logs::error!(request, Error, "PUT with range is unsupported");
         return Ok(Step::Finish(501));
     }
-    match body::read_into_file(request, exchange).await {
+    match reading::read_into_file(request, exchange).await {
         Ok(()) => {}
         Err(Ok(status)) => return Ok(Step::Finish(status)),
         Err(Err(abort)) => return Err(abort),

@@ -19,11 +19,13 @@ use conf::{Arity, Contexts, Declared, Fault, Inherit, Line, ScopeRef, Setter, Se
 use framework::compile::{Compiler, Feature};
 use framework::zone::{self, Zone, ZoneError as ZoneRefused};
 use http::config::plan_builder::PlanBuilder;
-use http::exchange::{Abort, Exchange};
+use http::exchange::Exchange;
+use http::exchange::abort::Abort;
 use http::module::{Handle, Module, Ran, ShortcutDoc};
-use http::request::body;
+use http::request::body::reading;
 use http::request::{Request, Step};
-use http::response::output::{Body, page};
+use http::response::output::page;
+use http::response::source::Body;
 use http::slots::PlanSlot;
 use proto::method::Method;
 use proto::uri::{self, Escape};
@@ -319,7 +321,7 @@ async fn read_body(
     request: &mut Request,
     exchange: &mut Exchange,
 ) -> Result<Vec<u8>, Result<u16, Abort>> {
-    body::read(request, exchange).await?;
+    reading::read(request, exchange).await?;
     if request.body.received() > BODY_SIZE_MAX {
         logs::error!(request, Error, "client sent too large XML body");
         return Err(Ok(413));

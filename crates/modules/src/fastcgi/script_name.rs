@@ -1,10 +1,10 @@
 //! `$fastcgi_script_name` and `$fastcgi_path_info`: the URI, taken apart.
 
 use bytes::Bytes;
-use http::config::regex::{Regex, Spans};
-use http::request::Request;
+use http::request::{Regex, Request};
 use http::slots::PlanSlot;
 use http::variables::{BuiltinVariable, Evaluate};
+use variables::regex::Spans;
 
 /// What says how that is done: `fastcgi_split_path_info` and `fastcgi_index`.
 pub struct Script {

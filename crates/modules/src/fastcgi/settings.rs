@@ -6,10 +6,9 @@ use bytes::Bytes;
 use conf::{Contexts, Declared, Fault, Inherit, ScopeRef, Setting, Word, count_of, joined, parse};
 use framework::compile::{Compiler, Feature};
 use http::config::plan_builder::PlanBuilder;
-use http::config::regex::Regex;
 use http::config::temporary_paths::{self, TemporaryPath};
-use http::module::{Content, Shortcut, ShortcutDoc};
-use http::response::recall::Recall;
+use http::module::{Content, Recall, Shortcut, ShortcutDoc};
+use http::request::Regex;
 use proto::fastcgi::RequestWriter;
 
 use super::SCHEMES;

@@ -9,11 +9,11 @@ use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setting, parse};
 use framework::compile::{Compiler, Feature};
 use http::config::plan_builder::PlanBuilder;
 use http::config::tasks::{Task, TaskKind};
-use http::exchange::Abort;
+use http::exchange::abort::Abort;
 use http::module::Module;
 use http::request::Request;
 use http::response::chain::{BodyFilter, Chain, FilterRejection, HeadFilter};
-use http::response::output::{Include, Piece, Purpose};
+use http::response::piece::{Include, Piece, Purpose};
 
 use super::{MediaTypes, media_types};
 

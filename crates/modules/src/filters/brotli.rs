@@ -8,7 +8,7 @@ use brotli::CompressorWriter;
 use brotli::enc::BrotliEncoderParams;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, parse};
 use framework::compile::{Compiler, Feature};
-use http::exchange::Abort;
+use http::exchange::abort::Abort;
 
 use super::compress::{Coding, Compressor, Conditions, MemoryWriter};
 use super::{MediaTypes, gzip, media_types};

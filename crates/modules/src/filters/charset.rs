@@ -16,12 +16,11 @@ use conf::{
 use framework::compile::{Compiler, Feature};
 use http::config::plan_builder::PlanBuilder;
 use http::config::tasks::{Task, TaskKind};
-use http::config::text::{Part, Text};
-use http::exchange::Abort;
+use http::exchange::abort::Abort;
 use http::module::{Module, Shortcut, ShortcutDoc};
-use http::request::Request;
+use http::request::{Part, Request, Text};
 use http::response::chain::{BodyFilter, Chain, FilterRejection, HeadFilter};
-use http::response::output::Piece;
+use http::response::piece::Piece;
 use http::slots::PlanSlot;
 use http::variables::Compiling as _;
 

@@ -13,11 +13,11 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use base::hash::Set;
 use bytes::Bytes;
 use conf::{Arity, Contexts, Fault, Setter, Setting, parse};
-use http::exchange::Abort;
+use http::exchange::abort::Abort;
 use http::request::Request;
 use http::response::BodyIdentity;
 use http::response::chain::Encoder;
-use http::response::output::Piece;
+use http::response::piece::Piece;
 use store::{Cas, Content, Large, ObjectChange, Store, StoreStatistics, Write};
 
 use super::compress::{Coding, Compression, Compressor, Totals, note_totals};

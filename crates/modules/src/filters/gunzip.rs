@@ -12,11 +12,11 @@ use flate2::{Decompress, FlushDecompress, Status};
 use framework::compile::{Compiler, Feature};
 use http::config::plan_builder::PlanBuilder;
 use http::config::tasks::{Task, TaskKind};
-use http::exchange::Abort;
+use http::exchange::abort::Abort;
 use http::module::{Module, ShortcutDoc};
 use http::request::Request;
 use http::response::chain::{BodyFilter, Chain, FilterRejection, HeadFilter};
-use http::response::output::Piece;
+use http::response::piece::Piece;
 
 use super::gzip;
 

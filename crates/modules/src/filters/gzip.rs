@@ -11,12 +11,11 @@ use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting,
 use flate2::{Compress, Compression, FlushCompress, Status};
 use framework::compile::{Compiler, Feature};
 use http::config::plan_builder::PlanBuilder;
-use http::config::regex::Regex;
 use http::config::tasks::{Task, TaskKind};
-use http::exchange::Abort;
+use http::exchange::abort::Abort;
 use http::module::{Module, ShortcutDoc};
-use http::request::Request;
 use http::request::activity::WHILE_SENDING;
+use http::request::{Regex, Request};
 use http::response::Response;
 use http::slots::PlanSlot;
 use pattern::Undecided;

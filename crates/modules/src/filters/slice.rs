@@ -13,7 +13,7 @@ use framework::compile::{Compiler, Feature};
 use framework::slot::{Slot, SlotValue};
 use http::config::plan_builder::PlanBuilder;
 use http::config::tasks::{Task, TaskKind};
-use http::exchange::Abort;
+use http::exchange::abort::Abort;
 use http::module::{Module, ShortcutDoc};
 use http::request::Request;
 use http::response::chain::{Chain, FilterRejection, HeadFilter, Parts};

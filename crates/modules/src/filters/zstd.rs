@@ -6,7 +6,7 @@
 
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, parse};
 use framework::compile::{Compiler, Feature};
-use http::exchange::Abort;
+use http::exchange::abort::Abort;
 use zstd::stream::raw::CParameter;
 use zstd::stream::write::Encoder;
 

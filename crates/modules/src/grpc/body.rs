@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use engine::Sleep;
-use http::exchange::Abort;
+use http::exchange::abort::Abort;
 use http::response::Field;
 use http::response::source::{Break, DeferredLog, Source, SourceEvent};
 use logs::Level;

@@ -6,9 +6,8 @@ use bytes::Bytes;
 use conf::{Contexts, Declared, Fault, Inherit, ScopeRef, Setting, Word, count_of, joined, parse};
 use framework::compile::{Compiler, Feature};
 use http::config::plan_builder::PlanBuilder;
-use http::config::size::Size;
 use http::module::{Content, Shortcut, ShortcutDoc};
-use http::request::Request;
+use http::request::{Request, Size};
 use proto::header::NameSet;
 
 use super::SCHEMES;

@@ -8,10 +8,11 @@ use std::task::{Context, Poll};
 
 use base::pieces::Pieces;
 use bytes::Bytes;
-use http::exchange::Abort;
+use http::exchange::abort::Abort;
 use http::request::Request;
 use http::response::Field;
-use http::response::output::{Body, Piece};
+use http::response::piece::Piece;
+use http::response::source::Body;
 use http::response::source::{Break, DeferredLog, Source, SourceEvent};
 use proto::base64::{self, Decoder, NotBase64};
 use proto::header::{KnownField, KnownSet};

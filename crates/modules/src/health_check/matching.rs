@@ -11,9 +11,7 @@ use bytes::Bytes;
 use conf::{Arity, Contexts, Fault, Inherit, Line, ScopeRef, Setting, Template, Word, parse};
 use framework::compile::Compiler;
 use framework::registry::Registry;
-use http::config::regex::Regex;
-use http::config::text::Text;
-use http::request::Request;
+use http::request::{Regex, Request, Text};
 use http::variables::Compiling as _;
 
 use crate::proxy::probe::Reply;

@@ -9,9 +9,8 @@ use conf::{
 };
 use framework::compile::{Compiler, Feature};
 use http::config::plan_builder::PlanBuilder;
-use http::config::size::Size;
-use http::config::text::Text;
 use http::module::{Content, ShortcutDoc};
+use http::request::{Size, Text};
 use http::variables::Compiling as _;
 use proto::header::NameSet;
 

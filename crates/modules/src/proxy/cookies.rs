@@ -10,9 +10,7 @@ use conf::{
     Arity, Contexts, Declared, Fault, Inherit, Line, ScopeRef, Setter, Setting, Template, Word,
 };
 use framework::compile::Compiler;
-use http::config::regex::Regex;
-use http::config::text::Text;
-use http::request::Request;
+use http::request::{Regex, Request, Text};
 use http::variables::Compiling as _;
 
 use proxying::activity::WHILE_READING;

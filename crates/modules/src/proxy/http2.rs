@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use base::pieces::Pieces;
 use bytes::Bytes;
-use http::exchange::{Abort, Exchange};
+use http::exchange::Exchange;
+use http::exchange::abort::Abort;
 use http::module::Ran;
 use http::request::{Request, Step};
 

@@ -20,10 +20,10 @@ use std::sync::Arc;
 
 use base::pieces::Pieces;
 use bytes::Bytes;
-use http::exchange::{Abort, Exchange};
-use http::module::{Handle, Ran};
+use http::exchange::Exchange;
+use http::exchange::abort::Abort;
+use http::module::{Handle, Ran, Recall, Recalled};
 use http::request::{Request, Step};
-use http::response::recall::{Recall, Recalled};
 use proto::header::KnownField;
 
 pub use settings::{DIRECTIVES, Proxy, Settings, check, content, purge_content, survey};

@@ -11,13 +11,10 @@ use conf::{
 };
 use framework::compile::{Compiler, Feature};
 use http::config::plan_builder::PlanBuilder;
-use http::config::regex::Regex;
 use http::config::tables;
 use http::config::temporary_paths::{self, TemporaryPath};
-use http::config::text::Text;
-use http::module::Content;
-use http::request::Request;
-use http::response::recall::Recall;
+use http::module::{Content, Recall};
+use http::request::{Regex, Request, Text};
 use http::variables::Compiling as _;
 use proto::header::NameSet;
 use proto::proxy_protocol::Version;

@@ -4,10 +4,8 @@ use std::io;
 
 use conf::{Fault, Template, Word};
 use framework::compile::Compiler;
-use http::config::regex::Regex;
-use http::config::text::Text;
 use http::files::open_file_cache;
-use http::request::Request;
+use http::request::{Regex, Request, Text};
 use http::variables::Compiling as _;
 use http::variables::Variable;
 use pattern::Undecided;

@@ -21,11 +21,9 @@ use conf::{
 use framework::compile::{Compiler, Feature};
 use http::config::plan::Plan;
 use http::config::plan_builder::PlanBuilder;
-use http::config::regex::Regex;
 use http::config::tasks::{Task, TaskKind};
-use http::config::text::Text;
 use http::module::{Shortcut, ShortcutDoc};
-use http::request::Request;
+use http::request::{Regex, Request, Text};
 use http::variables::Compiling as _;
 use http::variables::{Source, Variable};
 use variables::Context as _;

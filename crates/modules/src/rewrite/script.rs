@@ -4,10 +4,9 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use conf::Position;
-use http::config::text::{Part, Text};
 use http::module::Script;
-use http::request::{Request, Step};
-use http::response::output::Body;
+use http::request::{Part, Request, Step, Text};
+use http::response::source::Body;
 use proto::uri::{Escape, Unescape, escape, unescape};
 use variables::Context as _;
 

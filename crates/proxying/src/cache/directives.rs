@@ -8,7 +8,7 @@ use conf::{
     Spec, Template, Word, parse,
 };
 use framework::compile::Compiler;
-use http::config::text::Text;
+use http::request::Text;
 use http::variables::Compiling as _;
 
 use super::clock::milliseconds;

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use engine::file::File;
 use http::request::{Request, Step};
 use http::response::BodyIdentity;
-use http::response::output::{Body, Piece};
+use http::response::piece::Piece;
+use http::response::source::Body;
 use store::disk::{CHECKED_FIRST_MAX, DiskStore, Head, OpenEntry, Reader};
 
 use super::clock::wall;

@@ -16,7 +16,8 @@ use std::future::poll_fn;
 use std::time::{Duration, Instant};
 
 use engine::select::{Either, either};
-use http::exchange::{Abort, Exchange};
+use http::exchange::Exchange;
+use http::exchange::abort::Abort;
 use http::request::{Request, Step};
 use proto::header::KnownField;
 use store::disk::{Claim, Fill, Head, Progress, Reader};

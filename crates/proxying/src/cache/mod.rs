@@ -54,7 +54,8 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use framework::slot::{Slot, SlotValue};
-use http::exchange::{Abort, Exchange};
+use http::exchange::Exchange;
+use http::exchange::abort::Abort;
 use http::request::{Request, Step};
 use http::slots::OfPass;
 use proto::method::Method;

@@ -14,10 +14,10 @@ use std::fmt;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::exchange::Abort;
+use http::exchange::abort::Abort;
 use http::request::{Request, Step};
 use http::response::Field;
-use http::response::output::Piece;
+use http::response::piece::Piece;
 use http::response::source::{Break, DeferredLog, Source, SourceEvent};
 use proto::header::KnownField;
 use proto::method::Method;

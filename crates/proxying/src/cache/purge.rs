@@ -15,11 +15,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use conf::{Contexts, Fault, ScopeRef, Template, Word};
 use framework::compile::Compiler;
-use http::config::text::Text;
 use http::exchange::Exchange;
 use http::module::{Content, Handle, Ran};
-use http::request::{Request, Step};
-use http::response::output::{Body, page};
+use http::request::{Request, Step, Text};
+use http::response::output::page;
+use http::response::source::Body;
 use http::variables::Compiling as _;
 use store::disk::{DiskStore, EntryId, Purged};
 

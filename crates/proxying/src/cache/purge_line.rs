@@ -5,7 +5,7 @@ use conf::{Fault, Template, TemplatePart, Word};
 use engine::net::Address;
 use framework::compile::Compiler;
 use framework::network::Cidr;
-use http::config::text::Text;
+use http::request::Text;
 use http::variables::Compiling as _;
 
 /// Which requests of a scope purge.

@@ -6,9 +6,10 @@
 
 use std::sync::Arc;
 
+use http::module::Recalled;
 use http::request::Request;
 use http::response::BodyIdentity;
-use http::response::recall::{Recalled, Standing};
+use http::response::recall::laid::Standing;
 use store::disk::{EntryId, WatchedEntry};
 
 use super::clock::now;

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::config::text::Text;
-use http::request::Request;
+use http::request::{Request, Text};
 use proto::header::KnownField;
 use store::disk::DiskStore;
 

@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use engine::Buffer;
 use engine::select::{Either, either};
-use http::exchange::{Abort, Exchange};
-use http::request::body as request_body;
+use http::exchange::Exchange;
+use http::exchange::abort::Abort;
+use http::request::body::reading;
 use http::request::{Request, Step};
 use http_client::{StreamEnd, StreamFlow, StreamHandle, StreamHead, TOO_LARGE};
 use proto::base64::Decoder;
@@ -442,7 +443,7 @@ fn not_sent(request: &mut Request, exchange: &Exchange, stopped: Stopped) -> Att
             client_left(request, exchange, &abort, SENDING).into()
         }
         Stopped::Stream(abort) | Stopped::Connection(abort) => {
-            match request_body::refuse(request, abort) {
+            match reading::refuse(request, abort) {
                 Ok(status) => AttemptError::Refused(status),
                 Err(abort) => abort.into(),
             }

@@ -7,8 +7,9 @@ use conf::{Contexts, Position, ScopeId, Tree};
 use framework::display::for_people;
 use http::exchange::Exchange;
 use http::module::{AccessVerdict, Imagined};
-use http::request::{Phase, Request, Step, advance};
-use http::response::error_page;
+use http::request::phases::{Phase, advance};
+use http::request::{Request, Step};
+use http::response::error_page::answer;
 
 use super::{Station, directives, locations};
 
@@ -215,7 +216,7 @@ impl Walk<'_> {
     async fn finish(&mut self, status: u16) -> ControlFlow<WalkOutcome, Step> {
         self.settled.get_or_insert(self.request.plan.scope);
         let mut sink = Exchange::sink();
-        let finished = error_page::finish(self.request, &mut sink, status).await;
+        let finished = answer::finish(self.request, &mut sink, status).await;
         let to = match &finished {
             Ok(Some(Step::Redirect { uri, .. })) => Some(for_people(uri)),
             Ok(Some(Step::Named(name))) => Some(for_people(name)),

@@ -2,7 +2,7 @@
 //! in.
 
 use http::exchange::memory::Client;
-use http::request::handle;
+use http::request::phases::handle;
 
 use super::serve;
 

@@ -11,8 +11,9 @@ use http::exchange::Exchange;
 use http::exchange::memory::Client;
 use http::module::{Entry, Handle, Module, Permit, Ran, Shortcut, ShortcutDoc};
 use http::part::Modules;
-use http::request::{Request, Step, handle};
-use http::response::prebuilt::respond;
+use http::request::phases::handle;
+use http::request::{Request, Step};
+use http::response::prebuilt::answering::respond;
 use http::testing::{Folder, another, serve_by};
 
 use super::{features, features_and};

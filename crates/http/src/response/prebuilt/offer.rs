@@ -4,7 +4,8 @@ use bytes::Bytes;
 use engine::file::{File, Metadata};
 use proto::method::Method;
 
-use super::{Entry, FILE_SIZE_MAX, Forms, Origin, is_missing};
+use super::answering::is_missing;
+use super::{Entry, FILE_SIZE_MAX, Forms, Origin};
 use crate::files;
 use crate::request::Request;
 use crate::response::status_page;

@@ -1,7 +1,7 @@
 //! What is said of prebuilt responses in docs/shortcuts.md, beside what modules say.
 
-/// What [`suits`](super::suits) looks for in a location, beside what its modules say: for docs/shortcuts.md, as
-/// the lists below are.
+/// What [`suits`](super::answering::suits) looks for in a location, beside what its modules say: for
+/// docs/shortcuts.md, as the lists below are.
 pub const NOT_IN_LOCATIONS: &[&str] = &[
     "it has a `limit_except` block",
     "`root` or `alias` has variables, or its path is only known at run time",
@@ -11,7 +11,8 @@ pub const NOT_IN_LOCATIONS: &[&str] = &[
     "it is `internal`",
 ];
 
-/// Which requests [`respond`](super::respond) declines, beside those that a module does not permit.
+/// Which requests [`respond`](super::answering::respond) declines, beside those that a module does
+/// not permit.
 pub const NOT_FOR_REQUESTS: &[&str] = &[
     "it is of another protocol than HTTP/1.0, HTTP/1.1 or HTTP/2",
     "its method is another one than GET, also HEAD",
@@ -28,7 +29,9 @@ pub const NOT_FOR_REQUESTS: &[&str] = &[
     "its file has not been looked at for ten seconds, and it may take the disk to do so",
 ];
 
-/// Which responses [`wants`](super::wants) and [`offer_missing`](super::offer_missing) leave, and [`respond`](super::respond) that of a 404.
+/// Which responses [`wants`](super::offer::wants) and
+/// [`offer_missing`](super::offer::offer_missing) leave, and
+/// [`respond`](super::answering::respond) that of a 404.
 pub const NOT_KEPT: &[&str] = &[
     "the file is larger than 64 KiB (with all that are kept, a thread takes 32 MiB)",
     "the file was changed less than two seconds ago",

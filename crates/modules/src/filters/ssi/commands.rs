@@ -4,11 +4,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::config::regex;
-use http::exchange::Abort;
+use http::exchange::abort::Abort;
 use http::request::Request;
+use http::request::state::Stub;
 use http::response::chain::BodyFilter;
-use http::response::output::{Include, Piece, Purpose, Stub};
+use http::response::piece::{Include, Piece, Purpose};
 use proto::uri::{Escape, escape};
 
 use super::reader::{Command, Event, PARAMETERS_MAX, Reader};
@@ -654,11 +654,11 @@ fn trim(text: &[u8]) -> &[u8] {
 
 /// Matches a regular expression, whose groups become `$0` to `$9` and variables.
 fn matches(request: &Request, pattern: &[u8], subject: Vec<u8>) -> Result<bool, CommandFailed> {
-    let groups = match regex::match_once(pattern, &subject) {
+    let groups = match variables::regex::match_once(pattern, &subject) {
         Ok(Some(groups)) => groups,
         Ok(None) => return Ok(false),
-        Err(regex::MatchError::Pattern(text)) => return Err(failed!(request, "{text}")),
-        Err(regex::MatchError::Undecided(text)) => {
+        Err(variables::regex::MatchError::Pattern(text)) => return Err(failed!(request, "{text}")),
+        Err(variables::regex::MatchError::Undecided(text)) => {
             logs::error!(request, Alert, "{text}{}", request.activity.sending);
             return Err(CommandFailed);
         }

@@ -2,7 +2,7 @@
 
 use http::module::Entry;
 use http::response::chain::BodyFilter as _;
-use http::response::output::{Piece, Purpose};
+use http::response::piece::{Piece, Purpose};
 use http::testing;
 use http::testing::serve_by;
 

@@ -14,12 +14,11 @@ use conf::{
 use framework::compile::{Compiler, Feature};
 use http::config::plan_builder::PlanBuilder;
 use http::config::tasks::{Task, TaskKind};
-use http::config::text::Text;
-use http::exchange::Abort;
+use http::exchange::abort::Abort;
 use http::module::Module;
-use http::request::Request;
+use http::request::{Request, Text};
 use http::response::chain::{BodyFilter, Chain, FilterRejection, HeadFilter};
-use http::response::output::Piece;
+use http::response::piece::Piece;
 use http::variables::Compiling as _;
 
 use self::search::{Patterns, Replacer};
@@ -307,7 +306,7 @@ fn replacement(
 
 #[cfg(test)]
 mod tests {
-    use http::config::text::Part;
+    use http::request::Part;
     use http::testing;
     use http::testing::with_request;
 

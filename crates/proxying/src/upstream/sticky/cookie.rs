@@ -3,8 +3,7 @@
 use bytes::Bytes;
 use engine::wall;
 use framework::compile::Compiler;
-use http::config::text::Text;
-use http::request::Request;
+use http::request::{Request, Text};
 use http::variables::Compiling as _;
 use proto::date;
 

@@ -7,6 +7,8 @@
 //!
 //! [`lookup`] is the way in for every module that needs a file by its path, cached or not.
 
+pub mod settings;
+
 use std::collections::hash_map::Entry as MapEntry;
 use std::ffi::OsStr;
 use std::io;
@@ -14,166 +16,21 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use base::hash::Map;
-use conf::{Arity, Contexts, Declared, Fault, ScopeId, ScopeRef, Setter, Setting, parse};
+use conf::ScopeId;
 use engine::file::{self, File, Metadata};
-use framework::compile::{Compiler, Feature};
 use framework::generation::GenerationView;
 use framework::slot::{OfThread, Slot, ThreadGeneration};
 
 use crate::files::disable_symlinks::{OpenRefusal, OpenRestrictions};
+use crate::files::open_file_cache::settings::{Bounds, OpenFileCache};
 use crate::module::Ran;
 use crate::request::Request;
 
-const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
-
-/// How long an entry stays that no request asks for, unless `inactive=` says otherwise.
-const INACTIVE_DEFAULT: Duration = Duration::from_secs(60);
-
 /// How many entries that no request asks for are dropped at a look-up, so that none takes long.
 const EXPIRED_PER_LOOKUP_MAX: usize = 2;
-
-/// `open_file_cache max=N [inactive=TIME] | off`
-pub static OPEN_FILE_CACHE: Setting<Option<Bounds>> =
-    Setting::new("open_file_cache", &["off", "max=N [inactive=time]"], bounds)
-        .contexts(HSL)
-        .arity(Arity::between(1, 2))
-        .default("off")
-        .manual(
-            "Keeps descriptors, sizes and times of modification of files, the existence of directories \
-             and, with `open_file_cache_errors on`, failed look-ups. Each worker thread holds up to `max` \
-             entries; the one least recently used gives way. An entry that was not used for `inactive` \
-             (60s) is dropped.",
-        );
-
-/// Declares the directive `open_file_cache_valid TIME`.
-pub static OPEN_FILE_CACHE_VALID: Setting<Duration> =
-    Setting::new("open_file_cache_valid", &["time"], parse::seconds)
-        .contexts(HSL)
-        .default("60s")
-        .manual("After this time the file of an entry is looked at again when it is next used.");
-
-/// Declares the directive `open_file_cache_min_uses NUMBER`.
-pub static OPEN_FILE_CACHE_MIN_USES: Setting<u64> =
-    Setting::new("open_file_cache_min_uses", &["number"], parse::number)
-        .contexts(HSL)
-        .default("1")
-        .manual("A descriptor stays open after its file was asked for this many times.");
-
-/// `open_file_cache_errors on | off`
-pub static OPEN_FILE_CACHE_ERRORS: Setting<bool> =
-    Setting::new("open_file_cache_errors", &["on | off"], parse::flag)
-        .contexts(HSL)
-        .default("off")
-        .manual("Remembers look-ups that failed, too.");
-
-/// `open_file_cache_events on | off`
-pub static OPEN_FILE_CACHE_EVENTS: Setting<bool> =
-    Setting::new("open_file_cache_events", &["on | off"], parse::flag)
-        .contexts(HSL)
-        .default("off")
-        .no_effect(
-            "entries are checked by time; nginx watches files by kqueue only, which Linux lacks",
-        )
-        .manual("Would learn of changes from the kernel instead of looking at files again.");
-
-/// The bounds of a cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bounds {
-    /// Entries at most, per worker thread.
-    pub entries_max: usize,
-    /// An entry not used for this long is dropped.
-    pub inactive: Duration,
-}
-
-/// `open_file_cache` and its family, as one scope sees them.
-#[derive(Debug)]
-pub struct OpenFileCache {
-    /// The cache's name among those of the generation, and its bounds; `None` where it is off.
-    cache: Option<(ScopeId, Bounds)>,
-    /// How long an entry is believed without looking.
-    valid: Duration,
-    min_uses: u64,
-    errors: bool,
-}
-
-impl OpenFileCache {
-    /// How long what is known of a file is believed without looking; `None` where nothing is
-    /// cached.
-    pub fn valid(&self) -> Option<Duration> {
-        self.cache.map(|_| self.valid)
-    }
-
-    /// Whether it also remembers what is not there.
-    pub fn keeps_errors(&self) -> bool {
-        self.errors
-    }
-}
-
-impl Feature for OpenFileCache {
-    const DIRECTIVES: &'static [&'static dyn Declared] = &[
-        &OPEN_FILE_CACHE,
-        &OPEN_FILE_CACHE_VALID,
-        &OPEN_FILE_CACHE_MIN_USES,
-        &OPEN_FILE_CACHE_ERRORS,
-        &OPEN_FILE_CACHE_EVENTS,
-    ];
-
-    fn compile(_: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Self, Fault> {
-        // Scopes that change only how long entries are valid go on to share the cache itself.
-        let owner = scope.owner(&[&OPEN_FILE_CACHE]).id();
-        Ok(OpenFileCache {
-            cache: scope.get(&OPEN_FILE_CACHE)?.map(|bounds| (owner, bounds)),
-            valid: scope.get(&OPEN_FILE_CACHE_VALID)?,
-            min_uses: scope.get(&OPEN_FILE_CACHE_MIN_USES)?,
-            errors: scope.get(&OPEN_FILE_CACHE_ERRORS)?,
-        })
-    }
-}
-
-fn bounds(setter: &Setter<'_>) -> Result<Option<Bounds>, Fault> {
-    let line = setter.first();
-    let mut entries_max = None;
-    let mut inactive = INACTIVE_DEFAULT;
-    let mut off = false;
-    for word in &line.args {
-        let invalid = || {
-            Fault::at(
-                word,
-                format!("invalid \"open_file_cache\" parameter \"{}\"", word.text()),
-            )
-        };
-        let bytes: &[u8] = &word.bytes;
-        if let Some(number) = bytes.strip_prefix(b"max=") {
-            let number = std::str::from_utf8(number)
-                .ok()
-                .and_then(|text| text.parse().ok());
-            entries_max = Some(
-                number
-                    .filter(|&number: &usize| number > 0)
-                    .ok_or_else(invalid)?,
-            );
-        } else if let Some(time) = bytes.strip_prefix(b"inactive=") {
-            inactive = Duration::from_secs(parse::time_seconds(time).ok_or_else(invalid)?);
-        } else if bytes == b"off" {
-            off = true;
-        } else {
-            return Err(invalid());
-        }
-    }
-    match entries_max {
-        _ if off => Ok(None),
-        Some(entries_max) => Ok(Some(Bounds {
-            entries_max,
-            inactive,
-        })),
-        None => Err(Fault::new(
-            "\"open_file_cache\" must have the \"max\" parameter",
-        )),
-    }
-}
 
 /// What is at a path.
 #[derive(Clone, Debug)]
@@ -710,6 +567,8 @@ impl Cache {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::testing;
 

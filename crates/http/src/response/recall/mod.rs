@@ -7,23 +7,21 @@
 //! prebuilt responses, so that a hit touches nothing that another thread writes. As for those,
 //! access rules run, modules are asked beforehand, and whatever is not plain takes the long way.
 
-use std::any::Any;
+pub mod laid;
+
 use std::rc::Rc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use proto::header::KnownField;
 
 use crate::h1::exchange::{After, may_keep_alive};
-use crate::module::{Prebuilt, PrebuiltEncoding};
+use crate::module::{Prebuilt, Recall, Recalled};
 use crate::request::Request;
 use crate::request::state::Pacing;
-use crate::request::upstream_report::UpstreamReport;
-use crate::response::Response;
 use crate::response::chain::Chain;
-use crate::response::prebuilt::{
-    self, DatedResponse, Key, PrebuiltCache, ResponseForm, ResponseSink,
-};
+use crate::response::prebuilt::answering::{self, ResponseSink};
+use crate::response::prebuilt::{Key, PrebuiltCache, PrebuiltEncoding, ResponseForm};
+use crate::response::recall::laid::{Laid, LaidOutForm, RecalledAnswer, Standing, State};
 
 /// Statuses whose pages ask nothing more of request or connection.
 const STATUSES: [u16; 3] = [200, 404, 410];
@@ -41,135 +39,12 @@ const OF_PARTS_AND_CONDITIONS: [KnownField; 6] = [
 /// Fields that may be made anew for each request.
 const REWRITTEN: [&[u8]; 3] = [b"Set-Cookie", b"Location", b"Refresh"];
 
-/// Content that may have answers in memory. It is asked for plain GETs alone: without a body, a
-/// condition or a range.
-pub trait Recall: Any + Send + Sync {
-    /// Appends to `key` what the answer to this request is found by: requests that have the same
-    /// are answered alike. False where another than a stored answer is to be given, or that depends
-    /// on more.
-    fn key(&self, request: &mut Request, key: &mut Vec<u8>) -> bool;
-
-    /// The answer of a key, which counts as a use of it. Its head is made in `request.response`,
-    /// and what variables tell of upstreams in `request.upstream`; `None` where there is none to be
-    /// given at once: then what has been made is thrown away.
-    fn recall(&self, request: &mut Request, key: &[u8]) -> Option<Recalled>;
-}
-
-/// An answer that a content has in memory.
-pub struct Recalled {
-    /// Whether it still is what the content would give.
-    pub standing: Box<dyn Standing>,
-    /// Until when it may be given, by the wall clock ([`engine::wall`]).
-    pub until: Duration,
-    /// All of its body; `None` for an answer that takes the long way as long as it stands.
-    pub body: Option<Bytes>,
-}
-
-/// Tells whether an answer may be given again.
-pub trait Standing {
-    /// Whether the content would still give it. Asked for each hit: it writes nothing that other
-    /// threads read or write.
-    fn stands(&self) -> bool;
-
-    /// Something that no other state of the same answer has.
-    fn version(&self) -> u128;
-
-    /// Counts that it has been given, in the same way.
-    fn count(&self);
-}
-
-/// What is kept of an answer.
-pub struct RecalledAnswer {
-    standing: Box<dyn Standing>,
-    version: u128,
-    until: Duration,
-    state: State,
-}
-
-enum State {
-    /// It takes the long way.
-    Declined,
-    Laid(Laid),
-}
-
-/// An answer that is laid out.
-struct Laid {
-    status: u16,
-    content_type: Bytes,
-    /// As its maker has made it, if the head says it.
-    length: Option<u64>,
-    /// What `$upstream_*` tell of it.
-    upstream: Option<Rc<dyn UpstreamReport>>,
-    written: Vec<LaidOutForm>,
-}
-
-/// One form of it.
-struct LaidOutForm {
-    encoding: PrebuiltEncoding,
-    form: ResponseForm,
-    dated: DatedResponse,
-    chunked: bool,
-    /// The head for logs that tell of it.
-    told: Option<Response>,
-}
-
-/// Bytes that a field of a head takes beside its text, or a few more.
-const FIELD_COST: usize = 128;
-
-impl RecalledAnswer {
-    /// Bytes that it takes with its key, or a few more.
-    pub(crate) fn cost(&self, key: &Key) -> usize {
-        // A table that has just grown is half empty.
-        let place = 2 * size_of::<(Key, RecalledAnswer)>() + FIELD_COST;
-        let laid = match &self.state {
-            State::Declined => 0,
-            State::Laid(laid) => laid.cost(),
-        };
-        place + key.1.len() + laid
-    }
-}
-
-impl Laid {
-    fn cost(&self) -> usize {
-        let of = |written: &LaidOutForm| {
-            let told = written.told.as_ref().map_or(0, |told| {
-                size_of::<Response>() + told.fields.len() * FIELD_COST
-            });
-            size_of::<LaidOutForm>() + written.dated.head_length + written.dated.bytes.len() + told
-        };
-        let written: usize = self.written.iter().map(of).sum();
-        // What upstreams tell holds the head as it was stored.
-        let heads = self
-            .written
-            .first()
-            .map_or(0, |first| first.dated.head_length);
-        self.content_type.len() + 2 * heads + written
-    }
-
-    fn prebuilt(&self) -> Prebuilt<'_> {
-        Prebuilt {
-            status: self.status,
-            content_type: &self.content_type,
-            length: self.length,
-        }
-    }
-
-    fn form_of(
-        &mut self,
-        encoding: PrebuiltEncoding,
-        form: ResponseForm,
-    ) -> Option<&mut LaidOutForm> {
-        let mut written = self.written.iter_mut();
-        written.find(|written| written.encoding == encoding && written.form == form)
-    }
-}
-
 /// Answers a plain GET whose plan is found with what its content has in memory. `None`: take the
 /// long way.
 pub fn answer(request: &mut Request, to: &mut impl ResponseSink) -> Option<After> {
     let asks_less = OF_PARTS_AND_CONDITIONS.iter();
     if asks_less.clone().any(|field| request.client.has(*field))
-        || !prebuilt::permit_request(request)
+        || !answering::permit_request(request)
     {
         return None;
     }
@@ -198,6 +73,16 @@ pub fn answer(request: &mut Request, to: &mut impl ResponseSink) -> Option<After
         forget(request);
     }
     after
+}
+
+impl Laid {
+    fn prebuilt(&self) -> Prebuilt<'_> {
+        Prebuilt {
+            status: self.status,
+            content_type: &self.content_type,
+            length: self.length,
+        }
+    }
 }
 
 /// The long way finds the request as it came.
@@ -238,7 +123,7 @@ fn give_again(
     let State::Laid(laid) = &mut answer.state else {
         return Given::Nothing;
     };
-    let Some(encoding) = prebuilt::permit(request, laid.prebuilt()) else {
+    let Some(encoding) = answering::permit(request, laid.prebuilt()) else {
         return Given::Nothing;
     };
     let (status, upstream) = (laid.status, laid.upstream.clone());
@@ -276,7 +161,7 @@ fn give_again(
 fn send(request: &mut Request, written: &LaidOutForm, to: &mut impl ResponseSink) -> After {
     to.send(request, &written.dated);
     request.sent.chunked = written.chunked;
-    prebuilt::send_prebuilt(request, &written.dated, written.form)
+    answering::send_prebuilt(request, &written.dated, written.form)
 }
 
 /// Has the content make the answer, lays it out in this form, gives it and keeps it.
@@ -315,7 +200,7 @@ fn lay_out(
         content_type: &content_type,
         length,
     };
-    let encoding = prebuilt::permit(request, prebuilt)?;
+    let encoding = answering::permit(request, prebuilt)?;
     if encoding != PrebuiltEncoding::Identity && length.is_none() {
         return None; // it is encoded each time
     }
@@ -325,13 +210,13 @@ fn lay_out(
     if !chain.is_plain() || chain.has_trailers() || request.response.header_only {
         return decline(standing);
     }
-    let encoded = prebuilt::encoded(request, &mut chain, encoding)?;
+    let encoded = answering::encoded(request, &mut chain, encoding)?;
     let body = encoded.unwrap_or(body);
     let is_unknown = request.response.content_length.is_none();
     if is_unknown && !form.takes_unknown(request) || !to.takes(body.len()) {
         return None;
     }
-    let dated = prebuilt::write(request, &body, engine::wall().as_secs(), form);
+    let dated = answering::write(request, &body, engine::wall().as_secs(), form);
     let logs_response = request.plan.phases.endings_read_response;
     let written = LaidOutForm {
         encoding,

@@ -1,166 +1,19 @@
-//! The end of a request with a status: `error_page`, or a short page of ours.
-//!
-//! <https://nginx.org/en/docs/http/ngx_http_core_module.html#error_page>
+//! The end of a request with a status: by the page that `error_page` names, or a short page of
+//! ours.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
-use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Template};
-use framework::compile::{Compiler, Feature};
-use variables::Compiling as _;
 
-use crate::config::text::Text;
-use crate::exchange::{Abort, Exchange};
-use crate::request::body;
-use crate::request::{self, Request, Step};
-use crate::response::output::{self, Body};
+use crate::exchange::Exchange;
+use crate::exchange::abort::Abort;
+use crate::request::body::reading;
+use crate::request::phases;
+use crate::request::{Request, Step};
+use crate::response::error_page::{Overwrite, Page};
+use crate::response::output;
+use crate::response::source::Body;
 use crate::response::status_page;
-
-static ERROR_PAGE: Setting<Vec<ErrorPageLine>> =
-    Setting::new("error_page", &["code ... [=[response]] uri"], rows)
-        .contexts(
-            Contexts::HTTP
-                .or(Contexts::SERVER)
-                .or(Contexts::LOCATION)
-                .or(Contexts::LOCATION_IF),
-        )
-        .arity(Arity::at_least(2))
-        .inherit(Inherit::List)
-        .manual(
-            "The URI that is shown for the given status codes. A path makes a redirect within the \
-         server, `@name` goes on in a named location, anything else is sent to the client as a \
-         redirect. `=CODE` replaces the status; `=` alone takes the one of the page.",
-        );
-
-static RECURSIVE: Setting<bool> =
-    Setting::new("recursive_error_pages", &["on | off"], conf::parse::flag)
-        .contexts(Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION))
-        .default("off")
-        .manual("Lets the answer of an error page lead to another error page, up to the limit of ten redirects.");
-
-/// What is shown instead of the status.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Overwrite {
-    Keep,
-    /// `=`: the page's own.
-    Own,
-    Code(u16),
-}
-
-/// One line of `error_page` as written.
-struct ErrorPageLine {
-    statuses: Vec<u16>,
-    overwrite: Overwrite,
-    target: Template,
-}
-
-/// One status with its page.
-struct Page {
-    status: u16,
-    overwrite: Overwrite,
-    target: Text,
-}
-
-/// `error_page` and `recursive_error_pages` of a scope.
-pub struct ErrorPages {
-    pages: Vec<Page>,
-    recursive: bool,
-}
-
-impl Feature for ErrorPages {
-    const DIRECTIVES: &'static [&'static dyn Declared] = &[&ERROR_PAGE, &RECURSIVE];
-
-    fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Self, Fault> {
-        let mut pages = Vec::new();
-        for row in scope.written(&ERROR_PAGE)?.unwrap_or_default() {
-            let target = compiler.text(&row.target);
-            for status in row.statuses {
-                let overwrite = match (&row.overwrite, status) {
-                    (Overwrite::Keep, 494..=497) => Overwrite::Code(400),
-                    (overwrite, _) => overwrite.clone(),
-                };
-                pages.push(Page {
-                    status,
-                    overwrite,
-                    target: target.clone(),
-                });
-            }
-        }
-        Ok(ErrorPages {
-            pages,
-            recursive: scope.get(&RECURSIVE)?,
-        })
-    }
-}
-
-impl ErrorPages {
-    /// Whether no status has a page.
-    pub fn is_empty(&self) -> bool {
-        self.pages.is_empty()
-    }
-
-    /// Whether a status has a page here.
-    pub fn has(&self, status: u16) -> bool {
-        self.pages.iter().any(|page| page.status == status)
-    }
-}
-
-fn rows(setter: &Setter<'_>) -> Result<Vec<ErrorPageLine>, Fault> {
-    setter.lines().iter().map(|line| row(&line.args)).collect()
-}
-
-fn row(args: &[conf::Word]) -> Result<ErrorPageLine, Fault> {
-    let Some((target, mut codes)) = args.split_last() else {
-        return Err(Fault::new(
-            "invalid number of arguments in \"error_page\" directive",
-        ));
-    };
-    let mut overwrite = Overwrite::Keep;
-    if let Some((last, rest)) = codes.split_last()
-        && let Some(code) = last.bytes.strip_prefix(b"=")
-    {
-        if rest.is_empty() {
-            return Err(Fault::at(
-                last,
-                format!("invalid value \"{}\"", last.text()),
-            ));
-        }
-        overwrite = match code {
-            b"" => Overwrite::Own,
-            code => Overwrite::Code(
-                number(code)
-                    .ok_or_else(|| Fault::at(last, format!("invalid value \"{}\"", last.text())))?,
-            ),
-        };
-        codes = rest;
-    }
-    let target = Template::parse(target)?;
-    let mut statuses = Vec::with_capacity(codes.len());
-    for word in codes {
-        match conf::parse::number_of(&word.bytes) {
-            None | Some(499) => {
-                return Err(Fault::at(
-                    word,
-                    format!("invalid value \"{}\"", word.text()),
-                ));
-            }
-            Some(status @ 300..=599) => statuses.extend(u16::try_from(status)),
-            Some(_) => {
-                let text = format!("value \"{}\" must be between 300 and 599", word.text());
-                return Err(Fault::at(word, text));
-            }
-        }
-    }
-    Ok(ErrorPageLine {
-        statuses,
-        overwrite,
-        target,
-    })
-}
-
-fn number(digits: &[u8]) -> Option<u16> {
-    u16::try_from(conf::parse::number_of(digits)?).ok()
-}
 
 /// Ends a request with a status. A step comes back where an error page leads on within the
 /// server; otherwise the response has been sent.
@@ -212,10 +65,10 @@ pub async fn refuse(
     exchange.forbid_keepalive();
     let outcome = match finish(request, exchange, status).await {
         Ok(None) => Ok(()),
-        Ok(Some(step)) => Box::pin(request::resume(request, exchange, step)).await,
+        Ok(Some(step)) => Box::pin(phases::resume(request, exchange, step)).await,
         Err(abort) => Err(abort),
     };
-    Box::pin(request::follow_up(request, exchange, &outcome)).await;
+    Box::pin(phases::follow_up(request, exchange, &outcome)).await;
     outcome
 }
 
@@ -240,7 +93,7 @@ fn settle_connection(request: &mut Request, exchange: &mut Exchange, status: u16
 async fn drop_body(request: &mut Request, exchange: &mut Exchange) {
     expect_no_body(request, exchange);
     // A fault of the body is in the log.
-    let _ = body::drop_at_hand(request, exchange).await;
+    let _ = reading::drop_at_hand(request, exchange).await;
 }
 
 /// The request is refused: a client that waits for `100 Continue` gets none. Where a subrequest is,
@@ -293,7 +146,7 @@ fn take(request: &mut Request, exchange: &mut Exchange, page: &Page) -> Option<S
 async fn send_page(request: &mut Request, exchange: &mut Exchange) -> Result<Option<Step>, Abort> {
     let status = request.course.error_status;
     let core = Arc::clone(&request.plan.core);
-    let page = status_page::page(status, &core.server_tokens, is_padded(request));
+    let page = status_page::page(status, &core.server_tokens, request.wants_padded_page());
     if matches!(status, 494..=497) {
         request.course.error_status = 400;
     }
@@ -342,13 +195,4 @@ async fn send_refresh(
     response.content_type = Bytes::from_static(b"text/html");
     response.content_length = Some(page.len() as u64);
     output::respond(request, exchange, Body::bytes(page)).await
-}
-
-/// Whether `msie_padding` applies to this client.
-pub fn is_padded(request: &Request) -> bool {
-    if !request.plan.core.msie_padding || request.version() < proto::h1::Version::Http10 {
-        return false;
-    }
-    let browser = request.browser();
-    browser.msie || browser.chrome
 }

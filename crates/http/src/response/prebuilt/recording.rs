@@ -1,22 +1,9 @@
-//! Answers that are the same for every plain request of a scope, such as those of `return` with a
-//! text that has no variables.
-//!
-//! A module says so of the scope when it registers (`PlanBuilder::answers_constantly`). What the
-//! long way has then sent to one client is kept, byte for byte, and sent to others for the rest of
-//! the second that its Date names; the next second's first request takes the long way again. So
-//! nothing of how such an answer is made is written down twice.
+//! Constant answers while they are sent the long way: what is sent of one is kept, byte for byte.
 
-use std::rc::Rc;
-use std::time::Duration;
-
-use bytes::Bytes;
 use proto::header::KnownField;
 
-use crate::h1::exchange::{After, may_keep_alive};
-use crate::module::{Prebuilt, PrebuiltEncoding};
 use crate::request::Request;
-use crate::response::error_page;
-use crate::response::prebuilt::{self, DatedResponse, Forms, ResponseForm, ResponseSink};
+use crate::response::prebuilt::{Constant, DatedResponse, FILE_SIZE_MAX, Forms, ResponseForm};
 
 /// Statuses of redirects and of answers with a text, and those whose short pages ask nothing more
 /// of the connection.
@@ -32,23 +19,6 @@ const CONDITIONS: [KnownField; 5] = [
     KnownField::IfUnmodifiedSince,
     KnownField::IfRange,
 ];
-
-/// The answer of one scope.
-pub struct Constant {
-    status: u16,
-    content_type: Bytes,
-    /// Whether another URI's name may give it another type.
-    typed: bool,
-    responses: Forms,
-}
-
-impl Constant {
-    /// Bytes that it takes.
-    pub fn cost(&self) -> usize {
-        let sent = self.responses.iter().flatten();
-        sent.map(|dated| dated.bytes.len()).sum::<usize>() + size_of::<Constant>()
-    }
-}
 
 /// A constant answer while it is being sent the long way.
 pub struct ConstantResponse {
@@ -67,11 +37,11 @@ impl ConstantResponse {
         };
         let keeps = request.plan.phases.answers_constantly
             && request.plan.prebuilt
-            && length <= prebuilt::FILE_SIZE_MAX
+            && length <= FILE_SIZE_MAX
             && request.is_main()
             && !request.course.internal
             && STATUSES.contains(&response.status)
-            && prebuilt::is_plain(request)
+            && request.client.is_plain()
             && is_answered_alike(request, request.response.status)
             && !is_padded(request, request.response.status);
         keeps.then(|| {
@@ -114,7 +84,7 @@ impl ConstantResponse {
 
 /// Whether nothing in the scope tells requests apart but what [`prebuilt::respond`] looks at in any
 /// case.
-fn is_answered_alike(request: &Request, status: u16) -> bool {
+pub(super) fn is_answered_alike(request: &Request, status: u16) -> bool {
     let plan = &request.plan;
     let has_condition = || CONDITIONS.iter().any(|field| request.client.has(*field));
     !plan.phases.endings_read_response
@@ -124,42 +94,6 @@ fn is_answered_alike(request: &Request, status: u16) -> bool {
 }
 
 /// Whether an old browser gets a longer page.
-fn is_padded(request: &Request, status: u16) -> bool {
-    status >= 400 && error_page::is_padded(request)
-}
-
-/// Answers a plain request under a plan that always gives the same answer. `None`: take the long
-/// way.
-pub fn answer(request: &mut Request, to: &mut impl ResponseSink) -> Option<After> {
-    let asks_to_stay = request.client.keeps_alive();
-    let keep_alive = asks_to_stay && may_keep_alive(&request.connection, request);
-    let form = to.form(request, keep_alive)?;
-    let http = Rc::clone(&request.http);
-    let cache = http.prebuilt.borrow();
-    let kept = cache.constant(request.plan.id)?;
-    let dated = kept.responses[form as usize].as_ref()?;
-    if dated.second != engine::wall().as_secs()
-        || !is_answered_alike(request, kept.status)
-        || is_padded(request, kept.status)
-    {
-        return None;
-    }
-    if kept.typed && *request.plan.types.content_type(&request.uri) != kept.content_type {
-        return None;
-    }
-    let prebuilt = Prebuilt {
-        status: kept.status,
-        content_type: &kept.content_type,
-        length: Some((dated.bytes.len() - dated.head_length) as u64),
-    };
-    if !to.takes(dated.bytes.len() - dated.head_length)
-        || prebuilt::permit(request, prebuilt) != Some(PrebuiltEncoding::Identity)
-    {
-        return None;
-    }
-    request.response.status = kept.status;
-    to.send(request, dated);
-    let after = prebuilt::send_prebuilt(request, dated, form);
-    prebuilt::note_repeatable(request, dated, Duration::MAX, form);
-    Some(after)
+pub(super) fn is_padded(request: &Request, status: u16) -> bool {
+    status >= 400 && request.wants_padded_page()
 }

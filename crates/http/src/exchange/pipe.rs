@@ -1,0 +1,171 @@
+//! The exchange of an included subrequest, which runs ahead: its response goes into a pipe, from
+//! which the request takes it that it stands in.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::io::ErrorKind;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+
+use base::pieces::join;
+
+use crate::exchange::abort::Abort;
+use crate::request::Request;
+use crate::response::piece::Piece;
+
+/// The other end: the exchange of such a subrequest.
+pub struct Writer {
+    pub(crate) pipe: Rc<Pipe>,
+}
+
+#[derive(Default)]
+pub(crate) struct Pipe {
+    pieces: RefCell<VecDeque<Piece>>,
+    /// Bytes in memory among the pieces.
+    length: Cell<usize>,
+    /// The response is wanted as a whole.
+    in_memory: bool,
+    ended: Cell<bool>,
+    /// The client has left.
+    pub(crate) client_gone: Cell<bool>,
+    reader: RefCell<Option<Waker>>,
+    writer: RefCell<Option<Waker>>,
+}
+
+impl Writer {
+    /// Puts a piece into the pipe; waits while there is enough in it.
+    pub async fn send(&self, request: &mut Request, piece: Piece) -> Result<(), Abort> {
+        let pipe = &self.pipe;
+        match &piece {
+            Piece::Bytes(bytes) => {
+                request.sent.bytes += bytes.len() as u64;
+                request.sent.body_bytes += bytes.len() as u64;
+                pipe.length.set(pipe.length.get() + bytes.len());
+            }
+            Piece::File { length, .. } => {
+                request.sent.bytes += length;
+                request.sent.body_bytes += length;
+            }
+            Piece::Flush => {}
+            Piece::Include(_) | Piece::Last => return Ok(()),
+        }
+        let room = request.plan.core.subrequest_output_buffer_size;
+        if pipe.in_memory {
+            return self.keep(request, piece, room);
+        }
+        pipe.put(piece);
+        poll_fn(|context| {
+            if pipe.length.get() <= room {
+                return Poll::Ready(());
+            }
+            pipe.writer.replace(Some(context.waker().clone()));
+            Poll::Pending
+        })
+        .await;
+        Ok(())
+    }
+
+    /// Keeps a piece of a response that is wanted as a whole, where there is room for it.
+    fn keep(&self, request: &Request, piece: Piece, room: usize) -> Result<(), Abort> {
+        if let Some(announced) = request.response.content_length
+            && announced > room as u64
+        {
+            logs::error!(
+                request,
+                Error,
+                "too big subrequest response: {announced}{}",
+                request.activity.sending
+            );
+            return Err(Abort::Filter);
+        }
+        if request.sent.body_bytes > room as u64 {
+            logs::error!(
+                request,
+                Error,
+                "too big subrequest response{}",
+                request.activity.sending
+            );
+            return Err(Abort::Filter);
+        }
+        self.pipe.put(piece);
+        Ok(())
+    }
+
+    /// Resolves when the client has left.
+    pub async fn client_gone(&self) -> Abort {
+        poll_fn(|context| {
+            if self.pipe.client_gone.get() {
+                return Poll::Ready(());
+            }
+            self.pipe.writer.replace(Some(context.waker().clone()));
+            Poll::Pending
+        })
+        .await;
+        Abort::Closed(ErrorKind::ConnectionAborted.into())
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.pipe.ended.set(true);
+        wake(&self.pipe.reader);
+    }
+}
+
+impl Pipe {
+    /// An empty one, of a response that is wanted as a whole or not.
+    pub(crate) fn new(in_memory: bool) -> Pipe {
+        Pipe {
+            in_memory,
+            ..Pipe::default()
+        }
+    }
+
+    /// Appends a piece. Small ones are copied together: what waits here would leave together
+    /// anyway, so a flush between them moves behind both.
+    fn put(&self, piece: Piece) {
+        let pieces = &mut *self.pieces.borrow_mut();
+        let flush = pieces.pop_back_if(|last| matches!(last, Piece::Flush));
+        let joined = match (pieces.back_mut(), &piece) {
+            (Some(Piece::Bytes(last)), Piece::Bytes(more)) => join(last, more).is_some(),
+            (_, piece) => matches!(piece, Piece::Flush) && flush.is_some(),
+        };
+        if joined {
+            pieces.extend(flush);
+        } else {
+            pieces.extend(flush);
+            pieces.push_back(piece);
+        }
+        wake(&self.reader);
+    }
+
+    pub(crate) async fn next(&self) -> Option<Piece> {
+        poll_fn(|context| {
+            if let Some(piece) = self.pieces.borrow_mut().pop_front() {
+                if let Piece::Bytes(bytes) = &piece {
+                    self.length
+                        .set(self.length.get().saturating_sub(bytes.len()));
+                }
+                wake(&self.writer);
+                return Poll::Ready(Some(piece));
+            }
+            if self.ended.get() {
+                return Poll::Ready(None);
+            }
+            self.reader.replace(Some(context.waker().clone()));
+            Poll::Pending
+        })
+        .await
+    }
+
+    pub(crate) fn tell_client_gone(&self) {
+        self.client_gone.set(true);
+        wake(&self.writer);
+    }
+}
+
+fn wake(waiting: &RefCell<Option<Waker>>) {
+    let waker = waiting.take();
+    waker.into_iter().for_each(Waker::wake);
+}

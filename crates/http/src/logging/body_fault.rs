@@ -1,0 +1,36 @@
+//! What is logged of a client whose body breaks off or breaks the rules.
+
+use logs::network::TIMED_OUT;
+use logs::{Errno, Level};
+
+use crate::exchange::abort::Abort;
+
+/// What nginx says of a client whose body is broken off so, if anything; `is_http1` tells how it
+/// came.
+pub fn body_fault(abort: &Abort, is_http1: bool) -> Option<(Level, String)> {
+    Some(match abort {
+        // It is an error only where chunks are malformed.
+        Abort::BadBody(text) if is_http1 => (Level::Error, (*text).to_owned()),
+        Abort::BadBody(text) => (Level::Info, (*text).to_owned()),
+        Abort::BodyTooLarge { received, chunk } => {
+            let length = if is_http1 {
+                format!("{received}+{chunk}")
+            } else {
+                received.saturating_add(*chunk).to_string()
+            };
+            let text = format!("client intended to send too large chunked body: {length} bytes");
+            (Level::Error, text)
+        }
+        // It says so of HTTP/2 alone.
+        Abort::BodyTimedOut if is_http1 => return None,
+        Abort::BodyTimedOut => (Level::Info, format!("client timed out {TIMED_OUT}")),
+        Abort::Closed(error) => match error.raw_os_error() {
+            Some(_) => (Level::Info, format!("recv() failed {}", Errno(error))),
+            None => {
+                let text = "client prematurely closed connection";
+                (Level::Info, text.to_owned())
+            }
+        },
+        _ => (Level::Info, "client broke off its body".to_owned()),
+    })
+}

@@ -1,0 +1,465 @@
+//! Reading a request's body: whole into memory or a temporary file ([`read`]), as it comes, or not
+//! at all.
+
+use std::cell::Cell;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use base::pieces::Pieces;
+use bytes::Bytes;
+use engine::PooledFuture;
+use engine::file::File;
+use engine::select::at_once;
+use proto::header::KnownField;
+use proto::method::Method;
+
+use crate::exchange::Exchange;
+use crate::exchange::abort::Abort;
+use crate::logging;
+use crate::request::Request;
+use crate::request::body::{BufferedBody, InFileOnly, TemporaryFile};
+
+/// How much of a body is in memory while it goes from one file to another, in bytes.
+const COPY_SIZE: usize = 64 * 1024;
+
+/// Reads the body whole. `Err(Ok(status))` is a status to answer with (413, 500).
+pub async fn read(
+    request: &mut Request,
+    exchange: &mut Exchange,
+) -> Result<(), Result<u16, Abort>> {
+    if request.body.is_read() || !request.is_main() {
+        return Ok(());
+    }
+    miss_lost(request)?;
+    if request.body.is_given_up() {
+        drop_refused(request, exchange).await;
+        return Ok(());
+    }
+    // Most requests have none, and their clients wait for no leave to send it.
+    if request.body.is_none() && !request.client.has(KnownField::Expect) {
+        request.body.stored = BufferedBody::Memory(Pieces::new());
+        return Ok(());
+    }
+    // Memory of its own, so that requests without one need no room for it.
+    PooledFuture::new(read_whole(request, exchange)).await
+}
+
+async fn read_whole(
+    request: &mut Request,
+    exchange: &mut Exchange,
+) -> Result<(), Result<u16, Abort>> {
+    let mut parts = Pieces::new();
+    let mut held = 0;
+    let mut room_beside_head = room_beside_head(request) as u64;
+    let mut beside_head = 0;
+    let mut stored = None;
+    loop {
+        // The head's buffer may be larger than what is received at once.
+        if room_beside_head > 0 && !exchange.receive_at_hand(request).await {
+            room_beside_head = 0;
+        }
+        let before = request.body.received_framed();
+        let bytes = match next(request, exchange).await {
+            Ok(bytes) => bytes,
+            Err(ended) => {
+                leave_behind(request, parts, stored);
+                return Err(ended);
+            }
+        };
+        // As in nginx, what frames chunks takes room with them.
+        let taken = request.body.received_framed().saturating_sub(before);
+        let placed = room_beside_head.min(taken);
+        room_beside_head -= placed;
+        beside_head += placed;
+        held += taken - placed;
+        request.body.note_beside_head(beside_head);
+        let ended = bytes.is_none();
+        bytes.into_iter().for_each(|bytes| parts.push(bytes));
+        if held > memory_max(request, beside_head) {
+            if stored.is_none() {
+                let temporary = create(request).await.map_err(Ok)?;
+                tell_of_file(request, &temporary.path);
+                stored = Some((temporary, 0));
+            }
+            if let Some((temporary, offset)) = &mut stored {
+                write(request, &temporary.file, offset, &mut parts)
+                    .await
+                    .map_err(Ok)?;
+                held = 0;
+            }
+        }
+        if ended {
+            break;
+        }
+    }
+    store(request, parts, stored).await.map_err(Ok)
+}
+
+/// A request that changes something is not done without the body by which it would: what had it has
+/// failed.
+fn miss_lost(request: &Request) -> Result<(), Result<u16, Abort>> {
+    if !request.body.is_lost() || matches!(request.method, Method::Get | Method::Head) {
+        return Ok(());
+    }
+    logs::error!(
+        request,
+        Error,
+        "the body of the request is lost, and cannot be passed on again"
+    );
+    Err(Ok(502))
+}
+
+/// Drops what has come of a body that was refused for its length. As in nginx, it is there, and
+/// empty, where that is the whole.
+async fn drop_refused(request: &mut Request, exchange: &mut Exchange) {
+    let is_too_long = request.body.too_long;
+    if is_too_long && exchange.drop_body_at_hand(request).await.is_ok() && request.body.ended {
+        request.body.stored = BufferedBody::Memory(Pieces::new());
+    }
+}
+
+/// Keeps what has come of a body that breaks off, for the log. As in nginx, what came last is lost
+/// where chunks are refused.
+fn leave_behind(request: &mut Request, mut parts: Pieces, stored: Option<(TemporaryFile, u64)>) {
+    if let Some((temporary, _)) = stored {
+        request.body.left_behind_file = Some(temporary.path.clone());
+        return;
+    }
+    if let Some(refused) = request.body.refused {
+        let mut whole = parts.concat();
+        whole.truncate(usize::try_from(refused.data).unwrap_or(usize::MAX));
+        parts.clear();
+        parts.push(whole.into());
+    }
+    request.body.left_behind = parts;
+}
+
+/// Reads the body whole into a file that has a name until the request ends: see
+/// [`RequestBody::take_file`].
+pub async fn read_into_file(
+    request: &mut Request,
+    exchange: &mut Exchange,
+) -> Result<(), Result<u16, Abort>> {
+    request.body.to_file = true;
+    match std::mem::take(&mut request.body.stored) {
+        BufferedBody::Memory(parts) => return store(request, parts, None).await.map_err(Ok),
+        BufferedBody::File(unnamed) if unnamed.in_file_only == InFileOnly::Off => {
+            return copy(request, &unnamed.file).await.map_err(Ok);
+        }
+        stored => request.body.stored = stored,
+    }
+    read(request, exchange).await
+}
+
+/// Copies a body that lies in a file without a name to one that has a name.
+async fn copy(request: &mut Request, unnamed: &File) -> Result<(), u16> {
+    let temporary = create(request).await?;
+    let mut offset = 0;
+    loop {
+        let mut part = Pieces::new();
+        match unnamed.read_at(offset, COPY_SIZE).await {
+            Ok(bytes) if bytes.is_empty() => break,
+            Ok(bytes) => part.push(bytes),
+            Err(error) => {
+                let error = logs::Errno(&error);
+                logs::error!(request, Crit, "pread() of a request body failed {error}");
+                return Err(500);
+            }
+        }
+        write(request, &temporary.file, &mut offset, &mut part).await?;
+    }
+    request.body.stored = BufferedBody::File(Rc::new(temporary));
+    Ok(())
+}
+
+/// Reads the body whole before the request has a location: what a location says of files does not
+/// hold yet.
+pub async fn read_early(
+    request: &mut Request,
+    exchange: &mut Exchange,
+) -> Result<(), Result<u16, Abort>> {
+    request.body.early = true;
+    let read = read(request, exchange).await;
+    request.body.early = false;
+    read
+}
+
+/// Reads what has come of the body already. `None` where that is the whole, which is then kept in
+/// memory; else what has come, for a handler that goes on reading by itself.
+pub async fn read_at_hand(
+    request: &mut Request,
+    exchange: &mut Exchange,
+) -> Result<Option<Pieces>, Result<u16, Abort>> {
+    if request.body.is_read() || !request.is_main() {
+        return Ok(None);
+    }
+    miss_lost(request)?;
+    if request.body.is_given_up() {
+        return Ok(None);
+    }
+    let came_with_head = request.body.came_with_head() as u64;
+    let room = match came_with_head {
+        0 => 0,
+        _ => room_beside_head(request) as u64,
+    };
+    let before = request.body.received_framed();
+    let mut parts = Pieces::new();
+    let mut held = 0;
+    loop {
+        // The head's buffer may be larger than what is received at once.
+        let beside_head = room.min(came_with_head.max(held));
+        let held_max = memory_max(request, beside_head).saturating_add(beside_head);
+        if held > held_max || !exchange.receive_at_hand(request).await {
+            break;
+        }
+        // Half a chunk's size line may be all that is at hand: that is not waited for.
+        let Some(read) = at_once(next(request, exchange)).await else {
+            break;
+        };
+        let Some(bytes) = read? else {
+            // As in nginx, not even `client_body_in_file_only` puts it in a file.
+            request.body.note_end();
+            request.body.stored = BufferedBody::Memory(parts);
+            return Ok(None);
+        };
+        // As in nginx, what frames chunks takes room with them.
+        held = request.body.received_framed().saturating_sub(before);
+        parts.push(bytes);
+    }
+    Ok(Some(parts))
+}
+
+/// Waits for more of the body and takes all of it that has come then, for a handler that passes it
+/// on as it comes; whether its end has come with it. Dropped while it waits, it has taken nothing.
+pub async fn read_some(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    parts: &mut Pieces,
+) -> Result<bool, Result<u16, Abort>> {
+    let mut read = read_next(request, exchange).await?;
+    while let Some(bytes) = read {
+        parts.push(bytes);
+        if !exchange.has_buffered_body() {
+            return Ok(false);
+        }
+        read = match at_once(read_next(request, exchange)).await {
+            Some(read) => read?,
+            None => return Ok(false),
+        };
+    }
+    Ok(true)
+}
+
+/// Drops what has come of a body that no handler reads, before a response that does not look at it.
+/// 400 where it breaks framing, which ends the connection; a body that a handler has begun to read,
+/// or that was refused for its length, has its answer already.
+pub async fn drop_at_hand(request: &mut Request, exchange: &mut Exchange) -> Result<(), u16> {
+    if !request.is_main() || request.body.is_read() {
+        return Ok(());
+    }
+    match exchange.drop_body_at_hand(request).await {
+        Err(Abort::BadBody(_)) if request.body.has_answer() => Ok(()),
+        Err(Abort::BadBody(text)) => {
+            logs::error!(request, Error, "{text}");
+            request.body.give_up_dropped();
+            Err(400)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Keeps a body that has been read whole: `parts` is what of it is not in the file yet.
+async fn store(
+    request: &mut Request,
+    mut parts: Pieces,
+    begun: Option<(TemporaryFile, u64)>,
+) -> Result<(), u16> {
+    request.body.note_end();
+    let in_file = in_file_only(request) != InFileOnly::Off && request.body.is_announced();
+    let begun = match begun {
+        None if in_file => {
+            let temporary = create(request).await?;
+            // As in nginx, nothing is written of an empty body, and nothing said.
+            if parts.iter().any(|bytes| !bytes.is_empty()) {
+                tell_of_file(request, &temporary.path);
+            }
+            Some((temporary, 0))
+        }
+        begun => begun,
+    };
+    request.body.stored = match begun {
+        None => BufferedBody::Memory(parts),
+        Some((temporary, mut offset)) => {
+            write(request, &temporary.file, &mut offset, &mut parts).await?;
+            BufferedBody::File(Rc::new(temporary))
+        }
+    };
+    Ok(())
+}
+
+/// How many bytes of a body that come with its head are in memory with it: what the head leaves of
+/// the buffer that it ends in. As in nginx, a head goes on in a large buffer where one is full,
+/// with the line that it is at.
+pub fn room_beside_head(request: &Request) -> usize {
+    let limits = request.server.core.head_limits();
+    let head = request.client.bytes.as_slice();
+    // The first buffer is taken before the client has named its host.
+    let first = request.connection.first_server(&request.local);
+    let first_size = first
+        .map_or(limits, |server| server.core.head_limits())
+        .buffer_size;
+    let (mut start, mut size) = (0, first_size);
+    let mut is_large = false;
+    while let Some(full) = head
+        .get(..start + size)
+        .filter(|full| full.len() < head.len())
+    {
+        let line = memchr::memrchr(b'\n', full).map_or(0, |at| at + 1);
+        if is_large && line <= start {
+            break; // no buffer holds this line
+        }
+        (start, size) = (line.max(start), limits.large_buffer_size);
+        is_large = true;
+    }
+    (start + size).saturating_sub(head.len())
+}
+
+/// How many bytes stay in memory beside those that came with the head, as in nginx: the whole rest,
+/// if it fits into the head's buffer as well or is only a quarter beyond
+/// `client_body_buffer_size`.
+fn memory_max(request: &Request, beside_head: u64) -> u64 {
+    let buffer_size = request.plan.core.client_body_buffer_size as u64;
+    let generous = buffer_size.saturating_add(buffer_size / 4);
+    let left_beside_head = match beside_head {
+        0 => 0, // the head's buffer is done with
+        taken => (room_beside_head(request) as u64).saturating_sub(taken),
+    };
+    match request.body.announced {
+        Some(length) => {
+            let rest = length.saturating_sub(beside_head);
+            if rest < generous.max(left_beside_head) {
+                u64::MAX
+            } else {
+                buffer_size
+            }
+        }
+        None => buffer_size,
+    }
+}
+
+/// The next bytes of a body without which the request is not whole.
+async fn next(
+    request: &mut Request,
+    exchange: &mut Exchange,
+) -> Result<Option<Bytes>, Result<u16, Abort>> {
+    let read = read_next(request, exchange).await;
+    match read {
+        Err(Err(Abort::Closed(_))) => {
+            request.response.status = match request.client.h1() {
+                Some(_) => 400,
+                None => 499,
+            };
+            request.body.broken_off = true;
+        }
+        Err(Ok(_)) => request.body.broken_off = true,
+        _ => {}
+    }
+    read
+}
+
+/// The next bytes. A body that breaks framing is answered with 400, one that is too long with 413:
+/// a length that was announced has been judged in the location that the URI led to, chunks are
+/// judged here.
+async fn read_next(
+    request: &mut Request,
+    exchange: &mut Exchange,
+) -> Result<Option<Bytes>, Result<u16, Abort>> {
+    let read = exchange.read_body(request).await;
+    if matches!(&read, Ok(Some(bytes)) if !bytes.is_empty()) {
+        request.body.note_taken();
+    }
+    read.map_err(|abort| refuse(request, abort))
+}
+
+/// Refuses a body for what it turned out to be: the status to answer with, or why nothing can be
+/// answered.
+pub fn refuse(request: &mut Request, abort: Abort) -> Result<u16, Abort> {
+    let status = match abort {
+        Abort::BadBody(_) => 400,
+        Abort::BodyTooLarge { received, .. } => {
+            request.body.before_refused = Some(received);
+            413
+        }
+        abort => return Err(abort),
+    };
+    logging::client::abort(request, &abort);
+    request.body.give_up();
+    Ok(status)
+}
+
+async fn write(
+    request: &mut Request,
+    file: &File,
+    offset: &mut u64,
+    parts: &mut Pieces,
+) -> Result<(), u16> {
+    let parts: Vec<Bytes> = parts.drain().collect();
+    let length: usize = parts.iter().map(Bytes::len).sum();
+    if let Err(error) = file.write_at(*offset, parts).await {
+        logs::error!(
+            request,
+            Crit,
+            "pwrite() of a request body failed {}",
+            logs::Errno(&error)
+        );
+        return Err(500);
+    }
+    *offset += length as u64;
+    Ok(())
+}
+
+/// Makes a temporary file, which keeps its name only where that is asked for.
+async fn create(request: &mut Request) -> Result<TemporaryFile, u16> {
+    let directory = Arc::clone(&request.plan.body.directory);
+    let in_file_only = in_file_only(request);
+    let mode = if request.body.to_file { 0o660 } else { 0o600 };
+    let keeps_name = in_file_only != InFileOnly::Off;
+    match engine::blocking(move || directory.create(mode, keeps_name)).await {
+        Ok((path, file)) => Ok(TemporaryFile {
+            taken: Cell::new(false),
+            file: File::from(file),
+            path,
+            in_file_only,
+        }),
+        Err(failure) => {
+            logs::error!(request, Crit, "{failure}");
+            Err(500)
+        }
+    }
+}
+
+/// Tells the log of the first bytes that a temporary file takes.
+fn tell_of_file(request: &Request, path: &Path) {
+    const TEXT: &str = "a client request body is buffered to a temporary file";
+    let shown = path.display();
+    if request.body.to_file || request.body.early {
+        // Nothing out of the ordinary; or, as in nginx, no location has said yet what is.
+    } else if request.plan.body.in_file_only == InFileOnly::Off {
+        logs::error!(request, Warn, "{TEXT} {shown}");
+    } else {
+        logs::error!(request, Notice, "{TEXT} {shown}");
+    }
+}
+
+/// `client_body_in_file_only`, as the request's handler overrides it.
+fn in_file_only(request: &Request) -> InFileOnly {
+    if request.body.to_file {
+        return InFileOnly::Removed;
+    }
+    match (request.body.early, request.plan.body.in_file_only) {
+        (true, _) => InFileOnly::Off,
+        (false, InFileOnly::Off) => request.body.left_in_file_only.unwrap_or(InFileOnly::Off),
+        (false, in_file_only) => in_file_only,
+    }
+}

@@ -1,0 +1,401 @@
+//! The way of a request. Read [`handle`] first: it is the whole of it.
+//!
+//! Phases look at the [`Request`] and answer with a [`Step`].
+
+use std::ops::ControlFlow;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use proto::method::Method;
+
+use crate::config::location;
+use crate::exchange::Exchange;
+use crate::exchange::abort::Abort;
+use crate::request::activity::READING_HEADERS;
+use crate::request::body::reading;
+use crate::request::{Request, Step, access_phase, secure};
+use crate::response::error_page::answer;
+use crate::response::output;
+use crate::{files, logging, module};
+
+/// Where the request loop goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// The rewrite script of the server.
+    ServerRewrite,
+    /// The search for the URI's location.
+    FindLocation,
+    /// The rewrite script of the location.
+    LocationRewrite,
+    /// The plan is found; may the client have it?
+    Access,
+}
+
+/// Serves one request: phases until something answers, then the response.
+///
+/// `Err` means that the connection cannot go on (the client left, a time limit passed); the
+/// caller logs the request all the same.
+pub async fn handle(request: &mut Request, exchange: &mut Exchange) -> Result<(), Abort> {
+    if request.is_main() {
+        match arrived(request, exchange).await? {
+            Step::Next => {}
+            step => return resume(request, exchange, step).await,
+        }
+    }
+    let early = if request.is_main() && request.server.core.may_read_early() {
+        Box::pin(read_early(request, exchange)).await
+    } else {
+        Ok(Step::Next)
+    };
+    let first = match early {
+        Ok(Step::Next) => {
+            if request.is_main() {
+                request.keepalive.on = request.client.keeps_alive();
+            }
+            phases(request, exchange, Phase::ServerRewrite).await
+        }
+        early => {
+            // What the client asks for its connection counts from the phases on.
+            exchange.forbid_keepalive();
+            early
+        }
+    };
+    let outcome = match first {
+        Ok(step) => resume(request, exchange, step).await,
+        Err(abort) => Err(abort),
+    };
+    follow_up(request, exchange, &outcome).await;
+    outcome
+}
+
+/// Asks those who want to see a request as soon as its head has been read.
+async fn arrived(request: &mut Request, exchange: &mut Exchange) -> Result<Step, Abort> {
+    logging::debug::head(request);
+    if let Some(settings) = secure::newer_settings(request) {
+        Box::pin(secure::recheck_client_certificate(request, &settings)).await;
+    }
+    if !request.plan.phases.arrived.is_empty() {
+        let http = Rc::clone(&request.http);
+        let plan = http.plan(request.plan.id);
+        match module::run(&plan.phases.arrived, request, exchange).await? {
+            Step::Next => {}
+            step => return Ok(step),
+        }
+    }
+    let answer = secure::check(request);
+    Ok(answer.unwrap_or(Step::Next))
+}
+
+/// What is still done for a request once it has been answered.
+pub async fn follow_up(request: &mut Request, exchange: &Exchange, outcome: &Result<(), Abort>) {
+    if request.is_main() {
+        if outcome.is_ok() {
+            request.start_background();
+        }
+        let has_acted = match outcome {
+            // A subrequest has ended it.
+            Err(Abort::Unanswered(status)) if *status != request.response.status => {
+                note_unanswered(request, exchange, *status);
+                false
+            }
+            _ => act_after(request, outcome).await,
+        };
+        let waits = match outcome {
+            // As far as nginx goes a request whose upstream broke off has been answered.
+            Ok(()) | Err(Abort::Upstream) => true,
+            // A client that has left ends all.
+            Err(Abort::Closed(_)) => false,
+            Err(_) => has_acted,
+        };
+        end_background(request, waits).await;
+    }
+    if let Some(asked) = &request.upstream {
+        asked.end();
+    }
+}
+
+/// Has modules do what they do after a response; whether there was anything to be done.
+async fn act_after(request: &mut Request, outcome: &Result<(), Abort>) -> bool {
+    if request.plan.phases.after.is_empty() {
+        return false;
+    }
+    let (http, mut has_acted) = (Rc::clone(&request.http), false);
+    for after in &http.plan(request.plan.id).phases.after {
+        has_acted |= after.after(request, outcome).resolve().await;
+    }
+    has_acted
+}
+
+/// The status that logs show of a request that has not been answered, unless some of its response
+/// has left.
+fn note_unanswered(request: &mut Request, exchange: &Exchange, status: u16) {
+    if request.response.status == 0 || exchange.has_unsent(request) {
+        request.response.status = status;
+    }
+}
+
+impl Request {
+    /// Whether what stands ready is answered with a status that says that the request has been
+    /// fulfilled.
+    fn succeeds(&self) -> bool {
+        let status = match self.course.error_status {
+            0 => self.response.status,
+            error => error,
+        };
+        matches!(status, 200..=299)
+    }
+
+    /// Notes that the client has left while its response was awaited, for logs; how that ends the
+    /// exchange. A subrequest tells its request.
+    pub fn client_left(&mut self, exchange: &Exchange) -> Abort {
+        const CLIENT_CLOSED: u16 = 499;
+        note_unanswered(self, exchange, CLIENT_CLOSED);
+        if self.is_main() {
+            Abort::Silently
+        } else {
+            Abort::Unanswered(CLIENT_CLOSED)
+        }
+    }
+}
+
+/// `client_body_early_read`: the body is there before anything looks at the request.
+async fn read_early(request: &mut Request, exchange: &mut Exchange) -> Result<Step, Abort> {
+    let server = Arc::clone(&request.server);
+    // Variables are found out for it without a body, too, and keep what they are by then.
+    let is_wanted = server.core.reads_early(request);
+    if !is_wanted || !request.body.is_announced() {
+        return Ok(Step::Next);
+    }
+    if let Some(step) = refuse_long_body(request, READING_HEADERS) {
+        return Ok(step);
+    }
+    request.activity.doing = READING_HEADERS;
+    match reading::read_early(request, exchange).await {
+        Ok(()) => {
+            request.activity.doing = "";
+            Ok(Step::Next)
+        }
+        Err(Ok(status)) => Ok(Step::Finish(status)),
+        Err(Err(abort)) => Err(abort),
+    }
+}
+
+/// Waits for subrequests in the background, or gives them up: a request that could not be answered
+/// does, unless a `post_action` has been done for it, which may have made some itself.
+async fn end_background(request: &mut Request, waits: bool) {
+    let Some(mut background) = request.background.take() else {
+        return;
+    };
+    if waits {
+        background.ended().await;
+    }
+}
+
+/// Goes on from a step until a response has been sent.
+pub async fn resume(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    mut step: Step,
+) -> Result<(), Abort> {
+    loop {
+        step = match step {
+            // A client that asks for a tunnel would take any success for one, and the body for what
+            // comes out of it.
+            Step::Respond(_)
+                if request.is_main() && exchange.asks_for_tunnel() && request.succeeds() =>
+            {
+                Step::Finish(501)
+            }
+            Step::Finish(200..=299) if request.is_main() && exchange.asks_for_tunnel() => {
+                Step::Finish(501)
+            }
+            Step::Respond(body) => match output::respond(request, exchange, body).await? {
+                Some(step) => step,
+                None => return Ok(()),
+            },
+            Step::Finish(_) | Step::Return(..) if request.nesting.stub.is_some() => {
+                output::respond_with_stub(request)
+            }
+            Step::Finish(status) => match answer::finish(request, exchange, status).await? {
+                Some(step) => step,
+                None => return Ok(()),
+            },
+            Step::Return(status, location) => {
+                match reading::drop_at_hand(request, exchange).await {
+                    Ok(()) => {
+                        request.response.location = Some(location);
+                        Step::Finish(status)
+                    }
+                    Err(refused) => Step::Finish(refused),
+                }
+            }
+            Step::Redirect { uri, args } => match request.redirect(uri, args) {
+                Ok(()) => phases(request, exchange, Phase::ServerRewrite).await?,
+                Err(status) => Step::Finish(status),
+            },
+            Step::Named(name) => match request.enter_named(&name) {
+                Ok(()) => phases(request, exchange, Phase::LocationRewrite).await?,
+                Err(status) => Step::Finish(status),
+            },
+            Step::Relocate | Step::Next => Step::Finish(404),
+        };
+    }
+}
+
+/// nginx's phases in order. Ends with a step that is neither `Next` nor `Relocate`.
+async fn phases(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    mut at: Phase,
+) -> Result<Step, Abort> {
+    while at != Phase::Access {
+        // The root is the server's now, or the location's.
+        if at != Phase::FindLocation && request.http.prepares_root {
+            Box::pin(files::prepare_realpath_root(request)).await;
+        }
+        at = match advance(request, at) {
+            ControlFlow::Continue(next) => next,
+            ControlFlow::Break(step) => return Ok(step),
+        };
+    }
+    // The plan stays as long as the request holds on to the generation.
+    let http = Rc::clone(&request.http);
+    let plan = http.plan(request.plan.id);
+    match module::run_scripts(&plan.phases.prepared, request) {
+        Step::Next => {}
+        step => return Ok(step),
+    }
+    match module::run(&plan.phases.preaccess, request, exchange).await? {
+        Step::Next => {}
+        step => return Ok(step),
+    }
+    match access_phase::run(request, exchange).await? {
+        Step::Next => {}
+        step => return Ok(step),
+    }
+    match module::run(&plan.phases.precontent, request, exchange).await? {
+        Step::Next => {}
+        step => return Ok(step),
+    }
+    content(request, exchange).await
+}
+
+/// Passes one of the phases that find the plan: the next one, or the step that ends the search.
+pub fn advance(request: &mut Request, at: Phase) -> ControlFlow<Step, Phase> {
+    let (step, next) = match at {
+        Phase::ServerRewrite => (rewrite_by_server(request), Phase::FindLocation),
+        Phase::FindLocation => (find_location(request), Phase::LocationRewrite),
+        Phase::LocationRewrite => (rewrite_by_location(request), Phase::Access),
+        Phase::Access => (Step::Next, Phase::Access),
+    };
+    match step {
+        Step::Next => ControlFlow::Continue(next),
+        // Of a server's script no more follows than of one that left the URI alone.
+        Step::Relocate if at == Phase::ServerRewrite => ControlFlow::Continue(next),
+        Step::Relocate => match request.count_change() {
+            Ok(()) => ControlFlow::Continue(Phase::FindLocation),
+            Err(status) => ControlFlow::Break(Step::Finish(status)),
+        },
+        step => ControlFlow::Break(step),
+    }
+}
+
+fn rewrite_by_server(request: &mut Request) -> Step {
+    let plan = &request.server.plan;
+    if plan.phases.scripts.is_empty() {
+        return Step::Next;
+    }
+    let (http, id) = (Rc::clone(&request.http), plan.id);
+    // They may change the URI.
+    request.course.found = None;
+    module::run_scripts(&http.plan(id).phases.scripts, request)
+}
+
+/// Where no location was found the server's own plan is in force, whose script has run.
+fn rewrite_by_location(request: &mut Request) -> Step {
+    let plan = &request.plan;
+    if plan.phases.scripts.is_empty() || Arc::ptr_eq(plan, &request.server.plan) {
+        return Step::Next;
+    }
+    let (http, id) = (Rc::clone(&request.http), plan.id);
+    module::run_scripts(&http.plan(id).phases.scripts, request)
+}
+
+/// Finds the location of the URI in force and checks what holds as soon as it is known.
+fn find_location(request: &mut Request) -> Step {
+    let http = Rc::clone(&request.http);
+    let found = match request.course.found.take() {
+        Some(id) => location::LocationMatch::Plan(http.shared_plan(id)),
+        None => location::find(request, &http),
+    };
+    let (plan, with_slash) = match found {
+        location::LocationMatch::Plan(plan) => (Arc::clone(plan), None),
+        location::LocationMatch::Slash(plan, path) => (Arc::clone(plan), Some(path)),
+        location::LocationMatch::Undecided(regex, cause) => {
+            regex.alert(request, &request.uri, cause, "");
+            return Step::Finish(500);
+        }
+    };
+    request.leave_location();
+    let before = std::mem::replace(&mut request.plan, plan);
+    logs::error!(
+        request,
+        Debug,
+        "using configuration \"{}\"",
+        logs::Printable(&request.plan.name)
+    );
+    if request.plan.internal && !request.course.internal {
+        // What is refused so never comes to the location's own log.
+        let log = request.earlier_error_log.take();
+        request.earlier_error_log = log.or_else(|| Some(Arc::clone(&before.error_log)));
+        return Step::Finish(404);
+    }
+    if request.is_main() {
+        request.earlier_error_log = None;
+    }
+    request.ask_keepalive();
+    match (refuse_long_body(request, ""), with_slash) {
+        (Some(refused), _) => refused,
+        (None, Some(path)) => request.redirect_to_slash(path),
+        (None, None) => Step::Next,
+    }
+}
+
+/// 413 where the body, as it is announced or has been read, is longer than the plan in force
+/// allows; `doing` is for the log. That of a subrequest is what it was given: nothing where it goes
+/// without.
+fn refuse_long_body(request: &mut Request, doing: &str) -> Option<Step> {
+    let limit = request.plan.core.client_max_body_size;
+    let length = request.body.judged_length();
+    if limit == 0 || length <= limit {
+        return None;
+    }
+    logs::error!(
+        request,
+        Error,
+        "client intended to send too large body: {length} bytes{doing}"
+    );
+    request.body.give_up();
+    Some(Step::Finish(413))
+}
+
+/// What answers in the plan, or files.
+pub(crate) async fn content(request: &mut Request, exchange: &mut Exchange) -> Result<Step, Abort> {
+    let http = Rc::clone(&request.http);
+    let phases = &http.plan(request.plan.id).phases;
+    if let Some(handler) = &phases.content {
+        return handler.run(request, exchange).resolve().await;
+    }
+    if phases.changes_files {
+        // They may wait for a body.
+        request.start_background();
+    }
+    let asks_for_file = matches!(request.method, Method::Get | Method::Head | Method::Post);
+    if (asks_for_file || phases.changes_files) && !request.has_filename() {
+        return Ok(Step::Finish(500));
+    }
+    match module::run(&phases.files, request, exchange).await? {
+        Step::Next => Ok(files::nothing_found(request)),
+        step => Ok(step),
+    }
+}

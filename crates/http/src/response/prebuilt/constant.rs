@@ -1,0 +1,54 @@
+//! Answers that are the same for every plain request of a scope, such as those of `return` with a
+//! text that has no variables.
+//!
+//! A module says so of the scope when it registers (`PlanBuilder::answers_constantly`). What the
+//! long way has then sent to one client is kept, byte for byte, and sent to others for the rest of
+//! the second that its Date names; the next second's first request takes the long way again. So
+//! nothing of how such an answer is made is written down twice.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use crate::h1::exchange::{After, may_keep_alive};
+use crate::module::Prebuilt;
+use crate::request::Request;
+use crate::response::prebuilt::PrebuiltEncoding;
+use crate::response::prebuilt::answering;
+use crate::response::prebuilt::answering::ResponseSink;
+use crate::response::prebuilt::recording::{is_answered_alike, is_padded};
+
+/// Answers a plain request under a plan that always gives the same answer. `None`: take the long
+/// way.
+pub fn answer(request: &mut Request, to: &mut impl ResponseSink) -> Option<After> {
+    let asks_to_stay = request.client.keeps_alive();
+    let keep_alive = asks_to_stay && may_keep_alive(&request.connection, request);
+    let form = to.form(request, keep_alive)?;
+    let http = Rc::clone(&request.http);
+    let cache = http.prebuilt.borrow();
+    let kept = cache.constant(request.plan.id)?;
+    let dated = kept.responses[form as usize].as_ref()?;
+    if dated.second != engine::wall().as_secs()
+        || !is_answered_alike(request, kept.status)
+        || is_padded(request, kept.status)
+    {
+        return None;
+    }
+    if kept.typed && *request.plan.types.content_type(&request.uri) != kept.content_type {
+        return None;
+    }
+    let prebuilt = Prebuilt {
+        status: kept.status,
+        content_type: &kept.content_type,
+        length: Some((dated.bytes.len() - dated.head_length) as u64),
+    };
+    if !to.takes(dated.bytes.len() - dated.head_length)
+        || answering::permit(request, prebuilt) != Some(PrebuiltEncoding::Identity)
+    {
+        return None;
+    }
+    request.response.status = kept.status;
+    to.send(request, dated);
+    let after = answering::send_prebuilt(request, dated, form);
+    answering::note_repeatable(request, dated, Duration::MAX, form);
+    Some(after)
+}
