@@ -172,6 +172,10 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "tests/proxying/health_checks.rs",
         "body header health_check match require status",
     ),
+    (
+        "tests/stream/health.rs",
+        "expect health_check_timeout send",
+    ),
     ("tests/operations/live_api/mod.rs", "api dashboard"),
     ("tests/operations/live_api/counters.rs", "status_zone"),
     ("tests/operations/live_api/pairs.rs", "keyval keyval_zone"),
