@@ -29,7 +29,7 @@ const DURATION_DEFAULT: Duration = Duration::from_secs(10);
 /// Send gets and sets to a memcached server
 #[derive(Args)]
 pub(super) struct Options {
-    /// The server: HOST[:PORT] or unix:PATH
+    /// The server: `HOST[:PORT]` or `unix:PATH`
     #[arg(value_name = "SERVER")]
     server: String,
     /// The protocol

@@ -10,7 +10,7 @@
 //! A zone holds what nginx's zone of the same size would hold: see [`ZoneBudget`]. State lives in
 //! the worker process. A thread that locks it does so for a few operations on
 //! memory and nothing else. What of it the process that follows begins with, its kind writes and
-//! reads ([`State::save`], [`handover`](crate::handover)).
+//! reads ([`State::save`], [`handover`]).
 
 use std::any::Any;
 use std::sync::{Arc, OnceLock};

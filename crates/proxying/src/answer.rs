@@ -16,7 +16,7 @@ use proto::header::KnownField;
 pub struct AnswerHead {
     head: ReadHead,
     /// The bytes that the spans of the head point into. A short body that has come with the head
-    /// may lie behind it: see [`AnswerHead::behind`].
+    /// may lie behind it: see `AnswerHead::behind`.
     pub bytes: Bytes,
     /// How many of them are the head's.
     length: usize,

@@ -1,5 +1,5 @@
-//! Requests in the loop over the peers of a group ([`::upstream::ask`]): what a request tells of
-//! its tries, how it is connected to a peer, and the [`Dialogue`] that is had there.
+//! Requests in the loop over the peers of a group ([`::upstream::try_peers()`]): what a request
+//! tells of its tries, how it is connected to a peer, and the [`Dialogue`] that is had there.
 
 use std::fmt;
 use std::sync::Arc;

@@ -30,7 +30,7 @@ pub struct Settings {
     pub path: PathBuf,
     /// The lengths of the names of subfolders.
     pub levels: Levels,
-    /// Bytes that the index may take: [`ENTRY_SIZE`] an entry.
+    /// Bytes that the index may take: [`ENTRY_SIZE`](super::ENTRY_SIZE) an entry.
     pub index_size: usize,
     /// Bytes that the files may take together.
     pub max_size: Option<u64>,

@@ -1,5 +1,5 @@
-//! A session in the loop over the peers of a group ([`::upstream::ask`]): what it tells of its
-//! tries, how it is connected to a peer, and what is done there.
+//! A session in the loop over the peers of a group ([`::upstream::try_peers()`]): what it tells of
+//! its tries, how it is connected to a peer, and what is done there.
 //!
 //! Over TCP a peer has answered once there is a connection to it. Over UDP there is no telling
 //! whether a peer receives before it sends something: what is asked there is the whole session.

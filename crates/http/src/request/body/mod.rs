@@ -491,7 +491,7 @@ impl RequestBody {
         }
     }
 
-    /// The name of the temporary file that [`read_into_file`] made, which is left to the caller.
+    /// The name of the temporary file that [`read_into_file`](reading::read_into_file) made, which is left to the caller.
     pub fn take_file(&self) -> Option<PathBuf> {
         match &self.stored {
             BufferedBody::File(temporary) if temporary.in_file_only != InFileOnly::Off => {

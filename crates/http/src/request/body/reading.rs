@@ -136,7 +136,7 @@ fn leave_behind(request: &mut Request, mut parts: Pieces, stored: Option<(Tempor
 }
 
 /// Reads the body whole into a file that has a name until the request ends: see
-/// [`RequestBody::take_file`].
+/// [`take_file`](super::RequestBody::take_file).
 pub async fn read_into_file(
     request: &mut Request,
     exchange: &mut Exchange,

@@ -82,7 +82,7 @@ impl ConstantResponse {
     }
 }
 
-/// Whether nothing in the scope tells requests apart but what [`prebuilt::respond`] looks at in any
+/// Whether nothing in the scope tells requests apart but what [`respond`](super::answering::respond) looks at in any
 /// case.
 pub(super) fn is_answered_alike(request: &Request, status: u16) -> bool {
     let plan = &request.plan;
