@@ -249,7 +249,7 @@ pub fn hasten_background(limit: Duration) {
     BACKGROUND_DONE.notify_all();
 }
 
-/// What is unfinished.
+/// The work that a process waits for before it ends.
 struct Background {
     unlimited: usize,
     limited: Vec<Limited>,

@@ -218,13 +218,13 @@ impl<'a> StateReader<'a> {
 pub struct SavedZone<'a> {
     /// The name of its kind.
     pub kind: &'a str,
-    /// Its name.
+    /// The name of the zone.
     pub name: &'a str,
-    /// Its size in bytes.
+    /// The size of the zone, in bytes.
     pub size: u64,
     /// The version of what its kind writes.
     pub version: u64,
-    /// What it held.
+    /// The state that the process before has written.
     pub state: StateReader<'a>,
 }
 

@@ -276,7 +276,7 @@ impl Zones {
     /// are passed over; those that it has otherwise begin empty.
     ///
     /// # Errors
-    /// Nothing could be read.
+    /// Where no zone could be read from the bytes.
     pub fn restore(&self, bytes: &[u8]) -> Result<RestoredZones, Unfit> {
         let mut restored = RestoredZones::default();
         for mut saved in handover::zones(bytes)? {

@@ -9,7 +9,7 @@ use upstream::{
 use crate::links::{self, Found, LinkOptions, Permit};
 use crate::stream::StreamHandle;
 
-/// What a caller gets.
+/// The connection by which a request reaches its upstream.
 pub enum Acquired {
     /// A stream of a connection that there was.
     Joined {

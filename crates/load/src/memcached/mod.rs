@@ -67,7 +67,7 @@ pub enum MemcachedLength {
     Requests(u64),
 }
 
-/// What is to be done.
+/// The load that is sent to a memcached server.
 #[derive(Clone, Debug)]
 pub struct MemcachedPlan {
     /// The server.
@@ -106,7 +106,7 @@ pub struct MemcachedPlan {
     pub seed: u64,
 }
 
-/// What a run came to.
+/// The counts and times of a run against a memcached server.
 #[derive(Clone, Debug)]
 pub struct MemcachedResult {
     /// How long it was measured.
