@@ -30,6 +30,8 @@ struct Server {
     closes: bool,
     left: Vec<Vec<u8>>,
     spare: Vec<Vec<u8>>,
+    /// Where the application reads requests to.
+    request: [u8; 1024],
 }
 
 /// What a server does with the frames that have come: all that is measured.
@@ -39,15 +41,14 @@ fn server_turn(server: &mut Server, now: Duration, frames: &[Vec<u8>]) {
         server.stack.handle_frame(now, frame);
     }
     server.stack.handle_timeout(now);
-    let mut request = [0; 1024];
     while let Some(event) = server.stack.poll_event() {
         match event {
             Event::Acceptable(_) => {
                 while let Some((id, _)) = server.stack.accept(server.listener) {
-                    answer(server, now, id, &mut request);
+                    answer(server, now, id);
                 }
             }
-            Event::Readable(id) => answer(server, now, id, &mut request),
+            Event::Readable(id) => answer(server, now, id),
             _ => {}
         }
     }
@@ -66,8 +67,8 @@ fn server_turn(server: &mut Server, now: Duration, frames: &[Vec<u8>]) {
     }
 }
 
-fn answer(server: &mut Server, now: Duration, id: ConnectionId, request: &mut [u8]) {
-    while let Ok(Some(count)) = server.stack.receive(id, request)
+fn answer(server: &mut Server, now: Duration, id: ConnectionId) {
+    while let Ok(Some(count)) = server.stack.receive(id, &mut server.request)
         && count > 0
     {
         let _ = server.stack.send_prebuilt(id, server.response.clone());
@@ -111,6 +112,7 @@ fn main() {
         closes,
         left: Vec::new(),
         spare: Vec::new(),
+        request: [0; 1024],
     };
     let mut client = host(1);
     let mut now = Duration::from_secs(1);

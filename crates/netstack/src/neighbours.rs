@@ -40,6 +40,8 @@ pub(crate) struct Neighbours {
     hosts: Map<Ipv4Addr, Neighbour>,
     /// Questions that are to be sent.
     questions: Vec<Ipv4Addr>,
+    /// How many hosts are asked for.
+    asked: usize,
 }
 
 impl Neighbours {
@@ -88,6 +90,9 @@ impl Neighbours {
     /// Asks again where no answer has come. Whether a host has turned out to be absent.
     pub(crate) fn handle_timeout(&mut self, now: Duration) -> bool {
         let mut has_given_up = false;
+        if self.asked == 0 {
+            return has_given_up;
+        }
         for (host, known) in &mut self.hosts {
             if let Neighbour::Asked(count, at) = *known
                 && at <= now
@@ -97,6 +102,7 @@ impl Neighbours {
                     self.questions.push(*host);
                 } else {
                     *known = Neighbour::Absent(now + ABSENT_FOR);
+                    self.asked -= 1;
                     has_given_up = true;
                 }
             }
@@ -108,6 +114,9 @@ impl Neighbours {
 
     /// When to ask again.
     pub(crate) fn deadline(&self) -> Option<Duration> {
+        if self.asked == 0 {
+            return None;
+        }
         let asked = self.hosts.values().filter_map(|known| match known {
             Neighbour::Asked(_, at) => Some(*at),
             Neighbour::Known(..) | Neighbour::Absent(_) => None,
@@ -121,9 +130,17 @@ impl Neighbours {
             && !self.hosts.contains_key(&host)
             && let Some(other) = self.hosts.keys().next().copied()
         {
-            self.hosts.remove(&other);
+            let before = self.hosts.remove(&other);
+            self.count(before, None);
         }
-        self.hosts.insert(host, known);
+        let before = self.hosts.insert(host, known);
+        self.count(before, Some(known));
+    }
+
+    /// Counts a host among those that are asked for, or no longer.
+    fn count(&mut self, before: Option<Neighbour>, after: Option<Neighbour>) {
+        let is_asked = |known| usize::from(matches!(known, Some(Neighbour::Asked(..))));
+        self.asked = self.asked + is_asked(after) - is_asked(before);
     }
 }
 

@@ -29,6 +29,22 @@ pub(crate) struct Slot {
     pub(crate) charged: usize,
 }
 
+impl Slot {
+    /// Has the connection asked for what it sends, once.
+    pub(crate) fn queue_for_sending(&mut self, key: Key, sending: &mut VecDeque<Key>) {
+        if !std::mem::replace(&mut self.is_sending, true) {
+            sending.push_back(key);
+        }
+    }
+
+    /// Has the memory of all connections, `memory`, count what this one takes now.
+    pub(crate) fn charge(&mut self, memory: &mut usize) {
+        let occupied = self.state.occupied();
+        *memory = *memory + occupied - self.charged;
+        self.charged = occupied;
+    }
+}
+
 /// What the application is to be told about a connection.
 #[derive(Debug, Default)]
 pub(crate) struct Notices {

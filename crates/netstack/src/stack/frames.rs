@@ -169,13 +169,14 @@ impl Stack {
         let Some(key) = self.table.find(&tuple) else {
             return self.handle_stranger(now, card, &tuple, &segment, None);
         };
-        let room = self.settings.memory_max.saturating_sub(self.memory);
+        self.inbox_memory.room = self.settings.memory_max.saturating_sub(self.memory);
         let Some(slot) = self.table.get_mut(key) else {
             return FrameFate::Taken;
         };
         slot.heard = Some(card);
         let settings = &self.settings.tcp;
-        let effects = slot.state.handle_segment(now, settings, &segment, room);
+        let memory = &mut self.inbox_memory;
+        let effects = slot.state.handle_segment(now, settings, &segment, memory);
         let Some(numbers) = effects.reuse else {
             self.apply(key, effects, Some(card));
             return FrameFate::Taken;
@@ -317,8 +318,9 @@ impl Stack {
         let offset = secret.clock(tuple);
         let settings = &self.settings.tcp;
         let beginning = handshake::from_cookie(now, settings, &offer, offset, segment);
-        let room = self.settings.memory_max.saturating_sub(self.memory);
-        let effects = handshake::establish(now, settings, beginning, segment, room);
+        let memory = &mut self.inbox_memory;
+        memory.room = self.settings.memory_max.saturating_sub(self.memory);
+        let effects = handshake::establish(now, settings, beginning, segment, memory);
         // A place that `apply` fills with the connection at once.
         let state = SynReceived::new(now, settings, segment, given, offset);
         let key = self

@@ -26,6 +26,7 @@ use bytes::Bytes;
 use crate::neighbours::Neighbours;
 use crate::table::Table;
 use crate::tcp::handshake::SynSent;
+use crate::tcp::inbox::InboxMemory;
 use crate::tcp::{self, CallError, KeepAlive, Prebuilt, Purpose, Reason, Secret, State, Tuple};
 use crate::ways::{Route, Ways};
 use crate::wire::ethernet::{self, MacAddress};
@@ -191,6 +192,8 @@ pub struct Stack {
     ways: Ways,
     /// Deadlines of connections, by milliseconds.
     wheel: TimerWheel<Key>,
+    /// Up to which millisecond the wheel has handed everything over.
+    advanced_ms: u64,
     /// Connections that may have something to send, each once.
     sending: VecDeque<Key>,
     /// Those of them whose next hop is asked for.
@@ -201,6 +204,7 @@ pub struct Stack {
     listeners_noticed: VecDeque<Key>,
     /// Bytes that connections hold.
     memory: usize,
+    inbox_memory: InboxMemory,
     next_port: u16,
     /// Connections in TIME-WAIT, those that have been there for longest first. Some have ended.
     time_waits: VecDeque<Key>,
@@ -217,12 +221,14 @@ impl Stack {
             neighbours: Neighbours::default(),
             ways: Ways::default(),
             wheel: TimerWheel::new(0),
+            advanced_ms: 0,
             sending: VecDeque::new(),
             waiting: Vec::new(),
             replies: VecDeque::new(),
             noticed: VecDeque::new(),
             listeners_noticed: VecDeque::new(),
             memory: 0,
+            inbox_memory: InboxMemory::default(),
             next_port: 0,
             time_waits: VecDeque::new(),
             counts: Counts::default(),
@@ -429,20 +435,30 @@ impl Stack {
         id: ConnectionId,
         into: &mut [u8],
     ) -> Result<Option<usize>, CallError> {
+        let memory = &mut self.inbox_memory;
         let slot = self.table.get_mut(id.0).ok_or(CallError::Unknown)?;
         let received = match &mut slot.state {
             State::SynSent(_) | State::SynReceived(_) => return Err(CallError::Connecting),
-            State::Synchronized(connection) => connection.receive(into),
-            State::TimeWait(state) => Some(state.inbox.take(into)),
+            State::Synchronized(connection) => {
+                let received = connection.receive(into, memory);
+                // The window may have grown so much that the other end is told.
+                if connection.may_have_segment() {
+                    slot.queue_for_sending(id.0, &mut self.sending);
+                }
+                received
+            }
+            State::TimeWait(state) => Some(state.inbox.take(into, memory)),
             State::Closed(reason, inbox) => {
-                let count = inbox.take(into);
+                let count = inbox.take(into, memory);
                 if count == 0 && !inbox.ended {
                     return Err(CallError::Ended(*reason));
                 }
                 Some(count)
             }
         };
-        self.settle(id.0);
+        if received.is_some() {
+            slot.charge(&mut self.memory);
+        }
         Ok(received)
     }
 
@@ -552,8 +568,13 @@ impl Stack {
 
     /// Does what is due.
     pub fn handle_timeout(&mut self, now: Duration) {
+        let now_ms = now.as_secs() * 1000 + u64::from(now.subsec_millis());
         let mut due = Vec::new();
-        self.wheel.advance(now.as_millis() as u64, &mut due);
+        // Many turns pass within a millisecond, and the wheel has nothing more for it.
+        if now_ms != self.advanced_ms {
+            self.advanced_ms = now_ms;
+            self.wheel.advance(now_ms, &mut due);
+        }
         for key in due {
             let Some(slot) = self.table.get_mut(key) else {
                 continue;

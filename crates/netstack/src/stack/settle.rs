@@ -14,6 +14,11 @@ impl Stack {
         let Some(slot) = self.table.get_mut(key) else {
             return;
         };
+        if effects.reset.is_none() && effects.next.is_none() {
+            slot.notices.is_readable |= effects.readable;
+            slot.notices.is_writable |= effects.writable;
+            return self.settle(key);
+        }
         if let Some(reset) = effects.reset {
             let (tuple, heard) = (slot.tuple, slot.heard);
             let card = match self.settings.neighbouring {
@@ -131,12 +136,8 @@ impl Stack {
         let Some(slot) = self.table.get_mut(key) else {
             return;
         };
-        let occupied = slot.state.occupied();
-        self.memory = self.memory + occupied - slot.charged;
-        slot.charged = occupied;
-        if !std::mem::replace(&mut slot.is_sending, true) {
-            self.sending.push_back(key);
-        }
+        slot.charge(&mut self.memory);
+        slot.queue_for_sending(key, &mut self.sending);
         let notices = &mut slot.notices;
         let has_news = notices.is_connected
             || notices.is_readable

@@ -100,7 +100,15 @@ impl Stack {
             _ => Sum::default(),
         };
         emit_packet(into, &tuple, &segment, (sum, outgoing.length));
-        self.settle(key);
+        let may_have_more = match &slot.state {
+            State::Synchronized(connection) => connection.may_have_segment(),
+            _ => true,
+        };
+        if may_have_more {
+            slot.queue_for_sending(key, &mut self.sending);
+        } else {
+            self.note_deadline(key);
+        }
         Some(end)
     }
 

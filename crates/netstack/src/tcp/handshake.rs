@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::challenge::Challenges;
+use super::inbox::InboxMemory;
 use super::round_trip::RoundTrip;
 use super::state::{Reason, State};
 use super::{Beginning, Connection, Effects, NegotiatedOptions, Outgoing, Settings, clock};
@@ -290,7 +291,7 @@ impl SynReceived {
         now: Duration,
         settings: &Settings,
         segment: &Segment<'_>,
-        room: usize,
+        memory: &mut InboxMemory,
     ) -> Effects {
         let header = &segment.header;
         let flags = header.flags;
@@ -337,7 +338,7 @@ impl SynReceived {
             round_trip,
             was_lost,
         };
-        establish(now, settings, beginning, segment, room)
+        establish(now, settings, beginning, segment, memory)
     }
 
     /// Ends the handshake by a reset.
@@ -365,7 +366,7 @@ pub(crate) fn establish(
     settings: &Settings,
     beginning: Beginning,
     segment: &Segment<'_>,
-    room: usize,
+    memory: &mut InboxMemory,
 ) -> Effects {
     let mut connection = Box::new(Connection::new(now, settings, beginning));
     let effects = if segment.header.flags.has(Flags::SYN) {
@@ -373,7 +374,7 @@ pub(crate) fn establish(
         connection.acknowledge_now();
         Effects::default()
     } else {
-        connection.handle_segment(now, segment, room)
+        connection.handle_segment(now, segment, memory)
     };
     Effects {
         next: effects

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use super::inbox::InboxMemory;
 use super::recovery::Mode;
 use super::state::{Reason, Transition};
 use super::timers::{ACK_DELAY, AckTimer, SendTimer};
@@ -19,21 +20,26 @@ const CLOCK_OUTDATED: Duration = Duration::from_secs(24 * 24 * 3600);
 const SEGMENTS_PER_ACK: u8 = 2;
 
 impl Connection {
-    /// Takes a segment; `room` bytes of it may be kept.
+    /// Takes a segment; its data are kept in `memory` as far as that has room.
     pub(crate) fn handle_segment(
         &mut self,
         now: Duration,
         segment: &Segment<'_>,
-        room: usize,
+        memory: &mut InboxMemory,
     ) -> Effects {
-        let effects = self.take_segment(now, segment, room);
+        let effects = self.take_segment(now, segment, memory);
         if effects.next.is_none() {
             self.arm_send_timer(now);
         }
         effects
     }
 
-    fn take_segment(&mut self, now: Duration, segment: &Segment<'_>, room: usize) -> Effects {
+    fn take_segment(
+        &mut self,
+        now: Duration,
+        segment: &Segment<'_>,
+        memory: &mut InboxMemory,
+    ) -> Effects {
         let flags = segment.header.flags;
         if !flags.has(Flags::RST) && !self.is_timely(now, segment) {
             return Effects::default();
@@ -64,7 +70,7 @@ impl Connection {
                 return ended;
             }
         }
-        self.take_data(now, segment, room, effects)
+        self.take_data(now, segment, memory, effects)
     }
 
     /// Protection against segments of long ago (PAWS; RFC 7323, section 5.3, R1).
@@ -300,7 +306,7 @@ impl Connection {
         &mut self,
         now: Duration,
         segment: &Segment<'_>,
-        room: usize,
+        memory: &mut InboxMemory,
         mut effects: Effects,
     ) -> Effects {
         if segment.length() == 0 {
@@ -319,14 +325,14 @@ impl Connection {
         if self.is_orphan && !data.is_empty() {
             return self.abort();
         }
-        if data.len() > room {
+        if data.len() > memory.room {
             return effects;
         }
         let has_fin = segment.header.flags.has(Flags::FIN) && end == segment.data.len();
         if has_fin && self.fin_at.is_none() {
             self.fin_at = Some(segment.end() - 1);
         }
-        effects.readable |= self.keep(now, from, data);
+        effects.readable |= self.keep(now, from, data, memory);
         if data.len() < segment.data.len() {
             self.ack_timer = AckTimer::Now;
         }
@@ -346,7 +352,13 @@ impl Connection {
     }
 
     /// Keeps data in their place. Whether the application can read more.
-    fn keep(&mut self, now: Duration, from: Sequence, data: &[u8]) -> bool {
+    fn keep(
+        &mut self,
+        now: Duration,
+        from: Sequence,
+        data: &[u8],
+        memory: &mut InboxMemory,
+    ) -> bool {
         if data.is_empty() {
             return false;
         }
@@ -356,12 +368,12 @@ impl Connection {
             self.ack_timer = AckTimer::Now;
             return false;
         }
-        self.inbox.push(data);
+        self.inbox.push(data, memory);
         self.receive_next += data.len() as u32;
         self.segments_unacknowledged = self.segments_unacknowledged.saturating_add(1);
         let filled_a_gap = !self.reassembly.is_empty();
         while let Some(more) = self.reassembly.take(self.receive_next) {
-            self.inbox.push(&more);
+            self.inbox.push(&more, memory);
             self.receive_next += more.len() as u32;
         }
         if filled_a_gap || self.segments_unacknowledged >= SEGMENTS_PER_ACK {

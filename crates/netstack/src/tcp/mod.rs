@@ -26,6 +26,7 @@ mod state;
 pub(crate) mod time_wait;
 mod timers;
 
+use std::hash::{Hash, Hasher};
 use std::net::SocketAddrV4;
 use std::time::Duration;
 
@@ -35,7 +36,7 @@ use crate::wire::sequence::Sequence;
 use crate::wire::tcp::{Flags, Options, Segment, WINDOW_SHIFT_MAX};
 use challenge::Challenges;
 use congestion::Congestion;
-use inbox::Inbox;
+use inbox::{Inbox, InboxMemory};
 use queue::Queue;
 use reassembly::Reassembly;
 use recovery::Recovery;
@@ -59,12 +60,21 @@ pub(crate) const SEGMENT_DEFAULT: u16 = 536;
 pub(crate) const SEGMENT_MIN: u16 = 48;
 
 /// Both ends of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tuple {
     /// Address and port of the stack.
     pub local: SocketAddrV4,
     /// Address and port of the peer.
     pub remote: SocketAddrV4,
+}
+
+impl Hash for Tuple {
+    /// Two words in place of six fields: each segment is looked up by its tuple.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        for end in [self.local, self.remote] {
+            state.write_u64(u64::from(end.ip().to_bits()) << 16 | u64::from(end.port()));
+        }
+    }
 }
 
 /// The settings of one connection.
@@ -517,8 +527,8 @@ impl Connection {
 
     /// Moves bytes that have come into `into`: how many, or `None` when there are none yet; 0 at
     /// the end.
-    pub(crate) fn receive(&mut self, into: &mut [u8]) -> Option<usize> {
-        let count = self.inbox.take(into);
+    pub(crate) fn receive(&mut self, into: &mut [u8], memory: &mut InboxMemory) -> Option<usize> {
+        let count = self.inbox.take(into, memory);
         if count == 0 && !self.inbox.ended && !into.is_empty() {
             return None;
         }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::recovery::Flight;
+use super::recovery::{Flight, Mode};
 use super::timers::AckTimer;
 use super::{Connection, Outgoing};
 use crate::wire::sequence::Sequence;
@@ -58,6 +58,15 @@ impl Connection {
             }
             AckTimer::Off | AckTimer::Delayed(_) => None,
         }
+    }
+
+    /// Whether [`poll_segment`](Self::poll_segment) may have one more: `false` is certain.
+    pub(crate) fn may_have_segment(&self) -> bool {
+        self.probe_is_due
+            || self.keep_alive.is_due
+            || self.ack_timer == AckTimer::Now
+            || self.has_unsent()
+            || self.recovery.mode != Mode::Open
     }
 
     /// What the other end has not acknowledged.

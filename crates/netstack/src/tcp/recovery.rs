@@ -87,6 +87,10 @@ impl Recovery {
         if self.is_counting() {
             return flight.size();
         }
+        let has_news = self.duplicates > 0 || !self.scoreboard.is_empty();
+        if self.mode == Mode::Open && !has_news {
+            return flight.size();
+        }
         let again = self
             .scoreboard
             .missing(flight.acknowledged, self.resent.max(flight.acknowledged));

@@ -41,10 +41,18 @@ impl Scoreboard {
 
     /// Forgets what lies before `first`, which has been acknowledged.
     pub(crate) fn advance(&mut self, first: Sequence) {
+        if self.ranges.is_empty() {
+            return;
+        }
         self.ranges.retain(|range| range.1 > first);
         if let Some(range) = self.ranges.first_mut() {
             range.0 = range.0.max(first);
         }
+    }
+
+    /// Whether nothing has come behind a gap.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
     }
 
     pub(crate) fn clear(&mut self) {

@@ -27,7 +27,7 @@
 use std::time::Duration;
 
 use super::handshake::{SynReceived, SynSent};
-use super::inbox::Inbox;
+use super::inbox::{Inbox, InboxMemory};
 use super::time_wait::TimeWait;
 use super::{Connection, Effects, Outgoing, Settings};
 use crate::wire::tcp::Segment;
@@ -48,18 +48,18 @@ pub(crate) enum State {
 }
 
 impl State {
-    /// Takes a segment; `room` bytes of it may be kept.
+    /// Takes a segment; its data are kept in `memory` as far as that has room.
     pub(crate) fn handle_segment(
         &mut self,
         now: Duration,
         settings: &Settings,
         segment: &Segment<'_>,
-        room: usize,
+        memory: &mut InboxMemory,
     ) -> Effects {
         match self {
             State::SynSent(state) => state.handle_segment(now, settings, segment),
-            State::SynReceived(state) => state.handle_segment(now, settings, segment, room),
-            State::Synchronized(connection) => connection.handle_segment(now, segment, room),
+            State::SynReceived(state) => state.handle_segment(now, settings, segment, memory),
+            State::Synchronized(connection) => connection.handle_segment(now, segment, memory),
             State::TimeWait(state) => state.handle_segment(now, segment),
             State::Closed(..) => Effects::default(),
         }

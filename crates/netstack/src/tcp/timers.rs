@@ -183,20 +183,20 @@ impl Connection {
     /// Has the timer run that what is outstanding, or waits, needs.
     pub(crate) fn arm_send_timer(&mut self, now: Duration) {
         let is_outstanding = self.send_next > self.acknowledged;
-        let is_waiting = self.has_unsent();
-        let later = now + self.round_trip.timeout();
+        if !is_outstanding && !self.has_unsent() {
+            self.send_timer = SendTimer::Off;
+            self.unheard_since = None;
+            return;
+        }
+        let later = || now + self.round_trip.timeout();
         self.send_timer = match self.send_timer {
-            _ if !is_outstanding && !is_waiting => SendTimer::Off,
             SendTimer::Window(at) if self.send_window == 0 || !is_outstanding => {
                 SendTimer::Window(at)
             }
-            _ if self.send_window == 0 || !is_outstanding => SendTimer::Window(later),
+            _ if self.send_window == 0 || !is_outstanding => SendTimer::Window(later()),
             SendTimer::Acknowledgment(at) => SendTimer::Acknowledgment(at),
-            SendTimer::Off | SendTimer::Window(_) => SendTimer::Acknowledgment(later),
+            SendTimer::Off | SendTimer::Window(_) => SendTimer::Acknowledgment(later()),
         };
-        self.unheard_since = match self.send_timer {
-            SendTimer::Off => None,
-            _ => Some(self.unheard_since.unwrap_or(now)),
-        };
+        self.unheard_since.get_or_insert(now);
     }
 }

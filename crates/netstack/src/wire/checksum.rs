@@ -19,15 +19,20 @@ impl Sum {
             .iter()
             .map(|word| u64::from(u32::from_ne_bytes(*word)))
             .sum();
-        let mut last = [0; 4];
-        for (to, from) in last.iter_mut().zip(rest) {
-            *to = *from;
-        }
-        total += u64::from(u32::from_ne_bytes(last));
-        while total > 0xffff {
-            total = (total & 0xffff) + (total >> 16);
-        }
-        Sum(u16::from_be_bytes((total as u16).to_ne_bytes()))
+        total += u64::from(match *rest {
+            [first, second, third] => u32::from_ne_bytes([first, second, third, 0]),
+            [first, second] => u32::from_ne_bytes([first, second, 0, 0]),
+            [first] => u32::from_ne_bytes([first, 0, 0, 0]),
+            _ => 0,
+        });
+        Sum(u16::from_be_bytes(folded(total).to_ne_bytes()))
+    }
+
+    /// The sum of numbers that are words of 32 bits in the order of the network, or of 16, already
+    /// added up.
+    #[must_use]
+    pub fn of_total(total: u64) -> Sum {
+        Sum(folded(total))
     }
 
     /// The sum of one word.
@@ -80,6 +85,16 @@ impl Sum {
     pub fn is_right(self) -> bool {
         self.0 == 0xffff
     }
+}
+
+/// What 16 bits hold of a sum of words in ones' complement: what overflows is added at the other
+/// end.
+fn folded(total: u64) -> u16 {
+    let total = (total >> 32) + (total & 0xffff_ffff);
+    let total = (total >> 16) + (total & 0xffff);
+    let total = (total >> 16) + (total & 0xffff);
+    let total = (total >> 16) + (total & 0xffff);
+    total as u16
 }
 
 /// `checksum` once one word that it covers has changed (RFC 1624, equation 3).

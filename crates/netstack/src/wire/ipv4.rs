@@ -76,14 +76,15 @@ impl<'a> Packet<'a> {
             return Err(Malformed::Header);
         }
         let header = bytes.get(..header_length).ok_or(Malformed::Short)?;
-        let length = read_u16(header, 2).map_or(0, usize::from);
+        let fixed: &[u8; HEADER] = bytes.first_chunk().ok_or(Malformed::Short)?;
+        let length = read_u16(fixed, 2).map_or(0, usize::from);
         let payload = bytes.get(header_length..length).ok_or(Malformed::Short)?;
         if !Sum::of(header).is_right() {
             return Err(Malformed::Checksum);
         }
-        let fragment = read_u16(header, 6).unwrap_or_default();
-        let address = |at| Ipv4Addr::from_bits(read_u32(header, at).unwrap_or_default());
-        let protocol = header.get(9).copied().unwrap_or_default();
+        let fragment = read_u16(fixed, 6).unwrap_or_default();
+        let address = |at| Ipv4Addr::from_bits(read_u32(fixed, at).unwrap_or_default());
+        let protocol = fixed.get(9).copied().unwrap_or_default();
         let options = header.get(HEADER..).unwrap_or_default();
         Ok(Packet {
             source: address(12),
@@ -128,15 +129,20 @@ impl Header {
     /// Writes the header with its checksum at the front of `into`.
     pub fn emit(&self, into: &mut [u8]) {
         let length = u16::try_from(HEADER + self.payload).unwrap_or(u16::MAX);
-        write(into, 0, &[0x45, 0]);
-        write(into, 2, &length.to_be_bytes());
-        write(into, 4, &[0, 0]);
-        write(into, 6, &DO_NOT_FRAGMENT.to_be_bytes());
-        write(into, 8, &[TIME_TO_LIVE, self.protocol.number(), 0, 0]);
-        write(into, 12, &self.source.octets());
-        write(into, 16, &self.destination.octets());
-        let checksum = Sum::of(into.get(..HEADER).unwrap_or_default()).checksum();
-        write(into, 10, &checksum.to_be_bytes());
+        let first = 0x4500_0000 | u32::from(length);
+        let second = u32::from(DO_NOT_FRAGMENT);
+        let life = u32::from(TIME_TO_LIVE) << 24 | u32::from(self.protocol.number()) << 16;
+        let (source, destination) = (self.source.to_bits(), self.destination.to_bits());
+        let words = [first, second, life, source, destination];
+        let total = words.iter().map(|word| u64::from(*word)).sum();
+        let third = life | u32::from(Sum::of_total(total).checksum());
+        write(
+            into,
+            0,
+            [first, second, third, source, destination]
+                .map(u32::to_be_bytes)
+                .as_flattened(),
+        );
     }
 }
 
@@ -149,10 +155,8 @@ pub fn pseudo_header(
     length: usize,
 ) -> Sum {
     let length = u16::try_from(length).unwrap_or(u16::MAX);
-    Sum::of(&source.octets())
-        .plus(Sum::of(&destination.octets()))
-        .plus(Sum::word(u16::from(protocol.number())))
-        .plus(Sum::word(length))
+    let ends = u64::from(source.to_bits()) + u64::from(destination.to_bits());
+    Sum::of_total(ends + u64::from(protocol.number()) + u64::from(length))
 }
 
 #[cfg(test)]

@@ -104,6 +104,14 @@ impl Options {
     /// length lies is ignored (MUST-7).
     fn parse(mut bytes: &[u8]) -> Options {
         let mut options = Options::default();
+        // As nearly every segment has them (RFC 7323, appendix A).
+        if let [1, 1, 8, 10, a, b, c, d, e, f, g, h] = *bytes {
+            options.timestamps = Some(Timestamps {
+                value: u32::from_be_bytes([a, b, c, d]),
+                echo: u32::from_be_bytes([e, f, g, h]),
+            });
+            return options;
+        }
         loop {
             match *bytes {
                 [] | [0, ..] | [_] => return options,
@@ -175,13 +183,12 @@ impl Options {
             put(&[2, 4, high, low]);
         }
         if let Some(clocks) = self.timestamps {
-            if self.sack_permitted {
-                put(&[4, 2, 8, 10]);
+            let first = if self.sack_permitted {
+                [4, 2, 8, 10]
             } else {
-                put(&[1, 1, 8, 10]);
-            }
-            put(&clocks.value.to_be_bytes());
-            put(&clocks.echo.to_be_bytes());
+                [1, 1, 8, 10]
+            };
+            put([first, clocks.value.to_be_bytes(), clocks.echo.to_be_bytes()].as_flattened());
         } else if self.sack_permitted {
             put(&[1, 1, 4, 2]);
         }
@@ -236,10 +243,8 @@ impl<'a> Segment<'a> {
         source: Ipv4Addr,
         destination: Ipv4Addr,
     ) -> Result<Segment<'a>, Malformed> {
-        let fixed = bytes.get(..HEADER).ok_or(Malformed::Short)?;
-        let &[.., offset, flags, window_high, window_low, _, _, _, _] = fixed else {
-            return Err(Malformed::Short);
-        };
+        let fixed: &[u8; HEADER] = bytes.first_chunk().ok_or(Malformed::Short)?;
+        let &[.., offset, flags, window_high, window_low, _, _, _, _] = fixed;
         let length = usize::from(offset >> 4) * 4;
         if length < HEADER {
             return Err(Malformed::Header);
@@ -292,19 +297,21 @@ impl Header {
         (data, data_length): (Sum, usize),
     ) {
         let length = self.length();
-        write(into, 0, &self.source.to_be_bytes());
-        write(into, 2, &self.destination.to_be_bytes());
-        write(into, 4, &self.sequence.0.to_be_bytes());
-        write(into, 8, &self.acknowledgment.0.to_be_bytes());
-        write(into, 12, &[(length as u8 / 4) << 4, self.flags.0]);
-        write(into, 14, &self.window.to_be_bytes());
-        write(into, 16, &[0; 4]);
-        self.options
-            .emit(into.get_mut(HEADER..length).unwrap_or_default());
+        let options = into.get_mut(HEADER..length).unwrap_or_default();
+        self.options.emit(options);
+        let ports = u32::from(self.source) << 16 | u32::from(self.destination);
+        let (sequence, acknowledgment) = (self.sequence.0, self.acknowledgment.0);
+        let controls =
+            (length as u32 / 4) << 28 | u32::from(self.flags.0) << 16 | u32::from(self.window);
+        let words = [ports, sequence, acknowledgment, controls];
+        let total = words.iter().map(|word| u64::from(*word)).sum();
         let sum = pseudo_header(source, destination, Protocol::Tcp, length + data_length)
-            .plus(Sum::of(into.get(..length).unwrap_or_default()))
+            .plus(Sum::of_total(total))
+            .plus(Sum::of(options))
             .plus(data);
-        write(into, 16, &sum.checksum().to_be_bytes());
+        let checksum = u32::from(sum.checksum()) << 16;
+        let fixed = [ports, sequence, acknowledgment, controls, checksum].map(u32::to_be_bytes);
+        write(into, 0, fixed.as_flattened());
     }
 }
 
