@@ -17,7 +17,7 @@ use bytes::Bytes;
 use netstack::tcp::{self, Prebuilt, Secret};
 use netstack::wire::ethernet::MacAddress;
 use netstack::{
-    Addresses, ConnectionId, Event, FRAME_MAX, ListenerId, Neighbouring, Settings, Stack,
+    Addresses, ConnectionId, Event, FRAME_MAX, ListenerId, Neighbouring, Route, Settings, Stack,
     Unlistened,
 };
 
@@ -78,19 +78,30 @@ fn answer(server: &mut Server, now: Duration, id: ConnectionId) {
     }
 }
 
+/// A host that knows its neighbours as it does under AF_XDP, from the kernel.
 fn host(number: u8) -> Stack {
-    Stack::new(Settings {
+    let mut stack = Stack::new(Settings {
         mac: MacAddress([2, 0, 0, 0, 0, number]),
         addresses: Addresses::These(vec![Ipv4Addr::new(10, 0, 0, number)]),
         prefix_length: 24,
         gateway: None,
-        neighbouring: Neighbouring::Asks,
+        neighbouring: Neighbouring::Told,
         tcp: tcp::Settings::default(),
         unlistened: Unlistened::Refuse,
         connections_max: 100_000,
         memory_max: 1 << 30,
         secret: Secret([1, u64::from(number)]),
-    })
+    });
+    stack.set_routes(vec![Route {
+        network: Ipv4Addr::new(10, 0, 0, 0),
+        prefix_length: 24,
+        gateway: None,
+    }]);
+    for neighbour in [1, 2] {
+        let card = MacAddress([2, 0, 0, 0, 0, neighbour]);
+        stack.set_neighbour(Ipv4Addr::new(10, 0, 0, neighbour), Some(card));
+    }
+    stack
 }
 
 fn main() {

@@ -21,6 +21,8 @@ pub(crate) struct Slot {
     pub(crate) notices: Notices,
     /// The card that its last segment came from.
     pub(crate) heard: Option<MacAddress>,
+    /// The card that the kernel knows the way to, as of an epoch of the stack's ways.
+    pub(crate) told: Option<(u32, Option<MacAddress>)>,
     /// It stands in the stack's queue of those that may have something to send.
     pub(crate) is_sending: bool,
     /// When the wheel hands it over, in milliseconds.
@@ -108,6 +110,7 @@ impl Table {
             is_held: listener.is_none(),
             notices: Notices::default(),
             heard: None,
+            told: None,
             is_sending: false,
             timer: None,
             charged: 0,

@@ -37,9 +37,16 @@ pub(crate) struct Ways {
     cards: Map<Ipv4Addr, MacAddress>,
     /// The longest prefix first.
     routes: Vec<Route>,
+    /// Counts the changes of both: a card that was found holds until the next one.
+    epoch: u32,
 }
 
 impl Ways {
+    /// Differs from what it was where a card may be another one.
+    pub(crate) fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
     /// The card that packets for `host` go to, if both it and the way there are known.
     pub(crate) fn card(&self, host: Ipv4Addr) -> Option<MacAddress> {
         let route = self.routes.iter().find(|route| route.leads_to(host))?;
@@ -48,6 +55,7 @@ impl Ways {
     }
 
     pub(crate) fn set_neighbour(&mut self, host: Ipv4Addr, card: Option<MacAddress>) {
+        self.epoch = self.epoch.wrapping_add(1);
         match card.filter(|card| card.is_unicast()) {
             Some(card) if self.cards.len() < NEIGHBOURS_MAX || self.cards.contains_key(&host) => {
                 self.cards.insert(host, card);
@@ -64,6 +72,7 @@ impl Ways {
         routes.sort_by_key(|route| std::cmp::Reverse(route.prefix_length));
         routes.truncate(ROUTES_MAX);
         self.routes = routes;
+        self.epoch = self.epoch.wrapping_add(1);
     }
 }
 

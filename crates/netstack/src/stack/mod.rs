@@ -400,7 +400,7 @@ impl Stack {
             return Ok(0);
         }
         let count = connection.send(bytes)?;
-        self.settle(id.0);
+        self.note_sent(id.0);
         Ok(count)
     }
 
@@ -421,7 +421,7 @@ impl Stack {
             return Ok(false);
         }
         let is_taken = connection.send_prebuilt(prebuilt)?;
-        self.settle(id.0);
+        self.note_sent(id.0);
         Ok(is_taken)
     }
 

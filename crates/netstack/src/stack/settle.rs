@@ -131,6 +131,14 @@ impl Stack {
         }
     }
 
+    /// The application has given a connection something to send.
+    pub(super) fn note_sent(&mut self, key: Key) {
+        if let Some(slot) = self.table.get_mut(key) {
+            slot.charge(&mut self.memory);
+            slot.queue_for_sending(key, &mut self.sending);
+        }
+    }
+
     /// Brings all that depends on a connection's state in line with it.
     pub(super) fn settle(&mut self, key: Key) {
         let Some(slot) = self.table.get_mut(key) else {

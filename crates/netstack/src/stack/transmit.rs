@@ -31,9 +31,17 @@ impl Stack {
                 slot.is_sending = false;
                 continue;
             }
-            let (remote, heard) = (*slot.tuple.remote.ip(), slot.heard);
+            let remote = *slot.tuple.remote.ip();
             let card = match self.settings.neighbouring {
-                Neighbouring::Told => self.ways.card(remote).or(heard),
+                Neighbouring::Told => {
+                    let epoch = self.ways.epoch();
+                    let told = match slot.told {
+                        Some((at, card)) if at == epoch => card,
+                        _ => self.ways.card(remote),
+                    };
+                    slot.told = Some((epoch, told));
+                    told.or(slot.heard)
+                }
                 Neighbouring::Asks => {
                     let hop = self.next_hop(remote);
                     match self.neighbours.find(now, hop) {

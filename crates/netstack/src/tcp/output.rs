@@ -31,17 +31,14 @@ impl Connection {
         }
         let window = self.recovery.window(&self.congestion);
         let flight = self.flight();
-        if self.send_window > 0
-            && let Some((from, to)) = self.recovery.next_again(flight, window)
-        {
+        let may_send_again = self.recovery.mode != Mode::Open && self.send_window > 0;
+        if may_send_again && let Some((from, to)) = self.recovery.next_again(flight, window) {
             return Some(self.send_again(now, from, to));
         }
-        if let Some((length, fin)) = self.next_new(window) {
+        if let Some((length, fin)) = self.next_new(flight, window) {
             return Some(self.send_new(now, length, fin));
         }
-        if self.send_window > 0
-            && let Some((from, to)) = self.recovery.next_perhaps(flight, window)
-        {
+        if may_send_again && let Some((from, to)) = self.recovery.next_perhaps(flight, window) {
             return Some(self.send_again(now, from, to));
         }
         if self.keep_alive.is_due {
@@ -85,11 +82,10 @@ impl Connection {
 
     /// What a segment of new data may carry now, where one may go (section 3.8.6.2.1: no silly
     /// windows, and RFC 5681's window): so many bytes, and perhaps a FIN.
-    fn next_new(&self, congestion_window: u32) -> Option<(u32, Fin)> {
+    fn next_new(&self, flight: Flight, congestion_window: u32) -> Option<(u32, Fin)> {
         if !self.has_unsent() {
             return None;
         }
-        let flight = self.flight();
         let data = self.queue_ends().since(self.send_next);
         let usable = (self.acknowledged + self.send_window).since(self.send_next);
         let in_flight = self.recovery.in_flight(flight);
