@@ -1,4 +1,5 @@
-//! `tidegate bench memcached SERVER`: gets and sets for a memcached server.
+//! `tidegate bench memcached SERVER`: gets and sets for a memcached server, or for two beside each
+//! other (`--beside`), or with ever more connections (`-c 1,10,100`).
 
 use std::ops::RangeInclusive;
 use std::process::ExitCode;
@@ -7,12 +8,17 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use engine::EngineKind;
 use load::Target;
+use load::compare::Account;
+use load::memcached::compare::MemcachedComparison;
 use load::memcached::{
-    KEY_LENGTH_MIN, MemcachedLength, MemcachedPlan, MemcachedProtocol, Popularity,
+    KEY_LENGTH_MIN, MemcachedLength, MemcachedPlan, MemcachedProtocol, MemcachedResult, Popularity,
+    Transport,
 };
+use load::tls::Maker;
 use process::Interrupt;
 
-use super::options::{EngineName, time};
+use super::options::{EngineName, TlsOptions, time};
+use super::sweep::steps::{self, Steps};
 
 /// The port where none is written.
 const PORT: u16 = 11211;
@@ -26,6 +32,9 @@ const KEYS_A_GET_MAX: u32 = 10_000;
 /// How long a run takes where nothing says it.
 const DURATION_DEFAULT: Duration = Duration::from_secs(10);
 
+/// The same of a turn beside another server.
+const TURN_DEFAULT: Duration = Duration::from_secs(1);
+
 /// Send gets and sets to a memcached server
 #[derive(Args)]
 pub(super) struct Options {
@@ -35,13 +44,32 @@ pub(super) struct Options {
     /// The protocol
     #[arg(short = 'p', long, value_enum, default_value = "text")]
     protocol: ProtocolName,
-    /// Connections that are open at the same time
-    #[arg(short = 'c', long, value_name = "NUMBER", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    connections: u32,
+    /// Connections that are open at the same time; a list such as 1,10,100 or 1,10,...,280 has a
+    /// run for each, one after the other
+    #[arg(short = 'c', long, value_name = "LIST", default_value = "64", value_parser = steps::connections)]
+    connections: Steps,
+    /// Speak TLS
+    #[arg(long, conflicts_with = "udp")]
+    tls: bool,
+    /// Send datagrams: requests are lost where an answer takes longer than --timeout
+    #[arg(long)]
+    udp: bool,
+    /// Another server that gets the same load, in turns: which has more?
+    #[arg(long, value_name = "SERVER")]
+    beside: Option<String>,
+    /// How many rounds --beside has: in each, SERVER (A) has two turns and the other (B) one
+    #[arg(long, value_name = "NUMBER", default_value_t = 15, requires = "beside", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    rounds: u32,
+    /// The process of SERVER, whose processor time is read, with all its threads and descendants
+    #[arg(long, value_name = "PID", requires = "pid_b", requires = "beside")]
+    pid_a: Option<u32>,
+    /// The process of the server of --beside
+    #[arg(long, value_name = "PID", requires = "pid_a")]
+    pid_b: Option<u32>,
     /// Threads that send load
     #[arg(short = 't', long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: u16,
-    /// How long load is sent, such as 10s, 500ms or 2m [default: 10s]
+    /// How long load is sent, such as 10s, 500ms or 2m [default: 10s; a turn of --beside 1s]
     #[arg(short = 'd', long, value_name = "TIME", value_parser = time, conflicts_with = "requests")]
     duration: Option<Duration>,
     /// How many requests are sent instead
@@ -84,7 +112,9 @@ pub(super) struct Options {
     /// Where random numbers start
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
-    /// The report as one JSON object
+    #[command(flatten)]
+    tls_options: TlsOptions,
+    /// The report as one JSON object; for a list of connections, one a line
     #[arg(long)]
     json: bool,
 }
@@ -100,33 +130,133 @@ enum ProtocolName {
 pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     // First of all, while there is one thread.
     let interrupt = Interrupt::take().map_err(|error| format!("signals: {error}"))?;
-    let plan = options.plan()?;
-    let watch = || !interrupt.has_come();
-    let result = load::memcached::run(&plan, watch)
-        .map_err(|error| format!("{}: {error}", options.server))?;
-    if options.json {
-        print!("{}", result.json(&plan))
-    } else {
-        print!("{}", result.text(&plan))
+    if let Some(other) = &options.beside {
+        return compare(options, other, &interrupt);
     }
-    Ok(match result.succeeded() {
+    let steps = &options.connections.0;
+    let is_sweep = steps.len() > 1;
+    let (mut succeeded, mut fills) = (0, true);
+    if is_sweep && !options.json {
+        println!("{SWEEP_HEAD}");
+    }
+    for connections in steps {
+        let mut plan = options.plan(&options.server, *connections as usize)?;
+        // The keys of the first step are those of all.
+        plan.fills &= std::mem::replace(&mut fills, false);
+        let watch = || !interrupt.has_come();
+        let result = load::memcached::run(&plan, watch)
+            .map_err(|error| format!("{}: {error}", options.server))?;
+        match (options.json, is_sweep) {
+            (true, _) => print!("{}", result.json(&plan)),
+            (false, false) => print!("{}", result.text(&plan)),
+            (false, true) => println!("{}", sweep_line(&plan, &result)),
+        }
+        succeeded += result.succeeded();
+        if result.interrupted {
+            break;
+        }
+    }
+    Ok(match succeeded {
         0 => ExitCode::FAILURE,
         _ => ExitCode::SUCCESS,
     })
 }
 
+/// What stands above the lines of a sweep.
+const SWEEP_HEAD: &str =
+    "connections   requests/s   get p50 ms   get p99 ms   set p99 ms    hits %   wrong  broken";
+
+fn sweep_line(plan: &MemcachedPlan, result: &MemcachedResult) -> String {
+    let time = |times: &load::memcached::Times, at: f64| match times.is_empty() {
+        true => "-".to_owned(),
+        false => format!("{:.3}", times.value_at_quantile(at) as f64 / 1e6),
+    };
+    let hits = result.hit_ratio();
+    let hits = hits.map_or("-".to_owned(), |ratio| format!("{:.2}", ratio * 100.0));
+    format!(
+        "{:>11} {:>12.0} {:>12} {:>12} {:>12} {:>9} {:>7} {:>7}",
+        plan.connections,
+        result.rate(),
+        time(&result.get_times, 0.5),
+        time(&result.get_times, 0.99),
+        time(&result.set_times, 0.99),
+        hits,
+        result.wrong,
+        result.broken
+    )
+}
+
+/// Puts two servers beside each other and prints what can be said of them. The code is 0 where both
+/// have answered.
+fn compare(options: &Options, other: &str, interrupt: &Interrupt) -> Result<ExitCode, String> {
+    let [connections] = options.connections.0[..] else {
+        return Err("--beside takes one number of connections".to_owned());
+    };
+    let account = |pid: u32| {
+        let account = Account::Process(pid);
+        let used = account.used().map(drop);
+        used.map_err(|error| format!("process {pid}: {error}"))?;
+        Ok::<_, String>(account)
+    };
+    let accounts = match options.pid_a.zip(options.pid_b) {
+        Some((a, b)) => Some((account(a)?, account(b)?)),
+        None => None,
+    };
+    let comparison = MemcachedComparison {
+        a: options.plan(&options.server, connections as usize)?,
+        b: options.plan(other, connections as usize)?,
+        accounts,
+        rounds: options.rounds as usize,
+    };
+    let rounds = load::memcached::compare::run(&comparison, |_| !interrupt.has_come())
+        .map_err(|error| format!("{} beside {other}: {error}", options.server))?;
+    let findings = load::memcached::compare::findings(&comparison, &rounds);
+    if options.json {
+        print!(
+            "{}",
+            load::memcached::compare::json(&findings, rounds.len())
+        )
+    } else {
+        print!(
+            "{}",
+            load::memcached::compare::text(&findings, rounds.len())
+        )
+    }
+    let is_answered = !rounds.is_empty()
+        && rounds
+            .iter()
+            .all(|round| round.a.succeeded > 0 && round.b.succeeded > 0);
+    Ok(if is_answered {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
 impl Options {
-    fn plan(&self) -> Result<MemcachedPlan, String> {
-        let url = with_port(&self.server);
+    fn plan(&self, server: &str, connections: usize) -> Result<MemcachedPlan, String> {
+        let scheme = if self.tls { "https://" } else { "" };
+        let url = format!("{scheme}{}", with_port(server));
         let target = Target::parse(&url, &self.allow_remote).map_err(|error| error.to_string())?;
+        let tls = Maker::new(self.tls_options.settings());
+        let tls = tls.tls(&target).map_err(|error| error.to_string())?;
+        let default = match self.beside {
+            Some(_) => TURN_DEFAULT,
+            None => DURATION_DEFAULT,
+        };
         Ok(MemcachedPlan {
+            transport: match tls {
+                Some(tls) => Transport::Tls(tls),
+                None if self.udp => Transport::Datagrams,
+                None => Transport::Stream,
+            },
             address: target.address,
             protocol: match self.protocol {
                 ProtocolName::Text => MemcachedProtocol::Text,
                 ProtocolName::Meta => MemcachedProtocol::Meta,
                 ProtocolName::Binary => MemcachedProtocol::Binary,
             },
-            connections: self.connections as usize,
+            connections,
             threads: usize::from(self.threads),
             engine: match self.engine {
                 EngineName::Epoll => EngineKind::Epoll,
@@ -134,7 +264,7 @@ impl Options {
             },
             length: match self.requests {
                 Some(requests) => MemcachedLength::Requests(requests),
-                None => MemcachedLength::Time(self.duration.unwrap_or(DURATION_DEFAULT)),
+                None => MemcachedLength::Time(self.duration.unwrap_or(default)),
             },
             gets: self.ratio.0,
             sets: self.ratio.1,

@@ -113,7 +113,7 @@ pub(super) struct Common {
 
 /// What can be said of `https://`.
 #[derive(Args)]
-struct TlsOptions {
+pub(super) struct TlsOptions {
     /// Take any certificate, and check no signature made with it
     #[arg(long)]
     insecure: bool,
@@ -152,7 +152,7 @@ enum VersionName {
 }
 
 impl TlsOptions {
-    fn settings(&self) -> Settings {
+    pub(super) fn settings(&self) -> Settings {
         Settings {
             insecure: self.insecure,
             authorities: self.cacert.clone(),

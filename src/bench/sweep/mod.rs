@@ -9,7 +9,7 @@ mod conditions;
 mod page;
 mod plot;
 mod points;
-mod steps;
+pub(super) mod steps;
 mod table;
 
 use std::io::Write;

@@ -6,10 +6,10 @@ const STEPS_MAX: usize = 1000;
 
 /// The steps of a sweep, rising.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Steps(pub(super) Vec<f64>);
+pub(in super::super) struct Steps(pub(in super::super) Vec<f64>);
 
 /// Numbers of connections: whole ones.
-pub(super) fn connections(text: &str) -> Result<Steps, String> {
+pub(in super::super) fn connections(text: &str) -> Result<Steps, String> {
     let steps = parse(text)?;
     let whole = |step: &f64| step.fract() == 0.0 && (1.0..=1e6).contains(step);
     if steps.0.iter().all(whole) {

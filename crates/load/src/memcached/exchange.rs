@@ -330,25 +330,26 @@ impl AwaitedAnswer {
 }
 
 /// The begin of what is no answer, for people.
-fn shown(bytes: &[u8]) -> String {
+pub(super) fn shown(bytes: &[u8]) -> String {
     const SHOWN_MAX: usize = 80;
     let begin = bytes.get(..SHOWN_MAX).unwrap_or(bytes);
     begin.escape_ascii().to_string()
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::time::Duration;
 
     use engine::EngineKind;
     use engine::net::Address;
 
     use super::*;
-    use crate::memcached::{MemcachedLength, Popularity};
+    use crate::memcached::{MemcachedLength, Popularity, Transport};
 
-    fn plan(protocol: MemcachedProtocol) -> MemcachedPlan {
+    pub(in super::super) fn plan(protocol: MemcachedProtocol) -> MemcachedPlan {
         MemcachedPlan {
             address: Address::Unix("".into()),
+            transport: Transport::Stream,
             protocol,
             connections: 1,
             threads: 1,

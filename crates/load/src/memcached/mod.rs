@@ -2,13 +2,16 @@
 //!
 //! Each connection asks for one thing, waits for the whole answer, and asks for the next (the
 //! closed loop). What a key's value is like follows from its number, so every answer is checked:
-//! its key, its length and its end. `exchange.rs` has the bytes, `keys.rs` says which key is next,
-//! `report.rs` prints.
+//! its key, its length and its end. `exchange.rs` has the bytes, `link.rs` what they go over,
+//! `keys.rs` says which key is next, `report.rs` prints, and [`compare`] puts two servers side by
+//! side.
 //!
-//! Not here: UDP, TLS, authentication, an open loop.
+//! Not here: authentication, an open loop.
 
+pub mod compare;
 mod exchange;
 mod keys;
+mod link;
 mod report;
 
 use std::cell::{Cell, RefCell};
@@ -22,15 +25,17 @@ use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use engine::net::{self, Address, Stream};
+use engine::net::Address;
 use engine::{EngineKind, Runtime, Settings};
 use hdrhistogram::Histogram;
 
 use crate::machine::{Busy, CpuClock};
 use crate::schedule::Random;
 use crate::tally::{histogram, record};
+use crate::tls::Tls;
 use exchange::{AnswerProgress, AwaitedAnswer, Requests};
 use keys::KeyChoice;
+use link::{DATAGRAM_MAX, Link};
 
 /// How often a thread is asked whether it is to stop.
 const TICK: Duration = Duration::from_millis(50);
@@ -47,6 +52,17 @@ pub enum MemcachedProtocol {
     Meta,
     /// Packets: Get, GetKQ with Noop behind them, Set.
     Binary,
+}
+
+/// What requests go over.
+#[derive(Clone, Debug)]
+pub enum Transport {
+    /// A connection, in the clear.
+    Stream,
+    /// A connection through TLS.
+    Tls(Tls),
+    /// UDP: a request is one datagram.
+    Datagrams,
 }
 
 /// How often each key is asked for.
@@ -72,6 +88,8 @@ pub enum MemcachedLength {
 pub struct MemcachedPlan {
     /// The server.
     pub address: Address,
+    /// What it is spoken with over.
+    pub transport: Transport,
     /// The protocol that is spoken with it.
     pub protocol: MemcachedProtocol,
     /// Connections that are open at the same time.
@@ -106,6 +124,9 @@ pub struct MemcachedPlan {
     pub seed: u64,
 }
 
+/// Times of requests, in nanoseconds.
+pub type Times = Histogram<u64>;
+
 /// The counts and times of a run against a memcached server.
 #[derive(Clone, Debug)]
 pub struct MemcachedResult {
@@ -130,9 +151,9 @@ pub struct MemcachedResult {
     /// Bytes that were sent.
     pub sent: u64,
     /// From the sending of a get to the end of its answer, in nanoseconds.
-    pub get_times: Histogram<u64>,
+    pub get_times: Times,
     /// The same of sets.
-    pub set_times: Histogram<u64>,
+    pub set_times: Times,
     /// How busy each thread was.
     pub busy: Vec<Busy>,
     /// It was stopped before its end.
@@ -204,6 +225,8 @@ struct RunShare {
 /// Where the server cannot be reached, or threads or their engines cannot be had.
 pub fn run(plan: &MemcachedPlan, mut watch: impl FnMut() -> bool) -> io::Result<MemcachedResult> {
     match &plan.address {
+        // Nothing tells whether anybody is there.
+        _ if matches!(plan.transport, Transport::Datagrams) => {}
         Address::Inet(address) => TcpStream::connect_timeout(address, plan.timeout).map(drop)?,
         Address::Unix(path) => UnixStream::connect(path).map(drop)?,
     }
@@ -345,7 +368,7 @@ async fn drive(thread: Rc<Thread>, connections: Vec<usize>) -> MemcachedResult {
 /// One connection.
 struct Client<'a> {
     thread: &'a Thread,
-    stream: Option<Stream>,
+    link: Option<Link>,
     requests: Requests,
     keys: KeyChoice,
     random: Random,
@@ -363,7 +386,7 @@ impl Client<'_> {
         let plan = &thread.plan;
         Client {
             thread,
-            stream: None,
+            link: None,
             requests: Requests::new(plan),
             keys: KeyChoice::new(plan.keys, plan.popularity),
             random: Random::new(plan.seed.wrapping_mul(0x9e37_79b9).wrapping_add(number)),
@@ -441,7 +464,7 @@ impl Client<'_> {
                 Some(())
             }
             Err(failure) => {
-                self.stream = None;
+                self.link = None;
                 match failure {
                     Failure::Broken => result.broken += 1,
                     Failure::Wrong(text) => {
@@ -462,28 +485,35 @@ impl Client<'_> {
         is_get: bool,
     ) -> Result<(u64, u64), Failure> {
         let plan = &self.thread.plan;
-        let deadline = Some(Instant::now() + plan.timeout);
-        if self.stream.is_none() {
-            let stream = net::connect(&plan.address, None, deadline).await;
-            let stream = stream.map_err(|_| Failure::Broken)?;
-            stream.set_nodelay(true);
-            stream.set_send_timeout(plan.timeout);
-            self.stream = Some(stream);
+        let deadline = Instant::now() + plan.timeout;
+        if request.len() > DATAGRAM_MAX && matches!(plan.transport, Transport::Datagrams) {
+            let text = "the request does not fit in a datagram";
+            return Err(Failure::Wrong(text.to_owned()));
         }
-        let Some(stream) = &self.stream else {
+        if self.link.is_none() {
+            let link = Link::open(plan, deadline).await;
+            self.link = Some(link.map_err(|_| Failure::Broken)?);
+        }
+        let Some(link) = &mut self.link else {
             return Err(Failure::Broken);
         };
-        stream.push(request);
-        stream.start_send();
+        link.send(request);
         self.answer.begin(plan.protocol, is_get, keys.len());
-        let mut bytes = 0;
+        let (answer, requests) = (&mut self.answer, &self.requests);
+        let (mut bytes, mut progress) = (0, AnswerProgress::More);
         loop {
-            let received = stream.recv(deadline).await.map_err(|_| Failure::Broken)?;
-            if received.is_empty() {
-                return Err(Failure::Broken);
-            }
-            bytes += received.len() as u64;
-            match self.answer.take(&received, keys, &self.requests) {
+            let received = link.receive(deadline, |part| {
+                progress = match std::mem::replace(&mut progress, AnswerProgress::More) {
+                    AnswerProgress::More => answer.take(part, keys, requests),
+                    // Nothing may come behind an answer.
+                    AnswerProgress::Done(_) if !part.is_empty() => {
+                        AnswerProgress::Wrong(exchange::shown(part))
+                    }
+                    ended => ended,
+                };
+            });
+            bytes += received.await.map_err(|_| Failure::Broken)?;
+            match std::mem::replace(&mut progress, AnswerProgress::More) {
                 AnswerProgress::More => {}
                 AnswerProgress::Done(hits) => return Ok((hits, bytes)),
                 AnswerProgress::Wrong(text) => return Err(Failure::Wrong(text)),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
-use super::{MemcachedPlan, MemcachedProtocol, MemcachedResult, Popularity};
+use super::{MemcachedPlan, MemcachedProtocol, MemcachedResult, Popularity, Transport};
 
 /// Quantiles that are told.
 const QUANTILES: [(&str, f64); 4] = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999)];
@@ -44,7 +44,12 @@ impl MemcachedResult {
         let mut line = |name: &str, value: String| {
             let _ = writeln!(out, "{name:<16} {value}");
         };
-        line("server", format!("{} ({protocol})", plan.address));
+        let over = match &plan.transport {
+            Transport::Stream => "",
+            Transport::Tls(_) => ", TLS",
+            Transport::Datagrams => ", UDP",
+        };
+        line("server", format!("{} ({protocol}{over})", plan.address));
         line(
             "clients",
             format!("{connections} connections, {threads} threads"),
