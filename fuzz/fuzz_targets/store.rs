@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use libfuzzer_sys::{arbitrary, fuzz_target};
-use store::{Cas, Content, Large, ObjectChange, Settings, Store, UpdateOutcome, Write};
+use store::{Cas, Content, Large, ObjectChange, Settings, Store, Tags, UpdateOutcome, Write};
 
 /// The longest value, in bytes.
 const VALUE_MAX: usize = 4096;
@@ -37,6 +37,7 @@ struct Input {
 /// What the map has of an object.
 struct Plain {
     value: Vec<u8>,
+    tags: Vec<u8>,
     expires: Option<u32>,
 }
 
@@ -88,10 +89,13 @@ fuzz_target!(|input: Input| {
             }
         };
         let key = key_of(number);
-        let seen = store.get(&key, now, |item| (item.value.bytes().to_vec(), item.expires));
+        let seen = store.get(&key, now, |item| {
+            (item.value.bytes().to_vec(), item.tags.to_vec(), item.expires)
+        });
         match (&seen, map.get(&number)) {
-            (Some((value, expires)), Some(plain)) => {
-                assert_eq!((value, expires), (&plain.value, &plain.expires));
+            (Some((value, tags, expires)), Some(plain)) => {
+                assert_eq!((value, tags), (&plain.value, &plain.tags));
+                assert_eq!(expires, &plain.expires);
             }
             (None, Some(_)) => {
                 assert!(may_evict, "an object is gone that had room");
@@ -105,8 +109,19 @@ fuzz_target!(|input: Input| {
             Operation::Set { lives: Some(lives), .. } => Some(now + 1 + u32::from(*lives)),
             _ => None,
         };
+        let tags = match operation {
+            Operation::Set { fill, .. } if fill & 1 != 0 => vec![*fill; usize::from(*fill)],
+            _ => Vec::new(),
+        };
         let write = |content| {
-            ObjectChange::Write(Write { content, flags: 0, expires, cas: Cas::Next, marks: 0 })
+            ObjectChange::Write(Write {
+                content,
+                flags: 0,
+                expires,
+                cas: Cas::Next,
+                marks: 0,
+                tags: Tags::Given(&tags),
+            })
         };
         let outcome = store.update(&key, now, |item| match (change, item.is_some()) {
             (0, _) => ObjectChange::Remove,
@@ -123,7 +138,7 @@ fuzz_target!(|input: Input| {
         });
         match (outcome, change) {
             (UpdateOutcome::Stored(_), 1) => {
-                map.insert(number, Plain { value, expires });
+                map.insert(number, Plain { value, tags, expires });
             }
             (UpdateOutcome::Stored(_), _) => {
                 let plain = map.get_mut(&number).expect("only what is there is changed");

@@ -27,7 +27,6 @@ use memcached::{Cache, Settings, ShutdownPolicy, UserPasswords, saved};
 use process::confinement::{Confinement, Level, PathAccess, PathRule};
 use process::identity::{self, Identity};
 use process::single::{self, Endings, WrittenPidFile};
-use rules::access::Access;
 
 pub(crate) use options::Arguments;
 use options::{ListenAddress, Plan, Security};
@@ -88,9 +87,20 @@ fn serve(plan: Plan) -> Result<(), String> {
         .as_deref()
         .map(WrittenPidFile::create)
         .transpose()?;
+    if plan.locks_memory {
+        // As in memcached it serves all the same.
+        single::lock_memory()
+            .unwrap_or_else(|text| say(&format!("-k: memory is not locked: {text}")));
+    }
+    if plan.dumps_core {
+        single::allow_core_files()?;
+    }
     let confined = single::become_confined(identity.as_ref(), &confinement(&plan))?;
     if confined.lacks_anything() {
         say(&confined.to_string());
+    }
+    if plan.dumps_core {
+        single::keep_dumpable().unwrap_or_else(|text| say(&format!("-r: {text}")));
     }
     let endings = Endings::take().map_err(|error| format!("signals: {error}"))?;
     let ender = endings.ender();
@@ -113,7 +123,7 @@ fn serve(plan: Plan) -> Result<(), String> {
         Some(path) => open_saved(&cache, path)?,
         None => None,
     };
-    let workers = start(&plan.settings, &cache, listeners)?;
+    let workers = start(&plan, &cache, listeners)?;
     confined.close_rings(workers.engine() == engine::EngineKind::Uring)?;
     let restoring = match saved {
         Some(saved) => Some(restore(saved, &cache)?),
@@ -331,29 +341,21 @@ fn write_ports(listeners: &[Bound]) -> Result<(), String> {
         .map_err(|error| format!("{} cannot be written: {error}", path.display()))
 }
 
-fn start(
-    settings: &Settings,
-    cache: &Arc<Cache>,
-    listeners: Vec<Bound>,
-) -> Result<Workers, String> {
+fn start(plan: &Plan, cache: &Arc<Cache>, listeners: Vec<Bound>) -> Result<Workers, String> {
+    let settings = &plan.settings;
     let mut generation = Generation::new(Zones::default());
     let server = |(address, carries, _, security): &Bound| {
         cache.listen(address.clone(), *carries == Carries::Datagrams);
         let tls = settings.tls.as_ref();
-        Server {
-            listener: ListenerId::of_address(address, *carries),
-            cache: CacheOf::Process(Arc::clone(cache)),
-            access: Arc::new(Access::default()),
-            tls: match security {
-                Security::Plain => None,
-                security => tls.map(|tls| tls.of_address(*security == Security::MutualTls)),
-            },
-            error_log: None,
-        }
+        let tls = match security {
+            Security::Plain => None,
+            security => tls.map(|tls| tls.of_address(*security == Security::MutualTls)),
+        };
+        let id = ListenerId::of_address(address, *carries);
+        Server::new(id, CacheOf::Process(Arc::clone(cache)), tls)
     };
-    generation.add(MemcachedPart {
-        servers: listeners.iter().map(server).collect(),
-    });
+    let servers = listeners.iter().map(server).collect();
+    generation.add(MemcachedPart::of_servers(servers));
     let sockets: Sockets = listeners
         .into_iter()
         .map(|(address, carries, socket, _)| {
@@ -361,7 +363,10 @@ fn start(
             (id, vec![socket])
         })
         .collect();
-    let (engine, _) = engine::choose(None);
+    let (engine, why) = engine::choose(plan.engine);
+    if plan.engine.is_some_and(|wanted| wanted != engine) {
+        say(&why);
+    }
     let settings = workers::Settings {
         engine,
         threads: settings.threads,

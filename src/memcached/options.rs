@@ -6,8 +6,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use engine::EngineKind;
 use memcached::tls::{TlsFiles, TlsOptions};
 use memcached::{COMMANDS_IN_TURN, Protocol, Settings};
+use proto::memcached::command::KEY_LENGTH_MAX;
 
 /// memcached's default of `-p`.
 const PORT: i32 = 11211;
@@ -102,10 +104,10 @@ pub(crate) struct Arguments {
     /// Large pages: the system gives them by itself
     #[arg(short = 'L', long)]
     enable_largepages: bool,
-    /// Lock memory: not here yet
+    /// Lock memory, so that none of it is swapped out
     #[arg(short = 'k', long)]
     lock_memory: bool,
-    /// Core files: not here yet
+    /// Let core files be as large as the system allows
     #[arg(short = 'r', long)]
     enable_coredumps: bool,
     /// Count by prefixes of keys, up to this character; "stats detail" tells them
@@ -125,7 +127,8 @@ pub(crate) struct Arguments {
     /// one with "mtls:" wants certificates of clients
     #[arg(short = 'Z', long)]
     enable_ssl: bool,
-    /// Further options, parted by commas: idle_timeout=SECONDS, watcher_logbuf_size=KILOBYTES,
+    /// Further options, parted by commas: engine=epoll|io_uring (how the kernel is asked),
+    /// key_length_max=BYTES (250 to 65535), idle_timeout=SECONDS, watcher_logbuf_size=KILOBYTES,
     /// ssl_chain_cert=FILE, ssl_key=FILE, ssl_ca_cert=FILE, ssl_verify_mode=0..3, ssl_ciphers=LIST,
     /// ssl_min_version=2|3, ssl_session_cache; no_drop_privileges, so that the process keeps what
     /// it may do
@@ -160,6 +163,12 @@ pub(super) struct Plan {
     pub(super) pid_file: Option<PathBuf>,
     /// The file with users and passwords, where clients must say who they are.
     pub(super) users: Option<PathBuf>,
+    /// `-o engine`: the interface to the kernel, where one is asked for.
+    pub(super) engine: Option<EngineKind>,
+    /// `-k`: no memory is swapped out.
+    pub(super) locks_memory: bool,
+    /// `-r`: a crash leaves a core file, however large.
+    pub(super) dumps_core: bool,
     /// Whether the process gives away what serving does not take.
     pub(super) drops_privileges: bool,
     /// What to say before anything is served.
@@ -197,7 +206,6 @@ const WITHOUT_MEANING: &[&str] = &[
 impl Arguments {
     /// Works it out, or says what is wrong with it.
     pub(super) fn plan(&self) -> Result<Plan, String> {
-        self.refuse()?;
         let mut notices = self.without_meaning();
         let extended = self.extended(&mut notices)?;
         let users = self.users()?;
@@ -281,6 +289,7 @@ impl Arguments {
             limit,
             refuses_when_full: self.disable_evictions,
             item_max,
+            key_max: extended.key_max,
             connections_max: Some(self.conn_limit),
             threads: self.threads,
             backlog: self.listen_backlog.max(1),
@@ -317,21 +326,12 @@ impl Arguments {
             user: self.user.clone(),
             pid_file: self.pidfile.clone(),
             users,
+            engine: extended.engine,
+            locks_memory: self.lock_memory,
+            dumps_core: self.enable_coredumps,
             drops_privileges: extended.drops_privileges,
             notices,
         })
-    }
-
-    /// Refuses what is not here: who relies on it must not believe that it is.
-    fn refuse(&self) -> Result<(), String> {
-        let missing = [
-            (self.lock_memory, "-k: locking memory"),
-            (self.enable_coredumps, "-r: a limit for core files"),
-        ];
-        if let Some((_, what)) = missing.iter().find(|(is_wanted, _)| *is_wanted) {
-            return Err(format!("{what} is not here yet"));
-        }
-        Ok(())
     }
 
     /// What is said about options that mean nothing here.
@@ -437,6 +437,19 @@ impl Arguments {
                             .to_owned(),
                     );
                 }
+                "key_length_max" => {
+                    extended.key_max = match number("bytes")? {
+                        length @ 250..=65535 => usize::try_from(length).unwrap_or(KEY_LENGTH_MAX),
+                        _ => return Err("-o key_length_max: 250 to 65535 bytes".to_owned()),
+                    }
+                }
+                "engine" => {
+                    extended.engine = Some(match value {
+                        Some("epoll") => EngineKind::Epoll,
+                        Some("io_uring") => EngineKind::Uring,
+                        _ => return Err("-o engine: epoll or io_uring is expected".to_owned()),
+                    });
+                }
                 "maxconns_fast" => {}
                 "drop_privileges" => extended.drops_privileges = true,
                 "no_drop_privileges" => extended.drops_privileges = false,
@@ -538,6 +551,8 @@ fn port_number(option: &str, number: i32) -> Result<Option<u16>, String> {
 struct Extended {
     idle_timeout: Option<Duration>,
     watcher_buffer: usize,
+    key_max: usize,
+    engine: Option<EngineKind>,
     crawls: bool,
     chain: Option<PathBuf>,
     key: Option<PathBuf>,
@@ -556,6 +571,8 @@ impl Default for Extended {
         Extended {
             idle_timeout: None,
             watcher_buffer: 256 * 1024,
+            key_max: KEY_LENGTH_MAX,
+            engine: None,
             crawls: true,
             chain: None,
             key: None,
@@ -681,6 +698,11 @@ mod tests {
         assert!(!settings.allows_flush && !settings.allows_dump && settings.allows_shutdown);
         assert_eq!(plan.listening, [ListenAddress::Path("/tmp/s".into())]);
         assert_eq!(settings.socket_mask, 0o007);
+        assert!(plan.engine.is_none() && !plan.locks_memory && !plan.dumps_core);
+        let plan =
+            super::tests::plan("-l ::1 -k -r -o engine=io_uring,key_length_max=1000").unwrap();
+        assert!(plan.locks_memory && plan.dumps_core && plan.settings.key_max == 1000);
+        assert_eq!(plan.engine, Some(EngineKind::Uring));
     }
 
     #[test]
@@ -699,7 +721,10 @@ mod tests {
             "-o ssl_min_version=1",
             "-o watcher_logbuf_size=x",
             "-B http",
-            "-k",
+            "-o key_length_max=70000",
+            "-o key_length_max=100",
+            "-o engine=kqueue",
+            "-o engine",
             "-o ext_path=x",
         ] {
             assert!(plan(line).is_err(), "{line}");

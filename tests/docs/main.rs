@@ -119,9 +119,12 @@ fn with_free_ports(text: &str) -> String {
 }
 
 /// Puts the files that a configuration names beside it: of parameters as Debian's nginx brings
-/// them, and certificates.
+/// them, certificates, and users with their passwords.
 fn add_included(folder: &Folder, text: &str) {
     let certificates = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tls");
+    if text.contains("_file users;") {
+        fs::write(folder.0.join("users"), "anna:secret\n").unwrap();
+    }
     for (name, from) in [
         ("site.crt", "rsa.crt"),
         ("site.key", "rsa.key"),

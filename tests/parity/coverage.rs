@@ -50,7 +50,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ),
     (
         "tests/stream/memcached_server/block.rs",
-        "item_size_max memcached",
+        "auth_file item_size_max key_length_max memcached sasl_file",
     ),
     (
         "tests/command_line/parameters.rs",

@@ -7,6 +7,8 @@
 use std::fmt;
 use std::hint::black_box;
 
+use crate::cache::Protocol;
+
 /// Longest user with password that a client may say, in bytes.
 pub(crate) const TOKEN_LENGTH_MAX: u32 = 65535;
 
@@ -27,6 +29,46 @@ pub(crate) enum AuthProtocol {
     Text,
     /// By SASL in packets.
     Sasl,
+}
+
+/// How clients of a server say who they are, where a configuration says it: with neither they need
+/// not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServerAuth {
+    /// `auth_file`: who is let in by lines of text.
+    pub text: Option<UserPasswords>,
+    /// `sasl_file`: who is let in by SASL.
+    pub sasl: Option<UserPasswords>,
+}
+
+impl ServerAuth {
+    /// Whether clients need not say who they are.
+    #[must_use]
+    pub fn is_off(&self) -> bool {
+        self.text.is_none() && self.sasl.is_none()
+    }
+
+    /// The protocols in which clients can say who they are.
+    pub(crate) fn protocol(&self) -> Protocol {
+        match (&self.text, &self.sasl) {
+            (Some(_), None) => Protocol::Text,
+            (None, Some(_)) => Protocol::Binary,
+            _ => Protocol::Auto,
+        }
+    }
+
+    /// Whether a data block `user password` is right; `None` where it is none.
+    pub(crate) fn admit_text(&self, block: &[u8]) -> Option<bool> {
+        let nobody = UserPasswords::default();
+        self.text.as_ref().unwrap_or(&nobody).admit_text(block)
+    }
+
+    /// Whether a message of the mechanism PLAIN is right.
+    pub(crate) fn admit_plain(&self, message: &[u8]) -> bool {
+        self.sasl
+            .as_ref()
+            .is_some_and(|users| users.admit_plain(message))
+    }
 }
 
 impl UserPasswords {

@@ -6,17 +6,17 @@
 //!  refused┴─▶ skip ──────────── its end ──┘
 //! ```
 //!
-//! What a packet holds before its value is at most [`HEAD_LENGTH`], 255 and [`KEY_LENGTH_MAX`]
-//! bytes long; longer keys are refused by their head. A value that comes in pieces is gathered as
-//! long as an item may be.
+//! What a packet holds before its value is at most [`HEAD_LENGTH`], 255 and the longest key that may
+//! be; longer keys are refused by their head. A value that comes in pieces is gathered as long as an
+//! item may be.
 
 use proto::memcached::binary::{
     BadHead, Command, Condition, Count, HEAD_LENGTH, Head, Lengths, Request, Status,
 };
-use proto::memcached::command::{KEY_LENGTH_MAX, Mode};
+use proto::memcached::command::Mode;
 use store::{Item, Large, ObjectChange, Revision, UpdateOutcome};
 
-use crate::auth::{self, TOKEN_LENGTH_MAX};
+use crate::auth::{self, ServerAuth, TOKEN_LENGTH_MAX};
 use crate::cache::{CommandTime, ThreadContext};
 use crate::census::{Census, CensusKind};
 use crate::counts::Counter;
@@ -91,12 +91,13 @@ impl Packets {
     pub(crate) fn step(
         &mut self,
         input: &[u8],
+        auth: Option<&ServerAuth>,
         shared: &ThreadContext,
         moment: CommandTime,
         out: &mut Output,
     ) -> StepResult {
         match &mut self.state {
-            State::Head => self.packet(input, shared, moment, out),
+            State::Head => self.packet(input, auth, shared, moment, out),
             State::Value(receiving) => {
                 let used = receiving.left.min(input.len());
                 receiving
@@ -136,7 +137,7 @@ impl Packets {
                     return (used, Some(NextAction::Receive));
                 }
                 if let State::Token(token) = std::mem::take(&mut self.state) {
-                    self.admit(&token, shared, out);
+                    self.admit(&token, auth, shared, out);
                 }
                 (used, None)
             }
@@ -152,10 +153,19 @@ impl Packets {
     }
 
     /// Looks at a message of SASL.
-    fn admit(&mut self, token: &SaslMessage, shared: &ThreadContext, out: &mut Output) {
+    fn admit(
+        &mut self,
+        token: &SaslMessage,
+        auth: Option<&ServerAuth>,
+        shared: &ThreadContext,
+        out: &mut Output,
+    ) {
         shared.counts.add(Counter::AuthCommands, 1);
-        let credentials = shared.cache.credentials();
-        if token.is_plain && credentials.admit_plain(&token.bytes) {
+        let is_right = match auth {
+            Some(auth) => auth.admit_plain(&token.bytes),
+            None => shared.cache.credentials().admit_plain(&token.bytes),
+        };
+        if token.is_plain && is_right {
             self.is_admitted = true;
             success(&token.head, b"Authenticated", out);
         } else {
@@ -167,6 +177,7 @@ impl Packets {
     fn packet(
         &mut self,
         input: &[u8],
+        auth: Option<&ServerAuth>,
         shared: &ThreadContext,
         moment: CommandTime,
         out: &mut Output,
@@ -186,12 +197,15 @@ impl Packets {
                 return (HEAD_LENGTH, Some(NextAction::Close));
             }
         };
-        let with_sasl = shared.auth_protocol(false).is_some();
+        let with_sasl = match auth {
+            Some(auth) => auth.sasl.is_some(),
+            None => shared.auth_protocol(false).is_some(),
+        };
         if with_sasl && !self.is_admitted && !head.may_come_first() {
             fail(&head, Status::NotAuthenticated, out);
             return (HEAD_LENGTH, Some(NextAction::Close));
         }
-        if head.key > KEY_LENGTH_MAX {
+        if head.key > shared.cache.settings.key_max {
             fail(&head, Status::InvalidArguments, out);
             return (HEAD_LENGTH, Some(NextAction::Close));
         }
@@ -503,6 +517,7 @@ impl Packet<'_> {
             compare: (self.head.cas != 0).then_some(self.head.cas),
             cas: shared.cas(None),
             marks: if is_plain { 0 } else { BINARY_KEY },
+            tags: &[],
             allows_stale: false,
             vivify: None,
         }

@@ -8,12 +8,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use framework::zone::{Fact, Tell};
+use proto::memcached::command::KEY_LENGTH_MAX;
 use store::{Cas, Item, Observer, Seconds, Store};
 
 use crate::auth::{AuthProtocol, UserPasswords};
 use crate::census::GoneItems;
 use crate::connections::{OpenSockets, shown_number};
-use crate::counts::{COUNTERS, CacheCounters, Sums};
+use crate::counts::{COUNTERS, CacheCounters, Counter, Sums};
 use crate::prefixes::Prefixes;
 use crate::saved::Overtaken;
 use crate::size_classes::{class_of, item_size};
@@ -47,6 +48,8 @@ pub struct Settings {
     pub refuses_when_full: bool,
     /// `-I`: the largest item, in bytes, as memcached counts them.
     pub item_max: usize,
+    /// `-o key_length_max`: the longest key, in bytes.
+    pub key_max: usize,
     /// `-c`: connections at a time; `None` where `worker_connections` bounds them.
     pub connections_max: Option<usize>,
     /// The number of threads, `-t` of memcached.
@@ -105,6 +108,7 @@ impl Default for Settings {
             limit: 64 << 20,
             refuses_when_full: false,
             item_max: 1 << 20,
+            key_max: KEY_LENGTH_MAX,
             connections_max: Some(1024),
             threads: 4,
             backlog: 1024,
@@ -187,7 +191,7 @@ pub struct Cache {
     pub(crate) gone: Arc<GoneItems>,
     pub(crate) prefixes: Prefixes,
     /// What is being read from a file.
-    restoring: Option<Overtaken>,
+    restoring: Overtaken,
     pub(crate) sockets: OpenSockets,
     /// Users, where clients must say who they are.
     credentials: RwLock<Arc<UserPasswords>>,
@@ -221,7 +225,7 @@ impl Cache {
             crawls: AtomicBool::new(settings.crawls),
             gone,
             prefixes: Prefixes::new(settings.prefix_delimiter, settings.counts_prefixes),
-            restoring: settings.memory_file.as_ref().map(|_| Overtaken::default()),
+            restoring: Overtaken::default(),
             sockets: OpenSockets::default(),
             credentials: RwLock::default(),
             hash_power: AtomicU32::new(HASH_POWER_MIN),
@@ -247,10 +251,29 @@ impl Cache {
 
     /// Tells what the cache holds, for people and monitoring.
     pub(crate) fn describe(&self, tell: &mut Tell<'_>) {
-        let counts = self.store.counts();
-        tell("items", Fact::Number(counts.objects));
-        tell("bytes", Fact::Number(counts.occupied as u64));
-        tell("evictions", Fact::Number(counts.evicted));
+        let (counts, sums) = (self.store.counts(), self.all_sums());
+        let sum = |counter: Counter| sums.get(counter as usize).copied().unwrap_or(0);
+        let connections = self.connections.load(Ordering::Relaxed) as u64;
+        let accepted = self.accepted.load(Ordering::Relaxed) as u64;
+        for (name, number) in [
+            ("items", counts.objects),
+            ("bytes", counts.occupied as u64),
+            ("limit_bytes", self.limit.load(Ordering::Relaxed) as u64),
+            ("connections", connections),
+            ("accepted_total", accepted),
+            ("stored_total", counts.stored),
+            ("evicted_total", counts.evicted),
+            ("expired_total", counts.expired),
+            ("get_hits_total", sum(Counter::GetHits)),
+            ("get_misses_total", sum(Counter::GetMisses)),
+            ("sets_total", sum(Counter::Stores)),
+            ("deletes_total", sum(Counter::DeleteHits)),
+            ("received_bytes_total", sum(Counter::BytesRead)),
+            ("sent_bytes_total", sum(Counter::BytesWritten)),
+            ("authentication_errors_total", sum(Counter::AuthErrors)),
+        ] {
+            tell(name, Fact::Number(number));
+        }
     }
 
     /// The time for the store.
@@ -322,16 +345,20 @@ impl Cache {
     /// not bring it back.
     #[inline]
     pub(crate) fn overtake(&self, key: &[u8]) {
-        if let Some(overtaken) = &self.restoring
-            && overtaken.is_under_way()
-        {
-            overtaken.note(key);
+        if self.restoring.is_under_way() {
+            self.restoring.note(key);
         }
     }
 
-    /// What clients have changed since a file is being read, where there may be one.
-    pub(crate) fn overtaken(&self) -> Option<&Overtaken> {
-        self.restoring.as_ref()
+    /// What clients have changed since a file is being read, or is to be.
+    pub(crate) fn overtaken(&self) -> &Overtaken {
+        &self.restoring
+    }
+
+    /// Has the clock begin at this time. Must be called before anybody asks for the time.
+    pub(crate) fn with_clock_from(self, begin: Seconds) -> Cache {
+        self.clock_begin.store(begin, Ordering::Relaxed);
+        self
     }
 
     /// Has the clock go on from here, and memcached's hash table have this size at least.
@@ -339,6 +366,11 @@ impl Cache {
         let passed = self.seconds(Instant::now()) - self.clock_begin.load(Ordering::Relaxed);
         let begin = now.saturating_sub(passed).max(CLOCK_BEGIN);
         self.clock_begin.store(begin, Ordering::Relaxed);
+        self.keep_hash_power(hash_power);
+    }
+
+    /// Has memcached's hash table have this size at least.
+    pub(crate) fn keep_hash_power(&self, hash_power: u32) {
         self.hash_power
             .fetch_max(hash_power.min(32), Ordering::Relaxed);
     }
@@ -361,6 +393,14 @@ impl Cache {
         let counts = Arc::new(CacheCounters::new());
         lock(&self.counts).push(Arc::clone(&counts));
         counts
+    }
+
+    /// The threads that serve it: those of `-t`, or all that have.
+    pub(crate) fn threads(&self) -> usize {
+        match self.settings.threads {
+            0 => lock(&self.counts).len(),
+            threads => threads,
+        }
     }
 
     /// What all threads have counted since the start or the last [`Cache::forget_counts`].

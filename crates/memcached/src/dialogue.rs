@@ -14,21 +14,22 @@
 //! Where clients must say who they are, a line leads to `token` alone until one has.
 //!
 //! What is kept between two pieces of input: the begin of a line of up to [`LINE_LENGTH_MAX`]
-//! bytes, or of a key; or what has come of a value, which is at most as long as an item may be.
+//! bytes (more where keys may be longer), or of a key; or what has come of a value, which is at most as long as an item may be.
 //! Where answers have grown to [`OUTPUT_MAX`](crate::output::OUTPUT_MAX) bytes nothing more is
 //! looked at until they are sent, in the middle of a get too.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use proto::memcached::binary::REQUEST_MAGIC;
 use proto::memcached::command::{
-    self, BAD_DATA, BAD_FORMAT, Command, CommandLine, KEY_LENGTH_MAX, LINE_LENGTH_MAX,
-    LINE_LENGTH_MIN, Lookup, Mode, NextKey, Store, Words,
+    self, BAD_DATA, BAD_FORMAT, Command, CommandLine, LINE_LENGTH_MAX, LINE_LENGTH_MIN, Lookup,
+    Mode, NextKey, Store, Words,
 };
 use proto::memcached::meta::{Meta, Verb};
 use store::{Cursor, Large};
 
-use crate::auth::TOKEN_LENGTH_MAX;
+use crate::auth::{ServerAuth, TOKEN_LENGTH_MAX};
 use crate::binary::Packets;
 use crate::cache::{CommandTime, LIMIT_MIN_MEGABYTES, Protocol, ShutdownPolicy, ThreadContext};
 use crate::census::{CacheDump, Census};
@@ -39,7 +40,7 @@ use crate::output::Output;
 use crate::size_classes::item_size;
 use crate::stats;
 use crate::text::{self, IncrementResult, SentValue, StoreCommand, TOO_LARGE};
-use crate::walk::{self, Dump, ItemWalk, Removal};
+use crate::walk::{self, Dump, ItemWalk, Removal, Removed};
 use crate::watch::EventKinds;
 
 /// Highest level of `verbosity`.
@@ -106,10 +107,15 @@ enum Announced<'a> {
 #[derive(Debug)]
 pub(crate) struct Dialogue {
     state: State,
+    /// How clients of its server say who they are, where a configuration says it; the cache knows
+    /// it otherwise.
+    auth: Option<Arc<ServerAuth>>,
     /// The client has said who it is.
     is_admitted: bool,
     /// Commands since others had their turn.
     commands: u32,
+    /// Commands that have come so far.
+    pub(crate) commands_total: u64,
     /// What has been received and could not be taken yet.
     pending: Vec<u8>,
 }
@@ -119,10 +125,17 @@ pub(crate) type StepResult = (usize, Option<NextAction>);
 
 impl Dialogue {
     pub(crate) fn new() -> Dialogue {
+        Dialogue::with_auth(None)
+    }
+
+    /// One with a client of a server that a configuration has.
+    pub(crate) fn with_auth(auth: Option<Arc<ServerAuth>>) -> Dialogue {
         Dialogue {
             state: State::First,
+            auth,
             is_admitted: false,
             commands: 0,
+            commands_total: 0,
             pending: Vec::new(),
         }
     }
@@ -138,6 +151,15 @@ impl Dialogue {
             State::First | State::Line => true,
             State::Packets(packets) => packets.is_idle(),
             _ => false,
+        }
+    }
+
+    /// What is spoken, once that is known.
+    pub(crate) fn protocol(&self) -> Option<Protocol> {
+        match &self.state {
+            State::First => None,
+            State::Packets(_) => Some(Protocol::Binary),
+            _ => Some(Protocol::Text),
         }
     }
 
@@ -212,13 +234,23 @@ impl Dialogue {
         out: &mut Output,
     ) -> StepResult {
         match &mut self.state {
-            State::First => (0, self.begin(input, shared.cache.settings.protocol)),
+            State::First => {
+                let auth = self.auth.as_deref();
+                let allowed = auth.map_or(shared.cache.settings.protocol, ServerAuth::protocol);
+                (0, self.begin(input, allowed))
+            }
             State::Packets(packets) => {
                 self.commands += 1;
-                packets.step(input, shared, moment, out)
+                let is_first = packets.is_idle();
+                let (used, next) = packets.step(input, self.auth.as_deref(), shared, moment, out);
+                self.commands_total += u64::from(is_first && used > 0);
+                (used, next)
             }
             State::Line => {
-                let with_auth = shared.auth_protocol(true).is_some();
+                let with_auth = match &self.auth {
+                    Some(auth) => auth.text.is_some(),
+                    None => shared.auth_protocol(true).is_some(),
+                };
                 if with_auth && !self.is_admitted {
                     self.auth_line(input, out)
                 } else {
@@ -264,7 +296,8 @@ impl Dialogue {
                     return (used, Some(NextAction::Receive));
                 }
                 if let State::Token(token, _) = std::mem::replace(&mut self.state, State::Line) {
-                    self.is_admitted = admit(&token, shared, out);
+                    let auth = self.auth.clone();
+                    self.is_admitted = admit(&token, auth.as_deref(), shared, out);
                 }
                 (used, None)
             }
@@ -312,7 +345,7 @@ impl Dialogue {
         out: &mut Output,
     ) -> StepResult {
         let Some(end) = input.iter().position(|byte| *byte == b'\n') else {
-            if input.len() <= LINE_LENGTH_MAX {
+            if input.len() <= command::line_length_max(shared.cache.settings.key_max) {
                 return (0, Some(NextAction::Receive));
             }
             // Only about keys a line may go on and on.
@@ -327,11 +360,13 @@ impl Dialogue {
         let behind = input.get(end + 1..).unwrap_or_default();
         let used = end + 1;
         self.commands += 1;
+        self.commands_total += 1;
+        let key_max = shared.cache.settings.key_max;
         if used < LINE_LENGTH_MIN {
             out.line(BAD_FORMAT);
             return (used, None);
         }
-        let CommandLine { command, noreply } = match command::parse(line) {
+        let CommandLine { command, noreply } = match command::parse_with_keys(line, key_max) {
             Ok(line) => line,
             Err(refused) => {
                 let Some(answer) = refused.answer else {
@@ -350,7 +385,7 @@ impl Dialogue {
             Command::Lookup(lookup) => {
                 let begin = Lookup::begins(line).map_or(line.len(), |(_, begin)| begin);
                 let mut keys = Words::of(line.get(begin..).unwrap_or_default());
-                if keys.any(|key| key.len() > KEY_LENGTH_MAX) {
+                if keys.any(|key| key.len() > key_max) {
                     out.line(BAD_FORMAT);
                     return (used, None);
                 }
@@ -376,10 +411,10 @@ impl Dialogue {
             Command::Stats(words) => self.stats(words, shared, moment, out),
             Command::Watch(words) => return (used, watch(words, shared, out)),
             Command::DeletePrefix { prefix } if shared.cache.settings.allows_flush => {
-                if let Some(overtaken) = shared.cache.overtaken() {
-                    overtaken.note_prefix(prefix);
-                }
-                self.walk(ItemWalk::Removal(Removal::new(prefix, noreply)));
+                self.remove(Removed::Prefix(prefix.to_vec()), noreply, shared);
+            }
+            Command::DeleteTag { tag } if shared.cache.settings.allows_flush => {
+                self.remove(Removed::Tag(tag.to_vec()), noreply, shared);
             }
             Command::Quit => return (used, Some(NextAction::Close)),
             Command::Shutdown(words) => return (used, shutdown(words, noreply, shared, out)),
@@ -417,6 +452,12 @@ impl Dialogue {
             Some(length) => self.state = State::Token(Vec::new(), length as usize + 2),
         }
         (end + 1, None)
+    }
+
+    /// Begins to remove all items that something is true of.
+    fn remove(&mut self, what: Removed, noreply: bool, shared: &ThreadContext) {
+        shared.cache.overtaken().note_removed(&what);
+        self.walk(ItemWalk::Removal(Removal::new(what, noreply)));
     }
 
     fn walk(&mut self, walk: ItemWalk) {
@@ -470,21 +511,28 @@ impl Dialogue {
         moment: CommandTime,
         out: &mut Output,
     ) -> StepResult {
-        match NextKey::of(input) {
-            NextKey::Key(key, used) => {
-                text::lookup(shared, moment, lookup, key, out);
-                (used, None)
-            }
-            NextKey::End(used) => {
-                out.line("END");
-                self.state = State::Line;
-                (used, None)
-            }
-            NextKey::More(used) => (used, Some(NextAction::Receive)),
-            NextKey::TooLong => {
-                out.line(BAD_FORMAT);
-                self.state = State::SkipLine;
-                (0, None)
+        let (key_max, mut used) = (shared.cache.settings.key_max, 0);
+        loop {
+            let rest = input.get(used..).unwrap_or_default();
+            match NextKey::of(rest, key_max) {
+                NextKey::Key(key, taken) => {
+                    text::lookup(shared, moment, lookup, key, out);
+                    used += taken;
+                    if out.is_full() {
+                        return (used, None);
+                    }
+                }
+                NextKey::End(taken) => {
+                    out.line("END");
+                    self.state = State::Line;
+                    return (used + taken, None);
+                }
+                NextKey::More(taken) => return (used + taken, Some(NextAction::Receive)),
+                NextKey::TooLong => {
+                    out.line(BAD_FORMAT);
+                    self.state = State::SkipLine;
+                    return (used, None);
+                }
             }
         }
     }
@@ -501,9 +549,9 @@ impl Dialogue {
         out: &mut Output,
     ) -> usize {
         let mut decoded = Vec::new();
-        let (key, flags, length, noreply) = match &announced {
+        let (key, flags, length, tags, noreply) = match &announced {
             Announced::Text(store, noreply) => {
-                (Some(store.key), store.flags, store.length, *noreply)
+                (Some(store.key), store.flags, store.length, 0, *noreply)
             }
             Announced::Meta(meta) => {
                 let length = match meta.verb {
@@ -511,7 +559,8 @@ impl Dialogue {
                     _ => 0,
                 };
                 let key = meta::key_of(meta, &mut decoded);
-                (key, meta.options.flags, length, false)
+                let tags = meta.tags().map_or(0, <[u8]>::len);
+                (key, meta.options.flags, length, tags, false)
             }
         };
         let length = length as usize;
@@ -520,7 +569,7 @@ impl Dialogue {
             self.state = State::Skip(length as u64 + 2);
             return 0;
         };
-        if item_size(key.len(), flags, length) > shared.cache.settings.item_max {
+        if item_size(key.len(), flags, length + tags) > shared.cache.settings.item_max {
             if !noreply {
                 out.line(TOO_LARGE);
             }
@@ -601,12 +650,20 @@ fn watch(words: Words<'_>, shared: &ThreadContext, out: &mut Output) -> Option<N
 }
 
 /// Whether what a client says of itself is right, which is answered.
-fn admit(token: &[u8], shared: &ThreadContext, out: &mut Output) -> bool {
+fn admit(
+    token: &[u8],
+    auth: Option<&ServerAuth>,
+    shared: &ThreadContext,
+    out: &mut Output,
+) -> bool {
     let Some(block) = token.strip_suffix(b"\r\n") else {
         out.line("CLIENT_ERROR bad command line termination");
         return false;
     };
-    let admitted = shared.cache.credentials().admit_text(block);
+    let admitted = match auth {
+        Some(auth) => auth.admit_text(block),
+        None => shared.cache.credentials().admit_text(block),
+    };
     match admitted {
         None => {
             out.line("CLIENT_ERROR bad authentication token format");
@@ -653,7 +710,8 @@ impl Receiving {
 
 /// A data block has come in pieces.
 fn finish(whole: Receiving, shared: &ThreadContext, moment: CommandTime, out: &mut Output) {
-    let announced = match command::parse(&whole.line) {
+    let key_max = shared.cache.settings.key_max;
+    let announced = match command::parse_with_keys(&whole.line, key_max) {
         Ok(CommandLine {
             command: Command::Store(store),
             noreply,
@@ -696,6 +754,7 @@ fn deliver(
                 compare: store.compare,
                 cas: shared.cas(None),
                 marks: 0,
+                tags: &[],
                 allows_stale: false,
                 vivify: None,
             };
@@ -786,6 +845,7 @@ fn carry_out(
             return None;
         }
         Command::DeletePrefix { .. } => "CLIENT_ERROR delete_prefix not allowed",
+        Command::DeleteTag { .. } => "CLIENT_ERROR delete_tag not allowed",
         // As memcached's debug builds have it, which its tests run.
         Command::DebugTime { seconds } if cfg!(debug_assertions) => {
             shared.cache.move_clock(seconds);
@@ -823,9 +883,7 @@ pub(crate) fn flush(
         ..=0 => moment.now,
         _ => moment.expiry(delay).unwrap_or(moment.now),
     };
-    if let Some(overtaken) = shared.cache.overtaken() {
-        overtaken.note_flush(at);
-    }
+    shared.cache.overtaken().note_flush(at);
     shared.cache.store.flush(at, moment.now);
     Ok(())
 }

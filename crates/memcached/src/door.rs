@@ -7,22 +7,28 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use engine::net::Address;
+use engine::net::{Address, DatagramSocket};
 use framework::door::{Accepted, Door, ListenerId, ReceivedDatagram, Tenant};
 use framework::generation::GenerationView;
 use framework::workers::Worker;
 use framework::zone::Zone;
 use logs::ErrorLog;
 use rules::access::Access;
+use rules::access_log::AccessLogs;
+use rules::limit_conn::LimitConn;
+use rules::session_zones::MeteredSession;
 use transport::Transport;
 use transport::client::Client;
+use variables::Table;
 
+use crate::auth::ServerAuth;
 use crate::cache::{Cache, ThreadContext};
 use crate::connections::{ConnectionRecord, ConnectionState, shown_number};
 use crate::counts::Counter;
 use crate::datagrams;
 use crate::dialogue::{Dialogue, NextAction};
 use crate::output::{OUTPUT_MAX, Output};
+use crate::session::{CloseReason, Session, Traffic};
 use crate::tls::{ClientTls, ShakingClient};
 use crate::watch::{EventKind, EventKinds, Origin, Watcher, Watchers};
 use crate::zone::ZonedCache;
@@ -33,13 +39,30 @@ const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
 /// A client that takes nothing of its answers for so long is closed.
 const SEND_TIMEOUT: Duration = Duration::from_secs(300);
 
+/// Most datagrams that wait for the end of a turn.
+const UNSENT_MAX: usize = 64;
+
 /// How often a watcher's lines are sent.
 const WATCH_INTERVAL: Duration = Duration::from_millis(50);
 
 /// What of a configuration is this protocol's.
+#[derive(Default)]
 pub struct MemcachedPart {
     /// Its servers, each at one address.
-    pub servers: Vec<Server>,
+    pub servers: Vec<Arc<Server>>,
+    /// Variables of sessions.
+    pub(crate) variables: Table<Session>,
+}
+
+impl MemcachedPart {
+    /// Servers that have neither logs of sessions nor limits with variables.
+    #[must_use]
+    pub fn of_servers(servers: Vec<Server>) -> MemcachedPart {
+        MemcachedPart {
+            servers: servers.into_iter().map(Arc::new).collect(),
+            variables: Table::default(),
+        }
+    }
 }
 
 /// One address, and the cache that answers there.
@@ -54,6 +77,37 @@ pub struct Server {
     pub tls: Option<ClientTls>,
     /// The log of the server; none where there is only standard error.
     pub error_log: Option<Arc<ErrorLog>>,
+    /// How clients say who they are, where a configuration says it.
+    pub(crate) auth: Option<Arc<ServerAuth>>,
+    /// What is written of a session when it ends.
+    pub(crate) access_logs: Option<Arc<AccessLogs<Session>>>,
+    /// How many connections there may be.
+    pub(crate) limit_conn: Option<Arc<LimitConn<Session>>>,
+    /// The zone that its sessions are counted in, if any, by its number.
+    pub(crate) status_zone: Option<usize>,
+}
+
+impl Server {
+    /// A server that lets everybody in and says nothing of its sessions.
+    #[must_use]
+    pub fn new(listener: ListenerId, cache: CacheOf, tls: Option<ClientTls>) -> Server {
+        Server {
+            listener,
+            cache,
+            access: Arc::new(Access::default()),
+            tls,
+            error_log: None,
+            auth: None,
+            access_logs: None,
+            limit_conn: None,
+            status_zone: None,
+        }
+    }
+
+    /// Whether anything is known of its sessions but what they carry.
+    fn has_sessions(&self) -> bool {
+        self.access_logs.is_some() || self.limit_conn.is_some()
+    }
 }
 
 /// Where a server's cache comes from.
@@ -65,20 +119,16 @@ pub enum CacheOf {
 }
 
 impl CacheOf {
-    /// The cache, which the threads of this worker serve.
-    fn get(&self, worker: &Worker) -> Arc<Cache> {
+    fn get(&self) -> Arc<Cache> {
         match self {
             CacheOf::Process(cache) => Arc::clone(cache),
-            CacheOf::Zone(zone) => {
-                let threads = worker.counters().threads();
-                zone.state().cache(*zone.settings(), threads)
-            }
+            CacheOf::Zone(zone) => zone.state().cache(zone.settings()),
         }
     }
 }
 
 impl MemcachedPart {
-    fn server(&self, listener: &ListenerId) -> Option<&Server> {
+    fn server(&self, listener: &ListenerId) -> Option<&Arc<Server>> {
         self.servers
             .iter()
             .find(|server| server.listener == *listener)
@@ -95,6 +145,7 @@ pub fn door() -> Rc<dyn Door> {
 struct Memcached {
     /// What commands of this thread have at hand, for each cache that has had a client here.
     shared: RefCell<Vec<Rc<ThreadContext>>>,
+    unsent: Rc<UnsentDatagrams>,
 }
 
 impl Memcached {
@@ -120,7 +171,8 @@ fn is_known(local: &GenerationView, listener: &ListenerId) -> bool {
 
 impl Door for Memcached {
     fn connected(&self, accepted: Accepted) {
-        let Some(part) = part(&accepted.worker.current()) else {
+        let local = accepted.worker.current();
+        let Some(part) = part(&local) else {
             return;
         };
         let Some(server) = part.server(&accepted.listener) else {
@@ -135,40 +187,52 @@ impl Door for Memcached {
         } = accepted;
         let client = Client::arrived(listener, serial, handed.as_deref());
         let transport = Transport::of(stream, handed.as_deref_mut());
-        if !server.access.is_empty() {
-            let peer = client.peer(|| transport.peer());
-            if server.access.denies(peer) == Some(true) {
-                let address = client.listening();
-                logs::event!(
-                    Error,
-                    "access forbidden by rule, client: {peer}, server: {address}"
-                );
-                return;
-            }
-        }
-        let shared = self.shared(&server.cache.get(&worker));
-        shared.cache.accepted.fetch_add(1, Ordering::Relaxed);
-        let open = OpenConnection::new(&shared.cache);
-        let most = shared.cache.settings.connections_max;
-        if most.is_some_and(|most| open.number > most) {
-            shared.counts.add(Counter::Rejected, 1);
-            transport.push(bytes::Bytes::from_static(TOO_MANY));
-            transport.finish();
-            return;
-        }
-        // Who has shaken hands with the door that has passed the connection need not do so again.
-        let tls = server.tls.clone().filter(|_| !transport.is_secure());
-        let error_log = server.error_log.clone();
         let connection = Rc::new(Connection {
             client,
             transport,
             worker: Rc::clone(&worker),
             is_idle: Cell::new(true),
+            traffic: Traffic::default(),
         });
+        let metered = server.status_zone;
+        let metered = metered.map(|zone| MeteredSession::begin(&local, zone));
+        let has_sessions = server.has_sessions();
+        let session = has_sessions.then(|| Session::new(&connection, &local, server));
+        let mut books = SessionBooks { metered, session };
+        if !server.access.is_empty() && server.access.denies(connection.peer()) == Some(true) {
+            let (peer, address) = (connection.peer(), connection.client.listening());
+            logs::event!(
+                Error,
+                "access forbidden by rule, client: {peer}, server: {address}"
+            );
+            return books.close(&connection, CloseReason::Forbidden);
+        }
+        let shared = self.shared(&server.cache.get());
+        shared.cache.accepted.fetch_add(1, Ordering::Relaxed);
+        let open = OpenConnection::new(&shared.cache);
+        let most = shared.cache.settings.connections_max;
+        let is_over = most.is_some_and(|most| open.number > most);
+        if is_over || !books.is_within_limits() {
+            shared.counts.add(Counter::Rejected, 1);
+            // Who is to shake hands would not understand it.
+            if server.tls.is_none() {
+                connection
+                    .transport
+                    .push(bytes::Bytes::from_static(TOO_MANY));
+                connection.traffic.send(TOO_MANY.len());
+            }
+            books.close(&connection, CloseReason::TooMany);
+            if let Ok(connection) = Rc::try_unwrap(connection) {
+                connection.transport.finish(); // nobody else has it yet
+            }
+            return;
+        }
+        let server = Arc::clone(server);
         let registered = worker.register(&connection);
         engine::spawn(async move {
             let _open = open;
-            serve(&connection, &shared, tls.as_ref(), error_log.as_ref()).await;
+            let reason = serve(&connection, &shared, &server).await;
+            books.close(&connection, reason);
             let _ = registered; // it leaves the books with this task
         });
     }
@@ -184,14 +248,16 @@ impl Door for Memcached {
         if client.is_some_and(|client| server.access.denies(&client) == Some(true)) {
             return; // a line for each would be a weapon: senders of datagrams may be made up
         }
-        let shared = self.shared(&server.cache.get(&received.worker));
+        let shared = self.shared(&server.cache.get());
         shared.connection.set(0);
         let (socket, datagram) = (&received.socket, &received.datagram);
+        let mut count = 0;
         datagrams::answer(&datagram.bytes, &shared, shared.cache.moment(), |bytes| {
             // Where too many wait already for the network, the client asks again.
             socket.push(datagram.with(bytes));
+            count += 1;
         });
-        socket.start_send();
+        self.unsent.send_soon(socket, count);
     }
 
     fn knows(&self, local: &GenerationView, listener: &ListenerId) -> bool {
@@ -206,6 +272,46 @@ impl Door for Memcached {
     fn forget(&self) {
         let mut all = self.shared.borrow_mut();
         all.retain(|shared| Arc::strong_count(&shared.cache) > 1);
+    }
+}
+
+/// Datagrams that wait for the end of a turn of the loop, so that one call takes those of many
+/// requests.
+#[derive(Default)]
+struct UnsentDatagrams {
+    sockets: RefCell<Vec<Rc<DatagramSocket>>>,
+    /// How many datagrams wait, over all sockets.
+    count: Cell<usize>,
+    /// Whether the end of a turn is heeded.
+    is_hooked: Cell<bool>,
+}
+
+impl UnsentDatagrams {
+    /// Has so many datagrams that were pushed leave at the end of the turn, or now if many wait.
+    fn send_soon(self: &Rc<UnsentDatagrams>, socket: &Rc<DatagramSocket>, datagrams: usize) {
+        if datagrams == 0 {
+            return;
+        }
+        let mut sockets = self.sockets.borrow_mut();
+        if !sockets.iter().any(|known| Rc::ptr_eq(known, socket)) {
+            sockets.push(Rc::clone(socket));
+        }
+        drop(sockets);
+        self.count.set(self.count.get() + datagrams);
+        if self.count.get() >= UNSENT_MAX {
+            self.send();
+        } else if !self.is_hooked.replace(true) {
+            let unsent = Rc::clone(self);
+            engine::on_turn_end(move || unsent.send());
+        }
+    }
+
+    fn send(&self) {
+        if self.count.take() > 0 {
+            for socket in self.sockets.borrow_mut().drain(..) {
+                socket.start_send();
+            }
+        }
     }
 }
 
@@ -232,11 +338,49 @@ impl Drop for OpenConnection {
     }
 }
 
-struct Connection {
-    client: Client,
-    transport: Transport,
+/// A client's connection.
+pub(crate) struct Connection {
+    pub(crate) client: Client,
+    pub(crate) transport: Transport,
     worker: Rc<Worker>,
     is_idle: Cell<bool>,
+    pub(crate) traffic: Traffic,
+}
+
+impl Connection {
+    /// The client's address.
+    pub(crate) fn peer(&self) -> &Address {
+        self.client.peer(|| self.transport.peer())
+    }
+
+    /// The address that the client has connected to.
+    pub(crate) fn local(&self) -> &Address {
+        self.client.local(|| self.transport.local())
+    }
+}
+
+/// Where a connection is counted and logged.
+struct SessionBooks {
+    metered: Option<MeteredSession>,
+    session: Option<Session>,
+}
+
+impl SessionBooks {
+    fn is_within_limits(&mut self) -> bool {
+        let session = self.session.as_mut();
+        session.is_none_or(Session::is_within_limits)
+    }
+
+    /// The connection has ended.
+    fn close(self, connection: &Connection, reason: CloseReason) {
+        let traffic = &connection.traffic;
+        if let Some(mut session) = self.session {
+            session.end(reason);
+        }
+        if let Some(metered) = self.metered {
+            metered.end(reason.status(), traffic.received.get(), traffic.sent.get());
+        }
+    }
 }
 
 impl Tenant for Connection {
@@ -275,42 +419,14 @@ impl Tenant for Connection {
     fn stay_with(&self, _: &Rc<GenerationView>) {}
 }
 
-/// Why a connection has ended, as watchers are told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum CloseReason {
-    /// The client has left, or has said that it does.
-    Normal,
-    /// It does not speak the protocol, or has not been let in.
-    Error,
-    /// It has been idle for too long.
-    IdleTimeout,
-    /// The server ends.
-    Shutdown,
-}
-
-impl CloseReason {
-    fn name(self) -> &'static str {
-        match self {
-            CloseReason::Normal => "normal",
-            CloseReason::Error => "error",
-            CloseReason::IdleTimeout => "idle_timeout",
-            CloseReason::Shutdown => "shutdown",
-        }
-    }
-}
-
 /// Serves a connection from its begin to its end.
-async fn serve(
-    connection: &Connection,
-    shared: &ThreadContext,
-    tls: Option<&ClientTls>,
-    error_log: Option<&Arc<ErrorLog>>,
-) {
+async fn serve(connection: &Connection, shared: &ThreadContext, server: &Server) -> CloseReason {
     let (client, transport) = (&connection.client, &connection.transport);
     transport.set_send_timeout(SEND_TIMEOUT);
-    let peer = client.peer(|| transport.peer()).clone();
-    let local = client.local(|| transport.local()).clone();
+    let (peer, local) = (connection.peer().clone(), connection.local().clone());
     let cache = &shared.cache;
+    // Who has shaken hands with the door that has passed the connection need not do so again.
+    let tls = server.tls.as_ref().filter(|_| !transport.is_secure());
     let now = cache.seconds(engine::now());
     let record = Arc::new(ConnectionRecord::new(peer, local, now));
     cache.sockets.open(client.serial, &record);
@@ -331,13 +447,13 @@ async fn serve(
                 tls,
                 counts: connection.worker.counts(),
                 generation: connection.worker.current(),
-                error_log,
+                error_log: server.error_log.as_ref(),
             };
             shaking.shake_hands(shared).await
         }
     };
     if admitted {
-        reason = converse(connection, shared, &record).await;
+        reason = converse(connection, shared, server, &record).await;
     }
     if transport.is_secure() {
         transport.shutdown_write(); // the client is told that no more comes
@@ -348,12 +464,14 @@ async fn serve(
         let line = format_args!("type=conn_close {origin} reason={reason} cfd={number}");
         watchers.tell(EventKind::Connections, line);
     }
+    reason
 }
 
 /// Answers commands until either side closes.
 async fn converse(
     connection: &Connection,
     shared: &ThreadContext,
+    server: &Server,
     record: &ConnectionRecord,
 ) -> CloseReason {
     let Connection {
@@ -361,8 +479,9 @@ async fn converse(
         transport,
         worker,
         is_idle,
+        traffic,
     } = connection;
-    let mut conversation = Dialogue::new();
+    let mut conversation = Dialogue::with_auth(server.auth.clone());
     let mut out = Output::default();
     let idle_timeout = shared.cache.settings.idle_timeout;
     loop {
@@ -381,6 +500,7 @@ async fn converse(
         };
         is_idle.set(false);
         shared.counts.add(Counter::BytesRead, received.len() as u64);
+        traffic.receive(received.len());
         let mut input: &[u8] = &received;
         loop {
             let moment = shared.cache.moment();
@@ -389,6 +509,9 @@ async fn converse(
             input = &[];
             record.note(conversation.shown_state(), moment.now);
             shared.counts.add(Counter::BytesWritten, out.len() as u64);
+            traffic.send(out.len());
+            traffic.commands.set(conversation.commands_total);
+            traffic.protocol.set(conversation.protocol());
             out.take().for_each(|piece| transport.push(piece));
             let limit = match next {
                 NextAction::Receive if transport.send_soon() <= OUTPUT_MAX => break,
@@ -429,6 +552,7 @@ async fn watch(
         transport,
         worker,
         is_idle,
+        traffic,
     } = connection;
     let watchers = &shared.cache.gone.watchers;
     let Some(watcher) = watchers.add(kinds) else {
@@ -455,6 +579,7 @@ async fn watch(
         if transport.backlog() == 0 {
             let lines = watching.watcher.take();
             shared.counts.add(Counter::BytesWritten, lines.len() as u64);
+            traffic.send(lines.len());
             if !lines.is_empty() {
                 transport.push(bytes::Bytes::from(lines));
             }

@@ -5,8 +5,7 @@
 //! `stats.rs` what the server tells of itself, [`door`] the connections of a thread, `datagrams.rs`
 //! requests over UDP, [`part`] the block of a configuration.
 //!
-//! The reference is memcached 1.6.45: answers, their words and their order. Not here yet: TLS,
-//! authentication, `watch`, a restart that keeps the cache.
+//! The reference is memcached 1.6.45: answers, their words and their order.
 
 mod auth;
 mod binary;
@@ -18,11 +17,14 @@ mod datagrams;
 mod dialogue;
 pub mod door;
 mod meta;
+pub mod offline;
 mod output;
 pub mod part;
 mod prefixes;
 pub mod saved;
+mod session;
 mod size_classes;
+mod state;
 mod stats;
 mod sweeper;
 #[cfg(test)]
@@ -31,8 +33,7 @@ mod text;
 pub mod tls;
 mod walk;
 mod watch;
-mod without_variables;
 mod zone;
 
-pub use auth::UserPasswords;
+pub use auth::{ServerAuth, UserPasswords};
 pub use cache::{COMMANDS_IN_TURN, Cache, Protocol, Settings, ShutdownPolicy};

@@ -3,7 +3,7 @@
 use proto::base64::{self, Alphabet};
 use proto::memcached::command::Words;
 use proto::memcached::meta::{Meta, Options, Verb};
-use store::{Cas, Content, Item, ObjectChange, Revision, Seconds, UpdateOutcome, Write};
+use store::{Cas, Content, Item, ObjectChange, Revision, Seconds, Tags, UpdateOutcome, Write};
 
 use crate::cache::{CommandTime, ThreadContext};
 use crate::counts::Counter;
@@ -124,6 +124,7 @@ pub(crate) fn get(
             expires: moment.expiry(i64::from(options.expires.unwrap_or(expires))),
             cas: shared.cas(options.cas),
             marks: TOKEN_SENT | marks_of(options),
+            tags: Tags::None,
         })
     });
     let touches = options.expires.is_some();
@@ -252,6 +253,7 @@ pub(crate) fn set(
         compare: options.compare,
         cas: shared.cas(options.cas),
         marks: marks_of(options),
+        tags: meta.tags().unwrap_or_default(),
         allows_stale: options.is_stale,
         vivify: options
             .vivify
@@ -319,6 +321,7 @@ pub(crate) fn delete(
                     unchanged
                 },
                 marks: stale | item.marks & BINARY_KEY,
+                tags: Tags::Kept,
             });
         }
         if options.is_stale {
@@ -422,6 +425,7 @@ fn make_counter(
             expires,
             cas: shared.cas(options.cas),
             marks: marks_of(options),
+            tags: Tags::None,
         })
     });
     match outcome {

@@ -26,8 +26,16 @@ impl Output {
         self.len() >= OUTPUT_MAX
     }
 
+    #[inline]
     pub(crate) fn text(&mut self, text: &[u8]) {
         self.bytes.extend_from_slice(text);
+    }
+
+    /// Makes room for so many bytes at once, so that what is added piece by piece needs to ask only
+    /// once whether there is some.
+    #[inline]
+    pub(crate) fn reserve(&mut self, bytes: usize) {
+        self.bytes.reserve(bytes);
     }
 
     /// A line, with its end.
@@ -36,11 +44,16 @@ impl Output {
         self.text(b"\r\n");
     }
 
+    #[inline]
     pub(crate) fn byte(&mut self, byte: u8) {
         self.bytes.push(byte);
     }
 
+    #[inline]
     pub(crate) fn number(&mut self, number: u64) {
+        if number < 10 {
+            return self.bytes.push(b'0' + number as u8);
+        }
         let mut digits = Digits::default();
         self.text(digits.write(number));
     }
@@ -50,6 +63,7 @@ impl Output {
     }
 
     /// A value: copied, or a share of where it lies.
+    #[inline]
     pub(crate) fn value(&mut self, value: Value<'_>) {
         match value.lent() {
             None => self.text(value.bytes()),

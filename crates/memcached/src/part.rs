@@ -1,5 +1,6 @@
 //! The `memcached` block of a configuration: servers of memcached's protocols beside those of HTTP.
 
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,18 +13,25 @@ use engine::net::Address;
 use framework::compile::{Compiler, Feature as _};
 use framework::door::{Door, ListenerId};
 use framework::generation::Generation;
+use framework::places::{FileAccess, name_of};
 use framework::protocol_part::{CompiledPart, Directives, ListenSocket, ProtocolPart};
 use framework::zone::{SIZE_MIN, Zone, ZoneError};
 use logs::ErrorLog;
 use rules::access::{self, Access};
+use rules::access_log::{ACCESS_LOG, AccessLogs};
+use rules::limit_conn::{self, LimitConn};
+use rules::session_zones::{SessionBlock, SessionZones};
 use transport::listen::{self, Listen, ListenLine, Taken};
 use transport::tls::settings::TlsSettings;
 use transport::tls::verify::Mode;
+use variables::TableBuilder;
 
+use crate::auth::{ServerAuth, UserPasswords};
 use crate::door::{self, CacheOf, MemcachedPart, Server};
+use crate::session::{Session, VARIABLES};
+use crate::state::StateKeeper;
 use crate::sweeper::Sweeper;
 use crate::tls::ClientTls;
-use crate::without_variables::WithoutVariables;
 use crate::zone::{ZoneSettings, ZonedCache};
 
 /// The protocol part that serves memcached's protocols.
@@ -77,15 +85,54 @@ static LISTEN: Setting<Vec<ListenLine<OwnOptions>>> = Setting::new(
      so_keepalive=on|off|idle:interval:count.",
 );
 
-static ZONE: Setting<ZoneLine> = Setting::new("zone", &["[name] size=size"], zone)
+static ZONE: Setting<ZoneLine> = Setting::new("zone", &["[name] size=size [state=file]"], zone)
     .contexts(CONTEXTS)
-    .arity(Arity::between(1, 2))
+    .arity(Arity::between(1, 3))
     .default("size=64m")
     .manual(
         "The cache that the server answers from, and how much memory its items may take with all \
          tables. Servers that name one zone share it. The items outlive reloads, but for one that \
-         changes the size or `item_size_max`.",
+         changes the size, `item_size_max` or `key_length_max`. With `state` they outlive a restart \
+         and an upgrade of the program, too: they are written to the file when the worker process is told to quit, \
+         and read beside service by the one that follows, so the user of the workers must be able to make files \
+         in its folder.",
     );
+
+static KEY_LENGTH_MAX: Setting<u64> = Setting::new("key_length_max", &["number"], key_length)
+    .contexts(CONTEXTS)
+    .default("250")
+    .manual(
+        "The longest key in bytes, up to 65535. memcached's clients refuse more than 250 by \
+         themselves, unless they are told otherwise.",
+    );
+
+static AUTH_FILE: Setting<Word> = Setting::new("auth_file", &["file"], user_file)
+    .contexts(CONTEXTS)
+    .manual(
+        "The file of users that clients of the text protocol must name themselves by, as \
+         memcached's `-Y`: a line `user:password` each. Without `sasl_file` no other protocol is \
+         spoken then. An empty name lets everybody in, where an outer block names a file.",
+    );
+
+static SASL_FILE: Setting<Word> = Setting::new("sasl_file", &["file"], user_file)
+    .contexts(CONTEXTS)
+    .manual(
+        "The same for clients of the binary protocol, who say it by SASL with the mechanism PLAIN, \
+         as memcached's `-S`. Without `auth_file` no other protocol is spoken then.",
+    );
+
+static STATUS_ZONE: Setting<Bytes> = Setting::new("status_zone", &["zone"], |setter| {
+    let word = setter.word()?;
+    if word.bytes.is_empty() {
+        return Err(Fault::at(word, "invalid zone name \"\""));
+    }
+    Ok(Bytes::copy_from_slice(&word.bytes))
+})
+.contexts(Contexts::MEMCACHED_SERVER)
+.manual(
+    "Counts the server's sessions under this name, for `api` at `/memcached/server_zones`. Several \
+     servers may have one zone.",
+);
 
 static SSL_HANDSHAKE_TIMEOUT: Setting<Duration> =
     Setting::new("ssl_handshake_timeout", &["time"], parse::milliseconds)
@@ -104,8 +151,13 @@ const DIRECTIVES: &[&dyn Declared] = &[
     &LISTEN,
     &ZONE,
     &ITEM_SIZE_MAX,
+    &KEY_LENGTH_MAX,
+    &AUTH_FILE,
+    &SASL_FILE,
+    &STATUS_ZONE,
     &SSL_HANDSHAKE_TIMEOUT,
     &access::ALLOW,
+    &limit_conn::LIMIT_CONN_ZONE,
 ];
 
 /// What a `listen` line has that only this protocol has.
@@ -131,28 +183,86 @@ struct ZoneLine {
     name: Bytes,
     size: u64,
     word: Word,
+    /// The file of `state=`, as written.
+    state: Option<Word>,
 }
 
 fn zone(setter: &Setter<'_>) -> Result<ZoneLine, Fault> {
     let line = setter.first();
-    let (name, size) = match &*line.args {
-        [name, size] => (Bytes::copy_from_slice(&name.bytes), size),
-        _ => (
-            Bytes::from_static(DEFAULT_ZONE.as_bytes()),
-            line.argument(0),
-        ),
-    };
-    let written = size.bytes.strip_prefix(b"size=");
-    let bytes = written.and_then(parse::size_of);
-    match bytes {
-        Some(bytes) if bytes >= ZONE_SIZE_MIN.max(SIZE_MIN) => Ok(ZoneLine {
-            name,
-            size: bytes,
-            word: size.clone(),
-        }),
-        Some(_) => Err(Fault::at(size, "a cache has at least 1m".to_owned())),
-        None => Err(Fault::invalid_parameter(size)),
+    let (mut name, mut size, mut state) = (None, None, None);
+    for (place, word) in line.args.iter().enumerate() {
+        if let Some(written) = word.bytes.strip_prefix(b"size=") {
+            let bytes = parse::size_of(written).ok_or_else(|| Fault::invalid_parameter(word))?;
+            if bytes < ZONE_SIZE_MIN.max(SIZE_MIN) {
+                return Err(Fault::at(word, "a cache has at least 1m".to_owned()));
+            }
+            size = Some((bytes, word));
+        } else if let Some(path) = word.bytes.strip_prefix(b"state=")
+            && !path.is_empty()
+        {
+            state = Some(Word {
+                bytes: path.into(),
+                ..word.clone()
+            });
+        } else if place == 0 {
+            name = Some(Bytes::copy_from_slice(&word.bytes));
+        } else {
+            return Err(Fault::invalid_parameter(word));
+        }
     }
+    let Some((size, word)) = size else {
+        return Err(Fault::at(
+            &line.name,
+            "\"zone\" must have \"size\" parameter",
+        ));
+    };
+    Ok(ZoneLine {
+        name: name.unwrap_or(Bytes::from_static(DEFAULT_ZONE.as_bytes())),
+        size,
+        word: word.clone(),
+        state,
+    })
+}
+
+fn key_length(setter: &Setter<'_>) -> Result<u64, Fault> {
+    match parse::number(setter)? {
+        length @ 250..=65535 => Ok(length),
+        _ => Err(Fault::new(
+            "keys may have between 250 and 65535 bytes at most",
+        )),
+    }
+}
+
+fn user_file(setter: &Setter<'_>) -> Result<Word, Fault> {
+    setter.word().cloned()
+}
+
+/// The users of a file that a directive names, if it names one.
+fn users(
+    compiler: &Compiler<'_>,
+    server: ScopeRef<'_>,
+    setting: &Setting<Word>,
+) -> Result<Option<UserPasswords>, Fault> {
+    let Some(word) = server.written(setting)? else {
+        return Ok(None);
+    };
+    if word.bytes.is_empty() {
+        return Ok(None);
+    }
+    let path = compiler.path(word.path());
+    let shown = path.display();
+    let text = compiler.files.read(&path).map_err(|error| {
+        let error = logs::Errno(&error);
+        Fault::at(&word, format!("open() \"{shown}\" failed {error}"))
+    })?;
+    let users = UserPasswords::parse(&text).map_err(|line| {
+        let text = match line {
+            0 => format!("\"{shown}\" names no user; a line is user:password"),
+            line => format!("line {line} of \"{shown}\" is not user:password"),
+        };
+        Fault::at(&word, text)
+    })?;
+    Ok(Some(users))
 }
 
 fn item_size(setter: &Setter<'_>) -> Result<u64, Fault> {
@@ -170,18 +280,26 @@ impl ProtocolPart for Block {
     }
 
     fn directives(&self) -> Vec<Directives> {
-        vec![DIRECTIVES, TlsSettings::<WithoutVariables>::DIRECTIVES]
+        vec![
+            DIRECTIVES,
+            AccessLogs::<Session>::DIRECTIVES,
+            LimitConn::<Session>::DIRECTIVES,
+            TlsSettings::<Session>::DIRECTIVES,
+        ]
     }
 
     fn module_names(&self) -> Vec<&'static str> {
         Vec::new()
     }
 
-    fn has_variable(&self, _: &str) -> bool {
-        false
+    fn has_variable(&self, name: &str) -> bool {
+        VARIABLES.iter().any(|find| find(name).is_some())
     }
 
-    fn declare(&self, _: &Compiler<'_>) {}
+    fn declare(&self, compiler: &Compiler<'_>) {
+        let variables = compiler.registry::<TableBuilder<Session>>();
+        variables.borrow_mut().builtins = VARIABLES.into();
+    }
 
     fn compile(
         &self,
@@ -191,6 +309,16 @@ impl ProtocolPart for Block {
         let mut compiled = Compiled::default();
         let mut whole = true;
         for block in root.children("memcached") {
+            limit_conn::compile::<Session>(compiler, block);
+            if let Err(fault) = rules::format::check::<Session>(compiler, block) {
+                compiler.report(fault);
+                whole = false;
+            }
+            // What the block itself writes is opened, used or not.
+            if block.writes(&[&ACCESS_LOG]) {
+                let opened = compiler.feature_or_report::<AccessLogs<Session>>(block);
+                whole &= opened.is_some();
+            }
             for server in block.children("server") {
                 if let Err(fault) = compiled.add_server(compiler, server) {
                     compiler.report(fault);
@@ -201,8 +329,9 @@ impl ProtocolPart for Block {
         whole.then(|| Box::new(compiled) as Box<dyn CompiledPart>)
     }
 
-    fn unknown_variables(&self, _: &Compiler<'_>) -> Vec<Box<str>> {
-        Vec::new()
+    fn unknown_variables(&self, compiler: &Compiler<'_>) -> Vec<Box<str>> {
+        let variables = compiler.registry::<TableBuilder<Session>>();
+        variables.borrow().unknown()
     }
 
     fn door(&self) -> Rc<dyn Door> {
@@ -214,7 +343,7 @@ impl ProtocolPart for Block {
 #[derive(Default)]
 struct Compiled {
     listening: Vec<ListenSocket>,
-    servers: Vec<Server>,
+    servers: Vec<Arc<Server>>,
     zones: Vec<Arc<Zone<ZonedCache>>>,
 }
 
@@ -234,7 +363,7 @@ impl Compiled {
         let access = compiler.feature::<Access>(server)?;
         let zone = self.zone(compiler, server)?;
         let error_log = compiler.feature::<ErrorLog>(server)?;
-        let tls = compiler.feature::<TlsSettings<WithoutVariables>>(server)?;
+        let tls = compiler.feature::<TlsSettings<Session>>(server)?;
         for text in &tls.warnings {
             compiler.diagnose(Diagnostic::warn(text.clone(), position));
         }
@@ -252,6 +381,17 @@ impl Compiled {
             )),
             (None, None) => None,
         };
+        let auth = ServerAuth {
+            text: users(compiler, server, &AUTH_FILE)?,
+            sasl: users(compiler, server, &SASL_FILE)?,
+        };
+        let auth = (!auth.is_off()).then(|| Arc::new(auth));
+        let access_logs = compiler.feature::<AccessLogs<Session>>(server)?;
+        let limit_conn = compiler.feature::<LimitConn<Session>>(server)?;
+        let status_zone = server.own(&STATUS_ZONE)?.map(|name| {
+            let zones = compiler.registry::<SessionZones>();
+            zones.borrow_mut().number(SessionBlock::Memcached, name)
+        });
         for line in listen::addresses(compiler, lines)? {
             let address = &line.options.address;
             let id = ListenerId::of_address(address, line.options.carries);
@@ -271,25 +411,45 @@ impl Compiled {
             let shows_certificate = tls
                 .as_ref()
                 .is_some_and(|tls| tls.verifies == Some(Mode::Required));
-            if access.is_empty() && !shows_certificate && is_open_to_others(address) {
+            let is_secret = shows_certificate || auth.is_some();
+            if access.is_empty() && !is_secret && is_open_to_others(address) {
                 let text = format!(
                     "every client that reaches {address} can read and change the whole cache: \
-                     no \"allow\" and \"deny\" are written"
+                     neither \"allow\" and \"deny\" nor \"auth_file\" or \"sasl_file\" are written"
                 );
                 compiler.warn_each_time(text, line.word.as_ref().map(|word| word.position));
             }
-            self.servers.push(Server {
+            self.servers.push(Arc::new(Server {
                 listener: id.clone(),
                 cache: CacheOf::Zone(Arc::clone(&zone)),
                 access: Arc::clone(&access),
                 tls,
                 error_log: Some(Arc::clone(&error_log)),
-            });
+                auth: auth.clone(),
+                access_logs: Some(Arc::clone(&access_logs)).filter(|logs| !logs.is_empty()),
+                limit_conn: Some(Arc::clone(&limit_conn)).filter(|limits| !limits.is_off()),
+                status_zone,
+            }));
             let mut options = line.options;
             options.nodelay = true;
             self.listening.push(ListenSocket { id, options });
         }
         Ok(())
+    }
+
+    /// A file keeps the items of one zone.
+    fn claim(&self, path: &Path, zone: &str, word: &Word) -> Result<(), Fault> {
+        let has_path = |other: &&Arc<Zone<ZonedCache>>| {
+            other.settings().state.as_deref() == Some(path) && other.name() != zone
+        };
+        match self.zones.iter().find(has_path) {
+            None => Ok(()),
+            Some(other) => {
+                let (path, other) = (path.display(), other.name());
+                let text = format!("\"{path}\" keeps the items of zone \"{other}\" already");
+                Err(Fault::at(word, text))
+            }
+        }
     }
 
     /// The zone of a server. Several servers may have the same.
@@ -298,14 +458,31 @@ impl Compiled {
         compiler: &Compiler<'_>,
         server: ScopeRef<'_>,
     ) -> Result<Arc<Zone<ZonedCache>>, Fault> {
-        let ZoneLine { name, size, word } = server.get(&ZONE)?;
+        let ZoneLine {
+            name,
+            size,
+            word,
+            state,
+        } = server.get(&ZONE)?;
         let item_max = usize::try_from(server.get(&ITEM_SIZE_MAX)?).unwrap_or(usize::MAX);
-        let settings = ZoneSettings { item_max };
+        let key_max = usize::try_from(server.get(&KEY_LENGTH_MAX)?).unwrap_or(usize::MAX);
+        let state = state.map(|word| (compiler.path(word.path()), word));
+        let settings = ZoneSettings {
+            item_max,
+            key_max,
+            state: state.as_ref().map(|(path, _)| path.clone()),
+        };
         let name = String::from_utf8_lossy(&name);
-        let declared = compiler
-            .zones
-            .borrow_mut()
-            .declare::<ZonedCache>(&name, size, settings);
+        if let Some((path, word)) = &state {
+            self.claim(path, &name, word)?;
+            let by = name_of(server.line(), "zone");
+            compiler.will_open(FileAccess::Write, path.parent().unwrap_or(path), &by);
+        }
+        let declared =
+            compiler
+                .zones
+                .borrow_mut()
+                .declare::<ZonedCache>(&name, size, settings.clone());
         match declared {
             Ok(zone) => {
                 self.zones.push(Arc::clone(&zone));
@@ -313,7 +490,10 @@ impl Compiled {
             }
             Err(ZoneError::Declared(zone)) if *zone.settings() == settings => Ok(zone),
             Err(ZoneError::Declared(_)) => {
-                let text = format!("the servers of zone \"{name}\" differ in \"item_size_max\"");
+                let text = format!(
+                    "the servers of zone \"{name}\" differ in \"item_size_max\", \
+                     \"key_length_max\" or \"state\""
+                );
                 Err(Fault::at(&word, text))
             }
             Err(ZoneError::Conflict(text)) => Err(Fault::at(&word, text)),
@@ -327,13 +507,33 @@ fn is_open_to_others(address: &Address) -> bool {
 }
 
 impl CompiledPart for Compiled {
-    fn add_to(self: Box<Self>, _: &Compiler<'_>, generation: &mut Generation) -> Vec<ListenSocket> {
+    fn add_to(
+        self: Box<Self>,
+        compiler: &Compiler<'_>,
+        generation: &mut Generation,
+    ) -> Vec<ListenSocket> {
+        for zone in &self.zones {
+            if let Some(path) = zone.settings().state.clone() {
+                let zone = Arc::clone(zone);
+                generation
+                    .services
+                    .push(Arc::new(StateKeeper { zone, path }));
+            }
+        }
         if !self.zones.is_empty() {
             generation.services.push(Arc::new(Sweeper(self.zones)));
         }
+        // Names that nothing defines have been reported before.
+        let variables = compiler.registries.take::<TableBuilder<Session>>();
         generation.add(MemcachedPart {
             servers: self.servers,
+            variables: variables.finish().unwrap_or_default(),
         });
+        // The zones of `stream` are among them where that has added none.
+        let zones = compiler.registries.take::<SessionZones>();
+        if !zones.is_empty() {
+            generation.add(zones);
+        }
         self.listening
     }
 }

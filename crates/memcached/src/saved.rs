@@ -6,7 +6,8 @@
 //! 20  hash power u32 · next CAS u64 · checksum of the head u32
 //! 36  records
 //!     1 u8 · length of the key u16 · length of the value u32 · flags u32 · CAS u64
-//!     expires u32 · last use u32 · marks u8 · key · value · checksum of the record u32
+//!     expires u32 · last use u32 · marks u8 · length of the tags u16 · key · tags · value
+//!     checksum of the record u32
 //!     0 u8 · number of records u64
 //! ```
 //!
@@ -25,26 +26,30 @@ use std::sync::{Arc, Mutex};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use store::{
-    Cas, Content, Cursor, Item, Large, ObjectChange, Revision, Seconds, UpdateOutcome, Write,
+    Cas, Content, Cursor, Item, Large, ObjectChange, Revision, Seconds, Tags, UpdateOutcome, Write,
 };
 
 use crate::cache::{Cache, lock};
 use crate::size_classes::item_size;
+use crate::walk::Removed;
 
 const MAGIC: [u8; 4] = *b"TGMC";
 
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 const HEAD: usize = 36;
 
 /// Bytes of a record before its key, without the mark that it is one.
-const RECORD_HEAD: usize = 27;
+const RECORD_HEAD: usize = 29;
 
 /// Beside the caller's marks: the item has been read.
 const READ: u8 = 0x80;
 
 /// Bytes that are read and written at a time.
 const BUFFER: usize = 1 << 20;
+
+/// Most keys that are remembered while a file is read or waited for: with more it is not read.
+const OVERTAKEN_MAX: usize = 1 << 20;
 
 /// Keys that clients have changed since a file is being read: the file must not bring back what
 /// was there before.
@@ -54,7 +59,9 @@ pub(crate) struct Overtaken {
     /// Nothing is brought back from this time on: all was to be forgotten.
     until: AtomicU32,
     keys: Mutex<HashSet<u64>>,
-    prefixes: Mutex<Vec<Vec<u8>>>,
+    removed: Mutex<Vec<Removed>>,
+    /// There were more of them than are remembered.
+    is_lost: AtomicBool,
 }
 
 impl Default for Overtaken {
@@ -63,7 +70,8 @@ impl Default for Overtaken {
             is_under_way: AtomicBool::new(false),
             until: AtomicU32::new(Seconds::MAX),
             keys: Mutex::default(),
-            prefixes: Mutex::default(),
+            removed: Mutex::default(),
+            is_lost: AtomicBool::new(false),
         }
     }
 }
@@ -77,13 +85,33 @@ impl Overtaken {
     /// Must come before the change itself.
     #[cold]
     pub(crate) fn note(&self, key: &[u8]) {
-        lock(&self.keys).insert(base::hash::of(key));
+        let mut keys = lock(&self.keys);
+        if keys.len() >= OVERTAKEN_MAX {
+            self.is_lost.store(true, Ordering::Relaxed);
+        } else {
+            keys.insert(base::hash::of(key));
+        }
     }
 
-    /// All keys that begin so are to go.
-    pub(crate) fn note_prefix(&self, prefix: &[u8]) {
+    /// Begins to remember what clients change.
+    pub(crate) fn begin(&self) {
+        self.is_under_way.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether too much has been changed for a file to be read.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.is_lost.load(Ordering::Relaxed)
+    }
+
+    /// All of these are to go.
+    pub(crate) fn note_removed(&self, what: &Removed) {
         if self.is_under_way() {
-            lock(&self.prefixes).push(prefix.to_vec());
+            let mut removed = lock(&self.removed);
+            if removed.len() >= OVERTAKEN_MAX / 64 {
+                self.is_lost.store(true, Ordering::Relaxed);
+            } else if !removed.contains(what) {
+                removed.push(what.clone());
+            }
         }
     }
 
@@ -92,18 +120,19 @@ impl Overtaken {
         self.until.fetch_min(at, Ordering::Relaxed);
     }
 
-    fn concerns(&self, key: &[u8], now: Seconds) -> bool {
-        now >= self.until.load(Ordering::Relaxed)
+    fn concerns(&self, key: &[u8], tags: &[u8], now: Seconds) -> bool {
+        self.is_lost()
+            || now >= self.until.load(Ordering::Relaxed)
             || lock(&self.keys).contains(&base::hash::of(key))
-            || lock(&self.prefixes)
+            || lock(&self.removed)
                 .iter()
-                .any(|prefix| key.starts_with(prefix))
+                .any(|removed| removed.concerns(key, tags))
     }
 
-    fn end(&self) {
+    pub(crate) fn end(&self) {
         self.is_under_way.store(false, Ordering::Relaxed);
         *lock(&self.keys) = HashSet::new();
-        *lock(&self.prefixes) = Vec::new();
+        *lock(&self.removed) = Vec::new();
     }
 }
 
@@ -117,18 +146,37 @@ fn wall() -> u64 {
 /// # Errors
 /// What the system says.
 pub fn save(cache: &Cache, path: &Path, now: Instant) -> io::Result<u64> {
+    save_while(cache, path, now, || true).map(Option::unwrap_or_default)
+}
+
+/// The same as long as `goes_on` says so, which is asked every few items. `None` where it was given
+/// up: then there is no file.
+pub(crate) fn save_while(
+    cache: &Cache,
+    path: &Path,
+    now: Instant,
+    goes_on: impl Fn() -> bool,
+) -> io::Result<Option<u64>> {
     let mut unfinished = path.as_os_str().to_owned();
     unfinished.push(".unfinished");
     let unfinished = PathBuf::from(unfinished);
-    let written = write(cache, &unfinished, cache.seconds(now));
-    let finished = written.and_then(|count| fs::rename(&unfinished, path).map(|()| count));
-    if finished.is_err() {
+    let written = write(cache, &unfinished, cache.seconds(now), goes_on);
+    let finished = written.and_then(|count| match count {
+        Some(count) => fs::rename(&unfinished, path).map(|()| Some(count)),
+        None => Ok(None),
+    });
+    if !matches!(finished, Ok(Some(_))) {
         let _ = fs::remove_file(&unfinished);
     }
     finished
 }
 
-fn write(cache: &Cache, path: &Path, now: Seconds) -> io::Result<u64> {
+fn write(
+    cache: &Cache,
+    path: &Path,
+    now: Seconds,
+    goes_on: impl Fn() -> bool,
+) -> io::Result<Option<u64>> {
     let _ = fs::remove_file(path); // what an earlier run has left unfinished
     let file = fs::OpenOptions::new()
         .write(true)
@@ -147,6 +195,9 @@ fn write(cache: &Cache, path: &Path, now: Seconds) -> io::Result<u64> {
     out.write_all(&head)?;
     let (mut cursor, mut count, mut records) = (Some(Cursor::default()), 0_u64, Vec::new());
     while let Some(from) = cursor {
+        if !goes_on() {
+            return Ok(None);
+        }
         records.clear();
         cursor = cache.store.visit(from, now, |item| {
             append(&item, &mut records);
@@ -157,7 +208,7 @@ fn write(cache: &Cache, path: &Path, now: Seconds) -> io::Result<u64> {
     out.write_all(&[0])?;
     out.write_all(&count.to_le_bytes())?;
     out.into_inner().map_err(io::IntoInnerError::into_error)?;
-    Ok(count)
+    Ok(Some(count))
 }
 
 fn append(item: &Item<'_>, out: &mut Vec<u8>) {
@@ -171,7 +222,9 @@ fn append(item: &Item<'_>, out: &mut Vec<u8>) {
     out.extend_from_slice(&item.expires.unwrap_or(0).to_le_bytes());
     out.extend_from_slice(&item.used.to_le_bytes());
     out.push(item.marks | read);
+    out.extend_from_slice(&(item.tags.len() as u16).to_le_bytes());
     out.extend_from_slice(item.key);
+    out.extend_from_slice(item.tags);
     out.extend_from_slice(item.value.bytes());
     let checksum = crc32fast::hash(out.get(begin..).unwrap_or_default());
     out.extend_from_slice(&checksum.to_le_bytes());
@@ -181,6 +234,8 @@ fn append(item: &Item<'_>, out: &mut Vec<u8>) {
 #[derive(Debug)]
 pub struct SavedItems {
     file: BufReader<File>,
+    /// Seconds that the cache's clock is ahead of that of the file.
+    shift: i64,
 }
 
 /// What has come of a file.
@@ -200,6 +255,48 @@ pub struct RestoredCounts {
 /// # Errors
 /// Where the file is no such file, or cannot be read.
 pub fn open(cache: &Cache, path: &Path) -> Result<Option<SavedItems>, String> {
+    let Some((file, head)) = take(path)? else {
+        return Ok(None);
+    };
+    cache.go_on_from(head.clock_now(), head.hash_power);
+    cache.store.raise_cas(head.next_cas);
+    cache.overtaken().begin();
+    Ok(Some(SavedItems { file, shift: 0 }))
+}
+
+/// The same for a cache that may have clients already: its clock stays as it is, and times are
+/// converted.
+pub(crate) fn open_beside(cache: &Cache, path: &Path) -> Result<Option<SavedItems>, String> {
+    let Some((file, head)) = take(path)? else {
+        return Ok(None);
+    };
+    cache.keep_hash_power(head.hash_power);
+    cache.store.raise_cas(head.next_cas);
+    let now = i64::from(cache.seconds(Instant::now()));
+    let shift = now - i64::from(head.clock_now());
+    Ok(Some(SavedItems { file, shift }))
+}
+
+/// What stands in a file before its items.
+struct FileHead {
+    /// Times when it was written, of the wall clock and of the store's.
+    saved_at: u64,
+    clock: Seconds,
+    hash_power: u32,
+    next_cas: u64,
+}
+
+impl FileHead {
+    /// The time of the file's clock now: it has gone on.
+    fn clock_now(&self) -> Seconds {
+        let passed = wall().saturating_sub(self.saved_at);
+        let passed = Seconds::try_from(passed).unwrap_or(Seconds::MAX);
+        self.clock.saturating_add(passed)
+    }
+}
+
+/// Opens a file and removes its name. Nothing where there is none.
+fn take(path: &Path) -> Result<Option<(BufReader<File>, FileHead)>, String> {
     let failed = |error: io::Error| format!("{} cannot be read: {error}", path.display());
     let mut file = match File::open(path) {
         Ok(file) => BufReader::with_capacity(BUFFER, file),
@@ -212,7 +309,7 @@ pub fn open(cache: &Cache, path: &Path) -> Result<Option<SavedItems>, String> {
     let (magic, version) = (fields.take::<4>(), u32::from_le_bytes(fields.take()));
     let saved_at = u64::from_le_bytes(fields.take());
     let clock = u32::from_le_bytes(fields.take());
-    let power = u32::from_le_bytes(fields.take());
+    let hash_power = u32::from_le_bytes(fields.take());
     let next_cas = u64::from_le_bytes(fields.take());
     let checksum = u32::from_le_bytes(fields.take());
     let is_right = crc32fast::hash(head.get(..HEAD - 4).unwrap_or_default()) == checksum;
@@ -223,14 +320,13 @@ pub fn open(cache: &Cache, path: &Path) -> Result<Option<SavedItems>, String> {
         ));
     }
     fs::remove_file(path).map_err(failed)?;
-    let passed = wall().saturating_sub(saved_at);
-    let passed = Seconds::try_from(passed).unwrap_or(Seconds::MAX);
-    cache.go_on_from(clock.saturating_add(passed), power);
-    cache.store.raise_cas(next_cas);
-    if let Some(overtaken) = cache.overtaken() {
-        overtaken.is_under_way.store(true, Ordering::Relaxed);
-    }
-    Ok(Some(SavedItems { file }))
+    let head = FileHead {
+        saved_at,
+        clock,
+        hash_power,
+        next_cas,
+    };
+    Ok(Some((file, head)))
 }
 
 impl SavedItems {
@@ -238,9 +334,7 @@ impl SavedItems {
     pub fn restore(mut self, cache: &Cache) -> RestoredCounts {
         let counts = RestoredCounts::default();
         let counts = self.read(cache, counts);
-        if let Some(overtaken) = cache.overtaken() {
-            overtaken.end();
-        }
+        cache.overtaken().end();
         counts
     }
 
@@ -268,7 +362,7 @@ impl SavedItems {
             if mark != [1] || self.next(&mut record).is_err() {
                 return damaged(counts);
             }
-            if restore(&record, cache) {
+            if restore(&record, cache, self.shift) {
                 counts.restored += 1
             } else {
                 counts.left_out += 1
@@ -283,8 +377,10 @@ impl SavedItems {
         let mut fields = RecordFields(record);
         let key = u64::from(u16::from_le_bytes(fields.take()));
         let value = u64::from(u32::from_le_bytes(fields.take()));
+        let _: [u8; RECORD_HEAD - 8] = fields.take();
+        let tags = u64::from(u16::from_le_bytes(fields.take()));
         // As much as there is, whatever the lengths say.
-        let length = key + value;
+        let length = key + tags + value;
         let got = (&mut self.file).take(length).read_to_end(record)?;
         let mut checksum = [0; 4];
         self.file.read_exact(&mut checksum)?;
@@ -296,21 +392,32 @@ impl SavedItems {
 }
 
 /// Puts an item back where nobody has changed it. Whether it is there.
-fn restore(record: &[u8], cache: &Cache) -> bool {
+fn restore(record: &[u8], cache: &Cache, shift: i64) -> bool {
     let mut fields = RecordFields(record);
     let key_length = usize::from(u16::from_le_bytes(fields.take()));
     let _value_length: [u8; 4] = fields.take();
     let flags = u32::from_le_bytes(fields.take());
     let cas = u64::from_le_bytes(fields.take());
-    let expires = u32::from_le_bytes(fields.take());
-    let used = u32::from_le_bytes(fields.take());
+    let shifted = |time: u32| {
+        let time = (i64::from(time) + shift).clamp(1, i64::from(Seconds::MAX));
+        Seconds::try_from(time).unwrap_or(Seconds::MAX)
+    };
+    let expires = match u32::from_le_bytes(fields.take()) {
+        0 => 0,
+        expires => shifted(expires),
+    };
+    let used = shifted(u32::from_le_bytes(fields.take()));
     let [marks] = fields.take();
-    let Some((key, value)) = fields.0.split_at_checked(key_length) else {
+    let tags_length = usize::from(u16::from_le_bytes(fields.take()));
+    let Some((key, rest)) = fields.0.split_at_checked(key_length) else {
+        return false;
+    };
+    let Some((tags, value)) = rest.split_at_checked(tags_length) else {
         return false;
     };
     let now = cache.seconds(Instant::now());
     let is_over = expires != 0 && expires <= now;
-    if is_over || item_size(key.len(), flags, value.len()) > cache.settings.item_max {
+    if is_over || item_size(key.len(), flags, value.len() + tags.len()) > cache.settings.item_max {
         return false;
     }
     let mut large = None;
@@ -321,7 +428,7 @@ fn restore(record: &[u8], cache: &Cache) -> bool {
     }
     let outcome = cache.store.update(key, now, |item| {
         let overtaken = cache.overtaken();
-        if item.is_some() || overtaken.is_some_and(|overtaken| overtaken.concerns(key, now)) {
+        if item.is_some() || overtaken.concerns(key, tags, now) {
             return ObjectChange::Keep;
         }
         ObjectChange::Write(Write {
@@ -330,6 +437,7 @@ fn restore(record: &[u8], cache: &Cache) -> bool {
             expires: (expires != 0).then_some(expires),
             cas: Cas::Given(cas),
             marks: marks & !READ,
+            tags: Tags::Given(tags),
         })
     });
     let is_stored = matches!(outcome, UpdateOutcome::Stored(_));
@@ -455,16 +563,17 @@ mod tests {
     #[test]
     fn what_clients_change_meanwhile_stays_changed() {
         let path = saved(
-            b"set a 0 0 1\r\n1\r\nset b 0 0 1\r\n1\r\nset p:c 0 0 1\r\n1\r\nset d 0 0 1\r\n1\r\n",
+            b"set a 0 0 1\r\n1\r\nset b 0 0 1\r\n1\r\nset p:c 0 0 1\r\n1\r\nset d 0 0 1\r\n1\r\n\
+              ms t 1 G(x,y)\r\n1\r\nms u 1 G(z)\r\n1\r\n",
         );
         let after = cache(&path);
         let saved = open(&after, &path).unwrap().unwrap();
         ask(
             &after,
-            b"set a 0 0 1\r\n2\r\ndelete b\r\ndelete_prefix p:\r\n",
+            b"set a 0 0 1\r\n2\r\ndelete b\r\ndelete_prefix p:\r\ndelete_tag y\r\n",
         );
         let counts = saved.restore(&after);
-        assert_eq!((counts.restored, counts.left_out), (1, 3));
+        assert_eq!((counts.restored, counts.left_out), (2, 4));
         let expected = "VALUE a 0 1\r\n2\r\nVALUE d 0 1\r\n1\r\nEND\r\n";
         assert_eq!(ask(&after, b"get a b p:c d\r\n"), expected);
     }

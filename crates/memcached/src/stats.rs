@@ -229,7 +229,7 @@ fn general(shared: &ThreadContext, moment: CommandTime, report: &mut StatsWriter
     report.stat("accepting_conns", 1);
     report.stat("listen_disabled_num", 0);
     report.stat("time_in_listen_disabled_us", 0);
-    report.stat("threads", cache.settings.threads);
+    report.stat("threads", cache.threads());
     report.stat("hash_power_level", cache.hash_power());
     report.stat("hash_bytes", counts.tables);
     report.stat("hash_is_expanding", 0);
@@ -316,8 +316,8 @@ fn settings(shared: &ThreadContext, report: &mut StatsWriter<'_>) {
     report.stat("shutdown_command", yes(settings.allows_shutdown));
     report.stat("growth_factor", "1.25");
     report.stat("chunk_size", 48);
-    report.stat("num_threads", settings.threads);
-    report.stat("num_threads_per_udp", settings.threads);
+    report.stat("num_threads", shared.cache.threads());
+    report.stat("num_threads_per_udp", shared.cache.threads());
     report.stat("stat_key_prefix", char::from(settings.prefix_delimiter));
     report.stat("detail_enabled", yes(cache.prefixes.is_on()));
     report.stat("reqs_per_event", settings.commands_in_turn);

@@ -1,7 +1,9 @@
 //! What commands of the text protocol do.
 
 use proto::memcached::command::{Lookup, Mode};
-use store::{Cas, Content, Item, Large, ObjectChange, Revision, Seconds, UpdateOutcome, Write};
+use store::{
+    Cas, Content, Item, Large, ObjectChange, Revision, Seconds, Tags, UpdateOutcome, Write,
+};
 
 use crate::cache::{CommandTime, ThreadContext};
 use crate::counts::Counter;
@@ -46,6 +48,8 @@ pub(crate) struct StoreCommand<'a> {
     pub(crate) compare: Option<u64>,
     pub(crate) cas: Cas,
     pub(crate) marks: u8,
+    /// What it is tagged with, parted by commas.
+    pub(crate) tags: &'a [u8],
     /// An object with a later CAS may be written over too, and stays stale.
     pub(crate) allows_stale: bool,
     /// Appending to what is not there stores it, and it expires then.
@@ -147,6 +151,7 @@ pub(crate) fn store(
             expires,
             cas: storing.cas,
             marks,
+            tags: Tags::Given(storing.tags),
         })
     });
     let stored = match outcome {
@@ -226,6 +231,9 @@ pub(crate) fn stored_text(stored: StoreResult) -> &'static str {
     }
 }
 
+/// Longest line before a value, without its key.
+const LOOKUP_HEAD_MAX: usize = 64;
+
 /// `get` and its kin, for one key.
 pub(crate) fn lookup(
     shared: &ThreadContext,
@@ -235,6 +243,7 @@ pub(crate) fn lookup(
     out: &mut Output,
 ) {
     let tell = |item: Item<'_>, out: &mut Output| {
+        out.reserve(LOOKUP_HEAD_MAX + key.len());
         out.text(b"VALUE ");
         out.text(key);
         out.byte(b' ');

@@ -18,14 +18,40 @@ pub(crate) enum ItemWalk {
     Dump(Dump),
     /// `stats cachedump`
     CacheDump(CacheDump),
-    /// `delete_prefix`
+    /// `delete_prefix`, `delete_tag`
     Removal(Removal),
 }
 
-/// Objects that go because their keys begin so.
+/// Which objects a client removes all at once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Removed {
+    /// Those whose keys begin so.
+    Prefix(Vec<u8>),
+    /// Those that were stored with this tag.
+    Tag(Vec<u8>),
+}
+
+impl Removed {
+    /// Whether an object with this key and these tags is one of them.
+    pub(crate) fn concerns(&self, key: &[u8], tags: &[u8]) -> bool {
+        match self {
+            Removed::Prefix(prefix) => key.starts_with(prefix),
+            Removed::Tag(tag) => tags.split(|byte| *byte == b',').any(|each| each == tag),
+        }
+    }
+
+    fn command(&self) -> &'static str {
+        match self {
+            Removed::Prefix(_) => "delete_prefix",
+            Removed::Tag(_) => "delete_tag",
+        }
+    }
+}
+
+/// Objects that are removed.
 #[derive(Debug)]
 pub(crate) struct Removal {
-    prefix: Vec<u8>,
+    what: Removed,
     removed: u64,
     /// Some have gone in this round.
     is_again: bool,
@@ -62,7 +88,7 @@ impl ItemWalk {
             ItemWalk::Removal(removal) => {
                 let mut keys = Vec::new();
                 let next = store.visit(from, moment.now, |item| {
-                    if item.key.starts_with(&removal.prefix) {
+                    if removal.what.concerns(item.key, item.tags) {
                         keys.push(item.key.to_vec());
                     }
                 });
@@ -89,9 +115,9 @@ impl ItemWalk {
 }
 
 impl Removal {
-    pub(crate) fn new(prefix: &[u8], noreply: bool) -> Removal {
+    pub(crate) fn new(what: Removed, noreply: bool) -> Removal {
         Removal {
-            prefix: prefix.to_vec(),
+            what,
             removed: 0,
             is_again: false,
             noreply,
@@ -101,10 +127,12 @@ impl Removal {
     fn remove(&mut self, key: &[u8], shared: &ThreadContext, moment: CommandTime) {
         shared.cache.overtake(key);
         let outcome = shared.cache.store.update(key, moment.now, |item| {
-            let Some(item) = item else {
+            // Others may have stored it anew meanwhile, without the tag.
+            let concerned = |item: &Item<'_>| self.what.concerns(item.key, item.tags);
+            let Some(item) = item.filter(concerned) else {
                 return ObjectChange::Keep;
             };
-            shared.tell_deleted("delete_prefix", &item);
+            shared.tell_deleted(self.what.command(), &item);
             ObjectChange::Remove
         });
         if outcome == UpdateOutcome::Removed {

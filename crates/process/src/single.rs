@@ -8,6 +8,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, poll};
+use rustix::mm::{MlockAllFlags, mlockall};
+use rustix::process::{
+    DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit,
+};
 
 use crate::confinement::{self, Confinement, InForce};
 use crate::daemon;
@@ -36,6 +40,55 @@ pub fn become_confined(
 /// failed.
 pub fn raise_open_files(wanted: Option<u64>) -> Result<(), String> {
     identity::raise_open_files(wanted)
+}
+
+/// Locks all memory that the process has and will have, so that none is swapped out. The superuser
+/// may always lock; anybody else only where the limit of locked memory is off, since memory beyond
+/// it could not be had any more. The error is what stands against it.
+///
+/// Must be called before the process becomes another user.
+pub fn lock_memory() -> Result<(), String> {
+    let unlimited = Rlimit {
+        current: None,
+        maximum: None,
+    };
+    if crate::identity::is_superuser() {
+        setrlimit(Resource::Memlock, unlimited)
+            .map_err(|error| crate::log::failure("setrlimit(RLIMIT_MEMLOCK)", &error.into()))?;
+    } else if let Some(limit) = getrlimit(Resource::Memlock).current {
+        return Err(format!(
+            "the limit of locked memory is {limit} bytes (ulimit -l)"
+        ));
+    }
+    mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE)
+        .map_err(|error| crate::log::failure("mlockall()", &error.into()))
+}
+
+/// Lets a core file be as large as the system allows. The error is the call that failed.
+///
+/// Must be called before the process becomes another user; [`keep_dumpable`] afterwards.
+pub fn allow_core_files() -> Result<(), String> {
+    let failed =
+        |error: rustix::io::Errno| crate::log::failure("setrlimit(RLIMIT_CORE)", &error.into());
+    let maximum = getrlimit(Resource::Core).maximum;
+    let unlimited = Rlimit {
+        current: None,
+        maximum: None,
+    };
+    let current = Rlimit {
+        current: maximum,
+        maximum,
+    };
+    setrlimit(Resource::Core, unlimited)
+        .or_else(|_| setrlimit(Resource::Core, current))
+        .map_err(failed)
+}
+
+/// A process that has become another user leaves core files all the same. The error is the call
+/// that failed.
+pub fn keep_dumpable() -> Result<(), String> {
+    set_dumpable_behavior(DumpableBehavior::Dumpable)
+        .map_err(|error| crate::log::failure("prctl(PR_SET_DUMPABLE)", &error.into()))
 }
 
 /// A pid file, which is removed with this.

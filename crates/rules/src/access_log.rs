@@ -67,7 +67,9 @@ pub static ACCESS_LOG: Setting<Vec<Directive>> = Setting::new(
         .or(Contexts::LOCATION_IF)
         .or(Contexts::LIMIT_EXCEPT)
         .or(Contexts::STREAM)
-        .or(Contexts::STREAM_SERVER),
+        .or(Contexts::STREAM_SERVER)
+        .or(Contexts::MEMCACHED)
+        .or(Contexts::MEMCACHED_SERVER),
 )
 .arity(Arity::at_least(1))
 .default("logs/access.log combined")
@@ -78,8 +80,9 @@ pub static ACCESS_LOG: Setting<Vec<Directive>> = Setting::new(
      line names one more log; `off` among them turns all of them off. `buffer` holds lines back \
      until that many bytes are there or the time of `flush` is over, per worker thread; `gzip` compresses what leaves together. With variables in the path \
      the file is opened for each line, unless `open_log_file_cache` keeps it open. With `if`, \
-     requests for which the condition is empty or `0` are left out. In `stream` the format must \
-     be named, and nothing is logged that no line names.",
+     requests for which the condition is empty or `0` are left out. In `stream` and `memcached` the \
+     format must be named, and nothing is logged that no line names; there a line is written for \
+     each session, when its connection ends.",
 );
 
 /// One line of `access_log`.

@@ -18,7 +18,7 @@ pub static LOG_FORMAT: Setting<Vec<LogFormatLine>> = Setting::new(
     &["name [escape=default|json|none] string ..."],
     written,
 )
-.contexts(Contexts::HTTP.or(Contexts::STREAM))
+.contexts(Contexts::HTTP.or(Contexts::STREAM).or(Contexts::MEMCACHED))
 .arity(Arity::at_least(2))
 .inherit(Inherit::List)
 .manual(

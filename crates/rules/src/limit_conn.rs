@@ -25,7 +25,11 @@ use crate::limited;
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
 /// Where directives stand that sessions have as well.
-const CONTEXTS: Contexts = HSL.or(Contexts::STREAM).or(Contexts::STREAM_SERVER);
+const CONTEXTS: Contexts = HSL
+    .or(Contexts::STREAM)
+    .or(Contexts::STREAM_SERVER)
+    .or(Contexts::MEMCACHED)
+    .or(Contexts::MEMCACHED_SERVER);
 
 /// The longest key, in bytes; longer ones are not limited.
 const KEY_LENGTH_MAX: usize = 255;
@@ -47,7 +51,7 @@ pub static LIMIT_CONN_ZONE: Setting<()> = Setting::new(
             .try_for_each(|line| declaration(line).map(drop))
     },
 )
-.contexts(Contexts::HTTP.or(Contexts::STREAM))
+.contexts(Contexts::HTTP.or(Contexts::STREAM).or(Contexts::MEMCACHED))
 .arity(Arity::exactly(2))
 .inherit(Inherit::List)
 .manual(

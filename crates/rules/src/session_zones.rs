@@ -1,4 +1,5 @@
-//! Sessions counted by zones of servers: what `status_zone` of `stream` counts and `api` shows.
+//! Sessions counted by zones of servers: what `status_zone` of `stream` and of `memcached` counts
+//! and `api` shows.
 //!
 //! <https://nginx.org/en/docs/stream/ngx_stream_status_module.html#status_zone>. Each thread counts
 //! for itself ([`SessionMeter`]), into memory that no other thread writes to; its meters are found
@@ -13,25 +14,44 @@ use framework::generation::GenerationView;
 use framework::registry::Registry;
 use framework::slot::{OfThread, Slot, ThreadGeneration};
 
+/// The block whose servers' sessions a zone counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SessionBlock {
+    /// Those of `stream`.
+    Stream,
+    /// Those of `memcached`.
+    Memcached,
+}
+
+/// A zone: a name in a block.
+type SessionZone = (SessionBlock, Bytes);
+
 /// The zones of a configuration, by their numbers.
 #[derive(Debug, Default)]
-pub struct SessionZones(Vec<Bytes>);
+pub struct SessionZones(Vec<SessionZone>);
 
 impl Registry for SessionZones {}
 
 impl SessionZones {
-    /// The number of the zone of this name.
-    pub fn number(&mut self, name: Bytes) -> usize {
-        let known = self.0.iter().position(|known| *known == name);
+    /// The number of the zone of this name in a block.
+    pub fn number(&mut self, block: SessionBlock, name: Bytes) -> usize {
+        let zone = (block, name);
+        let known = self.0.iter().position(|known| *known == zone);
         known.unwrap_or_else(|| {
-            self.0.push(name);
+            self.0.push(zone);
             self.0.len() - 1
         })
     }
 
-    /// The names, in the order of the configuration.
-    pub fn names(&self) -> impl Iterator<Item = &Bytes> {
-        self.0.iter()
+    /// The names of a block's zones, in the order of the configuration.
+    pub fn names(&self, block: SessionBlock) -> impl Iterator<Item = &Bytes> {
+        let of_block = self.0.iter().filter(move |(of, _)| *of == block);
+        of_block.map(|(_, name)| name)
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 }
 
@@ -99,10 +119,10 @@ impl Drop for MeteredSession {
 
 /// The meters of one thread, by the names of their zones, over all generations.
 #[derive(Debug, Default)]
-struct SessionMeters(Mutex<BTreeMap<Bytes, Arc<SessionMeter>>>);
+struct SessionMeters(Mutex<BTreeMap<SessionZone, Arc<SessionMeter>>>);
 
 impl SessionMeters {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Bytes, Arc<SessionMeter>>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<SessionZone, Arc<SessionMeter>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -116,11 +136,11 @@ impl OfThread for OfZones {
     fn begin(local: &GenerationView) -> OfZones {
         let meters = local.counts.shelf.of::<SessionMeters>();
         let mut known = meters.lock();
-        let names: Option<Arc<SessionZones>> = local.generation.part();
-        let names = names.iter().flat_map(|names| names.names());
+        let zones: Option<Arc<SessionZones>> = local.generation.part();
+        let zones = zones.iter().flat_map(|zones| &zones.0);
         OfZones(
-            names
-                .map(|name| Arc::clone(known.entry(name.clone()).or_default()))
+            zones
+                .map(|zone| Arc::clone(known.entry(zone.clone()).or_default()))
                 .collect(),
         )
     }
@@ -143,10 +163,11 @@ pub struct SessionSums {
 
 impl SessionSums {
     /// What all threads have counted for a zone.
-    pub fn of(counters: &Counters, name: &Bytes) -> SessionSums {
+    pub fn of(counters: &Counters, block: SessionBlock, name: &Bytes) -> SessionSums {
+        let zone = (block, name.clone());
         let mut sums = SessionSums::default();
         for meters in counters.each::<SessionMeters>() {
-            if let Some(meter) = meters.lock().get(name) {
+            if let Some(meter) = meters.lock().get(&zone) {
                 sums.add(meter);
             }
         }

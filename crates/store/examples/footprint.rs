@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use tidegate_store::{Cas, Content, ObjectChange, Settings, Store, Write};
+use tidegate_store::{Cas, Content, ObjectChange, Settings, Store, Tags, Write};
 
 /// Objects that are stored.
 const KEYS: u64 = 1_000_000;
@@ -41,6 +41,7 @@ fn main() {
             expires: None,
             cas: Cas::Next,
             marks: 0,
+            tags: Tags::None,
         };
         store.update(&key, 1, |_| ObjectChange::Write(write));
         // What was stored a little before is asked for, so that some of it stays.

@@ -28,8 +28,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use extent::Large;
 pub use shard::{
-    Cas, Content, Item, ObjectChange, Observer, Revision, StoreStatistics, UpdateOutcome, Value,
-    Write,
+    Cas, Content, Item, ObjectChange, Observer, Revision, StoreStatistics, Tags, UpdateOutcome,
+    Value, Write,
 };
 
 use shard::{Shard, Sought};

@@ -1,5 +1,5 @@
 //! A record: what a segment holds of one object, its head, then key and value or the number of an
-//! extent.
+//! extent. Behind the value of an object with tags stand those, and their length in two bytes.
 //!
 //! The head has 22 bytes, 26 where the object has flags: CAS 8, expiry 4, last use 4, length of the
 //! key 2, length of the value 3, marks 1. Records begin at multiples of [`UNIT`].
@@ -18,8 +18,12 @@ const READ: u8 = 1;
 const DEAD: u8 = 2;
 const HAS_FLAGS: u8 = 4;
 const IS_EXTENT: u8 = 8;
-/// From this bit on marks are the caller's.
+/// From this bit on three marks are the caller's.
 const CALLERS: u32 = 4;
+const CALLERS_MASK: u8 = 7;
+const HAS_TAGS: u8 = 0x80;
+
+const AT_USED: usize = 12;
 
 const AT_MARKS: usize = 21;
 
@@ -39,12 +43,15 @@ pub(crate) struct Head {
     pub(crate) is_read: bool,
     pub(crate) is_dead: bool,
     pub(crate) is_extent: bool,
-    /// Four bits of the caller.
+    /// Tags stand behind the value, and are counted with it.
+    pub(crate) has_tags: bool,
+    /// Three bits of the caller.
     pub(crate) marks: u8,
 }
 
 impl Head {
     /// The head of the record that begins here.
+    #[inline]
     pub(crate) fn read(record: &[u8]) -> Head {
         let marks = record[AT_MARKS];
         let mut flags = 0;
@@ -62,7 +69,8 @@ impl Head {
             is_read: marks & READ != 0,
             is_dead: marks & DEAD != 0,
             is_extent: marks & IS_EXTENT != 0,
-            marks: marks >> CALLERS,
+            has_tags: marks & HAS_TAGS != 0,
+            marks: marks >> CALLERS & CALLERS_MASK,
         }
     }
 
@@ -73,12 +81,13 @@ impl Head {
         record[12..16].copy_from_slice(&self.used.to_le_bytes());
         record[16..18].copy_from_slice(&self.key_length.to_le_bytes());
         record[18..21].copy_from_slice(&self.value.to_le_bytes()[..3]);
-        let mut marks = self.marks << CALLERS;
+        let mut marks = (self.marks & CALLERS_MASK) << CALLERS;
         for (is_set, mark) in [
             (self.is_read, READ),
             (self.is_dead, DEAD),
             (self.flags != 0, HAS_FLAGS),
             (self.is_extent, IS_EXTENT),
+            (self.has_tags, HAS_TAGS),
         ] {
             if is_set {
                 marks |= mark;
@@ -91,6 +100,7 @@ impl Head {
     }
 
     /// Where key and value begin.
+    #[inline]
     pub(crate) fn length(&self) -> usize {
         match self.flags {
             0 => HEAD,
@@ -108,12 +118,14 @@ impl Head {
     }
 
     /// The key, of what is no extent.
+    #[inline]
     pub(crate) fn key<'a>(&self, record: &'a [u8]) -> &'a [u8] {
         let begin = self.length();
         &record[begin..begin + usize::from(self.key_length)]
     }
 
     /// The value, of what is no extent.
+    #[inline]
     pub(crate) fn value<'a>(&self, record: &'a [u8]) -> &'a [u8] {
         let begin = self.length() + usize::from(self.key_length);
         &record[begin..begin + self.value as usize]
@@ -124,11 +136,20 @@ impl Head {
         (self.expires != 0).then_some(self.expires)
     }
 
+    #[inline]
     pub(crate) fn is_expired(&self, now: Seconds) -> bool {
         self.expires != 0 && self.expires <= now
     }
 }
 
+/// Notes in a record that it has been used, without reading the rest of its head.
+#[inline]
+pub(crate) fn note_use(record: &mut [u8], now: Seconds) {
+    record[AT_USED..AT_USED + 4].copy_from_slice(&now.to_le_bytes());
+    record[AT_MARKS] |= READ;
+}
+
+#[inline]
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
@@ -149,7 +170,8 @@ mod tests {
             is_read: true,
             is_dead: false,
             is_extent: false,
-            marks: 9,
+            has_tags: false,
+            marks: 7,
         };
         let mut record = [0; 40];
         plain.write(&mut record);
@@ -163,6 +185,8 @@ mod tests {
             is_read: false,
             is_dead: true,
             is_extent: true,
+            has_tags: true,
+            marks: 2,
             value: (1 << 24) - 1,
             ..plain
         };

@@ -14,7 +14,7 @@ use crate::extent::{self, Extents, Large};
 use crate::ghost::Ghost;
 use crate::index::{Index, RecordLocation, SlotMatch};
 use crate::queue::Queue;
-use crate::record::Head;
+use crate::record::{self, Head};
 use crate::segment::{Segments, Stage};
 use crate::{KEY_LENGTH_MAX, Seconds, lifetime};
 
@@ -35,8 +35,10 @@ pub struct Item<'a> {
     pub used: Seconds,
     /// Whether it has been read.
     pub is_read: bool,
-    /// Four bits of the caller.
+    /// Three bits of the caller.
     pub marks: u8,
+    /// What it was tagged with, in the caller's notation; empty where it has no tags.
+    pub tags: &'a [u8],
 }
 
 /// A value, under the lock.
@@ -48,6 +50,19 @@ pub struct Value<'a> {
 }
 
 impl<'a> Value<'a> {
+    /// Parts the value from the tags behind it.
+    fn without_tags(self) -> (Value<'a>, &'a [u8]) {
+        let whole = self.bytes;
+        let Some((rest, length)) = whole.split_last_chunk::<2>() else {
+            return (self, &[]);
+        };
+        let length = usize::from(u16::from_le_bytes(*length));
+        let Some((bytes, tags)) = rest.split_at_checked(rest.len().saturating_sub(length)) else {
+            return (self, &[]);
+        };
+        (Value { bytes, ..self }, tags)
+    }
+
     /// The bytes of the value.
     #[must_use]
     pub fn bytes(self) -> &'a [u8] {
@@ -106,6 +121,20 @@ pub struct Write<'a> {
     pub cas: Cas,
     /// The same as [`Item::marks`], kept in the write.
     pub marks: u8,
+    /// What becomes of the tags.
+    pub tags: Tags<'a>,
+}
+
+/// The tags of an object that is written.
+#[derive(Clone, Copy, Debug, Default)]
+pub enum Tags<'a> {
+    /// The object has none from now on.
+    #[default]
+    None,
+    /// It has these, of at most 65,535 bytes; longer ones are cut off.
+    Given(&'a [u8]),
+    /// It keeps those that it has.
+    Kept,
 }
 
 /// A value to be stored.
@@ -343,14 +372,16 @@ impl Shard {
         read: impl FnOnce(Item<'_>) -> R,
     ) -> Option<R> {
         let expired = self.counted.expired;
-        let Some(found) = self.find(sought) else {
+        let Some((found, head)) = self.find_with_head(sought) else {
             self.counted.expired_got += self.counted.expired - expired;
             self.count_flushed(sought.hash);
             return None;
         };
-        let result = read(self.item(found.place));
+        let result = read(self.item_with(found.place, &head));
         self.index.count_use(found, sought.hash);
-        self.use_record(found.place, sought.now);
+        if head.used != sought.now || !head.is_read {
+            record::note_use(self.segments.record_mut(found.place), sought.now);
+        }
         Some(result)
     }
 
@@ -393,7 +424,8 @@ impl Shard {
                     is_extent: false,
                     ..old
                 };
-                self.write_copied(sought, head, (value, &[]), cas, Some(found))
+                let behind = tags_behind(self.item(found.place).tags);
+                self.write_copied(sought, head, (value, &behind), cas, Some(found))
             }
             (ObjectChange::Revise(revision), Some(found)) => self.revise(sought, found, revision),
             (_, None) => UpdateOutcome::Kept,
@@ -465,7 +497,15 @@ impl Shard {
 
     /// Where the object of a key is. One that has expired goes.
     fn find(&mut self, sought: Sought<'_>) -> Option<SlotMatch> {
-        self.flush_if_due(sought.now);
+        self.find_with_head(sought).map(|(found, _)| found)
+    }
+
+    /// The same with the head of its record.
+    #[inline]
+    fn find_with_head(&mut self, sought: Sought<'_>) -> Option<(SlotMatch, Head)> {
+        if self.flush_at.is_some() {
+            self.flush_if_due(sought.now);
+        }
         let found = self.look_up(sought)?;
         let head = Head::read(self.segments.record(found.place));
         if head.is_expired(sought.now) {
@@ -473,10 +513,11 @@ impl Shard {
             self.remove(found, sought.hash);
             return None;
         }
-        Some(found)
+        Some((found, head))
     }
 
     /// The same, whether it has expired or not.
+    #[inline]
     fn look_up(&self, sought: Sought<'_>) -> Option<SlotMatch> {
         self.index
             .find(sought.hash, |place| self.key(place) == sought.key)
@@ -487,40 +528,39 @@ impl Shard {
     }
 
     fn item(&self, place: RecordLocation) -> Item<'_> {
+        let head = Head::read(self.segments.record(place));
+        self.item_with(place, &head)
+    }
+
+    /// The same, whose head is known.
+    #[inline]
+    fn item_with(&self, place: RecordLocation, head: &Head) -> Item<'_> {
         let record = self.segments.record(place);
-        let head = Head::read(record);
-        let value = if head.is_extent {
+        let (key, value) = if head.is_extent {
             let extent = self.extents.get(head.value);
-            Value {
-                bytes: &extent[usize::from(head.key_length)..],
-                extent: Some(extent),
-            }
+            let (key, bytes) = extent.split_at(usize::from(head.key_length));
+            let extent = Some(extent);
+            (key, Value { bytes, extent })
         } else {
-            Value {
-                bytes: head.value(record),
-                extent: None,
-            }
+            let bytes = head.value(record);
+            let extent = None;
+            (head.key(record), Value { bytes, extent })
+        };
+        let (value, tags) = if head.has_tags {
+            value.without_tags()
+        } else {
+            (value, &[][..])
         };
         Item {
-            key: self.key(place),
+            key,
             value,
+            tags,
             flags: head.flags,
             cas: head.cas,
             expires: head.expiry(),
             used: head.used,
             is_read: head.is_read,
             marks: head.marks,
-        }
-    }
-
-    /// Notes in a record that it has been used.
-    fn use_record(&mut self, place: RecordLocation, now: Seconds) {
-        let record = self.segments.record_mut(place);
-        let mut head = Head::read(record);
-        if head.used != now || !head.is_read {
-            head.used = now;
-            head.is_read = true;
-            head.write(record);
         }
     }
 
@@ -604,9 +644,17 @@ impl Shard {
         write: Write<'_>,
         found: Option<SlotMatch>,
     ) -> UpdateOutcome {
-        let head = head_of(sought, &write);
+        let behind = match (write.tags, found) {
+            (Tags::Given(tags), _) => tags_behind(tags),
+            (Tags::Kept, Some(found)) => tags_behind(self.item(found.place).tags),
+            (Tags::None, _) | (Tags::Kept, None) => Vec::new(),
+        };
+        let head = Head {
+            has_tags: !behind.is_empty(),
+            ..head_of(sought, &write)
+        };
         let joined = |parts, this: &mut Shard| {
-            this.write_copied(sought, head, (parts, &[]), write.cas, found)
+            this.write_copied(sought, head, (parts, &behind), write.cas, found)
         };
         match write.content {
             Content::Copied(bytes) => joined(bytes, self),
@@ -615,7 +663,8 @@ impl Shard {
             {
                 joined(large.value(), self)
             }
-            Content::Given(large) => {
+            Content::Given(mut large) => {
+                large.extend(&behind);
                 self.write_extent(sought, head, large.into_bytes(), write.cas, found)
             }
         }
@@ -781,8 +830,15 @@ impl Shard {
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
         scratch.extend_from_slice(before);
-        scratch.extend_from_slice(self.item(found.place).value.bytes());
-        let outcome = self.write_copied(sought, head, (&scratch, behind), cas, Some(found));
+        let item = self.item(found.place);
+        scratch.extend_from_slice(item.value.bytes());
+        let tags = tags_behind(item.tags);
+        let outcome = if tags.is_empty() {
+            self.write_copied(sought, head, (&scratch, behind), cas, Some(found))
+        } else {
+            scratch.extend_from_slice(behind);
+            self.write_copied(sought, head, (&scratch, &tags), cas, Some(found))
+        };
         if scratch.capacity() <= crate::COPIED_MAX * 2 {
             self.scratch = scratch;
         }
@@ -799,7 +855,7 @@ impl Shard {
         let record = self.segments.record_mut(found.place);
         let mut head = Head::read(record);
         head.cas = cas.unwrap_or(head.cas);
-        head.marks = revision.marks.map_or(head.marks, |marks| marks & 15);
+        head.marks = revision.marks.map_or(head.marks, |marks| marks & 7);
         if let Some(expires) = revision.expires {
             head.expires = expires.map_or(0, |at| at.max(1));
         }
@@ -835,6 +891,7 @@ impl Shard {
     }
 }
 
+#[inline]
 fn key_of<'a>(segments: &'a Segments, extents: &'a Extents, place: RecordLocation) -> &'a [u8] {
     let record = segments.record(place);
     let head = Head::read(record);
@@ -857,6 +914,18 @@ fn head_of(sought: Sought<'_>, write: &Write<'_>) -> Head {
         is_read: false,
         is_dead: false,
         is_extent: false,
-        marks: write.marks & 15,
+        has_tags: false,
+        marks: write.marks & 7,
     }
+}
+
+/// What stands behind a value: its tags and how long they are, or nothing where there are none.
+fn tags_behind(tags: &[u8]) -> Vec<u8> {
+    let mut behind = Vec::new();
+    let length = u16::try_from(tags.len()).unwrap_or(u16::MAX);
+    if length > 0 {
+        behind.extend_from_slice(tags.get(..usize::from(length)).unwrap_or_default());
+        behind.extend_from_slice(&length.to_le_bytes());
+    }
+    behind
 }

@@ -31,6 +31,7 @@ fn set(
             expires,
             cas: Cas::Next,
             marks: 0,
+            tags: Tags::None,
         })
     })
 }
@@ -179,6 +180,7 @@ fn what_is_lent_outlives_its_object() {
             expires: None,
             cas: Cas::Next,
             marks: 0,
+            tags: Tags::None,
         })
     });
     let seen = store.get(b"given", 1, |item| {
@@ -464,6 +466,7 @@ fn step(
             expires,
             cas: Cas::Next,
             marks: 0,
+            tags: Tags::None,
         })
     };
     let kind = numbers.below(10);

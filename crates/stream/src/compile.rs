@@ -13,7 +13,7 @@ use rules::keyval;
 use rules::limit_conn::{self, LimitConn};
 use rules::realip::ByHeader;
 use rules::server_name;
-use rules::session_zones::SessionZones;
+use rules::session_zones::{SessionBlock, SessionZones};
 use transport::listen;
 use transport::tls::settings::{self, TlsSettings};
 use variables::{Table, geo, map, split_clients};
@@ -248,7 +248,7 @@ fn server(
         handshake_timeout: block.get(&tls::SSL_HANDSHAKE_TIMEOUT)?,
         status_zone: block
             .own(&STATUS_ZONE)?
-            .map(|name| zones.borrow_mut().number(name)),
+            .map(|name| zones.borrow_mut().number(SessionBlock::Stream, name)),
         content,
     };
     let server = Arc::new(server);

@@ -137,6 +137,44 @@ fn what_is_wrong_in_a_block_is_named() {
             "no \"ssl_certificate\" is defined for the \"listen ... ssl\" directive",
         ),
         (
+            "server { listen 127.0.0.1:1; zone a; }",
+            "\"zone\" must have \"size\" parameter",
+        ),
+        (
+            "server { listen 127.0.0.1:1; zone a size=2m keep; }",
+            "invalid parameter \"keep\"",
+        ),
+        (
+            "server { listen 127.0.0.1:1; zone a size=2m state=/tmp/f; }
+             server { listen 127.0.0.1:2; zone b size=2m state=/tmp/f; }",
+            "\"/tmp/f\" keeps the items of zone \"a\" already",
+        ),
+        (
+            "zone a size=2m; server { listen 127.0.0.1:1; }
+             server { listen 127.0.0.1:2; zone a size=2m state=f; }",
+            "the servers of zone \"a\" differ in \"item_size_max\", \"key_length_max\" or \"state\"",
+        ),
+        (
+            "server { listen 127.0.0.1:1; key_length_max 70000; }",
+            "keys may have between 250 and 65535 bytes at most",
+        ),
+        (
+            "server { listen 127.0.0.1:1; auth_file /nonexistent/users; }",
+            "open() \"/nonexistent/users\" failed (2: No such file or directory)",
+        ),
+        (
+            "server { listen 127.0.0.1:1; access_log logs/a.log; }",
+            "log format is not specified",
+        ),
+        (
+            "log_format a $nonsense; access_log logs/a.log a; server { listen 127.0.0.1:1; }",
+            "unknown \"nonsense\" variable",
+        ),
+        (
+            "server { listen 127.0.0.1:1; limit_conn none 1; }",
+            "zero size shared memory zone \"none\"",
+        ),
+        (
             "server { listen 1; }",
             "every client that reaches 0.0.0.0:1 can read and change the whole cache",
         ),
@@ -217,4 +255,315 @@ fn servers_of_a_block_speak_tls_and_log_where_they_say() {
         master.signal("TERM");
         master.wait();
     }
+}
+
+fn items(number: u32) -> String {
+    let item = |key| format!("set key{key} 7 500 4 noreply\r\n{key:04}\r\n");
+    (0..number).map(item).collect()
+}
+
+/// Waits until a server has this key.
+fn wait_for_key(port: u16, key: &str) {
+    wait_for(key, || {
+        TcpStream::connect(("127.0.0.1", port)).is_ok()
+            && get(port, key) == format!("VALUE {key} 7 4\r\n")
+    });
+}
+
+#[test]
+fn items_of_a_zone_with_a_file_outlive_a_restart() {
+    for engine in engines::lines() {
+        let port = free_port();
+        let mut master = Master::new();
+        let folder = master.folder.join("state");
+        std::fs::create_dir(&folder).unwrap();
+        let lines = |size: &str| {
+            format!(
+                "user root;
+                 memcached {{
+                     zone kept size={size} state=@/state/items;
+                     server {{ listen 127.0.0.1:{port}; }}
+                 }}"
+            )
+        };
+        configure(&master, engine, &lines("8m"));
+        master.start();
+        let mut client = Client::connect(port);
+        let input = items(5000) + "ms tagged 4 F7 G(news)\r\nword\r\n";
+        assert_eq!(client.ask(&input), "HD\r\n");
+        assert!(!folder.join("items").exists());
+        master.signal("QUIT");
+        master.wait();
+        assert!(folder.join("items").exists());
+
+        master.start();
+        wait_for_key(port, "key4999");
+        master.wait_for_text("logs/error.log", "5001 items of memcached were read from");
+        assert!(!folder.join("items").exists(), "it cannot be read twice");
+        let mut client = Client::connect(port);
+        let left: u32 = {
+            let told = client.ask("mg key7 t f v\r\n");
+            let told = told.strip_prefix("VA 4 t").unwrap().trim_end().to_owned();
+            let (left, flags) = told.split_once(' ').unwrap();
+            assert_eq!(flags, "f7");
+            left.parse().unwrap()
+        };
+        assert!((400..=500).contains(&left), "{left}");
+        assert_eq!(
+            Client::connect(port).ask("delete_tag news\r\n"),
+            "DELETED 1\r\n"
+        );
+
+        // A cache of another size goes on with the items, too.
+        configure(&master, engine, &lines("16m"));
+        master.signal("HUP");
+        let limit = || Client::connect(port).ask("stats settings\r\n");
+        wait_for("the larger cache", || {
+            limit() == "STAT maxbytes 16777216\r\n"
+        });
+        wait_for_key(port, "key4999");
+
+        // Killed, the cache is lost and nothing else.
+        let before = master.workers();
+        for worker in before {
+            support::signal(worker, "KILL");
+        }
+        wait_for("another worker", || {
+            TcpStream::connect(("127.0.0.1", port)).is_ok() && get(port, "key1") == "END\r\n"
+        });
+        master.signal("TERM");
+        master.wait();
+    }
+}
+
+/// What the one before has had comes when it has ended, and what clients have changed in this one
+/// stays changed.
+#[test]
+fn an_upgraded_program_goes_on_with_the_items() {
+    let port = free_port();
+    let master = Master::new();
+    let folder = master.folder.display().to_string();
+    std::fs::create_dir(master.folder.join("state")).unwrap();
+    // A program whose parent waits for it does not hand itself over.
+    let lines = format!(
+        "daemon on;
+         user root;
+         pid {folder}/logs/nginx.pid;
+         error_log {folder}/logs/error.log notice;
+         events {{ }}
+         memcached {{
+             zone kept size=8m state={folder}/state/items;
+             server {{ listen 127.0.0.1:{port}; }}
+         }}"
+    );
+    std::fs::write(master.folder.join("nginx.conf"), lines).unwrap();
+    assert!(master.command().status().unwrap().success());
+    let named = |file: &str| master.read(file).trim().parse::<u32>().ok();
+    wait_for("the pid file", || named("logs/nginx.pid").is_some());
+    let old = named("logs/nginx.pid").unwrap();
+    assert_eq!(
+        Client::connect(port).ask(&(items(100) + "mn\r\n")),
+        "MN\r\n"
+    );
+    support::signal(old, "USR2");
+    wait_for("the new master", || {
+        named("logs/nginx.pid").is_some_and(|pid| pid != old)
+    });
+    let new = named("logs/nginx.pid").unwrap();
+    // Both answer; the new one has nothing yet.
+    wait_for("the new one answers", || {
+        let mut client = Client::connect(port);
+        client.ask("get key5\r\n") == "END\r\n"
+            && client.ask("delete key5\r\n") == "NOT_FOUND\r\n"
+            && client.ask("set key6 7 0 4\r\nmine\r\n") == "STORED\r\n"
+    });
+    support::signal(old, "QUIT");
+    let read_text = "items of memcached were read from";
+    master.wait_for_text("logs/error.log", read_text);
+    wait_for_key(port, "key7");
+    let mut client = Client::connect(port);
+    assert_eq!(client.ask("get key5\r\n"), "END\r\n");
+    assert_eq!(client.ask("mg key6 v\r\n"), "VA 4\r\n");
+    let mut value = String::new();
+    client.0.read_line(&mut value).unwrap();
+    assert_eq!(value, "mine\r\n");
+    drop(client);
+    support::signal(new, "TERM");
+    wait_for("the new one ends", || {
+        TcpStream::connect(("127.0.0.1", port)).is_err()
+    });
+}
+
+#[test]
+fn servers_of_a_block_ask_for_passwords_each_by_its_own_files() {
+    let (text, sasl, open) = (free_port(), free_port(), free_port());
+    let mut master = Master::new();
+    std::fs::write(master.folder.join("text"), "anna:secret\n").unwrap();
+    std::fs::write(master.folder.join("sasl"), "bert:geheim\n").unwrap();
+    let lines = format!(
+        "memcached {{
+             auth_file @/text;
+             server {{ listen 127.0.0.1:{text}; }}
+             server {{ listen 127.0.0.1:{sasl}; auth_file \"\"; sasl_file @/sasl; }}
+             server {{ listen 127.0.0.1:{open}; auth_file \"\"; }}
+         }}"
+    );
+    configure(&master, "", &lines);
+    master.start();
+    let mut client = Client::connect(text);
+    assert_eq!(client.ask("get a\r\n"), "CLIENT_ERROR unauthenticated\r\n");
+    let wrong = "CLIENT_ERROR authentication failure\r\n";
+    assert_eq!(client.ask("set x 0 0 11\r\nbert geheim\r\n"), wrong);
+    assert_eq!(client.ask("set x 0 0 11\r\nanna secret\r\n"), "STORED\r\n");
+    assert_eq!(client.ask("set a 0 0 1\r\n1\r\n"), "STORED\r\n");
+    assert_eq!(get(open, "a"), "VALUE a 0 1\r\n");
+
+    // By packets, who says nothing is closed.
+    let mut stream = TcpStream::connect(("127.0.0.1", sasl)).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let packet = |opcode: u8, key: &[u8], value: &[u8]| {
+        let mut head = [0; 24];
+        (head[0], head[1], head[3]) = (0x80, opcode, key.len() as u8);
+        head[11] = (key.len() + value.len()) as u8;
+        [&head, key, value].concat()
+    };
+    let status = |stream: &mut TcpStream| {
+        let mut head = [0; 24];
+        stream.read_exact(&mut head).unwrap();
+        let mut body = vec![0; usize::from(head[11])];
+        stream.read_exact(&mut body).unwrap();
+        head[7]
+    };
+    stream
+        .write_all(&packet(0x21, b"PLAIN", b"\0anna\0secret"))
+        .unwrap();
+    assert_eq!(status(&mut stream), 0x20);
+    stream
+        .write_all(&packet(0x21, b"PLAIN", b"\0bert\0geheim"))
+        .unwrap();
+    assert_eq!(status(&mut stream), 0);
+    stream.write_all(&packet(0x00, b"a", b"")).unwrap();
+    assert_eq!(status(&mut stream), 0);
+    // Lines are not spoken there.
+    let mut lines = TcpStream::connect(("127.0.0.1", sasl)).unwrap();
+    lines.set_read_timeout(Some(PATIENCE)).unwrap();
+    lines.write_all(b"get a\r\n").unwrap();
+    assert_eq!(lines.read(&mut [0; 10]).unwrap_or(0), 0);
+
+    // A reload reads the files again, for those who come then.
+    std::fs::write(master.folder.join("text"), "carl:neu\n").unwrap();
+    master.signal("HUP");
+    wait_for("the other user", || {
+        Client::connect(text).ask("set x 0 0 8\r\ncarl neu\r\n") == "STORED\r\n"
+    });
+    assert_eq!(client.ask("get a\r\n"), "VALUE a 0 1\r\n");
+}
+
+#[test]
+fn sessions_are_logged_limited_and_counted() {
+    for engine in engines::lines() {
+        let (port, tight, http) = (free_port(), free_port(), free_port());
+        let mut master = Master::new();
+        let lines = format!(
+            "memcached {{
+                 log_format line '$remote_addr $status $close_reason $protocol $commands \
+                     $bytes_received $bytes_sent';
+                 access_log @/logs/sessions.log line;
+                 limit_conn_zone $binary_remote_addr zone=each:1m;
+                 server {{ listen 127.0.0.1:{port}; status_zone first; }}
+                 server {{
+                     listen 127.0.0.1:{tight};
+                     limit_conn each 1;
+                     status_zone second;
+                     access_log @/logs/tight.log line;
+                     deny 127.0.0.2;
+                 }}
+             }}
+             http {{ server {{
+                 listen 127.0.0.1:{http};
+                 location /api {{ api; }}
+                 location /metrics {{ metrics; }}
+             }} }}"
+        );
+        configure(&master, engine, &lines);
+        master.start();
+        let mut client = Client::connect(port);
+        assert_eq!(client.ask("set a 0 0 1\r\nx\r\n"), "STORED\r\n");
+        assert_eq!(client.ask("mn\r\n"), "MN\r\n");
+        drop(client);
+        master.wait_for_text("logs/sessions.log", "127.0.0.1 200 normal text 2 20 12\n");
+
+        let mut first = Client::connect(tight);
+        assert_eq!(first.ask("mn\r\n"), "MN\r\n");
+        let refused = Client::connect(tight).ask("");
+        assert_eq!(refused, "ERROR Too many open connections\r\n");
+        assert_eq!(first.ask("get a\r\n"), "VALUE a 0 1\r\n");
+        drop(first);
+        wait_for("there is a place again", || {
+            Client::connect(tight).ask("mn\r\n") == "MN\r\n"
+        });
+        master.wait_for_text("logs/tight.log", "127.0.0.1 503 too_many - 0 0 33\n");
+        master.wait_for_text("logs/error.log", "limiting connections by zone \"each\"");
+
+        let page = |path: &str| {
+            let mut web = TcpStream::connect(("127.0.0.1", http)).unwrap();
+            let request = format!("GET {path} HTTP/1.0\r\n\r\n");
+            web.write_all(request.as_bytes()).unwrap();
+            let mut page = String::new();
+            web.read_to_string(&mut page).unwrap();
+            page
+        };
+        wait_for("the sessions are counted", || {
+            page("/api/9/memcached/server_zones/first").contains(
+                "\"connections\":1,\"sessions\":{\"2xx\":1,\"4xx\":0,\"5xx\":0,\"total\":1},\
+                 \"discarded\":0,\"received\":20,\"sent\":12}",
+            )
+        });
+        let second = page("/api/9/memcached/server_zones/second");
+        assert!(!second.contains("\"5xx\":0"), "{second}");
+        let metrics = page("/metrics");
+        for line in [
+            "tidegate_memcached_items{zone=\"memcached\"} 1\n",
+            "tidegate_memcached_sets_total{zone=\"memcached\"} 1\n",
+            "tidegate_memcached_get_hits_total{zone=\"memcached\"} 1\n",
+        ] {
+            assert!(metrics.contains(line), "{line}: {metrics}");
+        }
+        master.signal("TERM");
+        master.wait();
+    }
+}
+
+#[test]
+fn keys_of_a_block_are_as_long_as_it_lets_them_be() {
+    let (usual, long) = (free_port(), free_port());
+    let mut master = Master::new();
+    let lines = format!(
+        "memcached {{
+             server {{ listen 127.0.0.1:{usual}; zone usual size=8m; }}
+             server {{ listen 127.0.0.1:{long}; zone long size=8m; key_length_max 65535; }}
+         }}"
+    );
+    configure(&master, "", &lines);
+    master.start();
+    let key = "k".repeat(65535);
+    let set = format!("set {key} 0 0 5\r\nvalue\r\n");
+    assert_eq!(Client::connect(long).ask(&set), "STORED\r\n");
+    assert_eq!(get(long, &key), format!("VALUE {key} 0 5\r\n"));
+    assert_eq!(
+        Client::connect(long).ask(&format!("mg {key} s\r\n")),
+        "HD s5\r\n"
+    );
+    let bad = "CLIENT_ERROR bad command line format\r\n";
+    assert_eq!(get(long, &format!("{key}k")), bad);
+    assert_eq!(
+        Client::connect(long).ask(&format!("delete {key}\r\n")),
+        "DELETED\r\n"
+    );
+    let mid = "k".repeat(251);
+    assert_eq!(get(usual, &mid), bad);
+    assert_eq!(
+        Client::connect(long).ask(&format!("touch {mid} 5\r\n")),
+        "NOT_FOUND\r\n"
+    );
 }

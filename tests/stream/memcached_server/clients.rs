@@ -142,6 +142,100 @@ fn perls_fast_client_gets_along_with_it() {
     );
 }
 
+/// What tests/install-packages has put into target/tools.
+fn installed(name: &str) -> std::path::PathBuf {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    root.join("target/tools/memcached-clients").join(name)
+}
+
+/// A client's program in this folder.
+fn script(name: &str) -> std::path::PathBuf {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    root.join("tests/stream/memcached_server/clients")
+        .join(name)
+}
+
+#[test]
+fn pymemcache_gets_along_with_it() {
+    let server = Server::start(&[]);
+    let mut client = Command::new("/usr/bin/python3");
+    client.arg(script("pymemcache_client.py"));
+    let missing = "No module named 'pymemcache'";
+    run(&server, &mut client, missing, "python3-pymemcache");
+}
+
+#[test]
+fn spymemcached_gets_along_with_it_by_both_protocols() {
+    let jar = "/usr/share/java/spymemcached.jar";
+    if !std::path::Path::new(jar).exists() {
+        eprintln!("skipped: the Debian package libspymemcached-java is missing");
+        return;
+    }
+    let server = Server::start(&[]);
+    let mut client = Command::new("java");
+    client.args(["-cp", jar]).arg(script("Spymemcached.java"));
+    run(
+        &server,
+        &mut client,
+        "no such client",
+        "default-jdk-headless",
+    );
+}
+
+#[test]
+fn memjs_gets_along_with_it_and_says_who_it_is_by_sasl() {
+    if !installed("node_modules/memjs").exists() {
+        eprintln!("skipped: memjs is missing (tests/install-packages)");
+        return;
+    }
+    let folder = super::folder();
+    let users = folder.join("users");
+    std::fs::write(&users, "anna:secret\n").unwrap();
+    let users = users.display().to_string();
+    for (options, user) in [
+        (&[][..], &[][..]),
+        (&["-S", "-Y", &users][..], &["anna", "secret"][..]),
+    ] {
+        let server = Server::start(options);
+        let mut client = Command::new("node");
+        client.env("NODE_PATH", installed("node_modules"));
+        client.arg(script("memjs.js")).arg(server.port.to_string());
+        let output = client.args(user).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{options:?}: {said}");
+    }
+    let _ = std::fs::remove_dir_all(folder);
+}
+
+#[test]
+fn gomemcache_gets_along_with_it() {
+    let client = installed("gomemcache");
+    if !client.exists() {
+        eprintln!("skipped: gomemcache is missing (tests/install-packages)");
+        return;
+    }
+    let server = Server::start(&[]);
+    run(
+        &server,
+        &mut Command::new(client),
+        "no such client",
+        "golang",
+    );
+}
+
+#[test]
+fn meta_memcache_gets_along_with_it() {
+    if !installed("python/meta_memcache").exists() {
+        eprintln!("skipped: meta-memcache is missing (tests/install-packages)");
+        return;
+    }
+    let server = Server::start(&[]);
+    let mut client = Command::new("python3");
+    client.env("PYTHONPATH", installed("python"));
+    client.arg(script("meta_memcache_client.py"));
+    run(&server, &mut client, "no such client", "python3");
+}
+
 #[test]
 fn tools_read_the_statistics() {
     let server = Server::start(&[]);

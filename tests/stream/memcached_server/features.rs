@@ -319,6 +319,111 @@ fn keys_go_by_their_prefix() {
 }
 
 #[test]
+fn items_go_by_their_tags() {
+    let server = Server::start(&["-t", "2"]);
+    let mut input = String::new();
+    for number in 0..3000 {
+        let tags = if number % 3 == 0 {
+            "G(third,all)"
+        } else {
+            "G(all)"
+        };
+        input.push_str(&format!("ms key{number} 2 {tags} q\r\nab\r\n"));
+        input.push_str(&format!("ms other{number} 2 q\r\nab\r\n"));
+    }
+    server.ask(input.as_bytes());
+    assert_eq!(server.statistic("curr_items"), 6000);
+    assert_eq!(
+        server.ask(b"delete_tag third\r\nget key3 key4\r\n"),
+        "DELETED 1000\r\nVALUE key4 0 2\r\nab\r\nEND\r\n"
+    );
+    assert_eq!(server.ask(b"delete_tag all noreply\r\nmn\r\n"), "MN\r\n");
+    assert_eq!(server.statistic("curr_items"), 3000);
+    let kept = Server::start(&["-F"]);
+    let refused = "CLIENT_ERROR delete_tag not allowed\r\n";
+    assert_eq!(kept.ask(b"delete_tag a\r\n"), refused);
+}
+
+#[test]
+fn keys_are_as_long_as_the_command_line_lets_them_be() {
+    let server = Server::start(&["-o", "key_length_max=65535"]);
+    let key = "k".repeat(65535);
+    let set = format!("set {key} 0 0 3\r\nabc\r\n");
+    assert_eq!(server.ask(set.as_bytes()), "STORED\r\n");
+    let get = format!("get {key} a\r\n");
+    let expected = format!("VALUE {key} 0 3\r\nabc\r\nEND\r\n");
+    assert_eq!(server.ask(get.as_bytes()), expected);
+    let incr = format!("incr {key} 1\r\n");
+    assert!(
+        server
+            .ask(incr.as_bytes())
+            .starts_with("CLIENT_ERROR cannot increment")
+    );
+    let bad = "CLIENT_ERROR bad command line format\r\n";
+    assert_eq!(server.ask(format!("get {key}k\r\n").as_bytes()), bad);
+    // A packet has no longer keys than its head can say.
+    let mut head = [0; 24];
+    (head[0], head[2], head[3]) = (0x80, 0xff, 0xff);
+    (head[10], head[11]) = (0xff, 0xff);
+    let mut stream = server.connect();
+    stream.write_all(&[&head, key.as_bytes()].concat()).unwrap();
+    let mut answer = [0; 24 + 4 + 3];
+    stream.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer[28..], b"abc");
+}
+
+/// `-r` and `-k`, as the kernel has them of the process.
+#[test]
+fn memory_is_locked_and_core_files_are_left_where_that_is_asked_for() {
+    let server = Server::start(&["-k", "-r", "-m", "8"]);
+    let about =
+        |file: &str| fs::read_to_string(format!("/proc/{}/{file}", server.child.id())).unwrap();
+    let limits = about("limits");
+    let core = limits
+        .lines()
+        .find(|line| line.starts_with("Max core file size"));
+    let core: Vec<&str> = core.unwrap().split_whitespace().collect();
+    assert_eq!(core[4], core[5], "{limits}");
+    let said = fs::read_to_string(server.folder.join("stderr")).unwrap();
+    let status = about("status");
+    let locked = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmLck:"))
+        .unwrap();
+    let locked: u64 = locked.trim().trim_end_matches(" kB").parse().unwrap();
+    if said.contains("-k: memory is not locked: ") {
+        eprintln!("skipped: {said}");
+    } else {
+        assert!(locked > 1000, "{status}");
+    }
+    let usual = Server::start(&[]);
+    let status = fs::read_to_string(format!("/proc/{}/status", usual.child.id())).unwrap();
+    assert!(status.contains("VmLck:\t       0 kB"), "{status}");
+}
+
+#[test]
+fn clients_are_served_by_io_uring_where_that_is_asked_for() {
+    let server = Server::start(&["-o", "engine=io_uring"]);
+    let said = fs::read_to_string(server.folder.join("stderr")).unwrap();
+    if said.contains("io_uring was asked for, but") {
+        eprintln!("skipped: {said}");
+        return;
+    }
+    let rings = || {
+        let open = fs::read_dir(format!("/proc/{}/fd", server.child.id())).unwrap();
+        let links = open.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
+        links
+            .filter(|link| link.to_string_lossy().contains("io_uring"))
+            .count()
+    };
+    wait_for("its rings", || rings() > 0);
+    assert_eq!(
+        server.ask(b"set a 0 0 1\r\nx\r\nget a\r\n"),
+        "STORED\r\nVALUE a 0 1\r\nx\r\nEND\r\n"
+    );
+}
+
+#[test]
 fn connections_and_prefixes_are_told() {
     let server = Server::start(&["-D", "."]);
     let mut sending = server.connect();
@@ -392,4 +497,108 @@ fn load_counts_what_the_server_counts() {
             assert_eq!(server.statistic("cmd_set") - sets, number("sets") + 500);
         }
     }
+}
+
+/// What a run of the load tester says, as JSON.
+fn bench(arguments: &[&str]) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        .args(["bench", "memcached", "--json"])
+        .args(arguments)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{said}{output:?}");
+    said
+}
+
+#[test]
+fn load_is_sent_by_datagrams_and_through_tls() {
+    let server = Server::start(&["-U", "-1", "-t", "2"]);
+    let ports = fs::read_to_string(server.folder.join("ports")).unwrap();
+    let udp = ports
+        .lines()
+        .find_map(|line| line.strip_prefix("UDP INET: "))
+        .unwrap();
+    let at = format!("127.0.0.1:{udp}");
+    // Answers of a hundred keys take several datagrams.
+    for keys in ["1", "100"] {
+        let before = server.statistic("get_hits");
+        let said = bench(&[
+            &at, "--udp", "-n", "500", "-c", "4", "-k", "200", "-m", keys, "-s", "300",
+        ]);
+        assert!(said.contains("\"wrong\":0,\"broken\":0"), "{said}");
+        let hits = format!("\"hits\":{},", server.statistic("get_hits") - before);
+        assert!(said.contains(&hits), "{said}");
+    }
+    let at = folder();
+    let Some((chain, key)) = certificate(&at, "server") else {
+        eprintln!("skipped: openssl is missing");
+        return;
+    };
+    let tls = format!("ssl_chain_cert={chain},ssl_key={key}");
+    let secure = Server::start(&["-Z", "-o", &tls]);
+    let address = format!("127.0.0.1:{}", secure.port);
+    let said = bench(&[
+        &address,
+        "--tls",
+        "--insecure",
+        "-n",
+        "500",
+        "-c",
+        "4",
+        "-k",
+        "100",
+        "-m",
+        "20",
+    ]);
+    assert!(said.contains("\"wrong\":0,\"broken\":0"), "{said}");
+    let told = ask_by_tls(secure.port, "stats\r\n", &[]);
+    assert!(told.contains("STAT ssl_proto_errors 0\r\n"), "{told}");
+    assert!(!told.contains("STAT cmd_get 0\r\n"), "{told}");
+    let _ = fs::remove_dir_all(at);
+}
+
+#[test]
+fn two_servers_are_put_beside_each_other_and_connections_are_swept() {
+    let (one, other) = (Server::start(&["-t", "1"]), Server::start(&["-t", "1"]));
+    let (a, b) = (
+        format!("127.0.0.1:{}", one.port),
+        format!("127.0.0.1:{}", other.port),
+    );
+    let (pid_a, pid_b) = (one.child.id().to_string(), other.child.id().to_string());
+    let said = bench(&[
+        &a, "--beside", &b, "--pid-a", &pid_a, "--pid-b", &pid_b, "--rounds", "6", "-d", "200ms",
+        "-c", "4", "-k", "10",
+    ]);
+    assert!(
+        said.starts_with("{\"rounds\":6,\"figures\":[{\"name\":\"requests/s\""),
+        "{said}"
+    );
+    assert!(
+        said.contains("\"name\":\"requests/CPU s\"") && !said.contains("null"),
+        "{said}"
+    );
+    assert!(
+        one.statistic("cmd_get") > other.statistic("cmd_get"),
+        "A has two turns a round"
+    );
+
+    let said = bench(&[&a, "-c", "1,2,4", "-n", "100", "-k", "10"]);
+    let lines: Vec<&str> = said.lines().collect();
+    for (line, connections) in lines.iter().zip([1, 2, 4]) {
+        assert!(
+            line.contains(&format!("\"connections\":{connections},")),
+            "{said}"
+        );
+    }
+    assert_eq!(lines.len(), 3);
+    let refused = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        .args(["bench", "memcached", &a, "--beside", &b, "-c", "1,2"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(
+        said.contains("--beside takes one number of connections"),
+        "{said}"
+    );
 }

@@ -442,6 +442,9 @@ fn it_is_confined_unless_it_is_told_not_to_be() {
     command.args(["memcached", "-u", "root", "-s", socket.to_str().unwrap()]);
     let mut child = command.stdin(Stdio::null()).spawn().unwrap();
     wait_for("it listens", || UnixStream::connect(&socket).is_ok());
+    let mut stream = UnixStream::connect(&socket).unwrap();
+    stream.write_all(b"mn\r\n").unwrap();
+    read_exactly(&mut stream, "MN\r\n"); // it heeds signals by then
     support::signal(child.id(), "TERM");
     child.wait().unwrap();
     assert!(!socket.exists());

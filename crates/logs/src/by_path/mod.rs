@@ -41,7 +41,9 @@ pub static OPEN_LOG_FILE_CACHE: Setting<Option<Limits>> = Setting::new(
         .or(Contexts::SERVER)
         .or(Contexts::LOCATION)
         .or(Contexts::STREAM)
-        .or(Contexts::STREAM_SERVER),
+        .or(Contexts::STREAM_SERVER)
+        .or(Contexts::MEMCACHED)
+        .or(Contexts::MEMCACHED_SERVER),
 )
 .arity(Arity::between(1, 4))
 .default("off")

@@ -415,6 +415,10 @@ fn bad_input_of_every_kind_has_one_answer() {
         ),
         ("watch nonsense\r\nmn\r\n", "ERROR\r\nMN\r\n"),
         (
+            "delete_tag a,b\r\ndelete_tag\r\nmn\r\n",
+            "CLIENT_ERROR bad command line format\r\nCLIENT_ERROR bad command line format\r\nMN\r\n",
+        ),
+        (
             "delete_prefix\r\nmn\r\n",
             "CLIENT_ERROR bad command line format\r\nMN\r\n",
         ),
@@ -430,6 +434,33 @@ fn bad_input_of_every_kind_has_one_answer() {
     let mut client = Client::new();
     client.send(&shared, MOMENT, format!("delete {key_65535}").as_bytes());
     assert!(client.is_closed && client.answers.is_empty());
+}
+
+/// Tags are no part of a value, stay with what changes it, and go with what replaces it.
+#[test]
+fn tags_are_kept_until_their_item_is_stored_anew() {
+    let shared = shared_by(settings());
+    let mut client = Client::new();
+    let long = "v".repeat(200_000);
+    let input = format!(
+        "ms n 1 G(x)\r\n5\r\nms s 2 G(x,news) T60\r\nab\r\nms o 1 G(y)\r\n1\r\n\
+         ms r 1 G(x)\r\n1\r\nms r 1\r\n2\r\nms large 200000 G(x)\r\n{long}\r\n\
+         incr n 10\r\nappend s 0 0 1\r\nc\r\nprepend s 0 0 1\r\n_\r\ntouch s 50\r\n\
+         append large 0 0 1\r\n!\r\nget n s\r\nmg s s v\r\nmg large s\r\nmd o I x\r\n"
+    );
+    client.send(&shared, MOMENT, input.as_bytes());
+    let answers = String::from_utf8(std::mem::take(&mut client.answers)).unwrap();
+    let expected = "HD\r\nHD\r\nHD\r\nHD\r\nHD\r\nHD\r\n15\r\nSTORED\r\nSTORED\r\nTOUCHED\r\n\
+                    STORED\r\nVALUE n 0 2\r\n15\r\nVALUE s 0 4\r\n_abc\r\nEND\r\nVA 4 s4\r\n_abc\r\n\
+                    HD s200001\r\nHD\r\n";
+    assert_eq!(answers, expected);
+    let input = b"delete_tag news\r\nget s\r\ndelete_tag none\r\ndelete_tag x\r\n\
+                  get n r large\r\ndelete_tag y noreply\r\nmg o\r\n";
+    client.send(&shared, MOMENT, input);
+    let answers = String::from_utf8(std::mem::take(&mut client.answers)).unwrap();
+    let expected = "DELETED 1\r\nEND\r\nDELETED 0\r\nDELETED 2\r\n\
+                    VALUE r 0 1\r\n2\r\nEND\r\nEN\r\n";
+    assert_eq!(answers, expected);
 }
 
 /// Around 30 days an expiry changes what it means; a clock that jumps ahead takes items with it.
@@ -495,6 +526,8 @@ const SAID: &[&[u8]] = &[
     b"mn\r\n",
     b"flush_all 0\r\n",
     b"delete_prefix a\r\n",
+    b"ms a 2 G(x,y) T5\r\nzz\r\n",
+    b"delete_tag x\r\n",
     b"cache_memlimit 64\r\n",
     b"stats detail dump\r\n",
     b"stats items\r\n",

@@ -48,22 +48,25 @@ pub(super) enum Kind {
     LimitReqs,
     StreamServerZones,
     StreamLimitConns,
+    MemcachedServerZones,
 }
 
 impl Kind {
-    const ALL: [Kind; 6] = [
+    const ALL: [Kind; 7] = [
         Kind::ServerZones,
         Kind::LocationZones,
         Kind::LimitConns,
         Kind::LimitReqs,
         Kind::StreamServerZones,
         Kind::StreamLimitConns,
+        Kind::MemcachedServerZones,
     ];
 
     /// The block that such zones are of.
     fn block(self) -> &'static str {
         match self {
             Kind::StreamServerZones | Kind::StreamLimitConns => "stream",
+            Kind::MemcachedServerZones => "memcached",
             _ => "http",
         }
     }
@@ -71,7 +74,9 @@ impl Kind {
     /// What it is called in a path.
     pub(super) fn path(self) -> &'static str {
         match self {
-            Kind::ServerZones | Kind::StreamServerZones => "server_zones",
+            Kind::ServerZones | Kind::StreamServerZones | Kind::MemcachedServerZones => {
+                "server_zones"
+            }
             Kind::LocationZones => "location_zones",
             Kind::LimitConns | Kind::StreamLimitConns => "limit_conns",
             Kind::LimitReqs => "limit_reqs",
@@ -81,7 +86,7 @@ impl Kind {
     /// The version that it came with.
     fn since(self) -> u8 {
         match self {
-            Kind::ServerZones | Kind::StreamServerZones => 1,
+            Kind::ServerZones | Kind::StreamServerZones | Kind::MemcachedServerZones => 1,
             Kind::LocationZones => 5,
             Kind::LimitConns | Kind::LimitReqs | Kind::StreamLimitConns => 6,
         }
@@ -161,6 +166,8 @@ impl Endpoint {
                 Endpoint::Upstreams("stream", OfUpstreams::parse(rest)?)
             }
             [b"stream", rest @ ..] => Endpoint::of_zones("stream", version, rest)?,
+            // Not nginx's, so no list names it.
+            [b"memcached", rest @ ..] => Endpoint::of_zones("memcached", version, rest)?,
             _ => return Err(ApiError::PathNotFound),
         };
         Ok(RequestedEndpoint { version, endpoint })
@@ -173,7 +180,7 @@ impl Endpoint {
             [kind, name] => (*kind, Some(Bytes::copy_from_slice(name))),
             _ => return Err(ApiError::PathNotFound),
         };
-        if kind == b"keyvals" {
+        if kind == b"keyvals" && block != "memcached" {
             return Ok(Endpoint::Keyvals(block, name));
         }
         let mut kinds = Kind::ALL.into_iter();

@@ -111,7 +111,9 @@ impl ApiError {
             ApiError::PathNotFound => "PathNotFound",
             ApiError::UpstreamNotFound => "UpstreamNotFound",
             ApiError::ZoneNotFound(kind) => match kind {
-                Kind::ServerZones | Kind::StreamServerZones => "ServerZoneNotFound",
+                Kind::ServerZones | Kind::StreamServerZones | Kind::MemcachedServerZones => {
+                    "ServerZoneNotFound"
+                }
                 Kind::LocationZones => "LocationZoneNotFound",
                 Kind::LimitConns | Kind::StreamLimitConns => "LimitConnNotFound",
                 Kind::LimitReqs => "LimitReqNotFound",
@@ -155,7 +157,9 @@ impl ApiError {
             ApiError::PathNotFound => "path not found",
             ApiError::UpstreamNotFound => "upstream not found",
             ApiError::ZoneNotFound(kind) => match kind {
-                Kind::ServerZones | Kind::StreamServerZones => "server zone not found",
+                Kind::ServerZones | Kind::StreamServerZones | Kind::MemcachedServerZones => {
+                    "server zone not found"
+                }
                 Kind::LocationZones => "location zone not found",
                 Kind::LimitConns | Kind::StreamLimitConns => "limit_conn not found",
                 Kind::LimitReqs => "limit_req not found",

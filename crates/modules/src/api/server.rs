@@ -11,7 +11,7 @@ use framework::zone::{AnyZone, Fact, State, Tell, Zone};
 use http::config::server_tokens::VERSION;
 use http::request::Request;
 use jiff::Timestamp;
-use rules::session_zones::{SessionSums, SessionZones};
+use rules::session_zones::{SessionBlock, SessionSums, SessionZones};
 
 use super::endpoint::Kind;
 use super::failure::ApiError;
@@ -35,7 +35,7 @@ pub(super) struct Resets {
     zones: Mutex<BTreeMap<Bytes, Sums>>,
     locations: Mutex<BTreeMap<Bytes, Sums>>,
     limits: Mutex<BTreeMap<(Kind, Bytes), Outcomes>>,
-    sessions: Mutex<BTreeMap<Bytes, SessionSums>>,
+    sessions: Mutex<BTreeMap<(SessionBlock, Bytes), SessionSums>>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -104,14 +104,15 @@ pub(super) fn zones(request: &Request, kind: Kind, only: Option<&Bytes>) -> Vec<
             });
             shown.collect()
         }
-        Kind::StreamServerZones => {
+        Kind::StreamServerZones | Kind::MemcachedServerZones => {
+            let block = block_of(kind);
             let names: Option<Arc<SessionZones>> = generation.part();
-            let names = names.iter().flat_map(|names| names.names());
+            let names = names.iter().flat_map(|names| names.names(block));
             let names = names.filter(|name| is_asked(name)).cloned();
             let shown = names.map(|name| {
-                let sums = SessionSums::of(request.connection.worker.counters(), &name);
+                let sums = SessionSums::of(request.connection.worker.counters(), block, &name);
                 let resets = resets.as_ref().map(|zone| lock(&zone.state().sessions));
-                let earlier = resets.and_then(|known| known.get(&name).copied());
+                let earlier = resets.and_then(|known| known.get(&(block, name.clone())).copied());
                 let sums = sums.since(&earlier.unwrap_or_default());
                 (name, Shown::Sessions(sums))
             });
@@ -174,6 +175,14 @@ fn sessions(sums: &SessionSums, json: &mut json::Writer, fields: &Fields) {
     });
 }
 
+/// The block of a kind of zones that count sessions.
+fn block_of(kind: Kind) -> SessionBlock {
+    match kind {
+        Kind::MemcachedServerZones => SessionBlock::Memcached,
+        _ => SessionBlock::Stream,
+    }
+}
+
 /// Has everything about a zone counted from now on.
 pub(super) fn reset_zone(request: &Request, kind: Kind, name: &Bytes) -> Result<(), ApiError> {
     let missing = || ApiError::ZoneNotFound(kind);
@@ -186,9 +195,10 @@ pub(super) fn reset_zone(request: &Request, kind: Kind, name: &Bytes) -> Result<
             let sums = Sums::of(request, kind, name);
             resets.state().of_zones(kind).insert(name.clone(), sums);
         }
-        Kind::StreamServerZones => {
-            let sums = SessionSums::of(request.connection.worker.counters(), name);
-            lock(&resets.state().sessions).insert(name.clone(), sums);
+        Kind::StreamServerZones | Kind::MemcachedServerZones => {
+            let block = block_of(kind);
+            let sums = SessionSums::of(request.connection.worker.counters(), block, name);
+            lock(&resets.state().sessions).insert((block, name.clone()), sums);
         }
         Kind::LimitConns | Kind::LimitReqs | Kind::StreamLimitConns => {
             let mut all = limits::all(request, kind).into_iter();

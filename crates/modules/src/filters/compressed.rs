@@ -18,7 +18,7 @@ use http::request::Request;
 use http::response::BodyIdentity;
 use http::response::chain::Encoder;
 use http::response::piece::Piece;
-use store::{Cas, Content, Large, ObjectChange, Store, StoreStatistics, Write};
+use store::{Cas, Content, Large, ObjectChange, Store, StoreStatistics, Tags, Write};
 
 use super::compress::{Coding, Compression, Compressor, Totals, note_totals};
 
@@ -186,6 +186,7 @@ fn keep(key: &Key, compressed: &[u8], length: u32) {
         expires: None,
         cas: Cas::Next,
         marks: 0,
+        tags: Tags::None,
     };
     KEPT.update(&key.0, now(), |_| ObjectChange::Write(write));
 }

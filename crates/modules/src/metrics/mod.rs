@@ -8,6 +8,7 @@
 //! <https://prometheus.io/docs/instrumenting/exposition_formats/>. Described in docs/metrics.md.
 
 mod caches;
+mod memcached;
 pub mod meter;
 mod page;
 mod queues;

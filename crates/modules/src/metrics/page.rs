@@ -11,6 +11,7 @@ use http::config::server_tokens::VERSION;
 use http::request::Request;
 
 use super::caches;
+use super::memcached::{self, MemcachedNumbers};
 use super::meter::{self, CLASSES, ScopeName, Sums};
 use super::queues;
 use super::upstreams::{self, GroupNumbers};
@@ -31,6 +32,7 @@ pub(super) struct Numbers {
     scopes: BTreeMap<ScopeName, Sums>,
     upstreams: Vec<GroupNumbers>,
     caches: Vec<CacheNumbers>,
+    memcached: Vec<MemcachedNumbers>,
     queues: Vec<QueueReport>,
 }
 
@@ -48,6 +50,7 @@ impl Numbers {
             scopes: meter::sums(counters),
             upstreams: upstreams::of(request),
             caches: numbers::of(request),
+            memcached: memcached::of(request),
             queues: xdp::reports(),
         }
     }
@@ -108,6 +111,9 @@ impl Numbers {
         }
         if !self.caches.is_empty() {
             caches::prometheus(&self.caches, &mut page);
+        }
+        if !self.memcached.is_empty() {
+            memcached::prometheus(&self.memcached, &mut page);
         }
         if !self.queues.is_empty() {
             queues::prometheus(&self.queues, &mut page);
@@ -284,6 +290,10 @@ impl Numbers {
                 .array(|json| upstreams::json(&self.upstreams, json));
             json.key("caches")
                 .array(|json| caches::json(&self.caches, json));
+            if !self.memcached.is_empty() {
+                json.key("memcached")
+                    .array(|json| memcached::json(&self.memcached, json));
+            }
             if !self.queues.is_empty() {
                 json.key("xdp_queues")
                     .array(|json| queues::json(&self.queues, json));

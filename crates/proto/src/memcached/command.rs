@@ -11,11 +11,17 @@
 
 use super::meta::{self, Meta};
 
-/// The longest key that commands may have, in bytes.
+/// The longest key that commands of memcached may have, in bytes.
 pub const KEY_LENGTH_MAX: usize = 250;
 
-/// Longest line that is not about reading keys.
+/// Longest line that is not about reading keys, where keys are of [`KEY_LENGTH_MAX`].
 pub const LINE_LENGTH_MAX: usize = 2048;
+
+/// Longest line that is not about reading keys, where keys may have so many bytes.
+#[must_use]
+pub fn line_length_max(key_max: usize) -> usize {
+    LINE_LENGTH_MAX + key_max.saturating_sub(KEY_LENGTH_MAX)
+}
 
 /// Shortest line, with its end.
 pub const LINE_LENGTH_MIN: usize = 4;
@@ -111,6 +117,12 @@ pub enum Command<'a> {
     DeletePrefix {
         /// What the keys begin with, not empty.
         prefix: &'a [u8],
+    },
+    /// The command `delete_tag`: all items that were stored with this tag go. It is not
+    /// memcached's.
+    DeleteTag {
+        /// One of those that `ms` takes in `G(TAG,TAG)`.
+        tag: &'a [u8],
     },
     /// The command `debugtime` of memcached's debug builds: the clock goes ahead.
     DebugTime {
@@ -213,11 +225,19 @@ impl<'a> Iterator for Words<'a> {
     }
 }
 
-/// Reads a line. Bytes behind its end are not the line's.
+/// Reads a line as memcached does. Bytes behind its end are not the line's.
 ///
 /// # Errors
 /// What is answered instead, and what is to be read away.
 pub fn parse(line: &[u8]) -> Result<CommandLine<'_>, CommandError> {
+    parse_with_keys(line, KEY_LENGTH_MAX)
+}
+
+/// The same where keys may have so many bytes.
+///
+/// # Errors
+/// As those of [`parse`].
+pub fn parse_with_keys(line: &[u8], key_max: usize) -> Result<CommandLine<'_>, CommandError> {
     let mut words = Words(line);
     // A line that begins with a space has no command, as in memcached.
     let name = match line.first() {
@@ -226,20 +246,20 @@ pub fn parse(line: &[u8]) -> Result<CommandLine<'_>, CommandError> {
     };
     let command = match name {
         b"get" | b"gets" | b"gat" | b"gats" => lookup(name, words)?,
-        b"set" => return store(Mode::Set, words),
-        b"add" => return store(Mode::Add, words),
-        b"replace" => return store(Mode::Replace, words),
-        b"append" => return store(Mode::Append, words),
-        b"prepend" => return store(Mode::Prepend, words),
-        b"cas" => return store(Mode::Cas, words),
-        b"mg" | b"ms" | b"md" | b"ma" | b"me" => Command::Meta(meta::parse(name, words)?),
+        b"set" => return store(Mode::Set, words, key_max),
+        b"add" => return store(Mode::Add, words, key_max),
+        b"replace" => return store(Mode::Replace, words, key_max),
+        b"append" => return store(Mode::Append, words, key_max),
+        b"prepend" => return store(Mode::Prepend, words, key_max),
+        b"cas" => return store(Mode::Cas, words, key_max),
+        b"mg" | b"ms" | b"md" | b"ma" | b"me" => Command::Meta(meta::parse(name, words, key_max)?),
         b"mn" => Command::MetaNothing,
         b"stats" => Command::Stats(words),
         b"version" => Command::Version,
         b"quit" => Command::Quit,
         b"watch" => Command::Watch(words),
         b"refresh_certs" => Command::RefreshCertificates,
-        _ => return with_noreply(name, words, line),
+        _ => return with_noreply(name, words, line, key_max),
     };
     Ok(CommandLine {
         command,
@@ -270,6 +290,7 @@ fn with_noreply<'a>(
     name: &[u8],
     words: Words<'a>,
     line: &'a [u8],
+    key_max: usize,
 ) -> Result<CommandLine<'a>, CommandError> {
     let last = words.last();
     let noreply = last == Some(b"noreply");
@@ -280,7 +301,7 @@ fn with_noreply<'a>(
     let count = words.count() - usize::from(noreply);
     let mut words = words;
     let mut key = || {
-        let key = words.next().filter(|key| key.len() <= KEY_LENGTH_MAX);
+        let key = words.next().filter(|key| key.len() <= key_max);
         key.ok_or(refused(BAD_FORMAT))
     };
     let command = match name {
@@ -332,7 +353,13 @@ fn with_noreply<'a>(
         b"shutdown" => Command::Shutdown(words),
         b"lru_crawler" => Command::Crawler(words),
         b"delete_prefix" => match words.next().filter(|_| count == 1) {
-            Some(prefix) if prefix.len() <= KEY_LENGTH_MAX => Command::DeletePrefix { prefix },
+            Some(prefix) if prefix.len() <= key_max => Command::DeletePrefix { prefix },
+            _ => return Err(refused(BAD_FORMAT)),
+        },
+        b"delete_tag" => match words.next().filter(|_| count == 1) {
+            Some(tag) if tag.len() <= KEY_LENGTH_MAX && !tag.contains(&b',') => {
+                Command::DeleteTag { tag }
+            }
             _ => return Err(refused(BAD_FORMAT)),
         },
         b"debugtime" => match words.next().and_then(signed) {
@@ -355,7 +382,11 @@ fn with_noreply<'a>(
     Ok(CommandLine { command, noreply })
 }
 
-fn store(mode: Mode, mut words: Words<'_>) -> Result<CommandLine<'_>, CommandError> {
+fn store(
+    mode: Mode,
+    mut words: Words<'_>,
+    key_max: usize,
+) -> Result<CommandLine<'_>, CommandError> {
     let noreply = words.last() == Some(b"noreply");
     let refused = CommandError {
         noreply,
@@ -374,7 +405,7 @@ fn store(mode: Mode, mut words: Words<'_>) -> Result<CommandLine<'_>, CommandErr
     if mode == Mode::Cas {
         compare = Some(words.next().and_then(number).ok_or(refused)?);
     }
-    if key.len() > KEY_LENGTH_MAX {
+    if key.len() > key_max {
         return Err(refused);
     }
     let store = Store {
@@ -433,16 +464,16 @@ pub enum NextKey<'a> {
     Key(&'a [u8], usize),
     /// The end of the line, and how many bytes it took.
     End(usize),
-    /// A key that is longer than [`KEY_LENGTH_MAX`].
+    /// A key that is longer than keys may be.
     TooLong,
     /// So many bytes can go; what is left may not be whole.
     More(usize),
 }
 
 impl NextKey<'_> {
-    /// The next key of those that begin here.
+    /// The next key of those that begin here; keys may have so many bytes.
     #[must_use]
-    pub fn of(bytes: &[u8]) -> NextKey<'_> {
+    pub fn of(bytes: &[u8], key_max: usize) -> NextKey<'_> {
         let Some(begin) = bytes.iter().position(|byte| *byte != b' ') else {
             return NextKey::More(bytes.len());
         };
@@ -454,7 +485,7 @@ impl NextKey<'_> {
             .strip_suffix(b"\r")
             .filter(|_| is_last || end.is_none());
         let key = key.unwrap_or(word);
-        if key.len() > KEY_LENGTH_MAX {
+        if key.len() > key_max {
             return NextKey::TooLong;
         }
         match end {
@@ -592,7 +623,7 @@ mod tests {
         let mut rest: &[u8] = b" one  two three\r\nrest";
         let mut keys = Vec::new();
         loop {
-            match NextKey::of(rest) {
+            match NextKey::of(rest, KEY_LENGTH_MAX) {
                 NextKey::Key(key, used) => {
                     keys.push(key);
                     rest = &rest[used..];
@@ -606,13 +637,16 @@ mod tests {
         }
         assert_eq!(keys, [b"one".as_slice(), b"two", b"three"]);
         assert_eq!(rest, b"rest");
-        assert_eq!(NextKey::of(b"  on"), NextKey::More(2));
-        assert_eq!(NextKey::of(b"\r"), NextKey::More(0));
+        assert_eq!(NextKey::of(b"  on", KEY_LENGTH_MAX), NextKey::More(2));
+        assert_eq!(NextKey::of(b"\r", KEY_LENGTH_MAX), NextKey::More(0));
         let long = [b'k'; 251];
-        assert_eq!(NextKey::of(&long), NextKey::TooLong);
-        assert_eq!(NextKey::of(&long[1..]), NextKey::More(0));
+        assert_eq!(NextKey::of(&long, KEY_LENGTH_MAX), NextKey::TooLong);
+        assert_eq!(NextKey::of(&long[1..], KEY_LENGTH_MAX), NextKey::More(0));
         let whole = [&long[1..], b"\r\n"].concat();
-        assert_eq!(NextKey::of(&whole), NextKey::Key(&long[1..], 250));
+        assert_eq!(
+            NextKey::of(&whole, KEY_LENGTH_MAX),
+            NextKey::Key(&long[1..], 250)
+        );
     }
 
     #[test]

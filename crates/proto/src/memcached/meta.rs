@@ -4,6 +4,9 @@
 //! The reference is memcached 1.6.45. What a flag does is the server's business, and so is that an
 //! answer has those flags that tell something in the order in which they were asked for
 //! ([`Meta::flags`]).
+//!
+//! `G(TAG,TAG)` of `ms` is not memcached's, which has no flag `G`. The parentheses are part of it,
+//! so that a flag `G` of its own, should there ever be one, is still told apart.
 
 use super::command::{
     BAD_FORMAT, CommandError, KEY_LENGTH_MAX, Mode, Words, number, number_32, signed,
@@ -84,10 +87,33 @@ pub struct Options {
     pub initial: u64,
     /// `D`: by how much a counter changes.
     pub delta: Option<u64>,
+    /// `G`: the object is to go with one of these tags ([`Meta::tags`]).
+    pub has_tags: bool,
+}
+
+impl<'a> Meta<'a> {
+    /// The tags that the object is stored with, parted by commas.
+    #[must_use]
+    pub fn tags(&self) -> Option<&'a [u8]> {
+        let mut flags = self.flags;
+        flags.find_map(|flag| tags_of(flag.strip_prefix(b"G")?))
+    }
+}
+
+/// The tags in a token: in parentheses, none of them empty or longer than a key may be.
+fn tags_of(token: &[u8]) -> Option<&[u8]> {
+    let tags = token.strip_prefix(b"(")?.strip_suffix(b")")?;
+    let mut each = tags.split(|byte| *byte == b',');
+    let fits = |tag: &[u8]| (1..=KEY_LENGTH_MAX).contains(&tag.len());
+    each.all(fits).then_some(tags)
 }
 
 /// Reads the words behind the command's name.
-pub(super) fn parse<'a>(name: &[u8], mut words: Words<'a>) -> Result<Meta<'a>, CommandError> {
+pub(super) fn parse<'a>(
+    name: &[u8],
+    mut words: Words<'a>,
+    key_max: usize,
+) -> Result<Meta<'a>, CommandError> {
     let Some(key) = words.next() else {
         return Err(CommandError::with(BAD_FORMAT));
     };
@@ -103,7 +129,7 @@ pub(super) fn parse<'a>(name: &[u8], mut words: Words<'a>) -> Result<Meta<'a>, C
         length = word.filter(|length| *length <= LENGTH_MAX).ok_or(refused)?;
         refused.data = u64::from(length) + 2;
     }
-    if key.len() > KEY_LENGTH_MAX {
+    if key.len() > key_max {
         return Err(refused);
     }
     let because = |answer| CommandError {
@@ -121,12 +147,20 @@ pub(super) fn parse<'a>(name: &[u8], mut words: Words<'a>) -> Result<Meta<'a>, C
         options.is_binary = true;
     }
     let verb = match name {
-        b"mg" => Verb::Get,
+        _ if options.has_tags && name != b"ms" => {
+            return Err(because("CLIENT_ERROR invalid flag"));
+        }
         b"ms" => Verb::Set {
             length,
-            mode: store_mode(mode, &options)
-                .ok_or(because("CLIENT_ERROR invalid mode for ms M token"))?,
+            mode: match store_mode(mode, &options) {
+                Some(Mode::Append | Mode::Prepend) if options.has_tags => {
+                    return Err(because("CLIENT_ERROR tags are of a whole value"));
+                }
+                Some(mode) => mode,
+                None => return Err(because("CLIENT_ERROR invalid mode for ms M token")),
+            },
         },
+        b"mg" => Verb::Get,
         b"md" => Verb::Delete,
         b"ma" => Verb::Arithmetic {
             is_decrement: match mode {
@@ -240,6 +274,10 @@ impl Options {
                 number(token),
                 "CLIENT_ERROR invalid numeric delta value",
             ),
+            b'G' if token.starts_with(b"(") => {
+                self.has_tags = true;
+                tags_of(token).map(drop).ok_or(BAD_TOKEN)
+            }
             _ => return Err("CLIENT_ERROR invalid flag"),
         })
     }
@@ -301,6 +339,31 @@ mod tests {
             refused("ma key MX"),
             ("CLIENT_ERROR invalid mode for ma M token", 0)
         );
+    }
+
+    /// memcached has no flag `G`, so without parentheses it is refused as there.
+    #[test]
+    fn tags_stand_in_parentheses() {
+        assert_eq!(meta("ms key 5 T0 G(a,b) c").tags(), Some(&b"a,b"[..]));
+        assert_eq!(meta("ms key 5 G(a(b)) c").tags(), Some(&b"a(b)"[..]));
+        assert_eq!(meta("ms key 5 c").tags(), None);
+        let long = format!("ms key 5 G({})", "t".repeat(KEY_LENGTH_MAX + 1));
+        for line in [
+            "ms key 5 G()",
+            "ms key 5 G(a,)",
+            "ms key 5 G(a",
+            "ms key 5 G(,a)",
+            &long,
+        ] {
+            assert_eq!(refused(line), (BAD_TOKEN, 7), "{line}");
+        }
+        for (line, data) in [("ms key 5 G", 7), ("ms key 5 Ga", 7), ("mg key G(a)", 0)] {
+            assert_eq!(refused(line), ("CLIENT_ERROR invalid flag", data), "{line}");
+        }
+        let twice = "CLIENT_ERROR duplicate flag";
+        assert_eq!(refused("ms key 5 G(a) G(b)"), (twice, 7));
+        let append = "CLIENT_ERROR tags are of a whole value";
+        assert_eq!(refused("ms key 5 MA G(a)"), (append, 7));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! A trace replayed to the store: what is not there is stored.
 
-use tidegate_store::{Cas, Content, ObjectChange, Settings, Store, Write};
+use tidegate_store::{Cas, Content, ObjectChange, Settings, Store, Tags, Write};
 
 /// Bytes of every object's value.
 const VALUE: usize = 64;
@@ -43,6 +43,7 @@ pub(crate) fn replay(requests: &[u32], objects: usize) -> Replayed {
             expires: None,
             cas: Cas::Next,
             marks: 0,
+            tags: Tags::None,
         };
         store.update(&key, 1, |_| ObjectChange::Write(write));
         if at >= requests.len() / 2 {

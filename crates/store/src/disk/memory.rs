@@ -23,7 +23,7 @@ use super::open::{Miss, OpenEntry};
 use super::order::Turn;
 use super::purge::Fetch;
 use super::store::DiskStore;
-use crate::{Cas, Content, Item, Large, ObjectChange, Seconds, Store, UpdateOutcome, Write};
+use crate::{Cas, Content, Item, Large, ObjectChange, Seconds, Store, Tags, UpdateOutcome, Write};
 
 /// Longest body that may lie in memory, whatever the settings say: one that is to lie there alone
 /// is in memory while it is filled.
@@ -208,6 +208,7 @@ impl Memory {
             expires: None,
             cas: Cas::Next,
             marks: 0,
+            tags: Tags::None,
         };
         let written = |_: Option<Item<'_>>| ObjectChange::Write(write);
         let outcome = self.store.update(&id.0, seconds(now), written);
