@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Copies the items of a memcached server into another one that serves already: move_memcached_items OLD_PORT NEW_PORT.
+"""Copies the items of a memcached server into another one that serves already.
 
-Keys come by `lru_crawler metadump`, values, flags and times to live by `mg`. What the new one has by then stays as it is.
+move_memcached_items.py OLD_PORT NEW_PORT: keys come by `lru_crawler metadump`, values, flags and
+times to live by `mg`. What the new one has by then stays as it is.
 """
 import base64, socket, sys
 from urllib.parse import unquote_to_bytes
@@ -20,7 +21,8 @@ for line in iter(told.readline, b"END\r\n"):
     keys.append(unquote_to_bytes(line[4:].split(b" ")[0]))
 for at in range(0, len(keys), 100):
     batch = keys[at:at + 100]
-    old.sendall(b"".join(b"mg %s v f t s Oitem%d\r\n" % (word(key), place) for place, key in enumerate(batch)) + b"mn\r\n")
+    asked = (b"mg %s v f t s Oitem%d\r\n" % (word(key), at) for at, key in enumerate(batch))
+    old.sendall(b"".join(asked) + b"mn\r\n")
     for line in iter(told.readline, b"MN\r\n"):
         if not line.startswith(b"VA "):
             continue  # it has gone meanwhile

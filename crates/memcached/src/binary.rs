@@ -6,9 +6,9 @@
 //!  refused┴─▶ skip ──────────── its end ──┘
 //! ```
 //!
-//! What a packet holds before its value is at most [`HEAD_LENGTH`], 255 and the longest key that may
-//! be; longer keys are refused by their head. A value that comes in pieces is gathered as long as an
-//! item may be.
+//! What a packet holds before its value is at most [`HEAD_LENGTH`], 255 and the longest key that
+//! may be; longer keys are refused by their head. A value that comes in pieces is gathered as long
+//! as an item may be.
 
 use proto::memcached::binary::{
     BadHead, Command, Condition, Count, HEAD_LENGTH, Head, Lengths, Request, Status,

@@ -92,10 +92,10 @@ static ZONE: Setting<ZoneLine> = Setting::new("zone", &["[name] size=size [state
     .manual(
         "The cache that the server answers from, and how much memory its items may take with all \
          tables. Servers that name one zone share it. The items outlive reloads, but for one that \
-         changes the size, `item_size_max` or `key_length_max`. With `state` they outlive a restart \
-         and an upgrade of the program, too: they are written to the file when the worker process is told to quit, \
-         and read beside service by the one that follows, so the user of the workers must be able to make files \
-         in its folder.",
+         changes the size, `item_size_max` or `key_length_max`. With `state` they outlive a \
+         restart and an upgrade of the program, too: they are written to the file when the worker \
+         process is told to quit, and read beside service by the one that follows, so the user of \
+         the workers must be able to make files in its folder.",
     );
 
 static KEY_LENGTH_MAX: Setting<u64> = Setting::new("key_length_max", &["number"], key_length)

@@ -292,8 +292,8 @@ impl Subject for Session {
     }
 }
 
-/// The `memcached` block as one thread serves by it. Sessions hold it by `Rc`: no counter that other
-/// threads touch is in their way.
+/// The `memcached` block as one thread serves by it. Sessions hold it by `Rc`: no counter that
+/// other threads touch is in their way.
 pub(crate) struct MemcachedLocal(Arc<MemcachedPart>);
 
 impl MemcachedLocal {

@@ -454,6 +454,7 @@ mod tests {
             scopes: [(name, sums)].into(),
             upstreams: Vec::new(),
             caches: Vec::new(),
+            memcached: Vec::new(),
             queues: Vec::new(),
         }
     }

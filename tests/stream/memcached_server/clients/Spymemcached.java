@@ -18,7 +18,8 @@ public class Spymemcached {
     }
 
     static void ask(ConnectionFactory factory, int port) throws Exception {
-        MemcachedClient c = new MemcachedClient(factory, List.of(new InetSocketAddress("127.0.0.1", port)));
+        List<InetSocketAddress> servers = List.of(new InetSocketAddress("127.0.0.1", port));
+        MemcachedClient c = new MemcachedClient(factory, servers);
         check(c.set("a", 100, "1").get() && c.get("a").equals("1"));
         check(!c.add("a", 0, "2").get() && c.replace("a", 0, "3").get());
         check(c.get("none") == null);

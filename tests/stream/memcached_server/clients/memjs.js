@@ -26,7 +26,8 @@ const check = (what, line) => {
   check((await c.get("large")).value.equals(large), 27);
   check(await c.delete("a"), 28);
   check((await c.get("a")).value === null, 29);
-  check(Number((await new Promise((done) => c.stats((_e, _s, stats) => done(stats)))).curr_items) === 2, 30);
+  const stats = await new Promise((done) => c.stats((_e, _s, stats) => done(stats)));
+  check(Number(stats.curr_items) === 2, 30);
   await c.flush();
   check((await c.get("n")).value === null, 32);
   c.close();
