@@ -93,10 +93,12 @@ impl Verdict {
             let farthest = itself.low.ln().abs().max(itself.high.ln().abs());
             !itself.contains(1.0) && nearest <= farthest
         });
-        match pair.median > 1.0 {
-            _ if unsteady => Verdict::Unsteady,
-            true => Verdict::More,
-            false => Verdict::Less,
+        if unsteady {
+            Verdict::Unsteady
+        } else if pair.median > 1.0 {
+            Verdict::More
+        } else {
+            Verdict::Less
         }
     }
 }

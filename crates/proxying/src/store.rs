@@ -391,10 +391,12 @@ impl StoringBody {
                 return Poll::Ready(());
             }
         }
-        match self.body_waits {
-            _ if self.must_wait() => Poll::Pending,
-            true => self.body.poll_more(context),
-            false => Poll::Ready(()),
+        if self.must_wait() {
+            Poll::Pending
+        } else if self.body_waits {
+            self.body.poll_more(context)
+        } else {
+            Poll::Ready(())
         }
     }
 

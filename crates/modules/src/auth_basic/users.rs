@@ -109,14 +109,14 @@ impl UserFiles {
 pub(super) async fn read(local: &GenerationView, path: &Path) -> Result<Rc<Users>, ReadError> {
     let files = local.at(&USER_FILES);
     let read_before = files.borrow().has(path);
-    let metadata = match warm::may_look(path) {
-        // Opening looks at it as well, and never waits for the disk here.
-        _ if !read_before => None,
-        true => file::stat_now(path).ok(),
-        false => file::stat(path)
-            .await
-            .inspect(|_| warm::looked_at(path))
-            .ok(),
+    let metadata = if !read_before {
+        // Opening looks at the file as well, and never waits for the disk here.
+        None
+    } else if warm::may_look(path) {
+        file::stat_now(path).ok()
+    } else {
+        let metadata = file::stat(path).await;
+        metadata.inspect(|_| warm::looked_at(path)).ok()
     };
     if let Some(metadata) = metadata
         && let Some(users) = files.borrow().find(path, &metadata)

@@ -177,10 +177,12 @@ fn still_or_open(
 /// What is known of a path, as new metadata of it tell; nothing where it is to be opened anew.
 fn still(old: Looked, metadata: Metadata) -> Option<Looked> {
     let same = metadata.inode == old.metadata.inode && metadata.device == old.metadata.device;
-    let file = match metadata.is_dir() {
-        directory if same && directory == old.metadata.is_dir() => old.file,
-        true => None,
-        false => return None,
+    let file = if same && metadata.is_dir() == old.metadata.is_dir() {
+        old.file
+    } else if metadata.is_dir() {
+        None
+    } else {
+        return None;
     };
     Some(Looked { file, metadata })
 }

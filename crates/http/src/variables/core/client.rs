@@ -29,10 +29,12 @@ pub(super) fn request_uri(request: &mut Request, out: &mut Vec<u8>) -> bool {
 /// request line could not be read.
 pub(super) fn request_method(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let client = &request.client;
-    let name = match request.shared.became_get.get() {
-        true => Method::Get.name().as_bytes(),
-        false if !client.has_method() => return false,
-        false => client.method_name(),
+    let name = if request.shared.became_get.get() {
+        Method::Get.name().as_bytes()
+    } else if client.has_method() {
+        client.method_name()
+    } else {
+        return false;
     };
     out.extend_from_slice(name);
     true
