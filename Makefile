@@ -9,6 +9,7 @@
 #   make ktls               encryption by the kernel, on a machine emulated for it; ten minutes, tests/ktls names what it needs
 #   make judge SUITE=DIR    nginx's own test suite, checked out in DIR, beside tests/nginx-suite.passing
 #   make storms             10,000 storms of clients and upstreams that fail in every way, by seed: for every night; ten minutes
+#   make models             every order of threads in the models of the store (loom); two minutes, most of it building
 #   make differential       random configurations and requests to nginx and tidegate, new ones for FOR=3600 seconds
 #   make install DESTDIR=   the release's program, its unit, configuration, page and manual, where they belong on Debian
 #   make deb                the Debian packages tidegate and tidegate-nginx into target/debian; needs cargo-deb. tests/packages tries them
@@ -25,7 +26,7 @@ BASH = /usr/share/bash-completion/completions
 ZSH = /usr/share/zsh/vendor-completions
 FISH = /usr/share/fish/vendor_completions.d
 
-.PHONY: run release install deb image test check bench testssl ktls judge storms differential fmt docs packages
+.PHONY: run release install deb image test check bench testssl ktls judge storms models differential fmt docs packages
 
 run:
 	$(CARGO) build --profile quick --bin tidegate
@@ -92,6 +93,9 @@ judge:
 
 storms:
 	SEEDS=$(SEEDS) $(CARGO) test --package tidegate-server --test simulation storm
+
+models:
+	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom $(CARGO) test --package tidegate-store --lib models
 
 differential:
 	$(CARGO) build --profile quick --bin tidegate

@@ -70,7 +70,8 @@ fuzz_target!(|input: Input| {
             }
             Operation::Limit { kibibytes } => {
                 may_evict = true;
-                store.set_limit(LIMIT_MIN + (usize::from(*kibibytes) << 10), now);
+                store.set_limit(LIMIT_MIN + (usize::from(*kibibytes) << 10));
+                store.shrink(now);
                 continue;
             }
             Operation::Get { key } => (*key, None, Vec::new()),

@@ -2,7 +2,6 @@
 //! refused. And zones under more keys than they hold: they forget as nginx does, and take no more
 //! memory.
 
-use std::fs;
 use std::time::{Duration, Instant};
 
 use support::{Connection, PATIENCE, Server};
@@ -127,10 +126,10 @@ fn a_flood_of_keys_stays_within_its_zone() {
             "{first}: {statuses:?}"
         );
         if first == KEYS / 5 {
-            memory = own_memory(&server);
+            memory = server.own_memory();
         }
     }
-    let grown = own_memory(&server).saturating_sub(memory);
+    let grown = server.own_memory().saturating_sub(memory);
     assert!(grown < 256 * 1024, "{grown} bytes more after {KEYS} keys");
     let log = server.error_log();
     assert!(!log.contains("could not allocate node"), "{log}");
@@ -161,22 +160,4 @@ fn statuses(connection: &mut Connection, keys: impl Iterator<Item = String>) -> 
     }
     let receive = |_| connection.receive(Duration::ZERO).unwrap().status;
     keys.iter().map(receive).collect()
-}
-
-/// Memory of the server's processes that is no file's, what they share counted by parts, in bytes.
-/// Pages of the program would count for more when another test's server ends.
-fn own_memory(server: &Server) -> u64 {
-    let master = fs::read_to_string(server.prefix.join("logs/nginx.pid")).unwrap();
-    let master = master.trim();
-    let children = fs::read_to_string(format!("/proc/{master}/task/{master}/children")).unwrap();
-    let size = |pid: &str| {
-        let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
-        let kilobytes = |name: &str| {
-            let line = rollup.lines().find_map(|line| line.strip_prefix(name));
-            let number = line.and_then(|line| line.trim().strip_suffix("kB"));
-            number.unwrap().trim().parse::<u64>().unwrap()
-        };
-        (kilobytes("Pss_Anon:") + kilobytes("Pss_Shmem:")) * 1024
-    };
-    children.split_whitespace().chain([master]).map(size).sum()
 }

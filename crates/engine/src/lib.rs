@@ -59,7 +59,7 @@ pub use engine::{
 };
 pub use event::Event;
 pub use frames::{Frame, Frames};
-pub use memory::{note_let_go, on_rest};
+pub use memory::{note_let_go, on_rest, trim_now};
 pub use notifier::Notifier;
 pub use pooled_future::PooledFuture;
 pub use pulse::Pulse;

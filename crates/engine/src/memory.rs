@@ -134,13 +134,19 @@ fn trim() {
         return;
     }
     let job = Box::new(|| {
-        // Other allocators see to that by themselves.
-        #[cfg(target_env = "gnu")]
-        // SAFETY: it takes no pointer, and leaves all that is in use where it is.
-        unsafe {
-            libc::malloc_trim(0);
-        }
+        trim_now();
         UNDER_WAY.store(false, Ordering::Release);
     });
     blocking::run(Weight::Large, job);
+}
+
+/// Has the allocator give back all pages that it keeps between what is in use. It goes through all
+/// that is free: for threads beside service.
+pub fn trim_now() {
+    // Other allocators see to that by themselves.
+    #[cfg(target_env = "gnu")]
+    // SAFETY: it takes no pointer, and leaves all that is in use where it is.
+    unsafe {
+        libc::malloc_trim(0);
+    }
 }

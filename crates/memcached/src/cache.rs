@@ -249,6 +249,11 @@ impl Cache {
         self.store.sweep(self.seconds(now))
     }
 
+    /// Frees what is above a limit that has shrunk. Whether there was anything.
+    pub(crate) fn shrink(&self, now: Instant) -> bool {
+        self.store.shrink(self.seconds(now))
+    }
+
     /// Tells what the cache holds, for people and monitoring.
     pub(crate) fn describe(&self, tell: &mut Tell<'_>) {
         let (counts, sums) = (self.store.counts(), self.all_sums());
@@ -554,10 +559,11 @@ impl ThreadContext {
         }
     }
 
-    pub(crate) fn set_limit(&self, megabytes: u32, moment: CommandTime) {
+    /// What is above the limit then goes with what is stored, and by the sweeper.
+    pub(crate) fn set_limit(&self, megabytes: u32) {
         let limit = (megabytes as usize) << 20;
         self.cache.limit.store(limit, Ordering::Relaxed);
-        self.cache.store.set_limit(limit, moment.now);
+        self.cache.store.set_limit(limit);
     }
 }
 

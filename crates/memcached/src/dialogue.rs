@@ -838,7 +838,7 @@ fn carry_out(
             shared.cache.verbosity.store(level, Ordering::Relaxed);
             "OK"
         }
-        Command::MemoryLimit { megabytes } => memory_limit(megabytes, shared, moment),
+        Command::MemoryLimit { megabytes } => memory_limit(megabytes, shared),
         Command::MetaNothing => "MN",
         Command::Version => {
             out.line(stats::VERSION_LINE);
@@ -888,13 +888,13 @@ pub(crate) fn flush(
     Ok(())
 }
 
-fn memory_limit(megabytes: u32, shared: &ThreadContext, moment: CommandTime) -> &'static str {
+fn memory_limit(megabytes: u32, shared: &ThreadContext) -> &'static str {
     const MEGABYTES_MAX: u32 = 1_000_000_000;
     match megabytes {
         ..LIMIT_MIN_MEGABYTES => "MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m",
         MEGABYTES_MAX.. => "MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes",
         _ => {
-            shared.set_limit(megabytes, moment);
+            shared.set_limit(megabytes);
             "OK"
         }
     }

@@ -33,7 +33,14 @@ impl Service for Sweeper {
         let sweep = move || {
             while ended.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
                 let caches = zones.iter().filter_map(|zone| zone.state().existing());
-                caches.for_each(|cache| while cache.sweep(Instant::now()) {});
+                let mut has_shrunk = false;
+                for cache in caches {
+                    while cache.sweep(Instant::now()) {}
+                    has_shrunk |= cache.shrink(Instant::now());
+                }
+                if has_shrunk {
+                    engine::trim_now();
+                }
             }
         };
         let started = thread::Builder::new()

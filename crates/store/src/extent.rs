@@ -3,6 +3,8 @@
 
 use bytes::Bytes;
 
+use crate::sync::{Arc, AtomicUsize, Ordering};
+
 /// What an extent occupies beside its bytes: its place in the table, and what the allocator and
 /// [`Bytes`] need.
 const OVERHEAD: usize = 96;
@@ -56,9 +58,29 @@ impl Large {
         self.bytes.get(self.key_length..).unwrap_or_default()
     }
 
-    pub(crate) fn into_bytes(mut self) -> Bytes {
+    /// The bytes of an extent, its key in front.
+    pub(crate) fn into_bytes(mut self) -> Vec<u8> {
         self.bytes.shrink_to_fit();
-        Bytes::from(self.bytes)
+        self.bytes
+    }
+}
+
+/// The memory of an extent. It counts until the last who holds a share of it lets that go.
+struct Memory {
+    bytes: Vec<u8>,
+    held: Arc<AtomicUsize>,
+}
+
+impl AsRef<[u8]> for Memory {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        let occupied = occupied(self.bytes.len(), 0);
+        self.held.fetch_sub(occupied, Ordering::Relaxed);
     }
 }
 
@@ -73,6 +95,9 @@ pub(crate) struct Extents {
     all: Vec<Bytes>,
     /// Numbers that are free.
     free: Vec<u32>,
+    /// Bytes of all extents that somebody still holds: those that are here, and those that were
+    /// removed while they were lent.
+    held: Arc<AtomicUsize>,
 }
 
 impl Extents {
@@ -80,15 +105,18 @@ impl Extents {
     const NUMBER_BITS: u32 = 24;
 
     /// Takes an extent over, or none where there is no number left for one.
-    pub(crate) fn insert(&mut self, bytes: Bytes) -> Option<u32> {
+    pub(crate) fn insert(&mut self, bytes: Vec<u8>) -> Option<u32> {
+        if self.free.is_empty() && self.all.len() >= 1 << Self::NUMBER_BITS {
+            return None;
+        }
+        let held = Arc::clone(&self.held);
+        held.fetch_add(occupied(bytes.len(), 0), Ordering::Relaxed);
+        let bytes = Bytes::from_owner(Memory { bytes, held });
         if let Some(number) = self.free.pop() {
             *self.all.get_mut(number as usize)? = bytes;
             return Some(number);
         }
         let number = u32::try_from(self.all.len()).ok()?;
-        if number >= 1 << Self::NUMBER_BITS {
-            return None;
-        }
         self.all.push(bytes);
         Some(number)
     }
@@ -97,13 +125,19 @@ impl Extents {
         &self.all[number as usize]
     }
 
-    /// Lets an extent go. What was lent of it lives on until that is dropped.
+    /// Lets an extent go. What was lent of it lives on, and counts, until that is dropped.
     pub(crate) fn remove(&mut self, number: u32) {
         self.all[number as usize] = Bytes::new();
         self.free.push(number);
     }
 
+    /// Bytes that all of them occupy, with those that are only lent any more.
+    pub(crate) fn held(&self) -> usize {
+        self.held.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn clear(&mut self) {
-        *self = Extents::default();
+        self.all = Vec::new();
+        self.free = Vec::new();
     }
 }

@@ -2,7 +2,9 @@
 //! main one.
 //!
 //! Each bucket is a short queue by itself, so all of them together are about one: two bytes a key,
-//! no links.
+//! no links. Buckets are a power of two, and only as many of their places are used as make up nine
+//! tenths of the objects: who remembers twice as many lets in what comes back too seldom, and hits
+//! less (a point at a Zipf exponent of 0.8).
 
 /// Fingerprints of a bucket, the newest first.
 const WIDTH: usize = 8;
@@ -17,12 +19,15 @@ const NONE: u16 = 0;
 pub(crate) struct Ghost {
     /// A power of two of them, or none.
     buckets: Vec<Bucket>,
+    /// Keys that are remembered at most.
+    keys: usize,
 }
 
 impl Ghost {
     pub(crate) fn new() -> Ghost {
         Ghost {
             buckets: Vec::new(),
+            keys: 0,
         }
     }
 
@@ -31,9 +36,10 @@ impl Ghost {
         self.buckets.len() * size_of::<Bucket>()
     }
 
-    /// Makes room for about as many keys as there are objects.
+    /// Makes room for nine tenths as many keys as there are objects.
     pub(crate) fn fit(&mut self, objects: usize) {
-        let wanted = objects / WIDTH;
+        self.keys = objects - objects / 10;
+        let wanted = self.keys / WIDTH;
         if wanted > self.buckets.len() {
             let more = match self.buckets.len() {
                 0 => vec![[NONE; WIDTH]],
@@ -51,29 +57,37 @@ impl Ghost {
 
     /// Notes a key that has been evicted.
     pub(crate) fn insert(&mut self, hash: u64) {
-        if let Some(bucket) = self.bucket(hash) {
-            bucket.rotate_right(1);
-            bucket[0] = fingerprint(hash);
+        if let Some(places) = self.places(hash) {
+            places.rotate_right(1);
+            places[0] = fingerprint(hash);
         }
     }
 
     /// Whether the key is noted. It is forgotten.
     pub(crate) fn take(&mut self, hash: u64) -> bool {
         let wanted = fingerprint(hash);
-        let Some(bucket) = self.bucket(hash) else {
+        let Some(places) = self.places(hash) else {
             return false;
         };
-        let Some(at) = bucket.iter().position(|found| *found == wanted) else {
+        let Some(at) = places.iter().position(|found| *found == wanted) else {
             return false;
         };
-        bucket[at..].rotate_left(1);
-        bucket[WIDTH - 1] = NONE;
+        places[at..].rotate_left(1);
+        if let Some(last) = places.last_mut() {
+            *last = NONE;
+        }
         true
     }
 
-    fn bucket(&mut self, hash: u64) -> Option<&mut Bucket> {
-        let mask = self.buckets.len().checked_sub(1)?;
-        self.buckets.get_mut((hash >> 8) as usize & mask)
+    /// The places of a key's bucket that are used; at least one.
+    fn places(&mut self, hash: u64) -> Option<&mut [u16]> {
+        let mask = self.buckets.len().checked_sub(1)?; // a power of two
+        let number = (hash >> 8) as usize & mask;
+        let more = usize::from(number < self.keys & mask);
+        let used = (self.keys >> mask.count_ones()) + more;
+        self.buckets
+            .get_mut(number)?
+            .get_mut(..used.clamp(1, WIDTH))
     }
 }
 
@@ -86,11 +100,12 @@ mod tests {
     use super::*;
 
     #[test]
+    #[cfg_attr(miri, ignore = "takes hours")]
     fn the_latest_are_known_once() {
         let mut ghost = Ghost::new();
         assert!(!ghost.take(base::hash::of(b"nothing yet")));
         let hash = |number: u32| base::hash::of(&number.to_le_bytes());
-        for objects in 0..4096 {
+        for objects in 0..4096 * 10 / 9 {
             ghost.fit(objects);
         }
         (0..100_000).for_each(|number| ghost.insert(hash(number)));

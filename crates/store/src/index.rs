@@ -413,6 +413,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "takes hours")]
     fn everything_is_found_while_the_table_grows_and_shrinks() {
         let mut index = Index::new();
         for number in 0..20_000 {
@@ -430,7 +431,7 @@ mod tests {
         let all: usize = (0..index.buckets()).map(|at| index.places(at).len()).sum();
         assert_eq!(all, 20_000);
         let full = index.bytes();
-        assert!(full < 20_000 * 14, "{full}");
+        assert!(full < 20_000 * 15, "{full}"); // by the seed of the process
         for number in 0..19_990 {
             let found = find(&index, number).unwrap();
             index.remove(found, hash(number));

@@ -17,14 +17,17 @@ mod extent;
 mod ghost;
 mod index;
 mod lifetime;
+#[cfg(all(test, loom))]
+mod models;
 mod queue;
 mod record;
 mod segment;
 mod shard;
-#[cfg(test)]
+mod sync;
+#[cfg(all(test, not(loom)))]
 mod tests;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 pub use extent::Large;
 pub use shard::{
@@ -33,6 +36,7 @@ pub use shard::{
 };
 
 use shard::{Shard, Sought};
+use sync::{Mutex, MutexGuard};
 
 /// Seconds of the caller's clock.
 pub type Seconds = u32;
@@ -47,9 +51,6 @@ pub const KEY_LENGTH_MAX: usize = u16::MAX as usize;
 const SHARD_MIN: usize = 4 << 20;
 
 const SHARDS_MAX: usize = 256;
-
-/// Bytes that eviction frees under one lock while a limit shrinks.
-const SHRINK_STEP: usize = 1 << 20;
 
 /// What a store is made with.
 #[derive(Clone, Copy, Debug)]
@@ -189,13 +190,26 @@ impl Store {
         }
     }
 
-    /// Changes how much may be occupied. What is above goes at once, a stretch at a time.
-    pub fn set_limit(&self, limit: usize, now: Seconds) {
+    /// Changes how much may be occupied. What is above goes by [`Store::shrink`], and with what is
+    /// stored meanwhile.
+    pub fn set_limit(&self, limit: usize) {
         let limit = limit / self.shards.len();
         for shard in &self.shards {
             lock(shard).set_limit(limit);
-            while lock(shard).shrink(SHRINK_STEP, now) {}
         }
+    }
+
+    /// Frees what is above the limit, for a thread that may take its time: others get at each shard
+    /// in between. Whether there was anything.
+    pub fn shrink(&self, now: Seconds) -> bool {
+        let is_above = |shard: &&Aligned| lock(shard).is_above_limit();
+        let mut left: Vec<&Aligned> = self.shards.iter().filter(is_above).collect();
+        let has_freed = !left.is_empty();
+        while !left.is_empty() {
+            left.retain(|shard| lock(shard).shrink(now));
+            std::thread::yield_now();
+        }
+        has_freed
     }
 
     /// Frees what has expired, a stretch in each shard. Whether there is more.
@@ -237,10 +251,5 @@ impl std::fmt::Debug for Store {
 
 /// A panic under the lock leaves the shard in a state that nothing is known of, so it is emptied.
 fn lock(shard: &Aligned) -> MutexGuard<'_, Shard> {
-    shard.0.lock().unwrap_or_else(|poisoned| {
-        let mut guard = PoisonError::into_inner(poisoned);
-        guard.clear();
-        shard.0.clear_poison();
-        guard
-    })
+    sync::lock_or_renew(&shard.0, Shard::clear)
 }

@@ -194,6 +194,8 @@ pub struct StoreStatistics {
     pub occupied: usize,
     /// Bytes of objects: heads, keys and values.
     pub live: usize,
+    /// Bytes of objects that were removed while somebody held a share of them, and does still.
+    pub lent: usize,
     /// Bytes that the tables of the index take.
     pub tables: usize,
     /// Objects, those among them that have expired and were not looked at since.
@@ -223,6 +225,7 @@ impl StoreStatistics {
         self.limit += other.limit;
         self.occupied += other.occupied;
         self.live += other.live;
+        self.lent += other.lent;
         self.tables += other.tables;
         self.objects += other.objects;
         self.stored += other.stored;
@@ -352,6 +355,7 @@ impl Shard {
             limit: self.limit,
             occupied: self.occupied(),
             live: self.segments.live() + self.extent_bytes,
+            lent: self.extents.held().saturating_sub(self.extent_bytes),
             tables: self.index.bytes() + self.ghost.bytes(),
             objects: self.index.objects() as u64,
             stored: self.counted.stored,
@@ -721,7 +725,7 @@ impl Shard {
         &mut self,
         sought: Sought<'_>,
         head: Head,
-        bytes: Bytes,
+        bytes: Vec<u8>,
         cas: Cas,
         found: Option<SlotMatch>,
     ) -> UpdateOutcome {

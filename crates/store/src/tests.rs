@@ -167,8 +167,12 @@ fn what_is_lent_outlives_its_object() {
         .unwrap();
     let before = store.counts().occupied;
     store.remove(b"large", 1);
-    assert!(store.counts().occupied + 40 * KIB <= before);
+    let counts = store.counts();
+    assert!(counts.lent > 40 * KIB && counts.occupied > before - KIB);
     assert_eq!(lent, Bytes::from(value));
+    drop(lent);
+    let counts = store.counts();
+    assert!(counts.lent == 0 && counts.occupied + 40 * KIB <= before);
 
     let mut large = Large::new(b"given", 30 * KIB);
     (0..30).for_each(|number| large.extend(&[number; KIB]));
@@ -187,6 +191,55 @@ fn what_is_lent_outlives_its_object() {
         (item.flags, item.value.bytes().to_vec())
     });
     assert_eq!(seen, Some((7, value)));
+}
+
+#[test]
+fn what_is_lent_and_removed_meanwhile_counts_against_the_bound() {
+    let store = store(4 * MIB);
+    let value = vec![7; 60 * KIB];
+    let mut lent = Vec::new();
+    // A hundred slow readers of what is written anew for each of them: more than there is room for.
+    for _ in 0..100_u32 {
+        if matches!(set(&store, b"a", &value, None, 1), UpdateOutcome::Stored(_)) {
+            let share = store.get(b"a", 1, |item| item.value.lent());
+            lent.extend(share.unwrap());
+        }
+        let counts = store.counts();
+        assert!(counts.occupied <= counts.limit, "{counts:?}");
+    }
+    assert!((60..70).contains(&lent.len()), "{} of 60 KiB", lent.len());
+    assert_eq!(set(&store, b"b", &value, None, 1), UpdateOutcome::NoRoom);
+    lent.truncate(10);
+    assert!(matches!(
+        set(&store, b"b", &value, None, 1),
+        UpdateOutcome::Stored(_)
+    ));
+    assert!(lent.iter().all(|share| share == &value[..]));
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "takes hours")]
+fn a_write_that_finds_a_smaller_limit_frees_a_stretch_of_what_is_above() {
+    let store = store(4 * MIB);
+    let number = |number: u32| number.to_le_bytes();
+    (0..60_000).for_each(|at| {
+        set(&store, &number(at), &[1; 40], None, 1);
+    });
+    let mut before = store.counts();
+    assert_eq!(store.shards(), 1);
+    store.set_limit(MIB);
+    let mut writes = 0;
+    while before.occupied > MIB {
+        set(&store, &number(writes), &[2; 40], None, 1);
+        let now = store.counts();
+        let freed = before.occupied - now.occupied;
+        assert!(
+            (60 * KIB..400 * KIB).contains(&freed) || now.occupied <= MIB,
+            "{freed}"
+        );
+        (before, writes) = (now, writes + 1);
+    }
+    assert!(writes > 20, "{writes}");
 }
 
 #[test]
@@ -220,6 +273,7 @@ fn too_large_is_refused_and_what_was_there_is_gone() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "takes hours")]
 fn a_store_that_does_not_evict_refuses_and_keeps_what_it_has() {
     let store = Store::new(Settings {
         limit: MIB,
@@ -242,6 +296,7 @@ fn a_store_that_does_not_evict_refuses_and_keeps_what_it_has() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "takes hours")]
 fn the_limit_holds_for_twenty_times_as_much() {
     for lengths in [1..200, 1..20_000, 30_000..64_000] {
         let store = store(4 * MIB);
@@ -269,13 +324,15 @@ fn the_limit_holds_for_twenty_times_as_much() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "takes hours")]
 fn a_smaller_limit_gives_memory_back() {
     let store = store(16 * MIB);
     for number in 0..200_000_u32 {
         set(&store, &number.to_le_bytes(), &[1; 60], None, 1);
     }
     let before = store.counts();
-    store.set_limit(2 * MIB, 1);
+    store.set_limit(2 * MIB);
+    assert!(store.shrink(1) && !store.shrink(1));
     let after = store.counts();
     assert!(
         before.occupied > 15 * MIB && after.occupied <= 2 * MIB,
@@ -283,12 +340,13 @@ fn a_smaller_limit_gives_memory_back() {
     );
     assert!(after.tables < before.tables / 4, "{after:?} {before:?}");
     assert!(after.objects > 10_000);
-    store.set_limit(16 * MIB, 1);
+    store.set_limit(16 * MIB);
     set(&store, b"a", &[1; 60], None, 1);
     assert!(get(&store, b"a", 1).is_some());
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "takes hours")]
 fn what_is_written_again_and_again_evicts_nothing() {
     let store = store(4 * MIB);
     let mut numbers = Numbers(5);
@@ -303,6 +361,7 @@ fn what_is_written_again_and_again_evicts_nothing() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "takes hours")]
 fn expired_segments_are_freed_without_being_asked_for() {
     let store = store(4 * MIB);
     for number in 0..20_000_u32 {
@@ -322,6 +381,7 @@ fn expired_segments_are_freed_without_being_asked_for() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "takes hours")]
 fn a_walk_sees_everything() {
     let store = store(64 * MIB);
     for number in 0..10_000_u32 {
@@ -367,6 +427,7 @@ impl Trace {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "takes hours")]
 fn what_is_hot_survives_scans() {
     // Room for about 16,000 objects: 10,000 hot ones, between scans of ten times as many that are
     // asked for once.
@@ -396,6 +457,7 @@ fn zipf(numbers: &mut Numbers) -> u64 {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "takes hours")]
 fn it_hits_as_often_as_s3_fifo_does() {
     // 1 % and 10 % of 300,000 objects of 260 bytes with all that belongs to them.
     for (objects, least) in [(3_000, 55.0), (30_000, 71.5)] {
@@ -525,35 +587,59 @@ fn seeds() -> u64 {
 
 #[test]
 fn it_does_what_a_plain_map_does() {
-    for seed in 0..seeds() {
-        let may_evict = seed % 2 == 1;
-        let limit = if may_evict { MIB } else { 64 * MIB };
-        let store = store(limit);
-        let (mut map, mut numbers) = (HashMap::new(), Numbers(seed));
-        let mut now = 1;
-        for _ in 0..20_000 {
-            step(&store, &mut map, &mut numbers, now, may_evict);
-            match numbers.below(2000) {
-                0 => now += 1000,
-                1 => {
-                    store.flush(now, now);
-                    map.clear();
-                }
-                2 => {
-                    store.sweep(now);
-                }
-                3 if may_evict => {
-                    store.set_limit(limit / 2 + numbers.below(limit as u64) as usize, now)
-                }
-                at if at < 100 => now += 1,
-                _ => {}
+    // Under Miri a step takes milliseconds.
+    let (seeds, steps) = if cfg!(miri) {
+        (2, 150)
+    } else {
+        (seeds(), 20_000)
+    };
+    (0..seeds).for_each(|seed| run_beside_a_map(seed, steps));
+}
+
+/// `FOR=600` before it: new seeds for so many seconds.
+#[test]
+#[ignore = "for a long run"]
+fn it_does_what_a_plain_map_does_for_long() {
+    let wanted = std::env::var("FOR").ok();
+    let seconds = wanted.and_then(|text| text.parse().ok()).unwrap_or(60);
+    let begin = std::time::Instant::now();
+    let mut seed = 1000;
+    while begin.elapsed().as_secs() < seconds {
+        run_beside_a_map(seed, 20_000);
+        seed += 1;
+    }
+    println!("{} seeds of 20,000 operations", seed - 1000);
+}
+
+fn run_beside_a_map(seed: u64, steps: usize) {
+    let may_evict = seed % 2 == 1;
+    let limit = if may_evict { MIB } else { 64 * MIB };
+    let store = store(limit);
+    let (mut map, mut numbers) = (HashMap::new(), Numbers(seed));
+    let mut now = 1;
+    for _ in 0..steps {
+        step(&store, &mut map, &mut numbers, now, may_evict);
+        match numbers.below(2000) {
+            0 => now += 1000,
+            1 => {
+                store.flush(now, now);
+                map.clear();
             }
-            let counts = store.counts();
-            assert!(
-                counts.occupied <= counts.limit + 64 * KIB,
-                "seed {seed}: {counts:?}"
-            );
+            2 => {
+                store.sweep(now);
+            }
+            3 if may_evict => {
+                store.set_limit(limit / 2 + numbers.below(limit as u64) as usize);
+                store.shrink(now);
+            }
+            at if at < 100 => now += 1,
+            _ => {}
         }
+        let counts = store.counts();
+        assert!(
+            counts.occupied <= counts.limit + 64 * KIB,
+            "seed {seed}: {counts:?}"
+        );
     }
 }
 
@@ -565,7 +651,7 @@ fn threads_see_whole_values() {
             let store = &store;
             scope.spawn(move || {
                 let mut numbers = Numbers(thread);
-                for _ in 0..20_000 {
+                for _ in 0..if cfg!(miri) { 60 } else { 20_000 } {
                     let number = numbers.below(20_000);
                     let key = number.to_le_bytes();
                     match get(store, &key, 1) {

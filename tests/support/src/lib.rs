@@ -124,6 +124,22 @@ impl Server {
         children(self.child.id())
     }
 
+    /// Memory of the server's processes that is no file's, what they share counted by parts, in
+    /// bytes. Pages of the program would count for more when another test's server ends.
+    pub fn own_memory(&self) -> u64 {
+        let size = |pid: u32| {
+            let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
+            let kilobytes = |name: &str| {
+                let line = rollup.lines().find_map(|line| line.strip_prefix(name));
+                let number = line.and_then(|line| line.trim().strip_suffix("kB"));
+                number.unwrap().trim().parse::<u64>().unwrap()
+            };
+            (kilobytes("Pss_Anon:") + kilobytes("Pss_Shmem:")) * 1024
+        };
+        let master = self.child.id();
+        self.workers().into_iter().chain([master]).map(size).sum()
+    }
+
     /// Waits until the error log holds this text.
     pub fn wait_for_log(&self, text: &str) {
         self.wait_for_line("error.log", text);

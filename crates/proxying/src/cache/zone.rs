@@ -207,7 +207,7 @@ impl CachePath {
             ));
         }
         let store = DiskStore::open(&settings)?;
-        store.set_memory(self.memory, now());
+        store.set_memory(self.memory);
         Ok(store)
     }
 
@@ -423,7 +423,7 @@ impl Service for Keeper {
         let store = Arc::clone(zone.state().store(&settings)?);
         let inactive = milliseconds(settings.inactive);
         store.set_bounds(settings.max_size, settings.min_free, inactive);
-        store.set_memory(settings.memory, now());
+        store.set_memory(settings.memory);
         let number = 1 + zone.state().keepers.fetch_add(1, Ordering::AcqRel);
         drop(before);
         let unfinished = Arc::<OnceLock<Unfinished>>::default();
@@ -488,6 +488,9 @@ impl Drop for AtEnd {
 
 /// Looks after a folder. One process does so at a time: others wait until it has ended.
 async fn keep(at_end: AtEnd, settings: CachePath) {
+    if at_end.store.shrink_memory(now()) {
+        engine::trim_now();
+    }
     loop {
         keep_one(&at_end.store, &settings).await;
     }

@@ -16,33 +16,30 @@ pub(crate) struct Trace {
     pub(crate) seed: u64,
 }
 
-/// The traces that the store is judged by, with so many objects and five times as many requests.
-pub(crate) fn traces(objects: u32) -> [Trace; 3] {
-    let plain = Trace {
-        name: "zipf-0.8",
-        exponent: 0.8,
+/// The traces that the store is judged by, with so many objects and five times as many requests:
+/// each with scans and without.
+pub(crate) fn traces(objects: u32) -> [Trace; 6] {
+    let plain = |name, exponent, seed| Trace {
+        name,
+        exponent,
         objects,
         requests: objects as usize * 5,
         scan_every: 0,
         scan: 0,
-        seed: 1,
+        seed,
+    };
+    let scanned = |name, exponent, seed| Trace {
+        scan_every: objects as usize / 5,
+        scan: objects / 40,
+        ..plain(name, exponent, seed)
     };
     [
-        plain,
-        Trace {
-            name: "zipf-1.0",
-            exponent: 1.0,
-            seed: 2,
-            ..plain
-        },
-        Trace {
-            name: "zipf-0.9-scans",
-            exponent: 0.9,
-            scan_every: objects as usize / 5,
-            scan: objects / 40,
-            seed: 3,
-            ..plain
-        },
+        plain("zipf-0.8", 0.8, 1),
+        plain("zipf-0.9", 0.9, 3),
+        plain("zipf-1.0", 1.0, 2),
+        scanned("zipf-0.8-scans", 0.8, 1),
+        scanned("zipf-0.9-scans", 0.9, 3),
+        scanned("zipf-1.0-scans", 1.0, 2),
     ]
 }
 

@@ -5,10 +5,11 @@
 //! count how often its id was asked for and carry the caller's marker. What is evicted from the
 //! index is no longer there for anyone; that its file is unlinked is `room.rs`' business.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use base::hash::Map;
+
+use crate::sync::{self, AtomicU64, Mutex, MutexGuard, Ordering};
 
 use super::clock::Millis;
 use super::fill::Fill;
@@ -229,7 +230,7 @@ impl Index {
         let number = number % self.shards.len();
         let place = &self.shards[number];
         // Nothing below panics between two changes that belong together.
-        let shard = place.shard.lock().unwrap_or_else(PoisonError::into_inner);
+        let shard = sync::lock_or_renew(&place.shard, |_| ());
         Locked {
             changes_before: shard.changes,
             shard,

@@ -140,10 +140,10 @@ impl Memory {
         }
     }
 
-    fn set(&self, settings: MemorySettings, now: Millis) {
+    fn set(&self, settings: MemorySettings) {
         let entry_max = settings.entry_max.min(MEMORY_ENTRY_MAX);
         self.entry_max.store(entry_max, Ordering::Relaxed);
-        self.store.set_limit(settings.limit, seconds(now));
+        self.store.set_limit(settings.limit);
     }
 
     /// Longest body that is kept.
@@ -255,25 +255,34 @@ impl DiskStore {
         store.set_bounds(None, 0, inactive);
         store.is_scanned.store(true, Ordering::Relaxed);
         store.is_owner.store(true, Ordering::Relaxed);
-        store.set_memory(Some(settings), 0);
+        store.set_memory(Some(settings));
         Arc::new(store)
     }
 
     /// Changes how much memory there is for entries; without settings none are kept there.
-    pub fn set_memory(&self, settings: Option<MemorySettings>, now: Millis) {
+    ///
+    /// What is above that goes by [`DiskStore::shrink_memory`], and with what is kept from now on.
+    pub fn set_memory(&self, settings: Option<MemorySettings>) {
         match (self.memory.get(), settings) {
             (Some(memory), settings) => {
                 let none = MemorySettings {
                     limit: 0,
                     entry_max: 0,
                 };
-                memory.set(settings.unwrap_or(none), now);
+                memory.set(settings.unwrap_or(none));
             }
             (None, Some(settings)) => {
                 self.memory.get_or_init(|| Memory::new(settings));
             }
             (None, None) => {}
         }
+    }
+
+    /// Frees what memory holds above its bound, for a thread that may take its time. Whether there
+    /// was anything.
+    pub fn shrink_memory(&self, now: Millis) -> bool {
+        let memory = self.memory.get();
+        memory.is_some_and(|memory| memory.store.shrink(seconds(now)))
     }
 
     /// What memory holds and has done.

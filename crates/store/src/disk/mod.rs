@@ -30,6 +30,8 @@ mod index;
 mod listing;
 mod maintenance;
 mod memory;
+#[cfg(all(test, loom))]
+pub(crate) mod models;
 mod nginx;
 mod open;
 mod order;
@@ -40,7 +42,7 @@ mod scan;
 mod store;
 #[cfg(feature = "testing")]
 pub mod testing;
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;
 mod watched;
 

@@ -13,7 +13,7 @@ use crate::lifetime;
 use crate::record::Head;
 use crate::segment::Stage;
 
-/// The small queue's share of the limit.
+/// The small queue's share of both queues.
 const SMALL_SHARE: usize = 10;
 
 /// Uses in the small queue that lead to the main one.
@@ -27,15 +27,23 @@ const ROUND_SEGMENTS_MAX: usize = 4;
 const DEAD_SHARE: usize = 4;
 
 /// Segments that one sweep frees at most.
-const SWEEP_MAX: usize = 8;
+const SWEEP_MAX: usize = 1;
+
+/// Bytes above the limit that one operation frees at most. Where a limit has shrunk, operations and
+/// [`Shard::shrink`] come down to it together, and none of them holds the lock for long.
+const SHRINK_STEP: usize = 64 * 1024;
 
 impl Shard {
     pub(crate) fn occupied(&self) -> usize {
         self.segments.bytes()
-            + self.extent_bytes
+            + self.extents.held()
             + self.index.bytes()
             + self.ghost.bytes()
             + self.flushed.len() * size_of::<u64>()
+    }
+
+    pub(crate) fn is_above_limit(&self) -> bool {
+        self.occupied() > self.limit
     }
 
     /// A place for a new record, with room for its extent.
@@ -51,6 +59,8 @@ impl Shard {
         let stage = match found {
             Some(found) => self.segments.at(found.place.segment).stage,
             None if self.ghost.take(sought.hash) => Stage::Main,
+            // As long as there is room for all, nothing has to prove itself.
+            None if self.counted.evicted == 0 && self.is_small_full() => Stage::Main,
             None => Stage::Small,
         };
         let class = lifetime::class(head.expiry(), sought.now);
@@ -80,13 +90,14 @@ impl Shard {
         now: Seconds,
     ) -> bool {
         let mut rounds_left = self.segments.size() * ROUND_SEGMENTS_MAX;
+        let bound = self.limit.max(self.occupied().saturating_sub(SHRINK_STEP));
         loop {
             let tail = self.queue_mut(stage).tails[class];
             let segment = match tail {
                 Some(tail) if self.segments.has_room(tail, length) => 0,
                 _ => self.segments.cost_of_one(),
             };
-            if self.occupied() + segment + extent <= self.limit {
+            if self.occupied() + segment + extent <= bound {
                 return true;
             }
             if !self.free_something(now, &mut rounds_left) {
@@ -102,9 +113,9 @@ impl Shard {
     }
 
     /// Frees memory that is above the limit, a stretch of it. Whether there is more.
-    pub(crate) fn shrink(&mut self, stretch: usize, now: Seconds) -> bool {
+    pub(crate) fn shrink(&mut self, now: Seconds) -> bool {
         self.segments.let_spare_go();
-        let end = self.occupied().saturating_sub(stretch);
+        let end = self.occupied().saturating_sub(SHRINK_STEP);
         let mut rounds_left = self.segments.size() * ROUND_SEGMENTS_MAX;
         while self.occupied() > self.limit {
             if self.occupied() <= end {
@@ -193,12 +204,16 @@ impl Shard {
         true
     }
 
+    /// Whether the small queue has more than its share of both.
+    fn is_small_full(&self) -> bool {
+        self.small.bytes * SMALL_SHARE > self.small.bytes + self.main.bytes
+    }
+
     /// Looks at the next record of the queue whose turn it is; whoever may not stay goes. False
     /// where nothing is left.
     fn evict(&mut self, now: Seconds, rounds_left: &mut usize) -> bool {
-        let is_small = self.small.bytes > self.limit / SMALL_SHARE;
         let mut front = None;
-        if is_small {
+        if self.is_small_full() {
             front = self.small.front(&self.segments);
         }
         let front = front

@@ -14,7 +14,7 @@ const MEMORY: MemorySettings = MemorySettings {
 /// A store with a folder, and memory in front of it.
 fn in_front(folder: &TestFolder) -> Arc<DiskStore> {
     let store = folder.store();
-    store.set_memory(Some(MEMORY), 0);
+    store.set_memory(Some(MEMORY));
     store
 }
 
@@ -271,9 +271,11 @@ fn memory_stays_within_its_bound() {
         limit: 600_000,
         ..MEMORY
     };
-    store.set_memory(Some(smaller), 0);
+    store.set_memory(Some(smaller));
+    store.shrink_memory(0);
     assert!(store.memory_counts().bytes <= 600_000);
-    store.set_memory(None, 0);
+    store.set_memory(None);
+    store.shrink_memory(0);
     assert_eq!(store.memory_counts().entries, 0);
     assert_eq!(put_alone(&store, "a", b"body"), Ok(()));
     assert!(recalled(&store, "a", 0).is_none());

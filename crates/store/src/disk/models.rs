@@ -1,0 +1,47 @@
+//! The index as the models of threads use it (`crate::models`): what `watched.rs` does, step by
+//! step.
+
+use super::id::EntryId;
+use super::index::{Index, StoredEntry};
+
+/// An entry as a watcher has seen it.
+#[derive(Clone, Copy)]
+pub(crate) struct Seen {
+    pub(crate) revision: u32,
+    changes: u64,
+}
+
+/// An index.
+pub(crate) struct EntryIndex(Index);
+
+const ID: EntryId = EntryId([7; 16]);
+
+pub(crate) fn index_with_an_entry() -> EntryIndex {
+    let index = EntryIndex(Index::new(0));
+    store(&index);
+    index
+}
+
+pub(crate) fn store(index: &EntryIndex) {
+    index.0.of(&ID).insert(&ID, StoredEntry::default(), 1);
+}
+
+pub(crate) fn remove(index: &EntryIndex) {
+    index.0.of(&ID).remove(&ID);
+}
+
+/// As `DiskStore::watch`.
+pub(crate) fn see(index: &EntryIndex) -> Option<Seen> {
+    let shard = index.0.of(&ID);
+    let revision = shard.expected(&ID)?.revision;
+    Some(Seen {
+        revision,
+        changes: shard.changes(),
+    })
+}
+
+/// As `WatchedEntry::stands`.
+pub(crate) fn stands(index: &EntryIndex, seen: Seen) -> bool {
+    let number = index.0.number_of(&ID);
+    index.0.changes(number) == seen.changes || index.0.shard(number).is_settled(&ID, seen.revision)
+}
