@@ -398,16 +398,13 @@ impl Compiled {
             if self.listening.iter().any(|other| other.id == id) {
                 return Err(line.fault(format!("a duplicate listen {address}")));
             }
-            let tls = match line.own.ssl {
-                true if client_tls.is_none() => {
-                    return Err(line.fault(
-                        "no \"ssl_certificate\" is defined for the \"listen ... ssl\" directive"
-                            .to_owned(),
-                    ));
-                }
-                true => client_tls.clone(),
-                false => None,
-            };
+            if line.own.ssl && client_tls.is_none() {
+                return Err(line.fault(
+                    "no \"ssl_certificate\" is defined for the \"listen ... ssl\" directive"
+                        .to_owned(),
+                ));
+            }
+            let tls = client_tls.clone().filter(|_| line.own.ssl);
             let shows_certificate = tls
                 .as_ref()
                 .is_some_and(|tls| tls.verifies == Some(Mode::Required));
