@@ -10,5 +10,6 @@ mod geoip2;
 mod headers_more;
 mod parts_of_files;
 mod protection;
+mod response_memory;
 mod segments;
 mod video;

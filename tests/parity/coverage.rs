@@ -104,6 +104,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "brotli brotli_buffers brotli_comp_level brotli_min_length brotli_static brotli_types brotli_window
          compress_static_level zstd zstd_buffers zstd_comp_level zstd_min_length zstd_static zstd_types",
     ),
+    ("tests/http/response_memory.rs", "response_memory"),
     (
         "tests/caches/cache/mod.rs",
         "proxy_cache_bypass proxy_cache_max_range_offset

@@ -77,6 +77,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "http",
         &[
             "rules",
+            "store",
             "transport",
             "variables",
             "logs",

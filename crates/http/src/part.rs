@@ -1,6 +1,7 @@
 //! Http's part of a server: its modules, its block, and the door behind its addresses.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use conf::{Declared, ScopeRef};
 use framework::compile::Compiler;
@@ -17,6 +18,7 @@ use crate::door;
 use crate::handshake::Handshake;
 use crate::module::Entry;
 use crate::request::Request;
+use crate::response::memory;
 use crate::variables::{BuiltinVariable, TableBuilder};
 
 /// What modules bring together: the list of all of them, in nginx's order.
@@ -119,6 +121,8 @@ impl CompiledPart for Compiled {
             options: binding.options.clone(),
         });
         let listening = listening.collect();
+        let bound = memory::Bound(self.http.response_memory);
+        generation.services.push(Arc::new(bound));
         generation.add(self.http);
         let entries = self.modules.0.iter();
         let intercepts = entries.clone().flat_map(|entry| entry.intercepts);

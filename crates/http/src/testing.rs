@@ -45,6 +45,7 @@ pub const NO_MODULES: Modules = Modules(&[
     Entry::of(&[
         ErrorLog::DIRECTIVES,
         compile::DIRECTIVES,
+        crate::response::memory::DIRECTIVES,
         rules::server_name::DIRECTIVES,
         Core::DIRECTIVES,
         ServerCore::DIRECTIVES,

@@ -53,6 +53,6 @@ impl OfThread for HttpSlot {
     }
 
     fn retire(&mut self) {
-        self.0.prebuilt.borrow_mut().clear();
+        self.0.prebuilt.borrow_mut().retire();
     }
 }

@@ -38,6 +38,7 @@ pub const FEATURES: Modules = Modules(&[
     // nginx's core module of http.
     Entry::of(&[
         http::config::compile::DIRECTIVES,
+        http::response::memory::DIRECTIVES,
         rules::server_name::DIRECTIVES,
         Core::DIRECTIVES,
         ServerCore::DIRECTIVES,

@@ -276,6 +276,34 @@ fn a_reload_changes_the_memory() {
     }
 }
 
+#[test]
+fn memory_goes_back_when_a_cache_is_to_have_less() {
+    if is_nginx() {
+        return;
+    }
+    for engine in engines::lines() {
+        let upstream = Upstream::start(|_, _| ok("", &pattern(60_000)));
+        let lines = lines(1).replace("UP", &format!("127.0.0.1:{}", upstream.port));
+        let lines = |size: &str| {
+            let path = ALONE.replace("memory=8m", &format!("memory={size}"));
+            format!("{lines}\n[http]\nproxy_cache_path {path}; response_memory 1m;")
+        };
+        let server = Server::start(engine, &lines("64m"));
+        get(&server, "/0");
+        let before = server.own_memory();
+        for number in 1..700 {
+            get(&server, &format!("/{number}"));
+        }
+        assert!(of(&server, "memory_entries") >= 690);
+        let full = server.own_memory().saturating_sub(before);
+        assert!(full > 38 << 20, "{full}");
+        server.reload(&lines("4m"));
+        until(|| of(&server, "memory_bytes") <= 4 << 20);
+        until(|| server.own_memory().saturating_sub(before) < 12 << 20);
+        assert!(of(&server, "memory_entries") > 30);
+    }
+}
+
 /// Asks until an answer is given as it was laid out before.
 fn until_prebuilt(server: &Server, path: &str, fields: &str) {
     until(|| {
@@ -321,12 +349,39 @@ fn hits_are_laid_out_once_and_are_what_they_were() {
                 let before = prebuilt();
                 let head = format!("HEAD {name} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
                 assert_eq!(ask(server, &head).cache(), "HIT");
-                let known = get_with(server, &name, "If-None-Match: \"e\"\r\n");
-                assert_eq!(known.status(), "304", "{path}");
                 let own = get_with(server, &name, "Authorization: Basic YTpi\r\n");
                 assert_ne!(own.cache(), "HIT", "{path}");
                 get_with(server, &name, "Cookie: a=b\r\n");
+                get_with(server, &name, "If-Match: \"e\"\r\n");
+                get_with(server, &name, "Range: bytes=0-1\r\n");
                 assert_eq!(prebuilt(), before, "{path} {length}");
+                // Who has it already is told so by what is laid out as well.
+                let has = "If-None-Match: \"x\", \"e\"\r\n";
+                let expected = get_with(server, &name, has);
+                until_prebuilt(server, &name, has);
+                let known = get_with(server, &name, has);
+                assert_eq!(known.status(), "304", "{path}");
+                for field in [
+                    "ETag",
+                    "X-Number",
+                    "X-Cache",
+                    "Cache-Control",
+                    "Content-Type",
+                ] {
+                    assert_eq!(known.field(field), expected.field(field), "{path} {field}");
+                }
+                assert_eq!(known.field("Content-Length"), None, "{path}");
+                assert_eq!(
+                    (known.cache(), &known.body[..]),
+                    ("HIT", &b""[..]),
+                    "{path}"
+                );
+                let other = get_with(server, &name, "If-None-Match: \"x\"\r\n");
+                assert_eq!(
+                    (other.status(), other.body.len()),
+                    ("200", length),
+                    "{path}"
+                );
             }
             // Once it stands compressed that is laid out, too.
             let accepts = "Accept-Encoding: gzip\r\n";
@@ -334,6 +389,13 @@ fn hits_are_laid_out_once_and_are_what_they_were() {
             let answer = get_with(server, "/1000", accepts);
             assert_eq!(answer.field("Content-Encoding"), Some("gzip"), "{path}");
             assert_eq!(answer.field("ETag"), Some("W/\"e\""), "{path}");
+            let has = format!("{accepts}If-None-Match: W/\"e\"\r\n");
+            until_prebuilt(server, "/1000", &has);
+            let known = get_with(server, "/1000", &has);
+            assert_eq!(
+                (known.status(), known.field("Content-Encoding")),
+                ("304", None)
+            );
             assert_eq!(get(server, "/1000").body, pattern(1000), "{path}");
             // What is purged or stored anew is given no more, also by who had it laid out.
             let before = get(server, "/1000");

@@ -27,6 +27,7 @@ use crate::logging;
 use crate::module::{Content, Entry};
 use crate::request::body;
 use crate::request::{Regex, Request};
+use crate::response::memory::RESPONSE_MEMORY;
 use crate::variables::Table;
 
 static HTTP: Setting<()> = Setting::new("http", &["{ ... }"], nothing)
@@ -101,7 +102,15 @@ pub fn http(
     surveys.for_each(|survey| survey(compiler, root));
     settings::check_passwords(compiler, root, &settings::PASSWORD_FILE);
     temporary_paths::check(compiler, root);
+    let mut response_memory = 0;
     for scope in root.children("http") {
+        match scope.get(&RESPONSE_MEMORY) {
+            Ok(size) => response_memory = usize::try_from(size).unwrap_or(usize::MAX),
+            Err(fault) => {
+                compiler.report(fault);
+                whole = false;
+            }
+        }
         // From the end, as everything that goes through the list.
         let prepare = features.iter().rev().filter_map(|entry| entry.prepare);
         prepare.for_each(|prepare| prepare(compiler, scope));
@@ -137,6 +146,7 @@ pub fn http(
         plans: builder.plans,
         variables: Table::default(),
         of_handshakes: Default::default(),
+        response_memory,
         debug_connections: Arc::default(),
         bindings: address::bindings(gathered),
     };

@@ -206,6 +206,8 @@ pub struct Http {
     pub variables: Table<Request>,
     /// The variables that handshakes may use.
     pub of_handshakes: Table<Handshake>,
+    /// `response_memory`, in bytes.
+    pub response_memory: usize,
     /// `debug_connection`: whose connections are logged in every detail.
     pub debug_connections: Arc<DebugConnections>,
 }

@@ -2,6 +2,7 @@
 
 pub mod chain;
 pub mod error_page;
+pub mod memory;
 pub mod not_modified;
 pub mod output;
 pub mod piece;

@@ -3,8 +3,8 @@
 //! `compress_static_level` has it compressed again beside service, more strongly.
 //!
 //! What is kept is known by the body's identity, the coding, and how strongly that works here: a
-//! file that changes is another body. It lies in the store's memory tier, which all threads share
-//! and which bounds it. Heads are made for each request, as without this.
+//! file that changes is another body. It lies in the memory for responses ([`memory`]), which all
+//! threads share and which bounds it. Heads are made for each request, as without this.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -15,18 +15,15 @@ use bytes::Bytes;
 use conf::{Arity, Contexts, Fault, Setter, Setting, parse};
 use http::exchange::abort::Abort;
 use http::request::Request;
-use http::response::BodyIdentity;
 use http::response::chain::Encoder;
 use http::response::piece::Piece;
-use store::{Cas, Content, Large, ObjectChange, Store, StoreStatistics, Tags, Write};
+use http::response::{BodyIdentity, memory};
+use store::Large;
 
 use super::compress::{Coding, Compression, Compressor, Totals, note_totals};
 
-/// Bytes of memory for all bodies that are kept.
-const MEMORY_MAX: usize = 32 << 20;
-
 /// The longest body that is kept, before and after it was compressed.
-const BODY_MAX: usize = 1 << 20;
+const BODY_MAX: usize = memory::VALUE_MAX;
 
 /// Bytes of bodies that wait to be compressed more strongly. What comes beyond that stays as it was
 /// compressed first.
@@ -99,9 +96,9 @@ fn strong(setter: &Setter<'_>) -> Result<Strong, Fault> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Key([u8; KEY]);
 
-/// The identity of the body, the coding, its level and window, and the level of
+/// That it is a body, its identity, the coding, its level and window, and the level of
 /// `compress_static_level`.
-const KEY: usize = BodyIdentity::LENGTH + 4;
+const KEY: usize = 1 + BodyIdentity::LENGTH + 4;
 
 impl Key {
     pub(super) fn of(
@@ -118,21 +115,15 @@ impl Key {
             strong.map_or(u8::MAX, small),
         ];
         let mut key = [0; KEY];
-        let all = identity.bytes().iter().chain(&how);
+        let all = std::iter::once(&memory::BODY)
+            .chain(identity.bytes())
+            .chain(&how);
         key.iter_mut()
             .zip(all)
             .for_each(|(byte, part)| *byte = *part);
         Key(key)
     }
 }
-
-static KEPT: LazyLock<Store> = LazyLock::new(|| {
-    Store::new(store::Settings {
-        limit: MEMORY_MAX,
-        value_max: BODY_MAX,
-        evicts: true,
-    })
-});
 
 /// Bodies that are being compressed for the first time.
 static BEGUN: LazyLock<Mutex<Set<Key>>> = LazyLock::new(Mutex::default);
@@ -164,13 +155,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn now() -> store::Seconds {
-    store::Seconds::try_from(engine::uptime().as_secs()).unwrap_or(store::Seconds::MAX)
-}
-
 /// A body as it was compressed before, and how long it was before that.
 pub(super) fn kept(key: &Key) -> Option<(Bytes, u32)> {
-    KEPT.get(&key.0, now(), |item| {
+    memory::get(&key.0, |item| {
         let lent = item.value.lent();
         let bytes = lent.unwrap_or_else(|| Bytes::copy_from_slice(item.value.bytes()));
         (bytes, item.flags)
@@ -178,22 +165,9 @@ pub(super) fn kept(key: &Key) -> Option<(Bytes, u32)> {
 }
 
 fn keep(key: &Key, compressed: &[u8], length: u32) {
-    let mut large = Large::new(&key.0, compressed.len());
-    large.extend(compressed);
-    let write = Write {
-        content: Content::Given(large),
-        flags: length,
-        expires: None,
-        cas: Cas::Next,
-        marks: 0,
-        tags: Tags::None,
-    };
-    KEPT.update(&key.0, now(), |_| ObjectChange::Write(write));
-}
-
-/// What of bodies that were compressed once is kept now, by all threads.
-pub fn statistics() -> StoreStatistics {
-    KEPT.counts()
+    let mut value = Large::new(&key.0, compressed.len());
+    value.extend(compressed);
+    memory::put(value, length);
 }
 
 /// Keeps a body while it is compressed for the first time.
@@ -224,7 +198,7 @@ impl Recording {
             compression,
             strong,
         } = constant;
-        let length = length.filter(|length| *length <= BODY_MAX as u64)?;
+        let length = length.filter(|length| *length <= BODY_MAX as u64 && memory::is_on())?;
         let length = usize::try_from(length).ok()?;
         lock(&BEGUN).insert(key).then(|| Recording {
             key,

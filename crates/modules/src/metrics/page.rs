@@ -15,7 +15,6 @@ use super::memcached::{self, MemcachedNumbers};
 use super::meter::{self, CLASSES, ScopeName, Sums};
 use super::queues;
 use super::upstreams::{self, GroupNumbers};
-use crate::filters::compressed;
 use proxying::cache::numbers::{self, CacheNumbers};
 
 /// What classes of status are called.
@@ -182,31 +181,31 @@ impl Numbers {
 
     /// Numbers about the server itself: name, type, help, number.
     fn own(&self) -> [(&'static str, &'static str, &'static str, u64); 13] {
-        let compressed = compressed::statistics();
+        let responses = http::response::memory::statistics();
         [
             (
-                "tidegate_compressed_limit_bytes",
+                "tidegate_response_memory_limit_bytes",
                 "gauge",
-                "Bytes that bodies which were compressed once may take in memory.",
-                compressed.limit as u64,
+                "Bytes that small files and bodies compressed once may take in the memory that threads share.",
+                responses.limit as u64,
             ),
             (
-                "tidegate_compressed_bytes",
+                "tidegate_response_memory_bytes",
                 "gauge",
                 "Bytes that they and their tables take.",
-                compressed.occupied as u64,
+                responses.occupied as u64,
             ),
             (
-                "tidegate_compressed_bodies",
+                "tidegate_response_memory_objects",
                 "gauge",
-                "Bodies that are kept as they were compressed once.",
-                compressed.objects,
+                "Files and compressed bodies that are kept there.",
+                responses.objects,
             ),
             (
-                "tidegate_compressed_evicted_total",
+                "tidegate_response_memory_evicted_total",
                 "counter",
-                "Bodies that had to make room there.",
-                compressed.evicted,
+                "Those that had to make room there.",
+                responses.evicted,
             ),
             (
                 "tidegate_engine_turns_total",

@@ -29,10 +29,10 @@ use crate::response::chain::Chain;
 use crate::response::not_modified::{self, ConditionResult};
 use crate::response::prebuilt::constant;
 use crate::response::prebuilt::{
-    CACHE_SIZE_MAX, DatedResponse, Entry, HEAD_ROOM, Identity, Key, LastResponse, Origin,
-    PrebuiltCache, PrebuiltEncoding, ResponseForm,
+    DatedResponse, Entry, HEAD_ROOM, Identity, Key, LastResponse, Origin, PrebuiltCache,
+    PrebuiltEncoding, ResponseForm, shared,
 };
-use crate::response::recall;
+use crate::response::{memory, recall};
 use crate::{files, http2};
 
 /// Bytes of copies of one response kept in one piece, for a client that pipelines the same request.
@@ -267,9 +267,13 @@ fn look_up(request: &mut Request, to: &mut impl ResponseSink) -> Option<After> {
     path.clear();
     path.extend_from_slice(&request.uri);
     let key = (request.plan.id, path);
-    let after = answer(request, &mut cache, &key, to);
-    if cache.size > CACHE_SIZE_MAX {
-        cache.clear(); // what has just been written was too much
+    let mut is_kept = false;
+    let mut after = answer(request, &mut cache, &key, to, &mut is_kept);
+    if !is_kept && take_shared(request, &mut cache, &key).is_some() {
+        after = answer(request, &mut cache, &key, to, &mut is_kept);
+    }
+    if cache.size > cache.bound {
+        cache.keep_within_bound(); // what has just been written was too much
     }
     cache.scratch = key.1;
     after
@@ -287,8 +291,12 @@ fn answer(
     cache: &mut PrebuiltCache,
     key: &Key,
     to: &mut impl ResponseSink,
+    is_kept: &mut bool,
 ) -> Option<After> {
-    let entry = cache.entries.get_mut(key)?;
+    let placed = cache.entries.get_mut(key)?;
+    *is_kept = true;
+    placed.is_used = true;
+    let entry = &mut placed.value;
     let status = match &entry.origin {
         Origin::Missing if request.wants_padded_page() => return None,
         Origin::Missing => 404,
@@ -332,6 +340,7 @@ fn answer(
         Confirmation::Holds { until } => until,
         Confirmation::TakesTheDisk => return None,
         Confirmation::Over => {
+            memory::remove(&shared::key_of(request.local.generation.number, key));
             cache.remove(key);
             return None;
         }
@@ -372,6 +381,17 @@ fn answer(
         note_repeatable(request, response, until, form);
     }
     Some(after)
+}
+
+/// Takes a file from the memory that all threads share, if it may be there.
+#[cold]
+fn take_shared(request: &Request, cache: &mut PrebuiltCache, key: &Key) -> Option<()> {
+    if !cache.has_let_go && !cache.part.has_others() {
+        return None;
+    }
+    let entry = shared::take(request, key)?;
+    cache.insert(key.clone(), entry);
+    Some(())
 }
 
 /// The part of a file that the request asks for, if it is one and no more is asked of it.
@@ -597,11 +617,14 @@ fn confirm(entry: &mut Entry, plan: &Plan) -> Confirmation {
         Origin::Missing => cache.valid().filter(|_| cache.keeps_errors()),
     };
     let valid = valid.unwrap_or_default();
-    if now.saturating_sub(entry.confirmed) < valid {
-        let until = entry.confirmed + valid;
+    if let Some(confirmed) = entry.confirmed
+        && now.saturating_sub(confirmed) < valid
+    {
+        let until = confirmed + valid;
         return Confirmation::Holds { until };
     }
-    let found = if now.saturating_sub(entry.looked_at) <= warm::SEEN_FOR {
+    let is_warm = |at: Duration| now.saturating_sub(at) <= warm::SEEN_FOR;
+    let found = if entry.looked_at.is_some_and(is_warm) {
         stat_now(&entry.path)
     } else {
         match stat_in_memory(&entry.path) {
@@ -609,8 +632,8 @@ fn confirm(entry: &mut Entry, plan: &Plan) -> Confirmation {
             None => return Confirmation::TakesTheDisk,
         }
     };
-    entry.confirmed = now;
-    entry.looked_at = now;
+    entry.confirmed = Some(now);
+    entry.looked_at = Some(now);
     let holds = match &entry.origin {
         Origin::File { metadata, .. } => {
             found.is_ok_and(|found| Identity::from(&found) == Identity::from(metadata))
@@ -747,7 +770,7 @@ mod tests {
             offer_file(&request, &path).await;
             assert_eq!(ask_in_every_form(&request, "/file"), 6);
             let mut cache = request.http.prebuilt.borrow_mut();
-            let entry = cache.entries.values().next().unwrap();
+            let entry = &cache.entries.values().next().unwrap().value;
             let written = entry.responses.iter().chain(&entry.unmodified).flatten();
             let written: Vec<usize> = written.map(|dated| dated.bytes.len()).collect();
             assert_eq!(written.len(), 6);
@@ -764,16 +787,34 @@ mod tests {
         with_file(size, async |request, path| {
             let (file, metadata) = engine::file::open(&path).await.unwrap();
             let path = path.as_os_str().as_bytes();
-            for number in 0..CACHE_SIZE_MAX / size / 2 {
+            for number in 0..memory::DEFAULT_LIMIT / 4 / size {
                 let uri = format!("/{number}");
                 let one = another(&request, &format!("GET {uri} HTTP/1.1"));
                 offer(&one, path, &file, &metadata).await;
-                // Until there is no more room and all is forgotten.
+                // Until there is no more room, and others go.
                 assert!(ask_in_every_form(&request, &uri) > 0);
                 let cache = request.http.prebuilt.borrow();
-                let costs = cache.entries.iter().map(|(key, entry)| entry.cost(key));
+                let costs = cache.entries.iter();
+                let costs = costs.map(|(key, placed)| placed.value.cost(key));
                 assert_eq!(costs.sum::<usize>(), cache.size);
-                assert!(cache.size <= CACHE_SIZE_MAX);
+                assert!(cache.size <= cache.bound);
+            }
+            let cache = request.http.prebuilt.borrow();
+            assert!(cache.has_let_go && cache.size > cache.bound / 2);
+            drop(cache);
+            // What was let go first comes from the memory that all threads share.
+            let of_first = (request.plan.id, b"/0".to_vec());
+            assert!(
+                !request
+                    .http
+                    .prebuilt
+                    .borrow()
+                    .entries
+                    .contains_key(&of_first)
+            );
+            let path = Request::path_of(path);
+            if stat_in_memory(&path).is_some() {
+                assert_eq!(ask_in_every_form(&request, "/0"), 6);
             }
         });
     }

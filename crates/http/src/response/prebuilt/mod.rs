@@ -4,14 +4,17 @@
 //! A response is kept per plan and path when nothing in its head depends on the request. It
 //! never outlives a change of the file: without `open_file_cache` one `statx` of the full path
 //! confirms each use; with it, `open_file_cache_valid` does. [`answering`] says who gets them,
-//! [`offer`] which are kept.
+//! [`offer`] which are kept. Each thread has its own; what makes room there may still lie in the
+//! memory that all threads share.
 
 pub mod answering;
 pub mod constant;
 pub mod offer;
 pub mod recording;
+mod shared;
 pub mod told;
 
+use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -20,16 +23,17 @@ use bytes::Bytes;
 use engine::file::Metadata;
 use proto::h2::frame::{HEAD_LENGTH, SIZE_MAX_AT_FIRST};
 
+use crate::response::memory;
 use crate::response::recall::laid::RecalledAnswer;
 
 /// Files up to this size are kept whole, in bytes.
 pub const FILE_SIZE_MAX: u64 = 64 * 1024;
 
-/// Memory that one thread keeps responses in, in bytes.
-pub const CACHE_SIZE_MAX: usize = 32 * 1024 * 1024;
-
 /// How much room a head gets that has not been written yet, in bytes.
 const HEAD_ROOM: usize = 512;
+
+/// From so many bytes on the allocator is told that they have been let go.
+const LET_GO_MIN: usize = 1 << 20;
 
 /// How often a file must have been asked for before its response is kept: a crawl through a
 /// large site does not push out what is hot.
@@ -46,10 +50,10 @@ struct Entry {
     path: PathBuf,
     /// What is known of the path.
     origin: Origin,
-    /// When it was last confirmed, as [`engine::uptime`] counts.
-    confirmed: Duration,
+    /// When it was last confirmed by this thread, as [`engine::uptime`] counts.
+    confirmed: Option<Duration>,
     /// When its path was last looked at, here or on the long way.
-    looked_at: Duration,
+    looked_at: Option<Duration>,
     /// The response in each form.
     responses: Forms,
     /// The same encoded, each with the number of its encoding.
@@ -165,50 +169,168 @@ impl From<&Metadata> for Identity {
 }
 
 /// One thread's kept responses of one generation.
-#[derive(Default)]
+///
+/// What makes room is found by a hand that goes round over all of them, in the order in which they
+/// were kept: what has been used since it last came by stays (CLOCK, or "second chance").
 pub struct PrebuiltCache {
-    entries: Map<Key, Entry>,
-    /// Uses of paths that are not kept yet.
-    uses: Map<Key, u32>,
+    entries: Map<Key, Placed<Entry>>,
+    /// Uses of paths that are not kept yet, by the hash of their keys.
+    uses: Map<u64, u32>,
     /// Answers of scopes that always give the same, by plan.
     constants: Map<u32, Constant>,
     /// Answers that contents have in memory, by plan and what their contents know them by.
-    recalled: Map<Key, RecalledAnswer>,
+    recalled: Map<Key, Placed<RecalledAnswer>>,
+    /// Entries and answers in the order in which the hand comes by; some have gone meanwhile.
+    order: VecDeque<Turn>,
+    next_stamp: u64,
     size: usize,
+    /// Bytes that all of them may take, as it was when one was last kept or written.
+    bound: usize,
+    part: memory::Part,
+    /// Whether something has had to make room, so that the shared memory may have it.
+    has_let_go: bool,
     scratch: Vec<u8>,
 }
 
+/// What is kept, and whether it has been used since the hand came by.
+pub(crate) struct Placed<T> {
+    value: T,
+    is_used: bool,
+    /// That of its turn.
+    stamp: u64,
+}
+
+/// A place in the order.
+pub(crate) struct Turn {
+    kind: Kind,
+    key: Key,
+    stamp: u64,
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Entry,
+    Recalled,
+}
+
+impl Default for PrebuiltCache {
+    fn default() -> PrebuiltCache {
+        let part = memory::Part::Unused;
+        PrebuiltCache {
+            entries: Map::default(),
+            uses: Map::default(),
+            constants: Map::default(),
+            recalled: Map::default(),
+            order: VecDeque::new(),
+            next_stamp: 0,
+            size: 0,
+            bound: part.bound(),
+            part,
+            has_let_go: false,
+            scratch: Vec::new(),
+        }
+    }
+}
+
 impl PrebuiltCache {
-    /// Forgets all responses that are kept.
-    pub fn clear(&mut self) {
-        *self = PrebuiltCache::default();
+    /// Forgets all responses that are kept, and keeps none from now on: another generation serves.
+    pub fn retire(&mut self) {
+        if self.size > LET_GO_MIN {
+            engine::note_let_go();
+        }
+        self.clear();
+        self.part = memory::Part::Retired;
+        self.bound = 0;
+    }
+
+    fn clear(&mut self) {
+        self.entries = Map::default();
+        self.uses = Map::default();
+        self.constants = Map::default();
+        self.recalled = Map::default();
+        self.order = VecDeque::new();
+        self.size = 0;
     }
 
     fn remove(&mut self, key: &Key) {
         if let Some(entry) = self.entries.remove(key) {
-            self.size = self.size.saturating_sub(entry.cost(key));
+            self.size = self.size.saturating_sub(entry.value.cost(key));
         }
     }
 
     fn insert(&mut self, key: Key, entry: Entry) {
         self.remove(&key);
         if self.make_room(entry.cost(&key)) {
-            self.entries.insert(key, entry);
+            let placed = self.place(Kind::Entry, &key, entry);
+            self.entries.insert(key, placed);
+        }
+    }
+
+    /// Gives what is to be kept the last place in the order.
+    fn place<T>(&mut self, kind: Kind, key: &Key, value: T) -> Placed<T> {
+        let stamp = self.next_stamp;
+        self.next_stamp += 1;
+        if self.order.len() > 2 * (self.entries.len() + self.recalled.len()) + 16 {
+            let (entries, recalled) = (&self.entries, &self.recalled);
+            self.order.retain(|turn| {
+                let kept = match turn.kind {
+                    Kind::Entry => entries.get(&turn.key).map(|placed| placed.stamp),
+                    Kind::Recalled => recalled.get(&turn.key).map(|placed| placed.stamp),
+                };
+                kept == Some(turn.stamp)
+            });
+        }
+        let key = key.clone();
+        self.order.push_back(Turn { kind, key, stamp });
+        Placed {
+            value,
+            is_used: false,
+            stamp,
         }
     }
 
     /// Counts so many more bytes; false where they are too many for one response.
     fn make_room(&mut self, cost: usize) -> bool {
-        if cost > CACHE_SIZE_MAX {
+        self.part.join();
+        self.bound = self.part.bound();
+        if cost > self.bound {
             return false;
         }
-        if self.size + cost > CACHE_SIZE_MAX {
-            // Rare by construction: start over rather than keep an order of use up to date on
-            // every request.
-            self.clear();
-        }
+        self.shrink_to(self.bound - cost);
         self.size += cost;
         true
+    }
+
+    /// Has what is kept come down to the bound, after some of it has been written anew.
+    fn keep_within_bound(&mut self) {
+        self.bound = self.part.bound();
+        self.shrink_to(self.bound);
+    }
+
+    fn shrink_to(&mut self, bound: usize) {
+        while self.size > bound {
+            let Some(turn) = self.order.pop_front() else {
+                // Constant answers are as many as there are scopes.
+                self.clear();
+                return;
+            };
+            let gone = match turn.kind {
+                Kind::Entry => {
+                    take_turn(&mut self.entries, &turn).map(|entry| entry.cost(&turn.key))
+                }
+                Kind::Recalled => {
+                    take_turn(&mut self.recalled, &turn).map(|answer| answer.cost(&turn.key))
+                }
+            };
+            match gone {
+                Taken::Gone(cost) => {
+                    self.size = self.size.saturating_sub(cost);
+                    self.has_let_go = true;
+                }
+                Taken::Used => self.order.push_back(turn),
+                Taken::NotThere => {}
+            }
+        }
     }
 
     /// Takes memory for a key, to be given back as it is left.
@@ -223,39 +345,52 @@ impl PrebuiltCache {
         self.scratch = scratch;
     }
 
-    /// The answer of a content that is kept by this key.
+    /// The answer of a content that is kept by this key, which is used.
     pub(crate) fn recalled(&mut self, key: &Key) -> Option<&mut RecalledAnswer> {
-        self.recalled.get_mut(key)
+        let placed = self.recalled.get_mut(key)?;
+        placed.is_used = true;
+        Some(&mut placed.value)
     }
 
     /// Forgets it, and counts it no more.
     pub(crate) fn take_recalled(&mut self, key: &Key) -> Option<RecalledAnswer> {
-        let answer = self.recalled.remove(key)?;
+        let answer = self.recalled.remove(key)?.value;
         self.size = self.size.saturating_sub(answer.cost(key));
         Some(answer)
     }
 
-    /// Keeps one.
+    /// Keeps one. What was there by its key, and has been made anew, keeps its place in the order.
     pub(crate) fn insert_recalled(&mut self, key: Key, answer: RecalledAnswer) {
-        if self.make_room(answer.cost(&key)) {
-            self.recalled.insert(key, answer);
+        let cost = answer.cost(&key);
+        if !self.make_room(cost) {
+            self.take_recalled(&key);
+            return;
         }
+        // Making room may have taken it away.
+        if let Some(placed) = self.recalled.get_mut(&key) {
+            let before = std::mem::replace(&mut placed.value, answer);
+            self.size = self.size.saturating_sub(before.cost(&key));
+            return;
+        }
+        let placed = self.place(Kind::Recalled, &key, answer);
+        self.recalled.insert(key, placed);
     }
 
     /// Counts a use of what is not kept yet; true from the one on that makes it worth keeping.
     pub(crate) fn is_used_often(&mut self, key: &Key) -> bool {
-        if let Some(uses) = self.uses.get_mut(key) {
+        let hash = base::hash::of(&key.1) ^ u64::from(key.0);
+        if let Some(uses) = self.uses.get_mut(&hash) {
             *uses += 1;
             let often = *uses >= USES_BEFORE_KEPT;
             if often {
-                self.uses.remove(key);
+                self.uses.remove(&hash);
             }
             return often;
         }
         if self.uses.len() >= USES_COUNTED_MAX {
             self.uses.clear();
         }
-        self.uses.insert(key.clone(), 1);
+        self.uses.insert(hash, 1);
         false
     }
 
@@ -277,6 +412,40 @@ impl PrebuiltCache {
             self.constants.insert(plan, constant);
         }
     }
+}
+
+/// What has come of an object's turn.
+enum Taken<T> {
+    /// It has been taken out.
+    Gone(T),
+    /// It has been used since its last turn, and stays.
+    Used,
+    /// Something else has taken it out.
+    NotThere,
+}
+
+impl<T> Taken<T> {
+    fn map<U>(self, of: impl FnOnce(T) -> U) -> Taken<U> {
+        match self {
+            Taken::Gone(value) => Taken::Gone(of(value)),
+            Taken::Used => Taken::Used,
+            Taken::NotThere => Taken::NotThere,
+        }
+    }
+}
+
+/// Takes out what a turn is for, unless it has been used.
+fn take_turn<T>(kept: &mut Map<Key, Placed<T>>, turn: &Turn) -> Taken<T> {
+    match kept.get_mut(&turn.key) {
+        Some(placed) if placed.stamp == turn.stamp => {
+            if std::mem::take(&mut placed.is_used) {
+                return Taken::Used;
+            }
+        }
+        _ => return Taken::NotThere,
+    }
+    let placed = kept.remove(&turn.key);
+    placed.map_or(Taken::NotThere, |placed| Taken::Gone(placed.value))
 }
 
 /// The answer of one scope.
@@ -310,12 +479,13 @@ impl Entry {
             Origin::File { etag, .. } => etag.as_ref().map_or(0, Bytes::len),
             Origin::Missing => 0,
         };
-        let names = key.1.len() + self.path.as_os_str().len();
+        // Its key stands in the order as well.
+        let names = 2 * key.1.len() + self.path.as_os_str().len();
         let encoded = self.encoded.iter().flat_map(|(_, forms)| forms);
         let responses = self.responses.iter().chain(&self.unmodified).chain(encoded);
         let responses: usize = responses.flatten().map(DatedResponse::cost).sum();
         // A table that has just grown is half empty.
-        let place = 2 * size_of::<(Key, Entry)>();
+        let place = 2 * (size_of::<(Key, Placed<Entry>)>() + size_of::<Turn>());
         let place = place + self.encoded.capacity() * size_of::<(u8, Forms)>();
         place + names + etag + self.content_type.len() + self.body.len() + responses
     }

@@ -5,7 +5,7 @@ use engine::file::{File, Metadata};
 use proto::method::Method;
 
 use super::answering::is_missing;
-use super::{Entry, FILE_SIZE_MAX, Forms, Origin};
+use super::{Entry, FILE_SIZE_MAX, Forms, Origin, shared};
 use crate::files;
 use crate::request::Request;
 use crate::response::status_page;
@@ -13,7 +13,8 @@ use crate::response::status_page;
 /// Asked by the static handler when it has opened a file for a plain request: whether the response
 /// should be kept for the next one, because the file is small and asked for often enough.
 pub fn wants(request: &Request, metadata: &Metadata) -> bool {
-    if !is_wanted(request) || metadata.size > FILE_SIZE_MAX {
+    let bound = request.http.prebuilt.borrow().bound as u64;
+    if !is_wanted(request) || metadata.size > FILE_SIZE_MAX || metadata.size >= bound {
         return false;
     }
     // A file changed within the last two seconds may change again without another time stamp.
@@ -69,8 +70,9 @@ fn is_wanted(request: &Request) -> bool {
 fn is_used_often(request: &Request) -> bool {
     let key = (request.plan.id, request.uri.clone());
     let mut cache = request.http.prebuilt.borrow_mut();
-    if let Some(entry) = cache.entries.get_mut(&key) {
-        entry.looked_at = engine::uptime(); // its handler has just done so, or has it open
+    if let Some(placed) = cache.entries.get_mut(&key) {
+        // Its handler has just done so, or has it open.
+        placed.value.looked_at = Some(engine::uptime());
         return false;
     }
     cache.is_used_often(&key)
@@ -81,8 +83,8 @@ fn keep(request: &Request, path: &[u8], origin: Origin, body: Bytes, content_typ
     let entry = Entry {
         path: Request::path_of(path),
         origin,
-        confirmed: now,
-        looked_at: now,
+        confirmed: Some(now),
+        looked_at: Some(now),
         responses: Forms::default(),
         encoded: Vec::new(),
         unmodified: Forms::default(),
@@ -90,5 +92,9 @@ fn keep(request: &Request, path: &[u8], origin: Origin, body: Bytes, content_typ
         content_type: content_type.unwrap_or_else(|| request.response.content_type.clone()),
     };
     let key = (request.plan.id, request.uri.clone());
+    shared::put(
+        &shared::key_of(request.local.generation.number, &key),
+        &entry,
+    );
     request.http.prebuilt.borrow_mut().insert(key, entry);
 }

@@ -33,7 +33,7 @@ pub const NOT_FOR_REQUESTS: &[&str] = &[
 /// [`offer_missing`](super::offer::offer_missing) leave, and
 /// [`respond`](super::answering::respond) that of a 404.
 pub const NOT_KEPT: &[&str] = &[
-    "the file is larger than 64 KiB (with all that are kept, a thread takes 32 MiB)",
+    "the file is larger than 64 KiB, or `response_memory` has no room for it",
     "the file was changed less than two seconds ago",
     "the path has been asked for less than twice",
     "it is a 404, and `error_page` is set in its location; or `msie_padding` makes its page longer for this client",
@@ -43,7 +43,7 @@ pub const NOT_KEPT: &[&str] = &[
 /// Which answers of a cache that lie in memory take the long way, beside what is said of requests
 /// above: see [`recall`](crate::response::recall).
 pub const NOT_RECALLED: &[&str] = &[
-    "the request has a condition or a `Range`, or shows credentials that `proxy_cache_credentials pass` tells apart",
+    "the request has a `Range`, `If-Match` or `If-Unmodified-Since`, or shows credentials that `proxy_cache_credentials pass` tells apart",
     "its `Cache-Control` says anything, where answers are kept by RFC 9111",
     "the cache is bypassed or asked to purge, its zone or the upstream is named with variables, or its key holds `$slice_range`",
     "the answer is not fresh, has another status than 200, 404 or 410, varies by fields of requests, or is encoded",

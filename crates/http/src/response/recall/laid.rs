@@ -6,8 +6,8 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::request::upstream_report::UpstreamReport;
-use crate::response::Response;
-use crate::response::prebuilt::{DatedResponse, Key, PrebuiltEncoding, ResponseForm};
+use crate::response::prebuilt::{DatedResponse, Key, Placed, PrebuiltEncoding, ResponseForm, Turn};
+use crate::response::{Response, last_modified};
 
 /// Tells whether an answer may be given again.
 pub trait Standing {
@@ -42,13 +42,42 @@ pub(super) struct Laid {
     pub(super) content_type: Bytes,
     /// As its maker has made it, if the head says it.
     pub(super) length: Option<u64>,
+    pub(super) validators: Validators,
     /// What `$upstream_*` tell of it.
     pub(super) upstream: Option<Rc<dyn UpstreamReport>>,
     pub(super) written: Vec<LaidOutForm>,
 }
 
+/// What conditions of requests are compared with.
+pub(super) struct Validators {
+    pub(super) last_modified: Option<i64>,
+    pub(super) etag: Option<Bytes>,
+    /// The content has looked at the conditions by itself.
+    pub(super) are_judged: bool,
+}
+
+impl Validators {
+    /// Those of a head before its filters.
+    pub(super) fn of(response: &Response) -> Validators {
+        Validators {
+            last_modified: last_modified(response),
+            etag: response.field(b"ETag").cloned(),
+            are_judged: response.conditions_judged,
+        }
+    }
+}
+
+/// What is given of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shape {
+    Whole,
+    /// 304: the client has it.
+    Unmodified,
+}
+
 /// One form of it.
 pub(super) struct LaidOutForm {
+    pub(super) shape: Shape,
     pub(super) encoding: PrebuiltEncoding,
     pub(super) form: ResponseForm,
     pub(super) dated: DatedResponse,
@@ -64,12 +93,13 @@ impl RecalledAnswer {
     /// Bytes that it takes with its key, or a few more.
     pub(crate) fn cost(&self, key: &Key) -> usize {
         // A table that has just grown is half empty.
-        let place = 2 * size_of::<(Key, RecalledAnswer)>() + FIELD_COST;
+        let place =
+            2 * (size_of::<(Key, Placed<RecalledAnswer>)>() + size_of::<Turn>()) + FIELD_COST;
         let laid = match &self.state {
             State::Declined => 0,
             State::Laid(laid) => laid.cost(),
         };
-        place + key.1.len() + laid
+        place + 2 * key.1.len() + laid // its key stands in the order as well
     }
 }
 
@@ -87,15 +117,19 @@ impl Laid {
             .written
             .first()
             .map_or(0, |first| first.dated.head_length);
-        self.content_type.len() + 2 * heads + written
+        let etag = self.validators.etag.as_ref().map_or(0, Bytes::len);
+        self.content_type.len() + etag + 2 * heads + written
     }
 
     pub(super) fn form_of(
         &mut self,
+        shape: Shape,
         encoding: PrebuiltEncoding,
         form: ResponseForm,
     ) -> Option<&mut LaidOutForm> {
         let mut written = self.written.iter_mut();
-        written.find(|written| written.encoding == encoding && written.form == form)
+        written.find(|written| {
+            (written.shape, written.encoding, written.form) == (shape, encoding, form)
+        })
     }
 }

@@ -19,22 +19,27 @@ use crate::module::{Prebuilt, Recall, Recalled};
 use crate::request::Request;
 use crate::request::state::Pacing;
 use crate::response::chain::Chain;
+use crate::response::not_modified::{self, ConditionResult};
 use crate::response::prebuilt::answering::{self, ResponseSink};
 use crate::response::prebuilt::{Key, PrebuiltCache, PrebuiltEncoding, ResponseForm};
-use crate::response::recall::laid::{Laid, LaidOutForm, RecalledAnswer, Standing, State};
+use crate::response::recall::laid::{
+    Laid, LaidOutForm, RecalledAnswer, Shape, Standing, State, Validators,
+};
 
 /// Statuses whose pages ask nothing more of request or connection.
 const STATUSES: [u16; 3] = [200, 404, 410];
 
-/// Fields by which a request asks for less than the whole answer.
-const OF_PARTS_AND_CONDITIONS: [KnownField; 6] = [
+/// Fields by which a request asks for a part of the answer, or for none where that has changed.
+const OF_PARTS_AND_PRECONDITIONS: [KnownField; 4] = [
     KnownField::Range,
     KnownField::IfRange,
     KnownField::IfMatch,
-    KnownField::IfNoneMatch,
-    KnownField::IfModifiedSince,
     KnownField::IfUnmodifiedSince,
 ];
+
+/// Fields by which a request says what the client has already.
+const OF_WHAT_CLIENTS_HAVE: [KnownField; 2] =
+    [KnownField::IfNoneMatch, KnownField::IfModifiedSince];
 
 /// Fields that may be made anew for each request.
 const REWRITTEN: [&[u8]; 3] = [b"Set-Cookie", b"Location", b"Refresh"];
@@ -42,10 +47,8 @@ const REWRITTEN: [&[u8]; 3] = [b"Set-Cookie", b"Location", b"Refresh"];
 /// Answers a plain GET whose plan is found with what its content has in memory. `None`: take the
 /// long way.
 pub fn answer(request: &mut Request, to: &mut impl ResponseSink) -> Option<After> {
-    let asks_less = OF_PARTS_AND_CONDITIONS.iter();
-    if asks_less.clone().any(|field| request.client.has(*field))
-        || !answering::permit_request(request)
-    {
+    let mut asks_less = OF_PARTS_AND_PRECONDITIONS.iter();
+    if asks_less.any(|field| request.client.has(*field)) || !answering::permit_request(request) {
         return None;
     }
     let asks_to_stay = request.client.keeps_alive();
@@ -76,12 +79,38 @@ pub fn answer(request: &mut Request, to: &mut impl ResponseSink) -> Option<After
 }
 
 impl Laid {
-    fn prebuilt(&self) -> Prebuilt<'_> {
-        Prebuilt {
-            status: self.status,
-            content_type: &self.content_type,
-            length: self.length,
+    /// How the answer is given: as it is, or as a 304.
+    fn prebuilt(&self, shape: Shape) -> Prebuilt<'_> {
+        match shape {
+            Shape::Whole => Prebuilt {
+                status: self.status,
+                content_type: &self.content_type,
+                length: self.length,
+            },
+            Shape::Unmodified => Prebuilt {
+                status: 304,
+                content_type: &self.content_type,
+                length: None,
+            },
         }
+    }
+}
+
+/// Whether the client has an answer with these validators already; nothing where its conditions
+/// ask for something else.
+fn shape(request: &Request, status: u16, validators: &Validators) -> Option<Shape> {
+    let mut fields = OF_WHAT_CLIENTS_HAVE.iter();
+    if status != 200 || !fields.any(|field| request.client.has(*field)) {
+        return Some(Shape::Whole);
+    }
+    if validators.are_judged {
+        return None;
+    }
+    let (time, tag) = (validators.last_modified, validators.etag.as_deref());
+    match not_modified::verdict(request, time, tag) {
+        ConditionResult::Send => Some(Shape::Whole),
+        ConditionResult::NotModified => Some(Shape::Unmodified),
+        ConditionResult::Failed => None,
     }
 }
 
@@ -123,11 +152,16 @@ fn give_again(
     let State::Laid(laid) = &mut answer.state else {
         return Given::Nothing;
     };
-    let Some(encoding) = answering::permit(request, laid.prebuilt()) else {
+    let Some(shape) = shape(request, laid.status, &laid.validators) else {
         return Given::Nothing;
     };
-    let (status, upstream) = (laid.status, laid.upstream.clone());
-    let Some(written) = laid.form_of(encoding, form) else {
+    let prebuilt = laid.prebuilt(shape);
+    let status = prebuilt.status;
+    let Some(encoding) = answering::permit(request, prebuilt) else {
+        return Given::Nothing;
+    };
+    let upstream = laid.upstream.clone();
+    let Some(written) = laid.form_of(shape, encoding, form) else {
         return Given::Unknown;
     };
     if written.dated.second != engine::wall().as_secs() {
@@ -194,31 +228,39 @@ fn lay_out(
         return decline(standing);
     };
     let (status, length) = (request.response.status, request.response.content_length);
-    let content_type = request.response.content_type.clone();
-    let prebuilt = Prebuilt {
+    let mut laid = Laid {
         status,
-        content_type: &content_type,
+        content_type: request.response.content_type.clone(),
         length,
+        validators: Validators::of(&request.response),
+        upstream: request.upstream.clone(),
+        written: Vec::new(),
     };
-    let encoding = answering::permit(request, prebuilt)?;
-    if encoding != PrebuiltEncoding::Identity && length.is_none() {
+    let shape = shape(request, status, &laid.validators)?;
+    let encoding = answering::permit(request, laid.prebuilt(shape))?;
+    if encoding != PrebuiltEncoding::Identity && (length.is_none() || shape == Shape::Unmodified) {
         return None; // it is encoded each time
     }
     let Ok(mut chain) = Chain::of_response(request) else {
         return decline(standing);
     };
-    if !chain.is_plain() || chain.has_trailers() || request.response.header_only {
+    let is_unmodified = shape == Shape::Unmodified;
+    if !chain.is_plain() || chain.has_trailers() || request.response.header_only != is_unmodified {
         return decline(standing);
     }
     let encoded = answering::encoded(request, &mut chain, encoding)?;
-    let body = encoded.unwrap_or(body);
-    let is_unknown = request.response.content_length.is_none();
+    let body = match shape {
+        Shape::Whole => encoded.unwrap_or(body),
+        Shape::Unmodified => Bytes::new(),
+    };
+    let is_unknown = request.response.content_length.is_none() && !is_unmodified;
     if is_unknown && !form.takes_unknown(request) || !to.takes(body.len()) {
         return None;
     }
     let dated = answering::write(request, &body, engine::wall().as_secs(), form);
     let logs_response = request.plan.phases.endings_read_response;
     let written = LaidOutForm {
+        shape,
         encoding,
         form,
         chunked: is_unknown && form != ResponseForm::Http2,
@@ -229,29 +271,22 @@ fn lay_out(
     standing.count();
     let mut cache = http.prebuilt.borrow_mut();
     // What was laid out of the same state is as good as this, in other forms.
-    let mut others = Vec::new();
     if let Some(kept) = cache.take_recalled(key)
         && kept.version == standing.version()
-        && let State::Laid(laid) = kept.state
+        && let State::Laid(kept) = kept.state
     {
-        others = laid.written;
-        others.retain(|other| {
+        laid.written = kept.written;
+        laid.written.retain(|other| {
             let is_current = other.dated.second == written.dated.second;
-            is_current && (other.encoding, other.form) != (encoding, form)
+            is_current && (other.shape, other.encoding, other.form) != (shape, encoding, form)
         });
     }
-    others.push(written);
+    laid.written.push(written);
     let answer = RecalledAnswer {
         version: standing.version(),
         standing,
         until,
-        state: State::Laid(Laid {
-            status,
-            content_type,
-            length,
-            upstream: request.upstream.clone(),
-            written: others,
-        }),
+        state: State::Laid(laid),
     };
     cache.insert_recalled(key.clone(), answer);
     Some(after)
