@@ -28,6 +28,11 @@ const FORMAT: u64 = 1;
 /// The most that is believed to have been counted.
 pub const COUNT_MAX: u64 = 1 << 48;
 
+/// How many bytes there may be until zones that may be large (caches, sessions of TLS) add no more:
+/// they are in memory several times while they are handed over, and the process that follows waits
+/// for them.
+pub const LARGE_ZONES_MAX: usize = 64 << 20;
+
 /// Why bytes mean nothing here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unfit(String);
@@ -65,6 +70,11 @@ impl StateWriter {
         writer.number(FORMAT);
         writer.number(monotonic());
         writer
+    }
+
+    /// Bytes that have been written so far, by this zone and those before it.
+    pub fn length(&self) -> usize {
+        self.bytes.len()
     }
 
     /// A number.

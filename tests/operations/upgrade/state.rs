@@ -22,6 +22,8 @@ use super::place::{
 struct Ports {
     all: u16,
     secure: u16,
+    /// With sessions that the server keeps.
+    stored: u16,
     /// A server of a group, and the other one.
     one: u16,
     two: u16,
@@ -31,10 +33,11 @@ struct Ports {
 
 impl Ports {
     fn new() -> Ports {
-        let [all, secure, one, two, none] = std::array::from_fn(|_| free_port());
+        let [all, secure, stored, one, two, none] = std::array::from_fn(|_| free_port());
         Ports {
             all,
             secure,
+            stored,
             one,
             two,
             none,
@@ -46,6 +49,7 @@ impl Ports {
         let Ports {
             all,
             secure,
+            stored,
             one,
             two,
             none,
@@ -66,11 +70,15 @@ impl Ports {
                  server 127.0.0.1:{none} fail_timeout=10m;
                  server 127.0.0.1:{one};
              }}
+             proxy_cache_path memory:kept keys_zone=kept:1m memory=4m;
              add_header X-Process $pid always;
              server {{ listen 127.0.0.1:{all}; root @/www;
                  location /limited {{ limit_req zone=clients; try_files /small =404; }}
                  location /paired {{ return 200 \"$paired.\"; }}
                  location /api {{ api write=on; }}
+                 location /kept {{ proxy_cache kept; proxy_cache_valid 10m;
+                     proxy_pass http://127.0.0.1:{one};
+                     add_header X-Cache $upstream_cache_status; }}
                  location /learning {{ proxy_pass http://learning; }}
                  location /failing {{ proxy_pass http://failing;
                      add_header X-Process $pid; add_header X-Tried $upstream_addr; }}
@@ -78,7 +86,11 @@ impl Ports {
                      dav_ext_lock zone=locks; }} }}
              server {{ listen 127.0.0.1:{secure} ssl; root @/www; ssl_session_cache off;
                  ssl_certificate {folder}/ecdsa.crt; ssl_certificate_key {folder}/ecdsa.key; }}
-             server {{ listen 127.0.0.1:{one}; location / {{
+             server {{ listen 127.0.0.1:{stored} ssl; root @/www; ssl_session_tickets off;
+                 ssl_protocols TLSv1.2; ssl_session_cache shared:stored:1m;
+                 ssl_certificate {folder}/ecdsa.crt; ssl_certificate_key {folder}/ecdsa.key; }}
+             server {{ listen 127.0.0.1:{one};
+                 location = /kept {{ return 200 $request_id; }} location / {{
                  add_header Set-Cookie id=$arg_make; return 200 one; }} }}
              server {{ listen 127.0.0.1:{two}; location / {{
                  add_header Set-Cookie id=$arg_make; return 200 two; }} }}"
@@ -123,6 +135,9 @@ struct Known {
     server: String,
     token: String,
     sessions: tls::Client,
+    stored_sessions: tls::Client,
+    /// The answer that the cache in memory has.
+    kept: String,
     /// What the API has said of the group with the server that fails.
     requests: u64,
 }
@@ -150,10 +165,19 @@ impl Known {
         let mut first = sessions.connect(ports.secure).unwrap();
         assert!(!first.is_resumed());
         assert_eq!(first.get("/small").unwrap().status, 200);
+        let stored_sessions = tls::Client::new()
+            .version(&rustls::version::TLS12)
+            .keeping_sessions();
+        let mut first = stored_sessions.connect(ports.stored).unwrap();
+        assert!(!first.is_resumed());
+        assert_eq!(first.get("/small").unwrap().status, 200);
+        let (_, kept) = get(port, "/kept", "");
         Known {
             server,
             token,
             sessions,
+            stored_sessions,
+            kept,
             requests: requests(port),
         }
     }
@@ -183,9 +207,17 @@ impl Known {
         let token = format!("If: ({})\r\n", self.token);
         let (head, _) = ask(port, "PUT", "/dav/file", &token, "text");
         assert!(head.starts_with("HTTP/1.1 204 "), "{head}");
-        let mut resumed = self.sessions.connect(ports.secure).unwrap();
-        assert_eq!(resumed.get("/small").unwrap().status, 200);
-        assert!(resumed.is_resumed());
+        let (head, kept) = get(port, "/kept", "");
+        assert_eq!(field(&head, "X-Cache"), Some("HIT"), "{head}");
+        assert_eq!(kept, self.kept);
+        for (sessions, port) in [
+            (self.sessions, ports.secure),
+            (self.stored_sessions, ports.stored),
+        ] {
+            let mut resumed = sessions.connect(port).unwrap();
+            assert_eq!(resumed.get("/small").unwrap().status, 200);
+            assert!(resumed.is_resumed(), "{port}");
+        }
     }
 }
 

@@ -5,15 +5,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use conf::{Fault, Line, ScopeRef, Setter, Word, parse};
 use engine::Unfinished;
 use framework::compile::Compiler;
 use framework::generation::Generation;
+use framework::handover::{LARGE_ZONES_MAX, StateReader, StateWriter, Unfit};
 use framework::service::{RunningService, Service};
 use framework::zone::{Fact, State, Tell, Zone, ZoneError};
 use rules::service_thread;
 use store::disk::{
-    Counts, DiskStore, Kept, Levels, MemoryCounts, MemorySettings, SavedIndex, Settings,
+    Counts, DiskStore, EntryId, Kept, Levels, MemoryCounts, MemorySettings, PassedEntry,
+    SavedIndex, Settings,
 };
 
 use super::clock::{milliseconds, now};
@@ -168,6 +171,43 @@ impl State for CacheZone {
             Some(None) => Ok(Arc::new(CacheZone::new(zone.size()))),
             Some(Some(_)) | None => Ok(zone.all_of(previous)),
         }
+    }
+
+    const SAVED_VERSION: Option<u64> = Some(1);
+
+    /// Entries that lie in memory alone, those that were used last. What is in a folder stays there.
+    fn save(&self, settings: &CachePath, out: &mut StateWriter) {
+        let Some(Some(store)) = self.store.get().filter(|_| !settings.has_folder) else {
+            return;
+        };
+        for PassedEntry { id, used, file } in store.passed_on() {
+            if out.length() + file.len() > LARGE_ZONES_MAX {
+                break;
+            }
+            out.text(&id.0);
+            out.number(used);
+            out.text(&file);
+        }
+    }
+
+    fn restore(&self, settings: &CachePath, saved: &mut StateReader<'_>) -> Result<(), Unfit> {
+        let mut entries = Vec::new();
+        while !saved.is_empty() {
+            let id = saved.text()?.try_into();
+            let id = EntryId(id.map_err(|_| Unfit::new("an entry has no id"))?);
+            entries.push((id, saved.number()?, saved.text()?));
+        }
+        if settings.has_folder || entries.is_empty() {
+            return Ok(());
+        }
+        let store = self.store(settings);
+        let store = store.ok_or_else(|| Unfit::new("there is no store"))?;
+        for (id, used, file) in entries.into_iter().rev() {
+            let file = Bytes::copy_from_slice(file);
+            // What is damaged is fetched anew, and so is what has no room.
+            let _ = store.take_over(PassedEntry { id, used, file }, now());
+        }
+        Ok(())
     }
 
     fn describe(&self, settings: &CachePath, tell: &mut Tell<'_>) {

@@ -193,7 +193,7 @@ impl Memory {
 
     /// Keeps an entry in this revision, in the place of what there was of it. Whether there was
     /// room.
-    fn put(&self, id: &EntryId, revision: u32, image: Image, now: Millis) -> bool {
+    pub(super) fn put(&self, id: &EntryId, revision: u32, image: Image, now: Millis) -> bool {
         let small;
         let content = match image {
             Image::Small(bytes) => {
@@ -216,7 +216,7 @@ impl Memory {
     }
 
     /// What is to be kept of a file that consists of these parts.
-    fn image(&self, id: &EntryId, identity: Option<Identity>, parts: &[Bytes]) -> Image {
+    pub(super) fn image(&self, id: &EntryId, identity: Option<Identity>, parts: &[Bytes]) -> Image {
         let identity = identity.as_ref().map_or(&[][..], |identity| &identity.0);
         let length = identity.len() + parts.iter().map(Bytes::len).sum::<usize>();
         let parts = parts.iter().map(|part| &part[..]);
@@ -237,7 +237,7 @@ impl Memory {
 }
 
 /// What memory is to have of an entry.
-enum Image {
+pub(super) enum Image {
     Small(Vec<u8>),
     Large(Large),
 }

@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use aws_lc_rs::aead::{AES_128_GCM, AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use base::hash::Map;
-use framework::handover::{StateReader, StateWriter, Unfit};
+use framework::handover::{LARGE_ZONES_MAX, StateReader, StateWriter, Unfit};
 use framework::zone::{Fact, SIZE_MIN, State, Table, Tell, Zone};
 use rustls::server::{ProducesTickets, StoresServerSessions};
 
@@ -25,6 +25,9 @@ pub const BUILTIN_SESSIONS: u64 = 20_480;
 
 /// What a session takes, for a cache that is given in sessions.
 const SESSION_SIZE: u64 = 512;
+
+/// Sessions that are handed on while the lock is held.
+const HANDED_ON_AT_ONCE: usize = 256;
 
 /// How long a key that no operator has chosen seals tickets. It opens them for as long again.
 const KEY_LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
@@ -78,6 +81,41 @@ impl State for SessionCache {
 
     fn describe(&self, (): &(), tell: &mut Tell<'_>) {
         self.tell("sessions", tell);
+    }
+
+    const SAVED_VERSION: Option<u64> = Some(1);
+
+    /// What is written has gone from here: a session whose client may send early data must not go
+    /// on in two processes.
+    fn save(&self, (): &(), out: &mut StateWriter) {
+        while out.length() < LARGE_ZONES_MAX {
+            let taken = self.lock().take_newest(HANDED_ON_AT_ONCE);
+            if taken.is_empty() {
+                return;
+            }
+            for (number, session) in taken {
+                out.text(&number);
+                out.text(&session.value);
+                out.number(session.ends);
+            }
+        }
+    }
+
+    fn restore(&self, (): &(), saved: &mut StateReader<'_>) -> Result<(), Unfit> {
+        let now = seconds_now();
+        let mut sessions = Vec::new();
+        while !saved.is_empty() {
+            let (number, value) = (saved.text()?.to_vec(), saved.text()?.to_vec());
+            sessions.push((number, value, saved.number()?));
+        }
+        for (number, value, ends) in sessions.into_iter().rev() {
+            // No `ssl_session_timeout` is longer.
+            let left = ends.saturating_sub(now).min(u64::from(u32::MAX));
+            if left > 0 {
+                self.put(number, value, Duration::from_secs(left));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -140,6 +178,19 @@ impl SessionCache {
 }
 
 impl Sessions {
+    /// Takes so many of those that were stored last, those first; none where there are none.
+    fn take_newest(&mut self, count: usize) -> Vec<(Vec<u8>, Session)> {
+        let mut taken = Vec::new();
+        while taken.len() < count
+            && let Some(number) = self.order.pop_back()
+        {
+            if let Some(session) = self.remove(&number) {
+                taken.push((number, session));
+            }
+        }
+        taken
+    }
+
     fn remove(&mut self, number: &[u8]) -> Option<Session> {
         let session = self.by_number.remove(number)?;
         self.used = self.used.saturating_sub(cost(number, &session.value));
@@ -283,8 +334,7 @@ struct OwnKey {
 }
 
 /// Keys of the process as a zone, for the process that takes this one's place: clients have tickets
-/// of them. What a session cache holds is not handed on, since a session with early data must not go
-/// on in two processes.
+/// of them.
 pub struct HandedOnKeys;
 
 /// The name has a blank, so that no zone of a configuration has it.

@@ -450,3 +450,64 @@ fn what_is_replaced_does_not_stand_for_other_threads() {
         }
     });
 }
+
+#[test]
+fn entries_go_over_to_another_store_with_what_they_are_purged_by() {
+    let (older, newer) = (alone(), alone());
+    for (number, length) in [10, 20_000, 64 * 1024].into_iter().enumerate() {
+        put_alone(&older, &format!("{length}"), &bytes(number as u8, length)).unwrap();
+    }
+    // A use makes it the newest.
+    older.lookup(&id("10"), 7);
+    let passed: Vec<_> = older.passed_on().collect();
+    assert_eq!(passed.len(), 3);
+    assert_eq!((passed[0].id, passed[0].used), (id("10"), 7));
+    for entry in passed.iter().rev() {
+        assert_eq!(newer.take_over(entry.clone(), 100), Ok(true));
+    }
+    for (number, length) in [10, 20_000, 64 * 1024].into_iter().enumerate() {
+        let opened = recalled(&newer, &format!("{length}"), 100).unwrap();
+        assert_eq!(opened.first, bytes(number as u8, length));
+        assert_eq!(opened.head.text, "head");
+    }
+    let again: Vec<EntryId> = newer.passed_on().map(|entry| entry.id).collect();
+    assert_eq!(again.len(), 3);
+    // A store with a folder has its files.
+    let folder = TestFolder::new();
+    let store = in_front(&folder);
+    put(&store, "a", b"a", 0);
+    assert_eq!(store.passed_on().count(), 0);
+    assert_eq!(store.take_over(passed[0].clone(), 100), Ok(false));
+    assert!(recalled(&store, "10", 100).is_none());
+}
+
+#[test]
+fn damaged_entries_are_not_taken_over() {
+    let (older, newer) = (alone(), alone());
+    put_alone(&older, "a", b"body").unwrap();
+    let passed = older.passed_on().next().unwrap();
+    let times = 72..168;
+    for bit in 0..passed.file.len() * 8 {
+        let mut file = passed.file.to_vec();
+        file[bit / 8] ^= 1 << (bit % 8);
+        let damaged = PassedEntry {
+            file: file.into(),
+            ..passed.clone()
+        };
+        // Times are written twice.
+        let taken = newer.take_over(damaged, 0);
+        assert!(taken.is_err() || times.contains(&(bit / 8)), "bit {bit}");
+    }
+    for end in 0..passed.file.len() {
+        let short = PassedEntry {
+            file: passed.file.slice(..end),
+            ..passed.clone()
+        };
+        assert!(newer.take_over(short, 0).is_err(), "{end}");
+    }
+    let long = PassedEntry {
+        file: [&passed.file[..], b"x"].concat().into(),
+        ..passed
+    };
+    assert!(newer.take_over(long, 0).is_err());
+}
