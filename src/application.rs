@@ -652,6 +652,7 @@ impl WorkerProcess for Server {
             workers,
         } = prepared;
         committed.store(true, Ordering::Release);
+        framework::reloads::note_success();
         logs::set_main_of(&generation);
         // As in nginx, what was accepted before a reload has as long as after an order to quit, by
         // the configuration of that time.
@@ -672,6 +673,10 @@ impl WorkerProcess for Server {
 
     fn abandon(&mut self) {
         self.prepared = None;
+    }
+
+    fn reload_failed(&mut self) {
+        framework::reloads::note_failure();
     }
 
     fn reopened(&mut self, logs: HashMap<String, OwnedFd>) {

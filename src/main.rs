@@ -40,6 +40,7 @@ static TIDEGATE: Tidegate = Tidegate::new();
 
 fn main() -> ExitCode {
     if process::is_worker() {
+        framework::usage::prepare();
         return process::worker_main(&TIDEGATE);
     }
     if process::programs::is_runner() {

@@ -199,6 +199,15 @@ impl Browser {
             .unwrap_or_else(|error| panic!("{expression}: {error}"))
     }
 
+    /// Has the page be so wide and high, for people who like it so: `light` or `dark`.
+    pub(crate) fn show_as(&mut self, (width, height): (u32, u32), scheme: &str) {
+        let size =
+            json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false});
+        self.command("Emulation.setDeviceMetricsOverride", size);
+        let features = json!({"features": [{"name": "prefers-color-scheme", "value": scheme}]});
+        self.command("Emulation.setEmulatedMedia", features);
+    }
+
     /// Keeps a picture of the page, where TIDEGATE_SCREENSHOTS names a folder.
     pub(crate) fn screenshot(&mut self, name: &str) {
         let Some(folder) = std::env::var_os("TIDEGATE_SCREENSHOTS").map(PathBuf::from) else {

@@ -11,6 +11,7 @@
 //! `TIDEGATE_SCREENSHOTS` names a folder that keeps pictures of what the browser has shown.
 
 mod browser;
+mod dashboard;
 mod django;
 mod dokuwiki;
 mod mariadb;

@@ -300,3 +300,112 @@ fn servers_of_groups_are_told_by_their_states() {
         assert_eq!(state(&all, "u", &well), "checking");
     });
 }
+
+/// What one has alarms for: reloads that fail, certificates that end, servers that answer with
+/// errors, refusals, and what the process takes.
+#[test]
+fn what_alarms_are_made_of() {
+    if is_nginx() {
+        return;
+    }
+    let file = |end: &str| format!("{}/tests/tls/ecdsa.{end}", env!("CARGO_MANIFEST_DIR"));
+    let secure = support::port::free_port();
+    let behind = support::port::free_port();
+    let lines = format!(
+        "location = /prometheus {{ metrics prometheus; }}
+location = /json {{ metrics json; }}
+location /limited {{ limit_req zone=rates; return 200 x; }}
+location /files {{ limit_req zone=rates; }}
+location /u {{ proxy_pass http://u; }}
+[http]
+limit_req_zone $server_port zone=rates:1m rate=1r/m;
+upstream u {{ server 127.0.0.1:{behind}; }}
+server {{ listen 127.0.0.1:{behind}; location /u/ok {{ return 200 ok; }} }}
+server {{ listen 127.0.0.1:{secure} ssl; ssl_certificate {}; ssl_certificate_key {}; }}",
+        file("crt"),
+        file("key")
+    );
+    let server = Server::start("", &lines);
+    let mut connection = server.connect();
+    let now = numbers(&mut connection);
+    let one = |now: &BTreeMap<String, f64>, name: &str| {
+        *now.get(name)
+            .unwrap_or_else(|| panic!("no {name} in {now:#?}"))
+    };
+    let wall = std::time::SystemTime::now();
+    let wall = wall
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap()
+        .as_secs_f64();
+    assert!((wall - one(&now, "process_start_time_seconds")).abs() < 120.0);
+    assert!(one(&now, "process_resident_memory_bytes") > 1e6);
+    assert!(one(&now, "process_open_fds") >= 5.0);
+    assert!(one(&now, "process_max_fds") > one(&now, "process_open_fds"));
+    let reloaded = "tidegate_config_last_reload_success_timestamp_seconds";
+    assert!((wall - one(&now, reloaded)).abs() < 120.0);
+    assert_eq!(one(&now, "tidegate_config_last_reload_successful"), 1.0);
+    let certificate = format!(
+        "tidegate_tls_certificate_expiry_timestamp_seconds{{certificate=\"{}\",name=\"localhost\"}}",
+        file("crt")
+    );
+    let ends = now.iter().find(|(name, _)| {
+        name.starts_with("tidegate_tls_certificate_expiry") && name.contains(&file("crt"))
+    });
+    assert!(
+        ends.is_some_and(|(_, ends)| *ends > wall),
+        "{certificate}: {now:#?}"
+    );
+
+    for (path, status) in [
+        ("/u/ok", 200),
+        ("/u/none", 404),
+        ("/files", 404),
+        ("/files", 503),
+    ] {
+        assert_eq!(connection.get(path).unwrap().status, status, "{path}");
+    }
+    let now = numbers(&mut connection);
+    let peer = format!("upstream=\"u\",server=\"127.0.0.1:{behind}\",peer=\"127.0.0.1:{behind}\"");
+    for (name, expected) in [
+        (format!("tidegate_upstream_responses_total{{{peer},status=\"200\"}}"), 1.0),
+        (format!("tidegate_upstream_responses_total{{{peer},status=\"404\"}}"), 1.0),
+        (format!("tidegate_upstream_response_duration_seconds_count{{{peer}}}"), 2.0),
+        (
+            "tidegate_limit_requests_total{directive=\"limit_req\",zone=\"rates\",outcome=\"rejected\"}"
+                .to_owned(),
+            1.0,
+        ),
+    ] {
+        assert_eq!(one(&now, &name), expected, "{name}");
+    }
+
+    // A mistake that the master finds, then none.
+    let failures = "tidegate_config_reloads_total{result=\"failure\"}";
+    server.reload(&format!("{lines}\nno_such_directive on;"));
+    let begun = Instant::now();
+    while one(&numbers(&mut connection), failures) != 1.0 {
+        assert!(begun.elapsed() < PATIENCE, "the failure is not told");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let now = numbers(&mut connection);
+    assert_eq!(one(&now, "tidegate_config_last_reload_successful"), 0.0);
+    server.reload(&lines);
+    while one(
+        &numbers(&mut connection),
+        "tidegate_config_last_reload_successful",
+    ) != 1.0
+    {
+        assert!(begun.elapsed() < PATIENCE, "the reload is not told");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let now = numbers(&mut connection);
+    assert_eq!(
+        one(&now, "tidegate_config_reloads_total{result=\"success\"}"),
+        2.0
+    );
+    assert_eq!(one(&now, failures), 1.0);
+    let json = connection.get("/json").unwrap().body;
+    let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
+    assert_eq!(json["config"]["failed"], 1);
+    assert_eq!(json["limits"][0]["rejected"], 1);
+}

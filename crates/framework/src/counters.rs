@@ -36,6 +36,84 @@ impl Count {
     }
 }
 
+/// One that a [`Count`] counts as long as this is held, on the thread that owns it.
+#[derive(Debug)]
+pub struct Counted(Arc<Count>);
+
+impl Counted {
+    /// Counts one more.
+    pub fn begin(count: &Arc<Count>) -> Counted {
+        count.add(1);
+        Counted(Arc::clone(count))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.subtract(1);
+    }
+}
+
+/// What was wrong with a handshake of TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HandshakeFault {
+    /// No version of the protocol that both speak.
+    NoCommonProtocol,
+    /// No cipher suite or group that both have.
+    NoCommonCipher,
+    /// The client has not gone on in time.
+    Timeout,
+    /// The client does not take the server's certificate.
+    PeerRejectedCertificate,
+    /// The client's certificate holds no more, or not yet.
+    ExpiredCertificate,
+    /// The client's certificate has been revoked.
+    RevokedCertificate,
+    /// The client's certificate does not hold for another reason.
+    UnverifiedCertificate,
+    /// Anything else.
+    Other,
+}
+
+impl HandshakeFault {
+    /// Every fault, each at its number.
+    pub const ALL: [HandshakeFault; 8] = [
+        HandshakeFault::NoCommonProtocol,
+        HandshakeFault::NoCommonCipher,
+        HandshakeFault::Timeout,
+        HandshakeFault::PeerRejectedCertificate,
+        HandshakeFault::ExpiredCertificate,
+        HandshakeFault::RevokedCertificate,
+        HandshakeFault::UnverifiedCertificate,
+        HandshakeFault::Other,
+    ];
+
+    /// The fault in a word, as metrics show it.
+    pub fn name(self) -> &'static str {
+        match self {
+            HandshakeFault::NoCommonProtocol => "no_common_protocol",
+            HandshakeFault::NoCommonCipher => "no_common_cipher",
+            HandshakeFault::Timeout => "handshake_timeout",
+            HandshakeFault::PeerRejectedCertificate => "peer_rejected_cert",
+            HandshakeFault::ExpiredCertificate => "expired_cert",
+            HandshakeFault::RevokedCertificate => "revoked_cert",
+            HandshakeFault::UnverifiedCertificate => "unverified_cert",
+            HandshakeFault::Other => "other",
+        }
+    }
+
+    /// Whether it is one of the client's certificate: the handshake itself may have ended well, and
+    /// requests are refused.
+    pub fn is_of_certificate(self) -> bool {
+        matches!(
+            self,
+            HandshakeFault::ExpiredCertificate
+                | HandshakeFault::RevokedCertificate
+                | HandshakeFault::UnverifiedCertificate
+        )
+    }
+}
+
 /// What one thread counts. Alone on its cache lines (two of them, for they are fetched in pairs).
 #[derive(Debug, Default)]
 #[repr(align(128))]
@@ -61,12 +139,24 @@ pub struct ThreadCounters {
     pub sessions_reused: Count,
     /// Handshakes that have ended without a session, once something had come of them.
     pub handshakes_failed: Count,
+    /// Faults of handshakes and of what clients have shown in them, each in its place: see
+    /// [`HandshakeFault`].
+    pub handshake_faults: [Count; HandshakeFault::ALL.len()],
     /// Turns of the event loop, counted from the first configuration on that asks for metrics.
     pub turns: Count,
     /// Requests for which memory was allocated.
     pub pool_misses: Count,
     /// What the modules count on this thread.
     pub shelf: Shelf,
+}
+
+impl ThreadCounters {
+    /// Counts a fault of a handshake.
+    pub fn note_fault(&self, fault: HandshakeFault) {
+        if let Some(count) = self.handshake_faults.get(fault as usize) {
+            count.add(1);
+        }
+    }
 }
 
 /// What modules count on one thread, by type: each keeps its own there, and any thread may look.
@@ -140,21 +230,19 @@ impl Counters {
     /// The sums over all threads.
     pub fn totals(&self) -> Totals {
         let mut totals = Totals::default();
-        for thread in self.all().iter() {
-            totals.accepted += thread.accepted.read();
-            totals.active += thread.active.read();
-            totals.reading += thread.reading.read();
-            totals.waiting += thread.waiting.read();
-            totals.dropped += thread.dropped.read();
-            totals.requests += thread.requests.read();
-            totals.panics += thread.panics.read();
-            totals.handshakes += thread.handshakes.read();
-            totals.sessions_reused += thread.sessions_reused.read();
-            totals.handshakes_failed += thread.handshakes_failed.read();
-            totals.turns += thread.turns.read();
-            totals.pool_misses += thread.pool_misses.read();
-        }
+        self.all().iter().for_each(|thread| totals.add(thread));
         totals
+    }
+
+    /// What each thread has counted, in the order in which they have started.
+    pub fn by_thread(&self) -> Vec<Totals> {
+        let all = self.all();
+        let of = |thread: &Arc<ThreadCounters>| {
+            let mut totals = Totals::default();
+            totals.add(thread);
+            totals
+        };
+        all.iter().map(of).collect()
     }
 }
 
@@ -181,6 +269,8 @@ pub struct Totals {
     pub sessions_reused: u64,
     /// The same as [`ThreadCounters::handshakes_failed`], kept in the totals.
     pub handshakes_failed: u64,
+    /// The same as [`ThreadCounters::handshake_faults`], kept in the totals.
+    pub handshake_faults: [u64; HandshakeFault::ALL.len()],
     /// The same as [`ThreadCounters::turns`], kept in the totals.
     pub turns: u64,
     /// The same as [`ThreadCounters::pool_misses`], kept in the totals.
@@ -188,6 +278,31 @@ pub struct Totals {
 }
 
 impl Totals {
+    fn add(&mut self, thread: &ThreadCounters) {
+        self.accepted += thread.accepted.read();
+        self.active += thread.active.read();
+        self.reading += thread.reading.read();
+        self.waiting += thread.waiting.read();
+        self.dropped += thread.dropped.read();
+        self.requests += thread.requests.read();
+        self.panics += thread.panics.read();
+        self.handshakes += thread.handshakes.read();
+        self.sessions_reused += thread.sessions_reused.read();
+        self.handshakes_failed += thread.handshakes_failed.read();
+        let faults = self.handshake_faults.iter_mut();
+        for (sum, count) in faults.zip(&thread.handshake_faults) {
+            *sum += count.read();
+        }
+        self.turns += thread.turns.read();
+        self.pool_misses += thread.pool_misses.read();
+    }
+
+    /// How many handshakes have had this fault.
+    pub fn faults(&self, fault: HandshakeFault) -> u64 {
+        let count = self.handshake_faults.get(fault as usize);
+        count.copied().unwrap_or_default()
+    }
+
     /// Connections with a request that is being worked on or answered: those that do neither of
     /// the other two things. So nothing is counted where a request begins and ends.
     pub fn writing(&self) -> u64 {

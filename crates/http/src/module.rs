@@ -300,6 +300,12 @@ pub trait After: Send + Sync {
     ) -> Ran<'a, bool>;
 }
 
+/// What a module notes of a main request that has begun.
+pub trait OnRequestBegin: Send + Sync {
+    /// Notes the request, whose server is known. Responses that are given at once skip it.
+    fn began(&self, request: &mut Request);
+}
+
 /// What a module notes of a request that has ended, or of a subrequest that is logged.
 pub trait OnRequestEnd: Send + Sync {
     /// Notes the request that has ended.

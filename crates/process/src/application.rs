@@ -92,6 +92,10 @@ pub trait WorkerProcess {
         Ok(())
     }
 
+    /// A reload has failed, by the configuration or on the way: what is served stays. For
+    /// monitoring; comes after [`WorkerProcess::abandon`] where something had been prepared.
+    fn reload_failed(&mut self) {}
+
     /// What the worker that takes this one's place is to go on with, in whatever form the
     /// application reads: that may be another version of the program.
     fn save(&mut self) -> Vec<u8> {

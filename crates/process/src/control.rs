@@ -52,6 +52,9 @@ pub(crate) enum Command<D> {
     GoOn {
         state: D,
     },
+    /// A reload has failed before this worker was to prepare anything, or after that: what it
+    /// serves stays.
+    ReloadFailed,
     /// End when every request has ended.
     Quit,
     /// The same, but serve idle connections once more: another program accepts in this one's place.
@@ -110,6 +113,7 @@ mod kind {
     pub(super) const DEVICES: u8 = 8;
     pub(super) const SAVE: u8 = 9;
     pub(super) const GO_ON: u8 = 10;
+    pub(super) const RELOAD_FAILED: u8 = 11;
     pub(super) const PREPARED: u8 = 16;
     pub(super) const FAILED: u8 = 17;
     pub(super) const FINISHED: u8 = 18;
@@ -175,6 +179,7 @@ impl MasterEnd {
             Command::GoOn { state } => (kind::GO_ON, 0, vec![state]),
             Command::Commit { generation } => (kind::COMMIT, generation, Vec::new()),
             Command::Abandon { generation } => (kind::ABANDON, generation, Vec::new()),
+            Command::ReloadFailed => (kind::RELOAD_FAILED, 0, Vec::new()),
             Command::Quit => (kind::QUIT, 0, Vec::new()),
             Command::Drain => (kind::DRAIN, 0, Vec::new()),
             Command::Terminate => (kind::TERMINATE, 0, Vec::new()),
@@ -321,6 +326,7 @@ impl WorkerEnd {
             },
             kind::COMMIT => Command::Commit { generation },
             kind::ABANDON => Command::Abandon { generation },
+            kind::RELOAD_FAILED => Command::ReloadFailed,
             kind::QUIT => Command::Quit,
             kind::DRAIN => Command::Drain,
             kind::TERMINATE => Command::Terminate,

@@ -288,6 +288,11 @@ impl<'a> Session<'a> {
             Command::Devices { keys, descriptors } => self.take_devices(keys, descriptors),
             Command::Save { state } => self.save(state),
             Command::GoOn { state } => self.state = Some(state),
+            Command::ReloadFailed => {
+                if let Some(worker) = &mut self.worker {
+                    worker.reload_failed();
+                }
+            }
             Command::Incomplete { generation } => {
                 let text = "recvmsg() failed (24: Too many open files)".to_owned();
                 self.control

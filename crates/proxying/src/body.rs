@@ -604,8 +604,10 @@ impl UpstreamBody {
 /// The answer has come whole: its connection serves another request, if it may go on, or ends.
 pub(super) fn let_go(mut peer: UpstreamConnection, seen: &Attempts, may_go_on: bool) {
     if let Some(lease) = &mut peer.lease {
-        seen.borrow_mut()
-            .note(|_, began| lease.answer_came(began.elapsed().unwrap_or_default()));
+        seen.borrow_mut().note(|attempt, began| {
+            lease.answer_came(began.elapsed().unwrap_or_default());
+            lease.note_bytes(attempt.bytes_sent, attempt.bytes_received);
+        });
     }
     peer.done(may_go_on);
 }

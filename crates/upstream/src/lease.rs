@@ -133,6 +133,9 @@ impl Lease {
     /// The head of its answer has come after this time.
     pub fn head_came(&mut self, after: Duration) {
         self.heard();
+        if let Some(peer) = self.peer() {
+            peer.state().answers.note_header_time(as_millis(after));
+        }
         self.settle(engine::now(), |latency, now, _| latency.note(now, after));
         let Some(timed) = self.method.timed() else {
             return;
@@ -169,6 +172,9 @@ impl Lease {
 
     /// Its answer has come whole after this time.
     pub fn answer_came(&mut self, after: Duration) {
+        if let Some(peer) = self.peer() {
+            peer.state().answers.note_response_time(as_millis(after));
+        }
         self.end(millis(engine::now()), as_millis(after));
     }
 
@@ -194,6 +200,13 @@ impl Lease {
             if !(timed.in_flight && (timed.until != Until::LastByte)) {
                 peer.state().note_header_time(header);
             }
+        }
+    }
+
+    /// So many bytes have gone to the peer and come from it.
+    pub fn note_bytes(&self, sent: u64, received: u64) {
+        if let Some(peer) = self.peer() {
+            peer.state().answers.note_bytes(sent, received);
         }
     }
 

@@ -13,6 +13,7 @@
 //! asked ([`PeerProtocol`]).
 
 mod admission;
+mod answers;
 pub mod backlog;
 mod balancer;
 mod caller;
@@ -47,6 +48,7 @@ mod wait_queue;
 #[cfg(test)]
 mod tests;
 
+pub use answers::{AnswerCounts, Answers, RESPONSE_BOUNDS, count_answers};
 pub use balancer::{Bound, Method, Timed, Until};
 pub use caller::{
     AttemptError, AttemptFailure, AttemptStart, Caller, ConnectionRoom, PeerProtocol, RetryPolicy,

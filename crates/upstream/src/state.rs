@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use framework::handover::{StateReader, StateWriter, Unfit};
 
+use crate::answers::Answers;
 use crate::in_flight::InFlight;
 use crate::latency::Latency;
 use crate::moment::{Moment, average};
@@ -45,6 +46,8 @@ pub struct State {
     header_time: AtomicU64,
     /// The same until answers had come whole.
     response_time: AtomicU64,
+    /// What has been answered.
+    pub answers: Answers,
     pub(crate) in_flight: InFlight,
     /// What `p2c` goes by.
     pub(crate) latency: Latency,
@@ -150,6 +153,7 @@ impl State {
         for count in [&self.requests, &self.failures, &self.outages] {
             count.store(0, Ordering::Relaxed);
         }
+        self.answers.reset();
     }
 
     /// Since when it has been available again, if it ever was not.
@@ -186,6 +190,7 @@ impl State {
     pub(crate) fn begin(&self, now: u64, fail_timeout: Duration) -> Option<u64> {
         self.connections.fetch_add(1, Ordering::Relaxed);
         self.requests.fetch_add(1, Ordering::Relaxed);
+        self.answers.note_request(now);
         let is_trial = self.is_stale(now, fail_timeout);
         let checked = self.checked_at.get();
         is_trial.then(|| {

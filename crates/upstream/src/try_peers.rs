@@ -255,6 +255,11 @@ async fn attempt<C: Caller, A: PeerProtocol<C>>(
         }),
         error => error,
     })?;
+    if let Some(status) = asking.status(&answer)
+        && let Some(given) = selection.given()
+    {
+        given.state().answers.note_status(status);
+    }
     // An answer that is as bad as none counts as none while there is another peer to try.
     if let Some(status) = asking.status(&answer)
         && let Some(cause) = Causes::of_status(status)

@@ -137,7 +137,12 @@ server {{ listen 127.0.0.1:{port} ssl; server_name localhost;
         file("key")
     );
     let server = Server::start_workers(1, "", &lines);
-    let numbers = |handshakes: u64, failed: u64, reused: u64| json!({"handshakes": handshakes, "handshakes_failed": failed, "session_reuses": reused});
+    let numbers = |handshakes: u64, failed: u64, reused: u64| {
+        json!({"handshakes": handshakes, "handshakes_failed": failed, "session_reuses": reused,
+            "no_common_protocol": 0, "no_common_cipher": 0, "handshake_timeout": 0,
+            "peer_rejected_cert": 0,
+            "verify_failures": {"expired_cert": 0, "revoked_cert": 0, "other": 0}})
+    };
     assert_eq!(get(&server, "/ssl"), numbers(0, 0, 0));
     let client = Client::new().keeping_sessions();
     for _ in 0..2 {
@@ -160,6 +165,7 @@ server {{ listen 127.0.0.1:{port} ssl; server_name localhost;
         "tidegate_tls_handshakes_total 2",
         "tidegate_tls_sessions_reused_total 1",
         "tidegate_tls_handshakes_failed_total 1",
+        "tidegate_tls_handshake_faults_total{reason=\"other\"} 1",
     ] {
         assert!(metrics.lines().any(|known| known == line), "{metrics}");
     }
@@ -168,6 +174,33 @@ server {{ listen 127.0.0.1:{port} ssl; server_name localhost;
         get(&server, "/ssl?fields=handshakes"),
         json!({"handshakes": 0})
     );
+    // A client without a suite in common.
+    let suites = [rustls::crypto::aws_lc_rs::cipher_suite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256];
+    let client = Client::new().version(&rustls::version::TLS12);
+    let refused = client.offering(&suites).connect(port);
+    assert!(refused.is_err());
+    wait_for("a failed handshake", || {
+        let told = get(&server, "/ssl");
+        told["no_common_cipher"] == 1 && told["handshakes_failed"] == 1
+    });
+    let certificates = get(&server, "/ssl/certificates");
+    let [certificate] = certificates.as_array().unwrap().as_slice() else {
+        panic!("{certificates}");
+    };
+    assert_eq!(certificate["certificate"], file("crt"));
+    assert!(certificate["days_left"].as_i64() > Some(0), "{certificate}");
+    // The time by OpenSSL's reading of the file.
+    let shown = std::process::Command::new("openssl")
+        .args(["x509", "-noout", "-enddate", "-dateopt", "iso_8601", "-in"])
+        .arg(file("crt"))
+        .output()
+        .unwrap();
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    let end = shown
+        .trim()
+        .trim_start_matches("notAfter=")
+        .replace(' ', "T");
+    assert_eq!(certificate["not_after"], end);
 }
 
 /// How much a cache holds, and may hold where that is bounded.
@@ -178,17 +211,164 @@ fn caches_show_how_large_they_are() {
     }
     let a = behind('a');
     let lines = format!(
-        "location /api {{ api; }} location / {{ proxy_pass http://{a}; proxy_cache pages; proxy_cache_valid 1h; }}
+        "location /api {{ api write=on; }} location / {{ proxy_pass http://{a}; proxy_cache pages; proxy_cache_valid 1h; }}
 [http]
 proxy_cache_path pages keys_zone=pages:1m max_size=10m; proxy_cache_path others keys_zone=others:1m;"
     );
     let server = Server::start("", &lines);
     let pages = get(&server, "/http/caches/pages");
-    assert_eq!(pages, json!({"size": 0, "max_size": 10 << 20}));
-    assert_eq!(server.connect().get("/x").unwrap().status, 200);
+    let none = json!({"responses": 0});
+    let shown = json!({"size": 0, "max_size": 10 << 20, "cold": false, "hit": none, "stale": none,
+        "updating": none, "revalidated": none, "miss": none, "expired": none, "bypass": none,
+        "entries": 0});
+    wait_for("the folder", || get(&server, "/http/caches/pages") == shown);
+    assert_eq!(pages["max_size"], 10 << 20);
+    for _ in 0..3 {
+        assert_eq!(server.connect().get("/x").unwrap().status, 200);
+    }
     wait_for("an entry", || {
         get(&server, "/http/caches/pages?fields=size")["size"].as_u64() > Some(0)
     });
-    let all = get(&server, "/http/caches");
+    let all = get(&server, "/http/caches?fields=size");
     assert_eq!(all["others"], json!({"size": 0}));
+    let answered = |kind: &str| get(&server, "/http/caches/pages")[kind]["responses"].clone();
+    wait_for("answers", || answered("hit") == 2 && answered("miss") == 1);
+    let path = "/http/caches/pages/entries";
+    assert_eq!(change(&server, "DELETE", path, "").0, 204);
+    assert_eq!(get(&server, "/http/caches/pages")["entries"], 0);
+    server.wait_for_log("api: 1 entries of cache \"pages\" are purged");
+    assert_eq!(change(&server, "DELETE", "/http/caches/pages", "").0, 204);
+    assert_eq!((answered("hit"), answered("miss")), (json!(0), json!(0)));
+    assert_eq!(server.connect().get("/x").unwrap().status, 200);
+    wait_for("an answer", || answered("miss") == 1);
+    let missing = (404, "CacheNotFound".to_owned());
+    let path = "/http/caches/none/entries";
+    assert_eq!(refused(&server, "DELETE", path, ""), missing);
+}
+
+/// Statuses, times and bytes of each server; those of an old version have no single statuses.
+#[test]
+fn answers_of_servers_are_counted() {
+    if is_nginx() {
+        return;
+    }
+    let a = behind('a');
+    let server = Server::start("", &lines(&format!("server {a};")));
+    let peer = || get(&server, "/http/upstreams/u")["peers"][0].clone();
+    for _ in 0..3 {
+        assert_eq!(by(&server), "a");
+    }
+    let responses =
+        json!({"1xx": 0, "2xx": 3, "3xx": 0, "4xx": 0, "5xx": 0, "codes": {"200": 3}, "total": 3});
+    wait_for("answers", || peer()["responses"] == responses);
+    let told = peer();
+    // An answer of 39 bytes, a request that names its host.
+    assert_eq!(told["received"], 3 * 39, "{told}");
+    assert!(told["sent"].as_u64() > Some(60), "{told}");
+    assert!(told["selected"].as_str().unwrap().ends_with('Z'), "{told}");
+    let path = "/api/6/http/upstreams/u";
+    let old = ask(server.port, "GET", path, "", "").json;
+    assert_eq!(old["peers"][0]["responses"]["codes"], Value::Null);
+    assert_eq!(old["peers"][0]["responses"]["2xx"], 3);
+    assert_eq!(change(&server, "DELETE", "/http/upstreams/u", "").0, 204);
+    assert_eq!(peer()["responses"]["total"], 0);
+}
+
+/// Threads are what workers are there; there is no license to tell of.
+#[test]
+fn workers_and_license() {
+    if is_nginx() {
+        return;
+    }
+    let server = Server::start_workers(2, "", "location /api { api write=on; }");
+    let workers = get(&server, "/workers");
+    let all = workers.as_array().unwrap();
+    assert_eq!(all.len(), 2, "{workers}");
+    for (id, worker) in all.iter().enumerate() {
+        assert_eq!(worker["id"], id);
+        assert_eq!(worker["pid"], get(&server, "/nginx")["pid"]);
+        let path = format!("/workers/{id}?fields=id");
+        assert_eq!(get(&server, &path), json!({"id": id}));
+    }
+    let total = || {
+        let told = get(&server, "/workers");
+        let workers = told.as_array().unwrap().iter();
+        workers
+            .map(|worker| worker["http"]["requests"]["total"].as_u64().unwrap())
+            .sum::<u64>()
+    };
+    assert!(total() >= 6, "every request is one of a thread's");
+    assert_eq!(change(&server, "DELETE", "/workers", "").0, 204);
+    assert_eq!(total(), 1);
+    for path in ["/workers/2", "/workers/x"] {
+        let missing = (404, "WorkerNotFound".to_owned());
+        assert_eq!(refused(&server, "GET", path, ""), missing, "{path}");
+        assert_eq!(refused(&server, "DELETE", path, ""), missing, "{path}");
+    }
+    assert_eq!(get(&server, "/license"), json!({}));
+    for path in ["/api/8/workers", "/api/8/license"] {
+        assert_eq!(ask(server.port, "GET", path, "", "").status, 404, "{path}");
+    }
+    let root = ask(server.port, "GET", "/api/4", "", "").json;
+    let old = [
+        "nginx",
+        "processes",
+        "connections",
+        "slabs",
+        "http",
+        "stream",
+        "ssl",
+    ];
+    assert_eq!(root, json!(old));
+    let process = get(&server, "/processes");
+    for name in ["memory", "descriptors", "descriptors_max"] {
+        assert!(process[name].as_u64() > Some(3), "{process}");
+    }
+}
+
+/// What a resolver with a zone has asked and been told, over a reload.
+#[test]
+fn questions_of_resolvers_are_counted() {
+    if is_nginx() {
+        return;
+    }
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let port = socket.local_addr().unwrap().port();
+    thread::spawn(move || {
+        let mut question = [0; 512];
+        while let Ok((length, from)) = socket.recv_from(&mut question) {
+            // NXDOMAIN (3) to all that begins with "x", else SERVFAIL (2).
+            let mut answer = question[..length].to_vec();
+            let code = if answer.get(13) == Some(&b'x') { 3 } else { 2 };
+            answer[2] |= 0x80;
+            answer[3] = 0x80 | code;
+            let _ = socket.send_to(&answer, from);
+        }
+    });
+    let lines = format!(
+        "location /api {{ api write=on; }} location /x {{ proxy_pass http://x.example$uri; }} location /y {{ proxy_pass http://y.example$uri; }}
+[http]
+resolver 127.0.0.1:{port} ipv6=off valid=1s status_zone=names;"
+    );
+    let server = Server::start("", &lines);
+    for path in ["/x", "/y"] {
+        assert_eq!(server.connect().get(path).unwrap().status, 502, "{path}");
+    }
+    let expected = json!({"requests": {"name": 2, "srv": 0},
+        "responses": {"noerror": 0, "servfail": 1, "nxdomain": 1, "notimp": 0, "refused": 0, "timedout": 0}});
+    assert_eq!(get(&server, "/resolvers"), json!({"names": expected}));
+    server.reload(&lines);
+    wait_for("the new generation", || {
+        get(&server, "/nginx")["generation"].as_u64() == Some(2)
+    });
+    assert_eq!(get(&server, "/resolvers/names"), expected, "counters go on");
+    assert_eq!(change(&server, "DELETE", "/resolvers/names", "").0, 204);
+    let told = get(&server, "/resolvers/names?fields=requests");
+    assert_eq!(told, json!({"requests": {"name": 0, "srv": 0}}));
+    let missing = (404, "ResolverZoneNotFound".to_owned());
+    for method in ["GET", "DELETE"] {
+        assert_eq!(refused(&server, method, "/resolvers/none", ""), missing);
+    }
+    let old = ask(server.port, "GET", "/api/4/resolvers", "", "");
+    assert_eq!(old.status, 404);
 }

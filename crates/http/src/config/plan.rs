@@ -25,7 +25,8 @@ use crate::config::types::Types;
 use crate::files::open_file_cache::settings::OpenFileCache;
 use crate::handshake::Handshake;
 use crate::module::{
-    After, Check, Handle, OnRequestEnd, Permit, PermitResponse, Prebuilt, Recall, Script,
+    After, Check, Handle, OnRequestBegin, OnRequestEnd, Permit, PermitResponse, Prebuilt, Recall,
+    Script,
 };
 use crate::request::Request;
 use crate::request::body::BodySettings;
@@ -90,6 +91,8 @@ impl Plan {
 
 /// What modules have registered with a plan; each list in the order in which it runs.
 pub struct Phases {
+    /// What notes main requests that have begun; of the server's plan.
+    pub beginnings: Box<[Arc<dyn OnRequestBegin>]>,
     /// As soon as the head of a main request has been read; of the server's plan.
     pub arrived: Box<[Arc<dyn Handle>]>,
     /// The rewrite phase: the server's where the plan is one's, else the location's.

@@ -8,7 +8,8 @@ use framework::compile::{Compiler, Feature};
 
 use crate::config::plan::{Permits, Phases, Plan};
 use crate::module::{
-    After, Check, Content, Entry, Handle, OnRequestEnd, Permit, PermitResponse, Script, Shortcut,
+    After, Check, Content, Entry, Handle, OnRequestBegin, OnRequestEnd, Permit, PermitResponse,
+    Script, Shortcut,
 };
 use crate::request::Request;
 use crate::response::chain::{Chain, FilterRejection, HeadFilter, Link};
@@ -23,6 +24,7 @@ pub struct PlanBuilder<'a> {
     pub compiler: &'a Compiler<'a>,
     /// The scope of the plan builder.
     pub scope: ScopeRef<'a>,
+    beginnings: Vec<Arc<dyn OnRequestBegin>>,
     arrived: Vec<Arc<dyn Handle>>,
     scripts: Vec<Arc<dyn Script>>,
     warns_unset: bool,
@@ -57,6 +59,7 @@ impl<'a> PlanBuilder<'a> {
         PlanBuilder {
             compiler,
             scope,
+            beginnings: Vec::new(),
             arrived: Vec::new(),
             scripts: Vec::new(),
             warns_unset: true,
@@ -118,6 +121,12 @@ impl<'a> PlanBuilder<'a> {
     /// A feature as the scope sees it; a fault is reported.
     pub fn feature<F: Feature>(&self) -> Option<Arc<F>> {
         self.compiler.feature_or_report(self.scope)
+    }
+
+    /// What notes main requests that have begun, under the plan of their server.
+    pub fn beginning<B: OnRequestBegin + 'static>(&mut self, beginning: &Arc<B>) {
+        self.has_registered = true;
+        self.beginnings.push(beginning.clone());
     }
 
     /// What runs as soon as the head of a main request has been read, under the plan of its server.
@@ -232,6 +241,7 @@ impl<'a> PlanBuilder<'a> {
             }
         }
         Phases {
+            beginnings: from_end(self.beginnings),
             arrived: from_end(self.arrived),
             scripts: from_end(self.scripts),
             warns_unset: self.warns_unset,

@@ -71,6 +71,7 @@ impl Request {
             arrival: Arrival::default(),
             keepalive: Keepalive::default(),
             activity: Activity::default(),
+            counted: None,
             sent: ResponseProgress::default(),
             pacing: Pacing::default(),
             body: RequestBody::default(),
@@ -120,6 +121,7 @@ impl Request {
             arrival,
             keepalive,
             activity,
+            counted,
             sent,
             pacing,
             body,
@@ -141,6 +143,7 @@ impl Request {
         *arrival = Arrival::default();
         *keepalive = Keepalive::default();
         *activity = Activity::default();
+        *counted = None;
         *sent = ResponseProgress::default();
         *pacing = Pacing::default();
         *body = RequestBody::default();
@@ -213,6 +216,7 @@ impl Request {
         self.shared.main.borrow_mut().end();
         self.pass.end();
         self.own.end();
+        self.counted = None;
         self.response.clear();
         if let Some(asked) = self.upstream.take() {
             asked.put_away();

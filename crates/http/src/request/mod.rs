@@ -25,6 +25,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use framework::counters::Counted;
 use framework::generation::GenerationView;
 use framework::slot::Slots;
 use proto::method::Method;
@@ -144,6 +145,8 @@ pub struct Request {
     pub keepalive: Keepalive,
     /// What is being done, for log lines.
     pub activity: Activity,
+    /// What counts it among those that have not ended, if anything does.
+    pub counted: Option<Counted>,
     /// What has been sent of the response.
     pub sent: ResponseProgress,
     /// How fast the response may leave.

@@ -71,6 +71,11 @@ pub async fn handle(request: &mut Request, exchange: &mut Exchange) -> Result<()
 /// Asks those who want to see a request as soon as its head has been read.
 async fn arrived(request: &mut Request, exchange: &mut Exchange) -> Result<Step, Abort> {
     logging::debug::head(request);
+    if !request.plan.phases.beginnings.is_empty() {
+        let http = Rc::clone(&request.http);
+        let beginnings = http.plan(request.plan.id).phases.beginnings.iter();
+        beginnings.for_each(|beginning| beginning.began(request));
+    }
     if let Some(settings) = secure::newer_settings(request) {
         Box::pin(secure::recheck_client_certificate(request, &settings)).await;
     }

@@ -24,6 +24,14 @@ pub(super) enum Endpoint {
     /// Resolvers with a `status_zone`, or the one of this name.
     Resolvers(Option<Bytes>),
     Ssl,
+    /// Certificates that servers show: ours.
+    Certificates,
+    /// Whether there is a license.
+    License,
+    /// What each thread does, or the one of this number.
+    Workers(Option<u64>),
+    /// Entries of a cache, to be removed: ours.
+    CacheEntries(Bytes),
     /// Caches, or the one of this name.
     Caches(Option<Bytes>),
     /// The list of what there is of HTTP.
@@ -114,16 +122,24 @@ pub(super) struct RequestedEndpoint {
 
 impl Endpoint {
     /// What there is in a version.
-    pub(super) const ROOT: &[&str] = &[
-        "nginx",
-        "processes",
-        "connections",
-        "slabs",
-        "http",
-        "stream",
-        "resolvers",
-        "ssl",
-    ];
+    pub(super) fn of_root(version: u8) -> Vec<&'static str> {
+        let mut all = vec![
+            "nginx",
+            "processes",
+            "connections",
+            "slabs",
+            "http",
+            "stream",
+        ];
+        if version >= 5 {
+            all.push("resolvers");
+        }
+        all.push("ssl");
+        if version >= 9 {
+            all.extend(["workers", "license"]);
+        }
+        all
+    }
 
     /// The endpoint that the path behind the location's own name leads to. A slash at its end makes
     /// no difference.
@@ -153,8 +169,17 @@ impl Endpoint {
                 Endpoint::Resolvers(Some(Bytes::copy_from_slice(name)))
             }
             [b"ssl"] => Endpoint::Ssl,
+            [b"ssl", b"certificates"] => Endpoint::Certificates,
+            [b"license"] if version >= 9 => Endpoint::License,
+            [b"workers"] if version >= 9 => Endpoint::Workers(None),
+            [b"workers", id] if version >= 9 => {
+                Endpoint::Workers(Some(number(id).ok_or(ApiError::WorkerNotFound)?))
+            }
             [b"http", b"caches"] => Endpoint::Caches(None),
             [b"http", b"caches", name] => Endpoint::Caches(Some(Bytes::copy_from_slice(name))),
+            [b"http", b"caches", name, b"entries"] => {
+                Endpoint::CacheEntries(Bytes::copy_from_slice(name))
+            }
             [b"http"] => Endpoint::Http,
             [b"http", b"requests"] => Endpoint::HttpRequests,
             [b"http", b"upstreams", rest @ ..] => {
@@ -221,12 +246,18 @@ impl Endpoint {
             Endpoint::Versions
             | Endpoint::Root
             | Endpoint::Nginx
+            | Endpoint::License
+            | Endpoint::Certificates
             | Endpoint::Http
             | Endpoint::Stream => "GET, HEAD",
             Endpoint::Processes
             | Endpoint::Slabs(_)
-            | Endpoint::Resolvers(_)
-            | Endpoint::Caches(_) => "GET, HEAD",
+            | Endpoint::Resolvers(None)
+            | Endpoint::Caches(None) => "GET, HEAD",
+            Endpoint::CacheEntries(_) => "DELETE",
+            Endpoint::Caches(Some(_)) | Endpoint::Workers(_) | Endpoint::Resolvers(Some(_)) => {
+                "GET, HEAD, DELETE"
+            }
             Endpoint::Connections | Endpoint::HttpRequests | Endpoint::Ssl => "GET, HEAD, DELETE",
             Endpoint::Keyvals(_, Some(_)) => "GET, HEAD, POST, PATCH, DELETE",
             Endpoint::Zones(_, None) | Endpoint::Keyvals(_, None) => "GET, HEAD",

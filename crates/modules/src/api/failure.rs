@@ -26,6 +26,10 @@ pub(super) enum ApiError {
     ResolverNotFound,
     /// No cache has the name.
     CacheNotFound,
+    /// No thread has the number.
+    WorkerNotFound,
+    /// Some entries of a cache could not be removed.
+    NotPurged,
     /// No zone of `keyval_zone` has the name.
     KeyvalNotFound,
     /// The zone has no such key.
@@ -92,6 +96,7 @@ impl ApiError {
             | ApiError::SlabNotFound
             | ApiError::ResolverNotFound
             | ApiError::CacheNotFound
+            | ApiError::WorkerNotFound
             | ApiError::KeyvalNotFound
             | ApiError::KeyNotFound
             | ApiError::ServerNotFound(_) => 404,
@@ -100,7 +105,7 @@ impl ApiError {
             ApiError::BodyTooLarge | ApiError::KeyvalFull => 413,
             ApiError::Json => 415,
             ApiError::Unprotected | ApiError::Foreign | ApiError::UnknownHost => 403,
-            ApiError::StateNotWritten => 500,
+            ApiError::StateNotWritten | ApiError::NotPurged => 500,
             _ => 400,
         }
     }
@@ -121,6 +126,8 @@ impl ApiError {
             ApiError::SlabNotFound => "SlabNotFound",
             ApiError::ResolverNotFound => "ResolverZoneNotFound",
             ApiError::CacheNotFound => "CacheNotFound",
+            ApiError::WorkerNotFound => "WorkerNotFound",
+            ApiError::NotPurged => "CacheNotPurged",
             ApiError::KeyvalNotFound => "KeyvalNotFound",
             ApiError::KeyNotFound => "KeyvalKeyNotFound",
             ApiError::KeyExists => "KeyvalKeyExists",
@@ -167,6 +174,8 @@ impl ApiError {
             ApiError::SlabNotFound => "slab not found",
             ApiError::ResolverNotFound => "resolver zone not found",
             ApiError::CacheNotFound => "cache not found",
+            ApiError::WorkerNotFound => "worker not found",
+            ApiError::NotPurged => "some entries could not be removed, the error log says which",
             ApiError::KeyvalNotFound => "keyval not found",
             ApiError::KeyNotFound => "keyval key not found",
             ApiError::KeyExists => "key already exists",

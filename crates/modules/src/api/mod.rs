@@ -3,19 +3,23 @@
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_api_module.html>, versions 4 to 9. `endpoint` says what
 //! a path is about, `show` writes objects with the fields that are asked for, a file each what
-//! there is to show: `server`, `upstreams`, `zones` and `limits`, which count requests. `members`
+//! there is to show: `server`, `workers`, `certificates`, `caches`, `resolvers`, `upstreams`, `zones` and `limits`, which count requests. `members`
 //! changes servers of groups, `keyvals` pairs of keys and values; `protection` says who may.
 //! `failure` has what is answered where something is wrong. Described in docs/api.md.
 
+mod caches;
+mod certificates;
 mod endpoint;
 mod failure;
 mod keyvals;
 mod limits;
 mod members;
 mod protection;
+mod resolvers;
 mod server;
 mod show;
 mod upstreams;
+mod workers;
 mod zones;
 
 use std::sync::Arc;
@@ -94,6 +98,7 @@ pub fn prepare(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
 pub fn add(compiler: &Compiler<'_>, generation: &mut Generation) {
     generation.add(LoadTime::now());
     zones::add(compiler, generation);
+    certificates::add_shown(compiler, generation);
 }
 
 /// What protects the scope of a plan.
@@ -128,6 +133,7 @@ pub fn content(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Co
     let Some(writes) = scope.own(&API)? else {
         return Ok(None);
     };
+    ::upstream::count_answers();
     let lines = scope.own_lines(&API.spec);
     let position = lines.first().map(|line| line.position);
     let prefix = match scope.line().map(LocationName::parse).transpose()? {
@@ -217,6 +223,8 @@ impl Handle for Api {
                 }
                 Ok(ApiResponse::Nothing) => {
                     request.response.status = 204;
+                    // By the description of the API, though nothing follows.
+                    request.response.add("Content-Type", "application/json");
                     Ok(Step::Respond(Body::Empty))
                 }
                 Err(failure) => Ok(failure::respond(request, &failure, &self.request_id)),
@@ -323,7 +331,7 @@ fn show(request: &Request, asked: &RequestedEndpoint) -> Result<ApiResponse, Api
     let fields = Fields::of(request);
     match &asked.endpoint {
         Endpoint::Versions => json.array(|json| VERSIONS.for_each(|version| json.number(version))),
-        Endpoint::Root => show::names(&mut json, Endpoint::ROOT),
+        Endpoint::Root => show::names(&mut json, &Endpoint::of_root(asked.version)),
         Endpoint::Http => show::names(&mut json, &Endpoint::of_http(asked.version)),
         Endpoint::Zones(kind, None) => json.object(|json| {
             for (name, shown) in server::zones(request, *kind, None) {
@@ -339,22 +347,32 @@ fn show(request: &Request, asked: &RequestedEndpoint) -> Result<ApiResponse, Api
         Endpoint::Nginx => server::nginx(request, &mut json, &fields),
         Endpoint::Connections => CountersSnapshot::of(request).connections(&mut json, &fields),
         Endpoint::HttpRequests => CountersSnapshot::of(request).requests(&mut json, &fields),
-        // Which processes have been started again, the master alone knows; no zone has a slab
-        // allocator, and no resolver a `status_zone`.
-        Endpoint::Processes | Endpoint::Slabs(None) | Endpoint::Resolvers(None) => {
-            json.object(|_| ());
-        }
+        Endpoint::Processes => server::process(&mut json, &fields),
+        // No zone has a slab allocator.
+        Endpoint::Slabs(None) => json.object(|_| ()),
         Endpoint::Slabs(Some(_)) => return Err(ApiError::SlabNotFound),
-        Endpoint::Resolvers(Some(_)) => return Err(ApiError::ResolverNotFound),
+        Endpoint::Resolvers(name) => {
+            resolvers::show(request, name.as_ref(), &mut json, &fields)?;
+        }
         Endpoint::Ssl => CountersSnapshot::of(request).handshakes(&mut json, &fields),
-        Endpoint::Caches(name) => server::caches(request, name.as_ref(), &mut json, &fields)?,
+        Endpoint::Certificates => certificates::all(request, &mut json),
+        // Nobody has to have one.
+        Endpoint::License => json.object(|_| ()),
+        Endpoint::Workers(id) => workers::show(request, *id, &mut json, &fields)?,
+        Endpoint::CacheEntries(_) => {
+            return Err(ApiError::MethodDisabled(asked.endpoint.methods()));
+        }
+        Endpoint::Caches(name) => caches::show(request, name.as_ref(), &mut json, &fields)?,
         Endpoint::Keyvals(of, None) => keyvals::all(request, of, &mut json, &fields),
         Endpoint::Keyvals(of, Some(name)) => keyvals::one(request, of, name, &mut json)?,
         Endpoint::Stream => show::names(&mut json, &Endpoint::of_stream(asked.version)),
         Endpoint::Upstreams(of, path) => match path {
-            OfUpstreams::All => upstreams::all(request, of, &mut json, &fields),
+            OfUpstreams::All => {
+                upstreams::all(request, of, asked.version, &mut json, &fields);
+            }
             OfUpstreams::Group(name) => {
-                upstreams::one(&upstreams::group(request, of, name)?, &mut json, &fields);
+                let block = upstreams::group(request, of, name)?;
+                upstreams::one(&block, asked.version, &mut json, &fields);
             }
             OfUpstreams::Servers(name) => {
                 upstreams::servers(&upstreams::group(request, of, name)?.group, &mut json);
@@ -380,6 +398,13 @@ async fn change(
         Endpoint::Connections => server::reset_connections(request),
         Endpoint::HttpRequests => server::reset_requests(request),
         Endpoint::Ssl => server::reset_handshakes(request),
+        Endpoint::Resolvers(Some(name)) => resolvers::reset(request, name)?,
+        Endpoint::Workers(id) => workers::reset(request, *id)?,
+        Endpoint::Caches(Some(name)) => caches::reset(request, name)?,
+        Endpoint::CacheEntries(name) => {
+            caches::purge(request, name, user).await?;
+            return Ok(ApiResponse::Nothing);
+        }
         Endpoint::Zones(kind, Some(name)) => server::reset_zone(request, *kind, name)?,
         Endpoint::Keyvals(of, Some(name)) => {
             match request.method {

@@ -5,19 +5,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base::json;
 use bytes::Bytes;
-use framework::counters::Totals;
+use framework::counters::{HandshakeFault, Totals};
 use framework::generation::Generation;
-use framework::zone::{AnyZone, Fact, State, Tell, Zone};
+use framework::zone::{State, Tell, Zone};
 use http::config::server_tokens::VERSION;
 use http::request::Request;
 use jiff::Timestamp;
 use rules::session_zones::{SessionBlock, SessionSums, SessionZones};
 
+use super::caches::CacheAnswers;
 use super::endpoint::Kind;
 use super::failure::ApiError;
 use super::limits::{self, Outcomes};
 use super::show::{self, Fields};
-use super::zones::{Sums, ZoneNumbers};
+use super::zones::{Sums, ZoneNames};
 
 /// When the configuration was read.
 pub(super) struct LoadTime(Timestamp);
@@ -36,6 +37,10 @@ pub(super) struct Resets {
     locations: Mutex<BTreeMap<Bytes, Sums>>,
     limits: Mutex<BTreeMap<(Kind, Bytes), Outcomes>>,
     sessions: Mutex<BTreeMap<(SessionBlock, Bytes), SessionSums>>,
+    /// By thread.
+    pub(super) workers: Mutex<BTreeMap<u64, Totals>>,
+    /// By how caches have answered.
+    pub(super) caches: Mutex<BTreeMap<Bytes, CacheAnswers>>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -46,6 +51,7 @@ pub(super) struct Reset {
     handshakes: u64,
     sessions_reused: u64,
     handshakes_failed: u64,
+    faults: [u64; HandshakeFault::ALL.len()],
 }
 
 /// The name has a blank, so that no zone of a configuration has it.
@@ -79,7 +85,7 @@ impl Resets {
 }
 
 /// Each holds numbers alone.
-fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -90,7 +96,7 @@ pub(super) fn zones(request: &Request, kind: Kind, only: Option<&Bytes>) -> Vec<
     let is_asked = |name: &Bytes| only.is_none_or(|only| only == name);
     match kind {
         Kind::ServerZones | Kind::LocationZones => {
-            let names: Option<Arc<ZoneNumbers>> = generation.part();
+            let names: Option<Arc<ZoneNames>> = generation.part();
             let names = names.iter().flat_map(|names| names.of(kind));
             let names = names.filter(|name| is_asked(name)).cloned();
             let shown = names.map(|name| {
@@ -247,6 +253,27 @@ impl CountersSnapshot {
             object.number("handshakes_failed", failed);
             let reused = since(totals.sessions_reused, reset.sessions_reused);
             object.number("session_reuses", reused);
+            let fault = |fault: HandshakeFault| {
+                let before = reset.faults.get(fault as usize);
+                since(totals.faults(fault), before.copied().unwrap_or_default())
+            };
+            let of_certificates = |fault: &HandshakeFault| fault.is_of_certificate();
+            for known in HandshakeFault::ALL {
+                if !of_certificates(&known) && known != HandshakeFault::Other {
+                    object.number(known.name(), fault(known));
+                }
+            }
+            object.field("verify_failures", |json| {
+                show::whole(json, |object| {
+                    for known in HandshakeFault::ALL.into_iter().filter(of_certificates) {
+                        let name = match known {
+                            HandshakeFault::UnverifiedCertificate => "other",
+                            known => known.name(),
+                        };
+                        object.number(name, fault(known));
+                    }
+                });
+            });
         });
     }
 
@@ -259,7 +286,7 @@ impl CountersSnapshot {
     }
 }
 
-fn resets(generation: &Generation) -> Option<Arc<Zone<Resets>>> {
+pub(super) fn resets(generation: &Generation) -> Option<Arc<Zone<Resets>>> {
     generation.zones.find(RESETS)
 }
 
@@ -281,46 +308,9 @@ pub(super) fn reset_handshakes(request: &Request) {
             reset.handshakes = totals.handshakes;
             reset.handshakes_failed = totals.handshakes_failed;
             reset.sessions_reused = totals.sessions_reused;
+            reset.faults = totals.handshake_faults;
         });
     }
-}
-
-/// How large each cache is, or the one of this name.
-pub(super) fn caches(
-    request: &Request,
-    only: Option<&Bytes>,
-    json: &mut json::Writer,
-    fields: &Fields,
-) -> Result<(), ApiError> {
-    let zones = request.local.generation.zones.iter();
-    let mut caches = zones.filter(|zone| zone.kind() == "cache");
-    match only {
-        None => json.object(|json| {
-            for zone in caches {
-                cache(zone, json.key(zone.name()), fields);
-            }
-        }),
-        Some(name) => {
-            let found = caches.find(|zone| zone.name().as_bytes() == name);
-            cache(found.ok_or(ApiError::CacheNotFound)?, json, fields);
-        }
-    }
-    Ok(())
-}
-
-fn cache(zone: &dyn AnyZone, json: &mut json::Writer, fields: &Fields) {
-    let (mut size, mut max_size) = (0, None);
-    zone.describe(&mut |name, fact| match (name, fact) {
-        ("bytes", Fact::Number(bytes)) => size = bytes,
-        ("max_size", Fact::Number(bytes)) => max_size = Some(bytes),
-        _ => {}
-    });
-    show::object(json, fields, |object| {
-        object.number("size", size);
-        if let Some(max_size) = max_size {
-            object.number("max_size", max_size);
-        }
-    });
 }
 
 /// Has requests counted from now on.
@@ -330,6 +320,24 @@ pub(super) fn reset_requests(request: &Request) {
         zone.state()
             .change(|reset| reset.requests = totals.requests);
     }
+}
+
+/// What the process takes of the machine: ours. How often it was started again, the master alone
+/// knows.
+pub(super) fn process(json: &mut json::Writer, fields: &Fields) {
+    let usage = framework::usage::now();
+    show::object(json, fields, |object| {
+        object.field("cpu_seconds", |json| json.number(usage.processor_seconds));
+        for (name, number) in [
+            ("memory", usage.resident_bytes),
+            ("descriptors", usage.open_descriptors),
+            ("descriptors_max", usage.descriptors_max),
+        ] {
+            if let Some(number) = number {
+                object.number(name, number);
+            }
+        }
+    });
 }
 
 pub(super) fn nginx(request: &Request, json: &mut json::Writer, fields: &Fields) {

@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use ::upstream::{Group, Member, Peer, SideOf};
+use ::upstream::{AnswerCounts, Group, Member, Peer, SideOf};
 use base::json;
 use http::request::Request;
+use jiff::{SignedDuration, Timestamp};
 use rules::upstream::{Block, Blocks, hash_of};
 
 use super::failure::ApiError;
@@ -28,28 +29,40 @@ pub(super) fn group(request: &Request, of: &str, name: &[u8]) -> Result<Block, A
 }
 
 /// How all groups do.
-pub(super) fn all(request: &Request, of: &str, json: &mut json::Writer, fields: &Fields) {
+pub(super) fn all(
+    request: &Request,
+    of: &str,
+    version: u8,
+    json: &mut json::Writer,
+    fields: &Fields,
+) {
     json.object(|json| {
         for block in blocks(request, of) {
             json.key(&String::from_utf8_lossy(&block.group.name));
-            one(&block, json, fields);
+            one(&block, version, json, fields);
         }
     });
 }
 
 /// How a group does.
-pub(super) fn one(block: &Block, json: &mut json::Writer, fields: &Fields) {
+pub(super) fn one(block: &Block, version: u8, json: &mut json::Writer, fields: &Fields) {
     if fields.are_none() {
         return json.object(|_| ());
     }
     let now = engine::now();
     let group = &block.group;
     let roster = group.roster();
+    let protocol = match block.stands_in {
+        "stream" => Protocol::Stream,
+        _ => Protocol::Http {
+            has_codes: version >= CODES_SINCE,
+        },
+    };
     show::object(json, fields, |object| {
         object.field("peers", |json| {
             json.array(|json| {
                 for member in roster.members() {
-                    show::whole(json, |object| peer(&member, now, object));
+                    show::whole(json, |object| peer(&member, protocol, now, object));
                 }
             });
         });
@@ -68,7 +81,17 @@ pub(super) fn one(block: &Block, json: &mut json::Writer, fields: &Fields) {
     });
 }
 
-fn peer(member: &Member, now: Instant, object: &mut Object<'_>) {
+/// The version that shows single statuses.
+const CODES_SINCE: u8 = 7;
+
+/// What is shown of a server's answers.
+#[derive(Clone, Copy)]
+enum Protocol {
+    Http { has_codes: bool },
+    Stream,
+}
+
+fn peer(member: &Member, protocol: Protocol, now: Instant, object: &mut Object<'_>) {
     let peer = &member.peer;
     let state = peer.state();
     object.number("id", member.number);
@@ -81,14 +104,37 @@ fn peer(member: &Member, now: Instant, object: &mut Object<'_>) {
     if peer.max_conns > 0 {
         object.number("max_conns", peer.max_conns as u64);
     }
-    object.number("requests", state.requests());
-    let (header_time, response_time) = state.times();
-    if header_time > 0 {
-        object.number("header_time", header_time);
+    match protocol {
+        Protocol::Http { .. } => object.number("requests", state.requests()),
+        Protocol::Stream => object.number("connections", state.requests()),
+    }
+    let answers = state.answers.counts();
+    let (header_time, response_time) = answers
+        .as_ref()
+        .map(|answers| (answers.header_time, answers.response_time))
+        .filter(|(header, response)| header + response > 0)
+        .unwrap_or_else(|| state.times());
+    if header_time + response_time > 0 {
+        let header = match protocol {
+            Protocol::Http { .. } => "header_time",
+            Protocol::Stream => "first_byte_time",
+        };
+        object.number(header, header_time);
         object.number("response_time", response_time);
+    }
+    if let (Protocol::Http { has_codes }, Some(answers)) = (protocol, &answers) {
+        object.field("responses", |json| responses(answers, has_codes, json));
+        object.number("sent", answers.sent);
+        object.number("received", answers.received);
     }
     object.number("fails", state.failures());
     object.number("unavail", state.outages());
+    if let Some(ago) = answers.and_then(|answers| answers.selected_ago(now)) {
+        let ago = SignedDuration::try_from(ago).unwrap_or_default();
+        if let Ok(selected) = Timestamp::now().checked_sub(ago) {
+            object.string("selected", format!("{selected:.3}").as_bytes());
+        }
+    }
     if let Some(health) = peer.health() {
         let counts = health.counts();
         object.field("health_checks", |json| {
@@ -99,6 +145,24 @@ fn peer(member: &Member, now: Instant, object: &mut Object<'_>) {
             });
         });
     }
+}
+
+fn responses(answers: &AnswerCounts, has_codes: bool, json: &mut json::Writer) {
+    show::whole(json, |object| {
+        for (class, name) in (1..).zip(["1xx", "2xx", "3xx", "4xx", "5xx"]) {
+            object.number(name, answers.class(class));
+        }
+        if has_codes {
+            object.field("codes", |json| {
+                show::whole(json, |object| {
+                    for (status, count) in &answers.statuses {
+                        object.number(&status.to_string(), *count);
+                    }
+                });
+            });
+        }
+        object.number("total", answers.total());
+    });
 }
 
 /// The configuration of all servers of a group.

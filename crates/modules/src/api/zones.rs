@@ -1,26 +1,25 @@
 //! `status_zone`: requests counted by zones of servers and of locations.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_api_module.html#status_zone>. Each thread counts for
-//! itself ([`Meter`]), into memory that no other thread writes to; its meters are found by name
-//! once for each generation, so that they go on over reloads. Where nothing says `status_zone`
-//! nothing is counted. Not here: a zone's TLS handshakes.
+//! itself ([`Meter`]), into memory that no other thread writes to. A zone has a number of its own
+//! in the process, by which a thread finds its meter without a look at the generation, and goes on
+//! with it over reloads. Where nothing says `status_zone` nothing is counted. Not here: a zone's TLS
+//! handshakes.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use base::json;
 use bytes::Bytes;
 use conf::{Contexts, Fault, Inherit, ScopeRef, Setter, Setting};
 use framework::compile::Compiler;
-use framework::counters::Count;
-use framework::generation::{Generation, GenerationView};
+use framework::counters::{Count, Counted, ThreadCounters};
+use framework::generation::Generation;
 use framework::registry::Registry;
-use framework::slot::{OfThread, Slot, SlotValue, ThreadGeneration};
 use http::config::plan_builder::PlanBuilder;
-use http::exchange::Exchange;
-use http::module::{Handle, OnRequestEnd, Ran, Shortcut, ShortcutDoc};
-use http::request::{Request, Step};
-use http::slots::OfRequest;
+use http::module::{OnRequestBegin, OnRequestEnd, Shortcut, ShortcutDoc};
+use http::request::Request;
 
 use super::endpoint::Kind;
 use super::show::{self, Fields};
@@ -55,19 +54,33 @@ fn zone(setter: &Setter<'_>) -> Result<Option<Bytes>, Fault> {
 /// What a zone is called, and whether it is one of servers or of locations.
 type ZoneName = (Kind, Bytes);
 
-/// The zones of a configuration, by their numbers.
+/// The zones of a configuration, in its order.
 #[derive(Debug, Default)]
-pub(super) struct ZoneNumbers(Vec<ZoneName>);
+pub(super) struct ZoneNames(Vec<ZoneName>);
 
-impl Registry for ZoneNumbers {}
+impl Registry for ZoneNames {}
 
-impl ZoneNumbers {
-    fn number(&mut self, name: ZoneName) -> usize {
-        let known = self.0.iter().position(|known| *known == name);
-        known.unwrap_or_else(|| {
+/// Every zone that a configuration of this process has had, at its number.
+static ZONES: Mutex<Vec<ZoneName>> = Mutex::new(Vec::new());
+
+/// The number of a zone in this process.
+fn number_of(name: &ZoneName) -> usize {
+    let mut zones = ZONES.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = zones.iter().position(|known| known == name);
+    known.unwrap_or_else(|| {
+        zones.push(name.clone());
+        zones.len() - 1
+    })
+}
+
+impl ZoneNames {
+    /// One more zone, unless it is there: its number.
+    fn add(&mut self, name: ZoneName) -> usize {
+        let number = number_of(&name);
+        if !self.0.contains(&name) {
             self.0.push(name);
-            self.0.len() - 1
-        })
+        }
+        number
     }
 
     /// Those of a kind, in the order of the configuration.
@@ -79,7 +92,7 @@ impl ZoneNumbers {
 
 /// Adds the zones to the generation.
 pub(super) fn add(compiler: &Compiler<'_>, generation: &mut Generation) {
-    generation.add(compiler.registries.take::<ZoneNumbers>());
+    generation.add(compiler.registries.take::<ZoneNames>());
 }
 
 /// What [`register`] says of shortcuts.
@@ -92,14 +105,14 @@ pub(super) fn register(plan: &mut PlanBuilder<'_>) -> Result<(), Fault> {
     if of_server.is_none() && of_location.is_none() {
         return Ok(());
     }
-    let names = plan.compiler.registry::<ZoneNumbers>();
-    let number = |kind, name: Bytes| names.borrow_mut().number((kind, name));
+    let names = plan.compiler.registry::<ZoneNames>();
+    let number = |kind, name: Bytes| names.borrow_mut().add((kind, name));
     let zoned = Arc::new(Zoned {
         of_server: of_server.map(|name| number(Kind::ServerZones, name)),
         of_location: of_location.map(|name| number(Kind::LocationZones, name)),
     });
     if plan.scope.context() == Contexts::SERVER {
-        plan.arrived(&zoned);
+        plan.beginning(&zoned);
     }
     plan.ending(&zoned);
     plan.shortcut(Shortcut::Same);
@@ -125,34 +138,15 @@ struct Zoned {
     of_location: Option<usize>,
 }
 
-/// A request that is counted among those of its server's zone that have not ended.
-#[derive(Default)]
-struct Processing(Option<Arc<Meter>>);
-
-static PROCESSING: Slot<Processing, OfRequest> = Slot::new();
-
-impl SlotValue for Processing {}
-
-impl Drop for Processing {
-    /// However it ends, on the thread that it began on.
-    fn drop(&mut self) {
-        if let Some(meter) = self.0.take() {
-            meter.processing.subtract(1);
-        }
-    }
-}
-
-impl Handle for Zoned {
-    fn run<'a>(&'a self, request: &'a mut Request, _: &'a mut Exchange) -> Ran<'a> {
-        let meters = request.local.at(&METERS);
-        let meter = self
-            .of_server
-            .and_then(|at| meters.borrow().0.get(at).cloned());
-        if let Some(meter) = meter {
-            meter.processing.add(1);
-            *request.own.enter(&PROCESSING) = Processing(Some(meter));
-        }
-        Ran::Now(Ok(Step::Next))
+impl OnRequestBegin for Zoned {
+    /// However the request ends, it is counted no more then.
+    fn began(&self, request: &mut Request) {
+        let counted = self.of_server.and_then(|at| {
+            of_thread(&request.local.counts, at, |meter| {
+                Counted::begin(&meter.processing)
+            })
+        });
+        request.counted = counted;
     }
 }
 
@@ -161,13 +155,65 @@ impl OnRequestEnd for Zoned {
         if !request.is_main() {
             return;
         }
-        let meters = request.local.at(&METERS);
-        let meters = meters.borrow();
+        let (sent, received) = (request.sent.bytes, request.length());
+        let status = request.response.status;
         for at in [self.of_server, self.of_location].into_iter().flatten() {
-            if let Some(meter) = meters.0.get(at) {
-                meter.count(request);
-            }
+            let counts = &request.local.counts;
+            of_thread(counts, at, |meter| meter.count(status, sent, received));
         }
+    }
+}
+
+/// The meters of a thread at the numbers of their zones, as far as it has counted into them.
+struct ThreadMeters {
+    /// Whose they are: a thread may serve for several servers one after the other, in tests.
+    owner: Weak<ThreadCounters>,
+    by_number: Vec<Option<Arc<Meter>>>,
+}
+
+thread_local! {
+    static METERS: RefCell<ThreadMeters> = const {
+        RefCell::new(ThreadMeters {
+            owner: Weak::new(),
+            by_number: Vec::new(),
+        })
+    };
+}
+
+/// Does something with this thread's meter of a zone; `None` where the thread is about to end.
+#[inline]
+fn of_thread<R>(
+    counts: &Arc<ThreadCounters>,
+    number: usize,
+    work: impl FnOnce(&Arc<Meter>) -> R,
+) -> Option<R> {
+    let found = METERS.try_with(|meters| {
+        let mut meters = meters.try_borrow_mut().ok()?;
+        if !std::ptr::eq(meters.owner.as_ptr(), Arc::as_ptr(counts)) {
+            meters.by_number.clear();
+            meters.owner = Arc::downgrade(counts);
+        }
+        if let Some(Some(meter)) = meters.by_number.get(number) {
+            return Some(work(meter));
+        }
+        meters.make(counts, number).map(work)
+    });
+    found.ok().flatten()
+}
+
+impl ThreadMeters {
+    /// The meter that the thread has had before, or a new one.
+    #[cold]
+    fn make(&mut self, counts: &ThreadCounters, number: usize) -> Option<&Arc<Meter>> {
+        let zones = ZONES.lock().unwrap_or_else(PoisonError::into_inner);
+        let name = zones.get(number)?.clone();
+        drop(zones);
+        let meter = Arc::clone(counts.shelf.of::<Meters>().lock().entry(name).or_default());
+        if self.by_number.len() <= number {
+            self.by_number.resize_with(number + 1, || None);
+        }
+        let place = self.by_number.get_mut(number)?;
+        Some(place.insert(meter))
     }
 }
 
@@ -180,7 +226,7 @@ const STATUSES: usize = 500;
 #[derive(Debug)]
 struct Meter {
     /// Requests that have begun and not ended.
-    processing: Count,
+    processing: Arc<Count>,
     /// Responses by their statuses.
     codes: [Count; STATUSES],
     /// Those with a status beyond 599.
@@ -194,7 +240,7 @@ struct Meter {
 impl Default for Meter {
     fn default() -> Meter {
         Meter {
-            processing: Count::default(),
+            processing: Arc::default(),
             codes: std::array::from_fn(|_| Count::default()),
             others: Count::default(),
             discarded: Count::default(),
@@ -205,16 +251,16 @@ impl Default for Meter {
 }
 
 impl Meter {
-    fn count(&self, request: &Request) {
-        let status = request.response.status.checked_sub(STATUS_MIN);
+    fn count(&self, status: u16, sent: u64, received: u64) {
+        let status = status.checked_sub(STATUS_MIN);
         let code = status.and_then(|status| self.codes.get(usize::from(status)));
-        match request.sent.bytes {
+        match sent {
             0 => &self.discarded,
             _ => code.unwrap_or(&self.others),
         }
         .add(1);
-        self.received.add(request.length());
-        self.sent.add(request.sent.bytes);
+        self.received.add(received);
+        self.sent.add(sent);
     }
 }
 
@@ -225,25 +271,6 @@ struct Meters(Mutex<BTreeMap<ZoneName, Arc<Meter>>>);
 impl Meters {
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<ZoneName, Arc<Meter>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The meters of a thread for one generation, by the numbers of its zones.
-struct OfZones(Box<[Arc<Meter>]>);
-
-static METERS: Slot<OfZones, ThreadGeneration> = Slot::new();
-
-impl OfThread for OfZones {
-    fn begin(local: &GenerationView) -> OfZones {
-        let meters = local.counts.shelf.of::<Meters>();
-        let mut known = meters.lock();
-        let names: Option<Arc<ZoneNumbers>> = local.generation.part();
-        let names = names.iter().flat_map(|names| names.0.iter());
-        OfZones(
-            names
-                .map(|name| Arc::clone(known.entry(name.clone()).or_default()))
-                .collect(),
-        )
     }
 }
 

@@ -4,6 +4,11 @@
 const PAUSE_MS = 1000;
 // Ten minutes.
 const POINTS = 600;
+// Changes that the log shows.
+const CHANGES = 50;
+// Days before a certificate's end from which on it is pointed out.
+const DAYS_LEFT = 14;
+const numbers = new Intl.NumberFormat("en");
 
 const api = document.body.dataset.api.replace(/\/$/, "") + "/9";
 const writes = document.body.dataset.writes === "on";
@@ -13,13 +18,14 @@ let before = null;
 
 async function ask(path) {
   const response = await fetch(api + path, { cache: "no-store" });
-  if (response.status === 404) return {};
+  if (response.status === 404) return "{}";
   if (!response.ok) throw new Error(`${path}: ${response.status} ${response.statusText}`);
-  return response.json();
+  return response.text();
 }
 
 async function change(method, path, body, question) {
   if (!window.confirm(question)) return;
+  let outcome = "done";
   try {
     const response = await fetch(api + path, { method, body: body && JSON.stringify(body) });
     if (!response.ok) {
@@ -28,8 +34,20 @@ async function change(method, path, body, question) {
     }
     trouble(null);
   } catch (error) {
+    outcome = `refused: ${error.message}`;
     trouble(error.message);
   }
+  note(`${method} ${path}${body ? ` ${JSON.stringify(body)}` : ""}`, outcome);
+}
+
+// The log of changes that this page has asked for, the last one first.
+function note(what, outcome) {
+  const list = document.getElementById("changes");
+  document.getElementById("log").hidden = false;
+  const line = document.createElement("li");
+  line.textContent = `${new Date().toLocaleTimeString("en")} ${what}: ${outcome}`;
+  list.prepend(line);
+  while (list.children.length > CHANGES) list.lastChild.remove();
 }
 
 function trouble(text) {
@@ -51,7 +69,7 @@ function make(name, text, parent) {
 }
 
 function count(number) {
-  return number === undefined ? "" : Number(number).toLocaleString("en");
+  return number === undefined ? "" : numbers.format(number);
 }
 
 function bytes(number) {
@@ -102,6 +120,23 @@ function plot(name, value) {
   known.svg.setAttribute("aria-label", text);
 }
 
+// Rows that are not on the screen are written when they come there: thousands of servers cost as
+// much as those that are seen.
+const lines = new WeakMap();
+const watcher = new IntersectionObserver((entries) => {
+  for (const entry of entries) {
+    const shown = lines.get(entry.target);
+    shown.onScreen = entry.isIntersecting;
+    if (shown.onScreen) fill(shown);
+  }
+}, { rootMargin: "50%" });
+
+function fill(shown) {
+  shown.row.cells().forEach((text, at) => {
+    if (shown.texts[at].data !== text) shown.texts[at].data = text;
+  });
+}
+
 // A table whose rows stay where they are from one look to the next.
 function table(place, title, columns, rows) {
   let known = tables.get(title);
@@ -119,21 +154,32 @@ function table(place, title, columns, rows) {
     known = { section, body: make("tbody", undefined, body), rows: new Map() };
     tables.set(title, known);
   }
-  const gone = new Set(known.rows.keys());
+  known.turn = (known.turn ?? 0) + 1;
   for (const row of rows) {
-    gone.delete(row.key);
-    let line = known.rows.get(row.key);
-    if (!line) {
-      line = make("tr", undefined, known.body);
-      for (const _ of columns) make("td", undefined, line);
+    let shown = known.rows.get(row.key);
+    if (!shown) {
+      const line = make("tr", undefined, known.body);
+      const texts = columns.map(() => make("td", undefined, line).appendChild(document.createTextNode("")));
       if (row.buttons) line.lastChild.append(...row.buttons());
-      known.rows.set(row.key, line);
+      shown = { line, texts, state: undefined, onScreen: true };
+      known.rows.set(row.key, shown);
+      lines.set(line, shown);
+      watcher.observe(line);
     }
-    row.cells.forEach((text, at) => say(line.children[at], text));
-    if (row.state !== undefined && line.children[1].className !== row.state) line.children[1].className = row.state;
+    shown.turn = known.turn;
+    shown.row = row;
+    if (row.state !== shown.state) {
+      shown.state = row.state;
+      shown.line.children[1].className = row.state;
+      fill(shown);
+    } else if (shown.onScreen) {
+      fill(shown);
+    }
   }
-  for (const key of gone) {
-    known.rows.get(key).remove();
+  for (const [key, shown] of known.rows) {
+    if (shown.turn === known.turn) continue;
+    watcher.unobserve(shown.line);
+    shown.line.remove();
     known.rows.delete(key);
   }
   known.seen = true;
@@ -167,7 +213,7 @@ function buttons(path, peer) {
 
 function showUpstreams(of, groups) {
   const place = document.getElementById("upstreams");
-  const columns = ["Server", "State", "Weight", "Active", "Requests", "Fails", "Out"];
+  const columns = ["Server", "State", "Weight", "Active", "Requests", "Time", "5xx", "Fails", "Out"];
   if (writes) columns.push("Change");
   for (const [name, group] of Object.entries(groups)) {
     const rows = group.peers.map((peer) => {
@@ -177,10 +223,13 @@ function showUpstreams(of, groups) {
         key: peer.id,
         state: peer.state,
         buttons: writes && group.zone !== undefined ? () => buttons(path, peer) : undefined,
-        cells: [server, peer.state, count(peer.weight), count(peer.active), count(peer.requests), count(peer.fails), count(peer.unavail)],
+        cells: () => [server, peer.state, count(peer.weight), count(peer.active), count(peer.requests ?? peer.connections),
+          peer.response_time === undefined ? "" : `${count(peer.response_time)} ms`, count(peer.responses?.["5xx"]),
+          count(peer.fails), count(peer.unavail)],
       };
     });
-    table(place, `Upstream ${name}`, columns, rows);
+    const title = of === "http" ? `Upstream ${name}` : `Upstream ${name} (${of})`;
+    table(place, title, columns, rows);
   }
 }
 
@@ -195,7 +244,7 @@ function showZones(title, zones, seconds) {
     const by = zone.responses;
     return {
       key: name,
-      cells: [name, rate.toFixed(1), count(zone.requests), count(by["2xx"]), count(by["3xx"]), count(by["4xx"]), count(by["5xx"]),
+      cells: () => [name, rate.toFixed(1), count(zone.requests), count(by["2xx"]), count(by["3xx"]), count(by["4xx"]), count(by["5xx"]),
         bytes(zone.received), bytes(zone.sent)],
     };
   });
@@ -208,17 +257,73 @@ function showLimits(title, zones) {
   if (names.length === 0) return;
   const rows = names.map((name) => {
     const zone = zones[name];
-    return { key: name, cells: [name, count(zone.passed), count(zone.delayed), count(zone.rejected)] };
+    return { key: name, cells: () => [name, count(zone.passed), count(zone.delayed), count(zone.rejected)] };
   });
   table(document.getElementById("zones"), title, ["Zone", "Passed", "Delayed", "Refused"], rows);
 }
 
+function showCaches(caches) {
+  const names = Object.keys(caches);
+  if (names.length === 0) return;
+  const columns = ["Cache", "Size", "At most", "Entries", "Hits", "Misses", "Expired", "Stale", "Bypassed"];
+  if (writes) columns.push("Change");
+  const rows = names.map((name) => {
+    const cache = caches[name];
+    const answered = (kind) => count(cache[kind]?.responses);
+    const purge = () => {
+      const button = make("button", "Purge");
+      button.type = "button";
+      button.setAttribute("aria-label", `Purge ${name}`);
+      button.addEventListener("click", () =>
+        change("DELETE", `/http/caches/${encodeURIComponent(name)}/entries`, undefined,
+          `Purge ${name}? All its entries are fetched anew.`));
+      return [button];
+    };
+    return {
+      key: name,
+      buttons: writes ? purge : undefined,
+      cells: () => [name, bytes(cache.size), cache.max_size === undefined ? "" : bytes(cache.max_size), count(cache.entries),
+        answered("hit"), answered("miss"), answered("expired"), answered("stale"), answered("bypass")],
+    };
+  });
+  table(document.getElementById("zones"), "Caches", columns, rows);
+}
+
+function showCertificates(certificates) {
+  if (!Array.isArray(certificates) || certificates.length === 0) return;
+  const rows = certificates.map((known) => {
+    const left = known.days_left;
+    return {
+      key: `${known.certificate} ${known.names.join(" ")}`,
+      state: left < 0 ? "down" : left < DAYS_LEFT ? "draining" : "up",
+      cells: () => [known.names.join(", "), left < 0 ? "over" : `${count(left)} days left`, known.not_after, known.certificate],
+    };
+  });
+  table(document.getElementById("zones"), "Certificates", ["Names", "State", "Ends", "File"], rows);
+}
+
+function showWorkers(workers) {
+  if (!Array.isArray(workers)) return;
+  const rows = workers.map((worker) => {
+    const { connections, http } = worker;
+    return {
+      key: worker.id,
+      cells: () => [`Thread ${worker.id}`, count(http.requests.total), count(http.requests.current), count(connections.accepted),
+        count(connections.active), count(connections.idle), count(connections.dropped)],
+    };
+  });
+  const columns = ["Worker", "Requests", "Being answered", "Accepted", "Active", "Idle", "Dropped"];
+  table(document.getElementById("zones"), "Workers", columns, rows);
+}
+
 async function look() {
   const paths = ["/nginx", "/connections", "/http/requests", "/http/upstreams", "/stream/upstreams",
-    "/http/server_zones", "/http/location_zones", "/http/limit_reqs", "/http/limit_conns"];
-  const [nginx, connections, requests, http, stream, servers, locations, rates, limits] =
-    await Promise.all(paths.map(ask));
+    "/http/server_zones", "/http/location_zones", "/http/limit_reqs", "/http/limit_conns", "/http/caches",
+    "/ssl/certificates", "/workers", "/processes"];
+  const texts = await Promise.all(paths.map(ask));
   const now = performance.now();
+  const [nginx, connections, requests, http, stream, servers, locations, rates, limits, caches, certificates, workers,
+    process] = texts.map((text) => JSON.parse(text));
   const seconds = before ? Math.max(0.001, (now - before.now) / 1000) : 1;
   const since = (name, value, known) => (before ? Math.max(0, (value - known) / seconds) : 0);
   const list = document.getElementById("overview");
@@ -232,6 +337,8 @@ async function look() {
   card(list, "Idle", count(connections.idle));
   card(list, "Accepted", count(connections.accepted));
   card(list, "Dropped", count(connections.dropped));
+  if (process.memory !== undefined) card(list, "Memory", bytes(process.memory));
+  if (process.descriptors !== undefined) card(list, "Descriptors", count(process.descriptors));
   plot("Requests a second", rate);
   plot("Connections", connections.active + connections.idle);
   for (const known of tables.values()) known.seen = false;
@@ -241,11 +348,16 @@ async function look() {
   showZones("Zones of locations", locations, seconds);
   showLimits("Limits of rates", rates);
   showLimits("Limits of connections", limits);
+  showCaches(caches);
+  showCertificates(certificates);
+  showWorkers(workers);
   for (const [title, known] of tables) {
     if (known.seen) continue;
     known.section.remove();
     tables.delete(title);
   }
+  performance.clearMeasures("refresh");
+  performance.measure("refresh", { start: now, end: performance.now() });
   before = { now, requests, zones: { "Zones of servers": servers, "Zones of locations": locations } };
 }
 

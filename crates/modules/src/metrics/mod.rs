@@ -11,6 +11,7 @@ mod caches;
 mod memcached;
 pub mod meter;
 mod page;
+mod process;
 mod queues;
 mod upstreams;
 
@@ -61,6 +62,9 @@ fn format(setter: &Setter<'_>) -> Result<Format, Fault> {
 /// What answers where `metrics` stands.
 pub fn content(_: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Content>, Fault> {
     let format = scope.own(&METRICS)?;
+    if format.is_some() {
+        ::upstream::count_answers();
+    }
     Ok(format.map(|format| Content {
         stays_in_limit_except: true,
         ..Content::of(format)

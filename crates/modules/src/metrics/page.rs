@@ -13,6 +13,7 @@ use http::request::Request;
 use super::caches;
 use super::memcached::{self, MemcachedNumbers};
 use super::meter::{self, CLASSES, ScopeName, Sums};
+use super::process::ProcessNumbers;
 use super::queues;
 use super::upstreams::{self, GroupNumbers};
 use proxying::cache::numbers::{self, CacheNumbers};
@@ -33,6 +34,7 @@ pub(super) struct Numbers {
     caches: Vec<CacheNumbers>,
     memcached: Vec<MemcachedNumbers>,
     queues: Vec<QueueReport>,
+    process: ProcessNumbers,
 }
 
 impl Numbers {
@@ -51,6 +53,7 @@ impl Numbers {
             caches: numbers::of(request),
             memcached: memcached::of(request),
             queues: xdp::reports(),
+            process: ProcessNumbers::of(request),
         }
     }
 
@@ -104,6 +107,7 @@ impl Numbers {
         for (name, kind, help, number) in self.own() {
             page.single(name, kind, help, number);
         }
+        self.process.prometheus(totals, &mut page);
         self.prometheus_scopes(&mut page);
         if !self.upstreams.is_empty() {
             upstreams::prometheus(&self.upstreams, &mut page);
@@ -284,6 +288,7 @@ impl Numbers {
                 json.key(name.strip_suffix("_total").unwrap_or(name))
                     .number(number);
             }
+            self.process.json(&self.totals, json);
             json.key("servers").array(|json| self.json_servers(json));
             json.key("upstreams")
                 .array(|json| upstreams::json(&self.upstreams, json));
@@ -413,7 +418,13 @@ impl Page {
         };
     }
 
-    fn single(&mut self, name: &str, kind: &str, help: &str, number: impl std::fmt::Display) {
+    pub(super) fn single(
+        &mut self,
+        name: &str,
+        kind: &str,
+        help: &str,
+        number: impl std::fmt::Display,
+    ) {
         self.family(name, kind, help);
         self.sample(name, "", number);
     }
@@ -455,6 +466,7 @@ mod tests {
             caches: Vec::new(),
             memcached: Vec::new(),
             queues: Vec::new(),
+            process: ProcessNumbers::empty(),
         }
     }
 

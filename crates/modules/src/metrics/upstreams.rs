@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use ::upstream::{CheckCounts, Load, Peer, SideOf, Standing};
+use ::upstream::{AnswerCounts, CheckCounts, Load, Peer, RESPONSE_BOUNDS, SideOf, Standing};
 use base::json;
 use http::request::Request;
 use rules::upstream::{Block, Blocks};
@@ -76,6 +76,8 @@ pub(super) struct ServerNumbers {
     requests: u64,
     fails: u64,
     unavailable: u64,
+    /// `None` where it has not answered.
+    answers: Option<AnswerCounts>,
     /// `None` where no checks are made.
     checks: Option<CheckCounts>,
 }
@@ -196,6 +198,7 @@ impl ServerNumbers {
             requests: state.requests(),
             fails: state.failures(),
             unavailable: state.outages(),
+            answers: state.answers.counts().filter(|answers| answers.total() > 0),
             checks: peer.health().map(|health| health.counts()),
         }
     }
@@ -242,6 +245,69 @@ pub(super) fn prometheus(groups: &[GroupNumbers], page: &mut Page) {
                 page.sample(name, labels, number);
             }
         }
+    }
+    let answered = servers.iter().filter_map(|(labels, server)| {
+        let answers = server.answers.as_ref()?;
+        Some((labels.as_str(), answers))
+    });
+    let answered: Vec<(&str, &AnswerCounts)> = answered.collect();
+    if !answered.is_empty() {
+        answers(&answered, page);
+    }
+}
+
+/// How servers have answered.
+fn answers(answered: &[(&str, &AnswerCounts)], page: &mut Page) {
+    let responses = "tidegate_upstream_responses_total";
+    page.family(
+        responses,
+        "counter",
+        "Answers of the server, by their status.",
+    );
+    for (labels, answers) in answered {
+        for (status, count) in &answers.statuses {
+            page.sample(responses, &format!("{labels},status=\"{status}\""), count);
+        }
+    }
+    for (name, help, number) in [
+        (
+            "tidegate_upstream_sent_bytes_total",
+            "Bytes sent to the server for requests that it has answered whole.",
+            (|answers| answers.sent) as fn(&AnswerCounts) -> u64,
+        ),
+        (
+            "tidegate_upstream_received_bytes_total",
+            "Bytes received from the server for them.",
+            |answers| answers.received,
+        ),
+    ] {
+        page.family(name, "counter", help);
+        for (labels, answers) in answered {
+            page.sample(name, labels, number(answers));
+        }
+    }
+    let duration = "tidegate_upstream_response_duration_seconds";
+    page.family(
+        duration,
+        "histogram",
+        "Time until an answer of the server had come whole, as $upstream_response_time.",
+    );
+    for (labels, answers) in answered {
+        let mut sum = 0;
+        for (bound, count) in RESPONSE_BOUNDS.into_iter().zip(answers.durations) {
+            sum += count;
+            let labels = format!("{labels},le=\"{}\"", bound as f64 / 1e3);
+            page.sample(&format!("{duration}_bucket"), &labels, sum);
+        }
+        let all: u64 = answers.durations.iter().sum();
+        let labels_all = format!("{labels},le=\"+Inf\"");
+        page.sample(&format!("{duration}_bucket"), &labels_all, all);
+        page.sample(
+            &format!("{duration}_sum"),
+            labels,
+            answers.duration as f64 / 1e3,
+        );
+        page.sample(&format!("{duration}_count"), labels, all);
     }
 }
 
@@ -303,6 +369,20 @@ impl ServerNumbers {
                 json.key("checks").number(counts.checks);
                 json.key("fails").number(counts.fails);
                 json.key("unhealthy").number(counts.unhealthy);
+            });
+        }
+        if let Some(answers) = &self.answers {
+            json.key("responses").object(|json| {
+                for (status, count) in &answers.statuses {
+                    json.key(&status.to_string()).number(*count);
+                }
+            });
+            json.key("sent_bytes").number(answers.sent);
+            json.key("received_bytes").number(answers.received);
+            json.key("response_duration_seconds").object(|json| {
+                json.key("count")
+                    .number(answers.durations.iter().sum::<u64>());
+                json.key("sum").number(answers.duration as f64 / 1e3);
             });
         }
     }

@@ -138,8 +138,18 @@ impl Master {
                 let taken_over = names.filter(is_known).collect();
                 self.prepare(next, taken_over, replies);
             }
-            Err(errors) => answer(replies, &errors),
+            Err(errors) => {
+                self.tell_of_failure();
+                answer(replies, &errors);
+            }
         }
+    }
+
+    /// Tells the workers that serve that a reload has failed.
+    fn tell_of_failure(&mut self) {
+        let serving = self.children.iter_mut();
+        let serving = serving.filter(|child| matches!(child.role, Role::Serving));
+        serving.for_each(|child| child.send(Command::ReloadFailed));
     }
 
     /// Follows what name servers have said of the hosts that the last reload took over.
@@ -252,6 +262,7 @@ impl Master {
             }
             None => {
                 self.undo(next);
+                self.tell_of_failure();
                 answer(
                     replies,
                     &["[emerg] no worker process could be started".to_owned()],
@@ -389,6 +400,7 @@ impl Master {
             }
         }
         self.undo(next);
+        self.tell_of_failure();
         answer(replies, errors);
     }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use http::request::Request;
-use store::disk::{Counts, MemoryCounts};
+use store::disk::{Counts, MemoryCounts, Purged};
 
 use super::settings::Zone;
 use super::status::CacheStatus;
@@ -164,12 +164,48 @@ pub struct CacheNumbers {
     pub answered: [(&'static str, u64); CacheStatus::ALL.len()],
     /// Requests that wait for another's answer.
     pub waiting: u64,
+    /// The most bytes that files may take, where that is bounded.
+    pub max_size: Option<u64>,
+    /// The folder has not been looked through yet.
+    pub is_cold: bool,
+    /// All entries lie in memory.
+    pub is_in_memory: bool,
     /// Entries and their bytes on disk.
     pub counts: Counts,
     /// Entries and their bytes in memory.
     pub memory: MemoryCounts,
     /// Hits from memory that were given at once.
     pub at_once: u64,
+}
+
+impl CacheNumbers {
+    /// Bytes that its entries take, on disk or in memory.
+    pub fn occupied(&self) -> u64 {
+        if self.is_in_memory {
+            self.memory.bytes
+        } else {
+            self.counts.bytes
+        }
+    }
+
+    /// How many entries it holds.
+    pub fn held(&self) -> u64 {
+        if self.is_in_memory {
+            self.memory.entries
+        } else {
+            self.counts.entries
+        }
+    }
+}
+
+/// Removes every entry of a cache, waiting for the disk; `None` where there is no such cache.
+pub fn purging(
+    request: &Request,
+    name: &str,
+) -> Option<impl FnOnce() -> Purged + Send + 'static + use<>> {
+    let zone = request.local.generation.zones.find::<CacheZone>(name)?;
+    let store = Arc::clone(zone.state().store(zone.settings())?);
+    Some(move || store.purge_matching(|_| true))
 }
 
 /// Those of the configuration that serves a request.
@@ -192,6 +228,9 @@ pub fn of(request: &Request) -> Vec<CacheNumbers> {
                 (status.name(), counter.map_or(0, of) + more)
             }),
             waiting: of(&counters.waiting),
+            max_size: zone.settings().bound(),
+            is_cold: zone.state().is_cold(),
+            is_in_memory: zone.settings().is_in_memory(),
             counts: zone.state().counts(),
             memory: zone.state().memory_counts(),
             at_once,

@@ -130,6 +130,12 @@ impl CacheZone {
         store.map(|store| store.counts()).unwrap_or_default()
     }
 
+    /// Whether there is a folder that has not been looked through yet.
+    pub(super) fn is_cold(&self) -> bool {
+        let store = self.store.get().and_then(Option::as_ref);
+        store.is_some_and(|store| !store.is_scanned())
+    }
+
     /// What its memory holds.
     pub(super) fn memory_counts(&self) -> MemoryCounts {
         let store = self.store.get().and_then(Option::as_ref);
@@ -236,6 +242,17 @@ impl State for CacheZone {
 }
 
 impl CachePath {
+    /// The most bytes that entries may take, where that is bounded.
+    pub(super) fn bound(&self) -> Option<u64> {
+        let memory = self.memory.filter(|_| !self.has_folder);
+        self.max_size.or(memory.map(|memory| memory.limit as u64))
+    }
+
+    /// Whether all entries lie in memory.
+    pub(super) fn is_in_memory(&self) -> bool {
+        !self.has_folder
+    }
+
     /// Opens the folder, or makes a store in memory.
     fn open(&self, size: u64) -> std::io::Result<Arc<DiskStore>> {
         let settings = self.of_store(size);

@@ -293,6 +293,7 @@ mod tests {
             valid: valid.map(Duration::from_secs),
             ipv4: true,
             ipv6: true,
+            counted: crate::resolver::counted::ResolverCounter::default(),
         }))
     }
 

@@ -20,6 +20,7 @@ use proto::dns::{
 
 use super::Resolver;
 use super::cache::Resolution;
+use super::counted::QuestionKind;
 
 /// How long a server may be silent before the next one is asked (nginx's `resend_timeout`).
 const RESEND_INTERVAL: Duration = Duration::from_secs(5);
@@ -48,14 +49,30 @@ pub(super) async fn ask(
         let answer = persist(resolver, &question, first, &wanted).await?;
         Some(Some(answer))
     };
+    resolver.counted.asked(QuestionKind::Name);
     let v4 = of_family(Family::V4, resolver.ipv4);
     let v6 = of_family(Family::V6, resolver.ipv6);
     let (v4, v6) = both(v4, v6).await;
-    Some(combine([v4?, v6?].into_iter().flatten()))
+    let found = combine([v4?, v6?].into_iter().flatten());
+    resolver.counted.found(&found.0);
+    Some(found)
 }
 
 /// What the servers say of a service, under the name that SRV has for it.
 pub(super) async fn ask_for_service(
+    resolver: &Resolver,
+    name: &HostName,
+) -> Result<(Vec<ServiceServer>, u32), DnsError> {
+    resolver.counted.asked(QuestionKind::Service);
+    let found = follow_service(resolver, name).await;
+    match &found {
+        Ok(_) => resolver.counted.answered(),
+        Err(failure) => resolver.counted.failed(*failure),
+    }
+    found
+}
+
+async fn follow_service(
     resolver: &Resolver,
     name: &HostName,
 ) -> Result<(Vec<ServiceServer>, u32), DnsError> {
@@ -369,6 +386,7 @@ mod tests {
                 valid: None,
                 ipv4: true,
                 ipv6: false,
+                counted: crate::resolver::counted::ResolverCounter::default(),
             };
             let name = HostName::parse(b"site.example").unwrap();
             let rounds = Cell::new(0);

@@ -8,12 +8,12 @@
 //!
 //! Each thread has a cache of its own for each `resolver`, which lives as long as the generation,
 //! as nginx's workers have. Names that stand in the configuration itself are not looked up here but
-//! by `conf::Files`, when it is compiled.
-//!
-//! Not here yet, and a clear error where written: `status_zone`.
+//! by `conf::Files`, when it is compiled. What resolvers with a `status_zone` ask and are told is
+//! counted by `counted`.
 
 mod cache;
 mod client;
+pub mod counted;
 
 use std::fmt;
 use std::net::IpAddr;
@@ -32,6 +32,7 @@ use framework::slot::{OfThread, Slot, ThreadGeneration};
 use proto::dns;
 
 use cache::Cache;
+use counted::ResolverCounter;
 
 /// Also in `upstream` blocks, for names that are looked up again and again.
 const CONTEXTS: Contexts = Contexts::HTTP
@@ -51,7 +52,7 @@ const ASKED_AT_ONCE_MAX: usize = 32;
 /// A directive; see its manual.
 pub static RESOLVER: Setting<Parameters> = Setting::new(
     "resolver",
-    &["address ... [valid=time] [ipv4=on|off] [ipv6=on|off]"],
+    &["address ... [valid=time] [ipv4=on|off] [ipv6=on|off] [status_zone=zone]"],
     parameters,
 )
 .contexts(CONTEXTS)
@@ -61,7 +62,8 @@ pub static RESOLVER: Setting<Parameters> = Setting::new(
     "Name servers that are asked, in turn, for addresses of names which are known only when a request is served: \
      `proxy_pass` with variables. A server that is silent for five seconds makes the next one asked; an answer that is \
      cut short is asked for over TCP. Answers are kept as long as they say, or for the time of `valid`; both IPv4 and \
-     IPv6 addresses are looked up unless one is turned off. Each worker thread keeps its own answers.",
+     IPv6 addresses are looked up unless one is turned off. Each worker thread keeps its own answers. With `status_zone` the API shows \
+     how many questions were asked and what came of them.",
 );
 
 /// A directive; see its manual.
@@ -80,6 +82,7 @@ pub struct Parameters {
     valid: Option<Duration>,
     ipv4: bool,
     ipv6: bool,
+    zone: Option<Box<str>>,
 }
 
 fn parameters(setter: &Setter<'_>) -> Result<Parameters, Fault> {
@@ -88,6 +91,7 @@ fn parameters(setter: &Setter<'_>) -> Result<Parameters, Fault> {
         valid: None,
         ipv4: true,
         ipv6: true,
+        zone: None,
     };
     for word in setter.args() {
         let invalid = || Fault::at(word, format!("invalid parameter: {}", word.text()));
@@ -104,9 +108,11 @@ fn parameters(setter: &Setter<'_>) -> Result<Parameters, Fault> {
             parameters.ipv4 = on_or_off(text)?;
         } else if let Some(text) = word.bytes.strip_prefix(b"ipv6=") {
             parameters.ipv6 = on_or_off(text)?;
-        } else if word.bytes.starts_with(b"status_zone=") {
-            let text = format!("parameter \"{}\" is not supported yet", word.text());
-            return Err(Fault::at(word, text));
+        } else if let Some(name) = word.bytes.strip_prefix(b"status_zone=") {
+            let name = std::str::from_utf8(name)
+                .ok()
+                .filter(|name| !name.is_empty());
+            parameters.zone = Some(name.ok_or_else(invalid)?.into());
         } else {
             // In its turn, as nginx does; whether a name leads to an address is asked when the
             // configuration is compiled.
@@ -137,6 +143,7 @@ pub struct Resolver {
     valid: Option<Duration>,
     ipv4: bool,
     ipv6: bool,
+    counted: ResolverCounter,
 }
 
 impl Feature for Resolver {
@@ -148,6 +155,7 @@ impl Feature for Resolver {
             valid: None,
             ipv4: true,
             ipv6: true,
+            zone: None,
         });
         let mut servers = Vec::new();
         for word in &parameters.addresses {
@@ -161,6 +169,10 @@ impl Feature for Resolver {
             valid: parameters.valid,
             ipv4: parameters.ipv4,
             ipv6: parameters.ipv6,
+            counted: match &parameters.zone {
+                Some(name) => ResolverCounter::of(compiler, name),
+                None => ResolverCounter::default(),
+            },
         })
     }
 }
@@ -223,7 +235,10 @@ impl Resolving {
         let resolving = cache.resolve(name);
         match either(resolving, engine::sleep(self.timeout)).await {
             Either::First(resolved) => resolved.map_err(Unresolved::Failed),
-            Either::Second(()) => Err(Unresolved::TimedOut),
+            Either::Second(()) => {
+                self.resolver.counted.timed_out();
+                Err(Unresolved::TimedOut)
+            }
         }
     }
 }
@@ -294,7 +309,10 @@ impl Resolving {
     ) -> Result<T, Unresolved> {
         match either(asking, engine::sleep(self.timeout)).await {
             Either::First(resolved) => resolved.map_err(Unresolved::Failed),
-            Either::Second(()) => Err(Unresolved::TimedOut),
+            Either::Second(()) => {
+                self.resolver.counted.timed_out();
+                Err(Unresolved::TimedOut)
+            }
         }
     }
 
@@ -403,6 +421,7 @@ mod tests {
                 valid: None,
                 ipv4: true,
                 ipv6: false,
+                counted: ResolverCounter::default(),
             };
             let resolving = Resolving {
                 resolver: Arc::new(resolver),
@@ -481,6 +500,7 @@ mod tests {
                 valid: None,
                 ipv4: true,
                 ipv6: true,
+                counted: ResolverCounter::default(),
             });
             let cache = Rc::new(Cache::new(&resolver));
             let resolving = Resolving {

@@ -1,12 +1,19 @@
 //! The certificates of a server: made once, chosen per client, replaced while the server runs.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use framework::compile::Compiler;
+use framework::generation::Generation;
+use framework::registry::Registry;
 use rustls::pki_types::CertificateDer;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{InconsistentKeys, SignatureAlgorithm};
+use x509_cert::der::Decode as _;
+use x509_cert::ext::pkix::SubjectAltName;
+use x509_cert::ext::pkix::name::GeneralName;
 
 use crate::tls::pem::{self, PemError};
 use crate::tls::provider;
@@ -95,6 +102,78 @@ impl Slot {
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
     }
+}
+
+/// The certificates that servers show: a part of a generation, for monitoring.
+#[derive(Debug, Default)]
+pub struct ShownCertificates(Vec<(String, Arc<Slot>)>);
+
+impl Registry for ShownCertificates {}
+
+/// What is told of one certificate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CertificateFacts {
+    /// The file that it was read from, or how `ssl_certificate` names it.
+    pub name: String,
+    /// The names that it is for, or its subject where it has none.
+    pub names: Vec<String>,
+    /// Seconds since 1970 at which it ends.
+    pub not_after: u64,
+}
+
+impl ShownCertificates {
+    /// One more, by the file that it was read from or how a line names it.
+    pub(super) fn add(&mut self, name: String, slot: &Arc<Slot>) {
+        self.0.push((name, Arc::clone(slot)));
+    }
+
+    /// Facts about each that is in force, those of one file once.
+    pub fn facts(&self) -> Vec<CertificateFacts> {
+        let mut facts: Vec<CertificateFacts> = Vec::new();
+        for (name, slot) in &self.0 {
+            let Some(fact) = slot.current().and_then(|key| fact(name, &key)) else {
+                continue;
+            };
+            if !facts.contains(&fact) {
+                facts.push(fact);
+            }
+        }
+        facts
+    }
+}
+
+fn fact(name: &str, key: &CertifiedKey) -> Option<CertificateFacts> {
+    let certificate = x509_cert::Certificate::from_der(key.cert.first()?).ok()?;
+    let content = certificate.tbs_certificate();
+    let alternatives = content.get_extension::<SubjectAltName>().ok().flatten();
+    let alternatives = alternatives.map(|(_, names)| names.0).unwrap_or_default();
+    let names = alternatives.iter().filter_map(|name| match name {
+        GeneralName::DnsName(name) => Some(name.as_str().to_owned()),
+        GeneralName::IpAddress(address) => address_of(address.as_bytes()),
+        _ => None,
+    });
+    let mut names: Vec<String> = names.collect();
+    if names.is_empty() {
+        names.push(content.subject().to_string());
+    }
+    Some(CertificateFacts {
+        name: name.to_owned(),
+        names,
+        not_after: content.validity().not_after.to_unix_duration().as_secs(),
+    })
+}
+
+fn address_of(bytes: &[u8]) -> Option<String> {
+    match bytes.len() {
+        4 => Some(IpAddr::from(<[u8; 4]>::try_from(bytes).ok()?).to_string()),
+        16 => Some(IpAddr::from(<[u8; 16]>::try_from(bytes).ok()?).to_string()),
+        _ => None,
+    }
+}
+
+/// Adds them to the generation.
+pub fn add_shown(compiler: &Compiler<'_>, generation: &mut Generation) {
+    generation.add(compiler.registries.take::<ShownCertificates>());
 }
 
 /// The certificates of one server, for rustls to choose from.

@@ -10,16 +10,17 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use base::hash::Map;
 use bytes::Bytes;
 use conf::{Fault, Word};
 use framework::compile::Compiler;
+use framework::registry::Registry;
 use logs::{Errno, error_text};
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
 use rustls::sign::CertifiedKey;
 
 use crate::tls::certificates::{self, LoadError};
 use crate::tls::pem::{self, PemError};
-use crate::tls::settings::CertificateFiles;
 use crate::tls::stapling::message::{NoResponse, length_of_response};
 
 /// Why OpenSSL could not open a file, as nginx shows it.
@@ -166,6 +167,16 @@ fn not_opened(word: &Word, path: &Path, mode: &'static str, error: &io::Error) -
         format!("BIO_new_file(\"{path}\") failed (SSL: {reason})"),
     )
 }
+
+/// Certificates that have been read, by the files of chain and key and the passwords: servers share
+/// them.
+#[derive(Default)]
+struct CertificateFiles(Map<Identity, Arc<CertifiedKey>>);
+
+/// The files of a chain, of its key, and of passwords, as written.
+type Identity = (Box<[u8]>, Box<[u8]>, Option<Box<[u8]>>);
+
+impl Registry for CertificateFiles {}
 
 /// A certificate with its key, read once whoever names the same files.
 pub fn load(

@@ -13,11 +13,12 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use engine::Buffer;
+use framework::counters::HandshakeFault;
 use framework::generation::GenerationView;
 use framework::panics;
 use proto::tls::{ClientHello, HelloScan, HelloSearch};
 use rustls::sign::CertifiedKey;
-use rustls::{HandshakeKind, ServerConfig};
+use rustls::{AlertDescription, HandshakeKind, PeerIncompatible, ServerConfig};
 
 use crate::incoming::Incoming;
 use crate::tls::dynamic::CertificateError;
@@ -110,14 +111,56 @@ pub struct Intercepts(pub Box<[Intercept]>);
 
 /// Shakes hands with a client. `received` is what has been read of it already.
 pub async fn accept<N: ServerSelector>(names: &N, received: Buffer) -> HandshakeStart {
-    let heard = Cell::new(!received.is_empty());
-    let begun = begin_with(names, received, &heard).await;
-    count(names.incoming(), &begun, heard.get());
+    let course = HandshakeCourse {
+        is_heard: Cell::new(!received.is_empty()),
+        fault: Cell::new(HandshakeFault::Other),
+    };
+    let begun = begin_with(names, received, &course).await;
+    count(names.incoming(), &begun, &course);
     begun
 }
 
+/// What is known of a handshake if it fails.
+struct HandshakeCourse {
+    /// Something has come from the client.
+    is_heard: Cell<bool>,
+    fault: Cell<HandshakeFault>,
+}
+
+/// What is wrong with a handshake, by the error that rustls gives it up with.
+fn fault_of(error: &rustls::Error) -> HandshakeFault {
+    match error {
+        rustls::Error::PeerIncompatible(why) => match why {
+            PeerIncompatible::NoCipherSuitesInCommon
+            | PeerIncompatible::NoKxGroupsInCommon
+            | PeerIncompatible::NoEcPointFormatsInCommon
+            | PeerIncompatible::NoSignatureSchemesInCommon
+            | PeerIncompatible::NoCertificateRequestSignatureSchemesInCommon => {
+                HandshakeFault::NoCommonCipher
+            }
+            PeerIncompatible::Tls12NotOffered
+            | PeerIncompatible::Tls12NotOfferedOrEnabled
+            | PeerIncompatible::Tls13RequiredForQuic
+            | PeerIncompatible::SupportedVersionsExtensionRequired => {
+                HandshakeFault::NoCommonProtocol
+            }
+            _ => HandshakeFault::Other,
+        },
+        rustls::Error::AlertReceived(
+            AlertDescription::NoCertificate
+            | AlertDescription::BadCertificate
+            | AlertDescription::UnsupportedCertificate
+            | AlertDescription::CertificateRevoked
+            | AlertDescription::CertificateExpired
+            | AlertDescription::CertificateUnknown
+            | AlertDescription::UnknownCA,
+        ) => HandshakeFault::PeerRejectedCertificate,
+        _ => HandshakeFault::Other,
+    }
+}
+
 /// Counts a handshake that has ended; a client that has left without a word has begun none.
-fn count<I: Incoming>(connection: &I, begun: &HandshakeStart, heard: bool) {
+fn count<I: Incoming>(connection: &I, begun: &HandshakeStart, course: &HandshakeCourse) {
     let counts = connection.counts();
     match begun {
         HandshakeStart::Secure => {
@@ -128,7 +171,10 @@ fn count<I: Incoming>(connection: &I, begun: &HandshakeStart, heard: bool) {
                 counts.sessions_reused.add(1);
             }
         }
-        HandshakeStart::Ended if heard => counts.handshakes_failed.add(1),
+        HandshakeStart::Ended if course.is_heard.get() => {
+            counts.handshakes_failed.add(1);
+            counts.note_fault(course.fault.get());
+        }
         HandshakeStart::Ended | HandshakeStart::Plain(_) => {}
     }
 }
@@ -136,9 +182,9 @@ fn count<I: Incoming>(connection: &I, begun: &HandshakeStart, heard: bool) {
 async fn begin_with<N: ServerSelector>(
     names: &N,
     received: Buffer,
-    heard: &Cell<bool>,
+    course: &HandshakeCourse,
 ) -> HandshakeStart {
-    match panics::catch(Box::pin(shake_hands(names, received, heard))).await {
+    match panics::catch(Box::pin(shake_hands(names, received, course))).await {
         Ok(begun) => begun,
         Err(panicked) => {
             let connection = names.incoming();
@@ -157,7 +203,7 @@ async fn begin_with<N: ServerSelector>(
 async fn shake_hands<N: ServerSelector>(
     names: &N,
     received: Buffer,
-    heard: &Cell<bool>,
+    course: &HandshakeCourse,
 ) -> HandshakeStart {
     let connection = names.incoming();
     let transport = connection.transport();
@@ -173,7 +219,7 @@ async fn shake_hands<N: ServerSelector>(
     let hello = loop {
         if received.is_empty() {
             let first = gathered.is_empty() && !N::ONLY_TLS;
-            received = match receive(connection, deadline, first).await {
+            received = match receive(connection, deadline, first, course).await {
                 Some(buffer) => buffer,
                 None => return HandshakeStart::Ended,
             };
@@ -185,7 +231,7 @@ async fn shake_hands<N: ServerSelector>(
             messages::handshake_without_tls(connection, call);
             return HandshakeStart::Ended;
         }
-        heard.set(true);
+        course.is_heard.set(true);
         gathered.extend_from_slice(&received);
         received = Buffer::empty();
         let refusal = match search.go_on(&gathered) {
@@ -226,9 +272,10 @@ async fn shake_hands<N: ServerSelector>(
     while session.is_handshaking() && !session.has_received() {
         if let Some(failure) = session.failure() {
             messages::handshake_failed(connection, call, &failure);
+            course.fault.set(fault_of(&failure));
             return HandshakeStart::Ended;
         }
-        match receive(connection, deadline, false).await {
+        match receive(connection, deadline, false, course).await {
             Some(buffer) => session.feed(transport.stream(), buffer),
             None => return HandshakeStart::Ended,
         }
@@ -250,6 +297,7 @@ async fn receive<I: Incoming>(
     connection: &I,
     deadline: Option<Instant>,
     first: bool,
+    course: &HandshakeCourse,
 ) -> Option<Buffer> {
     if first {
         connection.set_idle(true);
@@ -260,6 +308,7 @@ async fn receive<I: Incoming>(
         Ok(buffer) if !buffer.is_empty() => return Some(buffer),
         Ok(_) => messages::handshake_left(connection, first),
         Err(error) if error.kind() == ErrorKind::TimedOut => {
+            course.fault.set(HandshakeFault::Timeout);
             messages::handshake_timed_out(connection)
         }
         Err(error) => messages::handshake_broken(connection, &error),

@@ -244,6 +244,9 @@ impl Session {
                 }
             }
         }
+        if let Some(fault) = verdict.fault() {
+            local.counts.note_fault(fault);
+        }
         self.verdict.set(verdict);
         *self.judged_by.borrow_mut() = Arc::clone(settings);
     }

@@ -23,7 +23,7 @@ use sha2::{Digest, Sha256};
 use variables::{Compiling as _, Text};
 
 use crate::resolver::{RESOLVER, RESOLVER_TIMEOUT, Resolving};
-use crate::tls::certificates::{Resolver, Slot};
+use crate::tls::certificates::{Resolver, ShownCertificates, Slot};
 use crate::tls::dynamic::{self, Cache, CacheSettings, Dynamic};
 use crate::tls::key_log::KeyLog;
 use crate::tls::ocsp::{self, StatusCheck};
@@ -318,16 +318,6 @@ pub struct TlsSettings<C> {
     pub warnings: Box<[String]>,
 }
 
-/// Certificates that have been read, by the files of chain and key and the passwords: servers share
-/// them.
-#[derive(Default)]
-pub struct CertificateFiles(pub Map<Identity, Arc<CertifiedKey>>);
-
-/// The files of a chain, of its key, and of passwords, as written.
-pub type Identity = (Box<[u8]>, Box<[u8]>, Option<Box<[u8]>>);
-
-impl Registry for CertificateFiles {}
-
 /// Certificates that no file holds, because something gets them: what that is fills it before a
 /// server is compiled.
 #[derive(Default)]
@@ -530,8 +520,13 @@ fn slots(
     let fetches = stapled.is_none() && scope.get(&STAPLING)?;
     let (mut slots, mut fetched) = (Vec::with_capacity(loaded.len()), Vec::new());
     for (certificate, certified) in loaded {
+        let shown = compiler.registry::<ShownCertificates>();
         let Some(mut certified) = certified else {
-            slots.push(compiler.registry::<Issued>().borrow().of(scope));
+            let slot = compiler.registry::<Issued>().borrow().of(scope);
+            shown
+                .borrow_mut()
+                .add(certificate.text().into_owned(), &slot);
+            slots.push(slot);
             continue;
         };
         if stapled.is_some() {
@@ -551,6 +546,9 @@ fn slots(
                 }
             }
         }
+        shown
+            .borrow_mut()
+            .add(files::shown(compiler, certificate), &slot);
         slots.push(slot);
     }
     Ok((slots, fetched))

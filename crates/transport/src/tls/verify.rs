@@ -8,6 +8,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use framework::counters::HandshakeFault;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
@@ -66,7 +67,26 @@ impl fmt::Display for ClientCertificateError {
     }
 }
 
+/// What OpenSSL numbers these reasons by.
+const NOT_YET_VALID: u8 = 9;
+const EXPIRED: u8 = 10;
+const REVOKED: u8 = 23;
+
 impl CertificateStatus {
+    /// What is wrong with the certificate that a client has sent, as it is counted.
+    pub fn fault(self) -> Option<HandshakeFault> {
+        match self {
+            CertificateStatus::Missing | CertificateStatus::Good => None,
+            CertificateStatus::Bad(Reason(NOT_YET_VALID | EXPIRED, _)) => {
+                Some(HandshakeFault::ExpiredCertificate)
+            }
+            CertificateStatus::Bad(Reason(REVOKED, _)) | CertificateStatus::Revoked(_) => {
+                Some(HandshakeFault::RevokedCertificate)
+            }
+            CertificateStatus::Bad(_) => Some(HandshakeFault::UnverifiedCertificate),
+        }
+    }
+
     /// Lets a client in or not, at a server that asks for certificates in this mode.
     ///
     /// # Errors

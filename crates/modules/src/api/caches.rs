@@ -1,0 +1,118 @@
+//! What the API shows of caches: how large they are and how they have answered; and their entries
+//! purged, which is ours.
+
+use base::json;
+use bytes::Bytes;
+use http::request::Request;
+use proxying::cache::numbers::{self, CacheNumbers};
+
+use super::failure::ApiError;
+use super::server::{lock, resets};
+use super::show::{self, Fields};
+
+/// What caches are said to have answered, in the order in which it is shown, by what
+/// `$upstream_cache_status` says.
+const ANSWERS: [(&str, &str); 7] = [
+    ("hit", "HIT"),
+    ("stale", "STALE"),
+    ("updating", "UPDATING"),
+    ("revalidated", "REVALIDATED"),
+    ("miss", "MISS"),
+    ("expired", "EXPIRED"),
+    ("bypass", "BYPASS"),
+];
+
+/// How often a cache has answered so, in the order of [`ANSWERS`].
+pub(super) type CacheAnswers = [u64; ANSWERS.len()];
+
+fn answers(cache: &CacheNumbers) -> CacheAnswers {
+    ANSWERS.map(|(_, status)| {
+        let known = cache.answered.iter().find(|(name, _)| *name == status);
+        known.map_or(0, |(_, count)| *count)
+    })
+}
+
+fn find(request: &Request, name: &Bytes) -> Result<CacheNumbers, ApiError> {
+    let mut all = numbers::of(request).into_iter();
+    let found = all.find(|cache| cache.zone.as_bytes() == name);
+    found.ok_or(ApiError::CacheNotFound)
+}
+
+/// How each cache does, or the one of this name.
+pub(super) fn show(
+    request: &Request,
+    only: Option<&Bytes>,
+    json: &mut json::Writer,
+    fields: &Fields,
+) -> Result<(), ApiError> {
+    let all = match only {
+        None => numbers::of(request),
+        Some(name) => {
+            cache(request, &find(request, name)?, json, fields);
+            return Ok(());
+        }
+    };
+    json.object(|json| {
+        for known in &all {
+            cache(request, known, json.key(&known.zone), fields);
+        }
+    });
+    Ok(())
+}
+
+fn cache(request: &Request, cache: &CacheNumbers, json: &mut json::Writer, fields: &Fields) {
+    let zone = resets(&request.local.generation);
+    let earlier = zone.and_then(|zone| {
+        let known = lock(&zone.state().caches);
+        known.get(cache.zone.as_bytes()).copied()
+    });
+    let answered = answers(cache).into_iter();
+    let answered = answered.zip(earlier.unwrap_or_default());
+    show::object(json, fields, |object| {
+        object.number("size", cache.occupied());
+        if let Some(max_size) = cache.max_size {
+            object.number("max_size", max_size);
+        }
+        object.boolean("cold", cache.is_cold);
+        for ((name, _), (count, before)) in ANSWERS.into_iter().zip(answered) {
+            object.field(name, |json| {
+                show::whole(json, |object| {
+                    object.number("responses", count.saturating_sub(before));
+                });
+            });
+        }
+        object.number("entries", cache.held());
+    });
+}
+
+/// Has what a cache has answered counted from now on.
+pub(super) fn reset(request: &Request, name: &Bytes) -> Result<(), ApiError> {
+    let found = find(request, name)?;
+    if let Some(zone) = resets(&request.local.generation) {
+        lock(&zone.state().caches).insert(name.clone(), answers(&found));
+    }
+    Ok(())
+}
+
+/// Removes every entry of a cache.
+pub(super) async fn purge(request: &Request, name: &Bytes, user: &Bytes) -> Result<(), ApiError> {
+    let found = find(request, name)?;
+    let purging = numbers::purging(request, &found.zone).ok_or(ApiError::CacheNotFound)?;
+    let purged = engine::blocking_long(purging).await;
+    let by = if user.is_empty() {
+        String::new()
+    } else {
+        format!(", by user \"{}\"", logs::Printable(user))
+    };
+    logs::error!(
+        request,
+        Notice,
+        "api: {} entries of cache \"{}\" are purged{by}",
+        purged.entries,
+        logs::Printable(name)
+    );
+    match purged.failed {
+        0 => Ok(()),
+        _ => Err(ApiError::NotPurged),
+    }
+}

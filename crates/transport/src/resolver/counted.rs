@@ -1,0 +1,162 @@
+//! What resolvers with a `status_zone` have asked and been told, over reloads.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use framework::compile::Compiler;
+use framework::zone::{Fact, SIZE_MIN, State, Tell, Zone};
+use proto::dns::DnsError;
+
+use super::cache::Resolution;
+
+/// What zones of resolvers are called before their names: the name of no other zone has a blank.
+const PREFIX: &str = "resolver ";
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum QuestionKind {
+    /// Addresses of a name.
+    Name,
+    /// Servers of a service.
+    Service,
+}
+
+/// What has come of a question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Told {
+    Answer,
+    ServerFailure,
+    NotFound,
+    Unimplemented,
+    Refused,
+    Nothing,
+}
+
+/// Names of what has come of questions, in the order of [`Told`], as NGINX Plus has them.
+const TOLD: [&str; 6] = [
+    "noerror", "servfail", "nxdomain", "notimp", "refused", "timedout",
+];
+
+/// What a zone has counted.
+#[derive(Debug, Default)]
+pub struct ResolverCounts {
+    names: AtomicU64,
+    services: AtomicU64,
+    told: [AtomicU64; TOLD.len()],
+}
+
+impl State for ResolverCounts {
+    const KIND: &'static str = "resolver";
+
+    type Settings = ();
+
+    fn new(_: u64) -> ResolverCounts {
+        ResolverCounts::default()
+    }
+
+    fn describe(&self, (): &(), tell: &mut Tell<'_>) {
+        let read = |count: &AtomicU64| Fact::Number(count.load(Ordering::Relaxed));
+        tell("name", read(&self.names));
+        tell("srv", read(&self.services));
+        for (name, count) in TOLD.into_iter().zip(&self.told) {
+            tell(name, read(count));
+        }
+    }
+}
+
+impl ResolverCounts {
+    /// Has everything counted from now on.
+    pub fn reset(&self) {
+        for count in [&self.names, &self.services].into_iter().chain(&self.told) {
+            count.store(0, Ordering::Relaxed);
+        }
+    }
+
+    fn told(&self, what: Told) {
+        if let Some(count) = self.told.get(what as usize) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The name that `status_zone` has given a zone, if it is one of a resolver.
+pub fn zone_name(name: &str) -> Option<&str> {
+    name.strip_prefix(PREFIX)
+}
+
+/// The name of the zone that this `status_zone` means.
+pub fn full_name(name: &str) -> String {
+    format!("{PREFIX}{name}")
+}
+
+/// Where a resolver counts, if it does.
+#[derive(Clone, Default)]
+pub(super) struct ResolverCounter(Option<Arc<Zone<ResolverCounts>>>);
+
+impl fmt::Debug for ResolverCounter {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_tuple("ResolverCounter")
+            .field(&self.0.is_some())
+            .finish()
+    }
+}
+
+impl ResolverCounter {
+    /// In the zone of this name, which several resolvers may have.
+    pub(super) fn of(compiler: &Compiler<'_>, name: &str) -> ResolverCounter {
+        let name = full_name(name);
+        let mut zones = compiler.zones.borrow_mut();
+        match zones.declare::<ResolverCounts>(&name, SIZE_MIN, ()) {
+            Ok(zone) | Err(framework::zone::ZoneError::Declared(zone)) => {
+                ResolverCounter(Some(zone))
+            }
+            // No other kind has such names.
+            Err(framework::zone::ZoneError::Conflict(_)) => ResolverCounter(None),
+        }
+    }
+
+    fn state(&self) -> Option<&ResolverCounts> {
+        self.0.as_ref().map(|zone| &**zone.state())
+    }
+
+    pub(super) fn asked(&self, what: QuestionKind) {
+        if let Some(state) = self.state() {
+            let count = match what {
+                QuestionKind::Name => &state.names,
+                QuestionKind::Service => &state.services,
+            };
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn found(&self, found: &Resolution) {
+        match found {
+            Resolution::Addresses(_) | Resolution::Alias(_) => self.answered(),
+            Resolution::Failed(failure) => self.failed(*failure),
+        }
+    }
+
+    pub(super) fn answered(&self) {
+        if let Some(state) = self.state() {
+            state.told(Told::Answer);
+        }
+    }
+
+    pub(super) fn failed(&self, failure: DnsError) {
+        if let Some(state) = self.state() {
+            state.told(match failure {
+                DnsError::Server => Told::ServerFailure,
+                DnsError::NotFound => Told::NotFound,
+                DnsError::Unimplemented => Told::Unimplemented,
+                DnsError::Refused => Told::Refused,
+            });
+        }
+    }
+
+    pub(super) fn timed_out(&self) {
+        if let Some(state) = self.state() {
+            state.told(Told::Nothing);
+        }
+    }
+}
