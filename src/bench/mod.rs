@@ -3,6 +3,7 @@
 
 mod ab;
 mod compare;
+mod echo;
 mod http_load;
 mod memcached;
 mod merge;
@@ -42,6 +43,8 @@ enum Mode {
     Compare(Box<compare::Options>),
     Sweep(Box<sweep::Options>),
     Memcached(Box<memcached::Options>),
+    Tcp(Box<echo::TcpOptions>),
+    Udp(Box<echo::UdpOptions>),
 }
 
 /// Runs a load test.
@@ -52,6 +55,8 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
         Some(Mode::Compare(options)) => compare::run(options),
         Some(Mode::Sweep(options)) => sweep::run(options),
         Some(Mode::Memcached(options)) => memcached::run(options),
+        Some(Mode::Tcp(options)) => echo::run_tcp(options),
+        Some(Mode::Udp(options)) => echo::run_udp(options),
     };
     match result {
         Ok(code) => code,

@@ -11,7 +11,8 @@
 //! [`compare`] puts two servers side by side, [`statistics`] says what the figures of that allow to
 //! say.
 //!
-//! [`memcached`] is load for memcached servers, apart from all that.
+//! [`memcached`] is load for memcached servers and [`echo`] load for proxies of TCP and UDP, apart
+//! from all that.
 //!
 //! Not here: command lines (src/bench), the frames of HTTP/2 (`proto::h2`), proxies.
 
@@ -20,6 +21,7 @@ pub mod compare;
 pub mod conditions;
 mod connection;
 pub mod drawn;
+pub mod echo;
 pub mod grpc;
 pub mod machine;
 pub mod memcached;

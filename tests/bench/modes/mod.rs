@@ -2,6 +2,7 @@
 //! takes, where that is installed.
 
 mod bad_servers;
+mod echo;
 mod siege;
 mod sweep;
 
