@@ -16,7 +16,7 @@ use conf::{
     Anew, Declared, Diagnostic, Disk, Files, LastReading, Line, Loaded, MissingHosts, Registry,
     Reload, ScopeRef, Tree,
 };
-use engine::net::{Address, BoundSocket, CallError, ListenOptions};
+use engine::net::{Address, BoundSocket, CallError, Carries, ListenOptions};
 use framework::compile::Environment;
 use framework::generation::Generation;
 use framework::handover::Unfit;
@@ -295,16 +295,30 @@ pub(crate) fn default_error_log(options: &Options) -> Destination {
     }
 }
 
-/// The sockets of a listener: with `reuseport` one for each thread.
+/// The sockets of a listener: with `reuseport` one for each thread, and so for datagrams without
+/// being asked: the kernel then gives all that one client sends to the same thread, which has its
+/// session.
 fn listeners(socket: &ListenSocket, threads: usize) -> impl Iterator<Item = Need> {
-    let count = if socket.options.reuseport { threads } else { 1 };
-    (0..count).map(|number| {
-        let options = socket.options.clone();
+    let is_datagrams = socket.options.carries == Carries::Datagrams;
+    let is_spread = is_datagrams && threads > 1 && !socket.options.reuseport;
+    let options = ListenOptions {
+        reuseport: socket.options.reuseport || is_spread,
+        ..socket.options.clone()
+    };
+    let count = if options.reuseport { threads } else { 1 };
+    (0..count).map(move |number| {
+        let options = options.clone();
         let socket_file = options.address.socket_file().map(Path::to_owned);
         let kept = kept(options.clone());
         let probed = options.clone();
         let probe = move || could_listen(&probed);
-        let open = move || listen(&options);
+        let open = move || {
+            // Nobody else is to be joined who was not asked for by `reuseport`.
+            if is_spread && number == 0 {
+                could_listen(&options)?;
+            }
+            listen(&options)
+        };
         let kind = NeedKind::Listener {
             socket_file,
             group: socket.id.0.to_string(),

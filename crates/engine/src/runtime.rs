@@ -124,7 +124,10 @@ impl Runtime {
 
     /// Ends a turn: what leaves with it, the hooks, the wait, what came from other threads.
     fn turn(&mut self) {
-        enter(Reactor::send_what_leaves_soon);
+        enter(|worker| {
+            worker.send_what_leaves_soon();
+            worker.send_datagrams_that_leave_soon();
+        });
         run_hooks();
         let busy = task::any_ready();
         let completions = &mut self.completions;

@@ -55,6 +55,8 @@ pub(crate) struct Reactor {
     pub(crate) next_turn: Vec<Key>,
     /// Streams whose queues leave at the end of this turn.
     pub(crate) leave_soon: Vec<Key>,
+    /// Sockets of datagrams whose queues leave at the end of this turn.
+    pub(crate) datagrams_leave_soon: Vec<Key>,
     /// Listeners for which the engine accepts and whose task was woken, or gave up, since the last
     /// wait.
     pub(crate) unwatched_listeners: Vec<Key>,
@@ -165,6 +167,7 @@ impl Reactor {
             blocks_inline: false,
             next_turn: Vec::new(),
             leave_soon: Vec::new(),
+            datagrams_leave_soon: Vec::new(),
             unwatched_listeners: Vec::new(),
             after: After::default(),
             spare_queues: Vec::new(),

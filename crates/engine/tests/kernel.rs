@@ -43,6 +43,7 @@ kernels!(
     datagrams_answer_from_the_address_that_was_asked,
     datagrams_are_exchanged_whole,
     datagrams_come_in_batches,
+    datagrams_leave_with_the_turn,
     datagrams_of_a_socket_that_was_bound_elsewhere,
     datagrams_wait_for_room,
     finish_answers_a_peer_that_sends_on,
@@ -233,6 +234,33 @@ fn datagrams_come_in_batches(kind: EngineKind) {
                 assert_eq!(&received.unwrap().bytes[..], expected.as_bytes());
             }
         }
+    });
+}
+
+/// What several have pushed leaves with the turn, also where the socket goes with it; what the
+/// system refuses is told, and the others are sent.
+fn datagrams_leave_with_the_turn(kind: EngineKind) {
+    let mut runtime = runtime(kind);
+    runtime.block_on(async {
+        let server = any_address("127.0.0.1").unwrap();
+        let client = DatagramSocket::connect(&server.local().unwrap()).unwrap();
+        for bytes in [&b"one"[..], &[0; 70_000], b"two"] {
+            assert!(client.push(Datagram::new(Bytes::from_static(bytes))));
+            client.send_soon();
+        }
+        assert!(engine::select::at_once(server.recv()).await.is_none());
+        engine::yield_now().await;
+        for expected in [b"one", b"two"] {
+            let received = server.recv().await.unwrap();
+            assert_eq!(received.bytes[..], expected[..]);
+        }
+        let failure = client.take_failure().and_then(|error| error.raw_os_error());
+        assert_eq!(failure, Some(90), "EMSGSIZE");
+        assert!(client.take_failure().is_none());
+        assert!(client.push(Datagram::new(Bytes::from_static(b"last"))));
+        client.send_soon();
+        drop(client);
+        assert_eq!(server.recv().await.unwrap().bytes[..], b"last"[..]);
     });
 }
 

@@ -27,7 +27,11 @@ use crate::worker::{Reactor, enter, try_enter};
 /// Beyond that they are dropped, as a full queue anywhere on their way would do.
 const BACKLOG_MAX: usize = 1 << 20;
 
-/// A socket that exchanges datagrams. Dropping it closes it and forgets what was not yet sent.
+/// Datagrams that wait for the end of a turn; more than one call takes leave at once.
+const LEAVE_SOON_MAX: usize = 32;
+
+/// A socket that exchanges datagrams. Dropping it closes it and forgets what finds no room yet and
+/// what was pushed without being sent.
 #[derive(Debug)]
 pub struct DatagramSocket {
     key: Key,
@@ -114,6 +118,7 @@ impl DatagramSocket {
             outgoing: false,
             receiving: false,
             sending: false,
+            leaves_soon: false,
             dropped: false,
             reader: None,
             writer: None,
@@ -153,6 +158,19 @@ impl DatagramSocket {
             let state = worker.datagrams.get(self.key);
             state.map_or(0, |state| state.pending.len())
         })
+    }
+
+    /// Like [`start_send`](Self::start_send), at the end of this turn of the loop: what many have
+    /// pushed on a socket that they share leaves with one call. Nobody waits for it; what fails is
+    /// told by [`take_failure`](Self::take_failure).
+    pub fn send_soon(&self) {
+        enter(|worker| worker.send_datagrams_soon(self.key));
+    }
+
+    /// The first error since the last call, of a datagram that was dropped for it.
+    #[must_use]
+    pub fn take_failure(&self) -> Option<io::Error> {
+        enter(|worker| worker.datagrams.get_mut(self.key)?.failure.take())
     }
 
     /// Starts sending, and waits until everything has left or failed. Cancel-safe.
@@ -210,6 +228,8 @@ pub(crate) struct DatagramsState {
     receiving: bool,
     /// The engine watches it for room.
     sending: bool,
+    /// What is pending leaves at the end of this turn.
+    leaves_soon: bool,
     /// The handle is gone.
     dropped: bool,
     reader: Option<Waker>,
@@ -312,6 +332,30 @@ impl Reactor {
         true
     }
 
+    fn send_datagrams_soon(&mut self, key: Key) {
+        let Some(state) = self.datagrams.get_mut(key) else {
+            return;
+        };
+        if state.pending.len() >= LEAVE_SOON_MAX {
+            self.start_send_datagrams(key);
+        } else if !std::mem::replace(&mut state.leaves_soon, true) {
+            self.datagrams_leave_soon.push(key);
+        }
+    }
+
+    /// Sends what has waited for the end of the turn.
+    pub(crate) fn send_datagrams_that_leave_soon(&mut self) {
+        let mut keys = std::mem::take(&mut self.datagrams_leave_soon);
+        for key in keys.drain(..) {
+            if let Some(state) = self.datagrams.get_mut(key)
+                && std::mem::take(&mut state.leaves_soon)
+            {
+                self.start_send_datagrams(key);
+            }
+        }
+        self.datagrams_leave_soon = keys;
+    }
+
     fn start_send_datagrams(&mut self, key: Key) {
         let Some(state) = self.datagrams.get_mut(key) else {
             return;
@@ -371,6 +415,11 @@ impl Reactor {
 // The life of an entry.
 impl Reactor {
     fn drop_datagrams(&mut self, key: Key) {
+        if let Some(state) = self.datagrams.get_mut(key)
+            && std::mem::take(&mut state.leaves_soon)
+        {
+            self.start_send_datagrams(key);
+        }
         let Some(state) = self.datagrams.get_mut(key) else {
             return;
         };

@@ -25,7 +25,13 @@ pub(super) async fn receive(
 ) {
     let socket = Rc::new(socket);
     loop {
-        match either(accepting.stop.wait(), socket.recv()).await {
+        let came = either(accepting.stop.wait(), socket.recv()).await;
+        // An answer that the system refuses is lost, as one that the network loses is.
+        if let Some(error) = socket.take_failure() {
+            let error = Errno(&error);
+            worker.report(Level::Info, format_args!("sendmsg() failed {error}"));
+        }
+        match came {
             Either::First(()) => break,
             Either::Second(Ok(datagram)) => accepting.door().received(ReceivedDatagram {
                 worker: Rc::clone(&worker),
