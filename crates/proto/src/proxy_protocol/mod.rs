@@ -14,7 +14,10 @@ mod write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 pub use tlv::{TlvError, Tlvs, Value};
-pub use write::{Carried, Endpoints, Version, append, append_with_checksum};
+pub use write::{
+    Carried, ClientCertificate, ClientTls, Endpoints, Version, append, append_client_tls,
+    append_tlv, append_with_checksum,
+};
 
 /// What a header of version 2 begins with (section 2.2).
 const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";

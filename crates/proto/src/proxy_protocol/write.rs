@@ -1,6 +1,7 @@
 //! A header of the PROXY protocol for a connection that is made for a client.
 //!
-//! Without TLVs, and never `LOCAL`: that is for connections that no client has asked for.
+//! Which TLVs there are is the business of who writes them: [`append_tlv`] makes them, and
+//! [`append_client_tls`] those of a client's TLS (section 2.2.5).
 
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
@@ -15,6 +16,24 @@ const V2_LOCAL: u8 = 0x20;
 
 /// Bytes of signature, version, family and length.
 const HEADER_SIZE: usize = 16;
+
+/// Types of TLVs (section 2.2).
+const PP2_TYPE_ALPN: u8 = 0x01;
+const PP2_TYPE_AUTHORITY: u8 = 0x02;
+const PP2_TYPE_SSL: u8 = 0x20;
+
+/// Types of those within `PP2_TYPE_SSL` (section 2.2.5).
+const PP2_SUBTYPE_SSL_VERSION: u8 = 0x21;
+const PP2_SUBTYPE_SSL_CN: u8 = 0x22;
+const PP2_SUBTYPE_SSL_CIPHER: u8 = 0x23;
+
+/// What the client has done: spoken TLS, shown a certificate on this connection, in this session.
+const PP2_CLIENT_SSL: u8 = 0x01;
+const PP2_CLIENT_CERT_CONN: u8 = 0x02;
+const PP2_CLIENT_CERT_SESS: u8 = 0x04;
+
+/// What nginx says of a certificate that was not shown: OpenSSL's `X509_V_ERR_UNSPECIFIED`.
+const NOT_VERIFIED: u32 = 1;
 
 /// The type of a checksum (section 2.2.3), and its bytes with type and length.
 const PP2_TYPE_CRC32C: u8 = 3;
@@ -81,12 +100,75 @@ pub fn append(version: Version, ends: Option<Endpoints>, out: &mut Vec<u8>) {
     }
 }
 
-/// The same with a checksum behind what version 2 says (CRC-32C, section 2.2.3). Without ends it is
-/// a connection of the proxy's own (`LOCAL`), as nginx has it.
+/// What a client's TLS has come to.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ClientTls<'a> {
+    /// The host that the client has asked for.
+    pub authority: Option<&'a [u8]>,
+    /// The protocol that was agreed on.
+    pub alpn: &'a [u8],
+    /// The version, as `TLSv1.3`.
+    pub version: &'a [u8],
+    /// The cipher, by its name.
+    pub cipher: &'a [u8],
+    /// Its certificate, if it has shown one.
+    pub certificate: Option<ClientCertificate<'a>>,
+}
+
+/// A certificate that a client has shown.
+#[derive(Clone, Copy, Debug)]
+pub struct ClientCertificate<'a> {
+    /// The common name of its subject, if it has one.
+    pub common_name: Option<&'a [u8]>,
+    /// It was shown on this connection, and not on one whose session goes on.
+    pub on_connection: bool,
+    /// What OpenSSL says of it by a number; 0 is a certificate that holds.
+    pub verify: u32,
+}
+
+/// Appends one TLV. A value of more bytes than its length can tell is left out.
+pub fn append_tlv(kind: u8, value: &[u8], out: &mut Vec<u8>) {
+    if let Ok(length) = u16::try_from(value.len()) {
+        out.push(kind);
+        out.extend_from_slice(&length.to_be_bytes());
+        out.extend_from_slice(value);
+    }
+}
+
+/// Appends what a client's TLS has come to, in nginx's order.
+pub fn append_client_tls(tls: &ClientTls<'_>, out: &mut Vec<u8>) {
+    if let Some(authority) = tls.authority {
+        append_tlv(PP2_TYPE_AUTHORITY, authority, out);
+    }
+    if !tls.alpn.is_empty() {
+        append_tlv(PP2_TYPE_ALPN, tls.alpn, out);
+    }
+    let (mut client, mut verify, mut common_name) = (PP2_CLIENT_SSL, NOT_VERIFIED, None);
+    if let Some(certificate) = &tls.certificate {
+        client |= PP2_CLIENT_CERT_SESS;
+        if certificate.on_connection {
+            client |= PP2_CLIENT_CERT_CONN;
+        }
+        verify = certificate.verify;
+        common_name = certificate.common_name;
+    }
+    let mut details = vec![client];
+    details.extend_from_slice(&verify.to_be_bytes());
+    append_tlv(PP2_SUBTYPE_SSL_VERSION, tls.version, &mut details);
+    if let Some(common_name) = common_name {
+        append_tlv(PP2_SUBTYPE_SSL_CN, common_name, &mut details);
+    }
+    append_tlv(PP2_SUBTYPE_SSL_CIPHER, tls.cipher, &mut details);
+    append_tlv(PP2_TYPE_SSL, &details, out);
+}
+
+/// The same as [`append`] with TLVs and a checksum behind what version 2 says (CRC-32C, section
+/// 2.2.3). Without ends it is a connection of the proxy's own (`LOCAL`), as nginx has it.
 pub fn append_with_checksum(
     version: Version,
     ends: Option<Endpoints>,
     carried: Carried,
+    tlvs: &[u8],
     out: &mut Vec<u8>,
 ) {
     let start = out.len();
@@ -101,12 +183,19 @@ pub fn append_with_checksum(
     if carried == Carried::Datagrams && *family != V2_UNSPECIFIED {
         *family += 1; // the protocol stands in the low bits: STREAM, DGRAM
     }
-    let length = u16::from_be_bytes([*high, *low]) + CHECKSUM_SIZE;
+    // More than a length can tell is left out.
+    let own = u16::from_be_bytes([*high, *low]) + CHECKSUM_SIZE;
+    let with_tlvs = u16::try_from(tlvs.len()).ok();
+    let with_tlvs = with_tlvs.and_then(|tlvs| own.checked_add(tlvs));
+    let length = with_tlvs.unwrap_or(own);
     [*high, *low] = length.to_be_bytes();
     if ends.is_none()
         && let Some(command) = header.get_mut(SIGNATURE.len())
     {
         *command = V2_LOCAL;
+    }
+    if with_tlvs.is_some() {
+        out.extend_from_slice(tlvs);
     }
     out.extend_from_slice(&[PP2_TYPE_CRC32C, 0, 4, 0, 0, 0, 0]);
     let checksum = crc32c(out.get(start..).unwrap_or_default()).to_be_bytes();
@@ -182,10 +271,46 @@ mod tests {
         assert_eq!(crc32c(&[0; 32]), 0x8a91_36aa);
         assert_eq!(crc32c(b"123456789"), 0xe306_9283);
         let mut header = Vec::new();
-        append_with_checksum(Version::V2, None, Carried::Datagrams, &mut header);
+        append_with_checksum(Version::V2, None, Carried::Datagrams, &[], &mut header);
         // The sum was worked out apart, bit by bit.
         let sum = [0xa9, 0xb8, 0x7e, 0x8f];
         assert_eq!(header[12..], [&[0x20, 0, 0, 7, 3, 0, 4][..], &sum].concat());
+    }
+
+    /// Numbers by section 2.2.5, and the reader of this crate.
+    #[test]
+    fn what_a_client_s_tls_has_come_to() {
+        let tls = ClientTls {
+            authority: Some(b"a.test"),
+            alpn: b"h2",
+            version: b"TLSv1.3",
+            cipher: b"C",
+            certificate: None,
+        };
+        let mut tlvs = Vec::new();
+        append_client_tls(&tls, &mut tlvs);
+        let details = b"\x20\0\x13\x01\0\0\0\x01\x21\0\x07TLSv1.3\x23\0\x01C";
+        let names = b"\x02\0\x06a.test\x01\0\x02h2";
+        assert_eq!(tlvs, [&names[..], details].concat());
+        let certificate = ClientCertificate {
+            common_name: Some(b"me"),
+            on_connection: true,
+            verify: 0,
+        };
+        let with = ClientTls {
+            certificate: Some(certificate),
+            ..ClientTls::default()
+        };
+        tlvs.clear();
+        append_client_tls(&with, &mut tlvs);
+        assert_eq!(tlvs, b"\x20\0\x10\x07\0\0\0\0\x21\0\0\x22\0\x02me\x23\0\0");
+        let mut header = Vec::new();
+        append_with_checksum(Version::V2, None, Carried::Streams, &tlvs, &mut header);
+        assert_eq!(header.get(14..16), Some(&[0, 26][..]));
+        let long = vec![0; 65_530];
+        header.clear();
+        append_with_checksum(Version::V2, None, Carried::Streams, &long, &mut header);
+        assert_eq!(header.len(), 16 + 7, "more than a header can hold");
     }
 
     fn written(version: Version, ends: Option<(&str, &str)>) -> Vec<u8> {

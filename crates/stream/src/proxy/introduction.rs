@@ -6,6 +6,7 @@ use bytes::Bytes;
 use engine::net::Address;
 use proto::proxy_protocol::{self, Carried, Endpoints, Version};
 use transport::Transport;
+use transport::tls::told;
 
 use crate::session::Session;
 
@@ -39,7 +40,11 @@ pub(super) fn of_session(session: &Session, version: Option<Version>) -> Bytes {
     } else {
         Carried::Streams
     };
-    let mut header = Vec::new();
-    proxy_protocol::append_with_checksum(version, ends, carried, &mut header);
+    let (mut header, mut tlvs) = (Vec::new(), Vec::new());
+    let tls = session.connection.transport().and_then(Transport::session);
+    if let Some(tls) = tls {
+        told::append(tls, session.connection.client.asked_name(), &mut tlvs);
+    }
+    proxy_protocol::append_with_checksum(version, ends, carried, &tlvs, &mut header);
     header.into()
 }

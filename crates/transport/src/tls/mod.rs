@@ -31,6 +31,7 @@ pub mod settings;
 pub mod standalone;
 pub mod stapling;
 pub mod suites;
+pub mod told;
 pub mod upstream;
 pub mod variables;
 pub mod verify;

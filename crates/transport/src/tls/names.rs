@@ -7,9 +7,11 @@ use x509_cert::der::asn1::{
 use x509_cert::der::{Encode, Tag, Tagged};
 use x509_cert::name::Name;
 
+const COMMON_NAME: &str = "2.5.4.3";
+
 /// Short names of attributes by their numbers.
 const SHORT: [(&str, &str); 16] = [
-    ("2.5.4.3", "CN"),
+    (COMMON_NAME, "CN"),
     ("2.5.4.4", "SN"),
     ("2.5.4.5", "serialNumber"),
     ("2.5.4.6", "C"),
@@ -26,6 +28,12 @@ const SHORT: [(&str, &str); 16] = [
     ("0.9.2342.19200300.100.1.25", "DC"),
     ("0.9.2342.19200300.100.1.1", "UID"),
 ];
+
+/// The first common name of a subject, as text.
+pub fn common_name(name: &Name) -> Option<Vec<u8>> {
+    let named = |attribute: &&AttributeTypeAndValue| attribute.oid.to_string() == COMMON_NAME;
+    name.iter().find(named).and_then(value)
+}
 
 /// `CN=anna,O=Example,C=NL`: the last part first, with what has a meaning escaped (RFC 2253).
 pub fn append_rfc2253(name: &Name, out: &mut Vec<u8>) {

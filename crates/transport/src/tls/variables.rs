@@ -137,7 +137,7 @@ fn of_parsed<C: OfClient>(
     out.len() > before
 }
 
-fn protocol(session: &Session, out: &mut Vec<u8>) {
+pub(crate) fn protocol(session: &Session, out: &mut Vec<u8>) {
     let version = session.with(|agreed| agreed.version);
     out.extend_from_slice(match version {
         Some(ProtocolVersion::TLSv1_2) => b"TLSv1.2",
@@ -146,7 +146,7 @@ fn protocol(session: &Session, out: &mut Vec<u8>) {
     });
 }
 
-fn cipher(session: &Session, out: &mut Vec<u8>) {
+pub(crate) fn cipher(session: &Session, out: &mut Vec<u8>) {
     let suite = session.with(|agreed| agreed.suite);
     let name = suite.and_then(|suite| suites::cipher_name(suite.suite()));
     out.extend_from_slice(name.unwrap_or_default().as_bytes());
