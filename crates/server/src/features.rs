@@ -31,7 +31,7 @@ use proxying::{early_hints, upstream};
 use rules::{geoip2, keyval};
 use transport::resolver::Resolving;
 use transport::tls::settings::TlsSettings;
-use variables::{geo, map, process, split_clients};
+use variables::{geo, map, num_map, process, split_clients};
 
 /// All modules, in nginx's order.
 pub const FEATURES: Modules = Modules(&[
@@ -124,6 +124,9 @@ pub const FEATURES: Modules = Modules(&[
     Entry::of(&[map::DIRECTIVES])
         .named(&["ngx_http_map_module"])
         .prepare(map::compile::<Request>),
+    Entry::of(&[num_map::DIRECTIVES])
+        .named(&["ngx_http_num_map_module"])
+        .prepare(num_map::compile::<Request>),
     Entry::module::<referer::Referers>()
         .named(&["ngx_http_referer_module"])
         .variables(&[referer::find]),

@@ -96,6 +96,7 @@ const DEFINERS: &[&str] = &[
     "geo",
     "geoip2",
     "map",
+    "num_map",
     "set",
     "split_clients",
 ];

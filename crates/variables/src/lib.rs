@@ -11,6 +11,7 @@ pub mod forwarded;
 pub mod geo;
 pub mod map;
 pub mod name;
+pub mod num_map;
 pub mod process;
 pub mod regex;
 pub mod scratch;

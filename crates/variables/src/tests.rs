@@ -18,7 +18,7 @@ use logs::{ErrorLog, Process, Subject};
 
 use crate::{
     BuiltinVariable, Captures, Compiling as _, Context, Scope, Scratch, Source, Table,
-    TableBuilder, Text, Values, blocks, geo, map, process, split_clients,
+    TableBuilder, Text, Values, blocks, geo, map, num_map, process, split_clients,
 };
 
 /// A session: who has come, and what it said.
@@ -124,6 +124,7 @@ fn word(text: &str) -> Word {
 fn session(blocks: &str, text: &str) -> Result<Session, String> {
     compiled(blocks, text, |compiler, scope| {
         map::compile::<Session>(compiler, scope);
+        num_map::compile::<Session>(compiler, scope);
         geo::compile::<Session>(compiler, scope);
         split_clients::compile::<Session>(compiler, scope);
     })
@@ -143,6 +144,7 @@ fn compiled(
     let tables = [
         DIRECTIVES,
         map::DIRECTIVES,
+        num_map::DIRECTIVES,
         geo::DIRECTIVES,
         split_clients::DIRECTIVES,
     ];
@@ -243,6 +245,34 @@ fn a_value_that_doubles_in_a_circle_comes_to_an_end() {
     let value = value(&mut one);
     assert!(value.starts_with('<') && value.ends_with('>'), "{value}");
     assert!(value.len() < 100_000, "{}", value.len());
+}
+
+#[test]
+fn a_map_of_numbers() {
+    let blocks = "map $said $number { default 8085; Hello 80; } \
+                  num_map $number $kind { default none; <=1023 low; 80 web; 8080-8090 $said; } \
+                  num_map $said $other { default \"no number\"; >=0 some; }";
+    let mut one = session(blocks, "$kind $other").unwrap();
+    assert_eq!(value(&mut one), "low no number");
+    let mut other = session(blocks, "$kind").unwrap();
+    other.said = "that";
+    assert_eq!(value(&mut other), "that");
+    let error = |rows: &str| session(&format!("num_map $said $kind {{ {rows} }}"), "").err();
+    assert_eq!(
+        error("5-x a;").as_deref(),
+        Some(
+            "\"5-x\" is neither a number nor a range such as \"8080-8090\", \"<1024\" or \
+             \">=1024\""
+        )
+    );
+    assert_eq!(
+        error("default a; default b;").as_deref(),
+        Some("duplicate default num_map parameter")
+    );
+    assert_eq!(
+        error("5 a b;").as_deref(),
+        Some("invalid number of the num_map parameters")
+    );
 }
 
 #[test]

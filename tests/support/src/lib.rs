@@ -12,6 +12,7 @@ pub mod engines;
 pub mod http2;
 pub mod load;
 pub mod master;
+pub mod mmdb;
 pub mod php;
 pub mod port;
 pub mod site;

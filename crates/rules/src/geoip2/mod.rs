@@ -26,7 +26,7 @@ use self::database::{Database, PathStep};
 
 /// `geoip2 file { … }`
 pub static GEOIP2: Setting<()> = Setting::new("geoip2", &["file { ... }"], parse::nothing)
-    .contexts(Contexts::HTTP)
+    .contexts(Contexts::HTTP.or(Contexts::STREAM))
     .arity(Arity::exactly(1))
     .inherit(Inherit::Block)
     .free_block()
