@@ -95,6 +95,7 @@ mod tests {
 
     use bytes::Bytes;
     use engine::net::Address;
+    use framework::counters::Counted;
     use framework::slot::{Slot, SlotValue};
     use proto::h1::BodyLength;
     use proto::method::Method;
@@ -163,6 +164,7 @@ mod tests {
             arrival,
             keepalive,
             activity,
+            counted,
             sent,
             pacing,
             body,
@@ -177,6 +179,7 @@ mod tests {
             name: text(),
             value: text(),
         };
+        *counted = Some(Counted::begin(&Arc::default()));
         *plan = Arc::clone(location);
         *method = Method::Put;
         Rc::get_mut(client).unwrap().host.push(b'x');
@@ -327,6 +330,7 @@ mod tests {
             arrival,
             keepalive,
             activity,
+            counted,
             sent,
             pacing,
             body,
@@ -369,6 +373,7 @@ mod tests {
             format!("{arrival:?}"),
             format!("{keepalive:?}"),
             format!("{activity:?}"),
+            format!("{}", counted.is_none()),
             format!("{sent:?}"),
             format!("{pacing:?}"),
             format!("{} {}", body.is_announced(), body.judged_length()),
