@@ -121,7 +121,7 @@ impl CompiledPart for Compiled {
             options: binding.options.clone(),
         });
         let listening = listening.collect();
-        let bound = memory::Bound(self.http.response_memory);
+        let bound = memory::ResponseMemoryLimit(self.http.response_memory);
         generation.services.push(Arc::new(bound));
         generation.add(self.http);
         let entries = self.modules.0.iter();

@@ -8,7 +8,7 @@ use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
 
 use crate::disk::models as disk;
-use crate::{Cas, Content, ObjectChange, Settings, Store, UpdateOutcome, Write};
+use crate::{Cas, Content, ObjectChange, Settings, Store, Tags, UpdateOutcome, Write};
 
 /// One shard, whose segments have 1 KiB.
 fn store() -> Arc<Store> {
@@ -27,6 +27,7 @@ fn set(store: &Store, key: &[u8], value: &[u8]) -> UpdateOutcome {
             expires: None,
             cas: Cas::Next,
             marks: 0,
+            tags: Tags::None,
         })
     })
 }

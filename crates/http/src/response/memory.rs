@@ -16,7 +16,7 @@ use std::sync::{Arc, OnceLock};
 use conf::{Contexts, Declared, Setting, parse};
 use framework::generation::Generation;
 use framework::service::{RunningService, Service};
-use store::{Cas, Content, Item, Large, ObjectChange, Store, StoreStatistics, Write};
+use store::{Cas, Content, Item, Large, ObjectChange, Store, StoreStatistics, Tags, Write};
 
 /// `response_memory`
 pub static RESPONSE_MEMORY: Setting<u64> = Setting::new("response_memory", &["size"], parse::size)
@@ -81,6 +81,7 @@ pub fn put(value: Large, number: u32) {
         expires: None,
         cas: Cas::Next,
         marks: 0,
+        tags: Tags::None,
     };
     store().update(&key, now(), |_| ObjectChange::Write(write));
 }
@@ -105,21 +106,21 @@ pub fn statistics() -> StoreStatistics {
 pub(crate) enum Part {
     /// Nothing has been kept in it: threads that serve no clients take none away from others.
     Unused,
-    Joined(Joined),
+    Joined(JoinedThread),
     /// Nothing is kept in it any more.
     Retired,
 }
 
 /// A thread that counts among those that have a part, for as long as this lives.
 #[derive(Debug)]
-pub(crate) struct Joined(());
+pub(crate) struct JoinedThread(());
 
 impl Part {
     /// Something is to be kept in it.
     pub(crate) fn join(&mut self) {
         if let Part::Unused = self {
             PARTS.fetch_add(1, Ordering::Relaxed);
-            *self = Part::Joined(Joined(()));
+            *self = Part::Joined(JoinedThread(()));
         }
     }
 
@@ -139,16 +140,16 @@ impl Part {
     }
 }
 
-impl Drop for Joined {
+impl Drop for JoinedThread {
     fn drop(&mut self) {
         PARTS.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 /// Puts the bound of a configuration in force.
-pub(crate) struct Bound(pub(crate) usize);
+pub(crate) struct ResponseMemoryLimit(pub(crate) usize);
 
-impl Service for Bound {
+impl Service for ResponseMemoryLimit {
     fn key(&self) -> String {
         "response memory".to_owned()
     }

@@ -6,7 +6,7 @@ use super::index::{Index, StoredEntry};
 
 /// An entry as a watcher has seen it.
 #[derive(Clone, Copy)]
-pub(crate) struct Seen {
+pub(crate) struct SeenEntry {
     pub(crate) revision: u32,
     changes: u64,
 }
@@ -31,17 +31,17 @@ pub(crate) fn remove(index: &EntryIndex) {
 }
 
 /// As `DiskStore::watch`.
-pub(crate) fn see(index: &EntryIndex) -> Option<Seen> {
+pub(crate) fn see(index: &EntryIndex) -> Option<SeenEntry> {
     let shard = index.0.of(&ID);
     let revision = shard.expected(&ID)?.revision;
-    Some(Seen {
+    Some(SeenEntry {
         revision,
         changes: shard.changes(),
     })
 }
 
 /// As `WatchedEntry::stands`.
-pub(crate) fn stands(index: &EntryIndex, seen: Seen) -> bool {
+pub(crate) fn stands(index: &EntryIndex, seen: SeenEntry) -> bool {
     let number = index.0.number_of(&ID);
     index.0.changes(number) == seen.changes || index.0.shard(number).is_settled(&ID, seen.revision)
 }

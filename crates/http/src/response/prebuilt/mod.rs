@@ -181,7 +181,7 @@ pub struct PrebuiltCache {
     /// Answers that contents have in memory, by plan and what their contents know them by.
     recalled: Map<Key, Placed<RecalledAnswer>>,
     /// Entries and answers in the order in which the hand comes by; some have gone meanwhile.
-    order: VecDeque<Turn>,
+    order: VecDeque<EvictionTurn>,
     next_stamp: u64,
     size: usize,
     /// Bytes that all of them may take, as it was when one was last kept or written.
@@ -201,7 +201,7 @@ pub(crate) struct Placed<T> {
 }
 
 /// A place in the order.
-pub(crate) struct Turn {
+pub(crate) struct EvictionTurn {
     kind: Kind,
     key: Key,
     stamp: u64,
@@ -281,7 +281,7 @@ impl PrebuiltCache {
             });
         }
         let key = key.clone();
-        self.order.push_back(Turn { kind, key, stamp });
+        self.order.push_back(EvictionTurn { kind, key, stamp });
         Placed {
             value,
             is_used: false,
@@ -323,12 +323,12 @@ impl PrebuiltCache {
                 }
             };
             match gone {
-                Taken::Gone(cost) => {
+                TurnOutcome::Gone(cost) => {
                     self.size = self.size.saturating_sub(cost);
                     self.has_let_go = true;
                 }
-                Taken::Used => self.order.push_back(turn),
-                Taken::NotThere => {}
+                TurnOutcome::Used => self.order.push_back(turn),
+                TurnOutcome::NotThere => {}
             }
         }
     }
@@ -359,21 +359,13 @@ impl PrebuiltCache {
         Some(answer)
     }
 
-    /// Keeps one. What was there by its key, and has been made anew, keeps its place in the order.
+    /// Keeps one.
     pub(crate) fn insert_recalled(&mut self, key: Key, answer: RecalledAnswer) {
-        let cost = answer.cost(&key);
-        if !self.make_room(cost) {
-            self.take_recalled(&key);
-            return;
+        self.take_recalled(&key);
+        if self.make_room(answer.cost(&key)) {
+            let placed = self.place(Kind::Recalled, &key, answer);
+            self.recalled.insert(key, placed);
         }
-        // Making room may have taken it away.
-        if let Some(placed) = self.recalled.get_mut(&key) {
-            let before = std::mem::replace(&mut placed.value, answer);
-            self.size = self.size.saturating_sub(before.cost(&key));
-            return;
-        }
-        let placed = self.place(Kind::Recalled, &key, answer);
-        self.recalled.insert(key, placed);
     }
 
     /// Counts a use of what is not kept yet; true from the one on that makes it worth keeping.
@@ -415,7 +407,7 @@ impl PrebuiltCache {
 }
 
 /// What has come of an object's turn.
-enum Taken<T> {
+enum TurnOutcome<T> {
     /// It has been taken out.
     Gone(T),
     /// It has been used since its last turn, and stays.
@@ -424,28 +416,30 @@ enum Taken<T> {
     NotThere,
 }
 
-impl<T> Taken<T> {
-    fn map<U>(self, of: impl FnOnce(T) -> U) -> Taken<U> {
+impl<T> TurnOutcome<T> {
+    fn map<U>(self, of: impl FnOnce(T) -> U) -> TurnOutcome<U> {
         match self {
-            Taken::Gone(value) => Taken::Gone(of(value)),
-            Taken::Used => Taken::Used,
-            Taken::NotThere => Taken::NotThere,
+            TurnOutcome::Gone(value) => TurnOutcome::Gone(of(value)),
+            TurnOutcome::Used => TurnOutcome::Used,
+            TurnOutcome::NotThere => TurnOutcome::NotThere,
         }
     }
 }
 
 /// Takes out what a turn is for, unless it has been used.
-fn take_turn<T>(kept: &mut Map<Key, Placed<T>>, turn: &Turn) -> Taken<T> {
+fn take_turn<T>(kept: &mut Map<Key, Placed<T>>, turn: &EvictionTurn) -> TurnOutcome<T> {
     match kept.get_mut(&turn.key) {
         Some(placed) if placed.stamp == turn.stamp => {
             if std::mem::take(&mut placed.is_used) {
-                return Taken::Used;
+                return TurnOutcome::Used;
             }
         }
-        _ => return Taken::NotThere,
+        _ => return TurnOutcome::NotThere,
     }
     let placed = kept.remove(&turn.key);
-    placed.map_or(Taken::NotThere, |placed| Taken::Gone(placed.value))
+    placed.map_or(TurnOutcome::NotThere, |placed| {
+        TurnOutcome::Gone(placed.value)
+    })
 }
 
 /// The answer of one scope.
@@ -485,7 +479,7 @@ impl Entry {
         let responses = self.responses.iter().chain(&self.unmodified).chain(encoded);
         let responses: usize = responses.flatten().map(DatedResponse::cost).sum();
         // A table that has just grown is half empty.
-        let place = 2 * (size_of::<(Key, Placed<Entry>)>() + size_of::<Turn>());
+        let place = 2 * (size_of::<(Key, Placed<Entry>)>() + size_of::<EvictionTurn>());
         let place = place + self.encoded.capacity() * size_of::<(u8, Forms)>();
         place + names + etag + self.content_type.len() + self.body.len() + responses
     }

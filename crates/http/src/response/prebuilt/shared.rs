@@ -2,7 +2,7 @@
 //! and a thread whose own part is full finds there what it has let go.
 //!
 //! A file is kept by generation, plan and path of its request, with what was known of it when it
-//! was read. Whoever takes it from here looks at the file first, as for each use.
+//! was read. A thread that takes it from here looks at the file first, as for each use.
 
 use std::os::unix::ffi::OsStrExt;
 

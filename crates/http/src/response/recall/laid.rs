@@ -6,7 +6,9 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::request::upstream_report::UpstreamReport;
-use crate::response::prebuilt::{DatedResponse, Key, Placed, PrebuiltEncoding, ResponseForm, Turn};
+use crate::response::prebuilt::{
+    DatedResponse, EvictionTurn, Key, Placed, PrebuiltEncoding, ResponseForm,
+};
 use crate::response::{Response, last_modified};
 
 /// Tells whether an answer may be given again.
@@ -42,24 +44,24 @@ pub(super) struct Laid {
     pub(super) content_type: Bytes,
     /// As its maker has made it, if the head says it.
     pub(super) length: Option<u64>,
-    pub(super) validators: Validators,
+    pub(super) validators: KeptValidators,
     /// What `$upstream_*` tell of it.
     pub(super) upstream: Option<Rc<dyn UpstreamReport>>,
     pub(super) written: Vec<LaidOutForm>,
 }
 
 /// What conditions of requests are compared with.
-pub(super) struct Validators {
+pub(super) struct KeptValidators {
     pub(super) last_modified: Option<i64>,
     pub(super) etag: Option<Bytes>,
     /// The content has looked at the conditions by itself.
     pub(super) are_judged: bool,
 }
 
-impl Validators {
+impl KeptValidators {
     /// Those of a head before its filters.
-    pub(super) fn of(response: &Response) -> Validators {
-        Validators {
+    pub(super) fn of(response: &Response) -> KeptValidators {
+        KeptValidators {
             last_modified: last_modified(response),
             etag: response.field(b"ETag").cloned(),
             are_judged: response.conditions_judged,
@@ -69,7 +71,7 @@ impl Validators {
 
 /// What is given of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Shape {
+pub(super) enum AnswerShape {
     Whole,
     /// 304: the client has it.
     Unmodified,
@@ -77,7 +79,7 @@ pub(super) enum Shape {
 
 /// One form of it.
 pub(super) struct LaidOutForm {
-    pub(super) shape: Shape,
+    pub(super) shape: AnswerShape,
     pub(super) encoding: PrebuiltEncoding,
     pub(super) form: ResponseForm,
     pub(super) dated: DatedResponse,
@@ -93,8 +95,8 @@ impl RecalledAnswer {
     /// Bytes that it takes with its key, or a few more.
     pub(crate) fn cost(&self, key: &Key) -> usize {
         // A table that has just grown is half empty.
-        let place =
-            2 * (size_of::<(Key, Placed<RecalledAnswer>)>() + size_of::<Turn>()) + FIELD_COST;
+        let place = 2 * (size_of::<(Key, Placed<RecalledAnswer>)>() + size_of::<EvictionTurn>())
+            + FIELD_COST;
         let laid = match &self.state {
             State::Declined => 0,
             State::Laid(laid) => laid.cost(),
@@ -123,7 +125,7 @@ impl Laid {
 
     pub(super) fn form_of(
         &mut self,
-        shape: Shape,
+        shape: AnswerShape,
         encoding: PrebuiltEncoding,
         form: ResponseForm,
     ) -> Option<&mut LaidOutForm> {

@@ -23,7 +23,7 @@ use crate::response::not_modified::{self, ConditionResult};
 use crate::response::prebuilt::answering::{self, ResponseSink};
 use crate::response::prebuilt::{Key, PrebuiltCache, PrebuiltEncoding, ResponseForm};
 use crate::response::recall::laid::{
-    Laid, LaidOutForm, RecalledAnswer, Shape, Standing, State, Validators,
+    AnswerShape, KeptValidators, Laid, LaidOutForm, RecalledAnswer, Standing, State,
 };
 
 /// Statuses whose pages ask nothing more of request or connection.
@@ -80,14 +80,14 @@ pub fn answer(request: &mut Request, to: &mut impl ResponseSink) -> Option<After
 
 impl Laid {
     /// How the answer is given: as it is, or as a 304.
-    fn prebuilt(&self, shape: Shape) -> Prebuilt<'_> {
+    fn prebuilt(&self, shape: AnswerShape) -> Prebuilt<'_> {
         match shape {
-            Shape::Whole => Prebuilt {
+            AnswerShape::Whole => Prebuilt {
                 status: self.status,
                 content_type: &self.content_type,
                 length: self.length,
             },
-            Shape::Unmodified => Prebuilt {
+            AnswerShape::Unmodified => Prebuilt {
                 status: 304,
                 content_type: &self.content_type,
                 length: None,
@@ -98,18 +98,18 @@ impl Laid {
 
 /// Whether the client has an answer with these validators already; nothing where its conditions
 /// ask for something else.
-fn shape(request: &Request, status: u16, validators: &Validators) -> Option<Shape> {
+fn shape(request: &Request, status: u16, validators: &KeptValidators) -> Option<AnswerShape> {
     let mut fields = OF_WHAT_CLIENTS_HAVE.iter();
     if status != 200 || !fields.any(|field| request.client.has(*field)) {
-        return Some(Shape::Whole);
+        return Some(AnswerShape::Whole);
     }
     if validators.are_judged {
         return None;
     }
     let (time, tag) = (validators.last_modified, validators.etag.as_deref());
     match not_modified::verdict(request, time, tag) {
-        ConditionResult::Send => Some(Shape::Whole),
-        ConditionResult::NotModified => Some(Shape::Unmodified),
+        ConditionResult::Send => Some(AnswerShape::Whole),
+        ConditionResult::NotModified => Some(AnswerShape::Unmodified),
         ConditionResult::Failed => None,
     }
 }
@@ -232,26 +232,28 @@ fn lay_out(
         status,
         content_type: request.response.content_type.clone(),
         length,
-        validators: Validators::of(&request.response),
+        validators: KeptValidators::of(&request.response),
         upstream: request.upstream.clone(),
         written: Vec::new(),
     };
     let shape = shape(request, status, &laid.validators)?;
     let encoding = answering::permit(request, laid.prebuilt(shape))?;
-    if encoding != PrebuiltEncoding::Identity && (length.is_none() || shape == Shape::Unmodified) {
+    if encoding != PrebuiltEncoding::Identity
+        && (length.is_none() || shape == AnswerShape::Unmodified)
+    {
         return None; // it is encoded each time
     }
     let Ok(mut chain) = Chain::of_response(request) else {
         return decline(standing);
     };
-    let is_unmodified = shape == Shape::Unmodified;
+    let is_unmodified = shape == AnswerShape::Unmodified;
     if !chain.is_plain() || chain.has_trailers() || request.response.header_only != is_unmodified {
         return decline(standing);
     }
     let encoded = answering::encoded(request, &mut chain, encoding)?;
     let body = match shape {
-        Shape::Whole => encoded.unwrap_or(body),
-        Shape::Unmodified => Bytes::new(),
+        AnswerShape::Whole => encoded.unwrap_or(body),
+        AnswerShape::Unmodified => Bytes::new(),
     };
     let is_unknown = request.response.content_length.is_none() && !is_unmodified;
     if is_unknown && !form.takes_unknown(request) || !to.takes(body.len()) {
