@@ -26,7 +26,15 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ),
     (
         "tests/stream/main.rs",
-        "proxy_download_rate proxy_half_close proxy_timeout proxy_upload_rate stream",
+        "proxy_download_rate proxy_half_close proxy_session_time proxy_timeout proxy_upload_rate stream",
+    ),
+    (
+        "tests/stream/mqtt.rs",
+        "mqtt mqtt_buffers mqtt_preread mqtt_set_connect",
+    ),
+    (
+        "tests/stream/values.rs",
+        "num_map proxy_downstream_buffer proxy_upstream_buffer",
     ),
     (
         "tests/stream/datagrams.rs",

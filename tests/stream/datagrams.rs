@@ -148,6 +148,85 @@ fn a_session_of_datagrams_is_as_long_as_its_counts_say() {
     }
 }
 
+/// Ours: a client's datagrams are of another session once the time of the first is over.
+#[test]
+fn a_session_of_datagrams_lives_for_as_long_as_it_may() {
+    if is_nginx() {
+        return;
+    }
+    for engine in each_engine() {
+        let (behind, port) = (echo_datagrams(), free_port());
+        let master = start(
+            engine,
+            &format!(
+                "server {{ listen 127.0.0.1:{port} udp; proxy_pass 127.0.0.1:{behind};
+                     proxy_session_time 300ms; }}"
+            ),
+        );
+        let client = datagrams_to(port);
+        let count = |master: &Master| master.read("logs/sessions.log").lines().count();
+        let mut sent = 0;
+        while count(&master) < 2 {
+            client.send(b"more").unwrap();
+            assert_eq!(receive(&client), b">more");
+            sent += 1;
+            thread::sleep(std::time::Duration::from_millis(20));
+        }
+        master.wait_for_text(
+            "logs/info.log",
+            "udp session time is over, packets from/to client:",
+        );
+        let lines = sessions(&master, 2);
+        assert!(
+            lines
+                .iter()
+                .all(|line| line.starts_with("127.0.0.1 UDP 200 "))
+        );
+        // Sent every 20 ms for 300 ms, twice.
+        assert!(sent < 40, "{sent}");
+    }
+}
+
+/// Several threads serve: all that one client sends is of one session, written so or not.
+#[test]
+fn a_client_stays_with_its_thread() {
+    for engine in each_engine() {
+        for option in ["", " reuseport"] {
+            if is_nginx() && option.is_empty() {
+                continue; // its processes share the socket
+            }
+            let (behind, port) = (echo_datagrams(), free_port());
+            let mut master = Master::new();
+            configure(
+                &master,
+                engine,
+                &format!(
+                    "server {{ listen 127.0.0.1:{port} udp{option};
+                         proxy_pass 127.0.0.1:{behind}; proxy_timeout 500ms; }}"
+                ),
+            );
+            let path = master.folder.join("nginx.conf");
+            let text = std::fs::read_to_string(&path).unwrap();
+            std::fs::write(&path, format!("worker_processes 3;\n{text}")).unwrap();
+            master.start();
+            let clients: Vec<UdpSocket> = (0..12).map(|_| datagrams_to(port)).collect();
+            for number in 0..20_u8 {
+                for client in &clients {
+                    client.send(&[number]).unwrap();
+                }
+                for client in &clients {
+                    assert_eq!(receive(client), [b'>', number]);
+                }
+            }
+            // Another program is not joined, and does not join without being asked to.
+            assert!(UdpSocket::bind(("127.0.0.1", port)).is_err());
+            let lines = sessions(&master, clients.len());
+            let line = format!("127.0.0.1 UDP 200 40 20 127.0.0.1:{behind} 20 40");
+            assert_eq!(lines, vec![line; clients.len()]);
+        }
+    }
+}
+
 #[test]
 fn a_server_that_does_not_answer_datagrams_is_told_of() {
     for engine in each_engine() {

@@ -3,8 +3,8 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use support::master::{Master, wait_for};
@@ -233,6 +233,108 @@ fn datagrams_are_a_check_as_well() {
     }
 }
 
+/// A server that says this to who connects, or to what it is asked, and keeps what it was told.
+struct Scripted {
+    port: u16,
+    heard: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Scripted {
+    fn new(speaks_first: bool, says: impl Into<Vec<u8>>) -> Scripted {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let heard = Arc::<Mutex<Vec<u8>>>::default();
+        let (kept, says) = (Arc::clone(&heard), says.into());
+        thread::spawn(move || {
+            for client in listener.incoming() {
+                let (mut client, kept, says) = (client.unwrap(), Arc::clone(&kept), says.clone());
+                thread::spawn(move || {
+                    let mut bytes = [0; 1024];
+                    if speaks_first {
+                        let _ = client.write_all(&says);
+                    }
+                    let mut is_first = !speaks_first;
+                    while let Ok(count @ 1..) = client.read(&mut bytes) {
+                        kept.lock().unwrap().extend_from_slice(&bytes[..count]);
+                        if std::mem::take(&mut is_first) {
+                            let _ = client.write_all(&says);
+                        }
+                    }
+                });
+            }
+        });
+        Scripted { port, heard }
+    }
+
+    fn has_heard(&self, text: &[u8]) -> bool {
+        let heard = self.heard.lock().unwrap();
+        heard.windows(text.len()).any(|part| part == text)
+    }
+}
+
+/// The words are those of the protocols' own manuals.
+#[test]
+fn servers_are_asked_in_their_own_protocol() {
+    if is_nginx() {
+        return;
+    }
+    let error = |state: &str| {
+        let fields = format!("SFATAL\0VFATAL\0C{state}\0Mno\0\0");
+        let length = (fields.len() as u32 + 4).to_be_bytes();
+        [b"E", &length[..], fields.as_bytes()].concat()
+    };
+    let mysql = b"\x0b\0\0\0\x0a8.0.1\0";
+    let mysql_full = b"\x17\0\0\0\xff\x10\x04Too many connections";
+    for engine in engines::lines() {
+        // Of each kind one that is well, one that is not, and what the first is told.
+        let kinds = [
+            (
+                "redis",
+                Scripted::new(false, "+PONG\r\n"),
+                Scripted::new(false, "-LOADING Redis is loading\r\n"),
+                &b"PING\r\nQUIT\r\n"[..],
+            ),
+            (
+                "smtp",
+                Scripted::new(true, "220-mail.example.com\r\n220 ready\r\n"),
+                Scripted::new(true, "554 no service\r\n"),
+                b"QUIT\r\n",
+            ),
+            (
+                "mysql",
+                Scripted::new(true, mysql),
+                Scripted::new(true, mysql_full),
+                b"",
+            ),
+            (
+                "postgres user=me",
+                Scripted::new(false, error("28000")),
+                Scripted::new(false, error("57P03")),
+                b"\0\0\0\x11\0\x03\0\0user\0me\0\0X\0\0\0\x04",
+            ),
+        ];
+        let mut lines = String::new();
+        for (number, (kind, well, ill, _)) in kinds.iter().enumerate() {
+            lines += &format!(
+                "upstream group{number} {{ zone group{number} 64k; server 127.0.0.1:{};
+                     server 127.0.0.1:{}; }}
+                 server {{ listen 127.0.0.1:{}; proxy_pass group{number};
+                     health_check interval=100ms type={kind}; }}\n",
+                well.port,
+                ill.port,
+                free_port()
+            );
+        }
+        let server = start(engine, &lines);
+        for (_, well, ill, told) in &kinds {
+            let about = |port| format!("of peer 127.0.0.1:{port} in upstream");
+            wait_for_line(&server, &about(ill.port));
+            wait_for("farewell", || told.is_empty() || well.has_heard(told));
+            assert!(!server.read("logs/info.log").contains(&about(well.port)));
+        }
+    }
+}
+
 #[test]
 fn what_is_wrong_is_said_with_its_place() {
     if is_nginx() {
@@ -262,6 +364,18 @@ fn what_is_wrong_is_said_with_its_place() {
         (
             "upstream g { zone g 64k; server 127.0.0.1:1; } server { listen 127.0.0.1:1; proxy_pass g; health_check uri=/; }",
             "invalid parameter \"uri=/\"",
+        ),
+        (
+            "upstream g { zone g 64k; server 127.0.0.1:1; } server { listen 127.0.0.1:1; proxy_pass g; health_check type=ldap; }",
+            "unknown \"type=ldap\" of \"health_check\": mysql, postgres, redis and smtp can be spoken",
+        ),
+        (
+            "upstream g { zone g 64k; server 127.0.0.1:1; } server { listen 127.0.0.1:1; proxy_pass g; health_check type=redis udp; }",
+            "\"type\" of \"health_check\" excludes \"match\" and \"udp\"",
+        ),
+        (
+            "upstream g { zone g 64k; server 127.0.0.1:1; } server { listen 127.0.0.1:1; proxy_pass g; health_check type=redis user=a; }",
+            "\"user\" of \"health_check\" wants \"type=postgres\"",
         ),
     ];
     for (lines, expected) in wrong {

@@ -9,13 +9,19 @@ mod datagrams;
 mod groups;
 mod health;
 mod memcached_server;
+mod mqtt;
 mod passing;
+mod quic;
+mod real_servers;
 mod sockets;
 mod tls;
+mod under_load;
+mod values;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use support::master::{Master, wait_for};
 use support::port::free_port;
@@ -357,7 +363,7 @@ fn who_does_not_read_is_waited_for() {
         );
         let mut client = connect(port);
         let (mut peer, _) = listener.accept().unwrap();
-        peer.set_write_timeout(Some(std::time::Duration::from_millis(300)))
+        peer.set_write_timeout(Some(Duration::from_millis(300)))
             .unwrap();
         let block = vec![7; 64 * 1024];
         let mut written = 0;
@@ -403,13 +409,51 @@ fn rates_hold_bytes_back() {
             let sent = text.clone();
             let writing = thread::spawn(move || writer.write_all(&sent).unwrap());
             let mut heard = vec![0; text.len()];
-            let began = std::time::Instant::now();
+            let began = Instant::now();
             client.read_exact(&mut heard).unwrap();
             // 100 KiB are there in each second from the first on: the last come after one more.
-            assert!(began.elapsed() >= std::time::Duration::from_millis(900));
+            assert!(began.elapsed() >= Duration::from_millis(900));
             writing.join().unwrap();
         }
         assert!(!master.read("logs/info.log").contains("timed out"));
+    }
+}
+
+/// Ours: however busy a session is, it ends.
+#[test]
+fn a_session_lives_for_as_long_as_it_may() {
+    if is_nginx() {
+        return;
+    }
+    let upstream = echo();
+    for engine in each_engine() {
+        let (short, long) = (free_port(), free_port());
+        let master = start(
+            engine,
+            &format!(
+                "proxy_session_time 1h;
+                 server {{ listen 127.0.0.1:{short}; proxy_session_time 400ms;
+                     proxy_pass 127.0.0.1:{upstream}; }}
+                 server {{ listen 127.0.0.1:{long}; proxy_pass 127.0.0.1:{upstream}; }}"
+            ),
+        );
+        let (mut client, mut other) = (connect(short), connect(long));
+        let began = Instant::now();
+        let mut heard = [0; 4];
+        while client.write_all(b"busy").is_ok() && client.read_exact(&mut heard).is_ok() {
+            assert!(began.elapsed() < PATIENCE);
+            say(&mut other, b"busy");
+        }
+        assert!(began.elapsed() >= Duration::from_millis(390));
+        let line = line_with(&master, "session time is over");
+        assert!(
+            line.starts_with("session time is over while proxying connection, client: 127.0.0.1"),
+            "{line}"
+        );
+        say(&mut other, b"still there");
+        drop(other);
+        let lines = sessions(&master, 2);
+        assert!(lines[0].starts_with("127.0.0.1 TCP 200 "), "{lines:?}");
     }
 }
 

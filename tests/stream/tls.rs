@@ -224,3 +224,45 @@ fn clients_show_certificates() {
         assert!(said.ends_with(&fields(may)), "{said}");
     }
 }
+
+/// nginx tells the algorithms of its own certificate as well.
+#[test]
+fn the_server_behind_is_told_of_a_client_s_tls() {
+    for engine in each_engine() {
+        let [outer, inner] = [(); 2].map(|()| free_port());
+        let rsa = certified("rsa");
+        let _master = start(
+            engine,
+            &format!(
+                "{rsa} ssl_client_certificate {FOLDER}/ca.crt; ssl_protocols TLSv1.2;
+                 server {{ listen 127.0.0.1:{outer} ssl; ssl_alpn mqtt;
+                     ssl_verify_client optional_no_ca;
+                     proxy_pass 127.0.0.1:{inner}; proxy_protocol v2; }}
+                 server {{ listen 127.0.0.1:{inner} proxy_protocol;
+                     return \"$proxy_protocol_tlv_authority $proxy_protocol_tlv_alpn \
+                         $proxy_protocol_tlv_ssl_version $proxy_protocol_tlv_ssl_cn \
+                         $proxy_protocol_tlv_ssl_cipher $proxy_protocol_tlv_ssl_verify\"; }}"
+            ),
+        );
+        let cipher = "ECDHE-RSA-AES256-GCM-SHA384";
+        let suite =
+            [rustls::crypto::aws_lc_rs::cipher_suite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384];
+        let get = |client: Client| {
+            let client = client.version(&TLS12).offering(&suite);
+            all_of(&mut client.connect(outer).unwrap())
+        };
+        assert_eq!(
+            get(Client::new().name("some.name").protocol("mqtt")),
+            format!("some.name mqtt TLSv1.2  {cipher} 1")
+        );
+        let known = Client::new().identity(&format!("{FOLDER}/client"));
+        let told = get(known.name("some.name").protocol("mqtt"));
+        assert_eq!(told, format!("some.name mqtt TLSv1.2 anna {cipher} 0"));
+        // OpenSSL's X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT or a fellow of it.
+        let stranger = Client::new().identity(&format!("{FOLDER}/stranger"));
+        let told = get(stranger.name("some.name").protocol("mqtt"));
+        let (_, verify) = told.rsplit_once(' ').unwrap();
+        let verify: u32 = verify.parse().unwrap();
+        assert!((18..=21).contains(&verify), "{told}");
+    }
+}

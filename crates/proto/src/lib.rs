@@ -4,8 +4,9 @@
 //! ([`h2`]), heads that come as fields ([`head`]), request targets ([`uri`]), host names
 //! ([`host`]), byte ranges ([`range`]), dates ([`date`]), entity tags ([`etag`]), content codings
 //! ([`accept`]), Base64 ([`base64`]), what proxies tell of clients ([`proxy_protocol`]), what a TLS
-//! client says first ([`tls`]) and answers of name servers ([`dns`]). What is said to applications
-//! is written here: [`fastcgi`], [`uwsgi`] and [`scgi`], which share [`cgi`], and [`memcached`].
+//! client says first ([`tls`]), an MQTT client's CONNECT ([`mqtt`]) and answers of name servers
+//! ([`dns`]). What is said to applications is written here: [`fastcgi`], [`uwsgi`]
+//! and [`scgi`], which share [`cgi`], and [`memcached`].
 //! The reference for what is accepted and what is refused is nginx 1.31; the RFCs to read first are
 //! 9110 (semantics), 9112 (HTTP/1.1), 9113 (HTTP/2) and 3986 (URIs).
 //!
@@ -27,6 +28,7 @@ pub mod host;
 pub mod memcached;
 pub mod method;
 pub mod mp4;
+pub mod mqtt;
 pub mod proxy_protocol;
 pub mod range;
 pub mod scgi;

@@ -9,6 +9,7 @@ use framework::compile::Compiler;
 use logs::{ERROR_LOG, ErrorLog};
 use rules::access::Access;
 use rules::access_log::{ACCESS_LOG, AccessLogs};
+use rules::geoip2;
 use rules::keyval;
 use rules::limit_conn::{self, LimitConn};
 use rules::realip::ByHeader;
@@ -16,7 +17,7 @@ use rules::server_name;
 use rules::session_zones::{SessionBlock, SessionZones};
 use transport::listen;
 use transport::tls::settings::{self, TlsSettings};
-use variables::{Table, geo, map, split_clients};
+use variables::{Table, geo, map, num_map, split_clients};
 
 use crate::address::{Addresses, Listen, NamedServer, StreamOptions};
 use crate::plan::{Content, Server, Stream};
@@ -137,7 +138,9 @@ pub(crate) fn stream(compiler: &Compiler<'_>, root: ScopeRef<'_>) -> Option<Stre
         set::define(compiler, scope);
         limit_conn::compile::<Session>(compiler, scope);
         map::compile::<Session>(compiler, scope);
+        num_map::compile::<Session>(compiler, scope);
         geo::compile::<Session>(compiler, scope);
+        geoip2::compile::<Session>(compiler, scope);
         split_clients::compile::<Session>(compiler, scope);
         keyval::compile::<Session>(compiler, scope);
         whole &= open_logs(compiler, scope).is_some();

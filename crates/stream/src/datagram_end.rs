@@ -58,6 +58,16 @@ impl DatagramEnd {
         self.wake();
     }
 
+    /// Gives back datagrams that were taken: they come next, in this order.
+    pub(crate) fn put_back(&self, datagrams: Vec<Buffer>) {
+        let mut arrived = self.arrived.borrow_mut();
+        for bytes in datagrams.into_iter().rev() {
+            let occupied = self.occupied.get() + bytes.len() + OVERHEAD;
+            self.occupied.set(occupied);
+            arrived.push_front(bytes);
+        }
+    }
+
     fn wake(&self) {
         if let Some(waker) = self.reader.take() {
             waker.wake();
@@ -129,12 +139,12 @@ impl DatagramEnd {
         }
     }
 
-    /// Sends a datagram to the client.
-    ///
-    /// # Errors
-    /// Those of `sendmsg()`.
-    pub(crate) async fn send(&self, bytes: Bytes) -> io::Result<()> {
-        send(&self.socket, self.to.with(bytes)).await
+    /// Sends a datagram to the client at the end of this turn of the loop, with those of the other
+    /// clients. One that finds no room is lost, as one that the network loses is.
+    pub(crate) fn send(&self, bytes: Bytes) {
+        if self.socket.push(self.to.with(bytes)) {
+            self.socket.send_soon();
+        }
     }
 }
 

@@ -62,6 +62,7 @@ impl ProtocolPart for StreamPart {
             tls::DIRECTIVES,
             proxy_protocol::DIRECTIVES,
             preread::DIRECTIVES,
+            proxy::mqtt::DIRECTIVES,
             set::DIRECTIVES,
             handover::DIRECTIVES,
             ZONES,

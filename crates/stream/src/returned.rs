@@ -9,7 +9,6 @@ use bytes::Bytes;
 use conf::{Contexts, Declared, Fault, Inherit, ScopeRef, Setting, Template, parse};
 use engine::select::{Either, either};
 use framework::compile::Compiler;
-use logs::Errno;
 use transport::Transport;
 use variables::{Compiling as _, Text};
 
@@ -57,11 +56,8 @@ pub(crate) async fn serve(session: &mut Session, Return(text): &Return) -> Statu
         ClientEnd::Stream(transport) => send(session, transport, bytes).await,
         ClientEnd::Datagrams(end) => {
             session.take_first();
-            if length > 0
-                && let Err(error) = end.send(bytes).await
-            {
-                logs::error!(session, Info, "sendmsg() failed {}", Errno(&error));
-                return Status::Ok;
+            if length > 0 {
+                end.send(bytes);
             }
             session.sent.set(length);
         }

@@ -12,6 +12,7 @@ use framework::registry::Registry;
 use logs::Subject;
 use variables::Regex;
 
+use super::protocols::CheckedProtocol;
 use crate::session::Session;
 
 /// How much of an answer is examined, in bytes.
@@ -145,6 +146,7 @@ pub(super) fn read_all(compiler: &Compiler<'_>, stream: ScopeRef<'_>) {
 enum Expected {
     Beginning(Vec<u8>),
     Pattern(Regex<Session>),
+    Protocol(CheckedProtocol),
 }
 
 /// What a server is sent, and what must come back.
@@ -153,6 +155,8 @@ pub(super) struct AnswerMatch {
     /// What is sent; `None` where no line says it.
     pub(super) send: Option<Bytes>,
     expected: Option<Expected>,
+    /// What is sent to a server that has passed.
+    pub(super) farewell: Option<Bytes>,
 }
 
 /// What is known of an answer as far as it has come.
@@ -180,7 +184,17 @@ impl AnswerMatch {
         Ok(AnswerMatch {
             send: block.own(&SEND)?,
             expected,
+            farewell: None,
         })
+    }
+
+    /// What a server of a protocol is sent, and must answer, for a user where it wants one.
+    pub(super) fn of_protocol(protocol: CheckedProtocol, user: &[u8]) -> AnswerMatch {
+        AnswerMatch {
+            send: protocol.greeting(user),
+            expected: Some(Expected::Protocol(protocol)),
+            farewell: protocol.farewell(),
+        }
     }
 
     /// Whether an answer must come.
@@ -202,6 +216,7 @@ impl AnswerMatch {
                     Verdict::Undecided
                 }
             }
+            Some(Expected::Protocol(protocol)) => protocol.judge(answer),
             Some(Expected::Pattern(pattern)) => match pattern.is_match(answer) {
                 Ok(true) => Verdict::Fits,
                 Ok(false) if answer.len() >= EXAMINED_MAX => Verdict::DoesNotFit,
@@ -242,6 +257,7 @@ mod tests {
         let matching = AnswerMatch {
             send: None,
             expected: Some(Expected::Beginning(b"+PONG".to_vec())),
+            farewell: None,
         };
         let judge = |answer: &[u8]| matching.judge(&logs::Process, answer);
         assert_eq!(judge(b""), Verdict::Undecided);

@@ -7,29 +7,34 @@
 
 mod matching;
 mod prober;
+mod protocols;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use base::hash::Map;
-use conf::{Arity, Contexts, Declared, Fault, ScopeId, ScopeRef, Setter, Setting, parse};
+use bytes::Bytes;
+use conf::{Arity, Contexts, Declared, Fault, ScopeId, ScopeRef, Setter, Setting, Word, parse};
 use framework::compile::Compiler;
 use framework::generation::Generation;
 use framework::registry::Registry;
 use rules::upstream::WrittenChecks;
-use rules::upstream::health_check::{Parameter, PeerCheck, Schedule, named_group, without_zone};
+use rules::upstream::health_check::{
+    Parameter, PeerCheck, Schedule, name_and_value, named_group, without_zone,
+};
 
 use crate::plan::{Content, Server};
 use crate::proxy::settings::Target;
 use crate::upstream::{Groups, OfSessions};
 use matching::{AnswerMatch, Matches};
 use prober::HealthService;
+use protocols::CheckedProtocol;
 
 static HEALTH_CHECK: Setting<HealthCheckLine> = Setting::new(
     "health_check",
     &[
         "[interval=time] [jitter=time] [fails=number] [passes=number] [mandatory [persistent]] \
-       [match=name] [port=number] [udp]",
+       [match=name] [type=mysql|postgres|redis|smtp [user=name]] [port=number] [udp]",
     ],
     HealthCheckLine::read,
 )
@@ -43,9 +48,11 @@ static HEALTH_CHECK: Setting<HealthCheckLine> = Setting::new(
      passed `passes` (1) in a row. A server that is new gets sessions at once, or where the check \
      is `mandatory` once it has passed; after a reload as well, unless the check is `persistent` \
      and the server was healthy. `port` is that which checks go to in the place of the server's \
-     own. With `udp` a datagram is sent, `nginx health check` where `match` says no other: that \
-     nothing listens there is a failure, silence is none unless `match` expects an answer. The \
-     group must have a `zone`.",
+     own. With `type` a server is spoken to by its protocol: one of Redis is sent `PING`, one of \
+     PostgreSQL is asked to let `user` (`tidegate`) in and may refuse, those of MySQL and SMTP must \
+     greet; a server that says that it starts, ends or has no room fails. With `udp` a datagram is \
+     sent, `nginx health check` where `match` says no other: that nothing listens there is a \
+     failure, silence is none unless `match` expects an answer. The group must have a `zone`.",
 );
 
 static HEALTH_CHECK_TIMEOUT: Setting<Duration> =
@@ -63,6 +70,9 @@ pub(crate) const DIRECTIVES: &[&dyn Declared] = &[
     &matching::EXPECT,
 ];
 
+/// Who is to be let in by PostgreSQL where nothing else is written.
+const USER: &[u8] = b"tidegate";
+
 /// How a server is reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum ProbeProtocol {
@@ -75,6 +85,10 @@ enum ProbeProtocol {
 struct HealthCheckLine {
     schedule: Schedule,
     protocol: ProbeProtocol,
+    /// What is spoken, where `type` says it.
+    spoken: Option<CheckedProtocol>,
+    /// Who is to be let in there.
+    user: Option<Bytes>,
 }
 
 impl HealthCheckLine {
@@ -86,12 +100,50 @@ impl HealthCheckLine {
                 Parameter::Unknown if &*word.bytes == b"udp" => {
                     written.protocol = ProbeProtocol::Udp;
                 }
-                Parameter::Unknown | Parameter::Invalid => {
-                    return Err(Fault::invalid_parameter(word));
-                }
+                Parameter::Unknown => written.take(word)?,
+                Parameter::Invalid => return Err(Fault::invalid_parameter(word)),
             }
         }
+        written.check(setter)?;
         Ok(written)
+    }
+
+    /// Takes a parameter that only stream has.
+    fn take(&mut self, word: &Word) -> Result<(), Fault> {
+        match name_and_value(&word.bytes) {
+            (b"type", Some(name)) => {
+                let known = CheckedProtocol::named(name);
+                let text = || {
+                    format!(
+                        "unknown \"{}\" of \"health_check\": mysql, postgres, redis and smtp can \
+                         be spoken",
+                        word.text()
+                    )
+                };
+                self.spoken = Some(known.ok_or_else(|| Fault::at(word, text()))?);
+                Ok(())
+            }
+            (b"user", Some(name)) if !name.is_empty() && !name.contains(&0) => {
+                self.user = Some(Bytes::copy_from_slice(name));
+                Ok(())
+            }
+            _ => Err(Fault::invalid_parameter(word)),
+        }
+    }
+
+    /// Refuses parameters that contradict each other.
+    fn check(&self, setter: &Setter<'_>) -> Result<(), Fault> {
+        let name = &setter.first().name;
+        let of_type = self.spoken.is_some();
+        if of_type && (self.protocol == ProbeProtocol::Udp || self.schedule.match_name.is_some()) {
+            let text = "\"type\" of \"health_check\" excludes \"match\" and \"udp\"";
+            return Err(Fault::at(name, text));
+        }
+        if self.user.is_some() && self.spoken != Some(CheckedProtocol::Postgres) {
+            let text = "\"user\" of \"health_check\" wants \"type=postgres\"";
+            return Err(Fault::at(name, text));
+        }
+        Ok(())
     }
 }
 
@@ -145,9 +197,10 @@ pub(crate) fn of_server(
     block: ScopeRef<'_>,
     server: &Arc<Server>,
 ) -> Result<(), Fault> {
-    let Some(HealthCheckLine { schedule, protocol }) = block.own(&HEALTH_CHECK)? else {
+    let Some(written) = block.own(&HEALTH_CHECK)? else {
         return Ok(());
     };
+    let schedule = written.schedule;
     let lines = block.own_lines(&HEALTH_CHECK.spec);
     let fault = |text: String| match lines.first() {
         Some(line) => Fault::at(&line.name, text),
@@ -172,9 +225,13 @@ pub(crate) fn of_server(
     if group.zone().is_none() {
         return Err(fault(without_zone(group.name())));
     }
-    let matching = match &schedule.match_name {
-        None => Arc::default(),
-        Some(name) => {
+    let matching = match (&schedule.match_name, written.spoken) {
+        (_, Some(spoken)) => {
+            let user = written.user.as_deref().unwrap_or(USER);
+            Arc::new(AnswerMatch::of_protocol(spoken, user))
+        }
+        (None, None) => Arc::default(),
+        (Some(name), None) => {
             let matches = compiler.registry::<Matches>();
             let known = matches.borrow().find(&name.bytes);
             let text = format!("unknown match \"{}\"", name.text());
@@ -187,7 +244,7 @@ pub(crate) fn of_server(
             number,
             schedule,
         },
-        protocol,
+        protocol: written.protocol,
         timeout: block.get(&HEALTH_CHECK_TIMEOUT)?,
         matching,
         server: Arc::clone(server),

@@ -191,7 +191,13 @@ async fn ask_by_connection(
             Err(error) => return Err(not_read(session, &error)),
         }
         match matching.judge(session, &answer) {
-            Verdict::Fits => return Ok(CHECKING),
+            Verdict::Fits => {
+                if let Some(text) = &matching.farewell {
+                    transport.push(text.clone());
+                    transport.start_send();
+                }
+                return Ok(CHECKING);
+            }
             Verdict::DoesNotFit => return Err(CHECKING),
             Verdict::Undecided => {}
         }

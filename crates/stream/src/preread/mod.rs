@@ -1,10 +1,16 @@
-//! What a client says first, looked at before the session's content: `ssl_preread`.
+//! What a client says first, looked at before the session's content: `ssl_preread` and
+//! `mqtt_preread`.
 //!
-//! <https://nginx.org/en/docs/stream/ngx_stream_ssl_preread_module.html>. The bytes stay as they
+//! <https://nginx.org/en/docs/stream/ngx_stream_ssl_preread_module.html> and
+//! <https://nginx.org/en/docs/stream/ngx_stream_mqtt_preread_module.html>. The bytes stay as they
 //! are for the server that gets the session. RFC 8446 section 4.1.2 (ClientHello), RFC 6066 section
-//! 3 (names), RFC 7301 (ALPN). A ClientHello may come in any number of pieces and records.
+//! 3 (names), RFC 7301 (ALPN). A ClientHello may come in any number of pieces and records, and in
+//! the first datagrams of a client of QUIC.
 
+pub(crate) mod connect;
+mod initial;
 mod looking;
+mod quic;
 pub(crate) mod seen;
 
 use std::time::Duration;
@@ -17,13 +23,19 @@ static PREREAD_BUFFER_SIZE: Setting<u64> =
     Setting::new("preread_buffer_size", &["size"], parse::size)
         .contexts(CONTEXTS)
         .default("16k")
-        .manual("How much of what a client says first is looked at, where `ssl_preread` is on.");
+        .manual(
+            "How much of what a client says first is looked at, where `ssl_preread` or \
+             `mqtt_preread` is on.",
+        );
 
-static PREREAD_TIMEOUT: Setting<Duration> =
+pub(crate) static PREREAD_TIMEOUT: Setting<Duration> =
     Setting::new("preread_timeout", &["time"], parse::milliseconds)
         .contexts(CONTEXTS)
         .default("30s")
-        .manual("How long a client may take to say it.");
+        .manual(
+            "How long a client may take to say it; with `mqtt` also how long its first packet may \
+             take.",
+        );
 
 static SSL_PREREAD: Setting<bool> = Setting::new("ssl_preread", &["on | off"], parse::flag)
     .contexts(CONTEXTS)
@@ -31,19 +43,34 @@ static SSL_PREREAD: Setting<bool> = Setting::new("ssl_preread", &["on | off"], p
     .manual(
         "Whether the beginning of a TLS handshake is looked at, for the variables \
          `$ssl_preread_server_name`, `$ssl_preread_alpn_protocols` and `$ssl_preread_protocol` and \
-         for `server_name`. The handshake itself is left to the server that sessions are passed on \
+         for `server_name`; with `listen ... udp` in the first datagrams of QUIC (versions 1 and \
+         2), which then leave in their order. The handshake itself is left to the server that sessions are passed on \
          to.",
     );
 
+static MQTT_PREREAD: Setting<bool> = Setting::new("mqtt_preread", &["on | off"], parse::flag)
+    .contexts(CONTEXTS)
+    .default("off")
+    .manual(
+        "Whether the packet is looked at that clients of MQTT begin with (CONNECT, of version 3.1, \
+         3.1.1 or 5.0), for the variables `$mqtt_preread_clientid` and `$mqtt_preread_username`. \
+         They are empty where a client says something else.",
+    );
+
 /// The directives of this file.
-pub(crate) const DIRECTIVES: &[&dyn Declared] =
-    &[&PREREAD_BUFFER_SIZE, &PREREAD_TIMEOUT, &SSL_PREREAD];
+pub(crate) const DIRECTIVES: &[&dyn Declared] = &[
+    &PREREAD_BUFFER_SIZE,
+    &PREREAD_TIMEOUT,
+    &SSL_PREREAD,
+    &MQTT_PREREAD,
+];
 
 /// How a server looks at what its clients say first.
 pub(crate) struct Preread {
     buffer_size: usize,
     timeout: Duration,
     of_tls: bool,
+    of_mqtt: bool,
 }
 
 /// What a server says of it.
@@ -52,12 +79,13 @@ pub(crate) fn of_server(server: ScopeRef<'_>) -> Result<Preread, Fault> {
         buffer_size: usize::try_from(server.get(&PREREAD_BUFFER_SIZE)?).unwrap_or(usize::MAX),
         timeout: server.get(&PREREAD_TIMEOUT)?,
         of_tls: server.get(&SSL_PREREAD)?,
+        of_mqtt: server.get(&MQTT_PREREAD)?,
     })
 }
 
 impl Preread {
     /// Whether nothing is looked at.
     pub(crate) fn is_off(&self) -> bool {
-        !self.of_tls
+        !self.of_tls && !self.of_mqtt
     }
 }

@@ -1,9 +1,27 @@
-//! `$ssl_preread_*`: what was seen of what a client says first.
+//! `$ssl_preread_*` and `$mqtt_preread_*`: what was seen of what a client says first.
 
+use bytes::Bytes;
+use proto::mqtt::Connect;
 use proto::tls::preread::{Seen, TLS13};
 use variables::{BuiltinVariable, Evaluate};
 
 use crate::session::Session;
+
+/// What was seen of an MQTT client's CONNECT.
+pub(crate) struct SeenConnect {
+    client_id: Bytes,
+    username: Option<Bytes>,
+}
+
+impl SeenConnect {
+    /// What the packet says that was read of these bytes.
+    pub(crate) fn of(connect: &Connect, packet: &[u8]) -> SeenConnect {
+        SeenConnect {
+            client_id: Bytes::copy_from_slice(connect.client_id(packet)),
+            username: connect.username(packet).map(Bytes::copy_from_slice),
+        }
+    }
+}
 
 /// The variable of a name in lower case, without `$`.
 pub(crate) fn find(name: &str) -> Option<BuiltinVariable<Session>> {
@@ -13,6 +31,14 @@ pub(crate) fn find(name: &str) -> Option<BuiltinVariable<Session>> {
         "ssl_preread_protocol" => {
             |session, out| with(session, out, |hello| version(hello.version).as_bytes())
         }
+        "mqtt_preread_clientid" => |session, out| {
+            let connect = session.preread_connect.as_deref();
+            found(connect.map(|connect| &connect.client_id), out)
+        },
+        "mqtt_preread_username" => |session, out| {
+            let connect = session.preread_connect.as_deref();
+            found(connect.and_then(|connect| connect.username.as_ref()), out)
+        },
         _ => return None,
     };
     Some(BuiltinVariable::computed(evaluate))
@@ -25,6 +51,12 @@ fn with(session: &Session, out: &mut Vec<u8>, value: fn(&Seen) -> &[u8]) -> bool
         out.extend_from_slice(value(hello));
         true
     })
+}
+
+/// Appends a value that may not be there; whether it is.
+fn found(value: Option<&Bytes>, out: &mut Vec<u8>) -> bool {
+    out.extend_from_slice(value.map_or(b"", |value| value));
+    value.is_some()
 }
 
 /// A version's name, as OpenSSL gives it.

@@ -17,6 +17,9 @@ use crate::datagrams::Listed;
 use crate::session::{Session, Status};
 use crate::subject::{SessionBytes, WithoutFields};
 
+/// How long answers are awaited that are on their way when the time of a session is over.
+const ANSWERS_LATE_MAX: Duration = Duration::from_secs(5);
+
 /// How a session has ended.
 pub(super) struct Ended {
     pub(super) status: Status,
@@ -30,6 +33,8 @@ enum Reason {
     Done,
     /// Nothing came either way for too long.
     Silence,
+    /// The session has lived for as long as it may.
+    TimeIsOver,
     /// The process ends, or another client needs the place.
     Shutdown,
     /// A datagram could not be sent, which has been logged.
@@ -74,8 +79,16 @@ pub(super) async fn run(
         has_peer_failed: false,
     };
     let reason = loop {
-        if let Err(reason) = relay.carry_one(session).await {
-            break reason;
+        match relay.carry_one(session).await {
+            Ok(()) => {}
+            Err(Reason::TimeIsOver) => {
+                // What the client sends from now on begins another session.
+                drop(listed.take());
+                let until = engine::now() + ANSWERS_LATE_MAX.min(settings.timeout);
+                relay.await_answers(session, Some(until)).await;
+                break Reason::TimeIsOver;
+            }
+            Err(reason) => break reason,
         }
         session.doing = " while proxying connection";
         if settings.requests > 0 {
@@ -99,6 +112,10 @@ pub(super) async fn run(
 impl Relay<'_> {
     /// Waits for a datagram of either end and passes it on.
     async fn carry_one(&mut self, session: &mut Session) -> Result<(), Reason> {
+        let over_at = self.settings.session_time.map(|time| session.began + time);
+        if over_at.is_some_and(|over_at| engine::now() >= over_at) {
+            return Err(Reason::TimeIsOver);
+        }
         let Rates { upload, download } = self.rates;
         let attempt_received = session
             .attempts
@@ -117,15 +134,20 @@ impl Relay<'_> {
             wait_until(upstream_from).await;
             self.upstream.recv().await
         };
+        let until = over_at.map_or(silent_at, |over_at| over_at.min(silent_at));
         let came = either(
             either(from_client, from_upstream),
-            engine::sleep_until(silent_at),
+            engine::sleep_until(until),
         )
         .await;
         match came {
             Either::First(Either::First(Some(bytes))) => self.pass_up(session, bytes).await,
             Either::First(Either::First(None)) => self.finish(session).await,
-            Either::First(Either::Second(answer)) => self.pass_down(session, answer).await,
+            Either::First(Either::Second(answer)) => {
+                self.pass_down(session, answer);
+                Ok(())
+            }
+            Either::Second(()) if over_at == Some(until) => Err(Reason::TimeIsOver),
             Either::Second(()) => Err(Reason::Silence),
         }
     }
@@ -183,11 +205,7 @@ impl Relay<'_> {
     }
 
     /// Passes the peer's datagram on to the client.
-    async fn pass_down(
-        &mut self,
-        session: &mut Session,
-        answer: io::Result<Datagram<Buffer>>,
-    ) -> Result<(), Reason> {
+    fn pass_down(&mut self, session: &mut Session, answer: io::Result<Datagram<Buffer>>) {
         self.note_use(session);
         self.responses += 1;
         if let Some(attempt) = session.attempts.last() {
@@ -197,23 +215,14 @@ impl Relay<'_> {
         }
         let bytes = match answer {
             Ok(datagram) => datagram.bytes,
-            Err(error) => {
-                self.tell_refusal(session, &error);
-                return Ok(());
-            }
+            Err(error) => return self.tell_refusal(session, &error),
         };
         let length = bytes.len() as u64;
         if let Some(attempt) = session.attempts.last() {
             add(&attempt.received, length);
         }
-        if let Err(error) = self.client.send(bytes.into_bytes()).await {
-            session.doing = " while proxying and sending to client";
-            let error = Errno(&error);
-            logs::error!(session, Info, "sendmsg() failed {error}");
-            return Err(Reason::NotSent);
-        }
+        self.client.send(bytes.into_bytes());
         add(&session.sent, length);
-        Ok(())
     }
 
     /// The network has said that a datagram did not reach the peer.
@@ -226,17 +235,24 @@ impl Relay<'_> {
     /// The session is to end. What has been asked is answered first: unlike nginx, which drops the
     /// answer.
     async fn finish(&mut self, session: &mut Session) -> Result<(), Reason> {
+        Err(self.await_answers(session, None).await)
+    }
+
+    /// Passes on what still comes of the peer, until as much has come as was asked for: of which it
+    /// is not known, one answer to each datagram.
+    async fn await_answers(&mut self, session: &mut Session, until: Option<Instant>) -> Reason {
         let expected = self.settings.responses.unwrap_or(1);
         while self.responses < expected.saturating_mul(self.requests) {
             let silent_at = self.active + self.settings.timeout;
-            let given_up = either(engine::sleep_until(silent_at), self.client.aborted());
+            let until = until.map_or(silent_at, |until| until.min(silent_at));
+            let given_up = either(engine::sleep_until(until), self.client.aborted());
             match either(self.upstream.recv(), given_up).await {
-                Either::First(answer) => self.pass_down(session, answer).await?,
-                Either::Second(Either::First(())) => return Err(Reason::Silence),
+                Either::First(answer) => self.pass_down(session, answer),
+                Either::Second(Either::First(())) => return Reason::Silence,
                 Either::Second(Either::Second(())) => break,
             }
         }
-        Err(Reason::Shutdown)
+        Reason::Shutdown
     }
 
     fn note_use(&mut self, session: &Session) {
@@ -254,6 +270,7 @@ impl Relay<'_> {
     fn tell(&self, session: &Session, reason: &Reason) -> Status {
         let what = match reason {
             Reason::Done => "udp done",
+            Reason::TimeIsOver => "udp session time is over",
             Reason::Silence if self.settings.responses.is_none() || self.has_every_response() => {
                 "udp timed out"
             }

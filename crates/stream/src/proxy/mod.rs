@@ -7,6 +7,7 @@ mod asking;
 pub(crate) mod attempts;
 mod datagrams;
 mod introduction;
+pub(crate) mod mqtt;
 pub(crate) mod probe;
 mod relay;
 mod securing;
@@ -68,6 +69,11 @@ async fn stream(
     group: &Group,
     client: &Transport,
 ) -> Status {
+    if let Some(mqtt) = &settings.mqtt
+        && let Err(status) = mqtt.prepare(session, client).await
+    {
+        return status;
+    }
     session.doing = " while connecting to upstream";
     let secured = match securing::prepare(session, settings, group.name()).await {
         Ok(secured) => secured,

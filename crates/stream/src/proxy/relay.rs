@@ -21,6 +21,8 @@ enum Ended {
     Closed,
     /// Nothing came or left either way for too long.
     Silence,
+    /// The session has lived for as long as it may.
+    TimeIsOver,
 }
 
 /// An end of the session.
@@ -46,8 +48,8 @@ struct RelayDirection<'a> {
     received: &'a Cell<u64>,
     /// Bytes that the receiver has taken.
     sent: &'a Cell<u64>,
-    /// Bytes that it was sent before those of the sender.
-    introduced: u64,
+    /// Bytes that it has been given so far, what introduces the sender included.
+    pushed: Cell<u64>,
     /// Bytes a second; 0 is no limit.
     rate: u64,
     settings: &'a Proxy,
@@ -79,7 +81,7 @@ pub(super) async fn run(
         to: upstream,
         received: &session.received,
         sent: &attempt.sent,
-        introduced: attempt.sent.get(),
+        pushed: Cell::new(attempt.sent.get()),
         rate: rates.upload,
         settings,
         began,
@@ -92,7 +94,7 @@ pub(super) async fn run(
         to: client,
         received: &attempt.received,
         sent: &session.sent,
-        introduced: 0,
+        pushed: Cell::new(0),
         rate: rates.download,
         began: attempt.began,
         first_byte: Some(FirstByte {
@@ -101,14 +103,24 @@ pub(super) async fn run(
         }),
         ..up
     };
-    up.pass_on(session.preread.take());
-    let (side, ended) = if settings.half_close {
-        both(&up, &down).await
-    } else {
+    let preread = session.preread.take();
+    let replaced = session.preread_replaced.take();
+    up.pass_on_as(replaced.unwrap_or(preread.len() as u64), preread);
+    let carried = async {
+        if settings.half_close {
+            return both(&up, &down).await;
+        }
         match either(up.carry(), down.carry()).await {
             Either::First(ended) => (RelayEnd::Client, ended),
             Either::Second(ended) => (RelayEnd::Upstream, ended),
         }
+    };
+    let (side, ended) = match settings.session_time {
+        None => carried.await,
+        Some(time) => match either(carried, engine::sleep_until(session.began + time)).await {
+            Either::First(ended) => ended,
+            Either::Second(()) => (RelayEnd::Client, Ended::TimeIsOver),
+        },
     };
     up.note_sent();
     down.note_sent();
@@ -140,6 +152,10 @@ fn tell(session: &Session, side: RelayEnd, ended: &Ended) {
                 Info,
                 "connection timed out (110: Connection timed out)"
             );
+            return;
+        }
+        (Ended::TimeIsOver, _) => {
+            logs::error!(session, Info, "session time is over");
             return;
         }
         (Ended::Closed, RelayEnd::Client) => "client",
@@ -174,8 +190,14 @@ impl RelayDirection<'_> {
 
     /// Passes on what has been received already.
     fn pass_on(&self, bytes: Bytes) {
+        self.pass_on_as(bytes.len() as u64, bytes);
+    }
+
+    /// Passes on what stands in the place of so many bytes that have been received.
+    fn pass_on_as(&self, received: u64, bytes: Bytes) {
+        self.received.set(self.received.get() + received);
         if !bytes.is_empty() {
-            self.received.set(self.received.get() + bytes.len() as u64);
+            self.pushed.set(self.pushed.get() + bytes.len() as u64);
             self.to.push(bytes);
             self.to.start_send();
             self.note_sent();
@@ -278,8 +300,7 @@ impl RelayDirection<'_> {
     /// Counts what the receiver has taken so far.
     fn note_sent(&self) {
         let waiting = self.to.backlog() as u64;
-        let pushed = self.introduced + self.received.get();
-        self.sent.set(pushed.saturating_sub(waiting));
+        self.sent.set(self.pushed.get().saturating_sub(waiting));
     }
 
     fn note_first_byte(&self) {

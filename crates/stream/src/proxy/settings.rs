@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::upstream::{Causes, RetryPolicy};
-use conf::{Arity, Contexts, Declared, Fault, ScopeRef, Setting, Template, Word, parse};
+use conf::{Arity, Contexts, Declared, Fault, ScopeRef, Setter, Setting, Template, Word, parse};
 use framework::compile::Compiler;
 use proto::proxy_protocol::Version;
 use rules::upstream::of_address;
@@ -15,6 +15,7 @@ use transport::resolver::Resolving;
 use variables::size::{Size, WrittenSize};
 use variables::{Compiling as _, Text};
 
+use super::mqtt::{self, Mqtt};
 use super::tls::{self, ProxyTls};
 use crate::session::Session;
 use crate::upstream::Group;
@@ -66,10 +67,39 @@ static PROXY_TIMEOUT: Setting<Duration> =
         .default("10m")
         .manual("Silence of both ends for so long ends the session.");
 
-static PROXY_BUFFER_SIZE: Setting<u64> = Setting::new("proxy_buffer_size", &["size"], parse::size)
+static PROXY_BUFFER_SIZE: Setting<u64> = Setting::new("proxy_buffer_size", &["size"], buffer_size)
+    .also(&["proxy_downstream_buffer", "proxy_upstream_buffer"])
     .contexts(CONTEXTS)
     .default("16k")
-    .manual("Bytes that may wait for one end before no more is read from the other.");
+    .manual(
+        "Bytes that may wait for one end before no more is read from the other. \
+             `proxy_downstream_buffer` and `proxy_upstream_buffer` are old names of the directive.",
+    );
+
+static PROXY_SESSION_TIME: Setting<Duration> = Setting::new(
+    "proxy_session_time",
+    &["time"],
+    parse::milliseconds,
+)
+.contexts(CONTEXTS)
+.default("0")
+.manual(
+    "The longest life of a session, from its beginning; 0 is no limit. Both ends are closed \
+             when it is over, and with UDP the client's next datagram begins another session.",
+);
+
+/// The size of the line, whose name may be an old one.
+fn buffer_size(setter: &Setter<'_>) -> Result<u64, Fault> {
+    let name = &setter.first().name;
+    if &*name.bytes != b"proxy_buffer_size" && !setter.is_default() {
+        let old = name.text();
+        let text = format!(
+            "the \"{old}\" directive is deprecated, use the \"proxy_buffer_size\" directive instead"
+        );
+        setter.warn_once(name, text);
+    }
+    parse::size(setter)
+}
 
 static PROXY_HALF_CLOSE: Setting<bool> =
     Setting::new("proxy_half_close", &["on | off"], parse::flag)
@@ -181,6 +211,7 @@ pub(crate) const DIRECTIVES: &[&dyn Declared] = &[
     &PROXY_PASS,
     &PROXY_CONNECT_TIMEOUT,
     &PROXY_TIMEOUT,
+    &PROXY_SESSION_TIME,
     &PROXY_BUFFER_SIZE,
     &PROXY_HALF_CLOSE,
     &PROXY_UPLOAD_RATE,
@@ -209,6 +240,8 @@ pub(crate) struct Proxy {
     pub(crate) target: Target,
     /// Silence of both ends for so long ends the session.
     pub(crate) timeout: Duration,
+    /// The longest life of a session, if it has one.
+    pub(crate) session_time: Option<Duration>,
     /// Bytes that may wait for one end before the other is not read on.
     pub(crate) buffer_size: usize,
     pub(crate) half_close: bool,
@@ -223,6 +256,8 @@ pub(crate) struct Proxy {
     pub(crate) resolving: Arc<Resolving>,
     /// In which version a server is told who the client is.
     pub(crate) proxy_protocol: Option<Version>,
+    /// What is made of a client's MQTT, where that is spoken.
+    pub(crate) mqtt: Option<Mqtt>,
     /// TLS towards servers; `None` where they are spoken to in the clear.
     pub(crate) tls: Option<ProxyTls>,
     /// Datagrams of a client that a session may have; 0 is no limit.
@@ -271,6 +306,7 @@ pub(crate) fn of_server(
     let proxy = Proxy {
         target: target(compiler, &pass)?,
         timeout: server.get(&PROXY_TIMEOUT)?,
+        session_time: Some(server.get(&PROXY_SESSION_TIME)?).filter(|time| !time.is_zero()),
         buffer_size: count(server.get(&PROXY_BUFFER_SIZE)?),
         half_close: server.get(&PROXY_HALF_CLOSE)?,
         upload_rate: Size::compile(compiler, server.get(&PROXY_UPLOAD_RATE)?),
@@ -279,6 +315,7 @@ pub(crate) fn of_server(
         socket: SocketSettings::compile(compiler, server, &SOCKETS)?,
         resolving: compiler.feature::<Resolving>(server)?,
         proxy_protocol: server.get(&PROXY_PROTOCOL)?,
+        mqtt: mqtt::of_server(compiler, server)?,
         tls: tls::of_server(compiler, server)?,
         requests: server.get(&PROXY_REQUESTS)?,
         responses: server.written(&PROXY_RESPONSES)?,

@@ -25,6 +25,7 @@ use variables::{Captures, Context, Scratch, Values};
 use crate::address::AddressServers;
 use crate::connection::{ClientEnd, Connection};
 use crate::plan::{Server, StreamLocal};
+use crate::preread::seen::SeenConnect;
 use crate::proxy::attempts::Attempt;
 
 /// How a session has ended, as `$status` says it.
@@ -81,8 +82,12 @@ pub(crate) struct Session {
     pub(crate) told_peer: Option<Address>,
     /// What was read of the client and is still to be passed on.
     pub(crate) preread: Cell<Bytes>,
+    /// How many of the client's bytes that stands for, where they have been replaced.
+    pub(crate) preread_replaced: Cell<Option<u64>>,
     /// What was seen of the client's handshake, where it is left to others.
     pub(crate) preread_hello: Option<Box<Seen>>,
+    /// What was seen of an MQTT client's first packet.
+    pub(crate) preread_connect: Option<Box<SeenConnect>>,
     /// The place that it has among the sessions of its server's zone, if there is one.
     metered: Option<MeteredSession>,
     /// The places that it has under limits.
@@ -115,7 +120,9 @@ impl Session {
             doing: " while initializing session",
             told_peer: None,
             preread: Cell::default(),
+            preread_replaced: Cell::new(None),
             preread_hello: None,
+            preread_connect: None,
             metered: None,
             places: RefCell::default(),
             hello: None,
