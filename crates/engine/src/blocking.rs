@@ -7,12 +7,14 @@
 //!
 //! Jobs are [small](Weight::Small) or [large](Weight::Large). Small ones go first, and some threads
 //! take nothing else: the 4 KB of a page are not to wait behind a dozen downloads from a slow disk.
+//! [Unhurried](unhurried) ones are gathered: the thread that does one does those that come
+//! meanwhile, naps, and looks once more before it leaves, so that many of them cost one wake-up.
 
 use std::collections::VecDeque;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -31,6 +33,13 @@ const OVERTAKEN_MAX: usize = 16;
 /// Bytes up to which reading from a file is a small job.
 const SMALL_READ_MAX: u64 = 64 * 1024;
 
+/// How long a thread naps before it looks for more unhurried jobs.
+const NAP: Duration = Duration::from_millis(4);
+
+/// How many unhurried jobs may wait for the thread that gathers them. Where there are more, its
+/// jobs take long, and other threads help.
+const GATHERED_MAX: usize = 8;
+
 /// How long a thread waits for its next job before it ends.
 const IDLE_TIME: Duration = Duration::from_secs(10);
 
@@ -45,6 +54,8 @@ pub(crate) enum Weight {
     /// About one access to the disk.
     Small,
     Large,
+    /// As small, and nobody waits for it.
+    Unhurried,
 }
 
 impl Weight {
@@ -62,6 +73,9 @@ impl Weight {
 struct Pool {
     small: VecDeque<Job>,
     large: VecDeque<Job>,
+    unhurried: VecDeque<Job>,
+    /// Whether a thread does one unhurried job after the other, or naps between them.
+    is_gathering: bool,
     /// Threads that do a large job now.
     busy_with_large: usize,
     /// Small jobs that were taken since the large one at the front waits.
@@ -75,13 +89,20 @@ impl Pool {
         match weight {
             Weight::Small => self.small.push_back(job),
             Weight::Large => self.large.push_back(job),
+            Weight::Unhurried => self.unhurried.push_back(job),
         }
+    }
+
+    /// How many unhurried jobs another thread than the one that gathers them may begin.
+    fn ready_unhurried(&self) -> usize {
+        let gathered = if self.is_gathering { GATHERED_MAX } else { 0 };
+        self.unhurried.len().saturating_sub(gathered)
     }
 
     /// How many jobs wait that a thread may begin now.
     fn ready(&self) -> usize {
         let large = LARGE_THREADS_MAX.saturating_sub(self.busy_with_large);
-        self.small.len() + self.large.len().min(large)
+        self.small.len() + self.ready_unhurried() + self.large.len().min(large)
     }
 
     /// The job to do next. A large one is counted until [`Pool::done`].
@@ -92,6 +113,13 @@ impl Pool {
         {
             self.overtaken += usize::from(may_be_large);
             return Some((Weight::Small, job));
+        }
+        if (!may_be_large || self.overtaken < OVERTAKEN_MAX)
+            && self.ready_unhurried() > 0
+            && let Some(job) = self.unhurried.pop_front()
+        {
+            self.overtaken += usize::from(may_be_large);
+            return Some((Weight::Unhurried, job));
         }
         if !may_be_large {
             return None;
@@ -137,6 +165,10 @@ pub fn blocking_long<T: Send + 'static>(
 ///
 /// [`finish_background`] waits for it before a process ends.
 pub fn background(f: impl FnOnce() + Send + 'static) {
+    in_background(Weight::Small, f);
+}
+
+fn in_background(weight: Weight, f: impl FnOnce() + Send + 'static) {
     if try_enter(|worker| worker.blocks_inline) != Some(false) {
         f();
         return;
@@ -146,7 +178,13 @@ pub fn background(f: impl FnOnce() + Send + 'static) {
         let _ = catch_unwind(AssertUnwindSafe(f));
         drop(unfinished);
     });
-    run(Weight::Small, job);
+    run(weight, job);
+}
+
+/// [`background`] for what may wait some milliseconds more, such as storing an answer that its
+/// client has already: where much of it comes, a thread is woken once for many.
+pub fn unhurried(f: impl FnOnce() + Send + 'static) {
+    in_background(Weight::Unhurried, f);
 }
 
 /// Something that a process must not end before: [`finish_background`] waits as long as this lives,
@@ -301,6 +339,10 @@ pub(crate) fn run(weight: Weight, job: Job) {
     let pool = guard.get_or_insert_default();
     pool.push(weight, job);
     let ready = pool.ready();
+    if weight == Weight::Unhurried && pool.ready_unhurried() == 0 {
+        // The thread that gathers them looks again before it leaves.
+        return;
+    }
     if pool.idle >= ready {
         // A thread that is woken takes the lock at once.
         drop(guard);
@@ -331,9 +373,11 @@ fn run_without_thread() {
         return;
     }
     let small = std::mem::take(&mut pool.small);
+    let unhurried = std::mem::take(&mut pool.unhurried);
     let large = std::mem::take(&mut pool.large);
     drop(guard);
-    small.into_iter().chain(large).for_each(|job| job());
+    let all = small.into_iter().chain(unhurried).chain(large);
+    all.for_each(|job| job());
 }
 
 /// The life of a pool thread.
@@ -342,6 +386,12 @@ fn work() {
     loop {
         let pool = guard.get_or_insert_default();
         if let Some((weight, job)) = pool.take() {
+            if weight == Weight::Unhurried && !pool.is_gathering {
+                pool.is_gathering = true;
+                drop(guard);
+                guard = gather(job);
+                continue;
+            }
             drop(guard);
             // Jobs keep their panics for whoever awaits them; see `Blocking`.
             let _ = catch_unwind(AssertUnwindSafe(job));
@@ -359,6 +409,27 @@ fn work() {
         if timeout.timed_out() && pool.ready() == 0 {
             pool.threads -= 1;
             return;
+        }
+    }
+}
+
+/// Does unhurried jobs, the first one being `job`, until none has come within a nap.
+fn gather(job: Job) -> MutexGuard<'static, Option<Pool>> {
+    let mut next = Some(job);
+    loop {
+        let has_napped = next.is_none();
+        match next {
+            Some(job) => {
+                let _ = catch_unwind(AssertUnwindSafe(job));
+            }
+            None => std::thread::sleep(NAP),
+        }
+        let mut guard = lock(&POOL);
+        let pool = guard.get_or_insert_default();
+        next = pool.unhurried.pop_front();
+        if next.is_none() && has_napped {
+            pool.is_gathering = false;
+            return guard;
         }
     }
 }
@@ -490,6 +561,74 @@ mod tests {
         assert_eq!(finish_background(), ["late work"], "it stays hastened");
         drop(late);
         assert!(begun.elapsed() < LONG);
+    }
+
+    #[test]
+    fn unhurried_jobs_wait_for_who_gathers_them_but_for_a_backlog() {
+        let mut pool = pool(1, 1);
+        pool.push(Weight::Unhurried, Box::new(|| ()));
+        assert_eq!(pool.ready(), 3);
+        pool.is_gathering = true;
+        assert_eq!(pool.ready(), 2);
+        assert_eq!(next(&mut pool), Some(Weight::Small));
+        assert_eq!(next(&mut pool), Some(Weight::Large));
+        assert_eq!(next(&mut pool), None);
+        (0..GATHERED_MAX).for_each(|_| pool.push(Weight::Unhurried, Box::new(|| ())));
+        assert_eq!(
+            (pool.ready(), next(&mut pool)),
+            (1, Some(Weight::Unhurried))
+        );
+        assert_eq!((pool.ready(), next(&mut pool)), (0, None));
+        pool.is_gathering = false;
+        for _ in 0..GATHERED_MAX {
+            assert_eq!(next(&mut pool), Some(Weight::Unhurried));
+        }
+        assert_eq!(next(&mut pool), None);
+    }
+
+    /// Jobs that come one by one are done by one thread; while it is held up others do a backlog.
+    #[test]
+    fn unhurried_jobs_are_gathered() {
+        use std::sync::mpsc::channel;
+        const LONG: Duration = Duration::from_secs(60);
+        let (send, done) = channel();
+        let give = |number: usize, before: Box<dyn FnOnce() + Send>| {
+            let send = send.clone();
+            let job = move || {
+                before();
+                let _ = send.send((number, std::thread::current().id()));
+            };
+            run(Weight::Unhurried, Box::new(job));
+        };
+        let mut threads = Vec::new();
+        for number in 0..20 {
+            give(number, Box::new(|| ()));
+            let (came, thread) = done.recv_timeout(LONG).unwrap();
+            assert_eq!(came, number);
+            threads.push(thread);
+        }
+        threads.dedup();
+        // A machine that others use may let a nap pass in between.
+        assert!(threads.len() < 5, "{threads:?}");
+
+        let (begin, begun) = channel();
+        let (open, gate) = channel::<()>();
+        let hold_up = move || {
+            begin.send(()).unwrap();
+            gate.recv_timeout(LONG).unwrap();
+        };
+        give(100, Box::new(hold_up));
+        begun.recv_timeout(LONG).unwrap();
+        for number in 101..=100 + GATHERED_MAX + 3 {
+            give(number, Box::new(|| ()));
+        }
+        let mut before: Vec<usize> = (0..3).map(|_| done.recv_timeout(LONG).unwrap().0).collect();
+        before.sort_unstable();
+        assert_eq!(before, [101, 102, 103]);
+        open.send(()).unwrap();
+        (0..=GATHERED_MAX).for_each(|_| {
+            done.recv_timeout(LONG).unwrap();
+        });
     }
 
     #[test]

@@ -50,6 +50,7 @@ pub mod xdp;
 pub use alarm::Alarm;
 pub use blocking::{
     Unfinished, background, blocking, blocking_long, finish_background, hasten_background,
+    unhurried,
 };
 pub use buffer::Buffer;
 pub use choose::{EngineKind, choose};

@@ -195,7 +195,7 @@ pub(super) fn times(freshness: &Freshness, until: i64) -> EntryTimes {
 }
 
 /// A head as it is stored by nginx's rules.
-fn text_of(head: &AnswerHead) -> Vec<u8> {
+pub(super) fn text_of(head: &AnswerHead) -> Vec<u8> {
     let mut text = stored_head::first_line(head);
     for (name, value) in head.pairs() {
         text.extend_from_slice(name);
@@ -219,17 +219,20 @@ fn store(
     let mut fetch = Fetch {
         source,
         filler,
-        about: About::of(request),
-        zone: Arc::clone(zone),
+        notices: Notices::of(request, zone),
         _held: Hold::new(),
         broken: Rc::clone(&broken),
         rest: None,
         state: Fetching::Coming,
         writing: None,
     };
-    // What has come with the head is there at once.
+    // What has come with the head is there at once; often that is all.
     fetch.take();
-    engine::spawn(fetch.run());
+    if fetch.is_ended() {
+        fetch.store_rest();
+    } else {
+        engine::spawn(fetch.run());
+    }
     Box::new(FillingBody {
         followed: Followed::new(reader),
         broken,
@@ -259,8 +262,7 @@ pub(super) fn copy(request: &Request, zone: &Arc<Zone>, body: Kept, filler: Box<
     let fetch = Fetch {
         source: Box::new(FromMemory(bytes)),
         filler,
-        about: About::of(request),
-        zone: Arc::clone(zone),
+        notices: Notices::of(request, zone),
         _held: Hold::new(),
         broken: Rc::new(Cell::new(Break::Unfinished)),
         rest,
@@ -338,8 +340,7 @@ enum Fetching {
 struct Fetch {
     source: Box<dyn Source>,
     filler: Box<Filler>,
-    about: About,
-    zone: Arc<Zone>,
+    notices: Notices,
     /// The thread does not end before it.
     _held: Hold,
     /// How it was broken off, for the client.
@@ -362,15 +363,16 @@ impl Fetch {
                     length,
                 }) => self.rest = Some((file, offset, length)),
                 SourceEvent::Piece(_) => {}
-                SourceEvent::Told(told) => told.write(&self.about),
+                SourceEvent::Told(told) => told.write(&self.notices.about),
                 SourceEvent::Nothing => return,
                 SourceEvent::End => {
                     self.state = Fetching::Ended;
                     if let Err(fault) = self.filler.finish(now()) {
                         self.state = Fetching::Broken;
-                        self.tell(Level::Warn, &format!("answer not stored: {fault}"));
+                        let text = format!("answer not stored: {fault}");
+                        self.notices.tell(Level::Warn, &text);
                     } else if let Err(error) = self.filler.commit_in_memory(now()) {
-                        self.tell_unstored(error);
+                        self.notices.tell_unstored(error);
                     }
                 }
                 SourceEvent::Broken(broken) => {
@@ -391,23 +393,47 @@ impl Fetch {
             if self.state == Fetching::Broken || self.filler.is_pointless() {
                 return;
             }
+            if self.is_ended() {
+                self.store_rest();
+                return;
+            }
             if self.writing.is_none()
                 && let Some(write) = self.filler.next_write()
             {
                 self.writing = Some(Box::pin(engine::blocking(move || write.run())));
-            }
-            if self.writing.is_none() && self.state == Fetching::Ended {
-                return;
             }
             if let Some(written) = poll_fn(|context| self.poll(context)).await {
                 self.writing = None;
                 match self.filler.wrote(written) {
                     Ok(Stage::More) => {}
                     Ok(Stage::Committed) => return,
-                    Err(error) => self.tell_unstored(error),
+                    Err(error) => self.notices.tell_unstored(error),
                 }
             }
         }
+    }
+
+    /// Whether all has come, and nothing of it is being written.
+    fn is_ended(&self) -> bool {
+        self.state == Fetching::Ended && self.writing.is_none()
+    }
+
+    /// Has what is left of an answer that has come whole written, which nobody waits for: neither
+    /// does the thread learn of it.
+    fn store_rest(self) {
+        let Fetch {
+            mut filler,
+            notices,
+            ..
+        } = self;
+        if !filler.is_to_be_stored() {
+            return;
+        }
+        engine::unhurried(move || {
+            if let Err(error) = filler.store() {
+                notices.tell_unstored(error);
+            }
+        });
     }
 
     /// Waits until there is more to take or something has been written.
@@ -439,6 +465,21 @@ impl Fetch {
                 self.broken.set(Break::Unkept);
                 self.state = Fetching::Broken;
             }
+        }
+    }
+}
+
+/// What is told of an answer that is to be stored, on whichever thread.
+struct Notices {
+    about: About,
+    zone: Arc<Zone>,
+}
+
+impl Notices {
+    fn of(request: &Request, zone: &Arc<Zone>) -> Notices {
+        Notices {
+            about: About::of(request),
+            zone: Arc::clone(zone),
         }
     }
 

@@ -36,6 +36,10 @@ const SAVE_INTERVAL: Duration = Duration::from_secs(60);
 /// ([`engine::hasten_background`]).
 const SAVE_MAX: Duration = Duration::from_secs(30);
 
+/// How long an index at the end waits for what has come whole to be stored, which takes about as
+/// long as a thread of the pool naps ([`engine::unhurried`]).
+const STORE_MAX: Duration = Duration::from_millis(100);
+
 /// What a line of `*_cache_path` says.
 #[derive(Clone, Debug)]
 pub(crate) struct CachePath {
@@ -526,6 +530,10 @@ impl Drop for AtEnd {
         let last = self.zone.state().keepers.load(Ordering::Acquire);
         if self.number == last && self.store.is_owner() {
             let path = self.zone.settings().path.display();
+            let until = Instant::now() + STORE_MAX;
+            while self.store.counts().fills > 0 && Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(1));
+            }
             let is_given_up = || self.unfinished.get().is_some_and(Unfinished::is_given_up);
             let saved = self.store.save_index_while(|| !is_given_up(), true, now());
             match saved {

@@ -10,8 +10,11 @@
 //!          Write::run       Write::run    makes room, writes; the last one writes the head and renames
 //! ```
 //!
+//! What comes after [`Filler::finish`] may be left to [`Filler::store`], which waits for the disk.
+//!
 //! A file gets its head's first bytes last and its name after that: whatever is cut off before is
-//! no entry. Nothing is synchronised with the disk; after a loss of power lengths and checksums
+//! no entry. What is written at once has no name before that, where the file system can do so.
+//! Nothing is synchronised with the disk; after a loss of power lengths and checksums
 //! tell.
 
 use std::os::fd::OwnedFd;
@@ -24,8 +27,8 @@ use crc32fast::Hasher;
 
 use super::clock::Millis;
 use super::error::StoreError;
-use super::fill::{Fill, Progress};
-use super::folder::{self, DiskError};
+use super::fill::{Fill, Progress, TAIL_MAX};
+use super::folder::{self, CacheFolder, DiskError};
 use super::head::{Encoded, FIXED_LENGTH, Fault, NewHead, TooLarge};
 use super::id::{EntryId, TemporaryName};
 use super::index::{StoredEntry, TagHashes};
@@ -267,6 +270,24 @@ impl Filler {
         Some(write)
     }
 
+    /// Whether all has come, and [`Filler::store`] has something left to do.
+    #[must_use]
+    pub fn is_to_be_stored(&self) -> bool {
+        let is_open = matches!(self.storing, FillStage::Idle(_));
+        is_open && self.finished.is_some() && self.store.folder.is_some()
+    }
+
+    /// Writes what is left of an entry that has come whole, waiting for the disk.
+    ///
+    /// # Errors
+    /// Why the entry is not stored. Readers go on from memory.
+    pub fn store(&mut self) -> Result<(), StoreError> {
+        while let Some(write) = self.next_write() {
+            self.wrote(write.run())?;
+        }
+        Ok(())
+    }
+
     /// Takes the outcome of the write that was given last.
     ///
     /// # Errors
@@ -425,6 +446,15 @@ impl Write {
         }
         self.store.unlink_doomed();
 
+        // Readers of such an entry have it from memory.
+        let is_small = self.end <= TAIL_MAX as u64;
+        let may_be_new = is_first && is_small && !self.store.has(&self.id);
+        if let Some(last) = self.last.take_if(|_| may_be_new) {
+            match self.store.folder()?.create_unnamed(&self.id)? {
+                Some(file) => return self.write_whole(&file, reserved, last),
+                None => self.last = Some(last),
+            }
+        }
         let mut temporary = match self.temporary.take() {
             Some(temporary) => temporary,
             None => self.create()?,
@@ -453,9 +483,31 @@ impl Write {
             self.temporary = Some(temporary);
             return Ok(Stage::More);
         };
-        self.store
-            .commit(&mut temporary, reserved, last, self.end)?;
+        let store = &self.store;
+        store.commit(&self.id, reserved, last, self.end, |folder| {
+            folder.rename(temporary.name)?;
+            temporary.is_renamed = true;
+            store.forget_temporary(temporary.name);
+            Ok(())
+        })?;
         self.temporary = Some(temporary);
+        Ok(Stage::Committed)
+    }
+
+    /// Writes all of an entry, to a file that has no name yet.
+    fn write_whole(
+        &mut self,
+        file: &OwnedFd,
+        reserved: Reserved,
+        last: FinalWrite,
+    ) -> Result<Stage, StoreError> {
+        let head = last.head.clone().into_iter();
+        let parts: Vec<Bytes> = head.chain(self.parts.drain(..)).collect();
+        folder::write_all(file, 0, &parts)?;
+        let store = &self.store;
+        store.commit(&self.id, reserved, last, self.end, |folder| {
+            folder.link(file, &self.id, &store.temporaries)
+        })?;
         Ok(Stage::Committed)
     }
 
@@ -484,13 +536,14 @@ impl Write {
 }
 
 impl DiskStore {
-    /// Makes a finished temporary file the entry.
+    /// Makes a finished file of this length the entry: `name` gives it its name.
     fn commit(
         &self,
-        temporary: &mut Temporary,
+        id: &EntryId,
         reserved: Reserved,
         last: FinalWrite,
         length: u64,
+        name: impl FnOnce(&CacheFolder) -> Result<(), DiskError>,
     ) -> Result<(), StoreError> {
         let FinalWrite {
             names,
@@ -499,19 +552,16 @@ impl DiskStore {
             now,
             ..
         } = last;
-        let id = temporary.name.id;
         let folder = self.folder()?;
         let blocks = folder.blocks(length);
-        let _file = self.lock_file(&id);
-        if fetch.is_purged(&id, &names) {
+        let _file = self.lock_file(id);
+        if fetch.is_purged(id, &names) {
             return Err(StoreError::Purged);
         }
         if turn.is_some_and(|turn| !turn.take()) {
             return Err(StoreError::Superseded);
         }
-        folder.rename(temporary.name)?;
-        temporary.is_renamed = true;
-        self.forget_temporary(temporary.name);
+        name(folder)?;
         reserved.give(blocks);
         let stored = StoredEntry {
             blocks,
@@ -519,11 +569,11 @@ impl DiskStore {
             is_checked: true,
             is_remembered: false,
         };
-        self.note_stored(&id, stored, now);
+        self.note_stored(id, stored, now);
         self.note_change();
         // A purge that looked through the index meanwhile may have missed it.
-        if fetch.is_purged(&id, &names) {
-            self.remove_file(&id);
+        if fetch.is_purged(id, &names) {
+            self.remove_file(id);
             return Err(StoreError::Purged);
         }
         Ok(())

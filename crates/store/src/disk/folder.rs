@@ -2,7 +2,7 @@
 //! neither a renamed parent nor a confined process changes what is meant.
 
 use std::io::IoSlice;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -50,6 +50,8 @@ pub(super) struct CacheFolder {
     next_number: AtomicU64,
     /// The kernel does not know `openat2`, or a filter forbids it.
     no_cached_open: AtomicBool,
+    /// The file system makes no files without a name, or gives them none later.
+    no_unnamed: AtomicBool,
 }
 
 /// A folder that is open.
@@ -126,6 +128,7 @@ impl CacheFolder {
             block_size,
             next_number: AtomicU64::new(first),
             no_cached_open: AtomicBool::new(false),
+            no_unnamed: AtomicBool::new(false),
         })
     }
 
@@ -251,6 +254,17 @@ impl CacheFolder {
         id: EntryId,
         names: &Mutex<Set<TemporaryName>>,
     ) -> Result<(TemporaryName, OwnedFd), DiskError> {
+        self.make_temporary(id, names, "openat()", |path| self.create(path))
+    }
+
+    /// Has `make` make a temporary file beside an entry; `call` is what that calls.
+    fn make_temporary<T>(
+        &self,
+        id: EntryId,
+        names: &Mutex<Set<TemporaryName>>,
+        call: &'static str,
+        make: impl Fn(&str) -> Result<T, Errno>,
+    ) -> Result<(TemporaryName, T), DiskError> {
         let names = || names.lock().unwrap_or_else(PoisonError::into_inner);
         let mut step = 1;
         for _ in 0..NAMES_TRIED_MAX {
@@ -258,18 +272,82 @@ impl CacheFolder {
             let name = TemporaryName { id, number };
             let path = self.levels.temporary_path(name);
             names().insert(name);
-            let error = match self.create(path.as_str()) {
-                Ok(file) => return Ok((name, file)),
+            let error = match make(path.as_str()) {
+                Ok(made) => return Ok((name, made)),
                 Err(error) => error,
             };
             names().remove(&name);
             match error {
                 Errno::NOENT => self.make_folders(&path)?,
                 Errno::EXIST => step = NUMBER_JUMP,
-                error => return Err(DiskError::of("openat()", error)),
+                error => return Err(DiskError::of(call, error)),
             }
         }
-        Err(DiskError::of("openat()", Errno::EXIST))
+        Err(DiskError::of(call, Errno::EXIST))
+    }
+
+    /// Makes a file without a name where an entry is to lie, which is gone if it gets none:
+    /// [`CacheFolder::link`]. Nothing where the file system has no such files.
+    pub(super) fn create_unnamed(&self, id: &EntryId) -> Result<Option<OwnedFd>, DiskError> {
+        if self.no_unnamed.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        let path = self.levels.path(id);
+        let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
+        let create = || rustix::fs::openat(self.descriptor(), path.parent(), flags, FILE_MODE);
+        let mut created = create();
+        if created.as_ref().is_err_and(|error| *error == Errno::NOENT) {
+            self.make_folders(&path)?;
+            created = create();
+        }
+        match created {
+            Ok(file) => Ok(Some(file)),
+            Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::PERM) => {
+                self.no_unnamed.store(true, Ordering::Relaxed);
+                Ok(None)
+            }
+            Err(error) => Err(DiskError::of("openat()", error)),
+        }
+    }
+
+    /// Makes a file without a name the entry. `names` has the one that it has meanwhile where it
+    /// replaces another.
+    pub(super) fn link(
+        &self,
+        file: &OwnedFd,
+        id: &EntryId,
+        names: &Mutex<Set<TemporaryName>>,
+    ) -> Result<(), DiskError> {
+        match self.link_as(file, self.levels.path(id).as_str()) {
+            Ok(()) => return Ok(()),
+            Err(Errno::EXIST) => {}
+            Err(error) => {
+                // If this has no files of that kind after all, those to come are made otherwise.
+                self.no_unnamed.store(true, Ordering::Relaxed);
+                return Err(DiskError::of("linkat()", error));
+            }
+        }
+        let link = |path: &str| self.link_as(file, path);
+        let (name, ()) = self.make_temporary(*id, names, "linkat()", link)?;
+        let renamed = self.rename(name);
+        if renamed.is_err() {
+            // The error that is told says more than one about this would.
+            let _ = self.unlink_temporary(name);
+        }
+        let mut names = names.lock().unwrap_or_else(PoisonError::into_inner);
+        names.remove(&name);
+        renamed
+    }
+
+    /// Gives an open file a name. A kernel before 6.10 has that asked for by way of `/proc`.
+    fn link_as(&self, file: &OwnedFd, path: &str) -> Result<(), Errno> {
+        let to = self.descriptor();
+        match rustix::fs::linkat(file, "", to, path, AtFlags::EMPTY_PATH) {
+            Err(Errno::NOENT) => {}
+            linked => return linked,
+        }
+        let from = format!("/proc/self/fd/{}", file.as_raw_fd());
+        rustix::fs::linkat(rustix::fs::CWD, from, to, path, AtFlags::SYMLINK_FOLLOW)
     }
 
     fn create(&self, path: &str) -> Result<OwnedFd, Errno> {

@@ -214,6 +214,11 @@ impl EntryPath {
         std::str::from_utf8(bytes).unwrap_or_default()
     }
 
+    /// The folder that it lies in.
+    pub(super) fn parent(&self) -> &str {
+        self.folders().last().unwrap_or(".")
+    }
+
     /// The subfolders that it lies in, from the outermost.
     pub(super) fn folders(&self) -> impl Iterator<Item = &str> {
         let path = self.as_str();
@@ -243,6 +248,7 @@ mod tests {
         let none = Levels::default().path(&id);
         assert_eq!(none.as_str(), "b7f54b2df7773722d382f4809d65029c");
         assert_eq!(none.folders().count(), 0);
+        assert_eq!((none.parent(), path("1:2").parent()), (".", "c/29"));
         assert_eq!(path("1:2").folders().collect::<Vec<_>>(), ["c", "c/29"]);
     }
 

@@ -88,6 +88,85 @@ fn one_claims_an_entry_at_a_time() {
     drop(won(&store, "a"));
 }
 
+/// Who fetches may panic, and so may the thread that writes: the claim is free, whoever waits
+/// learns of it, and nothing is stored.
+#[test]
+fn a_panic_while_it_is_filled_frees_the_claim() {
+    let folder = TestFolder::new();
+    let store = folder.store();
+    for is_whole in [false, true] {
+        let mut filler = won(&store, "a");
+        let fill = taken(&store, "a");
+        let panicking = thread::spawn(move || {
+            filler.begin(id("a"), new_head("a")).unwrap();
+            filler.push("body".into());
+            if is_whole {
+                filler.finish(0).unwrap();
+            }
+            assert_eq!(filler.is_to_be_stored(), is_whole);
+            let _written = filler.next_write();
+            std::panic::panic_any("while it is filled");
+        });
+        assert!(panicking.join().is_err());
+        let expected = match is_whole {
+            false => Progress::Broken,
+            // Its readers have all of it.
+            true => Progress::Complete,
+        };
+        assert_eq!(fill.progress(), expected);
+        assert_eq!(presence(&store, "a"), Presence::Absent);
+        drop(won(&store, "a"));
+    }
+    assert!(folder.files().is_empty());
+}
+
+/// What has come whole is stored by one call, and only where there is something to store.
+#[test]
+fn what_is_left_is_stored_by_one_call() {
+    let folder = TestFolder::new();
+    let store = folder.store();
+    for (key, length) in [("small", 10), ("large", 300_000)] {
+        let mut filler = won(&store, key);
+        let fill = taken(&store, key);
+        filler.begin(id(key), new_head(key)).unwrap();
+        let (first, rest) = (bytes(1, length / 2), bytes(2, length - length / 2));
+        filler.push(first.clone().into());
+        assert!(!filler.is_to_be_stored());
+        if let Some(write) = filler.next_write() {
+            assert_eq!(filler.wrote(write.run()), Ok(Stage::More));
+        }
+        filler.push(rest.clone().into());
+        filler.finish(0).unwrap();
+        assert!(filler.is_to_be_stored());
+        assert_eq!(filler.store(), Ok(()));
+        assert!(!filler.is_to_be_stored());
+        assert_eq!(filler.store(), Ok(()));
+        assert_eq!(fill.progress(), Progress::Complete);
+        assert_eq!(body(&store, key, 0).unwrap(), [first, rest].concat());
+        // Another takes its place, with readers of the one before.
+        let mut next = won(&store, key);
+        next.begin(id(key), new_head(key)).unwrap();
+        next.push("next".into());
+        next.finish(1).unwrap();
+        assert_eq!(next.store(), Ok(()));
+        assert_eq!(body(&store, key, 0).unwrap(), b"next");
+    }
+}
+
+/// A file that the index does not know is replaced by what is stored under its name.
+#[test]
+fn a_file_that_is_not_known_is_replaced() {
+    let folder = TestFolder::new();
+    let store = folder.store();
+    put(&store, "a", b"first", 0);
+    let files = folder.files();
+    store.purge(&id("a")).unwrap();
+    fs::write(&files[0], "of others").unwrap();
+    put(&store, "a", b"second", 0);
+    assert_eq!(body(&store, "a", 0).unwrap(), b"second");
+    assert_eq!(folder.files(), files);
+}
+
 /// Whoever asks for long without an answer loses the claim, and not what comes of it.
 #[test]
 fn a_claim_that_is_overdue_is_taken_over() {
