@@ -1,6 +1,8 @@
 //! `*_cache_revalidate`, and what is done about upstreams that fail while an entry stands in for
 //! them.
 
+use support::master::Master;
+
 use super::*;
 
 const MODIFIED: &str = "Thu, 01 Jan 2015 00:00:00 GMT";
@@ -213,4 +215,86 @@ fn an_upstream_that_fails_is_left_alone_for_a_moment() {
             }
         },
     );
+}
+
+/// The entry of `/a` as nginx 1.31 writes it (version 5 of its files) below a folder, fresh no
+/// more.
+fn write_as_nginx(folder: &Path, head: &str, body: &[u8]) -> PathBuf {
+    use std::os::unix::fs::PermissionsExt;
+    /// `printf /a | md5sum`, and the same checksum as gzip has it.
+    const ID: &str = "0639767f3e9eaad729b54037a7e2abf5";
+    const CHECKSUM: u32 = 0x69707b5c;
+    let header_start = 336 + "\nKEY: /a\n".len();
+    let mut file = 5_u64.to_le_bytes().to_vec();
+    // Until when it is good, may be updated, stands in for errors; Last-Modified, Date.
+    for time in [1_i64, 0, 0, 1_420_070_400, 1_420_070_400] {
+        file.extend_from_slice(&time.to_le_bytes());
+    }
+    file.extend_from_slice(&CHECKSUM.to_le_bytes());
+    for number in [0, header_start, header_start + head.len()] {
+        file.extend_from_slice(&u16::try_from(number).unwrap().to_le_bytes());
+    }
+    // ETag, Vary, and the variant's hash are empty.
+    file.resize(336, 0);
+    file.extend_from_slice(format!("\nKEY: /a\n{head}").as_bytes());
+    file.extend_from_slice(body);
+    let below = folder.join(&ID[31..]).join(&ID[29..31]);
+    fs::create_dir_all(&below).unwrap();
+    let path = below.join(ID);
+    fs::write(&path, file).unwrap();
+    // The worker process is another user.
+    for place in [folder, below.parent().unwrap(), &below, &path] {
+        fs::set_permissions(place, fs::Permissions::from_mode(0o777)).unwrap();
+    }
+    path
+}
+
+/// What nginx has left is asked about as what is our own, and stays: as one of ours.
+#[test]
+fn what_nginx_has_stored_is_fresh_again() {
+    if is_nginx() {
+        return;
+    }
+    let body = pattern(100_000);
+    let head = format!(
+        "HTTP/1.1 200 OK\r\nLast-Modified: {MODIFIED}\r\nETag: \"x\"\r\nX-Own: 1\r\n\
+         Content-Length: {}\r\n\r\n",
+        body.len()
+    );
+    for engine in engines::lines() {
+        let upstream = Upstream::start(|head, _| {
+            changed_since(head, "Cache-Control: max-age=100\r\n", b"fetched")
+        });
+        let port = support::port::free_port();
+        let mut master = Master::new();
+        let user = if support::site::is_root() {
+            "user nobody nogroup;"
+        } else {
+            ""
+        };
+        master.configure(&format!(
+            "{user} events {{ {engine} }}
+                 http {{ access_log off; proxy_cache_path @/cache levels=1:2 keys_zone=one:1m;
+                     server {{ listen 127.0.0.1:{port};
+                         location / {{ proxy_pass http://127.0.0.1:{}; proxy_cache one;
+                             proxy_cache_key $uri; proxy_cache_revalidate on;
+                             add_header X-Cache $upstream_cache_status; }} }} }}",
+            upstream.port
+        ));
+        let path = write_as_nginx(&master.folder.join("cache"), &head, &body);
+        master.start();
+        let ask = || {
+            let answer = ask_at(
+                port,
+                "GET /a HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
+            );
+            assert_eq!(checksum(&answer.body), checksum(&body));
+            assert_eq!(answer.field("X-Own"), Some("1"));
+            answer.cache().to_owned()
+        };
+        assert_eq!(ask(), "REVALIDATED");
+        until(|| fs::read(&path).unwrap().starts_with(b"TIDEGATE"));
+        assert_eq!(ask(), "HIT");
+        assert_eq!(upstream.requests(), 1);
+    }
 }

@@ -1,8 +1,9 @@
 //! What a 304 does to the entry that it confirms, by the rules of RFC 9111: its fields stand in the
 //! place of stored ones (`rules::update`).
 //!
-//! Where they tell no more than the time, the entry's times are replaced where they lie. Otherwise
-//! the entry is written anew, beside service, with the body that it has.
+//! Where they tell no more than the time, the entry's times are replaced where they lie. Otherwise,
+//! and where nginx has written it, the entry is written anew, beside service, with the body that it
+//! has.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use bytes::Bytes;
 use engine::file::File;
 use http::request::Request;
 use proto::header::KnownField;
-use store::disk::{Claim, EntryTimes, NewHead, OpenEntry};
+use store::disk::{Claim, EntryTimes, Head, NewHead, OpenEntry, Origin};
 
 use super::clock::now;
 use super::keeping::Keeping;
@@ -62,6 +63,7 @@ impl CacheLookup {
         };
         let times = semantics::times_of(&kept);
         if change == Change::Times
+            && opened.head.origin == Origin::Own
             && let Some(times) = with_date(times, head)
         {
             opened.head.times = times;
@@ -77,12 +79,12 @@ impl CacheLookup {
         opened.head.vary = vary;
         // Its body is given a new checksum.
         let opened = hit::checked(request, &self.store, opened).await?;
-        self.write_anew(request, &opened);
+        self.write_anew(request, &opened, &opened.head);
         Some(opened)
     }
 
-    /// Has the entry written with the head that it has now.
-    fn write_anew(&mut self, request: &mut Request, opened: &OpenEntry) {
+    /// Has the entry written with the head that it has now, in our own form.
+    pub(super) fn write_anew(&mut self, request: &mut Request, opened: &OpenEntry, entry: &Head) {
         let body = match opened.file.as_ref().map(OwnedFd::try_clone) {
             None => fill::Kept::Memory(opened.first.clone()),
             Some(Ok(file)) => fill::Kept::File(File::from(file), opened.body.clone()),
@@ -98,14 +100,14 @@ impl CacheLookup {
         let Some(mut filler) = filler.or_else(claim) else {
             return;
         };
-        let entry = &opened.head;
-        let head = stored_head::parse(entry);
+        let tags = match self.policy {
+            Some(_) => stored_head::parse_text(&entry.text).map(|head| semantics::tags_of(&head)),
+            None => None,
+        };
         let new = NewHead {
             key: self.key.clone(),
             group: self.group.clone(),
-            tags: head
-                .map(|head| semantics::tags_of(&head))
-                .unwrap_or_default(),
+            tags: tags.unwrap_or_default(),
             vary: entry.vary.clone(),
             variant: entry.variant,
             times: entry.times,

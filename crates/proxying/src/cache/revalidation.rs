@@ -20,12 +20,11 @@ use crate::settings::Passing;
 const COPIED_AT_ONCE_MAX: u64 = 64 * 1024;
 
 impl Validators {
-    /// Those of an entry. One that nginx has written has none here: its times cannot be replaced,
-    /// so that it would be asked for again and again.
-    /// As nginx has it, a Last-Modified is sent as the time that it is, and by RFC 9111 as it came.
+    /// Those of an entry. As nginx has it, a Last-Modified is sent as the time that it is, and by
+    /// RFC 9111 as it came.
     pub(super) fn of(stored: &Head, is_rfc: bool) -> Validators {
         let head = stored_head::parse(stored).filter(|head| matches!(head.status(), 200 | 206));
-        let Some(head) = head.filter(|_| stored.origin == Origin::Own) else {
+        let Some(head) = head else {
             return Validators::default();
         };
         let value = |known| {
@@ -71,8 +70,12 @@ impl CacheLookup {
         if self.policy.is_some() {
             opened = self.confirm(request, rules.passing, head, opened).await?;
         } else if let Some(times) = renewed(rules.passing, head, &opened) {
-            let length = opened.body.end.saturating_sub(opened.body.start);
-            self.refresh(request, times, length).await;
+            if opened.head.origin == Origin::Nginx {
+                self.take_over(request, times, &opened);
+            } else {
+                let length = opened.body.end.saturating_sub(opened.body.start);
+                self.refresh(request, times, length).await;
+            }
         }
         let stored = stored_head::parse(&opened.head);
         if let (Some(cache), Some(stored)) = (&rules.passing.cache, stored) {
@@ -83,6 +86,18 @@ impl CacheLookup {
         self.filler = None;
         let status = CacheStatus::Revalidated;
         self.serve(request, rules, opened, status).await
+    }
+
+    /// Has an entry that nginx has written stored as one of ours with these times: in its own form
+    /// they cannot be replaced.
+    fn take_over(&mut self, request: &mut Request, times: EntryTimes, opened: &OpenEntry) {
+        let Some(stored) = stored_head::parse(&opened.head) else {
+            return;
+        };
+        let mut head = opened.head.clone();
+        head.times = times;
+        head.text = fill::text_of(&stored).into();
+        self.write_anew(request, opened, &head);
     }
 
     /// Has the entry, whose body is so long, get other times.
