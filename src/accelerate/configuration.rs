@@ -112,6 +112,8 @@ impl Front {
         self.private(&mut text, "    ", "proxy_temp_path", "proxy");
         text.push_str(&self.access_log.formats(self.cache.is_some()));
         for line in self.access_log.destinations(self.output) {
+            // What another program reads need not be written line by line.
+            let line = line.replace(" json;", " json buffer=64k flush=100ms;");
             let _ = writeln!(text, "    {line}");
         }
         if let Some(secure) = &self.secure {
@@ -154,20 +156,13 @@ impl Front {
             "    map $http_upgrade $upgrade { default $http_upgrade; ~*(h2|http/|tls) ''; }\n    map \
              $upgrade $connection_upgrade { default upgrade; '' ''; }\n",
         );
-        let purge_from = self.cache.as_ref().map(|cache| &cache.purge_from[..]);
-        match purge_from.unwrap_or_default() {
-            [] => text.push_str(
-                "    map $request_method $refuses_purge { PURGE 1; BAN 1; default 0; }\n",
-            ),
+        if self.purging_networks().is_some() {
             // What a proxy has passed on may have come from anywhere.
-            _ => {
-                let fields = OF_PROXIES.map(|name| format!("${name}")).concat();
-                let _ = writeln!(
-                    text,
-                    "    map \"$request_method {fields}\" $refuses_purge {{ \"PURGE \" 0; \
-                     \"~^(PURGE|BAN) \" 1; default 0; }}"
-                );
-            }
+            let fields = OF_PROXIES.map(|name| format!("${name}")).concat();
+            let _ = writeln!(
+                text,
+                "    map \"$request_method {fields}\" $refuses_purge {{ \"PURGE \" 0; default 1; }}"
+            );
         }
         if self.cache.is_none() {
             return;
@@ -208,17 +203,36 @@ impl Front {
         }
         let passing = self.passing_lines();
         passing.iter().for_each(|passing| line(passing));
-        line("location / {");
-        line("    if ($refuses_purge) { return 403; }");
-        if let Some(cache) = &self.cache {
-            let lines = self.cache_lines(cache);
-            lines.iter().for_each(|cache| line(&format!("    {cache}")));
-        }
-        line("    if ($upgrade) { return 418; }");
-        line("    error_page 418 = @upgrade;");
+        let networks = self.purging_networks();
+        let refusal = if networks.is_some() { 419 } else { 403 };
+        let cache_lines = self.cache.as_ref().map(|cache| self.cache_lines(cache));
+        let cache_lines = cache_lines.unwrap_or_default();
         let pass = self.pass_line();
+        // Conditions that fail for GET without `Upgrade`: hits from memory need not ask them.
+        line("location / {");
+        line(&format!(
+            "    if ($request_method ~ \"^(PURGE|BAN)$\") {{ return {refusal}; }}"
+        ));
+        line("    if ($http_upgrade !~* \"^$|h2|http/|tls\") { return 418; }");
+        line("    error_page 418 = @upgrade;");
+        if networks.is_some() {
+            line("    error_page 419 = @purge;");
+        }
+        for cached in &cache_lines {
+            line(&format!("    {cached}"));
+        }
         line(&format!("    {pass}"));
         line("}");
+        if let Some(networks) = networks {
+            line("location @purge {");
+            line("    if ($refuses_purge) { return 403; }");
+            for cached in &cache_lines {
+                line(&format!("    {cached}"));
+            }
+            line(&format!("    proxy_cache_purge PURGE from {networks};"));
+            line(&format!("    {pass}"));
+            line("}");
+        }
         // What becomes a socket is no answer to keep, and may be silent for long.
         line("location @upgrade {");
         line("    proxy_read_timeout 1d;");
@@ -310,11 +324,14 @@ impl Front {
             let names: Vec<String> = cache.ignored_cookies.iter().map(|it| quoted(it)).collect();
             lines.push(format!("proxy_cache_ignore_cookies {};", names.join(" ")));
         }
-        if !cache.purge_from.is_empty() {
-            let networks = cache.purge_from.join(" ");
-            lines.push(format!("proxy_cache_purge PURGE from {networks};"));
-        }
         lines
+    }
+
+    /// The networks that may purge over TCP, if there are any.
+    fn purging_networks(&self) -> Option<String> {
+        let cache = self.cache.as_ref()?;
+        let is_some = !cache.purge_from.is_empty();
+        is_some.then(|| cache.purge_from.join(" "))
     }
 
     /// The server that leads from plain HTTP to TLS.

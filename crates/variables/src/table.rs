@@ -344,6 +344,9 @@ pub trait Compiling {
         source: Source<C>,
     ) -> Result<Variable<C>, String>;
 
+    /// Whether something of the configuration defines a variable.
+    fn is_defined<C: 'static>(&self, name: &str) -> bool;
+
     /// A value with variables, compiled.
     fn text<C: 'static>(&self, template: &Template) -> Text<C>;
 }
@@ -371,6 +374,11 @@ impl Compiling for Compiler<'_> {
         } else {
             variables.define(name, source)
         }
+    }
+
+    fn is_defined<C: 'static>(&self, name: &str) -> bool {
+        let variables = self.registry::<TableBuilder<C>>();
+        variables.borrow().is_defined(name)
     }
 
     fn text<C: 'static>(&self, template: &Template) -> Text<C> {

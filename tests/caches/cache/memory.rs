@@ -426,6 +426,67 @@ fn hits_are_laid_out_once_and_are_what_they_were() {
     );
 }
 
+/// A script whose conditions fail for a request has no part in its answer; where one may hold, or
+/// there is more, each request runs it.
+#[test]
+fn hits_are_laid_out_past_conditions_that_fail() {
+    let lines = "location / {
+             if ($request_method ~ \"^(PURGE|BAN)$\") { return 403; }
+             if ($http_x_own !~* \"^$|none\") { return 404; }
+             proxy_pass http://UP; proxy_cache one; proxy_cache_valid 1h;
+             add_header X-Cache $upstream_cache_status; }
+         location /set/ { set $a b; proxy_pass http://UP/; proxy_cache one;
+             proxy_cache_valid 1h; add_header X-Cache $upstream_cache_status; }
+         location /argument/ { if ($arg_a) { return 404; } proxy_pass http://UP/;
+             proxy_cache one; proxy_cache_valid 1h; proxy_cache_key $uri;
+             add_header X-Cache $upstream_cache_status; }
+         location /get/ { if ($request_method = GET) { set $a b; } proxy_pass http://UP/;
+             proxy_cache one; proxy_cache_valid 1h;
+             add_header X-Cache $upstream_cache_status; }
+         location = /metrics { metrics; }";
+    each(
+        lines,
+        |_, _| ok("ETag: \"e\"\r\n", &pattern(1000)),
+        |server, upstream, path| {
+            let prebuilt = || of(server, "memory_prebuilt_total");
+            warm(server, "/a");
+            until_prebuilt(server, "/a", "");
+            let before = prebuilt();
+            let ask_with = |fields: &str| {
+                let answer = get_with(server, "/a", fields);
+                (answer.status().to_owned(), answer.cache().to_owned())
+            };
+            let has = |status: &str, cache: &str| (status.to_owned(), cache.to_owned());
+            assert_eq!(ask_with("X-Own: None\r\n"), has("200", "HIT"), "{path}");
+            assert_eq!(ask_with("X-Own: 1\r\n").0, "404", "{path}");
+            assert_eq!(ask_with("x-OWN: 1\r\n").0, "404", "{path}");
+            for method in ["PURGE", "BAN"] {
+                assert_eq!(
+                    ask(
+                        server,
+                        &format!("{method} /a HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+                    )
+                    .status(),
+                    "403"
+                );
+            }
+            assert_eq!(prebuilt(), before, "{path}");
+            until_prebuilt(server, "/a", "X-Other: 1\r\n");
+            for location in ["/set/a", "/argument/a", "/get/a"] {
+                warm(server, location);
+                let before = prebuilt();
+                for _ in 0..5 {
+                    assert_eq!(get(server, location).cache(), "HIT", "{location}");
+                }
+                assert_eq!(prebuilt(), before, "{location}");
+            }
+            assert_eq!(get(server, "/argument/a?a=1").status(), "404");
+            // All but one have the key of `/a`, which they pass on.
+            assert_eq!(upstream.requests(), 2, "{path}");
+        },
+    );
+}
+
 /// What is over is not given from one second to the next, on a connection that has got it before.
 #[test]
 fn what_is_laid_out_ends_with_its_time() {

@@ -8,7 +8,7 @@ use http::files::open_file_cache;
 use http::request::{Regex, Request, Text};
 use http::variables::Compiling as _;
 use http::variables::Variable;
-use pattern::Undecided;
+use pattern::{Pattern, Undecided};
 use variables::Context as _;
 
 use super::script::append_value;
@@ -121,7 +121,7 @@ impl Condition {
         let holds = Ok(match self {
             Condition::True(variable) => {
                 request.append_variable(*variable, &mut value);
-                !value.is_empty() && value != b"0"
+                is_true(&value)
             }
             Condition::Equal {
                 variable,
@@ -215,6 +215,66 @@ fn is_absence(error: &io::Error) -> bool {
         error.raw_os_error(),
         Some(libc::ENOENT | libc::ENOTDIR | libc::ENAMETOOLONG)
     )
+}
+
+/// Why a condition does not hold for a request by GET.
+pub(super) enum Failing {
+    /// It asks for another method.
+    Method,
+    /// The request has no field that `$http_…` of this name, in lower case, stands for.
+    WithoutField(Box<[u8]>),
+}
+
+impl Failing {
+    /// Nothing where more decides than the method and one field.
+    pub(super) fn of(compiler: &Compiler<'_>, words: &[Word]) -> Option<Failing> {
+        let parsed = ConditionTokens::new(words).ok()?;
+        let name = match &parsed {
+            ConditionTokens::True(name)
+            | ConditionTokens::Equal { name, .. }
+            | ConditionTokens::Matches { name, .. } => name.to_ascii_lowercase(),
+            ConditionTokens::File { .. } => return None,
+        };
+        let (value, failing): (&[u8], Failing) = if name == "request_method" {
+            (b"GET", Failing::Method)
+        } else {
+            let field = name.strip_prefix("http_")?;
+            let failing = Failing::WithoutField(field.as_bytes().into());
+            (b"", failing)
+        };
+        let holds = match parsed {
+            ConditionTokens::True(_) => is_true(value),
+            ConditionTokens::Equal {
+                value: text,
+                negated,
+                ..
+            } => {
+                // A text with variables is another one for each request.
+                if text.contains(&b'$') {
+                    return None;
+                }
+                (text == value) != negated
+            }
+            ConditionTokens::Matches {
+                pattern,
+                caseless,
+                negated,
+                ..
+            } => {
+                let pattern = Pattern::new(pattern, caseless).ok()?;
+                pattern.is_match(value).ok()? != negated
+            }
+            ConditionTokens::File { .. } => return None,
+        };
+        // A line such as `map` may give the name another value.
+        let fails = !holds && !compiler.is_defined::<Request>(&name);
+        fails.then_some(failing)
+    }
+}
+
+/// What `if ($variable)` asks.
+fn is_true(value: &[u8]) -> bool {
+    !value.is_empty() && value != b"0"
 }
 
 /// A condition taken apart; each word with the bytes that count, without the parentheses.

@@ -13,7 +13,7 @@ mod tests;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use condition::Condition;
+use condition::{Condition, Failing};
 use conf::{
     Arity, Contexts, Declared, Fault, Inherit, Line, Position, ScopeRef, Setter, Setting, Template,
     Word, parse,
@@ -22,7 +22,7 @@ use framework::compile::{Compiler, Feature};
 use http::config::plan::Plan;
 use http::config::plan_builder::PlanBuilder;
 use http::config::tasks::{Task, TaskKind};
-use http::module::{Shortcut, ShortcutDoc};
+use http::module::{Permit, Shortcut, ShortcutDoc};
 use http::request::{Regex, Request, Text};
 use http::variables::Compiling as _;
 use http::variables::{Source, Variable};
@@ -287,7 +287,14 @@ impl Target {
 /// What it may say of responses from memory: they pass no script.
 pub const SHORTCUTS: &[ShortcutDoc] = &[
     ShortcutDoc::Never("there may be a script to run"),
-    ShortcutDoc::Same("where `return` alone answers every request, with one and the same text"),
+    ShortcutDoc::Same(
+        "where `return` alone answers every request, with one and the same text, or where each `if` \
+         asks for another method (`$request_method`) than GET",
+    ),
+    ShortcutDoc::OfHead(
+        "where each `if` asks for such a method, or by `$http_…` for a field that the request does \
+         not have, and there is nothing else",
+    ),
 ];
 
 /// Registers the script of a scope.
@@ -309,12 +316,54 @@ pub fn register(plan: &mut PlanBuilder<'_>) -> Option<()> {
     {
         plan.answers_constantly();
         plan.shortcut(Shortcut::Same);
+    } else if !steps.is_empty()
+        && !settings.log
+        && let Some(shortcut) = shortcut_past(compiler, scope)
+    {
+        plan.shortcut(shortcut);
     }
     if !steps.is_empty() {
         let log = settings.log;
         plan.script(&Arc::new(Steps { steps, log }));
     }
     Some(())
+}
+
+/// Which requests need no script, as each of its conditions fails for them.
+fn shortcut_past(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Option<Shortcut> {
+    let mut fields = Vec::new();
+    for line in scope.lines() {
+        match &*line.name.bytes {
+            b"if" => match Failing::of(compiler, &line.args)? {
+                Failing::Method => {}
+                Failing::WithoutField(name) => fields.push(name),
+            },
+            b"set" | b"rewrite" | b"return" | b"break" => return None,
+            _ => {}
+        }
+    }
+    Some(if fields.is_empty() {
+        Shortcut::Same
+    } else {
+        Shortcut::OfHead(Arc::new(WithoutFields(fields)))
+    })
+}
+
+/// Permits requests that have none of these fields, named as in `$http_…`.
+struct WithoutFields(Vec<Box<[u8]>>);
+
+impl Permit for WithoutFields {
+    fn permits(&self, request: &Request) -> bool {
+        let is_named = |field: &[u8], name: &[u8]| {
+            let letters = field.iter().map(|byte| match byte {
+                b'-' => b'_',
+                byte => byte.to_ascii_lowercase(),
+            });
+            field.len() == name.len() && letters.eq(name.iter().copied())
+        };
+        let mut fields = request.headers().map(|(name, _)| name);
+        !fields.any(|field| self.0.iter().any(|name| is_named(field, name)))
+    }
 }
 
 fn instructions(
