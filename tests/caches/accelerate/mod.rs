@@ -5,6 +5,7 @@
 //! that `--print-configuration` prints.
 
 mod attacks;
+mod attacks_over_http2;
 mod credentials;
 mod freshness;
 mod origin;

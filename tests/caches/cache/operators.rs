@@ -446,3 +446,33 @@ fn an_update_beside_service_outlives_an_order_to_quit() {
         assert!(kept().ends_with(b"answer 1"), "{}", kept().escape_ascii());
     }
 }
+
+/// A zone stays with its levels: a reload that says otherwise is refused, as by nginx, and what was
+/// served before is served on.
+#[test]
+fn a_reload_cannot_change_the_levels_of_a_zone() {
+    const LINES: &str =
+        "location / { proxy_pass http://UP; proxy_cache one; proxy_cache_valid 1h; }";
+    each_engine(
+        LINES,
+        |_, _| ok("", b"body"),
+        |server, upstream| {
+            fill(server, "/a");
+            let lines = LINES.replace("UP", &format!("127.0.0.1:{}", upstream.port));
+            server.reload(&format!(
+                "add_header X-Cache $upstream_cache_status always;\n{lines}\n[http]\n
+                 proxy_cache_path cache levels=1 keys_zone=one:1m;"
+            ));
+            until(|| {
+                let log = server.error_log();
+                let mut lines = log.lines();
+                lines.any(|line| {
+                    line.contains("[emerg]")
+                        && line.contains("cache \"one\" had previously different levels")
+                })
+            });
+            assert_eq!(get(server, "/a").cache(), "HIT");
+            assert_eq!(upstream.requests(), 1);
+        },
+    );
+}

@@ -365,3 +365,37 @@ fn hits_go_over_http2() {
         assert_eq!(upstream.requests(), LENGTHS.len());
     }
 }
+
+/// Early hints and trailers are those of the answer as it comes: who fetches it has them, and they
+/// are no part of what is kept.
+#[test]
+fn hints_and_trailers_are_those_of_who_fetches() {
+    if is_nginx() {
+        return;
+    }
+    let answer = |_: &str, _: usize| {
+        b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n\
+          HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n\
+          5\r\nhello\r\n0\r\nX-Sum: 5\r\n\r\n"
+            .to_vec()
+    };
+    let lines = "http2 on; early_hints 1; proxy_pass_trailers on;
+        location / { proxy_pass http://UP; proxy_cache one; proxy_cache_valid 1h; }";
+    each_engine(lines, answer, |server, upstream| {
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let mut client = http2::Client::connect(server.port);
+        let first = client.get("/");
+        assert_eq!(first.field("x-cache"), Some("MISS"));
+        assert_eq!((first.status, &*first.text()), (200, "hello"));
+        assert_eq!(first.informational, [103]);
+        assert_eq!(first.trailers, [pair("x-sum", "5")]);
+        let hit = client.get("/");
+        assert_eq!(hit.field("x-cache"), Some("HIT"));
+        assert_eq!((hit.status, &*hit.text()), (200, "hello"));
+        assert_eq!((hit.informational.len(), hit.trailers.len()), (0, 0));
+        let plain = get(server, "/");
+        assert!(plain.head.starts_with("HTTP/1.1 200 OK"), "{}", plain.head);
+        assert_eq!((plain.cache(), &*plain.body), ("HIT", &b"hello"[..]));
+        assert_eq!(upstream.requests(), 1);
+    });
+}
