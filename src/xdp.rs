@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 
 use conf::Diagnostic;
 use engine::net::{Address, Carries};
-use engine::xdp::{Filter, Opened, Options, QueueParts};
+use engine::xdp::{Filter, Opened, Options, QueueParts, Role};
 use framework::protocol_part::ListenSocket;
 use framework::workers::Workers;
 use process::{Device, DeviceError, Level, OpenDevice};
@@ -40,6 +40,7 @@ pub(crate) fn devices(events: &Events, listening: &[ListenSocket], threads: usiz
             interface: interface.clone(),
             mode: xdp.mode,
             threads: u32::try_from(threads).unwrap_or(u32::MAX),
+            role: Role::Server,
             bypasses_firewall: xdp.bypasses_firewall,
         };
         let name = interface.clone();
@@ -194,6 +195,7 @@ pub(crate) fn attach(
             socket,
             frames,
             link: part(LINK),
+            role: Role::Server,
         };
         let failed = match workers.on_thread(number as usize, move || engine::xdp::attach(parts)) {
             Some(Ok(())) => continue,

@@ -119,6 +119,7 @@ fn plan(called: &Called) -> Result<Plan, String> {
         },
         sources: Vec::new(),
         engine: EngineKind::Epoll,
+        interface: None,
         seed: 1,
         samples: true,
         intervals: false,

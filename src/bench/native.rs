@@ -90,8 +90,9 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     for warning in machine::prepare(&plan) {
         eprintln!("warning: {warning}");
     }
-    // So many requests fail quickly, so much time does not.
-    if matches!(plan.length, Length::Time(_)) {
+    // So many requests fail quickly, so much time does not. And the kernel finds out the card of the
+    // next hop, which connections that pass the kernel by have to know.
+    if matches!(plan.length, Length::Time(_)) || plan.interface.is_some() {
         load::reach(&plan)?;
     }
     let plan = Arc::new(plan);
@@ -102,6 +103,13 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     });
     line.clear();
     let outcome = outcome.map_err(|error| error.to_string())?;
+    if outcome.damaged_segments > 0 {
+        eprintln!(
+            "warning: {} segments had wrong checksums; a kernel behind a virtual card leaves them \
+             to a card that does not exist, but for \"ethtool -K INTERFACE tx off\" on its side",
+            outcome.damaged_segments
+        );
+    }
     let conditions = Conditions::new(&plan, options::shown(&urls));
     let report = Report {
         conditions: &conditions,

@@ -106,6 +106,10 @@ pub(super) struct Common {
     /// The kernel interface of the clients
     #[arg(long, value_enum, default_value = "epoll")]
     engine: EngineName,
+    /// Have connections pass the kernel by, on one thread and by this network interface, which
+    /// takes root: a client that costs less than the kernel's leaves more to see of the server
+    #[arg(long, value_name = "INTERFACE", conflicts_with_all = ["engine", "threads"])]
+    xdp: Option<String>,
     /// Where random numbers start
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
@@ -256,7 +260,10 @@ impl Common {
             bodies,
             order: Order::Random,
             connections: amount.connections as usize,
-            threads: self.threads.min(amount.connections) as usize,
+            threads: match self.xdp {
+                Some(_) => 1,
+                None => self.threads.min(amount.connections) as usize,
+            },
             length: amount.length,
             warmup: self.warmup.unwrap_or_default(),
             pipeline: self.pipeline as usize,
@@ -273,6 +280,7 @@ impl Common {
             },
             sources,
             engine: self.engine()?,
+            interface: self.xdp.clone(),
             seed: self.seed,
             samples: false,
             intervals: false,
@@ -359,6 +367,9 @@ impl Common {
     }
 
     fn engine(&self) -> Result<EngineKind, String> {
+        if self.xdp.is_some() {
+            return Ok(EngineKind::Xdp);
+        }
         let wanted = match self.engine {
             EngineName::Epoll => EngineKind::Epoll,
             EngineName::Uring => EngineKind::Uring,

@@ -82,6 +82,74 @@ fn a_get_passes_the_kernel_by() {
     }
 }
 
+/// The load tester's own connections pass the kernel by, towards our TCP and the kernel's.
+#[test]
+fn connections_of_bench_pass_the_kernel_by() {
+    for events in ["use xdp; xdp_interface server0;", "use epoll;"] {
+        let Some(network) = Network::new() else {
+            return;
+        };
+        let mut master = Master::new();
+        network.place(&mut master);
+        master.configure(&format!(
+            "user nobody nogroup; events {{ {events} }}
+            http {{ access_log @/logs/access.log; {HELLO} }}"
+        ));
+        fs::create_dir(master.folder.join("www")).unwrap();
+        allow_all(&master);
+        master.start();
+        if events.contains("xdp") {
+            wait_until_taken(&master);
+        } else {
+            network.on_server("ethtool -K server0 tx off");
+        }
+        let program = env!("CARGO_BIN_EXE_tidegate");
+        for more in ["", "--new-connections "] {
+            let before = network.kernel_opened_by_client();
+            let printed = network.on_client(&format!(
+                "{program} bench --xdp {CARD_OF_CLIENT} -c 4 -n 200 {more}http://{SERVER}/hello"
+            ));
+            assert!(printed.contains("200"), "{events} {more}: {printed}");
+            // One to see whether somebody listens.
+            let opened = network.kernel_opened_by_client() - before;
+            assert_eq!(opened, 1, "{events} {more}: {printed}");
+        }
+        let answered = || {
+            let log = master.read("logs/access.log");
+            log.lines().filter(|line| line.contains(" 200 ")).count() == 400
+        };
+        wait_for("400 answers in the log", answered);
+    }
+}
+
+/// Where the load tester cannot connect by the interface it says so.
+#[test]
+fn bench_says_why_an_interface_cannot_be_used() {
+    let Some(network) = Network::new() else {
+        return;
+    };
+    let kernels = HELLO.replace("listen 80", "listen 81");
+    let passing = HELLO.replace("listen 80", "listen 80 xdp");
+    let master = serve(&network, "", &format!("{passing} {kernels}"));
+    wait_until_taken(&master);
+    let program = env!("CARGO_BIN_EXE_tidegate");
+    let bench = |more: &str, port: u16| {
+        let url = format!("http://{SERVER}:{port}/hello");
+        let failed = network.try_on_client(&format!("{program} bench -c 1 -n 1 {more} {url}"));
+        failed.unwrap_err()
+    };
+    let missing = bench("--xdp nothing0", 80);
+    assert!(
+        missing.contains("looking up for interface \"nothing0\" failed"),
+        "{missing}"
+    );
+    let both = bench("--xdp client0 --threads 2", 80);
+    assert!(both.contains("cannot be used with"), "{both}");
+    // The answers of the kernel's listener have no right checksums here.
+    let warning = bench("--timeout 1s --xdp client0", 81);
+    assert!(warning.contains("ethtool -K INTERFACE tx off"), "{warning}");
+}
+
 #[test]
 fn an_interface_that_cannot_be_used_stays_with_the_kernel() {
     let Some(network) = Network::new() else {

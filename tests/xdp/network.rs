@@ -164,6 +164,22 @@ impl Network {
         self.on_client(&format!("curl -sS -m 20 http://{SERVER}{path}"))
     }
 
+    /// Connections that the kernel of the client's host has begun since its beginning.
+    pub(crate) fn kernel_opened_by_client(&self) -> u64 {
+        let counted = self.on_client("cat /proc/net/snmp");
+        let mut tcp = counted
+            .lines()
+            .filter_map(|line| line.strip_prefix("Tcp: "));
+        let (names, values) = (tcp.next().unwrap(), tcp.next().unwrap());
+        let place = names.split(' ').position(|name| name == "ActiveOpens");
+        values
+            .split(' ')
+            .nth(place.unwrap())
+            .unwrap()
+            .parse()
+            .unwrap()
+    }
+
     /// Sockets of the kernel's at the server's port 80 that have a connection.
     pub(crate) fn kernel_connections(&self) -> usize {
         let listed = self.on_server("ss -Htn state established ( sport = :80 )");
@@ -197,8 +213,9 @@ fn run(command: &str) -> Result<String, String> {
         Ok(String::from_utf8_lossy(&stdout).into_owned())
     } else {
         Err(format!(
-            "{command}: {status}: {}",
-            String::from_utf8_lossy(&stderr).trim()
+            "{command}: {status}: {} {}",
+            String::from_utf8_lossy(&stderr).trim(),
+            String::from_utf8_lossy(&stdout).trim()
         ))
     }
 }

@@ -274,6 +274,7 @@ pub(crate) mod tests {
             expect: Expect::default(),
             sources: Vec::new(),
             engine: EngineKind::Epoll,
+            interface: None,
             seed: 1,
             samples: false,
             intervals: false,

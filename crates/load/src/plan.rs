@@ -66,6 +66,9 @@ pub struct Plan {
     pub sources: Vec<IpAddr>,
     /// The engine of the clients.
     pub engine: EngineKind,
+    /// The network interface by which their connections pass the kernel by: with the engine `Xdp`,
+    /// and with one thread.
+    pub interface: Option<String>,
     /// Where random numbers start, so that a run can be repeated.
     pub seed: u64,
     /// Keep a [`Sample`](crate::Sample) of every request, 48 bytes each.

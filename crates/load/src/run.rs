@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use engine::select::either;
-use engine::{Alarm, EngineKind, Runtime, Settings};
+use engine::{Alarm, EngineKind, Runtime, Settings, xdp};
 use hdrhistogram::Histogram;
 
 use crate::client::Client;
@@ -83,6 +83,9 @@ pub struct RunResult {
     pub agreed: Vec<NegotiatedTls>,
     /// Why the first TLS handshake that failed did so; not kept in files.
     pub refusal: Option<String>,
+    /// Segments of connections that pass the kernel by whose checksums were wrong; not kept in
+    /// files.
+    pub damaged_segments: u64,
     /// The fewest streams that a server takes at once, where that was less than the plan's.
     pub streams_allowed: Option<u32>,
 }
@@ -168,6 +171,7 @@ struct ThreadResult {
     connections: Connections,
     agreed: Vec<NegotiatedTls>,
     refusal: Option<String>,
+    damaged_segments: u64,
     streams_allowed: Option<u32>,
 }
 
@@ -245,6 +249,7 @@ fn merge(parts: Vec<ThreadResult>, interrupted: bool) -> RunResult {
             connections: part.connections,
             agreed: part.agreed,
             refusal: part.refusal,
+            damaged_segments: part.damaged_segments,
             streams_allowed: part.streams_allowed,
             ..RunResult::default()
         });
@@ -277,6 +282,7 @@ impl RunResult {
         self.connections.open_at_end += other.connections.open_at_end;
         self.connections.used += other.connections.used;
         self.refusal = self.refusal.take().or(other.refusal);
+        self.damaged_segments += other.damaged_segments;
         let allowed = [self.streams_allowed, other.streams_allowed];
         self.streams_allowed = allowed.into_iter().flatten().min();
         for agreed in other.agreed {
@@ -303,14 +309,41 @@ fn run_thread(
         ..Settings::default()
     };
     // The barrier is for all: who fails must come to it, too.
-    let runtime = Runtime::new(plan.engine, settings);
+    let runtime = Runtime::new(plan.engine, settings).and_then(|mut runtime| {
+        let filter = match &plan.interface {
+            Some(interface) => Some(runtime.block_on(async { pass_kernel_by(interface) })?),
+            None => None,
+        };
+        Ok((runtime, filter))
+    });
     shared.begin.wait();
-    let mut runtime = runtime?;
+    // The filter is the kernel's for as long as the thread has the queue that it was opened with.
+    let (mut runtime, filter) = runtime?;
     let thread = Rc::new(Thread::new(plan, number, threads));
-    let part = runtime.block_on(drive(Rc::clone(&thread), shared, number, threads));
+    let mut part = runtime.block_on(drive(Rc::clone(&thread), shared, number, threads));
+    if let (Ok(part), Some(_)) = (&mut part, &filter) {
+        part.damaged_segments = xdp::reports().iter().map(|queue| queue.damaged).sum();
+    }
     // Connections end with their runtime.
     drop(runtime);
     part
+}
+
+/// Has connections of this thread begin at an interface and pass the kernel by.
+fn pass_kernel_by(interface: &str) -> io::Result<xdp::Filter> {
+    let options = xdp::Options {
+        interface: interface.to_owned(),
+        mode: xdp::Mode::Auto,
+        threads: 1,
+        // Only answers come this way, to ports that this thread has connected from.
+        bypasses_firewall: true,
+        role: xdp::Role::Client,
+    };
+    let opened = xdp::open(&options).map_err(io::Error::other)?;
+    for parts in opened.parts {
+        xdp::attach(parts)?;
+    }
+    Ok(opened.filter)
 }
 
 /// The part of `all` that falls to one of several.
@@ -382,6 +415,7 @@ async fn drive(
         connections: thread.connections.get(),
         agreed: thread.agreed.take().kinds,
         refusal: thread.reason.take(),
+        damaged_segments: 0,
         streams_allowed: thread.streams_allowed.get(),
         tally,
     })

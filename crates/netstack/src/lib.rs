@@ -26,7 +26,7 @@ pub mod wire;
 
 pub use device::{Device, FrameFate};
 pub use stack::{
-    Addresses, ConnectError, ConnectionId, Counts, Event, FRAME_MAX, ListenError, ListenerId,
-    Neighbouring, Settings, Stack, Unlistened,
+    Addresses, CLIENT_PORTS, ConnectError, ConnectionId, Counts, Event, FRAME_MAX, ListenError,
+    ListenerId, Neighbouring, Settings, Stack, Unlistened,
 };
 pub use ways::Route;

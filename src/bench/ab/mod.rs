@@ -197,6 +197,7 @@ fn plan(flags: &Flags, target: &Target) -> Result<Plan, String> {
         },
         sources: flags.source.into_iter().collect(),
         engine: EngineKind::Epoll,
+        interface: None,
         seed: 1,
         samples: true,
         intervals: false,

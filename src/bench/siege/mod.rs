@@ -185,6 +185,7 @@ fn plan(flags: &Flags, lines: &[UrlLine]) -> Result<Plan, String> {
         },
         sources: Vec::new(),
         engine: EngineKind::Epoll,
+        interface: None,
         seed: u64::from(std::process::id()),
         samples: false,
         intervals: false,

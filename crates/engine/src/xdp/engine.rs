@@ -19,13 +19,15 @@ use std::time::{Duration, Instant};
 use base::slab::Key;
 use netstack::tcp::KeepAlive;
 
+use super::Role;
 use super::port::{Port, QueueParts, Told};
 use super::streams::{Carried, Sending};
+use crate::carried::error_of;
 use crate::engine::{
     Completion, Control, Engine, Op, OpKind, OperationOutcome, SendStop, Socket, Token,
 };
 use crate::epoll::{Epoll, Watched};
-use crate::net::{Address, TcpInfo};
+use crate::net::{Address, ConnectError, ConnectStep, SocketOptions, TcpInfo};
 use crate::notifier::Notifier;
 use crate::reserve::READ_AWAY_MAX;
 use crate::sys;
@@ -156,6 +158,14 @@ impl Xdp {
                 self.close(key);
                 Some(OperationOutcome::Closed)
             }
+            // The stack was asked as the socket was made; its events say what comes of it.
+            Op::Connect { .. } => match self.carried(key) {
+                Some((stream, _)) => {
+                    stream.connecting = true;
+                    None
+                }
+                None => Some(op.unconnected()),
+            },
             op => Some(op.unconnected()),
         })
     }
@@ -262,12 +272,25 @@ impl Xdp {
     fn tell(&mut self, told: Told, completions: &mut Vec<Completion>) {
         match told {
             Told::Acceptable => self.has_acceptable = true,
+            Told::Connected(key) => self.tell_connected(key, completions),
             Told::Readable(key) => self.tell_readable(key, completions),
             Told::Writable(key) => self.tell_writable(key, completions),
             Told::Closed(key) => {
+                self.tell_connected(key, completions);
                 self.tell_readable(key, completions);
                 self.tell_writable(key, completions);
             }
+        }
+    }
+
+    /// A connection that was asked for stands, or never will.
+    fn tell_connected(&mut self, key: Key, completions: &mut Vec<Completion>) {
+        if let Some((stream, port)) = self.carried(key)
+            && std::mem::take(&mut stream.connecting)
+        {
+            let ended = port.stack.receive(stream.id, &mut []).map(drop);
+            let outcome = OperationOutcome::Connected(ended.map_err(error_of));
+            completions.push(completion(key, OpKind::Connect, outcome));
         }
     }
 
@@ -313,6 +336,10 @@ impl Xdp {
                 continue;
             }
             let gone = || io::Error::from_raw_os_error(libc::ENETDOWN);
+            if std::mem::take(&mut stream.connecting) {
+                let outcome = OperationOutcome::Connected(Err(gone()));
+                completions.push(completion(stream.key, OpKind::Connect, outcome));
+            }
             if std::mem::take(&mut stream.receiving) {
                 let outcome = OperationOutcome::Received(Err(gone()));
                 completions.push(completion(stream.key, OpKind::Recv, outcome));
@@ -382,6 +409,8 @@ impl Engine for Xdp {
         }
         let stream = self.streams.get_mut(token.key.index as usize)?.as_mut()?;
         match token.kind {
+            OpKind::Connect => std::mem::take(&mut stream.connecting)
+                .then(|| OperationOutcome::Connected(Err(cancelled()))),
             OpKind::Recv => std::mem::take(&mut stream.receiving)
                 .then(|| OperationOutcome::Received(Err(cancelled()))),
             OpKind::Send => stream.sending.take().map(|sending| OperationOutcome::Sent {
@@ -444,6 +473,25 @@ impl Engine for Xdp {
         if let Some(Some(port)) = self.ports.get_mut(number) {
             port.name_connection(id, key);
         }
+    }
+
+    fn socket(&mut self, to: &Address, options: &SocketOptions) -> Result<Socket, ConnectError> {
+        let now = Instant::now();
+        let mut ports = self.ports.iter_mut().enumerate();
+        let port = ports.find_map(|(number, port)| {
+            let port = port.as_mut().filter(|port| port.role == Role::Client)?;
+            Some((number, port))
+        });
+        let (Some((number, port)), Address::Inet(SocketAddr::V4(to))) = (port, to) else {
+            return self.kernel.socket(to, options);
+        };
+        let from = match options.from {
+            Some(SocketAddr::V4(from)) => Some(from),
+            _ => None,
+        };
+        let id = port.connect(port.time(now), from, *to);
+        let id = id.map_err(ConnectError::at(ConnectStep::Connect))?;
+        Ok(Socket::Carried { port: number, id })
     }
 
     fn descriptor(&self, key: Key) -> Option<BorrowedFd<'_>> {

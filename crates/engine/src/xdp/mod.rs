@@ -38,7 +38,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use bpf::Attach;
 use netlink::Netlink;
-use program::{Maps, QUEUES_MAX, Taking};
+use program::{LISTENERS_MAX, Maps, QUEUES_MAX, Taking};
 
 use crate::worker::enter;
 
@@ -59,6 +59,18 @@ pub enum Mode {
     Generic,
 }
 
+/// Which end of connections we are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Role {
+    /// Others connect to listeners of ours ([`Filter::take`]).
+    #[default]
+    Server,
+    /// The engine connects by the interface alone, from the interface's first address. There is
+    /// one queue then: answers come to the queue that the card chooses, and no other thread could
+    /// know the connection.
+    Client,
+}
+
 /// What is to be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
@@ -70,6 +82,8 @@ pub struct Options {
     pub threads: u32,
     /// Whether rules of the kernel's firewall are no hindrance.
     pub bypasses_firewall: bool,
+    /// Who begins connections.
+    pub role: Role,
 }
 
 /// What was opened on an interface.
@@ -160,7 +174,19 @@ pub fn open(options: &Options) -> Result<Opened, Refusal> {
             return Err(refused(FIREWALL, io::Error::other(rules)));
         }
     }
-    let maps = Maps::new().map_err(|error| refused("bpf(BPF_MAP_CREATE)", error))?;
+    let client_ports = match options.role {
+        Role::Server => 0..0,
+        Role::Client => netstack::CLIENT_PORTS,
+    };
+    let ports_count = u32::try_from(client_ports.len()).unwrap_or(u32::MAX);
+    let maps = Maps::new(LISTENERS_MAX.max(ports_count));
+    let maps = maps.map_err(|error| refused("bpf(BPF_MAP_CREATE)", error))?;
+    for port in client_ports {
+        if let Some(own) = interface.addresses.first() {
+            let listened = maps.listen(SocketAddrV4::new(*own, port), Taking::All);
+            listened.map_err(|error| refused("bpf(BPF_MAP_UPDATE_ELEM)", error))?;
+        }
+    }
     let program = maps
         .load()
         .map_err(|error| refused("bpf(BPF_PROG_LOAD)", error))?;
@@ -169,7 +195,10 @@ pub fn open(options: &Options) -> Result<Opened, Refusal> {
     let mut link = Some(link);
     let mut parts = Vec::new();
     let mut is_zero_copy = true;
-    let queues = interface.queues.min(options.threads).min(QUEUES_MAX);
+    let queues = match options.role {
+        Role::Server => interface.queues.min(options.threads).min(QUEUES_MAX),
+        Role::Client => 1,
+    };
     for queue in 0..queues.max(1) {
         let frames = umem::file().map_err(|error| refused("memfd_create()", error))?;
         let socket = socket::make(&frames).map_err(|(call, error)| refused(call, error))?;
@@ -183,6 +212,7 @@ pub fn open(options: &Options) -> Result<Opened, Refusal> {
             socket,
             frames,
             link: link.take(),
+            role: options.role,
         });
     }
     Ok(Opened {

@@ -11,9 +11,11 @@ use base::hash::Map;
 use base::slab::Key;
 use netstack::tcp::Secret;
 use netstack::{
-    Addresses, ConnectionId, Event, ListenerId, Neighbouring, Route, Settings, Stack, Unlistened,
+    Addresses, ConnectError, ConnectionId, Event, ListenerId, Neighbouring, Route, Settings, Stack,
+    Unlistened,
 };
 
+use super::Role;
 use super::gauges::Gauges;
 use super::netlink::{self, Interface, Netlink, News};
 use super::socket::Queue;
@@ -56,6 +58,8 @@ pub struct QueueParts {
     /// What attaches the filter to the interface for as long as it is open; only the first of
     /// several queues of an interface has it.
     pub link: Option<OwnedFd>,
+    /// Who begins the connections of the queue.
+    pub role: Role,
 }
 
 /// A queue in use.
@@ -71,6 +75,7 @@ pub(super) struct Port {
     /// The engine's names of the connections that it has.
     keys: Map<ConnectionId, Key>,
     gauges: Arc<Gauges>,
+    pub(super) role: Role,
     /// The interface is no more.
     pub(super) is_gone: bool,
     /// It keeps the filter attached.
@@ -111,6 +116,7 @@ impl Port {
             begin: now,
             listeners: Map::default(),
             keys: Map::default(),
+            role: parts.role,
             is_gone: false,
             _link: parts.link,
         };
@@ -159,8 +165,7 @@ impl Port {
         loop {
             let told = match self.stack.poll_event()? {
                 Event::Acceptable(_) => Some(Told::Acceptable),
-                // No connection begins here.
-                Event::Connected(_) => None,
+                Event::Connected(id) => self.keys.get(&id).copied().map(Told::Connected),
                 Event::Readable(id) => self.keys.get(&id).copied().map(Told::Readable),
                 Event::Writable(id) => self.keys.get(&id).copied().map(Told::Writable),
                 Event::Closed(id, _) => self.keys.get(&id).copied().map(Told::Closed),
@@ -191,6 +196,31 @@ impl Port {
         let id = *self.listeners.get(&address)?;
         let (connection, tuple) = self.stack.accept(id)?;
         Some((connection, tuple.remote))
+    }
+
+    /// Asks for a connection to `to`, from `from` where that is given.
+    ///
+    /// # Errors
+    /// `EHOSTUNREACH` where the interface does not lead there or the kernel does not know the card
+    /// of the next hop (yet), and those of `connect()`.
+    pub(super) fn connect(
+        &mut self,
+        now: Duration,
+        from: Option<SocketAddrV4>,
+        to: SocketAddrV4,
+    ) -> io::Result<ConnectionId> {
+        if !self.stack.has_way(*to.ip()) {
+            return Err(io::Error::from_raw_os_error(libc::EHOSTUNREACH));
+        }
+        let connection = self.stack.connect(now, from, to);
+        connection.map_err(|error| {
+            io::Error::from_raw_os_error(match error {
+                ConnectError::InUse => libc::EADDRINUSE,
+                ConnectError::NoPort => libc::EADDRNOTAVAIL,
+                ConnectError::Address => libc::EINVAL,
+                ConnectError::TooMany => libc::ENOBUFS,
+            })
+        })
     }
 
     /// What is told of a connection is told by this name.
@@ -302,6 +332,8 @@ fn segment_max(mtu: u32) -> u16 {
 pub(super) enum Told {
     /// Connections wait to be accepted.
     Acceptable,
+    /// The connection stands.
+    Connected(Key),
     /// There is something to receive, or an end.
     Readable(Key),
     /// There is room to send.

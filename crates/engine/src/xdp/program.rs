@@ -68,13 +68,13 @@ pub(super) struct Maps {
 }
 
 impl Maps {
-    /// Empty ones: everything goes to the kernel.
+    /// Empty ones with room for so many addresses and ports: everything goes to the kernel.
     ///
     /// # Errors
     /// `PermissionDenied` without the capabilities for it.
-    pub(super) fn new() -> io::Result<Maps> {
+    pub(super) fn new(listeners_max: u32) -> io::Result<Maps> {
         Ok(Maps {
-            listeners: BpfMap::new(MapKind::Hash, "tidegate_listen", LISTENERS_MAX)?,
+            listeners: BpfMap::new(MapKind::Hash, "tidegate_listen", listeners_max)?,
             sockets: BpfMap::new(MapKind::Sockets, "tidegate_queues", QUEUES_MAX)?,
             counters: BpfMap::new(MapKind::Array, "tidegate_counts", COUNTERS)?,
         })
@@ -535,7 +535,7 @@ mod tests {
     impl Filter {
         /// None where nothing can be tried, for want of capabilities.
         fn new() -> Option<Filter> {
-            let maps = match Maps::new() {
+            let maps = match Maps::new(LISTENERS_MAX) {
                 Ok(maps) => maps,
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                     eprintln!("skipped: this process may not load BPF programs ({error})");

@@ -22,6 +22,8 @@ pub(super) struct Carried {
     pub(super) key: Key,
     pub(super) port: usize,
     pub(super) id: ConnectionId,
+    /// The other end has been asked for the connection and has not answered.
+    pub(super) connecting: bool,
     pub(super) receiving: bool,
     pub(super) sending: Option<Box<Sending>>,
     /// It is reset when it is closed.
@@ -44,6 +46,7 @@ impl Carried {
             key,
             port,
             id,
+            connecting: false,
             receiving: false,
             sending: None,
             resets: false,

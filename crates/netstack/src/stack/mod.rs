@@ -17,6 +17,7 @@ mod transmit;
 
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::ops::Range;
 use std::time::Duration;
 
 use base::slab::Key;
@@ -41,8 +42,8 @@ const REPLIES_MAX: usize = 256;
 
 /// Ports that connections of ours begin at (RFC 6056): those that are not for services, as Linux
 /// has it.
-const PORT_FIRST: u16 = 32_768;
-const PORT_COUNT: u16 = 28_232;
+pub const CLIENT_PORTS: Range<u16> = 32_768..61_000;
+const PORT_COUNT: u16 = CLIENT_PORTS.end - CLIENT_PORTS.start;
 
 /// Ports of ours that are tried before a connection fails for want of one.
 const PORTS_TRIED_MAX: u16 = 1024;
@@ -355,7 +356,7 @@ impl Stack {
         (0..PORTS_TRIED_MAX).find_map(|_| {
             self.next_port = self.next_port.wrapping_add(1);
             let place = begin.wrapping_add(self.next_port) % PORT_COUNT;
-            let tuple = with_port(PORT_FIRST + place);
+            let tuple = with_port(CLIENT_PORTS.start + place);
             self.table.find(&tuple).is_none().then_some(tuple)
         })
     }
@@ -613,6 +614,12 @@ impl Stack {
     /// The card that `host` has, or that is not known (any more), as the kernel has it.
     pub fn set_neighbour(&mut self, host: Ipv4Addr, card: Option<MacAddress>) {
         self.ways.set_neighbour(host, card);
+    }
+
+    /// Whether the kernel has told the card that packets for `host` go to.
+    #[must_use]
+    pub fn has_way(&self, host: Ipv4Addr) -> bool {
+        self.ways.card(host).is_some()
     }
 
     /// The routes of the kernel's by way of this stack's card, in place of those before.
