@@ -70,7 +70,7 @@ impl DiskStore {
             is_checked: true,
             is_remembered: false,
         };
-        let image = memory.image(&id, None, &[file.clone()]);
+        let image = memory.image(&id, None, std::slice::from_ref(&file));
         // Who finds the one must find the other.
         let mut shard = self.index.of(&id);
         let (_, removed) = shard.insert(&id, stored, used.min(now));
