@@ -167,9 +167,12 @@ const SWEEP_HEAD: &str =
     "connections   requests/s   get p50 ms   get p99 ms   set p99 ms    hits %   wrong  broken";
 
 fn sweep_line(plan: &MemcachedPlan, result: &MemcachedResult) -> String {
-    let time = |times: &load::memcached::Times, at: f64| match times.is_empty() {
-        true => "-".to_owned(),
-        false => format!("{:.3}", times.value_at_quantile(at) as f64 / 1e6),
+    let time = |times: &load::memcached::Times, at: f64| {
+        if times.is_empty() {
+            "-".to_owned()
+        } else {
+            format!("{:.3}", times.value_at_quantile(at) as f64 / 1e6)
+        }
     };
     let hits = result.hit_ratio();
     let hits = hits.map_or("-".to_owned(), |ratio| format!("{:.2}", ratio * 100.0));

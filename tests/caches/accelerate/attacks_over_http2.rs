@@ -217,9 +217,10 @@ fn poisoning_by_other_answers_over_http2() {
                 .to_vec();
         }
         let whole = ok("Cache-Control: max-age=60\r\n", b"good");
-        match request.starts_with("HEAD ") {
-            true => whole[..whole.len() - 4].to_vec(),
-            false => whole,
+        if request.starts_with("HEAD ") {
+            whole[..whole.len() - 4].to_vec()
+        } else {
+            whole
         }
     };
     each_engine(&[], answer, |accelerator, _| {
