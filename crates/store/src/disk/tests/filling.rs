@@ -108,10 +108,11 @@ fn a_panic_while_it_is_filled_frees_the_claim() {
             std::panic::panic_any("while it is filled");
         });
         assert!(panicking.join().is_err());
-        let expected = match is_whole {
-            false => Progress::Broken,
-            // Its readers have all of it.
-            true => Progress::Complete,
+        let expected = if is_whole {
+            // The readers have all of the entry.
+            Progress::Complete
+        } else {
+            Progress::Broken
         };
         assert_eq!(fill.progress(), expected);
         assert_eq!(presence(&store, "a"), Presence::Absent);
