@@ -241,8 +241,12 @@ impl Drop for Unfinished {
             Some(number) => left.limited.retain(|one| one.number != number),
             None => left.unlimited -= 1,
         }
+        let is_awaited = left.waiting > 0;
         drop(left);
-        BACKGROUND_DONE.notify_all();
+        // A call of the system, whether anybody waits or not.
+        if is_awaited {
+            BACKGROUND_DONE.notify_all();
+        }
     }
 }
 
@@ -252,6 +256,7 @@ impl Drop for Unfinished {
 pub fn finish_background() -> Vec<&'static str> {
     let mut given_up = Vec::new();
     let mut left = lock(&BACKGROUND);
+    left.waiting += 1;
     loop {
         let now = Instant::now();
         left.limited.retain(|one| {
@@ -260,6 +265,7 @@ pub fn finish_background() -> Vec<&'static str> {
             !is_over
         });
         if left.unlimited == 0 && left.limited.is_empty() {
+            left.waiting -= 1;
             return given_up;
         }
         let first = left.limited.iter().map(|one| one.deadline).min();
@@ -290,6 +296,8 @@ pub fn hasten_background(limit: Duration) {
 /// The work that a process waits for before it ends.
 struct Background {
     unlimited: usize,
+    /// Threads that wait.
+    waiting: usize,
     limited: Vec<Limited>,
     /// The number of the next one with a deadline.
     next: u64,
@@ -312,6 +320,7 @@ impl Background {
 
 static BACKGROUND: Mutex<Background> = Mutex::new(Background {
     unlimited: 0,
+    waiting: 0,
     limited: Vec::new(),
     next: 0,
     end: None,
