@@ -251,11 +251,15 @@ impl Door for Memcached {
         let shared = self.shared(&server.cache.get());
         shared.connection.set(0);
         let (socket, datagram) = (&received.socket, &received.datagram);
-        let mut count = 0;
+        let mut count = 0_usize;
         datagrams::answer(&datagram.bytes, &shared, shared.cache.moment(), |bytes| {
             // Where too many wait already for the network, the client asks again.
             socket.push(datagram.with(bytes));
             count += 1;
+            // A long answer would fill the queue of the socket by itself.
+            if count.is_multiple_of(UNSENT_MAX) {
+                socket.start_send();
+            }
         });
         self.unsent.send_soon(socket, count);
     }

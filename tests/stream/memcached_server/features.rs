@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpStream, UdpSocket};
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
@@ -601,4 +601,41 @@ fn two_servers_are_put_beside_each_other_and_connections_are_swept() {
         said.contains("--beside takes one number of connections"),
         "{said}"
     );
+}
+
+/// An answer may have hundreds of datagrams, more than the server lets wait for the network.
+#[test]
+fn a_large_item_is_told_by_datagrams() {
+    let server = Server::start(&["-U", "-1", "-t", "1", "-I", "2m"]);
+    let ports = fs::read_to_string(server.folder.join("ports")).unwrap();
+    let udp = ports
+        .lines()
+        .find_map(|line| line.strip_prefix("UDP INET: "))
+        .unwrap();
+    let value = "x".repeat(1_500_000);
+    let set = format!("set big 0 0 1500000\r\n{value}\r\n");
+    assert_eq!(server.ask(set.as_bytes()), "STORED\r\n");
+    let expected = format!("VALUE big 0 1500000\r\n{value}\r\nEND\r\n");
+    // The kernel may drop some where this end reads slowly.
+    let is_whole = (1..=50_u8).any(|number| {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket
+            .set_read_timeout(Some(Duration::from_millis(500)))
+            .unwrap();
+        socket.connect(format!("127.0.0.1:{udp}")).unwrap();
+        let request = [&[0, number, 0, 0, 0, 1, 0, 0][..], b"get big\r\n"].concat();
+        socket.send(&request).unwrap();
+        let mut parts = std::collections::BTreeMap::new();
+        let mut datagram = [0; 2000];
+        while let Ok(length) = socket.recv(&mut datagram) {
+            let place = u16::from_be_bytes([datagram[2], datagram[3]]);
+            parts.insert(place, datagram[8..length].to_vec());
+            let all = u16::from_be_bytes([datagram[4], datagram[5]]);
+            if parts.len() == usize::from(all) {
+                break;
+            }
+        }
+        parts.into_values().flatten().eq(expected.bytes())
+    });
+    assert!(is_whole);
 }
