@@ -167,7 +167,7 @@ const SWEEP_HEAD: &str =
     "connections   requests/s   get p50 ms   get p99 ms   set p99 ms    hits %   wrong  broken";
 
 fn sweep_line(plan: &MemcachedPlan, result: &MemcachedResult) -> String {
-    let time = |times: &load::memcached::Times, at: f64| {
+    let time = |times: &load::memcached::RequestTimes, at: f64| {
         if times.is_empty() {
             "-".to_owned()
         } else {

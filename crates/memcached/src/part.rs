@@ -111,7 +111,7 @@ static AUTH_FILE: Setting<Word> = Setting::new("auth_file", &["file"], user_file
     .manual(
         "The file of users that clients of the text protocol must name themselves by, as \
          memcached's `-Y`: a line `user:password` each. Without `sasl_file` no other protocol is \
-         spoken then. An empty name lets everybody in, where an outer block names a file.",
+         spoken then. An empty name asks for no password, where an outer block names a file.",
     );
 
 static SASL_FILE: Setting<Word> = Setting::new("sasl_file", &["file"], user_file)

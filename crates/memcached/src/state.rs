@@ -82,7 +82,7 @@ impl Service for StateKeeper {
         cache.overtaken().begin();
         let unfinished = Arc::<OnceLock<Unfinished>>::default();
         let (end, ended) = channel();
-        let keeper = Keeper {
+        let keeper = StateWriter {
             cache,
             path: self.path.clone(),
             ended,
@@ -107,7 +107,7 @@ impl Service for StateKeeper {
 }
 
 /// What the thread works with.
-struct Keeper {
+struct StateWriter {
     cache: Arc<Cache>,
     path: PathBuf,
     ended: Receiver<()>,
@@ -115,7 +115,7 @@ struct Keeper {
     unfinished: Arc<OnceLock<Unfinished>>,
 }
 
-impl Keeper {
+impl StateWriter {
     fn keep(self) {
         let path = self.path.display();
         let lock = match self.own() {

@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 use base::slab::Key;
 use netstack::tcp::KeepAlive;
 
-use super::Role;
 use super::port::{Port, QueueParts, Told};
+use super::role::Role;
 use super::streams::{Carried, Sending};
 use crate::carried::error_of;
 use crate::engine::{

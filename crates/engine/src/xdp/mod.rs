@@ -26,6 +26,7 @@ mod netlink;
 mod port;
 mod program;
 mod ring;
+mod role;
 mod socket;
 mod streams;
 mod umem;
@@ -46,6 +47,7 @@ pub(crate) use engine::Xdp;
 pub use gauges::{QueueReport, reports};
 pub use netlink::Interface;
 pub use port::QueueParts;
+pub use role::Role;
 
 /// How frames come to us.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,18 +59,6 @@ pub enum Mode {
     Native,
     /// Behind the driver: slower, and with every driver.
     Generic,
-}
-
-/// Which end of connections we are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Role {
-    /// Others connect to listeners of ours ([`Filter::take`]).
-    #[default]
-    Server,
-    /// The engine connects by the interface alone, from the interface's first address. There is
-    /// one queue then: answers come to the queue that the card chooses, and no other thread could
-    /// know the connection.
-    Client,
 }
 
 /// What is to be opened.

@@ -15,9 +15,9 @@ use netstack::{
     Unlistened,
 };
 
-use super::Role;
 use super::gauges::Gauges;
 use super::netlink::{self, Interface, Netlink, News};
+use super::role::Role;
 use super::socket::Queue;
 use crate::sys;
 

@@ -22,7 +22,7 @@ pub(super) const DATAGRAM_MAX: usize = 65_000;
 const HEAD: usize = 8;
 
 /// A way to a server, ready for requests.
-pub(super) enum Link {
+pub(super) enum ServerSocket {
     Stream(Box<StreamLink>),
     Datagrams(DatagramLink),
 }
@@ -48,14 +48,14 @@ struct AwaitedMessage {
     parts: Vec<Option<Bytes>>,
 }
 
-impl Link {
+impl ServerSocket {
     /// Connects, and shakes hands where TLS is spoken.
     ///
     /// # Errors
     /// Where that does not work before the deadline.
-    pub(super) async fn open(plan: &MemcachedPlan, deadline: Instant) -> io::Result<Link> {
+    pub(super) async fn open(plan: &MemcachedPlan, deadline: Instant) -> io::Result<ServerSocket> {
         if matches!(plan.transport, Transport::Datagrams) {
-            return Link::datagrams(&plan.address);
+            return ServerSocket::datagrams(&plan.address);
         }
         let stream = net::connect(&plan.address, None, Some(deadline)).await;
         let stream = stream.map_err(|_| io::Error::from(io::ErrorKind::ConnectionRefused))?;
@@ -68,14 +68,14 @@ impl Link {
             }
             Transport::Stream | Transport::Datagrams => None,
         };
-        Ok(Link::Stream(Box::new(StreamLink {
+        Ok(ServerSocket::Stream(Box::new(StreamLink {
             connection: Connection::new(stream, session),
             scratch: BytesMut::new(),
         })))
     }
 
-    fn datagrams(address: &Address) -> io::Result<Link> {
-        Ok(Link::Datagrams(DatagramLink {
+    fn datagrams(address: &Address) -> io::Result<ServerSocket> {
+        Ok(ServerSocket::Datagrams(DatagramLink {
             socket: DatagramSocket::connect(address)?,
             awaited: AwaitedMessage::default(),
         }))
@@ -84,7 +84,7 @@ impl Link {
     /// Sends a request.
     pub(super) fn send(&mut self, request: Bytes) {
         match self {
-            Link::Stream(link) => {
+            ServerSocket::Stream(link) => {
                 let StreamLink {
                     connection,
                     scratch,
@@ -92,7 +92,7 @@ impl Link {
                 connection.push(scratch, &request);
                 connection.start_send();
             }
-            Link::Datagrams(link) => link.send(&request),
+            ServerSocket::Datagrams(link) => link.send(&request),
         }
     }
 
@@ -106,7 +106,7 @@ impl Link {
         mut take: impl FnMut(&[u8]),
     ) -> io::Result<u64> {
         match self {
-            Link::Stream(link) => {
+            ServerSocket::Stream(link) => {
                 let connection = &link.connection;
                 let buffer = connection.stream().recv(Some(deadline)).await?;
                 if buffer.is_empty() {
@@ -122,7 +122,7 @@ impl Link {
                     Ok(SessionProgress::Ended) | Err(_) => Err(io::ErrorKind::UnexpectedEof.into()),
                 }
             }
-            Link::Datagrams(link) => link.receive(deadline, take).await,
+            ServerSocket::Datagrams(link) => link.receive(deadline, take).await,
         }
     }
 }

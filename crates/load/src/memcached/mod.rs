@@ -35,7 +35,7 @@ use crate::tally::{histogram, record};
 use crate::tls::Tls;
 use exchange::{AnswerProgress, AwaitedAnswer, Requests};
 use keys::KeyChoice;
-use link::{DATAGRAM_MAX, Link};
+use link::{DATAGRAM_MAX, ServerSocket};
 
 /// How often a thread is asked whether it is to stop.
 const TICK: Duration = Duration::from_millis(50);
@@ -125,7 +125,7 @@ pub struct MemcachedPlan {
 }
 
 /// Times of requests, in nanoseconds.
-pub type Times = Histogram<u64>;
+pub type RequestTimes = Histogram<u64>;
 
 /// The counts and times of a run against a memcached server.
 #[derive(Clone, Debug)]
@@ -151,9 +151,9 @@ pub struct MemcachedResult {
     /// Bytes that were sent.
     pub sent: u64,
     /// From the sending of a get to the end of its answer, in nanoseconds.
-    pub get_times: Times,
+    pub get_times: RequestTimes,
     /// The same of sets.
-    pub set_times: Times,
+    pub set_times: RequestTimes,
     /// How busy each thread was.
     pub busy: Vec<Busy>,
     /// It was stopped before its end.
@@ -368,7 +368,7 @@ async fn drive(thread: Rc<Thread>, connections: Vec<usize>) -> MemcachedResult {
 /// One connection.
 struct Client<'a> {
     thread: &'a Thread,
-    link: Option<Link>,
+    link: Option<ServerSocket>,
     requests: Requests,
     keys: KeyChoice,
     random: Random,
@@ -491,7 +491,7 @@ impl Client<'_> {
             return Err(Failure::Wrong(text.to_owned()));
         }
         if self.link.is_none() {
-            let link = Link::open(plan, deadline).await;
+            let link = ServerSocket::open(plan, deadline).await;
             self.link = Some(link.map_err(|_| Failure::Broken)?);
         }
         let Some(link) = &mut self.link else {
