@@ -73,8 +73,8 @@ impl Session {
                 .replace("/srv", &root)
         };
         let back = |text: &str| {
-            text.replace(&(port + TRY_OFFSET).to_string(), "16081")
-                .replace(&port.to_string(), "8081")
+            let text = replace_number(text, port + TRY_OFFSET, "16081");
+            replace_number(&text, port, "8081")
                 .replace(&format!("{root}/etc/nginx"), "/etc/nginx")
                 .replace(&root, "/srv")
         };
@@ -272,4 +272,27 @@ fn dots_stand_for_any_text() {
     assert!(matches("a\n…\n", "a\n"));
     assert!(!matches("a\n", "a\nb\n"));
     assert!(matches("", ""));
+}
+
+/// A text with this number replaced, where it is no part of a longer one.
+fn replace_number(text: &str, number: u16, by: &str) -> String {
+    let number = number.to_string();
+    let is_digit = |end: Option<char>| end.is_some_and(|character| character.is_ascii_digit());
+    let mut replaced = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find(&number) {
+        let (before, found) = rest.split_at(at);
+        let (number, behind) = found.split_at(number.len());
+        replaced.push_str(before);
+        let is_part = is_digit(replaced.chars().next_back()) || is_digit(behind.chars().next());
+        replaced.push_str(if is_part { number } else { by });
+        rest = behind;
+    }
+    replaced + rest
+}
+
+#[test]
+fn a_number_is_replaced_where_it_is_no_part_of_another() {
+    let replaced = replace_number("20000: 200000, 120000 20000", 20000, "8081");
+    assert_eq!(replaced, "8081: 200000, 120000 8081");
 }

@@ -267,6 +267,21 @@ impl Index {
             .sum()
     }
 
+    /// Whether one of the fetches that have been claimed is such a one.
+    pub(super) fn any_fill(&self, is_such: impl Fn(&EntryId, &Fill) -> bool) -> bool {
+        (0..self.shards()).any(|number| {
+            let shard = self.shard(number);
+            shard.fills.iter().any(|(id, fill)| is_such(id, fill))
+        })
+    }
+
+    /// Forgets such fetches: nobody follows them from now on, and others may be claimed.
+    pub(super) fn forget_fills(&self, is_such: impl Fn(&EntryId, &Fill) -> bool) {
+        for number in 0..self.shards() {
+            self.shard(number).forget_fills(&is_such);
+        }
+    }
+
     /// How many entries have a file.
     pub(super) fn files(&self) -> usize {
         (0..self.shards())
@@ -453,6 +468,15 @@ impl Shard {
     pub(super) fn end_fill(&mut self, id: &EntryId) {
         self.fills.remove(id);
         self.changes += 1;
+    }
+
+    /// Forgets such fetches.
+    fn forget_fills(&mut self, is_such: impl Fn(&EntryId, &Fill) -> bool) {
+        let before = self.fills.len();
+        self.fills.retain(|id, fill| !is_such(id, fill));
+        if self.fills.len() != before {
+            self.changes += 1;
+        }
     }
 
     /// Notes that the file of a revision has been seen, and its names where they were not known.

@@ -1,15 +1,18 @@
 //! Purging: entries that go at once, by id, by a name that they share, or by their key.
 //!
 //! What is being fetched while its entry is purged may have been asked for before, so it is not
-//! stored. Each fetch remembers at which purge it began; each purge is kept until no fetch is under
-//! way that began before it.
+//! stored, and nobody follows it any more. Each fetch remembers at which purge it began; each purge
+//! is kept until no fetch is under way that began before it. What has come whole and is about to be
+//! stored is waited for, and then found by its file.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
+use super::fill::Fill;
 use super::folder;
 use super::head::{self, HEAD_LENGTH_MAX, Head};
 use super::id::EntryId;
@@ -18,6 +21,13 @@ use super::store::DiskStore;
 
 /// Most purges that are kept. Beyond that, what was being fetched before is not stored.
 const PURGES_MAX: usize = 4096;
+
+/// How long a purge waits for what has come whole to be stored. Where a disk takes longer than that
+/// it is treated as what is still being fetched.
+const STORED_WITHIN: Duration = Duration::from_millis(500);
+
+/// How often a purge looks whether that has been stored.
+const STORED_CHECK: Duration = Duration::from_millis(1);
 
 /// Bytes of a head that are read for its key at first.
 const KEY_READ: usize = 4096;
@@ -164,7 +174,9 @@ impl DiskStore {
     /// # Errors
     /// The error of `unlink()`, but for a file that is not there.
     pub fn purge(&self, id: &EntryId) -> io::Result<bool> {
+        self.await_stored(|other, _| other == id);
         self.purges.note(What::Id(*id));
+        self.index.forget_fills(|other, _| other == id);
         let _file = self.lock_file(id);
         Ok(self.try_remove_file(id)?)
     }
@@ -172,21 +184,22 @@ impl DiskStore {
     /// Removes the entries of a group, waiting for the disk.
     pub fn purge_group(&self, group: &[u8]) -> Purged {
         let hash = name_hash(group);
-        self.purges.note(What::Group(hash));
-        self.purge_names(|names| names.group == hash)
+        self.purge_named(What::Group(hash), |names| names.group == hash)
     }
 
     /// Removes the entries with a tag, waiting for the disk.
     pub fn purge_tag(&self, tag: &[u8]) -> Purged {
         let hash = name_hash(tag);
-        self.purges.note(What::Tag(hash));
-        self.purge_names(|names| names.tags.contains(&hash))
+        self.purge_named(What::Tag(hash), |names| names.tags.contains(&hash))
     }
 
     /// Removes the entries whose key `matches` says, waiting for the disk: every file is read for
     /// its key. Nothing that is being fetched meanwhile is stored.
-    pub fn purge_matching(&self, mut matches: impl FnMut(&[u8]) -> bool) -> Purged {
+    pub fn purge_matching(&self, matches: impl Fn(&[u8]) -> bool) -> Purged {
+        self.await_stored(|_, _| true);
         self.purges.note(What::All);
+        self.index
+            .forget_fills(|_, fill| fill.head().is_none_or(|head| matches(&head.key)));
         let mut purged = Purged::default();
         self.visit_files(|id, _| {
             let is_match = self.read_key(&id).is_some_and(|key| matches(&key));
@@ -195,6 +208,27 @@ impl DiskStore {
             }
         });
         purged
+    }
+
+    fn purge_named(&self, what: What, matches: impl Fn(&TagHashes) -> bool) -> Purged {
+        self.await_stored(|_, head| matches(&TagHashes::of(head)));
+        self.purges.note(what);
+        self.index.forget_fills(|_, fill| {
+            let names = fill.head().map(|head| TagHashes::of(&head));
+            names.is_none_or(|names| matches(&names))
+        });
+        self.purge_names(matches)
+    }
+
+    /// Waits until entries that have come whole and that a purge `concerns` are stored.
+    fn await_stored(&self, concerns: impl Fn(&EntryId, &Head) -> bool) {
+        let begun = Instant::now();
+        let is_awaited = |id: &EntryId, fill: &Fill| {
+            fill.is_over() && fill.head().is_some_and(|head| concerns(id, &head))
+        };
+        while self.index.any_fill(is_awaited) && begun.elapsed() < STORED_WITHIN {
+            std::thread::sleep(STORED_CHECK);
+        }
     }
 
     /// Removes the entries whose names match. Where the index does not know the names of an entry,

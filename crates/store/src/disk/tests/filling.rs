@@ -457,6 +457,64 @@ fn what_is_purged_while_it_is_fetched_is_not_stored() {
     assert_eq!(presence(&store, "a"), Presence::Present);
 }
 
+/// Nobody who asks behind a purge follows what was being fetched, unless its key is another one.
+#[test]
+fn what_is_purged_while_it_is_fetched_is_fetched_anew() {
+    let folder = TestFolder::new();
+    let store = folder.store();
+    let purges: [(&dyn Fn() -> u64, bool); 6] = [
+        (&|| store.purge(&id("a")).unwrap().into(), true),
+        (&|| store.purge_group(b"a").entries, true),
+        (&|| store.purge_tag(b"tag").entries, true),
+        (&|| store.purge_matching(|key| key == b"a").entries, true),
+        (&|| store.purge(&id("b")).unwrap().into(), false),
+        (&|| store.purge_matching(|key| key == b"b").entries, false),
+    ];
+    for (number, (purge, concerns)) in purges.into_iter().enumerate() {
+        let mut filler = won(&store, "a");
+        let head = NewHead {
+            tags: vec!["tag".into()],
+            ..new_head("a")
+        };
+        filler.begin(id("a"), head).unwrap();
+        assert!(store.lookup(&id("a"), 0).fill.is_some());
+        assert_eq!(purge(), 0);
+        let follows = store.lookup(&id("a"), 0).fill.is_some();
+        assert_eq!(follows, !concerns, "purge {number}");
+    }
+}
+
+/// An entry that has come whole when it is purged is stored first, and then found by its file.
+#[test]
+fn what_has_come_whole_is_stored_before_a_purge() {
+    let folder = TestFolder::new();
+    let store = folder.store();
+    let purges: [(&(dyn Fn() -> u64 + Sync), u64); 5] = [
+        (&|| store.purge(&id("a")).unwrap().into(), 1),
+        (&|| store.purge_group(b"a").entries, 1),
+        (&|| store.purge_tag(b"tag").entries, 1),
+        (&|| store.purge_matching(|key| key == b"a").entries, 1),
+        (&|| store.purge_matching(|key| key == b"b").entries, 0),
+    ];
+    for (number, (purge, entries)) in purges.into_iter().enumerate() {
+        let mut filler = won(&store, "a");
+        let head = NewHead {
+            tags: vec!["tag".into()],
+            ..new_head("a")
+        };
+        filler.begin(id("a"), head).unwrap();
+        filler.push(bytes(0, 1000).into());
+        filler.finish(0).unwrap();
+        std::thread::scope(|scope| {
+            let purged = scope.spawn(purge);
+            filler.store().unwrap();
+            assert_eq!(purged.join().unwrap(), entries, "purge {number}");
+        });
+        let left = presence(&store, "a") == Presence::Present;
+        assert_eq!(left, entries == 0, "purge {number}");
+    }
+}
+
 /// The last write may outlive who fetches: a purge that comes between is heeded all the same.
 #[test]
 fn purge_is_heeded_by_a_write_whose_filler_is_gone() {
