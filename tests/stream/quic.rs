@@ -116,7 +116,13 @@ fn behind() -> (UdpSocket, u16) {
 
 fn receive(socket: &UdpSocket) -> Vec<u8> {
     let mut buffer = vec![0; 2048];
-    let count = socket.recv(&mut buffer).unwrap();
+    let count = loop {
+        match socket.recv(&mut buffer) {
+            // A time limit makes the kernel give up where it would begin again.
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            received => break received.unwrap(),
+        }
+    };
     buffer.truncate(count);
     buffer
 }

@@ -1,6 +1,6 @@
 //! The `memcached` block of a configuration: beside HTTP, over reloads, and with rules.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
@@ -28,6 +28,16 @@ impl Client {
         self.0.read_line(&mut line).unwrap();
         line
     }
+}
+
+/// The same of a server that may be ending.
+fn try_get(port: u16, key: &str) -> io::Result<String> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.write_all(format!("get {key}\r\n").as_bytes())?;
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line)?;
+    Ok(line)
 }
 
 fn configure(master: &Master, engine: &str, lines: &str) {
@@ -329,7 +339,7 @@ fn items_of_a_zone_with_a_file_outlive_a_restart() {
             support::signal(worker, "KILL");
         }
         wait_for("another worker", || {
-            TcpStream::connect(("127.0.0.1", port)).is_ok() && get(port, "key1") == "END\r\n"
+            try_get(port, "key1").is_ok_and(|answer| answer == "END\r\n")
         });
         master.signal("TERM");
         master.wait();
@@ -340,23 +350,26 @@ fn items_of_a_zone_with_a_file_outlive_a_restart() {
 /// stays changed.
 #[test]
 fn an_upgraded_program_goes_on_with_the_items() {
-    let port = free_port();
+    let (port, of_new) = (free_port(), free_port());
     let master = Master::new();
     let folder = master.folder.display().to_string();
     std::fs::create_dir(master.folder.join("state")).unwrap();
     // A program whose parent waits for it does not hand itself over.
-    let lines = format!(
-        "daemon on;
-         user root;
-         pid {folder}/logs/nginx.pid;
-         error_log {folder}/logs/error.log notice;
-         events {{ }}
-         memcached {{
-             zone kept size=8m state={folder}/state/items;
-             server {{ listen 127.0.0.1:{port}; }}
-         }}"
-    );
-    std::fs::write(master.folder.join("nginx.conf"), lines).unwrap();
+    let configure = |more: &str| {
+        let lines = format!(
+            "daemon on;
+             user root;
+             pid {folder}/logs/nginx.pid;
+             error_log {folder}/logs/error.log notice;
+             events {{ }}
+             memcached {{
+                 zone kept size=8m state={folder}/state/items;
+                 server {{ listen 127.0.0.1:{port}; {more} }}
+             }}"
+        );
+        std::fs::write(master.folder.join("nginx.conf"), lines).unwrap();
+    };
+    configure("");
     assert!(master.command().status().unwrap().success());
     let named = |file: &str| master.read(file).trim().parse::<u32>().ok();
     wait_for("the pid file", || named("logs/nginx.pid").is_some());
@@ -365,18 +378,22 @@ fn an_upgraded_program_goes_on_with_the_items() {
         Client::connect(port).ask(&(items(100) + "mn\r\n")),
         "MN\r\n"
     );
+    // Both processes have the first port; which of them takes a connection is not said.
+    configure(&format!("listen 127.0.0.1:{of_new};"));
     support::signal(old, "USR2");
     wait_for("the new master", || {
         named("logs/nginx.pid").is_some_and(|pid| pid != old)
     });
     let new = named("logs/nginx.pid").unwrap();
-    // Both answer; the new one has nothing yet.
-    wait_for("the new one answers", || {
-        let mut client = Client::connect(port);
-        client.ask("get key5\r\n") == "END\r\n"
-            && client.ask("delete key5\r\n") == "NOT_FOUND\r\n"
-            && client.ask("set key6 7 0 4\r\nmine\r\n") == "STORED\r\n"
+    wait_for("the new process", || {
+        TcpStream::connect(("127.0.0.1", of_new)).is_ok()
     });
+    // The new process has nothing yet.
+    let mut client = Client::connect(of_new);
+    assert_eq!(client.ask("get key5\r\n"), "END\r\n");
+    assert_eq!(client.ask("delete key5\r\n"), "NOT_FOUND\r\n");
+    assert_eq!(client.ask("set key6 7 0 4\r\nmine\r\n"), "STORED\r\n");
+    drop(client);
     support::signal(old, "QUIT");
     let read_text = "items of memcached were read from";
     master.wait_for_text("logs/error.log", read_text);

@@ -1,9 +1,9 @@
 //! Purging: entries that go at once, by id, by a name that they share, or by their key.
 //!
 //! What is being fetched while its entry is purged may have been asked for before, so it is not
-//! stored, and nobody follows it any more. Each fetch remembers at which purge it began; each purge
-//! is kept until no fetch is under way that began before it. What has come whole and is about to be
-//! stored is waited for, and then found by its file.
+//! stored, and no request follows it any more. Each fetch remembers at which purge it began; each
+//! purge is kept until no fetch is under way that began before it. What has come whole and is about
+//! to be stored is waited for, and then found by its file.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
