@@ -28,9 +28,14 @@ fn server(input: &Input<'_>) -> OfflineServer {
     })
 }
 
-/// Statistics say how long the process has run, and how much memory it has had.
-fn tells_of_the_process(said: &[u8]) -> bool {
-    said.windows(5).any(|text| text.eq_ignore_ascii_case(b"stats")) || said.contains(&0x10)
+/// Statistics say how long the process has run, and how much memory it has had; `mgdump` is refused
+/// where it has come together with other commands, as by memcached.
+fn depends_on_more(said: &[u8]) -> bool {
+    let has = |word: &[u8]| {
+        let mut texts = said.windows(word.len());
+        texts.any(|text| text.eq_ignore_ascii_case(word))
+    };
+    has(b"stats") || has(b"mgdump") || said.contains(&0x10)
 }
 
 fuzz_target!(|input: Input<'_>| {
@@ -53,7 +58,7 @@ fuzz_target!(|input: Input<'_>| {
         rest = behind;
     }
     told.extend(other.send(&in_pieces, u32::from(input.seconds), b"\r\n"));
-    if !tells_of_the_process(&said) {
+    if !depends_on_more(&said) {
         assert_eq!(answers, told);
         assert_eq!(client.is_closed(), other.is_closed());
     }
