@@ -69,7 +69,7 @@ pub struct ConnectValues<'a> {
     pub client_id: Option<&'a [u8]>,
     /// Who the client says it is.
     pub username: Option<&'a [u8]>,
-    /// What proves it.
+    /// The password of the user, as bytes.
     pub password: Option<&'a [u8]>,
 }
 

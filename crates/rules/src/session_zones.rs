@@ -17,9 +17,9 @@ use framework::slot::{OfThread, Slot, ThreadGeneration};
 /// The block whose servers' sessions a zone counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SessionBlock {
-    /// Those of `stream`.
+    /// Sessions of `stream`.
     Stream,
-    /// Those of `memcached`.
+    /// Sessions of `memcached`.
     Memcached,
 }
 

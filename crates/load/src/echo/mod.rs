@@ -33,7 +33,7 @@ const TICK: Duration = Duration::from_millis(50);
 /// The shortest message: its number.
 pub const SIZE_MIN: usize = 8;
 
-/// What clients do.
+/// The traffic that each client makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EchoWork {
     /// One message after the other over a kept connection.
@@ -62,7 +62,7 @@ pub enum EchoLength {
 pub struct EchoPlan {
     /// The proxy, or a server.
     pub address: Address,
-    /// What clients do.
+    /// The traffic that each client makes.
     pub work: EchoWork,
     /// Clients at the same time.
     pub clients: usize,

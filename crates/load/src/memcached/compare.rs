@@ -12,7 +12,7 @@ use crate::compare::Account;
 use crate::schedule::Random;
 use crate::statistics::{self, Interval, Verdict};
 
-/// What is compared.
+/// Two servers that are put side by side, and how.
 #[derive(Clone, Debug)]
 pub struct MemcachedComparison {
     /// The load for the one server.
@@ -30,7 +30,7 @@ pub struct MemcachedComparison {
 pub struct MemcachedTurn {
     /// Requests that went well.
     pub succeeded: u64,
-    /// Those that did not.
+    /// Requests that had no answer, or a wrong one.
     pub failed: u64,
     rate: f64,
     per_cpu_second: Option<f64>,

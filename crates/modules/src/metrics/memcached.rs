@@ -44,7 +44,7 @@ pub(super) struct MemcachedNumbers {
     numbers: [u64; FAMILIES.len()],
 }
 
-/// Those of all caches.
+/// The numbers of all caches of memcached blocks.
 pub(super) fn of(request: &Request) -> Vec<MemcachedNumbers> {
     let zones = request.local.generation.zones.iter();
     zones
