@@ -18,7 +18,7 @@ pub(super) enum CheckedProtocol {
 }
 
 impl CheckedProtocol {
-    /// That of a name.
+    /// The protocol that `type=` calls by this name.
     pub(super) fn named(name: &[u8]) -> Option<CheckedProtocol> {
         Some(match name {
             b"mysql" => CheckedProtocol::Mysql,

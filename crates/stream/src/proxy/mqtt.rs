@@ -111,7 +111,7 @@ pub(crate) struct Mqtt {
 /// What a server says of it; `None` where MQTT is not spoken.
 ///
 /// # Errors
-/// What is malformed.
+/// A value of `mqtt_set_connect` that cannot be compiled.
 pub(super) fn of_server(
     compiler: &Compiler<'_>,
     server: ScopeRef<'_>,

@@ -196,7 +196,7 @@ pub struct PrebuiltCache {
 pub(crate) struct Placed<T> {
     value: T,
     is_used: bool,
-    /// That of its turn.
+    /// The stamp of this value's turn in the queue.
     stamp: u64,
 }
 
