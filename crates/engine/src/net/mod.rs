@@ -16,6 +16,7 @@ mod options;
 mod segment;
 mod stored_error;
 mod stream;
+mod stream_state;
 pub(crate) mod table;
 
 pub use address::Address;

@@ -1,14 +1,9 @@
 //! The thread's table of streams: what is known of each, and what happens when an operation
 //! completes.
 //!
-//! An entry stays until its handle is gone, its socket is closed and no operation is in flight. In
-//! between:
-//!
-//! ```text
-//!           push, start_send            finish            everything sent, or the send timeout
-//!   open ─────────────────────▶ open ──────────▶ finishing ──────────────────────────▶ closing ──▶ gone
-//!     └──────────────────────────── drop, reset ──────────────────────────────────────────▲
-//! ```
+//! An entry stays until its handle is gone, its socket is closed and no operation is in flight. What
+//! its owner has said ([`HandleState`]), how far its socket is ([`SocketState`]), what has come
+//! ([`ReceiveState`]) and what is being sent ([`SendState`]) are a state each.
 
 use std::collections::VecDeque;
 use std::io;
@@ -22,13 +17,12 @@ use base::slab::Key;
 use base::wheel::Entry;
 
 use super::stored_error::StoredError;
+use super::stream_state::{HandleState, ReceiveState, SendState, SocketState};
 use super::{Address, Segment};
 use crate::blocking::{self, Weight};
 use crate::buffer::Buffer;
 use crate::clock::Deadline;
-use crate::engine::{
-    CloseMode, Control, Op, OpKind, OperationOutcome, Outgoing, SendStop, Socket, Token,
-};
+use crate::engine::{Control, Op, OpKind, OperationOutcome, Outgoing, SendStop, Socket, Token};
 use crate::file::residency;
 use crate::sys::PARTS_MAX;
 use crate::worker::{Reactor, Timer, enter};
@@ -47,30 +41,20 @@ const BLOCKED_SEGMENTS_MAX: usize = 8;
 
 /// One stream. Its size counts ten thousand times; a test below bounds it.
 pub(crate) struct StreamState {
-    // Operations in flight.
+    handle: HandleState,
+    socket: SocketState,
+    send: SendState,
+    receive: ReceiveState,
+    /// A receive is in flight.
     receiving: bool,
-    sending: bool,
-    /// The send in flight ends with the close of the socket, so nobody else may close it before it
-    /// has come back.
-    sending_last: bool,
+    /// A connect is in flight, be it that the socket is closed meanwhile.
     connecting: bool,
     /// It is ours to count among [`outgoing`](super::outgoing).
     outgoing: bool,
-    closing: bool,
-    /// A pool thread reads the next range of a file into memory.
-    warming: bool,
-    /// A chunk of a file was sent; the rest waits for the next turn.
-    next_turn: bool,
     /// What is queued leaves with what the turn's other streams send, at its end.
     leaves_soon: bool,
 
-    // What the owner wants.
-    /// The handle is gone, and what is queued need not be sent.
-    dropped: bool,
-    /// The handle is gone; close when everything is sent.
-    finishing: bool,
-    /// The peer has said that it sends nothing more.
-    peer_is_done: bool,
+    // What the owner has set.
     /// No more is sent after what is queued.
     shutdown: bool,
     /// A peer that takes nothing for too long is reset, and not only closed.
@@ -78,10 +62,6 @@ pub(crate) struct StreamState {
     nodelay: bool,
     nopush: bool,
 
-    // What the peer did.
-    ended: bool,
-    received_once: bool,
-    closed: bool,
     receive_failure: StoredError,
     send_failure: StoredError,
 
@@ -138,25 +118,18 @@ impl StreamState {
             None => (None, None),
         };
         StreamState {
+            handle: HandleState::Held,
+            socket: SocketState::Open,
+            send: SendState::Idle,
+            receive: ReceiveState::Nothing,
             receiving: false,
-            sending: false,
-            sending_last: false,
             connecting: false,
             outgoing: false,
-            closing: false,
-            warming: false,
-            next_turn: false,
             leaves_soon: false,
-            dropped: false,
-            finishing: false,
-            peer_is_done: false,
             shutdown: false,
             resets_late: false,
             nodelay,
             nopush: false,
-            ended: false,
-            received_once: false,
-            closed: false,
             receive_failure: StoredError::NONE,
             send_failure: StoredError::NONE,
             send_timeout_ms: SEND_TIMEOUT_MS_DEFAULT,
@@ -233,7 +206,7 @@ impl StreamState {
         } else {
             NEVER
         };
-        let waited_for = self.writer.is_some() || self.finishing;
+        let waited_for = self.writer.is_some() || self.handle.is_finishing();
         receive.min(if waited_for {
             self.send_deadline_ms()
         } else {
@@ -250,7 +223,16 @@ impl StreamState {
     }
 
     fn in_flight(&self) -> bool {
-        self.receiving || self.sending || self.connecting || self.closing || self.warming
+        self.receiving
+            || self.connecting
+            || self.socket == SocketState::Closing
+            || self.send.is_in_flight()
+            || self.send == SendState::Warming
+    }
+
+    /// Whether the next bytes can be given to the engine.
+    fn can_send(&self) -> bool {
+        self.send == SendState::Idle && self.socket == SocketState::Open && !self.connecting
     }
 }
 
@@ -271,7 +253,7 @@ impl Reactor {
             if let Some(buffer) = state.take_arrived() {
                 return Poll::Ready(Ok(buffer));
             }
-            if state.ended {
+            if state.receive == ReceiveState::Ended {
                 return Poll::Ready(Ok(Buffer::empty()));
             }
             if let Some(error) = state.receive_failure.error() {
@@ -279,7 +261,7 @@ impl Reactor {
             }
             if !state.receiving {
                 state.receiving = true;
-                let keep = idle && state.received_once;
+                let keep = idle && state.receive == ReceiveState::Bytes;
                 let op = Op::Recv { keep };
                 match self.engine.submit(
                     op,
@@ -292,7 +274,7 @@ impl Reactor {
                     Some(OperationOutcome::Received(Ok(buffer))) if !buffer.is_empty() => {
                         if let Some(state) = self.streams.get_mut(key) {
                             state.receiving = false;
-                            state.received_once = true;
+                            state.receive = ReceiveState::Bytes;
                         }
                         return Poll::Ready(Ok(buffer));
                     }
@@ -343,15 +325,15 @@ impl Reactor {
             return;
         };
         state.receiving = more;
-        if state.dropped || state.finishing {
+        if state.handle != HandleState::Held {
             self.release(key);
             return;
         }
         match result {
             None => {}
-            Some(Ok(buffer)) if buffer.is_empty() => state.ended = true,
+            Some(Ok(buffer)) if buffer.is_empty() => state.receive = ReceiveState::Ended,
             Some(Ok(mut buffer)) => {
-                state.received_once = true;
+                state.receive = ReceiveState::Bytes;
                 if state.reader.is_none() && state.backlog > 0 {
                     buffer.fit(); // it may stay for long
                 }
@@ -442,7 +424,7 @@ impl Reactor {
             .pending
             .get_or_insert_with(|| spare.pop().unwrap_or_default());
         // What cannot leave in this turn, or not in one call, may as well be copied.
-        let many = if state.sending {
+        let many = if state.send.is_in_flight() {
             BLOCKED_SEGMENTS_MAX
         } else {
             PARTS_MAX
@@ -456,8 +438,7 @@ impl Reactor {
             let Some(state) = self.streams.get_mut(key) else {
                 return;
             };
-            if state.sending || state.warming || state.next_turn || state.connecting || state.closed
-            {
+            if !state.can_send() {
                 return;
             }
             let Some(mut outgoing) = state.pending.take() else {
@@ -473,17 +454,16 @@ impl Reactor {
             let Some(state) = self.streams.get_mut(key) else {
                 return;
             };
-            state.sending = true;
-            state.sending_last = state.finishing;
+            state.send = if state.handle.is_finishing() {
+                SendState::LastInFlight
+            } else {
+                SendState::InFlight
+            };
             outgoing.fills_segments = state.nopush;
             let op = Op::Send {
                 outgoing,
                 chunk: u64::from(state.chunk),
-                ending: match (state.finishing, state.peer_is_done) {
-                    (false, _) => CloseMode::Never,
-                    (true, false) => CloseMode::Careful,
-                    (true, true) => CloseMode::Quick,
-                },
+                ending: state.handle.close_mode(),
             };
             match self.engine.submit(
                 op,
@@ -518,7 +498,7 @@ impl Reactor {
             self.give_queue(outgoing);
             return;
         };
-        state.sending = false;
+        state.send = SendState::Idle;
         state.sent += taken;
         state.backlog -= taken.min(state.backlog);
         if taken > 0 {
@@ -534,17 +514,17 @@ impl Reactor {
         self.after.wakes.extend(writer.map(|writer| writer.waker));
         match stop {
             SendStop::Chunk => {
-                state.next_turn = true;
+                state.send = SendState::NextTurn;
                 self.next_turn.push(key);
             }
             SendStop::Closed => {
-                state.closed = true;
-                state.dropped = true;
+                state.socket = SocketState::Closed;
+                state.handle = HandleState::Dropped;
             }
             SendStop::Empty | SendStop::Blocked | SendStop::Cold | SendStop::Failed(_) => {}
         }
-        if failed || state.dropped {
-            let dropped = state.dropped;
+        let dropped = state.handle == HandleState::Dropped;
+        if failed || dropped {
             let later = state.pending.take();
             self.give_queue(outgoing);
             later.into_iter().for_each(|queue| self.give_queue(queue));
@@ -570,7 +550,7 @@ impl Reactor {
         let Some(state) = self.streams.get_mut(key) else {
             return;
         };
-        if state.finishing {
+        if state.handle.is_finishing() {
             self.close(key);
         } else if state.shutdown {
             // It fails only when the connection is gone, which the next receive tells.
@@ -581,7 +561,7 @@ impl Reactor {
     /// Goes on with a file in a new turn of the loop.
     pub(crate) fn next_chunk(&mut self, key: Key) {
         if let Some(state) = self.streams.get_mut(key) {
-            state.next_turn = false;
+            state.send = SendState::Idle;
             self.start_send(key);
         }
     }
@@ -612,7 +592,7 @@ impl Reactor {
             outgoing.warm = length;
             return true;
         }
-        state.warming = true;
+        state.send = SendState::Warming;
         let remote = self.remote.clone();
         let job = Box::new(move || {
             residency::warm(&file, offset, length);
@@ -631,8 +611,8 @@ impl Reactor {
         let Some(state) = self.streams.get_mut(key) else {
             return;
         };
-        state.warming = false;
-        if state.dropped {
+        state.send = SendState::Idle;
+        if state.handle == HandleState::Dropped {
             self.release(key);
             return;
         }
@@ -661,7 +641,7 @@ impl Reactor {
         if state.backlog <= limit {
             return Poll::Ready(Ok(()));
         }
-        if state.send_deadline_ms() <= now_ms && !state.warming {
+        if state.send_deadline_ms() <= now_ms && state.send != SendState::Warming {
             self.note_late(key);
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
@@ -775,7 +755,7 @@ impl Reactor {
             state.send_failure = state.receive_failure;
         }
         self.after.wakes.extend(state.reader.take());
-        if state.dropped {
+        if state.handle == HandleState::Dropped {
             self.release(key);
         }
     }
@@ -808,8 +788,10 @@ impl Reactor {
         let Some(state) = self.streams.get_mut(key) else {
             return;
         };
-        state.finishing = true;
-        state.peer_is_done = peer_is_done;
+        if state.handle == HandleState::Dropped {
+            return; // it was closed with all others
+        }
+        state.handle = HandleState::Finishing { peer_is_done };
         state.reader = None;
         state.writer = None;
         state.arrived = None;
@@ -841,16 +823,16 @@ impl Reactor {
         let Some(state) = self.streams.get_mut(key) else {
             return;
         };
-        state.dropped = true;
+        state.handle = HandleState::Dropped;
         if std::mem::take(&mut state.outgoing) {
             self.outgoing -= 1;
         }
-        state.finishing = false;
         state.reader = None;
         state.writer = None;
         state.arrived = None;
         state.arrived_more = None;
-        let (receiving, connecting, sending) = (state.receiving, state.connecting, state.sending);
+        let (receiving, connecting) = (state.receiving, state.connecting);
+        let sending = state.send.is_in_flight();
         if let Some(queue) = state.pending.take() {
             self.give_queue(queue);
         }
@@ -882,10 +864,8 @@ impl Reactor {
         let Some(state) = self.streams.get_mut(key) else {
             return;
         };
-        let not_before_the_send = state.sending && state.sending_last;
-        if !state.closed && !not_before_the_send {
-            state.closed = true;
-            state.closing = true;
+        if state.socket == SocketState::Open && state.send != SendState::LastInFlight {
+            state.socket = SocketState::Closing;
             if self
                 .engine
                 .submit(
@@ -897,7 +877,7 @@ impl Reactor {
                 )
                 .is_some()
             {
-                state.closing = false;
+                state.socket = SocketState::Closed;
             }
         }
         self.release(key);
@@ -905,14 +885,14 @@ impl Reactor {
 
     pub(crate) fn closed(&mut self, key: Key) {
         if let Some(state) = self.streams.get_mut(key) {
-            state.closing = false;
+            state.socket = SocketState::Closed;
             self.release(key);
         }
     }
 
     /// Streams whose handle is gone and that are still sending.
     pub(crate) fn finishing(&self) -> usize {
-        let finishing = |(_, state): &(Key, &StreamState)| state.finishing;
+        let finishing = |(_, state): &(Key, &StreamState)| state.handle.is_finishing();
         self.streams.iter().filter(finishing).count()
     }
 
@@ -927,7 +907,8 @@ impl Reactor {
         let Some(state) = self.streams.get(key) else {
             return;
         };
-        if !state.dropped || !state.closed || state.in_flight() {
+        let is_gone = state.handle == HandleState::Dropped && state.socket != SocketState::Open;
+        if !is_gone || state.in_flight() {
             return;
         }
         if let Some(state) = self.streams.remove(key)
@@ -968,11 +949,11 @@ impl Reactor {
         if state.reader.is_some() && state.reader_deadline_ms <= now_ms {
             self.after.wakes.extend(state.reader.take());
         }
-        if state.warming {
+        if state.send == SendState::Warming {
             state.progress_ms = now_ms;
         }
         if state.send_deadline_ms() <= now_ms {
-            if state.finishing {
+            if state.handle.is_finishing() {
                 self.note_late(key);
                 self.close(key);
                 return;
