@@ -7,9 +7,10 @@ use crate::header::KnownField;
 use crate::method::Method;
 
 /// The framing of a request's body.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BodyLength {
     /// Nothing was announced: there is no body.
+    #[default]
     None,
     /// `Content-Length`, which may be 0.
     Length(u64),

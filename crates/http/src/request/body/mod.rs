@@ -145,30 +145,138 @@ pub struct ChunkError {
     pub data: u64,
 }
 
+/// How much of a body has come.
+///
+/// ```text
+///   Coming ─────▶ BrokenOff ─────▶ Ended
+///      └───────────────────────────▲
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum BodyArrival {
+    #[default]
+    Coming,
+    /// The client left, or broke the rules, before a handler had read the whole.
+    BrokenOff,
+    /// The last byte has come, or what is left of the body is not waited for.
+    Ended,
+}
+
+impl BodyArrival {
+    /// Notes that a body that has not ended breaks off.
+    fn break_off(&mut self) {
+        if *self == BodyArrival::Coming {
+            *self = BodyArrival::BrokenOff;
+        }
+    }
+}
+
+/// Whether handlers may count on a body, or find it empty.
+///
+/// `had_length` says that the head announced a length. Where nothing is to come of such a body, it
+/// is there, and empty.
+///
+/// ```text
+///   Available ─────▶ GivenUp
+///       └──────────▶ Lost
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Availability {
+    #[default]
+    Available,
+    /// It was refused, or nothing has read it.
+    GivenUp { had_length: bool },
+    /// What a handler has taken is gone, passed on or for want of a place to store it, and the
+    /// request has gone on to another.
+    Lost { had_length: bool },
+}
+
+impl Availability {
+    /// Gives the body up; one that is lost stays so.
+    fn give_up(&mut self, had_length: bool) {
+        *self = match self {
+            Availability::Available | Availability::GivenUp { .. } => {
+                Availability::GivenUp { had_length }
+            }
+            Availability::Lost { .. } => Availability::Lost { had_length },
+        };
+    }
+
+    /// Gives the body up without a word on its length, unless that has been said before.
+    fn give_up_without_length(&mut self) {
+        if *self == Availability::Available {
+            *self = Availability::GivenUp { had_length: false };
+        }
+    }
+
+    fn had_length(self) -> bool {
+        match self {
+            Availability::Available => false,
+            Availability::GivenUp { had_length } | Availability::Lost { had_length } => had_length,
+        }
+    }
+}
+
+/// Who says whether a body goes to a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Destination {
+    /// The location: `client_body_buffer_size` and `client_body_in_file_only`.
+    #[default]
+    ByLocation,
+    /// No location yet: the body is read as early as `client_body_early_read` asks.
+    BeforeLocation,
+    /// A handler that moves the file, which has a name for it.
+    NamedFile,
+}
+
+/// Until when more of a body must come.
+#[derive(Clone, Copy, Debug, Default)]
+enum ReadDeadline {
+    /// The next wait has the whole time.
+    #[default]
+    Unset,
+    /// As `Unset`; the last wait ended there.
+    Past(Instant),
+    /// The last wait was given up, and the next goes on with it.
+    Resumed(Instant),
+}
+
+impl ReadDeadline {
+    /// When a wait that begins now ends.
+    fn begin_wait(&mut self, timeout: Duration) -> Instant {
+        let until = match *self {
+            ReadDeadline::Unset | ReadDeadline::Past(_) => engine::now() + timeout,
+            ReadDeadline::Resumed(until) => until,
+        };
+        *self = ReadDeadline::Past(until);
+        until
+    }
+
+    /// Has the next wait go on with the last one.
+    fn resume(&mut self) {
+        if let ReadDeadline::Past(until) = *self {
+            *self = ReadDeadline::Resumed(until);
+        }
+    }
+}
+
 /// What is known of a request's body.
 #[derive(Clone, Default)]
 pub struct RequestBody {
-    announced: Option<u64>,
-    chunked: bool,
+    /// What the head announces, as far as that still holds: a body that was given up has no length,
+    /// or one of 0.
+    length: BodyLength,
     /// Bytes that came behind the head in the same stretch.
     came_with_head: usize,
     /// The head announced chunks, whatever has become of them.
     framed: bool,
     received: u64,
     framing: u64,
-    ended: bool,
+    arrival: BodyArrival,
     stored: BufferedBody,
-    dropped: bool,
+    availability: Availability,
     /// A handler has taken some of it, and there is no other way to that.
     taken: bool,
-    /// What a handler has taken is gone, passed on or for want of a place to store it, and the
-    /// request has gone on to another.
-    lost: bool,
-    /// It was refused for the length that its head announces.
-    too_long: bool,
-    /// The client left, or broke the rules, before a handler had read the whole.
-    broken_off: bool,
-    /// What of it was in memory then.
+    /// What had come of it in memory when it broke off.
     left_behind: Pieces,
     /// The name of the temporary file that the rest was in.
     left_behind_file: Option<PathBuf>,
@@ -178,42 +286,29 @@ pub struct RequestBody {
     refused: Option<ChunkError>,
     /// What has come of it was dropped, since no handler reads it.
     skipped: bool,
-    /// It was read before anything had looked at the request, as `client_body_early_read` asks.
-    early: bool,
-    /// It goes to a file with a name, for a handler that moves the file.
-    to_file: bool,
+    destination: Destination,
     /// `client_body_in_file_only` of a location that the request has left for one without it.
     left_in_file_only: Option<InFileOnly>,
-    /// Until when more of it must have come, since it was waited for last.
-    waits_until: Option<Instant>,
-    /// That wait was given up and goes on.
-    resumes_wait: bool,
+    read_deadline: ReadDeadline,
 }
 
 impl RequestBody {
     /// Notes what the head announces, and how many bytes came behind it in the same stretch.
     pub fn begin(&mut self, length: BodyLength, came_with_head: usize) {
         *self = RequestBody {
+            length,
             came_with_head,
+            framed: length == BodyLength::Chunked,
             ..RequestBody::default()
         };
-        match length {
-            BodyLength::None => self.ended = true,
-            BodyLength::Length(length) => self.announced = Some(length),
-            BodyLength::Chunked => {
-                self.chunked = true;
-                self.framed = true;
-            }
+        if length == BodyLength::None {
+            self.note_end();
         }
     }
 
     /// What the head announces.
     pub fn framing(&self) -> BodyLength {
-        match self.announced {
-            _ if self.chunked => BodyLength::Chunked,
-            Some(length) => BodyLength::Length(length),
-            None => BodyLength::None,
-        }
+        self.length
     }
 
     /// Bytes that came behind the head in the same stretch.
@@ -235,37 +330,59 @@ impl RequestBody {
 
     /// The announced length in bytes; 0 where there is none.
     pub fn announced(&self) -> u64 {
-        self.announced.unwrap_or(0)
+        self.announced_length().unwrap_or(0)
+    }
+
+    /// The announced length in bytes, where there is one.
+    fn announced_length(&self) -> Option<u64> {
+        match self.length {
+            BodyLength::Length(length) => Some(length),
+            BodyLength::None | BodyLength::Chunked => None,
+        }
+    }
+
+    /// From now on the body has an announced length of 0, or none.
+    fn announce_empty(&mut self, has_length: bool) {
+        self.length = if has_length {
+            BodyLength::Length(0)
+        } else {
+            BodyLength::None
+        };
     }
 
     /// The length that `client_max_body_size` is asked about wherever the request comes to, in
     /// bytes: the announced one; of chunks what has been read.
     pub fn judged_length(&self) -> u64 {
-        match self.announced {
-            Some(length) => length,
-            None if self.chunked && !self.skipped => self.received,
-            None => 0,
+        match self.length {
+            BodyLength::Length(length) => length,
+            BodyLength::Chunked if !self.skipped => self.received,
+            BodyLength::Chunked | BodyLength::None => 0,
         }
     }
 
     /// Whether a body may come: a length above zero, or chunks.
     pub fn expected(&self) -> bool {
-        self.chunked || self.announced.is_some_and(|length| length > 0)
+        !matches!(self.length, BodyLength::None | BodyLength::Length(0))
     }
 
     /// Whether the head announced a body at all, an empty one included.
     pub fn is_announced(&self) -> bool {
-        self.chunked || self.announced.is_some()
+        self.length != BodyLength::None
     }
 
     /// Whether its head announced none, and nothing has been noted of one.
     fn is_none(&self) -> bool {
-        self.ended && !self.is_announced() && !self.framed && !self.skipped && !self.broken_off
+        self.has_ended() && !self.is_announced() && !self.framed && !self.skipped
+    }
+
+    /// Whether nothing more of it is to come.
+    fn has_ended(&self) -> bool {
+        self.arrival == BodyArrival::Ended
     }
 
     /// Whether it comes in chunks.
     pub fn chunked(&self) -> bool {
-        self.chunked
+        self.length == BodyLength::Chunked
     }
 
     /// Bytes received so far.
@@ -275,20 +392,13 @@ impl RequestBody {
 
     /// Until when more of it must come, where that is waited for from now on.
     pub fn wait_until(&mut self, timeout: Duration) -> Instant {
-        let until = if std::mem::take(&mut self.resumes_wait) {
-            self.waits_until
-        } else {
-            None
-        };
-        *self
-            .waits_until
-            .insert(until.unwrap_or_else(|| engine::now() + timeout))
+        self.read_deadline.begin_wait(timeout)
     }
 
     /// The next wait for more of it goes on with the last one, which was given up for something
     /// that is not the client's doing.
     pub fn resume_wait(&mut self) {
-        self.resumes_wait = true;
+        self.read_deadline.resume();
     }
 
     /// Counts received bytes towards `$request_length`.
@@ -316,7 +426,7 @@ impl RequestBody {
 
     /// Notes that its last byte has come.
     pub fn note_end(&mut self) {
-        self.ended = true;
+        self.arrival = BodyArrival::Ended;
     }
 
     /// Takes over what was counted of it beside the response.
@@ -324,7 +434,9 @@ impl RequestBody {
         self.received = counted.received;
         self.framing = counted.framing;
         self.refused = counted.refused;
-        self.ended |= counted.ended;
+        if counted.has_ended() {
+            self.note_end();
+        }
         self.taken |= counted.taken;
     }
 
@@ -332,7 +444,7 @@ impl RequestBody {
     pub fn length(&self) -> Option<u64> {
         match &self.stored {
             BufferedBody::Nowhere => None,
-            _ if self.dropped => Some(0),
+            _ if self.is_given_up() => Some(0),
             _ => Some(self.received),
         }
     }
@@ -340,12 +452,12 @@ impl RequestBody {
     /// What was counted of a body in chunks, once it has ended, broken off or begun to be dropped;
     /// what was dropped does not count.
     pub fn counted(&self) -> Option<u64> {
-        let known = self.is_read() || self.ended || self.broken_off || self.skipped;
+        let known = self.is_read() || self.arrival != BodyArrival::Coming || self.skipped;
         (self.framed && known).then_some(self.before_refused.unwrap_or(self.received))
     }
 
-    /// The same of a body that came in frames without a length: as in nginx only what a handler has
-    /// read to its end counts.
+    /// What was counted of a body that came in frames without a length: as in nginx only what a
+    /// handler has read to its end counts.
     pub fn counted_whole(&self) -> Option<u64> {
         let is_whole = self.is_read() && self.before_refused.is_none() && !self.skipped;
         (self.framed && is_whole).then_some(self.received)
@@ -354,10 +466,12 @@ impl RequestBody {
     /// Notes that it is dropped with its request, whose head is refused: the page that answers
     /// finds it empty.
     pub fn note_refused_head(&mut self, in_chunks: bool) {
-        self.announced = Some(0);
+        self.announce_empty(true);
         self.framed = in_chunks;
         self.skipped = in_chunks;
-        self.dropped = in_chunks;
+        if in_chunks {
+            self.availability.give_up_without_length();
+        }
     }
 
     /// Notes that what has come of it was dropped, or is before anything else happens.
@@ -372,10 +486,8 @@ impl RequestBody {
         if self.is_read() {
             return;
         }
-        self.dropped = true;
-        self.too_long = self.announced.is_some();
-        self.announced = self.is_announced().then_some(0);
-        self.chunked = false;
+        self.availability.give_up(self.announced_length().is_some());
+        self.announce_empty(self.is_announced());
     }
 
     /// Whether a handler has taken some of it, or would have but for its length: what is wrong
@@ -393,24 +505,23 @@ impl RequestBody {
     /// whole: what comes later is not the body that the head announces. One that was refused has
     /// been given up already.
     pub fn give_up_rest(&mut self) {
-        if self.taken && !self.is_read() && !self.dropped {
-            self.lost = true;
+        if self.taken && !self.is_read() && !self.is_given_up() {
+            self.availability = Availability::Lost { had_length: false };
             self.give_up();
         }
     }
 
     /// Whether there was a body, of which nothing is left because a handler has taken some of it.
     pub fn is_lost(&self) -> bool {
-        self.lost
+        matches!(self.availability, Availability::Lost { .. })
     }
 
     /// Gives up a body whose chunks were refused as they were dropped: of its length nothing was
     /// ever known, so that a handler on the way to an error page announces none.
     pub fn give_up_dropped(&mut self) {
-        self.dropped = true;
+        self.availability.give_up_without_length();
         self.skipped = false;
-        self.announced = None;
-        self.chunked = false;
+        self.announce_empty(false);
     }
 
     /// Forgets what of it was not read: for handlers that look at it later it is empty and, where
@@ -418,16 +529,20 @@ impl RequestBody {
     /// leave no length behind.
     pub fn end_unread(&mut self) {
         if !self.is_read() {
-            self.dropped |= self.chunked || (self.expected() && !self.ended);
-            let has_length = self.announced.is_some() || self.chunked && self.skipped;
-            self.announced = has_length.then_some(0);
-            self.chunked = false;
+            if self.chunked() || (self.expected() && !self.has_ended()) {
+                self.availability.give_up_without_length();
+            }
+            self.announce_empty(match self.length {
+                BodyLength::None => false,
+                BodyLength::Length(_) => true,
+                BodyLength::Chunked => self.skipped,
+            });
         }
     }
 
     /// Whether it has been given up.
     pub fn is_given_up(&self) -> bool {
-        self.dropped
+        self.availability != Availability::Available
     }
 
     /// Whether it keeps anything that its request must let go of when it has ended.
@@ -458,11 +573,15 @@ impl RequestBody {
     /// The body as a subrequest has it that none is sent with: an empty one where a length was
     /// announced, chunks were dropped or chunks have been read, or nothing.
     pub fn withheld(&self) -> RequestBody {
-        let has_length = self.announced.is_some() || self.skipped || self.chunked && self.is_read();
-        RequestBody {
-            announced: has_length.then_some(0),
-            ..RequestBody::default()
-        }
+        let has_length = self.skipped
+            || match self.length {
+                BodyLength::None => false,
+                BodyLength::Length(_) => true,
+                BodyLength::Chunked => self.is_read(),
+            };
+        let mut empty = RequestBody::default();
+        empty.announce_empty(has_length);
+        empty
     }
 
     /// The body in memory (`$request_body`); `None` where it was not read or lies in a file.
@@ -491,7 +610,8 @@ impl RequestBody {
         }
     }
 
-    /// The name of the temporary file that [`read_into_file`](reading::read_into_file) made, which is left to the caller.
+    /// The name of the temporary file that [`read_into_file`](reading::read_into_file) made, which
+    /// is left to the caller.
     pub fn take_file(&self) -> Option<PathBuf> {
         match &self.stored {
             BufferedBody::File(temporary) if temporary.in_file_only != InFileOnly::Off => {

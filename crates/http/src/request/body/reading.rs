@@ -18,7 +18,7 @@ use crate::exchange::Exchange;
 use crate::exchange::abort::Abort;
 use crate::logging;
 use crate::request::Request;
-use crate::request::body::{BufferedBody, InFileOnly, TemporaryFile};
+use crate::request::body::{BufferedBody, Destination, InFileOnly, TemporaryFile};
 
 /// How much of a body is in memory while it goes from one file to another, in bytes.
 const COPY_SIZE: usize = 64 * 1024;
@@ -113,8 +113,8 @@ fn miss_lost(request: &Request) -> Result<(), Result<u16, Abort>> {
 /// Drops what has come of a body that was refused for its length. As in nginx, it is there, and
 /// empty, where that is the whole.
 async fn drop_refused(request: &mut Request, exchange: &mut Exchange) {
-    let is_too_long = request.body.too_long;
-    if is_too_long && exchange.drop_body_at_hand(request).await.is_ok() && request.body.ended {
+    let had_length = request.body.availability.had_length();
+    if had_length && exchange.drop_body_at_hand(request).await.is_ok() && request.body.has_ended() {
         request.body.stored = BufferedBody::Memory(Pieces::new());
     }
 }
@@ -141,7 +141,7 @@ pub async fn read_into_file(
     request: &mut Request,
     exchange: &mut Exchange,
 ) -> Result<(), Result<u16, Abort>> {
-    request.body.to_file = true;
+    request.body.destination = Destination::NamedFile;
     match std::mem::take(&mut request.body.stored) {
         BufferedBody::Memory(parts) => return store(request, parts, None).await.map_err(Ok),
         BufferedBody::File(unnamed) if unnamed.in_file_only == InFileOnly::Off => {
@@ -179,9 +179,9 @@ pub async fn read_early(
     request: &mut Request,
     exchange: &mut Exchange,
 ) -> Result<(), Result<u16, Abort>> {
-    request.body.early = true;
+    request.body.destination = Destination::BeforeLocation;
     let read = read(request, exchange).await;
-    request.body.early = false;
+    request.body.destination = Destination::ByLocation;
     read
 }
 
@@ -335,7 +335,7 @@ fn memory_max(request: &Request, beside_head: u64) -> u64 {
         0 => 0, // the head's buffer is done with
         taken => (room_beside_head(request) as u64).saturating_sub(taken),
     };
-    match request.body.announced {
+    match request.body.announced_length() {
         Some(length) => {
             let rest = length.saturating_sub(beside_head);
             if rest < generous.max(left_beside_head) {
@@ -360,9 +360,9 @@ async fn next(
                 Some(_) => 400,
                 None => 499,
             };
-            request.body.broken_off = true;
+            request.body.arrival.break_off();
         }
-        Err(Ok(_)) => request.body.broken_off = true,
+        Err(Ok(_)) => request.body.arrival.break_off(),
         _ => {}
     }
     read
@@ -423,7 +423,10 @@ async fn write(
 async fn create(request: &mut Request) -> Result<TemporaryFile, u16> {
     let directory = Arc::clone(&request.plan.body.directory);
     let in_file_only = in_file_only(request);
-    let mode = if request.body.to_file { 0o660 } else { 0o600 };
+    let mode = match request.body.destination {
+        Destination::NamedFile => 0o660,
+        Destination::ByLocation | Destination::BeforeLocation => 0o600,
+    };
     let keeps_name = in_file_only != InFileOnly::Off;
     match engine::blocking(move || directory.create(mode, keeps_name)).await {
         Ok((path, file)) => Ok(TemporaryFile {
@@ -443,7 +446,7 @@ async fn create(request: &mut Request) -> Result<TemporaryFile, u16> {
 fn tell_of_file(request: &Request, path: &Path) {
     const TEXT: &str = "a client request body is buffered to a temporary file";
     let shown = path.display();
-    if request.body.to_file || request.body.early {
+    if request.body.destination != Destination::ByLocation {
         // Nothing out of the ordinary; or, as in nginx, no location has said yet what is.
     } else if request.plan.body.in_file_only == InFileOnly::Off {
         logs::error!(request, Warn, "{TEXT} {shown}");
@@ -454,12 +457,12 @@ fn tell_of_file(request: &Request, path: &Path) {
 
 /// `client_body_in_file_only`, as the request's handler overrides it.
 fn in_file_only(request: &Request) -> InFileOnly {
-    if request.body.to_file {
-        return InFileOnly::Removed;
-    }
-    match (request.body.early, request.plan.body.in_file_only) {
-        (true, _) => InFileOnly::Off,
-        (false, InFileOnly::Off) => request.body.left_in_file_only.unwrap_or(InFileOnly::Off),
-        (false, in_file_only) => in_file_only,
+    match (request.body.destination, request.plan.body.in_file_only) {
+        (Destination::NamedFile, _) => InFileOnly::Removed,
+        (Destination::BeforeLocation, _) => InFileOnly::Off,
+        (Destination::ByLocation, InFileOnly::Off) => {
+            request.body.left_in_file_only.unwrap_or(InFileOnly::Off)
+        }
+        (Destination::ByLocation, in_file_only) => in_file_only,
     }
 }
