@@ -63,44 +63,131 @@ impl After {
     };
 }
 
+/// Who takes what comes of the request's body.
+///
+/// ```text
+///               upload                     the client resets, or ends what an upload has read
+///   Handler ◀───────────▶ Upload      ┌──────────────────────────────────────▶ ClientLeft
+///      │  settle            │         │
+///      └────────────────────┴──────▶ Discard
+///        begin_discarding, reclaim
+/// ```
+enum BodyReader {
+    /// A handler, when it asks for more; nobody, as long as it does not.
+    Handler,
+    /// What reads the body beside the response, which has the [`Intake`] meanwhile.
+    Upload(Rc<Lent>),
+    /// Nobody: it is received and dropped, whatever else is waited for.
+    Discard,
+    /// Nobody: as it was dropped, the client was found to have left.
+    ClientLeft,
+}
+
+impl BodyReader {
+    /// From now on what comes is dropped; nothing does from a client that has left.
+    fn begin_discarding(&mut self) {
+        if !matches!(self, BodyReader::ClientLeft) {
+            *self = BodyReader::Discard;
+        }
+    }
+
+    /// Whether the body is received while something else is waited for.
+    fn receives_beside(&self) -> bool {
+        matches!(self, BodyReader::Upload(_) | BodyReader::Discard)
+    }
+}
+
+/// How far the response has come.
+///
+/// ```text
+///                send_head                              upgrade
+///   HeadUnsent ─────────────▶ Chunks, Length, Unframed ─────────▶ Upgraded
+///                               │ take_back
+///                               └──────────▶ TakenBack
+/// ```
+#[derive(Clone, Copy)]
+enum SendProgress {
+    HeadUnsent,
+    /// Behind the head the body is sent in chunks.
+    Chunks,
+    /// Behind the head the body is sent, whose length was announced.
+    Length {
+        left: u64,
+    },
+    /// Behind the head comes no body, or one that ends with the connection.
+    Unframed,
+    /// Nothing of the response has left, and nothing will.
+    TakenBack,
+    /// The connection is the tunnel's.
+    Upgraded,
+}
+
+impl SendProgress {
+    fn has_sent_head(self) -> bool {
+        !matches!(self, SendProgress::HeadUnsent)
+    }
+
+    fn is_upgraded(self) -> bool {
+        matches!(self, SendProgress::Upgraded)
+    }
+
+    /// Gives up a response of which nothing has left. What a tunnel has carried stays carried.
+    fn take_back(&mut self) {
+        if !self.is_upgraded() {
+            *self = SendProgress::TakenBack;
+        }
+    }
+}
+
+/// What becomes of the connection behind the response. Each step leads further down, and none back.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Persistence {
+    KeepAlive,
+    /// It closes, once a body that is still to come has been waited for.
+    Close,
+    /// It closes, and no body is waited for.
+    CloseWithoutBody,
+}
+
+impl Persistence {
+    /// The connection is to close at least so soon.
+    fn advance(&mut self, to: Persistence) {
+        *self = (*self).max(to);
+    }
+
+    fn keeps_alive(self) -> bool {
+        self == Persistence::KeepAlive
+    }
+
+    /// Whether a body that is still to come may be waited for.
+    fn may_linger(self) -> bool {
+        self != Persistence::CloseWithoutBody
+    }
+}
+
 /// One request and its response on an HTTP/1 connection.
 pub struct H1 {
     connection: Rc<Connection>,
-    /// What takes some of it heeds what has come ([`H1::heed_intake`]).
+    /// Whatever takes bytes from it calls [`H1::heed_intake`] then.
     intake: Intake,
-    /// While that is with what reads the body beside the response.
-    lent: Option<Rc<Lent>>,
-    /// What was counted of a body that was read so, until the request has it.
+    reader: BodyReader,
+    /// What was counted of a body that an upload has read, until the request has it.
     counted: Option<Box<RequestBody>>,
-    /// It has been with that: a handler has begun to read the body, be it that nothing of it has
-    /// come.
-    was_lent: bool,
-    /// The client has been found to have left while its body was dropped.
-    has_left: bool,
+    /// An upload has begun to read the body, even if nothing of it has come.
+    had_upload: bool,
     version: Version,
     /// The client waits for `100 Continue`.
     continue_wanted: bool,
-    keep_alive: bool,
+    persistence: Persistence,
     /// The client has said that this is its last request.
     client_is_done: bool,
-    /// A body that is still to come is waited for before the connection closes.
-    may_linger: bool,
-    /// What comes of the request's body is dropped, whatever else is waited for.
-    discards: bool,
-    /// What was wrong with a body that was dropped so, until it is logged.
+    /// What was wrong with a body that was discarded, until it is logged.
     bad_body: Option<Abort>,
-    /// The response's body is sent in chunks.
-    chunked: bool,
-    /// What is left of the announced length of the response's body.
-    announced: Option<u64>,
-    head_sent: bool,
+    progress: SendProgress,
     /// Whether the kernel may send files.
     sendfile: bool,
-    upgraded: bool,
     /// The client took or gave nothing for too long.
     timed_out: bool,
-    /// Nothing of the response has left, and nothing will.
-    taken_back: bool,
     /// What of the head waits for its time (`limit_rate`).
     held: Bytes,
     /// The response as it leaves, where its scope always gives the same one.
@@ -121,7 +208,11 @@ impl H1 {
         H1 {
             continue_wanted: version >= Version::Http11
                 && expect.is_some_and(|value| value.eq_ignore_ascii_case(b"100-continue")),
-            keep_alive: keeps_alive,
+            persistence: if keeps_alive {
+                Persistence::KeepAlive
+            } else {
+                Persistence::Close
+            },
             client_is_done: !keeps_alive,
             ..H1::begun(connection, version, length, input)
         }
@@ -151,24 +242,17 @@ impl H1 {
         H1 {
             connection: Rc::clone(connection),
             intake: Intake::new(length, input),
-            lent: None,
+            reader: BodyReader::Handler,
             counted: None,
-            was_lent: false,
-            has_left: false,
+            had_upload: false,
             version,
             continue_wanted: false,
-            keep_alive: false,
+            persistence: Persistence::Close,
             client_is_done: false,
-            may_linger: true,
-            discards: false,
             bad_body: None,
-            chunked: false,
-            announced: None,
-            head_sent: false,
+            progress: SendProgress::HeadUnsent,
             sendfile: false,
-            upgraded: false,
             timed_out: false,
-            taken_back: false,
             held: Bytes::new(),
             constant: None,
         }
@@ -181,12 +265,12 @@ impl H1 {
 
     /// Does what `Exchange::forbid_keepalive` says.
     pub fn forbid_keepalive(&mut self) {
-        self.keep_alive = false;
+        self.persistence.advance(Persistence::Close);
     }
 
     /// Does what `Exchange::forbid_lingering` says.
     pub fn forbid_lingering(&mut self) {
-        self.may_linger = false;
+        self.persistence.advance(Persistence::CloseWithoutBody);
     }
 
     /// Does what `Exchange::no_continue` says.
@@ -225,9 +309,8 @@ impl H1 {
 
     /// Does what `Exchange::upgrade` says.
     pub fn upgrade(&mut self) -> Upgraded {
-        self.keep_alive = false;
-        self.may_linger = false;
-        self.upgraded = true;
+        self.persistence.advance(Persistence::CloseWithoutBody);
+        self.progress = SendProgress::Upgraded;
         self.settle();
         Upgraded::h1(&self.connection, std::mem::take(&mut self.intake.input))
     }
@@ -258,7 +341,7 @@ impl H1 {
 
     /// Sends `100 Continue` where the client waits for it.
     fn send_continue(&mut self, request: &mut Request) {
-        if std::mem::take(&mut self.continue_wanted) && !self.head_sent {
+        if std::mem::take(&mut self.continue_wanted) && !self.has_sent_head() {
             let stream = &self.connection.stream;
             stream.push(Segment::Bytes(Bytes::from_static(CONTINUE)));
             stream.start_send();
@@ -271,29 +354,29 @@ impl H1 {
     /// Does what `Exchange::upload` says.
     pub fn upload(&mut self, request: &mut Request) -> Option<H1Upload> {
         self.take_back_intake(request);
-        if self.discards {
+        if !matches!(self.reader, BodyReader::Handler) {
             return None; // some of it may have been dropped
         }
         self.send_continue(request);
         let intake = std::mem::take(&mut self.intake);
         let lent = Rc::new(Lent::new(&self.connection, intake, request.body.clone()));
-        self.lent = Some(Rc::clone(&lent));
+        self.reader = BodyReader::Upload(Rc::clone(&lent));
         Some(H1Upload::new(lent, &request.plan.core))
     }
 
-    /// Takes back what had been lent to what reads the body beside the response, which gets no more
-    /// of it.
+    /// Takes back what had been lent to an upload, which gets no more of the body.
     fn settle(&mut self) {
-        if let Some(lent) = self.lent.take() {
-            self.was_lent = true;
+        if let BodyReader::Upload(lent) = &self.reader {
             let (intake, counted) = lent.give_back();
+            self.reader = BodyReader::Handler;
+            self.had_upload = true;
             self.intake = intake;
             self.counted = Some(Box::new(counted));
             self.heed_intake();
         }
     }
 
-    /// The same; what was counted is the request's.
+    /// Takes back what had been lent to an upload, and gives the request what was counted there.
     fn take_back_intake(&mut self, request: &mut Request) {
         self.settle();
         if let Some(counted) = self.counted.take() {
@@ -301,13 +384,13 @@ impl H1 {
         }
     }
 
-    /// What has come of the body may say how the connection goes on.
+    /// Decides by what has come of the body how the connection goes on.
     fn heed_intake(&mut self) {
         if self.intake.is_lost {
-            self.keep_alive = false;
-            self.may_linger = false;
+            self.persistence.advance(Persistence::CloseWithoutBody);
+        } else if self.intake.refused {
+            self.persistence.advance(Persistence::Close);
         }
-        self.keep_alive &= !self.intake.refused;
         self.timed_out |= self.intake.timed_out;
     }
 
@@ -318,13 +401,16 @@ impl H1 {
         dropped
     }
 
-    /// Waits until what reads the body beside the response needs no more of it. Of a response that
-    /// has begun the rest of the body is dropped then.
+    /// Waits until an upload needs no more of the body. If the response has begun, the rest of the
+    /// body is discarded then.
     async fn reclaim(&mut self) {
-        if let Some(lent) = self.lent.clone() {
+        if let BodyReader::Upload(lent) = &self.reader {
+            let lent = Rc::clone(lent);
             lent.over().await;
             self.settle();
-            self.discards = self.head_sent && !self.intake.is_read();
+            if self.has_sent_head() && !self.intake.is_read() {
+                self.reader.begin_discarding();
+            }
         }
     }
 
@@ -334,14 +420,18 @@ impl H1 {
     }
 
     /// Receives and drops what comes of a body that is discarded, beside whatever else is waited
-    /// for: a client may send all of it before it reads. Returns once no more of it is to come;
-    /// why, where the client has left.
+    /// for: a client may send all of it before it reads. Returns once no more of it is to come.
+    ///
+    /// # Errors
+    /// Where the client has left, and how.
     async fn discard(&mut self) -> Result<(), Abort> {
         self.reclaim().await;
-        if self.has_left {
-            return Err(H1::left());
-        }
-        while self.discards && !self.intake.is_read() {
+        loop {
+            match &self.reader {
+                BodyReader::ClientLeft => return Err(H1::left()),
+                BodyReader::Discard if !self.intake.is_read() => {}
+                _ => return Ok(()),
+            }
             if !self.intake.input.is_empty() {
                 self.bad_body = self.drop_received().err();
                 self.intake.input.fit(); // it may be kept as long as the response takes
@@ -351,26 +441,25 @@ impl H1 {
             match received {
                 Ok(buffer) if !buffer.is_empty() => self.intake.input = buffer,
                 end => {
-                    self.discards = false;
-                    self.keep_alive = false;
-                    self.may_linger = false;
-                    // One that sends nothing more may still read. As in nginx, of a body that was
-                    // read beside the response the whole is wanted.
-                    self.has_left = end.is_err() || self.was_lent;
+                    self.persistence.advance(Persistence::CloseWithoutBody);
+                    // A client that sends nothing more may still read. As in nginx, of a body that
+                    // an upload has read the whole is wanted.
+                    let has_left = end.is_err() || self.had_upload;
+                    self.reader = if has_left {
+                        BodyReader::ClientLeft
+                    } else {
+                        BodyReader::Handler
+                    };
                     end?;
-                    if self.was_lent {
-                        return Err(H1::left());
-                    }
                 }
             }
         }
-        Ok(())
     }
 
     /// Does what `Exchange::drop_body_at_hand` says.
     pub async fn drop_body_at_hand(&mut self, request: &mut Request) -> Result<(), Abort> {
-        if self.lent.as_ref().is_some_and(|lent| !lent.is_over()) {
-            return Ok(()); // something reads it beside the response
+        if matches!(&self.reader, BodyReader::Upload(lent) if !lent.is_over()) {
+            return Ok(());
         }
         self.take_back_intake(request);
         if !self.intake.is_read() {
@@ -385,7 +474,7 @@ impl H1 {
             if self.intake.is_read() {
                 request.body.note_end()
             } else {
-                self.discards = true;
+                self.reader.begin_discarding();
             }
         }
         Ok(())
@@ -393,7 +482,7 @@ impl H1 {
 
     /// Does what `Exchange::send_early_hints` says.
     pub fn send_early_hints(&mut self, request: &mut Request, fields: &[Field]) {
-        if self.head_sent || self.version < Version::Http11 || fields.is_empty() {
+        if self.has_sent_head() || self.version < Version::Http11 || fields.is_empty() {
             return;
         }
         let mut head = status::EARLY_HINTS.to_vec();
@@ -410,18 +499,22 @@ impl H1 {
 
     /// Does what `Exchange::keeps_alive` says.
     pub fn keeps_alive(&self, request: &Request) -> bool {
-        self.keep_alive && !request.keepalive.refused && server_keeps_alive(&self.connection)
+        self.may_go_on(request) && server_keeps_alive(&self.connection)
+    }
+
+    /// Whether nothing that the client or the request has said ends the connection.
+    fn may_go_on(&self, request: &Request) -> bool {
+        self.persistence.keeps_alive() && !request.keepalive.refused
     }
 
     /// Does what `Exchange::has_sent_head` says.
     pub fn has_sent_head(&self) -> bool {
-        self.head_sent
+        self.progress.has_sent_head()
     }
 
     /// Does what `Exchange::send_head` says.
     pub fn send_head(&mut self, request: &mut Request) -> Result<(), Abort> {
         let plan = Arc::clone(&request.plan);
-        self.head_sent = true;
         self.sendfile = plan.core.sendfile;
         let (stream, core) = (&self.connection.stream, &plan.core);
         stream.set_nopush(core.tcp_nopush);
@@ -432,30 +525,33 @@ impl H1 {
             // What follows is no body (RFC 9110, section 9.3.6).
             || request.method == Method::Connect && request.response.status < 300;
         let unknown = request.response.content_length.is_none();
+        let mut chunked = false;
         if !without_body && (unknown || request.response.expect_trailers) {
             if self.version >= Version::Http11 && plan.core.chunked_transfer_encoding {
-                self.chunked = true;
+                chunked = true;
                 request.response.content_length = None;
             } else if unknown {
-                self.keep_alive = false;
+                self.persistence.advance(Persistence::Close);
             }
         }
-        self.announced = if self.chunked {
-            None
-        } else {
-            request.response.content_length
+        self.progress = match request.response.content_length {
+            _ if chunked => SendProgress::Chunks,
+            Some(left) => SendProgress::Length { left },
+            None => SendProgress::Unframed,
         };
-        self.keep_alive = self.keeps_alive(request);
+        if self.version == Version::Http09 || !self.keeps_alive(request) {
+            self.persistence.advance(Persistence::Close);
+        }
         if self.version == Version::Http09 {
-            self.keep_alive = false;
             return Ok(());
         }
-        request.keepalive.on = self.keep_alive;
-        request.sent.chunked = self.chunked;
+        let keep_alive = self.persistence.keeps_alive();
+        request.keepalive.on = keep_alive;
+        request.sent.chunked = chunked;
         let mut head = engine::spare_bytes(512);
         let framing = Framing {
-            chunked: self.chunked,
-            keep_alive: self.keep_alive,
+            chunked,
+            keep_alive,
         };
         write_head(request, framing, &mut head);
         self.constant = recording::ConstantResponse::begin(request, &head);
@@ -478,11 +574,10 @@ impl H1 {
     /// behind the request comes back; `None` where it is not so.
     pub fn finish_at_once(&mut self, request: &mut Request, whole: bool) -> Option<Buffer> {
         let core = &request.plan.core;
-        let is_lent = self.lent.is_some() || self.counted.is_some();
+        let had_upload = matches!(self.reader, BodyReader::Upload(_)) || self.counted.is_some();
         let is_whole = whole && (self.is_whole() || request.response.header_only);
-        let stays =
-            self.keep_alive && !request.keepalive.refused && !core.keepalive_timeout.is_zero();
-        let is_odd = is_lent || self.upgraded || self.bad_body.is_some();
+        let stays = self.may_go_on(request) && !core.keepalive_timeout.is_zero();
+        let is_odd = had_upload || self.progress.is_upgraded() || self.bad_body.is_some();
         if is_odd || !is_whole || !stays || !self.intake.is_read() {
             return None;
         }
@@ -502,7 +597,7 @@ impl H1 {
     /// left of the request's body. The rest of the received bytes comes back.
     pub async fn finish(mut self, request: &mut Request, whole: bool) -> (After, Buffer) {
         self.take_back_intake(request);
-        if self.upgraded {
+        if self.progress.is_upgraded() {
             return (After::Drop, Buffer::default());
         }
         if !whole || !(self.is_whole() || request.response.header_only) {
@@ -510,8 +605,9 @@ impl H1 {
             // As in nginx, a client that still sends its body is read from, so that no reset
             // destroys what it has got.
             let lingers = request.plan.core.lingering_close != LingeringClose::Off;
-            let is_sending = !self.intake.is_read() && self.has_begun(request) && self.may_linger;
-            if after == After::CLOSE && self.head_sent && lingers && is_sending {
+            let is_sending = !self.intake.is_read() && self.has_begun(request);
+            let lingers = lingers && is_sending && self.persistence.may_linger();
+            if after == After::CLOSE && self.has_sent_head() && lingers {
                 self.linger(request).await;
                 return (After::Drop, Buffer::default());
             }
@@ -521,10 +617,10 @@ impl H1 {
             sent.keep(request, ResponseForm::of_http1(request.keepalive.on));
         }
         let core = Arc::clone(&request.plan.core);
-        if !self.intake.is_read() && self.may_linger && !self.intake.refused {
+        if !self.intake.is_read() && self.persistence.may_linger() && !self.intake.refused {
             // A client may send all of its body before it reads. As in nginx, the time for what is
             // waited for begins when the response has left.
-            self.discards = true;
+            self.reader.begin_discarding();
             if self.drained(0).await.is_err() {
                 return (self.break_off(request), Buffer::default());
             }
@@ -539,8 +635,7 @@ impl H1 {
         }
         // A server whose script answers may have announced what its `keepalive_timeout 0` does not
         // keep, and where `post_action` leads to may refuse what the response has announced.
-        let stays =
-            self.keep_alive && !request.keepalive.refused && !core.keepalive_timeout.is_zero();
+        let stays = self.may_go_on(request) && !core.keepalive_timeout.is_zero();
         if stays && self.skip_body(request).await {
             if core.tcp_nodelay && !self.connection.nodelay.replace(true) {
                 self.connection.stream.set_nodelay(true);
@@ -559,7 +654,7 @@ impl H1 {
         let linger = match core.lingering_close {
             LingeringClose::Off => false,
             // What the client has sent already would answer a close with a reset.
-            LingeringClose::On => at_hand || (unread && self.may_linger),
+            LingeringClose::On => at_hand || (unread && self.persistence.may_linger()),
             LingeringClose::Always => true,
         };
         if linger {
@@ -572,14 +667,14 @@ impl H1 {
 
     /// Whether a handler has begun to read the body.
     fn has_begun(&self, request: &Request) -> bool {
-        self.was_lent || request.body.is_begun()
+        self.had_upload || request.body.is_begun()
     }
 
     /// Says that nothing more is sent, and reads away what the client does.
     async fn linger(&mut self, request: &Request) {
         if !self.intake.is_read() {
             // It may send all of its body before it reads what is left of the response.
-            self.discards = true;
+            self.reader.begin_discarding();
             if self.drained(0).await.is_err() {
                 return;
             }
@@ -603,7 +698,8 @@ impl H1 {
             }
         }
         // Where nothing has left yet, the client gets no answer rather than a broken one.
-        if self.taken_back || self.has_unsent(request) {
+        let is_taken_back = matches!(self.progress, SendProgress::TakenBack);
+        if is_taken_back || self.has_unsent(request) {
             return After::Drop;
         }
         After::CLOSE
@@ -617,7 +713,7 @@ impl H1 {
     /// Does what `Exchange::take_back` says.
     pub fn take_back(&mut self, request: &mut Request) {
         if self.has_unsent(request) {
-            self.taken_back = true;
+            self.progress.take_back();
             request.sent.bytes = 0;
             request.sent.body_bytes = 0;
         }
@@ -652,7 +748,7 @@ impl H1 {
 
     /// Whether the end of the connection is all that tells the client where the body ends.
     pub(crate) fn ends_with_connection(&self) -> bool {
-        self.head_sent && !self.chunked && self.announced.is_none()
+        matches!(self.progress, SendProgress::Unframed)
     }
 }
 
@@ -677,10 +773,10 @@ impl Wire for H1 {
             _ => self.constant = None,
         }
         let stream = &self.connection.stream;
-        if let Some(announced) = &mut self.announced {
-            *announced = announced.saturating_sub(length);
+        if let SendProgress::Length { left } = &mut self.progress {
+            *left = left.saturating_sub(length);
         }
-        if !self.chunked {
+        if !matches!(self.progress, SendProgress::Chunks) {
             stream.push(segment);
             return 0;
         }
@@ -692,7 +788,7 @@ impl Wire for H1 {
     }
 
     fn push_end(&mut self, request: &Request) -> u64 {
-        if !self.chunked {
+        if !matches!(self.progress, SendProgress::Chunks) {
             return 0;
         }
         if request.response.trailers.is_empty() {
@@ -722,7 +818,7 @@ impl Wire for H1 {
     async fn drained(&mut self, limit: usize) -> io::Result<()> {
         let connection = Rc::clone(&self.connection);
         let stream = &connection.stream;
-        let drained = if self.discards || self.lent.is_some() {
+        let drained = if self.reader.receives_beside() {
             match either(stream.drained(limit), self.discard()).await {
                 Either::First(drained) => drained,
                 // A client that has left is found out by what is sent to it.
@@ -745,8 +841,8 @@ impl Wire for H1 {
     /// Bytes that come meanwhile (pipelined requests) are kept, up to `AHEAD_MAX` of them: a
     /// client that has sent more is not seen to leave.
     async fn client_gone(&mut self) -> Abort {
-        let reads_body = self.discards || self.lent.is_some() || self.has_left;
-        if reads_body && let Err(left) = self.discard().await {
+        let takes_body = !matches!(self.reader, BodyReader::Handler);
+        if takes_body && let Err(left) = self.discard().await {
             return left;
         }
         if !self.intake.is_read() {
@@ -776,7 +872,7 @@ impl Wire for H1 {
     }
 
     fn is_whole(&self) -> bool {
-        self.announced.is_none_or(|left| left == 0)
+        !matches!(self.progress, SendProgress::Length { left } if left > 0)
     }
 }
 
