@@ -14,6 +14,7 @@ mod passing;
 mod quic;
 mod real_servers;
 mod sockets;
+mod sticky;
 mod tls;
 mod under_load;
 mod values;
@@ -57,6 +58,12 @@ fn configure_whole(master: &Master, engine: &str, lines: &str, others: &str) {
     master.configure(&format!(
         "error_log @/logs/info.log info;\nevents {{ {engine} }}\nstream {{\n{FORMAT}\n{lines}\n}}\n{others}"
     ));
+}
+
+/// Has the configuration read again, and waits until it is in force.
+fn reload(master: &Master) {
+    let (code, said) = master.run(&["-s", "reload"]);
+    assert_eq!(code, Some(0), "{said}");
 }
 
 fn connect(port: u16) -> TcpStream {

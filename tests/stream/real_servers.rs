@@ -13,7 +13,7 @@ use support::is_nginx;
 use support::master::{Master, wait_for};
 use support::port::free_port;
 
-use super::{configure_whole, connect, start};
+use super::{configure_whole, connect, reload, start};
 
 /// A program that ends with the test.
 struct Program(Child);
@@ -98,12 +98,6 @@ fn said(command: &mut Command) -> String {
     );
     assert!(status.success(), "{command:?}: {said}{errors}");
     said.into_owned()
-}
-
-/// Has the configuration read again, and waits until it is in force.
-fn reload(master: &Master) {
-    let (code, said) = master.run(&["-s", "reload"]);
-    assert_eq!(code, Some(0), "{said}");
 }
 
 /// A server in a group of its own, asked every 100 ms in this way.

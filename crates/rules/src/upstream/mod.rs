@@ -23,6 +23,7 @@ mod protocol;
 mod servers;
 pub mod socket;
 mod state;
+pub mod sticky;
 
 use std::marker::PhantomData;
 use std::sync::Arc;

@@ -12,6 +12,7 @@ use framework::registry::Registry;
 use logs::Subject;
 use variables::Regex;
 
+use super::answers::{self, Verdict};
 use super::protocols::CheckedProtocol;
 use crate::session::Session;
 
@@ -77,25 +78,7 @@ impl Written<'_> {
 
 /// The bytes that a word stands for, in which `\xHH` is one.
 fn unescaped(word: &Word) -> Result<Vec<u8>, Fault> {
-    let mut bytes = Vec::new();
-    let mut rest = &*word.bytes;
-    while let Some((first, after)) = rest.split_first() {
-        rest = after;
-        let Some(digits) = rest.strip_prefix(b"x").filter(|_| *first == b'\\') else {
-            bytes.push(*first);
-            continue;
-        };
-        let Some((digits, after)) = digits.split_first_chunk::<2>() else {
-            return Err(not_hexadecimal(word));
-        };
-        let [high, low] = digits.map(|digit| char::from(digit).to_digit(16));
-        let (Some(high), Some(low)) = (high, low) else {
-            return Err(not_hexadecimal(word));
-        };
-        bytes.push((high << 4 | low) as u8);
-        rest = after;
-    }
-    Ok(bytes)
+    answers::unescaped(&word.bytes).ok_or_else(|| not_hexadecimal(word))
 }
 
 fn not_hexadecimal(word: &Word) -> Fault {
@@ -159,16 +142,6 @@ pub(super) struct AnswerMatch {
     pub(super) farewell: Option<Bytes>,
 }
 
-/// What is known of an answer as far as it has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
-    Fits,
-    /// What comes next may tell.
-    Undecided,
-    /// Whatever comes next.
-    DoesNotFit,
-}
-
 impl AnswerMatch {
     fn read(compiler: &Compiler<'_>, block: ScopeRef<'_>) -> Result<AnswerMatch, Fault> {
         let expected = block.own_lines(&EXPECT.spec).into_iter().next_back();
@@ -206,16 +179,7 @@ impl AnswerMatch {
     pub(super) fn judge(&self, subject: &dyn Subject, answer: &[u8]) -> Verdict {
         match &self.expected {
             None => Verdict::Fits,
-            Some(Expected::Beginning(text)) => {
-                let both = text.len().min(answer.len());
-                if text[..both] != answer[..both] {
-                    Verdict::DoesNotFit
-                } else if both == text.len() {
-                    Verdict::Fits
-                } else {
-                    Verdict::Undecided
-                }
-            }
+            Some(Expected::Beginning(text)) => answers::begins(answer, &[text]),
             Some(Expected::Protocol(protocol)) => protocol.judge(answer),
             Some(Expected::Pattern(pattern)) => match pattern.is_match(answer) {
                 Ok(true) => Verdict::Fits,

@@ -5,6 +5,7 @@
 //! says what is sent and what must come, `prober` asks. When servers are asked, and what comes of
 //! a finding, is the business of `rules::upstream::health_check`.
 
+mod answers;
 mod matching;
 mod prober;
 mod protocols;

@@ -23,7 +23,8 @@ use rules::service_thread;
 use rules::upstream::health_check::{self, PeerCheck, watch};
 use transport::Transport;
 
-use super::matching::{EXAMINED_MAX, Verdict};
+use super::answers::Verdict;
+use super::matching::EXAMINED_MAX;
 use super::{HealthCheck, ProbeProtocol};
 use crate::datagram_end::send;
 use crate::plan::{Content, StreamLocal};

@@ -6,7 +6,7 @@
 
 use bytes::Bytes;
 
-use super::matching::Verdict;
+use super::answers::{Verdict, begins};
 
 /// A protocol that checks speak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,20 +54,9 @@ impl CheckedProtocol {
         match self {
             CheckedProtocol::Mysql => mysql(answer),
             CheckedProtocol::Postgres => postgres(answer),
-            CheckedProtocol::Redis => one_of(answer, &[b"+PONG\r\n", b"-NOAUTH "]),
-            CheckedProtocol::Smtp => one_of(answer, &[b"220 ", b"220-"]),
+            CheckedProtocol::Redis => begins(answer, &[b"+PONG\r\n", b"-NOAUTH "]),
+            CheckedProtocol::Smtp => begins(answer, &[b"220 ", b"220-"]),
         }
-    }
-}
-
-/// Whether the answer begins with one of these texts.
-fn one_of(answer: &[u8], texts: &[&[u8]]) -> Verdict {
-    if texts.iter().any(|text| answer.starts_with(text)) {
-        Verdict::Fits
-    } else if texts.iter().any(|text| text.starts_with(answer)) {
-        Verdict::Undecided
-    } else {
-        Verdict::DoesNotFit
     }
 }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use ::upstream::connecting::{self, ConnectOptions, Connected, not_connected};
 use ::upstream::{
-    AttemptError, AttemptFailure, AttemptStart, CONNECTING, Caller, Causes, ConnectionRoom,
+    AttemptError, AttemptFailure, AttemptStart, CONNECTING, Caller, Causes, ConnectionRoom, Peer,
     PeerProtocol, RetryPolicy, Socket,
 };
 use bytes::Bytes;
@@ -25,6 +25,7 @@ use transport::tls::upstream::settings::{NotSecured, Secured};
 
 use super::attempts::Attempt;
 use super::settings::Proxy;
+use super::sticking::Sticking;
 use super::{datagrams, introduction};
 use crate::datagram_end::DatagramEnd;
 use crate::datagrams::Listed;
@@ -33,49 +34,66 @@ use crate::session::{Session, Status};
 use crate::subject::WithoutFields;
 
 /// A session that asks.
-pub(super) struct Asker<'a>(pub(super) &'a mut Session);
+pub(super) struct Asker<'a> {
+    pub(super) session: &'a mut Session,
+    /// What `sticky` of the group makes of it.
+    pub(super) sticking: Option<Sticking>,
+}
 
 impl Subject for Asker<'_> {
     fn admits(&self, level: Level) -> bool {
-        self.0.admits(level)
+        self.session.admits(level)
     }
 
     fn with_log(&self, write: &mut dyn FnMut(&Arc<ErrorLog>)) {
-        self.0.with_log(write);
+        self.session.with_log(write);
     }
 
     fn is_debugged(&self) -> bool {
-        Subject::is_debugged(self.0)
+        Subject::is_debugged(self.session)
     }
 
     fn subsystem(&self) -> Subsystem {
-        self.0.subsystem()
+        self.session.subsystem()
     }
 
     fn serial(&self) -> Option<u64> {
-        self.0.serial()
+        self.session.serial()
     }
 
     fn doing(&self) -> &str {
-        self.0.doing()
+        self.session.doing()
     }
 
     fn describe(&self, out: &mut dyn fmt::Write) -> fmt::Result {
-        self.0.describe(out)
+        self.session.describe(out)
+    }
+}
+
+impl<'a> Asker<'a> {
+    /// One that any peer will do for.
+    pub(super) fn of(session: &'a mut Session) -> Asker<'a> {
+        Asker {
+            session,
+            sticking: None,
+        }
     }
 }
 
 impl Asker<'_> {
     /// There is a connection to the peer that is tried.
     fn note_connected(&mut self, udp: &str, local: &Address, address: &Address) {
-        if let Some(attempt) = self.0.attempts.last_mut() {
+        if let Some(attempt) = self.session.attempts.last_mut() {
             attempt.connect_time = Some(attempt.elapsed());
         }
         logs::error!(
-            &WithoutFields(self.0),
+            &WithoutFields(self.session),
             Info,
             "{udp}proxy {local} connected to {address}"
         );
+        if let Some(sticking) = &mut self.sticking {
+            sticking.connected(self.session);
+        }
     }
 }
 
@@ -94,14 +112,30 @@ impl Caller for Asker<'_> {
         gone
     }
 
+    fn wanted(&self) -> Option<Bytes> {
+        self.sticking.as_ref()?.wanted(self.session)
+    }
+
+    fn chosen(&mut self, peer: &Peer) {
+        if let Some(sticking) = &mut self.sticking {
+            sticking.chosen(peer.id.clone());
+        }
+    }
+
+    fn peer_failed(&mut self) {
+        if let Some(sticking) = &mut self.sticking {
+            sticking.has_failed();
+        }
+    }
+
     fn try_begins(&mut self, begun: AttemptStart<'_>) {
-        note_end(self.0);
-        self.0.attempts.push(Attempt::at(begun.name.clone()));
+        note_end(self.session);
+        self.session.attempts.push(Attempt::at(begun.name.clone()));
     }
 
     fn turned_away(&mut self, group: &Bytes, _: u16, _: Option<Duration>) {
-        self.0.attempts.push(Attempt::at(group.clone()));
-        note_end(self.0);
+        self.session.attempts.push(Attempt::at(group.clone()));
+        note_end(self.session);
     }
 
     fn connecting_timed_out(&self) {
@@ -155,11 +189,12 @@ impl PeerProtocol<Asker<'_>> for ByConnection<'_> {
             Connected::Anew(stream) => Transport::from(stream),
             Connected::Kept(connection) => connection.transport,
         };
-        if asker.0.server.tcp_nodelay && matches!(address, Address::Inet(_)) {
+        if asker.session.server.tcp_nodelay && matches!(address, Address::Inet(_)) {
             transport.set_nodelay(true);
         }
-        introduction::push(asker.0, self.settings.proxy_protocol, &transport);
-        let shaken = securing::shake_hands(asker.0, self.settings, &transport, self.secured).await;
+        introduction::push(asker.session, self.settings.proxy_protocol, &transport);
+        let shaken =
+            securing::shake_hands(asker.session, self.settings, &transport, self.secured).await;
         shaken.map_err(|not_secured| {
             let (cause, status) = match not_secured {
                 NotSecured::TimedOut => (Causes::TIMEOUT, 504),
@@ -229,7 +264,7 @@ impl PeerProtocol<Asker<'_>> for ByDatagrams<'_> {
         upstream: &mut DatagramSocket,
     ) -> Result<Status, AttemptError<Infallible>> {
         self.has_begun.set(true);
-        let session = &mut *asker.0;
+        let session = &mut *asker.session;
         session.doing = " while proxying connection";
         let ByDatagrams {
             settings, client, ..

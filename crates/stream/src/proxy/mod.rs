@@ -12,6 +12,7 @@ pub(crate) mod probe;
 mod relay;
 mod securing;
 pub(crate) mod settings;
+mod sticking;
 pub(crate) mod tls;
 pub(crate) mod variables;
 
@@ -35,6 +36,7 @@ use crate::session::{Session, Status};
 use crate::upstream::{Group, Groups};
 use asking::{Asker, ByConnection, ByDatagrams, note_end};
 use settings::{Proxy, Target};
+use sticking::Sticking;
 
 /// Passes the session on; how it ends.
 pub(crate) async fn serve(
@@ -85,12 +87,14 @@ async fn stream(
         socket: settings.socket.evaluate(session),
         secured: secured.as_ref(),
     };
-    let asker = &mut Asker(session);
+    let sticking = Sticking::begin(group, session);
+    let asker = &mut Asker { session, sticking };
     let answered = match ::upstream::try_peers(asker, &mut None, &mut selection, asking).await {
         Ok(Ok(answered)) => answered,
         Ok(Err(unanswered)) => return Status::of(unanswered.status),
         Err(gone) => match gone {},
     };
+    let sticking = asker.sticking.take();
     // The peer has the session until the lease is dropped.
     let Answered {
         connection,
@@ -103,6 +107,9 @@ async fn stream(
     session.doing = " while proxying connection";
     let rates = settings.rates(session);
     relay::run(session, (settings, rates), client, &connection, &lease).await;
+    if let Some(sticking) = sticking {
+        sticking.end();
+    }
     Status::Ok
 }
 
@@ -122,8 +129,15 @@ async fn exchange(
         client,
         has_begun: Cell::new(false),
     };
-    match ::upstream::try_peers(&mut Asker(session), listed, &mut selection, &asking).await {
+    let sticking = Sticking::begin(group, session);
+    let asker = &mut Asker { session, sticking };
+    let asked = ::upstream::try_peers(asker, listed, &mut selection, &asking).await;
+    let sticking = asker.sticking.take();
+    match asked {
         Ok(Ok(answered)) => {
+            if let Some(sticking) = sticking {
+                sticking.end();
+            }
             note_first_byte(session, &RefCell::new(answered.lease));
             answered.answer
         }

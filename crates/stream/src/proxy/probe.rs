@@ -47,7 +47,7 @@ impl ProbedPeer<'_> {
             secured: secured.as_ref(),
         };
         session.attempts.push(Attempt::at(self.name.clone()));
-        let (asker, room) = (&mut Asker(session), ConnectionRoom::default());
+        let (asker, room) = (&mut Asker::of(session), ConnectionRoom::default());
         match asking.connect(asker, &mut None, self.address, room).await {
             Ok((transport, _)) => Ok(transport),
             Err(error) => Err(failed(error)),
@@ -65,8 +65,14 @@ impl ProbedPeer<'_> {
         let socket = self.settings.socket.evaluate(session);
         session.attempts.push(Attempt::at(self.name.clone()));
         let connected = connect_datagrams(self.address, &socket.options).await;
-        connected
-            .map_err(|error| failed(not_connected(&Asker(session), self.address, &socket, error)))
+        connected.map_err(|error| {
+            failed(not_connected(
+                &Asker::of(session),
+                self.address,
+                &socket,
+                error,
+            ))
+        })
     }
 }
 

@@ -4,7 +4,8 @@
 //! name: what `route` says on its line, else the MD5 hash of its address. A request names the
 //! server itself, by a cookie that it was given (`cookie`) or by any variable (`route`), or it has
 //! a session that its server was learned for (`learn`). What becomes of a name is the business of
-//! the crate `upstream`: here it is found, written into the cookie, and remembered.
+//! the crate `upstream`; finding it, and remembering it, that of `rules`: here it is written into
+//! the cookie, and learned from answers.
 //!
 //! nginx remembers a session when all of the request has ended, and asks the variables of `create`
 //! then. Here they are asked when the head of the answer has been taken in; the session is
@@ -12,20 +13,17 @@
 
 mod cookie;
 mod line;
-mod sessions;
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use conf::{Arity, Contexts, Fault, Setting};
 use framework::compile::Compiler;
-use framework::zone::{Zone, ZoneError};
 use http::request::Request;
-use http::variables::{Compiling as _, Context as _, Variable};
+use rules::upstream::sticky::{Affinity, Lesson};
 
 use cookie::Cookie;
-use line::{LearnLine, StickyLine};
-use sessions::{Learned, Learning, Sessions};
+use line::StickyLine;
 
 pub(super) static STICKY: Setting<StickyLine> = Setting::new(
     "sticky",
@@ -53,18 +51,8 @@ pub(super) static STICKY: Setting<StickyLine> = Setting::new(
 /// How the servers of sessions are found again.
 #[derive(Debug)]
 pub struct Sticky {
-    /// What may name a server, or a session: the first that is not empty.
-    lookup: Box<[Variable]>,
+    affinity: Affinity<Request>,
     cookie: Option<Cookie>,
-    learn: Option<Learn>,
-}
-
-/// How sessions are learned.
-#[derive(Debug)]
-struct Learn {
-    create: Box<[Variable]>,
-    zone: Arc<Zone<Sessions>>,
-    by_header: bool,
 }
 
 impl Sticky {
@@ -74,31 +62,21 @@ impl Sticky {
         written: StickyLine,
         host: &str,
     ) -> Result<Sticky, Fault> {
-        let variables = |names: Vec<String>| -> Box<[Variable]> {
-            names.iter().map(|name| compiler.variable(name)).collect()
-        };
         Ok(match written {
-            StickyLine::Cookie(line) => Sticky {
-                lookup: variables(vec![format!(
-                    "cookie_{}",
-                    String::from_utf8_lossy(&line.name)
-                )]),
-                cookie: Some(Cookie::compile(compiler, line)),
-                learn: None,
-            },
+            StickyLine::Cookie(line) => {
+                let name = format!("cookie_{}", String::from_utf8_lossy(&line.name));
+                Sticky {
+                    affinity: Affinity::by_name(compiler, &[name]),
+                    cookie: Some(Cookie::compile(compiler, line)),
+                }
+            }
             StickyLine::Route(names) => Sticky {
-                lookup: variables(names),
+                affinity: Affinity::by_name(compiler, &names),
                 cookie: None,
-                learn: None,
             },
             StickyLine::Learn(line) => Sticky {
+                affinity: Affinity::learned(compiler, &line, host)?,
                 cookie: None,
-                learn: Some(Learn {
-                    zone: declare(compiler, &line, host)?,
-                    create: variables(line.create),
-                    by_header: line.by_header,
-                }),
-                lookup: variables(line.lookup),
             },
         })
     }
@@ -106,53 +84,12 @@ impl Sticky {
     /// Begins to find a request's server.
     pub(super) fn begin(self: &Arc<Sticky>, request: &mut Request) -> Sticking {
         Sticking {
-            id: first_of(request, &self.lookup),
+            id: self.affinity.id(request),
             sticky: Arc::clone(self),
             server: None,
             cookie: None,
         }
     }
-}
-
-fn declare(
-    compiler: &Compiler<'_>,
-    line: &LearnLine,
-    host: &str,
-) -> Result<Arc<Zone<Sessions>>, Fault> {
-    let settings = Learning {
-        host: host.to_owned(),
-        timeout: line.timeout,
-    };
-    let mut zones = compiler.zones.borrow_mut();
-    match zones.declare::<Sessions>(&line.zone, line.size, settings) {
-        Ok(zone) => Ok(zone),
-        Err(ZoneError::Conflict(text)) => Err(Fault::new(text)),
-        Err(ZoneError::Declared(known)) => {
-            let other = &known.settings().host;
-            let text = format!(
-                "sticky zone \"{}\" is already used in upstream \"{other}\"",
-                line.zone
-            );
-            Err(Fault::new(text))
-        }
-    }
-}
-
-/// The first of these variables that is not empty; empty where all are.
-fn first_of(request: &mut Request, variables: &[Variable]) -> Bytes {
-    for (place, variable) in variables.iter().enumerate() {
-        let value = request.variable(*variable).unwrap_or_default();
-        if !value.is_empty() {
-            let (shown, number) = (logs::Printable(&value), place + 1);
-            logs::error!(
-                request,
-                Debug,
-                "sticky: using \"{shown}\" found in variable #{number}"
-            );
-            return value;
-        }
-    }
-    Bytes::new()
 }
 
 /// How one request finds its server.
@@ -171,27 +108,7 @@ impl Sticking {
     /// The name of the server that the request wants; looked up for each try, since others go on
     /// learning.
     pub fn wanted(&self, request: &Request) -> Option<Bytes> {
-        if self.id.is_empty() {
-            return None;
-        }
-        let Some(learn) = &self.sticky.learn else {
-            return Some(self.id.clone());
-        };
-        let timeout = learn.zone.settings().timeout;
-        let found = learn.zone.state().find(&self.id, engine::now(), timeout);
-        let session = logs::Printable(&self.id);
-        match &found {
-            None => logs::error!(request, Debug, "sticky: session \"{session}\" not found"),
-            Some(server) => {
-                let server = logs::Printable(server);
-                logs::error!(
-                    request,
-                    Debug,
-                    "sticky: session \"{session}\", SID \"{server}\""
-                );
-            }
-        }
-        found
+        self.sticky.affinity.wanted(request, &self.id)
     }
 
     /// The server of this name is asked: the cookie names it, in the place of one that was asked
@@ -228,9 +145,8 @@ impl Sticking {
 
     /// The head of an answer has come that goes to the client.
     pub(super) fn head_came(&self, request: &mut Request) {
-        if let Some(learn) = &self.sticky.learn
-            && learn.by_header
-            && let Some(lesson) = self.lesson(request, learn)
+        if self.sticky.affinity.learns_by_header()
+            && let Some(lesson) = self.lesson(request)
         {
             lesson.learn();
         }
@@ -238,68 +154,16 @@ impl Sticking {
 
     /// What is learned when this is dropped, once the answer has come or will come no more.
     pub(super) fn at_end(&self, request: &mut Request) -> Option<AtEnd> {
-        let learn = self.sticky.learn.as_ref()?;
-        if learn.by_header {
+        if self.sticky.affinity.learns_by_header() {
             None
         } else {
-            self.lesson(request, learn).map(AtEnd)
+            self.lesson(request).map(AtEnd)
         }
     }
 
-    fn lesson(&self, request: &mut Request, learn: &Learn) -> Option<Lesson> {
-        let server = self.server.clone()?;
-        let created = first_of(request, &learn.create);
-        let create = !created.is_empty();
-        let session = if create { created } else { self.id.clone() };
-        (!session.is_empty()).then(|| Lesson {
-            zone: Arc::clone(&learn.zone),
-            session,
-            server,
-            create,
-        })
-    }
-}
-
-/// Which server has answered for which session.
-struct Lesson {
-    zone: Arc<Zone<Sessions>>,
-    session: Bytes,
-    server: Bytes,
-    /// The session is remembered also where it is not known.
-    create: bool,
-}
-
-impl Lesson {
-    fn learn(&self) {
-        let timeout = self.zone.settings().timeout;
-        let (session, server) = (&self.session, &self.server);
-        let learned = self
-            .zone
-            .state()
-            .learn(session, server, self.create, engine::now(), timeout);
-        let name = self.zone.name();
-        let (session, server) = (logs::Printable(session), logs::Printable(server));
-        match learned {
-            Learned::Nothing | Learned::Known => {}
-            Learned::Moved => logs::event!(
-                Debug,
-                "sticky: session \"{session}\" reused for SID \"{server}\""
-            ),
-            Learned::Created => logs::event!(
-                Debug,
-                "sticky: creating session \"{session}\", SID \"{server}\""
-            ),
-            Learned::InPlaceOfOldest | Learned::Full => logs::event!(
-                Warn,
-                "could not allocate node in sticky session zone \"{name}\", expiring least recently used session"
-            ),
-        }
-        if learned == Learned::Full {
-            logs::event!(
-                Alert,
-                "could not allocate node in sticky session zone \"{name}\""
-            );
-        }
+    fn lesson(&self, request: &mut Request) -> Option<Lesson> {
+        let server = self.server.as_ref()?;
+        self.sticky.affinity.lesson(request, &self.id, server)
     }
 }
 

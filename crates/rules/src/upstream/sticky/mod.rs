@@ -1,0 +1,222 @@
+//! `sticky`, as far as it is no protocol's: which server a request or a session belongs to.
+//!
+//! <https://nginx.org/en/docs/http/ngx_http_upstream_module.html#sticky>. A server is known by a
+//! name: what `route` says on its line, else the MD5 hash of its address. Variables name the server
+//! itself, or a session that a server was learned for. When that is learned, and how else a client
+//! may name its server (a cookie), is a protocol's business.
+
+pub mod line;
+mod sessions;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use conf::Fault;
+use framework::compile::Compiler;
+use framework::zone::{Zone, ZoneError};
+use logs::Subject;
+use variables::{Compiling as _, Context, Variable};
+
+use line::LearnLine;
+use sessions::{Learned, Learning, Sessions};
+
+/// How the servers of sessions are found again.
+pub struct Affinity<C: Context> {
+    /// What may name a server, or a session: the first that is not empty.
+    lookup: Box<[Variable<C>]>,
+    learn: Option<Learn<C>>,
+}
+
+/// How sessions are learned.
+struct Learn<C: Context> {
+    create: Box<[Variable<C>]>,
+    zone: Arc<Zone<Sessions>>,
+    by_header: bool,
+}
+
+// By hand: whatever the context can or cannot do.
+impl<C: Context> std::fmt::Debug for Affinity<C> {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let zone = self.learn.as_ref().map(|learn| learn.zone.name());
+        out.debug_struct("Affinity")
+            .field("zone", &zone)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<C: Context> Affinity<C> {
+    /// Servers that the first of these variables names which is not empty.
+    pub fn by_name(compiler: &Compiler<'_>, names: &[String]) -> Affinity<C> {
+        Affinity {
+            lookup: variables(compiler, names),
+            learn: None,
+        }
+    }
+
+    /// Servers of sessions that are learned, for the `upstream` block of this name.
+    ///
+    /// # Errors
+    /// The zone is another block's.
+    pub fn learned(
+        compiler: &Compiler<'_>,
+        line: &LearnLine,
+        host: &str,
+    ) -> Result<Affinity<C>, Fault> {
+        Ok(Affinity {
+            learn: Some(Learn {
+                zone: declare(compiler, line, host)?,
+                create: variables(compiler, &line.create),
+                by_header: line.by_header,
+            }),
+            lookup: variables(compiler, &line.lookup),
+        })
+    }
+
+    /// The name of the server, or the session, that this brings; empty where it brings none.
+    pub fn id(&self, context: &mut C) -> Bytes {
+        first_of(context, &self.lookup)
+    }
+
+    /// The name of the server that an id stands for.
+    pub fn wanted(&self, subject: &impl Subject, id: &Bytes) -> Option<Bytes> {
+        if id.is_empty() {
+            return None;
+        }
+        let Some(learn) = &self.learn else {
+            return Some(id.clone());
+        };
+        let timeout = learn.zone.settings().timeout;
+        let found = learn.zone.state().find(id, engine::now(), timeout);
+        let session = logs::Printable(id);
+        match &found {
+            None => logs::error!(subject, Debug, "sticky: session \"{session}\" not found"),
+            Some(server) => {
+                let server = logs::Printable(server);
+                logs::error!(
+                    subject,
+                    Debug,
+                    "sticky: session \"{session}\", SID \"{server}\""
+                );
+            }
+        }
+        found
+    }
+
+    /// Whether sessions are learned when the head of an answer has come.
+    pub fn learns_by_header(&self) -> bool {
+        self.learn.as_ref().is_some_and(|learn| learn.by_header)
+    }
+
+    /// What is to be learned of a server that has answered: nothing where nothing is learned, or
+    /// the answer belongs to no session.
+    pub fn lesson(&self, context: &mut C, id: &Bytes, server: &Bytes) -> Option<Lesson> {
+        let learn = self.learn.as_ref()?;
+        let created = first_of(context, &learn.create);
+        let create = !created.is_empty();
+        let session = if create { created } else { id.clone() };
+        (!session.is_empty()).then(|| Lesson {
+            zone: Arc::clone(&learn.zone),
+            session,
+            server: server.clone(),
+            create,
+        })
+    }
+}
+
+fn variables<C: Context>(compiler: &Compiler<'_>, names: &[String]) -> Box<[Variable<C>]> {
+    names.iter().map(|name| compiler.variable(name)).collect()
+}
+
+fn declare(
+    compiler: &Compiler<'_>,
+    line: &LearnLine,
+    host: &str,
+) -> Result<Arc<Zone<Sessions>>, Fault> {
+    let settings = Learning {
+        host: host.to_owned(),
+        timeout: line.timeout,
+    };
+    let mut zones = compiler.zones.borrow_mut();
+    match zones.declare::<Sessions>(&line.zone, line.size, settings) {
+        Ok(zone) => Ok(zone),
+        Err(ZoneError::Conflict(text)) => Err(Fault::new(text)),
+        Err(ZoneError::Declared(known)) => {
+            let other = &known.settings().host;
+            let text = format!(
+                "sticky zone \"{}\" is already used in upstream \"{other}\"",
+                line.zone
+            );
+            Err(Fault::new(text))
+        }
+    }
+}
+
+/// The first of these variables that is not empty; empty where all are.
+fn first_of<C: Context>(context: &mut C, variables: &[Variable<C>]) -> Bytes {
+    for (place, variable) in variables.iter().enumerate() {
+        let value = context.variable(*variable).unwrap_or_default();
+        if !value.is_empty() {
+            let (shown, number) = (logs::Printable(&value), place + 1);
+            logs::error!(
+                context,
+                Debug,
+                "sticky: using \"{shown}\" found in variable #{number}"
+            );
+            return value;
+        }
+    }
+    Bytes::new()
+}
+
+/// Which server has answered for which session.
+pub struct Lesson {
+    zone: Arc<Zone<Sessions>>,
+    session: Bytes,
+    server: Bytes,
+    /// The session is remembered also where it is not known.
+    create: bool,
+}
+
+impl Lesson {
+    /// The server goes on with the session if that is known still.
+    pub fn renew(&self) {
+        self.remember(false);
+    }
+
+    /// The server has answered for the session.
+    pub fn learn(&self) {
+        self.remember(self.create);
+    }
+
+    fn remember(&self, create: bool) {
+        let timeout = self.zone.settings().timeout;
+        let (session, server) = (&self.session, &self.server);
+        let learned = self
+            .zone
+            .state()
+            .learn(session, server, create, engine::now(), timeout);
+        let name = self.zone.name();
+        let (session, server) = (logs::Printable(session), logs::Printable(server));
+        match learned {
+            Learned::Nothing | Learned::Known => {}
+            Learned::Moved => logs::event!(
+                Debug,
+                "sticky: session \"{session}\" reused for SID \"{server}\""
+            ),
+            Learned::Created => logs::event!(
+                Debug,
+                "sticky: creating session \"{session}\", SID \"{server}\""
+            ),
+            Learned::InPlaceOfOldest | Learned::Full => logs::event!(
+                Warn,
+                "could not allocate node in sticky session zone \"{name}\", expiring least recently used session"
+            ),
+        }
+        if learned == Learned::Full {
+            logs::event!(
+                Alert,
+                "could not allocate node in sticky session zone \"{name}\""
+            );
+        }
+    }
+}
