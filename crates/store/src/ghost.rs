@@ -2,9 +2,10 @@
 //! main one.
 //!
 //! Each bucket is a short queue by itself, so all of them together are about one: two bytes a key,
-//! no links. Buckets are a power of two, and only as many of their places are used as make up nine
-//! tenths of the objects: who remembers twice as many lets in what comes back too seldom, and hits
-//! less (a point at a Zipf exponent of 0.8).
+//! no links. Only as many of their places are used as make up nine tenths of the objects: who
+//! remembers twice as many lets in what comes back too seldom, and hits less (a point at a Zipf
+//! exponent of 0.8). There are up to an eighth more buckets than that takes, up to a third where
+//! objects have gone.
 
 /// Fingerprints of a bucket, the newest first.
 const WIDTH: usize = 8;
@@ -17,7 +18,7 @@ const NONE: u16 = 0;
 /// Keys that are not there any more.
 #[derive(Debug)]
 pub(crate) struct Ghost {
-    /// A power of two of them, or none.
+    /// Keys are in order of their hashes over them.
     buckets: Vec<Bucket>,
     /// Keys that are remembered at most.
     keys: usize,
@@ -39,20 +40,21 @@ impl Ghost {
     /// Makes room for nine tenths as many keys as there are objects.
     pub(crate) fn fit(&mut self, objects: usize) {
         self.keys = objects - objects / 10;
-        let wanted = self.keys / WIDTH;
-        if wanted > self.buckets.len() {
-            let more = match self.buckets.len() {
-                0 => vec![[NONE; WIDTH]],
-                // A key's bucket is now one of two: its fingerprint stands in both until others
-                // push it out.
-                _ => self.buckets.clone(),
-            };
-            self.buckets.reserve_exact(more.len());
-            self.buckets.extend(more);
-        } else if wanted * 4 < self.buckets.len() {
-            self.buckets.truncate(self.buckets.len() / 2);
-            self.buckets.shrink_to_fit();
+        let (wanted, now) = (self.keys / WIDTH, self.buckets.len());
+        let fitting = wanted + wanted / 8 + 1;
+        if wanted > now || (wanted * 4 < now * 3 && fitting < now) {
+            self.resize(fitting);
         }
+    }
+
+    /// Spreads the buckets over so many: each new one begins as what was in its middle.
+    fn resize(&mut self, count: usize) {
+        let before = self.buckets.len();
+        let begin = |number| {
+            let middle = (2 * number + 1) * before / (2 * count);
+            self.buckets.get(middle).copied().unwrap_or([NONE; WIDTH])
+        };
+        self.buckets = (0..count).map(begin).collect();
     }
 
     /// Notes a key that has been evicted.
@@ -81,10 +83,11 @@ impl Ghost {
 
     /// The places of a key's bucket that are used; at least one.
     fn places(&mut self, hash: u64) -> Option<&mut [u16]> {
-        let mask = self.buckets.len().checked_sub(1)?; // a power of two
-        let number = (hash >> 8) as usize & mask;
-        let more = usize::from(number < self.keys & mask);
-        let used = (self.keys >> mask.count_ones()) + more;
+        let count = self.buckets.len();
+        // The lowest bits have chosen the shard.
+        let number = ((u64::from((hash >> 8) as u32) * count as u64) >> 32) as usize;
+        let more = usize::from(number < self.keys.checked_rem(count)?);
+        let used = self.keys / count + more;
         self.buckets
             .get_mut(number)?
             .get_mut(..used.clamp(1, WIDTH))
@@ -92,7 +95,7 @@ impl Ghost {
 }
 
 fn fingerprint(hash: u64) -> u16 {
-    ((hash >> 34) as u16).max(1)
+    ((hash >> 44) as u16).max(1)
 }
 
 #[cfg(test)]

@@ -142,6 +142,24 @@ impl Head {
     }
 }
 
+/// Whether a record is of an extent, so that its key is not here.
+#[inline]
+pub(crate) fn is_extent(record: &[u8]) -> bool {
+    record[AT_MARKS] & IS_EXTENT != 0
+}
+
+/// Whether a record that is of no extent has this key, without reading the rest of its head.
+#[inline]
+pub(crate) fn has_key(record: &[u8], key: &[u8]) -> bool {
+    let head = &record[..HEAD];
+    let mut begin = HEAD;
+    if head[AT_MARKS] & HAS_FLAGS != 0 {
+        begin += FLAGS;
+    }
+    let length = usize::from(u16::from_le_bytes([head[16], head[17]]));
+    length == key.len() && record[begin..begin + length] == *key
+}
+
 /// Notes in a record that it has been used, without reading the rest of its head.
 #[inline]
 pub(crate) fn note_use(record: &mut [u8], now: Seconds) {

@@ -2,7 +2,7 @@
 //! freed as a whole.
 
 use crate::Seconds;
-use crate::index::{RecordLocation, SEGMENTS_MAX, UNITS_MAX};
+use crate::index::{RecordLocation, UNITS_MAX, segments_max};
 use crate::lifetime;
 use crate::record::{Head, UNIT};
 
@@ -11,6 +11,11 @@ const SEGMENT_MAX: usize = 256 * 1024;
 
 /// A segment of a large shard.
 const SEGMENT_MIN: usize = 16 * 1024;
+
+/// Freed segments of which the memory is kept, of all that fit: what the allocator got back would be
+/// broken up by smaller pieces, and the process would grow beyond the limit as segments come and
+/// go.
+const SPARE_SHARE: usize = 16;
 
 /// Which of S3-FIFO's queues a segment stands in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,9 +51,11 @@ pub(crate) struct Segments {
     size: usize,
     all: Vec<Segment>,
     free: Vec<u32>,
-    /// Memory of the segment that was freed last.
-    spare: Option<Box<[u8]>>,
-    /// Segments that have memory, without the spare.
+    /// Memory of segments that were freed, for the next ones.
+    spares: Vec<Box<[u8]>>,
+    /// So many of them at most.
+    spares_max: usize,
+    /// Segments that have memory, without the spares.
     count: usize,
     /// Bytes of records that are alive.
     live: usize,
@@ -66,7 +73,8 @@ impl Segments {
             size,
             all: Vec::new(),
             free: Vec::new(),
-            spare: None,
+            spares: Vec::new(),
+            spares_max: (limit / size / SPARE_SHARE).max(1),
             count: 0,
             live: 0,
             dead: 0,
@@ -77,8 +85,18 @@ impl Segments {
         self.size
     }
 
+    /// Bits of an offset in units.
+    pub(crate) fn unit_bits(&self) -> u32 {
+        (self.size / UNIT).ilog2()
+    }
+
+    /// Whether there is a number left for another one.
+    pub(crate) fn can_open(&self) -> bool {
+        !self.free.is_empty() || self.all.len() < segments_max(self.unit_bits())
+    }
+
     pub(crate) fn bytes(&self) -> usize {
-        (self.count + usize::from(self.spare.is_some())) * self.size
+        (self.count + self.spares.len()) * self.size
     }
 
     /// What records in them have of it.
@@ -98,17 +116,14 @@ impl Segments {
 
     /// Bytes that a new segment adds to what is occupied.
     pub(crate) fn cost_of_one(&self) -> usize {
-        match self.spare {
-            Some(_) => 0,
-            None => self.size,
-        }
+        if self.spares.is_empty() { self.size } else { 0 }
     }
 
     /// A new segment, or none where there is no number left.
     pub(crate) fn open(&mut self, stage: Stage, class: usize) -> Option<u32> {
         let number = match self.free.pop() {
             Some(number) => number,
-            None if self.all.len() < SEGMENTS_MAX => {
+            None if self.all.len() < segments_max(self.unit_bits()) => {
                 self.all.push(Segment {
                     bytes: Box::default(),
                     generation: 0,
@@ -125,7 +140,7 @@ impl Segments {
             }
             None => return None,
         };
-        let spare = self.spare.take();
+        let spare = self.spares.pop();
         let bytes = spare.unwrap_or_else(|| vec![0; self.size].into_boxed_slice());
         let segment = self.at_mut(number);
         *segment = Segment {
@@ -157,13 +172,20 @@ impl Segments {
         self.live -= live;
         self.dead -= end - live;
         self.count -= 1;
-        self.spare = Some(bytes);
+        if self.spares.len() < self.spares_max {
+            self.spares.push(bytes);
+        }
         self.free.push(number);
     }
 
-    /// Gives the memory back that is kept for the next segment.
-    pub(crate) fn let_spare_go(&mut self) {
-        self.spare = None;
+    /// Gives the memory back that is kept for the next segments.
+    pub(crate) fn let_spares_go(&mut self) {
+        self.spares = Vec::new();
+    }
+
+    /// Gives the memory back that is kept for one of the next segments. Whether there was any.
+    pub(crate) fn let_one_spare_go(&mut self) -> bool {
+        self.spares.pop().is_some()
     }
 
     /// Whether a number stands for memory.
@@ -211,15 +233,14 @@ impl Segments {
     }
 
     /// A record, and whatever lies behind it.
+    #[inline]
     pub(crate) fn record(&self, place: RecordLocation) -> &[u8] {
         let segment = self.at(place.segment);
-        debug_assert_eq!(segment.generation, place.generation);
         &segment.bytes[place.unit as usize * UNIT..]
     }
 
     pub(crate) fn record_mut(&mut self, place: RecordLocation) -> &mut [u8] {
         let segment = self.at_mut(place.segment);
-        debug_assert_eq!(segment.generation, place.generation);
         &mut segment.bytes[place.unit as usize * UNIT..]
     }
 
@@ -241,7 +262,7 @@ impl Segments {
         for number in self.numbers().collect::<Vec<_>>() {
             self.free(number);
         }
-        self.spare = None;
+        self.let_spares_go();
     }
 }
 
@@ -250,7 +271,6 @@ impl Segment {
         RecordLocation {
             segment: number,
             unit: (at / UNIT) as u32,
-            generation: self.generation,
         }
     }
 }

@@ -304,11 +304,12 @@ pub(crate) struct Shard {
 
 impl Shard {
     pub(crate) fn new(limit: usize, evicts: bool, number: u64, count: u64) -> Shard {
+        let segments = Segments::new(limit);
         Shard {
             limit,
             evicts,
-            index: Index::new(),
-            segments: Segments::new(limit),
+            index: Index::new(segments.unit_bits()),
+            segments,
             extents: Extents::default(),
             extent_bytes: 0,
             small: Queue::default(),
@@ -370,17 +371,26 @@ impl Shard {
         }
     }
 
+    #[inline]
     pub(crate) fn get<R>(
         &mut self,
         sought: Sought<'_>,
         read: impl FnOnce(Item<'_>) -> R,
     ) -> Option<R> {
-        let expired = self.counted.expired;
-        let Some((found, head)) = self.find_with_head(sought) else {
-            self.counted.expired_got += self.counted.expired - expired;
+        if self.flush_at.is_some() {
+            self.flush_if_due(sought.now);
+        }
+        let Some(found) = self.look_up(sought) else {
             self.count_flushed(sought.hash);
             return None;
         };
+        let head = Head::read(self.segments.record(found.place));
+        if head.is_expired(sought.now) {
+            self.counted.expired_got += 1;
+            self.count_flushed(sought.hash);
+            self.remove_expired(sought, found, head);
+            return None;
+        }
         let result = read(self.item_with(found.place, &head));
         self.index.count_use(found, sought.hash);
         if head.used != sought.now || !head.is_read {
@@ -442,7 +452,7 @@ impl Shard {
     }
 
     pub(crate) fn clear(&mut self) {
-        self.index = Index::new();
+        self.index = Index::new(self.segments.unit_bits());
         self.segments.clear();
         self.extents.clear();
         self.extent_bytes = 0;
@@ -492,6 +502,7 @@ impl Shard {
     }
 
     /// Counts a read of what a flush has removed, once a key.
+    #[cold]
     fn count_flushed(&mut self, hash: u64) {
         if let Ok(at) = self.flushed.binary_search(&hash) {
             self.flushed.remove(at);
@@ -501,30 +512,35 @@ impl Shard {
 
     /// Where the object of a key is. One that has expired goes.
     fn find(&mut self, sought: Sought<'_>) -> Option<SlotMatch> {
-        self.find_with_head(sought).map(|(found, _)| found)
-    }
-
-    /// The same with the head of its record.
-    #[inline]
-    fn find_with_head(&mut self, sought: Sought<'_>) -> Option<(SlotMatch, Head)> {
         if self.flush_at.is_some() {
             self.flush_if_due(sought.now);
         }
         let found = self.look_up(sought)?;
         let head = Head::read(self.segments.record(found.place));
         if head.is_expired(sought.now) {
-            self.count_expired(head, found.place, true);
-            self.remove(found, sought.hash);
+            self.remove_expired(sought, found, head);
             return None;
         }
-        Some((found, head))
+        Some(found)
+    }
+
+    #[cold]
+    fn remove_expired(&mut self, sought: Sought<'_>, found: SlotMatch, head: Head) {
+        self.count_expired(head, found.place, true);
+        self.remove(found, sought.hash);
     }
 
     /// The same, whether it has expired or not.
     #[inline]
     fn look_up(&self, sought: Sought<'_>) -> Option<SlotMatch> {
-        self.index
-            .find(sought.hash, |place| self.key(place) == sought.key)
+        self.index.find(sought.hash, |place| {
+            let record = self.segments.record(place);
+            if record::is_extent(record) {
+                self.key(place) == sought.key
+            } else {
+                record::has_key(record, sought.key)
+            }
+        })
     }
 
     fn key(&self, place: RecordLocation) -> &[u8] {

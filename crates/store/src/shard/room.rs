@@ -93,11 +93,11 @@ impl Shard {
         let bound = self.limit.max(self.occupied().saturating_sub(SHRINK_STEP));
         loop {
             let tail = self.queue_mut(stage).tails[class];
-            let segment = match tail {
-                Some(tail) if self.segments.has_room(tail, length) => 0,
-                _ => self.segments.cost_of_one(),
+            let (segment, can_append) = match tail {
+                Some(tail) if self.segments.has_room(tail, length) => (0, true),
+                _ => (self.segments.cost_of_one(), self.segments.can_open()),
             };
-            if self.occupied() + segment + extent <= bound {
+            if can_append && self.occupied() + segment + extent <= bound {
                 return true;
             }
             if !self.free_something(now, &mut rounds_left) {
@@ -107,14 +107,15 @@ impl Shard {
     }
 
     fn free_something(&mut self, now: Seconds, rounds_left: &mut usize) -> bool {
-        self.free_expired(now)
+        self.segments.let_one_spare_go()
+            || self.free_expired(now)
             || self.empty_the_worst(now)
             || (self.evicts && self.evict(now, rounds_left))
     }
 
     /// Frees memory that is above the limit, a stretch of it. Whether there is more.
     pub(crate) fn shrink(&mut self, now: Seconds) -> bool {
-        self.segments.let_spare_go();
+        self.segments.let_spares_go();
         let end = self.occupied().saturating_sub(SHRINK_STEP);
         let mut rounds_left = self.segments.size() * ROUND_SEGMENTS_MAX;
         while self.occupied() > self.limit {
@@ -124,7 +125,7 @@ impl Shard {
             let evicted = self.free_expired(now)
                 || self.empty_the_worst(now)
                 || self.evict(now, &mut rounds_left);
-            self.segments.let_spare_go();
+            self.segments.let_spares_go();
             if !evicted {
                 break;
             }
