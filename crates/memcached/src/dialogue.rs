@@ -281,7 +281,7 @@ impl Dialogue {
                 self.state = State::Line;
                 (used, None)
             }
-            State::SkipLine => match input.iter().position(|byte| *byte == b'\n') {
+            State::SkipLine => match memchr::memchr(b'\n', input) {
                 None => (input.len(), Some(NextAction::Receive)),
                 Some(end) => {
                     self.state = State::Line;
@@ -344,7 +344,7 @@ impl Dialogue {
         moment: CommandTime,
         out: &mut Output,
     ) -> StepResult {
-        let Some(end) = input.iter().position(|byte| *byte == b'\n') else {
+        let Some(end) = memchr::memchr(b'\n', input) else {
             if input.len() <= command::line_length_max(shared.cache.settings.key_max) {
                 return (0, Some(NextAction::Receive));
             }
@@ -384,8 +384,8 @@ impl Dialogue {
         match command {
             Command::Lookup(lookup) => {
                 let begin = Lookup::begins(line).map_or(line.len(), |(_, begin)| begin);
-                let mut keys = Words::of(line.get(begin..).unwrap_or_default());
-                if keys.any(|key| key.len() > key_max) {
+                let keys = line.get(begin..).unwrap_or_default();
+                if command::has_longer_word(keys, key_max) {
                     out.line(BAD_FORMAT);
                     return (used, None);
                 }

@@ -13,7 +13,12 @@ pub(crate) struct Output {
     pieces: Vec<Bytes>,
     bytes: Vec<u8>,
     before: usize,
+    /// Length of the piece before: the next one is likely to be about as long.
+    usual: usize,
 }
+
+/// Memory that is taken at once for a piece that is likely to be that long.
+const USUAL_MAX: usize = 64 * 1024;
 
 impl Output {
     /// How many bytes wait.
@@ -35,7 +40,15 @@ impl Output {
     /// once whether there is some.
     #[inline]
     pub(crate) fn reserve(&mut self, bytes: usize) {
-        self.bytes.reserve(bytes);
+        if self.bytes.capacity() - self.bytes.len() < bytes {
+            self.grow(bytes);
+        }
+    }
+
+    #[cold]
+    fn grow(&mut self, bytes: usize) {
+        let usual = self.usual.saturating_sub(self.bytes.len());
+        self.bytes.reserve(bytes.max(usual));
     }
 
     /// A line, with its end.
@@ -51,11 +64,14 @@ impl Output {
 
     #[inline]
     pub(crate) fn number(&mut self, number: u64) {
-        if number < 10 {
-            return self.bytes.push(b'0' + number as u8);
+        let digit = |place: u64| b'0' + (number / place % 10) as u8;
+        match number {
+            ..10 => self.byte(digit(1)),
+            10..100 => self.text(&[digit(10), digit(1)]),
+            100..1000 => self.text(&[digit(100), digit(10), digit(1)]),
+            1000..10_000 => self.text(&[digit(1000), digit(100), digit(10), digit(1)]),
+            _ => self.text(Digits::default().write(number)),
         }
-        let mut digits = Digits::default();
-        self.text(digits.write(number));
     }
 
     pub(crate) fn base64(&mut self, bytes: &[u8]) {
@@ -85,6 +101,7 @@ impl Output {
         if !self.bytes.is_empty() {
             let fresh = engine::spare_bytes(0);
             let bytes = std::mem::replace(&mut self.bytes, fresh);
+            self.usual = bytes.len().min(USUAL_MAX);
             self.before += bytes.len();
             self.pieces.push(engine::share_bytes(bytes));
         }
@@ -120,6 +137,11 @@ mod tests {
         for number in [0, 9, 10, 12_345, u64::MAX] {
             let mut digits = Digits::default();
             assert_eq!(digits.write(number), number.to_string().as_bytes());
+        }
+        for number in [0, 9, 10, 99, 100, 999, 1000, 9_999, 10_000, u64::MAX] {
+            let mut out = Output::default();
+            out.number(number);
+            assert_eq!(out.bytes, number.to_string().as_bytes());
         }
     }
 }

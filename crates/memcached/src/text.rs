@@ -231,7 +231,7 @@ pub(crate) fn stored_text(stored: StoreResult) -> &'static str {
     }
 }
 
-/// Longest line before a value, without its key.
+/// Longest line before a value, without its key, and the line break behind it.
 const LOOKUP_HEAD_MAX: usize = 64;
 
 /// `get` and its kin, for one key.
@@ -243,7 +243,7 @@ pub(crate) fn lookup(
     out: &mut Output,
 ) {
     let tell = |item: Item<'_>, out: &mut Output| {
-        out.reserve(LOOKUP_HEAD_MAX + key.len());
+        out.reserve(LOOKUP_HEAD_MAX + key.len() + item.value.len().min(store::COPIED_MAX));
         out.text(b"VALUE ");
         out.text(key);
         out.byte(b' ');

@@ -489,6 +489,80 @@ fn expiry_is_relative_up_to_thirty_days_and_never_comes_back() {
     assert_eq!(told, "VALUE month 0 1\r\n1\r\nEND\r\nEND\r\n");
 }
 
+/// The wall clock says only what an absolute expiry means: where it jumps, items that are there
+/// neither go nor stay longer.
+#[test]
+fn a_wall_clock_that_jumps_moves_no_item() {
+    let shared = shared_by(settings());
+    let mut client = Client::new();
+    let input = b"set a 0 1800000100 1\r\n1\r\nset b 0 100 1\r\n1\r\n";
+    client.send(&shared, MOMENT, input);
+    for wall in [MOMENT.wall - 3600, MOMENT.wall + 3600, 0, u64::MAX] {
+        let at = |now| CommandTime { now, wall };
+        client.answers.clear();
+        client.send(&shared, at(MOMENT.now + 99), b"mg a k\r\nmg b k\r\n");
+        assert_eq!(client.answers, b"HD ka\r\nHD kb\r\n", "{wall}");
+    }
+    let back = CommandTime {
+        now: MOMENT.now + 99,
+        wall: MOMENT.wall - 3600,
+    };
+    client.answers.clear();
+    client.send(&shared, back, b"set c 0 1800000000 1\r\n1\r\nmg c t\r\n");
+    assert_eq!(client.answers, b"STORED\r\nHD t3600\r\n");
+    let later = CommandTime {
+        now: MOMENT.now + 100,
+        ..back
+    };
+    client.answers.clear();
+    client.send(&shared, later, b"mg a k\r\nmg b k\r\nmg c k\r\n");
+    assert_eq!(client.answers, b"EN ka\r\nEN kb\r\nHD kc\r\n");
+}
+
+/// Whatever a client begins and does not end, its connection keeps no more than a line, or an item
+/// of which so much has come.
+#[test]
+fn what_a_connection_keeps_is_bounded_whatever_comes() {
+    let announced = b"\x80\x01\0\x01\x08\0\0\0\0\x0f\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
+    for (begin, repeated) in [
+        (&b""[..], &b"x"[..]),
+        (b"", b" "),
+        (b"", b"\0"),
+        (b"get", b" k"),
+        (b"get ", b"k"),
+        (b"gat 1", b" k"),
+        (b"mg a", b" v"),
+        (b"ms a 5 T", b"1"),
+        (b"ms a 5", b" Gt"),
+        (b"set a 0 0 99999999\r\n", b"v"),
+        (b"set a 0 0 1000\r\n", b"v"),
+        (b"set a 0 0 1000000\r\n", b""),
+        (b"delete_prefix ", b"k"),
+        (b"watch", b" fetchers"),
+        (&announced[..], b"v"),
+        (b"\x80", b"\xff"),
+    ] {
+        let shared = shared_by(settings());
+        let mut client = Client::new();
+        client.send(&shared, MOMENT, begin);
+        for _ in 0..1000 {
+            if client.is_closed {
+                break;
+            }
+            client.send(
+                &shared,
+                MOMENT,
+                &repeated.repeat(1024 / repeated.len().max(1)),
+            );
+            let kept = client.conversation.pending.capacity();
+            assert!(kept <= 4 * LINE_LENGTH_MAX, "{begin:?}: {kept}");
+            if let State::Value(receiving) = &client.conversation.state {
+                assert!(receiving.value.len() <= shared.cache.settings.item_max);
+            }
+        }
+    }
+}
+
 /// Numbers by a seed.
 struct Numbers(u64);
 

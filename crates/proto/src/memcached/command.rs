@@ -225,6 +225,23 @@ impl<'a> Iterator for Words<'a> {
     }
 }
 
+/// Whether there is a word of more than so many bytes.
+///
+/// Looks at one byte in so many: a longer word has one of those in it.
+#[must_use]
+pub fn has_longer_word(line: &[u8], length_max: usize) -> bool {
+    let probes = (length_max..line.len()).step_by(length_max.saturating_add(1));
+    for probe in probes {
+        let (before, behind) = line.split_at_checked(probe).unwrap_or_default();
+        let left = before.iter().rev().take_while(|byte| **byte != b' ');
+        let right = behind.iter().take_while(|byte| **byte != b' ').count();
+        if right > 0 && left.count() + right > length_max {
+            return true;
+        }
+    }
+    false
+}
+
 /// Reads a line as memcached does. Bytes behind its end are not the line's.
 ///
 /// # Errors
@@ -538,6 +555,22 @@ mod tests {
     fn refused(line: &str) -> (&str, u64) {
         let refused = parse(line.as_bytes()).unwrap_err();
         (refused.answer.unwrap(), refused.data)
+    }
+
+    #[test]
+    fn a_longer_word_is_found_wherever_it_stands() {
+        for length in 1..12 {
+            for begin in 0..30 {
+                let mut line = vec![b' '; begin];
+                line.extend_from_slice(&b"k".repeat(length));
+                for behind in ["", " ", " k kk k    k k", " kkkkk kkkkk kkkkk"] {
+                    let line = [&line, behind.as_bytes()].concat();
+                    assert_eq!(has_longer_word(&line, 5), length > 5, "{line:?}");
+                }
+            }
+        }
+        assert!(!has_longer_word(b"", 5));
+        assert!(!has_longer_word(b"kkkkk kkkkk kkkkk kkkkk", 5));
     }
 
     #[test]
