@@ -1,10 +1,9 @@
-//! Unix sockets that take no connection now because those that they have not accepted yet are as
-//! many as they may be (`connect()` says EAGAIN): those who want to be connected wait here, first
-//! come first served.
+//! Queues for Unix sockets whose listen backlog is full: `connect()` fails with EAGAIN instead of
+//! waiting. Requests that need a connection wait here, first come first served.
 //!
-//! Only the first tries, again and again: soon after a connection to the socket has ended, and now
-//! and then by itself, since others use it as well. A line is that of a socket, whatever groups and
-//! generations lead there, of all threads.
+//! Only the first in a queue retries `connect()`: soon after a connection to the socket has closed,
+//! and after a pause in any case, since other processes use the socket as well. A queue belongs to
+//! the path of a socket: it is shared by all threads, upstream groups and generations.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -20,73 +19,77 @@ use engine::select::either;
 use crate::moment::since_beginning;
 use crate::wait_queue::WaitQueue;
 
-/// The most that wait for one socket.
+/// Requests that wait for one socket at most.
 const WAITING_MAX: usize = 10_000;
 
-/// One that would have to wait for longer until its answer, by what is known when it comes, does
-/// not begin to: the socket's backlog is to be waited for as well as the line.
-const EXPECTED_MAX: Duration = Duration::from_secs(6);
+/// A request whose expected time until its response is longer is rejected at once instead of
+/// queued. The estimate covers the queue and the requests that the server has accepted but not yet
+/// answered.
+const EXPECTED_WAIT_MAX: Duration = Duration::from_secs(6);
 
-/// How long the first pauses after its first try in vain, and twice as long after each further one
-/// up to the longest.
+/// Pause after the first failed `connect()`; doubled after each further failure, up to `PAUSE_MAX`.
 const PAUSE_MIN: Duration = Duration::from_millis(2);
+/// The longest pause between two tries.
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 
-/// Lines in which none waits are kept, since they know how fast they have moved of late, up to so
-/// many sockets.
-const EMPTY_MAX: usize = 100;
+/// Queues at most, above which empty ones are dropped. An empty queue is kept for its measured
+/// service rate.
+const QUEUES_KEPT_MAX: usize = 100;
 
-/// The lines of sockets that have been full. Locked where a backlog is full, which is seldom, and
-/// for as long as it takes to look up one of them.
-static LINES: Mutex<BTreeMap<PathBuf, WaitQueue<Waits>>> = Mutex::new(BTreeMap::new());
+/// The queue of each socket whose backlog has been full. Only locked while a backlog is full, which
+/// is rare, and for the time of one look-up.
+static QUEUES: Mutex<BTreeMap<PathBuf, WaitQueue<Waiter>>> = Mutex::new(BTreeMap::new());
 
-/// In how many of them others wait, for those who look without locking.
-static LINES_COUNT: AtomicUsize = AtomicUsize::new(0);
+/// The number of queues that are not empty, to be read without the lock.
+static BUSY_COUNT: AtomicUsize = AtomicUsize::new(0);
 
 #[derive(Debug, Default)]
-struct Waits {
+struct Waiter {
     waker: Option<Waker>,
-    /// There may be room.
+    /// The backlog may have room: retry now.
     is_called: bool,
 }
 
-type Lines = BTreeMap<PathBuf, WaitQueue<Waits>>;
+type Queues = BTreeMap<PathBuf, WaitQueue<Waiter>>;
 
-fn lock() -> MutexGuard<'static, Lines> {
-    // Nothing in these sections can panic half way.
-    LINES.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock() -> MutexGuard<'static, Queues> {
+    // No critical section can panic half-way, so a poisoned lock is still consistent.
+    QUEUES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether others wait to be connected there: who comes now is behind them.
+/// Whether requests wait for a connection to this address, so that a new request must queue behind
+/// them.
 pub fn is_full(address: &Address) -> bool {
     match address {
-        Address::Unix(path) if LINES_COUNT.load(Ordering::Acquire) > 0 => {
-            let lines = lock();
-            let line = lines.get(path.as_path());
-            line.is_some_and(|line| !line.is_empty())
+        Address::Unix(path) if BUSY_COUNT.load(Ordering::Acquire) > 0 => {
+            let queues = lock();
+            let queue = queues.get(path.as_path());
+            queue.is_some_and(|queue| !queue.is_empty())
         }
         Address::Unix(_) | Address::Inet(_) => false,
     }
 }
 
-/// A connection there has ended: there may be room for another.
+/// Notes that a connection to this address has closed, and wakes the first in the queue: the
+/// backlog may have room.
 pub(crate) fn note_end(address: &Address) {
     let Address::Unix(path) = address else { return };
-    if LINES_COUNT.load(Ordering::Acquire) > 0 {
-        let mut lines = lock();
-        let called = lines.get_mut(path.as_path()).and_then(call_first);
-        drop(lines);
+    if BUSY_COUNT.load(Ordering::Acquire) > 0 {
+        let mut queues = lock();
+        let called = queues.get_mut(path.as_path()).and_then(call_first);
+        drop(queues);
         called.into_iter().for_each(Waker::wake);
     }
 }
 
-fn call_first(line: &mut WaitQueue<Waits>) -> Option<Waker> {
-    let first = line.first()?;
+/// Tells the first in the queue to retry; returns its waker if it sleeps.
+fn call_first(queue: &mut WaitQueue<Waiter>) -> Option<Waker> {
+    let first = queue.first()?;
     first.is_called = true;
     first.waker.take()
 }
 
-/// A place among those who wait to be connected to a socket, until it is dropped.
+/// A place in the queue for a connection to a socket. Dropping it leaves the queue.
 #[derive(Debug)]
 pub struct BacklogSlot {
     path: PathBuf,
@@ -96,32 +99,32 @@ pub struct BacklogSlot {
 }
 
 impl BacklogSlot {
-    /// Waits behind all others; `None` where too many wait already, or for too long.
-    /// `connect_timeout` is how long it may wait, `unheard` how many requests the peer has still to
-    /// answer, those that wait included.
+    /// Joins the end of the queue. `None` if the queue is full, or if the expected wait exceeds
+    /// `connect_timeout` or `EXPECTED_WAIT_MAX`. `unheard` is the number of requests that the peer
+    /// has yet to answer, those in the queue included.
     pub fn wait(
         path: &Path,
         now: Instant,
         connect_timeout: Duration,
         unheard: usize,
     ) -> Option<BacklogSlot> {
-        let mut lines = lock();
-        if lines.len() >= EMPTY_MAX {
-            lines.retain(|_, line| !line.is_empty());
+        let mut queues = lock();
+        if queues.len() >= QUEUES_KEPT_MAX {
+            queues.retain(|_, queue| !queue.is_empty());
         }
-        let line = lines.entry(path.to_owned()).or_default();
-        line.pace().advance(since_beginning(now), true);
-        let expected_max = EXPECTED_MAX.min(connect_timeout);
-        let others = unheard.saturating_sub(line.len() + 1);
-        if line.len() >= WAITING_MAX || !line.has_room(others, expected_max, true) {
-            let is_busy = !line.is_empty();
-            line.pace().advance(since_beginning(now), is_busy);
+        let queue = queues.entry(path.to_owned()).or_default();
+        queue.pace().advance(since_beginning(now), true);
+        let expected_wait_max = EXPECTED_WAIT_MAX.min(connect_timeout);
+        let others = unheard.saturating_sub(queue.len() + 1);
+        if queue.len() >= WAITING_MAX || !queue.has_room(others, expected_wait_max, true) {
+            let is_busy = !queue.is_empty();
+            queue.pace().advance(since_beginning(now), is_busy);
             return None;
         }
-        if line.is_empty() {
-            LINES_COUNT.fetch_add(1, Ordering::Release);
+        if queue.is_empty() {
+            BUSY_COUNT.fetch_add(1, Ordering::Release);
         }
-        let number = line.join(Waits::default());
+        let number = queue.join(Waiter::default());
         Some(BacklogSlot {
             path: path.to_owned(),
             number,
@@ -130,45 +133,46 @@ impl BacklogSlot {
         })
     }
 
-    /// Waits until it is the first.
+    /// Waits until this place is the first in the queue.
     pub async fn is_first(&self) {
         poll_fn(|context| {
-            let mut lines = lock();
-            let Some(line) = lines.get_mut(&self.path) else {
+            let mut queues = lock();
+            let Some(queue) = queues.get_mut(&self.path) else {
                 return Poll::Ready(());
             };
-            if line.is_first(self.number) {
+            if queue.is_first(self.number) {
                 return Poll::Ready(());
             }
-            if let Some(waits) = line.at(self.number) {
-                waits.waker = Some(context.waker().clone());
+            if let Some(waiter) = queue.at(self.number) {
+                waiter.waker = Some(context.waker().clone());
             }
             Poll::Pending
         })
         .await;
     }
 
-    /// It has tried in vain: waits until it is worth another try.
+    /// Waits, after a failed `connect()`, until the next try: until it is called, or the pause is
+    /// over.
     pub async fn pause(&mut self) {
         let called = poll_fn(|context| {
-            let mut lines = lock();
-            let waits = lines
+            let mut queues = lock();
+            let waiter = queues
                 .get_mut(&self.path)
-                .and_then(|line| line.at(self.number));
-            let Some(waits) = waits else {
+                .and_then(|queue| queue.at(self.number));
+            let Some(waiter) = waiter else {
                 return Poll::Ready(());
             };
-            if std::mem::take(&mut waits.is_called) {
+            if std::mem::take(&mut waiter.is_called) {
                 return Poll::Ready(());
             }
-            waits.waker = Some(context.waker().clone());
+            waiter.waker = Some(context.waker().clone());
             Poll::Pending
         });
         either(called, engine::sleep(self.pause)).await;
         self.pause = (self.pause * 2).min(PAUSE_MAX);
     }
 
-    /// It is connected, by whatever way.
+    /// Leaves the queue because the request has its connection: the queue's service rate counts it.
     pub fn connected(mut self) {
         self.is_connected = true;
     }
@@ -177,24 +181,24 @@ impl BacklogSlot {
 impl Drop for BacklogSlot {
     fn drop(&mut self) {
         let now = since_beginning(engine::now());
-        let mut lines = lock();
-        let Some(line) = lines.get_mut(&self.path) else {
+        let mut queues = lock();
+        let Some(queue) = queues.get_mut(&self.path) else {
             return;
         };
-        let was_first = line.is_first(self.number);
-        line.cancel(self.number);
+        let was_first = queue.is_first(self.number);
+        queue.cancel(self.number);
         if self.is_connected {
-            line.pace().served();
+            queue.pace().served();
         }
-        let is_busy = !line.is_empty();
-        line.pace().advance(now, is_busy);
+        let is_busy = !queue.is_empty();
+        queue.pace().advance(now, is_busy);
         let mut called = None;
-        if line.is_empty() {
-            LINES_COUNT.fetch_sub(1, Ordering::Release);
+        if queue.is_empty() {
+            BUSY_COUNT.fetch_sub(1, Ordering::Release);
         } else if was_first {
-            called = call_first(line);
+            called = call_first(queue);
         }
-        drop(lines);
+        drop(queues);
         called.into_iter().for_each(Waker::wake);
     }
 }

@@ -1,6 +1,7 @@
-//! What an `upstream` block does about servers that fail, beside nginx's `max_fails`:
-//! `retry_budget` bounds how many requests are tried once more, `eject_outliers` puts out servers
-//! that do worse than the others. nginx has neither; the crate `upstream` does both.
+//! Directives of an `upstream` block against failing servers, beside nginx's `max_fails`:
+//! `retry_budget` limits retries, `eject_outliers` ejects servers that fail more often than the
+//! others (outlier detection). nginx has neither. This file parses; the crate `upstream` does the
+//! work.
 
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ pub(super) static RETRY_BUDGET: Setting<RetryBudget> = Setting::new(
 )
 .contexts(BLOCKS)
 .arity(Arity::between(1, 2))
-.manual("How many requests may be tried once more, for a hundred requests of the last 10 seconds; in any case `min` (3) a second, so that a lone request may be. One that may not is answered as its failed try would have been, and a line at level `warn` says so. A request that met a connection which had been kept and has ended is sent again without counting. All threads have one budget, and a reload keeps what has been counted. nginx does not have it: without this line every request may be tried on every server.");
+.manual("Limits retries to a percentage of the requests of the last 10 seconds. `min` (3) retries a second are allowed in any case, so that a lone request may be retried. A request that may not be retried is answered with the result of its failed attempt, and a line at level `warn` says so. A request that is sent again because its keepalive connection had been closed does not count as a retry. All threads share one budget, and a reload keeps its counts. nginx does not have this directive: without it every request may be tried on every server.");
 
 pub(super) static EJECT_OUTLIERS: Setting<Outliers> = Setting::new(
     "eject_outliers",
@@ -25,21 +26,21 @@ pub(super) static EJECT_OUTLIERS: Setting<Outliers> = Setting::new(
 )
 .contexts(BLOCKS)
 .arity(Arity::between(0, 5))
-.manual("Puts out servers that do worse than the others, beside what `max_fails` does: one that has failed `errors` (5) times in a row (0 is never), or with `ratio` in so many of a hundred requests of an `interval` (10s) that had at least ten. Failures are what `proxy_next_upstream` calls an unsuccessful attempt, and answers with 502, 503 or 504 whatever that says. It gets no requests for `time` (30s), the second time for twice that, and so on up to ten times; each `time` that it does well makes up for one. No more than `max` (50%) of the servers are out at the same time, backups counted by themselves, and never all. A line at level `warn` says which server is put out, one at `notice` when it is back. All threads share what they have seen, and a reload keeps it. nginx does not have it.");
+.manual("Ejects servers that fail more often than the others (outlier detection), beside what `max_fails` does. A server is ejected after `errors` (5) failures in a row (0 turns this off). With `ratio` it is also ejected if at least this percentage of its requests in an `interval` (10s) failed; intervals with fewer than ten requests do not count. Failures are the unsuccessful attempts of `proxy_next_upstream`, and responses with 502, 503 or 504 in any case. An ejected server gets no requests for `time` (30s), the second time for twice as long, and so on up to ten times as long; each `time` without an ejection takes one step back. At most `max` (50%) of the servers are ejected at the same time, and never all of them; backup servers are counted separately. A line at level `warn` reports each ejection, one at `notice` the return. All threads share these counts, and a reload keeps them. nginx does not have this directive.");
 
 fn retry_budget(setter: &Setter<'_>) -> Result<RetryBudget, Fault> {
-    let share = setter.word()?;
-    let percent = percentage(&share.bytes).filter(|percent| *percent <= 1000);
+    let first = setter.word()?;
+    let percent = percentage(&first.bytes).filter(|percent| *percent <= 1000);
     let expected = "it must be a percentage, from 0% to 1000%";
-    let percent = percent.ok_or_else(|| unlike(share, "retry_budget", expected))?;
+    let percent = percent.ok_or_else(|| invalid_value(first, "retry_budget", expected))?;
     let floor = match setter.args().get(1) {
         None => 3,
         Some(word) => {
             let number = word.bytes.strip_prefix(b"min=");
             let number = number.ok_or_else(|| Fault::invalid_parameter(word))?;
             let number = parse::number_of(number).filter(|number| *number <= 1_000_000);
-            number
-                .ok_or_else(|| unlike(word, "retry_budget", "it must be a number up to 1000000"))?
+            let expected = "it must be a number up to 1000000";
+            number.ok_or_else(|| invalid_value(word, "retry_budget", expected))?
         }
     };
     Ok(RetryBudget { percent, floor })
@@ -59,25 +60,25 @@ fn eject_outliers(setter: &Setter<'_>) -> Result<Outliers, Fault> {
         };
         let (name, value) = word.bytes.split_at(at);
         let value = value.get(1..).unwrap_or_default();
-        let unlike = |text| unlike(word, "eject_outliers", text);
-        let share = || {
+        let invalid = |text| invalid_value(word, "eject_outliers", text);
+        let percent = || {
             let percent = percentage(value).filter(|percent| (1..=100).contains(percent));
-            percent.ok_or_else(|| unlike("it must be a percentage, from 1% to 100%"))
+            percent.ok_or_else(|| invalid("it must be a percentage, from 1% to 100%"))
         };
         let time = || {
             let time = parse::time_milliseconds(value).filter(|time| *time > 0);
-            let time = time.ok_or_else(|| unlike("it must be a time above 0"));
+            let time = time.ok_or_else(|| invalid("it must be a time above 0"));
             time.map(Duration::from_millis)
         };
         match name {
             b"errors" => {
                 let number = parse::number_of(value);
-                outliers.errors = number.ok_or_else(|| unlike("it must be a number"))?;
+                outliers.errors = number.ok_or_else(|| invalid("it must be a number"))?;
             }
-            b"ratio" => outliers.ratio = share()?,
+            b"ratio" => outliers.ratio = percent()?,
             b"interval" => outliers.interval = time()?,
             b"time" => outliers.time = time()?,
-            b"max" => outliers.max = share()?,
+            b"max" => outliers.max = percent()?,
             _ => return Err(Fault::invalid_parameter(word)),
         }
     }
@@ -89,12 +90,12 @@ fn eject_outliers(setter: &Setter<'_>) -> Result<Outliers, Fault> {
     Ok(outliers)
 }
 
-/// Digits and a percent sign.
+/// Parses a whole number with a percent sign.
 fn percentage(text: &[u8]) -> Option<u64> {
     parse::number_of(text.strip_suffix(b"%")?)
 }
 
-fn unlike(word: &Word, directive: &str, expected: &str) -> Fault {
+fn invalid_value(word: &Word, directive: &str, expected: &str) -> Fault {
     let text = format!(
         "invalid value \"{}\" in \"{directive}\": {expected}",
         word.text()

@@ -1,15 +1,15 @@
-//! `sticky`: requests of one session go to one server of a group.
+//! `sticky` for proxied requests: all requests of a session go to the same server of a group.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_upstream_module.html#sticky>. A server is known by a
-//! name: what `route` says on its line, else the MD5 hash of its address. A request names the
-//! server itself, by a cookie that it was given (`cookie`) or by any variable (`route`), or it has
-//! a session that its server was learned for (`learn`). What becomes of a name is the business of
-//! the crate `upstream`; finding it, and remembering it, that of `rules`: here it is written into
-//! the cookie, and learned from answers.
+//! <https://nginx.org/en/docs/http/ngx_http_upstream_module.html#sticky>. A server is identified by
+//! the `route` parameter of its `server` line, else by the MD5 hash of its address. A request
+//! brings that name itself, in a cookie that an earlier response set (`cookie`) or in any variable
+//! (`route`), or it brings a session id and the zone holds the server's name (`learn`). The crate
+//! `upstream` picks the peer of a name. `rules::upstream::sticky` reads the variables and keeps the
+//! zone of sessions. This module sets the cookie and decides when a response teaches a session.
 //!
-//! nginx remembers a session when all of the request has ended, and asks the variables of `create`
-//! then. Here they are asked when the head of the answer has been taken in; the session is
-//! remembered once the last byte of the answer has come.
+//! nginx evaluates the variables of `create`, and remembers the session, when the request has
+//! ended. Tidegate evaluates them as soon as the response head has been parsed, and remembers the
+//! session once the last byte of the response has been received.
 
 mod cookie;
 mod line;
@@ -37,18 +37,23 @@ pub(super) static STICKY: Setting<StickyLine> = Setting::new(
 .contexts(Contexts::UPSTREAM)
 .arity(Arity::at_least(2))
 .manual(
-    "Requests of one session go to one server, as long as that may be asked; else the method chooses another. It stands \
-     behind the line that names the method. With `cookie` the answer names the server in a cookie of this name: by what `route` says on \
-     the line of `server`, else by the MD5 hash of its address. `expires` is how long a browser keeps the cookie, `max` until the \
-     end of 2037; without it, until it is closed. `domain`, `path`, `httponly`, `secure` and `samesite` are attributes of the cookie; \
-     `domain` and `samesite` may hold variables. With `route` the first variable that is not empty is the name of the server. \
-     With `learn` the servers make sessions: the first variable of `create` that is not empty is the session that an answer belongs to, \
-     the first of `lookup` that of a request. All threads know the sessions of the zone, a megabyte of which holds about 4,000, and \
-     reloads keep them. One that is not used for `timeout` (10m) is forgotten, and where the zone is full, the one that was used \
-     longest ago. With `header` a session is learned when the head of the answer has come, without it when all has.",
+    "All requests of a session go to the same server, as long as that server is available; else \
+     the load balancing method chooses another. The line must stand behind the line that names the \
+     method. With `cookie` the response sets a cookie of this name, whose value identifies the \
+     server: the `route` parameter of its `server` line, else the MD5 hash of its address. \
+     `expires` is how long a browser keeps the cookie, `max` until the end of 2037; without it, \
+     until the browser is closed. `domain`, `path`, `httponly`, `secure` and `samesite` are \
+     attributes of the cookie; `domain` and `samesite` may hold variables. With `route` the first \
+     variable that is not empty is the name of the server. With `learn` the servers create \
+     sessions: the first variable of `create` that is not empty is the session that a response \
+     belongs to, the first of `lookup` the session of a request. All threads share the sessions of \
+     the zone, of which a megabyte holds about 4,000, and reloads keep them. A session that is not \
+     used for `timeout` (10m) is forgotten; where the zone is full, the least recently used one \
+     is. With `header` a session is learned as soon as the response header has been received, else \
+     once the whole response has been.",
 );
 
-/// How the servers of sessions are found again.
+/// How the requests of a session find their server again.
 #[derive(Debug)]
 pub struct Sticky {
     affinity: Affinity<Request>,
@@ -81,7 +86,7 @@ impl Sticky {
         })
     }
 
-    /// Begins to find a request's server.
+    /// Reads which server or session a request names.
     pub(super) fn begin(self: &Arc<Sticky>, request: &mut Request) -> Sticking {
         Sticking {
             id: self.affinity.id(request),
@@ -92,27 +97,27 @@ impl Sticky {
     }
 }
 
-/// How one request finds its server.
+/// The stickiness of one request: which server it names, and which one it is sent to.
 #[derive(Debug)]
 pub struct Sticking {
     sticky: Arc<Sticky>,
-    /// The name of the server, or the session, that the request brings; empty where it brings none.
+    /// The server name, or with `learn` the session id, that the request brings; else empty.
     id: Bytes,
-    /// The name of the server that has been asked and has not failed.
+    /// The name of the server that the request was last sent to, unless that attempt has failed.
     server: Option<Bytes>,
-    /// The value of the cookie's field, once it stands in the response.
+    /// The value of the `Set-Cookie` field, once it has been added to the response.
     cookie: Option<Bytes>,
 }
 
 impl Sticking {
-    /// The name of the server that the request wants; looked up for each try, since others go on
-    /// learning.
+    /// The name of the server that the request is to go to. Looked up anew for each attempt, since
+    /// other requests may have taught the zone in between.
     pub fn wanted(&self, request: &Request) -> Option<Bytes> {
         self.sticky.affinity.wanted(request, &self.id)
     }
 
-    /// The server of this name is asked: the cookie names it, in the place of one that was asked
-    /// before.
+    /// Notes that the request is sent to the server of this name. The cookie of the response names
+    /// it; on a retry it replaces the name of the server before.
     pub fn asks(&mut self, request: &mut Request, server: Bytes) {
         if let Some(cookie) = &self.sticky.cookie {
             if !self.id.is_empty() && self.id != server {
@@ -125,12 +130,12 @@ impl Sticking {
             let value = cookie.value(request, &server);
             let shown = logs::Printable(&value);
             logs::error!(request, Debug, "sticky: set cookie: \"{shown}\"");
-            let before = self.cookie.replace(value.clone());
-            let of_before = before.and_then(|before| {
+            let previous = self.cookie.replace(value.clone());
+            let previous_field = previous.and_then(|previous| {
                 let mut fields = request.response.fields.iter_mut();
-                fields.find(|field| field.value.as_ptr() == before.as_ptr())
+                fields.find(|field| field.value.as_ptr() == previous.as_ptr())
             });
-            match of_before {
+            match previous_field {
                 Some(field) => field.value = value,
                 None => request.response.add("Set-Cookie", value),
             }
@@ -138,12 +143,14 @@ impl Sticking {
         self.server = Some(server);
     }
 
-    /// The server that was asked last has not answered, or not well enough.
+    /// Notes that the last attempt has failed: the server gave no response, or one that
+    /// `*_next_upstream` counts as a failure.
     pub fn has_failed(&mut self) {
         self.server = None;
     }
 
-    /// The head of an answer has come that goes to the client.
+    /// Learns the session (`learn … header`): the head of the response that goes to the client has
+    /// been received.
     pub(super) fn head_came(&self, request: &mut Request) {
         if self.sticky.affinity.learns_by_header()
             && let Some(lesson) = self.lesson(request)
@@ -152,7 +159,8 @@ impl Sticking {
         }
     }
 
-    /// What is learned when this is dropped, once the answer has come or will come no more.
+    /// Learns the session on drop (`learn` without `header`): the caller holds the guard until the
+    /// response has been received, or its upstream has broken it off.
     pub(super) fn at_end(&self, request: &mut Request) -> Option<AtEnd> {
         if self.sticky.affinity.learns_by_header() {
             None
@@ -167,7 +175,7 @@ impl Sticking {
     }
 }
 
-/// What is learned when this is dropped.
+/// Learns a session when it is dropped.
 pub struct AtEnd(Lesson);
 
 impl Drop for AtEnd {

@@ -1,8 +1,8 @@
-//! The sessions of `sticky learn`: which server each was given to.
+//! The sessions of `sticky learn`, and the server that each is bound to.
 //!
-//! A zone holds what nginx's zone of the same size holds. Where it is full the session that was
-//! used longest ago makes room. One that has expired counts as forgotten at once; its room comes
-//! free as others are used, some at a time.
+//! A zone holds as many sessions as nginx's zone of the same size. A full zone evicts the least
+//! recently used session. An expired session is no longer found, but its memory is freed lazily:
+//! each access removes up to `EXPIRED_AT_ONCE_MAX` of them.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -15,50 +15,52 @@ use framework::handover::{StateReader, StateWriter, Unfit};
 use framework::zone::{Fact, State, Tell, Zone, ZoneBudget};
 use md5::{Digest, Md5};
 
-/// What nginx's entry takes, in bytes: two nodes of trees, a hash, a time, and a server's name with
+/// Size of an entry in nginx, in bytes: two tree nodes, a hash, a time, and a server's name with
 /// its length.
 const ENTRY_SIZE: usize = 144;
 
-/// What nginx keeps about a zone as a whole takes a page that no entries share.
+/// nginx's header of a zone, in bytes: a page of its own.
 const HEAD_SIZE: u64 = 4096;
 
-/// The most that give their room back at a time, so that no request waits for many.
+/// Expired sessions that one access removes at most, which bounds how long a request holds the
+/// lock.
 const EXPIRED_AT_ONCE_MAX: usize = 32;
 
-/// Sessions that are written while the lock is held.
+/// Sessions that are saved per acquisition of the lock.
 const SAVED_AT_ONCE: usize = 1024;
 
-/// A session as the zone knows it: by its hash.
+/// The key of a session: the MD5 hash of its id.
 type Key = [u8; 16];
 
-/// When a session was used, and a number that no other has.
+/// When a session was last used, and a sequence number, which makes the pair unique.
 type Used = (Instant, u64);
 
-/// What a line of `sticky learn` says of its zone.
+/// The settings of a zone, from its `sticky learn` line.
 #[derive(Debug)]
 pub(super) struct Learning {
     /// The `upstream` block's name as written.
     pub(super) host: String,
-    /// How long a session is remembered that is not used.
+    /// How long an unused session is remembered.
     pub(super) timeout: Duration,
 }
 
 /// The sessions of a zone.
 pub(super) struct Sessions(Mutex<Table>);
 
-/// What came of a session that a server has answered for.
+/// The outcome of [`Sessions::learn`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Learned {
-    /// It is nothing to be remembered.
+    /// The session is not known and was not to be created.
     Nothing,
-    /// It goes on with this server.
+    /// The session was already bound to this server.
     Known,
-    /// It went on from another server to this one.
+    /// The session was bound to another server, and is bound to this one now.
     Moved,
+    /// The session is new.
     Created,
-    /// It is new, and one that was not used for long has made room for it.
+    /// The session is new; the least recently used one was evicted for it.
     InPlaceOfOldest,
-    /// There is no room for it.
+    /// The session is new, and there is no room for it.
     Full,
 }
 
@@ -76,7 +78,8 @@ impl State for Sessions {
         }))
     }
 
-    /// Servers of one block mean nothing to another.
+    /// Names of servers are only valid within one `upstream` block, so a zone must not move to
+    /// another.
     fn reconcile(zone: &Zone<Self>, previous: &Zone<Self>) -> Result<Arc<Self>, String> {
         let (host, old) = (&zone.settings().host, &previous.settings().host);
         if host == old || zone.size() != previous.size() {
@@ -121,7 +124,8 @@ impl State for Sessions {
             sessions.push((key, saved.moment()?, saved.text()?));
         }
         let mut table = self.table();
-        // What was used last stands last, also of one that was used while they were written.
+        // Entries come oldest first. A session that was used during the save comes twice: the later
+        // entry wins.
         for (key, at, server) in sessions {
             table.forget(&key);
             if table.room.take(ENTRY_SIZE) {
@@ -142,7 +146,7 @@ impl State for Sessions {
 }
 
 impl Sessions {
-    /// Some sessions that were used after another one, in their order.
+    /// Up to `SAVED_AT_ONCE` sessions last used after `last`, oldest first.
     fn used_after(&self, last: Option<Used>) -> Vec<(Used, Key, Bytes)> {
         let table = self.table();
         let from = last.map_or(Bound::Unbounded, Bound::Excluded);
@@ -154,7 +158,7 @@ impl Sessions {
         later.collect()
     }
 
-    /// The name of the server that a session was given to.
+    /// The name of the server that a session is bound to. Does not count as a use.
     pub(super) fn find(&self, session: &[u8], now: Instant, timeout: Duration) -> Option<Bytes> {
         let mut table = self.table();
         table.forget_expired(now, timeout);
@@ -162,8 +166,8 @@ impl Sessions {
         (!has_expired(*used, now, timeout)).then(|| server.clone())
     }
 
-    /// This server has answered for a session; one that is not known is remembered if it is to be
-    /// created.
+    /// Binds a session to the server that has answered for it. An unknown session is remembered
+    /// only if `create` is set.
     pub(super) fn learn(
         &self,
         session: &[u8],
@@ -175,9 +179,9 @@ impl Sessions {
         let key = key_of(session);
         let mut table = self.table();
         table.forget_expired(now, timeout);
-        let known = table.forget(&key);
-        let known = known.filter(|(used, _)| !has_expired(*used, now, timeout));
-        if known.is_none() && !create {
+        let previous = table.forget(&key);
+        let previous = previous.filter(|(used, _)| !has_expired(*used, now, timeout));
+        if previous.is_none() && !create {
             return Learned::Nothing;
         }
         let has_room = table.room.take(ENTRY_SIZE);
@@ -188,8 +192,8 @@ impl Sessions {
             }
         }
         table.remember(key, server, now);
-        match known {
-            Some((_, before)) if before == *server => Learned::Known,
+        match previous {
+            Some((_, bound)) if bound == *server => Learned::Known,
             Some(_) => Learned::Moved,
             None if has_room => Learned::Created,
             None => Learned::InPlaceOfOldest,
@@ -211,15 +215,17 @@ fn key_of(session: &[u8]) -> Key {
 }
 
 struct Table {
-    /// Each with its last use and the name of its server.
+    /// The last use and the server's name of each session.
     by_key: Map<Key, (Used, Bytes)>,
+    /// Oldest use first.
     by_use: BTreeMap<Used, Key>,
+    /// The sequence number of the last use.
     count: u64,
     room: ZoneBudget,
 }
 
 impl Table {
-    /// Takes a session out.
+    /// Removes a session and gives its memory back to the budget.
     fn forget(&mut self, key: &Key) -> Option<(Used, Bytes)> {
         let (used, server) = self.by_key.remove(key)?;
         self.by_use.remove(&used);
@@ -227,7 +233,7 @@ impl Table {
         Some((used, server))
     }
 
-    /// Puts a session in, for which room has been taken.
+    /// Inserts a session. The caller has taken its memory from the budget.
     fn remember(&mut self, key: Key, server: &Bytes, now: Instant) {
         self.count = self.count.wrapping_add(1);
         let used = (now, self.count);
@@ -263,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_goes_on_until_it_is_not_used_for_long() {
+    fn a_session_expires_when_it_is_unused_for_the_timeout() {
         let sessions = Sessions::new(32768);
         let start = Instant::now();
         let after = |seconds| start + Duration::from_secs(seconds);
@@ -274,7 +280,7 @@ mod tests {
         assert_eq!(sessions.find(b"1", start, TIMEOUT), None);
         assert_eq!(learn(b"1", "a", true, start), Learned::Created);
         assert_eq!(sessions.find(b"1", after(9), TIMEOUT), Some(server("a")));
-        // A look is no use; an answer is.
+        // A lookup does not refresh the session; a response does.
         assert_eq!(sessions.find(b"1", after(10), TIMEOUT), None);
         assert_eq!(learn(b"1", "a", true, after(10)), Learned::Created);
         assert_eq!(learn(b"1", "a", false, after(19)), Learned::Known);
@@ -284,8 +290,8 @@ mod tests {
         assert!(sessions.table().by_key.is_empty() && sessions.table().by_use.is_empty());
     }
 
-    /// nginx 1.31.5 keeps 80 sessions in a zone of 32 KiB, and then forgets the one that was used
-    /// longest ago.
+    /// nginx 1.31.5 keeps 80 sessions in a zone of 32 KiB, and then evicts the least recently used
+    /// one.
     #[test]
     fn a_full_zone_forgets_the_oldest() {
         let sessions = Sessions::new(32768);
@@ -300,7 +306,7 @@ mod tests {
         assert_eq!(sessions.table().by_key.len(), 80);
         assert_eq!(learn(0), Learned::Known);
         assert_eq!(learn(1), Learned::InPlaceOfOldest);
-        // What expires is gone at once, and gives its room back.
+        // Expired sessions are no longer found, and their memory is reused.
         let later = now + TIMEOUT;
         for number in 100..180_u32 {
             let learned = sessions.learn(&number.to_le_bytes(), &server("a"), true, later, TIMEOUT);
@@ -310,9 +316,9 @@ mod tests {
         assert_eq!(sessions.table().by_key.len(), 80);
     }
 
-    /// As many as give their room back at a time, and more behind them.
+    /// More sessions expire than one access removes.
     #[test]
-    fn what_has_expired_is_not_found_though_its_room_is_taken() {
+    fn an_expired_session_is_not_found_before_its_memory_is_freed() {
         let sessions = Sessions::new(32768);
         let now = Instant::now();
         let learn = |number: u32, name, create, now| {
@@ -329,9 +335,9 @@ mod tests {
         assert_eq!(sessions.table().by_key.len(), 1);
     }
 
-    /// More than are written at a time; the oldest still leaves first.
+    /// More sessions than are saved under one lock; the oldest is still the first to be evicted.
     #[test]
-    fn another_process_goes_on_with_the_sessions() {
+    fn a_new_process_restores_the_sessions() {
         let zone = |host: &str| {
             let settings = Learning {
                 host: host.to_owned(),
@@ -363,7 +369,8 @@ mod tests {
         drop(table);
         let last = (count - 1).to_le_bytes();
         assert_eq!(after.state().find(&last, now, TIMEOUT), Some(server("b")));
-        // What had expired there has expired here, where a clock is read a moment later.
+        // A session that had expired in the old process has expired in the new one, whose clock is
+        // read a moment later.
         let later = now + Duration::from_millis(50);
         assert_eq!(
             after.state().find(&0_u32.to_le_bytes(), later, TIMEOUT),
