@@ -1,8 +1,8 @@
-//! Temporary files: names that no file has yet, in a directory or in levels of subdirectories below
-//! it, as nginx makes them.
+//! Creates temporary files with unique names, in a directory or in hashed subdirectories below it,
+//! as nginx does.
 //!
-//! What a file is for, and how long it has a name, is the business of who makes it. All this waits
-//! for the disk: it is done on threads that may ([`engine::blocking`]).
+//! The caller decides what a file is for and when it is deleted. Every function blocks on the disk:
+//! call them on the thread pool ([`engine::blocking`]).
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::ErrorKind;
@@ -11,31 +11,32 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::{fmt, io};
 
-/// The number in the next name, whatever the directory.
+/// The number of the next name, shared by all directories.
 pub(crate) static NEXT_NAME: AtomicU64 = AtomicU64::new(1);
 
-/// How far names jump where one is taken, so that files that an earlier process left are soon
-/// passed (nginx's `ngx_random_number`).
+/// How far the number jumps if a name is taken, to skip quickly over files that an earlier process
+/// has left (nginx's `ngx_random_number`).
 const NAME_JUMP: u64 = 123_456;
 
-/// Names have ten digits.
-const NAMES: u64 = 10_000_000_000;
+/// The number of different names: names have ten digits.
+const NAMES_COUNT: u64 = 10_000_000_000;
 
-/// Where temporary files go.
+/// A directory of temporary files.
 #[derive(Debug)]
 pub struct Directory {
     /// The absolute path of the directory.
     pub path: PathBuf,
-    /// How many of the last digits of a name each level of subdirectories has.
+    /// The length in digits of each level's subdirectory names, which are cut from the end of the
+    /// file name.
     pub levels: Vec<u64>,
 }
 
-/// A system call about a file that has failed.
+/// A failed system call on a file.
 #[derive(Debug)]
 pub struct FileError {
     /// The call, as log lines name it.
     pub call: &'static str,
-    /// The file of the file error.
+    /// The file or directory that the call was about.
     pub path: PathBuf,
     /// The error of the system call.
     pub error: io::Error,
@@ -49,8 +50,8 @@ impl fmt::Display for FileError {
 }
 
 impl Directory {
-    /// Makes a file. Unless it keeps its name that is taken away at once, so that no crash leaves
-    /// the file behind; it is told all the same.
+    /// Creates a file and returns its path with it. Unless `keeps_name` is set the file is unlinked
+    /// at once, so that no crash leaves it behind.
     ///
     /// # Errors
     /// Those of `open()`, `mkdir()` and `unlink()`.
@@ -60,13 +61,13 @@ impl Directory {
         let mut path = self.next_path(1);
         let mut has_levels = self.levels.is_empty();
         loop {
-            let made = options.open(&path).and_then(|file| {
+            let created = options.open(&path).and_then(|file| {
                 if !keeps_name {
                     std::fs::remove_file(&path)?;
                 }
                 Ok(file)
             });
-            match made {
+            match created {
                 Ok(file) => return Ok((path, file)),
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {
                     path = self.next_path(NAME_JUMP);
@@ -86,7 +87,7 @@ impl Directory {
 
     /// The path of the next name.
     fn next_path(&self, step: u64) -> PathBuf {
-        self.path_of(NEXT_NAME.fetch_add(step, Ordering::Relaxed) % NAMES)
+        self.path_of(NEXT_NAME.fetch_add(step, Ordering::Relaxed) % NAMES_COUNT)
     }
 
     fn path_of(&self, number: u64) -> PathBuf {
@@ -102,7 +103,7 @@ impl Directory {
         path
     }
 
-    /// Makes the subdirectories that a file lies in.
+    /// Creates the subdirectories of a file's path.
     fn make_levels(&self, file: &Path) -> Result<(), FileError> {
         let mut builder = DirBuilder::new();
         builder.mode(0o700);
@@ -134,7 +135,7 @@ mod tests {
         }
     }
 
-    /// By `ngx_create_hashed_filename`.
+    /// The same paths as `ngx_create_hashed_filename` makes.
     #[test]
     fn levels_are_the_last_digits_of_a_name() {
         let path = |levels: &[u64]| {
@@ -150,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn levels_are_made_where_they_lack() {
+    fn missing_levels_are_created() {
         let directory = directory("levels", &[1, 2]);
         let (path, _file) = directory.create(0o600, true).unwrap();
         assert!(path.exists());

@@ -1,4 +1,5 @@
-//! When requests are logged, and what their lines may say: see [`rules::access_log`].
+//! `access_log` for requests: when lines are written, and which variables they may contain.
+//! Formats, files and the directive itself are in [`rules::access_log`].
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,13 +17,13 @@ use crate::request::Request;
 /// The access logs of a scope.
 pub type AccessLogs = rules::access_log::AccessLogs<Request>;
 
-/// Compiles the formats of the `http` block, so that faults of unused ones show as well.
+/// Compiles the formats of the `http` block, so that errors in unused formats are reported too.
 pub fn check(compiler: &Compiler<'_>, http: ScopeRef<'_>) -> Result<(), Fault> {
     rules::format::check::<Request>(compiler, http)
 }
 
-/// Opens the logs that the `http` block itself writes, though each of its servers may write others:
-/// nginx opens what is written, used or not.
+/// Opens the logs of the `http` block itself, even if every server has its own: nginx opens each
+/// configured log, used or not.
 pub fn open_written(compiler: &Compiler<'_>, http: ScopeRef<'_>) -> Option<()> {
     if http.writes(&[&ACCESS_LOG]) {
         compiler.feature_or_report::<AccessLogs>(http)?;
@@ -33,8 +34,9 @@ pub fn open_written(compiler: &Compiler<'_>, http: ScopeRef<'_>) -> Option<()> {
     Some(())
 }
 
-/// Variables whose values are ours, never missing and need no escaping, in any escape mode.
-const PLAIN: [&str; 9] = [
+/// Variables whose values we generate: always set, and safe to write unescaped in every escape
+/// mode.
+const UNESCAPED: [&str; 9] = [
     "pipe",
     "time_local",
     "time_iso8601",
@@ -46,10 +48,10 @@ const PLAIN: [&str; 9] = [
     "request_length",
 ];
 
-/// Variables that have their values whether or not the response's head is known, beside `$http_*`,
-/// `$arg_*` and `$cookie_*`. Of any other, those that a configuration defines among them, that is
-/// not known.
-const OF_REQUEST: [&str; 31] = [
+/// Variables that can be evaluated before the response head is known, beside `$http_*`, `$arg_*`
+/// and `$cookie_*`. Any other variable, such as one that the configuration defines, may depend on
+/// the response.
+const EARLY: [&str; 31] = [
     "args",
     "body_bytes_sent",
     "bytes_sent",
@@ -90,15 +92,15 @@ impl Logged for Request {
     );
 
     fn is_plain(name: &str) -> bool {
-        PLAIN.contains(&name)
+        UNESCAPED.contains(&name)
     }
 
     fn is_early(name: &str) -> bool {
         let family = ["http_", "arg_", "cookie_"];
-        OF_REQUEST.contains(&name) || family.iter().any(|prefix| name.starts_with(prefix))
+        EARLY.contains(&name) || family.iter().any(|prefix| name.starts_with(prefix))
     }
 
-    /// Of an `alias` with the URI in it the file itself is the root.
+    /// The document root. For an `alias` that contains the URI that is the file itself.
     fn root(&mut self) -> Option<PathBuf> {
         let is_wanted = !self.course.root_tested;
         is_wanted.then(|| Request::path_of(&self.document_root()))
@@ -121,7 +123,7 @@ impl Module for AccessLogs {
 }
 
 impl OnRequestEnd for AccessLogs {
-    /// Appends its line to every access log.
+    /// Appends the request's line to every access log.
     fn ended(&self, request: &mut Request) {
         request.keepalive.on &= !request.keepalive.refused;
         let before = request.activity.doing;
@@ -129,7 +131,7 @@ impl OnRequestEnd for AccessLogs {
             request.activity.doing = " while logging request";
         }
         self.write(request);
-        // The request goes on from a subrequest.
+        // A subrequest is over, but its parent goes on with what it was doing.
         request.activity.doing = if request.is_main() { "" } else { before };
     }
 
@@ -147,7 +149,7 @@ mod tests {
 
     #[test]
     fn every_plain_name_is_a_variable() {
-        for name in PLAIN {
+        for name in UNESCAPED {
             let source = NO_MODULES.variable(name).unwrap().source;
             assert!(
                 matches!(source, Source::Builtin(_) | Source::Kept(_)),

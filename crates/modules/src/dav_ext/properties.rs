@@ -1,4 +1,4 @@
-//! The properties of files, and the answer to PROPFIND (RFC 4918, sections 9.1 and 15).
+//! The WebDAV properties of files, and the response to PROPFIND (RFC 4918, sections 9.1 and 15).
 
 use std::fs::Metadata;
 use std::io;
@@ -18,14 +18,14 @@ use super::xml::{DAV, PropertyName, Wanted};
 
 pub(super) const PROLOGUE: &str = "<?xml version=\"1.0\" encoding=\"utf-8\" ?>\n";
 
-/// How many entries of a directory are listed; more are answered with 507.
+/// Entries of a directory that are listed at most; a larger directory is answered with 507.
 const ENTRIES_MAX: usize = 65_536;
 
-/// How long an answer may get, in bytes; a longer one is answered with 507. It is held whole, and
-/// has room for all that is known of ten thousand files.
+/// Length of a response at most, in bytes; a longer one is answered with 507. The response is built
+/// in memory as a whole. The limit suffices for all properties of ten thousand files.
 const ANSWER_SIZE_MAX: usize = 8 * 1024 * 1024;
 
-/// The properties that a resource may have, all of them of WebDAV itself.
+/// The properties that a resource may have, all in the namespace `DAV:`.
 const PROPERTIES: [&str; 9] = [
     "creationdate",
     "displayname",
@@ -38,10 +38,10 @@ const PROPERTIES: [&str; 9] = [
     "supportedlock",
 ];
 
-/// What a PROPFIND is about.
+/// One PROPFIND request.
 pub(super) struct PropfindQuery {
     pub(super) wanted: Wanted,
-    /// Whether the entries of a directory are listed, too.
+    /// Whether the entries of a directory are listed too (any `Depth` but 0).
     pub(super) list: bool,
     pub(super) path: PathBuf,
     pub(super) uri: Vec<u8>,
@@ -50,16 +50,16 @@ pub(super) struct PropfindQuery {
     pub(super) now: Instant,
 }
 
-/// Why there is no answer.
+/// Why a PROPFIND fails: the status of the response, and the system call for the error log.
 pub(super) struct PropertyError {
     pub(super) status: u16,
     pub(super) call: &'static str,
     pub(super) error: io::Error,
 }
 
-/// The body of the answer. Looks at files, so it blocks.
-pub(super) fn answer(asked: &PropfindQuery) -> Result<String, PropertyError> {
-    let found = std::fs::metadata(&asked.path).map_err(|error| PropertyError {
+/// The body of the response. Reads file metadata, so it blocks.
+pub(super) fn answer(query: &PropfindQuery) -> Result<String, PropertyError> {
+    let metadata = std::fs::metadata(&query.path).map_err(|error| PropertyError {
         status: match error.raw_os_error() {
             Some(libc::EACCES | libc::EPERM) => 403,
             _ => 404,
@@ -69,26 +69,27 @@ pub(super) fn answer(asked: &PropfindQuery) -> Result<String, PropertyError> {
     })?;
     let mut text = String::from(PROLOGUE);
     text.push_str("<D:multistatus xmlns:D=\"DAV:\"");
-    let tags = match &asked.wanted {
+    let tags = match &query.wanted {
         Wanted::These(names) => declare(names, &mut text),
         Wanted::All | Wanted::Names => Vec::new(),
     };
     text.push_str(">\n");
-    let mut uri = asked.uri.clone();
-    if found.is_dir() && !uri.ends_with(b"/") {
+    let mut uri = query.uri.clone();
+    if metadata.is_dir() && !uri.ends_with(b"/") {
         uri.push(b'/');
     }
-    write_resource(asked, &tags, &asked.path, &uri, &found, &mut text);
-    if asked.list && found.is_dir() {
-        list(asked, &tags, &uri, &mut text)?;
+    write_resource(query, &tags, &query.path, &uri, &metadata, &mut text);
+    if query.list && metadata.is_dir() {
+        list(query, &tags, &uri, &mut text)?;
     }
     text.push_str("</D:multistatus>\n");
-    // It may wait for a slow client.
+    // A slow client may keep the response in memory for long.
     text.shrink_to_fit();
     Ok(text)
 }
 
-/// Declares the namespaces of these names, each once; gives the tag that each name has by that.
+/// Appends an `xmlns` declaration for each namespace of these names, and returns the prefixed tag
+/// of each name.
 fn declare(names: &[PropertyName], text: &mut String) -> Vec<String> {
     let mut namespaces: Vec<&str> = Vec::new();
     let mut tags = Vec::with_capacity(names.len());
@@ -112,8 +113,9 @@ fn declare(names: &[PropertyName], text: &mut String) -> Vec<String> {
     tags
 }
 
+/// Appends the entries of a directory.
 fn list(
-    asked: &PropfindQuery,
+    query: &PropfindQuery,
     tags: &[String],
     uri: &[u8],
     text: &mut String,
@@ -123,29 +125,29 @@ fn list(
         call: "opendir()",
         error,
     };
-    for (count, entry) in std::fs::read_dir(&asked.path).map_err(failed)?.enumerate() {
+    for (count, entry) in std::fs::read_dir(&query.path).map_err(failed)?.enumerate() {
         if count >= ENTRIES_MAX {
-            return Err(too_much());
+            return Err(too_large());
         }
         let entry = entry.map_err(failed)?;
         let path = entry.path();
-        // What cannot be looked at, such as a link to nothing, is not shown.
-        let Ok(found) = std::fs::metadata(&path) else {
+        // Entries that cannot be examined, such as dangling symbolic links, are left out.
+        let Ok(metadata) = std::fs::metadata(&path) else {
             continue;
         };
         let mut child = [uri, entry.file_name().as_bytes()].concat();
-        if found.is_dir() {
+        if metadata.is_dir() {
             child.push(b'/');
         }
-        write_resource(asked, tags, &path, &child, &found, text);
+        write_resource(query, tags, &path, &child, &metadata, text);
         if text.len() > ANSWER_SIZE_MAX {
-            return Err(too_much());
+            return Err(too_large());
         }
     }
     Ok(())
 }
 
-fn too_much() -> PropertyError {
+fn too_large() -> PropertyError {
     PropertyError {
         status: 507,
         call: "opendir()",
@@ -153,13 +155,14 @@ fn too_much() -> PropertyError {
     }
 }
 
-/// Appends what is known of a file; `tags` are those of the names that are asked for.
+/// Appends the `D:response` of one resource. `tags` are the tags of the requested names, in their
+/// order.
 fn write_resource(
-    asked: &PropfindQuery,
+    query: &PropfindQuery,
     tags: &[String],
     path: &Path,
     uri: &[u8],
-    found: &Metadata,
+    metadata: &Metadata,
     text: &mut String,
 ) {
     let mut href = Vec::with_capacity(uri.len());
@@ -168,10 +171,10 @@ fn write_resource(
     write_text(&String::from_utf8_lossy(&href), text);
     text.push_str("</D:href>\n<D:propstat>\n<D:prop>\n");
     let mut missing: Vec<&str> = Vec::new();
-    match &asked.wanted {
+    match &query.wanted {
         Wanted::All => {
             for name in PROPERTIES {
-                write_property(asked, name, path, uri, found, text);
+                write_property(query, name, path, uri, metadata, text);
             }
         }
         Wanted::Names => {
@@ -182,7 +185,7 @@ fn write_resource(
         Wanted::These(names) => {
             for (name, tag) in names.iter().zip(tags) {
                 let known = name.namespace == DAV
-                    && write_property(asked, &name.local, path, uri, found, text);
+                    && write_property(query, &name.local, path, uri, metadata, text);
                 if !known {
                     missing.push(tag);
                 }
@@ -200,40 +203,40 @@ fn write_resource(
     text.push_str("</D:response>\n");
 }
 
-/// Appends a property; false where the resource has none of this name.
+/// Appends a property; false if the resource has no property of this name.
 fn write_property(
-    asked: &PropfindQuery,
+    query: &PropfindQuery,
     name: &str,
     path: &Path,
     uri: &[u8],
-    found: &Metadata,
+    metadata: &Metadata,
     text: &mut String,
 ) -> bool {
-    let is_file = !found.is_dir();
+    let is_file = !metadata.is_dir();
     let value = match name {
-        "creationdate" => rfc3339(found.ctime()),
+        "creationdate" => rfc3339(metadata.ctime()),
         "displayname" => {
             let uri = uri.strip_suffix(b"/").unwrap_or(uri);
             let name = uri.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
             escaped(&String::from_utf8_lossy(name))
         }
-        "getcontentlength" if is_file => found.size().to_string(),
+        "getcontentlength" if is_file => metadata.size().to_string(),
         "getcontenttype" if is_file => {
-            escaped(&String::from_utf8_lossy(asked.types.content_type(uri)))
+            escaped(&String::from_utf8_lossy(query.types.content_type(uri)))
         }
         "getetag" => {
-            let tag = etag::of_file(found.mtime(), found.size());
+            let tag = etag::of_file(metadata.mtime(), metadata.size());
             escaped(&String::from_utf8_lossy(tag.as_bytes()))
         }
         "getlastmodified" => {
             let mut text = [0; date::HTTP_LENGTH];
-            date::format_http(found.mtime(), &mut text);
+            date::format_http(metadata.mtime(), &mut text);
             String::from_utf8_lossy(&text).into_owned()
         }
         "resourcetype" if is_file => String::new(),
         "resourcetype" => "<D:collection/>".to_owned(),
-        "lockdiscovery" => discovered(asked, path),
-        "supportedlock" if asked.locks.is_some() => "<D:lockentry><D:lockscope><D:exclusive/></D:lockscope><D:locktype><D:write/></D:locktype></D:lockentry>".to_owned(),
+        "lockdiscovery" => lock_discovery(query, path),
+        "supportedlock" if query.locks.is_some() => "<D:lockentry><D:lockscope><D:exclusive/></D:lockscope><D:locktype><D:write/></D:locktype></D:lockentry>".to_owned(),
         "supportedlock" => String::new(),
         _ => return false,
     };
@@ -241,21 +244,22 @@ fn write_property(
     true
 }
 
-fn discovered(asked: &PropfindQuery, path: &Path) -> String {
-    let Some(zone) = &asked.locks else {
+/// The value of `lockdiscovery`: the lock on a path, if there is one.
+fn lock_discovery(query: &PropfindQuery, path: &Path) -> String {
+    let Some(zone) = &query.locks else {
         return String::new();
     };
     let path = path.as_os_str().as_bytes();
     let path = path.strip_suffix(b"/").unwrap_or(path);
     let mut text = String::new();
-    if let Some(lock) = zone.state().find(path, asked.now) {
-        let left = lock.expires.saturating_duration_since(asked.now).as_secs();
+    if let Some(lock) = zone.state().find(path, query.now) {
+        let left = lock.expires.saturating_duration_since(query.now).as_secs();
         write_lock(&lock, left, &mut text);
     }
     text
 }
 
-/// Appends a lock as `lockdiscovery` shows it.
+/// Appends a lock as an `activelock` element, with the seconds until it expires.
 pub(super) fn write_lock(lock: &Lock, seconds: u64, text: &mut String) {
     let depth = if lock.infinite { "infinity" } else { "0" };
     let (owner, token, root) = (
@@ -278,7 +282,7 @@ fn escaped(text: &str) -> String {
     out
 }
 
-/// Appends text as XML has it; letters that XML forbids are replaced.
+/// Appends text with XML's special characters escaped. Characters that XML forbids are replaced.
 fn write_text(text: &str, out: &mut String) {
     for letter in text.chars() {
         match letter {
@@ -293,7 +297,7 @@ fn write_text(text: &str, out: &mut String) {
     }
 }
 
-/// Seconds since 1970 as RFC 3339 writes them.
+/// Formats seconds since 1970 by RFC 3339.
 fn rfc3339(seconds: i64) -> String {
     let time = jiff::Timestamp::from_second(seconds).unwrap_or_default();
     time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()

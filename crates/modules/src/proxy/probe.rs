@@ -1,7 +1,9 @@
-//! One request of our own to one peer, by the settings of a location: what health checks ask.
+//! One request that the server itself sends to one peer, with the `proxy_*` settings of a location:
+//! the probe of a health check.
 //!
-//! There is no client, and no other peer is tried. The answer must have come, as far as it is
-//! wanted, within `proxy_read_timeout` of the request, however it is dribbled out.
+//! There is no client, and a failed probe is not retried on another peer. `proxy_read_timeout`
+//! limits the time from the request to the last byte that the check wants, so that a peer that
+//! sends byte by byte cannot prolong a probe.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -30,55 +32,56 @@ use proxying::response::{self, UpstreamResponse};
 use proxying::upstream::Group;
 use proxying::{READING_BODY, ssl};
 
-/// How much of a body is read for nothing but the connection that it comes over, in bytes.
-const DROPPED_MAX: usize = 256 * 1024;
+/// Bytes of a body that are read and discarded at most, in order to reuse the connection.
+const DISCARDED_MAX: usize = 256 * 1024;
 
-/// What is asked, and whom.
+/// A probe: the request and the peer.
 pub struct Probe<'a> {
     /// The settings of the probe.
     pub proxy: &'a Proxy,
-    /// The group that the peer is of.
+    /// The group of the peer.
     pub group: &'a Arc<Group>,
-    /// Where it is asked.
+    /// The address of the peer.
     pub address: Address,
     /// The peer as `$upstream_addr` shows it.
     pub name: Bytes,
     /// The URI of the probe.
     pub uri: &'a [u8],
-    /// The connection is to serve further probes.
+    /// Whether further probes may reuse the connection, and which ones.
     pub keeps: Option<Keeping>,
 }
 
 /// A connection that has served a probe and may serve another.
 pub struct ProbeConnection {
     peer: UpstreamConnection,
-    /// When it was made.
+    /// When the connection was established.
     pub since: Instant,
 }
 
-/// The answer, whose head has come.
+/// A response whose head has been received.
 pub struct Reply {
     peer: UpstreamConnection,
     since: Instant,
     answer: UpstreamResponse,
     remaining: Remaining,
     received: Buffer,
-    /// Until when it must have come.
+    /// When the response must be complete.
     deadline: Instant,
 }
 
-/// What of the body is still to come.
+/// The part of the body that has not been received yet.
 enum Remaining {
     Nothing,
     Length(u64),
     Chunked(Decoder),
     UntilClose,
-    /// As its stream of HTTP/2 says.
+    /// Until END_STREAM (HTTP/2).
     Stream,
 }
 
 impl Probe<'_> {
-    fn asking(&self) -> ProbedPeer<'_> {
+    /// The peer, as the shared part of probing wants it.
+    fn probed(&self) -> ProbedPeer<'_> {
         ProbedPeer {
             group: self.group,
             address: &self.address,
@@ -86,7 +89,7 @@ impl Probe<'_> {
         }
     }
 
-    /// Asks, over a connection that has been kept where there is one.
+    /// Sends the probe, over the kept connection if there is one, and reads the response head.
     pub async fn ask(
         &self,
         request: &mut Request,
@@ -98,41 +101,43 @@ impl Probe<'_> {
         if let Some(ProbeConnection { mut peer, since }) = kept {
             (peer.early_end, peer.asked) = (None, false);
             let (outgoing, _) = self.outgoing(request).await?;
-            // It may have ended meanwhile, which says nothing of the peer.
+            // A kept connection may have been closed meanwhile, which says nothing about the peer's
+            // health: on an error, connect anew.
             match self.talk(request, peer, since, &outgoing).await {
                 Err(ProbeError { cause, .. }) if cause == Causes::ERROR => {}
                 outcome => return outcome.map_err(Unanswered::from),
             }
         }
         let (outgoing, reach) = self.outgoing(request).await?;
-        let peer = self.asking().connect(request, &reach).await?;
+        let peer = self.probed().connect(request, &reach).await?;
         let talked = self.talk(request, peer, engine::now(), &outgoing).await;
         talked.map_err(Unanswered::from)
     }
 
-    /// The same by HTTP/2.
+    /// Sends the probe over HTTP/2 and reads the response head.
     async fn ask_by_http2(&self, request: &mut Request) -> Result<Reply, Unanswered> {
         let settings = &self.proxy.settings;
         let (target, reach) = self.begin(request).await?;
         let head = head::write_own_http2(request, settings, &target, self.uri);
-        let conversation = Http2Dialogue::new(&settings.passing, &head, false, &RequestBody::None);
-        let asking = self.asking();
-        let mut peer = asking.connect(request, &reach).await?;
+        let dialogue = Http2Dialogue::new(&settings.passing, &head, false, &RequestBody::None);
+        let probed = self.probed();
+        let mut peer = probed.connect(request, &reach).await?;
         probe::keep(&mut peer, self.keeps, &reach);
-        let talked = asking.talk(request, peer, &conversation).await;
+        let talked = probed.talk(request, peer, &dialogue).await;
         let (peer, answer, deadline) = talked?;
         response::remember(request, &answer.read.head);
         Ok(Reply {
             remaining: Remaining::Stream,
             peer,
-            since: deadline, // it is kept by the thread, not here
+            since: deadline, // unused: the pool of the thread keeps the connection
             answer: answer.read,
             received: Buffer::empty(),
             deadline,
         })
     }
 
-    /// The request, and what its connection is made by. The tries of the request begin anew.
+    /// The request as bytes of HTTP/1, and the parameters of its connection. Resets the attempts of
+    /// `request`.
     async fn outgoing(
         &self,
         request: &mut Request,
@@ -148,7 +153,8 @@ impl Probe<'_> {
         Ok((outgoing, reach))
     }
 
-    /// Whom it goes to, and what its connection is made by. The tries of the request begin anew.
+    /// The target of the probe, and the parameters of its connection. Resets the attempts of
+    /// `request`.
     async fn begin(
         &self,
         request: &mut Request,
@@ -171,7 +177,7 @@ impl Probe<'_> {
             uri: Bytes::copy_from_slice(self.uri),
             socket: settings.passing.socket.evaluate(request),
             secured,
-            // It comes for no client.
+            // No client address: the probe is sent on behalf of no client.
             introduction: introduction(settings.proxy_protocol, None),
             is_shared,
             terms: Bytes::new(),
@@ -180,7 +186,7 @@ impl Probe<'_> {
         Ok((target, reach))
     }
 
-    /// Sends the request and reads the head of the answer.
+    /// Sends the request over HTTP/1 and reads the response head.
     async fn talk(
         &self,
         request: &mut Request,
@@ -189,12 +195,12 @@ impl Probe<'_> {
         outgoing: &Outgoing,
     ) -> Result<Reply, ProbeError> {
         let settings = &self.proxy.settings;
-        let conversation = Http1Dialogue { settings, outgoing };
-        let asking = self.asking();
-        let (peer, mut answer, deadline) = asking.talk(request, peer, &conversation).await?;
+        let dialogue = Http1Dialogue { settings, outgoing };
+        let probed = self.probed();
+        let (peer, mut answer, deadline) = probed.talk(request, peer, &dialogue).await?;
         response::remember(request, &answer.head);
-        // What a client gets as it is (HTTP/0.9) says nothing of how the peer is; that it is none
-        // has been logged.
+        // A client would get a response without a status line as it is (HTTP/0.9). For a probe it
+        // is an invalid response; the parser has logged that.
         if answer.head.version() == Version::Http09 {
             return Err(ProbeError {
                 cause: Causes::INVALID_HEADER,
@@ -224,7 +230,7 @@ impl Reply {
         self.answer.head.status()
     }
 
-    /// The values of the fields of this name, in any case.
+    /// The values of the header fields of this name, which is compared without regard to case.
     pub fn values<'a>(&'a self, name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
         let bytes = &self.answer.head.bytes;
         let fields = self.answer.head.fields().iter();
@@ -232,7 +238,7 @@ impl Reply {
         named.map(move |field| field.value(bytes))
     }
 
-    /// The next part of the body; `None` at its end. Why there is none has been logged.
+    /// The next part of the body; `None` at its end. An error has been logged.
     pub async fn read(&mut self, request: &mut Request) -> Result<Option<Bytes>, Doing> {
         loop {
             if matches!(self.remaining, Remaining::Nothing) {
@@ -289,8 +295,8 @@ impl Reply {
         }
     }
 
-    /// What of the received bytes comes next, empty where they hold only framing; `None` where that
-    /// is wrong.
+    /// Takes the next part of the body out of the received bytes. The part is empty if they hold
+    /// only framing; `None` if the chunked framing is invalid.
     fn take(&mut self) -> Option<Bytes> {
         let (part, consumed) = match &mut self.remaining {
             Remaining::Nothing | Remaining::Stream => return Some(Bytes::new()),
@@ -317,22 +323,24 @@ impl Reply {
         Some(bytes.unwrap_or_default())
     }
 
-    /// Its connection, where that may serve another probe: the answer has come whole, and nothing
-    /// behind it. What is left of the body is read, if it is not too long for that.
+    /// Reads the rest of the body, and returns the connection if another probe may reuse it: the
+    /// response must be complete, with no bytes behind it. The connection is given up if more than
+    /// `DISCARDED_MAX` bytes are left.
     pub async fn finish(mut self, request: &mut Request) -> Option<ProbeConnection> {
-        let mut dropped = 0;
+        let mut discarded = 0;
         while let Some(part) = self.read(request).await.ok()? {
-            dropped += part.len();
-            if dropped > DROPPED_MAX {
+            discarded += part.len();
+            if discarded > DISCARDED_MAX {
                 return None;
             }
         }
         if self.peer.shared().is_some() {
-            return None; // the thread keeps it
+            return None; // the pool of the thread keeps the connection
         }
-        let is_whole = matches!(self.remaining, Remaining::Nothing) && self.received.is_empty();
-        let goes_on = self.peer.asked && self.peer.early_end.is_none() && self.answer.keeps_alive();
-        (is_whole && goes_on).then_some(ProbeConnection {
+        let is_complete = matches!(self.remaining, Remaining::Nothing) && self.received.is_empty();
+        let is_reusable =
+            self.peer.asked && self.peer.early_end.is_none() && self.answer.keeps_alive();
+        (is_complete && is_reusable).then_some(ProbeConnection {
             peer: self.peer,
             since: self.since,
         })

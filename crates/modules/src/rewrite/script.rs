@@ -1,4 +1,4 @@
-//! Runs scripts: what happens to a request in the two rewrite phases.
+//! Interprets the compiled scripts of the two rewrite phases.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use super::condition::matches;
 use super::{Flag, Instruction, Return, Rewrite, Steps};
 
 impl Script for Steps {
-    /// `Relocate` where the URI was rewritten and a location must be found for it; in a server that
-    /// is next in any case.
+    /// Returns `Relocate` if the URI was rewritten and its location must be looked up. Behind a
+    /// server's script that look-up follows in any case.
     fn run(&self, request: &mut Request) -> Step {
         let mut run = Run {
             request,
             log: self.log,
-            quote: true,
+            escape_captures: true,
             uri_changed: false,
         };
         match run.steps(&self.steps) {
@@ -36,14 +36,14 @@ struct Run<'a> {
     request: &'a mut Request,
     /// `rewrite_log` of the scope that the script began in.
     log: bool,
-    /// Whether captures in values are escaped where the URI came escaped. So it is until the
-    /// first `rewrite` has matched: that is nginx's way, and sites depend on what it gives.
-    quote: bool,
-    /// Whether a location must be found for a rewritten URI.
+    /// Whether captures in values are escaped if the client's URI was escaped. Set until the first
+    /// `rewrite` has matched: nginx behaves so, and sites depend on it.
+    escape_captures: bool,
+    /// Whether the URI was rewritten, so that its location must be looked up.
     uri_changed: bool,
 }
 
-/// Goes on, ends the script (`None`), or ends the phase with a step.
+/// Goes on with the next instruction, ends the script (`None`), or ends the phase with a step.
 type Flow = ControlFlow<Option<Step>>;
 
 impl Run<'_> {
@@ -55,7 +55,7 @@ impl Run<'_> {
         match step {
             Instruction::Set { target, value } => {
                 let mut text = self.request.scratch().take_buffer();
-                append_value(value, self.request, self.quote, &mut text);
+                append_value(value, self.request, self.escape_captures, &mut text);
                 target.assign(self.request, &text);
                 self.request.scratch().give_buffer(text);
                 Flow::Continue(())
@@ -66,7 +66,7 @@ impl Run<'_> {
                 plan,
                 body,
             } => {
-                let holds = condition.holds(self.request, self.quote, self.log);
+                let holds = condition.holds(self.request, self.escape_captures, self.log);
                 let Ok(holds) = holds else {
                     return self.undecided(*position);
                 };
@@ -101,7 +101,8 @@ impl Run<'_> {
     }
 
     fn rewrite(&mut self, rewrite: &Rewrite) -> Flow {
-        // What is logged of a subrequest names its URI.
+        // Log lines of a subrequest name its URI, so the URI must stay in place while the regex
+        // runs.
         let uri = match self.request.nesting.depth {
             0 => std::mem::take(&mut self.request.uri),
             _ => self.request.uri.clone(),
@@ -116,7 +117,7 @@ impl Run<'_> {
             self.request.trace(rewrite.position, text);
             return Flow::Continue(());
         }
-        self.quote = false;
+        self.escape_captures = false;
         self.request.course.internal = true;
         self.request.uri_state.unchanged = false;
         if rewrite.flag == Flag::Break {
@@ -140,14 +141,15 @@ impl Run<'_> {
         }
     }
 
-    /// 500: whether a regex matches could not be decided.
+    /// Ends the phase with status 500: a regex hit a limit or failed, so it is not known whether it
+    /// matches.
     fn undecided(&mut self, position: Position) -> Flow {
         let text = || "could not be decided".to_owned();
         self.request.trace(position, text);
         Flow::Break(Some(Step::Finish(500)))
     }
 
-    /// Sets the Location of a redirect.
+    /// Sets the `Location` of a redirect.
     fn redirect(&mut self, rewrite: &Rewrite) {
         let mut text = self.request.scratch().take_buffer();
         append_value(&rewrite.path, self.request, true, &mut text);
@@ -173,7 +175,7 @@ impl Run<'_> {
         self.request.response.location = Some(location.into());
     }
 
-    /// Replaces path and arguments.
+    /// Replaces the path and the arguments of the request's URI.
     fn change_uri(&mut self, rewrite: &Rewrite) {
         let mut path = self.request.scratch().take_buffer();
         append_value(&rewrite.path, self.request, false, &mut path);
@@ -193,7 +195,8 @@ impl Run<'_> {
             None => {}
         }
         if self.log {
-            // A subrequest is named by the URI that it has had so far.
+            // Logged before the URI is replaced, since log lines of a subrequest name the URI
+            // before the rewrite.
             logs::error!(
                 self.request,
                 Notice,
@@ -221,11 +224,12 @@ impl Run<'_> {
         if status >= 400 && compiled.text.is_empty() {
             return Step::Finish(status);
         }
-        // As in nginx, chunks are dropped by then: the text may ask for `$content_length`.
+        // nginx has discarded a chunked body by then, which shows if the text contains
+        // `$content_length`.
         if self.request.is_main() && self.request.body.chunked() && !self.request.body.is_read() {
             self.request.body.note_skipped();
         }
-        // The text may ask for `$status`.
+        // Set before the text is evaluated, which may contain `$status`.
         self.request.response.status = status;
         let text = compiled.text.evaluate(self.request);
         if let 301 | 302 | 303 | 307 | 308 = status {
@@ -241,13 +245,18 @@ impl Run<'_> {
     }
 }
 
-/// Appends a value of a script. Where `quote` says so, captures are escaped for a query if the
-/// client's URI came escaped: they were cut out of its decoded form.
-pub(super) fn append_value(text: &Text, request: &mut Request, quote: bool, out: &mut Vec<u8>) {
+/// Appends a value of a script. With `escape_captures`, captures are escaped for a query string if
+/// the client's URI was escaped, since they are cut out of the decoded URI.
+pub(super) fn append_value(
+    text: &Text,
+    request: &mut Request,
+    escape_captures: bool,
+    out: &mut Vec<u8>,
+) {
     let Text::Parts(parts) = text else {
         return text.append_to(request, out);
     };
-    if !(quote && request.uri_state.escaped) {
+    if !(escape_captures && request.uri_state.escaped) {
         return text.append_to(request, out);
     }
     for part in parts {

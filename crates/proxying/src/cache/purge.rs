@@ -1,4 +1,4 @@
-//! `*_cache_purge`: entries that go because a request asks for it, in three forms.
+//! `*_cache_purge`: requests that remove entries from the cache, in three forms.
 //!
 //! ```text
 //! proxy_cache_purge $purge_method;                NGINX Plus: where one of the values holds
@@ -6,9 +6,9 @@
 //! fastcgi_cache_purge ZONE "$scheme…$1";          ngx_cache_purge: a location of its own
 //! ```
 //!
-//! The first two remove what the request's key stands for, and all keys that begin so where it ends
-//! with `*`. All variants of an answer go, and all of its slices: those have a group in common, the
-//! key without `$slice_range`.
+//! The first two purge the entry of the request's own cache key; a key that ends with `*` purges
+//! every entry whose key has that prefix. A purge removes all `Vary` variants of a response and all
+//! of its slices. Slices share a group: the key without `$slice_range`.
 
 use std::sync::Arc;
 
@@ -29,19 +29,19 @@ use super::rules::tags;
 use super::settings::{Zone, any_holds};
 use crate::finish;
 
-/// The form that a line without a method has in mind.
+/// The method of `*_cache_purge on`.
 const METHOD: &[u8] = b"PURGE";
 
 /// What a line of `*_cache_purge` says.
 pub(super) enum PurgeLine {
     Off,
     Requests(Purge),
-    /// The location purges this zone, by this key.
+    /// Every request to the location purges this key from this zone.
     Zone(Arc<Zone>, Text),
 }
 
 impl PurgeLine {
-    /// A first word that is a declared zone means that one.
+    /// A first word that names a declared zone, with a key behind it, is the third form.
     pub(super) fn compile(
         family: &Family,
         compiler: &Compiler<'_>,
@@ -91,9 +91,11 @@ impl PurgeLine {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PurgeRequest {
     No,
+    /// The method matches, but the client's address may not purge.
     Forbidden,
-    /// With 204 as the answer where something was there.
+    /// Purge, and answer with 204 if an entry was removed.
     Yes,
+    /// Purge, and answer with a page that names the key if an entry was removed.
     WithPage,
 }
 
@@ -117,7 +119,7 @@ impl Purge {
     }
 }
 
-/// What answers a request that is to purge.
+/// Purges what a request asks for, and answers it.
 pub(super) async fn answer(
     request: &mut Request,
     asked: PurgeRequest,
@@ -131,25 +133,25 @@ pub(super) async fn answer(
     if by_tags && let Some(tags) = tags_of(request) {
         return answer_tags(request, asked, store, tags).await;
     }
-    let is_of_many = key.group().ends_with(b"*");
+    let is_prefix = key.group().ends_with(b"*");
     let purged = run(request, store, key.clone()).await;
     match purged {
         Purged { entries: 1.., .. } if asked == PurgeRequest::WithPage => done(request, &key),
         Purged { entries: 1.., .. } => no_content(request),
         Purged { failed: 1.., .. } => finish(request, 500),
-        Purged { .. } if is_of_many && asked == PurgeRequest::Yes => no_content(request),
+        Purged { .. } if is_prefix && asked == PurgeRequest::Yes => no_content(request),
         Purged { .. } => finish(request, 404),
     }
 }
 
-/// The tags that a request names to be purged, if it names some.
+/// The cache tags that a purge request lists, if any.
 fn tags_of(request: &Request) -> Option<Vec<Bytes>> {
     let tags = tags::all(request.client.headers()).into_iter();
     let tags: Vec<Bytes> = tags.map(Bytes::copy_from_slice).collect();
     (!tags.is_empty()).then_some(tags)
 }
 
-/// Removes what has one of the tags.
+/// Purges every entry that has one of the tags.
 async fn answer_tags(
     request: &mut Request,
     asked: PurgeRequest,
@@ -180,16 +182,16 @@ fn no_content(request: &mut Request) -> Step {
     Step::Respond(Body::Empty)
 }
 
-/// A key, and what it has in common with the keys of other slices, where that is something else.
+/// The cache key of a purge, and the group that it shares with the other slices of the response.
 #[derive(Clone, Debug)]
 pub(super) struct Key {
     pub(super) key: Bytes,
-    /// Empty where that is the key.
+    /// Empty if the key has no slice range: then the key is the group.
     pub(super) group: Bytes,
 }
 
 impl Key {
-    /// The key of a request, whose text may hold `$slice_range`.
+    /// The key of a request, which may contain the value of `$slice_range`.
     pub(super) fn of(key: Bytes, slice_range: Option<&Text>, request: &mut Request) -> Key {
         let range = slice_range.map(|text| text.evaluate(request));
         let range = range.unwrap_or_default();
@@ -227,7 +229,7 @@ pub(super) fn purge(store: &DiskStore, key: &Key) -> Purged {
     if let Some(prefix) = key.group().strip_suffix(b"*") {
         return store.purge_matching(|key| key.starts_with(prefix));
     }
-    // Markers, such as that of an error, lie under the id of the key.
+    // Markers, such as that of a cached error, are stored under the id of the key.
     let removed = store.purge(&EntryId::of(&[&key.key]));
     let mut purged = store.purge_group(key.group());
     match removed {
@@ -242,7 +244,7 @@ fn done(request: &mut Request, key: &Key) -> Step {
     page(request, 200, Bytes::from_static(b"text/plain"), text.into())
 }
 
-/// A location that purges a zone.
+/// The handler of a location whose requests purge a zone.
 struct ZonePurge {
     zone: Arc<Zone>,
     key: Text,
@@ -270,7 +272,7 @@ impl Handle for ZonePurge {
 }
 
 impl Family {
-    /// What answers where `*_cache_purge` names a zone.
+    /// The content handler, if `*_cache_purge` of this scope names a zone.
     pub fn purge_content(
         &self,
         compiler: &Compiler<'_>,
@@ -285,7 +287,7 @@ impl Family {
         })
     }
 
-    /// Which requests of a scope purge.
+    /// The rule by which requests of a scope purge.
     pub(super) fn purge(
         &self,
         compiler: &Compiler<'_>,
@@ -296,7 +298,7 @@ impl Family {
         };
         match (PurgeLine::compile(self, compiler, &words)?, words.first()) {
             (PurgeLine::Requests(purge), _) => Ok(Some(purge)),
-            // Below, where nothing would answer by it, every request would purge.
+            // A zone is purged by a content handler, and only a location has one.
             (PurgeLine::Zone(..), Some(word))
                 if !scope.context().intersects(Contexts::LOCATION) =>
             {

@@ -1,13 +1,15 @@
-//! By what an upstream knows a stored answer again.
+//! The validators of a stored response, for conditional requests to the upstream (RFC 9110
+//! sections 8.8 and 13.1).
 
 use bytes::Bytes;
 
-/// By what the upstream knows a stored answer again.
+/// The validators of a stored response.
 #[derive(Clone, Debug, Default)]
 pub struct Validators {
     pub(super) last_modified: Option<Bytes>,
     pub(super) etag: Option<Bytes>,
-    /// By what the rest of an answer is asked for, whose beginning is kept.
+    /// The `Range` and `If-Range` fields that ask for the rest of a response whose beginning is
+    /// stored.
     pub(super) rest: Option<[(&'static [u8], Bytes); 2]>,
 }
 
@@ -20,17 +22,18 @@ impl Validators {
         self.etag.as_ref()
     }
 
-    /// The fields of the request that ask for the answer if it has changed.
+    /// The fields that make the request to the upstream conditional.
     pub fn conditions(&self) -> impl Iterator<Item = (&'static [u8], &[u8])> {
         let since = self.last_modified.iter();
         let since = since.map(|time| (&b"If-Modified-Since"[..], &time[..]));
-        let other = self.etag.iter();
+        let etag = self.etag.iter();
         let rest = self.rest.iter().flatten();
         since
-            .chain(other.map(|etag| (&b"If-None-Match"[..], &etag[..])))
+            .chain(etag.map(|etag| (&b"If-None-Match"[..], &etag[..])))
             .chain(rest.map(|(name, value)| (*name, &value[..])))
     }
 
+    /// Whether there is nothing to revalidate the response by.
     pub(super) fn is_empty(&self) -> bool {
         self.last_modified.is_none() && self.etag.is_none()
     }
