@@ -1,7 +1,7 @@
-//! Challenges: how a server is shown that we speak for a name.
+//! ACME challenges: how we prove to the certificate authority that we control a name.
 //!
-//! `http-01` (RFC 8555 section 8.3) and `tls-alpn-01` (RFC 8737) are answered by listeners, which
-//! are the [`Host`]'s; `dns-01` (RFC 8555 section 8.4) by a program that puts a record into the
+//! The listeners of the [`Host`] answer `http-01` (RFC 8555 section 8.3) and `tls-alpn-01` (RFC
+//! 8737). For `dns-01` (RFC 8555 section 8.4) an external program adds a TXT record to the DNS
 //! zone.
 
 use std::ffi::{OsStr, OsString};
@@ -21,73 +21,74 @@ use rustls::sign::CertifiedKey;
 use crate::certificate::{Certificate, Unusable, challenge_answer};
 use crate::order::Identifier;
 
-/// How long a program may take for one record, with the time until the zone's servers have it.
+/// How long a program may run for one record, which includes waiting until the zone's name servers
+/// serve it.
 const PROGRAM_TIME_MAX: Duration = Duration::from_secs(600);
 
-/// How often a running program is looked at.
-const PROGRAM_LOOK: Duration = Duration::from_millis(20);
+/// How often a running program is polled for its exit.
+const PROGRAM_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What answers challenges, and takes the certificates that come of it.
+/// The server that ACME runs in: it answers challenges, and serves with the issued certificates.
 pub trait Host: Send + Sync + 'static {
     /// Writes a line to the error log.
     fn log(&self, level: Level, text: &str);
 
-    /// Tells whoever watches the server how it goes, in a sentence.
+    /// Reports progress to the operator, in a sentence. Does nothing by default.
     fn announce(&self, _text: &str) {}
 
-    /// From now on answers this challenge.
+    /// Answers this challenge from now on.
     fn show(&self, shown: &ChallengeReply);
 
-    /// Answers it no more.
+    /// Stops answering this challenge.
     fn hide(&self, shown: &ChallengeReply);
 
     /// The certificate in force that was issued for this order.
     fn installed(&self, order: &str) -> Option<Arc<Certificate>>;
 
-    /// From now on serves with this certificate; `order` is the [`crate::Order::id`] that it is
-    /// for.
+    /// Serves with this certificate from now on. `order` is the [`crate::Order::id`] that it was
+    /// issued for.
     fn install(&self, order: &str, certificate: &Arc<Certificate>);
 }
 
-/// What a listener answers to a validator.
+/// The reply of a listener to the authority's validator.
 #[derive(Clone, Debug)]
 pub enum ChallengeReply {
     /// To a request for `/.well-known/acme-challenge/TOKEN`.
     Http {
         /// The last part of the path.
         token: String,
-        /// The body with which a challenge is answered.
+        /// The key authorization, which is the body of the response.
         answer: String,
     },
     /// To a handshake that offers `acme-tls/1` and nothing else.
     Tls {
         /// The name that the client asks for.
         server_name: String,
-        /// The certificate that shows the answer.
+        /// The self-signed certificate with the digest of the key authorization.
         key: Arc<CertifiedKey>,
     },
 }
 
-/// The kind of challenge that an issuer is asked for.
+/// The type of challenge by which names are validated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Challenge {
-    /// A file under a well-known path of port 80.
+    /// The authority fetches a file under a well-known path from port 80.
     Http01,
-    /// A handshake at port 443.
+    /// The authority makes a TLS handshake with port 443.
     TlsAlpn01,
-    /// A record in the zone of the name.
+    /// The authority looks up a TXT record in the DNS zone of the name.
     Dns01(DnsProgram),
 }
 
-/// A program that changes a zone. It is called `PROGRAM [ARGUMENT …] present|cleanup NAME. VALUE`,
-/// where `NAME` is that of the TXT record. That is how lego calls programs (its provider `exec`),
-/// so that those written for it work. It is not to end before the zone's servers answer with the
-/// record.
+/// A program that edits a DNS zone. We run it as `PROGRAM [ARGUMENT …] present|cleanup NAME.
+/// VALUE`, where `NAME` is the name of the TXT record. The `exec` provider of lego has the same
+/// interface, so programs written for lego work. The program must not exit before the zone's name
+/// servers serve the record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DnsProgram {
     /// The path of the program.
     pub path: PathBuf,
-    /// What comes before `present`.
+    /// The arguments in front of `present` or `cleanup`.
     pub arguments: Vec<OsString>,
 }
 
@@ -100,7 +101,7 @@ impl Challenge {
         }
     }
 
-    /// Its name in the registry of RFC 8555 section 9.7.8.
+    /// The name of the challenge type in the registry of RFC 8555 section 9.7.8.
     pub fn name(&self) -> &'static str {
         match self {
             Challenge::Http01 => "http-01",
@@ -117,9 +118,9 @@ pub(crate) enum AnswerError {
     Certificate(Unusable),
     /// The program could not be started.
     Start(PathBuf, io::Error),
-    /// It ended with another status than 0.
+    /// The program exited with another status than 0.
     Status(PathBuf, ExitStatus),
-    /// It took longer than [`PROGRAM_TIME_MAX`] and was ended.
+    /// The program ran longer than [`PROGRAM_TIME_MAX`] and was killed.
     TimedOut(PathBuf),
 }
 
@@ -142,7 +143,7 @@ impl fmt::Display for AnswerError {
 
 impl std::error::Error for AnswerError {}
 
-/// The answers of one order. They are taken back when it is dropped.
+/// The challenge responses of one order. Dropping it withdraws them.
 pub(crate) struct ChallengeResponses<'a> {
     host: &'a dyn Host,
     shown: Vec<ChallengeReply>,
@@ -158,7 +159,7 @@ impl<'a> ChallengeResponses<'a> {
         }
     }
 
-    /// Answers the challenge for an identifier. `identifier` is without `*.`.
+    /// Answers the challenge for an identifier, which comes without `*.`.
     pub(crate) fn add(
         &mut self,
         challenge: &'a Challenge,
@@ -176,13 +177,13 @@ impl<'a> ChallengeResponses<'a> {
                 let digest = authorization.digest();
                 let key = challenge_answer(identifier, digest.as_ref(), provider);
                 ChallengeReply::Tls {
-                    server_name: asked_name(identifier),
+                    server_name: validation_sni(identifier),
                     key: key.map_err(AnswerError::Certificate)?,
                 }
             }
             Challenge::Dns01(program) => {
                 let (name, value) = (record_name(identifier), authorization.dns_value());
-                // What has failed half-way is cleaned up too.
+                // Recorded before the run, so that a half-finished `present` is cleaned up too.
                 let call = (program, name.clone(), value.clone());
                 self.records.push(call);
                 return program.run("present", &name, &value);
@@ -206,14 +207,14 @@ impl Drop for ChallengeResponses<'_> {
     }
 }
 
-/// The name of the TXT record for a name, with the dot of the root.
+/// The fully qualified name of an identifier's TXT record, with the trailing dot.
 fn record_name(identifier: &Identifier) -> String {
     format!("_acme-challenge.{identifier}.")
 }
 
-/// What a client of `tls-alpn-01` asks for: the name, and for an address the one under which it is
-/// looked up backwards (RFC 8738 section 6).
-fn asked_name(identifier: &Identifier) -> String {
+/// The SNI of a `tls-alpn-01` validation: the name itself, or the reverse-DNS name of an address
+/// (RFC 8738 section 6).
+fn validation_sni(identifier: &Identifier) -> String {
     match identifier {
         Identifier::Dns(name) => name.clone(),
         Identifier::Ip(IpAddr::V4(address)) => {
@@ -229,16 +230,16 @@ fn asked_name(identifier: &Identifier) -> String {
     }
 }
 
-/// Runs a program with further arguments for at most so long: its status, or `None` if it took
-/// longer. `None` instead of a result where this process may start programs itself.
+/// Runs a program with further arguments, for this long at most. The inner `None` says that the
+/// program timed out; the outer `None` that this process may start programs itself.
 pub type RunProgram =
     fn(&DnsProgram, &[&OsStr], Duration) -> Option<io::Result<Option<ExitStatus>>>;
 
-/// Who runs programs where this process may not.
+/// Starts programs on behalf of a process that may not itself.
 static RUN_PROGRAM: OnceLock<RunProgram> = OnceLock::new();
 
-/// Has programs run in another way, if that wants to: for a process that may start none. The first
-/// such call counts.
+/// Sets the function that starts programs, for a process that may not itself. Only the first call
+/// has an effect.
 pub fn run_programs_by(run: RunProgram) {
     let _ = RUN_PROGRAM.set(run);
 }
@@ -249,11 +250,13 @@ impl DnsProgram {
             let arguments = [action, name, value].map(OsStr::new);
             run(self, &arguments, PROGRAM_TIME_MAX)
         });
-        let ended = match elsewhere {
-            Some(ended) => ended.map_err(|error| AnswerError::Start(self.path.clone(), error))?,
+        let outcome = match elsewhere {
+            Some(outcome) => {
+                outcome.map_err(|error| AnswerError::Start(self.path.clone(), error))?
+            }
             None => self.run_here(action, name, value)?,
         };
-        match ended {
+        match outcome {
             Some(status) if !status.success() => {
                 Err(AnswerError::Status(self.path.clone(), status))
             }
@@ -262,7 +265,7 @@ impl DnsProgram {
         }
     }
 
-    /// The same by this process; `None` if it had to be ended.
+    /// Starts the program from this process; `None` if it timed out and was killed.
     fn run_here(
         &self,
         action: &str,
@@ -271,7 +274,7 @@ impl DnsProgram {
     ) -> Result<Option<ExitStatus>, AnswerError> {
         let mut command = Command::new(&self.path);
         command.args(&self.arguments).args([action, name, value]);
-        // What it says on standard error stands in the error log.
+        // Standard error is inherited: what the program prints there reaches the error log.
         command.stdin(Stdio::null()).stdout(Stdio::null());
         let child = command.spawn();
         let child = child.map_err(|error| AnswerError::Start(self.path.clone(), error))?;
@@ -279,18 +282,18 @@ impl DnsProgram {
     }
 }
 
-/// How a program has ended; `None` if it had to be ended. Where the master is this same process,
-/// its own look for ended processes may have taken the status: that counts as success, and the
-/// server will see whether the record is there.
+/// Waits for a program to exit; `None` if it timed out and was killed. If this process is the
+/// master, its own reaping of child processes may have taken the status. A lost status counts as
+/// success: the authority will find out whether the record is there.
 fn wait(mut child: Child) -> Option<ExitStatus> {
     let end = Instant::now() + PROGRAM_TIME_MAX;
     loop {
         match child.try_wait() {
             Ok(Some(status)) => return Some(status),
             Err(_) => return Some(ExitStatus::default()),
-            Ok(None) if Instant::now() < end => std::thread::sleep(PROGRAM_LOOK),
+            Ok(None) if Instant::now() < end => std::thread::sleep(PROGRAM_POLL_INTERVAL),
             Ok(None) => {
-                // Either fails only where it has ended meanwhile.
+                // Both only fail if the program has exited meanwhile.
                 let _ = child.kill();
                 let _ = child.wait();
                 return None;
@@ -312,12 +315,12 @@ mod tests {
     fn names_that_validators_ask_for() {
         let name = record_name(&identifier("www.example.org"));
         assert_eq!(name, "_acme-challenge.www.example.org.");
-        assert_eq!(asked_name(&identifier("a.test")), "a.test");
+        assert_eq!(validation_sni(&identifier("a.test")), "a.test");
         assert_eq!(
-            asked_name(&identifier("192.0.2.5")),
+            validation_sni(&identifier("192.0.2.5")),
             "5.2.0.192.in-addr.arpa"
         );
-        let name = asked_name(&identifier("2001:db8::1"));
+        let name = validation_sni(&identifier("2001:db8::1"));
         assert_eq!(
             name,
             "1.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.8.b.d.0.1.0.0.2.ip6.arpa"
@@ -332,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_is_told_what_to_do_and_says_whether_it_has() {
+    fn a_program_gets_the_action_and_its_status_counts() {
         let told = program(r#"test "$*" = "present _acme-challenge.a.test. value""#);
         told.run("present", "_acme-challenge.a.test.", "value")
             .unwrap();

@@ -1,20 +1,25 @@
 //! The load tester behind `tidegate bench`: clients of HTTP/1.1 and HTTP/2 on the engine that the
 //! server runs on, a thread per core.
 //!
-//! Read in this order: [`plan`] is what is to be done, `run.rs` starts the threads, `client` is one
-//! connection of either protocol, `connection.rs` its bytes and [`tls`] what may lie between,
-//! `response.rs` checks what comes back ([`grpc`] that of calls), [`tally`] counts, [`report`]
-//! prints. `schedule.rs` says when requests start, [`drawn`] what changes from one to the next,
-//! `machine.rs` what the machine allows and whether the tool itself was the limit. [`conditions`]
-//! heads a report, [`saved`] keeps a run in a file, so that several can be merged.
+//! Read in this order: [`plan`] is the run as the command line asks for it. `run.rs` starts the
+//! threads. `client` drives one connection, of HTTP/1.1 or HTTP/2; `connection.rs` reads and writes
+//! its bytes, through [`tls`] where the target is `https`. `response.rs` checks each response
+//! ([`grpc`] checks those of gRPC calls), [`tally`] counts them, [`report`] prints the outcome.
 //!
-//! [`compare`] puts two servers side by side, [`statistics`] says what the figures of that allow to
-//! say.
+//! Beside that path: `schedule.rs` decides when requests start, [`drawn`] which numbers differ from
+//! one request to the next. `machine.rs` reads the limits of the machine and tells whether the load
+//! tester itself was the bottleneck. [`conditions`] prints the first line of a report. [`saved`]
+//! writes a run to a file, so that the runs of several machines can be merged.
 //!
-//! [`memcached`] is load for memcached servers and [`echo`] load for proxies of TCP and UDP, apart
-//! from all that.
+//! [`compare`] measures two servers in turns; [`statistics`] decides whether their figures differ
+//! by more than noise.
 //!
-//! Not here: command lines (src/bench), the frames of HTTP/2 (`proto::h2`), proxies.
+//! [`memcached`] and [`echo`] are load testers of their own, for memcached servers and for proxies
+//! of TCP and UDP. They share the connections, the histograms and the statistics with the rest, and
+//! none of the HTTP code.
+//!
+//! Not here: parsing command lines (src/bench), the frames of HTTP/2 (`proto::h2`), requests
+//! through a forward proxy.
 
 mod client;
 pub mod compare;

@@ -1,15 +1,16 @@
-//! Who listens at an address that could not be had, as far as `/proc` tells this user.
+//! Finds the process that occupies an address after `bind()` has failed with EADDRINUSE, as far as
+//! `/proc` shows it to this user.
 //!
-//! proc_net_tcp(5) has the socket by its inode, and the descriptors of each process name the inodes
-//! that it has open. Used for messages only, after an error.
+//! `/proc/net/tcp` (proc_net_tcp(5)) lists the inode of each listening socket, and `/proc/PID/fd`
+//! the inodes that a process has open. The result is for an error message only.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 
-/// The state of sockets that listen, as the tables have it.
-const LISTENS: &str = "0A";
+/// `TCP_LISTEN` in the tables' column `st`.
+const STATE_LISTEN: &str = "0A";
 
-/// A hint about an address that is in use.
+/// The hint of the error message for an address that is in use.
 pub(crate) fn hint(address: SocketAddr) -> String {
     match find(address) {
         Some((pid, name)) => format!("process {pid} ({name}) listens there"),
@@ -17,8 +18,8 @@ pub(crate) fn hint(address: SocketAddr) -> String {
     }
 }
 
-/// The first process that listens there, with its name. Of a server with workers that is the
-/// oldest.
+/// The pid and the name of the process that listens at an address. Of several that share the
+/// socket, such as a master and its workers, it is the one with the lowest pid.
 fn find(address: SocketAddr) -> Option<(u32, String)> {
     let inodes: Vec<String> = ["/proc/net/tcp", "/proc/net/tcp6"]
         .iter()
@@ -38,23 +39,23 @@ fn find(address: SocketAddr) -> Option<(u32, String)> {
     Some((pid, name.trim_end().to_owned()))
 }
 
-/// The inodes of sockets that listen at an address, or at every address with its port.
+/// The inodes of the sockets whose listening address overlaps with `address`, wildcards included.
 fn listening_at(table: &str, address: SocketAddr) -> Vec<String> {
     let lines = table.lines().filter_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();
-        let [_, local, _, LISTENS, _, _, _, _, _, inode, ..] = fields.as_slice() else {
+        let [_, local, _, STATE_LISTEN, _, _, _, _, _, inode, ..] = fields.as_slice() else {
             return None;
         };
         let (ip, port) = local.split_once(':')?;
-        let (ip, port) = (ip_of(ip)?, u16::from_str_radix(port, 16).ok()?);
-        let meets = ip == address.ip() || ip.is_unspecified() || address.ip().is_unspecified();
-        (port == address.port() && meets).then(|| (*inode).to_owned())
+        let (ip, port) = (parse_ip(ip)?, u16::from_str_radix(port, 16).ok()?);
+        let overlaps = ip == address.ip() || ip.is_unspecified() || address.ip().is_unspecified();
+        (port == address.port() && overlaps).then(|| (*inode).to_owned())
     });
     lines.collect()
 }
 
-/// An address as the tables have it: words of four bytes, in the order of the machine.
-fn ip_of(text: &str) -> Option<IpAddr> {
+/// Parses an address of the tables: 32-bit words in hexadecimal, in the byte order of the machine.
+fn parse_ip(text: &str) -> Option<IpAddr> {
     let word = |at: usize| {
         let word = text.get(at * 8..at * 8 + 8)?;
         Some(u32::from_str_radix(word, 16).ok()?.to_ne_bytes())
@@ -72,7 +73,7 @@ fn ip_of(text: &str) -> Option<IpAddr> {
     }
 }
 
-/// Whether a process has one of these sockets open.
+/// Whether a process has one of these sockets open. False for processes of other users.
 fn has_open(pid: u32, sockets: &[String]) -> bool {
     let Ok(descriptors) = std::fs::read_dir(format!("/proc/{pid}/fd")) else {
         return false;
@@ -90,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_listens_is_found() {
+    fn the_listening_process_is_found() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let (pid, _) = find(address).unwrap();

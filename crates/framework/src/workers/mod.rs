@@ -1,4 +1,5 @@
-//! Worker threads: one engine each, accepting and serving; swapping generations, ending.
+//! Worker threads: starting them, swapping their generation, stopping them. Each thread has one
+//! engine, accepts connections and serves them.
 //!
 //! Threads share generations, counters and logs and nothing else. Commands come from the
 //! controlling thread as closures posted to each thread's engine.
@@ -35,25 +36,25 @@ pub use sharing::Sharing;
 pub use worker::Worker;
 use worker::with_worker;
 
-/// How long a reload waits for a thread to take the new generation.
+/// How long a reload waits for the threads to take the new generation.
 const SWAP_WAIT: Duration = Duration::from_secs(1);
 
-/// What threads are started with.
+/// Settings of the worker threads, from the configuration.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The engine to use.
     pub engine: EngineKind,
     /// How many threads serve connections.
     pub threads: usize,
-    /// What makes the doors of each thread.
+    /// Makes the doors of a thread, one for each protocol.
     pub doors: fn() -> Vec<Rc<dyn Door>>,
-    /// Takes the lines that threads log.
+    /// Where threads write log lines.
     pub report: &'static dyn ThreadReport,
-    /// `worker_connections`: connections that one thread may hold.
+    /// `worker_connections`: connections that one thread may hold at most.
     pub connections: usize,
-    /// What the directive `multi_accept` says in this scope.
+    /// `multi_accept`: whether a thread accepts all pending connections in one turn.
     pub multi_accept: bool,
-    /// CPU of each thread, if they are to be bound (`worker_cpu_affinity`).
+    /// `worker_cpu_affinity`: the CPUs of each thread; empty if threads are not bound.
     pub affinity: Vec<Vec<usize>>,
 }
 
@@ -66,7 +67,7 @@ pub struct Workers {
     running: Arc<RunningThreads>,
 }
 
-/// Number of threads that run, and what tells that one has ended.
+/// The number of running threads, and a condition variable that is notified when one ends.
 type RunningThreads = (Mutex<usize>, Condvar);
 
 struct Thread {
@@ -74,18 +75,18 @@ struct Thread {
     handle: Option<JoinHandle<()>>,
 }
 
-/// Listening sockets; with `reuseport` several for one listener.
+/// The listening sockets of the process; with `reuseport` a listener has several.
 pub type Sockets = Vec<(ListenerId, Vec<BoundSocket>)>;
 
-/// One of them: a listener, and the socket's number among those of the listener. Over reloads the
-/// same names the same socket.
+/// Identifies a listening socket: its listener, and its index among the sockets of that listener.
+/// The id stays the same over reloads.
 pub type SocketId = (ListenerId, usize);
 
-/// Those of them that one thread accepts from.
+/// The listening sockets that one thread accepts from.
 pub type Share = Vec<(SocketId, BoundSocket)>;
 
 impl Workers {
-    /// Starts the threads on these sockets. Every thread is ready to accept when it returns.
+    /// Starts the threads on these sockets. Returns once every thread is ready to accept.
     pub fn start(
         settings: &Settings,
         generation: &Arc<Generation>,
@@ -169,13 +170,13 @@ impl Workers {
             drop(runtime);
             watch.remove(index);
             settings.report.thread_ends();
-            let given_up = engine::finish_background();
-            for what in &given_up {
-                let text = format_args!("the process does not wait any longer for {what}");
+            let unfinished = engine::finish_background();
+            for task in &unfinished {
+                let text = format_args!("the process does not wait any longer for {task}");
                 settings.report.line(Level::Error, text);
             }
-            if !given_up.is_empty() {
-                settings.report.thread_ends(); // and has more lines to write
+            if !unfinished.is_empty() {
+                settings.report.thread_ends(); // writes the lines above
             }
         };
         let handle = std::thread::Builder::new()
@@ -190,7 +191,7 @@ impl Workers {
         })
     }
 
-    /// Starts the thread that looks after the others, as long as any of them runs.
+    /// Starts the watchdog thread, which logs workers that are stuck. It ends with the last worker.
     fn watch(&self, report: &'static dyn ThreadReport) {
         let (watch, running) = (Arc::clone(&self.watch), Arc::clone(&self.running));
         let body = move || {
@@ -208,18 +209,19 @@ impl Workers {
                 }
             }
         };
-        // Without it nothing is told about threads that stand still, and nothing else is missing.
+        // If the watchdog cannot start, only its log lines are missing: serve without it.
         let _ = std::thread::Builder::new()
             .name("watch".to_owned())
             .spawn(body);
     }
 
-    /// Counters of the process.
+    /// The counters of the process.
     pub fn counters(&self) -> &Arc<Counters> {
         &self.counters
     }
 
-    /// What each thread accepts from, for [`Workers::swap`]. Fails for want of descriptors.
+    /// The sockets that each thread accepts from, for [`Workers::swap`]. Fails if the process runs
+    /// out of file descriptors.
     pub fn shares(&self, sockets: &Sockets) -> std::io::Result<Vec<Share>> {
         let count = self.threads.len();
         (0..count)
@@ -227,9 +229,9 @@ impl Workers {
             .collect()
     }
 
-    /// Every thread serves by this generation from its next request on, and listens on just these
-    /// sockets. All do when it returns, unless one is busy for longer than `SWAP_WAIT`. With a
-    /// limit, connections that are open end ([`Worker::limit_open`]).
+    /// Has every thread serve new requests by this generation, and listen on just these sockets.
+    /// Returns when all threads have switched, or after `SWAP_WAIT`; a busy thread switches later.
+    /// With a limit, connections that are open now are closed ([`Worker::limit_open`]).
     pub fn swap(&self, generation: &Arc<Generation>, shares: Vec<Share>, limit: Option<Duration>) {
         let (done, swapped) = std::sync::mpsc::channel();
         for (thread, share) in self.threads.iter().zip(shares) {
@@ -242,7 +244,7 @@ impl Workers {
                         worker.limit_open(limit);
                     }
                 });
-                let _ = done.send(()); // none waits any more if it took long
+                let _ = done.send(()); // fails if `swap` has stopped waiting
             }));
         }
         drop(done);
@@ -251,8 +253,8 @@ impl Workers {
         while swapped.recv_timeout(left()).is_ok() {}
     }
 
-    /// Has a thread do something, and waits for what comes of it; `None` where there is no such
-    /// thread, or it has ended, or is busy for longer than `SWAP_WAIT`.
+    /// Runs a job on a thread and returns the result. `None` if there is no such thread, if it has
+    /// ended, or if it is busy for longer than `SWAP_WAIT`.
     pub fn on_thread<R: Send + 'static>(
         &self,
         index: usize,
@@ -261,18 +263,18 @@ impl Workers {
         let thread = self.threads.get(index)?;
         let (done, outcome) = std::sync::mpsc::channel();
         thread.remote.post(Box::new(move || {
-            let _ = done.send(job()); // none waits any more if it took long
+            let _ = done.send(job()); // fails if `on_thread` has stopped waiting
         }));
         outcome.recv_timeout(SWAP_WAIT).ok()
     }
 
-    /// No new connections; idle ones are closed, busy ones after their response, and those that are
-    /// still open after `limit` then.
+    /// Stops accepting. Idle connections are closed at once, busy ones after their response, and
+    /// those that are still open after `limit` when it has passed.
     pub fn quit(&self, limit: Option<Duration>) {
         self.stop(Worker::quit, limit);
     }
 
-    /// The same, but idle connections are served once more.
+    /// Like [`Workers::quit`], but idle connections may send one more request.
     pub fn drain(&self, limit: Option<Duration>) {
         self.stop(Worker::drain, limit);
     }
@@ -290,7 +292,7 @@ impl Workers {
         }
     }
 
-    /// Ends all threads at once, requests included.
+    /// Ends all threads at once and aborts the requests under way.
     pub fn terminate(&self) {
         for thread in &self.threads {
             thread
@@ -319,17 +321,18 @@ impl Drop for Workers {
     }
 }
 
-/// The sockets that one of `count` threads accepts from. A listener without `reuseport` is
-/// shared by all; of several sockets each goes to one thread, surplus ones are adopted.
+/// The sockets that thread `index` of `count` accepts from. All threads share the single socket of
+/// a listener without `reuseport`. With `reuseport` the sockets are dealt out: with more sockets
+/// than threads a thread gets several, with fewer sockets than threads the threads share them.
 fn share(sockets: &Sockets, index: usize, count: usize) -> std::io::Result<Share> {
     let mut share = Share::new();
     for (id, several) in sockets {
         let single = several.len() == 1;
         for (number, socket) in several.iter().enumerate() {
-            let mine = single
+            let is_own = single
                 || number % count == index
                 || (several.len() < count && index % several.len() == number);
-            if mine {
+            if is_own {
                 share.push(((id.clone(), number), socket.try_clone()?));
             }
         }
@@ -337,7 +340,7 @@ fn share(sockets: &Sockets, index: usize, count: usize) -> std::io::Result<Share
     Ok(share)
 }
 
-/// Counts a thread as running for as long as it lives, however it ends.
+/// Counts a thread as running until dropped, so that a panic uncounts it too.
 struct Alive(Arc<RunningThreads>);
 
 impl Alive {
@@ -354,7 +357,7 @@ impl Drop for Alive {
     }
 }
 
-/// Binds the thread to these CPUs; a mask that the machine does not have is logged.
+/// Binds the calling thread to these CPUs. Logs if the machine has none of them.
 fn bind_to_cpus(cpus: &[usize], report: &dyn ThreadReport) {
     let mut set = rustix::thread::CpuSet::new();
     for cpu in cpus {

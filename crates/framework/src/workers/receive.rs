@@ -1,4 +1,4 @@
-//! Receiving from one socket of datagrams, for the door of its protocol.
+//! Receives from one datagram socket and passes each datagram to the door of its protocol.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -12,11 +12,11 @@ use super::accept::Accepting;
 use crate::display::Errno;
 use crate::door::{ListenerId, ReceivedDatagram};
 
-/// How long receiving pauses where the system refuses a datagram.
+/// How long receiving pauses after `recvmsg()` has failed.
 const RECEIVE_PAUSE: Duration = Duration::from_millis(500);
 
-/// Receives from one socket until told to stop; what has not been received by then stays with the
-/// kernel, for the other processes that have the socket.
+/// Receives until told to stop. Datagrams that have not been received by then stay in the kernel's
+/// queue, for the other processes that share the socket.
 pub(super) async fn receive(
     worker: Rc<Worker>,
     id: ListenerId,
@@ -25,13 +25,13 @@ pub(super) async fn receive(
 ) {
     let socket = Rc::new(socket);
     loop {
-        let came = either(accepting.stop.wait(), socket.recv()).await;
-        // An answer that the system refuses is lost, as one that the network loses is.
+        let event = either(accepting.stop.wait(), socket.recv()).await;
+        // A reply that `sendmsg()` refused is lost, like one that the network drops: only log it.
         if let Some(error) = socket.take_failure() {
             let error = Errno(&error);
             worker.report(Level::Info, format_args!("sendmsg() failed {error}"));
         }
-        match came {
+        match event {
             Either::First(()) => break,
             Either::Second(Ok(datagram)) => accepting.door().received(ReceivedDatagram {
                 worker: Rc::clone(&worker),

@@ -1,39 +1,38 @@
-//! How often in a second the other end may do what costs us more than it.
+//! Rate limits against HTTP/2 floods: how often in a second the peer may send frames that cost us
+//! more than the peer.
 //!
-//! Each limit stands far above what a browser or a proxy does, and far below what would keep a
-//! thread busy.
+//! Each limit is far above what browsers and proxies send, and far below what would keep a thread
+//! busy.
 
-/// Streams that end by a reset, the other end's or one that it made us send (CVE-2023-44487,
-/// CVE-2025-8671); where more than half as many may be open at once, twice that number, so that a
-/// client may give up all of them.
+/// Streams that end with RST_STREAM, sent by the peer or provoked by it (CVE-2023-44487,
+/// CVE-2025-8671). For a connection that allows more than half as many concurrent streams, the
+/// limit is twice that number of streams, so that a client may cancel all of them.
 pub const RESETS_MAX: u32 = 400;
-/// SETTINGS frames, and answers to ours.
+/// SETTINGS frames, acknowledgements of ours included.
 pub const SETTINGS_MAX: u32 = 100;
-/// PING frames, beside one for each DATA frame that was sent. Clients and servers of gRPC measure
-/// by them how much may be on its way, and send one as soon as the answer to the last has come and
-/// so has DATA: some thousand a second where the way is short.
+/// PING frames, beside one for each DATA frame that we sent. gRPC estimates the bandwidth-delay
+/// product with PING: it sends one as soon as the last is acknowledged and further DATA has
+/// arrived, some thousand a second on a short path.
 pub const PINGS_MAX: u32 = 200;
-/// How many more PING frames DATA frames of a while ago still permit.
+/// PING frames that earlier DATA frames can permit at most.
 const PINGS_PERMITTED_MAX: u32 = 1000;
 /// PRIORITY and PRIORITY_UPDATE frames.
 pub const PRIORITIES_MAX: u32 = 2000;
-/// Frames that say nothing: DATA without bytes that does not end its stream, GOAWAY, kinds that are
-/// not known.
+/// Frames without effect: empty DATA without END_STREAM, GOAWAY, frames of unknown types.
 pub const EMPTY_MAX: u32 = 200;
-/// WINDOW_UPDATE frames, beside one for each kilobyte that was sent. Some clients send two for each
+/// WINDOW_UPDATE frames, beside one for each kilobyte that we sent. Some clients send two for each
 /// small response.
 pub const WINDOW_UPDATES_MAX: u32 = 20_000;
-/// DATA frames with few bytes that do not end their stream ([`SMALL_DATA`]), each of which costs us
-/// as much as one with many.
+/// DATA frames shorter than [`SMALL_DATA`] without END_STREAM. Each costs us as much as a long one.
 pub const SMALL_DATA_MAX: u32 = 20_000;
-/// Bytes of DATA below which a frame counts as small: a message of gRPC has five at least, and a
-/// stream of them may have some hundred thousand in a second.
+/// Payload in bytes below which a DATA frame counts as small. A gRPC message has at least five
+/// bytes, and a stream may carry some hundred thousand messages a second.
 pub const SMALL_DATA: u32 = 5;
-/// Streams that were refused because there were too many, as nginx counts them; over the whole life
-/// of a connection.
+/// Streams refused for exceeding SETTINGS_MAX_CONCURRENT_STREAMS, over the whole life of a
+/// connection, as nginx counts them.
 pub const REFUSED_MAX: u32 = 128;
 
-/// Counts what happens in a second.
+/// Counts events per second.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Meter {
     second: u32,
@@ -41,7 +40,7 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// Counts once more; whether it has been more than `max` in this second.
+    /// Counts an event; true if there have been more than `max` in this second.
     #[inline]
     pub fn exceeds(&mut self, second: u32, max: u32) -> bool {
         if self.second != second {
@@ -53,22 +52,22 @@ impl Meter {
     }
 }
 
-/// PING frames that come.
+/// Counts PING frames of the peer.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Pings {
     meter: Meter,
-    /// How many come for DATA that was sent.
+    /// PING frames that DATA frames have permitted and that do not count against the limit.
     permitted: u32,
 }
 
 impl Pings {
-    /// A DATA frame was sent.
+    /// Permits one more PING frame: a DATA frame was sent.
     #[inline]
     pub fn permit(&mut self) {
         self.permitted = (self.permitted + 1).min(PINGS_PERMITTED_MAX);
     }
 
-    /// Counts one; whether there have been too many in this second.
+    /// Counts a PING frame; true if there have been too many in this second.
     pub fn exceeds(&mut self, second: u32) -> bool {
         if let Some(left) = self.permitted.checked_sub(1) {
             self.permitted = left;
@@ -78,7 +77,8 @@ impl Pings {
     }
 }
 
-/// What comes as an answer to something that was sent, and so is permitted as often as that was.
+/// Counts frames that the peer sends in reaction to ours, such as WINDOW_UPDATE to DATA. Each frame
+/// that we sent permits some of them; only what exceeds that counts against the limit.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReplyAllowance {
     meter: Meter,
@@ -86,13 +86,13 @@ pub struct ReplyAllowance {
 }
 
 impl ReplyAllowance {
-    /// So many more may come; no more than a second's.
+    /// Permits `more` frames, up to `max` unused ones.
     #[inline]
     pub fn permit(&mut self, more: u32, max: u32) {
         self.permitted = self.permitted.saturating_add(more).min(max);
     }
 
-    /// Counts one; whether there have been too many in this second.
+    /// Counts a frame; true if there have been too many in this second.
     #[inline]
     pub fn exceeds(&mut self, second: u32, max: u32) -> bool {
         if let Some(left) = self.permitted.checked_sub(1) {

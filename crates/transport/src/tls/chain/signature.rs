@@ -1,8 +1,8 @@
-//! Signatures, checked with a key as certificates hold it.
+//! Verifies signatures of certificates, revocation lists, OCSP responses and handshakes.
 //!
-//! webpki has the algorithms and knows which keys fit; it would also read whole certificates, but
-//! of X.509 version 3 only. SHA-1, keys of RSA below 2048 bits, and what else is broken are not
-//! among the algorithms.
+//! webpki provides the algorithms and knows which keys each accepts. Its certificate parser is not
+//! used, since that accepts X.509 version 3 only. The list of algorithms has no SHA-1, no RSA keys
+//! below 2048 bits and nothing else that is broken.
 
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls13_signature_with_raw_key};
@@ -16,22 +16,22 @@ use x509_cert::der::{self, Decode, Encode, Reader, SliceReader};
 use super::certificate::Certificate;
 use crate::tls::provider;
 
-/// What certificates, revocation lists and responses about certificates have in common: something
-/// that is signed, and how.
+/// The outer structure that certificates, revocation lists and OCSP responses have in common:
+/// content, algorithm, signature.
 #[derive(Clone, Debug, Default)]
 pub(in crate::tls) struct Signed {
-    /// What is signed, in DER.
+    /// The signed content, in DER.
     pub(in crate::tls) content: Box<[u8]>,
-    /// The algorithm's number and parameters.
+    /// The contents of the `AlgorithmIdentifier` in DER: object identifier and parameters.
     algorithm: Box<[u8]>,
     signature: Box<[u8]>,
 }
 
 impl Signed {
-    /// Takes the three parts of a signed structure apart (RFC 5280 section 4.1.1).
+    /// Parses a signed structure (RFC 5280 section 4.1.1).
     ///
     /// # Errors
-    /// Where it is none.
+    /// If the bytes are not one, or more bytes follow.
     pub(in crate::tls) fn read(bytes: &[u8]) -> der::Result<Signed> {
         let mut reader = SliceReader::new(bytes)?;
         let signed = reader.sequence(Signed::decode)?;
@@ -39,10 +39,10 @@ impl Signed {
         Ok(signed)
     }
 
-    /// Reads the three parts where more may follow.
+    /// Parses the three parts; more may follow in the reader.
     ///
     /// # Errors
-    /// Where they are not there.
+    /// If a part is missing or malformed.
     pub(in crate::tls) fn decode<'r, R: Reader<'r>>(reader: &mut R) -> der::Result<Signed> {
         let content = reader.tlv_bytes()?;
         let algorithm = AnyRef::decode(reader)?;
@@ -54,10 +54,11 @@ impl Signed {
         })
     }
 
-    /// Whether what is signed names the same algorithm.
+    /// Checks that the signed content names the same algorithm as the signature does (RFC 5280
+    /// section 4.1.1.2).
     ///
     /// # Errors
-    /// Where it does not.
+    /// If the algorithms differ.
     pub(in crate::tls) fn must_be_by(&self, algorithm: &AlgorithmIdentifier) -> der::Result<()> {
         let algorithm = algorithm.to_der()?;
         if AnyRef::from_der(&algorithm)?.value() == &*self.algorithm {
@@ -67,23 +68,23 @@ impl Signed {
         }
     }
 
-    /// Whether the holder of this key, as a certificate holds it, has signed.
+    /// Whether the signature verifies with this key, a `SubjectPublicKeyInfo` in DER.
     pub(in crate::tls) fn is_signed_by(&self, key: &[u8]) -> bool {
-        let fitting = algorithms()
+        let candidates = algorithms()
             .all
             .iter()
             .filter(|algorithm| algorithm.signature_alg_id().as_ref() == &*self.algorithm);
-        is_signed(key, fitting, &self.content, &self.signature).is_ok()
+        verify(key, candidates, &self.content, &self.signature).is_ok()
     }
 }
 
-/// The algorithms for signatures that there are.
+/// The signature algorithms that the crypto provider supports.
 pub(in crate::tls) fn algorithms() -> WebPkiSupportedAlgorithms {
     provider().signature_verification_algorithms
 }
 
-/// Tries the algorithms that a signature may be of until one takes such keys.
-fn is_signed<'a>(
+/// Verifies a signature with the first of the algorithms that accepts this type of key.
+fn verify<'a>(
     key: &[u8],
     algorithms: impl Iterator<Item = &'a &'static dyn SignatureVerificationAlgorithm>,
     message: &[u8],
@@ -101,10 +102,11 @@ fn is_signed<'a>(
     Err(CertificateError::BadSignature.into())
 }
 
-/// Whether the other end of a TLS 1.2 handshake has the key of the certificate that it has shown.
+/// Verifies the signature of a TLS 1.2 handshake: whether the peer has the private key of its
+/// certificate.
 ///
 /// # Errors
-/// Where it has not, or the certificate cannot be read.
+/// If the signature does not verify, or the certificate cannot be parsed.
 pub fn verify_tls12(
     message: &[u8],
     certificate: &CertificateDer<'_>,
@@ -112,14 +114,14 @@ pub fn verify_tls12(
 ) -> Result<HandshakeSignatureValid, rustls::Error> {
     let key = Certificate::key_of(certificate).map_err(|_| CertificateError::BadEncoding)?;
     let mapping = algorithms().mapping;
-    let Some((_, fitting)) = mapping.iter().find(|(scheme, _)| *scheme == signed.scheme) else {
+    let Some((_, candidates)) = mapping.iter().find(|(scheme, _)| *scheme == signed.scheme) else {
         return Err(PeerMisbehaved::SignedHandshakeWithUnadvertisedSigScheme.into());
     };
-    is_signed(&key, fitting.iter(), message, signed.signature())?;
+    verify(&key, candidates.iter(), message, signed.signature())?;
     Ok(HandshakeSignatureValid::assertion())
 }
 
-/// The same for TLS 1.3.
+/// Verifies the signature of a TLS 1.3 handshake.
 ///
 /// # Errors
 /// As [`verify_tls12`].
@@ -133,7 +135,7 @@ pub fn verify_tls13(
     verify_tls13_signature_with_raw_key(message, &key, signed, &algorithms())
 }
 
-/// What we tell the other end to sign with.
+/// The signature schemes that we offer to the peer.
 pub fn schemes() -> Vec<SignatureScheme> {
     algorithms().supported_schemes()
 }
