@@ -1,5 +1,5 @@
-//! WebSockets to an upstream that speaks HTTP/1, on both engines: of clients that speak HTTP/2
-//! (extended CONNECT, RFC 8441), and many at once of clients that speak HTTP/1.
+//! WebSockets to an HTTP/1.1 upstream, on both engines: from HTTP/2 clients (extended CONNECT, RFC
+//! 8441), and many at once from HTTP/1.1 clients.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -14,11 +14,11 @@ use sha1::{Digest, Sha1};
 use support::http2::{Client, Response, put_data};
 use support::{PATIENCE, Server, engines};
 
-/// Bytes that the upstream says to those who ask for `/much`.
+/// Bytes that the upstream sends on `/ws/much`.
 const MUCH: usize = 3_000_000;
 
-/// An upstream that answers by path; each head that it gets, and what came behind it, can be heard
-/// of. As long as a connection lasts it sends back what comes.
+/// An upstream that upgrades and then echoes, except on the paths that [`answer`] names. It passes
+/// each request head and all bytes behind the head to the test.
 struct Upstream {
     port: u16,
     heads: Receiver<String>,
@@ -29,13 +29,13 @@ impl Upstream {
     fn start() -> Upstream {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let ((says_head, heads), (says_body, bodies)) = (channel(), channel());
+        let ((head_sender, heads), (body_sender, bodies)) = (channel(), channel());
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let (says_head, says_body) = (says_head.clone(), says_body.clone());
+                let (head_sender, body_sender) = (head_sender.clone(), body_sender.clone());
                 thread::spawn(move || {
-                    let body = answer(stream, |head| drop(says_head.send(head.to_owned())));
-                    let _ = says_body.send(body);
+                    let body = answer(stream, |head| drop(head_sender.send(head.to_owned())));
+                    let _ = body_sender.send(body);
                 });
             }
         });
@@ -70,8 +70,9 @@ impl Upstream {
     }
 }
 
-/// Serves one connection; what has come behind its head.
-fn answer(mut stream: TcpStream, say: impl Fn(&str)) -> Vec<u8> {
+/// Serves one connection and returns all bytes that came behind the request head. Calls `on_head`
+/// with the head.
+fn answer(mut stream: TcpStream, on_head: impl Fn(&str)) -> Vec<u8> {
     let mut received = Vec::new();
     let mut buffer = vec![0; 64 * 1024];
     let end = loop {
@@ -85,7 +86,7 @@ fn answer(mut stream: TcpStream, say: impl Fn(&str)) -> Vec<u8> {
     };
     let mut body = received.split_off(end);
     let head = String::from_utf8(received).unwrap();
-    say(&head);
+    on_head(&head);
     let key = head
         .lines()
         .find_map(|line| line.strip_prefix("Sec-WebSocket-Key: "));
@@ -103,7 +104,7 @@ fn answer(mut stream: TcpStream, say: impl Fn(&str)) -> Vec<u8> {
         )
     };
     if path == "/ws/last" {
-        // Answers only once the other end has said all.
+        // Answers only after the proxy has closed its side.
         let _ = stream.write_all(switch(&accept).as_bytes());
         while let Ok(count @ 1..) = stream.read(&mut buffer) {
             body.extend_from_slice(&buffer[..count]);
@@ -140,7 +141,7 @@ fn much() -> Vec<u8> {
     (0..MUCH).map(|number| (number * 7) as u8).collect()
 }
 
-/// Sends an extended CONNECT and leaves the stream open.
+/// Sends an extended CONNECT without END_STREAM.
 fn connect(client: &mut Client, protocol: &str, path: &str) -> u32 {
     let fields = [
         (":method", "CONNECT"),
@@ -160,7 +161,7 @@ fn connect(client: &mut Client, protocol: &str, path: &str) -> u32 {
     stream
 }
 
-/// Reads until what has come on the stream is enough.
+/// Reads frames until the response on the stream meets the condition.
 fn wait(client: &mut Client, stream: u32, is_enough: impl Fn(&Response) -> bool) -> Response {
     loop {
         if let Some(response) = client.responses.get(&stream)
@@ -186,7 +187,10 @@ fn bytes_go_both_ways_until_the_client_ends() {
         let mut client = Client::connect(server.port);
         let frame = client.read_frame().unwrap();
         let (settings, _) = frame.payload.as_chunks::<6>();
-        assert!(settings.contains(&[0, 8, 0, 0, 0, 1]), "it is not offered");
+        assert!(
+            settings.contains(&[0, 8, 0, 0, 0, 1]),
+            "SETTINGS_ENABLE_CONNECT_PROTOCOL is not sent"
+        );
         let stream = connect(&mut client, "websocket", "/ws/echo?a=b");
         let response = wait(&mut client, stream, |response| response.status != 0);
         assert_eq!(response.status, 200);
@@ -223,7 +227,7 @@ fn bytes_go_both_ways_until_the_client_ends() {
             let all = number * (number + 1) / 2 * 97;
             wait(&mut client, stream, |response| response.body.len() == all);
         }
-        // Other streams have their turns meanwhile.
+        // The tunnel does not block other streams of the connection.
         assert_eq!(client.get("/ws/plain").text(), "plain");
         let mut out = Vec::new();
         put_data(&mut out, stream, b"last", true);
@@ -242,7 +246,7 @@ fn bytes_go_both_ways_until_the_client_ends() {
 }
 
 #[test]
-fn what_the_upstream_says_last_arrives_through_any_window() {
+fn all_bytes_arrive_before_the_end_whatever_the_window() {
     each_server(|server, _| {
         for window in [1_000, 65_535, 1 << 30] {
             let mut client = Client::connect_with(server.port, &[(4, window)]);
@@ -287,8 +291,8 @@ fn a_reset_closes_the_upstream_and_a_gone_upstream_ends_the_stream() {
         frame::put_reset(&mut out, stream, ErrorCode::Cancel);
         client.send(&out);
         assert_eq!(upstream.bodies.recv().unwrap(), b"");
-        // The connection goes on, and so it does when it is the client's whole connection that
-        // goes.
+        // The client's connection outlives the reset. A client that closes its whole connection
+        // closes the upstream too.
         let stream = connect(&mut client, "websocket", "/ws/echo");
         wait(&mut client, stream, |response| response.status == 200);
         drop(client);
@@ -297,12 +301,12 @@ fn a_reset_closes_the_upstream_and_a_gone_upstream_ends_the_stream() {
 }
 
 #[test]
-fn a_client_that_has_said_all_still_gets_its_answer() {
+fn a_half_closed_client_still_gets_the_response() {
     each_server(|server, upstream| {
         let mut client = Client::connect(server.port);
         let stream = connect(&mut client, "websocket", "/ws/last");
         wait(&mut client, stream, |response| response.status == 200);
-        // As browsers do: the frame that closes a WebSocket, and the end of the stream with it.
+        // As browsers do: the WebSocket close frame with END_STREAM.
         let mut out = Vec::new();
         put_data(&mut out, stream, &[b'x'; 100_000], false);
         put_data(&mut out, stream, b"close", true);
@@ -312,7 +316,7 @@ fn a_client_that_has_said_all_still_gets_its_answer() {
             (response.body.len(), response.ended, response.reset),
             (100_005, true, None)
         );
-        // One that does not wait for it.
+        // A client that ends its stream and resets it without waiting for the response.
         let stream = connect(&mut client, "websocket", "/ws/echo");
         wait(&mut client, stream, |response| response.status == 200);
         assert_eq!(upstream.bodies.recv().unwrap().len(), 100_005);
@@ -325,7 +329,7 @@ fn a_client_that_has_said_all_still_gets_its_answer() {
 }
 
 #[test]
-fn a_websocket_may_be_asked_about() {
+fn auth_request_may_grant_a_websocket() {
     each_server(|server, upstream| {
         let mut client = Client::connect(server.port);
         let stream = connect(&mut client, "websocket", "/asked/echo");
@@ -339,7 +343,7 @@ fn a_websocket_may_be_asked_about() {
     });
 }
 
-/// As in nginx: the connection of the client is not that of one who is only asked about it.
+/// As in nginx: the upstream of `auth_request` cannot upgrade the client's connection.
 #[test]
 fn a_subrequest_does_not_become_a_tunnel() {
     each_server(|server, _| {
@@ -379,7 +383,7 @@ fn no_answer_but_an_upgrade_is_a_success() {
             let response = client.response(stream);
             assert_eq!(response.status, status, "{path}: {response:?}");
             assert!(text.is_none_or(|text| response.text() == text), "{path}");
-            // What may still come of it has no meaning, and is no fault.
+            // DATA on the refused stream is ignored; it is not a connection error.
             let mut out = Vec::new();
             put_data(&mut out, stream, b"too late", true);
             client.send(&out);
@@ -389,7 +393,7 @@ fn no_answer_but_an_upgrade_is_a_success() {
     });
 }
 
-/// A WebSocket of a client that speaks HTTP/1, which has been answered.
+/// Opens a WebSocket over HTTP/1.1 and reads the 101 response.
 fn connect_http1(server: &Server) -> TcpStream {
     let mut stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -412,7 +416,7 @@ fn connect_http1(server: &Server) -> TcpStream {
     stream
 }
 
-/// Has each of these echo a text of its own.
+/// Sends a different text on each stream and expects its echo.
 fn echo_on_all(streams: &mut [TcpStream], what: &str) {
     for (number, stream) in streams.iter_mut().enumerate() {
         stream
@@ -421,14 +425,14 @@ fn echo_on_all(streams: &mut [TcpStream], what: &str) {
     }
     for (number, stream) in streams.iter_mut().enumerate() {
         let expected = format!("{what} {number}");
-        let mut heard = vec![0; expected.len()];
-        stream.read_exact(&mut heard).unwrap();
-        assert_eq!(String::from_utf8(heard).unwrap(), expected);
+        let mut echoed = vec![0; expected.len()];
+        stream.read_exact(&mut echoed).unwrap();
+        assert_eq!(String::from_utf8(echoed).unwrap(), expected);
     }
 }
 
 #[test]
-fn many_outlive_a_reload() {
+fn many_websockets_outlive_a_reload() {
     const MANY: usize = 200;
     each_server(|server, upstream| {
         let mut streams: Vec<_> = (0..MANY).map(|_| connect_http1(server)).collect();
@@ -439,7 +443,7 @@ fn many_outlive_a_reload() {
             thread::sleep(Duration::from_millis(5));
         }
         echo_on_all(&mut streams, "after");
-        // Those that end do so alone, and the old generation with the last of them.
+        // Closing some leaves the others open. The old generation is dropped with the last.
         drop(streams.split_off(MANY / 2));
         echo_on_all(&mut streams, "still");
         assert!(!server.error_log().contains("generation 1 of"));
@@ -453,7 +457,7 @@ fn many_outlive_a_reload() {
 }
 
 #[test]
-fn another_protocol_has_no_key() {
+fn a_protocol_other_than_websocket_gets_no_key() {
     each_server(|server, upstream| {
         let mut client = Client::connect(server.port);
         let stream = connect(&mut client, "connect-udp", "/ws/echo");

@@ -1,5 +1,5 @@
-//! The arguments of a directive: what is written where the notation says too little, else by the
-//! notation.
+//! Random arguments for a directive: from a list of our own if the syntax in the manual does not
+//! tell what a value looks like, else generated from that syntax.
 
 use conf::Contexts;
 
@@ -9,8 +9,8 @@ use super::notation;
 use super::table::Directive;
 use crate::random::Random;
 
-/// Directives that the frame writes or that would break the run, with the reason why they are not
-/// strewn. The frame writes all of those that are not marked as left out.
+/// Directives that are never placed at random. The fixed frame of the configuration contains them
+/// already, unless the comment says that they are left out of the run altogether.
 const FRAME: &[&str] = &[
     "http",
     "events",
@@ -23,7 +23,8 @@ const FRAME: &[&str] = &[
     "if",
     "limit_except",
     "upstream",
-    // How requests are shared out among several servers: one is asked first always.
+    // Load balancing: the two servers that are compared would ask different peers, so the frame
+    // fixes which one is asked first.
     "hash",
     "ip_hash",
     "least_conn",
@@ -36,12 +37,12 @@ const FRAME: &[&str] = &[
     "zone",
     "queue",
     "sticky",
-    // Left out: what one program stores, the next one finds.
+    // Left out: the second of the two servers would find the file that the first one has stored.
     "proxy_store",
     "fastcgi_store",
     "uwsgi_store",
     "scgi_store",
-    // Written already, as the reference makes the folder in any case.
+    // The frame contains them, since nginx creates these directories in any case.
     "fastcgi_temp_path",
     "uwsgi_temp_path",
     "scgi_temp_path",
@@ -79,36 +80,36 @@ const FRAME: &[&str] = &[
     "ssl_client_certificate",
     "valid_referers",
     "auth_request",
-    // Left out: a module of the reference would have to be a file on the disk.
+    // Left out: nginx would need a module file on disk.
     "load_module",
 ];
 
-/// Whether a directive is strewn over the scopes.
+/// Whether a directive is placed at random in the scopes.
 pub(super) fn is_strewn(name: &str) -> bool {
     !FRAME.contains(&name) && !is_of_caches(name)
 }
 
-/// Directives of caches stand where [`caches`](super::caches) puts them.
+/// Whether a directive belongs to the content cache: [`caches`](super::caches) places these.
 fn is_of_caches(name: &str) -> bool {
     let of_family = |prefix| name.strip_prefix(prefix);
     let known = ["proxy_", "fastcgi_", "uwsgi_", "scgi_"];
-    let said = known.into_iter().find_map(of_family);
-    said.is_some_and(|said| said.starts_with("cache") || said == "no_cache")
+    let stem = known.into_iter().find_map(of_family);
+    stem.is_some_and(|stem| stem.starts_with("cache") || stem == "no_cache")
 }
 
-/// Arguments that the directive takes in this context.
+/// Random arguments that the directive accepts in this context.
 pub(super) fn arguments(
     directive: &Directive,
     context: Contexts,
     random: &mut Random,
     world: &World,
 ) -> Vec<String> {
-    let mut own = Own {
+    let mut listed = DirectiveArguments {
         random,
         world,
         context,
     };
-    match own.text(directive.name) {
+    match listed.text(directive.name) {
         Some(text) => split(&text),
         None if directive.forms.is_empty() => Vec::new(),
         None => {
@@ -118,7 +119,7 @@ pub(super) fn arguments(
     }
 }
 
-/// Words parted by spaces that stand outside of quotes.
+/// Splits a text into words at the spaces outside of quotes.
 pub(super) fn split(text: &str) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
     let mut word = String::new();
@@ -145,7 +146,8 @@ pub(super) fn split(text: &str) -> Vec<String> {
     words
 }
 
-/// A value for a word of the notation: what it stands for, or itself.
+/// A random value for a placeholder of the syntax, such as `size`; any other word stands for
+/// itself.
 fn value(word: &str, random: &mut Random, world: &World) -> String {
     if let Some((word, rest)) = word.split_once('[') {
         // `gzip[=level]`
@@ -183,21 +185,21 @@ fn value(word: &str, random: &mut Random, world: &World) -> String {
     }
 }
 
-/// Text as people write it, often with variables.
+/// A random text as configurations have it, often with variables.
 pub(super) fn text(random: &mut Random) -> String {
     if random.chance(55) {
         String::from(random.pick(lists::VARIABLES))
     } else if random.chance(2) {
-        // A line break is in the table of differences, and rare.
+        // Line breaks are rare, since they meet a known difference that hides others.
         String::from(lists::BROKEN_TEXT)
     } else {
         String::from(random.pick(lists::TEXTS))
     }
 }
 
-/// A URI of this server: a file, a helping location or nothing.
+/// A random URI of this server: of a file, of a location that the frame defines, or of nothing.
 pub(super) fn uri(random: &mut Random, world: &World) -> String {
-    let helping = [
+    let fixed = [
         "/mirror",
         "/auth/ok",
         "/errors/page.html",
@@ -207,11 +209,11 @@ pub(super) fn uri(random: &mut Random, world: &World) -> String {
     if random.chance(50) && !world.files.is_empty() {
         plain(&world.files[random.below(world.files.len())])
     } else {
-        String::from(random.pick(&helping))
+        String::from(random.pick(&fixed))
     }
 }
 
-/// A URI as it may stand in a configuration without quotes.
+/// The URI if it may stand in a configuration without quotes, else one that may.
 pub(super) fn plain(uri: &str) -> String {
     if uri.contains([' ', ';', '{', '}', '"', '\'', '\\', '$', '#', '\t', '\n']) {
         String::from("/page.html")
@@ -220,27 +222,28 @@ pub(super) fn plain(uri: &str) -> String {
     }
 }
 
-/// Values of single directives.
-struct Own<'a> {
+/// Generates the arguments of directives that have a list of their own.
+struct DirectiveArguments<'a> {
     random: &'a mut Random,
     world: &'a World,
     context: Contexts,
 }
 
-impl Own<'_> {
+impl DirectiveArguments<'_> {
     fn one(&mut self, list: &[&str]) -> Option<String> {
         Some(String::from(self.random.pick(list)))
     }
 
-    /// Mostly the first entry, at times one of the others.
-    fn mostly(&mut self, usual: &str, seldom: &[&str]) -> Option<String> {
+    /// The usual value in 70 of a hundred cases, else one of the others.
+    fn mostly(&mut self, usual: &str, others: &[&str]) -> Option<String> {
         if self.random.chance(70) {
             Some(String::from(usual))
         } else {
-            self.one(seldom)
+            self.one(others)
         }
     }
 
+    /// The arguments of a directive; `None` if there is no list for it.
     fn text(&mut self, name: &str) -> Option<String> {
         self.of_main(name)
             .or_else(|| self.of_core(name))
@@ -251,7 +254,7 @@ impl Own<'_> {
             .or_else(|| self.of_tls(name))
     }
 
-    /// The outermost level and `events`: nothing that bends the run itself.
+    /// The main level and `events`: only values that do not disturb the run itself.
     fn of_main(&mut self, name: &str) -> Option<String> {
         match name {
             "env" => self.one(&["HOME", "TZ", "DIFFERENTIAL=1", "EMPTY="]),
@@ -536,8 +539,8 @@ impl Own<'_> {
             }
             "dav_access" => self.one(&["user:rw", "user:rw group:r all:r", "group:rw all:r"]),
             "min_delete_depth" => self.one(&["0", "1", "3"]),
-            // Rates that one request uses up for the whole run, or that none ever reaches: nothing
-            // hangs on the clock.
+            // Zone `slow` is used up by one request for the rest of the run, and no request ever
+            // reaches the rate of `fast`, so no result depends on timing.
             "limit_req" => self.one(&[
                 "zone=fast burst=100",
                 "zone=slow burst=2 nodelay",
@@ -584,8 +587,8 @@ impl Own<'_> {
         }
     }
 
-    /// What is the own of FastCGI, uwsgi, SCGI, memcached and gRPC; what they share is as with a
-    /// proxy.
+    /// Directives that only FastCGI, uwsgi, SCGI, memcached or gRPC have; those that they share
+    /// with `proxy` take the same arguments as there.
     fn of_applications(&mut self, name: &str) -> Option<String> {
         match name {
             "fastcgi_param" | "uwsgi_param" | "scgi_param" => {
@@ -652,7 +655,7 @@ impl Own<'_> {
                 "Set-Cookie Vary",
                 "X-Accel-Limit-Rate X-Accel-Buffering X-Accel-Charset",
             ]),
-            // `HEAD` is in the table of differences, and hides much of what follows.
+            // `HEAD` meets a known difference that hides many others, so it is rare.
             "proxy_method" => self.one(&[
                 "POST",
                 "$request_method",

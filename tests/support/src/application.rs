@@ -1,5 +1,5 @@
-//! An application of our own that speaks FastCGI, uwsgi or SCGI: it keeps what it is told, and
-//! answers as the test says.
+//! A test double of an application server that speaks FastCGI, uwsgi or SCGI: it records each
+//! request, and answers with the bytes that the test returns for it.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -8,23 +8,23 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-/// What an application speaks.
+/// The protocol of an application.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
-    /// FastCGI, by records.
+    /// FastCGI: records.
     #[default]
     Fastcgi,
-    /// uwsgi, by one packet in front of the body.
+    /// uwsgi: a packet in front of the body.
     Uwsgi,
-    /// SCGI, by one netstring in front of the body.
+    /// SCGI: a netstring in front of the body.
     Scgi,
 }
 
 impl Protocol {
-    /// Each of the three, to run a test with.
+    /// All protocols, for tests that run with each.
     pub const ALL: [Protocol; 3] = [Protocol::Fastcgi, Protocol::Uwsgi, Protocol::Scgi];
 
-    /// How the names of its directives begin.
+    /// The prefix of the protocol's directives.
     pub fn prefix(self) -> &'static str {
         match self {
             Protocol::Fastcgi => "fastcgi_",
@@ -34,29 +34,30 @@ impl Protocol {
     }
 }
 
-/// A request as it came.
+/// A request as the application received it.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
-    /// By which protocol it came.
+    /// The protocol of the request.
     pub protocol: Protocol,
-    /// Both modifiers of a packet of uwsgi.
+    /// `modifier1` and `modifier2` of the uwsgi packet.
     pub modifiers: [u8; 2],
-    /// What stands behind the parameters of such a packet.
+    /// The string behind the parameters of a uwsgi packet (`uwsgi_string`).
     pub string: String,
-    /// Parameters in order.
+    /// The parameters, in the order in which they were sent.
     pub params: Vec<(String, String)>,
     /// The whole body.
     pub body: Vec<u8>,
-    /// Lengths of the records of the body.
+    /// Lengths of the FastCGI stdin records, the empty last one included.
     pub records: Vec<usize>,
-    /// The address that it came from.
+    /// The IP address of the other end of the connection.
     pub peer: String,
-    /// It asks for the connection to be left open.
+    /// `FCGI_KEEP_CONN` is set: the application must not close the connection.
     pub keeps_connection: bool,
 }
 
 impl Seen {
-    /// Bytes of an answer with this head, without its empty line, and this body.
+    /// A response with this head (without the empty line) and this body, framed for the request's
+    /// protocol.
     pub fn answer(&self, head: &str, body: &[u8]) -> Vec<Vec<u8>> {
         let head = format!("{head}\r\n\r\n");
         if self.protocol != Protocol::Fastcgi {
@@ -80,7 +81,7 @@ impl Seen {
 
 type Answer = dyn Fn(&Seen) -> Vec<Vec<u8>> + Send + Sync;
 
-/// An application that answers as a test says; it listens as long as the process runs.
+/// An application server for tests. It listens until the process exits.
 pub struct Application {
     port: u16,
     seen: Arc<Mutex<Vec<Seen>>>,
@@ -88,7 +89,8 @@ pub struct Application {
 }
 
 impl Application {
-    /// Listens; each part of an answer is sent by itself.
+    /// Starts an application. Each part that `answer` returns is sent in a write of its own; an
+    /// empty last part closes the connection.
     pub fn start(
         protocol: Protocol,
         answer: impl Fn(&Seen) -> Vec<Vec<u8>> + Send + Sync + 'static,
@@ -96,7 +98,8 @@ impl Application {
         Application::start_early(protocol, Vec::new(), answer)
     }
 
-    /// Listens; says this much of the first answer on a connection before it reads the request.
+    /// Starts an application that sends the bytes `early` on each new connection before it reads
+    /// the first request.
     pub fn start_early(
         protocol: Protocol,
         early: Vec<u8>,
@@ -123,22 +126,22 @@ impl Application {
         application
     }
 
-    /// Where it listens, as a `…_pass` names it.
+    /// The address of the application, as an argument of `…_pass`.
     pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// The request that came last.
+    /// The last request.
     pub fn last(&self) -> Seen {
         self.seen.lock().unwrap().last().unwrap().clone()
     }
 
-    /// How many requests have come.
+    /// How many requests the application has received.
     pub fn requests(&self) -> usize {
         self.seen.lock().unwrap().len()
     }
 
-    /// How many connections have been made to it.
+    /// How many connections the application has accepted.
     pub fn connections(&self) -> usize {
         self.connections.load(Ordering::SeqCst)
     }
@@ -158,7 +161,7 @@ fn serve(mut stream: TcpStream, protocol: Protocol, seen: &Mutex<Vec<Seen>>, ans
         seen.lock().unwrap().push(request.clone());
         let parts = answer(&request);
         let drips = parts.len() > 2;
-        // An empty part behind others is the end of the connection.
+        // An empty last part closes the connection.
         let closes = parts.last().is_some_and(Vec::is_empty);
         for part in parts {
             if stream.write_all(&part).is_err() {
@@ -176,7 +179,7 @@ fn serve(mut stream: TcpStream, protocol: Protocol, seen: &Mutex<Vec<Seen>>, ans
     }
 }
 
-/// The next request of a connection; `None` where there is none, or something else.
+/// Reads a FastCGI request; `None` at the end of the connection, or if the bytes are not FastCGI.
 fn read_request(stream: &mut TcpStream) -> Option<Seen> {
     let (mut seen, mut params) = (Seen::default(), Vec::new());
     loop {
@@ -207,7 +210,7 @@ fn read_request(stream: &mut TcpStream) -> Option<Seen> {
     }
 }
 
-/// A packet of uwsgi, and the body by its `CONTENT_LENGTH`.
+/// Reads a uwsgi packet, and a body of `CONTENT_LENGTH` bytes.
 fn read_packet(stream: &mut TcpStream) -> Option<Seen> {
     let mut header = [0; 4];
     stream.read_exact(&mut header).ok()?;
@@ -237,7 +240,7 @@ fn read_packet(stream: &mut TcpStream) -> Option<Seen> {
     Some(seen)
 }
 
-/// A netstring of SCGI, and the body by its `CONTENT_LENGTH`.
+/// Reads an SCGI netstring, and a body of `CONTENT_LENGTH` bytes.
 fn read_netstring(stream: &mut TcpStream) -> Option<Seen> {
     let mut length = 0;
     loop {
@@ -304,17 +307,17 @@ fn record(kind: u8, content: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A record of the response.
+/// A FastCGI stdout record: a part of the response.
 pub fn stdout(content: &[u8]) -> Vec<u8> {
     record(6, content)
 }
 
-/// A record of messages.
+/// A FastCGI stderr record: messages for the error log.
 pub fn stderr(content: &[u8]) -> Vec<u8> {
     record(7, content)
 }
 
-/// The end of the request.
+/// A FastCGI end-of-request record.
 pub fn end() -> Vec<u8> {
     record(3, &[0; 8])
 }
