@@ -91,7 +91,8 @@ impl Files for Texts {
     }
 }
 
-/// The same, with files that the last reading has found.
+/// Like [`Texts`], but unchanged files come from the last reading, and `hosts` may resolve the
+/// names of missing hosts.
 struct KnownTexts<'a> {
     texts: &'a Texts,
     hosts: Option<&'a MissingHosts<Disk>>,

@@ -22,13 +22,13 @@ pub(crate) mod paths {
     /// nginx's place, under its name.
     pub(crate) const NGINX_CONF: &str = "/etc/nginx/nginx.conf";
 
-    /// The configuration that is read where the command line names none.
+    /// The configuration that is read if the command line names none.
     pub(crate) fn conf() -> &'static str {
         let exists = |path: &str| std::path::Path::new(path).exists();
         conf_of(crate::cli::is_called_nginx(), exists)
     }
 
-    /// The same, by the program's name and by what exists.
+    /// The default configuration by the program's name and by which files exist.
     pub(super) fn conf_of(is_called_nginx: bool, exists: impl Fn(&str) -> bool) -> &'static str {
         if !is_called_nginx && exists(OWN_CONF) {
             OWN_CONF
@@ -41,7 +41,7 @@ pub(crate) mod paths {
     pub(crate) const ERROR_LOG: &str = "/var/log/nginx/error.log";
     /// The default of `pid`.
     pub(crate) const PID: &str = "/run/tidegate.pid";
-    /// The same where the program stands in nginx's place, under its name: scripts look there.
+    /// The default of `pid` if the program is called `nginx`: scripts look for the file there.
     pub(crate) const NGINX_PID: &str = "/run/nginx.pid";
 }
 

@@ -26,7 +26,7 @@ impl PrivateFolder {
         PrivateFolder::below(&base.unwrap_or_else(std::env::temp_dir), purpose)
     }
 
-    /// The same where there is room for long bodies: `$XDG_RUNTIME_DIR` is in memory.
+    /// A private folder with room for long bodies: not in `$XDG_RUNTIME_DIR`, which is in memory.
     pub(crate) fn roomy(purpose: &str) -> Result<PrivateFolder, (PathBuf, io::Error)> {
         PrivateFolder::below(&std::env::temp_dir(), purpose)
     }

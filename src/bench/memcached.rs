@@ -29,10 +29,10 @@ const KEY_LENGTH_MAX: usize = 250;
 /// Most keys of one get.
 const KEYS_A_GET_MAX: u32 = 10_000;
 
-/// How long a run takes where nothing says it.
+/// The default duration of a run.
 const DURATION_DEFAULT: Duration = Duration::from_secs(10);
 
-/// The same of a turn beside another server.
+/// The default duration of a turn in a comparison of two servers.
 const TURN_DEFAULT: Duration = Duration::from_secs(1);
 
 /// Send gets and sets to a memcached server

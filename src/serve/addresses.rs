@@ -145,8 +145,8 @@ fn own_ipv4(table: &str) -> Vec<Ipv4Addr> {
     found
 }
 
-/// The same of the kernel's list of IPv6 addresses, without those of single links: their URLs
-/// would need the name of an interface.
+/// The addresses of this machine in the kernel's list of IPv6 addresses, without link-local ones:
+/// their URLs would need the name of an interface.
 fn own_ipv6(table: &str) -> Vec<Ipv6Addr> {
     const GLOBAL: &str = "00";
     let address = |line: &str| {

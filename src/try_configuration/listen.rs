@@ -52,7 +52,7 @@ impl Address {
         Some(Address::Inet { host, ports })
     }
 
-    /// The same with other ports, if there are such.
+    /// The address with its ports moved by `offset`, if those exist.
     pub(super) fn moved(&self, offset: u16) -> Option<Address> {
         let Address::Inet { host, ports } = self else {
             return Some(self.clone());
@@ -65,7 +65,7 @@ impl Address {
         })
     }
 
-    /// The same with ports that are free and not `taken`, the first in a row of so many.
+    /// The address with the first free ports in a row that are not `taken`.
     pub(super) fn at_free_ports(&self, taken: &BTreeSet<u16>) -> Option<Address> {
         let Address::Inet { host, ports } = self else {
             return Some(self.clone());

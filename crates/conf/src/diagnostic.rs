@@ -133,7 +133,7 @@ impl Diagnostic {
         Diagnostic::new(Level::Warn, message, position)
     }
 
-    /// The same with a hint.
+    /// Adds a hint.
     #[must_use]
     pub fn with_hint(self, hint: impl Into<String>) -> Diagnostic {
         Diagnostic {
@@ -278,11 +278,11 @@ pub struct Fault {
     pub position: Option<Position>,
     /// What would have worked.
     pub hint: Option<String>,
-    /// The same as [`Diagnostic::related`], kept in the fault.
+    /// See [`Diagnostic::related`].
     pub related: Option<Box<Related>>,
-    /// The same as [`Diagnostic::missing`], kept in the fault.
+    /// See [`Diagnostic::missing`].
     pub missing: Option<Box<Missing>>,
-    /// The same as [`Diagnostic::while_reading`], kept in the fault.
+    /// See [`Diagnostic::while_reading`].
     pub while_reading: bool,
 }
 
@@ -316,7 +316,7 @@ impl Fault {
         Fault::at(word, format!("invalid parameter \"{}\"", word.text()))
     }
 
-    /// The same with a hint.
+    /// Adds a hint.
     #[must_use]
     pub fn with_hint(self, hint: impl Into<String>) -> Fault {
         Fault {
@@ -325,7 +325,7 @@ impl Fault {
         }
     }
 
-    /// The same with a second place.
+    /// Adds a second position, with a label.
     #[must_use]
     pub fn with_related(self, position: Position, label: &'static str) -> Fault {
         Fault {
@@ -334,7 +334,7 @@ impl Fault {
         }
     }
 
-    /// The same, about a name that is referred to and not defined.
+    /// Marks the fault as one about a name that is referred to and not defined.
     #[must_use]
     pub fn of_missing(self, name: &str, definers: &'static [&'static str]) -> Fault {
         let name = name.into();
@@ -344,7 +344,7 @@ impl Fault {
         }
     }
 
-    /// The same, as one that nginx finds while it reads.
+    /// Marks the fault as one that nginx finds while it parses.
     #[must_use]
     pub fn while_reading(self) -> Fault {
         Fault {
@@ -353,7 +353,7 @@ impl Fault {
         }
     }
 
-    /// The same at `position`, unless it has one.
+    /// Sets the position, unless the fault has one.
     #[must_use]
     pub fn or_at(self, position: Position) -> Fault {
         Fault {

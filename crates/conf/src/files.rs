@@ -122,8 +122,8 @@ impl<F: Files> Files for Anew<F> {
     }
 }
 
-/// The same files, and for every name an address of its own that leads nowhere: for one who checks
-/// a configuration without depending on name servers.
+/// Reads the files of `F`, and resolves every host name to a distinct address that leads nowhere,
+/// in order to check a configuration without name servers.
 ///
 /// The addresses are of the prefix that is discarded everywhere (RFC 6666), so that two names never
 /// seem to be one host.
@@ -165,8 +165,9 @@ impl<F: Files> Files for StandIns<F> {
     }
 }
 
-/// The same files and addresses; a name that has no address gets one to which no connection can be
-/// made: for one who looks at a configuration where some of its hosts are unknown.
+/// Reads the files of `F` and resolves with `F`. A host that does not resolve gets an address that
+/// refuses connections, so that a configuration can be examined on a machine that does not know its
+/// hosts.
 #[derive(Debug, Default)]
 pub struct MissingHosts<F> {
     files: F,

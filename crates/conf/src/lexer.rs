@@ -477,7 +477,7 @@ pub(crate) fn rows(text: &[u8]) -> Vec<Vec<Word>> {
     }
 }
 
-/// The same, with the word that a `;` is missing after.
+/// Adds the hint to a fault after which word the `;` is missing.
 fn missing_semicolon(fault: Fault, words: &[Word]) -> Fault {
     match words.last() {
         Some(word) => fault.with_hint(format!("a \";\" is missing after \"{}\"", word.text())),

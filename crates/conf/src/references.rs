@@ -92,7 +92,8 @@ impl Tree {
 }
 
 impl Position {
-    /// The same with the line that the place itself is on, where its directive goes on below it.
+    /// The position with the line of the referenced word itself, if its directive begins on another
+    /// line.
     #[must_use]
     pub fn on_own_line(self, files: &dyn Files) -> Position {
         let text = self.file_name().and_then(|name| files.read(&name).ok());

@@ -68,7 +68,7 @@ impl Arity {
         Arity::exactly(0)
     }
 
-    /// The same with a block of directives.
+    /// With a block of directives.
     #[must_use]
     pub const fn block(self) -> Arity {
         Arity {
@@ -78,7 +78,7 @@ impl Arity {
         }
     }
 
-    /// The same with a block of the directive's own rows.
+    /// With a block of rows in the directive's own syntax.
     #[must_use]
     pub const fn free_block(self) -> Arity {
         Arity {

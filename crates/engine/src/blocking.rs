@@ -196,7 +196,7 @@ pub struct Unfinished {
 }
 
 impl Unfinished {
-    /// Marks work as begun until it is dropped.
+    /// Marks work as unfinished until dropped.
     #[expect(
         clippy::new_without_default,
         reason = "that it is made means something"
@@ -206,8 +206,8 @@ impl Unfinished {
         Unfinished { limited: None }
     }
 
-    /// The same for work that is waited for no longer than `limit` from now: then it is given up,
-    /// under the name of `what`.
+    /// Marks work as unfinished until dropped, or until `limit` has passed. The work is then
+    /// abandoned, and reported under the name `what`.
     pub fn for_at_most(limit: Duration, what: &'static str) -> Unfinished {
         let mut left = lock(&BACKGROUND);
         let number = left.next;

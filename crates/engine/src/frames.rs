@@ -176,7 +176,7 @@ impl Drop for Frame {
         let Slot { home, number } = &*self.0;
         // What was done with the memory is done before; who takes the number takes note of that.
         home.returned.add(*number);
-        // The same order as in `take`, seen from the other side: note, then look.
+        // The counterpart of `take`: first return the frame, then check whether one is wanted.
         if home.wanted.load(Ordering::SeqCst) && home.wanted.swap(false, Ordering::SeqCst) {
             home.notifier.notify();
         }

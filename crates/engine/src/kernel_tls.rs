@@ -49,7 +49,7 @@ impl Version {
 pub enum Cipher {
     /// AES in Galois/counter mode with keys of 128 bits.
     Aes128Gcm,
-    /// The same with keys of 256 bits.
+    /// AES in Galois/counter mode with keys of 256 bits.
     Aes256Gcm,
     /// ChaCha20-Poly1305, defined by RFC 8439.
     Chacha20Poly1305,

@@ -155,7 +155,7 @@ impl<'a> Compiler<'a> {
         path
     }
 
-    /// The same of a path that has been put behind the prefix already.
+    /// Like [`directory`](Self::directory), for a path that is absolute already.
     pub fn require_directory(&self, path: &Path) {
         let mut all = self.directories.borrow_mut();
         if !all.iter().any(|known| known == path) {
@@ -254,7 +254,7 @@ pub struct Environment<'a> {
     pub conf_prefix: &'a Path,
     /// Where setters read files from.
     pub files: &'a dyn Files,
-    /// The same as [`Compiler::privileged`], kept in the environment.
+    /// See [`Compiler::privileged`].
     pub privileged: bool,
 }
 

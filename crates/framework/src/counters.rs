@@ -249,31 +249,31 @@ impl Counters {
 /// The sums of [`ThreadCounters`] at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// The same as [`ThreadCounters::accepted`], kept in the totals.
+    /// Sum of [`ThreadCounters::accepted`].
     pub accepted: u64,
-    /// The same as [`ThreadCounters::active`], kept in the totals.
+    /// Sum of [`ThreadCounters::active`].
     pub active: u64,
-    /// The same as [`ThreadCounters::reading`], kept in the totals.
+    /// Sum of [`ThreadCounters::reading`].
     pub reading: u64,
-    /// The same as [`ThreadCounters::waiting`], kept in the totals.
+    /// Sum of [`ThreadCounters::waiting`].
     pub waiting: u64,
-    /// The same as [`ThreadCounters::dropped`], kept in the totals.
+    /// Sum of [`ThreadCounters::dropped`].
     pub dropped: u64,
-    /// The same as [`ThreadCounters::requests`], kept in the totals.
+    /// Sum of [`ThreadCounters::requests`].
     pub requests: u64,
-    /// The same as [`ThreadCounters::panics`], kept in the totals.
+    /// Sum of [`ThreadCounters::panics`].
     pub panics: u64,
-    /// The same as [`ThreadCounters::handshakes`], kept in the totals.
+    /// Sum of [`ThreadCounters::handshakes`].
     pub handshakes: u64,
-    /// The same as [`ThreadCounters::sessions_reused`], kept in the totals.
+    /// Sum of [`ThreadCounters::sessions_reused`].
     pub sessions_reused: u64,
-    /// The same as [`ThreadCounters::handshakes_failed`], kept in the totals.
+    /// Sum of [`ThreadCounters::handshakes_failed`].
     pub handshakes_failed: u64,
-    /// The same as [`ThreadCounters::handshake_faults`], kept in the totals.
+    /// Sum of [`ThreadCounters::handshake_faults`].
     pub handshake_faults: [u64; HandshakeFault::ALL.len()],
-    /// The same as [`ThreadCounters::turns`], kept in the totals.
+    /// Sum of [`ThreadCounters::turns`].
     pub turns: u64,
-    /// The same as [`ThreadCounters::pool_misses`], kept in the totals.
+    /// Sum of [`ThreadCounters::pool_misses`].
     pub pool_misses: u64,
 }
 

@@ -105,7 +105,7 @@ impl GenerationView {
         }
     }
 
-    /// The same thread's view of the next generation.
+    /// The view of the next generation by the same thread, which keeps the thread's own state.
     pub fn followed_by(&self, generation: Arc<Generation>) -> GenerationView {
         GenerationView {
             rooms_of_thread: Rc::clone(&self.rooms_of_thread),

@@ -77,8 +77,8 @@ impl Compiler<'_> {
         }
     }
 
-    /// The same of a path with variables: what lies below the folder that all such paths have in
-    /// common.
+    /// Workers open files at paths with variables: allows everything below the constant folder that
+    /// the path begins with.
     pub fn will_open_below(&self, access: FileAccess, path: &[TemplatePart], by: &str) {
         self.will_open(access, &constant_folder(path), by);
     }

@@ -186,13 +186,13 @@ impl<L> Default for Slots<L> {
 }
 
 impl<L: Lifetime> Slots<L> {
-    /// What lies there; `None` where nothing has been put there in this life.
+    /// The value of a slot; `None` if none has been set since the last reset.
     pub fn get<T: SlotValue>(&self, slot: &Slot<T, L>) -> Option<&T> {
         let place = self.places.get(slot.number())?.as_ref()?;
         place.live.then(|| place.value.downcast_ref()).flatten()
     }
 
-    /// The same, to be changed.
+    /// The value of a slot, mutable.
     pub fn get_mut<T: SlotValue>(&mut self, slot: &Slot<T, L>) -> Option<&mut T> {
         let place = self.places.get_mut(slot.number())?.as_mut()?;
         place.live.then(|| place.value.downcast_mut()).flatten()

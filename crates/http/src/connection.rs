@@ -1,7 +1,7 @@
 //! A client's connection as requests see it: its bytes, its generation, the virtual servers of its
 //! address.
 //!
-//! What goes on on it is the [conversation](crate::h1::connection_task).
+//! The [connection task](crate::h1::connection_task) reads its requests and serves them.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::num::NonZeroU32;
@@ -36,7 +36,7 @@ pub struct Connection {
     pub requests: Cell<u64>,
     /// The thread that serves it.
     pub worker: Rc<Worker>,
-    /// Its place among the connections of its thread, and one.
+    /// Its place in the thread's list of connections, plus one so that the option takes no room.
     place: Cell<Option<NonZeroU32>>,
     /// Whether `TCP_NODELAY` has been set.
     pub nodelay: Cell<bool>,
@@ -111,7 +111,8 @@ impl Connection {
         }
     }
 
-    /// The same, between these two addresses whatever the socket says: for what is only imagined.
+    /// Replaces the addresses of the socket by these two, for imagined requests (`tidegate
+    /// explain`).
     #[must_use]
     pub fn between(self, peer: Address, local: Address) -> Connection {
         Connection {
@@ -148,7 +149,7 @@ impl Connection {
         self.rare.get()?.http2.get()?.upgrade()
     }
 
-    /// Counts a request that begins; the how manieth of the connection it is.
+    /// Counts a request that begins, and returns its sequence number on the connection, from 1.
     pub fn count_request(&self) -> u64 {
         let number = self.requests.get() + 1;
         self.requests.set(number);

@@ -380,7 +380,7 @@ impl Content {
         Content::shared(Arc::new(handler))
     }
 
-    /// The same of one that others have as well.
+    /// The content of a handler that is shared with other scopes.
     pub fn shared(handler: Arc<dyn Handle>) -> Content {
         Content {
             handler,
@@ -405,7 +405,7 @@ pub struct Entry {
     pub directives: &'static [&'static [&'static dyn Declared]],
     /// Where its variables are found that requests have without being defined.
     pub variables: &'static [Find<Request>],
-    /// The same of variables that handshakes have.
+    /// Where its variables are found that handshakes have.
     pub of_handshakes: &'static [Find<Handshake>],
     /// What answers handshakes in the place of every server.
     pub intercepts: &'static [Intercept],
@@ -546,7 +546,7 @@ impl Entry {
         }
     }
 
-    /// With what answers where a line of this directive stands.
+    /// With the content handler of this directive.
     #[must_use]
     pub const fn content(self, directive: &'static str, make: MakeContent) -> Entry {
         Entry {
@@ -555,7 +555,7 @@ impl Entry {
         }
     }
 
-    /// The same with what gives answers at once that it has in memory.
+    /// With the handler of this directive, which may also answer at once from memory.
     #[must_use]
     pub const fn recalling_content(self, directive: &'static str, make: MakeContent) -> Entry {
         Entry {

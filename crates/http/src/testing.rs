@@ -72,7 +72,7 @@ pub const NO_MODULES: Modules = Modules(&[
     Entry::of(&[]).registers(not_modified::register),
 ]);
 
-/// The same with these modules behind.
+/// The built-in entries followed by these modules.
 pub fn with(modules: &[Entry]) -> Modules {
     let all = NO_MODULES.0.iter().chain(modules).copied();
     Modules(Box::leak(all.collect()))
@@ -136,7 +136,7 @@ pub fn serve<T>(text: &str, head: &str, work: impl AsyncFnOnce(Request) -> T) ->
     serve_by(NO_MODULES, text, head, work)
 }
 
-/// The same where these are the modules.
+/// Like [`serve`], with these modules.
 pub fn serve_by<T>(
     modules: Modules,
     text: &str,
@@ -230,12 +230,12 @@ pub fn feature<F: Feature>(text: &str, blocks: &[&str]) -> Result<Arc<F>, String
     compiled(text, blocks).map(|(feature, _)| feature)
 }
 
-/// The same with the warnings that reading it gave.
+/// Like [`feature`], with the warnings of the compilation.
 pub fn compiled<F: Feature>(text: &str, blocks: &[&str]) -> Result<(Arc<F>, Vec<String>), String> {
     compiled_among(&[F::DIRECTIVES], text, blocks)
 }
 
-/// The same where the text has directives of these tables as well.
+/// Like [`compiled`], for a text that also has directives of these tables.
 pub fn compiled_among<F: Feature>(
     tables: &[&'static [&'static dyn Declared]],
     text: &str,

@@ -15,7 +15,7 @@ pub const TOO_MANY_INFORMATIONAL: &str = "upstream sent too many informational r
 /// What there is to log of a head that is not within `*_buffer_size`.
 pub const TOO_LARGE: &str = "upstream sent too large http2 header";
 
-/// What there is to log of a stream that has ended so before its answer was whole.
+/// The log line for a stream that has ended before its response was complete.
 pub(crate) fn text(end: StreamEnd) -> String {
     match end {
         StreamEnd::Whole => "upstream prematurely closed stream".to_owned(),
@@ -51,7 +51,8 @@ fn of_stream(fault: StreamFault) -> String {
     }
 }
 
-/// The same of a head that is malformed, or of trailers, as far as it has been read.
+/// The log line for a malformed head or malformed trailers; names the faulty field as far as it has
+/// been read.
 pub(crate) fn of_head(fault: ResponseFault, head: &ResponseHead, is_trailers: bool) -> String {
     let (name, value) = head.culprit().unwrap_or_default();
     let is_number = value.len() == 3 && value.iter().all(u8::is_ascii_digit);

@@ -85,7 +85,8 @@ pub struct StreamFlow {
     has_no_more: Cell<bool>,
     /// Bytes of the body that have been given to the transport.
     sent: Cell<u64>,
-    /// The same of all else on the stream: the head, and what frames the body.
+    /// Bytes of everything but the body that have been given to the transport: the head, and the
+    /// frame heads of the body.
     framing: Cell<u64>,
     /// Bytes of the answer's frames that have come, and how many of them up to its head.
     received_in_all: Cell<u64>,

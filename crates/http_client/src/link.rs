@@ -40,7 +40,8 @@ use crate::stream_end::StreamEnd;
 /// answers of some 50 KB: Linux sends at once what exceeds 32 KB.
 pub(crate) const WINDOW: u32 = 48 * 1024;
 
-/// The same of an answer of which all that has come is taken on, again and again.
+/// The largest receive window of a stream: it grows to this while the reader keeps up with the
+/// peer.
 const WINDOW_MAX: u32 = 256 * 1024;
 
 /// Bytes of an answer's head that are decoded; `*_buffer_size` holds beside that.
@@ -49,7 +50,8 @@ const HEAD_SIZE_MAX: usize = 256 * 1024;
 /// Bytes that may be with the transport at once, beyond which bodies wait for it.
 const IN_TRANSPORT_MAX: usize = 128 * 1024;
 
-/// The same, beyond which a peer that takes nothing is not read any more.
+/// Bytes that may be with the transport before we stop reading from a peer that does not read from
+/// us.
 const BACKLOG_MAX: usize = 512 * 1024;
 
 /// Bytes of a part of a body from which on it is passed on as it is; smaller ones are copied behind

@@ -24,7 +24,7 @@ pub struct Drawn {
 }
 
 impl Drawn {
-    /// The same in a text that begins so many bytes earlier.
+    /// The number's place in a text that begins `by` bytes earlier.
     pub(crate) fn moved(self, by: usize) -> Drawn {
         Drawn {
             offset: self.offset + by,

@@ -632,8 +632,8 @@ impl Thread {
         Arc::clone(&self.plan)
     }
 
-    /// The moment at which a connection is to start a request, once it has come. `None` when there
-    /// are no more.
+    /// Waits until a connection is to start a request, and returns that moment; `None` if the run
+    /// has no more requests.
     pub(crate) async fn start(&self, seat: &Seat) -> Option<Instant> {
         if self.has_ended() {
             return None;
@@ -644,7 +644,7 @@ impl Thread {
         }
     }
 
-    /// The same, if it has come by `now`.
+    /// The moment at which a connection is to start a request, if it is not after `now`.
     pub(crate) fn try_start(&self, now: Instant) -> Option<Instant> {
         if self.has_ended() {
             return None;
@@ -1011,7 +1011,7 @@ mod tests {
         format!("http://{address}/")
     }
 
-    /// The same for HTTP/2: it answers each HEADERS frame, as a server of gRPC where it is one.
+    /// An HTTP/2 server that answers each HEADERS frame, as a gRPC server if `is_grpc`.
     fn server_http2(is_grpc: bool) -> String {
         use proto::h2::frame::{self, FrameHead, Kind};
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

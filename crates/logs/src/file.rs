@@ -20,10 +20,10 @@ use rustix::fs::OFlags;
 
 use super::Destination;
 
-/// Access rights of a log file that did not exist, before the umask (nginx's default).
+/// Access rights of a new log file, before the umask (nginx's default).
 const FILE_MODE: u32 = 0o644;
 
-/// The same for one with secrets.
+/// Access rights of a new log file that contains secrets.
 const SECRET_FILE_MODE: u32 = 0o600;
 
 /// Where the process finds standard error as a file of its own.

@@ -24,7 +24,7 @@ pub enum Ast {
     Concat(Vec<Ast>),
     /// The first branch that leads to a match, tried from left to right.
     Branches(Vec<Ast>),
-    /// The same several times.
+    /// A repetition.
     Repeat {
         /// At least as often.
         min: u32,

@@ -15,9 +15,10 @@ use crate::{Refusal, Spans, Undecided};
 /// Steps of a match (`pcre2_set_match_limit`); PCRE2's default is ten million. A step takes about
 /// 10 ns.
 pub const STEPS_MAX: u32 = 400_000;
-/// The same of patterns with back-references: a step may compare as much as the subject has.
+/// Steps of a match of a pattern with back-references, where one step may compare the whole
+/// subject.
 pub const STEPS_MAX_OF_BACK_REFERENCES: u32 = 25_000;
-/// The same where something else decides as soon as they are spent.
+/// Steps of a match that another engine takes over when the steps are spent.
 pub(crate) const STEPS_MAX_BEFORE_BITS: u32 = 10_000;
 /// Nested backtracking points of a match (`pcre2_set_depth_limit`).
 pub const DEPTH_MAX: u32 = 250_000;

@@ -92,7 +92,7 @@ impl Verdict {
     }
 }
 
-/// The same texts without groups, and with repetitions of repetitions made one.
+/// A tree that matches the same texts, without groups and with nested repetitions merged.
 fn without_groups(ast: &Ast) -> Ast {
     match ast {
         Ast::Byte(_) | Ast::Look(_) => ast.clone(),
@@ -140,7 +140,7 @@ fn repeat(inner: Ast, min: u32, max: Option<u32>) -> Ast {
     }
 }
 
-/// The same with longer repetitions that no longer count: it matches more.
+/// A tree that matches at least the same texts, with repetitions beyond `COUNT_MAX` made unbounded.
 fn without_counts(ast: &Ast) -> Ast {
     match ast {
         Ast::Concat(items) => concat(items.iter().map(without_counts)),

@@ -110,9 +110,9 @@ pub trait WorkerProcess {
     /// [`Events::drained`] at last.
     fn quit(&mut self);
 
-    /// The same where another program accepts in this one's place: connections that are idle may be
-    /// served once more, so that no request is lost that is on its way. May be followed by
-    /// [`quit`](WorkerProcess::quit).
+    /// Like [`quit`](WorkerProcess::quit), for when another program accepts in this one's place:
+    /// idle connections may be served once more, so that no request is lost that is on its way.
+    /// `quit` may follow.
     fn drain(&mut self) {
         self.quit();
     }

@@ -57,7 +57,8 @@ pub(crate) enum Command<D> {
     ReloadFailed,
     /// End when every request has ended.
     Quit,
-    /// The same, but serve idle connections once more: another program accepts in this one's place.
+    /// Like `Quit`, but serve one more request on idle connections: another program accepts in this
+    /// one's place.
     Drain,
     Terminate,
     /// One that came without its descriptors: this process has too many open files. Only workers

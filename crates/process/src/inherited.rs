@@ -14,7 +14,8 @@ use crate::log::{Level, Log};
 /// The variable: numbers, each with a semicolon behind it.
 pub(crate) const VARIABLE: &str = "NGINX";
 
-/// The same of those among them that a service manager has made.
+/// The variable with the numbers of those inherited sockets that a service manager has made, in the
+/// same format.
 pub(crate) const ACTIVATED: &str = "TIDEGATE_ACTIVATED";
 
 /// The number of the first socket that a service manager hands on.

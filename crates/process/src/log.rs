@@ -81,7 +81,7 @@ impl Log {
         Log { targets, console }
     }
 
-    /// The same log for a program that runs by itself.
+    /// Turns the console off, for a program that runs in the background.
     pub(crate) fn without_console(self) -> Log {
         Log {
             console: None,

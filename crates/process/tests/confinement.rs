@@ -103,7 +103,7 @@ const FILES: &[(&str, &str)] = &[
     ("read inside", "done"),
 ];
 
-/// The same of system calls.
+/// The outcome of each forbidden and allowed system call in a confined process.
 const CALLS: &[(&str, &str)] = &[
     ("run a program", EPERM),
     ("become a program", EPERM),

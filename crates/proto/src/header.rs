@@ -398,7 +398,7 @@ pub fn append_value(value: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// The same, with a look at each byte.
+/// The slow path of [`append_value`]: replaces each line break by a space.
 #[cold]
 fn append_lines(value: &[u8], out: &mut Vec<u8>) {
     let mut rest = value;

@@ -6,5 +6,5 @@ pub const SENDING: &str = "while sending request to upstream";
 /// Until the head of the answer has come.
 pub const READING: &str = "while reading response header from upstream";
 
-/// The same behind words.
+/// [`READING`] with a space in front, to be appended to a log line.
 pub const WHILE_READING: &str = " while reading response header from upstream";

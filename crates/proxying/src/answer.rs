@@ -33,8 +33,9 @@ impl AnswerHead {
         AnswerHead::with_behind(head, bytes, &Buffer::empty())
     }
 
-    /// The same, and what has come behind it. Where that is short it shares the memory of the head:
-    /// as a body it needs none of its own then, and its buffer serves the next receive.
+    /// The head, and the bytes that were received behind it. If those are few they are copied
+    /// behind the head: the body then needs no memory of its own, and its buffer is free for the
+    /// next receive.
     pub(super) fn with_behind(head: ReadHead, mut bytes: Vec<u8>, behind: &Buffer) -> AnswerHead {
         let length = bytes.len();
         if behind.len() <= SHORT_MAX {
@@ -56,7 +57,7 @@ impl AnswerHead {
         (end <= self.bytes.len()).then(|| self.bytes.slice(start..end))
     }
 
-    /// The same, of bytes that others have as well.
+    /// The head that has been read from bytes that others share.
     pub(super) fn shared(head: ReadHead, bytes: Bytes) -> AnswerHead {
         AnswerHead {
             head,

@@ -146,12 +146,12 @@ impl Attempts {
         }))
     }
 
-    /// What was seen so far.
+    /// The attempts so far.
     pub fn borrow(&self) -> Ref<'_, History> {
         self.0.borrow()
     }
 
-    /// The same, for what is seen now.
+    /// The attempts so far, to add to them.
     pub fn borrow_mut(&self) -> RefMut<'_, History> {
         self.0.borrow_mut()
     }

@@ -78,12 +78,13 @@ impl Family {
         Family::with(prefix, &[CAUSES_OF_HTTP], causes)
     }
 
-    /// The same of one whose servers are applications, of which none says 502 or 504.
+    /// The directives of a module whose servers are application servers, which never answer with
+    /// 502 or 504.
     pub const fn of_applications(prefix: &'static str) -> Family {
         Family::with(prefix, &[CAUSES_OF_APPLICATIONS], causes_of_applications)
     }
 
-    /// The same of one whose servers speak gRPC, which no cache is for.
+    /// The directives of a module whose servers speak gRPC, which has no cache.
     pub const fn of_calls(prefix: &'static str) -> Family {
         Family::with(prefix, &[CAUSES_OF_CALLS], causes_of_calls)
     }
@@ -287,7 +288,7 @@ pub(super) fn causes(setter: &Setter<'_>) -> Result<Causes, Fault> {
     causes_among(setter, &known)
 }
 
-/// The same where they speak gRPC.
+/// `*_next_upstream` for upstreams that speak gRPC.
 fn causes_of_calls(setter: &Setter<'_>) -> Result<Causes, Fault> {
     let known: [&[_]; 3] = [
         &CAUSES_OF_CONNECTIONS,
@@ -297,7 +298,7 @@ fn causes_of_calls(setter: &Setter<'_>) -> Result<Causes, Fault> {
     causes_among(setter, &known)
 }
 
-/// The same where they are applications.
+/// `*_next_upstream` for application servers.
 pub(super) fn causes_of_applications(setter: &Setter<'_>) -> Result<Causes, Fault> {
     let known: [&[_]; 3] = [
         &CAUSES_OF_CONNECTIONS,

@@ -355,7 +355,7 @@ async fn connect<C>(
     .await
 }
 
-/// The same where requests share connections.
+/// Connects to a peer whose connections requests share (HTTP/2).
 async fn connect_shared<C>(
     asker: &mut Asker<'_>,
     exchange: &mut Exchange,
@@ -411,7 +411,7 @@ async fn connect_alone<C>(
     Box::pin(connect_anew(asker, exchange, address, asking, room)).await
 }
 
-/// The same where none that is kept stands ready.
+/// Connects to a peer for which the pool has no idle connection.
 async fn connect_anew<C>(
     asker: &mut Asker<'_>,
     exchange: &mut Exchange,

@@ -62,7 +62,7 @@ impl ResponseHeadReader {
         }
     }
 
-    /// So many bytes have come. As in nginx those beyond `proxy_buffer_size` count for
+    /// Counts received bytes. As in nginx, bytes beyond `proxy_buffer_size` count for
     /// `$upstream_bytes_received` once they are read.
     pub fn note_received(&mut self, length: usize, request: &mut Request, passing: &Passing) {
         self.received += length;
@@ -71,7 +71,8 @@ impl ResponseHeadReader {
         note(request, |attempt, _| attempt.bytes_received = counted);
     }
 
-    /// The same where so many bytes have been looked at, and so many have come behind them.
+    /// Counts `length` bytes that have been parsed; `behind` further ones have been received after
+    /// them.
     pub fn note_read(&mut self, length: usize, behind: usize, request: &mut Request) {
         self.received += length;
         self.beyond = behind as u64;

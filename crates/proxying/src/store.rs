@@ -414,8 +414,8 @@ impl StoringBody {
     }
 }
 
-/// The same as a source: what is left of it when it is dropped is read and stored by a task of its
-/// own.
+/// The storing body as a source. If it is dropped early, a task of its own reads and stores the
+/// rest.
 struct StoredSource(Option<StoringBody>);
 
 impl fmt::Debug for StoredSource {

@@ -117,7 +117,7 @@ impl LimitOutcome {
 /// What a zone counts.
 pub struct ZoneSettings<C> {
     key: Text<C>,
-    /// The same as written.
+    /// The key as it is written in the configuration.
     key_text: Box<str>,
 }
 

@@ -184,7 +184,7 @@ impl SessionSums {
         self.sent += meter.sent.read();
     }
 
-    /// The same without what had been counted at an earlier moment.
+    /// The counts since an earlier moment.
     #[must_use]
     pub fn since(&self, earlier: &SessionSums) -> SessionSums {
         let mut ended = self.ended;

@@ -46,7 +46,7 @@ pub fn compile(
     compile_with(PARTS, tree, environment, default_error_log)
 }
 
-/// The same with these protocols.
+/// Like [`compile`], with these protocols.
 pub(crate) fn compile_with(
     parts: &[&dyn ProtocolPart],
     tree: &conf::Tree,

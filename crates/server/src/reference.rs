@@ -63,12 +63,12 @@ pub fn variables(name: &str) -> impl Iterator<Item = &'static ReferenceName> {
     all(name).chain(families).filter(|known| known.is_variable)
 }
 
-/// What the parser is told of a directive that the table does not have.
+/// What is known of a directive that the table does not have, for the parser's error.
 pub fn directive(name: &str) -> Option<ForeignName> {
     directives(name).next().map(known)
 }
 
-/// The same of a variable.
+/// What is known of a variable that Tidegate does not have.
 pub fn variable(name: &str) -> Option<ForeignName> {
     variables(name).next().map(known)
 }

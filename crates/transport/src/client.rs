@@ -65,7 +65,7 @@ impl Client {
         }
     }
 
-    /// The same, between these two addresses, whatever its transport would say.
+    /// Replaces the addresses of the transport by these two.
     #[must_use]
     pub fn between(self, peer: Address, local: Address) -> Client {
         self.local(|| local);
@@ -84,7 +84,7 @@ impl Client {
         engine::moment(self.accepted())
     }
 
-    /// The same as [`engine::uptime`] counts.
+    /// When it was accepted, on the clock of [`engine::uptime`].
     pub fn accepted(&self) -> Duration {
         Duration::from_nanos(self.accepted_ns)
     }

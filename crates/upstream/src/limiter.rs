@@ -42,7 +42,7 @@ const SMOOTHING: f64 = 0.5;
 /// Answers of a window while it follows: enough for an average, and so many that those from before
 /// the last change are few.
 const WINDOW_ANSWERS: u32 = 20;
-/// The same while it grows or measures for the first time.
+/// Answers of a window while the limit grows, or is measured for the first time.
 const FIRST_ANSWERS: u32 = 6;
 /// A window with a few answers is closed after this time.
 const WINDOW_TIME: Duration = Duration::from_secs(1);

@@ -45,17 +45,17 @@ pub struct Member {
 pub struct Patch {
     /// See [`Peer::address`], with the server as it is written.
     pub address: Option<(Address, Bytes)>,
-    /// The same as [`Peer::weight`], kept in the patch.
+    /// The new [`Peer::weight`], if it changes.
     pub weight: Option<i64>,
-    /// The same as [`Peer::max_conns`], kept in the patch.
+    /// The new [`Peer::max_conns`], if it changes.
     pub max_conns: Option<usize>,
-    /// The same as [`Peer::max_fails`], kept in the patch.
+    /// The new [`Peer::max_fails`], if it changes.
     pub max_fails: Option<u64>,
-    /// The same as [`Peer::fail_timeout`], kept in the patch.
+    /// The new [`Peer::fail_timeout`], if it changes.
     pub fail_timeout: Option<Duration>,
-    /// The same as [`Peer::slow_start`], kept in the patch.
+    /// The new [`Peer::slow_start`], if it changes.
     pub slow_start: Option<Duration>,
-    /// The same as [`Peer::id`], kept in the patch.
+    /// The new [`Peer::id`], if it changes.
     pub id: Option<Bytes>,
     /// Whether it is asked.
     pub standing: Option<Availability>,
@@ -90,7 +90,7 @@ pub enum MemberError {
     NotFound,
     /// A lookup has found the member, or is about to find it: what it is, the lookup says.
     Immutable,
-    /// The same, of its weight.
+    /// The weight of a member that a lookup has found, or is about to find, cannot be changed.
     WeightImmutable,
     /// Another has this address.
     Exists,

@@ -89,14 +89,14 @@ impl Peer {
         self.state.get_or_init(Arc::default)
     }
 
-    /// What its checks have found; `None` where none are made.
+    /// The outcome of the peer's health checks; `None` if it has none.
     pub fn health(&self) -> Option<&Arc<Health>> {
         let checks = self.checks.as_ref()?;
         let health = self.health.get_or_init(|| Arc::new(Health::new(checks)));
         Some(health)
     }
 
-    /// The same peer for another list: both have one state.
+    /// Another handle to this peer, for another list; both share their state.
     pub fn share(&self) -> Peer {
         self.state();
         self.health();

@@ -88,14 +88,13 @@ impl Roster {
         }
     }
 
-    /// The same, with checks that are made of every peer that comes into it, whether there is one
-    /// now or not.
+    /// Sets the health checks of every peer, those that join later included.
     #[must_use]
     pub fn with_checks(self, checks: Option<Checks>) -> Roster {
         Roster { checks, ..self }
     }
 
-    /// The same, whose members are written down.
+    /// Sets where changes of the members are saved.
     #[must_use]
     pub fn kept_by(self, keep: Option<Box<dyn Keep>>) -> Roster {
         Roster { keep, ..self }

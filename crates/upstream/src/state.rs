@@ -42,9 +42,9 @@ pub struct State {
     failures: AtomicU64,
     /// How often such a try has put it out.
     outages: AtomicU64,
-    /// Milliseconds until heads of its answers had come, as an average that forgets.
+    /// Moving average of the time until the response head, in milliseconds.
     header_time: AtomicU64,
-    /// The same until answers had come whole.
+    /// Moving average of the time until the response was complete, in milliseconds.
     response_time: AtomicU64,
     /// What has been answered.
     pub answers: Answers,

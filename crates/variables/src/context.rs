@@ -44,10 +44,10 @@ pub trait Context: Subject + Sized + 'static {
     /// The values that it has.
     fn values(&self) -> &RefCell<Values>;
 
-    /// The groups of the pattern that matched last.
+    /// The captures of the last match.
     fn captures(&self) -> &Captures;
 
-    /// The same, to be written by a match.
+    /// The captures, for a match to write.
     fn captures_mut(&mut self) -> &mut Captures;
 
     /// Memory for values that are needed for a moment.

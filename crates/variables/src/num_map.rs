@@ -48,7 +48,7 @@ pub fn compile<C: Context>(compiler: &Compiler<'_>, scope: ScopeRef<'_>) {
     compile_wanted::<C>(compiler, scope, &|_| true);
 }
 
-/// The same of those blocks whose variables have names that are wanted.
+/// Like [`compile`], but only for blocks whose variable names are `wanted`.
 pub(crate) fn compile_wanted<C: Context>(
     compiler: &Compiler<'_>,
     scope: ScopeRef<'_>,

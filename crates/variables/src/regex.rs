@@ -78,7 +78,7 @@ impl<C: Context> Regex<C> {
         self.pattern.is_match(subject)
     }
 
-    /// The same as [`Regex::matches`], of a regex that a prefilter has found.
+    /// Like [`Regex::matches`], for a regex that the prefilter has reported.
     pub fn matches_as(&self, context: &mut C, subject: &[u8], hit: Hit) -> Result<bool, Undecided> {
         match hit {
             Hit::Candidate => self.matches(context, subject),

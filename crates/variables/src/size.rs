@@ -32,7 +32,7 @@ impl WrittenSize {
 
 /// A size for contexts of a kind.
 pub enum Size<C> {
-    /// The same for all.
+    /// One size for all contexts.
     Fixed(u64),
     /// A size that each context has of its own.
     Text(Text<C>),

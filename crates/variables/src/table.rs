@@ -102,7 +102,7 @@ impl<C> BuiltinVariable<C> {
         Some(BuiltinVariable::of(Source::Family(evaluate, rest.as_bytes().into())).assignable())
     }
 
-    /// The same, but `set` and the like may name it.
+    /// Lets `set` and similar directives assign the variable.
     #[must_use]
     pub fn assignable(self) -> BuiltinVariable<C> {
         BuiltinVariable {

@@ -130,7 +130,7 @@ fn session(blocks: &str, text: &str) -> Result<Session, String> {
     })
 }
 
-/// The same, where `compile` sees to the blocks once the text has been compiled.
+/// Like [`session`], but `compile` compiles the blocks, after the text.
 fn compiled(
     blocks: &str,
     text: &str,

@@ -24,7 +24,7 @@ pub(super) const BROKEN: f64 = 0.01;
 /// Statuses by which a server refuses work for now (RFC 9110, section 15.6.4; RFC 6585, section 4).
 const REFUSING: [usize; 2] = [503, 429];
 
-/// The same of calls of gRPC: UNAVAILABLE and RESOURCE_EXHAUSTED.
+/// gRPC statuses by which a server refuses work for now: UNAVAILABLE and RESOURCE_EXHAUSTED.
 const REFUSING_CALLS: [usize; 2] = [14, 8];
 
 #[derive(Clone, Debug, Default)]
@@ -485,7 +485,7 @@ mod tests {
             "The steps scatter too much to name saturation: 3 steps out of line with one plateau, 4 steps with at least 95 % of \
              the highest throughput. Longer steps (--duration), or a machine on which nothing else runs, may tell more."
         );
-        // The same plateau without the scatter, one step disturbed: it is named.
+        // A plateau without scatter but with one disturbed step: the text names the step.
         let disturbed = steps(&[100.0, 400.0, 420.0, 250.0, 400.0, 410.0, 400.0]);
         let (found, _) = said(Axis::Connections, &disturbed);
         assert_eq!((found.saturation, found.scatter), (Some(1), None));

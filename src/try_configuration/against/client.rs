@@ -133,12 +133,12 @@ impl Client {
         }
     }
 
-    /// The same, over TLS.
+    /// Sets whether the client speaks TLS.
     pub(super) fn over_tls(self, is_tls: bool) -> Client {
         Client { is_tls, ..self }
     }
 
-    /// The same, whatever hosts a log names.
+    /// Sets whether the client ignores the hosts that a log names.
     pub(super) fn with_fixed_host(self, is_fixed: bool) -> Client {
         Client { is_fixed, ..self }
     }

@@ -96,7 +96,7 @@ pub(super) fn request_line(request: &[u8]) -> Option<(bool, Vec<u8>)> {
     method_and_target(method, target).filter(|_| is_whole)
 }
 
-/// The same, of a method and a target.
+/// Of a method that changes nothing: whether it is HEAD, and the target.
 pub(super) fn method_and_target(method: &[u8], target: &[u8]) -> Option<(bool, Vec<u8>)> {
     let is_head = match method {
         b"GET" => false,

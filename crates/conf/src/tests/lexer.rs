@@ -106,7 +106,7 @@ type LongFile = (
     &'static str,
 );
 
-/// The same with a byte in the middle that is repeated: nginx's buffer is 4096 bytes long.
+/// Texts with a byte in the middle that is repeated: nginx's buffer is 4096 bytes long.
 #[rustfmt::skip]
 const LONG_FILES: &[LongFile] = &[
     (b"user ", b"x", 4096, b";", "too long parameter \"xxxxxxxxxx...\" started in /conf/nginx.conf:1"),

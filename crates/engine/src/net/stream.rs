@@ -169,14 +169,14 @@ impl Stream {
         spent(result, context)
     }
 
-    /// How long the peer may take nothing before [`drained`](Self::drained) and
-    /// [`finish`](Self::finish) give up. 60 s at first.
+    /// Sets how long the peer may read nothing before [`drained`](Self::drained) and
+    /// [`finish`](Self::finish) give up. The default is 60 s.
     pub fn set_send_timeout(&self, timeout: Duration) {
         enter(|worker| worker.set_send_timeout(self.key, timeout, None));
     }
 
-    /// The same, and whether a peer for which they give up is reset when the connection ends: at
-    /// first it is not.
+    /// Like [`set_send_timeout`](Self::set_send_timeout), and sets whether such a connection is
+    /// then closed with a reset. By default it is not.
     pub fn set_send_timeout_and_reset(&self, timeout: Duration, resets: bool) {
         enter(|worker| worker.set_send_timeout(self.key, timeout, Some(resets)));
     }
@@ -253,7 +253,8 @@ impl Stream {
         self.control(Control::ShutdownBoth);
     }
 
-    /// The same, and it is reset when it is dropped.
+    /// Like [`shutdown`](Self::shutdown), and dropping the stream closes the connection with a
+    /// reset.
     pub fn abort(&self) {
         self.control(Control::ResetOnClose);
         self.control(Control::ShutdownBoth);

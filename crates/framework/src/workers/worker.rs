@@ -338,8 +338,8 @@ impl Worker {
         self.stop();
     }
 
-    /// The same, but idle ones are served once more: a client that is just about to send a request
-    /// on one would lose it. They end by their time limits where nothing comes.
+    /// Like [`quit`](Self::quit), but idle connections may send one more request, since a client
+    /// may be about to do so. They are closed by their timeouts if none comes.
     pub fn drain(self: &Rc<Worker>) {
         self.draining.set(true);
         self.stop();

@@ -106,7 +106,7 @@ impl LocationName {
         }
     }
 
-    /// The same for errors.
+    /// The path, name or pattern as text, for error messages.
     pub(crate) fn text(&self) -> String {
         String::from_utf8_lossy(self.bytes()).into_owned()
     }
@@ -307,7 +307,7 @@ pub fn find<'a>(request: &mut Request, http: &'a Http) -> LocationMatch<'a> {
     find_observed(request, http, &mut Nobody)
 }
 
-/// The same before the eyes of an observer.
+/// Like [`find`], and tells an observer each step of the search.
 pub fn find_observed<'a>(
     request: &mut Request,
     http: &'a Http,

@@ -130,8 +130,8 @@ pub struct Phases {
     pub answers_constantly: bool,
     /// Whether prebuilt responses may answer here.
     pub shortcuts: Permits,
-    /// The same for what is done before the location is known: asked of the server's plan, whatever
-    /// the location says.
+    /// Whether what runs before the location is known permits prebuilt responses. Read from the
+    /// server's plan, whatever the location's says.
     pub shortcuts_of_server: Permits,
 }
 
@@ -221,7 +221,7 @@ impl Http {
         self.shared_plan(id)
     }
 
-    /// The same, for those who keep it.
+    /// The plan of a number as a shared pointer, for callers that keep it.
     pub fn shared_plan(&self, id: u32) -> &Arc<Plan> {
         &self.plans[id as usize] // invariant: plans are numbered by their places
     }

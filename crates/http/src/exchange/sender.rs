@@ -29,8 +29,8 @@ const QUEUED_MIN: usize = 2 * RECEIVE_BUFFER_SIZE_DEFAULT;
 /// never within one.
 const GATHERED_MAX: u64 = 1460;
 
-/// The same of a body that is buffered on its way from elsewhere: nginx fills a buffer first, whose
-/// usual size this is.
+/// As many bytes as nginx gathers of a buffered upstream body: the usual size of one of its
+/// buffers.
 const BUFFERED_MAX: u64 = 4096;
 
 /// As many bytes at least as frame a stretch of a body.

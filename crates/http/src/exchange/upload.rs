@@ -27,7 +27,7 @@ pub enum Upload {
 }
 
 impl Upload {
-    /// The next bytes; `None` at the end. A wait that is given up loses nothing.
+    /// The next bytes; `None` at the end. Cancel-safe: dropping the wait loses no bytes.
     ///
     /// # Errors
     /// As `Exchange::read_body`.
@@ -38,7 +38,7 @@ impl Upload {
         }
     }
 
-    /// The same.
+    /// Waits for the next bytes; `None` at the end.
     ///
     /// # Errors
     /// As `Exchange::read_body`.

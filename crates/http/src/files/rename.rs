@@ -57,7 +57,7 @@ impl RenameResult {
         status
     }
 
-    /// The same with a status.
+    /// The result with another status.
     pub fn with(mut self, status: u16) -> RenameResult {
         self.status = status;
         self

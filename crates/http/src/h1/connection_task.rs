@@ -1,5 +1,5 @@
-//! What goes on on a client's connection that speaks HTTP/1: heads in, requests served in order,
-//! keep-alive.
+//! The task of a client's HTTP/1 connection: reads heads, serves the requests in order, keeps the
+//! connection alive between them.
 //!
 //! The future of [`serve`] lives as long as the connection, so it is small: while the
 //! connection is idle it holds neither a buffer nor a request. A request that the memory cache
@@ -808,7 +808,7 @@ mod tests {
         size_of::<F>()
     }
 
-    /// The same of four arguments.
+    /// The size of the future that a function of four arguments gives.
     fn size_of_served<A, B, C, D, F: Future>(_: fn(A, B, C, D) -> F) -> usize {
         size_of::<F>()
     }

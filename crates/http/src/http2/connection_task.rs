@@ -96,7 +96,8 @@ enum ConnectionEnd {
     Gone,
     /// It ends in order: nothing is under way.
     Done,
-    /// The same, where the client has closed its side or there is no time for more.
+    /// The connection ends in order, but the client has closed its side or there is no time to wait
+    /// for it.
     Closed,
     /// The client has not sent the rest of a frame in time.
     TimedOut,

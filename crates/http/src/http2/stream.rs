@@ -28,10 +28,11 @@ use crate::response::piece::READ_SIZE;
 /// what is more urgent does not wait long behind them.
 pub const IN_TRANSPORT_MAX: usize = 128 * 1024;
 
-/// Bytes of a body that a stream has queued beyond which its task reads no more.
+/// Queued bytes of a stream's body at which its task stops reading from the source.
 pub const AHEAD_MAX: usize = 16 * 1024;
 
-/// The same where much is queued on the connection's other streams.
+/// Queued bytes of a stream's body at which its task stops reading while the connection's other
+/// streams have much queued.
 const AHEAD_MIN: u64 = 4 * 1024;
 
 /// Bytes that are queued on all streams beyond which that is much.
@@ -568,7 +569,7 @@ impl SharedConnection {
         flushed
     }
 
-    /// The same where no task is waited for: what is there leaves.
+    /// Gives the transport what may leave without waiting for tasks that are about to queue more.
     pub fn flush_now(&self) {
         self.flush(false);
     }

@@ -100,7 +100,7 @@ pub(super) async fn next_part(
     }
 }
 
-/// The same as far as it has come.
+/// The next bytes of a stream's body that have been received.
 fn poll_part(
     shared: &SharedConnection,
     flow: &Flow,

@@ -6,5 +6,5 @@ pub const READING_HEADERS: &str = " while reading client request headers";
 /// Its response's head is made, and the response is being sent.
 pub const WHILE_SENDING: &str = " while sending response to client";
 
-/// The same of a response that an upstream has made, and from then on.
+/// The response's body is being sent; from the start for a response of an upstream.
 pub const WHILE_SENDING_ON: &str = " while sending to client";

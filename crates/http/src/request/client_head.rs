@@ -67,13 +67,14 @@ impl ClientHead {
         self.host.capacity() + self.h1.memory() + self.of_fields.memory()
     }
 
-    /// Takes a head that came as fields; its spans are those of `bytes`.
+    /// Takes over a head that came as fields (HTTP/2). Its spans refer to `bytes`.
     pub fn take_fields(&mut self, head: head::Head) {
         self.of_fields = head;
         self.has_fields = true;
     }
 
-    /// The same without a copy: what is left in `bytes` and `head` is of no meaning.
+    /// Takes over a head that came as fields by swapping instead of copying. The contents of
+    /// `bytes` and `head` are unspecified afterwards.
     pub fn swap_fields(&mut self, bytes: &mut Vec<u8>, head: &mut head::Head) {
         std::mem::swap(&mut self.bytes, bytes);
         std::mem::swap(&mut self.of_fields, head);
@@ -239,12 +240,12 @@ impl ClientHead {
         }
     }
 
-    /// All fields in the order they came: name and value.
+    /// All fields in the order in which they came: name and value.
     pub fn headers(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         self.known_headers().map(|(_, name, value)| (name, value))
     }
 
-    /// The same, with what is known of the name.
+    /// All fields in the order in which they came, with the known field that the name stands for.
     pub fn known_headers(&self) -> impl Iterator<Item = (KnownField, &[u8], &[u8])> + Clone {
         let fields = self.fields().iter();
         fields.map(|field| {
@@ -315,7 +316,7 @@ impl ClientHead {
         self.all(known).next()
     }
 
-    /// The same as far as the head had been read up to this place within `bytes`.
+    /// The value of the first field of that name in the head before the offset `end` of `bytes`.
     pub fn value_up_to(&self, known: KnownField, end: u32) -> Option<&[u8]> {
         if !self.has(known) {
             return None;

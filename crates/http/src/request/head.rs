@@ -452,7 +452,7 @@ impl Request {
         }
     }
 
-    /// The same where no request line has come.
+    /// What nginx does while it waits for a request line, in the words of the error log.
     pub fn reading_line(&self) -> &'static str {
         if self.arrival.pipelined {
             " while reading client pipelined request line"
@@ -519,7 +519,7 @@ impl Request {
         path
     }
 
-    /// The same behind what `out` holds.
+    /// Appends the document root to `out`.
     pub fn append_document_root(&mut self, out: &mut Vec<u8>) {
         let core = Arc::clone(&self.plan.core);
         if core.root.relative_at_run_time {
@@ -538,7 +538,7 @@ impl Request {
         }
     }
 
-    /// The same as a path for the system.
+    /// The bytes as a path for system calls.
     pub fn path_of(bytes: &[u8]) -> PathBuf {
         use std::os::unix::ffi::OsStrExt;
         PathBuf::from(std::ffi::OsStr::from_bytes(bytes))

@@ -77,8 +77,8 @@ pub enum Step {
     /// End with this status: `error_page` may take it, else a short page of ours is sent.
     /// 444 closes the connection without an answer.
     Finish(u16),
-    /// The same for a redirect that `return` makes, to this Location: what has come of the
-    /// request's body is dropped first.
+    /// End with a redirect to this `Location`, made by `return`. The received part of the request's
+    /// body is discarded first.
     Return(u16, Bytes),
     /// Start again at the server's rewrite phase with this URI (already decoded); `None` for
     /// the arguments keeps none.

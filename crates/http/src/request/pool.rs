@@ -10,10 +10,10 @@ use crate::config::plan::Server;
 use crate::connection::Connection;
 use crate::request::Request;
 
-/// Requests that a thread keeps ready: as many as begin in a turn or two of a busy time.
+/// Requests that a busy thread keeps for reuse: as many as begin in a turn or two.
 const KEPT_MAX: usize = 1024;
 
-/// The same once that is over.
+/// Requests that an idle thread keeps.
 const KEPT_AT_REST: usize = 32;
 
 thread_local! {

@@ -248,8 +248,8 @@ impl Request {
         Some(child)
     }
 
-    /// The same for nobody: what it is asked for outlives this request, of whose variables it has a
-    /// copy.
+    /// Like [`again`](Self::again), for a subrequest that outlives this request. The subrequest has
+    /// a copy of the variables, and no client gets its response.
     pub fn detached(&mut self) -> Option<Box<Request>> {
         let mut child = self.again()?;
         child.nesting.head_only = true;

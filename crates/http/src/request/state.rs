@@ -113,10 +113,10 @@ pub struct Stub {
 pub struct Arrival {
     /// When its first byte came (coarse clock).
     pub started: Instant,
-    /// The same by the wall clock since 1970.
+    /// When its first byte came by the wall clock, since 1970.
     pub started_wall: Duration,
-    /// The how manieth of its connection it is (`$connection_requests`); 0 until it has been
-    /// counted.
+    /// The request's sequence number on its connection, from 1 (`$connection_requests`); 0 until
+    /// the request has been counted.
     pub number: u64,
     /// It lay in the same received bytes as the request before it (`$pipe`).
     pub pipelined: bool,
@@ -153,8 +153,8 @@ pub struct Activity {
     /// ` while reading response header from upstream`, say. It stays until something else is done
     /// or a redirect within the server begins.
     pub doing: &'static str,
-    /// The same while its response passes the filters, for log lines about that
-    /// (` while sending response to client`).
+    /// What is being done while the response passes the filters, for their log lines (` while
+    /// sending response to client`).
     pub sending: &'static str,
 }
 

@@ -63,7 +63,7 @@ pub struct Include {
 pub enum Purpose {
     /// It stands where the include stood.
     Output,
-    /// The same; where it is empty or an error, this stands there.
+    /// The response stands where the include stood; if it is empty or an error, this stub does.
     OutputOr(Stub),
     /// Nothing stands there: the whole of it, if it is no error and not empty, is given to this
     /// function with this name.

@@ -111,7 +111,8 @@ impl Spill {
         self.held == 0 || self.held + RECEIVE_BUFFER_SIZE_DEFAULT <= self.limits.memory_max
     }
 
-    /// The same, where so many bytes that belong to what is read lie in memory elsewhere.
+    /// Whether what a receive may bring would be held in memory beside `others` bytes of the same
+    /// body that are in memory elsewhere.
     pub fn has_room_beside(&self, others: usize) -> bool {
         let received = others.saturating_add(RECEIVE_BUFFER_SIZE_DEFAULT);
         self.held.saturating_add(received) <= self.limits.memory_max

@@ -62,7 +62,7 @@ pub enum AskError {
     NotGrpc,
     /// The server has broken the rules of HTTP/2.
     Http2(Violation),
-    /// The same on the response's stream.
+    /// The server has broken the rules of HTTP/2 on the response's stream.
     Stream(StreamFault),
     /// The server has reset the stream, or ended the connection before it, for this reason.
     Reset(ErrorCode),

@@ -17,7 +17,7 @@ use crate::statistics::{self, Interval, Verdict};
 pub struct MemcachedComparison {
     /// The load for the one server.
     pub a: MemcachedPlan,
-    /// The same load for the other.
+    /// The same load for the other server.
     pub b: MemcachedPlan,
     /// Whose processor time is read, where it is.
     pub accounts: Option<(Account, Account)>,

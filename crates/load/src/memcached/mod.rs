@@ -150,9 +150,9 @@ pub struct MemcachedResult {
     pub received: u64,
     /// Bytes that were sent.
     pub sent: u64,
-    /// From the sending of a get to the end of its answer, in nanoseconds.
+    /// From sending a get to the end of its response, in nanoseconds.
     pub get_times: RequestTimes,
-    /// The same of sets.
+    /// From sending a set to the end of its response, in nanoseconds.
     pub set_times: RequestTimes,
     /// How busy each thread was.
     pub busy: Vec<Busy>,

@@ -138,13 +138,13 @@ impl PartialEq for Tls {
 }
 
 impl Tls {
-    /// Whether sessions go on over the next connections.
+    /// Whether connections resume the sessions of earlier ones.
     #[must_use]
     pub fn resumes(&self) -> bool {
         self.resume
     }
 
-    /// The same over a stream that blocks, for a single exchange.
+    /// A TLS connection over a blocking stream, for a single exchange.
     ///
     /// # Errors
     /// rustls's, for a configuration that cannot work.
@@ -156,7 +156,7 @@ impl Tls {
         Ok(StreamOwned::new(tls, stream))
     }
 
-    /// The same with a memory of its own for sessions, for one thread and one server.
+    /// A copy of these settings with a session cache of its own, for one thread and one server.
     pub(crate) fn with_own_sessions(&self) -> Tls {
         let mut config = (*self.config).clone();
         config.resumption = Resumption::store(Arc::new(Sessions::new(self.resume)));

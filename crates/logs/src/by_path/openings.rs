@@ -258,7 +258,7 @@ fn next_line(
     })
 }
 
-/// The same error once more.
+/// A copy of an error, which `io::Error` itself cannot make.
 fn copy(error: &io::Error) -> io::Error {
     match error.raw_os_error() {
         Some(number) => io::Error::from_raw_os_error(number),

@@ -15,10 +15,10 @@ use transport::tls::server::ServerTls;
 /// The protocol of validators (RFC 8737 section 4).
 const VALIDATION_PROTOCOL: &[u8] = b"acme-tls/1";
 
-/// Answers to `http-01` by token. Few at a time, and none most of the time.
+/// Responses to `http-01` by token. Usually empty, and never long.
 static ANSWERS: RwLock<Vec<(String, String)>> = RwLock::new(Vec::new());
 
-/// The same for `tls-alpn-01`, by the name that a validator asks for.
+/// Certificates that answer `tls-alpn-01`, by the SNI of the validator.
 static HANDSHAKES: RwLock<Vec<(String, Arc<ServerTls>)>> = RwLock::new(Vec::new());
 
 /// Every certificate that was asked for since the start, by issuer and order.

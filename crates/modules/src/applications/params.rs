@@ -221,8 +221,8 @@ impl Params {
         }
     }
 
-    /// The same where there are few: each looks for those of its name among all of them, unless
-    /// it is known to be the only one.
+    /// Writes few fields: each searches all others for its name, unless it is known to be the only
+    /// one. Quadratic, but without an allocation.
     fn write_few<'r>(
         &self,
         fields: impl Iterator<Item = Field<'r>> + Clone,
@@ -253,7 +253,7 @@ impl Params {
         }
     }
 
-    /// The same for any number: they are sorted, so that those of one name lie together.
+    /// Writes any number of fields: sorts them first, so that fields of one name are adjacent.
     fn write_many<'r>(&self, fields: impl Iterator<Item = Field<'r>>, writer: &mut impl Variables) {
         let mut sorted: Vec<(usize, Field<'r>)> = fields.enumerate().collect();
         // Those of one name keep their order.

@@ -84,7 +84,7 @@ pub enum Format {
     Html,
     /// An array of objects.
     Json,
-    /// The same as the argument of a function.
+    /// An array of objects as the argument of a function call (JSONP).
     Jsonp,
     /// An element for each entry.
     Xml,

@@ -60,7 +60,8 @@ impl Coding {
         }
     }
 
-    /// How much the client wants it, in thousandths; 0 where it does not take it.
+    /// The client's quality value for this coding, in thousandths; 0 if the client does not accept
+    /// it.
     pub fn quality(self, request: &Request) -> u16 {
         let accepted = match self {
             Coding::Gzip => gzip::is_acceptable(request),
@@ -69,7 +70,8 @@ impl Coding {
         self.quality_if(accepted, request)
     }
 
-    /// The same before there is a response; what cannot be decided counts as accepted.
+    /// The quality value before there is a response. A coding whose acceptance depends on the
+    /// response counts as accepted.
     fn quality_before(self, request: &Request) -> u16 {
         let accepted = match self {
             Coding::Gzip => gzip::may_be_acceptable(request),
@@ -165,7 +167,7 @@ const OF_ALL: [&[&dyn Declared]; 4] = [
 /// How many there are.
 const COUNT: usize = OF_ALL[0].len() + OF_ALL[1].len() + OF_ALL[2].len() + COMMON.len();
 
-/// The same in one list.
+/// All directives of the codings in one list.
 const ALL: [&dyn Declared; COUNT] = {
     let mut all = [OF_ALL[0][0]; COUNT];
     let (mut list, mut at, mut count) = (0, 0, 0);

@@ -329,7 +329,8 @@ pub fn is_acceptable(request: &Request) -> bool {
     })
 }
 
-/// The same where it will be asked again: what cannot be decided is possible, and logged then.
+/// Like [`is_acceptable`], for a caller that asks again later: undecided counts as acceptable, and
+/// the later call logs the failure.
 pub(super) fn may_be_acceptable(request: &Request) -> bool {
     decide(request).unwrap_or(true)
 }

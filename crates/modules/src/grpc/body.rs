@@ -27,7 +27,7 @@ pub(super) struct CallBody {
     deadline: Option<Sleep>,
     /// With which status it has been broken off.
     status: Option<Status>,
-    /// The same, for what counts calls.
+    /// The gRPC status of the broken-off call, for the call counters.
     ended: SharedStatusCode,
     /// The deadline is over, and that is to be logged.
     is_to_tell: bool,

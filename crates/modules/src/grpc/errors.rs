@@ -149,7 +149,7 @@ fn of_http(request: &mut Request, http: u16) -> Status {
     }
 }
 
-/// The same of what the status says alone.
+/// The gRPC status and message that follow from the HTTP status alone.
 fn of_status(http: u16) -> Status {
     match http {
         400 => (status::INTERNAL, b"bad request"),

@@ -83,9 +83,9 @@ static LIMIT_REQ_DRY_RUN: Setting<bool> =
 
 /// What a zone counts.
 pub struct ZoneSettings {
-    /// What requests are counted by.
+    /// The key by which requests are counted.
     pub(super) key: Text,
-    /// The same as written.
+    /// The key as it is written in the configuration.
     pub(super) key_text: Box<str>,
     /// Thousandths of a request a second.
     pub(super) rate: u64,

@@ -41,8 +41,8 @@ pub(super) struct WrittenHead {
     pub upgrade: bool,
 }
 
-/// Writes a request of our own: GET of this URI, with the fields that the location sets and none of
-/// a client.
+/// Writes a request that no client has sent, such as a health check: GET of this URI, with the
+/// fields that the location sets.
 pub(super) fn write_own(
     request: &mut Request,
     settings: &Settings,
@@ -67,7 +67,7 @@ pub(super) fn write_own(
     head
 }
 
-/// The same as a stream of HTTP/2.
+/// Writes the head of such a request for an HTTP/2 stream.
 pub(super) fn write_own_http2(
     request: &mut Request,
     settings: &Settings,
@@ -139,15 +139,15 @@ fn conditions<'a>(
     all.filter(|(name, _)| !sets(settings, &name.to_ascii_lowercase()))
 }
 
-/// What an answer is found by again where no line says it: the URL that is asked for. A socket in
-/// the file system has no host in it, and the scope stands for that.
+/// The cache key if `proxy_cache_key` is not set: the URL of the upstream request. For a Unix
+/// socket, which has no host, the scope takes the host's place.
 pub(super) fn cache_key(request: &Request, proxy: &Proxy, target: &ProxyTarget) -> Vec<u8> {
     let mut key = Vec::new();
     append_cache_key(request, proxy, target, &mut key);
     key
 }
 
-/// The same behind what there is.
+/// Appends the default cache key to `key`.
 pub(super) fn append_cache_key(
     request: &Request,
     proxy: &Proxy,

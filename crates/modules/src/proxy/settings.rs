@@ -230,9 +230,10 @@ pub struct Settings {
     pub(super) method: Option<Text>,
     /// What goes in the place of the client's body.
     pub(super) body: Option<Text>,
-    /// Fields that are set, those without value included; names in lower case beside.
+    /// The fields of `proxy_set_header`, those with an empty value included, and their names in
+    /// lower case.
     pub(super) set: Vec<SetField>,
-    /// The same as HTTP/1 has them.
+    /// The set fields, prepared as HTTP/1 header lines.
     pub(super) set_lines: FieldLines,
     /// Fields of the client's request that are not passed on: those that are set, and those that
     /// speak of its own connection.

@@ -31,9 +31,9 @@ pub enum Level {
     /// Not at all.
     #[default]
     Off,
-    /// It writes only where its configuration has it write.
+    /// The worker writes only where its configuration has it write.
     On,
-    /// The same for what it reads.
+    /// The worker also reads only where its configuration has it read.
     Strict,
 }
 

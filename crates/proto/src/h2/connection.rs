@@ -376,7 +376,7 @@ impl<S> Connection<S> {
         self.receive_window = window;
     }
 
-    /// Takes one frame of those that are handled whole.
+    /// Takes one frame of a type that is handled as a whole.
     fn take_frame(
         &mut self,
         rest: &[u8],
@@ -426,7 +426,7 @@ impl<S> Connection<S> {
         }
     }
 
-    /// The same where the frame's beginning came before.
+    /// Takes a frame whose beginning was received earlier.
     fn take_partial(
         &mut self,
         rest: &[u8],

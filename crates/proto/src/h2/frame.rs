@@ -103,7 +103,7 @@ pub struct FrameHead {
     pub length: u32,
     /// The type of the frame.
     pub kind: Kind,
-    /// The same as [`flags`], kept in the frame head.
+    /// The frame's flags; see [`flags`].
     pub flags: u8,
     /// The stream's number; 0 for the connection.
     pub stream: u32,

@@ -21,13 +21,13 @@ pub const QUANTUM: u32 = 64 * 1024;
 const TABLE_IS_EMPTY: u8 = 0x20;
 
 impl<S> Connection<S> {
-    /// What is to be sent before anything else.
+    /// The control frames, which are to be sent before anything else.
     #[must_use]
     pub fn take_control(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.control)
     }
 
-    /// The same, appended to `out`.
+    /// Moves the control frames, which go before anything else, to the end of `out`.
     pub fn move_control(&mut self, out: &mut Vec<u8>) {
         out.append(&mut self.control);
     }

@@ -510,7 +510,7 @@ mod tests {
         HelloSearch::default().go_on(bytes)
     }
 
-    /// The same in records of this size.
+    /// Splits a message into TLS records of this size.
     fn records(message: &[u8], size: usize) -> Vec<u8> {
         let record = |part: &[u8]| [&[22, 3, 1, 0, part.len() as u8], part].concat();
         message.chunks(size).flat_map(record).collect()

@@ -25,8 +25,8 @@ pub enum Unescape {
     All,
     /// Up to and including the first `?`, written or escaped with a letter (`%3F`).
     Uri,
-    /// The same, but only printable bytes above `%` are unescaped: the rest must stay escaped in a
-    /// redirect.
+    /// Like [`Unescape::Uri`], but unescapes only printable bytes above `%`: all others must stay
+    /// escaped in a redirect.
     Redirect,
 }
 

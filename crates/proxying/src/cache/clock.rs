@@ -14,7 +14,7 @@ pub(super) fn wall() -> i64 {
     i64::try_from(engine::wall().as_secs()).unwrap_or(i64::MAX)
 }
 
-/// The same in milliseconds.
+/// Milliseconds since 1970.
 pub(super) fn wall_milliseconds() -> i64 {
     i64::try_from(engine::wall().as_millis()).unwrap_or(i64::MAX)
 }

@@ -54,7 +54,8 @@ impl Family {
         Family::with(prefix, &[family::CAUSES_OF_HTTP], family::causes)
     }
 
-    /// The same of one whose upstreams are applications.
+    /// The directives that begin with this prefix, of a module whose upstreams are application
+    /// servers.
     pub const fn of_applications(prefix: &'static str) -> Family {
         Family::with(
             prefix,

@@ -21,7 +21,8 @@ pub(super) struct Freshness {
     pub(super) valid_until: Option<i64>,
     /// For how many seconds beyond that it may be used while it is fetched anew.
     pub(super) updating: u32,
-    /// The same while it cannot be.
+    /// For how many seconds beyond its freshness it may be used while the upstream fails
+    /// (`stale-if-error`).
     pub(super) error: u32,
     /// All of its `Vary`.
     pub(super) vary: Vec<u8>,

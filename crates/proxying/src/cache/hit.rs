@@ -20,7 +20,7 @@ use super::{fill, semantics, stored_head};
 use crate::response::{self, Applied};
 use crate::settings::Passing;
 
-/// Makes an entry the response. Nothing comes back where it turns out to be none.
+/// Responds with an entry; `None` if it turns out to be invalid.
 pub(super) async fn serve(
     request: &mut Request,
     rules: &AnswerRules<'_>,
@@ -54,7 +54,7 @@ pub(super) async fn serve(
     Some(Step::Respond(body))
 }
 
-/// The same of a part of an answer, of which the client gets a `cut`.
+/// Responds with the range `cut` of a stored part of a response.
 pub(super) async fn serve_cut(
     request: &mut Request,
     rules: &AnswerRules<'_>,
@@ -90,7 +90,8 @@ pub(super) fn stretch(opened: OpenEntry, skipped: u64, length: u64) -> Option<Pi
     })
 }
 
-/// The same of an answer that has come whole, and is still being written.
+/// Responds with a response that has been received completely and is still being written to the
+/// cache.
 pub(super) fn serve_fill(
     request: &mut Request,
     rules: &AnswerRules<'_>,
@@ -103,7 +104,7 @@ pub(super) fn serve_fill(
     Some(Step::Respond(Body::Pieces(fill::pieces_of(reader)?)))
 }
 
-/// The same of one that is still coming.
+/// Responds with a response that is still being received.
 pub(super) fn serve_filling(
     request: &mut Request,
     rules: &AnswerRules<'_>,

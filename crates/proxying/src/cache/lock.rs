@@ -170,8 +170,8 @@ impl CacheLookup {
         is_it
     }
 
-    /// The answer that was asked for under a claim is not to be stored: no request is to wait for
-    /// the next one.
+    /// Notes that the response that was fetched under the lock is not cacheable: no request is to
+    /// wait for the next one.
     pub fn refuse(&mut self) {
         let filler = self.filler.take();
         // No request waits for an update, whose marker says more.
@@ -181,7 +181,8 @@ impl CacheLookup {
         }
     }
 
-    /// The same of one that is not to be stored because of what this client has sent.
+    /// Like [`refuse`](Self::refuse), but only for this response, since it is not stored because of
+    /// what this client has sent.
     pub(super) fn refuse_once(&mut self) {
         if let Some(filler) = self.filler.take() {
             filler.refuse(None, now());

@@ -404,7 +404,7 @@ impl CacheLookup {
         Given::Nothing
     }
 
-    /// The same with one that is given in any case, unless it turns out to be none.
+    /// Answers with an entry whether it is fresh or not, unless it turns out to be invalid.
     async fn give(
         &mut self,
         request: &mut Request,

@@ -47,7 +47,7 @@ const COVERS_ANSWERS: u32 = 1 << 4;
 /// The upper half has the Date of a later 304, in seconds from when that was received.
 const HAS_DATE: u32 = 1 << 5;
 
-/// What is written of an answer's times.
+/// The times of a response as they are stored with its entry.
 pub(super) fn times_of(stored: &Stored) -> EntryTimes {
     let flag = |holds: bool, flag: u32| if holds { flag } else { 0 };
     EntryTimes {
@@ -64,7 +64,7 @@ pub(super) fn times_of(stored: &Stored) -> EntryTimes {
     }
 }
 
-/// The same read again; nothing where the entry was stored as nginx has it.
+/// Reads the times of an entry back; `None` if it was stored in nginx's format.
 fn stored_of(times: &EntryTimes) -> Option<Stored> {
     let has = |flag: u32| times.flags & flag != 0;
     has(BY_RULES).then(|| Stored {
@@ -180,8 +180,9 @@ impl CacheLookup {
         sharing.micro_fresh(head, self.file.as_ref())
     }
 
-    /// The same by the rules of the RFC, of any fields; those that a line has ignored do not count.
-    /// `micro` are the seconds for which one is fresh that neither says it nor has a line for it.
+    /// Judges freshness by RFC 9111, from any header fields; fields that `*_ignore_headers` names
+    /// do not count. `micro` is the freshness lifetime, in seconds, of a response that states none
+    /// and that no `*_cache_valid` matches.
     pub(super) fn judge_fields(
         &self,
         passing: &Passing,

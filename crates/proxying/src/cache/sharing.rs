@@ -238,7 +238,8 @@ impl Sharing {
         may.then_some(microcache.fresh)
     }
 
-    /// The same once the upstream has confirmed what it has been asked for again.
+    /// The freshness lifetime in seconds after a successful revalidation, for a response that
+    /// states none.
     pub(super) fn micro_fresh_again(&self, status: u16) -> Option<i64> {
         let microcache = self.microcache.filter(|_| status == 200);
         microcache.map(|microcache| microcache.fresh)

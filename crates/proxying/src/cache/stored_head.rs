@@ -8,13 +8,13 @@ use store::disk::{Head, Origin};
 
 use crate::answer::AnswerHead;
 
-/// The head of an entry. Those of nginx are as the upstream has sent them: by HTTP/1, or by CGI.
+/// The head of an entry. nginx stores heads as the upstream has sent them: as HTTP/1, or as CGI.
 pub(super) fn parse(stored: &Head) -> Option<AnswerHead> {
     let is_cgi = stored.origin == Origin::Nginx && !stored.text.starts_with(b"HTTP/");
     parse_as(&stored.text, is_cgi)
 }
 
-/// The same of a text, by HTTP/1.
+/// The head of a stored HTTP/1 text.
 pub(super) fn parse_text(text: &Bytes) -> Option<AnswerHead> {
     parse_as(text, false)
 }

@@ -66,12 +66,13 @@ impl RequestHead {
         self.put_with(name, |out| out.extend_from_slice(value));
     }
 
-    /// The same with a value that `write` appends.
+    /// Appends a field whose value `write` appends.
     pub fn put_with(&mut self, name: &[u8], write: impl FnOnce(&mut Vec<u8>)) {
         self.put_if(name, write, |_| true);
     }
 
-    /// The same, unless what has been written does not count; whether it does.
+    /// Appends a field whose value `write` appends, and takes it back unless the value satisfies
+    /// the condition; returns whether it did.
     fn put_if(
         &mut self,
         name: &[u8],
@@ -139,7 +140,7 @@ impl RequestHead {
         self.put_client_but(request, replaced, |_| false);
     }
 
-    /// The same without those that are held back as well.
+    /// Appends the client's fields but for those that are replaced, and those that are held back.
     pub fn put_client_but(
         &mut self,
         request: &Request,

@@ -61,7 +61,7 @@ impl<U: Upstreams> Group<U> {
         }
     }
 
-    /// The same, whose sessions stay with their servers.
+    /// Sets the stickiness of the group.
     pub(super) fn with_sessions(self, sticky: Option<U::Sticky>) -> Group<U> {
         Group {
             sticky: sticky.map(Arc::new),
@@ -69,7 +69,7 @@ impl<U: Upstreams> Group<U> {
         }
     }
 
-    /// The same, whose state has this name.
+    /// Sets the zone that holds the state of the group.
     pub(super) fn in_zone(self, zone: Option<Bytes>) -> Group<U> {
         Group { zone, ..self }
     }

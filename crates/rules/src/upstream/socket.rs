@@ -19,7 +19,7 @@ pub enum BindLine {
     Fixed {
         /// The address, with port 0 where none is written.
         address: SocketAddr,
-        /// The same as written.
+        /// The address as it is written in the configuration.
         name: Bytes,
         /// `transparent`: the address may be one that is not this machine's.
         transparent: bool,

@@ -85,7 +85,7 @@ fn run(site: &Site, seed: u64) -> Result<(), String> {
     run_on(site, seed, faults)
 }
 
-/// The same on networks of a kind.
+/// Runs some clients on a network of this kind; fails if anything is not as it must be.
 fn run_on(
     site: &Site,
     seed: u64,

@@ -65,7 +65,7 @@ impl<'a> Server<'a> {
         Server::start_with(site, 8 * CONNECTIONS_MAX)
     }
 
-    /// The same with so many places for connections.
+    /// Begins to serve `site`, with `places` places for connections.
     pub(crate) fn start_with(site: &'a Site, places: u64) -> Server<'a> {
         let _ = fs::remove_file(site.access_log());
         let ended = Arc::new(AtomicUsize::new(0));

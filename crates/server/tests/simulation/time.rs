@@ -31,7 +31,8 @@ fn serve(test: impl AsyncFnOnce(&Server<'_>) -> Result<(), String>) {
     serve_over(Faults::default(), "", test);
 }
 
-/// The same over a network of these manners, with more lines in the block `http`.
+/// Serves a site to `test` over a network with these faults, with further lines in the block
+/// `http`.
 fn serve_over(
     faults: Faults,
     lines: &str,

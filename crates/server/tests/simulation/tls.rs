@@ -44,7 +44,8 @@ fn run<F: Future<Output = ()>>(clients: impl FnOnce(Address) -> F) {
     run_by(CONFIGURATION, clients);
 }
 
-/// The same by another configuration.
+/// Runs clients beside a server with this configuration, and waits for the server to have done with
+/// them.
 fn run_by<F: Future<Output = ()>>(configuration: &str, clients: impl FnOnce(Address) -> F) {
     simulate(1, Faults::default(), async || {
         let (generation, ids) = generation(configuration, &Arc::new(AtomicUsize::new(0)));

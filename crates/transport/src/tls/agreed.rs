@@ -37,7 +37,7 @@ impl<'a> HandshakeParameters<'a> {
         }
     }
 
-    /// The same, to be kept.
+    /// A copy that owns its data.
     pub fn into_owned(self) -> HandshakeParameters<'static> {
         HandshakeParameters {
             version: self.version,

@@ -112,7 +112,7 @@ const OPTIONS: &[&str] = &[
 const OTHER_SUITES: &[&str] = &["TLS_AES_128_CCM_SHA256", "TLS_AES_128_CCM_8_SHA256"];
 
 impl Commands {
-    /// The same, where it is used.
+    /// Checks the commands once more where they are used.
     ///
     /// # Errors
     /// The first command that OpenSSL refuses, or that leaves nothing, or whose file cannot be

@@ -17,7 +17,7 @@ pub const HTTP2: &[u8] = b"h2";
 pub struct ServerTls {
     /// Certificates, versions, algorithms, sessions: as rustls takes them.
     pub config: Arc<rustls::ServerConfig>,
-    /// The same for clients that may speak HTTP/2, once one may.
+    /// The configuration for clients that may speak HTTP/2, once one may.
     pub with_http2: OnceLock<Arc<rustls::ServerConfig>>,
     /// How the certificates of clients are looked at; `None` where none is asked for.
     pub clients: Option<Arc<ClientVerification>>,
@@ -50,7 +50,7 @@ impl ServerTls {
         }
     }
 
-    /// The same configuration with these certificates.
+    /// A copy of the configuration with these certificates.
     pub fn with_certificates(
         &self,
         http2: bool,

@@ -302,8 +302,8 @@ fn pem(certificate: &[u8], out: &mut Vec<u8>) {
     out.push(b'\n');
 }
 
-/// The same for a header field: every line but the first begins with a tab, and the last one does
-/// not end.
+/// PEM as the value of a header field: every line but the first begins with a tab, and there is no
+/// final line break.
 fn pem_with_tabs(certificate: &[u8], out: &mut Vec<u8>) {
     append_pem(certificate, b"\n\t", out);
 }

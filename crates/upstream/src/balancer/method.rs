@@ -10,7 +10,7 @@ pub enum Method {
     /// By a ring of hashes, as Cache::Memcached::Fast has it (ketama): few keys move where a peer
     /// comes or goes.
     ConsistentHash,
-    /// The same, but no peer has many more requests than others.
+    /// By a ring of hashes with bounded load: no peer gets many more requests than the others.
     BoundedHash(Bound),
     /// By the client's address; of IPv4 the first three bytes.
     IpHash,

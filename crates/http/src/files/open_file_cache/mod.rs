@@ -146,7 +146,7 @@ fn through_cache(request: &Request, path: &[u8], links: OpenRestrictions) -> Loo
     }
 }
 
-/// The same file under the path keeps its descriptor; anything else is opened anew.
+/// Keeps the open descriptor if the path still leads to the same file, else opens the path anew.
 fn revalidate(key: Key<'_>, old: Looked) -> Looking {
     let Key { path, links } = key;
     match stat(path, links) {

@@ -128,8 +128,8 @@ pub fn respond(request: &mut Request, input: &Buffer) -> Option<After> {
     respond_through(request, &mut OfHttp1 { is_followed })
 }
 
-/// The same, whatever it leaves by. Of a request that comes without lines the caller knows that it
-/// has no body.
+/// Like [`respond`], over any sink. For a request that did not come as HTTP/1 the caller makes sure
+/// that it has no body.
 #[inline]
 pub fn respond_through(request: &mut Request, to: &mut impl ResponseSink) -> Option<After> {
     if !request.connection.takes_shortcuts() || !request.client.is_simple() {

@@ -56,9 +56,9 @@ struct Entry {
     looked_at: Option<Duration>,
     /// The response in each form.
     responses: Forms,
-    /// The same encoded, each with the number of its encoding.
+    /// The response in each encoding, with the encoding's number.
     encoded: Vec<(u8, Forms)>,
-    /// The same for a client that has the file already: 304.
+    /// The response with 304, for a client that has the file already.
     unmodified: Forms,
     body: Bytes,
     content_type: Bytes,
@@ -386,12 +386,12 @@ impl PrebuiltCache {
         false
     }
 
-    /// The answer of a plan that always gives the same.
+    /// The response of a plan that always gives the same response.
     pub fn constant(&self, plan: u32) -> Option<&Constant> {
         self.constants.get(&plan)
     }
 
-    /// The same, taken out to be changed.
+    /// Removes such a response in order to change it.
     pub fn take_constant(&mut self, plan: u32) -> Option<Constant> {
         let constant = self.constants.remove(&plan)?;
         self.size = self.size.saturating_sub(constant.cost());

@@ -368,7 +368,7 @@ mod tests {
         ("%h|%n|%t", "Mar|\n|\t"),
     ];
 
-    /// The same three hours and a half to the west.
+    /// The same moment in a zone three and a half hours west of UTC.
     const WEST: &[(&str, &str)] = &[
         (
             "%A, %d-%b-%Y %H:%M:%S %Z",

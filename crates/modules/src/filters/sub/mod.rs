@@ -341,7 +341,7 @@ mod tests {
         })
     }
 
-    /// The same by looking at every place of the whole text.
+    /// A reference implementation, which tries every position of the whole text.
     fn naive(pairs: &[(&str, &str)], once: bool, text: &str) -> String {
         let (mut out, mut used, mut rest) = (String::new(), vec![false; pairs.len()], text);
         while !rest.is_empty() {

@@ -66,7 +66,8 @@ const FIELDS_MAX: usize = 1000;
 pub struct Limits {
     /// Bytes of one response's body that may come before any of it is consumed.
     pub stream_window: u32,
-    /// The same of one that is consumed as it comes, as far as not too many do so at once.
+    /// Bytes to which that window grows for a response that is consumed as it arrives, as long as
+    /// few streams do so at once.
     pub stream_window_max: u32,
     /// Bytes of the names and values of one response's head, and of its block as it comes.
     pub head_size_max: usize,

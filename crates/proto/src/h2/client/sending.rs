@@ -144,13 +144,14 @@ impl<S> Client<S> {
         self.streams.len()
     }
 
-    /// What its user keeps of a stream that is not released.
+    /// The user's data of a stream that has not been released.
     pub fn user(&mut self, stream: u32) -> Option<&mut S> {
         self.streams.get_mut(&stream).map(|known| &mut known.user)
     }
 
-    /// The same, and how many bytes have come on the stream: frames of heads and bodies with all
-    /// that they are made of. A frame of a body counts as a whole once it has begun.
+    /// The user's data, and how many bytes of HEADERS, CONTINUATION and DATA frames have been
+    /// received on the stream, frame heads and padding included. A DATA frame counts as a whole
+    /// once its head has been received.
     pub fn user_and_received(&mut self, stream: u32) -> Option<(&mut S, u64)> {
         let known = self.streams.get_mut(&stream)?;
         Some((&mut known.user, known.received))
@@ -283,8 +284,8 @@ impl<S> Client<S> {
         self.output.extend_from_slice(bytes);
     }
 
-    /// The same for one who sends the bytes from where they lie: the head that goes before them,
-    /// behind what is to be sent until now.
+    /// Like [`put_data`](Self::put_data), for a caller that sends the bytes itself without a copy:
+    /// returns the frame head that goes in front of them, with all that must be sent before.
     #[must_use]
     pub fn sent(
         &mut self,

@@ -27,7 +27,8 @@ fn flood(client: &mut Client, mut next: impl FnMut(&mut Client, u32) -> Vec<u8>)
     panic!("there is no limit");
 }
 
-/// The same; and in later seconds as many again are fine.
+/// Checks that a flood ends the connection after `max` frames in a second, and that the next
+/// seconds allow as many again.
 fn flood_by_the_second(
     max: u32,
     next: impl Fn(&mut Client, u32) -> Vec<u8>,
@@ -328,7 +329,7 @@ fn a_large_head_is_the_end_and_takes_no_more_memory_than_its_limit() {
     assert_eq!(violation, Violation::BlockTooLong);
     assert!(client.bytes.capacity() <= 160 * 1024);
 
-    // The same as trailers, which nobody keeps but which cost as much.
+    // A large field in the trailers, which are not kept but cost as much to decode.
     let mut client = Client::usual();
     let bytes = client.headers(1, 0, &[POST, &[("x-own", &value)]].concat());
     assert!(client.feed(&bytes).is_ok());

@@ -180,7 +180,7 @@ impl Client {
         }
     }
 
-    /// One whose preface, settings and answer to ours have been taken.
+    /// A client whose preface, SETTINGS and acknowledgement of our SETTINGS have been taken.
     fn begun(limits: Limits) -> Client {
         let mut client = Client::new(limits);
         let input = [PREFACE, &frame(SETTINGS, 0, 0, &[])].concat();
@@ -190,7 +190,7 @@ impl Client {
         client
     }
 
-    /// The same with its usual limits.
+    /// Such a client of a server with the usual limits.
     fn usual() -> Client {
         Client::begun(LIMITS)
     }
@@ -291,7 +291,7 @@ impl Client {
         );
     }
 
-    /// The same with a Content-Length.
+    /// Sends the head of a request with a body of this `content-length`.
     fn post_of(&mut self, stream: u32, length: u64) {
         let text = length.to_string();
         let fields = [POST, &[("content-length", &text)]].concat();

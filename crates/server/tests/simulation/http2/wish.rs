@@ -25,7 +25,7 @@ pub(crate) struct Wish {
 }
 
 impl Wish {
-    /// The same as a client of HTTP/1 asks.
+    /// The wish of an HTTP/1 request, asked over HTTP/2.
     pub(crate) fn of(asked: &Asked) -> Wish {
         let (first, lines, rest) = parts(&asked.request);
         let mut words = first.split(' ');

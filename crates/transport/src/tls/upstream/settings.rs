@@ -445,7 +445,7 @@ enum Agreed {
 }
 
 impl Secured {
-    /// The same, but the peer is offered these protocols (ALPN), in this generation.
+    /// A copy of these settings that offers these protocols to the peer (ALPN), in this generation.
     #[must_use]
     pub fn offering(self, protocols: Vec<Vec<u8>>, generation: u64) -> Secured {
         let mut config = ClientConfig::clone(&self.config);
