@@ -1,4 +1,4 @@
-//! A client's connection as requests see it: its bytes, its generation, the virtual servers of its
+//! A client's connection as requests see it: its stream, its generation, the virtual servers of its
 //! address.
 //!
 //! The [connection task](crate::h1::connection_task) reads its requests and serves them.
@@ -28,26 +28,27 @@ use crate::thread_state::HttpThreadState;
 
 /// A client's connection as requests see it.
 pub struct Connection {
-    /// The client that has connected.
+    /// The client: its addresses, and when it connected.
     pub client: Client,
-    /// Its bytes, in the clear or through TLS.
+    /// The byte stream, in the clear or through TLS.
     pub stream: Transport,
-    /// Requests begun on it.
+    /// How many requests have begun on the connection.
     pub requests: Cell<u64>,
-    /// The thread that serves it.
+    /// The thread that serves the connection.
     pub worker: Rc<Worker>,
     /// Its place in the thread's list of connections, plus one so that the option takes no room.
     place: Cell<Option<NonZeroU32>>,
     /// Whether `TCP_NODELAY` has been set.
     pub nodelay: Cell<bool>,
-    /// Whether a response has been pushed whole and has not begun to leave.
+    /// Whether a complete response is queued whose sending has not started.
     finished: Cell<bool>,
-    /// Whether it only waits for its client to have read all that it was sent.
+    /// Whether the connection is in lingering close: it only waits for the client to read the rest
+    /// of the response.
     lingers: Cell<bool>,
-    /// How long it may be idle, by the plan of its last request, and how much of that it is not
-    /// closed early, whatever happens; in milliseconds, for there are many idle connections.
+    /// `keepalive_timeout` and `keepalive_min_timeout` of the last request's plan, in milliseconds.
+    /// 32 bits each, since there are many idle connections.
     keepalive_ms: Cell<(u32, u32)>,
-    /// What few connections have.
+    /// State that few connections have.
     rare: OnceCell<Box<Rare>>,
     /// The client spoke plain HTTP to a port for TLS: its request gets an error page.
     pub plain_on_secure_port: Cell<bool>,
@@ -57,14 +58,14 @@ pub struct Connection {
     error_log: Cell<Option<Arc<ErrorLog>>>,
 }
 
-/// What few connections have, so that the others are small.
+/// State that few connections have, in a box of its own so that the others are small.
 #[derive(Default)]
 struct Rare {
-    /// The generation it stays with, once a reload has taken its listener away.
+    /// The generation that the connection stays with, if a reload has removed its listener.
     kept: OnceCell<Rc<GenerationView>>,
-    /// What its streams share, where it speaks HTTP/2.
+    /// The HTTP/2 connection that its streams share.
     http2: OnceCell<Weak<SharedConnection>>,
-    /// What log lines say of it, where it is no client's.
+    /// How log lines name the connection, if it is the server's own (an internal request).
     internal_request: OnceCell<Arc<str>>,
 }
 
@@ -72,13 +73,13 @@ struct Rare {
 struct Servers {
     generation: u64,
     address: Arc<AddressServers>,
-    /// What the client named in the handshake. A reload may have added the server of a name that
-    /// led nowhere then.
+    /// The server that the SNI of the handshake names. Looked up anew in each generation, since a
+    /// reload may have added it.
     named: Option<Arc<Server>>,
 }
 
 impl Servers {
-    /// The one that requests begin under.
+    /// The server that requests begin under.
     fn first(&self) -> &Arc<Server> {
         self.named.as_ref().unwrap_or(&self.address.default)
     }
@@ -125,17 +126,17 @@ impl Connection {
         self.rare.get_or_init(Box::default)
     }
 
-    /// Notes that it speaks HTTP/2, and what its streams share.
+    /// Notes that the connection speaks HTTP/2.
     pub fn speaks_http2(&self, shared: &Rc<SharedConnection>) {
         let _ = self.rare().http2.set(Rc::downgrade(shared)); // it speaks it once
     }
 
-    /// It is no client's: log lines say this of it.
+    /// Marks the connection as the server's own, and sets how log lines name it.
     pub(crate) fn be_internal_request(&self, about: Arc<str>) {
         let _ = self.rare().internal_request.set(about); // it is about one thing
     }
 
-    /// What log lines say of it, where it is no client's.
+    /// How log lines name the connection, if it is the server's own (an internal request).
     pub(crate) fn internal_request(&self) -> Option<&str> {
         self.rare
             .get()?
@@ -144,7 +145,7 @@ impl Connection {
             .map(|about| &**about)
     }
 
-    /// What its streams share, as long as it speaks HTTP/2.
+    /// The HTTP/2 connection that its streams share, while there is one.
     pub fn http2(&self) -> Option<Rc<SharedConnection>> {
         self.rare.get()?.http2.get()?.upgrade()
     }
@@ -157,14 +158,14 @@ impl Connection {
         number
     }
 
-    /// Notes that a response has been pushed whole: it leaves before the connection waits for
+    /// Notes that a complete response is queued, which is sent before the connection waits for
     /// anything.
     pub fn finish_response(&self) {
         self.finished.set(true);
     }
 
-    /// Sends finished responses that have not left, and what was pushed behind them. How many bytes
-    /// the client has not taken; 0 where nothing was finished.
+    /// Sends the complete responses that are queued, and the bytes queued behind them. Returns how
+    /// many bytes remain unsent; 0 if no complete response was queued.
     pub(crate) fn send_finished(&self) -> usize {
         if self.finished.take() {
             self.stream.send_soon()
@@ -173,10 +174,10 @@ impl Connection {
         }
     }
 
-    /// Lets the client read what it was sent before the socket is closed: what it still sends is
-    /// read and dropped for so long in all, and so long without another byte, so that no reset
-    /// destroys the rest. As in nginx it may be closed meanwhile to make room for others, and does
-    /// not end earlier with its thread.
+    /// Lingering close: reads and discards what the client still sends, so that no reset destroys
+    /// the rest of the response. Ends after `time`, or after `timeout` without another byte. As in
+    /// nginx the connection counts as idle meanwhile and may be closed to make room, and a thread
+    /// that ends waits for it.
     pub(crate) async fn linger(&self, time: Duration, timeout: Duration) {
         if self.stream.drained(0).await.is_err() {
             return;
@@ -195,48 +196,50 @@ impl Connection {
         }
     }
 
-    /// Whether it only waits for its client to have read all that it was sent.
+    /// Whether the connection is in lingering close: it only waits for the client to read the rest
+    /// of the response.
     pub(crate) fn lingers(&self) -> bool {
         self.lingers.get()
     }
 
-    /// Sets how long it may be idle, and how much of that it is not closed early: 49 days at most.
+    /// Sets `keepalive_timeout` and `keepalive_min_timeout` of the connection, 49 days at most.
     pub fn keep_for(&self, timeout: Duration, min_timeout: Duration) {
         let ms = |time: Duration| u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
         self.keepalive_ms.set((ms(timeout), ms(min_timeout)));
     }
 
-    /// How long it may be idle, and how much of that it is not closed early.
+    /// How long the connection may be idle, and how much of that it must not be closed to make
+    /// room.
     pub(crate) fn idle_time(&self) -> (Duration, Duration) {
         let (timeout, min_timeout) = self.keepalive_ms.get();
         let duration = |ms: u32| Duration::from_millis(ms.into());
         (duration(timeout), duration(min_timeout))
     }
 
-    /// Whether it waits for something that the client has not promised, such as the next request:
-    /// it may then be closed without loss.
+    /// Sets whether the connection is idle: it waits for something that the client need not send,
+    /// such as the next request, and may be closed to make room.
     pub fn set_idle(&self, idle: bool) {
         if let Some(place) = self.place() {
             self.worker.set_idle(place, idle);
         }
     }
 
-    /// Its place among the connections of its thread, once it has one.
+    /// Its place in the thread's list of connections, once it has one.
     pub fn place(&self) -> Option<u32> {
         self.place.get().map(|place| place.get() - 1)
     }
 
-    /// Notes the connection's place in the list of idle ones.
+    /// Sets its place in the thread's list of connections.
     pub fn set_place(&self, place: u32) {
         self.place.set(NonZeroU32::new(place.wrapping_add(1)));
     }
 
-    /// The client's address of the connection.
+    /// The address of the client.
     pub fn peer(&self) -> &Address {
         self.client.peer(|| self.stream.peer())
     }
 
-    /// Whether `debug_connection` names its client: then every log gets every line about it.
+    /// Whether `debug_connection` names its client, so that all logs get all debug lines about it.
     #[inline]
     pub fn is_debugged(&self) -> bool {
         self.client.is_debugged(|| {
@@ -258,7 +261,7 @@ impl Connection {
         kept.unwrap_or_else(|| self.worker.current())
     }
 
-    /// How long its first byte may take.
+    /// How long the client may take to send its first byte.
     pub fn first_byte_timeout(&self) -> Duration {
         let first = self.first_server(&self.generation());
         first.map_or(Duration::from_secs(60), |first| {
@@ -266,19 +269,19 @@ impl Connection {
         })
     }
 
-    /// Lets it stay with a generation, since the next one does not know its listener. It ends
-    /// with its next response.
+    /// Lets the connection stay with a generation, since the next one does not have its listener.
+    /// The connection ends with its next response.
     pub fn stay_with(&self, local: &Rc<GenerationView>) {
         let _ = self.rare().kept.set(Rc::clone(local)); // it stays with the first
     }
 
-    /// Whether it ends with its next response, since its thread ends or a reload has set a limit to
-    /// it.
+    /// Whether the connection ends with its next response: its thread is ending, or a reload has
+    /// set a deadline.
     pub fn is_ending(&self) -> bool {
         self.worker.is_ending(self.client.serial)
     }
 
-    /// Whether it ends where it waits for a request, for the same reasons.
+    /// Whether the connection ends while it waits for a request, for the same reasons.
     pub fn ends_idle(&self) -> bool {
         self.worker.ends_idle(self.client.serial)
     }
@@ -290,7 +293,7 @@ impl Connection {
             .is_some_and(|rare| rare.kept.get().is_some())
     }
 
-    /// Keeps the error log of a request that has ended for what happens until the next.
+    /// Keeps the error log of a request that has ended, for errors before the next request.
     pub(crate) fn keep_error_log(&self, request: &Request) {
         let log = request.error_log();
         let kept = self.error_log.take();
@@ -308,7 +311,7 @@ impl Connection {
         })
     }
 
-    /// Looks at the virtual servers of the address it came by, in its generation.
+    /// Calls `look` with the virtual servers of the address that the client connected to.
     pub fn with_servers<R>(
         &self,
         local: &GenerationView,
@@ -319,13 +322,13 @@ impl Connection {
         servers.as_ref().map(|servers| look(&servers.address))
     }
 
-    /// The server that its requests begin under, before they name their host: the address's
-    /// default, or what the client has named in the handshake.
+    /// The server that requests begin under, before their host is known: the one that the SNI
+    /// names, else the default server of the address.
     pub fn first_server(&self, local: &GenerationView) -> Option<Arc<Server>> {
         self.with_first_server(local, Arc::clone)
     }
 
-    /// Looks at that server.
+    /// Calls `look` with the server that requests begin under.
     pub fn with_first_server<R>(
         &self,
         local: &GenerationView,
@@ -336,8 +339,9 @@ impl Connection {
         servers.as_ref().map(|servers| look(servers.first()))
     }
 
-    /// Reads a head from all that has been received of it: by `limits`, those of the server that
-    /// the request begins under, and from the name of another server on by that one's.
+    /// Parses a head from all bytes received of it. `limits` are those of the server that the
+    /// request begins under; once the host has named another server, the limits of that server
+    /// apply.
     pub fn parse_head(
         &self,
         local: &GenerationView,
@@ -354,8 +358,8 @@ impl Connection {
         })
     }
 
-    /// Whether a request for `host` (empty: it names none) comes by a connection whose handshake
-    /// was with another name, where the host's server asks for certificates.
+    /// Whether a request for `host` (empty if it names none) is misdirected: the SNI of its
+    /// connection is another name, and the server of `host` asks for client certificates.
     pub(crate) fn is_misdirected(&self, local: &GenerationView, host: &[u8]) -> bool {
         let session = self.stream.session();
         let Some(negotiated) = session.and_then(|session| session.server_name.as_ref()) else {
@@ -369,7 +373,7 @@ impl Connection {
         named.is_some_and(|servers| servers.address.wants_certificates(host))
     }
 
-    /// Finds its servers in a generation, once.
+    /// Looks up the virtual servers in a generation, unless they are cached.
     fn find_servers(&self, local: &GenerationView) -> Option<()> {
         let generation = local.generation.number;
         let known = self.servers.borrow();
@@ -401,13 +405,13 @@ impl Connection {
         Some(())
     }
 
-    /// Looks for its servers anew: the client has named one.
+    /// Drops the cached virtual servers: the SNI of the client is known now.
     pub fn forget_servers(&self) {
         *self.servers.borrow_mut() = None;
     }
 
-    /// Whether a response kept in memory may answer its requests, and a head that repeats
-    /// another's need not be looked at again.
+    /// Whether prebuilt responses may answer its requests, and a request with the same head as the
+    /// last need not be parsed.
     pub fn takes_shortcuts(&self) -> bool {
         let session = self.stream.session();
         !self.plain_on_secure_port.get()
@@ -438,17 +442,17 @@ impl Incoming for Connection {
     }
 }
 
-/// A request's hold on its connection. A request kept for reuse holds none.
+/// A request's reference to its connection. A request in the pool has none.
 #[derive(Clone, Default)]
 pub struct ConnectionHandle(Option<Rc<Connection>>);
 
 impl ConnectionHandle {
-    /// Makes a handle that holds this connection.
+    /// A reference to this connection.
     pub fn new(connection: &Rc<Connection>) -> ConnectionHandle {
         ConnectionHandle(Some(Rc::clone(connection)))
     }
 
-    /// Lets go of it.
+    /// Drops the reference.
     pub fn release(&mut self) {
         self.0 = None;
     }

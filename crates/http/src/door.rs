@@ -1,4 +1,4 @@
-//! The door of addresses that speak HTTP.
+//! The door of HTTP: starts a connection task for each accepted connection.
 
 use std::rc::Rc;
 
@@ -10,11 +10,11 @@ use crate::h1::connection_task;
 use crate::request::pool;
 use crate::thread_state::HttpThreadState;
 
-/// What a client is told for whom there is no descriptor.
+/// The response to clients that are turned away for want of file descriptors.
 const TURNED_AWAY: &[u8] = b"HTTP/1.1 503 Service Temporarily Unavailable\r\n\
     Content-Length: 0\r\nConnection: close\r\n\r\n";
 
-/// The door of a thread.
+/// Makes the door of a thread.
 pub fn door() -> Rc<dyn Door> {
     Rc::new(Http)
 }
@@ -72,8 +72,8 @@ impl Tenant for Connection {
 
     fn close_reading(&self) {
         match self.http2() {
-            // Its client is told first, and may have begun streams meanwhile. To make room there is
-            // no time for that.
+            // An HTTP/2 client gets a GOAWAY first, and finishes its streams. There is no time for
+            // that if the connection is closed to make room.
             Some(shared) if self.is_ending() && !self.lingers() => shared.call(),
             _ => self.stream.shutdown_read(),
         }

@@ -1,9 +1,10 @@
-//! What a module is to the request: it is asked, and never named.
+//! The interface between requests and modules: the core calls modules through these traits and
+//! names none of them.
 //!
-//! A [`Module`] is a feature that registers with the plan of each scope what it has to do there: a
-//! [`Handle`] in a phase. The list of all modules stands in one place (`features.rs` for the whole
-//! server), in nginx's order; phases run through it from its end, as nginx's do. Of what a module
-//! keeps of a request, only the module knows: it lies in a [`slot`](crate::slots).
+//! A [`Module`] is a feature that registers its handlers with the plan of each scope, such as a
+//! [`Handle`] in a phase. The list of all modules is in one place (`features.rs` of the server), in
+//! nginx's order; like nginx, phases run through the list from its end. The state that a module
+//! keeps with a request is private to the module, in a [`slot`](crate::slots).
 
 use std::any::Any;
 use std::sync::Arc;
@@ -26,28 +27,29 @@ use crate::request::{Request, Step};
 use crate::response::prebuilt::PrebuiltEncoding;
 use crate::response::recall::laid::Standing;
 
-/// A feature that has something to do for requests.
+/// A feature that takes part in the handling of requests.
 pub trait Module: Feature {
-    /// All its directives, also those that make no value of its own for the scope that writes them.
+    /// All its directives, including those without a compiled value per scope.
     const TABLES: &'static [&'static [&'static dyn Declared]] = &[Self::DIRECTIVES];
 
-    /// Which of its directives have something to do for requests.
+    /// Which of its directives act on requests, and in which phase.
     const TASKS: &'static [Task] = &[];
 
-    /// What it may say of shortcuts, in words.
+    /// The answers that [`Module::shortcut`] may give, with their reasons, for the documentation.
     const SHORTCUTS: &'static [ShortcutDoc] = ShortcutDoc::NOTHING;
 
-    /// Whether it has nothing to do in this scope: nothing of it is registered there then, nor is
-    /// it asked for shortcuts.
+    /// Whether the module is off in this scope. It is then neither registered nor asked for
+    /// shortcuts.
     fn is_off(&self) -> bool {
         false
     }
 
-    /// Registers what it has to do with the plan of a scope.
+    /// Registers its handlers with the plan of a scope.
     fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>);
 
-    /// Whether a prebuilt response may answer for it. A module that always tells
-    /// [`ShortcutDoc::Same`] need not say it again; one that says nothing is slow, never open.
+    /// Whether a prebuilt response may bypass the module. The default follows from a single
+    /// [`ShortcutDoc::Same`]; otherwise it is `Never`, so that a module that forgets to answer is
+    /// slow but never bypassed.
     fn shortcut(self: &Arc<Self>) -> Shortcut {
         match Self::SHORTCUTS {
             [ShortcutDoc::Same(_)] => Shortcut::Same,
@@ -56,25 +58,24 @@ pub trait Module: Feature {
     }
 }
 
-/// Whether a complete response from memory may answer where a module has something to do: it would
-/// not be asked.
+/// Whether a prebuilt response may answer a request without running a module that is registered.
 #[derive(Clone)]
 pub enum Shortcut {
     /// No prebuilt response may be used.
     Never,
-    /// It does the same to every request that the shortcut takes, or nothing.
+    /// The module does the same to every request that a shortcut answers, or nothing.
     Same,
-    /// Where it permits the request's head. A client that repeats its head byte for byte is
-    /// permitted with it.
+    /// If [`Permit`] permits the request's head. The verdict also holds for a later request with
+    /// the same head, byte for byte.
     OfHead(Arc<dyn Permit>),
-    /// Where it permits the request, which is asked every time.
+    /// If [`Permit`] permits the request; asked for each request.
     OfRequest(Arc<dyn Permit>),
-    /// Where it permits the response that there is, which is asked once for each head and response.
+    /// If [`PermitResponse`] permits the prebuilt response; asked once per head and response.
     OfResponse(Arc<dyn PermitResponse>),
 }
 
-/// What a module may say of shortcuts, for people, with why or where it does: docs/shortcuts.md is
-/// made of these.
+/// An answer that a module may give for shortcuts, with its reason or condition. docs/shortcuts.md
+/// is generated from these.
 #[derive(Clone, Copy, Debug)]
 pub enum ShortcutDoc {
     /// The words for [`Shortcut::Never`], with the reason.
@@ -90,10 +91,10 @@ pub enum ShortcutDoc {
 }
 
 impl ShortcutDoc {
-    /// That of a module that says nothing.
+    /// The answer of a module that declares none.
     pub const NOTHING: &'static [ShortcutDoc] = &[ShortcutDoc::Never("it says nothing")];
 
-    /// Whether this is what the module has said.
+    /// Whether this describes the module's answer.
     pub fn tells_of(&self, said: &Shortcut) -> bool {
         matches!(
             (self, said),
@@ -108,66 +109,67 @@ impl ShortcutDoc {
 
 /// Permits prebuilt responses: see [`Shortcut`].
 pub trait Permit: Send + Sync {
-    /// Whether one may answer this request.
+    /// Whether a prebuilt response may answer this request.
     fn permits(&self, request: &Request) -> bool;
 }
 
-/// What is known of a prebuilt response before it is sent.
+/// The properties of a prebuilt response before it is sent.
 #[derive(Clone, Copy, Debug)]
 pub struct Prebuilt<'a> {
-    /// The status of the prebuilt.
+    /// The status of the response.
     pub status: u16,
     /// The value of `Content-Type`, without `charset`.
     pub content_type: &'a Bytes,
-    /// Bytes of its body, where it has one.
+    /// Length of the body in bytes, if it has one.
     pub length: Option<u64>,
 }
 
 /// Permits prebuilt responses by what they are: see [`Shortcut::OfResponse`].
 pub trait PermitResponse: Send + Sync {
-    /// How this one may answer the request; `None` where it may not.
+    /// The encoding in which this response may answer the request; `None` if it may not.
     fn encoding(&self, request: &Request, response: Prebuilt<'_>) -> Option<PrebuiltEncoding>;
 }
 
-/// Content that may have answers in memory. It is asked for plain GETs alone: without a body, a
-/// condition or a range.
+/// A content handler that may have responses in memory. Only asked for plain GET requests: without
+/// a body, a condition or a range.
 pub trait Recall: Any + Send + Sync {
-    /// Appends to `key` what the answer to this request is found by: requests that have the same
-    /// are answered alike. False where another than a stored answer is to be given, or that depends
-    /// on more.
+    /// Appends the key of the response to `key`: requests with equal keys get equal responses.
+    /// False if the request must not be answered from memory, or the response depends on more than
+    /// the key.
     fn key(&self, request: &mut Request, key: &mut Vec<u8>) -> bool;
 
-    /// The answer of a key, which counts as a use of it. Its head is made in `request.response`,
-    /// and what variables tell of upstreams in `request.upstream`; `None` where there is none to be
-    /// given at once: then what has been made is thrown away.
+    /// Looks up the response of a key, which counts as a use. Puts the head into
+    /// `request.response`, and the values of upstream variables into `request.upstream`. `None` if
+    /// there is no response in memory; the caller then discards both.
     fn recall(&self, request: &mut Request, key: &[u8]) -> Option<Recalled>;
 }
 
-/// An answer that a content has in memory.
+/// A response that a content handler has in memory.
 pub struct Recalled {
-    /// Whether it still is what the content would give.
+    /// Tells whether the response is still current.
     pub standing: Box<dyn Standing>,
-    /// Until when it may be given, by the wall clock ([`engine::wall`]).
+    /// When the response expires, by the wall clock ([`engine::wall`]).
     pub until: Duration,
-    /// All of its body; `None` for an answer that takes the long way as long as it stands.
+    /// The whole body; `None` if requests for the key must go through the phases while the entry is
+    /// current.
     pub body: Option<Bytes>,
 }
 
-/// What something that has run says: at once, or once it has waited. Only what waits has a box.
+/// The result of a handler: ready now, or a future. A result that is ready costs no allocation.
 pub enum Ran<'a, T = Result<Step, Abort>> {
-    /// The result stands at once.
+    /// The result is ready.
     Now(T),
-    /// The result comes once the future is ready.
+    /// The future yields the result.
     Wait(PooledFuture<'a, T>),
 }
 
 impl<'a, T> Ran<'a, T> {
-    /// What this future says.
+    /// The result of this future.
     pub fn wait(future: impl Future<Output = T> + 'a) -> Ran<'a, T> {
         Ran::Wait(PooledFuture::new(future))
     }
 
-    /// What it says, waited for where it must be.
+    /// Waits for the result, if it is not ready.
     pub async fn resolve(self) -> T {
         match self {
             Ran::Now(said) => said,
@@ -175,7 +177,7 @@ impl<'a, T> Ran<'a, T> {
         }
     }
 
-    /// Goes on with what it says.
+    /// Calls `next` with the result.
     pub fn then<U: 'a>(self, next: impl FnOnce(T) -> Ran<'a, U> + 'a) -> Ran<'a, U>
     where
         T: 'a,
@@ -187,26 +189,26 @@ impl<'a, T> Ran<'a, T> {
     }
 }
 
-/// What a module does in a phase that may wait and may end the request.
+/// A handler in a phase that may wait and may end the request.
 pub trait Handle: Send + Sync {
-    /// Does it. [`Step::Next`] leaves the request to what follows.
+    /// Handles the request. [`Step::Next`] passes it on to the next handler.
     fn run<'a>(&'a self, request: &'a mut Request, exchange: &'a mut Exchange) -> Ran<'a>;
 
-    /// What it does to an imagined request, which no client has sent; what cannot be told before
-    /// there is one, is passed over.
+    /// What the handler would do to an imagined request, for `tidegate explain`. Must have no
+    /// effects.
     fn imagine<'a>(&'a self, _request: &'a mut Request) -> Ran<'a, Imagined> {
         Ran::Now(Imagined::Unknown)
     }
 
-    /// What it is called in the code.
+    /// The name of its type, for debug output.
     fn name(&self) -> &'static str {
         std::any::type_name::<Self>()
     }
 }
 
-/// What a handler does to an imagined request.
+/// What a handler would do to an imagined request.
 pub enum Imagined {
-    /// That shows only once there is one.
+    /// Only a real request would tell.
     Unknown,
     /// The handler would answer the request.
     Answers {
@@ -215,18 +217,18 @@ pub enum Imagined {
         /// The status of the answer, if known.
         status: u16,
     },
-    /// What the handler would do, in words.
+    /// The handler would do something else.
     Does {
-        /// What part of the way it is, for people.
+        /// The name of the step in the output.
         part: &'static str,
-        /// What it comes to.
+        /// What the handler would do, in words.
         text: String,
         /// Where the request goes on.
         step: Step,
     },
 }
 
-/// Runs handlers one after the other until one of them has something to say.
+/// Runs handlers in order until one returns something other than [`Step::Next`].
 pub async fn run(
     handlers: &[Arc<dyn Handle>],
     request: &mut Request,
@@ -245,19 +247,18 @@ pub async fn run(
     Ok(Step::Next)
 }
 
-/// What a module does in a phase that finds the plan, the rewrite phases of the server and of its
-/// location: it never waits.
+/// A handler in the rewrite phase of a server or location. It never waits.
 pub trait Script: Send + Sync {
-    /// Does it. [`Step::Relocate`] has the location looked for anew.
+    /// Runs the script. [`Step::Relocate`] looks the location up again.
     fn run(&self, request: &mut Request) -> Step;
 
-    /// What it is called in the code.
+    /// The name of its type, for debug output.
     fn name(&self) -> &'static str {
         std::any::type_name::<Self>()
     }
 }
 
-/// Runs scripts one after the other until one of them has something to say.
+/// Runs scripts in order until one returns something other than [`Step::Next`].
 pub fn run_scripts(scripts: &[Arc<dyn Script>], request: &mut Request) -> Step {
     for script in scripts {
         match script.run(request) {
@@ -268,17 +269,17 @@ pub fn run_scripts(scripts: &[Arc<dyn Script>], request: &mut Request) -> Step {
     Step::Next
 }
 
-/// One thing that a script has done, for `explain`.
+/// One action of a script, for `tidegate explain`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
-    /// The directive.
+    /// The position of the directive.
     pub position: Position,
-    /// What came of it.
+    /// What the directive did.
     pub text: String,
 }
 
 impl Request {
-    /// Leaves a trace where `explain` wants to know.
+    /// Records an action if the request is an imagined one of `tidegate explain`.
     pub fn trace(&mut self, position: Position, text: impl FnOnce() -> String) {
         if let Some(trail) = &mut self.trail {
             trail.push(Trace {
@@ -289,10 +290,10 @@ impl Request {
     }
 }
 
-/// What a module does with a main request after its response.
+/// A handler that runs after the response of a main request.
 pub trait After: Send + Sync {
-    /// Does it by how the request has ended, as where its client has left; whether there was
-    /// anything to be done.
+    /// Handles the request, whose outcome says for example that its client has left. True if there
+    /// was anything to do.
     fn after<'a>(
         &'a self,
         request: &'a mut Request,
@@ -300,23 +301,24 @@ pub trait After: Send + Sync {
     ) -> Ran<'a, bool>;
 }
 
-/// What a module notes of a main request that has begun.
+/// A module that observes the begin of main requests.
 pub trait OnRequestBegin: Send + Sync {
-    /// Notes the request, whose server is known. Responses that are given at once skip it.
+    /// Called once the server of the request is known; not for requests that a prebuilt response
+    /// answers.
     fn began(&self, request: &mut Request);
 }
 
-/// What a module notes of a request that has ended, or of a subrequest that is logged.
+/// A module that observes the end of requests, and of logged subrequests: the log phase.
 pub trait OnRequestEnd: Send + Sync {
-    /// Notes the request that has ended.
+    /// Called when the request has ended.
     fn ended(&self, request: &mut Request);
 
-    /// Whether it may tell of the response's head, which must be there then.
+    /// Whether it reads the response's head, which must then be kept until the end.
     fn reads_response(&self) -> bool {
         false
     }
 
-    /// What it is called in the code.
+    /// The name of its type, for debug output.
     fn name(&self) -> &'static str {
         std::any::type_name::<Self>()
     }
@@ -325,29 +327,29 @@ pub trait OnRequestEnd: Send + Sync {
 /// A check of the access phase: see [`access_phase`](crate::request::access_phase) for how they
 /// combine.
 pub trait Check: Send + Sync {
-    /// Makes the check for this request.
+    /// Checks a request.
     fn check<'a>(
         &'a self,
         request: &'a mut Request,
         exchange: &'a mut Exchange,
     ) -> Ran<'a, Result<AccessVerdict, Abort>>;
 
-    /// What there is to say of an imagined request, which comes from no client, and how it would be
-    /// judged. `None` where that shows only once there is one.
+    /// Describes the check and its verdict for an imagined request, which has no client. `None` if
+    /// only a real request would tell.
     fn foresee(&self, _request: &Request) -> Option<(String, AccessVerdict)> {
         None
     }
 
-    /// What it is called in the code.
+    /// The name of its type, for debug output.
     fn name(&self) -> &'static str {
         std::any::type_name::<Self>()
     }
 }
 
-/// What an access check says.
+/// The verdict of an access check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessVerdict {
-    /// The check has nothing to say.
+    /// The check neither grants nor refuses access.
     Declined,
     /// Access is granted; with `satisfy any` that settles it.
     Granted,
@@ -355,27 +357,27 @@ pub enum AccessVerdict {
     Refused(u16),
 }
 
-/// What answers in a scope, and in those within it that have nothing of the kind.
+/// The content handler of a scope, which inner scopes inherit unless they have their own.
 #[derive(Clone)]
 pub struct Content {
     /// The handler that gives the answer.
     pub handler: Arc<dyn Handle>,
-    /// It only goes before files, which answer where it has nothing to say.
+    /// Static files answer if the handler returns [`Step::Next`].
     pub leaves_to_files: bool,
-    /// A `limit_except` within the scope keeps it, as every `if` does. In nginx `proxy_pass` and
-    /// its kin are kept, and what makes its answer itself is not: files answer there.
+    /// A `limit_except` within the scope inherits the handler, as every `if` does. In nginx
+    /// `proxy_pass` and its relatives are inherited there, but handlers that make the response
+    /// themselves are not: static files answer.
     pub stays_in_limit_except: bool,
-    /// Where the URI lacks only the slash that its location ends with, the client is redirected to
-    /// it.
+    /// A URI that lacks only the final slash of the location's prefix is redirected to the prefix.
     pub adds_slash: bool,
-    /// It answers CONNECT: the whole server lets such requests in.
+    /// The handler accepts CONNECT, so the server must not refuse such requests.
     pub answers_connect: bool,
-    /// What gives those of its answers at once that it has in memory.
+    /// Answers requests from the handler's responses in memory.
     pub recall: Option<Arc<dyn Recall>>,
 }
 
 impl Content {
-    /// A handler that makes its answer itself.
+    /// The content of a handler that makes the response itself.
     pub fn of(handler: impl Handle + 'static) -> Content {
         Content::shared(Arc::new(handler))
     }
@@ -393,50 +395,51 @@ impl Content {
     }
 }
 
-/// Makes what answers of a line of its directive; `None` where the line asks for nothing.
+/// Makes the content handler from the directive's line; `None` if the line sets none.
 pub type MakeContent = fn(&Compiler<'_>, ScopeRef<'_>) -> Result<Option<Content>, Fault>;
 
-/// A line of the list of modules: all that one of them brings.
+/// An entry of the list of modules: everything that a module contributes.
 #[derive(Clone, Copy)]
 pub struct Entry {
-    /// What `load_module` may call it without a warning, because all its directives are here.
+    /// The module names that `load_module` accepts without a warning, since all directives of those
+    /// modules are built in.
     pub names: &'static [&'static str],
-    /// The directives of the entry.
+    /// The directives of the module.
     pub directives: &'static [&'static [&'static dyn Declared]],
-    /// Where its variables are found that requests have without being defined.
+    /// The built-in variables that it defines for requests.
     pub variables: &'static [Find<Request>],
-    /// Where its variables are found that handshakes have.
+    /// The built-in variables that it defines for TLS handshakes.
     pub of_handshakes: &'static [Find<Handshake>],
-    /// What answers handshakes in the place of every server.
+    /// Hooks that may answer TLS handshakes in place of a server, such as `tls-alpn-01`.
     pub intercepts: &'static [Intercept],
-    /// Which of its directives have something to do for requests.
+    /// Which of its directives act on requests, and in which phase.
     pub tasks: &'static [Task],
-    /// Which lines of a directive hold in a scope, where that is not by the directive's kind of
-    /// inheritance alone.
+    /// Which lines of a directive are in force in a scope, for directives with inheritance rules of
+    /// their own.
     pub lines_in_force: Option<LinesInForce>,
-    /// What it looks after in the whole configuration, used or not, before any block is compiled.
+    /// Examines the whole configuration before any block is compiled.
     pub survey: Option<Prepare>,
-    /// What it does with an `http` block before any scope in it is compiled: it declares what
-    /// directives name.
+    /// Prepares an `http` block before any scope in it is compiled: declares zones and other names
+    /// that directives refer to.
     pub prepare: Option<Prepare>,
-    /// How it registers with the plan of a scope; `None` is for a fault, which has been reported.
+    /// Registers with the plan of a scope; `None` after an error, which has been reported.
     pub plan: Option<Register>,
-    /// What it may say of shortcuts where it registers anything; empty where it never does.
+    /// The answers that it may give for shortcuts; empty if it never registers.
     pub shortcuts: &'static [ShortcutDoc],
-    /// How what it has gathered while scopes were compiled is added to the generation.
+    /// Adds to the generation what the module has gathered while scopes were compiled.
     pub gathered: Option<Gathered>,
-    /// The directive by which it answers in a scope, and how.
+    /// The directive that sets its content handler, and the function that makes the handler.
     pub content: Option<(&'static str, MakeContent)>,
-    /// Whether that may give answers at once that it has in memory: see [`Content::recall`].
+    /// Whether the handler may answer from memory: see [`Content::recall`].
     pub recalls: bool,
 }
 
-/// See [`Entry::survey`] and [`Entry::prepare`]: of the whole configuration, and of an `http`
-/// block.
+/// See [`Entry::survey`], called with the whole configuration, and [`Entry::prepare`], called with
+/// an `http` block.
 pub type Prepare = fn(&Compiler<'_>, ScopeRef<'_>);
 
-/// See [`Entry::lines_in_force`]: each with the scope that wrote it; `None` for a directive that
-/// this is not about.
+/// See [`Entry::lines_in_force`]: returns each line with the scope that contains it; `None` for any
+/// other directive.
 pub type LinesInForce = for<'a> fn(ScopeRef<'a>, &Spec) -> Option<Vec<(ScopeRef<'a>, &'a Line)>>;
 
 /// A function that gathers what scopes have; see [`Entry::gathered`].
@@ -446,7 +449,7 @@ pub type Gathered = fn(&Compiler<'_>, &mut Generation);
 pub type Register = fn(&mut PlanBuilder<'_>) -> Option<()>;
 
 impl Entry {
-    /// A module that has directives alone.
+    /// An entry with directives and nothing else.
     pub const fn of(directives: &'static [&'static [&'static dyn Declared]]) -> Entry {
         Entry {
             names: &[],
@@ -466,7 +469,7 @@ impl Entry {
         }
     }
 
-    /// A module that registers.
+    /// The entry of a [`Module`].
     pub const fn module<M: Module>() -> Entry {
         Entry {
             plan: Some(register::<M>),
@@ -476,7 +479,7 @@ impl Entry {
         }
     }
 
-    /// With something of http's own to register.
+    /// With a part of the core that registers with plans.
     #[must_use]
     pub const fn registers(self, plan: Register) -> Entry {
         Entry {
@@ -491,13 +494,13 @@ impl Entry {
         Entry { names, ..self }
     }
 
-    /// The same module, with variables of its own.
+    /// With built-in variables of requests.
     #[must_use]
     pub const fn variables(self, variables: &'static [Find<Request>]) -> Entry {
         Entry { variables, ..self }
     }
 
-    /// With variables of handshakes.
+    /// With built-in variables of TLS handshakes.
     #[must_use]
     pub const fn of_handshakes(self, of_handshakes: &'static [Find<Handshake>]) -> Entry {
         Entry {
@@ -512,7 +515,7 @@ impl Entry {
         Entry { intercepts, ..self }
     }
 
-    /// With something that it gathers for the generation.
+    /// With a function that adds to the generation.
     #[must_use]
     pub const fn gathers(self, gathered: Gathered) -> Entry {
         Entry {
@@ -521,13 +524,13 @@ impl Entry {
         }
     }
 
-    /// With directives that have something to do for requests.
+    /// With tasks: directives that act on requests.
     #[must_use]
     pub const fn tasks(self, tasks: &'static [Task]) -> Entry {
         Entry { tasks, ..self }
     }
 
-    /// With directives whose lines reach scopes in a way of their own.
+    /// With inheritance rules of its own.
     #[must_use]
     pub const fn lines_in_force(self, lines_in_force: LinesInForce) -> Entry {
         Entry {
@@ -536,7 +539,8 @@ impl Entry {
         }
     }
 
-    /// With something that is looked at in every scope, and what it may say of shortcuts there.
+    /// With a function that registers with the plan of every scope, and its possible answers for
+    /// shortcuts.
     #[must_use]
     pub const fn plan(self, plan: Register, shortcuts: &'static [ShortcutDoc]) -> Entry {
         Entry {
@@ -565,7 +569,7 @@ impl Entry {
         }
     }
 
-    /// With something to look after in the whole configuration.
+    /// With a function that examines the whole configuration.
     #[must_use]
     pub const fn survey(self, survey: Prepare) -> Entry {
         Entry {
@@ -574,7 +578,7 @@ impl Entry {
         }
     }
 
-    /// With something to do before scopes are compiled.
+    /// With a function that prepares an `http` block.
     #[must_use]
     pub const fn prepare(self, prepare: Prepare) -> Entry {
         Entry {

@@ -1,8 +1,8 @@
-//! Files as they are, and `empty_gif`.
+//! Static files, and `empty_gif`.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_empty_gif_module.html>. The last of the handlers that
-//! look for a file: precompressed files, indexes and listings come before it. Whether the client
-//! has the file already, and which part of it is asked for, are the filters' questions.
+//! <https://nginx.org/en/docs/http/ngx_http_empty_gif_module.html>. `StaticFile` runs last among
+//! the handlers that map URIs to files: precompressed files, indexes and listings come before it.
+//! Conditional requests and ranges are handled by the core's header filters.
 
 use std::io;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ pub static EMPTY_GIF: Setting<()> = Setting::new("empty_gif", &[""], parse::noth
 /// The directives of this file that choose a handler and make no [`Feature`].
 pub const HANDLERS: &[&dyn Declared] = &[&EMPTY_GIF];
 
-/// Files as they are: the last of what may answer.
+/// Serves the file that the URI maps to.
 pub struct StaticFile;
 
 impl Feature for StaticFile {
@@ -59,7 +59,7 @@ impl Module for StaticFile {
 }
 
 impl Handle for StaticFile {
-    /// Answers with the file of the URI.
+    /// Responds with the file of the URI.
     fn run<'a>(&'a self, request: &'a mut Request, _: &'a mut Exchange) -> Ran<'a> {
         if !matches!(request.method, Method::Get | Method::Head | Method::Post) {
             return Ran::Now(Ok(Step::Finish(405)));
@@ -101,7 +101,7 @@ impl Handle for StaticFile {
     }
 }
 
-/// The answer by what is at the path.
+/// Responds according to what is at the path: a file, a directory, or nothing.
 fn answer<'a>(
     request: &'a mut Request,
     path: Vec<u8>,
@@ -142,7 +142,8 @@ fn answer<'a>(
     }
 }
 
-/// The response for an open file, its type by the URI. Used for precompressed files too.
+/// The response with an open file; its content type follows from the URI. Also used for
+/// precompressed files.
 pub(super) fn respond(request: &mut Request, looked: &Looked) -> Step {
     let Looked {
         file: Some(file),
@@ -170,7 +171,7 @@ pub(super) fn respond(request: &mut Request, looked: &Looked) -> Step {
     Step::Respond(Body::file(file.clone(), 0, metadata.size))
 }
 
-/// The status for a path that cannot be opened, with nginx's line in the error log.
+/// Logs a failed open as nginx does, and returns the status of the response.
 pub(super) fn refused(request: &Request, path: &[u8], error: &LookupError) -> u16 {
     let (call, reason) = (error.call, logs::Errno(&error.error));
     let path = logs::Printable(path);
@@ -192,7 +193,7 @@ pub(super) fn refused(request: &Request, path: &[u8], error: &LookupError) -> u1
     }
 }
 
-/// The URI with a slash at its end, escaped, with the arguments.
+/// The escaped URI with a final slash, and the arguments.
 fn with_slash(request: &Request) -> Bytes {
     let mut location = Vec::with_capacity(request.uri.len() + request.args.len() + 2);
     uri::escape(&request.uri, Escape::Uri, &mut location);
@@ -208,10 +209,10 @@ fn with_slash(request: &Request) -> Bytes {
 /// transparent.
 static GIF: [u8; 43] = *b"GIF89a\x01\0\x01\0\x80\x01\0\0\0\0\xff\xff\xff!\xf9\x04\x01\0\0\x01\0,\0\0\0\0\x01\0\x01\0\0\x02\x02L\x01\0;";
 
-/// When the format's pixel was last modified, according to nginx: 28 September 1970, 06:00 UTC.
+/// `Last-Modified` of the pixel, as in nginx: 28 September 1970, 06:00 UTC.
 const GIF_LAST_MODIFIED: i64 = 23_349_600;
 
-/// What answers for `empty_gif`.
+/// The content handler of `empty_gif`.
 pub fn empty_gif(_: &Compiler<'_>, _: ScopeRef<'_>) -> Result<Option<Content>, Fault> {
     Ok(Some(Content::of(EmptyGif)))
 }

@@ -1,4 +1,4 @@
-//! Accepting from one socket, and what happens where that fails.
+//! Accepts connections from one listening socket, and handles the errors of `accept4()`.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -13,26 +13,26 @@ use super::{NotEnough, Worker};
 use crate::display::Errno;
 use crate::door::{Accepted, Door, ListenerId};
 
-/// How long accepting pauses when the system or the limits refuse a connection (nginx's 500 ms).
+/// How long accepting pauses after a failed `accept4()` (nginx's 500 ms).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
 
-/// How long a client waits in the queue for a descriptor before it is told that there is none.
-/// nginx lets it wait for ever.
+/// How long clients wait in the listen backlog for a file descriptor before they are turned away.
+/// nginx lets them wait for ever.
 const QUEUE_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// How many clients are told so between two pauses.
+/// Clients that are turned away between two pauses at most.
 const TURNED_AWAY_MAX: usize = 32;
 
 /// A socket that a thread accepts from.
 pub(super) struct Accepting {
-    /// It is to stop.
+    /// Set when accepting from the socket is to stop.
     pub(super) stop: Event,
-    /// Takes what is accepted: of the generation that serves now.
+    /// The door that takes accepted connections, of the current generation.
     door: RefCell<Rc<dyn Door>>,
 }
 
 impl Accepting {
-    /// A socket that belongs to this door.
+    /// A socket whose connections go to this door.
     pub(super) fn new(door: Rc<dyn Door>) -> Accepting {
         Accepting {
             stop: Event::new(),
@@ -40,19 +40,20 @@ impl Accepting {
         }
     }
 
-    /// It belongs to this door from now on. False where it did before.
+    /// Sends connections to this door from now on. False if they went to it already.
     pub(super) fn change_door(&self, door: Rc<dyn Door>) -> bool {
         let before = self.door.replace(Rc::clone(&door));
         !Rc::ptr_eq(&before, &door)
     }
 
-    /// The door that the socket belongs to now.
+    /// The door that connections go to now.
     pub(super) fn door(&self) -> Rc<dyn Door> {
         Rc::clone(&self.door.borrow())
     }
 }
 
-/// Accepts from one socket until told to stop; what was accepted by then is served.
+/// Accepts from one socket until told to stop. Connections that the engine has accepted by then are
+/// still served.
 pub(super) async fn accept(
     worker: Rc<Worker>,
     id: ListenerId,
@@ -95,7 +96,7 @@ pub(super) async fn accept(
     worker.end_if_idle();
 }
 
-/// Serves an accepted connection.
+/// Counts an accepted connection and passes it to the door.
 fn take(worker: &Rc<Worker>, id: &ListenerId, accepting: &Accepting, stream: Stream) {
     let serial = worker.counters.next_serial();
     worker.counts.accepted.add(1);
@@ -108,9 +109,9 @@ fn take(worker: &Rc<Worker>, id: &ListenerId, accepting: &Accepting, stream: Str
     });
 }
 
-/// Closes a connection for which there is no room, and those that wait behind it, as nginx does: it
-/// is no use to have them wait for what may depend on them, such as the answer to a request that
-/// this server has sent to itself.
+/// Closes a connection for which `worker_connections` leaves no room, and those behind it in the
+/// backlog, as nginx does. To leave them waiting could deadlock: the request that keeps a place may
+/// wait for one of them, when the server proxies to itself.
 fn refuse(worker: &Worker, listener: &Listener, stream: Stream, shortage: NotEnough) {
     drop(stream);
     (0..TURNED_AWAY_MAX).all(|_| listener.turn_away(b""));
@@ -119,16 +120,17 @@ fn refuse(worker: &Worker, listener: &Listener, stream: Stream, shortage: NotEno
     }
 }
 
-/// A connection could not be accepted.
+/// A failed `accept4()`.
 struct AcceptError {
     error: std::io::Error,
-    /// For how long none could.
+    /// How long `accept4()` has been failing.
     lasting: Duration,
 }
 
 impl AcceptError {
-    /// As with nginx, clients wait in the kernel's queue for a descriptor; but idle connections
-    /// make room for them, and where all are busy for long, they are told.
+    /// Handles the error. As with nginx, clients wait in the listen backlog while the process is
+    /// out of file descriptors. Unlike nginx, idle connections are closed to make room for them,
+    /// and if all connections stay busy for `QUEUE_TIME_MAX`, waiting clients are turned away.
     fn meet(&self, worker: &Worker, listener: &Listener, door: &dyn Door) {
         let lasting = self.lasting;
         let is_waited_for = self.is_of_descriptors() && !lasting.is_zero();

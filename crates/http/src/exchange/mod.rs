@@ -1,10 +1,11 @@
 //! One request and its response on whatever protocol.
 //!
-//! Above this line no code sees a Connection header, chunk framing or a socket: a handler takes the
-//! body's bytes in and gives a head and pieces out. The protocols are members of an enum:
-//! [HTTP/1](crate::h1), [HTTP/2](crate::http2). A subrequest that no client listens to has an
-//! exchange that leads nowhere; an included one has an exchange that leads to where its response
-//! [stands](crate::subrequest::included). Handlers are tested on one in memory.
+//! No code above an exchange sees a `Connection` header, chunked framing or a socket: a handler
+//! reads the bytes of the request's body, and writes a head and pieces of a body. The protocols are
+//! variants of an enum: [HTTP/1](crate::h1), [HTTP/2](crate::http2). A background subrequest, which
+//! has no client, has an exchange that discards its response. An included subrequest has one that
+//! writes to the [place](crate::subrequest::included) of the include. Tests of handlers use an
+//! exchange in memory.
 
 pub mod abort;
 pub mod duplex;
@@ -34,32 +35,32 @@ use crate::response::chain::Encoder;
 use crate::response::piece::{Piece, READ_SIZE};
 use crate::response::{Field, last_modified};
 
-/// Bytes of a body that are encoded before other connections have their turn: neither a file in
-/// memory nor a quick client ever makes the encoder wait.
+/// Bytes of a body that are encoded before the task yields to other connections. Without a limit, a
+/// file in the page cache and a fast client would never make it yield.
 const ENCODED_MAX: u64 = 32 * 1024;
 
-/// How long an encoder may keep what has come of a body, while it awaits more that would be encoded
-/// together with it. What an upstream sends in one go comes in less.
+/// How long an encoder may hold back input to encode it together with more. Data that an upstream
+/// sends at once arrives within less.
 const ENCODER_PATIENCE: Duration = Duration::from_millis(1);
 
 enum Protocol {
     H1(H1),
     H2(Box<H2>),
     Ahead(Writer),
-    /// There is no client to ask, to send to or to wait for.
+    /// There is no client.
     Sink,
     #[cfg(any(test, feature = "testing"))]
     Memory(memory::Stream),
 }
 
-/// One request and its response; see the module.
+/// One request and its response; see the module documentation.
 pub struct Exchange {
     protocol: Protocol,
     sender: Sender,
     encoder: Option<Box<dyn Encoder>>,
-    /// Since when the encoder may hold something that the client could not read yet.
+    /// Since when the encoder has been holding back data.
     encoder_holds_since: Option<Instant>,
-    /// What is being done for the response is done though the client leaves.
+    /// The response is prepared even if the client leaves, since others want it.
     outlives_client: bool,
 }
 
@@ -84,8 +85,8 @@ impl Exchange {
         Exchange::of(Protocol::H2(Box::new(h2)))
     }
 
-    /// An exchange that leads nowhere: of the request's body nothing comes, and what is answered is
-    /// counted and dropped.
+    /// An exchange without a client: the request has no body, and the response is counted and
+    /// discarded.
     pub fn sink() -> Exchange {
         Exchange::of(Protocol::Sink)
     }
@@ -106,20 +107,20 @@ impl Exchange {
         self.encoder = Some(encoder);
     }
 
-    /// Whether a stretch of a file of so many bytes may come as it is. Not where it is encoded
-    /// here, `sendfile` is off, or we encrypt ourselves.
+    /// Whether a range of a file of this length may be sent by `sendfile()`. Not if it is encoded,
+    /// if `sendfile` is off, or if TLS is done in user space.
     pub fn can_sendfile(&self, length: u64) -> bool {
         self.encoder.is_none()
             && match &self.protocol {
                 Protocol::H1(h1) => h1.can_sendfile(length),
-                // It stands in frames.
+                // HTTP/2 frames are built in memory.
                 Protocol::H2(_) => false,
                 _ => true,
             }
     }
 
-    /// The next bytes of the request's body; `None` at its end. Sends `100 Continue` where the
-    /// client waits for it. Takes no more from the client than it gives.
+    /// The next bytes of the request's body; `None` at its end. Sends `100 Continue` if the client
+    /// waits for it. Reads no more from the client than it returns.
     pub async fn read_body(&mut self, request: &mut Request) -> Result<Option<Bytes>, Abort> {
         match &mut self.protocol {
             Protocol::H1(h1) => h1.read_body(request).await,
@@ -130,8 +131,8 @@ impl Exchange {
         }
     }
 
-    /// What is left of the request's body, be it nothing, to be read beside the response; `None`
-    /// where it cannot be had. Sends `100 Continue` where the client waits for it.
+    /// The rest of the request's body, possibly empty, to be read while the response is sent;
+    /// `None` if the protocol does not allow that. Sends `100 Continue` if the client waits for it.
     pub fn upload(&mut self, request: &mut Request) -> Option<Upload> {
         if !request.is_main() {
             return None;
@@ -143,7 +144,7 @@ impl Exchange {
         }
     }
 
-    /// Bytes that stand ready without waiting on the client; what `read_body` would give.
+    /// Whether `read_body` would return bytes without waiting for the client.
     pub fn has_buffered_body(&self) -> bool {
         match &self.protocol {
             Protocol::H1(h1) => h1.has_buffered_body(),
@@ -154,8 +155,8 @@ impl Exchange {
         }
     }
 
-    /// As [`Exchange::has_buffered_body`], once what the kernel has of the body beyond a full
-    /// receive buffer has been received.
+    /// Like [`Exchange::has_buffered_body`], after receiving what the kernel holds of the body
+    /// beyond a full receive buffer.
     pub async fn receive_at_hand(&mut self, request: &Request) -> bool {
         match &mut self.protocol {
             Protocol::H1(h1) => h1.receive_at_hand(request).await,
@@ -166,8 +167,8 @@ impl Exchange {
         }
     }
 
-    /// Drops what has been received of a body that no handler reads, and what comes of it from now
-    /// on: a response that does not look at it is about to be sent.
+    /// Discards the received part of a body that no handler reads, and whatever follows: a response
+    /// that does not depend on the body is about to be sent.
     pub async fn drop_body_at_hand(&mut self, request: &mut Request) -> Result<(), Abort> {
         match &mut self.protocol {
             Protocol::H1(h1) => h1.drop_body_at_hand(request).await,
@@ -184,13 +185,13 @@ impl Exchange {
         }
     }
 
-    /// Whether what is being done from now on is done though the client leaves: others want it.
+    /// Sets whether the response is prepared even if the client leaves, since others want it.
     pub fn outlive_client(&mut self, outlives: bool) {
         self.outlives_client = outlives;
     }
 
-    /// Resolves when the client has closed its side while a response is being prepared that is of
-    /// use to nobody else.
+    /// Resolves when the client has closed its side while a response is being prepared; never if
+    /// the response outlives the client.
     pub async fn client_gone(&mut self) -> Abort {
         if self.outlives_client {
             return std::future::pending().await;
@@ -205,7 +206,8 @@ impl Exchange {
         }
     }
 
-    /// A 103 (Early Hints) with these fields, for a client that can take one; never after the head.
+    /// Sends a 103 (Early Hints) with these fields, if the client understands one. Must not be
+    /// called after the head has been sent.
     pub fn send_early_hints(&mut self, request: &mut Request, fields: &[Field]) {
         match &mut self.protocol {
             Protocol::H1(h1) => h1.send_early_hints(request, fields),
@@ -214,8 +216,8 @@ impl Exchange {
         }
     }
 
-    /// Whether the connection goes on after the response, as far as is known before its head is
-    /// made.
+    /// Whether the connection will be kept alive after the response, as far as is known before the
+    /// head is sent.
     pub fn keeps_alive(&self, request: &Request) -> bool {
         match &self.protocol {
             Protocol::H1(h1) => h1.keeps_alive(request),
@@ -223,7 +225,7 @@ impl Exchange {
         }
     }
 
-    /// Whether the head of the response has gone to the client.
+    /// Whether the head of the response has been sent.
     pub fn has_sent_head(&self) -> bool {
         match &self.protocol {
             Protocol::H1(h1) => h1.has_sent_head(),
@@ -234,13 +236,13 @@ impl Exchange {
         }
     }
 
-    /// Whether all that has been sent of the request's response still waits here: the client has
-    /// seen nothing of it.
+    /// Whether everything of the request's response is still queued here, so that the client has
+    /// seen none of it.
     pub fn has_unsent(&self, request: &Request) -> bool {
         match &self.protocol {
             Protocol::H1(h1) => h1.has_unsent(request),
             Protocol::H2(h2) => !h2.has_sent_head(),
-            // What it sends waits with the main request's.
+            // Its output is queued with that of the main request.
             Protocol::Ahead(_) | Protocol::Sink => {
                 let stream = &request.connection.stream;
                 stream.has_unsent(request.sent.bytes)
@@ -250,7 +252,7 @@ impl Exchange {
         }
     }
 
-    /// Sends the head of `request.response`; decides how the body is framed.
+    /// Sends the head of `request.response`, and decides how the body is framed.
     pub fn send_head(&mut self, request: &mut Request) -> Result<(), Abort> {
         settle_head(request);
         match &mut self.protocol {
@@ -276,8 +278,7 @@ impl Exchange {
         }
     }
 
-    /// How many bytes of a file are worth reading for the client now; waits until some of them
-    /// could leave.
+    /// How many bytes of a file to read next. Waits until the client could take some of them.
     pub async fn room(&mut self, request: &mut Request) -> Result<u64, Abort> {
         match &mut self.protocol {
             Protocol::H2(h2) => {
@@ -288,13 +289,12 @@ impl Exchange {
         }
     }
 
-    /// From now on at most so many bytes wait for a slow client here, as far as there is a choice;
-    /// `None` for as many as of any response.
+    /// Limits the bytes that are queued for a slow client; `None` for the usual limit.
     pub fn set_queued_max(&mut self, bytes: Option<usize>) {
         self.sender.set_queued_max(bytes);
     }
 
-    /// Sends one piece of the body, waiting while the client is slow to take it.
+    /// Sends one piece of the body, and waits while the client is slow to read.
     pub async fn send(&mut self, request: &mut Request, piece: Piece) -> Result<(), Abort> {
         let Some(encoder) = &mut self.encoder else {
             return self.send_plain(request, piece).await;
@@ -316,8 +316,8 @@ impl Exchange {
         Ok(())
     }
 
-    /// Sends a piece of the body where that asks for no wait: see [`Sender::send_at_once`]. Any
-    /// other comes back, for [`send`](Self::send).
+    /// Sends a piece of the body if that needs no wait: see [`Sender::send_at_once`]. Any other
+    /// piece is returned, for [`send`](Self::send).
     pub fn send_at_once(&mut self, request: &mut Request, piece: Piece) -> Result<(), Piece> {
         match &mut self.protocol {
             Protocol::H1(h1) if self.encoder.is_none() => {
@@ -341,13 +341,13 @@ impl Exchange {
         }
     }
 
-    /// When what has been given so far must have left, as its encoder holds some of it: by a
-    /// [`Piece::Flush`]. A stream of events would come at its end else.
+    /// When a [`Piece::Flush`] is due, because the encoder holds data back. Without it an event
+    /// stream would only arrive at its end.
     pub fn flush_at(&self) -> Option<Instant> {
         Some(self.encoder_holds_since? + ENCODER_PATIENCE)
     }
 
-    /// Whether the end of the connection is all that tells the client where the body ends.
+    /// Whether only the end of the connection tells the client where the body ends.
     pub fn ends_with_connection(&self) -> bool {
         match &self.protocol {
             Protocol::H1(h1) => h1.ends_with_connection(),
@@ -355,8 +355,7 @@ impl Exchange {
         }
     }
 
-    /// What has been given so far leaves now, as far as no encoder holds it, because nothing more
-    /// stands ready.
+    /// Sends what is queued, but for data that the encoder holds back, because no more is ready.
     pub async fn flush(&mut self, request: &mut Request) -> Result<(), Abort> {
         match &mut self.protocol {
             Protocol::H1(h1) => {
@@ -378,7 +377,7 @@ impl Exchange {
         }
     }
 
-    /// Ends the response; everything has been given to the connection when it returns.
+    /// Ends the response. Everything has been passed to the connection when it returns.
     pub async fn end(&mut self, request: &mut Request) -> Result<(), Abort> {
         if let Some(encoder) = &mut self.encoder {
             encoder.end(request);
@@ -392,7 +391,7 @@ impl Exchange {
         }
     }
 
-    /// Turns an exchange whose head was sent with status 101 into bytes both ways.
+    /// Turns an exchange whose head was sent with status 101 into a tunnel.
     pub fn upgrade(&mut self) -> Option<Upgraded> {
         match &mut self.protocol {
             Protocol::H1(h1) => Some(h1.upgrade()),
@@ -401,7 +400,7 @@ impl Exchange {
         }
     }
 
-    /// Whether the client takes any success for bytes both ways, which an upgrade alone gives it.
+    /// Whether the client has sent CONNECT, so that it takes any 2xx response for an open tunnel.
     pub fn asks_for_tunnel(&self) -> bool {
         match &self.protocol {
             Protocol::H2(h2) => h2.asks_for_tunnel(),
@@ -409,8 +408,8 @@ impl Exchange {
         }
     }
 
-    /// Takes a response back that will not be completed, if nothing of it has left: the request has
-    /// sent nothing.
+    /// Withdraws a response that will not be completed, if nothing of it has been sent: the request
+    /// then counts as unanswered.
     pub fn take_back(&mut self, request: &mut Request) {
         if let Protocol::H1(h1) = &mut self.protocol {
             h1.take_back(request);

@@ -1,14 +1,14 @@
 //! The task of a client's HTTP/1 connection: reads heads, serves the requests in order, keeps the
 //! connection alive between them.
 //!
-//! The future of [`serve`] lives as long as the connection, so it is small: while the
-//! connection is idle it holds neither a buffer nor a request. A request that the memory cache
-//! can answer is answered right here; every other gets a future of its own for as long as it
-//! lasts (`serve_through_phases`).
+//! The future of [`serve`] lives as long as the connection, so it is small: while the connection is
+//! idle it holds neither a buffer nor a request. A request that a prebuilt response can answer is
+//! answered within this future; every other request gets a future of its own
+//! (`serve_through_phases`).
 //!
-//! Finished responses gather while further requests stand ready, so that those of a client that
-//! pipelines leave in one send. They wait for nothing else: whatever the connection is about to
-//! wait for (input, an upstream, a disk, a timer), [`serve`] sends them first.
+//! Responses to pipelined requests are gathered and leave in one send. They wait for nothing else:
+//! before the connection waits for anything (input, an upstream, a disk, a timer), [`serve`] sends
+//! them.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -46,28 +46,28 @@ use crate::request::state::Repeatable;
 use crate::response::error_page::answer;
 use crate::response::prebuilt::answering;
 
-/// Memory that responses of a pipelining client may occupy before we wait for it to read, in bytes.
-/// As much as a full receive buffer of browsers' requests asks for in small files, so that these
-/// leave in one send.
+/// Memory in bytes that queued responses of a pipelining client may occupy before the connection
+/// waits for the client to read. A receive buffer full of browsers' requests for small files stays
+/// below it, so that their responses leave in one send.
 const PIPELINE_BACKLOG_MAX: usize = 32 * 1024;
 
-/// What a queued response occupies beside its bytes.
+/// Memory in bytes that a queued response occupies beside its bytes.
 const RESPONSE_OVERHEAD: usize = 512;
 
 /// How reading a head ended.
 enum Head {
-    /// It is complete and parsed.
+    /// The head is complete and parsed.
     Complete,
-    /// It is the head of the request that was kept, byte for byte.
+    /// The head is the same, byte for byte, as that of the connection's kept request.
     Repeated,
-    /// The client left, or was silent for too long.
+    /// The client has closed the connection, or `client_header_timeout` has passed.
     Gone { timed_out: bool },
-    /// It is no request; to be answered with the error's status.
+    /// The bytes are not a valid request; the error's status is the response.
     Bad(HeadError),
 }
 
-/// Serves a connection from accept to close. It counts as one of its thread for as long as it is
-/// `registered`.
+/// Serves a connection from accept to close. The connection counts against `worker_connections`
+/// until `registered` is dropped.
 #[expect(
     clippy::manual_async_fn,
     reason = "an asynchronous function keeps its argument twice"
@@ -82,8 +82,8 @@ pub fn serve(connection: Rc<Connection>, registered: Registered) -> impl Future<
                     watched.polls(connection.client.serial);
                 }
                 let polled = conversation.as_mut().poll(context);
-                // Whatever it waits for now, or how it ends: finished responses leave first. Where
-                // the end itself sends what is left, they leave with that.
+                // Whatever the connection waits for now, complete responses are sent first. Not
+                // before a close, which sends all that is queued itself.
                 if !matches!(polled, Poll::Ready(After::Close { .. })) {
                     connection.send_finished();
                 }
@@ -108,7 +108,8 @@ pub fn serve(connection: Rc<Connection>, registered: Registered) -> impl Future<
             }
             Err(connection) => Some(connection),
         };
-        // Something that outlives its request still knows the client by it.
+        // A task that outlives its request, such as a background subrequest, still holds the
+        // connection.
         if let Some(connection) = shared {
             Box::pin(part(connection, after)).await;
         }
@@ -116,7 +117,7 @@ pub fn serve(connection: Rc<Connection>, registered: Registered) -> impl Future<
     }
 }
 
-/// Ends a connection that others still hold, as its client sees it.
+/// Closes the socket of a connection that other tasks still hold.
 async fn part(connection: Rc<Connection>, after: After) {
     if matches!(after, After::Close { .. }) && connection.stream.drained(0).await.is_ok() {
         connection.stream.shutdown_write();
@@ -124,10 +125,10 @@ async fn part(connection: Rc<Connection>, after: After) {
     connection.stream.shutdown();
 }
 
-/// Serves a connection's requests, in order; how it ends.
+/// Serves a connection's requests in order, and returns how the connection ends.
 ///
-/// What stands here takes room in every idle connection, so what is only for requests is in
-/// functions of their own.
+/// Every local variable here takes room in each idle connection, so the code that serves a request
+/// is in other functions.
 #[expect(
     clippy::manual_async_fn,
     reason = "an asynchronous function keeps its argument twice"
@@ -144,7 +145,7 @@ fn converse(connection: &Rc<Connection>) -> impl Future<Output = After> {
         let mut queued: u16 = 0;
         loop {
             if input.is_empty() {
-                // What was read to its end goes back to the pool before the wait.
+                // Give the empty buffer back to the pool before the wait.
                 drop(std::mem::take(&mut input));
                 match next_input(connection).await {
                     Some(buffer) => input = buffer,
@@ -199,17 +200,18 @@ fn converse(connection: &Rc<Connection>) -> impl Future<Output = After> {
     }
 }
 
-/// What became of a request.
+/// The outcome of serving a request.
 struct Served {
     after: After,
-    /// Whether it was read without what follows it.
+    /// Whether nginx would have read it separately from the bytes that follow (`$pipe`).
     read_apart: bool,
 }
 
-/// A request that takes longer, with all that it needs until it has been served.
+/// The future of a request that cannot be answered at once.
 type Serving<'a> = PooledFuture<'a, Served>;
 
-/// Begins the request that `input` begins with, and answers it at once if that can be done.
+/// Takes the next request from `input`. Answers it at once if a prebuilt response can; else returns
+/// its future.
 fn serve_next<'a>(
     connection: &'a Rc<Connection>,
     input: &'a mut Buffer,
@@ -259,7 +261,7 @@ fn serve_next<'a>(
     }
 }
 
-/// Answers a request from memory, if it can be.
+/// Answers a request with a prebuilt response, if there is one.
 #[inline]
 fn answer_at_once(
     connection: &Connection,
@@ -277,7 +279,7 @@ fn answer_at_once(
     }
 }
 
-/// Serves a request whose head is still coming.
+/// Serves a request whose head has not been received completely.
 async fn read_and_serve(
     connection: &Rc<Connection>,
     mut request: Box<Request>,
@@ -291,7 +293,7 @@ async fn read_and_serve(
     }
 }
 
-/// Serves a request that cannot be answered from memory, or is none.
+/// Serves a request that no prebuilt response can answer, or responds to invalid bytes.
 async fn serve_on(
     connection: &Rc<Connection>,
     mut request: Box<Request>,
@@ -312,7 +314,7 @@ async fn serve_on(
     settle(connection, request, after, input)
 }
 
-/// Puts a request away that has ended.
+/// Puts a request that has ended back into the pool.
 #[inline]
 fn settle(
     connection: &Connection,
@@ -320,8 +322,9 @@ fn settle(
     after: Result<After, panics::Panicked>,
     input: &Buffer,
 ) -> Served {
-    // A body that did not come with its head, or did not fit beside it, was read without what
-    // follows it, were this nginx, and so was a head that fills its buffer: `$pipe`.
+    // For `$pipe`: nginx reads a body that did not come with its head, or did not fit into the
+    // buffer beside it, separately from the next request. The same goes for a head that fills its
+    // buffer.
     let read_apart = !input.is_empty() && {
         let room = reading::room_beside_head(&request);
         let with_head = request.body.came_with_head().min(room);
@@ -339,8 +342,8 @@ fn settle(
     Served { after, read_apart }
 }
 
-/// What comes before the first request, where the address asks for it; then the bytes that have
-/// come behind it. `None`: the connection cannot go on.
+/// Receives what the address requires before the first request: a PROXY protocol header, a TLS
+/// handshake. Returns the bytes received behind it; `None` if the connection cannot go on.
 async fn preamble(connection: &Rc<Connection>) -> Option<Buffer> {
     let asked = connection.with_servers(&connection.generation(), |servers| {
         let length_max = if servers.protocols.ssl {
@@ -360,7 +363,7 @@ async fn preamble(connection: &Rc<Connection>) -> Option<Buffer> {
     };
     let local = connection.generation();
     let is_secure = connection.with_servers(&local, |servers| servers.protocols.ssl);
-    // Another door may have shaken hands before it handed the connection over.
+    // Another door may have done the TLS handshake before it handed the connection over.
     if is_secure != Some(true) || connection.stream.is_secure() {
         return Some(received);
     }
@@ -376,14 +379,15 @@ async fn preamble(connection: &Rc<Connection>) -> Option<Buffer> {
     }
 }
 
-/// The end of a request that has met a bug of ours. It may be in any state, so it is not kept.
+/// Ends a request whose handling has panicked. The request may be in any state, so it does not go
+/// back to the pool.
 fn abandon_after_panic(mut request: Box<Request>, panicked: &panics::Panicked) -> After {
     note_panic(&mut request, panicked);
     end(&mut request, &Ok(()), &After::Drop);
     After::CLOSE
 }
 
-/// Writes down that a request has met a bug of ours.
+/// Logs and counts a panic during a request.
 pub(crate) fn note_panic(request: &mut Request, panicked: &panics::Panicked) {
     let panics::Panicked { place, message } = panicked;
     request.connection.worker.counts().panics.add(1);
@@ -438,9 +442,9 @@ fn next_input(connection: &Rc<Connection>) -> impl Future<Output = Option<Buffer
 enum Patience {
     /// Not at all: it is to end.
     Ended,
-    /// For so long, unless it is closed to make room.
+    /// For this time, unless it is closed to make room.
     Idle(Duration),
-    /// For `wait`, and is not closed early for the time of `protected`.
+    /// For `wait`; during the first `protected` of that it is not closed to make room.
     Protected { protected: Duration, wait: Duration },
 }
 
@@ -461,14 +465,14 @@ fn patience(connection: &Connection) -> Patience {
     }
 }
 
-/// Receives within `wait`. Meanwhile the connection counts as idle.
+/// Receives within `wait`. The connection counts as idle meanwhile.
 fn wait_idle(connection: &Connection, wait: Duration) -> impl Future<Output = io::Result<Buffer>> {
     connection.set_idle(true);
     connection.stream.recv_idle(Deadline::within(wait))
 }
 
-/// Receives within `wait`. For the time of `protected` the connection does not count as idle, so
-/// that its worker does not close it.
+/// Receives within `wait`. During the first `protected` of that the connection does not count as
+/// idle, so that the worker does not close it to make room.
 async fn wait_protected(
     connection: &Connection,
     protected: Duration,
@@ -504,8 +508,8 @@ fn parse(
     parsed
 }
 
-/// Reads on until the head is complete. Its bytes gather in the request; what follows the head
-/// stays in `input`.
+/// Receives until the head is complete. The head's bytes are collected in the request; the bytes
+/// behind the head stay in `input`.
 async fn read_rest(connection: &Connection, request: &mut Request, input: &mut Buffer) -> Head {
     let local = &Rc::clone(&request.local);
     let limits = request.server.core.head_limits();
@@ -529,7 +533,7 @@ async fn read_rest(connection: &Connection, request: &mut Request, input: &mut B
         };
         let (bytes, head) = request.client_mut().h1_mut();
         if !head.has_begun() && bytes.len() >= limits.buffer_size {
-            // So far there are only empty lines, of which a client may send any number.
+            // Only empty lines so far, of which a client may send any number.
             bytes.clear();
             head.clear();
         }
@@ -547,9 +551,10 @@ async fn read_rest(connection: &Connection, request: &mut Request, input: &mut B
     }
 }
 
-/// When a head must be complete of which the first bytes have come. As with nginx, the time of a
-/// connection's first head begins with the connection and is the default server's; that of a later
-/// one begins with its bytes, and is that of the server that they name.
+/// When a head must be complete whose first bytes have been received. As in nginx,
+/// `client_header_timeout` of the default server counts from the accept for the first head of a
+/// connection. For a later head it counts from its first byte, and is that of the server which the
+/// head names.
 fn head_deadline(connection: &Connection, local: &GenerationView, request: &Request) -> Instant {
     let first = &request.server;
     if connection.requests.get() == 0 {
@@ -563,7 +568,7 @@ fn head_deadline(connection: &Connection, local: &GenerationView, request: &Requ
     engine::now() + named.as_ref().unwrap_or(first).core.client_header_timeout
 }
 
-/// A request whose head never came: logged as nginx does, without an answer.
+/// Ends a request whose head was never completed: logged as in nginx, without a response.
 fn gone(connection: &Connection, request: &mut Request, timed_out: bool) -> After {
     tell_ignored(request, false);
     request.begin_refused();
@@ -578,7 +583,7 @@ fn gone(connection: &Connection, request: &mut Request, timed_out: bool) -> Afte
     After::CLOSE
 }
 
-/// Answers something that is no request and ends the connection.
+/// Answers an invalid head with its error status and ends the connection.
 async fn refuse(
     connection: &Rc<Connection>,
     request: &mut Request,
@@ -592,7 +597,7 @@ async fn refuse(
         request.choose_negotiated_server();
     }
     tell_ignored(request, true);
-    // Where it leads to an error page that is not there, too.
+    // For log lines, also those about a missing error page.
     request.activity.doing = if request.client.has_request_line() {
         READING_HEADERS
     } else {
@@ -618,13 +623,13 @@ async fn refuse(
     after
 }
 
-/// Serves a request through the phases, with a future of its own.
+/// Serves a request through the phases.
 async fn serve_through_phases(
     connection: &Rc<Connection>,
     request: &mut Request,
     input: &mut Buffer,
 ) -> After {
-    // The long way may change all that was made of the head.
+    // The phases may change everything that was derived from the head.
     request.repeatable = Repeatable::default();
     if let Some(watched) = connection.worker.watched() {
         let client = &request.client;
@@ -632,7 +637,7 @@ async fn serve_through_phases(
     }
     let mut exchange = match begin(connection, request, input) {
         Ok(exchange) => exchange,
-        // A box of its own, so that what is served needs no room for it.
+        // A box of its own, so that valid requests need no room for it.
         Err(refusal) => return Box::pin(refuse_begun(connection, request, input, refusal)).await,
     };
     let outcome = phases::handle(request, &mut exchange).await;
@@ -645,7 +650,7 @@ async fn serve_through_phases(
     }
     let (after, rest) = match exchange.finish_at_once(request, outcome.is_ok()) {
         Some(rest) => (After::KeepAlive, rest),
-        // Memory of its own, so that requests that wait need no room for it.
+        // Memory of its own, so that waiting requests need no room for it.
         None => PooledFuture::new(finish_exchange(exchange, request, outcome.is_ok())).await,
     };
     end(request, &outcome, &after);
@@ -653,7 +658,7 @@ async fn serve_through_phases(
     after
 }
 
-/// Answers a request whose head has been parsed and cannot be served.
+/// Answers a request whose head is well-formed but is rejected.
 async fn refuse_begun(
     connection: &Rc<Connection>,
     request: &mut Request,
@@ -674,7 +679,7 @@ async fn refuse_begun(
     after
 }
 
-/// Leaves the connection to the next request, or says that there is none; see [`H1::finish`].
+/// Ends the exchange, and says whether the connection serves another request; see [`H1::finish`].
 async fn finish_exchange(
     exchange: Exchange,
     request: &mut Request,
@@ -712,7 +717,7 @@ fn begin(
             let has_length = request.header(KnownField::ContentLength).is_some();
             match error {
                 FramingError::Trace(length) => request.body.begin(length, 0),
-                // Here the framing was found good.
+                // The framing itself was valid.
                 FramingError::Connect | FramingError::ConnectWithBody
                     if in_chunks || has_length =>
                 {
@@ -737,9 +742,9 @@ fn begin(
     )))
 }
 
-/// Writes down which header lines are left out for their names: those before the host is named in
-/// the log of the server that the request begins under, and once the host has chosen the server
-/// (`is_chosen`) the others in that one's.
+/// Logs the header lines that are ignored for their invalid names. Lines before the host go to the
+/// log of the server that the request begins under; the others go to the log of the host's server,
+/// by a second call with `is_chosen`.
 pub(crate) fn tell_ignored(request: &Request, is_chosen: bool) {
     let client = &request.client;
     let ignored = client.ignored();
@@ -760,12 +765,12 @@ pub(crate) fn tell_ignored(request: &Request, is_chosen: bool) {
     }
 }
 
-/// What is written down of a request that has ended: as in nginx, once the rest of its body has
-/// been read away and its client has been waited for.
+/// Runs the log phase of a request. As in nginx that is after the rest of its body has been
+/// discarded, and after lingering close.
 fn end(request: &mut Request, outcome: &Result<(), Abort>, after: &After) {
     let ends_here = match outcome {
-        // Answered, or given up: the client has left or was waited for in vain, or gets no answer,
-        // or no more of one that an upstream or a filter has broken.
+        // The response was sent or abandoned: the client has left or timed out, gets no response,
+        // or gets no more of one that an upstream or a filter has broken off.
         Ok(())
         | Err(
             Abort::Closed(_)
@@ -776,7 +781,7 @@ fn end(request: &mut Request, outcome: &Result<(), Abort>, after: &After) {
             | Abort::UpstreamFraming
             | Abort::Filter,
         ) => !matches!(after, After::KeepAlive),
-        // As in nginx no other request was awaited any more.
+        // As in nginx, the connection did not wait for another request any more.
         Err(_) => false,
     };
     if ends_here {
@@ -786,7 +791,7 @@ fn end(request: &mut Request, outcome: &Result<(), Abort>, after: &After) {
     }
 }
 
-/// A status for the log where no response was completed.
+/// Sets a status for the log if no response was completed.
 pub(crate) fn note_abort(request: &mut Request, abort: &Abort) {
     logging::client::abort(request, abort);
     match abort {

@@ -1,13 +1,14 @@
-//! The log phase: what is noted of a request when it has ended.
+//! The log phase: runs the modules that record a request when it has ended, such as access logs.
 
 use std::rc::Rc;
 
 use crate::request::Request;
 
-/// The log phase of a request whose connection goes on, or ends as was announced.
+/// The log phase of a request whose connection goes on, or ends as the response has announced.
 pub fn log(request: &mut Request) {
-    // In nginx a connection is made ready for its next request before this one is logged, so that
-    // `$sent_http_connection` is `close`, unless the connection ends against what was announced.
+    // nginx prepares a connection for its next request, and clears the request's keepalive flag,
+    // before it logs the request. `$sent_http_connection` then says `close`, although the response
+    // said `keep-alive`.
     request.keepalive.on &= request.plan.core.keepalive_timeout.is_zero();
     log_with_connection(request);
 }

@@ -1,6 +1,7 @@
-//! The way of a request. Read [`handle`] first: it is the whole of it.
+//! The phases of a request, in nginx's order. Read [`handle`] first: it drives a request from head
+//! to log.
 //!
-//! Phases look at the [`Request`] and answer with a [`Step`].
+//! Each phase examines the [`Request`] and returns a [`Step`].
 
 use std::ops::ControlFlow;
 use std::rc::Rc;
@@ -18,20 +19,20 @@ use crate::response::error_page::answer;
 use crate::response::output;
 use crate::{files, logging, module};
 
-/// Where the request loop goes on.
+/// The phase with which the request continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// The rewrite script of the server.
+    /// Runs the rewrite script of the server.
     ServerRewrite,
-    /// The search for the URI's location.
+    /// Looks up the location of the URI.
     FindLocation,
-    /// The rewrite script of the location.
+    /// Runs the rewrite script of the location.
     LocationRewrite,
-    /// The plan is found; may the client have it?
+    /// The plan is known: preaccess, access, precontent and content follow.
     Access,
 }
 
-/// Serves one request: phases until something answers, then the response.
+/// Serves one request: runs the phases until one answers, then sends the response.
 ///
 /// `Err` means that the connection cannot go on (the client left, a time limit passed); the
 /// caller logs the request all the same.
@@ -55,7 +56,7 @@ pub async fn handle(request: &mut Request, exchange: &mut Exchange) -> Result<()
             phases(request, exchange, Phase::ServerRewrite).await
         }
         early => {
-            // What the client asks for its connection counts from the phases on.
+            // The client's `Connection` header is only evaluated in the phases, which have not run.
             exchange.forbid_keepalive();
             early
         }
@@ -68,7 +69,7 @@ pub async fn handle(request: &mut Request, exchange: &mut Exchange) -> Result<()
     outcome
 }
 
-/// Asks those who want to see a request as soon as its head has been read.
+/// Runs the modules that see a request as soon as its head has been read.
 async fn arrived(request: &mut Request, exchange: &mut Exchange) -> Result<Step, Abort> {
     logging::debug::head(request);
     if !request.plan.phases.beginnings.is_empty() {
@@ -91,14 +92,14 @@ async fn arrived(request: &mut Request, exchange: &mut Exchange) -> Result<Step,
     Ok(answer.unwrap_or(Step::Next))
 }
 
-/// What is still done for a request once it has been answered.
+/// Runs what follows the response: background subrequests, `post_action`.
 pub async fn follow_up(request: &mut Request, exchange: &Exchange, outcome: &Result<(), Abort>) {
     if request.is_main() {
         if outcome.is_ok() {
             request.start_background();
         }
         let has_acted = match outcome {
-            // A subrequest has ended it.
+            // A subrequest has ended the request with a status of its own.
             Err(Abort::Unanswered(status)) if *status != request.response.status => {
                 note_unanswered(request, exchange, *status);
                 false
@@ -106,9 +107,9 @@ pub async fn follow_up(request: &mut Request, exchange: &Exchange, outcome: &Res
             _ => act_after(request, outcome).await,
         };
         let waits = match outcome {
-            // As far as nginx goes a request whose upstream broke off has been answered.
+            // nginx treats a request whose upstream broke off as answered.
             Ok(()) | Err(Abort::Upstream) => true,
-            // A client that has left ends all.
+            // A client that has left ends its background subrequests too.
             Err(Abort::Closed(_)) => false,
             Err(_) => has_acted,
         };
@@ -119,7 +120,7 @@ pub async fn follow_up(request: &mut Request, exchange: &Exchange, outcome: &Res
     }
 }
 
-/// Has modules do what they do after a response; whether there was anything to be done.
+/// Runs the handlers that follow a response; true if there was anything to do.
 async fn act_after(request: &mut Request, outcome: &Result<(), Abort>) -> bool {
     if request.plan.phases.after.is_empty() {
         return false;
@@ -131,8 +132,8 @@ async fn act_after(request: &mut Request, outcome: &Result<(), Abort>) -> bool {
     has_acted
 }
 
-/// The status that logs show of a request that has not been answered, unless some of its response
-/// has left.
+/// Sets the logged status of a request without a response, unless a part of a response has been
+/// sent.
 fn note_unanswered(request: &mut Request, exchange: &Exchange, status: u16) {
     if request.response.status == 0 || exchange.has_unsent(request) {
         request.response.status = status;
@@ -140,8 +141,7 @@ fn note_unanswered(request: &mut Request, exchange: &Exchange, status: u16) {
 }
 
 impl Request {
-    /// Whether what stands ready is answered with a status that says that the request has been
-    /// fulfilled.
+    /// Whether the response that is about to be sent has a 2xx status.
     fn succeeds(&self) -> bool {
         let status = match self.course.error_status {
             0 => self.response.status,
@@ -150,8 +150,8 @@ impl Request {
         matches!(status, 200..=299)
     }
 
-    /// Notes that the client has left while its response was awaited, for logs; how that ends the
-    /// exchange. A subrequest tells its request.
+    /// Notes for the log that the client has left while the response was awaited. Returns how the
+    /// exchange ends: a subrequest passes the status on to its parent.
     pub fn client_left(&mut self, exchange: &Exchange) -> Abort {
         const CLIENT_CLOSED: u16 = 499;
         note_unanswered(self, exchange, CLIENT_CLOSED);
@@ -163,10 +163,11 @@ impl Request {
     }
 }
 
-/// `client_body_early_read`: the body is there before anything looks at the request.
+/// `client_body_early_read`: reads the body before the first phase.
 async fn read_early(request: &mut Request, exchange: &mut Exchange) -> Result<Step, Abort> {
     let server = Arc::clone(&request.server);
-    // Variables are found out for it without a body, too, and keep what they are by then.
+    // The condition is evaluated for requests without a body too, since its variables keep the
+    // values they get here.
     let is_wanted = server.core.reads_early(request);
     if !is_wanted || !request.body.is_announced() {
         return Ok(Step::Next);
@@ -185,8 +186,8 @@ async fn read_early(request: &mut Request, exchange: &mut Exchange) -> Result<St
     }
 }
 
-/// Waits for subrequests in the background, or gives them up: a request that could not be answered
-/// does, unless a `post_action` has been done for it, which may have made some itself.
+/// Waits for background subrequests, or cancels them. They are cancelled if the request could not
+/// be answered, unless a `post_action` has run, which may have started some itself.
 async fn end_background(request: &mut Request, waits: bool) {
     let Some(mut background) = request.background.take() else {
         return;
@@ -196,7 +197,7 @@ async fn end_background(request: &mut Request, waits: bool) {
     }
 }
 
-/// Goes on from a step until a response has been sent.
+/// Continues from a step until a response has been sent.
 pub async fn resume(
     request: &mut Request,
     exchange: &mut Exchange,
@@ -204,8 +205,8 @@ pub async fn resume(
 ) -> Result<(), Abort> {
     loop {
         step = match step {
-            // A client that asks for a tunnel would take any success for one, and the body for what
-            // comes out of it.
+            // A client that has sent CONNECT takes any 2xx response for an open tunnel, and its
+            // body for the tunnel's bytes.
             Step::Respond(_)
                 if request.is_main() && exchange.asks_for_tunnel() && request.succeeds() =>
             {
@@ -247,14 +248,14 @@ pub async fn resume(
     }
 }
 
-/// nginx's phases in order. Ends with a step that is neither `Next` nor `Relocate`.
+/// Runs nginx's phases in order, from `at` on. The returned step is neither `Next` nor `Relocate`.
 async fn phases(
     request: &mut Request,
     exchange: &mut Exchange,
     mut at: Phase,
 ) -> Result<Step, Abort> {
     while at != Phase::Access {
-        // The root is the server's now, or the location's.
+        // `root` is the server's during the server's script, then the location's.
         if at != Phase::FindLocation && request.http.prepares_root {
             Box::pin(files::prepare_realpath_root(request)).await;
         }
@@ -263,7 +264,7 @@ async fn phases(
             ControlFlow::Break(step) => return Ok(step),
         };
     }
-    // The plan stays as long as the request holds on to the generation.
+    // The reference to the generation keeps the plan alive.
     let http = Rc::clone(&request.http);
     let plan = http.plan(request.plan.id);
     match module::run_scripts(&plan.phases.prepared, request) {
@@ -285,7 +286,8 @@ async fn phases(
     content(request, exchange).await
 }
 
-/// Passes one of the phases that find the plan: the next one, or the step that ends the search.
+/// Runs one of the phases that determine the plan. Continues with the next phase, or breaks with a
+/// step.
 pub fn advance(request: &mut Request, at: Phase) -> ControlFlow<Step, Phase> {
     let (step, next) = match at {
         Phase::ServerRewrite => (rewrite_by_server(request), Phase::FindLocation),
@@ -295,7 +297,7 @@ pub fn advance(request: &mut Request, at: Phase) -> ControlFlow<Step, Phase> {
     };
     match step {
         Step::Next => ControlFlow::Continue(next),
-        // Of a server's script no more follows than of one that left the URI alone.
+        // The location is looked up next, whether the server's script has rewritten the URI or not.
         Step::Relocate if at == Phase::ServerRewrite => ControlFlow::Continue(next),
         Step::Relocate => match request.count_change() {
             Ok(()) => ControlFlow::Continue(Phase::FindLocation),
@@ -311,12 +313,13 @@ fn rewrite_by_server(request: &mut Request) -> Step {
         return Step::Next;
     }
     let (http, id) = (Rc::clone(&request.http), plan.id);
-    // They may change the URI.
+    // The scripts may change the URI, which invalidates a location found earlier.
     request.course.found = None;
     module::run_scripts(&http.plan(id).phases.scripts, request)
 }
 
-/// Where no location was found the server's own plan is in force, whose script has run.
+/// Runs the location's script. If no location was found the server's plan is in force, whose script
+/// has already run.
 fn rewrite_by_location(request: &mut Request) -> Step {
     let plan = &request.plan;
     if plan.phases.scripts.is_empty() || Arc::ptr_eq(plan, &request.server.plan) {
@@ -326,7 +329,8 @@ fn rewrite_by_location(request: &mut Request) -> Step {
     module::run_scripts(&http.plan(id).phases.scripts, request)
 }
 
-/// Finds the location of the URI in force and checks what holds as soon as it is known.
+/// Looks up the location of the current URI, and checks `internal`, `client_max_body_size` and the
+/// final slash.
 fn find_location(request: &mut Request) -> Step {
     let http = Rc::clone(&request.http);
     let found = match request.course.found.take() {
@@ -350,7 +354,7 @@ fn find_location(request: &mut Request) -> Step {
         logs::Printable(&request.plan.name)
     );
     if request.plan.internal && !request.course.internal {
-        // What is refused so never comes to the location's own log.
+        // The refusal is not logged to the location's own error log.
         let log = request.earlier_error_log.take();
         request.earlier_error_log = log.or_else(|| Some(Arc::clone(&before.error_log)));
         return Step::Finish(404);
@@ -366,9 +370,9 @@ fn find_location(request: &mut Request) -> Step {
     }
 }
 
-/// 413 where the body, as it is announced or has been read, is longer than the plan in force
-/// allows; `doing` is for the log. That of a subrequest is what it was given: nothing where it goes
-/// without.
+/// Returns 413 if the body is longer than `client_max_body_size`: by its announced length, or by
+/// the bytes read so far. `doing` is for the log line. A subrequest is judged by the body it was
+/// given, which may be none.
 fn refuse_long_body(request: &mut Request, doing: &str) -> Option<Step> {
     let limit = request.plan.core.client_max_body_size;
     let length = request.body.judged_length();
@@ -384,7 +388,7 @@ fn refuse_long_body(request: &mut Request, doing: &str) -> Option<Step> {
     Some(Step::Finish(413))
 }
 
-/// What answers in the plan, or files.
+/// The content phase: the content handler of the plan, or static files.
 pub(crate) async fn content(request: &mut Request, exchange: &mut Exchange) -> Result<Step, Abort> {
     let http = Rc::clone(&request.http);
     let phases = &http.plan(request.plan.id).phases;
@@ -392,7 +396,7 @@ pub(crate) async fn content(request: &mut Request, exchange: &mut Exchange) -> R
         return handler.run(request, exchange).resolve().await;
     }
     if phases.changes_files {
-        // They may wait for a body.
+        // Methods that change files may wait for a body, so background subrequests start before.
         request.start_background();
     }
     let asks_for_file = matches!(request.method, Method::Get | Method::Head | Method::Post);

@@ -1,12 +1,13 @@
-//! What a response passes between the handler that has made it and the exchange that sends it.
+//! The filter chain that a response passes between the handler that makes it and the exchange that
+//! sends it.
 //!
-//! A plan holds its head filters in nginx's order, each as a [`Link`]. Each looks at
-//! `request.response`, changes it, and puts what has work to do on the body into the response's
-//! [`Chain`]. The chain transforms [`Piece`]s and waits for nothing: files are read, and includes
-//! are resolved, by its driver (see [`output`](crate::response::output)).
+//! A plan holds its head filters in nginx's order, each as a [`Link`]. A head filter examines and
+//! changes `request.response`, and adds its body filter, if it has one, to the response's
+//! [`Chain`]. The chain transforms [`Piece`]s and never waits: its driver reads files and runs
+//! includes (see [`output`](crate::response::output)).
 //!
-//! A body is first cut as it is stored, then passes the body filters. What encodes it as a whole,
-//! with all that its subrequests send, goes to the exchange.
+//! Ranges are cut out of the body as it is stored, before the body filters. An encoder (gzip)
+//! applies to the whole body, included subrequests among it, so it belongs to the exchange.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,10 +21,10 @@ use crate::request::Request;
 use crate::response::piece::Piece;
 use crate::response::range::Cut;
 
-/// Why a head filter does not let a response pass.
+/// Why a head filter rejects a response.
 #[derive(Debug)]
 pub enum FilterRejection {
-    /// This status answers instead, with the page that `error_page` has for it.
+    /// Answer with this status instead, and with its `error_page`.
     Status(u16),
     /// The exchange cannot go on.
     Abort(Abort),
@@ -37,10 +38,10 @@ impl From<Abort> for FilterRejection {
 
 /// A filter of responses' heads, with its settings in one scope.
 pub trait HeadFilter: fmt::Debug + Send + Sync {
-    /// Whether it has something to do with the response; it is left out where not.
+    /// Whether the filter applies to the response; it is skipped if not.
     fn concerns(&self, request: &Request) -> bool;
 
-    /// Changes `request.response`; what is to be done with the body goes into the chain.
+    /// Changes `request.response`, and may add a body filter to the chain.
     fn head(
         self: Arc<Self>,
         request: &mut Request,
@@ -51,12 +52,12 @@ pub trait HeadFilter: fmt::Debug + Send + Sync {
 /// One link of a plan's chain.
 #[derive(Clone)]
 pub enum Link {
-    /// What HTTP itself wants of every response: its name, and what it does.
+    /// A filter of the core that applies to every response: its name and function.
     Own(
         &'static str,
         fn(&mut Request, &mut Chain) -> Result<(), FilterRejection>,
     ),
-    /// What a module does in the scope.
+    /// The filter of a module, with its settings in the scope.
     Module(Arc<dyn HeadFilter>),
 }
 
@@ -69,15 +70,15 @@ impl fmt::Debug for Link {
     }
 }
 
-/// What changes one response's body.
+/// A filter of one response's body.
 pub trait BodyFilter {
-    /// Whether it looks at the bytes of the body: files are read into memory before it.
+    /// Whether it needs the bytes of the body: files are then read into memory before it.
     fn needs_bytes(&self) -> bool {
         true
     }
 
-    /// The most bytes of a body in memory that may come before what becomes of them has been sent:
-    /// a few can become more than there is room for.
+    /// Bytes of input at most per call, whose output is sent before more input comes. For filters
+    /// whose output may be much longer than their input.
     fn at_once(&self) -> usize {
         usize::MAX
     }
@@ -87,7 +88,7 @@ pub trait BodyFilter {
         false
     }
 
-    /// Passes one piece; what leaves is appended.
+    /// Filters one piece, and appends the output to `out`.
     fn apply(
         &mut self,
         request: &mut Request,
@@ -95,55 +96,55 @@ pub trait BodyFilter {
         out: &mut Vec<Piece>,
     ) -> Result<(), Abort>;
 
-    /// Goes on where it has put off what came, once all that it gave has been sent and its includes
-    /// have ended; false where it had put off nothing.
+    /// Continues with input that the filter has held back. Called once all its output has been sent
+    /// and its includes have ended. False if nothing was held back.
     fn resume(&mut self, _: &mut Request, _: &mut Vec<Piece>) -> Result<bool, Abort> {
         Ok(false)
     }
 }
 
-/// What encodes the body of a main response, with all that subrequests send within it.
+/// Encodes the body of a main response, with everything that subrequests send within it.
 pub trait Encoder {
-    /// All that it would give for the body, where it knows that: nothing of the body comes then.
-    /// Asked before the first piece, and only where the body comes as its maker has made it.
+    /// The complete encoded body, if it is known already: the body is then not read. Called before
+    /// the first piece, and only for a body that no filter changes.
     fn known(&mut self) -> Option<Bytes> {
         None
     }
 
-    /// Encodes one piece, which is in memory; what is ready to leave is appended.
+    /// Encodes one piece, which is in memory, and appends the output that is ready.
     fn apply(&mut self, piece: Piece, out: &mut Vec<Piece>) -> Result<(), Abort>;
 
-    /// How many bytes have been given to it.
+    /// How many bytes of input it has been given.
     fn bytes_in(&self) -> u64;
 
-    /// The response is ending: what logs ask for of it is noted.
+    /// Called when the response ends: notes the values of its log variables, such as `$gzip_ratio`.
     fn end(&mut self, request: &mut Request);
 }
 
-/// What adds fields behind a body.
+/// Adds trailers behind a body.
 pub trait Trailers: Send + Sync {
-    /// Appends them to `request.response.trailers`; the body has been sent.
+    /// Appends trailers to `request.response.trailers`. Called when the body has been sent.
     fn add(&self, request: &mut Request);
 }
 
-/// How a body goes on behind the bytes that its handler has given: in the bodies of subrequests to
-/// the same handler, one after the other.
+/// The further parts of a body behind the first, which the handler has returned: the bodies of
+/// subrequests to the same handler, one after the other.
 pub trait Parts {
-    /// The client is sent these bytes of the whole, no others.
+    /// Limits the parts to this range of the whole body, which is all that the client gets.
     fn narrow(&mut self, request: &mut Request, range: ByteRange);
 
-    /// The subrequest for the next part, and where in the whole that begins; `None` behind the
+    /// The subrequest for the next part, and the part's offset in the whole body; `None` after the
     /// last.
     fn next(&mut self, request: &mut Request) -> Result<Option<(Box<Request>, u64)>, Abort>;
 
-    /// The subrequest has been answered: an error where that is not the part.
+    /// Checks that the response of the subrequest is the expected part.
     fn judge(&mut self, part: &mut Request) -> Result<(), Abort>;
 
-    /// Nothing more of the subrequest is sent, whether it was a success or not.
+    /// Called when the subrequest has ended, with or without success.
     fn end(&mut self, request: &mut Request, part: &mut Request);
 }
 
-/// What one response's body passes, and what comes behind it.
+/// The filters of one response's body, and what follows the body.
 #[derive(Default)]
 pub struct Chain {
     cut: Option<Cut>,
@@ -151,12 +152,12 @@ pub struct Chain {
     encoder: Option<Box<dyn Encoder>>,
     trailers: Vec<Arc<dyn Trailers>>,
     parts: Option<Box<dyn Parts>>,
-    /// Where in the whole the body begins that the handler has given.
+    /// The offset of the handler's body in the whole body.
     offset: u64,
 }
 
 impl Chain {
-    /// Passes the response's head through the filters of the plan in force.
+    /// Passes the response's head through the head filters of the current plan.
     pub fn of_response(request: &mut Request) -> Result<Chain, FilterRejection> {
         let mut chain = Chain::default();
         let mut at = 0;
@@ -181,45 +182,46 @@ impl Chain {
         Ok(chain)
     }
 
-    /// Only what the cut gives of the body as it is stored goes on.
+    /// Cuts ranges out of the body as it is stored.
     pub fn cut_out(&mut self, mut cut: Cut) {
         cut.seek(self.offset);
         self.cut = Some(cut);
     }
 
-    /// What has passed the filters so far passes this one.
+    /// Adds a body filter behind those that have been added.
     pub fn push(&mut self, filter: impl BodyFilter + 'static) {
         self.filters.push(Box::new(filter));
     }
 
-    /// The whole of the body is encoded before it is sent.
+    /// Sets the encoder of the body.
     pub fn encode(&mut self, encoder: impl Encoder + 'static) {
         self.encoder = Some(Box::new(encoder));
     }
 
-    /// Fields follow the body.
+    /// Adds trailers behind the body.
     pub fn trail(&mut self, trailers: Arc<dyn Trailers>) {
         self.trailers.push(trailers);
     }
 
-    /// What the handler has given is a part that begins at this byte of the whole; these follow.
+    /// Sets that the handler's body is a part at this offset of the whole body, and that these
+    /// parts follow.
     pub fn go_on_with(&mut self, parts: impl Parts + 'static, offset: u64) {
         self.parts = Some(Box::new(parts));
         self.offset = offset;
     }
 
-    /// What encodes the body, for the exchange.
+    /// Takes the encoder, for the exchange.
     pub fn take_encoder(&mut self) -> Option<Box<dyn Encoder>> {
         self.encoder.take()
     }
 
-    /// What comes behind the part that the handler has given.
+    /// Takes the further parts behind the handler's body.
     pub fn take_parts(&mut self) -> Option<Box<dyn Parts>> {
         self.parts.take()
     }
 
-    /// Appends the fields that follow the body, and leaves out those that may stand in heads alone,
-    /// whoever has added them.
+    /// Appends the trailers, and removes all fields that must not be trailers, such as
+    /// `Content-Length`.
     pub fn add_trailers(&self, request: &mut Request) {
         for trailers in &self.trailers {
             trailers.add(request);
@@ -229,24 +231,24 @@ impl Chain {
         trailers.retain(|field| may_follow(&field.name));
     }
 
-    /// The piece that [`Chain::cut`] sees next begins at this byte of the whole.
+    /// Sets the offset in the whole body of the next piece for [`Chain::cut`].
     pub fn seek(&mut self, offset: u64) {
         if let Some(cut) = &mut self.cut {
             cut.seek(offset);
         }
     }
 
-    /// Whether bodies leave as they come.
+    /// Whether the body passes unchanged.
     pub fn is_empty(&self) -> bool {
         self.cut.is_none() && self.filters.is_empty()
     }
 
-    /// Whether fields may follow the body.
+    /// Whether trailers may follow the body.
     pub fn has_trailers(&self) -> bool {
         !self.trailers.is_empty()
     }
 
-    /// Whether the body is what its maker has made, the whole of it and nothing else.
+    /// Whether the handler's body is the whole body, unchanged.
     pub fn is_plain(&self) -> bool {
         self.is_empty() && self.parts.is_none()
     }
@@ -256,13 +258,13 @@ impl Chain {
         self.filters.iter().any(|filter| filter.needs_bytes())
     }
 
-    /// Whether something is added behind the body as soon as all of that is there. Parts that
-    /// follow are not there yet.
+    /// Whether a filter adds text behind the body as soon as the whole body is available. Not if
+    /// further parts are yet to be fetched.
     pub fn adds_behind(&self) -> bool {
         self.parts.is_none() && self.filters.iter().any(|filter| filter.adds_behind())
     }
 
-    /// Cuts what was asked for out of the body as it is stored; what is left is appended.
+    /// Cuts the requested ranges out of a piece of the stored body, and appends what remains.
     pub fn cut(&mut self, piece: Piece, out: &mut Vec<Piece>) -> Result<(), Abort> {
         match &mut self.cut {
             Some(cut) => cut.apply(piece, out),
@@ -273,8 +275,8 @@ impl Chain {
         }
     }
 
-    /// Splits a piece that would grow beyond measure at once. What is returned passes when the
-    /// first part has been sent.
+    /// Splits a piece whose output could become too large. The returned rest is passed after the
+    /// output of the first part has been sent.
     pub fn split(&self, piece: &mut Piece) -> Option<Piece> {
         let at_once = self.filters.iter().map(|filter| filter.at_once()).min()?;
         match piece {
@@ -285,8 +287,7 @@ impl Chain {
         }
     }
 
-    /// Passes one piece that came out of [`Chain::cut`] through the body filters; what leaves is
-    /// appended.
+    /// Passes a piece from [`Chain::cut`] through the body filters, and appends the output.
     pub fn apply(
         &mut self,
         request: &mut Request,
@@ -298,8 +299,8 @@ impl Chain {
         self.pass(request, 0, out, first)
     }
 
-    /// Goes on after everything that [`Chain::apply`] gave has been sent and its includes have
-    /// ended; false where nothing had been put off.
+    /// Continues with input that filters have held back, once the output of [`Chain::apply`] has
+    /// been sent and its includes have ended. False if nothing was held back.
     pub fn resume(&mut self, request: &mut Request, out: &mut Vec<Piece>) -> Result<bool, Abort> {
         for at in 0..self.filters.len() {
             let first = out.len();

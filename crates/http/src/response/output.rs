@@ -1,8 +1,9 @@
-//! The way of a response: its [chain](crate::response::chain), the exchange.
+//! Sends responses: passes the head and the body through the filter [chain](crate::response::chain)
+//! to the exchange.
 //!
-//! Bodies are sequences of [`Piece`]s. Filters transform pieces synchronously; this driver does
-//! what must be waited for: it reads the source, resolves `Include`s by running subrequests that
-//! stand in order, and reads `File` pieces into memory only where a filter needs their bytes.
+//! Bodies are sequences of [`Piece`]s. Filters transform pieces synchronously. This driver does
+//! everything asynchronous: it reads the source, runs the subrequests of `Include` pieces and puts
+//! their responses in order, and reads `File` pieces into memory if a filter needs their bytes.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -31,8 +32,8 @@ use crate::response::source::{Body, Break, Source, SourceEvent};
 use crate::subrequest::included::Ahead;
 
 impl Body {
-    /// What is being done when its response begins, as nginx says it: what has made the response
-    /// knows.
+    /// The activity to log when the response begins, in nginx's words. It depends on what has made
+    /// the body.
     fn sending(&self, request: &Request) -> &'static str {
         match self {
             Body::Source(source) => source.beginning(),
@@ -43,7 +44,7 @@ impl Body {
         }
     }
 
-    /// What was being done last where no more than the head of its response is wanted.
+    /// The last activity to log if only the head of the response is wanted.
     fn done_with(&self, request: &Request) -> &'static str {
         match self {
             Body::Source(_) => WHILE_SENDING_ON,
@@ -52,13 +53,13 @@ impl Body {
     }
 }
 
-/// Sends the response in `request.response` with this body. For a subrequest the head is
-/// dropped and the body goes to where the main response stands.
+/// Sends the response in `request.response` with this body. For a subrequest only the body is sent,
+/// at the current place of the main response.
 ///
-/// A step comes back where a filter refuses the response (412, 416): an error page may follow.
+/// Returns a step if a filter rejects the response (412, 416): an error page may follow.
 ///
-/// What is waited for within pieces has memory of its own, so that requests that wait for an
-/// upstream need no room for it.
+/// The futures that send pieces are allocated separately, so that requests that wait for an
+/// upstream need no room for them.
 pub async fn respond(
     request: &mut Request,
     exchange: &mut Exchange,
@@ -70,7 +71,7 @@ pub async fn respond(
         return Ok(None);
     }
     if let Err(status) = reading::drop_at_hand(request, exchange).await {
-        // In nginx the body is looked at before anything is said of the answer.
+        // As in nginx the body is checked before the response has any fields.
         request.response.take_back_file();
         return Ok(Some(Step::Finish(status)));
     }
@@ -87,7 +88,7 @@ pub async fn respond(
         let known = chain.is_plain().then(|| encoder.known()).flatten();
         match known {
             Some(encoded) => {
-                // As in nginx nothing is said of what does not leave.
+                // As in nginx, the encoder logs nothing for a body that is not sent.
                 if request.method != Method::Head {
                     encoder.end(request);
                 }
@@ -101,7 +102,7 @@ pub async fn respond(
         logging::debug::response(request);
         exchange.send_head(request)?;
         if request.response.header_only {
-            // As in nginx an upstream's 204 or 304 has an end, whose trailers logs may ask for.
+            // As in nginx, an upstream's 204 or 304 has trailers, which logs may contain.
             let by_status =
                 request.response.status_text.is_some() && request.method != Method::Head;
             if by_status && request.response.expect_trailers {
@@ -112,8 +113,8 @@ pub async fn respond(
             return Ok(None);
         }
     }
-    // As in nginx what is added behind a body is asked for as soon as that is at hand, beside what
-    // is added before it.
+    // As in nginx, the subrequests for text behind a body start as soon as the whole body is
+    // available, beside those for text before it.
     let joins_end = chain.adds_behind();
     let mut last = None;
     match body {
@@ -132,7 +133,7 @@ pub async fn respond(
         Body::Source(mut source) => {
             request.activity.sending = WHILE_SENDING_ON;
             request.activity.doing = WHILE_SENDING_ON;
-            // What goes on without a wait needs none.
+            // Only made if the source makes us wait.
             let mut reader: Option<Aside> = None;
             loop {
                 let given = source.next();
@@ -195,8 +196,8 @@ pub async fn respond(
     Ok(None)
 }
 
-/// Sends the head in `request.response`, behind which bytes go both ways. A step comes back where a
-/// filter refuses the response.
+/// Sends the head in `request.response`, after which the connection is a tunnel. Returns a step if
+/// a filter rejects the response.
 pub fn respond_with_upgrade(
     request: &mut Request,
     exchange: &mut Exchange,
@@ -212,7 +213,7 @@ pub fn respond_with_upgrade(
     Ok(None)
 }
 
-/// What answers for an error has the error's status, unless `error_page` says otherwise.
+/// Gives the response of an error page the status of the error, unless `error_page` sets another.
 fn keep_error_status(request: &mut Request) {
     if request.course.error_status != 0 {
         request.response.status = request.course.error_status;
@@ -220,8 +221,8 @@ fn keep_error_status(request: &mut Request) {
     }
 }
 
-/// Sends a piece of a main response that no filter looks at, where that asks for no wait; any other
-/// comes back.
+/// Sends a piece of an unfiltered main response, if that needs no wait. Any other piece is
+/// returned.
 fn send_at_once(
     request: &mut Request,
     exchange: &mut Exchange,
@@ -237,9 +238,9 @@ fn send_at_once(
     Ok(())
 }
 
-/// The next piece of a source, which has `given` this; `None` at the body's end. What the client
-/// has not been sent yet leaves before more is waited for, and a client that leaves meanwhile ends
-/// the wait, unless the source goes on all the same.
+/// The next piece of a source, whose last event is `given`; `None` at the end of the body. Flushes
+/// to the client before it waits for more. If the client leaves meanwhile the wait ends, unless the
+/// source is to continue without a client.
 async fn next_piece(
     given: SourceEvent,
     source: &mut dyn Source,
@@ -257,18 +258,17 @@ async fn next_piece(
                 continue;
             }
             SourceEvent::Broken(Break::Unfinished) => {
-                // What has come of it leaves all the same.
+                // The client still gets what has been received.
                 wait_while_source_runs(source, reader, pin!(exchange.flush(request))).await?;
-                // As in nginx, `$request_completion` says all the same that the client has been
-                // sent what there was.
+                // As in nginx, `$request_completion` is `OK` nevertheless.
                 request.sent.complete = true;
                 return Err(Abort::Upstream);
             }
             SourceEvent::Broken(Break::Reset) => {
                 request.sent.complete = false;
-                // A body that ends with its connection would pass for the whole, so that what waits
-                // of it goes no further: as with nginx a client of which nothing has been sent yet
-                // gets no answer.
+                // If the end of the connection marks the end of the body, the client would take the
+                // part for the whole, so the rest of the queue is not sent. As in nginx, a client
+                // that has been sent nothing yet gets no response.
                 if !exchange.ends_with_connection() {
                     wait_while_source_runs(source, reader, pin!(exchange.flush(request))).await?;
                 }
@@ -280,13 +280,13 @@ async fn next_piece(
             }
             SourceEvent::Nothing => {}
         }
-        // What has come by now leaves together with what waits.
+        // Data that has arrived by now is sent together with the queue.
         if poll_fn(|context| Poll::Ready(source.poll_more(context).is_ready())).await {
             continue;
         }
         let waited = wait_while_source_runs(source, reader, pin!(exchange.flush(request))).await?;
         if waited {
-            continue; // something may stand ready by now
+            continue; // the source may have more by now
         }
         let outlives_client = source.outlives_client();
         let more = more_or_late(source, exchange.flush_at());
@@ -308,7 +308,7 @@ async fn next_piece(
     }
 }
 
-/// Waits for more of a source; whether that took too long.
+/// Waits until the source has more; true if the deadline has passed first.
 async fn more_or_late(source: &mut dyn Source, deadline: Option<Instant>) -> bool {
     let more = poll_fn(|context| source.poll_more(context));
     match deadline {
@@ -323,8 +323,7 @@ async fn more_or_late(source: &mut dyn Source, deadline: Option<Instant>) -> boo
     }
 }
 
-/// Waits for something else than the source, which goes on meanwhile as far as it does so by
-/// itself; whether there was any waiting.
+/// Waits for `other`, and lets the source read ahead meanwhile. True if there was any waiting.
 async fn wait_while_source_runs(
     source: &mut dyn Source,
     reader: &Aside,
@@ -348,7 +347,7 @@ async fn wait_while_source_runs(
     Ok(has_waited)
 }
 
-/// Fetches and sends what follows the first part of a response that is fetched in parts.
+/// Fetches and sends the further parts of a response that is fetched in parts (`slice`).
 async fn send_parts(
     request: &mut Request,
     exchange: &mut Exchange,
@@ -406,7 +405,7 @@ async fn send_part(
     Ok(())
 }
 
-/// The stub of an included response that has come to its end and was empty.
+/// Sends the stub of an included response that turned out to be empty.
 async fn send_stub(
     request: &mut Request,
     exchange: &mut Exchange,
@@ -420,8 +419,8 @@ async fn send_stub(
     }
 }
 
-/// One piece of the source through the request's own filters. Ranges are cut out of files as they
-/// are; files are read into memory where a filter needs their bytes.
+/// Sends a piece of the source through the request's filters. Ranges are cut first; files are then
+/// read into memory if a filter needs their bytes.
 async fn send_piece(
     request: &mut Request,
     exchange: &mut Exchange,
@@ -456,7 +455,7 @@ async fn send_piece(
     Ok(())
 }
 
-/// The last piece of the source together with the end of the body.
+/// Sends the last piece of the source together with the end of the body.
 async fn send_last(
     request: &mut Request,
     exchange: &mut Exchange,
@@ -484,8 +483,8 @@ async fn send_last(
     send_filtered(request, exchange, chain, piece, ends).await
 }
 
-/// One piece through the filters that look at it, with the end of the body right behind it where it
-/// `ends` that. A filter that waits for a subrequest gives the rest afterwards.
+/// Sends a piece through the body filters; if it `ends` the body, with the end right behind it. A
+/// filter that needs the response of a subrequest first resumes afterwards.
 async fn send_filtered(
     request: &mut Request,
     exchange: &mut Exchange,
@@ -515,7 +514,8 @@ async fn send_filtered(
     Ok(())
 }
 
-/// Sends what has passed the filters. Includes are started together and resolved in order.
+/// Sends pieces that have passed the filters. The subrequests of all includes are started together;
+/// their responses are sent in order.
 async fn send_all(
     request: &mut Request,
     exchange: &mut Exchange,
@@ -546,7 +546,8 @@ async fn send_all(
     Ok(())
 }
 
-/// Gives a piece to the exchange. The end of a subrequest is not the response's.
+/// Passes a piece to the exchange, but for the end of a subrequest's body, which does not end the
+/// response.
 async fn send_one(
     request: &mut Request,
     exchange: &mut Exchange,
@@ -572,7 +573,7 @@ async fn send_one(
     }
 }
 
-/// Starts an included subrequest; `None` where includes nest too deeply, which leaves a gap.
+/// Starts an included subrequest; `None` if includes nest too deeply: nothing is included then.
 fn start(request: &mut Request, include: &Include) -> Option<Ahead> {
     let (uri, args) = (include.uri.clone(), include.args.clone());
     let mut child = request.subrequest(uri, args, false)?;
@@ -588,7 +589,7 @@ fn start(request: &mut Request, include: &Include) -> Option<Ahead> {
     Some(Ahead::start(request, child))
 }
 
-/// Puts the response of a subrequest where it belongs.
+/// Sends the response of an included subrequest, or sets the variable that it is for.
 async fn resolve(
     request: &mut Request,
     exchange: &mut Exchange,
@@ -630,7 +631,7 @@ async fn resolve(
     Ok(())
 }
 
-/// A stretch of a file that is read into memory piece by piece.
+/// Reads a range of a file into memory piece by piece.
 struct FileReader {
     file: File,
     range: Range<u64>,
@@ -649,7 +650,7 @@ impl FileReader {
         self.range.is_empty()
     }
 
-    /// The next piece, of at most so many bytes; `None` at the end of the stretch.
+    /// The next piece, of `most` bytes at most; `None` at the end of the range.
     async fn next(&mut self, most: u64) -> Result<Option<Piece>, Abort> {
         if self.is_done() {
             return Ok(None);
@@ -668,8 +669,8 @@ impl FileReader {
     }
 }
 
-/// Runs a subrequest without a body to its end and gives it back for its status and head; variables
-/// and captures are the main request's.
+/// Runs a subrequest without a body to its end, and returns it for its status and head. It shares
+/// variables and captures with the main request.
 pub async fn subrequest(
     request: &mut Request,
     exchange: &mut Exchange,
@@ -690,12 +691,12 @@ pub async fn subrequest(
     outcome.map(|()| Some(child))
 }
 
-/// Answers a subrequest, which has come to an error, with its stub.
+/// Answers a subrequest that has failed with its stub.
 pub fn respond_with_stub(request: &mut Request) -> Step {
     let Some(stub) = request.nesting.stub.take() else {
         return Step::Finish(500); // only called where there is one
     };
-    // As in nginx no status is given to what is no response of its own.
+    // As in nginx, the stub has no status, since it is no response of its own.
     request.response.status = 0;
     request.response.content_type = stub.content_type;
     request.response.content_length = None;
