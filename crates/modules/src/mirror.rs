@@ -101,8 +101,7 @@ impl Handle for Mirror {
         Ran::wait(async move {
             match reading::read(request, exchange).await {
                 Ok(()) => Ok(self.copy(request)),
-                Err(Ok(status)) => Ok(Step::Finish(status)),
-                Err(Err(abort)) => Err(abort),
+                Err(interrupt) => interrupt.into_step(),
             }
         })
     }

@@ -23,6 +23,7 @@ use http::exchange::Exchange;
 use http::exchange::abort::Abort;
 use http::module::Ran;
 use http::request::body::reading;
+use http::request::interrupt::Interrupt;
 use http::request::{Request, Step};
 use rules::upstream::socket::SocketSettings;
 
@@ -292,9 +293,9 @@ pub async fn pass_on<P: Protocol>(
     };
     let begun = match read {
         Ok(begun) => begun,
-        Err(failed) => {
+        Err(interrupt) => {
             protocol.show(request, &target);
-            return failed.map_or_else(Err, |status| Ok(Step::Finish(status)));
+            return interrupt.into_step();
         }
     };
     let lookup = match look_up(request, exchange, protocol, &target).await? {
@@ -397,7 +398,7 @@ async fn ask_peers<P: Protocol>(
     // What is to be stored is fetched in any case.
     exchange.outlive_client(lookup.as_deref().is_some_and(CacheLookup::may_store));
     let located = match located {
-        Upstream::Group(group) => Ok(Ok(Arc::clone(group))),
+        Upstream::Group(group) => Ok(Arc::clone(group)),
         // Rare, so that no other request needs room for it; so it is with all that is boxed below.
         Upstream::Name { .. } => {
             Box::pin(locate(
@@ -410,14 +411,14 @@ async fn ask_peers<P: Protocol>(
         }
     };
     let group = match located {
-        Ok(Ok(group)) => group,
-        Ok(Err(status)) => {
+        Ok(group) => group,
+        Err(Interrupt::Status(status)) => {
             exchange.outlive_client(false);
             let unanswered = Unanswered::of_ours(status);
             let failed = fail(request, protocol, &sent.outgoing, lookup, unanswered);
             return Ok(Box::pin(failed).await);
         }
-        Err(_) => {
+        Err(Interrupt::Abort(_)) => {
             logs::error!(request, Info, "client prematurely closed connection");
             return Err(request.client_left(exchange));
         }

@@ -7,8 +7,8 @@ use bytes::Bytes;
 use engine::net::Address;
 use engine::select::{Either, either};
 use http::exchange::Exchange;
-use http::exchange::abort::Abort;
 use http::request::Request;
+use http::request::interrupt::Interrupt;
 
 use crate::upstream::Group;
 
@@ -26,23 +26,25 @@ pub enum Upstream {
     },
 }
 
-/// The servers themselves: those of a name are looked up now. The inner error is the status to
-/// answer with.
+/// The servers themselves: those of a name are looked up now.
+///
+/// # Errors
+/// 502 where the name cannot be resolved; the client has left.
 pub async fn locate(
     request: &Request,
     exchange: &mut Exchange,
     upstream: &Upstream,
     ignore_client_abort: bool,
-) -> Result<Result<Arc<Group>, u16>, Abort> {
+) -> Result<Arc<Group>, Interrupt> {
     let (name, port) = match upstream {
-        Upstream::Group(group) => return Ok(Ok(Arc::clone(group))),
+        Upstream::Group(group) => return Ok(Arc::clone(group)),
         Upstream::Name { name, port } => (name, *port),
     };
     let shown = logs::Printable(name);
     let resolving = &request.plan.resolving;
     if !resolving.is_possible() {
         logs::error!(request, Error, "no resolver defined to resolve {shown}");
-        return Ok(Err(502));
+        return Err(502.into());
     }
     let resolved = resolving.resolve(&request.local, name);
     let resolved = if ignore_client_abort {
@@ -50,18 +52,18 @@ pub async fn locate(
     } else {
         match either(resolved, exchange.client_gone()).await {
             Either::First(resolved) => resolved,
-            Either::Second(abort) => return Err(abort),
+            Either::Second(abort) => return Err(abort.into()),
         }
     };
     match resolved {
         Ok(addresses) => {
             let addresses = addresses.into_iter();
             let addresses = addresses.map(|ip| Address::Inet(SocketAddr::new(ip, port)));
-            Ok(Ok(Group::of_addresses(name.clone(), addresses)))
+            Ok(Group::of_addresses(name.clone(), addresses))
         }
         Err(error) => {
             logs::error!(request, Error, "{shown} could not be resolved ({error})");
-            Ok(Err(502))
+            Err(502.into())
         }
     }
 }

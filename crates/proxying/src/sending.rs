@@ -11,6 +11,7 @@ use http::exchange::Exchange;
 use http::exchange::abort::Abort;
 use http::request::Request;
 use http::request::body::reading;
+use http::request::interrupt::Interrupt;
 
 use super::activity::SENDING;
 use super::connection::UpstreamConnection;
@@ -105,8 +106,10 @@ impl<'a, R: HeadReader> RequestInFlight<'a, R> {
             let reading = reading::read_some(request, exchange, &mut parts);
             let ended = match either(reading, self.peer.stream().recv(None)).await {
                 Either::First(read) => read.map_err(|refused| match refused {
-                    Ok(status) => AttemptError::Refused(status),
-                    Err(abort) => AttemptError::Aborted(body_broken_off(request, abort)),
+                    Interrupt::Status(status) => AttemptError::Refused(status),
+                    Interrupt::Abort(abort) => {
+                        AttemptError::Aborted(body_broken_off(request, abort))
+                    }
                 })?,
                 Either::Second(early) => {
                     self.take_early(request, exchange, early)?;

@@ -13,6 +13,7 @@ pub mod context;
 pub mod credentials;
 pub mod head;
 pub mod internal;
+pub mod interrupt;
 pub mod phases;
 pub mod pool;
 pub mod redirect;

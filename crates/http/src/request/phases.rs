@@ -181,8 +181,7 @@ async fn read_early(request: &mut Request, exchange: &mut Exchange) -> Result<St
             request.activity.doing = "";
             Ok(Step::Next)
         }
-        Err(Ok(status)) => Ok(Step::Finish(status)),
-        Err(Err(abort)) => Err(abort),
+        Err(interrupt) => interrupt.into_step(),
     }
 }
 

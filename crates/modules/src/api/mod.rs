@@ -39,6 +39,7 @@ use http::exchange::Exchange;
 use http::exchange::abort::Abort;
 use http::module::{Content, Handle, Ran, Shortcut, ShortcutDoc};
 use http::request::body::reading;
+use http::request::interrupt::Interrupt;
 use http::request::{Request, Step, Text};
 use http::response::output;
 use http::response::source::Body;
@@ -308,9 +309,9 @@ async fn read_body(
     }
     match reading::read(request, exchange).await {
         Ok(()) => {}
-        Err(Ok(413)) => return Ok(Err(ApiError::BodyTooLarge)),
-        Err(Ok(_)) => return Ok(Err(ApiError::BodyUnread)),
-        Err(Err(abort)) => return Err(abort),
+        Err(Interrupt::Status(413)) => return Ok(Err(ApiError::BodyTooLarge)),
+        Err(Interrupt::Status(_)) => return Ok(Err(ApiError::BodyUnread)),
+        Err(Interrupt::Abort(abort)) => return Err(abort),
     }
     let Some(pieces) = request.body.in_memory() else {
         return Ok(Err(match request.body.file() {

@@ -242,10 +242,8 @@ async fn put(request: &mut Request, exchange: &mut Exchange, dav: &Dav) -> Resul
         logs::error!(request, Error, "PUT with range is unsupported");
         return Ok(Step::Finish(501));
     }
-    match reading::read_into_file(request, exchange).await {
-        Ok(()) => {}
-        Err(Ok(status)) => return Ok(Step::Finish(status)),
-        Err(Err(abort)) => return Err(abort),
+    if let Err(interrupt) = reading::read_into_file(request, exchange).await {
+        return interrupt.into_step();
     }
     let Some(temporary) = request.body.take_file() else {
         logs::error!(request, Error, "PUT request body must be in a file");

@@ -23,6 +23,7 @@ use http::exchange::Exchange;
 use http::exchange::abort::Abort;
 use http::module::{Handle, Module, Ran, ShortcutDoc};
 use http::request::body::reading;
+use http::request::interrupt::Interrupt;
 use http::request::{Request, Step};
 use http::response::output::page;
 use http::response::source::Body;
@@ -317,19 +318,16 @@ fn answer_options(request: &mut Request, ext: &DavExt) -> Step {
 }
 
 /// The body of a request in XML, of which there is not much.
-async fn read_body(
-    request: &mut Request,
-    exchange: &mut Exchange,
-) -> Result<Vec<u8>, Result<u16, Abort>> {
+async fn read_body(request: &mut Request, exchange: &mut Exchange) -> Result<Vec<u8>, Interrupt> {
     reading::read(request, exchange).await?;
     if request.body.received() > BODY_SIZE_MAX {
         logs::error!(request, Error, "client sent too large XML body");
-        return Err(Ok(413));
+        return Err(413.into());
     }
     if let Some(file) = request.body.file().cloned() {
         let length = usize::try_from(request.body.received()).unwrap_or(0);
         let read = file.read_at(0, length).await;
-        return read.map(|bytes| bytes.to_vec()).map_err(|_| Ok(500));
+        return read.map(|bytes| bytes.to_vec()).map_err(|_| 500.into());
     }
     let parts = request.body.in_memory().unwrap_or_default();
     Ok(parts.concat())
@@ -347,8 +345,7 @@ async fn answer_propfind(
 ) -> Result<Step, Abort> {
     let body = match read_body(request, exchange).await {
         Ok(body) => body,
-        Err(Ok(status)) => return Ok(Step::Finish(status)),
-        Err(Err(abort)) => return Err(abort),
+        Err(interrupt) => return interrupt.into_step(),
     };
     let Ok(wanted) = xml::propfind(&body) else {
         return Ok(bad_xml(request));
@@ -389,8 +386,7 @@ async fn answer_lock(
 ) -> Result<Step, Abort> {
     let body = match read_body(request, exchange).await {
         Ok(body) => body,
-        Err(Ok(status)) => return Ok(Step::Finish(status)),
-        Err(Err(abort)) => return Err(abort),
+        Err(interrupt) => return interrupt.into_step(),
     };
     let Ok(info) = xml::lock_info(&body) else {
         return Ok(bad_xml(request));

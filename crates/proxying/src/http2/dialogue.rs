@@ -13,6 +13,7 @@ use engine::select::{Either, either};
 use http::exchange::Exchange;
 use http::exchange::abort::Abort;
 use http::request::body::reading;
+use http::request::interrupt::Interrupt;
 use http::request::{Request, Step};
 use http_client::{StreamEnd, StreamFlow, StreamHandle, StreamHead, TOO_LARGE};
 use proto::base64::Decoder;
@@ -444,8 +445,8 @@ fn not_sent(request: &mut Request, exchange: &Exchange, stopped: Stopped) -> Att
         }
         Stopped::Stream(abort) | Stopped::Connection(abort) => {
             match reading::refuse(request, abort) {
-                Ok(status) => AttemptError::Refused(status),
-                Err(abort) => abort.into(),
+                Interrupt::Status(status) => AttemptError::Refused(status),
+                Interrupt::Abort(abort) => abort.into(),
             }
         }
         Stopped::TimedOut => {

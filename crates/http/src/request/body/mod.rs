@@ -180,7 +180,7 @@ impl BodyArrival {
 ///       └──────────▶ Lost
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Availability {
+enum BodyAvailability {
     #[default]
     Available,
     /// It was refused, or nothing has read it.
@@ -190,35 +190,37 @@ enum Availability {
     Lost { had_length: bool },
 }
 
-impl Availability {
+impl BodyAvailability {
     /// Gives the body up; one that is lost stays so.
     fn give_up(&mut self, had_length: bool) {
         *self = match self {
-            Availability::Available | Availability::GivenUp { .. } => {
-                Availability::GivenUp { had_length }
+            BodyAvailability::Available | BodyAvailability::GivenUp { .. } => {
+                BodyAvailability::GivenUp { had_length }
             }
-            Availability::Lost { .. } => Availability::Lost { had_length },
+            BodyAvailability::Lost { .. } => BodyAvailability::Lost { had_length },
         };
     }
 
     /// Gives the body up without a word on its length, unless that has been said before.
     fn give_up_without_length(&mut self) {
-        if *self == Availability::Available {
-            *self = Availability::GivenUp { had_length: false };
+        if *self == BodyAvailability::Available {
+            *self = BodyAvailability::GivenUp { had_length: false };
         }
     }
 
     fn had_length(self) -> bool {
         match self {
-            Availability::Available => false,
-            Availability::GivenUp { had_length } | Availability::Lost { had_length } => had_length,
+            BodyAvailability::Available => false,
+            BodyAvailability::GivenUp { had_length } | BodyAvailability::Lost { had_length } => {
+                had_length
+            }
         }
     }
 }
 
 /// Who says whether a body goes to a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Destination {
+enum BodyDestination {
     /// The location: `client_body_buffer_size` and `client_body_in_file_only`.
     #[default]
     ByLocation,
@@ -273,7 +275,7 @@ pub struct RequestBody {
     framing: u64,
     arrival: BodyArrival,
     stored: BufferedBody,
-    availability: Availability,
+    availability: BodyAvailability,
     /// A handler has taken some of it, and there is no other way to that.
     taken: bool,
     /// What had come of it in memory when it broke off.
@@ -286,7 +288,7 @@ pub struct RequestBody {
     refused: Option<ChunkError>,
     /// What has come of it was dropped, since no handler reads it.
     skipped: bool,
-    destination: Destination,
+    destination: BodyDestination,
     /// `client_body_in_file_only` of a location that the request has left for one without it.
     left_in_file_only: Option<InFileOnly>,
     read_deadline: ReadDeadline,
@@ -506,14 +508,14 @@ impl RequestBody {
     /// been given up already.
     pub fn give_up_rest(&mut self) {
         if self.taken && !self.is_read() && !self.is_given_up() {
-            self.availability = Availability::Lost { had_length: false };
+            self.availability = BodyAvailability::Lost { had_length: false };
             self.give_up();
         }
     }
 
     /// Whether there was a body, of which nothing is left because a handler has taken some of it.
     pub fn is_lost(&self) -> bool {
-        matches!(self.availability, Availability::Lost { .. })
+        matches!(self.availability, BodyAvailability::Lost { .. })
     }
 
     /// Gives up a body whose chunks were refused as they were dropped: of its length nothing was
@@ -542,7 +544,7 @@ impl RequestBody {
 
     /// Whether it has been given up.
     pub fn is_given_up(&self) -> bool {
-        self.availability != Availability::Available
+        self.availability != BodyAvailability::Available
     }
 
     /// Whether it keeps anything that its request must let go of when it has ended.

@@ -18,16 +18,17 @@ use crate::exchange::Exchange;
 use crate::exchange::abort::Abort;
 use crate::logging;
 use crate::request::Request;
-use crate::request::body::{BufferedBody, Destination, InFileOnly, TemporaryFile};
+use crate::request::body::{BodyDestination, BufferedBody, InFileOnly, TemporaryFile};
+use crate::request::interrupt::Interrupt;
 
 /// How much of a body is in memory while it goes from one file to another, in bytes.
 const COPY_SIZE: usize = 64 * 1024;
 
-/// Reads the body whole. `Err(Ok(status))` is a status to answer with (413, 500).
-pub async fn read(
-    request: &mut Request,
-    exchange: &mut Exchange,
-) -> Result<(), Result<u16, Abort>> {
+/// Reads the body whole.
+///
+/// # Errors
+/// 400, 413, 500 or 502 to answer with, or why nothing can be answered.
+pub async fn read(request: &mut Request, exchange: &mut Exchange) -> Result<(), Interrupt> {
     if request.body.is_read() || !request.is_main() {
         return Ok(());
     }
@@ -45,10 +46,7 @@ pub async fn read(
     PooledFuture::new(read_whole(request, exchange)).await
 }
 
-async fn read_whole(
-    request: &mut Request,
-    exchange: &mut Exchange,
-) -> Result<(), Result<u16, Abort>> {
+async fn read_whole(request: &mut Request, exchange: &mut Exchange) -> Result<(), Interrupt> {
     let mut parts = Pieces::new();
     let mut held = 0;
     let mut room_beside_head = room_beside_head(request) as u64;
@@ -78,14 +76,12 @@ async fn read_whole(
         bytes.into_iter().for_each(|bytes| parts.push(bytes));
         if held > memory_max(request, beside_head) {
             if stored.is_none() {
-                let temporary = create(request).await.map_err(Ok)?;
+                let temporary = create(request).await?;
                 tell_of_file(request, &temporary.path);
                 stored = Some((temporary, 0));
             }
             if let Some((temporary, offset)) = &mut stored {
-                write(request, &temporary.file, offset, &mut parts)
-                    .await
-                    .map_err(Ok)?;
+                write(request, &temporary.file, offset, &mut parts).await?;
                 held = 0;
             }
         }
@@ -93,12 +89,13 @@ async fn read_whole(
             break;
         }
     }
-    store(request, parts, stored).await.map_err(Ok)
+    store(request, parts, stored).await?;
+    Ok(())
 }
 
 /// A request that changes something is not done without the body by which it would: what had it has
 /// failed.
-fn miss_lost(request: &Request) -> Result<(), Result<u16, Abort>> {
+fn miss_lost(request: &Request) -> Result<(), Interrupt> {
     if !request.body.is_lost() || matches!(request.method, Method::Get | Method::Head) {
         return Ok(());
     }
@@ -107,7 +104,7 @@ fn miss_lost(request: &Request) -> Result<(), Result<u16, Abort>> {
         Error,
         "the body of the request is lost, and cannot be passed on again"
     );
-    Err(Ok(502))
+    Err(502.into())
 }
 
 /// Drops what has come of a body that was refused for its length. As in nginx, it is there, and
@@ -140,12 +137,12 @@ fn leave_behind(request: &mut Request, mut parts: Pieces, stored: Option<(Tempor
 pub async fn read_into_file(
     request: &mut Request,
     exchange: &mut Exchange,
-) -> Result<(), Result<u16, Abort>> {
-    request.body.destination = Destination::NamedFile;
+) -> Result<(), Interrupt> {
+    request.body.destination = BodyDestination::NamedFile;
     match std::mem::take(&mut request.body.stored) {
-        BufferedBody::Memory(parts) => return store(request, parts, None).await.map_err(Ok),
+        BufferedBody::Memory(parts) => return Ok(store(request, parts, None).await?),
         BufferedBody::File(unnamed) if unnamed.in_file_only == InFileOnly::Off => {
-            return copy(request, &unnamed.file).await.map_err(Ok);
+            return Ok(copy(request, &unnamed.file).await?);
         }
         stored => request.body.stored = stored,
     }
@@ -175,13 +172,10 @@ async fn copy(request: &mut Request, unnamed: &File) -> Result<(), u16> {
 
 /// Reads the body whole before the request has a location: what a location says of files does not
 /// hold yet.
-pub async fn read_early(
-    request: &mut Request,
-    exchange: &mut Exchange,
-) -> Result<(), Result<u16, Abort>> {
-    request.body.destination = Destination::BeforeLocation;
+pub async fn read_early(request: &mut Request, exchange: &mut Exchange) -> Result<(), Interrupt> {
+    request.body.destination = BodyDestination::BeforeLocation;
     let read = read(request, exchange).await;
-    request.body.destination = Destination::ByLocation;
+    request.body.destination = BodyDestination::ByLocation;
     read
 }
 
@@ -190,7 +184,7 @@ pub async fn read_early(
 pub async fn read_at_hand(
     request: &mut Request,
     exchange: &mut Exchange,
-) -> Result<Option<Pieces>, Result<u16, Abort>> {
+) -> Result<Option<Pieces>, Interrupt> {
     if request.body.is_read() || !request.is_main() {
         return Ok(None);
     }
@@ -236,7 +230,7 @@ pub async fn read_some(
     request: &mut Request,
     exchange: &mut Exchange,
     parts: &mut Pieces,
-) -> Result<bool, Result<u16, Abort>> {
+) -> Result<bool, Interrupt> {
     let mut read = read_next(request, exchange).await?;
     while let Some(bytes) = read {
         parts.push(bytes);
@@ -349,20 +343,17 @@ fn memory_max(request: &Request, beside_head: u64) -> u64 {
 }
 
 /// The next bytes of a body without which the request is not whole.
-async fn next(
-    request: &mut Request,
-    exchange: &mut Exchange,
-) -> Result<Option<Bytes>, Result<u16, Abort>> {
+async fn next(request: &mut Request, exchange: &mut Exchange) -> Result<Option<Bytes>, Interrupt> {
     let read = read_next(request, exchange).await;
     match read {
-        Err(Err(Abort::Closed(_))) => {
+        Err(Interrupt::Abort(Abort::Closed(_))) => {
             request.response.status = match request.client.h1() {
                 Some(_) => 400,
                 None => 499,
             };
             request.body.arrival.break_off();
         }
-        Err(Ok(_)) => request.body.arrival.break_off(),
+        Err(Interrupt::Status(_)) => request.body.arrival.break_off(),
         _ => {}
     }
     read
@@ -374,7 +365,7 @@ async fn next(
 async fn read_next(
     request: &mut Request,
     exchange: &mut Exchange,
-) -> Result<Option<Bytes>, Result<u16, Abort>> {
+) -> Result<Option<Bytes>, Interrupt> {
     let read = exchange.read_body(request).await;
     if matches!(&read, Ok(Some(bytes)) if !bytes.is_empty()) {
         request.body.note_taken();
@@ -382,20 +373,19 @@ async fn read_next(
     read.map_err(|abort| refuse(request, abort))
 }
 
-/// Refuses a body for what it turned out to be: the status to answer with, or why nothing can be
-/// answered.
-pub fn refuse(request: &mut Request, abort: Abort) -> Result<u16, Abort> {
+/// Refuses a body for what it turned out to be.
+pub fn refuse(request: &mut Request, abort: Abort) -> Interrupt {
     let status = match abort {
         Abort::BadBody(_) => 400,
         Abort::BodyTooLarge { received, .. } => {
             request.body.before_refused = Some(received);
             413
         }
-        abort => return Err(abort),
+        abort => return Interrupt::Abort(abort),
     };
     logging::client::abort(request, &abort);
     request.body.give_up();
-    Ok(status)
+    Interrupt::Status(status)
 }
 
 async fn write(
@@ -424,8 +414,8 @@ async fn create(request: &mut Request) -> Result<TemporaryFile, u16> {
     let directory = Arc::clone(&request.plan.body.directory);
     let in_file_only = in_file_only(request);
     let mode = match request.body.destination {
-        Destination::NamedFile => 0o660,
-        Destination::ByLocation | Destination::BeforeLocation => 0o600,
+        BodyDestination::NamedFile => 0o660,
+        BodyDestination::ByLocation | BodyDestination::BeforeLocation => 0o600,
     };
     let keeps_name = in_file_only != InFileOnly::Off;
     match engine::blocking(move || directory.create(mode, keeps_name)).await {
@@ -446,7 +436,7 @@ async fn create(request: &mut Request) -> Result<TemporaryFile, u16> {
 fn tell_of_file(request: &Request, path: &Path) {
     const TEXT: &str = "a client request body is buffered to a temporary file";
     let shown = path.display();
-    if request.body.destination != Destination::ByLocation {
+    if request.body.destination != BodyDestination::ByLocation {
         // Nothing out of the ordinary; or, as in nginx, no location has said yet what is.
     } else if request.plan.body.in_file_only == InFileOnly::Off {
         logs::error!(request, Warn, "{TEXT} {shown}");
@@ -458,11 +448,11 @@ fn tell_of_file(request: &Request, path: &Path) {
 /// `client_body_in_file_only`, as the request's handler overrides it.
 fn in_file_only(request: &Request) -> InFileOnly {
     match (request.body.destination, request.plan.body.in_file_only) {
-        (Destination::NamedFile, _) => InFileOnly::Removed,
-        (Destination::BeforeLocation, _) => InFileOnly::Off,
-        (Destination::ByLocation, InFileOnly::Off) => {
+        (BodyDestination::NamedFile, _) => InFileOnly::Removed,
+        (BodyDestination::BeforeLocation, _) => InFileOnly::Off,
+        (BodyDestination::ByLocation, InFileOnly::Off) => {
             request.body.left_in_file_only.unwrap_or(InFileOnly::Off)
         }
-        (Destination::ByLocation, in_file_only) => in_file_only,
+        (BodyDestination::ByLocation, in_file_only) => in_file_only,
     }
 }
