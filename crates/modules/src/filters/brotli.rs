@@ -6,12 +6,12 @@
 
 use brotli::CompressorWriter;
 use brotli::enc::BrotliEncoderParams;
-use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, parse};
+use conf::{Contexts, Declared, Fault, ScopeRef, Setter, Setting, parse};
 use framework::compile::{Compiler, Feature};
 use http::exchange::abort::Abort;
 
+use super::coding_family::{self, CodingFamily};
 use super::compress::{Coding, Compressor, Conditions, MemoryWriter};
-use super::{MediaTypes, gzip, media_types};
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
@@ -30,59 +30,23 @@ pub static BROTLI: Setting<bool> = Setting::new("brotli", &["on | off"], parse::
          are on, the client's quality values decide; of equal ones br goes before zstd and gzip.",
     );
 
-/// Declares the directive `brotli_types TYPE…`.
-pub static BROTLI_TYPES: Setting<MediaTypes> = Setting::new(
-    "brotli_types",
-    &["mime-type …"],
-    media_types,
-)
-.contexts(HSL)
-.arity(Arity::at_least(1))
-.inherit(Inherit::List)
-.default("text/html")
-.manual(
-    "The media types of responses that are compressed, besides `text/html`; `*` is every type.",
-);
+static FAMILY: CodingFamily = CodingFamily::of("brotli_");
 
 /// Declares the directive `brotli_comp_level LEVEL`.
 pub static BROTLI_COMP_LEVEL: Setting<u64> = Setting::new(
     "brotli_comp_level",
     &["level"],
-    |setter: &Setter<'_>| match parse::number(setter)? {
-        level @ 0..=11 => Ok(level),
-        _ => Err(Fault::new("value must be between 0 and 11")),
-    },
+    coding_family::level::<0, 11>,
 )
 .contexts(HSL)
 .default("6")
 .manual("How much work goes into compression, from 0 to 11.");
-
-/// Declares the directive `brotli_min_length LENGTH`.
-pub static BROTLI_MIN_LENGTH: Setting<u64> =
-    Setting::new("brotli_min_length", &["length"], parse::size)
-        .contexts(HSL)
-        .default("20")
-        .manual("Responses that are known to be shorter are not compressed.");
 
 /// Declares the directive `brotli_window SIZE`.
 pub static BROTLI_WINDOW: Setting<i32> = Setting::new("brotli_window", &["size"], window)
     .contexts(HSL)
     .default("512k")
     .manual("How far back the compressor looks for repetitions: a power of two from 1k to 16m.");
-
-/// Declares the directive `brotli_buffers NUMBER SIZE`.
-pub static BROTLI_BUFFERS: Setting<u64> = Setting::new(
-    "brotli_buffers",
-    &["number size"],
-    gzip::buffer_size,
-)
-.contexts(HSL)
-.arity(Arity::exactly(2))
-.default("32 4k")
-.manual(
-    "Compressed data goes out in blocks of `size`. The number has no effect: how much may wait for a \
-     slow client is bounded for all responses alike.",
-);
 
 fn window(setter: &Setter<'_>) -> Result<i32, Fault> {
     let size = parse::size(setter)?;
@@ -108,19 +72,19 @@ pub struct Brotli {
 impl Feature for Brotli {
     const DIRECTIVES: &'static [&'static dyn Declared] = &[
         &BROTLI,
-        &BROTLI_TYPES,
+        &FAMILY.types,
         &BROTLI_COMP_LEVEL,
-        &BROTLI_MIN_LENGTH,
+        &FAMILY.min_length,
         &BROTLI_WINDOW,
-        &BROTLI_BUFFERS,
+        &FAMILY.buffers,
     ];
 
     fn compile(_: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Self, Fault> {
         Ok(Brotli {
-            conditions: Conditions::of(scope, &BROTLI, &BROTLI_TYPES, &BROTLI_MIN_LENGTH)?,
+            conditions: Conditions::of(scope, &BROTLI, &FAMILY)?,
             level: i32::try_from(scope.get(&BROTLI_COMP_LEVEL)?).unwrap_or(6),
             window_bits: scope.get(&BROTLI_WINDOW)?,
-            block: usize::try_from(scope.get(&BROTLI_BUFFERS)?).unwrap_or(BUFFER_SIZE),
+            block: usize::try_from(scope.get(&FAMILY.buffers)?).unwrap_or(BUFFER_SIZE),
         })
     }
 }

@@ -29,6 +29,7 @@ use proto::header::KnownField;
 
 use super::MediaTypes;
 use super::brotli::Brotli;
+use super::coding_family::CodingFamily;
 use super::compressed::{self, COMPRESS_STATIC_LEVEL, Constant, KeptBody, Key, Recording, Strong};
 use super::gzip::{self, Gzip};
 use super::zstd::Zstd;
@@ -98,17 +99,16 @@ pub struct Conditions {
 }
 
 impl Conditions {
-    /// As a scope sees the three directives.
+    /// As a scope sees the directives of a coding.
     pub(super) fn of(
         scope: ScopeRef<'_>,
         enabled: &Setting<bool>,
-        types: &Setting<MediaTypes>,
-        length_min: &Setting<u64>,
+        family: &CodingFamily,
     ) -> Result<Conditions, Fault> {
         Ok(Conditions {
             enabled: scope.get(enabled)?,
-            types: scope.get(types)?,
-            length_min: scope.get(length_min)?,
+            types: scope.get(&family.types)?,
+            length_min: scope.get(&family.min_length)?,
         })
     }
 
@@ -164,26 +164,9 @@ const OF_ALL: [&[&dyn Declared]; 4] = [
     COMMON,
 ];
 
-/// How many there are.
-const COUNT: usize = OF_ALL[0].len() + OF_ALL[1].len() + OF_ALL[2].len() + COMMON.len();
-
-/// All directives of the codings in one list.
-const ALL: [&dyn Declared; COUNT] = {
-    let mut all = [OF_ALL[0][0]; COUNT];
-    let (mut list, mut at, mut count) = (0, 0, 0);
-    while list < OF_ALL.len() {
-        all[count] = OF_ALL[list][at];
-        count += 1;
-        at += 1;
-        if at == OF_ALL[list].len() {
-            (list, at) = (list + 1, 0);
-        }
-    }
-    all
-};
-
 impl Feature for Compression {
-    const DIRECTIVES: &'static [&'static dyn Declared] = &ALL;
+    const DIRECTIVES: &'static [&'static dyn Declared] =
+        &conf::joined::<{ conf::count_of(&OF_ALL) }>(&OF_ALL);
 
     fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Compression, Fault> {
         Ok(Compression {

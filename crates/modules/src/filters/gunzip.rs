@@ -18,7 +18,7 @@ use http::request::Request;
 use http::response::chain::{BodyFilter, Chain, FilterRejection, HeadFilter};
 use http::response::piece::Piece;
 
-use super::gzip;
+use super::{coding_family, gzip};
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
@@ -41,7 +41,7 @@ pub static GUNZIP: Setting<bool> = Setting::new("gunzip", &["on | off"], parse::
 pub static GUNZIP_BUFFERS: Setting<u64> = Setting::new(
     "gunzip_buffers",
     &["number size"],
-    gzip::buffer_size,
+    coding_family::block_size,
 )
 .contexts(HSL)
 .arity(Arity::exactly(2))

@@ -23,8 +23,8 @@ use proto::h1::Version;
 use proto::header::{KnownField, has_token};
 use proto::{accept, date};
 
+use super::coding_family::{self, CodingFamily};
 use super::compress::{Coder, Coding, Compressor, Conditions};
-use super::{MediaTypes, media_types};
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 const HSLI: Contexts = HSL.or(Contexts::LOCATION_IF);
@@ -39,42 +39,14 @@ pub static GZIP: Setting<bool> = Setting::new("gzip", &["on | off"], parse::flag
     .default("off")
     .manual("Compresses responses with status 200, 403 or 404 for clients that accept gzip.");
 
-/// Declares the directive `gzip_types TYPE…`.
-pub static GZIP_TYPES: Setting<MediaTypes> = Setting::new(
-    "gzip_types",
-    &["mime-type …"],
-    media_types,
-)
-.contexts(HSL)
-.arity(Arity::at_least(1))
-.inherit(Inherit::List)
-.default("text/html")
-.manual(
-    "The media types of responses that are compressed, besides `text/html`; `*` is every type.",
-);
+static FAMILY: CodingFamily = CodingFamily::of("gzip_");
 
 /// Declares the directive `gzip_comp_level LEVEL`.
-pub static GZIP_COMP_LEVEL: Setting<u64> = Setting::new("gzip_comp_level", &["level"], level)
-    .contexts(HSL)
-    .default("1")
-    .manual("How much work goes into compression, from 1 to 9.");
-
-/// Declares the directive `gzip_min_length LENGTH`.
-pub static GZIP_MIN_LENGTH: Setting<u64> =
-    Setting::new("gzip_min_length", &["length"], parse::size)
+pub static GZIP_COMP_LEVEL: Setting<u64> =
+    Setting::new("gzip_comp_level", &["level"], coding_family::level::<1, 9>)
         .contexts(HSL)
-        .default("20")
-        .manual("Responses that are known to be shorter are not compressed.");
-
-/// Declares the directive `gzip_buffers NUMBER SIZE`.
-pub static GZIP_BUFFERS: Setting<u64> = Setting::new("gzip_buffers", &["number size"], buffer_size)
-    .contexts(HSL)
-    .arity(Arity::exactly(2))
-    .default("32 4k")
-    .manual(
-        "Compressed data goes out in blocks of `size`. The number has no effect: how much may wait for a \
-         slow client is bounded for all responses alike.",
-    );
+        .default("1")
+        .manual("How much work goes into compression, from 1 to 9.");
 
 /// Declares the directive `gzip_window SIZE`.
 pub static GZIP_WINDOW: Setting<u8> = Setting::new("gzip_window", &["size"], window)
@@ -201,10 +173,10 @@ struct Shape {
 impl Feature for Gzip {
     const DIRECTIVES: &'static [&'static dyn Declared] = &[
         &GZIP,
-        &GZIP_TYPES,
+        &FAMILY.types,
         &GZIP_COMP_LEVEL,
-        &GZIP_MIN_LENGTH,
-        &GZIP_BUFFERS,
+        &FAMILY.min_length,
+        &FAMILY.buffers,
         &GZIP_WINDOW,
         &GZIP_HASH,
         &POSTPONE_GZIPPING,
@@ -222,11 +194,11 @@ impl Feature for Gzip {
             disabled.push(Regex::new(compiler, pattern.as_bytes(), true)?);
         }
         Ok(Gzip {
-            conditions: Conditions::of(scope, &GZIP, &GZIP_TYPES, &GZIP_MIN_LENGTH)?,
+            conditions: Conditions::of(scope, &GZIP, &FAMILY)?,
             shape: Shape {
                 level: u32::try_from(scope.get(&GZIP_COMP_LEVEL)?).unwrap_or(1),
                 window_bits: scope.get(&GZIP_WINDOW)?,
-                block: usize::try_from(scope.get(&GZIP_BUFFERS)?).unwrap_or(4096),
+                block: usize::try_from(scope.get(&FAMILY.buffers)?).unwrap_or(4096),
                 unbuffered: scope.get(&GZIP_NO_BUFFER)?,
             },
             vary: scope.get(&GZIP_VARY)?,
@@ -236,20 +208,6 @@ impl Feature for Gzip {
             disabled,
         })
     }
-}
-
-fn level(setter: &Setter<'_>) -> Result<u64, Fault> {
-    let level = parse::number(setter)?;
-    match level {
-        1..=9 => Ok(level),
-        _ => Err(Fault::new("value must be between 1 and 9")),
-    }
-}
-
-/// The size of [`parse::buffers`], for `gzip_buffers` and its like; the number is checked and
-/// dropped.
-pub(super) fn buffer_size(setter: &Setter<'_>) -> Result<u64, Fault> {
-    parse::buffers(setter).map(|(_, size)| size)
 }
 
 fn window(setter: &Setter<'_>) -> Result<u8, Fault> {

@@ -7,6 +7,7 @@
 pub mod addition;
 pub mod brotli;
 pub mod charset;
+pub mod coding_family;
 pub mod compress;
 pub mod compressed;
 pub mod gunzip;

@@ -4,14 +4,14 @@
 //! [precompressed files](crate::precompressed). There is no `zstd_dict_file`: a client that
 //! does not have the dictionary could read nothing.
 
-use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, parse};
+use conf::{Contexts, Declared, Fault, ScopeRef, Setting, parse};
 use framework::compile::{Compiler, Feature};
 use http::exchange::abort::Abort;
 use zstd::stream::raw::CParameter;
 use zstd::stream::write::Encoder;
 
+use super::coding_family::{self, CodingFamily};
 use super::compress::{Coding, Compressor, Conditions, MemoryWriter};
-use super::{MediaTypes, gzip, media_types};
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
@@ -36,55 +36,17 @@ pub static ZSTD: Setting<bool> = Setting::new("zstd", &["on | off"], parse::flag
          gzip.",
     );
 
-/// Declares the directive `zstd_types TYPE…`.
-pub static ZSTD_TYPES: Setting<MediaTypes> = Setting::new(
-    "zstd_types",
-    &["mime-type …"],
-    media_types,
-)
-.contexts(HSL)
-.arity(Arity::at_least(1))
-.inherit(Inherit::List)
-.default("text/html")
-.manual(
-    "The media types of responses that are compressed, besides `text/html`; `*` is every type.",
-);
+static FAMILY: CodingFamily = CodingFamily::of("zstd_");
 
 /// Declares the directive `zstd_comp_level LEVEL`.
 pub static ZSTD_COMP_LEVEL: Setting<u64> =
-    Setting::new("zstd_comp_level", &["level"], |setter: &Setter<'_>| {
-        match parse::number(setter)? {
-            level @ 1..=22 => Ok(level),
-            _ => Err(Fault::new("value must be between 1 and 22")),
-        }
-    })
+    Setting::new("zstd_comp_level", &["level"], coding_family::level::<1, 22>)
     .contexts(HSL)
     .default("1")
     .manual(
         "How much work goes into compression, from 1 to 22. The highest levels take up to a hundred megabytes \
          for each response at work whose length is not known.",
     );
-
-/// Declares the directive `zstd_min_length LENGTH`.
-pub static ZSTD_MIN_LENGTH: Setting<u64> =
-    Setting::new("zstd_min_length", &["length"], parse::size)
-        .contexts(HSL)
-        .default("20")
-        .manual("Responses that are known to be shorter are not compressed.");
-
-/// Declares the directive `zstd_buffers NUMBER SIZE`.
-pub static ZSTD_BUFFERS: Setting<u64> = Setting::new(
-    "zstd_buffers",
-    &["number size"],
-    gzip::buffer_size,
-)
-.contexts(HSL)
-.arity(Arity::exactly(2))
-.default("32 4k")
-.manual(
-    "Compressed data goes out in blocks of `size`. The number has no effect: how much may wait for a \
-     slow client is bounded for all responses alike.",
-);
 
 /// `zstd` and its family as one scope sees them.
 #[derive(Debug)]
@@ -98,17 +60,17 @@ pub struct Zstd {
 impl Feature for Zstd {
     const DIRECTIVES: &'static [&'static dyn Declared] = &[
         &ZSTD,
-        &ZSTD_TYPES,
+        &FAMILY.types,
         &ZSTD_COMP_LEVEL,
-        &ZSTD_MIN_LENGTH,
-        &ZSTD_BUFFERS,
+        &FAMILY.min_length,
+        &FAMILY.buffers,
     ];
 
     fn compile(_: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Self, Fault> {
         Ok(Zstd {
-            conditions: Conditions::of(scope, &ZSTD, &ZSTD_TYPES, &ZSTD_MIN_LENGTH)?,
+            conditions: Conditions::of(scope, &ZSTD, &FAMILY)?,
             level: i32::try_from(scope.get(&ZSTD_COMP_LEVEL)?).unwrap_or(1),
-            block: usize::try_from(scope.get(&ZSTD_BUFFERS)?).unwrap_or(4096),
+            block: usize::try_from(scope.get(&FAMILY.buffers)?).unwrap_or(4096),
         })
     }
 }

@@ -1,0 +1,63 @@
+//! The directives that every coding has, each under a name of its own: `gzip_types`, `brotli_types`
+//! and `zstd_types` are one of them. The directives that switch a coding on, and its level, are with
+//! the coding.
+
+use conf::{Arity, Contexts, Fault, Inherit, Setter, Setting, parse};
+
+use super::{MediaTypes, media_types};
+
+const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
+
+/// The directives of one coding; see the module.
+pub struct CodingFamily {
+    /// Which responses are compressed, by their type.
+    pub types: Setting<MediaTypes>,
+    /// Which responses are compressed, by their length in bytes.
+    pub min_length: Setting<u64>,
+    /// How many bytes of compressed data go out at once.
+    pub buffers: Setting<u64>,
+}
+
+impl CodingFamily {
+    /// The directives whose names begin with `prefix`, as `gzip_`.
+    pub const fn of(prefix: &'static str) -> CodingFamily {
+        CodingFamily {
+            types: Setting::family(prefix, "types", &["mime-type …"], media_types)
+                .contexts(HSL)
+                .arity(Arity::at_least(1))
+                .inherit(Inherit::List)
+                .default("text/html")
+                .manual(
+                    "The media types of responses that are compressed, besides `text/html`; `*` \
+                     is every type.",
+                ),
+            min_length: Setting::family(prefix, "min_length", &["length"], parse::size)
+                .contexts(HSL)
+                .default("20")
+                .manual("Responses that are known to be shorter are not compressed."),
+            buffers: Setting::family(prefix, "buffers", &["number size"], block_size)
+                .contexts(HSL)
+                .arity(Arity::exactly(2))
+                .default("32 4k")
+                .manual(
+                    "Compressed data goes out in blocks of `size`. The number has no effect: how \
+                     much may wait for a slow client is bounded for all responses alike.",
+                ),
+        }
+    }
+}
+
+/// The size of [`parse::buffers`]; the number is checked and dropped.
+pub(super) fn block_size(setter: &Setter<'_>) -> Result<u64, Fault> {
+    parse::buffers(setter).map(|(_, size)| size)
+}
+
+/// Reads a level of compression, which the coding bounds.
+pub fn level<const MIN: u64, const MAX: u64>(setter: &Setter<'_>) -> Result<u64, Fault> {
+    let level = parse::number(setter)?;
+    if (MIN..=MAX).contains(&level) {
+        Ok(level)
+    } else {
+        Err(Fault::new(format!("value must be between {MIN} and {MAX}")))
+    }
+}
