@@ -16,11 +16,11 @@ use conf::{
 use framework::compile::{Compiler, Feature};
 use framework::slot::SlotValue;
 use framework::zone::{self, Fact, State, Tell, Zone, ZoneBudget, ZoneError};
-use logs::{Level, Printable, error, event, write};
+use logs::{Printable, error, event, write};
 use variables::write::text;
 use variables::{BuiltinVariable, Compiling as _, Context, Text};
 
-use crate::limited;
+use crate::limited::{self, RefusalFamily, RefusalSettings};
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
@@ -70,27 +70,12 @@ pub static LIMIT_CONN: Setting<Vec<LimitLine>> =
          lines limit together.",
         );
 
-static LIMIT_CONN_STATUS: Setting<u16> =
-    Setting::new("limit_conn_status", &["code"], limited::status)
-        .contexts(HSL)
-        .default("503")
-        .manual("The status of requests that are refused.");
-
-static LIMIT_CONN_LOG_LEVEL: Setting<Level> = Setting::new(
-    "limit_conn_log_level",
-    &["info | notice | warn | error"],
-    limited::level,
-)
-.contexts(CONTEXTS)
-.default("error")
-.manual("The level of the line about a request that is refused.");
-
-static LIMIT_CONN_DRY_RUN: Setting<bool> =
-    Setting::new("limit_conn_dry_run", &["on | off"], parse::flag)
-        .contexts(CONTEXTS)
-        .arity(Arity::flag())
-        .default("off")
-        .manual("Only counts and logs; no request is refused.");
+static REFUSAL: RefusalFamily = RefusalFamily::of(
+    "limit_conn_",
+    CONTEXTS,
+    "The level of the line about a request that is refused.",
+    "Only counts and logs; no request is refused.",
+);
 
 /// What has become of a request under `limit_conn`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,17 +120,15 @@ struct Limit<C: Context> {
 /// The limits of a scope.
 pub struct LimitConn<C: Context> {
     limits: Box<[Limit<C>]>,
-    status: u16,
-    level: Level,
-    dry_run: bool,
+    refusal: RefusalSettings,
 }
 
 impl<C: Context> Feature for LimitConn<C> {
     const DIRECTIVES: &'static [&'static dyn Declared] = &[
         &LIMIT_CONN,
-        &LIMIT_CONN_STATUS,
-        &LIMIT_CONN_LOG_LEVEL,
-        &LIMIT_CONN_DRY_RUN,
+        &REFUSAL.status,
+        &REFUSAL.log_level,
+        &REFUSAL.dry_run,
     ];
 
     fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<LimitConn<C>, Fault> {
@@ -161,9 +144,7 @@ impl<C: Context> Feature for LimitConn<C> {
         }
         Ok(LimitConn {
             limits: limits.into(),
-            status: scope.get(&LIMIT_CONN_STATUS)?,
-            level: scope.get(&LIMIT_CONN_LOG_LEVEL)?,
-            dry_run: scope.get(&LIMIT_CONN_DRY_RUN)?,
+            refusal: REFUSAL.read(scope)?,
         })
     }
 }
@@ -241,19 +222,23 @@ impl<C: Context> LimitConn<C> {
         let zone = limit.zone.name();
         match refusal {
             ConnectionRefusal::TooMany => {
-                let dry_run = if self.dry_run { ", dry run," } else { "" };
+                let dry_run = if self.refusal.dry_run {
+                    ", dry run,"
+                } else {
+                    ""
+                };
                 let text = format_args!("limiting connections{dry_run} by zone \"{zone}\"");
-                write(context, self.level, text);
+                write(context, self.refusal.level, text);
             }
             ConnectionRefusal::Full => event!(
                 Crit,
                 "ngx_slab_alloc() failed: no memory in limit_conn_zone \"{zone}\""
             ),
         }
-        let (outcome, refused) = if self.dry_run {
+        let (outcome, refused) = if self.refusal.dry_run {
             (LimitOutcome::RejectedDryRun, Ok(()))
         } else {
-            (LimitOutcome::Rejected, Err(self.status))
+            (LimitOutcome::Rejected, Err(self.refusal.status))
         };
         limit.zone.state().note(outcome);
         K::note(context, |places| {

@@ -1,11 +1,78 @@
 //! What `limit_req` and `limit_conn` have in common: directives of the same kind.
 
-use conf::{Fault, Line, Setter, parse};
+use conf::{Arity, Contexts, Fault, Line, ScopeRef, Setter, Setting, parse};
 
 use logs::Level;
 
-/// Reads `limit_req_status` and `limit_conn_status`.
-pub fn status(setter: &Setter<'_>) -> Result<u16, Fault> {
+const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
+
+/// The directives that say what becomes of a request that is refused: `limit_req_status` and
+/// `limit_conn_status` are one of them.
+pub struct RefusalFamily {
+    /// The status of its response.
+    pub status: Setting<u16>,
+    /// The level of the line about it.
+    pub log_level: Setting<Level>,
+    /// Whether it goes on all the same.
+    pub dry_run: Setting<bool>,
+}
+
+impl RefusalFamily {
+    /// The directives whose names begin with `prefix`. The status is for requests alone; the
+    /// others, which the manual explains with these words, stand in `contexts`.
+    pub const fn of(
+        prefix: &'static str,
+        contexts: Contexts,
+        log_level: &'static str,
+        dry_run: &'static str,
+    ) -> RefusalFamily {
+        RefusalFamily {
+            status: Setting::family(prefix, "status", &["code"], status)
+                .contexts(HSL)
+                .default("503")
+                .manual("The status of requests that are refused."),
+            log_level: Setting::family(
+                prefix,
+                "log_level",
+                &["info | notice | warn | error"],
+                level,
+            )
+            .contexts(contexts)
+            .default("error")
+            .manual(log_level),
+            dry_run: Setting::family(prefix, "dry_run", &["on | off"], parse::flag)
+                .contexts(contexts)
+                .arity(Arity::flag())
+                .default("off")
+                .manual(dry_run),
+        }
+    }
+
+    /// What they say in a scope.
+    ///
+    /// # Errors
+    /// A value that is none.
+    pub fn read(&self, scope: ScopeRef<'_>) -> Result<RefusalSettings, Fault> {
+        Ok(RefusalSettings {
+            status: scope.get(&self.status)?,
+            level: scope.get(&self.log_level)?,
+            dry_run: scope.get(&self.dry_run)?,
+        })
+    }
+}
+
+/// What becomes of a request that is refused.
+#[derive(Clone, Copy, Debug)]
+pub struct RefusalSettings {
+    /// The status of its response.
+    pub status: u16,
+    /// The level of the line about it.
+    pub level: Level,
+    /// Whether it goes on all the same.
+    pub dry_run: bool,
+}
+
+fn status(setter: &Setter<'_>) -> Result<u16, Fault> {
     let status = parse::number(setter)?;
     u16::try_from(status)
         .ok()
@@ -13,8 +80,7 @@ pub fn status(setter: &Setter<'_>) -> Result<u16, Fault> {
         .ok_or_else(|| Fault::new("value must be between 400 and 599"))
 }
 
-/// Reads `limit_req_log_level` and `limit_conn_log_level`.
-pub fn level(setter: &Setter<'_>) -> Result<Level, Fault> {
+fn level(setter: &Setter<'_>) -> Result<Level, Fault> {
     const LEVELS: [Level; 4] = [Level::Info, Level::Notice, Level::Warn, Level::Error];
     parse::enumeration(setter, &LEVELS.map(|level| (level.name(), level)))
 }

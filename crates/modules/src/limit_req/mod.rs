@@ -103,10 +103,17 @@ impl Handle for LimitReq {
         let (outcome, step) = match decide(request, self) {
             Decision::Uncounted => return Ran::Now(Ok(Step::Next)),
             Decision::Pass => (LimitOutcome::Passed, Ok(Step::Next)),
-            Decision::Delay(_) if self.dry_run => (LimitOutcome::DelayedDryRun, Ok(Step::Next)),
+            Decision::Delay(_) if self.refusal.dry_run => {
+                (LimitOutcome::DelayedDryRun, Ok(Step::Next))
+            }
             Decision::Delay(delay) => (LimitOutcome::Delayed, Err(delay)),
-            Decision::Reject if self.dry_run => (LimitOutcome::RejectedDryRun, Ok(Step::Next)),
-            Decision::Reject => (LimitOutcome::Rejected, Ok(Step::Finish(self.status))),
+            Decision::Reject if self.refusal.dry_run => {
+                (LimitOutcome::RejectedDryRun, Ok(Step::Next))
+            }
+            Decision::Reject => (
+                LimitOutcome::Rejected,
+                Ok(Step::Finish(self.refusal.status)),
+            ),
         };
         request.shared.main.borrow_mut().enter(&TOLD).0 = Some(outcome);
         let delay = match step {
@@ -139,7 +146,7 @@ fn decide(request: &mut Request, settings: &LimitReq) -> Decision {
     let last = settings.limits.len().saturating_sub(1);
     let mut looked_at: Vec<(&Limit, Pinned)> = Vec::new();
     let mut counted = None;
-    let rejected = if settings.dry_run {
+    let rejected = if settings.refusal.dry_run {
         LimitOutcome::RejectedDryRun
     } else {
         LimitOutcome::Rejected
@@ -222,7 +229,7 @@ fn count(
         limit
             .zone
             .state()
-            .note(match (is_slowest, settings.dry_run) {
+            .note(match (is_slowest, settings.refusal.dry_run) {
                 (false, _) => LimitOutcome::Passed,
                 (true, false) => LimitOutcome::Delayed,
                 (true, true) => LimitOutcome::DelayedDryRun,
@@ -242,10 +249,14 @@ fn unpin(looked_at: &[(&Limit, Pinned)]) {
 }
 
 fn log_excess(request: &Request, settings: &LimitReq, limit: &Limit, excess: u64) {
-    let dry_run = if settings.dry_run { ", dry run" } else { "" };
+    let dry_run = if settings.refusal.dry_run {
+        ", dry run"
+    } else {
+        ""
+    };
     logs::write(
         request,
-        settings.level,
+        settings.refusal.level,
         format_args!(
             "limiting requests{dry_run}, excess: {}.{:03} by zone \"{}\"",
             excess / 1000,
@@ -257,12 +268,16 @@ fn log_excess(request: &Request, settings: &LimitReq, limit: &Limit, excess: u64
 
 /// One level below that of a refusal.
 fn log_delay(request: &Request, settings: &LimitReq, limit: &Limit, excess: u64) {
-    let level = match settings.level {
+    let level = match settings.refusal.level {
         Level::Error => Level::Warn,
         Level::Warn => Level::Notice,
         _ => Level::Info,
     };
-    let dry_run = if settings.dry_run { ", dry run" } else { "" };
+    let dry_run = if settings.refusal.dry_run {
+        ", dry run"
+    } else {
+        ""
+    };
     logs::write(
         request,
         level,

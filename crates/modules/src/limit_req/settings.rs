@@ -14,8 +14,7 @@ use http::config::tasks::{Task, TaskKind};
 use http::module::Module;
 use http::request::Text;
 use http::variables::Compiling as _;
-use logs::Level;
-use rules::limited;
+use rules::limited::{self, RefusalFamily, RefusalSettings};
 
 use super::Buckets;
 
@@ -59,27 +58,12 @@ pub(super) static LIMIT_REQ: Setting<Vec<LimitLine>> = Setting::new(
      Several lines limit together.",
 );
 
-static LIMIT_REQ_STATUS: Setting<u16> =
-    Setting::new("limit_req_status", &["code"], limited::status)
-        .contexts(HSL)
-        .default("503")
-        .manual("The status of requests that are refused.");
-
-static LIMIT_REQ_LOG_LEVEL: Setting<Level> = Setting::new(
-    "limit_req_log_level",
-    &["info | notice | warn | error"],
-    limited::level,
-)
-.contexts(HSL)
-.default("error")
-.manual("The level of the line about a request that is refused; a delay is one level lower.");
-
-static LIMIT_REQ_DRY_RUN: Setting<bool> =
-    Setting::new("limit_req_dry_run", &["on | off"], parse::flag)
-        .contexts(HSL)
-        .arity(Arity::flag())
-        .default("off")
-        .manual("Only counts and logs; no request waits or is refused.");
+static REFUSAL: RefusalFamily = RefusalFamily::of(
+    "limit_req_",
+    HSL,
+    "The level of the line about a request that is refused; a delay is one level lower.",
+    "Only counts and logs; no request waits or is refused.",
+);
 
 /// What a zone counts.
 pub struct ZoneSettings {
@@ -119,17 +103,15 @@ impl Limit {
 #[derive(Debug)]
 pub struct LimitReq {
     pub(super) limits: Box<[Limit]>,
-    pub(super) status: u16,
-    pub(super) level: Level,
-    pub(super) dry_run: bool,
+    pub(super) refusal: RefusalSettings,
 }
 
 impl Feature for LimitReq {
     const DIRECTIVES: &'static [&'static dyn Declared] = &[
         &LIMIT_REQ,
-        &LIMIT_REQ_STATUS,
-        &LIMIT_REQ_LOG_LEVEL,
-        &LIMIT_REQ_DRY_RUN,
+        &REFUSAL.status,
+        &REFUSAL.log_level,
+        &REFUSAL.dry_run,
     ];
 
     fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<LimitReq, Fault> {
@@ -146,9 +128,7 @@ impl Feature for LimitReq {
         }
         Ok(LimitReq {
             limits: limits.into(),
-            status: scope.get(&LIMIT_REQ_STATUS)?,
-            level: scope.get(&LIMIT_REQ_LOG_LEVEL)?,
-            dry_run: scope.get(&LIMIT_REQ_DRY_RUN)?,
+            refusal: REFUSAL.read(scope)?,
         })
     }
 }
