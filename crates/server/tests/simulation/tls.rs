@@ -14,13 +14,10 @@ use engine::net::{Address, Stream};
 use engine::select::{Either, either};
 use engine::sim::{self, Faults};
 use framework::counters::Counters;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{
-    ClientConfig, ClientConnection, DigitallySignedStruct, Error, SignatureScheme,
-    SupportedProtocolVersion,
-};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, SupportedProtocolVersion};
+use support::tls::trust_everybody;
 
 use crate::server::{generation, simulate};
 
@@ -93,7 +90,7 @@ fn client(version: &'static SupportedProtocolVersion) -> Arc<ClientConfig> {
         .with_protocol_versions(&[version])
         .unwrap()
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(TrustEverybody(provider)))
+        .with_custom_certificate_verifier(trust_everybody(&provider))
         .with_no_client_auth();
     config.enable_early_data = true;
     Arc::new(config)
@@ -252,43 +249,4 @@ fn what_a_proxy_tells_before_a_handshake_may_be_long() {
             assert_eq!(answer.first() == Some(&22), is_taken, "{length}");
         }
     });
-}
-
-/// Takes any certificate.
-#[derive(Debug)]
-struct TrustEverybody(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for TrustEverybody {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
 }
