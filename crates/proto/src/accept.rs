@@ -80,7 +80,7 @@ fn is_above_zero(text: &[u8]) -> bool {
         .iter()
         .position(|byte| matches!(byte, b',' | b' '))
         .unwrap_or(text.len());
-    let (first, fraction) = match text[..end].split_first() {
+    let (first, fraction) = match text.get(..end).unwrap_or_default().split_first() {
         Some((digit @ (b'0' | b'1'), fraction)) => (u32::from(digit - b'0') * 100, fraction),
         _ => return false,
     };

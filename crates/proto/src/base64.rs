@@ -3,6 +3,8 @@
 //! Reading is lenient: the first `=` ends the text, whatever follows, and bits that are left over
 //! count for nothing. Other characters outside of the alphabet, line ends among them, are errors.
 
+use crate::byte_table::ByteTable;
+
 /// The 64 characters in the order of their values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Alphabet {
@@ -54,15 +56,18 @@ pub fn decode(encoded: &[u8], alphabet: Alphabet, out: &mut Vec<u8>) -> bool {
 const NO_VALUE: u8 = 0xff;
 
 /// The values of the characters of the standard alphabet.
-const STANDARD: [u8; 256] = {
+#[expect(
+    clippy::indexing_slicing,
+    reason = "the compiler evaluates it, and refuses what lies outside"
+)]
+static STANDARD: ByteTable<u8> = {
     let mut values = [NO_VALUE; 256];
     let mut value = 0;
     while value < 64 {
-        // invariant: a character is an index below 256
         values[CHARACTERS[value] as usize] = value as u8;
         value += 1;
     }
-    values
+    ByteTable::new(values)
 };
 
 const CHARACTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -118,7 +123,7 @@ impl Decoder {
     }
 
     fn take(&mut self, byte: u8, out: &mut Vec<u8>) -> Result<(), NotBase64> {
-        let value = STANDARD[usize::from(byte)]; // invariant: a byte is an index below 256
+        let value = STANDARD.of(byte);
         if byte == b'=' && self.count >= 2 {
             self.padding += 1;
         } else if value == NO_VALUE || self.padding > 0 {
@@ -140,8 +145,7 @@ fn decode_groups<'a>(text: &'a [u8], out: &mut Vec<u8>) -> &'a [u8] {
     let (groups, _) = text.as_chunks::<4>();
     let mut read = 0;
     for group in groups {
-        // invariant: a byte is an index below 256
-        let values = group.map(|byte| STANDARD[usize::from(byte)]);
+        let values = group.map(|byte| STANDARD.of(byte));
         // No value has its highest bit.
         if values.contains(&NO_VALUE) {
             break;
@@ -157,13 +161,13 @@ fn decode_groups<'a>(text: &'a [u8], out: &mut Vec<u8>) -> &'a [u8] {
 }
 
 /// Appends the bytes in the standard alphabet, padded with `=`.
+#[expect(clippy::indexing_slicing, reason = "six bits are a character each")]
 pub fn encode(bytes: &[u8], out: &mut Vec<u8>) {
     for group in bytes.chunks(3) {
         let byte = |index: usize| u32::from(group.get(index).copied().unwrap_or(0));
         let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
         for index in 0..4 {
             out.push(if index <= group.len() {
-                // invariant: the mask leaves an index below 64
                 CHARACTERS[(bits >> (18 - 6 * index) & 63) as usize]
             } else {
                 b'='

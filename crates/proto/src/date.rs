@@ -55,8 +55,9 @@ pub fn parse_http(value: &[u8]) -> Option<i64> {
     let end = value
         .iter()
         .position(|&byte| byte == b',' || byte == b' ')?;
-    let asctime = value[end] == b' ';
-    let mut rest = Reader(&value[end + 1..]);
+    let (separator, rest) = value.get(end..)?.split_first()?;
+    let asctime = *separator == b' ';
+    let mut rest = Reader(rest);
     rest.skip_spaces();
     if rest.0.len() < 18 {
         return None;
@@ -110,7 +111,7 @@ fn parse_asctime(mut rest: Reader<'_>) -> Option<i64> {
 /// does not look.
 fn compose(year: i64, month: usize, day: i64, seconds: i64) -> Option<i64> {
     let leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
-    if day > DAYS_IN_MONTH[month] && !(leap && month == 1 && day == 29) {
+    if day > *DAYS_IN_MONTH.get(month)? && !(leap && month == 1 && day == 29) {
         return None;
     }
     Some((days_before(year, month as i64 + 1) + day - 1) * SECONDS_PER_DAY + seconds)
@@ -142,6 +143,10 @@ struct Date {
 }
 
 impl Date {
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "remainders by the lengths of the tables"
+    )]
     fn at(time: i64) -> Date {
         const FIRST: i64 = 0; // 1970-01-01
         const LAST: i64 = 253_402_300_799; // 9999-12-31T23:59:59
@@ -175,8 +180,7 @@ impl Date {
 }
 
 fn two_digits(out: &mut [u8], value: u32) {
-    out[0] = b'0' + (value / 10 % 10) as u8;
-    out[1] = b'0' + (value % 10) as u8;
+    out.copy_from_slice(&[b'0' + (value / 10 % 10) as u8, b'0' + (value % 10) as u8]);
 }
 
 /// Reads from the front of bytes.
@@ -219,21 +223,21 @@ impl Reader<'_> {
     /// A month's index by its three letters, of which the ones that tell it from the others are
     /// read.
     fn month(&mut self) -> Option<usize> {
-        let (letters, rest) = self.0.split_at_checked(3)?;
+        let (letters, rest) = self.0.split_first_chunk::<3>()?;
         self.0 = rest;
-        Some(match (letters[0], letters[1], letters[2]) {
-            (b'J', b'a', _) => 0,
-            (b'F', ..) => 1,
-            (b'M', _, b'r') => 2,
-            (b'A', b'p', _) => 3,
-            (b'M', ..) => 4,
-            (b'J', _, b'n') => 5,
-            (b'J', ..) => 6,
-            (b'A', ..) => 7,
-            (b'S', ..) => 8,
-            (b'O', ..) => 9,
-            (b'N', ..) => 10,
-            (b'D', ..) => 11,
+        Some(match *letters {
+            [b'J', b'a', _] => 0,
+            [b'F', ..] => 1,
+            [b'M', _, b'r'] => 2,
+            [b'A', b'p', _] => 3,
+            [b'M', ..] => 4,
+            [b'J', _, b'n'] => 5,
+            [b'J', ..] => 6,
+            [b'A', ..] => 7,
+            [b'S', ..] => 8,
+            [b'O', ..] => 9,
+            [b'N', ..] => 10,
+            [b'D', ..] => 11,
             _ => return None,
         })
     }

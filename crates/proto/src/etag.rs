@@ -79,7 +79,7 @@ pub fn list_contains(list: &[u8], etag: Option<&[u8]>, weak: bool) -> bool {
             .iter()
             .position(|&byte| byte == b',')
             .unwrap_or(rest.len());
-        rest = trim(&rest[comma..], b" \t,");
+        rest = trim(rest.get(comma..).unwrap_or_default(), b" \t,");
     }
     false
 }

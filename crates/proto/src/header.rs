@@ -59,9 +59,10 @@ macro_rules! known {
             }
 
             #[inline]
+            #[expect(clippy::indexing_slicing, reason = "there is a candidate for each slot")]
             fn of_words(words: [u64; 3]) -> KnownField {
                 let folded = folded(words);
-                let candidate = &TABLE[slot(folded)]; // invariant: there are as many as slots
+                let candidate = &TABLE[slot(folded)];
                 if candidate.is_name(folded) {
 candidate.known
 } else {
@@ -202,6 +203,10 @@ impl KnownSet {
 const NAME_MAX: usize = 24;
 
 /// Which bytes of sixteen a name of so many has.
+#[expect(
+    clippy::indexing_slicing,
+    reason = "the compiler evaluates it, and refuses what lies outside"
+)]
 static MASKS: [u128; 17] = {
     let mut masks = [u128::MAX; 17];
     let mut length = 0;
@@ -232,8 +237,8 @@ impl Candidate {
     /// same.
     #[inline]
     fn is_name(&self, folded: [u64; 3]) -> bool {
-        let differs = |at: usize| folded[at] ^ self.words[at];
-        differs(0) | differs(1) | differs(2) == 0
+        let ([first, second, third], words) = (folded, self.words);
+        (first ^ words[0]) | (second ^ words[1]) | (third ^ words[2]) == 0
     }
 }
 
@@ -246,12 +251,14 @@ const fn folded(words: [u64; 3]) -> [u64; 3] {
 
 #[inline]
 const fn words(bytes: &[u8; NAME_MAX]) -> [u64; 3] {
-    let (words, _) = bytes.as_chunks::<8>();
-    [
-        u64::from_le_bytes(words[0]),
-        u64::from_le_bytes(words[1]),
-        u64::from_le_bytes(words[2]),
-    ]
+    match bytes.as_chunks::<8>() {
+        ([first, second, third], _) => [
+            u64::from_le_bytes(*first),
+            u64::from_le_bytes(*second),
+            u64::from_le_bytes(*third),
+        ],
+        _ => [0; 3], // not reached: three times eight are 24
+    }
 }
 
 /// Slots of the table. The multiplier was searched for: with it each name has one of its own, which
@@ -266,6 +273,10 @@ const fn slot(folded: [u64; 3]) -> usize {
     (mixed.wrapping_mul(MULTIPLIER) >> (u64::BITS - SLOTS.ilog2())) as usize
 }
 
+#[expect(
+    clippy::indexing_slicing,
+    reason = "the compiler evaluates it, and refuses what lies outside"
+)]
 static TABLE: [Candidate; SLOTS] = {
     let mut table = [Candidate::NONE; SLOTS];
     let mut index = 0;

@@ -6,6 +6,7 @@
 //! Not here: resolving, matching against `server_name`, lower-casing (see [`Host::has_capitals`]).
 
 use crate::Span;
+use crate::byte_table::ByteTable;
 
 /// A valid host. Spans count from the beginning of the value that was examined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,7 +38,7 @@ pub fn validate(value: &[u8]) -> Result<Host, InvalidHost> {
     // The name: up to a colon, or for a literal up to its closing bracket.
     let mut end = None;
     while let Some(&byte) = value.get(at) {
-        let class = CLASS[byte as usize];
+        let class = CLASS.of(byte);
         // Almost all are; a branch for them alone is foreseen.
         if class == PLAIN {
             at += 1;
@@ -112,7 +113,11 @@ const COLON: u8 = 5;
 const BRACKET: u8 = 6;
 
 /// What each byte is to the grammar.
-static CLASS: [u8; 256] = {
+#[expect(
+    clippy::indexing_slicing,
+    reason = "the compiler evaluates it, and refuses what lies outside"
+)]
+static CLASS: ByteTable<u8> = {
     let mut class = [BAD; 256];
     let mut byte = 0;
     while byte < 256 {
@@ -128,7 +133,7 @@ static CLASS: [u8; 256] = {
         };
         byte += 1;
     }
-    class
+    ByteTable::new(class)
 };
 
 #[cfg(test)]

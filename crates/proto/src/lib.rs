@@ -13,8 +13,12 @@
 //! Deliberately not here: sockets, files, time, configuration, logging. Errors carry the words for
 //! the log and the status for the response; who writes them is the server's business.
 
+#![warn(clippy::indexing_slicing)]
+#![cfg_attr(test, allow(clippy::indexing_slicing, reason = "a test may panic"))]
+
 pub mod accept;
 pub mod base64;
+mod byte_table;
 pub mod cgi;
 pub mod date;
 pub mod dns;

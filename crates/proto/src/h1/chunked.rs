@@ -216,11 +216,12 @@ impl Decoder {
 
     /// Skips to the CR that ends an extension or a trailer, and over it.
     fn skip_line(&mut self, input: &[u8], at: usize) -> Result<usize, ChunkError> {
-        let Some(end) = memchr::memchr2(b'\r', b'\n', &input[at..]).map(|offset| at + offset)
-        else {
+        let line = input.get(at..).unwrap_or_default();
+        let Some(length) = memchr::memchr2(b'\r', b'\n', line) else {
             return Ok(input.len());
         };
-        if input[end] == b'\n' {
+        let end = at + length;
+        if input.get(end) == Some(&b'\n') {
             return Err(ChunkError);
         }
         self.state = match self.state {
@@ -290,14 +291,16 @@ pub struct ChunkLine {
 impl ChunkLine {
     /// The line for a chunk of `size` bytes; a size of 0 would end the body and is not for this.
     pub fn new(size: u64) -> ChunkLine {
-        const DIGITS: [u8; 16] = *b"0123456789abcdef";
         let mut bytes = [0; 18];
         bytes[16..].copy_from_slice(b"\r\n");
         let mut start = 16;
         let mut rest = size;
-        loop {
+        for place in bytes[..16].iter_mut().rev() {
             start -= 1;
-            bytes[start] = DIGITS[(rest % 16) as usize];
+            *place = match (rest % 16) as u8 {
+                digit @ ..10 => b'0' + digit,
+                digit => b'a' + digit - 10,
+            };
             rest /= 16;
             if rest == 0 {
                 break;

@@ -87,7 +87,7 @@ impl HeadError {
             }
             HeadError::HeaderTooLong(line) => {
                 let line = line.of(bytes);
-                let shown = &line[..line.len().min(LOGGED_LINE_MAX)];
+                let shown = line.get(..LOGGED_LINE_MAX).unwrap_or(line);
                 [b"client sent too long header line: \"", shown, b"...\""].concat()
             }
             HeadError::RequestTooLarge => b"client sent too large request".to_vec(),

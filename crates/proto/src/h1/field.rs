@@ -162,13 +162,12 @@ impl FieldReader {
                         *at = bytes.len();
                         return Ok(Progress::More);
                     };
-                    if bytes[end] == 0 {
+                    if bytes.get(end) == Some(&0) {
                         return Err(self.fault(end));
                     }
-                    self.value_end = end;
-                    while self.value_end > self.value_start && bytes[self.value_end - 1] == b' ' {
-                        self.value_end -= 1;
-                    }
+                    let value = bytes.get(self.value_start..end).unwrap_or_default();
+                    let spaces = value.iter().rev().take_while(|byte| **byte == b' ').count();
+                    self.value_end = end - spaces;
                     *at = end;
                     self.state = State::LineEnd;
                 }
@@ -213,7 +212,7 @@ impl FieldReader {
                 return Ok(false);
             };
             *at = end;
-            match bytes[end] {
+            match bytes.get(end).copied().unwrap_or_default() {
                 b':' => {
                     self.name_end = *at;
                     *at += 1;

@@ -453,7 +453,10 @@ impl Head {
         let end = start
             .saturating_add(self.room.line_max(limits))
             .min(bytes.len());
-        if !self.line.advance(&bytes[..end], &mut self.at)? {
+        if !self
+            .line
+            .advance(bytes.get(..end).unwrap_or(bytes), &mut self.at)?
+        {
             if end.saturating_sub(start) >= self.room.line_max(limits) {
                 return Err(HeadError::LineTooLong);
             }
@@ -506,7 +509,7 @@ impl Head {
             let end = start.saturating_add(line_max).min(bytes.len());
             let progress = self
                 .reader
-                .advance(&bytes[..end], &mut self.at, rules)
+                .advance(bytes.get(..end).unwrap_or(bytes), &mut self.at, rules)
                 .map_err(HeadError::InvalidHeader)?;
             match progress {
                 Progress::End => return Ok(true),

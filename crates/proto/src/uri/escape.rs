@@ -1,8 +1,9 @@
 //! Escaping and unescaping, with the sets of bytes that nginx uses in each place.
 
+use crate::byte_table::ByteTable;
+
 /// Which bytes are escaped. Control bytes and those above 0x7e always are, except for memcached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
 pub enum Escape {
     /// A path: also space, `"`, `#`, `%`, `<`, `>`, `?`, `\`, `^`, backquote, `{`, `|`, `}`.
     Uri,
@@ -31,8 +32,12 @@ pub enum Unescape {
 }
 
 /// A set of bytes.
-type Set = [bool; 256];
+type Set = ByteTable<bool>;
 
+#[expect(
+    clippy::indexing_slicing,
+    reason = "the compiler evaluates it, and refuses what lies outside"
+)]
 const fn set(base: &[u8], unreserved_only: bool, high: bool) -> Set {
     let mut set = [false; 256];
     let mut byte = 0;
@@ -47,30 +52,43 @@ const fn set(base: &[u8], unreserved_only: bool, high: bool) -> Set {
         set[base[index] as usize] = true;
         index += 1;
     }
-    set
+    Set::new(set)
 }
 
-static SETS: [Set; 6] = [
-    set(b" \"#%<>?\\^`{|}", false, true),
-    set(b" \"#%&+;<>?\\^`{|}", false, true),
-    set(b"", true, true),
-    set(b" \"#%'<>\\^`{|}", false, true),
-    set(b" \"'<>\\^`{|~", false, true),
-    set(b" %", false, false),
-];
+static URI: Set = set(b" \"#%<>?\\^`{|}", false, true);
+static ARGS: Set = set(b" \"#%&+;<>?\\^`{|}", false, true);
+static COMPONENT: Set = set(b"", true, true);
+static HTML: Set = set(b" \"#%'<>\\^`{|}", false, true);
+static REFRESH: Set = set(b" \"'<>\\^`{|~", false, true);
+static MEMCACHED: Set = set(b" %", false, false);
 
-const HEX: [u8; 16] = *b"0123456789ABCDEF";
+impl Escape {
+    fn set(self) -> &'static Set {
+        match self {
+            Escape::Uri => &URI,
+            Escape::Args => &ARGS,
+            Escape::Component => &COMPONENT,
+            Escape::Html => &HTML,
+            Escape::Refresh => &REFRESH,
+            Escape::Memcached => &MEMCACHED,
+        }
+    }
+}
+
+/// A digit of base 16, for a number below 16.
+fn hex_digit(number: u8) -> u8 {
+    match number {
+        ..10 => b'0' + number,
+        _ => b'A' + number - 10,
+    }
+}
 
 /// Appends the bytes with those of the set escaped as `%XX`.
 pub fn escape(bytes: &[u8], kind: Escape, out: &mut Vec<u8>) {
-    let set = &SETS[kind as usize];
+    let set = kind.set();
     for &byte in bytes {
-        if set[byte as usize] {
-            out.extend_from_slice(&[
-                b'%',
-                HEX[usize::from(byte >> 4)],
-                HEX[usize::from(byte & 15)],
-            ]);
+        if set.of(byte) {
+            out.extend_from_slice(&[b'%', hex_digit(byte >> 4), hex_digit(byte & 15)]);
         } else {
             out.push(byte);
         }
@@ -79,8 +97,8 @@ pub fn escape(bytes: &[u8], kind: Escape, out: &mut Vec<u8>) {
 
 /// The number of bytes that [`escape`] would append; equal to the length if nothing needs escaping.
 pub fn escaped_length(bytes: &[u8], kind: Escape) -> usize {
-    let set = &SETS[kind as usize];
-    bytes.len() + 2 * bytes.iter().filter(|&&byte| set[byte as usize]).count()
+    let set = kind.set();
+    bytes.len() + 2 * bytes.iter().filter(|&&byte| set.of(byte)).count()
 }
 
 /// Appends the bytes with `%XX` replaced. As in nginx a `%` is dropped where no digit follows, and

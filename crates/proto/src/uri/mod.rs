@@ -13,6 +13,7 @@ mod escape;
 pub use escape::{Escape, Unescape, escape, escaped_length, unescape, write_html};
 
 use crate::Span;
+use crate::byte_table::ByteTable;
 
 /// The target cannot be turned into a path; the request is answered with 400.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -180,10 +181,14 @@ fn hex_digit(byte: u8) -> Option<u8> {
 /// Whether a byte of a path means nothing but itself: no control, space, or one of `# % + . / ?`.
 #[inline]
 pub(crate) fn is_plain(byte: u8) -> bool {
-    PLAIN[byte as usize]
+    PLAIN.of(byte)
 }
 
-static PLAIN: [bool; 256] = {
+#[expect(
+    clippy::indexing_slicing,
+    reason = "the compiler evaluates it, and refuses what lies outside"
+)]
+static PLAIN: ByteTable<bool> = {
     let mut plain = [true; 256];
     let mut byte = 0;
     while byte <= 0x20 {
@@ -197,7 +202,7 @@ static PLAIN: [bool; 256] = {
     plain[b'.' as usize] = false;
     plain[b'/' as usize] = false;
     plain[b'?' as usize] = false;
-    plain
+    ByteTable::new(plain)
 };
 
 /// The extension of a path that a rewrite or a redirect made: what follows the last dot of the last
@@ -206,9 +211,11 @@ static PLAIN: [bool; 256] = {
 /// with two dots.)
 pub fn extension(path: &[u8]) -> Option<Span> {
     for at in (2..path.len()).rev() {
-        match path[at] {
-            b'.' if path[at - 1] != b'/' => return Some(Span::new(at + 1, path.len())),
-            b'/' => return None,
+        match (path.get(at - 1), path.get(at)) {
+            (before, Some(b'.')) if before != Some(&b'/') => {
+                return Some(Span::new(at + 1, path.len()));
+            }
+            (_, Some(b'/')) => return None,
             _ => {}
         }
     }
@@ -217,8 +224,8 @@ pub fn extension(path: &[u8]) -> Option<Span> {
 
 /// Splits `uri?args`: the path, and the query if there is a `?`.
 pub fn split_args(uri: &[u8]) -> (&[u8], Option<&[u8]>) {
-    match memchr::memchr(b'?', uri) {
-        Some(mark) => (&uri[..mark], Some(&uri[mark + 1..])),
+    match memchr::memchr(b'?', uri).and_then(|mark| uri.split_at_checked(mark)) {
+        Some((path, query)) => (path, query.get(1..)),
         None => (uri, None),
     }
 }

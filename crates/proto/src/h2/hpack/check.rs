@@ -4,6 +4,7 @@
 //! Found once, when the field comes as text; a reference to it later gets it from the table. Which
 //! faults refuse a request is for the caller to say.
 
+use crate::byte_table::ByteTable;
 use crate::header::KnownField;
 
 /// Which name a field has. Those that begin with a colon tell of the request or response as a whole
@@ -129,7 +130,7 @@ impl Faults {
             [b':', rest @ ..] => rest,
             _ => name,
         };
-        let faults = rest.iter().map(|byte| OF_BYTE[usize::from(*byte)]);
+        let faults = rest.iter().map(|byte| OF_BYTE.of(*byte));
         Faults(faults.fold(0, |all, one| all | one))
     }
 
@@ -149,7 +150,11 @@ impl Faults {
 }
 
 /// What each byte means for the name that has it.
-static OF_BYTE: [u8; 256] = {
+#[expect(
+    clippy::indexing_slicing,
+    reason = "the compiler evaluates it, and refuses what lies outside"
+)]
+static OF_BYTE: ByteTable<u8> = {
     let mut table = [0; 256];
     let mut byte = 0;
     while byte < table.len() {
@@ -164,7 +169,7 @@ static OF_BYTE: [u8; 256] = {
         .0;
         byte += 1;
     }
-    table
+    ByteTable::new(table)
 };
 
 /// Whether there may be a byte up to CR, by words of eight bytes.

@@ -8,6 +8,7 @@
 //! mostly made of, and takes four such steps between two looks at how much is left.
 
 use super::Error;
+use crate::byte_table::ByteTable;
 
 /// Bits that may follow the last code. The RFC says seven; clients that always add some send a
 /// whole byte, which nginx takes.
@@ -15,7 +16,7 @@ const PADDING_MAX: u32 = 8;
 
 /// Bits of the code of each byte.
 #[rustfmt::skip]
-static LENGTHS: [u8; 256] = [
+const LENGTHS: [u8; 256] = [
     13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28,
     28, 28, 28, 28, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 28,
     6, 10, 10, 12, 13, 6, 8, 11, 10, 10, 8, 11, 8, 6, 6, 6,
@@ -58,10 +59,15 @@ struct Level {
 static LEVELS: [Level; LENGTH_MAX + 1] = levels();
 /// The bytes by their codes.
 static BY_CODE: [u8; 256] = by_code();
-static CODES: [u32; 256] = codes();
+static CODE_OF: ByteTable<u32> = ByteTable::new(codes());
+static LENGTH_OF: ByteTable<u8> = ByteTable::new(LENGTHS);
 /// What the first bits of a text begin with.
 static STEPS: [HuffmanStep; 1 << STEP] = steps();
 
+#[expect(
+    clippy::indexing_slicing,
+    reason = "the compiler evaluates it, and refuses what lies outside"
+)]
 const fn levels() -> [Level; LENGTH_MAX + 1] {
     const NONE: Level = Level {
         first: 0,
@@ -85,6 +91,10 @@ const fn levels() -> [Level; LENGTH_MAX + 1] {
     levels
 }
 
+#[expect(
+    clippy::indexing_slicing,
+    reason = "the compiler evaluates it, and refuses what lies outside"
+)]
 const fn codes() -> [u32; 256] {
     let levels = levels();
     let mut codes = [0; 256];
@@ -99,6 +109,10 @@ const fn codes() -> [u32; 256] {
     codes
 }
 
+#[expect(
+    clippy::indexing_slicing,
+    reason = "the compiler evaluates it, and refuses what lies outside"
+)]
 const fn by_code() -> [u8; 256] {
     let (levels, codes) = (levels(), codes());
     let mut sorted = [0; 256];
@@ -134,6 +148,10 @@ impl HuffmanStep {
     }
 }
 
+#[expect(
+    clippy::indexing_slicing,
+    reason = "the compiler evaluates it, and refuses what lies outside"
+)]
 const fn steps() -> [HuffmanStep; 1 << STEP] {
     let (levels, by_code) = (levels(), by_code());
     let mut steps = [HuffmanStep(0); 1 << STEP];
@@ -155,6 +173,10 @@ const fn steps() -> [HuffmanStep; 1 << STEP] {
 }
 
 /// The byte whose code the `held` bits of `window` begin with, and the bits of its code.
+#[expect(
+    clippy::indexing_slicing,
+    reason = "the compiler evaluates it, and refuses what lies outside"
+)]
 const fn short(
     window: u32,
     held: u32,
@@ -273,8 +295,8 @@ impl Bits<'_> {
 
     /// What the next bits begin with, as if all of them counted.
     #[inline]
+    #[expect(clippy::indexing_slicing, reason = "there is a step for each window")]
     fn step(&self) -> HuffmanStep {
-        // invariant: there are as many as windows of that size
         STEPS[(self.window >> (u64::BITS - STEP)) as usize]
     }
 
@@ -317,7 +339,7 @@ impl Bits<'_> {
 /// Bytes that a text has when it is encoded.
 #[inline]
 pub(super) fn encoded_length(text: impl Iterator<Item = u8>) -> usize {
-    let lengths = text.map(|byte| LENGTHS[usize::from(byte)]);
+    let lengths = text.map(|byte| LENGTH_OF.of(byte));
     lengths.map(usize::from).sum::<usize>().div_ceil(8)
 }
 
@@ -327,8 +349,8 @@ pub(super) fn encode(text: impl Iterator<Item = u8>, out: &mut Vec<u8>) {
     // The lowest bits, fewer than 32 between two codes.
     let (mut window, mut held) = (0u64, 0);
     for byte in text {
-        let length = u32::from(LENGTHS[usize::from(byte)]);
-        window = window << length | u64::from(CODES[usize::from(byte)]);
+        let length = u32::from(LENGTH_OF.of(byte));
+        window = window << length | u64::from(CODE_OF.of(byte));
         held += length;
         if held >= 32 {
             held -= 32;
@@ -410,7 +432,7 @@ mod tests {
     #[test]
     fn the_code_is_that_of_appendix_b() {
         for &(byte, code, length) in OF_APPENDIX_B {
-            assert_eq!((CODES[byte], LENGTHS[byte]), (code, length), "{byte}");
+            assert_eq!((codes()[byte], LENGTHS[byte]), (code, length), "{byte}");
         }
         // No code is missing: with that of the end they use up all there could be.
         let shares = LENGTHS.iter().map(|length| 1u64 << (30 - length));
@@ -435,7 +457,7 @@ mod tests {
         let mut random = Random::new(7);
         let codes = (0..=255).map(|byte: u8| {
             let at = usize::from(byte);
-            ((CODES[at], LENGTHS[at]), byte)
+            ((codes()[at], LENGTHS[at]), byte)
         });
         let codes: HashMap<_, _> = codes.collect();
         for round in 0..5_000 {

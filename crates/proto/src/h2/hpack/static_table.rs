@@ -11,6 +11,10 @@ pub(super) const LAST: usize = FIELDS.len();
 pub(super) const STATUS: usize = 8;
 
 /// Where to find the name whose [`KnownField`] has a number; 0 where it is not in the table.
+#[expect(
+    clippy::indexing_slicing,
+    reason = "the compiler evaluates it, and refuses what lies outside"
+)]
 static OF_KNOWN: [u8; KnownField::Other as usize + 1] = {
     let mut indexes = [0; KnownField::Other as usize + 1];
     let mut place = FIELDS.len();
