@@ -1,8 +1,8 @@
-//! `access_log`: one line for each request or session, in a format of one's own, to any number of
-//! files.
+//! `access_log`: writes a line for each request or session to any number of files, in a configured
+//! format.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_log_module.html#access_log>. How lines reach a file or
-//! a syslog server is the business of `unwritten` and `syslog`.
+//! <https://nginx.org/en/docs/http/ngx_http_log_module.html#access_log>. `logs::unwritten` and
+//! `logs::syslog` write the lines.
 
 use std::borrow::Cow;
 use std::ffi::OsStr;
@@ -33,21 +33,21 @@ const GZIP_BUFFER_SIZE: usize = 64 * 1024;
 /// Level of `gzip` without a number: the fastest.
 const GZIP_LEVEL: u32 = 1;
 
-/// What gets a line when it has ended: a request, a session.
+/// A context that is logged when it has ended: a request or a session.
 pub trait Logged: Context {
-    /// The text of the format `combined`, where that is there without being written. Where it is
-    /// not, nothing is logged that no line names.
+    /// The format `combined`, if the protocol has it. Without it there is no default log, and every
+    /// line must name its format.
     const COMBINED: Option<&'static str>;
 
-    /// Whether the values of a variable are ours, never missing and need no escaping, in any mode.
+    /// Whether a variable is always set and safe to write unescaped in every escape mode.
     fn is_plain(name: &str) -> bool;
 
-    /// Whether a variable has its value whatever the answer was, or whether there was one. Of those
-    /// that a configuration defines that is not known.
+    /// Whether a variable can be evaluated before there is a response. False for variables that the
+    /// configuration defines, since they may depend on one.
     fn is_early(name: &str) -> bool;
 
-    /// The folder that must be there for a log below a path with variables to be made, unless that
-    /// has been seen.
+    /// The directory that must exist before a log with variables in its path is created; `None` if
+    /// it is known to exist.
     fn root(&mut self) -> Option<PathBuf>;
 }
 
@@ -107,7 +107,7 @@ pub enum Directive {
     },
 }
 
-/// Where an access log is.
+/// The destination of an access log, as configured.
 #[derive(Clone, Debug)]
 pub enum LogDestination {
     /// Lines go to standard error.
@@ -288,7 +288,7 @@ struct AccessLog<C> {
     condition: Option<Text<C>>,
 }
 
-/// Where its lines go.
+/// The destination of an access log, opened.
 enum Target<C> {
     File(Arc<LogFile>),
     Path {
@@ -301,7 +301,7 @@ enum Target<C> {
 /// The access logs of a scope; none where they are off.
 pub struct AccessLogs<C> {
     logs: Box<[AccessLog<C>]>,
-    /// Whether any line, path or condition may tell of the response's head.
+    /// Whether any format, path or condition may need the response's head.
     reads_response: bool,
 }
 
@@ -343,16 +343,16 @@ impl<C: Logged> AccessLogs<C> {
         });
     }
 
-    /// Whether the response's head must be there when the request is logged: lines, paths or
-    /// conditions name variables of which it is not known that they tell of the request alone.
+    /// Whether the response's head must be kept until the request is logged, because a format, path
+    /// or condition contains a variable that may depend on it.
     pub fn reads_response(&self) -> bool {
         self.reads_response
     }
 }
 
 impl<C: Logged> Feature for AccessLogs<C> {
-    // `log_format` stands in `http` only, so it makes no difference to who owns the logs; it is
-    // here because the table of all directives is made of these lists.
+    // `log_format` cannot differ between scopes, so it does not affect inheritance. It is listed
+    // because the table of all directives is built from these lists.
     const DIRECTIVES: &'static [&'static dyn Declared] =
         &[&ACCESS_LOG, &OPEN_LOG_FILE_CACHE, &LOG_FORMAT];
 
@@ -437,7 +437,7 @@ impl<C: Logged> Feature for AccessLogs<C> {
     }
 }
 
-/// Whether a value names a variable that may tell of the response.
+/// Whether a value contains a variable that may depend on the response.
 fn names_of_response<C: Logged>(template: &Template) -> bool {
     template.parts.iter().any(|part| match part {
         TemplatePart::Variable(name) => !C::is_early(name),
@@ -457,7 +457,7 @@ fn absolute<C: Logged>(compiler: &Compiler<'_>, mut path: Template) -> Text<C> {
     compiler.text(&path)
 }
 
-/// Appends a line to the file that a path with variables stands for in this context.
+/// Appends a line to the file at a path with variables, evaluated in this context.
 fn append_by_path<C: Logged>(
     context: &mut C,
     path: &Text<C>,

@@ -1,5 +1,4 @@
-//! How many requests of all threads are under way towards a group, and those that wait until they
-//! may be.
+//! Limits how many requests of all threads are in flight to a group, and queues the others.
 //!
 //! ```text
 //!              fewer than the limit are under way
@@ -10,9 +9,9 @@
 //!      └──────────────▶ Refusal: there is no room, or its turn would come too late
 //! ```
 //!
-//! A place that has become free is given to the first who waits at once, so that no one who comes
-//! later can have it. Whatever becomes of a request, an [`Admitted`] or a [`WaitingRequest`] is
-//! dropped exactly once: the count always comes back.
+//! A place that has become free is given to the first in the queue at once, so that no later
+//! request can take it. However a request ends, its [`Admitted`] or [`WaitingRequest`] is dropped
+//! exactly once, so the count never leaks.
 
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,68 +24,68 @@ use crate::limiter::{Limiter, LimiterSample};
 use crate::moment::since_beginning;
 use crate::wait_queue::WaitQueue;
 
-/// How many requests may be under way towards a group.
+/// How many requests may be in flight to a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Concurrency {
-    /// Always so many requests at once.
+    /// A fixed number of requests.
     Fixed(usize),
-    /// As many as answers come quickest with, by what is measured.
+    /// Adaptive: measured so that responses come quickest.
     Adaptive,
 }
 
-/// How a request waits until it may be under way.
+/// The limits of the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// The most that wait at a time.
+    /// Requests in the queue at most.
     pub length: usize,
-    /// One that would wait for longer, by what is known when it comes, does not begin to.
+    /// The longest expected wait; a request that would wait longer is refused at once.
     pub expected_max: Duration,
 }
 
-/// What a configuration says of a gate.
+/// The configuration of a gate.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
-    /// A later configuration has a greater number.
+    /// The number of the configuration; later ones are greater.
     pub(crate) version: u64,
     pub(crate) concurrency: Concurrency,
     pub(crate) patience: Patience,
 }
 
-/// The numbers of one moment.
+/// The state of a gate at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
-    /// The most that may be under way now; `None` where that is not bounded.
+    /// Requests that may be in flight now; `None` if unlimited.
     pub limit: Option<usize>,
-    /// Requests that have been let through and have not ended.
+    /// Requests in flight.
     pub under_way: usize,
-    /// How many requests wait for a place.
+    /// Requests in the queue.
     pub waiting: usize,
-    /// Requests that were not let in, in all.
+    /// Requests refused so far.
     pub refused: u64,
-    /// Requests that have waited for too long, in all.
+    /// Requests that have timed out in the queue so far.
     pub expired: u64,
-    /// How long one that comes now would wait; `None` where it would not, or that is not known.
+    /// How long a new request would wait; `None` if it would not wait, or if that is not known.
     pub wait: Option<Duration>,
 }
 
-/// How often those who wait look by themselves: answers become streams by time alone, which calls
-/// no one.
+/// How often a waiting request checks the gate without being called: responses become streams by
+/// the passing of time, and no call announces that.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// What all requests to a group go through that has a limit.
+/// The concurrency limit of a group, which all its requests pass.
 #[derive(Debug, Default)]
 pub(crate) struct Gate(Mutex<Core>);
 
-/// Whom to wake who waits, once it has been asked.
+/// The waker of a waiting request, once it has been polled.
 type Sleeper = Option<Waker>;
 
 #[derive(Debug, Default)]
 struct Core {
-    /// Which configuration the limit is of: a later one has a greater number.
+    /// The number of the configuration that has set the limit; later ones are greater.
     version: u64,
     limit: Limit,
     under_way: usize,
-    /// Those of them whose answers come, where the limit follows what is measured.
+    /// The requests in flight whose responses are being received, for an adaptive limit.
     answering: Answering,
     line: WaitQueue<Sleeper>,
     refused: u64,
@@ -101,32 +100,32 @@ enum Limit {
     Adaptive(Limiter),
 }
 
-/// What comes of a request as it arrives.
+/// What happens to a new request.
 #[derive(Debug)]
 pub enum Entry {
     /// The request goes on at once.
     Admitted(Admitted),
-    /// The request waits in the line.
+    /// The request waits in the queue.
     Waiting(WaitingRequest),
-    /// It is not to wait.
+    /// The request is refused.
     Refused(Load),
 }
 
-/// Requests by the second in which the heads of their answers came. Those that go on coming for
-/// longer than a few seconds are streams: their servers wait more than they work, and if they
-/// counted on, a few of them would take all of a measured limit.
+/// Requests in flight, by the second in which the heads of their responses came. A response that
+/// takes longer than a few seconds is a stream. Its server waits more than it works; if streams
+/// counted, a few of them would use up an adaptive limit.
 #[derive(Debug, Default)]
 struct Answering {
     counts: [usize; ANSWERING_SECONDS],
-    /// The second that it is, or was when this was looked at.
+    /// The second of the last call of `advance`.
     second: u64,
 }
 
-/// How many seconds an answer may come without being a stream.
+/// A response that takes longer than this many seconds is a stream.
 const ANSWERING_SECONDS: usize = 3;
 
 impl Answering {
-    /// It is this second: how many have become streams.
+    /// Advances the time, and returns how many responses have become streams.
     fn advance(&mut self, second: u64) -> usize {
         let passed = second.saturating_sub(self.second);
         self.second = self.second.max(second);
@@ -139,7 +138,7 @@ impl Answering {
         streams
     }
 
-    /// The count of those of a second, unless they have become streams.
+    /// The count of a second, unless its responses have become streams.
     fn of(&mut self, second: u64) -> Option<&mut usize> {
         let is_past = second + ANSWERING_SECONDS as u64 <= self.second;
         self.counts.get_mut(slot(second)).filter(|_| !is_past)
@@ -159,8 +158,8 @@ impl Core {
         }
     }
 
-    /// Lets those through who may go on, and notes how busy all are then. Those who are to be woken
-    /// go to `woken`.
+    /// Admits waiting requests as far as the limit allows, and updates the service rate. The wakers
+    /// of the admitted requests go to `woken`.
     fn settle(&mut self, now: Duration, woken: &mut Vec<Waker>) {
         let streams = self.answering.advance(now.as_secs());
         self.under_way = self.under_way.saturating_sub(streams);
@@ -180,7 +179,7 @@ impl Core {
         self.line.pace().advance(now, is_busy);
     }
 
-    /// One that is under way begins.
+    /// Begins the measurement of an admitted request.
     fn begin(&mut self, now: Duration) -> Option<LimiterSample> {
         match &mut self.limit {
             Limit::Adaptive(limiter) => Some(limiter.begin(now, self.under_way)),
@@ -218,11 +217,12 @@ impl Core {
 
 impl Gate {
     fn lock(&self) -> MutexGuard<'_, Core> {
-        // Nothing in these sections can panic half way.
+        // No critical section can panic half-way, so a poisoned lock is still consistent.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does something to it as it is at this moment, and then lets those through who may go on.
+    /// Runs `act` on the current state, and then admits waiting requests as far as the limit
+    /// allows.
     fn with<R>(&self, now: Duration, act: impl FnOnce(&mut Core) -> R) -> R {
         let mut woken = Vec::new();
         let mut core = self.lock();
@@ -234,13 +234,13 @@ impl Gate {
         done
     }
 
-    /// The limit of a configuration that is in force now, unless that of a later one is.
+    /// Sets the limit of a configuration, unless a later one has set it already.
     pub(crate) fn set(&self, now: Instant, version: u64, concurrency: Option<Concurrency>) {
         let now = since_beginning(now);
         self.with(now, |core| core.set(now, version, concurrency));
     }
 
-    /// A request comes, of a configuration with this limit.
+    /// Admits, queues or refuses a new request of a configuration with these terms.
     pub(crate) fn enter(self: &Arc<Gate>, now: Instant, terms: &Terms) -> Entry {
         self.enter_at(since_beginning(now), terms)
     }
@@ -278,15 +278,14 @@ impl Gate {
     }
 }
 
-/// A request that has been let through, for as long as it is under way: it counts until this is
-/// dropped.
+/// An admitted request. It counts as in flight until dropped.
 #[derive(Debug)]
 pub struct Admitted {
     gate: Arc<Gate>,
     since: Duration,
-    /// What the limit is to learn of it, until its answer has come.
+    /// The measurement for an adaptive limit, until the response head has come.
     begun: Option<LimiterSample>,
-    /// When that came, in seconds, where it counts as a stream after a while.
+    /// The second in which the response head came, if the request is to become a stream.
     answered_in: Option<u64>,
     is_over: bool,
 }
@@ -302,7 +301,7 @@ impl Admitted {
         }
     }
 
-    /// Its answer has come, or has been waited for in vain.
+    /// Ends the measurement: the response head has come, or the request has timed out.
     pub fn answered(&mut self, now: Instant) {
         self.answered_at(since_beginning(now));
     }
@@ -334,7 +333,7 @@ impl Admitted {
         self.gate.with(now, |core| {
             core.line.pace().served();
             match answered_in.map(|second| core.answering.of(second)) {
-                // It counts no more.
+                // It has become a stream, which does not count.
                 Some(None) => return,
                 Some(Some(count)) => *count = count.saturating_sub(1),
                 None => {}
@@ -350,17 +349,17 @@ impl Drop for Admitted {
     }
 }
 
-/// A request that waits, in its place until this is dropped.
+/// A request in the queue. Dropping it leaves the queue.
 #[derive(Debug)]
 pub struct WaitingRequest {
     gate: Arc<Gate>,
     number: u64,
-    /// It has been let through, and that has been taken.
+    /// The request has been admitted, and `admitted` has returned.
     is_over: bool,
 }
 
 impl WaitingRequest {
-    /// Waits until it is let through.
+    /// Waits until the request is admitted.
     pub async fn admitted(&mut self) -> Admitted {
         loop {
             let turn = poll_fn(|context| self.poll_at(since_beginning(engine::now()), context));
@@ -371,7 +370,7 @@ impl WaitingRequest {
         }
     }
 
-    /// The first looks whether anything has changed by time alone.
+    /// If this is the first request in the queue, checks whether time alone has made room.
     fn look(&self, now: Duration) {
         if self.gate.lock().line.is_first(self.number) {
             self.gate.with(now, |_| ());
@@ -390,7 +389,7 @@ impl WaitingRequest {
         Poll::Ready(Admitted::new(&self.gate, now, begun))
     }
 
-    /// It has waited for too long.
+    /// Counts the request as timed out, and removes it.
     pub fn expire(self) -> Load {
         let mut core = self.gate.lock();
         core.expired += 1;
@@ -405,7 +404,7 @@ impl WaitingRequest {
         }
         self.gate.with(now, |core| {
             if core.line.cancel(self.number).is_none() {
-                // It had been let through, and never knew.
+                // It was admitted, but dropped before `admitted` returned.
                 core.under_way = core.under_way.saturating_sub(1);
             }
         });

@@ -1,5 +1,5 @@
-//! Peers that do worse than the others of their group are put out for a while, and for longer each
-//! time: nginx does not have it.
+//! Outlier detection (`eject_outliers`): ejects peers that fail more often than the others of their
+//! group, for longer each time. nginx does not have it.
 //!
 //! ```text
 //!                 failures in a row, or a share of the interval's requests
@@ -8,9 +8,8 @@
 //!     └────────────────────── time × how often of late ────────────────────────┘
 //! ```
 //!
-//! It stands beside `max_fails`, which goes by itself. What all of a group suffer from is no peer's
-//! fault: of those that stand beside each other no more than a share is put out at a time, and
-//! never all.
+//! Independent of `max_fails`. A problem of the whole group is no peer's fault: at most a share of
+//! the primary peers, and of the backup peers, is ejected at a time, and never all.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -19,58 +18,59 @@ use framework::handover::{StateReader, StateWriter, Unfit};
 
 use crate::moment::Moment;
 
-/// When a peer is put out.
+/// When a peer is ejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outliers {
-    /// After so many failures in a row; 0 is never.
+    /// Ejected after this many failures in a row; 0 turns this off.
     pub errors: u64,
-    /// Where so many of a hundred requests fail within [`Outliers::interval`]; 0 is never.
+    /// Ejected if at least this percentage of the requests of an [`Outliers::interval`] fail; 0
+    /// turns this off.
     pub ratio: u64,
-    /// How long requests count for [`Outliers::ratio`].
+    /// The interval over which [`Outliers::ratio`] is measured.
     pub interval: Duration,
-    /// How long it is out the first time.
+    /// How long the first ejection lasts.
     pub time: Duration,
-    /// How many of a hundred peers may be out at the same time.
+    /// The percentage of the peers that may be ejected at the same time.
     pub max: u64,
 }
 
-/// A peer has been put out.
+/// A peer has been ejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PutOut {
-    /// For how long the peer is put out.
+    /// How long the ejection lasts.
     pub time: Duration,
-    /// What it was put out for.
+    /// The cause of the ejection.
     pub cause: Cause,
 }
 
-/// What a peer is put out for.
+/// The cause of an ejection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// So many failures one after the other.
+    /// This many failures in a row.
     InARow(u64),
-    /// So many failures among so many requests of one interval.
+    /// This many failures among this many requests of one interval.
     Share(u64, u64),
 }
 
-/// A share means something among so many requests at least.
+/// [`Outliers::ratio`] only applies to intervals with at least this many requests.
 const REQUESTS_MIN: u64 = 10;
 
-/// A peer is out for no longer than so many times the first time.
+/// An ejection lasts at most this many times as long as the first.
 const REPEATS_MAX: u64 = 10;
 
-/// What a peer is judged by, over all threads and reloads.
+/// The failures and ejections of a peer, shared by all threads and kept over reloads.
 #[derive(Debug, Default)]
 pub(crate) struct Standing {
     in_a_row: AtomicU64,
-    /// When the interval began, and what it has seen since.
+    /// When the current interval began; `requests` and `failures` count since then.
     interval: Moment,
     requests: AtomicU64,
     failures: AtomicU64,
-    /// Until when it is out, or was the last time.
+    /// When the current or last ejection ends.
     until: Moment,
-    /// Whether it is known that it is back.
+    /// Whether the end of the last ejection has been reported.
     is_back: AtomicBool,
-    /// How often it has been put out of late.
+    /// How many recent ejections count towards the length of the next.
     repeats: AtomicU64,
 }
 
@@ -84,7 +84,7 @@ impl Standing {
         ]
     }
 
-    /// Writes it for the process that follows.
+    /// Saves the counts for the next process.
     pub(crate) fn save(&self, now: u64, out: &mut StateWriter) {
         for number in self.numbers() {
             out.number(number.load(Ordering::Relaxed));
@@ -94,7 +94,7 @@ impl Standing {
         self.until.save(now, out);
     }
 
-    /// Goes on with what another process has written.
+    /// Restores the counts that another process has saved.
     pub(crate) fn read(&self, now: u64, saved: &mut StateReader<'_>) -> Result<(), Unfit> {
         for number in self.numbers() {
             number.store(saved.count()?, Ordering::Relaxed);
@@ -104,18 +104,18 @@ impl Standing {
         self.until.read(now, saved)
     }
 
-    /// Whether it is out now.
+    /// Whether the peer is ejected now.
     pub(crate) fn is_out(&self, now: u64) -> bool {
         self.until.get() > now
     }
 
-    /// Whether it is asked again for the first time: `true` once.
+    /// Whether the last ejection has just ended; true only once, for the log.
     pub(crate) fn comes_back(&self, now: u64) -> bool {
         let until = self.until.get();
         until > 0 && until <= now && !self.is_back.swap(true, Ordering::Relaxed)
     }
 
-    /// A request has been answered.
+    /// Counts a successful request.
     pub(crate) fn succeed(&self, now: u64, outliers: &Outliers) {
         if self.in_a_row.load(Ordering::Relaxed) > 0 {
             self.in_a_row.store(0, Ordering::Relaxed);
@@ -123,7 +123,7 @@ impl Standing {
         self.count(now, outliers);
     }
 
-    /// A request has failed: what the peer is to be put out for.
+    /// Counts a failed request, and returns the cause if the peer is to be ejected.
     pub(crate) fn fail(&self, now: u64, outliers: &Outliers) -> Option<Cause> {
         let in_a_row = self.in_a_row.fetch_add(1, Ordering::Relaxed) + 1;
         let requests = self.count(now, outliers);
@@ -137,7 +137,7 @@ impl Standing {
         is_share.then_some(Cause::Share(failures, requests))
     }
 
-    /// Counts a request of the interval; how many there are.
+    /// Counts a request of the current interval, and returns how many there are.
     fn count(&self, now: u64, outliers: &Outliers) -> u64 {
         let began = self.interval.get();
         let age = u128::from(now.saturating_sub(began));
@@ -150,8 +150,8 @@ impl Standing {
         self.requests.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Puts it out, for how long. Each time of [`Outliers::time`] in which it was not out makes up
-    /// for one before.
+    /// Ejects the peer, and returns for how long. Each [`Outliers::time`] without an ejection takes
+    /// one off the number of recent ejections.
     pub(crate) fn put_out(&self, now: u64, outliers: &Outliers) -> Duration {
         let time = outliers.time.as_millis().max(1);
         let spent = u128::from(now.saturating_sub(self.until.get())) / time;

@@ -1,4 +1,5 @@
-//! One server of a group: what the configuration or a lookup says of it.
+//! One server of a group: its configuration, and its address from the configuration or a DNS
+//! lookup.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -11,41 +12,41 @@ use crate::moment::millis;
 use crate::slow_start;
 use crate::state::State;
 
-/// One address of a server, with how much it gets and when it is given up.
+/// One address of a server, with its parameters.
 #[derive(Clone, Debug)]
 pub struct Peer {
     /// The address that the peer listens on.
     pub address: Address,
     /// The address as `$upstream_addr` and log lines show it.
     pub name: Bytes,
-    /// The server as the configuration writes it: several addresses may be of one.
+    /// The server's name as the configuration writes it; a server may have several addresses.
     pub server: Bytes,
-    /// What requests name it by that want it and no other; empty where none can.
+    /// The name by which sticky sessions request this peer; empty if none can.
     pub id: Bytes,
-    /// The number that the configuration gives its server, for metrics.
+    /// The number of its server in the configuration, for metrics.
     pub number: Option<u64>,
-    /// How many parts of the requests it gets; at least 1.
+    /// `weight`: its share of the requests; at least 1.
     pub weight: i64,
-    /// The most requests that it is given at a time; 0 is no limit.
+    /// `max_conns`: requests in flight at most; 0 is no limit.
     pub max_conns: usize,
-    /// Failed tries that put it out; 0 is never.
+    /// `max_fails`: failed attempts after which the peer is unavailable; 0 is never.
     pub max_fails: u64,
-    /// How long failures count, and how long it is out.
+    /// `fail_timeout`: how long failures count, and how long the peer is then unavailable.
     pub fail_timeout: Duration,
-    /// How long its weight takes to grow to what it is, once it is available again; zero is no
-    /// time.
+    /// `slow_start`: how long the weight takes to grow to its full value once the peer is available
+    /// again; zero turns this off.
     pub slow_start: Duration,
-    /// The checks that are made of it; `None` where there are none.
+    /// Its health checks; `None` if it has none.
     pub checks: Option<Checks>,
-    /// It is never asked.
+    /// `down`: the peer gets no requests.
     pub down: bool,
-    /// Which host of the roster it is an address of, where that is looked up.
+    /// The host of the roster that the address was looked up for, if it was.
     pub(crate) host: Option<usize>,
-    /// Only requests that name it get it.
+    /// `drain`: the peer only gets requests that name it.
     pub draining: bool,
-    /// How it does, once that is known to be its own or that of the peer before a reload.
+    /// The state of the peer: its own, or that of the same peer before a reload. Set on first use.
     state: OnceLock<Arc<State>>,
-    /// What its checks have found, in this generation.
+    /// The outcome of its health checks in this generation.
     health: OnceLock<Arc<Health>>,
 }
 
@@ -73,7 +74,7 @@ impl Peer {
         }
     }
 
-    /// A peer like this one at another address, which has a state of its own.
+    /// A peer with the same parameters at another address, and with a state of its own.
     pub(crate) fn at(&self, address: Address) -> Peer {
         Peer {
             name: Bytes::from(address.to_string()),
@@ -84,7 +85,7 @@ impl Peer {
         }
     }
 
-    /// How it does, by what all threads have seen.
+    /// The state of the peer, shared by all threads.
     pub fn state(&self) -> &Arc<State> {
         self.state.get_or_init(Arc::default)
     }
@@ -103,15 +104,15 @@ impl Peer {
         self.clone()
     }
 
-    /// Whether it would be the same peer if it stood in the other's place.
+    /// Whether the two peers are the same but for their state.
     pub(crate) fn is_alike(&self, other: &Peer) -> bool {
         (&self.name, &self.server, self.weight) == (&other.name, &other.server, other.weight)
     }
 
-    /// Goes on with the state of the same peer before, and with what its checks had found. The
-    /// first one stays.
+    /// Takes over the state and the check results of the same peer before a reload. Has no effect
+    /// if the peer has a state already.
     pub(crate) fn adopt(&self, before: &Peer) {
-        // A state that it has already is its own: it has been asked before.
+        // A state that is set already is the peer's own: it has been used.
         let _ = self.state.set(Arc::clone(before.state()));
         if let Some(checks) = &self.checks {
             let known = before.health().map(|health| &**health);
@@ -119,7 +120,7 @@ impl Peer {
         }
     }
 
-    /// Goes on with a state of another process, and with what its checks had found there.
+    /// Takes over the state and the check results that another process has saved.
     pub(crate) fn go_on(&mut self, state: State, health: Option<Health>) {
         self.state = OnceLock::from(Arc::new(state));
         if let Some(health) = health {
@@ -128,13 +129,12 @@ impl Peer {
         }
     }
 
-    /// Its checks let it have requests again: where it starts slowly, from now on.
+    /// The health checks have passed again: starts the `slow_start` period.
     pub(crate) fn recover(&self, now: Instant) {
         self.state().recover(millis(now));
     }
 
-    /// How many parts of its weight it has now: all ([`slow_start::WHOLE`]) unless it starts
-    /// slowly.
+    /// The current share of its weight: [`slow_start::WHOLE`], or less during `slow_start`.
     pub(crate) fn share_of_weight(&self, now: u64) -> i64 {
         if self.slow_start.is_zero() {
             slow_start::WHOLE
@@ -143,13 +143,13 @@ impl Peer {
         }
     }
 
-    /// A round in which it might be chosen: see [`State::grow`].
+    /// Takes part in a round of the balancer: see [`State::grow`].
     pub(crate) fn grow(&self, now: u64) -> (i64, i64) {
         let share = self.share_of_weight(now);
         self.state().grow(self.weight, share)
     }
 
-    /// How it stands at this moment, for people and monitoring.
+    /// The availability of the peer at this moment, for display and monitoring.
     pub fn standing(&self, now: Instant) -> Standing {
         let now = millis(now);
         match self.health().map(|health| health.finding()) {
@@ -162,7 +162,7 @@ impl Peer {
         }
     }
 
-    /// Whether its checks let it have requests, and so does the configuration.
+    /// Whether neither its health checks nor `down` keep requests from the peer.
     pub(crate) fn is_open(&self) -> bool {
         !self.down
             && self
@@ -170,54 +170,53 @@ impl Peer {
                 .is_none_or(|health| health.finding() == Finding::Healthy)
     }
 
-    /// Whether any request may be given to it now.
+    /// Whether the peer may get any request now.
     pub(crate) fn is_live(&self, now: u64) -> bool {
         self.is_fit(now) && !self.is_full()
     }
 
-    /// Whether a request may be given to it now that names it.
+    /// Whether the peer may get a request now that names it.
     pub(crate) fn is_live_by_name(&self, now: u64) -> bool {
         self.is_open() && !self.is_out(now) && !self.is_full()
     }
 
-    /// Whether nothing speaks against it but the requests that it has, or that it does worse than
-    /// others.
+    /// Whether the peer is available, but for `max_conns` and outlier detection.
     pub(crate) fn is_fit(&self, now: u64) -> bool {
         self.is_open() && !self.draining && !self.is_out(now)
     }
 
-    /// Whether it has failed too often of late.
+    /// Whether the peer is unavailable because of `max_fails`.
     pub(crate) fn is_out(&self, now: u64) -> bool {
         self.max_fails > 0
             && self.state().fails() >= self.max_fails
             && !self.state().is_stale(now, self.fail_timeout)
     }
 
-    /// Whether it has as many requests as it may have.
+    /// Whether the peer has reached `max_conns`.
     pub(crate) fn is_full(&self) -> bool {
         self.max_conns > 0 && self.state().connections() >= self.max_conns
     }
 }
 
-/// How a peer stands.
+/// The availability of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// The peer is asked in its turn.
+    /// The peer gets requests.
     Up,
-    /// The configuration has it down.
+    /// The peer is `down` in the configuration.
     Down,
-    /// Requests have failed, so that it is asked again only after a time.
+    /// Requests have failed: no requests until `fail_timeout` has passed.
     Unavailable,
-    /// It has to pass a check first.
+    /// The peer must pass a health check first.
     Checking,
-    /// It has failed its checks.
+    /// The peer has failed its health checks.
     Unhealthy,
-    /// Only requests that name it get it.
+    /// Only requests that name the peer get it.
     Draining,
 }
 
 impl Standing {
-    /// Every one of them.
+    /// All variants.
     pub const ALL: [Standing; 6] = [
         Standing::Up,
         Standing::Down,
@@ -227,7 +226,7 @@ impl Standing {
         Standing::Draining,
     ];
 
-    /// As NGINX Plus calls it.
+    /// The name in the API of NGINX Plus.
     pub fn name(self) -> &'static str {
         match self {
             Standing::Up => "up",
@@ -240,7 +239,7 @@ impl Standing {
     }
 }
 
-/// Peers that stand beside each other.
+/// The primary or the backup peers of a group.
 #[derive(Debug, Default)]
 pub struct PeerSet {
     peers: Box<[Peer]>,
@@ -248,7 +247,7 @@ pub struct PeerSet {
 }
 
 impl PeerSet {
-    /// These, in the order of the configuration.
+    /// A set of these peers, in the order of the configuration.
     pub fn new(peers: impl Into<Box<[Peer]>>) -> PeerSet {
         let peers = peers.into();
         PeerSet {
@@ -267,7 +266,7 @@ impl PeerSet {
         self.peers.iter().position(|peer| peer.id == id)
     }
 
-    /// The peer that this share of the total weight, counted from the first, belongs to.
+    /// The peer whose range of the total weight contains this value.
     pub(crate) fn at_weight(&self, share: u64) -> Option<usize> {
         let mut rest = i64::try_from(share).ok()?;
         self.peers.iter().position(|peer| {

@@ -1,5 +1,5 @@
-//! Requests that wait because no peer may be asked: in the order in which they have come, over all
-//! threads.
+//! The queue of a group (`queue`): requests that wait because no peer is available, in order of
+//! arrival, over all threads.
 //!
 //! ```text
 //!             no peer is free                  a peer is free again
@@ -17,24 +17,23 @@ use std::time::Duration;
 
 use engine::select::either;
 
-/// How often one who waits looks by itself: peers that had failed may be asked again after a time,
-/// which calls no one.
+/// How often a waiting request looks for a peer without being called: a failed peer becomes
+/// available again when its `fail_timeout` is over, and no call announces that.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Those of a group who wait. To come, to be called and to leave cost the logarithm of their
-/// number.
+/// The waiting requests of a group. Joining, calling and leaving take logarithmic time.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     waiting: Mutex<Waiting>,
-    /// How many there are, for those who look without locking.
+    /// How many requests wait, to be read without the lock.
     length: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
 struct Waiting {
-    /// Whom to wake, by number; those who have come later have greater ones.
+    /// The waker of each waiting request, by number in order of arrival.
     places: BTreeMap<u64, Option<Waker>>,
-    /// Those among them who have not been called.
+    /// The numbers of the requests that have not been called.
     uncalled: BTreeSet<u64>,
     next: u64,
 }
@@ -48,12 +47,12 @@ impl Queue {
         self.length.load(Ordering::Relaxed)
     }
 
-    /// Whether no one waits.
+    /// Whether no request waits.
     pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// A peer may be free: the first who has not been called is.
+    /// Calls the first request that has not been called: a peer may be available.
     pub(crate) fn call_next(&self) {
         if self.is_empty() {
             return;
@@ -66,7 +65,7 @@ impl Queue {
         waker.into_iter().for_each(Waker::wake);
     }
 
-    /// Waits behind all others; `None` where so many wait already.
+    /// Joins the end of the queue; `None` if `length_max` requests wait already.
     pub(crate) fn enter(self: &Arc<Queue>, length_max: usize) -> Option<QueueTicket> {
         let mut waiting = self.lock();
         if waiting.places.len() >= length_max {
@@ -85,8 +84,8 @@ impl Queue {
     }
 }
 
-/// A place among those who wait, as long as it is held. A call that has come since its holder
-/// looked last is the next one's when it leaves, served or not.
+/// A place in the queue until dropped. If the holder leaves with a call that it has not used, the
+/// next request is called instead.
 #[derive(Debug)]
 pub struct QueueTicket {
     queue: Arc<Queue>,
@@ -94,8 +93,8 @@ pub struct QueueTicket {
 }
 
 impl QueueTicket {
-    /// Waits until a peer may be free. It may be taken again by then: whoever finds none waits once
-    /// more, in the same place.
+    /// Waits until a peer may be available. Another request may take the peer first: the holder
+    /// then waits again, in the same place.
     pub async fn called(&self) {
         let calling = poll_fn(|context| {
             let mut waiting = self.queue.lock();
@@ -143,13 +142,13 @@ mod tests {
         assert!(is_called(&first) && !is_called(&second));
         queue.call_next();
         assert!(is_called(&second) && !is_called(&third));
-        // It leaves as it is called.
+        // The first leaves with an unused call.
         drop(first);
         assert!(is_called(&third));
         drop(second);
         drop(third);
         assert!(queue.is_empty());
-        // A call that finds no one is no call for who comes later.
+        // A call of an empty queue does not call a request that comes later.
         queue.call_next();
         assert!(!is_called(&queue.enter(3).unwrap()));
     }

@@ -1,24 +1,24 @@
-//! Those who wait for their turn, first come first served, and how long that is going to take.
+//! A first-come-first-served queue that estimates how long a new entry would wait.
 //!
-//! No I/O, no clock: the holder of a line says when something happens. Joining, leaving and calling
-//! the first cost the logarithm of the number of those who wait.
+//! No I/O and no clock: the owner passes the time in. Joining, leaving and calling the first take
+//! logarithmic time.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How fast a line forgets how fast it has moved.
+/// The time constant of the service rate's moving average.
 const MEMORY: Duration = Duration::from_secs(5);
 
-/// So many calls of late say how fast a line moves, or
+/// The service rate counts as known after this many recently served entries.
 const CALLS_MIN: f64 = 20.0;
 
-/// fewer calls in so many seconds.
+/// With fewer served entries it counts as known after this many recent busy seconds.
 const BUSY_MIN: f64 = 2.0;
 
-/// How many may wait in a line of which it is not known how fast it moves.
+/// Entries that may wait while the service rate is not known.
 const UNKNOWN_MAX: usize = 300;
 
-/// Those who wait, each with something of its own.
+/// The queue, with a value for each entry.
 #[derive(Debug)]
 pub(crate) struct WaitQueue<T> {
     places: BTreeMap<u64, T>,
@@ -41,12 +41,12 @@ impl<T> WaitQueue<T> {
         self.places.len()
     }
 
-    /// Whether no one waits.
+    /// Whether the queue is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.places.is_empty()
     }
 
-    /// Waits behind all others; the number of the place.
+    /// Joins the end of the queue; returns the number of the entry.
     pub(crate) fn join(&mut self, waits: T) -> u64 {
         let number = self.next;
         self.next += 1;
@@ -54,45 +54,45 @@ impl<T> WaitQueue<T> {
         number
     }
 
-    /// Waits no longer; what it waited with, if it still did.
+    /// Removes an entry, and returns its value if it was still in the queue.
     pub(crate) fn cancel(&mut self, number: u64) -> Option<T> {
         self.places.remove(&number)
     }
 
-    /// The first, who waits no longer.
+    /// Removes the first entry and returns its value.
     pub(crate) fn call(&mut self) -> Option<T> {
         Some(self.places.pop_first()?.1)
     }
 
-    /// What the holder of a place waits with, if it still does.
+    /// The value of an entry, if it is still in the queue.
     pub(crate) fn at(&mut self, number: u64) -> Option<&mut T> {
         self.places.get_mut(&number)
     }
 
-    /// What the first waits with.
+    /// The value of the first entry.
     pub(crate) fn first(&mut self) -> Option<&mut T> {
         Some(self.places.first_entry()?.into_mut())
     }
 
-    /// Whether this is the place of the first.
+    /// Whether this entry is the first.
     pub(crate) fn is_first(&self, number: u64) -> bool {
         self.places
             .first_key_value()
             .is_some_and(|(first, _)| *first == number)
     }
 
-    /// How fast it moves.
+    /// The service rate, to be updated.
     pub(crate) fn pace(&mut self) -> &mut ServiceRate {
         &mut self.pace
     }
 
-    /// How long the next to join would wait; `None` where that is not known.
+    /// How long a new entry would wait; `None` if the service rate is not known.
     pub(crate) fn wait(&self) -> Option<Duration> {
         self.pace.time_for(self.len() + 1)
     }
 
-    /// Whether one more may join who wants to be served within `wait_max`, after those who wait and
-    /// so many others.
+    /// Whether a new entry may join that must be served within `wait_max`, behind all entries of
+    /// the queue and `others` more.
     pub(crate) fn has_room(&self, others: usize, wait_max: Duration, is_known: bool) -> bool {
         let time = self.pace.time_for(self.len() + others + 1);
         match time.filter(|_| is_known) {
@@ -102,8 +102,7 @@ impl<T> WaitQueue<T> {
     }
 }
 
-/// How many are served in the time in which there is something to serve, the last seconds more than
-/// those before.
+/// Entries served per busy second: a moving average that weighs recent seconds more.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ServiceRate {
     served: f64,
@@ -113,9 +112,10 @@ pub(crate) struct ServiceRate {
 }
 
 impl ServiceRate {
-    /// It is this moment, and from now on all are as busy as they can be, or not.
+    /// Advances the time. `is_busy` says whether from now on all servers work at their limit; only
+    /// busy time counts.
     pub(crate) fn advance(&mut self, now: Duration, is_busy: bool) {
-        // Each thread has its own idea of now: no time passes twice.
+        // The threads' clocks differ slightly: never go back, so that no time counts twice.
         let now = now.max(self.looked_at);
         let time = now.saturating_sub(self.looked_at).as_secs_f64();
         let memory = MEMORY.as_secs_f64();
@@ -129,18 +129,18 @@ impl ServiceRate {
         self.looked_at = now;
     }
 
-    /// One has been served in such a time.
+    /// Counts a served entry, if it was in busy time.
     pub(crate) fn served(&mut self) {
         if self.is_busy {
             self.served += 1.0;
         }
     }
 
-    /// How long it takes to serve so many.
+    /// How long it takes to serve this many entries; `None` if the service rate is not known.
     fn time_for(&self, places: usize) -> Option<Duration> {
         let is_known = self.served >= CALLS_MIN || self.busy >= BUSY_MIN;
-        // Where none has been served, one may be at any moment: nothing says that it takes longer
-        // than it has.
+        // If none has been served yet, assume that one is served right now: it has taken this long
+        // at least.
         let time = places as f64 * self.busy / self.served.max(1.0);
         is_known.then(|| Duration::from_secs_f64(time))
     }
@@ -153,7 +153,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn those_who_wait_are_called_in_their_order() {
+    fn entries_are_called_in_order() {
         let mut line = WaitQueue::default();
         let places = ['a', 'b', 'c'].map(|name| line.join(name));
         assert!(line.is_first(places[0]));
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn how_long_it_takes_is_told_by_how_fast_it_moves() {
+    fn the_wait_follows_from_the_service_rate() {
         let mut pace = ServiceRate::default();
         let mut now = SECOND;
         pace.advance(now, true);
@@ -183,12 +183,12 @@ mod tests {
             wait > SECOND * 9 / 10 && wait < SECOND * 11 / 10,
             "{wait:?}"
         );
-        // Where nothing moves, it takes longer and longer.
+        // If nothing is served, the estimate grows.
         pace.advance(now + SECOND * 5, true);
         assert!(pace.time_for(100).unwrap() > SECOND * 10);
         pace.advance(now + SECOND * 5000, true);
         assert!(pace.time_for(2).unwrap() > SECOND * 9);
-        // No time passes twice where those who look have different ideas of now.
+        // No time counts twice if the threads' clocks differ.
         let mut pace = ServiceRate::default();
         pace.advance(SECOND, true);
         for _ in 0..1000 {

@@ -1,8 +1,8 @@
-//! How fast a response leaves, whatever protocol carries it: `limit_rate`, `send_timeout`, and the
-//! wait for a client that is slow to take what it is sent.
+//! Paces a response, whatever the protocol: `limit_rate`, `send_timeout`, and back-pressure from a
+//! client that reads slowly.
 //!
-//! A protocol frames and queues (see [`Wire`]); when it may, and how much at once, is decided here.
-//! It counts what has left for logs and variables.
+//! The protocol frames and queues bytes (see [`Wire`]). The sender decides when and how many, and
+//! counts the sent bytes for logs and variables.
 
 use std::io;
 use std::ops::Range;
@@ -20,78 +20,78 @@ use crate::exchange::abort::Abort;
 use crate::request::Request;
 use crate::response::piece::Piece;
 
-/// However little may be queued for a client, it is as much as two receives bring: what has just
-/// come of a response leaves while more of it is received.
+/// The lowest limit of queued bytes: two receive buffers, so that one can be sent while the next is
+/// filled.
 const QUEUED_MIN: usize = 2 * RECEIVE_BUFFER_SIZE_DEFAULT;
 
-/// As many bytes as nginx gathers before it writes (`postpone_output`). Here they leave as they
-/// come, but under `limit_rate` the time of one write is waited for before the next write, and
-/// never within one.
+/// As many bytes as nginx collects before a write (`postpone_output`). Tidegate sends bytes as they
+/// come. For the same pace under `limit_rate`, it treats this many bytes as one write and only
+/// pauses between writes.
 const GATHERED_MAX: u64 = 1460;
 
-/// As many bytes as nginx gathers of a buffered upstream body: the usual size of one of its
-/// buffers.
+/// As many bytes as nginx collects of a buffered upstream body before a write: the usual size of
+/// one buffer.
 const BUFFERED_MAX: u64 = 4096;
 
-/// As many bytes at least as frame a stretch of a body.
+/// An upper bound of the framing of one segment of a body, in bytes.
 const FRAMING_MAX: usize = 32;
 
-/// What a response's body leaves by: a connection, or a stream of one.
+/// Where a response's body is sent: an HTTP/1 connection, or an HTTP/2 stream.
 pub trait Wire {
-    /// Bytes queued for a client beyond which a handler waits for it.
+    /// Queued bytes beyond which the sender waits for the client to read.
     const BACKLOG_MAX: usize = 64 * 1024;
 
-    /// Whether `$body_bytes_sent` counts the framing: as in nginx, that of chunks, and not that of
-    /// frames.
+    /// Whether `$body_bytes_sent` counts the framing. As in nginx it does for chunked bodies, and
+    /// does not for HTTP/2 frames.
     const FRAMING_IS_OF_BODY: bool;
 
-    /// Queues a stretch of the body, framed; how many bytes the framing adds.
+    /// Frames and queues a segment of the body. Returns the bytes that the framing adds.
     fn push(&mut self, segment: Segment, length: u64) -> u64;
 
-    /// What of the head has not been queued, since its time has not come yet.
+    /// Takes the part of the head that `limit_rate` holds back.
     fn take_held(&mut self) -> Bytes {
         Bytes::new()
     }
 
-    /// Whether there is something of the kind.
+    /// Whether `limit_rate` holds back a part of the head.
     fn holds_head(&self) -> bool {
         false
     }
 
-    /// Queues a part of that.
+    /// Queues a part of the held-back head.
     fn push_head(&mut self, _part: Bytes) {}
 
-    /// Ends the body that has been queued; how many bytes say so.
+    /// Ends the body. Returns the bytes that the framing adds.
     fn push_end(&mut self, request: &Request) -> u64;
 
-    /// Lets what is queued leave as far as the client takes it, without waiting.
+    /// Starts to send what is queued, without waiting.
     fn start_send(&self);
 
-    /// Bytes that are queued and have not left.
+    /// Bytes that are queued and not sent.
     fn backlog(&self) -> usize;
 
     /// Waits until at most so many bytes are queued.
     ///
     /// # Errors
-    /// `TimedOut` where the client has taken nothing for the send timeout; those of the connection.
+    /// `TimedOut` if the client has read nothing for the send timeout; errors of the connection.
     fn drained(&mut self, limit: usize) -> impl Future<Output = io::Result<()>>;
 
-    /// Whether nothing that is queued will leave any more.
+    /// Whether the connection is gone, so that queued bytes will never be sent.
     fn is_gone(&self) -> bool {
         false
     }
 
-    /// How long the client may take nothing, and whether a connection that serves it alone is reset
-    /// where it takes longer.
+    /// Sets how long the client may read nothing, and whether the connection is then reset
+    /// (`reset_timedout_connection`; not for HTTP/2, whose connection carries other streams).
     fn set_send_timeout(&mut self, timeout: Duration, resets: bool);
 
     /// See [`Exchange::client_gone`](super::Exchange::client_gone).
     fn client_gone(&mut self) -> impl Future<Output = Abort>;
 
-    /// Nothing follows what has been queued: it leaves before its connection waits for anything.
+    /// The response is complete in the queue: it is sent before the connection waits for anything.
     fn finish(&mut self);
 
-    /// Whether all that was announced of the body has been queued.
+    /// Whether as many bytes of the body have been queued as were announced.
     fn is_whole(&self) -> bool;
 }
 
@@ -100,35 +100,33 @@ pub trait Wire {
 pub struct Sender {
     /// Under `limit_rate`: no further [write](GATHERED_MAX) begins before.
     paused_until: Option<Instant>,
-    /// Bytes of the response, the head among them, whose time has been waited for.
+    /// Bytes of the response, the head included, whose pause under `limit_rate` is over.
     paced: u64,
-    /// The last write had to leave at once, or was cut short: however short it was, what is sent
-    /// next belongs to another one.
+    /// The last write was flushed or cut short, so the next bytes begin a new write however short
+    /// the last was.
     has_written: bool,
-    /// The response's body is buffered on its way from elsewhere.
+    /// The body comes from an upstream and is buffered.
     is_buffered: bool,
-    /// Bytes of the body that were copied since others had their turn.
+    /// Bytes of the body that were copied since the task last yielded.
     unshared: usize,
-    /// Bytes queued for the client beyond which it is waited for, where that is less than any
-    /// response may have.
+    /// A limit of queued bytes below [`Wire::BACKLOG_MAX`].
     queued_max: Option<usize>,
 }
 
 impl Sender {
-    /// A head is about to leave: what the location in force says of the response's pace holds from
-    /// now on.
+    /// Applies the current location's `send_timeout`. Called before the head is sent.
     pub fn begin(&mut self, wire: &mut impl Wire, request: &mut Request) {
         let plan = Arc::clone(&request.plan);
         let resets = plan.core.reset_timedout_connection;
         wire.set_send_timeout(plan.core.send_timeout, resets);
         if request.client.version() != Version::Http09 {
-            // As in nginx it is found out when the head leaves, even if there is nothing that it
-            // could hold back.
+            // As in nginx `limit_rate` is evaluated when the head is sent, even if there is no
+            // body.
             let _ = plan.core.limit_rate_of(request);
         }
     }
 
-    /// How many bytes of a head may leave at once; `None` for all of it.
+    /// How many bytes of the head `limit_rate` lets go at once; `None` for the whole head.
     pub fn share_of_head(request: &mut Request) -> Option<usize> {
         let plan = Arc::clone(&request.plan);
         let rate = plan.core.limit_rate_of(request)?;
@@ -136,7 +134,7 @@ impl Sender {
         usize::try_from(allowed(request, rate, after)).ok()
     }
 
-    /// As much of a head has left as may at once: what is left of it has to wait.
+    /// Notes that a part of the head has been sent, and that the rest is held back.
     pub fn head_is_held(&mut self, request: &mut Request) {
         let plan = Arc::clone(&request.plan);
         if let Some(rate) = plan.core.limit_rate_of(request) {
@@ -146,8 +144,8 @@ impl Sender {
         }
     }
 
-    /// The response has left up to this byte: what of that has not been waited for must have had
-    /// its time before the next write.
+    /// Sets the pause before the next write, for the bytes up to `end` that have not been paused
+    /// for.
     fn note_paced(&mut self, end: u64, rate: u64, after: u64) {
         let paced = self.paced.saturating_sub(after);
         let counted = end.saturating_sub(after).saturating_sub(paced);
@@ -155,7 +153,7 @@ impl Sender {
         self.paused_until = Some(engine::now() + pause);
     }
 
-    /// Whether what follows the first so many bytes is another write than they.
+    /// Whether bytes after the first `sent` ones belong to a new write.
     fn begins_write(&self, sent: u64) -> bool {
         let gathered_max = if self.is_buffered {
             BUFFERED_MAX
@@ -165,14 +163,14 @@ impl Sender {
         self.has_written || sent.saturating_sub(self.paced) >= gathered_max
     }
 
-    /// Does what `Exchange::set_queued_max` says.
+    /// See `Exchange::set_queued_max`.
     pub fn set_queued_max(&mut self, bytes: Option<usize>) {
         self.queued_max = bytes;
         self.is_buffered |= bytes.is_some_and(|bytes| bytes > 0);
     }
 
-    /// Sends a piece of the body that asks for no wait, as nearly all do: bytes that the client has
-    /// room for and no rate holds back, and the end. Any other comes back, for
+    /// Sends a piece that needs no wait, as nearly all do: the end, or bytes that fit into the
+    /// queue and that no `limit_rate` holds back. Any other piece is returned, for
     /// [`send`](Self::send).
     pub fn send_at_once<W: Wire>(
         &mut self,
@@ -198,8 +196,8 @@ impl Sender {
         Ok(())
     }
 
-    /// Whether so many bytes may be queued without a wait: for their time, for the client, or for
-    /// others to have their turn.
+    /// Whether this many bytes may be queued without waiting for `limit_rate`, for the client, or
+    /// for other tasks.
     fn has_room_for<W: Wire>(&self, wire: &W, request: &mut Request, bytes: usize) -> bool {
         let plan = Arc::clone(&request.plan);
         let chunk = plan.core.sendfile_max_chunk;
@@ -209,7 +207,7 @@ impl Sender {
             && plan.core.limit_rate_of(request).is_none()
     }
 
-    /// Bytes that may be queued for the client before it is waited for.
+    /// Bytes that may be queued before the sender waits for the client.
     fn queued_max<W: Wire>(&self) -> usize {
         match self.queued_max {
             Some(bytes) => bytes.max(QUEUED_MIN).min(W::BACKLOG_MAX),
@@ -248,7 +246,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Sends what is left of a head that is longer than what `limit_rate` lets go at once.
+    /// Sends the rest of a head that `limit_rate` holds back.
     pub async fn send_held(
         &mut self,
         wire: &mut impl Wire,
@@ -322,7 +320,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Waits while the client has too much to take already.
+    /// Waits while too many bytes are queued for the client.
     async fn wait_for_client<W: Wire>(
         &self,
         wire: &mut W,
@@ -339,9 +337,9 @@ impl Sender {
         drained.map_err(|error| not_taken(wire, request, error))
     }
 
-    /// Lets others have their turn when `sendfile_max_chunk` has been copied: a client that takes
-    /// everything at once would hold them up as long as its response, and sealing costs most. Files
-    /// that the kernel sends are the engine's business.
+    /// Yields to other tasks after each `sendfile_max_chunk` copied bytes: a client that reads fast
+    /// would else hold them up for its whole response, most of all with TLS. For files sent by the
+    /// kernel the engine sees to that.
     async fn give_way(&mut self, wire: &mut impl Wire, request: &Request, copied: usize) {
         self.unshared += copied;
         let chunk = request.plan.core.sendfile_max_chunk;
@@ -352,9 +350,9 @@ impl Sender {
         }
     }
 
-    /// How many of `wanted` bytes may go now under `limit_rate`; waits until some may. As in
-    /// nginx, each second since the request began allows another `rate` bytes, and what was
-    /// sent last must have had its time first.
+    /// How many of `wanted` bytes `limit_rate` allows now; waits until it allows some. As in nginx,
+    /// each second since the request began allows another `rate` bytes, and each write is followed
+    /// by a pause of its length divided by the rate.
     async fn pace(
         &mut self,
         wire: &mut impl Wire,
@@ -397,7 +395,7 @@ fn allowed(request: &Request, rate: u64, after: u64) -> u64 {
     rate.saturating_mul(seconds).saturating_add(after)
 }
 
-/// Queues a stretch of the body and counts it as sent.
+/// Queues a segment of the body and counts it as sent.
 fn push(wire: &mut impl Wire, request: &mut Request, segment: Segment, length: u64) {
     let framing = wire.push(segment, length);
     count(wire, request, length, framing);
@@ -413,13 +411,13 @@ fn count<W: Wire>(_: &W, request: &mut Request, body: u64, framing: u64) {
     };
 }
 
-/// The client takes no more: what it has not taken was not sent.
+/// Subtracts the queued bytes from the sent ones, after the connection has failed.
 pub(super) fn not_taken(wire: &impl Wire, request: &mut Request, error: io::Error) -> Abort {
     request.sent.take_back(wire.backlog() as u64);
     error.into()
 }
 
-/// Sends nothing more until then. A client that leaves meanwhile ends the exchange.
+/// Waits until `then`, or until the client leaves, which ends the exchange.
 async fn pause_until(wire: &mut impl Wire, then: Instant) -> Result<(), Abort> {
     wire.start_send();
     match either(engine::sleep_until(then), wire.client_gone()).await {
