@@ -1,6 +1,6 @@
-//! How a request is let through to a group that bounds how many are under way
-//! (`concurrency_limit`): at once, or when it is its turn, or not at all. Once for a request,
-//! however many peers are tried.
+//! Admission to a group with a limit of requests in flight (`concurrency_limit`): a request is
+//! admitted at once, waits in the queue, or is refused. A request is admitted once, however many
+//! peers are tried.
 
 use std::time::{Duration, Instant};
 
@@ -12,23 +12,22 @@ use crate::gate::{Admitted, Entry, Load, WaitingRequest};
 use crate::selection::Selection;
 use crate::try_peers::CONNECTING;
 
-/// What a request is answered with that is not let through, beside a time after which it may come
-/// again.
+/// The status of a refused request, which is sent with `Retry-After`.
 const STATUS: u16 = 503;
 
-/// The latest that a client is told to come again: what is known of a longer time is worth nothing.
+/// The longest `Retry-After`: estimates beyond it are worth nothing.
 const COME_AGAIN_MAX: Duration = Duration::from_secs(60);
 
-/// A request that has been let through.
+/// An admitted request.
 #[derive(Default)]
 pub(crate) struct Admission {
-    /// `None` where nothing is bounded.
+    /// `None` if the group has no limit.
     pub(crate) admitted: Option<Admitted>,
-    /// How long it has waited, if it has.
+    /// How long the request has waited, if it has.
     pub(crate) waited: Option<Duration>,
 }
 
-/// Lets a request through, when it is its turn.
+/// Admits a request, or waits until it is admitted.
 pub(crate) async fn admit<C: Caller>(
     caller: &mut C,
     client: &mut C::Client,
@@ -57,7 +56,7 @@ pub(crate) async fn admit<C: Caller>(
     }
 }
 
-/// Waits for its turn.
+/// Waits in the queue until the request is admitted.
 async fn wait<C: Caller>(
     caller: &mut C,
     client: &mut C::Client,
@@ -93,7 +92,7 @@ async fn wait<C: Caller>(
     }
 }
 
-/// Answers that there is too much to do, and when there may be less.
+/// Refuses a request, and tells the client when to retry.
 fn refuse<C: Caller>(
     caller: &mut C,
     selection: &Selection,
@@ -115,7 +114,7 @@ fn refuse<C: Caller>(
     AttemptError::Refused(STATUS)
 }
 
-/// Tells the caller when those have been served who wait now.
+/// Tells the caller when the requests that wait now will have been served.
 pub(crate) fn come_again<C: Caller>(caller: &mut C, selection: &Selection, load: &Load) {
     let wait = load
         .wait
@@ -123,7 +122,7 @@ pub(crate) fn come_again<C: Caller>(caller: &mut C, selection: &Selection, load:
     caller.come_again(wait.min(COME_AGAIN_MAX));
 }
 
-/// With a digit behind the point.
+/// Formats a time in seconds with one decimal.
 fn seconds(time: Duration) -> String {
     format!("{:.1}", time.as_secs_f64())
 }

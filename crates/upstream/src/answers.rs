@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use crate::moment::{Moment, average};
 
-/// Whether answers are counted.
+/// Whether responses are counted.
 static COUNTED: AtomicBool = AtomicBool::new(false);
 
-/// Has answers counted from now on, as long as the process lives.
+/// Starts counting responses, until the process ends.
 pub fn count_answers() {
     COUNTED.store(true, Ordering::Relaxed);
 }
@@ -31,42 +31,42 @@ const CLASSES: usize = 5;
 /// Statuses of a class.
 const CLASS: usize = 100;
 
-/// What a peer has answered, once it has.
+/// Response counters of a peer, allocated with its first response.
 #[derive(Debug, Default)]
 pub struct Answers(OnceLock<Box<AnswerCounters>>);
 
 #[derive(Debug, Default)]
 struct AnswerCounters {
     classes: [OnceLock<Box<[AtomicU64; CLASS]>>; CLASSES],
-    /// Those with a status beyond these classes.
+    /// Responses with a status outside of the five classes.
     others: AtomicU64,
-    /// Averages that forget, in milliseconds.
+    /// Moving averages, in milliseconds.
     header_time: AtomicU64,
     response_time: AtomicU64,
-    /// Answers that have come whole, by how long that took: each part alone.
+    /// Histogram of the response times of complete responses; not cumulative.
     durations: [AtomicU64; RESPONSE_BOUNDS.len() + 1],
-    /// Milliseconds that these took together.
+    /// Sum of their response times, in milliseconds.
     duration: AtomicU64,
     sent: AtomicU64,
     received: AtomicU64,
-    /// When a request was given to it last.
+    /// When the peer last got a request.
     selected: Moment,
 }
 
-/// What a peer has answered by one moment.
+/// A snapshot of the response counters of a peer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AnswerCounts {
-    /// Statuses and how often they came, as far as they did.
+    /// Each status that has occurred, and how often.
     pub statuses: Vec<(u16, u64)>,
-    /// Answers with a status that has none of the five classes.
+    /// Responses with a status outside of the five classes.
     pub others: u64,
-    /// Milliseconds until heads had come, as an average that forgets.
+    /// Moving average of the time until the response head, in milliseconds.
     pub header_time: u64,
-    /// Milliseconds until answers had come whole, as an average that forgets.
+    /// Moving average of the time until the response was complete, in milliseconds.
     pub response_time: u64,
     /// Answers that have come whole, by the bounds of [`RESPONSE_BOUNDS`] and beyond the last.
     pub durations: [u64; RESPONSE_BOUNDS.len() + 1],
-    /// Milliseconds that these took together.
+    /// Sum of their response times, in milliseconds.
     pub duration: u64,
     /// Bytes that were sent to it for requests whose answers have come whole.
     pub sent: u64,
@@ -77,7 +77,7 @@ pub struct AnswerCounts {
 }
 
 impl AnswerCounts {
-    /// How many answers there were with this class of status, `2` for 2xx.
+    /// How many responses had this class of status, `2` for 2xx.
     pub fn class(&self, class: u16) -> u64 {
         let of_class = self
             .statuses
@@ -86,12 +86,12 @@ impl AnswerCounts {
         of_class.map(|(_, count)| count).sum()
     }
 
-    /// How many answers there were.
+    /// How many responses there were.
     pub fn total(&self) -> u64 {
         self.statuses.iter().map(|(_, count)| count).sum::<u64>() + self.others
     }
 
-    /// How long ago it was given a request last; `None` where it never was.
+    /// How long ago the peer last got a request; `None` if it never did.
     pub fn selected_ago(&self, now: std::time::Instant) -> Option<Duration> {
         let ago = crate::moment::millis(now).saturating_sub(self.selected);
         (self.selected > 0).then(|| Duration::from_millis(ago))
@@ -103,14 +103,14 @@ impl Answers {
         are_counted().then(|| &**self.0.get_or_init(Box::default))
     }
 
-    /// It has been given a request.
+    /// Notes that the peer gets a request.
     pub(crate) fn note_request(&self, now: u64) {
         if let Some(counted) = self.counted() {
             counted.selected.set(now);
         }
     }
 
-    /// It has answered with this status.
+    /// Counts a response with this status.
     pub(crate) fn note_status(&self, status: u16) {
         let Some(counted) = self.counted() else {
             return;
@@ -127,14 +127,14 @@ impl Answers {
             .fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The head of an answer has come after so many milliseconds.
+    /// Adds the time until a response head to the average.
     pub(crate) fn note_header_time(&self, millis: u64) {
         if let Some(counted) = self.counted() {
             average(&counted.header_time, millis);
         }
     }
 
-    /// An answer has come whole after so many milliseconds.
+    /// Adds the time of a complete response to the average and the histogram.
     pub(crate) fn note_response_time(&self, millis: u64) {
         let Some(counted) = self.counted() else {
             return;
@@ -148,7 +148,7 @@ impl Answers {
         counted.duration.fetch_add(millis, Ordering::Relaxed);
     }
 
-    /// So many bytes have gone to it and come from it for a request.
+    /// Counts the bytes sent and received for a request.
     pub(crate) fn note_bytes(&self, sent: u64, received: u64) {
         if let Some(counted) = self.counted() {
             counted.sent.fetch_add(sent, Ordering::Relaxed);
@@ -156,7 +156,7 @@ impl Answers {
         }
     }
 
-    /// What there has been by now; `None` where nothing was counted.
+    /// A snapshot of the counters; `None` if nothing was counted.
     pub fn counts(&self) -> Option<AnswerCounts> {
         let counted = self.0.get()?;
         let read = |number: &AtomicU64| number.load(Ordering::Relaxed);
@@ -179,7 +179,7 @@ impl Answers {
         })
     }
 
-    /// Has everything that is counted in all counted from now on; averages stay.
+    /// Resets all totals to zero; the averages stay.
     pub(crate) fn reset(&self) {
         let Some(counted) = self.0.get() else {
             return;

@@ -1,4 +1,5 @@
-//! On whose behalf peers are asked, and how: what the loop over peers knows of a protocol.
+//! The interface between the loop over peers and a protocol: [`Caller`] is the request or session
+//! that is proxied, [`PeerProtocol`] how a peer is talked to.
 
 use std::io;
 use std::time::Duration;
@@ -10,93 +11,91 @@ use logs::Subject;
 use crate::causes::Causes;
 use crate::peer::Peer;
 
-/// Who asks: a request, a session. Log lines are about it.
+/// The request or session that is proxied, which log lines are about.
 pub trait Caller: Subject {
-    /// The client, by a borrow of its own: whether it has gone is looked at while peers are waited
-    /// for.
+    /// The client, borrowed separately: the loop watches for its disconnect while it waits for
+    /// peers.
     type Client;
 
-    /// How it has gone.
+    /// How the client has disconnected.
     type Gone;
 
-    /// Waits until the client has gone.
+    /// Waits until the client has disconnected.
     fn gone(client: &mut Self::Client) -> impl Future<Output = Self::Gone>;
 
-    /// The client has gone while this was being done, and the try under way ends with that.
+    /// Called when the client has disconnected during this activity, which ends the current
+    /// attempt.
     fn left(&mut self, client: &Self::Client, gone: Self::Gone, doing: &'static str) -> Self::Gone;
 
-    /// The peer that it wants, by its name ([`Peer::id`]): asked before each try.
+    /// The id of the preferred peer ([`Peer::id`]), for stickiness. Called before each attempt.
     fn wanted(&self) -> Option<Bytes> {
         None
     }
 
-    /// This peer has been chosen.
+    /// Called when this peer has been chosen.
     fn chosen(&mut self, _: &Peer) {}
 
-    /// The peer that was chosen has failed.
+    /// Called when the chosen peer has failed.
     fn peer_failed(&mut self) {}
 
-    /// Peers are about to be asked: what was said of an earlier time holds no more.
+    /// Called before the first attempt: results of earlier attempts must be reset.
     fn begins(&mut self) {}
 
-    /// An attempt at a peer begins.
+    /// Called when an attempt at a peer begins.
     fn try_begins(&mut self, attempt: AttemptStart<'_>);
 
-    /// The group lets nobody in for now, which was found out after this time of waiting. The try
-    /// that would have been is over.
+    /// Called when the group refuses the request, after this time in the queue. Ends the attempt.
     fn turned_away(&mut self, group: &Bytes, status: u16, waited: Option<Duration>);
 
-    /// After this time there may be less to do.
+    /// Suggests a time for `Retry-After`.
     fn come_again(&mut self, _: Duration) {}
 
-    /// The peer could not be connected to in time. The failure is counted next.
+    /// Called when connecting to the peer has timed out, before the failure is counted.
     fn connecting_timed_out(&self) {}
 
-    /// The try is over, and its failure has been counted.
+    /// Called when an attempt has failed and its failure has been counted.
     fn try_failed(&mut self, failure: &AttemptFailure);
 
-    /// The time from the beginning of the try to the head of the answer, where the answer has a
-    /// head.
+    /// The time from the begin of the attempt to the response head, if the protocol has one.
     fn head_time(&self) -> Option<Duration> {
         None
     }
 
-    /// Whether what is asked may change something, so that asking twice may do it twice.
+    /// Whether the request is non-idempotent, so that a retry could have its effect twice.
     fn changes_something(&self) -> bool {
         false
     }
 }
 
-/// A try that begins.
+/// The begin of an attempt.
 pub struct AttemptStart<'a> {
-    /// The peer's address as it is shown, or the group's name where no peer is left.
+    /// The address of the peer as it is displayed, or the name of the group if no peer is left.
     pub name: &'a Bytes,
-    /// Where the peer is; `None` where none is left.
+    /// The address of the peer; `None` if no peer is left.
     pub address: Option<&'a Address>,
-    /// How long the try has waited for its turn, if it has.
+    /// How long the request has waited in the queue, if it has.
     pub waited: Option<Duration>,
 }
 
-/// What is the same for each peer that is tried, and how each is asked.
+/// How peers are talked to; the same for every peer that is tried.
 pub trait PeerProtocol<C: Caller> {
-    /// What leads to a peer.
+    /// A connection to a peer.
     type Connection;
 
-    /// What comes of asking it.
+    /// The response of a peer.
     type Answer;
 
-    /// What is being done when the status of an answer has come, as log lines say it.
+    /// The activity when the status of a response has been received, for log lines.
     const READING: &'static str;
 
-    /// For how long and how often peers are asked.
+    /// The timeouts and the retry limits.
     fn tries(&self) -> &RetryPolicy;
 
-    /// A try begins, which may come to nothing before anything is said: what is known of the one
-    /// before is of no use any more.
+    /// Called when an attempt begins: state of the attempt before must be reset.
     fn try_begins(&self) {}
 
-    /// Connects to a peer, or takes a connection that there is; whether that had been kept with
-    /// nothing under way, so that the peer may have closed it meanwhile.
+    /// Connects to a peer, or takes a connection from the pool. The flag says whether the
+    /// connection was idle in the pool, so that the peer may have closed it meanwhile.
     fn connect(
         &self,
         caller: &mut C,
@@ -105,7 +104,7 @@ pub trait PeerProtocol<C: Caller> {
         room: ConnectionRoom,
     ) -> impl Future<Output = Result<(Self::Connection, bool), AttemptError<C::Gone>>>;
 
-    /// Has the dialogue with the peer.
+    /// Sends the request to the peer and reads the response.
     fn talk(
         &self,
         caller: &mut C,
@@ -113,76 +112,77 @@ pub trait PeerProtocol<C: Caller> {
         connection: &mut Self::Connection,
     ) -> impl Future<Output = Result<Self::Answer, AttemptError<C::Gone>>>;
 
-    /// The status of an answer that may be as bad as none.
+    /// The status of a response that may count as a failure.
     fn status(&self, _: &Self::Answer) -> Option<u16> {
         None
     }
 
-    /// Whether it can begin anew with another peer though this one may have heard some of it.
+    /// Whether the request can be sent to another peer after a part of it has been sent to this
+    /// one.
     fn can_be_repeated(&self) -> bool;
 }
 
-/// For how long and how often peers are asked, whatever they are asked.
+/// The timeouts and retry limits of proxying, for any protocol.
 #[derive(Clone, Copy)]
 pub struct RetryPolicy {
     /// How long connecting may take.
     pub connect_timeout: Duration,
-    /// How long a peer may take nothing of what it is sent.
+    /// How long a peer may read nothing.
     pub send_timeout: Duration,
-    /// Peers are asked to the end, whether or not the client has gone.
+    /// The request continues even if the client has disconnected.
     pub ignore_client_abort: bool,
-    /// After which failures the next peer is asked.
+    /// The failures after which the next peer is tried.
     pub next_upstream: Causes,
-    /// 0 is no limit.
+    /// The limit of attempts; 0 is no limit.
     pub next_upstream_tries: usize,
-    /// Zero is no limit.
+    /// The time limit of all attempts; zero is no limit.
     pub next_upstream_timeout: Duration,
 }
 
-/// What there is to know of the room that a request needs at a peer. Only Unix sockets are waited
-/// for, so that of others nothing is.
+/// Load of a peer, for the wait for its listen backlog. Only used for Unix sockets, since only
+/// their `connect()` fails when the backlog is full.
 #[derive(Clone, Copy, Default)]
 pub struct ConnectionRoom {
-    /// How many requests the peer has that it has not heard.
+    /// Requests that the peer has not answered yet.
     pub unheard: usize,
-    /// The request goes to another peer where this one has no room.
+    /// If this peer's backlog is full, the request goes to another peer instead of waiting.
     pub goes_elsewhere: bool,
 }
 
-/// What the socket of a connection is to be.
+/// The settings of a connection's socket.
 #[derive(Default)]
 pub struct Socket {
     /// The options of the socket.
     pub options: SocketOptions,
-    /// The local address as the configuration has it, for log lines.
+    /// The local address as it is configured, for log lines.
     pub name: Bytes,
 }
 
-/// Why a try came to nothing.
+/// Why an attempt failed.
 #[derive(Debug)]
 pub struct AttemptFailure {
-    /// The kind of reason.
+    /// The cause, for `*_next_upstream`.
     pub cause: Causes,
     /// The status to answer with if no other peer is tried.
     pub status: u16,
-    /// What was being done, for log lines.
+    /// The activity during which it failed, for log lines.
     pub doing: &'static str,
-    /// Whether some of the request may have reached the peer.
+    /// Whether a part of the request may have reached the peer.
     pub sent: bool,
-    /// Whether the connection had been kept, so that the peer may have closed it before it saw the
-    /// request.
+    /// Whether the connection was idle in the pool before, so that the peer may have closed it
+    /// before the request arrived.
     pub kept: bool,
-    /// It has been decided already that another peer is tried.
+    /// Another peer is tried in any case.
     pub again: bool,
-    /// The peer had too much to do to take it, which is no failure of the peer.
+    /// The peer was too busy to accept the request, which does not count as its failure.
     pub is_busy: bool,
-    /// Others that shared the connection may be why it has ended: one more try does not count,
-    /// where tries are not limited.
+    /// Another request on the shared connection may have caused its end: one further attempt does
+    /// not count, unless attempts are limited.
     pub is_of_others: bool,
 }
 
 impl AttemptFailure {
-    /// A failure that nothing more is known of: nothing has been sent.
+    /// A failure before anything was sent.
     pub fn new(cause: Causes, status: u16, doing: &'static str) -> AttemptFailure {
         AttemptFailure {
             cause,
@@ -196,7 +196,7 @@ impl AttemptFailure {
         }
     }
 
-    /// That of a connection which has broken, or has been silent for too long.
+    /// The failure of a connection that has broken or timed out.
     pub fn of_connection(error: &io::Error, doing: &'static str) -> AttemptFailure {
         if error.kind() == io::ErrorKind::TimedOut {
             AttemptFailure::new(Causes::TIMEOUT, 504, doing)
@@ -206,14 +206,14 @@ impl AttemptFailure {
     }
 }
 
-/// How a try ends without an answer.
+/// How an attempt ends without a response.
 #[derive(Debug)]
 pub enum AttemptError<G> {
     /// Another peer may be tried.
     Failed(AttemptFailure),
-    /// The caller is to be answered with this status, whatever other peers would say.
+    /// The request is answered with this status, without trying other peers.
     Refused(u16),
-    /// The client has gone.
+    /// The client has disconnected.
     Aborted(G),
 }
 
@@ -223,17 +223,17 @@ impl<G> From<G> for AttemptError<G> {
     }
 }
 
-/// No peer has answered.
+/// No peer has responded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unanswered {
     /// The status to answer with.
     pub status: u16,
-    /// How the last try has failed; `None` where that is not the peers' doing.
+    /// The cause of the last failure; `None` if no peer is to blame.
     pub cause: Option<Causes>,
 }
 
 impl Unanswered {
-    /// It is not the peers' doing.
+    /// A failure of our own, for which no peer is to blame.
     pub fn of_ours(status: u16) -> Unanswered {
         Unanswered {
             status,

@@ -1,6 +1,6 @@
-//! Why peers fail, and for which of these reasons another is asked.
+//! The causes for which attempts fail, and for which another peer is tried.
 
-/// Why a try failed, or a set of such causes: what `*_next_upstream` names.
+/// A cause for which an attempt failed, or a set of causes, as `*_next_upstream` lists them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Causes(u16);
 
@@ -9,34 +9,34 @@ impl Causes {
     pub const NONE: Causes = Causes(0);
     /// The connection could not be made, or has broken.
     pub const ERROR: Causes = Causes(1);
-    /// Nothing came in time.
+    /// A timeout.
     pub const TIMEOUT: Causes = Causes(1 << 1);
-    /// What came is no answer.
+    /// The response is invalid.
     pub const INVALID_HEADER: Causes = Causes(1 << 2);
-    /// The request may have changed something, which a second one would do again.
+    /// The request is non-idempotent and has been sent.
     pub const NON_IDEMPOTENT: Causes = Causes(1 << 3);
     /// No peer was left to try. No directive names it.
     pub const NO_LIVE: Causes = Causes(1 << 4);
-    /// What a line that names no cause stands for.
+    /// `off`.
     pub const OFF: Causes = Causes(1 << 5);
-    /// The answer 500 of the causes.
+    /// A response with status 500.
     pub const HTTP_500: Causes = Causes(1 << 6);
-    /// The answer 502 of the causes.
+    /// A response with status 502.
     pub const HTTP_502: Causes = Causes(1 << 7);
-    /// The answer 503 of the causes.
+    /// A response with status 503.
     pub const HTTP_503: Causes = Causes(1 << 8);
-    /// The answer 504 of the causes.
+    /// A response with status 504.
     pub const HTTP_504: Causes = Causes(1 << 9);
-    /// The answer 403 of the causes.
+    /// A response with status 403.
     pub const HTTP_403: Causes = Causes(1 << 10);
-    /// The answer 404 of the causes.
+    /// A response with status 404.
     pub const HTTP_404: Causes = Causes(1 << 11);
-    /// The answer 429 of the causes.
+    /// A response with status 429.
     pub const HTTP_429: Causes = Causes(1 << 12);
-    /// Of a cache alone, which then gives what it has.
+    /// The entry is being updated (only for `*_cache_use_stale`).
     pub const UPDATING: Causes = Causes(1 << 13);
 
-    /// All ways in which no upstream answers.
+    /// All causes without a response of an upstream.
     pub const FAILURES: Causes = Causes::ERROR
         .with(Causes::TIMEOUT)
         .with(Causes::INVALID_HEADER)
@@ -47,12 +47,12 @@ impl Causes {
         self.0
     }
 
-    /// Those that [`Causes::bits`] has given.
+    /// The set that [`Causes::bits`] has encoded.
     pub fn from_bits(bits: u16) -> Causes {
         Causes(bits)
     }
 
-    /// The cause that an answer with this status may be.
+    /// The cause that a response with this status may count as.
     pub fn of_status(status: u16) -> Option<Causes> {
         Some(match status {
             500 => Causes::HTTP_500,
@@ -66,7 +66,8 @@ impl Causes {
         })
     }
 
-    /// Whether the peer is not to blame: what it lacks, another may have.
+    /// Whether the cause does not count as a failure of the peer: another peer may have what this
+    /// one lacks.
     pub fn is_harmless(self) -> bool {
         matches!(self, Causes::HTTP_403 | Causes::HTTP_404)
     }

@@ -1,5 +1,5 @@
-//! A connection to a peer, within a time. Where a Unix socket has no room for one more that it has
-//! not accepted yet, it is waited for, first come first served: see [`backlog`].
+//! Connects to a peer within a timeout. If the listen backlog of a Unix socket is full, requests
+//! wait for it, first come first served: see [`backlog`].
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
@@ -19,28 +19,28 @@ use crate::try_peers::{CONNECTING, unless_gone};
 pub struct ConnectOptions<'a> {
     /// The address of the peer.
     pub address: &'a Address,
-    /// What the socket is to be.
+    /// The settings of the socket.
     pub socket: &'a Socket,
-    /// Until when the connection must stand.
+    /// When the connection must be established.
     pub deadline: Instant,
-    /// For how long, and whether it matters that the client goes.
+    /// The timeouts, and whether a disconnect of the client ends the attempt.
     pub tries: &'a RetryPolicy,
-    /// What is known of the peer's room.
+    /// The load of the peer, for the wait for its backlog.
     pub room: ConnectionRoom,
 }
 
-/// What one is connected by.
+/// The outcome of connecting.
 pub enum Connected {
-    /// One that has been kept while this one waited.
+    /// A connection from the pool, which became idle while this request waited.
     Kept(Box<Connection>),
-    /// A new one, which nothing has been sent on.
+    /// A new connection.
     Anew(Stream),
 }
 
 /// Why there is no connection.
 enum NotConnected {
     Failed(ConnectError),
-    /// The peer had too much to do.
+    /// The peer was too busy.
     Busy(io::Error),
 }
 
@@ -202,7 +202,7 @@ async fn reach(
     }
 }
 
-/// Tries until there is room, whenever it is the first.
+/// Waits in the queue, and retries `connect()` while it is the first.
 async fn wait(
     way: &ConnectOptions<'_>,
     mut turn: BacklogSlot,
@@ -237,7 +237,7 @@ fn has_timed_out(error: &ConnectError) -> bool {
     }
 }
 
-/// Whether a socket has as many connections as it may have that it has not accepted.
+/// Whether `connect()` failed because the listen backlog of a Unix socket is full.
 fn is_full(address: &Address, error: &ConnectError) -> bool {
     let ConnectError::Failed(failed) = error else {
         return false;

@@ -15,70 +15,70 @@ use crate::peers::Peers;
 use crate::retries::RetryBudget;
 use crate::roster::Roster;
 
-/// A group of peers: what an `upstream` block declares, or a host's addresses.
+/// A group of peers: an `upstream` block, or the addresses of a host.
 #[derive(Debug)]
 pub struct Group {
     /// The block's name, or the host.
     pub name: Bytes,
-    /// What it is kept by in a thread's pool, if its connections are kept.
+    /// How idle connections are kept, if they are.
     pub keepalive: Option<Keepalive>,
-    /// How requests wait while no peer may be asked, if they do.
+    /// `queue`: how requests wait while no peer is available, if they do.
     pub queueing: Option<Queueing>,
-    /// How many requests may be under way, if that is bounded.
+    /// `concurrency_limit`: the limit of requests in flight, if there is one.
     pub concurrency: Option<Concurrency>,
-    /// How many requests may be tried once more, if that is bounded.
+    /// `retry_budget`: the limit of retries, if there is one.
     pub retry_budget: Option<RetryBudget>,
-    /// When peers are put out that do worse than others, if they are.
+    /// `eject_outliers`: when peers are ejected, if they are.
     pub outliers: Option<Outliers>,
-    /// Whether its members may be changed while it serves.
+    /// Whether its members may be changed at run time.
     pub is_editable: bool,
-    /// A group that is made later has a greater one.
+    /// Groups that are made later have greater versions.
     version: u64,
     roster: Arc<Roster>,
 }
 
 static VERSIONS: AtomicU64 = AtomicU64::new(1);
 
-/// How many wait until they may be under way where nothing says how many do.
+/// The default limit of requests that wait for `concurrency_limit`.
 const WAITING_MAX: usize = 10_000;
 
-/// How long they wait where nothing says how long: well below the ten seconds after which many
-/// clients give up.
+/// The default limit of their wait: well below the ten seconds after which many clients give up.
 const WAITING_TIME: Duration = Duration::from_secs(8);
 
 /// How connections to a group's peers are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keepalive {
-    /// The most that are idle on a thread; the one that has been so for longest makes room.
+    /// Idle connections per thread at most; the one that has been idle longest is closed to make
+    /// room.
     pub connections: usize,
-    /// Only who has made them uses them again.
+    /// Connections are only reused by the same location (`local`).
     pub local: bool,
-    /// How many requests go over one.
+    /// Requests per connection at most.
     pub requests: u64,
-    /// How old one may be when it is kept.
+    /// The age up to which a connection is kept.
     pub time: Duration,
-    /// How long one may be idle.
+    /// How long a connection may be idle.
     pub timeout: Duration,
 }
 
-/// How requests wait for a peer, or until they may be under way.
+/// How requests wait for a peer, or for `concurrency_limit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Queueing {
-    /// The most that wait at a time.
+    /// Waiting requests at most.
     pub length: usize,
-    /// How long each may wait; `None` where nothing says so.
+    /// How long a request may wait; `None` if it is not configured.
     pub timeout: Option<Duration>,
 }
 
 impl Queueing {
-    /// How long each may wait for a peer.
+    /// How long a request may wait for a peer.
     pub fn timeout(&self) -> Duration {
         self.timeout.unwrap_or(Duration::from_secs(60))
     }
 }
 
 impl Default for Keepalive {
-    /// As an `upstream` block of nginx 1.31 has it that says nothing of it.
+    /// The defaults of an `upstream` block of nginx 1.31.
     fn default() -> Keepalive {
         Keepalive {
             connections: 32,
@@ -106,12 +106,12 @@ impl Group {
         }
     }
 
-    /// A group of one peer, which is asked whatever it did before.
+    /// A group of one peer, which is always available.
     pub fn of_one(name: Bytes, address: Address) -> Arc<Group> {
         Group::of_addresses(name, [address])
     }
 
-    /// A group of addresses that are all alike. What its peers do is forgotten with it.
+    /// A group of equal addresses. The state of its peers is dropped with the group.
     pub fn of_addresses(name: Bytes, addresses: impl IntoIterator<Item = Address>) -> Arc<Group> {
         let peers = addresses.into_iter().map(Peer::new).collect();
         let roster = Roster::new(peers, Vec::new(), Method::RoundRobin, Vec::new());
@@ -128,19 +128,20 @@ impl Group {
         &self.roster
     }
 
-    /// Whether other peers may come into it, or leave it.
+    /// Whether peers may be added or removed.
     pub fn may_change(&self) -> bool {
         self.is_editable || !self.roster.hosts().is_empty()
     }
 
-    /// The checks of a peer let it have requests again: it starts as slowly as it is to, and who
-    /// waits for a peer is called.
+    /// Called when the health checks of a peer have passed again: starts `slow_start`, and calls a
+    /// request that waits for a peer.
     pub fn recovered(&self, peer: &Peer, now: Instant) {
         peer.recover(now);
         self.peers().queue().call_next();
     }
 
-    /// A request comes, in a group that bounds how many are under way; `None` in any other.
+    /// Admits, queues or refuses a new request; `None` if the group has no limit of requests in
+    /// flight.
     pub fn enter(&self, now: Instant) -> Option<Entry> {
         let terms = Terms {
             version: self.version,
@@ -149,26 +150,26 @@ impl Group {
                 length: self
                     .queueing
                     .map_or(WAITING_MAX, |queueing| queueing.length),
-                // What is known is the past's: a part of the time is kept for being wrong.
+                // The estimate comes from the past, so leave a margin for error.
                 expected_max: self.waiting_time() * 3 / 4,
             },
         };
         Some(self.peers().gate().enter(now, &terms))
     }
 
-    /// How long a request may wait until it may be under way.
+    /// How long a request may wait for `concurrency_limit`.
     pub fn waiting_time(&self) -> Duration {
         let timeout = self.queueing.and_then(|queueing| queueing.timeout);
         timeout.unwrap_or(WAITING_TIME)
     }
 
-    /// Its configuration is in force: who waits goes by its limit from now on.
+    /// Puts the group's `concurrency_limit` into force, for waiting requests too.
     pub fn comes_into_force(&self, now: Instant) {
         let peers = self.peers();
         peers.gate().set(now, self.version, self.concurrency);
     }
 
-    /// How many requests are under way; `None` where that is not bounded.
+    /// The state of the limit of requests in flight; `None` if there is no limit.
     pub fn load(&self) -> Option<Load> {
         self.concurrency?;
         // Requests may ask before all of the configuration has been told that it is in force.

@@ -26,23 +26,22 @@ use bytes::Bytes;
 pub struct Check {
     /// What it is known by over reloads: where it stands in the configuration.
     pub place: Bytes,
-    /// A peer that is new to it gets no requests until it has passed.
+    /// A new peer gets no requests until it has passed.
     pub mandatory: bool,
-    /// Where it is mandatory, a peer that was healthy before a reload goes on without having to
-    /// pass again.
+    /// With `mandatory`: a peer that was healthy before a reload need not pass again.
     pub persistent: bool,
 }
 
-/// The checks that are made of the peers of a group.
+/// The health checks of a group.
 pub type Checks = Arc<[Check]>;
 
-/// How a peer stands with its checks. The last is the worst.
+/// The health of a peer, from best to worst.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Finding {
-    /// Nothing speaks against it.
+    /// The peer has passed, or a check has yet to run that is not mandatory.
     #[default]
     Healthy,
-    /// It has to pass before it gets requests.
+    /// The peer must pass before it gets requests.
     Checking,
     /// The peer has failed its checks.
     Unhealthy,
@@ -58,42 +57,42 @@ impl Finding {
     }
 }
 
-/// What has come of one check more.
+/// The effect of one check result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HealthChange {
-    /// What this check has found anew; `None` where it has found what it had found before.
+    /// The new finding of the check; `None` if it has not changed.
     pub finding: Option<Finding>,
-    /// The peer may be given requests now, and could not before.
+    /// The peer may get requests again.
     pub recovered: bool,
 }
 
-/// How often a peer has been checked, in all.
+/// Totals of a peer's health checks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CheckCounts {
     /// Checks that have ended.
     pub checks: u64,
-    /// Those of them that it has failed.
+    /// Failed checks.
     pub fails: u64,
     /// How often it has become unhealthy.
     pub unhealthy: u64,
 }
 
-/// What all checks of a peer have found. One thread writes, the one that makes the checks.
+/// The findings of all health checks of a peer. Only written by the thread that runs the checks.
 #[derive(Debug)]
 pub struct Health {
     checks: Checks,
-    /// A place for each check.
+    /// The results of each check.
     results: Box<[Results]>,
-    /// The worst finding, for those who choose among peers.
+    /// The worst finding, for the load balancer.
     worst: AtomicU8,
     counts: [AtomicU64; 3],
 }
 
-/// What one check has found.
+/// The results of one check.
 #[derive(Debug)]
 struct Results {
     finding: AtomicU8,
-    /// Results in a row that speak against that.
+    /// Consecutive results that contradict the finding.
     contrary: AtomicU64,
 }
 

@@ -1,4 +1,4 @@
-//! A peer that has been given a request.
+//! A request's lease of a peer.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,34 +14,33 @@ use crate::peer::Peer;
 use crate::peers::{Peers, SideOf};
 use crate::sparing;
 
-/// A peer that has been given a request, for as long as that takes: it counts until it is dropped,
-/// however that comes about.
+/// A lease counts as one request of the peer until it is dropped, however the request ends.
 #[derive(Debug)]
 pub struct Lease {
     peers: Arc<Peers>,
     side: SideOf,
     index: usize,
     method: Method,
-    /// When it was given.
+    /// When the lease began.
     since: u64,
     /// When the peer had been looked at before, where this is to show how it does now, and has not
     /// yet.
     trial: Option<u64>,
-    /// Counted among those that have not been answered.
+    /// Counted in [`InFlight`](crate::in_flight::InFlight).
     in_flight: bool,
-    /// Counted among those of which nothing has been answered.
+    /// Counted among the requests without any response yet.
     is_unheard: bool,
-    /// How long the answer takes is still to be told.
+    /// The response time has not been reported yet.
     is_open: bool,
     /// After how many milliseconds the head of its answer has come, until `least_time` is told of
     /// the whole.
     header: Option<u64>,
-    /// There is a connection to the peer, which ends when this does.
+    /// There is a connection to the peer, which is closed with the lease.
     pub(crate) is_connected: bool,
 }
 
 impl Lease {
-    /// Gives the peer one request more.
+    /// Assigns a request to the peer.
     pub(crate) fn begin(
         peers: &Arc<Peers>,
         side: SideOf,
@@ -80,7 +79,7 @@ impl Lease {
         self.peers.side(self.side).get(self.index)
     }
 
-    /// It has failed. Whether it is disabled for that for a while.
+    /// Counts a failure; true if it makes the peer unavailable (`max_fails`).
     pub(crate) fn fail(&mut self, now: Instant) -> bool {
         self.settle(now, |latency, now, after| latency.note_failure(now, after));
         let now = millis(now);
@@ -96,7 +95,8 @@ impl Lease {
         }
     }
 
-    /// It has failed, or answered as one that is broken: whether that puts it out as an outlier.
+    /// Counts a failure, or a response that shows a broken server, for outlier detection. Returns
+    /// the ejection if this causes one.
     pub(crate) fn err(&self, now: Instant, outliers: &Outliers) -> Option<PutOut> {
         let _turn = self.peers.take_turn();
         sparing::fail(
@@ -107,7 +107,7 @@ impl Lease {
         )
     }
 
-    /// Tells `p2c` how long it has been, once.
+    /// Reports the time to `p2c`, once.
     fn settle(&mut self, now: Instant, tell: impl FnOnce(&Latency, u64, Duration)) {
         if std::mem::take(&mut self.is_open)
             && self.method == Method::PowerOfTwoChoices
@@ -119,7 +119,7 @@ impl Lease {
         }
     }
 
-    /// It has done what it was asked.
+    /// Counts a success.
     pub(crate) fn succeed(&mut self) {
         self.trial = None;
         let Some(peer) = self.peer() else { return };
@@ -130,7 +130,7 @@ impl Lease {
         }
     }
 
-    /// The head of its answer has come after this time.
+    /// Notes that the response head came after this time.
     pub fn head_came(&mut self, after: Duration) {
         self.heard();
         if let Some(peer) = self.peer() {
@@ -154,7 +154,7 @@ impl Lease {
         }
     }
 
-    /// A session has a connection to it after this time, which is measured unless its first byte
+    /// Notes that a session was connected after this time, which is measured unless the first byte
     /// is.
     pub fn session_began(&mut self, after: Duration) {
         let awaits_head = |timed: Timed| timed.until == Until::Head;
@@ -163,14 +163,14 @@ impl Lease {
         }
     }
 
-    /// The first byte of a session has come after this time.
+    /// Notes that the first byte of a session came after this time.
     pub fn first_byte_came(&mut self, after: Duration) {
         if self.header.is_none() {
             self.head_came(after);
         }
     }
 
-    /// Its answer has come whole after this time.
+    /// Notes that the response was complete after this time.
     pub fn answer_came(&mut self, after: Duration) {
         if let Some(peer) = self.peer() {
             peer.state().answers.note_response_time(as_millis(after));
@@ -203,7 +203,7 @@ impl Lease {
         }
     }
 
-    /// So many bytes have gone to the peer and come from it.
+    /// Counts the bytes sent to and received from the peer.
     pub fn note_bytes(&self, sent: u64, received: u64) {
         if let Some(peer) = self.peer() {
             peer.state().answers.note_bytes(sent, received);

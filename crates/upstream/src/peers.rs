@@ -1,4 +1,4 @@
-//! The peers of a group, and what requests to them have in common.
+//! The peers of a group, and the state that all requests to the group share.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -10,38 +10,38 @@ use crate::queue::Queue;
 use crate::retries::Retries;
 use crate::state::State;
 
-/// Which of the two sides of a group.
+/// Primary or backup peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SideOf {
-    /// Those that share requests out among them.
+    /// The primary peers.
     Peers,
-    /// Those that stand by.
+    /// The backup peers.
     Backups,
 }
 
-/// What requests to a group have in common, over all threads and reloads.
+/// The state of a group that all threads share and reloads keep.
 #[derive(Debug, Default)]
 struct RotationState {
     /// Held while a peer is chosen.
     lock: Mutex<()>,
-    /// Requests for which there was none.
+    /// Requests that wait for a peer.
     queue: Arc<Queue>,
-    /// Requests that were tried once more.
+    /// The retry budget.
     retries: Retries,
-    /// How many requests are under way, where that is bounded.
+    /// The limit of requests in flight.
     gate: Arc<Gate>,
     /// The number of the next member that has none.
     next_number: AtomicU64,
-    /// How those do that have left the group, as long as they have requests.
+    /// The states of removed peers that still have requests.
     removed: Mutex<Vec<Arc<State>>>,
 }
 
-/// The peers of a group: those that share requests out among them, and others that stand by.
+/// The primary and the backup peers of a group.
 #[derive(Debug)]
 pub struct Peers {
-    /// Those that are asked first.
+    /// The primary peers, which get requests first.
     pub primary: PeerSet,
-    /// Those that are asked when no other may be.
+    /// The backup peers, which get requests if no primary peer is available.
     pub backup: PeerSet,
     /// Held while a peer is chosen: what one thread has weighed, no other changes meanwhile. Shared
     /// with the same group before a reload, whose peers may be these.

@@ -1,9 +1,8 @@
-//! How many of a group's requests are retries: a share of those of the last seconds, and a few in
-//! any case.
+//! The retry budget of a group: retries up to a share of the requests of the last seconds, and a
+//! few in any case.
 //!
-//! A retry is a request that the servers have in addition, and just when they are short of breath.
-//! The share bounds what that adds up to. Counted over all threads and reloads, without locks: each
-//! second has a word of its own.
+//! Retries are additional load, just when servers are overloaded; the budget bounds it. All threads
+//! share the counts and reloads keep them, without locks: each second has a word of its own.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct RetryBudget {
     /// Retries for a hundred requests.
     pub percent: u64,
-    /// Retries a second that there may be in any case, so that a lone request may be retried.
+    /// Retries a second that are allowed in any case, so that a lone request may be retried.
     pub floor: u64,
 }
 
@@ -51,13 +50,13 @@ impl Second {
 }
 
 impl Retries {
-    /// A request has come. `now` in milliseconds of [`millis`](crate::moment::millis), here and
+    /// Counts a request. `now` is in milliseconds of [`millis`](crate::moment::millis), here and
     /// below.
     pub(crate) fn request(&self, now: u64) {
         self.count(now, |second| second.requests += 1);
     }
 
-    /// Takes a retry out of the budget; `false` where nothing is left of it.
+    /// Takes a retry out of the budget; `false` if the budget is used up.
     pub(crate) fn retry(&self, now: u64, budget: RetryBudget) -> bool {
         // Counted first: of two threads that want the last one, none gets it twice.
         self.count(now, |second| second.retries += 1);

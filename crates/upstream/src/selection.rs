@@ -1,4 +1,4 @@
-//! One request's way through a group: it never comes back to a peer that it has tried.
+//! Chooses the peers for one request of a group, never one that it has tried.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -31,28 +31,28 @@ pub struct Selection {
     tries_left: usize,
     tries_made: usize,
     key: Key,
-    /// The peer that it wants, by its name.
+    /// The id of the preferred peer.
     hint: Option<Bytes>,
     search: SearchProgress,
     /// The place of the peer chosen last, until it has failed or answered.
     chosen: Option<(SideOf, usize)>,
-    /// That of one which has been let off without a try being counted: it is asked again where no
-    /// other is left, once.
+    /// A peer that was [let off](Selection::let_off), whose attempt did not count. It is tried once
+    /// more if no other peer is left.
     again: Option<(SideOf, usize)>,
-    /// The peer that is being asked.
+    /// The lease of the chosen peer.
     lease: Option<Lease>,
-    /// That peer had been put out.
+    /// The chosen peer has just returned from an ejection.
     is_back: bool,
-    /// It is among the requests that retries are a share of.
+    /// The request has been counted for the retry budget.
     is_counted: bool,
 }
 
-/// What a failure has done to the peer's standing.
+/// The effect of a failure on the peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FailureEffect {
-    /// It has had as many failures as it may have (`max_fails`) and is out for a while.
+    /// The peer has reached `max_fails` and is unavailable for a while.
     pub disabled: bool,
-    /// It does worse than others, and is out for that.
+    /// The peer was ejected as an outlier.
     pub put_out: Option<PutOut>,
 }
 
