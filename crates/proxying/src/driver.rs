@@ -1,5 +1,5 @@
-//! The way of a request to an upstream and back, whatever is spoken there; [`Protocol`] says what
-//! each step is where protocols differ.
+//! Proxies a request to an upstream and delivers the response, for any upstream protocol.
+//! [`Protocol`] defines the steps in which protocols differ.
 //!
 //! ```text
 //! target ─▶ body ─▶ TLS ─▶ head ─▶ peers are asked ─▶ intercept ─▶ upgrade ─▶ apply ─▶ deliver
@@ -7,10 +7,10 @@
 //!              look_up     Lookup            replace                             heed      keep
 //! ```
 //!
-//! The four hooks are where the [`cache`] stands: it answers before peers are asked, has a say in
-//! the head that goes out, has something in the place of a failure, and takes the answer in before
-//! it is delivered. What a protocol does not need costs it nothing: every step is chosen when the
-//! program is compiled.
+//! The four hooks call the [`cache`]: it may answer before peers are asked, it changes the
+//! request's head (conditional requests, ranges), it may replace a failure by a stale entry, and it
+//! stores the response before it is delivered. Steps that a protocol does not need cost nothing,
+//! since `Protocol` is static dispatch.
 
 use std::ops::ControlFlow;
 use std::rc::Rc;
@@ -45,15 +45,15 @@ use crate::connect_target::ConnectTarget;
 use crate::upstream::{self, Group};
 use ::upstream::{RetryPolicy, Unanswered};
 
-/// Where a request goes.
+/// The target of a proxied request.
 pub trait Target {
     /// The servers that may answer.
     fn upstream(&self) -> &Upstream;
 
-    /// How their URLs begin in log lines.
+    /// The scheme of their URLs, for log lines.
     fn scheme(&self) -> &'static [u8];
 
-    /// The name by which TLS knows them, where they speak it.
+    /// Their server name for TLS, if they speak it.
     fn secure_name(&self) -> Option<&Bytes>;
 }
 
@@ -88,11 +88,11 @@ impl Target for PeerTarget {
 /// How much of a request's body is read before peers are asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyReading {
-    /// Nothing: peers are not told of it.
+    /// Nothing: the body is not passed on.
     None,
-    /// The whole, so that it can be sent again.
+    /// The whole body, so that it can be sent to another peer again.
     Whole,
-    /// What is at hand; the rest is passed on as it comes.
+    /// The received part; the rest is passed on as it arrives.
     AtHand,
 }
 
@@ -107,7 +107,7 @@ impl BodyReading {
     }
 }
 
-/// What a scope says of reaching its peers.
+/// The settings for connecting to peers.
 pub struct PeerOptions<'a> {
     /// Which errors and statuses make the next server be asked, how often and for how long.
     pub tries: RetryPolicy,
@@ -115,7 +115,7 @@ pub struct PeerOptions<'a> {
     pub socket: &'a SocketSettings<Request>,
     /// TLS, where peers may speak it.
     pub tls: Option<&'a UpstreamTls>,
-    /// Requests share connections, as streams of HTTP/2.
+    /// Whether requests share connections (HTTP/2).
     pub is_shared: bool,
 }
 
@@ -140,7 +140,7 @@ pub trait Protocol {
     /// Where a request goes, and what else is known of it before its body is read.
     type Target: Target;
 
-    /// The request as peers get it.
+    /// The request as it is sent to peers.
     type Outgoing;
 
     /// The dialogue with a peer.
@@ -148,10 +148,10 @@ pub trait Protocol {
     where
         Self: 'a;
 
-    /// What a peer answers.
+    /// The response of a peer.
     type Answer;
 
-    /// What the scope says of reaching peers.
+    /// The settings for connecting to peers.
     fn way(&self) -> PeerOptions<'_>;
 
     /// Where a request goes, or the status to answer with.
@@ -179,7 +179,7 @@ pub trait Protocol {
         None
     }
 
-    /// What an answer is found by again where no line says it.
+    /// The default cache key.
     fn cache_key(&self, _: &mut Request, _: &Self::Target) -> Vec<u8> {
         Vec::new()
     }
@@ -200,20 +200,20 @@ pub trait Protocol {
         lookup: Option<&CacheLookup>,
     ) -> Result<Self::Outgoing, u16>;
 
-    /// The URI in it, for log lines.
+    /// The URI of the request, for log lines.
     fn uri(_: &Self::Outgoing) -> Bytes {
         Bytes::new()
     }
 
-    /// What each new connection begins with.
+    /// The bytes in front of the first request of a connection, such as a PROXY header.
     fn introduction(&self, _: &Request) -> Bytes {
         introduction(None, None)
     }
 
-    /// What another request must agree on to use the same connection.
+    /// The terms on which another request may reuse the connection.
     fn terms(&self, group: &Group, reach: &ConnectTarget) -> Bytes;
 
-    /// What is said to a peer.
+    /// The dialogue with a peer.
     fn dialogue<'a>(
         &'a self,
         target: &'a Self::Target,
@@ -265,7 +265,7 @@ pub trait Protocol {
     ) -> Ran<'a>;
 }
 
-/// What has been sent, and where to.
+/// A request that has been sent, and its target.
 pub struct SentRequest<T, O> {
     /// Where the request has gone.
     pub target: T,
@@ -273,7 +273,7 @@ pub struct SentRequest<T, O> {
     pub outgoing: O,
 }
 
-/// Passes a request on and gives the answer back.
+/// Proxies a request.
 pub async fn pass_on<P: Protocol>(
     request: &mut Request,
     exchange: &mut Exchange,
@@ -355,7 +355,7 @@ fn answer_rules<P: Protocol>(protocol: &P) -> Option<AnswerRules<'_>> {
     })
 }
 
-/// Gets TLS ready, where the peers of the target speak it.
+/// Prepares TLS, if the peers of the target speak it.
 async fn secure<P: Protocol>(
     request: &mut Request,
     protocol: &P,

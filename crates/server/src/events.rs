@@ -139,13 +139,13 @@ fn xdp_mode(setter: &Setter<'_>) -> Result<XdpMode, Fault> {
 /// `use xdp` and what belongs to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Xdp {
-    /// What the directive `xdp_interface` says in this scope.
+    /// The value of `xdp_interface` in this scope.
     pub interfaces: Vec<String>,
-    /// What the directive `xdp_mode` says in this scope.
+    /// The value of `xdp_mode` in this scope.
     pub mode: XdpMode,
-    /// What the directive `xdp_required` says in this scope.
+    /// The value of `xdp_required` in this scope.
     pub is_required: bool,
-    /// What the directive `xdp_bypass_firewall` says in this scope.
+    /// The value of `xdp_bypass_firewall` in this scope.
     pub bypasses_firewall: bool,
 }
 
@@ -196,11 +196,11 @@ pub struct Events {
     pub engine: Option<EngineKind>,
     /// `use xdp`.
     pub xdp: Option<Xdp>,
-    /// What the directive `worker_connections` says in this scope.
+    /// The value of `worker_connections` in this scope.
     pub connections: usize,
-    /// What the directive `multi_accept` says in this scope.
+    /// The value of `multi_accept` in this scope.
     pub multi_accept: bool,
-    /// What the directive `debug_connection` says in this scope.
+    /// The value of `debug_connection` in this scope.
     pub debug_connections: DebugConnections,
 }
 

@@ -1,5 +1,5 @@
-//! How many requests servers are to be given at a time so that they do as much as they can, and
-//! none waits at a server that could wait here: found out from how long answers take.
+//! An adaptive concurrency limit: finds the number of requests in flight at which the servers reach
+//! their full throughput without queueing requests themselves, from measured response times.
 //!
 //! ```text
 //!             answers slower than the base          the base is old, or does not fit any more
@@ -30,42 +30,43 @@
 
 use std::time::Duration;
 
-/// The least that are let through: fewer would leave a server idle between two requests.
+/// The lowest limit: a lower one would leave a server idle between two requests.
 const LIMIT_MIN: f64 = 2.0;
 const LIMIT_MAX: f64 = 10_000.0;
-/// How much slower than the base answers may be before the limit is taken back.
+/// How much slower than the base responses may be before the limit is reduced.
 const TOLERANCE: f64 = 1.5;
-/// The most that it is taken back by at a time.
+/// The factor by which the limit is reduced at most in one window.
 const GRADIENT_MIN: f64 = 0.5;
-/// How much of what a window says is taken over.
+/// The weight of a new window against the current value.
 const SMOOTHING: f64 = 0.5;
-/// Answers of a window while it follows: enough for an average, and so many that those from before
-/// the last change are few.
+/// Responses of a window while following: enough for an average, and enough that few of them date
+/// from before the last change.
 const WINDOW_ANSWERS: u32 = 20;
-/// Answers of a window while the limit grows, or is measured for the first time.
+/// Responses of a window while the limit grows, or is measured for the first time.
 const FIRST_ANSWERS: u32 = 6;
-/// A window with a few answers is closed after this time.
+/// The time after which a window with fewer responses is closed.
 const WINDOW_TIME: Duration = Duration::from_secs(1);
-/// No window need last longer, whatever answers take.
+/// The longest time of a window, whatever the response times.
 const WINDOW_TIME_MAX: Duration = Duration::from_secs(3);
-/// So many times the base an answer weighs at most, that one alone does not stand for all.
+/// The weight of a response at most, in multiples of the base, so that no single response dominates
+/// a window.
 const WEIGHT_MAX: f64 = 4.0;
-/// A base is measured again after this time, and after so many times as long as measuring took
-/// last.
+/// The age at which the base is measured again, unless measuring takes too large a part of the
+/// time.
 const BASE_AGE_MAX: Duration = Duration::from_secs(60);
 const MEASURING_SHARE: u32 = 40;
-/// Answers that come so much quicker than the base though more are under way say that the base is
-/// another by now.
+/// If responses are faster than the base by this factor although more requests are in flight, the
+/// base is out of date.
 const QUICKER: f64 = 1.2;
 /// Where half as many at a time take hardly less, the base is not theirs either: by less than so
 /// much.
 const SLOWER_BY_ITSELF: f64 = 1.25;
-/// A base is measured again where so many windows in a row were too slow for any limit, or too
-/// quick for it.
+/// The base is measured again after this many windows in a row that no limit explains, or that are
+/// faster than the base.
 const WINDOWS_AMISS: u32 = 3;
-/// But not sooner after the last time.
+/// The base is not measured again within this time.
 const BASE_AGE_MIN: Duration = Duration::from_secs(5);
-/// Measuring gives up after this time, for want of answers.
+/// The time after which measuring ends for want of responses.
 const MEASURING_TIME_MAX: Duration = Duration::from_secs(5);
 /// So much longer than the base none is answered where those who are under way are slow by
 /// themselves, or
@@ -76,28 +77,28 @@ const STUCK_MIN: Duration = Duration::from_secs(1);
 /// answer nothing at all are not to be given whatever comes.
 const STUCK_LIMIT_MAX: f64 = 32.0;
 
-/// A limit that follows how long answers take.
+/// A limit that follows the response times.
 #[derive(Debug)]
 pub(crate) struct Limiter {
     limit: f64,
     doing: Doing,
-    /// Of requests that began before this has changed, nothing is known that counts.
+    /// Responses to requests of an earlier era are ignored.
     era: u64,
-    /// The logarithm of the seconds that an answer takes while few are under way.
+    /// The logarithm of the base: the response time in seconds while few requests are in flight.
     base: Option<f64>,
     window: Window,
     measured_at: Duration,
-    /// The logarithm of the seconds that answers of the last window took.
+    /// The logarithm of the average response time of the last window, in seconds.
     recent: Option<f64>,
-    /// The first window since it follows that was too slow: the limit then, and the logarithm of
-    /// its time.
+    /// The first window that was too slow since following began: the limit at that time, and the
+    /// logarithm of its response time.
     slow_at: Option<(f64, f64)>,
-    /// When the first was let through since the base is being measured.
+    /// When the first request was admitted since the base is being measured.
     measuring_since: Option<Duration>,
     measuring_took: Duration,
-    /// When one was let through, answered or let through out of turn last.
+    /// When a request was last admitted, answered, or admitted because the limit was stuck.
     moved_at: Duration,
-    /// The limit before it has grown since.
+    /// The limit before it grew because it was stuck.
     stuck_at: Option<f64>,
     amiss: u32,
 }
@@ -109,30 +110,30 @@ enum Doing {
     Following,
 }
 
-/// Answers that are judged together.
+/// Responses that are judged together.
 #[derive(Clone, Copy, Debug, Default)]
 struct Window {
-    /// `None` before the first answer.
+    /// When the first response came; `None` before that.
     began: Option<Duration>,
     answers: u32,
-    /// Of their times, each within its bound.
+    /// The sum of the response times, each up to its bound: the weights.
     weight: f64,
-    /// Of the logarithms of their times, in seconds, by these weights.
+    /// The weighted sum of the logarithms of the response times, in seconds.
     sum: f64,
-    /// The most that were under way.
+    /// Requests in flight at most during the window.
     most: usize,
 }
 
-/// What is known of a request as it is let through.
+/// What the limiter remembers of an admitted request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LimiterSample {
     era: u64,
-    /// How many were under way with it.
+    /// Requests in flight when it was admitted, this one included.
     beside: usize,
 }
 
 impl Limiter {
-    /// One that knows nothing yet.
+    /// A limiter without any measurement.
     pub(crate) fn new(now: Duration) -> Limiter {
         Limiter {
             limit: LIMIT_MIN,
@@ -151,7 +152,7 @@ impl Limiter {
         }
     }
 
-    /// How many may be under way now.
+    /// The current limit of requests in flight.
     pub(crate) fn limit(&self) -> usize {
         match self.doing {
             Doing::Measuring => self.few(),
@@ -159,12 +160,12 @@ impl Limiter {
         }
     }
 
-    /// Whether it knows by now how much the servers can do.
+    /// Whether the limit has been measured.
     pub(crate) fn is_settled(&self) -> bool {
         self.base.is_some() && self.doing != Doing::Growing
     }
 
-    /// So few that their answers tell the base.
+    /// The number of requests in flight up to which response times count for the base.
     fn few(&self) -> usize {
         let share = match self.base {
             Some(_) => self.limit / 4.0,
@@ -173,8 +174,8 @@ impl Limiter {
         share.max(LIMIT_MIN) as usize
     }
 
-    /// What time alone changes; `others_wait` where as many are under way as may be, and others
-    /// wait.
+    /// Updates the limiter by the passing of time. `others_wait` says that the limit is reached and
+    /// requests are queued.
     pub(crate) fn look(&mut self, now: Duration, others_wait: bool) {
         let is_stuck = others_wait && now.saturating_sub(self.moved_at) > self.stuck_after();
         let is_measuring = self.doing == Doing::Measuring && self.base.is_some();
@@ -203,7 +204,7 @@ impl Limiter {
             .max(STUCK_MIN)
     }
 
-    /// A request is let through, the last of so many that are under way.
+    /// Notes that a request is admitted, as the last of `under_way` requests in flight.
     pub(crate) fn begin(&mut self, now: Duration, under_way: usize) -> LimiterSample {
         self.moved_at = self.moved_at.max(now);
         if self.doing == Doing::Measuring {
@@ -215,7 +216,7 @@ impl Limiter {
         }
     }
 
-    /// Its answer came after `time`.
+    /// Notes the response of a request after `time`.
     pub(crate) fn answered(&mut self, now: Duration, begun: LimiterSample, time: Duration) {
         self.moved_at = self.moved_at.max(now);
         let is_of_few = begun.beside <= self.few();
@@ -246,8 +247,8 @@ impl Limiter {
         }
     }
 
-    /// So long a window lasts at least: as long as an answer takes, so that those that take long
-    /// have their share in each.
+    /// The shortest time of a window: one response time, so that slow responses have their share in
+    /// each.
     fn window_time_min(&self) -> Duration {
         let longest = self.base.into_iter().chain(self.recent).reduce(f64::max);
         let seconds = longest.map_or(0.0, f64::exp);

@@ -24,23 +24,23 @@ use crate::peer::{Peer, PeerSet};
 use crate::peers::{Peers, SideOf};
 use crate::roster::{Host, Roster};
 
-/// The most members that a group is given while it serves.
+/// Members of a group at most, if they are added at run time.
 pub const MEMBERS_MAX: usize = 10_000;
 
-/// A peer as an API shows it.
+/// A peer as the API shows it.
 #[derive(Debug)]
 pub struct Member {
-    /// What it is named by in its group.
+    /// Its number, which is unique in the group.
     pub number: u64,
-    /// The position of the member in its file.
+    /// Whether it is a primary or a backup peer.
     pub side: SideOf,
     /// The peer of the member.
     pub peer: Peer,
-    /// The number of the server whose name has been looked up, where that has led to it.
+    /// The number of the server whose host name has this address, if it comes from a DNS lookup.
     pub parent: Option<u64>,
 }
 
-/// What a member is changed to; what is `None` stays.
+/// Changes of a member; `None` leaves a value as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Patch {
     /// See [`Peer::address`], with the server as it is written.
@@ -57,63 +57,62 @@ pub struct Patch {
     pub slow_start: Option<Duration>,
     /// The new [`Peer::id`], if it changes.
     pub id: Option<Bytes>,
-    /// Whether it is asked.
+    /// The new availability, if it changes.
     pub standing: Option<Availability>,
 }
 
-/// Which requests a member is asked by.
+/// Which requests a member gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Availability {
-    /// The peer may be asked by every request.
+    /// The member gets any request.
     Up,
-    /// By those that name it (`drain`).
+    /// The member gets only requests that name it (`drain`).
     Draining,
-    /// The peer is asked by no request (`down`).
+    /// The member gets no requests (`down`).
     Down,
 }
 
-/// What is done to the members of a group.
+/// An edit of the members of a group.
 #[derive(Clone, Debug)]
 pub enum Edit {
-    /// This peer comes into the group.
+    /// Adds this peer.
     Add(Box<Peer>, SideOf),
-    /// The member of this number is changed.
+    /// Changes the member of this number.
     Change(u64, Box<Patch>),
-    /// The member of this number leaves.
+    /// Removes the member of this number.
     Remove(u64),
 }
 
-/// Why members were not changed.
+/// Why an edit was rejected.
 #[derive(Debug)]
 pub enum MemberError {
-    /// None has this number.
+    /// No member has this number.
     NotFound,
-    /// A lookup has found the member, or is about to find it: what it is, the lookup says.
+    /// The member comes from a DNS lookup, which determines its address.
     Immutable,
-    /// The weight of a member that a lookup has found, or is about to find, cannot be changed.
+    /// The member comes from a DNS lookup, which determines its weight.
     WeightImmutable,
-    /// Another has this address.
+    /// Another member has this address.
     Exists,
-    /// There are [`MEMBERS_MAX`] of them.
+    /// The group has [`MEMBERS_MAX`] members.
     Full,
-    /// It could not be written down.
+    /// The edit could not be saved.
     Unwritten(io::Error),
 }
 
-/// Writes down the members of a group: its peers and the hosts that others of them are addresses
-/// of.
+/// Saves the members of a group: its peers, and the hosts whose addresses are looked up.
 pub trait Keep: std::fmt::Debug + Send + Sync {
-    /// Writes them, all or nothing.
+    /// Saves the members, all or nothing.
     ///
     /// # Errors
-    /// They are as they were.
+    /// The saved members have not changed.
     fn write(&self, peers: &Peers, hosts: &[Host]) -> io::Result<()>;
 
-    /// Whether these are the ones that are written down now.
+    /// Whether these members are the saved ones.
     fn has(&self, peers: &Peers, hosts: &[Host]) -> bool;
 }
 
-/// What has been done to a member since the configuration was read.
+/// How a member has been edited since the configuration was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberChange {
     /// The member was added to its group.
@@ -124,11 +123,11 @@ pub enum MemberChange {
     Removed,
 }
 
-/// What has been done to members, by how each server is written and its address.
+/// The edited members: server as configured, address, and the edit.
 pub(crate) type Edited = Vec<(Bytes, Bytes, MemberChange)>;
 
 impl Peer {
-    /// Takes over what is changed but for the address.
+    /// Applies the changes, but for the address.
     pub fn patch(&mut self, patch: &Patch) {
         self.weight = patch.weight.unwrap_or(self.weight);
         self.max_conns = patch.max_conns.unwrap_or(self.max_conns);
@@ -144,7 +143,7 @@ impl Peer {
         }
     }
 
-    /// Whether the configuration says the same of both.
+    /// Whether both peers have the same settings.
     fn is_set_like(&self, other: &Peer) -> bool {
         let of = |peer: &Peer| {
             (
@@ -158,7 +157,7 @@ impl Peer {
 }
 
 impl Peers {
-    /// The peers of a side that no lookup has found.
+    /// The primary or backup peers that do not come from a DNS lookup.
     pub fn written(&self, side: SideOf) -> Vec<&Peer> {
         let peers = self.side(side).iter();
         peers.filter(|peer| peer.host.is_none()).collect()
@@ -166,7 +165,7 @@ impl Peers {
 }
 
 impl Roster {
-    /// Every peer, in the order in which they are asked first.
+    /// All members, primary peers first.
     pub fn members(&self) -> Vec<Member> {
         self.number_hosts();
         let peers = self.peers();
@@ -185,7 +184,7 @@ impl Roster {
             .collect()
     }
 
-    /// The servers whose names are looked up, each with its number.
+    /// The servers whose host names are looked up, with their numbers.
     pub fn parents(&self) -> Vec<(u64, &Host)> {
         self.number_hosts();
         let hosts = self.hosts().iter().enumerate();
@@ -194,7 +193,7 @@ impl Roster {
             .collect()
     }
 
-    /// How many peers have left the group and still have requests.
+    /// How many removed peers still have requests.
     pub fn zombies(&self) -> usize {
         self.peers().removed().len()
     }

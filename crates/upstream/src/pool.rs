@@ -1,4 +1,4 @@
-//! Connections to peers that a thread keeps while nothing is asked over them.
+//! The pool of a thread's idle connections to peers (`keepalive`).
 //!
 //! nginx: <https://nginx.org/en/docs/http/ngx_http_upstream_module.html#keepalive>. They are
 //! watched: one whose peer closes it, or sends what was not asked for, ends at once, as does one
@@ -25,21 +25,21 @@ use transport::Transport;
 
 use crate::group::{Group, Keepalive};
 
-/// What the thread keeps.
+/// The pool of the thread.
 static POOL: Slot<Pool, Thread> = Slot::new();
 
-/// A connection that is given out. It stays in its box while it goes to and fro.
+/// A connection in use. It stays in its box while it moves in and out of the pool.
 pub struct Connection {
     /// The bytes of the connection.
     pub transport: Transport,
-    /// What is known of it.
+    /// Its properties.
     pub made: Made,
-    /// What wakes for it while it is idle, once it has been that.
+    /// Its waker while it is idle, once it has been idle.
     watch: Option<Arc<IdleWatch>>,
 }
 
 impl Connection {
-    /// One that has just been made.
+    /// A new connection.
     pub fn new(transport: Transport, made: Made) -> Box<Connection> {
         Box::new(Connection {
             transport,
@@ -49,21 +49,21 @@ impl Connection {
     }
 }
 
-/// What is known of a connection over which requests are sent.
+/// The properties of a connection over which requests are sent.
 #[derive(Clone, Debug)]
 pub struct Made {
-    /// Requests that went over it, the one under way included.
+    /// Requests sent over it, the current one included.
     pub requests: u64,
-    /// When it was made.
+    /// When it was established.
     pub since: Instant,
     /// The address that the connection leads to.
     pub address: Address,
-    /// What must agree with whoever uses it again: see [`take`].
+    /// The terms on which it may be reused: see [`take`].
     pub terms: Bytes,
 }
 
 impl Made {
-    /// Of one that has just been made, for its first request.
+    /// The properties of a new connection, for its first request.
     pub fn now(address: Address, terms: Bytes) -> Made {
         Made {
             requests: 1,
@@ -77,14 +77,14 @@ impl Made {
 /// The connections of a thread.
 struct Pool {
     idle: Slab<Idle>,
-    /// Those of each group by its name, the one that came last first.
+    /// The connections of each group, by its name; most recently used first.
     by_group: Map<Bytes, VecDeque<slab::Key>>,
     ready: Arc<Ready>,
-    /// What closes them to make room for others; there once one is kept.
+    /// Closes idle connections to make room for others. Registered with the first kept connection.
     spares: Option<Rc<Spares>>,
-    /// Whether the task that watches them has begun.
+    /// Whether the watching task has been started.
     watched: bool,
-    /// The thread is about to end: nothing is kept any more.
+    /// The thread is ending: connections are not kept any more.
     ended: bool,
 }
 
@@ -168,8 +168,8 @@ impl OfThread for Pool {
     }
 }
 
-/// An idle connection to this peer of the group, made on the same terms: whatever else two who use
-/// it must agree on, such as the name that TLS was made for.
+/// Takes an idle connection to this peer of the group that was made on the same terms. The terms
+/// are everything else that its users must agree on, such as the server name of TLS.
 pub fn take(
     local: &GenerationView,
     group: &Group,
@@ -195,8 +195,8 @@ pub fn take(
     Some(connection)
 }
 
-/// Keeps a connection over which a request has been answered whole, unless it has served for long
-/// enough.
+/// Keeps a connection after a complete response, unless it has reached its limit of age or
+/// requests.
 pub fn give_back(local: &GenerationView, group: &Group, connection: Box<Connection>) {
     let Some(keepalive) = group.keepalive else {
         return;
@@ -267,7 +267,7 @@ impl Pool {
         key
     }
 
-    /// Ends one that has ended or says something.
+    /// Closes an idle connection whose peer has closed it, or has sent unexpected bytes.
     fn look(&mut self, key: slab::Key) {
         let Some(idle) = self.idle.get(key) else {
             return; // it is in use again
@@ -295,7 +295,7 @@ impl Pool {
     }
 }
 
-/// Looks after the connections of a thread until it begins to end.
+/// Watches the idle connections of a thread until the thread begins to end.
 async fn watch(pool: Rc<RefCell<Pool>>) {
     poll_fn(|context| {
         let mut pool = pool.borrow_mut();

@@ -1,8 +1,7 @@
-//! The peers of a group as they are now: what the configuration says, and what names have been
-//! found to mean since.
+//! The current peers of a group: those of the configuration, and the addresses that DNS lookups
+//! have found since.
 //!
-//! A request goes through the peers that it has found; those that come or go meanwhile are the next
-//! request's.
+//! A request keeps the list of peers with which it began; changes apply to later requests.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
 
@@ -15,30 +14,30 @@ use crate::members::{Edited, Keep, MemberChange};
 use crate::peer::{Peer, PeerSet};
 use crate::peers::{Peers, SideOf};
 
-/// The peers of a group, and the names that become peers.
+/// The peers of a group, and the host names that are looked up for it.
 #[derive(Debug)]
 pub struct Roster {
-    /// Locked only to take a share of it or to put another in its place: requests wait for that.
+    /// Only locked to clone or replace the pointer, since requests wait for the lock.
     current: RwLock<Arc<Peers>>,
-    /// Held while what follows is made, which may take its time.
+    /// Held while the next list is made, which may take long.
     changing: Mutex<()>,
     method: Method,
     hosts: Box<[Host]>,
-    /// What each host is named by, once that is asked for.
+    /// The number of each host, assigned on demand.
     host_numbers: Box<[OnceLock<u64>]>,
-    /// The checks that are made of every peer.
+    /// The health checks of every peer.
     pub(crate) checks: Option<Checks>,
-    /// Where its members are written down, if they are.
+    /// Where its members are saved, if they are.
     keep: Option<Box<dyn Keep>>,
-    /// What has been done to members since then, where it is not written down.
+    /// Edits of members that are not saved.
     pub(crate) edited: Mutex<Edited>,
-    /// What the reload that it came with has undone.
+    /// Edits that its reload has undone.
     pub(crate) undone: Mutex<Vec<(Bytes, MemberChange)>>,
-    /// The one that follows in a reload.
+    /// The roster of the next generation, during a reload.
     pub(crate) next: Mutex<Weak<Roster>>,
 }
 
-/// A server whose addresses are looked up again and again.
+/// A server whose addresses are looked up periodically (`resolve`).
 #[derive(Clone, Debug)]
 pub struct Host {
     /// The name of the host.
@@ -47,31 +46,31 @@ pub struct Host {
     pub port: u16,
     /// The service whose servers are looked up (SRV).
     pub service: Option<Bytes>,
-    /// What its peers are like.
+    /// The template of its peers.
     pub template: Peer,
-    /// What requests name them by.
+    /// The `route` parameter of its peers.
     pub route: Option<Bytes>,
-    /// What they are named by without that, each by its address.
+    /// Makes the id of a peer without `route`, from its address.
     pub id_of: fn(&[u8]) -> Bytes,
-    /// Where the host's peers stand in their group.
+    /// Whether its peers are primary or backup peers.
     pub side: SideOf,
 }
 
-/// An address that a host has been found to have.
+/// An address that a DNS lookup has returned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResolvedAddress {
     /// The address, with its port.
     pub address: Address,
-    /// The server's name, where that is not the host's own.
+    /// The server's name, if it differs from the host's.
     pub server: Option<Bytes>,
-    /// By a record of SRV.
+    /// The weight of an SRV record.
     pub weight: Option<u16>,
     /// Whether the address is a backup.
     pub is_backup: bool,
 }
 
 impl Roster {
-    /// These peers, chosen by this method, and those that come of `hosts`.
+    /// A roster of these peers and the addresses of `hosts`, with this balancing method.
     pub fn new(primary: Vec<Peer>, backup: Vec<Peer>, method: Method, hosts: Vec<Host>) -> Roster {
         let peers = Peers::new(PeerSet::new(primary), PeerSet::new(backup), method);
         Roster {
@@ -106,7 +105,7 @@ impl Roster {
         Arc::clone(&current.unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// How they are chosen.
+    /// The balancing method.
     pub fn method(&self) -> Method {
         self.method
     }
@@ -116,8 +115,8 @@ impl Roster {
         &self.hosts
     }
 
-    /// A host has these addresses now: peers that it had before stay as they are, others go, and
-    /// what is new comes last. Whether anything has changed.
+    /// Updates the addresses of a host: known peers stay as they are, missing ones are removed, new
+    /// ones are appended. Returns whether anything has changed.
     pub fn resolved(&self, host: usize, found: &[ResolvedAddress]) -> bool {
         let Some(of) = self.hosts.get(host) else {
             return false;
@@ -158,13 +157,13 @@ impl Roster {
         true
     }
 
-    /// Has these peers from now on.
+    /// Replaces the list of peers.
     pub(crate) fn put(&self, peers: Peers) {
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
         *current = Arc::new(peers);
     }
 
-    /// Waits for others that change it, and keeps them waiting.
+    /// Locks the roster for a change.
     pub(crate) fn changing(&self) -> MutexGuard<'_, ()> {
         self.changing.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -173,7 +172,7 @@ impl Roster {
         self.keep.as_deref()
     }
 
-    /// Whether its members are written down.
+    /// Whether its members are saved.
     pub fn is_kept(&self) -> bool {
         self.keep.is_some()
     }

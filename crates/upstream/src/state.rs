@@ -1,4 +1,4 @@
-//! How a peer does, by what all threads have seen.
+//! The state of a peer, shared by all threads.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
@@ -13,45 +13,45 @@ use crate::moment::{Moment, average};
 use crate::outliers::Standing;
 use crate::slow_start::WHOLE;
 
-/// How a peer does. Numbers of one state may be of different moments where several threads write
-/// them; what is decided by several of them is decided in a group's turn.
+/// The state of a peer. Several threads write it, so a reader may see values of different moments.
+/// Decisions that depend on several values are made under the lock of the group.
 #[derive(Debug, Default)]
 pub struct State {
-    /// What the peer is named by in its group, once that is asked for.
+    /// The number of the peer in its group, assigned on demand.
     pub(crate) number: OnceLock<u64>,
     /// Grows by the effective weight in each round, in parts of [`WHOLE`]; the peer where it is
     /// largest is chosen.
     current_weight: AtomicI64,
-    /// What failures have taken of the weight; it comes back by one each round.
+    /// What failures have taken off the weight; recovers by one each round.
     penalty: AtomicI64,
-    /// Requests that it has been given and that have not ended.
+    /// Requests in flight.
     connections: AtomicUsize,
-    /// Those among them of which nothing has been answered, where it is a Unix socket whose backlog
-    /// may be waited for.
+    /// Requests in flight without any response yet; only counted for Unix sockets, for the wait for
+    /// their backlog.
     unheard: AtomicUsize,
     fails: AtomicU64,
-    /// When it failed last.
+    /// When the peer last failed.
     failed_at: Moment,
-    /// When it failed last or was first tried again after that.
+    /// When the peer last failed, or was first tried again after that.
     checked_at: Moment,
-    /// Since when it has been available again, if it ever was not.
+    /// When the peer last became available again; never if it has always been available.
     recovered_at: Moment,
-    /// Requests that it has been given in all.
+    /// Total of requests.
     requests: AtomicU64,
-    /// Failed tries in all.
+    /// Total of failed attempts.
     failures: AtomicU64,
-    /// How often such a try has put it out.
+    /// How often failed attempts have made the peer unavailable.
     outages: AtomicU64,
     /// Moving average of the time until the response head, in milliseconds.
     header_time: AtomicU64,
     /// Moving average of the time until the response was complete, in milliseconds.
     response_time: AtomicU64,
-    /// What has been answered.
+    /// Counters of the responses.
     pub answers: Answers,
     pub(crate) in_flight: InFlight,
-    /// What `p2c` goes by.
+    /// The latency that `p2c` compares.
     pub(crate) latency: Latency,
-    /// What it is put out by that does worse than others.
+    /// The counts for outlier detection.
     pub(crate) standing: Standing,
 }
 
@@ -103,7 +103,7 @@ impl State {
         Ok(state)
     }
 
-    /// Requests that it has been given and that have not ended.
+    /// Requests in flight.
     pub fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
     }
@@ -133,12 +133,12 @@ impl State {
         self.fails.load(Ordering::Relaxed)
     }
 
-    /// Requests that it has been given in all.
+    /// Total of requests.
     pub fn requests(&self) -> u64 {
         self.requests.load(Ordering::Relaxed)
     }
 
-    /// Failed tries in all.
+    /// Total of failed attempts.
     pub fn failures(&self) -> u64 {
         self.failures.load(Ordering::Relaxed)
     }
@@ -156,7 +156,7 @@ impl State {
         self.answers.reset();
     }
 
-    /// Since when it has been available again, if it ever was not.
+    /// When the peer last became available again; never if it has always been available.
     pub(crate) fn recovered_at(&self) -> Option<u64> {
         Some(self.recovered_at.get()).filter(|at| *at > 0)
     }

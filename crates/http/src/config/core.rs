@@ -77,25 +77,25 @@ impl KeepaliveDisable {
     }
 }
 
-/// What the directive `lingering_close` says in a scope.
+/// The value of `lingering_close` in a scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LingeringClose {
     /// The connection is closed at once.
     Off,
-    /// Where the client may still be sending.
+    /// The connection lingers if the client may still be sending.
     On,
-    /// The rest of a request is always read.
+    /// The connection always lingers, and the rest of the request is read.
     Always,
 }
 
-/// What the directive `if_modified_since` says in a scope.
+/// The value of `if_modified_since` in a scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IfModifiedSince {
     /// The field `If-Modified-Since` is ignored.
     Off,
-    /// Only the very same time counts as unmodified.
+    /// Unmodified means exactly the time of `If-Modified-Since`.
     Exact,
-    /// That time or earlier.
+    /// Unmodified means the time of `If-Modified-Since` or earlier.
     Before,
 }
 
@@ -282,75 +282,75 @@ static MAX_RANGES: Setting<u64> = Setting::new("max_ranges", &["number"], parse:
 pub struct Core {
     /// The folder that `root` or `alias` names.
     pub root: Root,
-    /// What the directive `sendfile` says in this scope.
+    /// The value of `sendfile` in this scope.
     pub sendfile: bool,
     /// `sendfile_max_chunk` in bytes; `None`: no bound.
     pub sendfile_max_chunk: Option<usize>,
-    /// What the directive `tcp_nopush` says in this scope.
+    /// The value of `tcp_nopush` in this scope.
     pub tcp_nopush: bool,
-    /// What the directive `tcp_nodelay` says in this scope.
+    /// The value of `tcp_nodelay` in this scope.
     pub tcp_nodelay: bool,
-    /// What the directive `send_timeout` says in this scope.
+    /// The value of `send_timeout` in this scope.
     pub send_timeout: Duration,
     limit_rate: Size,
     limit_rate_after: Size,
-    /// What the directive `http2_chunk_size` says in bytes in this scope.
+    /// The value of `http2_chunk_size` in this scope, in bytes.
     pub http2_chunk_size: usize,
-    /// What the directive `keepalive_timeout` says, first value in this scope.
+    /// The first value of `keepalive_timeout` in this scope.
     pub keepalive_timeout: Duration,
     /// `keepalive_timeout`, second value, in seconds.
     pub keepalive_header: Option<u64>,
-    /// What the directive `keepalive_time` says in this scope.
+    /// The value of `keepalive_time` in this scope.
     pub keepalive_time: Duration,
-    /// What the directive `keepalive_requests` says in this scope.
+    /// The value of `keepalive_requests` in this scope.
     pub keepalive_requests: u64,
-    /// What the directive `keepalive_disable` says in this scope.
+    /// The value of `keepalive_disable` in this scope.
     pub keepalive_disable: KeepaliveDisable,
     /// `client_max_body_size` in bytes; 0: no limit.
     pub client_max_body_size: u64,
-    /// What the directive `client_body_buffer_size` says in bytes in this scope.
+    /// The value of `client_body_buffer_size` in this scope, in bytes.
     pub client_body_buffer_size: usize,
-    /// What the directive `client_body_timeout` says in this scope.
+    /// The value of `client_body_timeout` in this scope.
     pub client_body_timeout: Duration,
-    /// What the directive `lingering_close` says in this scope.
+    /// The value of `lingering_close` in this scope.
     pub lingering_close: LingeringClose,
-    /// What the directive `lingering_time` says in this scope.
+    /// The value of `lingering_time` in this scope.
     pub lingering_time: Duration,
-    /// What the directive `lingering_timeout` says in this scope.
+    /// The value of `lingering_timeout` in this scope.
     pub lingering_timeout: Duration,
-    /// What the directive `reset_timedout_connection` says in this scope.
+    /// The value of `reset_timedout_connection` in this scope.
     pub reset_timedout_connection: bool,
-    /// What the directive `chunked_transfer_encoding` says in this scope.
+    /// The value of `chunked_transfer_encoding` in this scope.
     pub chunked_transfer_encoding: bool,
-    /// What the directive `etag` says in this scope.
+    /// The value of `etag` in this scope.
     pub etag: bool,
-    /// What the directive `if_modified_since` says in this scope.
+    /// The value of `if_modified_since` in this scope.
     pub if_modified_since: IfModifiedSince,
     /// `max_ranges`; `None` where it is not written.
     pub max_ranges: Option<u32>,
-    /// What the directive `absolute_redirect` says in this scope.
+    /// The value of `absolute_redirect` in this scope.
     pub absolute_redirect: bool,
-    /// What the directive `port_in_redirect` says in this scope.
+    /// The value of `port_in_redirect` in this scope.
     pub port_in_redirect: bool,
-    /// What the directive `server_name_in_redirect` says in this scope.
+    /// The value of `server_name_in_redirect` in this scope.
     pub server_name_in_redirect: bool,
-    /// What the directive `server_tokens` says in this scope.
+    /// The value of `server_tokens` in this scope.
     pub server_tokens: ServerTokens,
     /// Whether one access check suffices (`satisfy any`).
     pub satisfy_any: bool,
-    /// What the directive `auth_delay` says in this scope.
+    /// The value of `auth_delay` in this scope.
     pub auth_delay: Duration,
-    /// What the directive `log_not_found` says in this scope.
+    /// The value of `log_not_found` in this scope.
     pub log_not_found: bool,
-    /// What the directive `log_subrequest` says in this scope.
+    /// The value of `log_subrequest` in this scope.
     pub log_subrequest: bool,
-    /// What the directive `msie_padding` says in this scope.
+    /// The value of `msie_padding` in this scope.
     pub msie_padding: bool,
-    /// What the directive `msie_refresh` says in this scope.
+    /// The value of `msie_refresh` in this scope.
     pub msie_refresh: bool,
     /// `keepalive_min_timeout`, at most `keepalive_timeout`.
     pub keepalive_min_timeout: Duration,
-    /// What the directive `subrequest_output_buffer_size` says in bytes in this scope.
+    /// The value of `subrequest_output_buffer_size` in this scope, in bytes.
     pub subrequest_output_buffer_size: usize,
 }
 
@@ -478,7 +478,7 @@ pub const TASKS: &[Task] = &[
 
 /// What is decided before the location is known.
 pub struct ServerCore {
-    /// What the directive `client_header_timeout` says in this scope.
+    /// The value of `client_header_timeout` in this scope.
     pub client_header_timeout: Duration,
     /// The settings of HTTP/2 for the server.
     pub http2: Http2,

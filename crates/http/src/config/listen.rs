@@ -38,9 +38,9 @@ pub type Listen = listen::Listen<HttpOptions>;
 /// The options that only HTTP has.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HttpOptions {
-    /// What the directive `default_server` says in this scope.
+    /// The parameter `default_server`: the server is the default of its address.
     pub default_server: bool,
-    /// What clients speak before HTTP.
+    /// The protocols that clients speak beneath HTTP, such as TLS or the PROXY protocol.
     pub protocols: Protocols,
 }
 

@@ -1,4 +1,4 @@
-//! What scopes of the configuration compile to: servers, and a plan for every scope.
+//! The compiled form of the configuration's scopes: servers, and a plan for every scope.
 //!
 //! A plan holds, for one `server`, `location`, `if` or `limit_except`, each feature's settings
 //! as that scope sees them, and what modules do there; equal settings are shared between plans.
@@ -50,83 +50,85 @@ pub struct Plan {
     pub regex: bool,
     /// Whether this is a named location.
     pub named: bool,
-    /// What the directive `internal` says in this scope.
+    /// The value of `internal` in this scope.
     pub internal: bool,
     /// Locations nested in this one.
     pub locations: Locations,
     /// `limit_except`: the methods it leaves alone, and the plan for all others.
     pub limit_except: Option<(Box<[Method]>, Arc<Plan>)>,
-    /// Adds a slash by redirect where the URI lacks only that (`location /x/` with `proxy_pass`).
+    /// Whether a URI that lacks only the final slash is redirected (`location /x/` with
+    /// `proxy_pass`).
     pub auto_redirect: bool,
     /// Directives of nginx's core module.
     pub core: Arc<Core>,
-    /// What the directive `client_body_temp_path` says in this scope.
+    /// The value of `client_body_temp_path` in this scope.
     pub body: Arc<BodySettings>,
-    /// Whether a directive says what answers here.
+    /// Whether a directive sets a content handler.
     pub has_content: bool,
     /// The types that `types` and `default_type` give.
     pub types: Arc<Types>,
-    /// What the directive `error_page` says in this scope.
+    /// The value of `error_page` in this scope.
     pub error_pages: Arc<ErrorPages>,
     /// `open_file_cache` and its family.
     pub open_file_cache: Arc<OpenFileCache>,
     /// The resolver that `resolver` and `resolver_timeout` set up.
     pub resolving: Arc<Resolving>,
-    /// What the directive `error_log` says in this scope.
+    /// The value of `error_log` in this scope.
     pub error_log: Arc<ErrorLog>,
-    /// Whether a complete response prepared in memory may answer for this plan: no script, no
-    /// handler but files, nothing per request in the response's head.
+    /// Whether prebuilt responses may answer for this plan: it has no scripts, no handler but
+    /// static files, and no response header that differs per request.
     pub prebuilt: bool,
-    /// What modules have to do here.
+    /// The handlers that modules have registered.
     pub phases: Phases,
 }
 
 impl Plan {
-    /// What a module has kept in the plan; `None` where it has nothing to do.
+    /// The value that a module keeps in the plan; `None` if it is not registered.
     pub fn of<F: Send + Sync + 'static>(&self, slot: &PlanSlot<F>) -> Option<&F> {
         let kept = self.phases.kept.get(slot.number())?;
         kept.as_ref()?.downcast_ref()
     }
 }
 
-/// What modules have registered with a plan; each list in the order in which it runs.
+/// The handlers of a plan, by phase; each list in the order in which it runs.
 pub struct Phases {
-    /// What notes main requests that have begun; of the server's plan.
+    /// Called when a main request has begun; used from the server's plan.
     pub beginnings: Box<[Arc<dyn OnRequestBegin>]>,
-    /// As soon as the head of a main request has been read; of the server's plan.
+    /// Run as soon as the head of a main request has been read; used from the server's plan.
     pub arrived: Box<[Arc<dyn Handle>]>,
     /// The rewrite phase: the server's where the plan is one's, else the location's.
     pub scripts: Box<[Arc<dyn Script>]>,
-    /// Whether it is worth a warning that a variable is read before a script has set it.
+    /// `uninitialized_variable_warn`: whether reading a variable that no script has set is logged.
     pub warns_unset: bool,
-    /// What changes a request once its plan is found.
+    /// Scripts that run once the plan is known.
     pub prepared: Box<[Arc<dyn Script>]>,
-    /// What notes requests that have ended.
+    /// Called in the log phase.
     pub endings: Box<[Arc<dyn OnRequestEnd>]>,
-    /// Whether that may tell of responses' heads.
+    /// Whether one of them may read the response's head.
     pub endings_read_response: bool,
-    /// What is done with main requests after their responses.
+    /// Run after the response of a main request.
     pub after: Box<[Arc<dyn After>]>,
-    /// Once the plan is found, before it is asked who the client is.
+    /// The preaccess phase.
     pub preaccess: Box<[Arc<dyn Handle>]>,
-    /// Who may have what the plan gives; of main requests alone.
+    /// The access phase; for main requests only.
     pub access: Box<[Arc<dyn Check>]>,
-    /// Once the client has been let in, before what answers.
+    /// The precontent phase.
     pub precontent: Box<[Arc<dyn Handle>]>,
-    /// What answers; where there is none, files do.
+    /// The content handler; without one static files answer.
     pub content: Option<Arc<dyn Handle>>,
-    /// What gives those of its answers at once that it has in memory.
+    /// Answers requests from the content handler's responses in memory.
     pub recall: Option<Arc<dyn Recall>>,
-    /// What may answer with a file or a folder.
+    /// Handlers that map URIs to files and directories.
     pub files: Box<[Arc<dyn Handle>]>,
-    /// Requests of any method are about files, and their bodies are waited for.
+    /// Whether methods other than GET, HEAD and POST act on files, such as PUT, so that bodies are
+    /// read.
     pub changes_files: bool,
     /// The head filters that responses pass.
     pub filters: Box<[Link]>,
-    /// What modules have kept, by the numbers of their slots.
+    /// The values that modules keep in the plan, by the numbers of their slots.
     pub kept: Box<[Option<Arc<dyn Any + Send + Sync>>]>,
-    /// Whether every plain request gets the same answer here, which is sent before anything else
-    /// looks at it.
+    /// Whether every plain request gets the same response, which is sent before any other handler
+    /// runs.
     pub answers_constantly: bool,
     /// Whether prebuilt responses may answer here.
     pub shortcuts: Permits,
@@ -135,16 +137,16 @@ pub struct Phases {
     pub shortcuts_of_server: Permits,
 }
 
-/// What modules say of prebuilt responses.
+/// The modules' permits for prebuilt responses.
 #[derive(Default)]
 pub struct Permits {
-    /// No module says that there must be none.
+    /// No module forbids prebuilt responses.
     pub are_open: bool,
-    /// Who is asked once a head.
+    /// Permits that are asked once per head.
     pub of_head: Box<[Arc<dyn Permit>]>,
-    /// Who is asked every time.
+    /// Permits that are asked for each request.
     pub of_request: Box<[Arc<dyn Permit>]>,
-    /// Who is asked of the response that there is.
+    /// Permits that are asked about the prebuilt response.
     pub of_response: Box<[Arc<dyn PermitResponse>]>,
 }
 
@@ -188,10 +190,9 @@ pub struct Server {
     pub named: Map<Bytes, Arc<Plan>>,
     /// Directives that hold for a connection or a request's head.
     pub core: Arc<ServerCore>,
-    /// Whether anything in it answers CONNECT, which is refused elsewhere before any of it is
-    /// asked.
+    /// Whether any location accepts CONNECT. If none does, CONNECT is refused before the phases.
     pub allows_connect: bool,
-    /// TLS as it wants it; `None` where it has no certificate.
+    /// Its TLS settings; `None` if it has no certificate.
     pub tls: Option<Arc<ServerTls>>,
     /// Its certificates, where their names hold variables.
     pub certificates: Option<Arc<Dynamic<Handshake>>>,

@@ -89,7 +89,7 @@ fn written(setter: &Setter<'_>) -> Result<DisableSymlinksLine, Fault> {
     }
 }
 
-/// What the directive `disable_symlinks` says in a scope.
+/// The value of `disable_symlinks` in a scope.
 #[derive(Debug)]
 pub struct DisableSymlinks {
     policy: Policy,

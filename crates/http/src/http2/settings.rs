@@ -154,9 +154,9 @@ fn obsolete(setter: &Setter<'_>, instead: Option<&str>) -> Result<(), Fault> {
 pub struct Http2 {
     /// Whether `http2` is on for the server.
     pub on: bool,
-    /// What the directive `http2_max_concurrent_streams` says in this scope.
+    /// The value of `http2_max_concurrent_streams` in this scope.
     pub streams_max: u32,
-    /// What the directive `http2_body_preread_size` says in this scope.
+    /// The value of `http2_body_preread_size` in this scope.
     pub window: u32,
 }
 

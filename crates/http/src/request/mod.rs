@@ -1,9 +1,9 @@
-//! One request, main or sub. The page to read first is [`phases`]: its way, from its first byte to
-//! its log line.
+//! One request, main or sub. Read [`phases`] first: it shows the phases from the head to the log
+//! line.
 //!
 //! A [`Request`] is the client's request or a subrequest while it goes through the phases; the
-//! [exchange](crate::exchange) is its connection to the client, whatever the protocol. Phases look
-//! at the request and answer with a [`Step`].
+//! [exchange](crate::exchange) is its connection to the client, whatever the protocol. Phases
+//! examine the request and return a [`Step`].
 
 pub mod access_phase;
 pub mod activity;
@@ -64,16 +64,16 @@ pub type Regex = variables::Regex<Request>;
 /// How deep subrequests may nest (nginx's `NGX_HTTP_MAX_SUBREQUESTS`, and the one that it adds).
 pub const SUBREQUESTS_MAX: u8 = 51;
 
-/// How many subrequests may stand in one response, however deep (nginx counts what refers to a
-/// request in 16 bits and keeps 1,000 for other purposes).
+/// Subrequests of one response at most, at any depth (nginx has a 16-bit reference count per
+/// request and reserves 1,000 for other purposes).
 pub const SUBREQUESTS_IN_ALL_MAX: u32 = u16::MAX as u32 - 1000;
 
-/// What a phase answers.
+/// The result of a phase.
 #[derive(Debug)]
 pub enum Step {
-    /// This phase has nothing to say; the next one follows.
+    /// Continue with the next phase.
     Next,
-    /// The response's head is in `request.response`, its body is this.
+    /// Respond with the head in `request.response` and this body.
     Respond(Body),
     /// End with this status: `error_page` may take it, else a short page of ours is sent.
     /// 444 closes the connection without an answer.
@@ -86,10 +86,10 @@ pub enum Step {
     Redirect {
         /// The path to go on with.
         uri: Vec<u8>,
-        /// The arguments, without `?`; empty ones are there, too.
+        /// The arguments, without `?`; `Some` even if they are empty.
         args: Option<Vec<u8>>,
     },
-    /// Go on in a named location's rewrite phase.
+    /// Continue in the rewrite phase of a named location.
     Named(Bytes),
     /// The URI was rewritten: find its location again.
     Relocate,
@@ -97,18 +97,19 @@ pub enum Step {
 
 /// One request, main or sub, on its way through the phases.
 ///
-/// It is used again for the next request: what is a buffer is emptied then and keeps its memory,
-/// all else begins anew by `Default`. `reset` and the test of `pool` name every member.
+/// A request is reused for the next one: buffers are cleared and keep their memory, everything else
+/// is reset by `Default`. `reset` and the test of `pool` name every field, so that none is
+/// forgotten.
 pub struct Request {
     /// The generation that serves it, with this thread's caches.
     pub local: Rc<GenerationView>,
-    /// What http keeps of it.
+    /// The `http` block of that generation, for this thread.
     pub http: Rc<HttpThreadState>,
     /// The client's connection of the request.
     pub connection: ConnectionHandle,
     /// The virtual server of the request.
     pub server: Arc<Server>,
-    /// The scope that is in force now: server, location, `if` or `limit_except`.
+    /// The plan of the current scope: server, location, `if` or `limit_except`.
     pub plan: Arc<Plan>,
     /// The method in force (`error_page` turns it into GET).
     pub method: Method,
@@ -122,13 +123,13 @@ pub struct Request {
     pub args: Vec<u8>,
     /// The response as it is being made.
     pub response: Response,
-    /// Groups of the regex evaluated last.
+    /// Captures of the last regex match.
     pub captures: Captures,
-    /// Variables, and what else subrequests have in common with it.
+    /// Variables and other state that it shares with its subrequests.
     pub shared: Rc<MainRequestState>,
     /// What modules keep until a redirect within the server, or the end.
     pub pass: Slots<OfPass>,
-    /// What they keep of it until it ends.
+    /// What modules keep until it ends.
     pub own: Slots<OfRequest>,
     /// Buffers in which values of variables are made.
     pub scratch: Scratch,
@@ -136,9 +137,9 @@ pub struct Request {
     // What begins anew by `Default`.
     /// What is known of URI and arguments.
     pub uri_state: UriState,
-    /// How far it has come through the server, and by which detours.
+    /// Its progress through the phases, redirects included.
     pub course: RoutingState,
-    /// Whether it is the client's or stands within another, and what its response is for.
+    /// Whether it is a main request or a subrequest, and what its response is for.
     pub nesting: Nesting,
     /// How and when the request came in.
     pub arrival: Arrival,
@@ -146,7 +147,7 @@ pub struct Request {
     pub keepalive: Keepalive,
     /// What is being done, for log lines.
     pub activity: Activity,
-    /// What counts it among those that have not ended, if anything does.
+    /// Counts it in a limit (`limit_conn`) until it ends, if there is one.
     pub counted: Option<Counted>,
     /// What has been sent of the response.
     pub sent: ResponseProgress,
@@ -154,15 +155,15 @@ pub struct Request {
     pub pacing: Pacing,
     /// The request's body, as far as it has been read.
     pub body: RequestBody,
-    /// What a handler has asked of an upstream; its variables know more of it.
+    /// The report of the upstream that a handler has asked, for `$upstream_*` variables.
     pub upstream: Option<Rc<dyn UpstreamReport>>,
     /// Subrequests that run beside it (`mirror`); none for most.
     pub background: Option<Box<Background>>,
-    /// The error log that goes before that of the plan in force: in a subrequest the main one's,
-    /// where an `internal` location has refused a request the one that it had before.
+    /// An error log that takes precedence over that of the current plan: in a subrequest the main
+    /// request's, and after an `internal` location has refused a request the previous one.
     pub earlier_error_log: Option<Arc<logs::ErrorLog>>,
-    /// What scripts have done, where `explain` wants to know.
+    /// The actions of scripts, for `tidegate explain`.
     pub trail: Option<Vec<Trace>>,
-    /// Whether its head may be answered again without being looked at.
+    /// Whether a later request with the same head may be answered without parsing it.
     pub repeatable: Repeatable,
 }

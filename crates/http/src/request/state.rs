@@ -1,6 +1,6 @@
-//! What is known of one [`Request`](crate::request::Request) beside its buffers, in parts that
-//! begin anew as a whole, by `Default`: what one client's request has left in a part, no other's
-//! finds.
+//! The state of a [`Request`](crate::request::Request) beside its buffers. Each struct is reset as
+//! a whole by `Default` when a request is reused, so that no state leaks from one client's request
+//! to another's.
 
 use std::time::{Duration, Instant};
 
@@ -13,11 +13,10 @@ use crate::response::prebuilt::LastResponse;
 /// `NGX_HTTP_MAX_URI_CHANGES`).
 pub const URI_CHANGES_MAX: u8 = 10;
 
-/// What is known of URI and arguments in force.
+/// The state of the current URI and arguments.
 #[derive(Debug)]
 pub struct UriState {
-    /// Whether there are arguments even where they are empty: the client or a script has written
-    /// some.
+    /// Whether the URI has a `?`, even with empty arguments: the client or a script has written it.
     pub args_written: bool,
     /// Whether `uri` is still what the client sent and needs no escaping to be passed on.
     pub unchanged: bool,
@@ -42,28 +41,29 @@ impl Default for UriState {
     }
 }
 
-/// How far a request has come through the server, and by which detours.
+/// The progress of a request through the phases, redirects included.
 #[derive(Debug)]
 pub struct RoutingState {
     /// Whether host, server and URI have been made of the client's head.
     pub prepared: bool,
-    /// Which server its host means could not be decided: no server may answer for it.
+    /// The lookup of its server has failed (a regex hit a limit): no server may answer it.
     pub server_undecided: bool,
-    /// Whether it came by a redirect within the server: `internal` locations are open.
+    /// Whether it was redirected internally, so that it may enter `internal` locations.
     pub internal: bool,
-    /// How many URI changes are left; none can be made of the last, which marks a cycle.
+    /// How many URI changes are left. Reaching the last one means a cycle.
     pub changes_left: u8,
     /// Whether an `error_page` has been taken and none may follow.
     pub error_page_taken: bool,
     /// The status that an error page answers for, 0 when there is none.
     pub error_status: u16,
-    /// The plan of its location, by its number, where that has been looked for before the phases
-    /// were; for the first search of them.
+    /// The number of its location's plan, if that was looked up before the phases; used by their
+    /// first lookup.
     pub found: Option<u32>,
-    /// What answers is asked for an answer that it has in memory, or has given one: it has not run.
+    /// The content handler is being asked for a response in memory, or has given one, and has not
+    /// run.
     pub recalled: bool,
-    /// A file has been found below its root, which so exists; never behind an `error_page` after
-    /// which none may follow.
+    /// A file has been found below its document root, which therefore exists. Never set after a
+    /// final `error_page`.
     pub root_tested: bool,
 }
 
@@ -83,23 +83,23 @@ impl Default for RoutingState {
     }
 }
 
-/// Whether a request is the client's or stands within another, and what its response is for.
+/// Whether a request is a main request or a subrequest, and what its response is for.
 #[derive(Debug, Default)]
 pub struct Nesting {
     /// How deep the subrequest is; 0 for the client's request.
     pub depth: u8,
-    /// A subrequest whose body is not wanted (`auth_request`), or a request that goes on after its
-    /// response (`post_action`).
+    /// A subrequest whose response body is not wanted (`auth_request`), or a request that continues
+    /// after its response (`post_action`).
     pub head_only: bool,
-    /// A subrequest whose response is wanted as a whole, so that none can stand within it.
+    /// A subrequest whose response is collected in memory, so that it cannot include others.
     pub in_memory: bool,
-    /// In a subrequest: what stands for its response if that is empty or an error.
+    /// In a subrequest: the stub that replaces its response if that is empty or an error.
     pub stub: Option<Stub>,
-    /// In a subrequest: the charset of the main response, which it is recoded to.
+    /// In a subrequest: the charset of the main response, to which its response is converted.
     pub main_charset: Bytes,
 }
 
-/// What stands for an included response that is empty or an error.
+/// The replacement of an included response that is empty or an error.
 #[derive(Clone, Debug)]
 pub struct Stub {
     /// The text, as the filters of the subrequest are to get it.
@@ -108,7 +108,7 @@ pub struct Stub {
     pub content_type: Bytes,
 }
 
-/// How a request came. One that begins anew comes now.
+/// How and when a request arrived. The default is now.
 #[derive(Debug)]
 pub struct Arrival {
     /// When its first byte came (coarse clock).
@@ -118,9 +118,9 @@ pub struct Arrival {
     /// The request's sequence number on its connection, from 1 (`$connection_requests`); 0 until
     /// the request has been counted.
     pub number: u64,
-    /// It lay in the same received bytes as the request before it (`$pipe`).
+    /// It was received together with the request before it (`$pipe`).
     pub pipelined: bool,
-    /// The client's address as a trusted proxy tells it (`set_real_ip_from`).
+    /// The client's address from a trusted proxy (`set_real_ip_from`).
     pub told_peer: Option<Box<Address>>,
 }
 
@@ -142,12 +142,13 @@ pub struct Keepalive {
     /// Whether the connection goes on after the response; before there is one, whether the client
     /// asks for it. See `refused`.
     pub on: bool,
-    /// A location that the request came through lets the connection end with it, whatever the next
-    /// one says.
+    /// A location that the request has passed has disabled keep-alive, which later locations cannot
+    /// undo.
     pub refused: bool,
 }
 
-/// What is being done, for log lines that do not say it themselves: empty, or as nginx ends them.
+/// The current activity, in nginx's words, which ends log lines that do not name it themselves; may
+/// be empty.
 #[derive(Debug, Default)]
 pub struct Activity {
     /// ` while reading response header from upstream`, say. It stays until something else is done
@@ -174,30 +175,30 @@ pub struct ResponseProgress {
 }
 
 impl ResponseProgress {
-    /// So many bytes of the body have not left, and will not.
+    /// Subtracts bytes that were queued and will never be sent.
     pub fn take_back(&mut self, bytes: u64) {
         self.bytes = self.bytes.saturating_sub(bytes);
         self.body_bytes = self.body_bytes.saturating_sub(bytes);
     }
 }
 
-/// How fast a response may leave, where not the directives say it.
+/// Overrides of `limit_rate` and `limit_rate_after`.
 #[derive(Debug, Default)]
 pub struct Pacing {
     /// `set $limit_rate` and `X-Accel-Limit-Rate`: overrides the directive `limit_rate`. Bytes a
     /// second, 0 for no limit.
     pub rate: Option<u64>,
-    /// What a handler sends before that rate holds: overrides `limit_rate_after`. Bytes.
+    /// Bytes that a handler sends before the rate applies: overrides `limit_rate_after`.
     pub rate_after: Option<u64>,
 }
 
-/// Whether the head of a request that was answered may be answered again without being looked at.
+/// Whether a later request with the same head may be answered without parsing it.
 #[derive(Default)]
 pub struct Repeatable {
     /// Set when a kept response answered it: the servers of the address at which the same head,
     /// byte for byte, means the same server, location and path again (see `pool::repeated`). It
     /// is compared and never followed; the generation in `local` keeps the place taken.
     pub servers: Option<*const ()>,
-    /// What it was answered with then, if the same head may be answered alike.
+    /// The response to that head, if it may be repeated.
     pub last: Option<LastResponse>,
 }

@@ -54,7 +54,7 @@ pub static OPEN_LOG_FILE_CACHE: Setting<Option<Limits>> = Setting::new(
      it. Each worker thread has a cache of its own.",
 );
 
-/// What the directive `open_log_file_cache` says in a scope.
+/// The value of `open_log_file_cache` in a scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     max: usize,

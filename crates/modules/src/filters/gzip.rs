@@ -153,7 +153,7 @@ pub struct Gzip {
     /// Which responses are compressed.
     pub conditions: Conditions,
     shape: Shape,
-    /// What the directive `gzip_vary` says in this scope.
+    /// The value of `gzip_vary` in this scope.
     pub vary: bool,
     version_min: Version,
     proxied: Proxied,

@@ -21,7 +21,7 @@ pub struct Limits {
     /// `large_client_header_buffers`, the size: no line may be longer, unless the first buffer
     /// holds it.
     pub large_buffer_size: usize,
-    /// What the directive `max_headers` says in this scope.
+    /// `max_headers`: header lines of a request at most.
     pub headers_max: usize,
     /// `ignore_invalid_headers`: headers with doubtful names are left out.
     pub ignore_invalid_headers: bool,

@@ -24,13 +24,13 @@ pub struct Rules {
     pub field_size_max: usize,
     /// Bytes of all names and values: all of those buffers.
     pub head_size_max: usize,
-    /// The most fields that a head may have (`max_headers`).
+    /// `max_headers`: header fields of a request at most.
     pub fields_max: usize,
     /// Fields with unusual names are left out: `ignore_invalid_headers`.
     pub ignore_invalid: bool,
-    /// What the directive `underscores_in_headers` says in this scope.
+    /// `underscores_in_headers`: `_` is allowed in names.
     pub underscores: bool,
-    /// What the directive `merge_slashes` says in this scope.
+    /// `merge_slashes`: adjacent slashes of a path are merged.
     pub merge_slashes: bool,
     /// Whether CONNECT may name a protocol (RFC 8441); its head then is what HTTP/1 would have
     /// asked for it with.

@@ -65,12 +65,12 @@ pub enum HelloScan {
     Other,
 }
 
-/// A ClientHello, as far as it matters before and after the handshake.
+/// A ClientHello: the fields that are needed before and after the handshake.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ClientHello {
     /// The message without its header.
     message: Vec<u8>,
-    /// What the directive `legacy_version` says in this scope.
+    /// The field `legacy_version` of the message (RFC 8446 section 4.1.2).
     pub version: u16,
     ciphers: Span,
     /// Extensions in the client's order: type and content.

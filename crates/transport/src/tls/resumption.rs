@@ -234,7 +234,7 @@ pub struct ServerSessions {
     pub cache: Cache,
     /// The context that the tickets belong to.
     pub context: Context,
-    /// What the directive `ssl_session_timeout` says in this scope.
+    /// The value of `ssl_session_timeout` in this scope.
     pub timeout: Duration,
 }
 
@@ -436,7 +436,7 @@ pub struct Tickets {
     pub keys: Vec<TicketKey>,
     /// The context that the tickets belong to.
     pub context: Context,
-    /// What the directive `ssl_session_timeout` says in this scope.
+    /// The value of `ssl_session_timeout` in this scope.
     pub timeout: Duration,
 }
 

@@ -28,7 +28,7 @@ pub struct ServerTls {
     /// Whether clients that want ChaCha20 first get it, although the order is ours: nobody has
     /// written `ssl_prefer_server_ciphers`.
     pub yields_to_chacha20: bool,
-    /// What the directive `ssl_reject_handshake` says in this scope.
+    /// The value of `ssl_reject_handshake` in this scope.
     pub rejects: bool,
     /// Whether there is any certificate.
     pub has_certificate: bool,

@@ -74,9 +74,9 @@ pub const TEMPORARY_PATH: TemporaryPath = TemporaryPath {
 
 /// Where request bodies go.
 pub struct BodySettings {
-    /// What the directive `client_body_temp_path` says in this scope.
+    /// The value of `client_body_temp_path` in this scope.
     pub directory: Arc<Directory>,
-    /// What the directive `client_body_in_file_only` says in this scope.
+    /// The value of `client_body_in_file_only` in this scope.
     pub in_file_only: InFileOnly,
 }
 
