@@ -18,7 +18,7 @@ use crate::position;
 pub enum Unread {
     /// There is no content.
     File(io::Error),
-    /// It is malformed; the fault has its place in that file.
+    /// The file is malformed; the fault has its position in that file.
     Malformed(Box<Fault>),
 }
 

@@ -267,7 +267,8 @@ impl<T> Setting<T> {
         self
     }
 
-    /// It may be written again in a scope, as nginx does not look: the last line counts.
+    /// Allows the directive several times in a scope, since nginx does not check; the last line
+    /// counts.
     #[must_use]
     pub const fn repeatable(mut self) -> Setting<T> {
         self.spec.repeatable = true;
@@ -288,21 +289,21 @@ impl<T> Setting<T> {
         self
     }
 
-    /// Whether it does something here.
+    /// Sets whether the directive has an effect.
     #[must_use]
     pub const fn effect(mut self, effect: Effect) -> Setting<T> {
         self.spec.effect = effect;
         self
     }
 
-    /// It is accepted and checked but does nothing, for this reason.
+    /// Accepts and checks the directive without any effect, for this reason.
     #[must_use]
     pub const fn no_effect(self, reason: &'static str) -> Setting<T> {
         self.effect(Effect::NoEffect(reason))
     }
 
-    /// It is accepted and checked, and does nothing before a later version, as its parse function
-    /// warns.
+    /// Accepts and checks the directive, which will have its effect in a later version. Its parse
+    /// function warns.
     #[must_use]
     pub const fn not_yet(self, reason: &'static str) -> Setting<T> {
         self.effect(Effect::NotYet(reason))

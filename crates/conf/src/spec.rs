@@ -189,10 +189,10 @@ pub enum Reload {
 pub enum Effect {
     /// The directive has an effect.
     Works,
-    /// It is accepted and checked, but has no effect, for this reason.
+    /// The directive is accepted and checked, but has no effect, for this reason.
     NoEffect(&'static str),
-    /// It is accepted and checked, and is to have its effect in a later version. Its parse function
-    /// warns of that.
+    /// The directive is accepted and checked, and will have its effect in a later version. Its
+    /// parse function warns.
     NotYet(&'static str),
 }
 

@@ -117,7 +117,8 @@ pub trait Tenant {
     /// still be about to.
     fn ends_when_idle(&self) -> bool;
 
-    /// It is to end: a protocol with words for that tells its client, whatever is under way.
+    /// Announces to the client that the connection is to end, if the protocol can (GOAWAY), even
+    /// while requests are in flight.
     fn announce_end(&self) {}
 
     /// Ends it where it is idle: no more is read.

@@ -138,7 +138,7 @@ impl<'a> StateReader<'a> {
     /// A number.
     ///
     /// # Errors
-    /// There are not so many bytes.
+    /// If bytes are missing.
     pub fn number(&mut self) -> Result<u64, Unfit> {
         let (number, rest) = self.rest.split_first_chunk().ok_or_else(Unfit::cut_short)?;
         self.rest = rest;
@@ -149,7 +149,7 @@ impl<'a> StateReader<'a> {
     /// [`COUNT_MAX`], so that sums of such numbers stay numbers.
     ///
     /// # Errors
-    /// There are not so many bytes.
+    /// If bytes are missing.
     pub fn count(&mut self) -> Result<u64, Unfit> {
         Ok(self.number()?.min(COUNT_MAX))
     }
@@ -157,7 +157,7 @@ impl<'a> StateReader<'a> {
     /// Bytes of any length.
     ///
     /// # Errors
-    /// There are not so many bytes.
+    /// If bytes are missing.
     pub fn text(&mut self) -> Result<&'a [u8], Unfit> {
         let length = usize::try_from(self.number()?).map_err(|_| Unfit::cut_short())?;
         let text = self.rest.split_at_checked(length);
@@ -169,7 +169,7 @@ impl<'a> StateReader<'a> {
     /// A text of UTF-8.
     ///
     /// # Errors
-    /// It is none, or there are not so many bytes.
+    /// If the bytes are not UTF-8, or are missing.
     pub fn string(&mut self) -> Result<&'a str, Unfit> {
         std::str::from_utf8(self.text()?).map_err(|_| Unfit::new("a text is not UTF-8"))
     }

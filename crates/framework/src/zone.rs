@@ -312,9 +312,9 @@ pub struct RestoredZones {
 
 /// Why a zone could not be declared.
 pub enum ZoneError<S: State> {
-    /// It was declared before, with the same size.
+    /// The zone was declared before, with the same size.
     Declared(Arc<Zone<S>>),
-    /// It was declared for another use or with another size: nginx's text.
+    /// The zone was declared for another use or with another size; with nginx's text.
     Conflict(String),
 }
 

@@ -57,7 +57,7 @@ pub struct TryFiles {
 #[derive(Debug)]
 struct Candidate {
     name: Text,
-    /// It was written with a slash at its end.
+    /// The name ends with a slash: only a directory matches.
     is_directory: bool,
 }
 

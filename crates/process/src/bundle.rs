@@ -66,11 +66,11 @@ pub(crate) struct ProcessSettings {
 pub enum BundleError {
     /// The memory file could not be read.
     Read(io::Error),
-    /// It could still be changed by another process.
+    /// The memory file is not sealed: another process could still change it.
     NotSealed,
-    /// It does not begin as a bundle does.
+    /// The data does not begin with a bundle's magic bytes.
     NotABundle,
-    /// It ends in the middle of a field.
+    /// The bundle ends in the middle of a field.
     Truncated,
     /// Something follows the last field.
     Trailing,

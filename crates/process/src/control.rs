@@ -79,7 +79,7 @@ pub(crate) enum WorkerReport {
         generation: u64,
         text: String,
     },
-    /// It is served by.
+    /// The worker serves by this generation.
     Committed {
         generation: u64,
     },
@@ -91,8 +91,8 @@ pub(crate) enum WorkerReport {
     HasDevices,
     /// The worker was told by a signal of its own to open its logs again, which it may not.
     WantsLogs,
-    /// It was told by a signal of its own to end when every request has ended: it accepts nothing
-    /// more, and takes no other configuration.
+    /// The worker itself got a signal to end when every request has ended. It accepts no more
+    /// connections and no further configuration.
     Leaving,
 }
 

@@ -148,10 +148,10 @@ pub enum ProcessEnd {
     Graceful,
 }
 
-/// What a signal has told the process.
+/// An order that a signal has given the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SignalMeaning {
-    /// It is to end.
+    /// The process is to end.
     End(ProcessEnd),
     /// SIGHUP: files are to be read again.
     ReadAgain,

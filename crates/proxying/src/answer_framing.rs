@@ -48,11 +48,11 @@ pub enum Framed {
     Nothing,
     /// Something for the error log, but for where in the answer it was found.
     Told(Level, String),
-    /// It has come whole; whether the connection may serve another request.
+    /// The response is complete.
     End {
         /// Whether the connection may serve another request.
         may_go_on: bool,
     },
-    /// It is broken off so; what there is to log of it in the same manner.
+    /// The response is broken off, with the log line in the same form.
     Broken(Break, String),
 }

@@ -41,9 +41,9 @@ pub struct UpstreamConnection {
     home: PoolContext,
 }
 
-/// What a request has of a connection.
+/// A request's share of a connection.
 enum ConnectionShare {
-    /// It is the request's alone.
+    /// A connection that serves only this request.
     Whole(Box<Connection>),
     /// A stream of one that is shared (HTTP/2).
     Shared(StreamHandle),

@@ -166,9 +166,9 @@ impl UpstreamResponse {
     }
 }
 
-/// What a head amounts to.
+/// The effect of a response head.
 pub enum Applied {
-    /// It is in `request.response`; its body follows.
+    /// The head is in `request.response`; its body follows.
     Pass,
     /// Something else answers (`X-Accel-Redirect`).
     Step(Step),

@@ -20,7 +20,7 @@ pub enum Stopped {
     TimedOut,
     /// The file cannot be read; what there is to log.
     File(String),
-    /// It is not the text in base64 that it is said to be.
+    /// The value is not valid base64.
     NotBase64,
 }
 

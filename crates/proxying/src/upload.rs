@@ -18,15 +18,16 @@ use crate::request_framing::{BACKLOG_MAX, BodyFraming};
 /// that has been broken off.
 pub type RefusedWith = Rc<Cell<Option<u16>>>;
 
-/// What has become of a body.
+/// How the upload of a body has ended.
 pub(super) enum Uploaded {
-    /// It has been sent to its end, as far as its stream, if it has one, has not ended before that.
+    /// The body has been sent completely, unless its stream has ended before.
     Whole,
-    /// Nothing more of it is sent, since the peer has gone: what reads the answer finds that out.
+    /// The peer has closed the connection, so no more of the body is sent. The reader of the
+    /// response reports that.
     Ended,
-    /// Nothing more of it comes: what sends to the client finds out that it has left, if it asks.
+    /// The client has left, so no more of the body comes. The sender of the response reports that.
     Left,
-    /// It is broken off, and the answer with it; what there is to log, if there is.
+    /// The body is broken off, and with it the response; with a log line, if there is one.
     Broken(Option<DeferredLog>),
 }
 

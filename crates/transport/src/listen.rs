@@ -183,11 +183,11 @@ fn misplaced<O>(listen: &Listen<O>, why: &str) -> Fault {
 /// Whether a protocol takes an option that not all of them have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// It has been noted.
+    /// The protocol has the option, and it is set.
     Yes,
     /// nginx has it for this protocol; Tidegate does not yet.
     NotYet,
-    /// It is none of the protocol's.
+    /// The protocol does not have the option.
     Unknown,
 }
 

@@ -81,9 +81,9 @@ impl ProxyHeader {
 /// Why there is no header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoHeader {
-    /// It has not come: the client closed, was silent, or its connection failed.
+    /// No header has been received: the client closed, timed out, or the connection failed.
     Missing,
-    /// What has come is none.
+    /// The received bytes are no header.
     Broken,
 }
 

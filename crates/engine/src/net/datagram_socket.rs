@@ -222,7 +222,7 @@ impl Drop for DatagramSocket {
 /// What is known of one such socket. The entry stays until no operation is in flight.
 pub(crate) struct DatagramsState {
     socket: Socket,
-    /// It is ours to count among [`outgoing`](super::outgoing).
+    /// The socket counts among [`outgoing`](super::outgoing).
     outgoing: bool,
     /// The engine watches it for something to receive.
     receiving: bool,

@@ -47,9 +47,9 @@ pub(crate) struct StreamState {
     receive: ReceiveState,
     /// A receive is in flight.
     receiving: bool,
-    /// A connect is in flight, be it that the socket is closed meanwhile.
+    /// A connect is in flight, even if the socket has been closed meanwhile.
     connecting: bool,
-    /// It is ours to count among [`outgoing`](super::outgoing).
+    /// The connection counts among [`outgoing`](super::outgoing).
     outgoing: bool,
     /// What is queued leaves with what the turn's other streams send, at its end.
     leaves_soon: bool,

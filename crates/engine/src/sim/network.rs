@@ -135,7 +135,7 @@ pub(super) struct SimSocket {
 pub(super) enum Connecting {
     /// It stands at that time.
     Stands(Duration),
-    /// It is the carrier's to say.
+    /// The carrier decides.
     Carried,
     /// There will be no answer.
     Unanswered,

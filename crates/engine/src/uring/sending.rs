@@ -20,7 +20,7 @@ pub(super) struct Sending {
     pub(super) chunk: u64,
     /// Whether the connection ends with it.
     pub(super) last: CloseMode,
-    /// It was told to end.
+    /// The connection is to end.
     pub(super) ending: bool,
     /// What a send that is linked to a close has returned, while the close is awaited.
     pub(super) linked: Option<i32>,

@@ -79,7 +79,7 @@ pub trait Spare {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotEnough {
     connections_max: usize,
-    /// It is to be logged: not more often than once a second, as such things come in crowds.
+    /// Whether to log it: at most once a second, since shortages come in bursts.
     pub is_told: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What goes on on a client's connection that speaks HTTP/2.
+//! The task of a client's HTTP/2 connection.
 //!
 //! One task reads, answers from memory what can be, and sends for all streams by their turns. Every
 //! other request has a task of its own (`serve`), which shares the connection with it

@@ -62,7 +62,7 @@ pub struct Flow {
     received_all: Cell<bool>,
     /// Bytes of it that were read beside the exchange.
     uploaded: Cell<u64>,
-    /// It is being read so.
+    /// The body is being read beside the exchange.
     is_uploaded: Cell<bool>,
     /// What is to be sent of the response's body.
     queue: RefCell<Queue<Segment>>,

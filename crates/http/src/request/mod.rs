@@ -147,7 +147,7 @@ pub struct Request {
     pub keepalive: Keepalive,
     /// What is being done, for log lines.
     pub activity: Activity,
-    /// Counts it in a limit (`limit_conn`) until it ends, if there is one.
+    /// Counts the request as in progress in its `status_zone`, if it has one.
     pub counted: Option<Counted>,
     /// What has been sent of the response.
     pub sent: ResponseProgress,

@@ -121,7 +121,7 @@ pub trait Source: fmt::Debug {
         Vec::new()
     }
 
-    /// It is given up in the middle, since its client has left; what there is to log.
+    /// Cancels the source, since its client has left. Returns the log line.
     fn give_up(&mut self, left: &Abort) -> DeferredLog;
 
     /// What is being done when the response begins, as log lines say it with a space before it.

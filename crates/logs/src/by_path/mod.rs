@@ -209,7 +209,7 @@ fn may_succeed_later(error: &io::Error) -> bool {
 enum CachedFile {
     /// The file is open.
     Open(Arc<LogFile>),
-    /// It is open, and `valid` is over since it was last seen that the path leads to it.
+    /// The file is open, but the path was last checked longer ago than `valid`.
     Unchecked(Arc<LogFile>),
     Closed,
 }

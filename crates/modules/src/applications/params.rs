@@ -88,7 +88,7 @@ struct Param {
     /// What it begins with on its way.
     begun: Box<[u8]>,
     value: Text,
-    /// It is left out where its value is empty.
+    /// The parameter is left out if its value is empty.
     if_not_empty: bool,
 }
 

@@ -456,11 +456,11 @@ fn destination_uri(request: &Request, value: &[u8]) -> Result<Vec<u8>, u16> {
 pub(super) enum Foreign {
     /// The request says no host to compare with.
     NoHost,
-    /// It is no URI of HTTP.
+    /// The destination is no HTTP URI.
     Invalid,
-    /// It has another host.
+    /// The destination has another host.
     OtherHost,
-    /// It would lead out of the tree: the URI as far as it was decoded.
+    /// The destination would leave the tree; with the URI as far as it was decoded.
     Unsafe(Vec<u8>),
 }
 

@@ -161,7 +161,7 @@ struct Added {
     replaces: bool,
     /// `Alt-Svc` with variables, which may come to name HTTP/3.
     may_offer_http3: bool,
-    /// It has the same value for all that one response from memory may answer.
+    /// The value is the same for all requests that a prebuilt response may answer.
     is_constant: bool,
 }
 

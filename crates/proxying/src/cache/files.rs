@@ -91,7 +91,7 @@ pub(super) struct Seen {
 pub(super) enum Verdict {
     /// Nothing: it is not known to be a file's, or the upstream is to be asked again.
     Unknown,
-    /// It is what the file has.
+    /// The entry matches the file.
     Confirmed,
     Changed,
 }

@@ -326,11 +326,11 @@ fn file_of(known: &mut Option<File>, file: &OwnedFd) -> Option<File> {
     known.clone()
 }
 
-/// How far a body has come.
+/// The progress of a body.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fetching {
     Coming,
-    /// It has ended, and is yet to be written.
+    /// The body has been received completely, and is not written completely.
     Ended,
     /// The body is broken off.
     Broken,

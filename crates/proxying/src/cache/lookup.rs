@@ -52,9 +52,9 @@ pub struct CacheLookup {
     pub(super) variant: Option<EntryId>,
     pub(super) outcome: CacheOutcome,
     pub(super) may_store: bool,
-    /// What the client shows of who it is.
+    /// The credentials that the client sends.
     pub(super) credentials: Credentials,
-    /// It may be kept though it says nothing of that.
+    /// A response without explicit freshness may be stored.
     pub(super) is_plain: bool,
     /// The file that the answer may be, before the upstream was asked.
     pub(super) file: Option<Seen>,

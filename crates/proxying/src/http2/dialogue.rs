@@ -112,8 +112,9 @@ impl<'a> Http2Dialogue<'a> {
         }
     }
 
-    /// It is a call of gRPC: its answer counts once it has come whole (nginx has a reset that comes
-    /// at the same time end it), and codes of resets have meanings, see the field.
+    /// Makes it the dialogue of a gRPC call: a response that has been received completely counts
+    /// even if a reset follows (nginx lets the reset end it), and reset codes have meanings, see
+    /// the field.
     pub fn of_call(self, reset: Option<&'a Cell<Option<ErrorCode>>>) -> Http2Dialogue<'a> {
         Http2Dialogue {
             keeps_whole: true,

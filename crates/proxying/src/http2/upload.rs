@@ -153,7 +153,7 @@ impl ReplayableUpload {
         self.length.get() > 0
     }
 
-    /// It is not sent again.
+    /// Drops the body: it will not be sent again.
     pub(super) fn forget(&self) {
         self.is_lost.set(true);
         self.parts.take();

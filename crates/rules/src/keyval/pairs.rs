@@ -26,15 +26,15 @@ const PAIR_SIZE: usize = 80;
 /// Pairs that are written while the lock is held.
 const SAVED_AT_ONCE: usize = 1024;
 
-/// How a key is found.
+/// How keys match a text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Match {
-    /// It is the text.
+    /// The key equals the text.
     #[default]
     Text,
-    /// It is an address or a network, and the text an address in it: the smallest network wins.
+    /// The key is an address or a network that contains the text; the smallest network wins.
     Address,
-    /// The text begins with it: the longest key wins.
+    /// The key is a prefix of the text; the longest key wins.
     Prefix,
 }
 

@@ -269,7 +269,7 @@ const NO_PORT: u16 = 0;
 /// anywhere, or all addresses of a host.
 ///
 /// # Errors
-/// It is no address, or there is nothing of the name.
+/// If it is not an address, or the name does not resolve.
 pub fn of_address<U: Upstreams>(
     compiler: &Compiler<'_>,
     word: &Word,

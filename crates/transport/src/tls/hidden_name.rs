@@ -42,7 +42,7 @@ impl HiddenName {
     /// Hides it in a second hello as well, which a client sends where it has to try again (RFC 8446
     /// section 4.1.4).
     pub fn hide_again(&self, records: &mut [u8]) {
-        /// It may come first, and means nothing (RFC 8446 section 5).
+        /// A change_cipher_spec record may come first, and is ignored (RFC 8446 section 5).
         const CHANGE_CIPHER_SPEC: &[u8] = &[20, 3, 3, 0, 1, 1];
         let skipped = if records.starts_with(CHANGE_CIPHER_SPEC) {
             CHANGE_CIPHER_SPEC.len()

@@ -148,11 +148,11 @@ fn configured_responder(word: &Word, files: &dyn Files) -> Result<Responder, Fau
     })
 }
 
-/// Why nothing is known of a certificate.
+/// Why the status of a certificate is unknown.
 enum Unknown {
-    /// It does not say who could be asked.
+    /// The certificate names no OCSP responder.
     NoResponder,
-    /// The URL is of no use.
+    /// The responder's URL cannot be used.
     BadUrl,
     /// No answer has come.
     Failed(FetchError),

@@ -16,12 +16,12 @@ use rustls::pki_types::{
 
 pub use auxiliary::TrustedFor;
 
-/// Why a file does not give what is wanted of it.
+/// Why a PEM file cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PemError {
-    /// It has no section of the kind.
+    /// The file has no section of this kind.
     Missing,
-    /// A section does not end, or is no Base64.
+    /// A section does not end, or is not base64.
     Malformed,
     /// The key is encrypted and none of the passwords opens it.
     WrongPassword,

@@ -406,13 +406,13 @@ impl PrebuiltCache {
     }
 }
 
-/// What has come of an object's turn.
+/// The outcome of an object's turn in the eviction queue.
 enum TurnOutcome<T> {
-    /// It has been taken out.
+    /// The object has been removed.
     Gone(T),
-    /// It has been used since its last turn, and stays.
+    /// The object has been used since its last turn, and stays.
     Used,
-    /// Something else has taken it out.
+    /// The object had been removed already.
     NotThere,
 }
 

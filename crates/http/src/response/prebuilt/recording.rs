@@ -58,7 +58,7 @@ impl ConstantResponse {
         self.bytes.extend_from_slice(body);
     }
 
-    /// It has been sent to its end.
+    /// Keeps the recorded response, which has been sent completely.
     pub fn keep(self, request: &Request, form: ResponseForm) {
         let constant = Constant {
             status: request.response.status,

@@ -127,7 +127,7 @@ enum Given {
     Answer(After),
     /// The request takes the long way.
     Nothing,
-    /// It is not laid out in that form, or no longer stands.
+    /// The response is not stored in that form, or is no longer current.
     Unknown,
 }
 

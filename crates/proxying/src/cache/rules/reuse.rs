@@ -4,29 +4,29 @@ use super::Policy;
 use super::directives::RequestDirectives;
 use super::storing::Stored;
 
-/// What becomes of a stored answer that a request has found.
+/// Whether a stored response may be used for a request (RFC 9111 section 4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reuse {
-    /// It is given as it is.
+    /// The response is fresh and may be used.
     Fresh,
     /// The client has allowed that it is fresh no more (`max-stale`).
     StaleAsAllowed,
     /// The origin is asked; see [`Beyond`] for what may be given meanwhile or instead.
     Ask(Beyond),
-    /// It is not this request's: the origin is asked as if nothing were stored.
+    /// The stored response does not match the request: proceed as if nothing were stored.
     NotForIt,
 }
 
-/// What a stored answer that is fresh no more is good for.
+/// What a stale response may be used for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Beyond {
-    /// It may be given while it is fetched anew.
+    /// The stale response may be used while it is updated (`stale-while-revalidate`).
     pub while_updating: bool,
-    /// It may stand in where no origin answers.
+    /// The stale response may be used if no origin responds (`stale-if-error`).
     pub for_failures: bool,
     /// And where one answers 500, 502, 503 or 504 (RFC 5861, section 4).
     pub for_errors: bool,
-    /// It may be given for no other reason.
+    /// The stale response must not be used for any other reason.
     pub is_forbidden: bool,
 }
 

@@ -4,14 +4,14 @@
 use super::directives::{ResponseDirectives, elements};
 use super::{FieldLine, Policy, dates, delta_seconds, targeted};
 
-/// What a request has to do with whether its answer may be stored.
+/// Properties of a request that decide whether its response may be stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Asked {
-    /// It had an Authorization (section 3.5).
+    /// The request had an `Authorization` field (section 3.5).
     pub is_authorized: bool,
-    /// It had `no-store` (section 5.2.1.5).
+    /// The request had `no-store` (section 5.2.1.5).
     pub has_no_store: bool,
-    /// It is for a part, which lies under a key of its own: 206 is what it is to be.
+    /// The request is for a part with a cache key of its own, so a 206 response may be stored.
     pub is_part_by_key: bool,
 }
 
@@ -40,11 +40,11 @@ pub(crate) struct Stored {
     /// The answer itself says `stale-if-error`: then an error that the origin answers is one, too
     /// (RFC 5861, section 4).
     pub covers_answers: bool,
-    /// It is given to nobody before the origin has confirmed it (section 5.2.2.4).
+    /// The response must be revalidated before each use (section 5.2.2.4).
     pub needs_validation: bool,
-    /// It is never given when it is fresh no more (section 4.2.4).
+    /// The response must never be used stale (section 4.2.4).
     pub never_stale: bool,
-    /// It may answer a request with Authorization (section 3.5).
+    /// The response may be used for requests with `Authorization` (section 3.5).
     pub is_for_authorized: bool,
 }
 

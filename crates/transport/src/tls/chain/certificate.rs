@@ -52,7 +52,7 @@ pub(in crate::tls) struct Certificate {
     key_identifier: Option<SubjectKeyIdentifier>,
     issuer_identifier: Option<AuthorityKeyIdentifier>,
     pub(in crate::tls) limits_names: bool,
-    /// It has a critical extension that nobody here understands.
+    /// The certificate has a critical extension that we do not understand.
     pub(in crate::tls) is_beyond_us: bool,
 }
 

@@ -31,10 +31,10 @@ pub(super) struct RevocationList {
     issuer_identifier: Option<AuthorityKeyIdentifier>,
     /// In seconds since 1970.
     from: u64,
-    /// When there is a newer one.
+    /// When a newer list is due.
     until: Option<u64>,
     revoked: Set<Box<[u8]>>,
-    /// It has a critical extension.
+    /// The list has a critical extension, which we do not understand.
     is_beyond_us: bool,
 }
 

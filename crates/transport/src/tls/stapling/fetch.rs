@@ -36,10 +36,10 @@ pub struct Responder {
     addresses: Vec<Address>,
 }
 
-/// Why a URL is of no use.
+/// Why a URL cannot be used.
 #[derive(Debug, PartialEq, Eq)]
 pub enum BadUrl {
-    /// It is not http.
+    /// The scheme is not `http`.
     Prefix,
     /// The host is refused, in nginx's words.
     Host(&'static str),

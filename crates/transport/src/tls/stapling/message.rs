@@ -160,14 +160,14 @@ struct SingleResponse {
     extensions: Option<Any>,
 }
 
-/// Why an answer does not count, in nginx's words where it has them.
+/// Why an OCSP response is rejected, in nginx's words if it has any.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Rejected {
-    /// It is no OCSP.
+    /// The bytes are no OCSP response.
     Malformed,
-    /// The responder does not answer: its number and text for that.
+    /// The responder reports an error; with its status number and text.
     NotSuccessful(u32, &'static str),
-    /// It is not about the certificate.
+    /// The response is about another certificate.
     OtherCertificate,
     /// No permitted signer has signed it, or the signature is wrong.
     BadSignature,
