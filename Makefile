@@ -19,6 +19,8 @@
 CARGO ?= cargo
 BENCH ?= --quick
 FOR ?= 3600
+# Most tests wait, for timers and for other processes: three at once for each processor.
+TEST_THREADS ?= $(shell expr 3 \* $$(nproc))
 SEEDS ?= 10000
 BINARY ?= target/release/tidegate
 # Where Debian's shells look for completions.
@@ -67,7 +69,7 @@ image: release
 	packaging/image/build "$(BINARY)"
 
 test: packages
-	$(CARGO) test --workspace --no-fail-fast
+	RUST_TEST_THREADS=$(TEST_THREADS) $(CARGO) test --workspace --no-fail-fast
 
 check:
 	$(CARGO) fmt --all --check
