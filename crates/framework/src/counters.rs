@@ -36,7 +36,7 @@ impl Count {
     }
 }
 
-/// One that a [`Count`] counts as long as this is held, on the thread that owns it.
+/// Counts one in a [`Count`] until dropped, on the thread that owns it.
 #[derive(Debug)]
 pub struct Counted(Arc<Count>);
 
@@ -135,7 +135,7 @@ pub struct ThreadCounters {
     pub panics: Count,
     /// Handshakes of TLS with clients that have ended well.
     pub handshakes: Count,
-    /// Those among them that went on with an earlier session.
+    /// Handshakes that resumed an earlier session.
     pub sessions_reused: Count,
     /// Handshakes that have ended without a session, once something had come of them.
     pub handshakes_failed: Count,

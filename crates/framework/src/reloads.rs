@@ -34,7 +34,7 @@ pub fn note_success() {
     LAST_HAS_FAILED.store(false, Ordering::Relaxed);
 }
 
-/// One has not, and the one before serves on.
+/// Notes that a reload has failed: the previous configuration continues to serve.
 pub fn note_failure() {
     FAILED.fetch_add(1, Ordering::Relaxed);
     LAST_HAS_FAILED.store(true, Ordering::Relaxed);

@@ -306,7 +306,7 @@ impl Zones {
 pub struct RestoredZones {
     /// How many go on.
     pub count: usize,
-    /// Those that begin empty, and why.
+    /// Zones that begin empty, with the reason.
     pub empty: Vec<(String, Unfit)>,
 }
 

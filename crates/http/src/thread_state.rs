@@ -23,7 +23,7 @@ pub struct HttpThreadState {
 }
 
 impl HttpThreadState {
-    /// That of a thread and generation.
+    /// The state of a thread and generation.
     pub fn of(local: &GenerationView) -> Rc<HttpThreadState> {
         Rc::clone(&local.at(&HTTP).borrow().0)
     }

@@ -56,7 +56,7 @@ pub struct ReceivedBytes {
     pub behind_head: u64,
 }
 
-/// One stream; see the module.
+/// The flow control of one stream; see the module documentation.
 #[derive(Default)]
 pub struct StreamFlow {
     /// Its number; 0 until it has been opened.
@@ -207,12 +207,12 @@ impl StreamFlow {
         (taken, self.is_last.get() && self.queued.get() == 0)
     }
 
-    /// So many bytes have come on the stream.
+    /// Notes how many bytes have been received on the stream.
     pub(crate) fn note_received(&self, bytes: u64) {
         self.received_in_all.set(bytes);
     }
 
-    /// So many bytes that are not the body's have been given to the transport.
+    /// Counts bytes given to the transport that are not part of the body.
     pub(crate) fn count_framing(&self, bytes: usize) {
         self.framing.set(self.framing.get() + bytes as u64);
     }

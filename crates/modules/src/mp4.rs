@@ -388,14 +388,14 @@ impl Reader {
         }
     }
 
-    /// So many bytes from where it stands, if they are in the buffer.
+    /// The next `length` bytes, if they are in the buffer.
     fn at_hand(&self, length: u64) -> Option<Bytes> {
         let begin = usize::try_from(self.offset.checked_sub(self.buffer_start)?).ok()?;
         let end = begin.checked_add(usize::try_from(length).ok()?)?;
         (end <= self.buffer.len()).then(|| self.buffer.slice(begin..end))
     }
 
-    /// So many bytes from where it stands, no more than a buffer holds.
+    /// Reads the next `length` bytes, which must fit into a buffer.
     async fn read(&mut self, length: u64) -> Result<Bytes, Mp4Error> {
         if let Some(bytes) = self.at_hand(length) {
             return Ok(bytes);

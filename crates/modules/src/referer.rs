@@ -73,7 +73,7 @@ fn words(setter: &Setter<'_>) -> Result<Vec<Word>, Fault> {
     Ok(words)
 }
 
-/// Who may link here.
+/// The referers that `valid_referers` allows.
 #[derive(Debug, Default)]
 pub struct Referers {
     names: RefererHosts,

@@ -53,7 +53,7 @@ pub struct TryFiles {
     otherwise: Otherwise,
 }
 
-/// One name to look for.
+/// A name that `try_files` looks for.
 #[derive(Debug)]
 struct Candidate {
     name: Text,

@@ -14,8 +14,9 @@ const PREFIX: &[u8] = b"HTTP_";
 pub enum VariableName<'a> {
     /// As it is, such as `REQUEST_METHOD`.
     Plain(&'a [u8]),
-    /// That of a request's field (RFC 3875, section 4.1.18), which is given as it came: `HTTP_`
-    /// before it, in capitals, `_` for each dash.
+    /// The variable of a request's header field (RFC 3875, section 4.1.18). Takes the field's name
+    /// as it came: the variable's name is `HTTP_` and the field's name in upper case, with `_` for
+    /// each dash.
     Field(&'a [u8]),
 }
 

@@ -67,7 +67,7 @@ pub struct Connect {
 pub struct ConnectValues<'a> {
     /// The name of the client's session.
     pub client_id: Option<&'a [u8]>,
-    /// Who the client says it is.
+    /// The user name that the client sends.
     pub username: Option<&'a [u8]>,
     /// The password of the user, as bytes.
     pub password: Option<&'a [u8]>,
@@ -131,7 +131,7 @@ impl Connect {
         self.client_id.of(packet)
     }
 
-    /// Who the client says it is, if it does.
+    /// The user name that the client sends, if any.
     pub fn username<'a>(&self, packet: &'a [u8]) -> Option<&'a [u8]> {
         self.username.map(|span| span.of(packet))
     }

@@ -24,7 +24,7 @@ pub struct AnswerHead {
     behind_from: usize,
 }
 
-/// As many bytes behind a head are few enough to be copied beside it.
+/// Bytes behind a head that are copied at most, in order to free the receive buffer.
 const SHORT_MAX: usize = 2048;
 
 impl AnswerHead {

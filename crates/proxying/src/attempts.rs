@@ -14,7 +14,7 @@ use http::response::Field;
 use super::answer::AnswerHead;
 use crate::cache::{CacheStatus, Validators};
 
-/// One try at one peer, for `$upstream_*`.
+/// One attempt at one peer, for `$upstream_*`.
 #[derive(Clone, Debug, Default)]
 pub struct Attempt {
     /// Address as `$upstream_addr` shows it.
@@ -98,13 +98,13 @@ pub struct History {
 pub struct Began(Option<Duration>);
 
 impl Attempts {
-    /// Those of a request; `None` where it has asked no upstream.
+    /// The attempts of a request; `None` if it has asked no upstream.
     pub fn of(request: &Request) -> Option<&Attempts> {
         let asked: &dyn Any = &**request.upstream.as_ref()?;
         asked.downcast_ref()
     }
 
-    /// Those of a request, from now on at the latest.
+    /// The attempts of a request; creates the list if there is none.
     pub fn enter(request: &mut Request) -> Rc<Attempts> {
         let asked = request
             .upstream

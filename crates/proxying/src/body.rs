@@ -242,7 +242,7 @@ impl UpstreamBody {
         }
     }
 
-    /// So many bytes have come, of which that many had not come with the head.
+    /// Counts received bytes; `beyond` of them did not come with the head.
     fn note_received(&self, length: u64, beyond: u64) {
         let counted = match &self.remaining {
             Remaining::Framed(framing) => framing.received(),

@@ -36,12 +36,12 @@ impl Scheme {
     }
 }
 
-/// Those of a module.
+/// The schemes of a module.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Schemes {
-    /// The one that is meant where none is written.
+    /// The default scheme.
     pub meant: Scheme,
-    /// Those that may be written.
+    /// The schemes that may be written.
     pub written: &'static [Scheme],
 }
 

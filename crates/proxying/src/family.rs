@@ -63,7 +63,7 @@ pub struct Family {
 }
 
 impl Family {
-    /// Those about sockets.
+    /// The directives about sockets.
     pub fn sockets(&'static self) -> SocketDirectives {
         SocketDirectives {
             bind: &self.bind,
@@ -89,7 +89,7 @@ impl Family {
         Family::with(prefix, &[CAUSES_OF_CALLS], causes_of_calls)
     }
 
-    /// Those that every module has that passes requests on whole: all but `send_lowat`.
+    /// The directives of every module that proxies whole requests: all but `send_lowat`.
     pub const fn of_requests(&'static self) -> [&'static dyn Declared; 24] {
         [
             &self.hide_header,

@@ -80,7 +80,7 @@ pub struct FieldLines {
 }
 
 enum FieldLine {
-    /// One line or several, the same for all.
+    /// One or several lines that are the same for all requests.
     Constant(Vec<u8>),
     /// A line whose value is made for each request.
     Made {
@@ -92,7 +92,7 @@ enum FieldLine {
 }
 
 impl FieldLines {
-    /// Those of these fields.
+    /// The lines of these fields.
     pub fn of(fields: &[SetField]) -> FieldLines {
         let is_host = |field: &&SetField| &*field.lower == b"host";
         let host = fields.iter().rfind(is_host);

@@ -26,34 +26,35 @@ use crate::connect_target::ConnectTarget;
 use crate::failures::AttemptError;
 use crate::upstream::Group;
 
-/// What was being done when a probe came to nothing, as log lines say it.
+/// The activity during which a probe failed, for log lines.
 pub type Doing = &'static str;
 
-/// Why there is no answer; it has been logged.
+/// Why there is no response; it has been logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unanswered {
-    /// The peer has given none.
+    /// The peer did not respond.
     ByPeer(Doing),
-    /// There was nothing to ask with, such as a socket: that says nothing of the peer.
+    /// The probe could not be sent, for want of a socket for example, which says nothing about the
+    /// peer.
     NotAsked,
 }
 
-/// Which probes have a connection in common.
+/// Which probes share a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Keeping {
-    /// Those of this check, of the ones that are made of the group.
+    /// The number of the check among those of the group: its probes share the connection.
     pub check: usize,
-    /// Those that begin before it is so old.
+    /// The age up to which the connection is reused.
     pub time: Duration,
 }
 
-/// The peer that is asked.
+/// The peer that is probed.
 pub struct ProbedPeer<'a> {
     /// The group that it is of.
     pub group: &'a Arc<Group>,
     /// Where it is asked.
     pub address: &'a Address,
-    /// What the checked location says of connecting and of answers.
+    /// The `*_pass` settings of the checked location.
     pub passing: &'a Passing,
 }
 
@@ -61,7 +62,7 @@ pub struct ProbedPeer<'a> {
 pub struct ProbeError {
     /// Which of the causes of `*_next_upstream` the failure is.
     pub cause: Causes,
-    /// What the server was doing then, for the error log.
+    /// The activity during which it failed, for the error log.
     pub doing: Doing,
 }
 

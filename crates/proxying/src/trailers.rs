@@ -55,7 +55,7 @@ impl TrailerReader {
         }
     }
 
-    /// Those that have been read.
+    /// The trailers that have been read.
     pub(super) fn fields(&self) -> Vec<Field> {
         let fields = self.parser.fields().iter().map(|field| Field {
             name: Bytes::copy_from_slice(field.name(&self.bytes)),

@@ -34,7 +34,7 @@ const WEBSOCKET: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 /// What bounds a tunnel.
 #[derive(Clone, Copy)]
 pub struct TunnelLimits {
-    /// Silence in both ways for so long ends it.
+    /// The tunnel is closed if neither end sends anything for this long.
     pub read_timeout: Duration,
     /// Bytes that wait for a side beyond which the other is not read on.
     pub backlog_max: usize,
@@ -157,7 +157,7 @@ fn is_accepted(request: &Request, answer: &UpstreamResponse) -> bool {
     first == Some(&expected[..]) && accepts.next().is_none()
 }
 
-/// Who is at an end of a tunnel.
+/// The two ends of a tunnel.
 #[derive(Clone, Copy)]
 enum TunnelEnd {
     Client,
@@ -212,7 +212,7 @@ fn tell_timeout(request: &Request, side: TunnelEnd) {
     );
 }
 
-/// One of the two ways.
+/// One direction of a tunnel.
 struct TunnelDirection<'a> {
     limits: TunnelLimits,
     /// When a byte was last carried either way.

@@ -34,7 +34,7 @@ pub static ALLOW: Setting<Vec<Rule>> = Setting::new(
          directives inherits none from above.",
 );
 
-/// Whom a rule is about.
+/// The clients that a rule matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Network {
     /// Every client, over any socket.
@@ -48,7 +48,7 @@ pub enum Network {
 /// One `allow` or `deny`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// Whom it is about.
+    /// The clients that the rule matches.
     pub network: Network,
     /// Whether the rule denies access.
     pub deny: bool,

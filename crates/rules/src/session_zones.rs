@@ -60,7 +60,7 @@ impl SessionZones {
 pub struct SessionMeter {
     /// Sessions that have begun and not ended.
     processing: Count,
-    /// Those that have ended with a status of 2xx, 4xx and 5xx.
+    /// Sessions that have ended with a status of 2xx, 4xx and 5xx.
     ended: [Count; 3],
     /// Connections that have come to no session of the server.
     discarded: Count,

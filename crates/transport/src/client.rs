@@ -56,7 +56,8 @@ impl Client {
         }
     }
 
-    /// One that has been accepted, as the door knows it that handed it over, if one did.
+    /// A client that has been accepted, with its addresses from the door that handed the connection
+    /// over, if one did.
     pub fn arrived(listener: ListenerId, serial: u64, handed: Option<&Handed>) -> Client {
         let client = Client::new(listener, serial);
         match handed {

@@ -96,8 +96,8 @@ impl From<Stream> for Transport {
 }
 
 impl Transport {
-    /// That of a connection that has been accepted, with what the door has made of it that handed
-    /// it over.
+    /// The transport of an accepted connection, with the TLS session of the door that handed it
+    /// over, if one did.
     pub fn of(stream: Stream, handed: Option<&mut Handed>) -> Transport {
         let transport = Transport::from(stream);
         let over = handed.and_then(|handed| handed.over.take());

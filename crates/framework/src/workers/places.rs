@@ -36,13 +36,13 @@ const ROOM_WAIT: Duration = Duration::from_millis(10);
 /// How often it looks for that.
 const ROOM_LOOK: Duration = Duration::from_millis(1);
 
-/// For so long a client has only just connected.
+/// A client has only just connected for this long.
 const SILENCE_MIN: Duration = Duration::from_millis(100);
 
 /// How often a shortage is told of.
 const TOLD_EVERY: Duration = Duration::from_secs(1);
 
-/// Who has a place.
+/// The holder of a place.
 pub(super) enum Occupant {
     /// A connection with a client, since when it has it.
     Client(Weak<dyn Tenant>, Instant),
@@ -75,7 +75,7 @@ pub trait Spare {
     fn close(&self, key: Key);
 }
 
-/// As many connections are busy as the thread may have.
+/// The thread has `worker_connections` connections, and all are busy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotEnough {
     connections_max: usize,

@@ -157,9 +157,9 @@ pub fn http(
 struct Builder<'c, 'f> {
     compiler: &'c Compiler<'f>,
     features: &'static [Entry],
-    /// Those that are made, by their numbers.
+    /// The plans that have been made, by number.
     plans: Vec<Arc<Plan>>,
-    /// Whether anything answers CONNECT in the server that is being made.
+    /// Whether any location of the current server accepts CONNECT.
     answers_connect: bool,
 }
 
@@ -358,7 +358,7 @@ impl Builder<'_, '_> {
         whole.then(|| Locations::new(exact, prefixes, regexes))
     }
 
-    /// One location's plan, and its regex where it is one.
+    /// Compiles a location: its plan, and its regex if it has one.
     fn location(
         &mut self,
         scope: ScopeRef<'_>,

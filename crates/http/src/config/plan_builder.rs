@@ -50,7 +50,7 @@ pub struct PlanBuilder<'a> {
 }
 
 impl<'a> PlanBuilder<'a> {
-    /// One with which nothing has registered.
+    /// A builder with no handlers.
     pub fn new(
         compiler: &'a Compiler<'a>,
         scope: ScopeRef<'a>,

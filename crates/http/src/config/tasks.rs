@@ -36,8 +36,7 @@ pub enum TaskKind {
 }
 
 impl TaskKind {
-    /// Those that are listed, in that order. What answers, [`TaskKind::Content`], stands in the
-    /// place of files.
+    /// The kinds that are listed, in that order. [`TaskKind::Content`] takes the place of files.
     pub const ALL: &'static [TaskKind] = &[
         TaskKind::RealAddress,
         TaskKind::Rewrite,
@@ -90,7 +89,7 @@ pub struct Task {
 }
 
 impl Task {
-    /// One that is listed first of its kind, and only where a line asks for it.
+    /// A task that is listed first of its kind, and only if a directive asks for it.
     pub const fn of(kind: TaskKind, directives: &'static [&'static str]) -> Task {
         Task {
             kind,

@@ -99,7 +99,7 @@ struct Flow {
     announced: Option<u64>,
     /// Parts of the request's body that the client may not send yet.
     unsent: VecDeque<Bytes>,
-    /// Those that have come and have not been read.
+    /// Parts that have been received and not read.
     received: VecDeque<Bytes>,
     /// The client sends no more parts than those.
     is_last: bool,

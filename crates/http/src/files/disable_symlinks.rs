@@ -43,7 +43,7 @@ static DISABLE_SYMLINKS: Setting<DisableSymlinksLine> = Setting::new(
 enum Policy {
     Off,
     On,
-    /// Those of another owner than what they lead to.
+    /// Symbolic links with another owner than their target.
     IfNotOwner,
 }
 

@@ -53,7 +53,7 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// Those of a request.
+    /// The credentials of a request.
     pub fn of(request: &Request) -> Option<Credentials> {
         let field = match request.method {
             Method::Connect => KnownField::ProxyAuthorization,

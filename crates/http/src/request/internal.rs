@@ -37,7 +37,7 @@ pub struct RequestScope {
 }
 
 impl InternalRequests {
-    /// Those of this thread, whose runtime must exist. The generation lives as long as they do.
+    /// Internal requests of this thread, whose runtime must exist. They keep the generation alive.
     pub fn new(generation: Arc<Generation>) -> InternalRequests {
         InternalRequests {
             worker: service_thread::worker(generation),

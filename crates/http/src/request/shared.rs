@@ -7,7 +7,7 @@ use variables::Cached;
 
 use crate::slots::OfMain;
 
-/// One for a main request and all its subrequests.
+/// The state that a main request shares with all its subrequests.
 #[derive(Default)]
 pub struct MainRequestState {
     /// Cached and assigned variables, by index.

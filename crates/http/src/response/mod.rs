@@ -104,8 +104,8 @@ impl BodyIdentity {
     const FILE: u8 = 1;
     const ENTRY: u8 = 2;
 
-    /// That of a file. None where it has changed within the last two seconds: another change might
-    /// have the same time.
+    /// The identity of a file; `None` if it changed within the last two seconds, since another
+    /// change could have the same time.
     pub fn of_file(metadata: &Metadata) -> Option<BodyIdentity> {
         let now = i64::try_from(engine::wall().as_secs()).unwrap_or(i64::MAX);
         let changed = metadata.mtime.max(metadata.ctime);
@@ -125,8 +125,8 @@ impl BodyIdentity {
         })
     }
 
-    /// That of an entry of a cache: the number of its store in this process, its id there, and its
-    /// revision.
+    /// The identity of a cache entry: the number of its store in this process, its id there, and
+    /// its revision.
     pub fn of_entry(store: u64, id: [u8; 16], revision: u32) -> BodyIdentity {
         BodyIdentity::of(
             BodyIdentity::ENTRY,

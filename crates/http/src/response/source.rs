@@ -267,7 +267,7 @@ mod tests {
         }
     }
 
-    /// One of its readers.
+    /// A reader of the fill.
     #[derive(Debug)]
     struct Reader {
         fill: Arc<Fill>,

@@ -12,7 +12,7 @@ use crate::request::Request;
 /// dropped.
 #[derive(Default)]
 pub struct Background {
-    /// Those that have not started, in their order.
+    /// Subrequests that have not started, in order.
     #[expect(clippy::vec_box, reason = "their tasks take them in their boxes")]
     pub(super) held: Vec<Box<Request>>,
     pub(super) running: Vec<RunningSubrequest>,

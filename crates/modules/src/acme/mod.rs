@@ -82,7 +82,7 @@ pub const DIRECTIVES: &[&dyn Declared] = &[&ACME_SHARED_ZONE, &ACME_CERTIFICATE]
 /// What gives a server settings of TLS of its own, beside what TLS itself has.
 const OF_TLS: &[&dyn Declared] = &[&ACME_CERTIFICATE];
 
-/// Those of the block `acme_issuer`.
+/// The directives of the block `acme_issuer`.
 pub const ISSUER_DIRECTIVES: &[&dyn Declared] = issuer::DIRECTIVES;
 
 /// The issuers of a configuration with what is ordered from each.

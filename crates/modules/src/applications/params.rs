@@ -78,7 +78,7 @@ fn host_asked_for() -> Template {
 
 /// What is sent: parameters that are made for each request, and between them those that are not.
 enum Sent {
-    /// One or several, as they are sent.
+    /// One or several parameters with constant values, encoded as they are sent.
     Constant(Vec<u8>),
     Made(Param),
 }
@@ -127,7 +127,7 @@ impl Params {
         Ok(Params::new::<V>(params))
     }
 
-    /// Those that are written, for a protocol whose requests are written by `V`.
+    /// The configured parameters, for a protocol whose requests are written by `V`.
     fn new<V: Variables>(written: Vec<Param>) -> Params {
         let field_of = |param: &Param| -> Option<Box<[u8]>> {
             let name = param.name.strip_prefix(OF_FIELD)?;

@@ -58,7 +58,7 @@ pub static AUTH_BASIC_USER_FILE: Setting<Template> =
              password itself. Changes of the file need no reload.",
         );
 
-/// Who may come in, and what the rest is asked for.
+/// The users with access, and the realm that others are asked to authenticate for.
 #[derive(Debug)]
 pub struct AuthBasic {
     realm: Text,

@@ -48,7 +48,7 @@ pub enum Coding {
     Gzip,
 }
 
-/// Those of one quality in the order in which they are chosen.
+/// The order in which codings with the same quality value are preferred.
 pub const BY_PREFERENCE: [Coding; 3] = [Coding::Brotli, Coding::Zstd, Coding::Gzip];
 
 impl Coding {
@@ -179,7 +179,7 @@ impl Feature for Compression {
 }
 
 impl Module for Compression {
-    /// Those of gzip stand with [`Gzip`].
+    /// The directives of gzip belong to [`Gzip`].
     const TABLES: &'static [&'static [&'static dyn Declared]] =
         &[Brotli::DIRECTIVES, Zstd::DIRECTIVES, COMMON];
 

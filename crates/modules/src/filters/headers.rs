@@ -578,7 +578,7 @@ fn set_expires(response: &mut Response, expires: Expires, now: i64) {
     set_cache_control(response, control);
 }
 
-/// One `Cache-Control` stays, in the place of the first.
+/// Sets `Cache-Control`: replaces the first field and removes the others, or adds one.
 fn set_cache_control(response: &mut Response, value: Bytes) {
     let mut value = Some(value);
     response.fields.retain_mut(|field| {

@@ -136,7 +136,7 @@ pub enum Mode {
     Off,
     /// They are read for the log.
     Log,
-    /// Those of the older kind are given.
+    /// Identifiers of the older format are given to clients.
     Version1,
     /// Identifiers are given to clients and logged.
     On,

@@ -33,7 +33,7 @@ const MESSAGE: &[u8] = b"grpc-message";
 /// A status, and words for it.
 pub(super) type Status = (u16, &'static [u8]);
 
-/// That of a call whose deadline is over.
+/// The status of a call whose deadline has passed.
 pub(super) const LATE: Status = (status::DEADLINE_EXCEEDED, b"deadline exceeded");
 
 /// Names of statuses, <https://grpc.github.io/grpc/core/md_doc_statuscodes.html>.
@@ -176,7 +176,7 @@ pub(super) fn of_broken(outcome: &BodyFault, broken: Break) -> Status {
     }
 }
 
-/// That of a stream that its server has reset, as clients have it
+/// The status of a stream that the server has reset, as gRPC clients map it
 /// (<https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md#errors>).
 fn of_code(code: ErrorCode) -> Status {
     match code {

@@ -34,7 +34,7 @@ pub(super) struct Web {
 }
 
 impl Web {
-    /// That of a request, if it is one.
+    /// The gRPC-Web variant of a request, if it is a gRPC-Web request.
     pub(super) fn of(request: &Request) -> Option<Web> {
         let rest = call::media_type(request)?;
         let rest = rest.strip_prefix(b"-web")?;

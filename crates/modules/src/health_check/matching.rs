@@ -147,7 +147,7 @@ impl Default for Match {
     }
 }
 
-/// One line of `status`.
+/// A line `status` of a `match` block.
 #[derive(Debug, PartialEq, Eq)]
 struct StatusTest {
     negated: bool,
@@ -231,7 +231,7 @@ impl Comparison<'_> {
     }
 }
 
-/// One line of `header`.
+/// A line `header` of a `match` block.
 struct FieldTest {
     name: Bytes,
     wanted: Wanted,
@@ -300,7 +300,7 @@ impl FieldTest {
     }
 }
 
-/// One line of `body`.
+/// A line `body` of a `match` block.
 struct BodyTest {
     pattern: Regex,
     negated: bool,

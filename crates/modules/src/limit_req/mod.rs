@@ -266,7 +266,7 @@ fn log_excess(request: &Request, settings: &LimitReq, limit: &Limit, excess: u64
     );
 }
 
-/// One level below that of a refusal.
+/// Logs a delay, one level below that of a refusal.
 fn log_delay(request: &Request, settings: &LimitReq, limit: &Limit, excess: u64) {
     let level = match settings.refusal.level {
         Level::Error => Level::Warn,

@@ -38,7 +38,7 @@ pub(super) struct Numbers {
 }
 
 impl Numbers {
-    /// Those of the process that serves a request.
+    /// The numbers of the process that serves a request.
     pub(super) fn of(request: &Request) -> Numbers {
         let counters = request.connection.worker.counters();
         Numbers {

@@ -48,7 +48,7 @@ impl ProcessNumbers {
         }
     }
 
-    /// Those of a process without a configuration.
+    /// The numbers of a process without a configuration.
     pub(super) fn empty() -> ProcessNumbers {
         ProcessNumbers {
             usage: usage::now(),

@@ -135,7 +135,7 @@ const FAMILIES: [Family; 7] = [
     ),
 ];
 
-/// Those of the configuration that serves a request.
+/// The numbers of all groups in the generation that serves a request.
 pub(super) fn of(request: &Request) -> Vec<GroupNumbers> {
     let blocks = request.local.generation.part::<Blocks>();
     let now = engine::now();

@@ -69,7 +69,7 @@ pub struct ServiceServer {
     pub name: HostName,
     /// The port on which the server listens.
     pub port: u16,
-    /// Those with the lowest number are asked first.
+    /// Servers with the lowest priority value are tried first.
     pub priority: u16,
     /// Its share among those of the same priority.
     pub weight: u16,

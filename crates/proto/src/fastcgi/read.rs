@@ -193,7 +193,7 @@ const END_LENGTH: usize = 5;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// So many bytes of a record's header were read.
+    /// In a record's header, of which this many bytes have been read.
     Header(u8),
     Content,
     Padding,

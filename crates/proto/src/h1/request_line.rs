@@ -69,7 +69,7 @@ enum State {
     /// Within the query, or anywhere in a complex target.
     Rest,
     BeforeVersion,
-    /// So many bytes of `HTTP/` were seen.
+    /// In the protocol, of which this many bytes of `HTTP/` have been read.
     Protocol(u8),
     Major,
     MajorOrDot,

@@ -414,7 +414,7 @@ struct StatusLine {
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum LineState {
-    /// So many bytes of `HTTP/` were seen.
+    /// In the protocol, of which this many bytes of `HTTP/` have been read.
     Protocol(u8),
     #[default]
     Start,
@@ -422,7 +422,7 @@ enum LineState {
     MajorOrDot,
     Minor,
     MinorOrSpace,
-    /// So many digits were seen.
+    /// In the status, of which this many digits have been read.
     Status(u8),
     AfterStatus,
     Reason,

@@ -122,18 +122,18 @@ pub struct Heads<'a> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Awaits {
-    /// So many bytes of the preface have come.
+    /// Within the preface, of which this many bytes have been received.
     Preface(usize),
     Frame,
-    /// More of a header block.
+    /// Within a header block.
     Continuation {
         stream: u32,
         ends: bool,
         frames: u32,
     },
-    /// So many bytes of a payload that has no meaning.
+    /// Within a payload that is ignored: this many bytes are to be skipped.
     Nothing(u32),
-    /// A payload of DATA.
+    /// Within the payload of a DATA frame.
     Body(Body),
 }
 

@@ -29,9 +29,9 @@ enum State {
     Payload(FrameHead),
     /// How long the padding of a DATA frame is.
     Padding(FrameHead),
-    /// So many bytes of a body, then so many of padding.
+    /// Within a DATA frame: this many bytes of body follow, then this many of padding.
     Body(u32, u32),
-    /// So many bytes that mean nothing.
+    /// This many bytes are to be skipped.
     Skip(u32),
 }
 

@@ -1,4 +1,4 @@
-//! How urgent a response is (RFC 9218), and in which order what waits is sent.
+//! Response priorities (RFC 9218), and the scheduler that decides which stream sends next.
 //!
 //! A client says it in the field `priority` or in a PRIORITY_UPDATE frame. Urgency 0 goes before 7;
 //! within one urgency responses that are used only whole go one after the other, in the order of
@@ -11,10 +11,10 @@ use std::collections::VecDeque;
 /// Urgencies, from 0 to 7.
 const URGENCIES: usize = 8;
 
-/// One of so many turns goes to those that have waited longest.
+/// One turn out of this many goes to the stream that has waited longest.
 const FAIR_SHARE: u32 = 16;
 
-/// What a client says of a response.
+/// The priority that a client gives a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Priority {
     /// 0 is the most urgent, 7 the least.
@@ -62,11 +62,11 @@ pub struct Schedule {
 
 #[derive(Debug, Default)]
 struct Lane {
-    /// Those that are used whole, in the order of their numbers.
+    /// Streams whose responses are not incremental, by stream number.
     whole: VecDeque<u32>,
-    /// Those that are used as they come, in the order of their turns.
+    /// Streams whose responses are incremental, in the order of their turns.
     shared: VecDeque<u32>,
-    /// The next turn is that of the latter.
+    /// The next turn belongs to an incremental stream.
     shared_next: bool,
     /// How many turns of the circle there have been.
     circle: usize,

@@ -61,7 +61,7 @@ impl Choices<'_> {
         number % limit
     }
 
-    /// One of these.
+    /// A random one of these values.
     fn of<T: Copy>(&mut self, these: &[T]) -> T {
         these[self.below(these.len())]
     }

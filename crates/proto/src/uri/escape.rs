@@ -9,7 +9,7 @@ pub enum Escape {
     Uri,
     /// A query: those of a path, `&`, `+` and `;`.
     Args,
-    /// One component: all but letters, digits, `-`, `.`, `_`, `~`.
+    /// A component of a URI: escapes all but letters, digits, `-`, `.`, `_`, `~`.
     Component,
     /// A URI within HTML: those of a path and `'`, but not `?`.
     Html,

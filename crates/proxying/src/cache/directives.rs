@@ -154,7 +154,7 @@ impl Family {
         }
     }
 
-    /// Those that say something of a scope, but for `cache_convert_head`.
+    /// The directives that apply to a scope, but for `cache_convert_head`.
     pub const fn of_scopes(&'static self) -> [&'static dyn Declared; 16] {
         [
             &self.cache,

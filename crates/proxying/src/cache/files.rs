@@ -47,7 +47,8 @@ const SHARDS: usize = 16;
 /// Files that a shard knows at most. Beyond that it begins anew with those that are asked for next.
 const SHARD_FILES_MAX: usize = 16 * 1024;
 
-/// A file that has changed less than so long ago may change again within what its time tells apart.
+/// A file that changed more recently than this may change again without a different modification
+/// time.
 const SETTLED: Duration = Duration::from_millis(100);
 
 /// The folder of a scope, and what is known of its files.
@@ -220,7 +221,7 @@ fn since_1970(seconds: i64, nanoseconds: i64) -> Duration {
 }
 
 impl Identity {
-    /// That of a plain file.
+    /// The identity of a regular file.
     fn of(path: &Path) -> Option<Identity> {
         let found: Stat = rustix::fs::stat(path).ok()?;
         let is_file = FileType::from_raw_mode(found.st_mode) == FileType::RegularFile;

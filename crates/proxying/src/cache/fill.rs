@@ -243,7 +243,7 @@ fn store(
 
 /// The body of an entry.
 pub(super) enum Kept {
-    /// One that has come from memory.
+    /// A body in memory.
     Memory(Bytes),
     /// Where the body lies in the file.
     File(File, Range<u64>),

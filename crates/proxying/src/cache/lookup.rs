@@ -33,7 +33,7 @@ pub struct AnswerRules<'a> {
 }
 
 impl<'a> AnswerRules<'a> {
-    /// Those of a scope that rewrites no fields.
+    /// The rules of a scope that rewrites no fields.
     pub fn plain(passing: &'a Arc<Passing>) -> AnswerRules<'a> {
         let rewriting = &crate::rewriting::Unchanged;
         AnswerRules { passing, rewriting }

@@ -56,12 +56,12 @@ pub(super) struct CacheCounters {
 pub(super) struct ThreadHits(AtomicU64);
 
 thread_local! {
-    /// Those of this thread, by the number of their store.
+    /// This thread's hit counters, by the number of their store.
     static OF_THREAD: RefCell<Vec<(u64, Arc<ThreadHits>)>> = const { RefCell::new(Vec::new()) };
 }
 
 impl ThreadHits {
-    /// Those of this thread in a zone, whose store has this number.
+    /// This thread's hit counters of a zone, whose store has this number.
     pub(super) fn of(zone: &Zone, store: u64) -> Arc<ThreadHits> {
         OF_THREAD.with_borrow_mut(|of_thread| {
             if let Some((_, hits)) = of_thread.iter().find(|(number, _)| *number == store) {
@@ -124,7 +124,7 @@ impl CacheOutcome {
         &self.zone
     }
 
-    /// That of a request of the cache's own, which begins now.
+    /// The outcome of an update that the cache itself requests, which begins now.
     pub(super) fn of_update(&self) -> CacheOutcome {
         CacheOutcome {
             zone: Arc::clone(&self.zone),
@@ -208,7 +208,7 @@ pub fn purging(
     Some(move || store.purge_matching(|_| true))
 }
 
-/// Those of the configuration that serves a request.
+/// The numbers of all caches in the generation that serves a request.
 pub fn of(request: &Request) -> Vec<CacheNumbers> {
     let zones = &request.local.generation.zones;
     let caches = zones.iter().filter_map(|zone| {

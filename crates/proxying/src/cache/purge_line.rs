@@ -1,4 +1,4 @@
-//! Which requests lines of `*_cache_purge` have purge.
+//! The rule of `*_cache_purge` by which requests purge.
 
 use bytes::Bytes;
 use conf::{Fault, Template, TemplatePart, Word};
@@ -8,11 +8,11 @@ use framework::network::Cidr;
 use http::request::Text;
 use http::variables::Compiling as _;
 
-/// Which requests of a scope purge.
+/// Which requests of a scope purge the cache.
 pub(super) enum Purge {
-    /// Those for which one of the values is neither empty nor 0.
+    /// Requests for which one of the values is neither empty nor 0.
     If(Box<[Text]>),
-    /// Those with this method, from there.
+    /// Requests with this method from a client in one of the networks.
     Method(Bytes, Box<[Network]>),
 }
 
@@ -42,7 +42,7 @@ impl Network {
     }
 }
 
-/// `$slice_range`, if that is part of a key.
+/// The text of `$slice_range`, if the key contains that variable.
 pub(super) fn slice_range(compiler: &Compiler<'_>, key: &Template) -> Option<Text> {
     let is_it = |part: &&TemplatePart| matches!(part, TemplatePart::Variable(name) if &**name == "slice_range");
     let part = key.parts.iter().find(is_it)?.clone();

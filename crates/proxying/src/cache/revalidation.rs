@@ -1,5 +1,5 @@
-//! `*_cache_revalidate`: the upstream is asked whether what is fresh no more is still what it has,
-//! and with 304 the entry is fresh again.
+//! `*_cache_revalidate`: asks the upstream by a conditional request whether a stale entry is still
+//! current. A 304 makes the entry fresh again.
 
 use bytes::Bytes;
 use http::request::{Request, Step};
@@ -20,8 +20,8 @@ use crate::settings::Passing;
 const COPIED_AT_ONCE_MAX: u64 = 64 * 1024;
 
 impl Validators {
-    /// Those of an entry. As nginx has it, a Last-Modified is sent as the time that it is, and by
-    /// RFC 9111 as it came.
+    /// The validators of an entry. As in nginx `Last-Modified` is parsed and formatted again; by
+    /// RFC 9111 (`is_rfc`) it is sent as it came.
     pub(super) fn of(stored: &Head, is_rfc: bool) -> Validators {
         let head = stored_head::parse(stored).filter(|head| matches!(head.status(), 200 | 206));
         let Some(head) = head else {

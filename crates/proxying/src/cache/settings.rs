@@ -32,9 +32,9 @@ pub struct Cache {
     pub(super) max_range_offset: Option<u64>,
     /// When an answer is given that is fresh no more.
     pub(super) use_stale: Causes,
-    /// One at a time fetches what is not stored.
+    /// `*_cache_lock`: only one request at a time fetches a missing entry.
     pub(super) lock: Option<FillLock>,
-    /// What is fresh no more is given, and fetched beside that.
+    /// `*_cache_background_update`: a stale entry is used while a background request updates it.
     pub(super) updates_beside: bool,
     /// The upstream is asked whether what is fresh no more is still what it has.
     pub(super) revalidates: bool,

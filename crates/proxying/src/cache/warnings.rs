@@ -49,7 +49,7 @@ const OF_REQUESTS: &[&str] = &[
     "upstream_http_",
 ];
 
-/// Those by which a key tells clients apart.
+/// Variables that tell clients apart in a key.
 const OF_CLIENTS: &[&str] = &[
     "cookie_",
     "http_authorization",
@@ -57,10 +57,10 @@ const OF_CLIENTS: &[&str] = &[
     "remote_user",
 ];
 
-/// Those by which answers to `Authorization` are left out.
+/// Variables that exclude responses to requests with `Authorization`.
 const AUTHORIZATION: &[&str] = &["http_authorization", "remote_user"];
 
-/// Those by which answers that set cookies are.
+/// Variables that exclude responses with `Set-Cookie`.
 const SET_COOKIE: &[&str] = &["sent_http_set_cookie", "upstream_http_set_cookie"];
 
 impl Family {

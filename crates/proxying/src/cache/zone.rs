@@ -464,7 +464,7 @@ pub fn add(compiler: &Compiler<'_>, generation: &mut Generation) {
     }
 }
 
-/// Who looks after a cache.
+/// The service that maintains a cache, with a thread of its own.
 struct Keeper(Arc<Zone<CacheZone>>);
 
 impl Service for Keeper {

@@ -38,7 +38,7 @@ impl<U: Upstreams> WrittenChecks<U> {
         checks.len() - 1
     }
 
-    /// Those of a group; `None` where there are none.
+    /// The health checks of a group; `None` if it has none.
     pub(super) fn of(&self, group: &[u8]) -> Option<Checks> {
         let checks = self.by_group.get(&*group.to_ascii_lowercase())?;
         Some(checks.as_slice().into())

@@ -66,11 +66,11 @@ impl Default for Schedule {
 /// What a parameter of `health_check` is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parameter {
-    /// One that all protocols have.
+    /// A parameter of all protocols; it has been read.
     Taken,
-    /// Perhaps the protocol's own.
+    /// Not a common parameter; it may be one of the protocol.
     Unknown,
-    /// One of all protocols, whose value is none.
+    /// A parameter of all protocols with an invalid value.
     Invalid,
 }
 
@@ -199,7 +199,7 @@ fn tell(subject: &impl Subject, change: HealthChange, doing: &str) {
     }
 }
 
-/// Who asks the peers of a group.
+/// Sends the probes of a protocol to the peers of a group.
 pub trait Prober {
     /// What groups are to the protocol.
     type Upstreams: Upstreams;

@@ -24,7 +24,7 @@ use crate::service_thread;
 /// How soon a lookup that has failed is repeated, at least.
 const RETRY_MIN: Duration = Duration::from_secs(1);
 
-/// Who looks up the names of a group, and how.
+/// How the host names of a group are looked up, and for which roster.
 #[derive(Clone, Debug)]
 pub(super) struct GroupLookup {
     pub(super) roster: Arc<Roster>,

@@ -41,7 +41,7 @@ pub trait Upstreams: Sized + Send + Sync + 'static {
     /// The line of `sticky` of a block, if there is one.
     fn sticky_line(block: ScopeRef<'_>) -> Option<&Line>;
 
-    /// What that line says.
+    /// Parses the line `sticky`.
     ///
     /// # Errors
     /// Those of the line `sticky`.

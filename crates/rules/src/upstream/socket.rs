@@ -15,7 +15,7 @@ use variables::{Compiling as _, Context, Text};
 pub enum BindLine {
     /// `off`.
     Off,
-    /// One address.
+    /// A fixed address.
     Fixed {
         /// The address, with port 0 where none is written.
         address: SocketAddr,

@@ -122,7 +122,7 @@ pub struct CertificateFacts {
 }
 
 impl ShownCertificates {
-    /// One more, by the file that it was read from or how a line names it.
+    /// Adds a certificate, under the file that it was read from or the name in the configuration.
     pub(super) fn add(&mut self, name: String, slot: &Arc<Slot>) {
         self.0.push((name, Arc::clone(slot)));
     }

@@ -241,8 +241,8 @@ impl StatusCheck {
         }
         Ok(())
     }
-    /// Who is to be asked about a certificate, as it says itself. Its name is looked up by
-    /// `resolver` alone: the system's own way would hold up everybody.
+    /// The OCSP responder that a certificate names. Its host is looked up by `resolver` only, since
+    /// the system's resolver would block the thread.
     fn named_responder(&self, certificate: &CertificateDer<'_>) -> Result<Responder, Unknown> {
         let url = message::responder(certificate).ok_or(Unknown::NoResponder)?;
         let responder = Responder::new(&url, None).map_err(|_| Unknown::BadUrl)?;

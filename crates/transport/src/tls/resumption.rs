@@ -132,7 +132,7 @@ impl SessionCache {
         SessionCache::new(count.saturating_mul(SESSION_SIZE))
     }
 
-    /// Keeps a value for so long; false where it is too large.
+    /// Keeps a value for this long; false if it is too large.
     pub(super) fn put(&self, number: Vec<u8>, value: Vec<u8>, timeout: Duration) -> bool {
         let cost = cost(&number, &value);
         if cost > self.size {

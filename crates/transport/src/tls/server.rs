@@ -21,9 +21,9 @@ pub struct ServerTls {
     pub with_http2: OnceLock<Arc<rustls::ServerConfig>>,
     /// How the certificates of clients are looked at; `None` where none is asked for.
     pub clients: Option<Arc<ClientVerification>>,
-    /// Who is asked whether those certificates have been revoked; `None` where nobody is.
+    /// The OCSP check of client certificates (`ssl_ocsp`); `None` if it is off.
     pub status: Option<Arc<StatusCheck>>,
-    /// Certificates about which answers are fetched (`ssl_stapling`); none most of the time.
+    /// Certificates whose OCSP responses are fetched (`ssl_stapling`); usually none.
     pub stapled: Box<[Arc<Stapling>]>,
     /// Whether clients that want ChaCha20 first get it, although the order is ours: nobody has
     /// written `ssl_prefer_server_ciphers`.

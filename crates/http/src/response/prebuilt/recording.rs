@@ -28,7 +28,8 @@ pub struct ConstantResponse {
 }
 
 impl ConstantResponse {
-    /// That of a request, from its head on; `None` where it is not to be kept.
+    /// Begins to record the response of a request, from its head on; `None` if it is not to be
+    /// kept.
     pub fn begin(request: &Request, head: &[u8]) -> Option<Box<ConstantResponse>> {
         let response = &request.response;
         let length = match response.status {

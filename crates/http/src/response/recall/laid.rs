@@ -59,7 +59,7 @@ pub(super) struct KeptValidators {
 }
 
 impl KeptValidators {
-    /// Those of a head before its filters.
+    /// The validators of a response head before the filters.
     pub(super) fn of(response: &Response) -> KeptValidators {
         KeptValidators {
             last_modified: last_modified(response),
@@ -77,7 +77,7 @@ pub(super) enum AnswerShape {
     Unmodified,
 }
 
-/// One form of it.
+/// One form of the response.
 pub(super) struct LaidOutForm {
     pub(super) shape: AnswerShape,
     pub(super) encoding: PrebuiltEncoding,

@@ -146,7 +146,7 @@ impl<'c> Arguments<'c> {
         Some(&found.1)
     }
 
-    /// One that has been checked to be there.
+    /// The value of a parameter that has been checked to be present.
     fn take(self, name: &[u8]) -> &'c [u8] {
         self.find(name).unwrap_or_default()
     }

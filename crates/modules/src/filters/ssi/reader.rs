@@ -156,7 +156,7 @@ impl Reader {
         }
     }
 
-    /// One byte within a command.
+    /// Handles one byte within a command.
     fn step(&mut self, report: &mut ErrorReporter<'_>, state: State, byte: u8) -> State {
         let space = matches!(byte, b' ' | b'\r' | b'\n' | b'\t');
         match (state, byte) {

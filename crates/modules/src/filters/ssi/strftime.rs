@@ -78,7 +78,7 @@ impl LocalTime {
         Some(())
     }
 
-    /// One conversion; false if there is none of this letter and modifier.
+    /// Formats one conversion; `Some(false)` if there is none of this letter and modifier.
     fn convert(&self, field: &mut Field, letter: u8, out: &mut Vec<u8>) -> Option<bool> {
         let allowed: &[u8] = match letter {
             b'c' | b'x' | b'X' | b'Y' => b"E",

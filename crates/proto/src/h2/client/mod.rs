@@ -215,7 +215,7 @@ pub struct Client<S> {
     streams: Map<u32, Stream<S>>,
     /// Streams that have something to send and may, in turn.
     queue: VecDeque<u32>,
-    /// Those that would have their turn, but have [their share](Self::share) of the connection's
+    /// Streams that could send, but have used up [their share](Self::share) of the connection's
     /// window.
     held_back: Vec<u32>,
     peer: Settings,

@@ -115,13 +115,13 @@ impl Faults {
         self.0 == 0
     }
 
-    /// Those of the name alone.
+    /// The faults of the name alone.
     #[inline]
     pub(super) const fn of_its_name(self) -> Faults {
         Faults(self.0 & Faults::OF_NAMES.0)
     }
 
-    /// Those of a name.
+    /// The faults of a name.
     #[inline]
     #[must_use]
     pub fn of_name(name: &[u8]) -> Faults {
@@ -134,7 +134,7 @@ impl Faults {
         Faults(faults.fold(0, |all, one| all | one))
     }
 
-    /// Those of a value.
+    /// The faults of a value.
     #[inline]
     #[must_use]
     pub fn of_value(value: &[u8]) -> Faults {

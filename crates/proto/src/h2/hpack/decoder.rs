@@ -59,7 +59,7 @@ impl Default for Decoder {
 }
 
 impl Decoder {
-    /// One with the table that both ends have at first: empty, and of [`TABLE_SIZE_DEFAULT`].
+    /// A decoder with the initial dynamic table: empty, with a size of [`TABLE_SIZE_DEFAULT`].
     #[must_use]
     pub fn new() -> Decoder {
         Decoder {

@@ -64,7 +64,8 @@ enum TableMatch {
 }
 
 impl Encoder {
-    /// One whose table has a size of `size_wanted` at most, whatever the other end offers.
+    /// An encoder whose dynamic table has a size of `size_wanted` at most, whatever the peer
+    /// allows.
     #[must_use]
     pub fn new(size_wanted: u32) -> Encoder {
         let mut encoder = Encoder {

@@ -168,7 +168,7 @@ struct Client {
 }
 
 impl Client {
-    /// One that has sent nothing.
+    /// A client that has sent nothing.
     fn new(limits: Limits) -> Client {
         Client {
             machine: Connection::new(limits),

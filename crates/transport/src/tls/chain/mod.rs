@@ -64,7 +64,7 @@ pub enum Purpose {
     Server,
 }
 
-/// Whom a server or location trusts to vouch for others.
+/// The trust anchors of a server or location, and their revocation lists.
 #[derive(Debug)]
 pub struct Trust {
     certificates: Vec<Certificate>,

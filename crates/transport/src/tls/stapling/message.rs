@@ -125,7 +125,7 @@ fn announces_no_more(bytes: &[u8]) -> bool {
 /// What is signed is a [`ResponseData`].
 struct BasicResponse {
     signed: Signed,
-    /// Those that can be read.
+    /// The certificates of the response that can be parsed.
     certificates: Vec<Certificate>,
 }
 

@@ -29,11 +29,11 @@ const INTERVAL_MIN: u64 = 300;
 /// Latest time to ask again, in seconds.
 const INTERVAL_MAX: u64 = 3600;
 
-/// One certificate of a server, and what is to be said of it.
+/// A certificate of a server whose OCSP response is fetched.
 pub struct Stapling {
-    /// Whom the answers are about.
+    /// The certificate that the responses are about.
     pub subject: Subject,
-    /// The question, in DER.
+    /// The OCSP request, in DER.
     pub request: Vec<u8>,
     /// The responder that answers for the certificate.
     pub responder: Responder,
@@ -43,7 +43,7 @@ pub struct Stapling {
     pub name: String,
     /// Where handshakes find the certificate.
     pub slot: Arc<Slot>,
-    /// The certificate without an answer.
+    /// The certificate without an OCSP response.
     pub certified: Arc<CertifiedKey>,
     /// When what is known changes next.
     pub times: Times,
