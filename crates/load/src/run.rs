@@ -175,7 +175,7 @@ struct ThreadResult {
     streams_allowed: Option<u32>,
 }
 
-/// Does what `plan` says. `watch` is told ten times a second how it goes, and ends the run by
+/// See `plan`. `watch` is told ten times a second how it goes, and ends the run by
 /// returning `false`.
 ///
 /// # Errors

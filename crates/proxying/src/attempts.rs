@@ -1,4 +1,4 @@
-//! What a request saw of its upstreams: for variables and log lines.
+//! The attempts of a request at upstream peers, for `$upstream_*` variables and log lines.
 
 use std::any::Any;
 use std::cell::{Ref, RefCell, RefMut};
@@ -19,39 +19,39 @@ use crate::cache::{CacheStatus, Validators};
 pub struct Attempt {
     /// Address as `$upstream_addr` shows it.
     pub peer: Bytes,
-    /// Status of its answer, 0 without one.
+    /// Status of the response; 0 without one.
     pub status: u16,
-    /// How long it had waited for a peer.
+    /// How long the request waited in the queue.
     pub queue_time: Option<Duration>,
-    /// Until the connection stood.
+    /// Time until the connection was established.
     pub connect_time: Option<Duration>,
-    /// Until the head of the answer had come.
+    /// Time until the response head.
     pub header_time: Option<Duration>,
-    /// Until the last byte of the answer.
+    /// Time until the last byte of the response.
     pub response_time: Option<Duration>,
     /// Bytes sent to it.
     pub bytes_sent: u64,
     /// Bytes received from it.
     pub bytes_received: u64,
-    /// Bytes of its answer behind the head, as they came: framing and what is too much included.
+    /// Bytes received behind the response head, with framing and excess bytes.
     pub response_length: u64,
 }
 
-/// What a request saw of its upstreams, shared with the body of the answer, which sees the rest.
+/// The history of a request's attempts, shared with the response body, which records the rest.
 #[derive(Debug, Default)]
 pub struct Attempts(RefCell<History>);
 
-/// Of how many requests a thread keeps the memory for the next ones.
+/// Histories that a thread keeps for reuse.
 const SPARES_MAX: usize = 1024;
 
-/// More than a few tries are seldom: longer lists are not kept.
+/// Attempts of a history that is kept for reuse at most, since more are rare.
 const SPARE_TRIES_MAX: usize = 4;
 
 thread_local! {
     static SPARES: Spares<Rc<Attempts>, SPARES_MAX> = const { Spares::new(|| SPARES.with(Spares::clear)) };
 }
 
-/// What is asked for, and of which peer.
+/// The upstream request, for log lines.
 #[derive(Debug)]
 pub struct AskedFor {
     /// `http://` or its like.
@@ -63,7 +63,7 @@ pub struct AskedFor {
 }
 
 impl AskedFor {
-    /// What error lines show: `http://127.0.0.1:8081/path`.
+    /// The URL in log lines: `http://127.0.0.1:8081/path`.
     fn url(&self) -> Vec<u8> {
         let separator: &[u8] = if self.peer.starts_with(b"unix:") {
             b":"
@@ -74,26 +74,26 @@ impl AskedFor {
     }
 }
 
-/// What there is to tell of the upstreams so far.
+/// The history of a request's attempts.
 #[derive(Debug, Default)]
 pub struct History {
     /// The attempts in the order in which they were made.
     pub attempts: Vec<Attempt>,
-    /// What is asked for, once a peer has been chosen.
+    /// The upstream request, once a peer has been chosen.
     pub asked_for: Option<AskedFor>,
-    /// The answer's head of the history.
+    /// The response head.
     pub answer: Option<AnswerHead>,
-    /// The answer's trailer fields.
+    /// The trailers of the response.
     pub trailers: Vec<Field>,
-    /// When the try under way began.
+    /// When the current attempt began.
     pub began: Began,
-    /// What has come of asking the cache, where one is on.
+    /// The result of the cache lookup, if there is a cache.
     pub cache_status: Option<CacheStatus>,
-    /// By what the upstream is asked whether what the cache has is still right.
+    /// The validators for revalidating a cache entry.
     pub validators: Validators,
 }
 
-/// When a try began, if it has, by the time for which its thread has been running.
+/// When an attempt began, if it has, in thread uptime.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Began(Option<Duration>);
 
@@ -116,7 +116,8 @@ impl Attempts {
         Attempts::begin(request, Vec::new())
     }
 
-    /// New ones behind the tries of an earlier pass, if there was one.
+    /// Begins a new history, which keeps the attempts of an earlier proxy pass (internal
+    /// redirects).
     pub fn begin_anew(request: &mut Request) -> Rc<Attempts> {
         let Some(earlier) = Attempts::of(request) else {
             let begun = SPARES.with(Spares::take);
@@ -131,14 +132,14 @@ impl Attempts {
         Attempts::begin(request, attempts)
     }
 
-    /// New ones behind these tries, which an earlier pass has made.
+    /// Begins a new history behind these attempts of an earlier proxy pass.
     pub fn begin(request: &mut Request, attempts: Vec<Attempt>) -> Rc<Attempts> {
         let begun = Rc::new(Attempts::with(attempts));
         request.upstream = Some(begun.clone());
         begun
     }
 
-    /// These tries, and nothing else.
+    /// A history with only these attempts.
     fn with(attempts: Vec<Attempt>) -> Attempts {
         Attempts(RefCell::new(History {
             attempts,
@@ -177,8 +178,7 @@ impl UpstreamReport for Attempts {
         if history.attempts.capacity() > SPARE_TRIES_MAX {
             return;
         }
-        // Every member has its name here: one that is added does not build before it is forgotten,
-        // too. Most are as they began.
+        // Every field is named, so that a new one cannot be forgotten here.
         let History {
             attempts,
             asked_for,
@@ -195,18 +195,18 @@ impl UpstreamReport for Attempts {
         *began = Began::default();
         *cache_status = None;
         *validators = Validators::default();
-        // A thread that ends keeps nothing.
+        // Fails on a thread that is ending, which keeps nothing.
         let _ = SPARES.try_with(|spares| spares.keep(self));
     }
 }
 
 impl History {
-    /// The try under way.
+    /// The current attempt.
     fn attempt(&mut self) -> Option<&mut Attempt> {
         self.attempts.last_mut()
     }
 
-    /// Writes down something of the try under way, of which it is told when it began.
+    /// Records something about the current attempt; the callback also gets its begin.
     pub fn note(&mut self, write: impl FnOnce(&mut Attempt, Began)) {
         let began = self.began;
         if let Some(attempt) = self.attempt() {
@@ -214,14 +214,14 @@ impl History {
         }
     }
 
-    /// How many of so many bytes that the try under way has received do not count yet.
+    /// How many of `received` bytes are not in the count of the current attempt yet.
     pub fn not_counted(&self, received: u64) -> u64 {
         let counted = self.attempts.last();
         received.saturating_sub(counted.map_or(0, |attempt| attempt.bytes_received))
     }
 
-    /// The tries are over. One whose answer has not been read to its end, as after HEAD, has taken
-    /// until now.
+    /// Ends the history. The response time of an attempt whose response was not read to its end, as
+    /// after HEAD, is set to now.
     pub fn end(&mut self) {
         let began = self.began;
         if let Some(attempt) = self.attempt()
@@ -232,7 +232,7 @@ impl History {
         }
     }
 
-    /// Its tries, which are over.
+    /// Takes the attempts, which have ended.
     pub fn take(&mut self) -> Vec<Attempt> {
         self.end();
         std::mem::take(&mut self.attempts)

@@ -1,24 +1,25 @@
-//! How a request reaches its peers.
+//! The parameters of connections to a request's peers.
 
 use ::upstream::Socket;
 use bytes::Bytes;
 
 use super::ssl::Secured;
 
-/// What connections to a request's peers are made by.
+/// The parameters of connections to a request's peers.
 pub struct ConnectTarget {
-    /// How their URLs begin in log lines.
+    /// The scheme of URLs in log lines.
     pub scheme: &'static [u8],
     /// The URI that log lines show behind the peer's address.
     pub uri: Bytes,
     /// Options of the socket.
     pub socket: Socket,
-    /// TLS, where peers speak it; in a box, as few do.
+    /// TLS settings, if peers speak TLS; boxed, since few do.
     pub secured: Option<Box<Secured>>,
-    /// What each new connection begins with: a header of the PROXY protocol, or nothing.
+    /// The bytes in front of the first request of a new connection: a PROXY protocol header, or
+    /// none.
     pub introduction: Bytes,
-    /// Requests share connections, as streams of HTTP/2.
+    /// Whether requests share connections (HTTP/2).
     pub is_shared: bool,
-    /// What another request must agree on to use the same connection.
+    /// The terms on which another request may reuse the connection.
     pub terms: Bytes,
 }

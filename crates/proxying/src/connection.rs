@@ -1,5 +1,4 @@
-//! A connection to an upstream server: what is asked over it, and where it goes when that has been
-//! answered.
+//! A connection to an upstream server that serves a request, and its way back into the pool.
 
 use std::io;
 use std::rc::Rc;
@@ -25,19 +24,19 @@ use crate::upstream::{AtEnd, Group};
 /// A connection to a peer, or a request's part of one.
 pub struct UpstreamConnection {
     link: ConnectionShare,
-    /// How it ended while the request was still being sent.
+    /// How the connection ended while the request was still being sent.
     pub early_end: Option<io::Result<()>>,
-    /// Whether the request has been given to it to its last byte.
+    /// Whether the whole request has been queued on it.
     pub asked: bool,
-    /// The peer, as long as it has the request; once it has answered.
+    /// The lease of the peer, once it has responded.
     pub lease: Option<Lease>,
-    /// The request is under way, as far as its group counts that.
+    /// The request's place under `concurrency_limit`.
     pub admitted: Option<Admitted>,
-    /// What is learned of the session as soon as the last byte of the answer has come.
+    /// Learns the sticky session on drop, once the last byte of the response has been received.
     pub at_end: Option<Box<AtEnd>>,
-    /// What is left of the request's body, which goes on its way to the peer beside the answer.
+    /// The rest of the request's body, which is sent while the response is read.
     pub(super) upload: Option<Box<RestOfBody>>,
-    /// Where it goes once its answer has come whole.
+    /// The pool that it returns to after a complete response.
     home: PoolContext,
 }
 
@@ -49,7 +48,7 @@ enum ConnectionShare {
     Shared(StreamHandle),
 }
 
-/// Where connections are kept that have served one request and may serve another.
+/// The pool of idle connections of one group on this thread.
 #[derive(Clone)]
 pub struct PoolContext {
     pub(crate) local: Rc<GenerationView>,
@@ -57,7 +56,7 @@ pub struct PoolContext {
 }
 
 impl UpstreamConnection {
-    /// A request may be sent over it.
+    /// A connection for a request of its own.
     pub fn over(
         connection: Box<Connection>,
         send_timeout: Duration,
@@ -67,7 +66,7 @@ impl UpstreamConnection {
         UpstreamConnection::of(ConnectionShare::Whole(connection), home)
     }
 
-    /// A request may be sent on it.
+    /// A stream of a shared connection for a request.
     pub(super) fn on(stream: StreamHandle, home: PoolContext) -> UpstreamConnection {
         UpstreamConnection::of(ConnectionShare::Shared(stream), home)
     }
@@ -85,7 +84,7 @@ impl UpstreamConnection {
         }
     }
 
-    /// Its bytes; of one that is shared they are its task's to read and to send.
+    /// The byte stream. Only the connection's task may read from or write to a shared one.
     pub fn stream(&self) -> &Transport {
         match &self.link {
             ConnectionShare::Whole(connection) => &connection.transport,
@@ -93,7 +92,7 @@ impl UpstreamConnection {
         }
     }
 
-    /// The request's stream, where it is shared.
+    /// The request's stream, if the connection is shared.
     pub fn shared(&mut self) -> Option<&mut StreamHandle> {
         match &mut self.link {
             ConnectionShare::Whole(_) => None,
@@ -101,7 +100,7 @@ impl UpstreamConnection {
         }
     }
 
-    /// The transport of one that is the request's alone.
+    /// The transport, unless the connection is shared.
     pub(super) fn into_transport(self) -> Option<Transport> {
         match self.link {
             ConnectionShare::Whole(connection) => Some(connection.transport),
@@ -109,8 +108,7 @@ impl UpstreamConnection {
         }
     }
 
-    /// Receives what comes of the body of an answer; empty at the end of the connection, or of the
-    /// stream.
+    /// Receives a part of the response body; empty at the end of the connection or stream.
     pub(super) fn poll_recv(
         &mut self,
         deadline: Option<Instant>,
@@ -122,8 +120,8 @@ impl UpstreamConnection {
         }
     }
 
-    /// The answer has come whole. It is kept for another request if the peer goes on, and has
-    /// neither more to be told nor said too much.
+    /// Ends the use of the connection after a complete response. It returns to the pool if the peer
+    /// keeps it alive, the whole request was sent, and no excess bytes were received.
     pub fn done(mut self, may_go_on: bool) {
         self.at_end = None;
         self.lease = None;
@@ -141,8 +139,8 @@ impl UpstreamConnection {
     }
 }
 
-/// What a connection begins with in this version of the PROXY protocol; `ends` are those of the
-/// client's own connection.
+/// The PROXY protocol header that a connection begins with, if any; `ends` are the addresses of the
+/// client's connection.
 pub fn introduction(version: Option<Version>, ends: Option<Endpoints>) -> Bytes {
     let mut header = Vec::new();
     if let Some(version) = version {
@@ -151,7 +149,7 @@ pub fn introduction(version: Option<Version>, ends: Option<Endpoints>) -> Bytes 
     header.into()
 }
 
-/// The ends of the client's connection; `None` where it has no addresses.
+/// The addresses of the client's connection; `None` if it has none.
 pub fn ends_of(request: &Request) -> Option<Endpoints> {
     match (request.peer(), request.connection.local()) {
         (Address::Inet(source), Address::Inet(destination)) => Some(Endpoints {
@@ -162,9 +160,9 @@ pub fn ends_of(request: &Request) -> Option<Endpoints> {
     }
 }
 
-/// What two requests must agree on to use the same connection: whatever it was made by beside the
-/// peer's address. `place` is that of the scope that asks, `protocol` what is spoken where that is
-/// not HTTP.
+/// The terms on which requests may share or reuse a connection: everything that it was made with,
+/// beside the peer's address. `place` identifies the scope of the request; `protocol` is the
+/// protocol, if it is not HTTP.
 pub fn terms(
     place: &Bytes,
     protocol: &'static [u8],

@@ -1,4 +1,5 @@
-//! An answer whose head has been read becomes the response, whatever protocol it came by.
+//! Turns an upstream response whose head has been read into the response to the client, for any
+//! protocol.
 
 use std::sync::Arc;
 
@@ -19,18 +20,18 @@ use super::whole::{self, WholeBody};
 use crate::failures::note;
 use crate::upstream::Selection;
 
-/// What is known of an answer beside its head.
+/// The parameters of delivering a response.
 pub struct Delivery<'a> {
-    /// What the scope says of answers.
+    /// The `*_pass` settings of the scope.
     pub passing: &'a Arc<Passing>,
-    /// What changes in the fields of the answer.
+    /// The rewriting of header fields.
     pub rewriting: &'a dyn Rewrite,
-    /// The upstream was asked for a head alone.
+    /// The upstream request was HEAD.
     pub is_head: bool,
 }
 
 impl<'a> Delivery<'a> {
-    /// Of an answer whose fields stay as they came.
+    /// Delivery without rewriting of header fields.
     pub fn unchanged(passing: &'a Arc<Passing>, is_head: bool) -> Delivery<'a> {
         Delivery {
             passing,
@@ -39,7 +40,7 @@ impl<'a> Delivery<'a> {
         }
     }
 
-    /// Has `error_page` answer in the place of an error, where that is to be.
+    /// Lets `error_page` replace an error response, if it is to be intercepted.
     pub fn intercept(
         &self,
         request: &mut Request,
@@ -57,7 +58,7 @@ impl<'a> Delivery<'a> {
         step
     }
 
-    /// Makes the head that of the response; a step comes back where something else answers.
+    /// Applies the head to the client's response; returns a step if something else answers.
     pub fn apply(
         &self,
         request: &mut Request,
@@ -72,14 +73,14 @@ impl<'a> Delivery<'a> {
         }
         let waits_in_vain = self.is_head && request.method != Method::Head;
         if waits_in_vain && request.response.content_length.is_some() {
-            // The client would wait for a body, and there is none to come.
+            // Without a length the client would wait for a body that does not come.
             request.response.content_length = Some(0);
         }
         None
     }
 
-    /// The body follows as HTTP or the end of the connection delimits it; `may_go_on` tells whether
-    /// the upstream goes on with that behind it.
+    /// Delivers the body, which HTTP framing or the end of the connection delimits. `may_go_on`
+    /// says whether the upstream keeps the connection alive.
     pub fn deliver(
         &self,
         request: &mut Request,
@@ -95,7 +96,7 @@ impl<'a> Delivery<'a> {
         let framing = head.body(self.is_head);
         let said_too_much = matches!(framing, BodyFraming::None) && !rest.is_empty();
         if said_too_much {
-            // No client waits for what follows such a head, and nothing will look at it.
+            // Bytes behind a head without a body are invalid and are discarded.
             let length = std::mem::take(&mut rest).len() as u64;
             if !self.is_head {
                 note(request, |attempt, _| attempt.response_length = length);
@@ -111,7 +112,7 @@ impl<'a> Delivery<'a> {
         self.respond(request, peer, &head, Delimited::Http(framing), arrived)
     }
 
-    /// Takes the head over as the response's.
+    /// Makes the head that of the client's response.
     pub fn respond(
         &self,
         request: &mut Request,

@@ -1,4 +1,4 @@
-//! What a request tells of its tries, and of those that come to nothing.
+//! Records and logs failed attempts of a request.
 
 use std::io;
 
@@ -11,10 +11,10 @@ use logs::Level;
 
 use super::attempts::{Attempt, Attempts, Began};
 
-/// How a try ends without an answer.
+/// How an attempt ends without a response.
 pub type AttemptError = ::upstream::AttemptError<Abort>;
 
-/// Writes down something of the try under way, with the time since it began.
+/// Records something about the current attempt; the callback also gets its begin.
 pub fn note(request: &mut Request, write: impl FnOnce(&mut Attempt, Began)) {
     if let Some(attempts) = Attempts::of(request) {
         attempts.borrow_mut().note(write);
@@ -56,7 +56,7 @@ pub(super) fn client_left(
     request.client_left(exchange)
 }
 
-/// What there is to log of a client that closed its connection.
+/// The log line for a client that closed its connection.
 pub(super) fn told_left(abort: &Abort, doing: &str) -> DeferredLog {
     const TEXT: &str = "client prematurely closed connection, so upstream connection is closed too";
     let text = match abort {

@@ -1,5 +1,5 @@
-//! Requests in the loop over the peers of a group ([`::upstream::try_peers()`]): what a request
-//! tells of its tries, how it is connected to a peer, and the [`Dialogue`] that is had there.
+//! HTTP requests in the loop over the peers of a group ([`::upstream::try_peers()`]): records the
+//! attempts for `$upstream_*`, connects to a peer, and runs the [`Dialogue`] there.
 
 use std::fmt;
 use std::sync::Arc;
@@ -30,15 +30,15 @@ use super::family::Causes;
 use super::ssl::{self, Secured};
 use crate::upstream::{Selection, Sticking};
 
-/// When a client is told to come again.
+/// The field that tells a refused client when to retry.
 const RETRY_AFTER: &str = "Retry-After";
 
-/// What is said to a peer once there is a connection to it, and what it answers.
+/// The exchange of one request and its response with a connected peer.
 pub trait Dialogue {
-    /// What comes of it.
+    /// The response.
     type Answer;
 
-    /// Sends the request on a connection and reads the head of the answer.
+    /// Sends the request on a connection and reads the response head.
     fn talk(
         &self,
         request: &mut Request,
@@ -46,23 +46,23 @@ pub trait Dialogue {
         peer: &mut UpstreamConnection,
     ) -> impl Future<Output = Result<Self::Answer, AttemptError>>;
 
-    /// The status of an answer that may be as bad as none.
+    /// The status of a response that may count as a failure.
     fn status(&self, answer: &Self::Answer) -> Option<u16>;
 
-    /// Whether it can begin anew with another peer though this one may have heard some of it.
+    /// Whether the request can be sent to another peer after a part of it has been sent to this
+    /// one.
     fn can_be_repeated(&self) -> bool;
 
-    /// The size of the request's head as HTTP/2 counts it, where requests share connections.
+    /// The size of the request's head as HTTP/2 counts it, for shared connections.
     fn head_size(&self) -> usize {
         0
     }
 
-    /// A try begins, which may come to nothing before anything is said: what is known of the one
-    /// before is of no use any more.
+    /// Called when an attempt begins: state of the attempt before must be reset.
     fn try_begins(&self) {}
 }
 
-/// All that is the same for each peer that a request tries.
+/// The settings that are the same for every attempt of a request.
 pub struct AttemptPlan<'a, C> {
     pub(crate) tries: RetryPolicy,
     pub(crate) reach: &'a ConnectTarget,
@@ -71,7 +71,8 @@ pub struct AttemptPlan<'a, C> {
 }
 
 impl<C> AttemptPlan<'_, C> {
-    /// An idle connection to this peer, where a request has a connection of its own.
+    /// Takes an idle connection to this peer from the pool; only for connections that are not
+    /// shared.
     fn kept(&self, address: &Address) -> Option<Box<Connection>> {
         let (reach, home) = (self.reach, self.home);
         if reach.is_shared {
@@ -81,7 +82,7 @@ impl<C> AttemptPlan<'_, C> {
         }
     }
 
-    /// A request may be sent over a connection.
+    /// Wraps a connection for a request.
     fn over(&self, connection: Box<Connection>) -> UpstreamConnection {
         UpstreamConnection::over(connection, self.tries.send_timeout, self.home.clone())
     }
@@ -102,7 +103,7 @@ pub async fn try_peers<C: Dialogue>(
     };
     let asked = ::upstream::try_peers(&mut asker, exchange, peers, asking).await;
     if !matches!(asked, Ok(Ok(_))) {
-        // Where that is no fault of the peer, the session is its all the same.
+        // If no peer is to blame, the session stays bound to the peer.
         drop(selection.at_end(request));
     }
     asked.map(|answered| {
@@ -120,7 +121,7 @@ pub async fn try_peers<C: Dialogue>(
     })
 }
 
-/// A request that asks.
+/// The proxied request, as a [`Caller`] of the loop over peers.
 struct Asker<'a> {
     request: &'a mut Request,
     reach: &'a ConnectTarget,
@@ -159,14 +160,14 @@ impl Subject for Asker<'_> {
 }
 
 impl Asker<'_> {
-    /// There is a connection that needed no waiting.
+    /// Notes that a connection was available at once.
     fn connected_at_once(&mut self) {
         note(self.request, |attempt, _| {
             attempt.connect_time = Some(Duration::ZERO)
         });
     }
 
-    /// A try begins at the peer, or the group, of this name.
+    /// Records an attempt at the peer, or the group, of this name.
     fn enter(&mut self, attempt: Attempt, is_at_peer: bool) {
         let attempts = Attempts::enter(self.request);
         let mut seen = attempts.borrow_mut();
@@ -317,7 +318,7 @@ impl<'a, C: Dialogue> ::upstream::PeerProtocol<Asker<'a>> for AttemptPlan<'_, C>
     }
 }
 
-/// Connects to a peer on our own account: nobody waits, and it is not chosen among others.
+/// Connects to a given peer for an internal request, such as a health check.
 pub(super) async fn connect_on_own_account(
     request: &mut Request,
     address: &Address,
@@ -334,9 +335,9 @@ pub(super) async fn connect_on_own_account(
     connected.map(|(peer, _)| peer)
 }
 
-/// Connects to a peer, or finds room on a connection that there is; whether that had been kept with
-/// nothing under way, so that the peer may have closed it meanwhile. One with other requests on it
-/// is as good as a new one.
+/// Connects to a peer, or takes a pooled connection, or a stream of a shared one. The flag says
+/// whether the connection was idle, so that the peer may have closed it meanwhile. A shared
+/// connection with other requests in flight counts as new.
 async fn connect<C>(
     asker: &mut Asker<'_>,
     exchange: &mut Exchange,
@@ -393,8 +394,9 @@ async fn connect_shared<C>(
     Ok((UpstreamConnection::on(stream, home.clone()), false))
 }
 
-/// Connects to a peer; whether that is by a connection that had been kept. Where the peer has no
-/// room for one more it is waited for, or, if the request goes elsewhere then, not.
+/// Connects to a peer with a connection of the request's own; the flag says whether it came from
+/// the pool. If the peer's listen backlog is full, waits for it, unless the request can go to
+/// another peer.
 async fn connect_alone<C>(
     asker: &mut Asker<'_>,
     exchange: &mut Exchange,
@@ -402,7 +404,7 @@ async fn connect_alone<C>(
     asking: &AttemptPlan<'_, C>,
     room: ConnectionRoom,
 ) -> Result<(UpstreamConnection, bool), AttemptError> {
-    // What is there needs no waiting, and so no look at the client.
+    // A pooled connection needs no waiting, so there is no need to watch the client.
     if let Some(connection) = asking.kept(address) {
         asker.connected_at_once();
         return Ok((asking.over(connection), true));
@@ -458,7 +460,7 @@ async fn connect_anew<C>(
     Ok((peer, false))
 }
 
-/// Makes a connection secure, unless the client leaves meanwhile.
+/// Does the TLS handshake, unless the client leaves meanwhile.
 async fn secure(
     request: &mut Request,
     exchange: &mut Exchange,

@@ -1,5 +1,5 @@
-//! A request on its way to a peer, with the client's body as that comes or once it has been read
-//! whole, while what the peer says already is read.
+//! Sends a request to a peer, with its body buffered or streamed from the client, and reads an
+//! early response meanwhile.
 
 use std::io;
 
@@ -22,9 +22,9 @@ use super::upload::RestOfBody;
 use crate::failures::{AttemptError, client_left, failed, note};
 use base::pieces::Pieces;
 
-/// What reads the head of an answer while that comes, whatever frames it.
+/// Parses a response head incrementally, for any protocol.
 pub trait HeadReader {
-    /// Takes in what has come; whether the head is whole.
+    /// Parses received bytes; true once the head is complete.
     fn take(
         &mut self,
         request: &mut Request,
@@ -34,22 +34,22 @@ pub trait HeadReader {
     ) -> Result<bool, AttemptError>;
 }
 
-/// A request on its way to a peer, up to the end of the answer's head. The peer may say something
-/// before it has the whole request: that is read meanwhile, and only an answer, or the end of the
-/// connection, ends this part of the sending.
+/// A request that is being sent, up to the end of the response head. The peer may send bytes before
+/// it has the whole request. They are read meanwhile; only a complete response head, or the end of
+/// the connection, stops the sending.
 pub struct RequestInFlight<'a, R> {
     passing: &'a Passing,
-    /// The connection.
+    /// The connection to the peer.
     pub peer: &'a mut UpstreamConnection,
     reader: &'a mut R,
     /// How many bytes of the request have been queued.
     pub sent: u64,
-    /// The head of the answer has come whole.
+    /// The response head is complete.
     has_answer: bool,
 }
 
 impl<'a, R: HeadReader> RequestInFlight<'a, R> {
-    /// Nothing has been said yet.
+    /// A request of which nothing has been sent.
     pub fn new(
         passing: &'a Passing,
         peer: &'a mut UpstreamConnection,
@@ -71,8 +71,8 @@ impl<'a, R: HeadReader> RequestInFlight<'a, R> {
         self.peer.asked = true;
     }
 
-    /// Passes the client's body on as it comes. What comes with the body's end leaves together with
-    /// it. Once the head of the answer has come, what is left of it goes on beside the answer.
+    /// Streams the client's body to the peer. Once the response head has been received, the rest of
+    /// the body is sent while the response is read.
     pub async fn stream_body(
         &mut self,
         request: &mut Request,
@@ -80,7 +80,8 @@ impl<'a, R: HeadReader> RequestInFlight<'a, R> {
         begun: &[Bytes],
         framing: &'static dyn BodyFraming,
     ) -> Result<(), AttemptError> {
-        // Small parts must not wait until the peer has confirmed those before them.
+        // Disable Nagle's algorithm, so that small parts are not delayed until the peer has
+        // acknowledged the parts before.
         let stream = self.peer.stream();
         stream.set_nodelay(request.plan.core.tcp_nodelay);
         self.sent += framing.push(stream, begun);
@@ -99,7 +100,7 @@ impl<'a, R: HeadReader> RequestInFlight<'a, R> {
                 return Ok(());
             }
             parts.clear();
-            // What the peer says gives the client no more time.
+            // Bytes from the peer do not extend the client's timeout.
             if std::mem::take(&mut is_interrupted) {
                 request.body.resume_wait();
             }
@@ -125,8 +126,7 @@ impl<'a, R: HeadReader> RequestInFlight<'a, R> {
         }
     }
 
-    /// Sends a body that has been read as a whole. Of one that an upstream before this one was
-    /// given as it came nothing is left.
+    /// Sends a buffered body. A body that was streamed to an earlier upstream cannot be sent again.
     pub async fn push_stored_body(
         &mut self,
         request: &mut Request,
@@ -154,7 +154,7 @@ impl<'a, R: HeadReader> RequestInFlight<'a, R> {
         Ok(())
     }
 
-    /// Sends a file through TLS, as fast as the peer takes it.
+    /// Sends a file through TLS, as fast as the peer reads it.
     async fn push_file(
         &mut self,
         request: &mut Request,
@@ -183,7 +183,8 @@ impl<'a, R: HeadReader> RequestInFlight<'a, R> {
         Ok(())
     }
 
-    /// Waits while the peer has too much to take already, unless it wants no more of it.
+    /// Waits while too many bytes are queued for the peer, unless it has already responded or
+    /// closed.
     pub async fn wait_for_peer(
         &mut self,
         request: &mut Request,
@@ -226,14 +227,13 @@ impl<'a, R: HeadReader> RequestInFlight<'a, R> {
         Ok(())
     }
 
-    /// Whether the peer has answered or gone: the answer is not kept waiting for the rest of the
-    /// request.
+    /// Whether the peer has responded or closed the connection: the response does not wait for the
+    /// rest of the request.
     pub fn wants_no_more(&self) -> bool {
         self.has_answer || self.peer.early_end.is_some()
     }
 
-    /// Reads the head of the answer once the request has been `queued`, or why that came to nothing
-    /// is known.
+    /// Reads the response head, once the request has been `queued` or queueing it has failed.
     pub async fn read_head(
         &mut self,
         request: &mut Request,
@@ -252,8 +252,8 @@ impl<'a, R: HeadReader> RequestInFlight<'a, R> {
         Ok(())
     }
 
-    /// Takes in what has come before the peer has the whole request. Of an end the log is told when
-    /// the answer is read.
+    /// Takes bytes that the peer has sent before it has the whole request. The end of the
+    /// connection is logged when the response is read.
     fn take_early(
         &mut self,
         request: &mut Request,
@@ -282,7 +282,7 @@ impl<'a, R: HeadReader> RequestInFlight<'a, R> {
     }
 }
 
-/// The client left while its body was being passed on: what it sent was no whole request.
+/// Handles a client that leaves while its body is being streamed: its request was incomplete.
 pub(super) fn body_broken_off(request: &mut Request, abort: Abort) -> Abort {
     let Abort::Closed(_) = &abort else {
         return abort;

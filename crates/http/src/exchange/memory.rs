@@ -318,12 +318,12 @@ impl Stream {
         }
     }
 
-    /// Does what `Exchange::has_buffered_body` says.
+    /// See `Exchange::has_buffered_body`.
     pub fn has_buffered_body(&self) -> bool {
         self.with(|flow| !flow.received.is_empty() || flow.has_ended())
     }
 
-    /// Does what `Exchange::drop_body_at_hand` says.
+    /// See `Exchange::drop_body_at_hand`.
     pub fn drop_body_at_hand(&mut self, request: &mut Request) {
         let ended = self.with(|flow| {
             if flow.has_ended() {
@@ -340,7 +340,7 @@ impl Stream {
         }
     }
 
-    /// Does what `Exchange::send_head` says.
+    /// See `Exchange::send_head`.
     pub fn send_head(&mut self, request: &mut Request) {
         let mut taken = Vec::new();
         fields::for_each(request, |line| {
@@ -356,7 +356,7 @@ impl Stream {
         });
     }
 
-    /// Does what `Exchange::has_sent_head` says.
+    /// See `Exchange::has_sent_head`.
     pub fn has_sent_head(&self) -> bool {
         self.with(|flow| flow.recorder.status != 0)
     }

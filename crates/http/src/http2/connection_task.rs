@@ -1,12 +1,12 @@
 //! The task of a client's HTTP/2 connection.
 //!
-//! One task reads, answers from memory what can be, and sends for all streams by their turns. Every
-//! other request has a task of its own (`serve`), which shares the connection with it
-//! ([`SharedConnection`]); its stream's place is free when that task has ended.
+//! This task reads frames, answers requests with prebuilt responses, and sends for all streams in
+//! turns. Every other request has a task of its own (`serve`), which shares the connection
+//! ([`SharedConnection`]); its stream counts as open until that task has ended.
 //!
-//! Nothing is read from a client that does not take what answers its frames, and requests that are
-//! answered at once wait while earlier answers do: so what is queued for one client has a bound,
-//! whatever it asks for.
+//! The task stops reading from a client that does not read the replies to its frames, and holds
+//! prebuilt responses back while earlier ones are queued. So the queue for one client is bounded,
+//! whatever it requests.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -50,27 +50,25 @@ use crate::response::prebuilt::answering;
 use crate::response::prebuilt::answering::ResponseSink;
 use crate::response::prebuilt::{DatedResponse, ResponseForm};
 
-/// Bytes of frames that answer frames, beyond which a client that takes none of them is not read
-/// any more.
+/// Queued bytes of control frames (SETTINGS and PING acknowledgements, resets) at which we stop
+/// reading from the client.
 const CONTROL_MAX: usize = 64 * 1024;
 
-/// Bytes that the transport may have, with whatever has been answered since, before no more is
-/// read: bodies alone are no more than [`IN_TRANSPORT_MAX`] and a part.
+/// Bytes queued in the transport at which we stop reading. Bodies alone stay below
+/// [`IN_TRANSPORT_MAX`] and one part.
 const BACKLOG_MAX: usize = IN_TRANSPORT_MAX + 2 * CONTROL_MAX;
 
-/// For how long parts of responses are waited for that may come at once, before what is there
-/// leaves.
+/// How long to wait for more parts of responses that are likely to follow at once, before sending
+/// what is queued.
 const PATIENCE: Duration = Duration::from_millis(1);
 
-/// How long what a client still sends is read away once it has been told what it did wrong.
+/// How long we discard what a client still sends after a connection error.
 const LINGERING_TIME: Duration = Duration::from_secs(1);
 
-/// How long a client may take to confirm that it has heard that its connection will end, before new
-/// streams of its are not served any more.
+/// How long a client may take to acknowledge the first GOAWAY, before new streams are refused.
 const CONFIRMING_TIME: Duration = Duration::from_secs(1);
 
-/// Where heads are decoded: their memory goes from here to the request, and that of the request
-/// comes back.
+/// The buffers into which heads are decoded. They are swapped with those of the request.
 #[derive(Default)]
 struct Scratch {
     head: Head,
@@ -81,20 +79,20 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
-/// Why the task goes on.
+/// Why the task was woken.
 enum Woken {
     Received(io::Result<Buffer>),
     /// A stream has something to send, or the transport has room.
     Called,
-    /// The client takes nothing.
+    /// The client has read nothing for `send_timeout`.
     Stuck,
 }
 
 /// How a connection ends.
 enum ConnectionEnd {
-    /// The client has closed, or its connection is broken.
+    /// The client has closed the connection, or it is broken.
     Gone,
-    /// It ends in order: nothing is under way.
+    /// The connection ends in order: no request is in flight.
     Done,
     /// The connection ends in order, but the client has closed its side or there is no time to wait
     /// for it.
@@ -105,11 +103,11 @@ enum ConnectionEnd {
     Violated(Violation),
 }
 
-/// What a client in the clear has begun with.
+/// The protocol that a plaintext client speaks.
 pub enum Begins {
-    /// HTTP/1, and what has come of it.
+    /// HTTP/1, with the bytes received.
     Http1(Buffer),
-    /// HTTP/2, and how that has ended.
+    /// HTTP/2, and how the connection has ended.
     Ended(After),
 }
 
@@ -119,8 +117,8 @@ pub fn is_agreed(connection: &Connection) -> bool {
     session.is_some_and(|session| session.with(|agreed| agreed.protocol.as_deref() == Some(HTTP2)))
 }
 
-/// Whether what has come first of a client in the clear may be the preface of HTTP/2, where that is
-/// spoken.
+/// Whether the first bytes of a plaintext client may be the HTTP/2 preface, and the server speaks
+/// HTTP/2.
 pub fn is_spoken(connection: &Connection, input: &[u8]) -> bool {
     let length = input.len().min(PREFACE.len());
     input.get(..length) == PREFACE.get(..length)
@@ -130,7 +128,7 @@ pub fn is_spoken(connection: &Connection, input: &[u8]) -> bool {
         }) == Some(true)
 }
 
-/// Serves a client whose first bytes may be those of the preface.
+/// Serves a client whose first bytes may be the preface.
 pub async fn begin_in_clear(connection: &Rc<Connection>, first: Buffer) -> Begins {
     let mut input = first;
     let deadline = connection.client.started() + connection.first_byte_timeout();
@@ -149,7 +147,7 @@ pub async fn begin_in_clear(connection: &Rc<Connection>, first: Buffer) -> Begin
     Begins::Ended(converse(connection, input).await)
 }
 
-/// Serves the requests of a connection, of which this much has come already, until it ends.
+/// Serves the requests of a connection until it ends; `first` are the bytes received so far.
 pub async fn converse(connection: &Rc<Connection>, first: Buffer) -> After {
     let local = connection.generation();
     let Some(server) = connection.first_server(&local) else {
@@ -173,7 +171,7 @@ pub async fn converse(connection: &Rc<Connection>, first: Buffer) -> After {
     let end = Talk::new(&shared).go_on(first).await;
     let after = close_connection(&shared, end).await;
     shared.lose_all();
-    // The work for requests ends before their connection does.
+    // Drop the tasks of requests before the connection.
     poll_fn(|context| {
         while shared.with(|machine| machine.live()) > 0 {
             if !shared.is_called(context.waker()) {
@@ -189,10 +187,10 @@ pub async fn converse(connection: &Rc<Connection>, first: Buffer) -> After {
     after
 }
 
-/// Says why the connection ends, and waits for the client to hear it.
+/// Sends GOAWAY with the reason, and lingers until the client has read it.
 ///
-/// What the client has sent meanwhile, if only credit, would answer a close with a reset, which
-/// destroys what it has not read.
+/// Closing while unread bytes of the client are in the kernel, if only a WINDOW_UPDATE, would cause
+/// a reset, which destroys what the client has not read.
 async fn close_connection(shared: &Rc<SharedConnection>, end: ConnectionEnd) -> After {
     let (time, timeout) = match end {
         ConnectionEnd::Gone => return After::Drop,
@@ -223,7 +221,7 @@ async fn close_connection(shared: &Rc<SharedConnection>, end: ConnectionEnd) -> 
     After::Drop
 }
 
-/// How long what a client sends is read away, in all and without another byte, where that is done.
+/// `lingering_time` and `lingering_timeout`, if the connection lingers.
 fn lingering_of(connection: &Connection) -> Option<(Duration, Duration)> {
     let server = connection.first_server(&connection.generation())?;
     let core = &server.plan.core;
@@ -231,7 +229,7 @@ fn lingering_of(connection: &Connection) -> Option<(Duration, Duration)> {
         .then_some((core.lingering_time, core.lingering_timeout))
 }
 
-/// What a head may be for a server.
+/// The rules for heads of a server.
 fn rules_of(server: &Server) -> Rules {
     rules_within(&server.core.head_limits())
 }

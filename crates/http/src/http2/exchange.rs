@@ -59,17 +59,17 @@ impl H2 {
         }
     }
 
-    /// Does what `Exchange::asks_for_tunnel` says.
+    /// See `Exchange::asks_for_tunnel`.
     pub fn asks_for_tunnel(&self) -> bool {
         self.asks_for_tunnel
     }
 
-    /// Does what `Exchange::upgrade` says.
+    /// See `Exchange::upgrade`.
     pub fn upgrade(&mut self) -> Tunnel {
         Tunnel::new(&self.shared, &self.flow, self.send_timeout)
     }
 
-    /// Does what `Exchange::read_body` says.
+    /// See `Exchange::read_body`.
     pub async fn read_body(&mut self, request: &mut Request) -> Result<Option<Bytes>, Abort> {
         if self.asks_for_tunnel {
             request.body.note_end();
@@ -97,7 +97,7 @@ impl H2 {
         Ok(Some(part))
     }
 
-    /// Does what `Exchange::upload` says.
+    /// See `Exchange::upload`.
     pub fn upload(&self, request: &mut Request) -> Option<H2Upload> {
         if self.asks_for_tunnel {
             return None;
@@ -105,12 +105,12 @@ impl H2 {
         Some(H2Upload::new(&self.shared, &self.flow, request))
     }
 
-    /// Does what `Exchange::has_buffered_body` says.
+    /// See `Exchange::has_buffered_body`.
     pub fn has_buffered_body(&self) -> bool {
         self.asks_for_tunnel || self.flow.is_readable()
     }
 
-    /// Does what `Exchange::drop_body_at_hand` says.
+    /// See `Exchange::drop_body_at_hand`.
     pub fn drop_body_at_hand(&mut self, request: &mut Request) {
         if self.asks_for_tunnel || self.flow.is_read() || self.flow.is_uploaded() {
             return; // there is nothing to drop, or something reads it beside the response
@@ -124,7 +124,7 @@ impl H2 {
         }
     }
 
-    /// Does what `Exchange::send_head` says.
+    /// See `Exchange::send_head`.
     pub fn send_head(&mut self, request: &mut Request) -> Result<(), Abort> {
         let is_upgrade = request.response.status == 101;
         if is_upgrade {
@@ -151,7 +151,7 @@ impl H2 {
         Ok(())
     }
 
-    /// Does what `Exchange::send_early_hints` says.
+    /// See `Exchange::send_early_hints`.
     pub fn send_early_hints(&mut self, request: &mut Request, fields: &[Field]) {
         if self.head_sent || fields.is_empty() {
             return;
@@ -162,7 +162,7 @@ impl H2 {
         self.shared.send_head(&self.flow, &block, false, usize::MAX);
     }
 
-    /// Does what `Exchange::has_sent_head` says.
+    /// See `Exchange::has_sent_head`.
     pub fn has_sent_head(&self) -> bool {
         self.head_sent
     }

@@ -1,8 +1,8 @@
-//! What the requests of a connection share with the task that reads and sends for them.
+//! The state that the requests of an HTTP/2 connection share with the connection's task.
 //!
-//! Each stream has a [`Flow`]: what has come of its request's body and has not been read, what is
-//! to be sent of its response, and whom to wake. The connection's task alone touches the transport;
-//! the others put things down here and wake it.
+//! Each stream has a [`Flow`]: the received part of its request's body, the queued part of its
+//! response, and wakers. Only the connection's task touches the transport; the tasks of requests
+//! queue data here and wake it.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -24,8 +24,8 @@ use crate::request::Request;
 use crate::response::Field;
 use crate::response::piece::READ_SIZE;
 
-/// Bytes that may be with the transport at once: enough to keep a fast client busy, few enough that
-/// what is more urgent does not wait long behind them.
+/// Bytes that may be in the transport at once: enough to keep a fast client busy, few enough that
+/// more urgent frames do not wait long behind them.
 pub const IN_TRANSPORT_MAX: usize = 128 * 1024;
 
 /// Queued bytes of a stream's body at which its task stops reading from the source.
@@ -35,20 +35,20 @@ pub const AHEAD_MAX: usize = 16 * 1024;
 /// streams have much queued.
 const AHEAD_MIN: u64 = 4 * 1024;
 
-/// Bytes that are queued on all streams beyond which that is much.
+/// Queued bytes of all streams beyond which [`AHEAD_MIN`] applies.
 const QUEUED_MAX: u64 = 2 * IN_TRANSPORT_MAX as u64;
 
-/// Requests at once whose memory is worth giving back when their connection has ended.
+/// Concurrent requests beyond which the thread returns memory when the connection has ended.
 const BUSY: usize = 32;
 
-/// The least that is read of a file, however small the client's windows are.
+/// Bytes that are read of a file at least, however small the client's windows are.
 const READ_MIN: u64 = 1024;
 
-/// Bytes of a segment from which on it is passed on as it is; smaller ones are copied behind the
-/// heads of their frames.
+/// Length of a segment above which it is sent without a copy; shorter ones are copied behind their
+/// frame heads.
 const COPIED_MAX: usize = 4 * 1024;
 
-/// Bytes that trailers have room for at once.
+/// Initial capacity of the trailers' buffer, in bytes.
 const TRAILERS_USUAL: usize = 64;
 
 /// One stream of a connection.
@@ -56,39 +56,39 @@ const TRAILERS_USUAL: usize = 64;
 pub struct Flow {
     /// The number of the flow.
     pub number: u32,
-    /// What has come of the request's body, in one piece, however small the frames were.
+    /// The unread part of the request's body, joined however small the frames were.
     received: RefCell<Vec<u8>>,
-    /// Nothing more of it comes.
+    /// The request's body has ended.
     received_all: Cell<bool>,
-    /// Bytes of it that were read beside the exchange.
+    /// Bytes of the request's body that were read beside the exchange.
     uploaded: Cell<u64>,
     /// The body is being read beside the exchange.
     is_uploaded: Cell<bool>,
-    /// What is to be sent of the response's body.
+    /// The queued part of the response's body.
     queue: RefCell<Queue<Segment>>,
     queued: Cell<u64>,
-    /// What the stream's end has cut off of that.
+    /// Queued bytes that the end of the stream has discarded.
     lost: Cell<u64>,
-    /// Its task has nothing queued and would read more, and how much it may then.
+    /// The stream's task has nothing queued and waits for permission to read more.
     asks: Cell<bool>,
     granted: Cell<Option<u64>>,
-    /// Bytes that its task may read and has not queued.
+    /// Bytes that its task has permission to read and has not queued yet.
     promised: Cell<u64>,
-    /// Some of the body has left, or was allowed to.
+    /// A part of the body has been sent, or was permitted to be read.
     has_begun: Cell<bool>,
-    /// Since something was queued last others have waited for its task to go on.
+    /// Other streams have already waited for this stream's task since it last queued something.
     was_waited_for: Cell<bool>,
-    /// Nothing follows what is queued but this: trailers, which may be none.
+    /// The body ends with the queue; with the encoded trailers, which may be empty.
     end: RefCell<Option<Vec<u8>>>,
     /// The last frame has been given to the transport.
     ended: Cell<bool>,
     /// The client has ended the stream, or the connection has.
     gone: Cell<bool>,
-    /// At most so much of its body stands in one frame.
+    /// Bytes of the body in one DATA frame at most (`http2_chunk_size`).
     chunk_size: Cell<usize>,
-    /// What is wrong with the request's body, which so far nobody has been told.
+    /// A fault of the request's body that has not been reported yet.
     fault: Cell<Option<StreamFault>>,
-    /// The request is malformed: its stream is reset behind the answer.
+    /// The request is malformed: its stream is reset after the response.
     is_malformed: Cell<bool>,
     reader: Cell<Option<Waker>>,
     writer: Cell<Option<Waker>>,
@@ -103,7 +103,7 @@ impl Flow {
         }
     }
 
-    /// A part of the request's body has come. Behind a complete response only its end counts.
+    /// Receives a part of the request's body. After a complete response only its end matters.
     pub fn receive(&self, bytes: &[u8], ends: bool) {
         if !bytes.is_empty() && !self.has_ended() {
             self.received.borrow_mut().extend_from_slice(bytes);
@@ -114,7 +114,7 @@ impl Flow {
         self.wake_reader();
     }
 
-    /// The request's body is not what its head has announced.
+    /// Notes that the request's body contradicts its head.
     pub fn receive_fault(&self, fault: StreamFault) {
         self.fault.set(Some(fault));
         self.is_malformed.set(true);
@@ -122,7 +122,7 @@ impl Flow {
         self.wake_reader();
     }
 
-    /// What is wrong with the body; told once.
+    /// Takes the fault of the body.
     pub fn take_fault(&self) -> Option<StreamFault> {
         self.fault.take()
     }
@@ -132,17 +132,17 @@ impl Flow {
         self.is_malformed.get()
     }
 
-    /// Bytes of the body have been read beside the exchange.
+    /// Counts bytes of the body that were read beside the exchange.
     pub fn note_uploaded(&self, bytes: u64) {
         self.uploaded.set(self.uploaded.get() + bytes);
     }
 
-    /// How many bytes of the upload have come.
+    /// How many bytes of the body were read beside the exchange.
     pub fn uploaded(&self) -> u64 {
         self.uploaded.get()
     }
 
-    /// The body begins to be read beside the exchange, or is so no more.
+    /// Sets whether the body is read beside the exchange.
     pub fn set_uploaded(&self, is_uploaded: bool) {
         self.is_uploaded.set(is_uploaded);
     }
@@ -152,12 +152,12 @@ impl Flow {
         self.is_uploaded.get()
     }
 
-    /// The request has no body.
+    /// Notes that the request has no body.
     pub fn receive_nothing(&self) {
         self.received_all.set(true);
     }
 
-    /// Forgets what is queued; how much that was.
+    /// Discards the queue, and returns its length.
     fn forget(&self) -> u64 {
         self.queue.borrow_mut().clear();
         self.queued.take()
@@ -173,7 +173,7 @@ impl Flow {
         self.has_begun.get()
     }
 
-    /// What its task may read, since it was told that it may.
+    /// Takes the permission to read, in bytes, if the task has been given one.
     pub fn take_granted(&self) -> Option<u64> {
         self.granted.take()
     }
@@ -188,7 +188,7 @@ impl Flow {
         self.ended.get()
     }
 
-    /// Bytes of the response's body that wait here.
+    /// Queued bytes of the response's body.
     pub fn queued(&self) -> u64 {
         self.queued.get()
     }
@@ -208,7 +208,7 @@ impl Flow {
         self.received_all.get() && self.received.borrow().is_empty()
     }
 
-    /// What is there of the request's body; `None` at its end, and where nothing is there yet.
+    /// Takes the received part of the request's body; `None` if there is none, now or any more.
     pub fn take_received(&self) -> Option<Bytes> {
         let received = self.received.take();
         (!received.is_empty()).then(|| received.into())
@@ -229,7 +229,7 @@ impl Flow {
         }
     }
 
-    /// Waits for the response to be taken, or for the end of the stream.
+    /// Waits until the queue has been sent, or the stream has ended.
     pub fn poll_sent<T>(&self, waker: &Waker, look: impl FnOnce(&Flow) -> Option<T>) -> Poll<T> {
         match look(self) {
             Some(found) => Poll::Ready(found),
@@ -248,14 +248,14 @@ impl Flow {
         self.writer.take().into_iter().for_each(Waker::wake);
     }
 
-    /// Whether all that was queued has left, and its task is to go on before it is others' turn;
-    /// said once.
+    /// Whether the queue is empty and the stream's task should queue more before the next stream
+    /// has its turn; true once.
     fn may_go_on(&self) -> bool {
         let is_whole = self.end.borrow().is_some() || self.ended.get() || self.gone.get();
         self.queued() == 0 && !is_whole && !self.was_waited_for.replace(true)
     }
 
-    /// Takes at most so many bytes off the front of what is queued.
+    /// Takes `most` bytes at most off the front of the queue.
     fn take_queued(&self, most: usize) -> Option<(Segment, usize)> {
         let mut queue = self.queue.borrow_mut();
         let first = queue.front_mut()?;
@@ -291,19 +291,19 @@ impl Flow {
     }
 }
 
-/// What became of what might leave.
+/// The outcome of a flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flushed {
-    /// The transport has it.
+    /// Everything that could be sent is in the transport.
     All,
-    /// There is more that the transport has no room for.
+    /// The transport is full, and more is queued.
     Full,
-    /// The task of the stream whose turn it was may have more in a moment; others wait for it that
-    /// long, and no longer.
+    /// The task of the current stream may queue more in a moment; the other streams wait for that
+    /// moment.
     ForNow,
 }
 
-/// A connection, as all that work for it see it.
+/// A connection as its task and the tasks of its requests share it.
 pub struct SharedConnection {
     /// The client's connection of the shared connection.
     pub connection: Rc<Connection>,
@@ -320,17 +320,17 @@ pub struct SharedConnection {
     has_been_busy: Cell<bool>,
     /// Streams that have ended, or that the client has ended, whose tasks have not released them.
     ending: Cell<usize>,
-    /// How many have done so, since the connection began.
+    /// How many streams have ended so, since the connection began.
     endings: Cell<u64>,
-    /// Streams that wait for their resets, behind complete responses.
+    /// Streams that wait for a reset after a complete response.
     answered: Cell<usize>,
-    /// The connection's task, and whether it is to look.
+    /// The waker of the connection's task.
     waker: Cell<Option<Waker>>,
     is_called: Cell<bool>,
 }
 
 impl SharedConnection {
-    /// What a new connection shares.
+    /// The shared state of a new connection.
     pub fn new(connection: &Rc<Connection>, limits: h2::Limits) -> SharedConnection {
         SharedConnection {
             connection: Rc::clone(connection),
@@ -348,7 +348,7 @@ impl SharedConnection {
         }
     }
 
-    /// The machine, for a moment: nothing that is done meanwhile may come back here.
+    /// Calls `look` with the protocol machine. `look` must not call `with` again.
     pub fn with<T>(&self, look: impl FnOnce(&mut h2::Connection<Rc<Flow>>) -> T) -> T {
         look(&mut self.machine.borrow_mut())
     }

@@ -144,7 +144,7 @@ struct RunShare {
     budget: AtomicU64,
 }
 
-/// Does what `plan` says. `watch` is asked twenty times a second whether to go on.
+/// See `plan`. `watch` is asked twenty times a second whether to go on.
 ///
 /// # Errors
 /// Where threads or their engines cannot be had.

@@ -219,7 +219,7 @@ struct RunShare {
     next_key: AtomicU64,
 }
 
-/// Does what `plan` says. `watch` is asked twenty times a second whether to go on.
+/// See `plan`. `watch` is asked twenty times a second whether to go on.
 ///
 /// # Errors
 /// Where the server cannot be reached, or threads or their engines cannot be had.
