@@ -16,7 +16,7 @@ use crate::log::Level;
 use crate::options::Options;
 use crate::worker::Events;
 
-/// A program that serves by a configuration.
+/// The program that the master runs: compiles configurations and makes workers.
 ///
 /// The master calls [`examine`](Application::examine), the worker process calls
 /// [`worker`](Application::worker); with `master_process off` both happen in one process, on
@@ -25,16 +25,16 @@ pub trait Application: Sync {
     /// The first line of the log: name and version.
     fn banner(&self) -> String;
 
-    /// Every directive the program knows.
+    /// All directives of the program.
     fn registry(&self) -> &Registry;
 
-    /// Where the master reads configurations: the disk, unless the program makes some of its own.
+    /// The files that the master reads: those of the disk, unless the program replaces some.
     fn files(&self) -> Box<dyn Files + '_> {
         Box::new(Disk)
     }
 
-    /// Compiles once and says what a worker needs, or every error. Runs in the master at start,
-    /// with `-t`, and on every reload.
+    /// Compiles a configuration, and returns what a worker needs for it, or all errors. Runs in the
+    /// master at start, with `-t`, and on every reload.
     ///
     /// Must not leave a thread running: the master may fork after it. Files that the worker will
     /// want to read must be read through `files`; they are in the bundle then.
@@ -52,8 +52,8 @@ pub trait Application: Sync {
         None
     }
 
-    /// Called in the master when its first worker serves, for those who wait for that. Must not
-    /// wait for anything: the master does nothing else meanwhile.
+    /// Called in the master when its first worker serves. Must not block: the master does nothing
+    /// else meanwhile.
     fn serving(&self) {}
 
     /// The serving half, made once in a worker process before its first [`WorkerProcess::prepare`].
@@ -70,15 +70,15 @@ pub trait WorkerProcess {
     /// already has come a second time.
     fn prepare(&mut self, bundle: Bundle) -> Result<(), String>;
 
-    /// Serves by what was prepared last. Calls [`Events::generation_finished`] for the
-    /// generation that this one replaces when the last request of that one has ended.
+    /// Serves by the generation prepared last. When the last request of the replaced generation has
+    /// ended, calls [`Events::generation_finished`].
     fn commit(&mut self);
 
     /// Whether threads that serve use io_uring. Asked once, when the first configuration has been
     /// prepared: no thread can begin to use it afterwards.
     fn uses_io_uring(&self) -> bool;
 
-    /// Throws away what was prepared last.
+    /// Discards the generation prepared last.
     fn abandon(&mut self);
 
     /// New descriptors of logs that were opened again, by key: those of the generation in force,
@@ -86,28 +86,28 @@ pub trait WorkerProcess {
     /// `prepare` and `commit`. Keys that this worker does not know are to be dropped.
     fn reopened(&mut self, logs: HashMap<String, OwnedFd>);
 
-    /// What this worker process alone has, by key: it serves by that as well from now on. The
-    /// error's lines are logged, and it serves without.
+    /// Devices that only this worker process has, by key; it serves through them too from now on.
+    /// After an error, whose lines are logged, it serves without.
     fn devices(&mut self, _devices: HashMap<String, OwnedFd>) -> Result<(), String> {
         Ok(())
     }
 
-    /// A reload has failed, by the configuration or on the way: what is served stays. For
-    /// monitoring; comes after [`WorkerProcess::abandon`] where something had been prepared.
+    /// Notes for monitoring that a reload has failed: the generation in force stays. Called after
+    /// [`WorkerProcess::abandon`] if one had been prepared.
     fn reload_failed(&mut self) {}
 
-    /// What the worker that takes this one's place is to go on with, in whatever form the
-    /// application reads: that may be another version of the program.
+    /// Serializes the state for the worker that follows, which may be another version of the
+    /// program.
     fn save(&mut self) -> Vec<u8> {
         Vec::new()
     }
 
-    /// Has the first configuration go on with what another worker has written. Comes before the
-    /// first [`prepare`](WorkerProcess::prepare), and nothing in it is to be believed.
+    /// Restores the state that another worker has saved, for the first configuration. Called before
+    /// the first [`prepare`](WorkerProcess::prepare). The state is not trusted.
     fn go_on(&mut self, _state: Vec<u8>) {}
 
-    /// Accepts nothing more, ends idle connections, lets requests end, writes the logs, and calls
-    /// [`Events::drained`] at last.
+    /// Ends gracefully: stops accepting, closes idle connections, waits for requests, writes the
+    /// logs, and then calls [`Events::drained`].
     fn quit(&mut self);
 
     /// Like [`quit`](WorkerProcess::quit), for when another program accepts in this one's place:
@@ -121,32 +121,33 @@ pub trait WorkerProcess {
     fn terminate(&mut self);
 }
 
-/// What one configuration needs of the system.
+/// The resources that a configuration needs.
 pub struct Needs {
-    /// What the master itself follows.
+    /// The settings of the master itself.
     pub master: MasterSettings,
     /// Descriptors that the master opens and passes on.
     pub descriptors: Vec<Need>,
-    /// What one worker process alone can have.
+    /// Devices that only one worker process can have.
     pub devices: Vec<Device>,
     /// Directories that must exist before workers start, owned by the user they run as.
     pub directories: Vec<PathBuf>,
-    /// Warnings and notices found on the way.
+    /// Warnings and notices of the compilation.
     pub diagnostics: Vec<Diagnostic>,
-    /// The lines that a running worker process cannot follow when they change.
+    /// The lines whose change needs a new worker process.
     pub new_process_lines: Vec<NewProcessLine>,
 }
 
-/// The directives that the master itself follows.
+/// The settings of the master itself.
 #[derive(Clone, Debug)]
 pub struct MasterSettings {
-    /// Go to the background (`daemon`).
+    /// `daemon`: run in the background.
     pub daemon: bool,
-    /// Serve in a process of its own (`master_process`).
+    /// `master_process`: serve in a separate process.
     pub master_process: bool,
     /// The pid file (`pid`), absolute or below the prefix.
     pub pid: PathBuf,
-    /// Whom the worker process becomes; none where the master has no such privilege.
+    /// `user`: the identity of the worker process; `None` if the master has no privilege to change
+    /// it.
     pub identity: Option<crate::identity::Identity>,
     /// `worker_rlimit_nofile`: both limits of open files for the worker process.
     pub open_files_max: Option<u64>,
@@ -160,7 +161,7 @@ pub struct MasterSettings {
     pub environment: Vec<String>,
     /// The `error_log` lines of the main level.
     pub error_logs: Vec<LogTarget>,
-    /// What the worker process may do; without effect where it is none of its own.
+    /// What the worker process may do; no effect without a separate process.
     pub confinement: Confinement,
 }
 
@@ -169,7 +170,7 @@ pub struct MasterSettings {
 pub struct LogTarget {
     /// The place that the lines go to.
     pub place: LogPlace,
-    /// Lines of this level and graver ones are written.
+    /// Lines of this level and above are written.
     pub level: Level,
 }
 

@@ -1,11 +1,11 @@
-//! The socket between the master and one worker process: small messages one way and the other,
-//! descriptors from the master to the worker only.
+//! The channel between the master and one worker process: small messages both ways, file
+//! descriptors only from the master to the worker.
 //!
-//! The socket keeps message boundaries (SOCK_SEQPACKET). A command that carries descriptors is
-//! sent as packets of descriptors first and the command last, because one packet takes 253 of
-//! them at most. The master never waits for a worker: what the socket does not take stays in a
-//! queue. It takes no descriptor from a worker and bounds what it reads, since a worker may have
-//! been taken over by another process.
+//! The socket keeps message boundaries (SOCK_SEQPACKET). Since a packet can carry 253 descriptors
+//! at most, a command with descriptors is sent as packets of descriptors followed by the command.
+//! The master never blocks on a worker: it queues packets that the socket does not take. It accepts
+//! no descriptors from a worker and bounds the size of its reports, since a worker may be
+//! compromised.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -19,7 +19,7 @@ use rustix::net::{
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
 
-/// What the master tells a worker; `D` is how descriptors are held.
+/// A command of the master to a worker; `D` is the type of a descriptor.
 #[derive(Clone, Debug)]
 pub(crate) enum Command<D> {
     /// Compile this bundle and keep it aside.
@@ -39,21 +39,20 @@ pub(crate) enum Command<D> {
         keys: D,
         descriptors: Vec<D>,
     },
-    /// What this worker alone has, with a sealed list of the keys.
+    /// Devices that only this worker has, with a sealed list of their keys.
     Devices {
         keys: D,
         descriptors: Vec<D>,
     },
-    /// Write what is to outlive this worker into an empty memory file, and seal that.
+    /// Save the worker's state into an empty memory file, and seal the file.
     Save {
         state: D,
     },
-    /// Go on with what another worker writes into this file: comes before the first bundle.
+    /// Restore the state that another worker saves into this file; sent before the first bundle.
     GoOn {
         state: D,
     },
-    /// A reload has failed before this worker was to prepare anything, or after that: what it
-    /// serves stays.
+    /// A reload has failed; the worker keeps its generation. For monitoring.
     ReloadFailed,
     /// End when every request has ended.
     Quit,
@@ -61,20 +60,20 @@ pub(crate) enum Command<D> {
     /// one's place.
     Drain,
     Terminate,
-    /// One that came without its descriptors: this process has too many open files. Only workers
-    /// meet it.
+    /// A command whose descriptors were lost, since this process has too many open files. Only seen
+    /// by workers.
     Incomplete {
         generation: u64,
     },
 }
 
-/// What a worker tells the master.
+/// A report of a worker to the master.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum WorkerReport {
     Prepared {
         generation: u64,
     },
-    /// It did not; one error a line.
+    /// Preparing the bundle has failed; one error per line.
     Failed {
         generation: u64,
         text: String,
@@ -89,7 +88,7 @@ pub(crate) enum WorkerReport {
     },
     /// The worker uses the devices that it was given.
     HasDevices,
-    /// The worker was told by a signal of its own to open its logs again, which it may not.
+    /// The worker itself got a signal to reopen its logs, which only the master may do.
     WantsLogs,
     /// The worker itself got a signal to end when every request has ended. It accepts no more
     /// connections and no further configuration.
@@ -144,7 +143,7 @@ pub(crate) struct MasterEnd {
     outgoing: VecDeque<Packet>,
 }
 
-/// One packet that waits for the socket, with the descriptors it carries.
+/// A queued packet, with its descriptors.
 struct Packet {
     bytes: Vec<u8>,
     descriptors: Vec<Rc<OwnedFd>>,
@@ -157,8 +156,8 @@ impl AsFd for MasterEnd {
 }
 
 impl MasterEnd {
-    /// Queues a command and sends what the socket takes. A worker that is gone is noticed by its
-    /// end, not here.
+    /// Queues a command and sends as much as the socket takes. Errors are ignored: the end of a
+    /// worker is detected otherwise.
     pub(crate) fn send(&mut self, command: Command<Rc<OwnedFd>>) {
         let (kind, generation, descriptors) = match command {
             Command::Prepare {
@@ -252,9 +251,9 @@ impl MasterEnd {
 /// The worker's end. Reading and writing wait.
 pub(crate) struct WorkerEnd {
     socket: OwnedFd,
-    /// Descriptors that came before the command they belong to.
+    /// Descriptors received for the next command.
     arrived: Vec<OwnedFd>,
-    /// Whether some of them did not come, for want of room in this process.
+    /// Whether some of them were lost, since this process has too many open files.
     missing: bool,
 }
 
@@ -274,7 +273,8 @@ impl WorkerEnd {
         }
     }
 
-    /// Tells the master something; one that is gone is noticed by its end.
+    /// Sends a report to the master. Errors are ignored: the end of the master is detected by the
+    /// channel.
     pub(crate) fn send(&self, report: &WorkerReport) {
         let bytes = match report {
             WorkerReport::Prepared { generation } => packet(kind::PREPARED, *generation, b""),
@@ -336,7 +336,7 @@ impl WorkerEnd {
     }
 }
 
-/// One packet: its kind, a generation, a text.
+/// Encodes a packet: its kind, a generation, a text.
 fn packet(kind: u8, generation: u64, text: &[u8]) -> Vec<u8> {
     let mut bytes = vec![kind];
     bytes.extend_from_slice(&generation.to_le_bytes());
@@ -345,7 +345,7 @@ fn packet(kind: u8, generation: u64, text: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The opposite of [`packet`].
+/// Decodes a packet made by [`packet`].
 fn parse(bytes: &[u8]) -> Option<(u8, u64, &[u8])> {
     let (kind, rest) = bytes.split_first()?;
     let (generation, text) = rest.split_first_chunk::<8>()?;

@@ -1,5 +1,5 @@
-//! The places for connections that a thread has, `worker_connections` of them: who takes one, and
-//! who makes room.
+//! The `worker_connections` limit of a thread: which connections take a place, and which are closed
+//! to make room.
 //!
 //! As in nginx connections with clients take a place each, and so do those that the thread makes
 //! itself, to whatever upstream, and requests that [share](super::sharing) one of these: else a
@@ -21,38 +21,39 @@ use base::slab::Key;
 use super::{Worker, worker};
 use crate::door::Tenant;
 
-/// Room is made when one place in so many is free, or none (nginx's `ngx_drain_connections()`).
+/// Idle connections are closed when at most one place in this many is free (nginx's
+/// `ngx_drain_connections()`).
 const SCARCE_SHARE: usize = 16;
 
-/// Places that are left to clients, where one in [`SCARCE_SHARE`] is more than that.
+/// Places reserved for clients at most; else one in [`SCARCE_SHARE`] is.
 const LEFT_TO_CLIENTS_MAX: usize = 16;
 
 /// How many idle connections are closed at once to make room for new ones (nginx's 32).
 const REUSED_MAX: usize = 32;
 
-/// How long a connection waits for those that have been told to end, and a client for any to end.
+/// How long a new connection waits for idle ones to close, and a client for any to close.
 const ROOM_WAIT: Duration = Duration::from_millis(10);
 
-/// How often it looks for that.
+/// How often a new connection checks for a free place meanwhile.
 const ROOM_LOOK: Duration = Duration::from_millis(1);
 
 /// A client has only just connected for this long.
 const SILENCE_MIN: Duration = Duration::from_millis(100);
 
-/// How often a shortage is told of.
+/// How often a shortage is logged at most.
 const TOLD_EVERY: Duration = Duration::from_secs(1);
 
 /// The holder of a place.
 pub(super) enum Occupant {
-    /// A connection with a client, since when it has it.
+    /// A client connection, and since when it has the place.
     Client(Weak<dyn Tenant>, Instant),
-    /// What is kept idle, by the key that its owner knows it by. It is counted elsewhere, as what
-    /// its thread has connected to.
+    /// An idle upstream connection, by its owner's key. It is counted among the thread's outgoing
+    /// connections.
     Spare(Weak<dyn Spare>, Key),
 }
 
 impl Occupant {
-    /// The connection with a client that it is, if it is one.
+    /// The client connection, if it is one.
     pub(super) fn client(&self) -> Option<Rc<dyn Tenant>> {
         match self {
             Occupant::Client(client, _) => client.upgrade(),
@@ -61,17 +62,17 @@ impl Occupant {
     }
 }
 
-/// Which of those that are idle are not closed.
+/// Which idle connections are not closed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Spared {
     Nobody,
-    /// Clients that have only just connected, whose request is on its way.
+    /// Clients that have only just connected, since their request is probably on its way.
     NewClients,
 }
 
-/// Keeps connections for which nothing is under way, such as those to upstreams.
+/// An owner of idle connections, such as the pool of upstream connections.
 pub trait Spare {
-    /// Closes the one of this key to make room for others.
+    /// Closes the connection with this key to make room for others.
     fn close(&self, key: Key);
 }
 
@@ -118,11 +119,11 @@ impl Worker {
         self.taken() < self.connections_max.saturating_add(REUSED_MAX)
     }
 
-    /// Whether the thread may make a connection, for which it waits only where idle ones are about
-    /// to end.
+    /// Checks that the thread may open a connection. Waits only if idle connections are being
+    /// closed.
     pub(super) async fn has_room_for_outgoing(&self) -> Result<(), NotEnough> {
         let outgoing_max = self.outgoing_max();
-        // In this order, as a thread without clients has no bound to its connections.
+        // Evaluated in this order, since a thread without clients has no limit of connections.
         let scarce = self.connections_max / SCARCE_SHARE + (self.connections_max - outgoing_max);
         let mut makes_room = self.make_room(scarce, Spared::NewClients);
         let until = engine::now() + ROOM_WAIT;
@@ -136,13 +137,13 @@ impl Worker {
         Ok(())
     }
 
-    /// With as many connections none is made.
+    /// The number of connections at which no outgoing one may be opened.
     fn outgoing_max(&self) -> usize {
         let left = (self.connections_max / SCARCE_SHARE).min(LEFT_TO_CLIENTS_MAX);
         self.connections_max - left
     }
 
-    /// Places that are taken.
+    /// The number of places that are taken.
     fn taken(&self) -> usize {
         self.clients.get() + engine::net::outgoing() + self.sharing.get()
     }
@@ -154,8 +155,8 @@ impl Worker {
         }
     }
 
-    /// Tells idle connections to end where `scarce` places are free or fewer. Whether there were
-    /// any.
+    /// Closes idle connections if `scarce` places or fewer are free. True if there were any to
+    /// close.
     fn make_room(&self, scarce: usize, spared: Spared) -> bool {
         let free = self.connections_max.saturating_sub(self.taken());
         if free > scarce || !self.close_idlest(spared) {
@@ -169,8 +170,8 @@ impl Worker {
         true
     }
 
-    /// Closes an eighth of the idle connections, those that have been idle for longest. False where
-    /// none is idle.
+    /// Closes an eighth of the idle connections, those that have been idle longest. False if there
+    /// is none.
     pub(super) fn close_idlest(&self, spared: Spared) -> bool {
         let idle = self.idle.borrow().len();
         let wanted = (idle / 8).clamp(1, REUSED_MAX);
@@ -192,7 +193,7 @@ impl Worker {
         closed > 0
     }
 
-    /// Whether it is a client that has only just connected, and has said nothing yet.
+    /// Whether the place belongs to a client that has only just connected and has sent nothing.
     fn is_expected_to_ask(&self, place: u32) -> bool {
         let places = self.places.borrow();
         match places.key_at(place).and_then(|key| places.get(key)) {
@@ -228,7 +229,7 @@ impl Worker {
         }
     }
 
-    /// Enters a connection with a client into the thread's books, until what comes back is dropped.
+    /// Registers a client connection with the thread, until the returned guard is dropped.
     pub fn register<T: Tenant + 'static>(self: &Rc<Worker>, tenant: &Rc<T>) -> Registered {
         let weak: Weak<T> = Rc::downgrade(tenant);
         let key = self
@@ -243,7 +244,7 @@ impl Worker {
         }
     }
 
-    /// Whether the connection at this place may be closed without loss, from now on.
+    /// Sets whether the connection at this place is idle and may be closed to make room.
     pub fn set_idle(&self, place: u32, idle: bool) {
         let mut queue = self.idle.borrow_mut();
         if idle {
@@ -254,7 +255,7 @@ impl Worker {
     }
 }
 
-/// Whether a line of its kind is to be written now: one a second is.
+/// Whether a line may be logged now: at most one per second.
 fn is_due(logged: &Cell<Option<Instant>>) -> bool {
     let now = engine::now();
     let last = logged.get();
@@ -265,7 +266,7 @@ fn is_due(logged: &Cell<Option<Instant>>) -> bool {
     is_due
 }
 
-/// Takes a connection out of the thread's books when its task ends, also by a panic.
+/// Unregisters a connection when its task ends, even by a panic.
 pub struct Registered {
     worker: Rc<Worker>,
     key: Key,

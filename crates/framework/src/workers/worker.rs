@@ -1,4 +1,4 @@
-//! One worker thread: its generation, its connections, and what it accepts from.
+//! One worker thread: its generation, its connections, and the sockets that it accepts from.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::fmt::Arguments;
@@ -25,7 +25,7 @@ use crate::idle::IdleQueue;
 use crate::report::ThreadReport;
 use crate::watch::Watched;
 
-/// How often a thread that is to end looks whether its clients have taken everything.
+/// How often a thread that is ending checks whether all responses have been sent.
 const FINISHING_LOOK: Duration = Duration::from_millis(10);
 
 thread_local! {
@@ -47,39 +47,39 @@ pub(super) fn with_worker(f: impl FnOnce(&Rc<Worker>)) {
 pub struct Worker {
     current: RefCell<Rc<GenerationView>>,
     accepting: RefCell<Map<SocketId, Rc<Accepting>>>,
-    /// Tasks that accept, those among them that are about to stop.
+    /// The number of accepting tasks, those that are stopping included.
     pub(super) accept_tasks: Cell<usize>,
-    /// Take what is accepted, each for its addresses.
+    /// The doors, each of which takes the connections of its addresses.
     doors: Vec<Rc<dyn Door>>,
     report: &'static dyn ThreadReport,
-    /// Places of its connections with clients, and of what is idle.
+    /// The places of client connections and of idle upstream connections.
     pub(super) places: RefCell<Slab<Occupant>>,
-    /// How many of them are of clients.
+    /// How many of the places belong to clients.
     pub(super) clients: Cell<usize>,
-    /// Requests that share a connection to an upstream with one that began before them.
+    /// Requests that share an upstream connection with an earlier request.
     pub(super) sharing: Cell<usize>,
-    /// Work that no client waits for.
+    /// Background work in progress, which delays the end of the thread.
     pub(super) held: Cell<usize>,
-    /// Places of those that may be closed without loss.
+    /// The places of idle connections, which may be closed to make room.
     pub(super) idle: RefCell<IdleQueue>,
     pub(super) connections_max: usize,
     quitting: Cell<bool>,
-    /// Idle connections are served once more before they end.
+    /// Draining: idle connections may send one more request.
     draining: Cell<bool>,
-    /// Connections up to this number have a limit.
+    /// Connections with serial numbers up to this one have a deadline.
     limited_until: Cell<Option<u64>>,
     ended: Event,
-    /// No client is waited for at the end.
+    /// Ending at once, without waiting for clients.
     at_once: Cell<bool>,
     pub(super) counters: Arc<Counters>,
-    /// Its own part of them.
+    /// The thread's own part of the counters.
     pub(super) counts: Arc<ThreadCounters>,
     turns_counted: Cell<bool>,
-    /// When the last line about idle connections that make room was written.
+    /// When closing idle connections was last logged.
     pub(super) reuse_logged: Cell<Option<Instant>>,
-    /// When the last line about connections for which there is no room was written.
+    /// When a shortage of `worker_connections` was last logged.
     pub(super) shortage_logged: Cell<Option<Instant>>,
-    /// When the last line about connections that cannot be accepted was written.
+    /// When a failed `accept4()` was last logged.
     pub(super) refusal_logged: Cell<Option<Instant>>,
     /// Clients that were turned away since then.
     pub(super) turned_away: Cell<usize>,
@@ -136,7 +136,7 @@ impl Worker {
     /// was told to end at once.
     pub async fn end(&self) {
         self.ended.wait().await;
-        // Slow clients may still be taking the ends of their responses.
+        // Slow clients may still be receiving the ends of their responses.
         while !self.at_once.get() && engine::net::finishing() > 0 {
             engine::sleep(FINISHING_LOOK).await;
         }
@@ -146,14 +146,14 @@ impl Worker {
         CURRENT.set(None);
     }
 
-    /// What doors keep for the next connection goes.
+    /// Drops what doors cache for the next connection.
     fn forget(&self) {
         for door in &self.doors {
             door.forget();
         }
     }
 
-    /// The generation that serves requests beginning now.
+    /// The generation for new requests.
     pub fn current(&self) -> Rc<GenerationView> {
         Rc::clone(&self.current.borrow())
     }
@@ -164,8 +164,8 @@ impl Worker {
         self.quitting.get() || self.is_limited(serial)
     }
 
-    /// Whether the connection of this number ends where it waits for a request, and is not served
-    /// once more.
+    /// Whether the connection of this number is closed while it waits for a request, instead of
+    /// serving one more.
     pub fn ends_idle(&self, serial: u64) -> bool {
         self.is_ending(serial) && (!self.draining.get() || self.is_limited(serial))
     }
@@ -181,17 +181,17 @@ impl Worker {
         &self.counters
     }
 
-    /// What this thread counts.
+    /// The counters of this thread.
     pub fn counts(&self) -> &ThreadCounters {
         &self.counts
     }
 
-    /// Where it notes what it is at, if it is watched.
+    /// Where the thread notes its current work for the watchdog, if it is watched.
     pub fn watched(&self) -> Option<&Watched> {
         self.watched.get().map(|watched| &**watched)
     }
 
-    /// Serves by this generation from the next request on, and listens on just these sockets.
+    /// Serves new requests by this generation, and listens on just these sockets.
     pub fn swap(self: &Rc<Worker>, generation: Arc<Generation>, sockets: Share) {
         self.report.serves_by(&generation);
         let fresh = Rc::new(self.current().followed_by(generation));
@@ -220,7 +220,7 @@ impl Worker {
         self.listen(fresh);
     }
 
-    /// Counts turns of the loop from the first configuration on that asks for numbers.
+    /// Starts counting turns of the loop, with the first configuration that shows metrics.
     fn count_turns(&self) {
         let wanted = self.current.borrow().generation.counts_turns;
         if wanted && !self.turns_counted.replace(true) {
@@ -260,7 +260,7 @@ impl Worker {
         }
     }
 
-    /// Begins the task that takes what comes to a socket.
+    /// Starts the task that accepts or receives from a socket.
     fn begin(
         self: &Rc<Worker>,
         id: &SocketId,
@@ -322,17 +322,17 @@ impl Worker {
         is_another
     }
 
-    /// Where it notes what it is at, from now on.
+    /// Sets where the thread notes its current work for the watchdog.
     pub fn be_watched(&self, watched: Arc<Watched>) {
         self.watched.set(watched).ok(); // nothing else sets it
     }
 
-    /// Writes a line about the process.
+    /// Logs a line about the process.
     pub(super) fn report(&self, level: Level, message: Arguments<'_>) {
         self.report.line(level, message);
     }
 
-    /// Accepts no new connections; closes idle ones, busy ones after their response.
+    /// Stops accepting. Closes idle connections at once, busy ones after their response.
     pub fn quit(self: &Rc<Worker>) {
         self.draining.set(false);
         self.stop();
@@ -377,7 +377,7 @@ impl Worker {
         self.ended.set();
     }
 
-    /// Closes after this time what is open then.
+    /// Closes all connections that are still open after this time.
     pub(super) fn close_all_after(self: &Rc<Worker>, limit: Duration) {
         let worker = Rc::clone(self);
         engine::spawn(async move {

@@ -51,13 +51,13 @@ use reload::{Generation, Reload};
 use restart::Restart;
 pub(crate) use upgrade::{Older, Origin, Upgrade};
 
-/// How long a worker that was told to end at once may take before it is killed.
+/// How long a worker may take to terminate before it is killed.
 const TERMINATE_LIMIT: Duration = Duration::from_secs(1);
 
-/// What a reload is told that comes too late.
+/// The reply to a reload that comes while the master is ending.
 const ENDING: &str = "[emerg] the server is about to end and does not reload";
 
-/// What the start hands over.
+/// What the startup code passes to the master.
 pub(crate) struct Startup {
     pub(crate) options: Options,
     pub(crate) examined: Examined,
@@ -77,17 +77,17 @@ pub(crate) struct Master {
     log: Log,
     signals: Signals,
     pid_file: PidFile,
-    /// The server that had the pid file before and will remove it at its end.
+    /// The server that owned the pid file before, and will remove it when it ends.
     predecessor: Option<Predecessor>,
-    /// The program that follows this one on the same sockets.
+    /// The upgrade in progress: a new program that takes over the sockets.
     upgrade: Upgrade,
-    /// Who has started this program and wants to be told how it does.
+    /// The service manager that started this program and is to be notified.
     manager: Option<ServiceManager>,
-    /// What is in force.
+    /// The generation in force.
     generation: Generation,
-    /// The number of the last generation that did not come into force; numbers are not reused.
+    /// The number of the last generation that failed; numbers are not reused.
     abandoned: u64,
-    /// Whether workers are processes of their own, decided at start.
+    /// Whether workers are separate processes (`master_process`), decided at start.
     own_process: bool,
     children: Vec<Child>,
     restart: Restart,
@@ -98,21 +98,21 @@ pub(crate) struct Master {
     /// Generations that were in force and may still have requests.
     replaced: Vec<Replaced>,
     queue: Queue,
-    /// Who waits to hear that the generation in force is served by.
+    /// Reload commands that wait for the reply that the generation in force is served.
     unanswered: Vec<Reply>,
     stop: Option<MasterEnd>,
-    /// Whether the worker has been told to serve by a reload, and has not said yet that it does.
+    /// Whether the worker has been told to commit a reload, and has not confirmed it.
     is_committing: bool,
     /// Whether any worker has ever served; if the first cannot, the master ends.
     has_served: bool,
-    /// Whether the application was told so.
+    /// Whether the application has been notified of that.
     has_told: bool,
     first_start_failed: bool,
-    /// What one worker alone has.
+    /// Devices that only one worker can have.
     devices: Devices,
 }
 
-/// Signals that wait for their turn.
+/// Signals that are yet to be handled.
 #[derive(Default)]
 struct Queue {
     reload: bool,
@@ -149,7 +149,7 @@ impl Master {
             generation: Generation::first(&options, examined, descriptors)?,
             abandoned: 0,
             options,
-            // What goes to the terminal from here on goes through the log.
+            // From here on the terminal only gets lines of the log.
             log: log.without_console(),
             signals,
             pid_file,
@@ -173,7 +173,7 @@ impl Master {
         })
     }
 
-    /// Serves until told to end. An error means that nothing was ever served.
+    /// Runs until told to end. An error means that no worker has ever served.
     pub(crate) fn run(mut self) -> Result<(), ()> {
         self.log.notice("start worker processes");
         self.start_worker();
@@ -216,7 +216,7 @@ impl Master {
                 PollFlags::IN | room,
             ));
         }
-        // While a start or a reload is under way, nothing could be done with the answers.
+        // Answers could not be used during a start or a reload.
         if let Some(lookup) = self.lookup.as_ref().filter(|_| self.is_at_rest()) {
             polled.push(PollFd::new(lookup, PollFlags::IN));
         }
@@ -313,9 +313,9 @@ impl Master {
         self.stop.is_none() && self.reload.is_none() && !is_starting
     }
 
-    /// Does what waits, unless a start or a reload is under way. A master that is about to end
-    /// opens logs again all the same, as its workers may have requests for hours, and says at once
-    /// that it does not reload.
+    /// Handles the queued signals, unless a start or a reload is in progress. A master that is
+    /// ending still reopens logs, as its workers may serve requests for hours, and rejects reloads
+    /// at once.
     fn work_off_queue(&mut self) {
         if (self.is_at_rest() || self.stop.is_some()) && std::mem::take(&mut self.queue.reopen) {
             self.reopen_logs();
@@ -352,8 +352,8 @@ impl Master {
         }
     }
 
-    /// Starts a worker and tells it to prepare, and to go on with what another one writes into
-    /// `state`; its id.
+    /// Starts a worker, tells it to prepare the bundle and to restore the state that another worker
+    /// saves into `state`, and returns its id.
     fn spawn(
         &mut self,
         role: Role,
@@ -387,8 +387,8 @@ impl Master {
         }
     }
 
-    /// A file into which the worker that serves is writing what is to outlive it; none where no
-    /// process serves.
+    /// Tells the serving worker to save its state into a new memory file, and returns the file;
+    /// `None` if no worker process serves.
     fn save_state(&mut self) -> Option<Rc<OwnedFd>> {
         let serves = |child: &&mut Child| child.role == Role::Serving && child.pid.is_some();
         let serving = self.children.iter_mut().find(serves)?;
@@ -412,7 +412,7 @@ impl Master {
         self.children.iter_mut().find(|child| child.id == id)
     }
 
-    /// Sends what waits for a worker and reads everything that it has said.
+    /// Sends the commands queued for a worker, and reads its reports.
     fn read_reports(&mut self, id: u64) {
         loop {
             let Some(child) = self.child_mut(id) else {
@@ -427,7 +427,8 @@ impl Master {
                 Ok(None) => return,
                 Err(_) => {
                     child.control = None;
-                    // A process is lost when it has been reaped, a thread when it is silent.
+                    // A worker process has ended when it is reaped, a worker thread when its
+                    // channel closes.
                     if child.pid.is_none() {
                         self.child_lost(id);
                     }
@@ -485,8 +486,8 @@ impl Master {
         }
     }
 
-    /// Takes the status of every process that has ended. Some may not be ours: as the first
-    /// process of a container the master inherits orphans.
+    /// Reaps every process that has ended. Some may not be ours: as the init process of a container
+    /// the master inherits orphans.
     fn reap(&mut self) {
         loop {
             match rustix::process::wait(WaitOptions::NOHANG) {
@@ -504,7 +505,7 @@ impl Master {
             .find(|child| child.pid == Some(pid))
             .map(|child| child.id);
         if let Some(id) = id {
-            // Its last words may still be on the way.
+            // Its last reports may still be in the channel.
             self.read_reports(id);
         }
         let name = if id.is_some() {
@@ -537,7 +538,7 @@ impl Master {
         }
     }
 
-    /// A worker is no more.
+    /// Handles the end of a worker.
     fn child_lost(&mut self, id: u64) {
         self.child_leaves(id);
         self.children.retain(|child| child.id != id);
@@ -545,8 +546,7 @@ impl Master {
         self.devices_are_free(id);
     }
 
-    /// A worker does no more of what it was there for, because it has ended or is about to: another
-    /// one does.
+    /// Replaces a worker that has ended or is about to end.
     fn child_leaves(&mut self, id: u64) {
         if self.devices.is_owner(id) {
             self.release_devices();
@@ -565,7 +565,8 @@ impl Master {
         }
     }
 
-    /// Nobody serves any more: another worker starts, at once where that is not in vain.
+    /// Handles the loss of the serving worker: starts another, after a delay if the last one did
+    /// not live long.
     fn worker_lost(&mut self, lived: Duration) {
         if !self.has_served {
             let text = "the first worker process ended before it served: giving up";
@@ -625,8 +626,8 @@ impl Master {
         self.leave_workers();
     }
 
-    /// Has all workers end when every request has ended, and none start in their place. Where
-    /// another program accepts, their clients are not hurried.
+    /// Tells all workers to end when every request has ended, and starts none in their place. If
+    /// another program accepts connections, idle clients are not disconnected at once.
     fn leave_workers(&mut self) {
         self.restart = Restart::default();
         self.release_devices();
