@@ -1,5 +1,5 @@
-//! What a request shares with the task of its connection: what has come of the answer, and what is
-//! to be sent of the request.
+//! The state that a request shares with its connection's task: the received part of the response,
+//! and the queued part of the request.
 
 use std::cell::{Cell, RefCell};
 use std::task::{Poll, Waker};
@@ -23,7 +23,7 @@ const WAITING_MAX: usize = 256 * 1024;
 /// have memory of just their length.
 const ROOMY_MIN: usize = 4 * 1024;
 
-/// A head that has come: an interim one, or the answer's.
+/// A received head: of an interim response or of the response.
 pub struct StreamHead {
     /// Its fields are spans of the bytes.
     pub head: ReadHead,
@@ -47,7 +47,7 @@ impl StreamHead {
     }
 }
 
-/// How many bytes of an answer have come, what frames it among them.
+/// Received bytes of a response, framing included.
 #[derive(Clone, Copy, Debug)]
 pub struct ReceivedBytes {
     /// All of them.
@@ -66,10 +66,10 @@ pub struct StreamFlow {
     waiting: Cell<usize>,
     /// How many interim heads have come.
     interim: Cell<u32>,
-    /// What has come of the answer's body and has not been taken, in pieces of up to what a receive
-    /// brings.
+    /// The received part of the response body that has not been read, in pieces of a receive
+    /// buffer's size at most.
     received: RefCell<Queue<Buffer>>,
-    /// DATA has come, be it empty.
+    /// A DATA frame has been received, even if it was empty.
     has_body: Cell<bool>,
     trailers: RefCell<Option<StreamHead>>,
     /// An answer that has come whole stays so, whatever follows it.
@@ -77,11 +77,11 @@ pub struct StreamFlow {
     end: Cell<Option<StreamEnd>>,
     /// What there is to log of that, where its cause does not say it all.
     words: RefCell<Option<String>>,
-    /// What is to be sent of the request's body.
+    /// The queued part of the request's body.
     queue: RefCell<Queue<Bytes>>,
     queued: Cell<usize>,
     is_last: Cell<bool>,
-    /// There is no body, or no more of it is wanted.
+    /// There is no request body, or the peer wants no more of it.
     has_no_more: Cell<bool>,
     /// Bytes of the body that have been given to the transport.
     sent: Cell<u64>,
@@ -303,7 +303,7 @@ impl StreamFlow {
         self.queue.borrow_mut().push_back(bytes);
     }
 
-    /// Nothing follows what has been pushed.
+    /// Ends the request's body.
     pub(crate) fn push_end(&self) {
         self.is_last.set(true);
     }

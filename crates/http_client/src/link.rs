@@ -1,4 +1,4 @@
-//! One connection of HTTP/2 to a peer: its task reads and sends for all requests that share it.
+//! One HTTP/2 connection to a peer. Its task reads and sends for all requests that share it.
 //!
 //! It ends when its peer ends it, breaks the protocol or gives no sign of life; or by itself, once
 //! nothing is under way, as `keepalive*` of its group say, or `keepalive_time` of the health check
@@ -44,14 +44,13 @@ pub(crate) const WINDOW: u32 = 48 * 1024;
 /// peer.
 const WINDOW_MAX: u32 = 256 * 1024;
 
-/// Bytes of an answer's head that are decoded; `*_buffer_size` holds beside that.
+/// Decoded bytes of a response head at most; `*_buffer_size` applies as well.
 const HEAD_SIZE_MAX: usize = 256 * 1024;
 
-/// Bytes that may be with the transport at once, beyond which bodies wait for it.
+/// Bytes in the transport at which bodies wait.
 const IN_TRANSPORT_MAX: usize = 128 * 1024;
 
-/// Bytes that may be with the transport before we stop reading from a peer that does not read from
-/// us.
+/// Bytes in the transport at which we stop reading from a peer that does not read from us.
 const BACKLOG_MAX: usize = 512 * 1024;
 
 /// Bytes of a part of a body from which on it is passed on as it is; smaller ones are copied behind
@@ -71,35 +70,35 @@ const SILENCE: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
 const PING_AGAIN: Duration = Duration::from_secs(310);
 
-/// The one connection that a [`Link`] keeps.
+/// The pool key of a [`Link`], which keeps only itself.
 const ITSELF: slab::Key = slab::Key {
     index: 0,
     generation: 0,
 };
 
-/// A connection; see the module.
+/// A connection; see the module documentation.
 pub(crate) struct Link {
     transport: Transport,
     /// The places that its requests take.
     pub(crate) sharing: Sharing,
     machine: RefCell<Client<Rc<StreamFlow>>>,
-    /// What those must agree on who share it.
+    /// Its address, terms and group, on which requests must agree to share the connection.
     pub(crate) address: Address,
     pub(crate) terms: Bytes,
     pub(crate) group: Bytes,
-    /// `None` where it is not kept while nothing is under way.
+    /// How long it is kept while idle; `None` if it is not kept.
     keepalive: Cell<Option<Keepalive>>,
     since: Instant,
     requests: Cell<u64>,
-    /// The size of the largest head since nothing was under way.
+    /// The size of the largest request head since the connection was last idle.
     head_size: Cell<usize>,
-    /// When something came last.
+    /// When bytes were last received.
     heard: Cell<Instant>,
-    /// Why the peer ends it, once it has said so.
+    /// The error code of the peer's GOAWAY, once it has sent one.
     goes_away: Cell<Option<ErrorCode>>,
-    /// The peer may be dead: no request begins on it.
+    /// The peer may be dead: no new request uses the connection.
     is_doubted: Cell<bool>,
-    /// When nothing was under way any more.
+    /// Since when the connection has been idle.
     idle_since: Cell<Option<Instant>>,
     /// Its turn to make room for other connections of the thread, while nothing is under way.
     spare: Cell<Option<SpareEntry>>,
@@ -125,22 +124,22 @@ enum Woken {
     Drained(io::Result<()>),
 }
 
-/// What is known of signs of life.
+/// The state of PING probes.
 #[derive(Default)]
 struct Pings {
-    /// When one was asked for that has not come.
+    /// When the unanswered PING was sent.
     asked: Option<Instant>,
-    /// When one was asked for last, if nothing else has come since.
+    /// When the last PING was sent, if nothing else has been received since.
     last: Option<Instant>,
 }
 
 impl Pings {
-    /// Until when no other may be asked for, if nothing else comes.
+    /// Until when no further PING may be sent, unless something is received.
     fn held_back(&self) -> Option<Instant> {
         self.last.map(|last| last + PING_AGAIN)
     }
 
-    /// Whether another may be asked for now.
+    /// Whether a PING may be sent now.
     fn may_ask(&self) -> bool {
         self.held_back().is_none_or(|until| engine::now() >= until)
     }
@@ -487,7 +486,7 @@ impl Link {
         .await
     }
 
-    /// Hands on what has come.
+    /// Handles received bytes.
     fn handle(&self, input: &[u8], pings: &mut Pings) -> Result<(), Violation> {
         let second = engine::uptime().as_secs() as u32;
         let mut at = 0;

@@ -44,14 +44,14 @@ use crate::response::is_buffered;
 use crate::settings::Passing;
 use crate::store::About;
 
-/// How much a client takes at once of what is being stored.
+/// Bytes of a stored body that a client takes at once at most.
 const PART_MAX: usize = 256 * 1024;
 
-/// How much is read at once of what the upstream's body has left in a file of its own.
+/// Bytes read at once from the temporary file of an upstream body.
 const READ: usize = 64 * 1024;
 
 impl CacheLookup {
-    /// Has the body of an answer stored that is delivered so, if it is to be.
+    /// Stores the body of a response while it is delivered, if it is to be stored.
     pub fn keep(
         mut self: Box<CacheLookup>,
         request: &mut Request,
@@ -72,7 +72,7 @@ impl CacheLookup {
         }))
     }
 
-    /// Begins to store the answer.
+    /// Begins to store the response.
     fn begin(&mut self, request: &mut Request, passing: &Passing) -> Option<(Box<Filler>, Reader)> {
         let cache = passing.cache.as_ref()?;
         let (head, keeping) = self.answer.take()?;
@@ -110,7 +110,7 @@ impl CacheLookup {
             return None;
         }
         let id = if is_part { kept_part::part_id(&id) } else { id };
-        // Who asks for the same meanwhile has it from there once it has come whole.
+        // Requests for the same key are served from the fill once it is complete.
         let sought = self.variant.unwrap_or(self.main);
         let claim = || {
             if is_part {
@@ -156,7 +156,7 @@ impl CacheLookup {
         Some((filler, reader))
     }
 
-    /// Has another variant go, where there are too many with this one.
+    /// Evicts another variant, if there are too many with this one.
     fn make_room_for_variant(&self, cache: &Cache, id: EntryId) {
         let variants = cache.sharing.variants.as_ref();
         let Some(gone) = variants.and_then(|variants| variants.keep(self.main, id)) else {
@@ -171,8 +171,8 @@ impl CacheLookup {
 }
 
 impl CacheLookup {
-    /// How long the body of an answer must be to be stored, if that is known. An application that
-    /// is asked for a head may give the body all the same.
+    /// The expected length of the body, if it is known. An application may send a body even in
+    /// response to HEAD.
     fn body_length(&self, request: &Request, head: &AnswerHead) -> Option<u64> {
         let is_head = request.method == Method::Head && !self.is_head_converted;
         match head.body(is_head && !self.is_of_application) {
@@ -207,7 +207,7 @@ pub(super) fn text_of(head: &AnswerHead) -> Vec<u8> {
     text
 }
 
-/// Has a task store the body; what the client reads of it.
+/// Starts a task that stores the body, and returns the body for the client.
 fn store(
     request: &mut Request,
     passing: &Arc<Passing>,
@@ -226,7 +226,8 @@ fn store(
         state: Fetching::Coming,
         writing: None,
     };
-    // What has come with the head is there at once; often that is all.
+    // The part of the body that came with the head is available at once; often that is the whole
+    // body.
     fetch.take();
     if fetch.is_ended() {
         fetch.store_rest();
@@ -249,7 +250,7 @@ pub(super) enum Kept {
     File(File, Range<u64>),
 }
 
-/// Has a task store the body of an entry again, whose head has changed.
+/// Starts a task that stores the body of an entry again, because its head has changed.
 pub(super) fn copy(request: &Request, zone: &Arc<Zone>, body: Kept, filler: Box<Filler>) {
     let (bytes, rest) = match body {
         Kept::Memory(bytes) => (Some(bytes), None),
@@ -336,23 +337,23 @@ enum Fetching {
     Broken,
 }
 
-/// What a task does that stores a body.
+/// The task that stores a body.
 struct Fetch {
     source: Box<dyn Source>,
     filler: Box<Filler>,
     notices: Notices,
-    /// The thread does not end before it.
+    /// Keeps the thread alive until the task has ended.
     _held: Hold,
-    /// How it was broken off, for the client.
+    /// How the body was broken off, for the client's side.
     broken: Rc<Cell<Break>>,
-    /// What the source has given in a file, and is yet to be read.
+    /// The part of a file that the source has returned, and that is yet to be read.
     rest: Option<(File, u64, u64)>,
     state: Fetching,
     writing: Option<Pin<Box<dyn Future<Output = WriteOutcome>>>>,
 }
 
 impl Fetch {
-    /// Takes what stands ready.
+    /// Takes all available pieces from the source.
     fn take(&mut self) {
         while self.state == Fetching::Coming && self.rest.is_none() && self.filler.has_room() {
             match self.source.next() {
@@ -418,8 +419,8 @@ impl Fetch {
         self.state == Fetching::Ended && self.writing.is_none()
     }
 
-    /// Has what is left of an answer that has come whole written, which nobody waits for: neither
-    /// does the thread learn of it.
+    /// Writes the rest of a complete response in the background, without reporting the outcome to
+    /// the thread.
     fn store_rest(self) {
         let Fetch {
             mut filler,
@@ -469,7 +470,7 @@ impl Fetch {
     }
 }
 
-/// What is told of an answer that is to be stored, on whichever thread.
+/// Logs why a response was not stored, from any thread.
 struct Notices {
     about: About,
     zone: Arc<Zone>,
@@ -483,11 +484,11 @@ impl Notices {
         }
     }
 
-    /// Says why the answer is not stored; where that concerns many, once a second.
+    /// Logs why the response is not stored; at most once a second for causes that affect many.
     fn tell_unstored(&self, error: StoreError) {
         let counters = self.zone.state().counters();
         let (level, notices) = match error {
-            // An operator has asked for the first, and nothing is lost by the second.
+            // The first was requested by a purge, and the second loses nothing.
             StoreError::Purged | StoreError::Superseded => (Level::Info, None),
             StoreError::NoRoom => (Level::Warn, Some(&counters.no_room)),
             StoreError::Failed(_) => (Level::Crit, Some(&counters.failed)),
@@ -511,10 +512,10 @@ impl Notices {
     }
 }
 
-/// The body of an answer that another request has asked for, and that is still coming.
+/// The body of a response that another request has asked for, and that is still being received.
 pub(super) struct Followed {
     reader: Reader,
-    /// The file that it lies in, once some of it has been read from there.
+    /// The file of the body, once a part has been read from it.
     file: Option<File>,
 }
 
@@ -523,7 +524,7 @@ impl Followed {
         Followed { reader, file: None }
     }
 
-    /// What stands ready. Where the body is broken off `broken` says how.
+    /// The next event of the body; `broken` is the event's cause if the body was broken off.
     fn given(&mut self, broken: Break) -> SourceEvent {
         match self.reader.next(PART_MAX) {
             FillChunk::Bytes(bytes) => SourceEvent::Piece(Piece::Bytes(bytes)),

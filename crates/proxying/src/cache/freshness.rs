@@ -1,4 +1,4 @@
-//! Whether an answer may be stored, and how long it is fresh: what its head says of that.
+//! Whether a response may be stored and how long it is fresh, from its head.
 //!
 //! As nginx has it: `X-Accel-Expires` goes before `Cache-Control`, which goes before `Expires`;
 //! directives of `Cache-Control` are looked for wherever they stand in it. What the head leaves
@@ -12,25 +12,26 @@ const VARY_LENGTH_MAX: usize = 128;
 /// How long an answer is fresh, and whether it may be stored, by its head.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Freshness {
-    /// The answer is nobody else's: it sets a cookie, varies by what cannot be known, or cannot be
-    /// understood.
+    /// The response must not be shared: it sets a cookie, has `Vary: *` or a `Vary` that is too
+    /// long to store, or has fields that cannot be parsed.
     is_private: bool,
     no_cache: bool,
     is_expired: bool,
-    /// Until when it is fresh, in seconds since 1970, where the head says so.
+    /// When the response becomes stale, in seconds since 1970, if the head states it.
     pub(super) valid_until: Option<i64>,
-    /// For how many seconds beyond that it may be used while it is fetched anew.
+    /// For how many seconds beyond its freshness it may be used while it is updated
+    /// (`stale-while-revalidate`).
     pub(super) updating: u32,
     /// For how many seconds beyond its freshness it may be used while the upstream fails
     /// (`stale-if-error`).
     pub(super) error: u32,
-    /// All of its `Vary`.
+    /// All values of `Vary`.
     pub(super) vary: Vec<u8>,
     has_accel_expires: bool,
 }
 
 impl Freshness {
-    /// What these fields say at this time, but for those that a line has ignored.
+    /// Evaluates these header fields, but for those that `*_ignore_headers` names.
     pub(super) fn of<'a>(
         fields: impl Iterator<Item = (KnownField, &'a [u8])>,
         ignored: &NameSet,

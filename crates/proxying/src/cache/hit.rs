@@ -73,8 +73,8 @@ pub(super) async fn serve_cut(
     Some(Step::Respond(Body::Pieces(vec![piece])))
 }
 
-/// A stretch of an entry's body, `skipped` bytes behind its beginning: of the file, or of memory
-/// where the entry has come from there.
+/// A range of an entry's body from the offset `skipped`: of its file, or of memory if the entry was
+/// read from memory.
 pub(super) fn stretch(opened: OpenEntry, skipped: u64, length: u64) -> Option<Piece> {
     if opened.file.is_none() {
         let begin = usize::try_from(skipped).ok()?;
@@ -118,9 +118,9 @@ pub(super) fn serve_filling(
     Some(Step::Respond(Body::Source(Box::new(Followed::new(reader)))))
 }
 
-/// Makes the head of an entry the response's, of which the client may ask for a range, or for
-/// several where it is not `filling`, by a request that was forwarded for that reason. A step comes
-/// back where something else answers, and nothing at all where the head is none.
+/// Applies the head of an entry to the client's response. The client may request a range, or
+/// several unless the entry is still `filling`. Returns a step if something else answers; `None` if
+/// the head is invalid.
 pub(super) fn apply(
     request: &mut Request,
     rules: &AnswerRules<'_>,
@@ -177,9 +177,9 @@ pub(super) async fn checked(
     }
 }
 
-/// Has the body of an entry checked beside service: what it is found to be wrong for goes.
+/// Verifies the body of an entry in the background; a corrupt entry is removed.
 fn check_beside(store: &Arc<DiskStore>, opened: &OpenEntry) {
-    // Without a descriptor for that it is checked by another use.
+    // Without a free file descriptor, a later use verifies it.
     let Ok(Some(check)) = opened.later_check(store) else {
         return;
     };
@@ -192,8 +192,7 @@ fn check_beside(store: &Arc<DiskStore>, opened: &OpenEntry) {
     });
 }
 
-/// Lets the client ask for ranges where the upstream does so, which then has nothing to say of that
-/// itself.
+/// Allows ranges if the upstream does, and removes its `Accept-Ranges`.
 pub(super) fn allow_ranges(request: &mut Request, passing: &Passing, is_single: bool) {
     let response = &mut request.response;
     if passing.force_ranges {

@@ -31,37 +31,36 @@ use super::status::CacheStatus;
 use super::{hit, stored_head};
 use crate::settings::Passing;
 
-/// How long no request waits for the next answer after one that was not to be stored, in
-/// milliseconds.
+/// How long requests do not wait for each other after an uncacheable response, in milliseconds.
 const UNCACHEABLE: u64 = 10_000;
 
-/// How often a request waits for fills that turn out to be of other variants.
+/// Fills of other variants that a request waits for at most.
 const VARIANTS_MAX: usize = 4;
 
-/// What a request has waited for.
+/// The progress of a request's wait for the lock.
 #[derive(Debug, Default)]
 pub(super) struct Waits {
-    /// When it waits no longer.
+    /// When the wait ends (`*_cache_lock_timeout`).
     until: Option<Instant>,
-    /// Answers that were not to be stored.
+    /// Fills whose response was not cacheable.
     refusals: usize,
     /// Fills that were of other variants.
     variants: usize,
-    /// What had been stored between the look and the claim has been looked for.
+    /// The cache has been checked once more since the lock was taken.
     has_looked_again: bool,
 }
 
-/// What a request does once the lock has let it go on.
+/// What a request does after the lock.
 pub(super) enum LockOutcome {
-    /// The upstream is asked.
+    /// Ask the upstream.
     Ask,
-    /// The cache is looked at again.
+    /// Look into the cache again.
     LookAgain,
     Answer(Step),
 }
 
 impl CacheLookup {
-    /// Nothing is stored that would answer: claims the fetch, or waits for who has claimed it.
+    /// Takes the lock on fetching a missing entry, or waits for the request that holds it.
     pub(super) async fn take_turn(
         &mut self,
         request: &mut Request,
@@ -91,7 +90,7 @@ impl CacheLookup {
             self.may_store = false;
             return Ok(LockOutcome::Ask);
         }
-        // Where the beginning is lost there is nothing to wait for.
+        // If the beginning of the body is gone, the fill cannot be shared.
         let Some(mut reader) = fill.reader() else {
             return Ok(LockOutcome::Ask);
         };
@@ -124,7 +123,7 @@ impl CacheLookup {
         })
     }
 
-    /// Answers with a fill whose head has come, if it is this request's.
+    /// Answers with a fill whose head has been received, if it matches this request.
     fn answer_as_it_comes(
         &mut self,
         request: &mut Request,
@@ -141,7 +140,7 @@ impl CacheLookup {
                 _ => LockOutcome::Ask,
             };
         }
-        // By RFC 9111 only what is fresh is shared; by nginx also what was waited for.
+        // By RFC 9111 only a fresh response is shared; nginx also shares one that was waited for.
         let is_shared = has_waited && self.policy.is_none();
         let is_late = !is_shared && self.judge_entry(head) != Reuse::Fresh;
         if head.key != self.key || is_late || sets_cookie(rules.passing, head) {
@@ -155,8 +154,8 @@ impl CacheLookup {
         LockOutcome::Answer(step)
     }
 
-    /// Whether a head is of what this request asks for; where it is of another variant, that is
-    /// looked for from now on.
+    /// Whether a head matches the request's variant. If not, looks for the request's own variant
+    /// from now on.
     pub(super) fn is_of_this_variant(&mut self, request: &Request, head: &Head) -> bool {
         if head.vary.is_empty() {
             return true;
@@ -174,7 +173,7 @@ impl CacheLookup {
     /// wait for the next one.
     pub fn refuse(&mut self) {
         let filler = self.filler.take();
-        // No request waits for an update, whose marker says more.
+        // No request waits for an update; its own marker is more specific.
         if let Some(filler) = filler.filter(|_| !self.is_update) {
             let until = now().saturating_add(UNCACHEABLE);
             filler.refuse(Some((Marker::Uncacheable.number(), until)), now());
@@ -190,8 +189,8 @@ impl CacheLookup {
     }
 }
 
-/// Waits for the head of a fill: nothing where the time is over, nothing within that where the fill
-/// has ended without a head.
+/// Waits for the head of a fill; `None` on timeout, `Some(None)` if the fill has ended without a
+/// head.
 async fn wait(
     request: &mut Request,
     exchange: &mut Exchange,
@@ -220,13 +219,13 @@ async fn wait(
     })
 }
 
-/// When the claim of a fill may be taken over.
+/// When another request may take over the lock (`*_cache_lock_age`).
 fn overdue(fill: &Fill, lock: FillLock) -> Option<Instant> {
     let left = fill.since().saturating_add(lock.age).saturating_sub(now());
     engine::now().checked_add(Duration::from_millis(left))
 }
 
-/// Whether the answer would give a client the cookie of another.
+/// Whether the response would give a client the cookie of another.
 fn sets_cookie(passing: &Passing, stored: &Head) -> bool {
     !passing.hidden.contains_known(KnownField::SetCookie)
         && stored_head::parse(stored).is_some_and(|head| head.find(KnownField::SetCookie).is_some())

@@ -1,4 +1,4 @@
-//! What is known of a request that asks the cache, and of the entry that it asks for.
+//! The cache lookup of a request: its key, its entry, and whether its response may be stored.
 
 use std::sync::Arc;
 
@@ -23,12 +23,12 @@ use crate::family::Causes;
 use crate::rewriting::Rewrite;
 use crate::settings::Passing;
 
-/// What a scope says of answers, whether they come from an upstream or from the cache.
+/// The settings of a scope for responses, from an upstream or from the cache.
 #[derive(Clone, Copy)]
 pub struct AnswerRules<'a> {
-    /// What the scope says of passing requests on.
+    /// The `*_pass` settings of the scope.
     pub passing: &'a Arc<Passing>,
-    /// What changes in the fields of an answer.
+    /// The rewriting of header fields.
     pub rewriting: &'a dyn Rewrite,
 }
 
@@ -40,15 +40,15 @@ impl<'a> AnswerRules<'a> {
     }
 }
 
-/// What is known of a request whose answer may be stored.
+/// The cache lookup of a request.
 pub struct CacheLookup {
     pub(super) store: Arc<DiskStore>,
     pub(super) key: Bytes,
-    /// What the keys of all slices have in common; empty where that is the key.
+    /// The group that all slices share; empty if the key has no slice range.
     pub(super) group: Bytes,
     /// The id of the key.
     pub(super) main: EntryId,
-    /// The id of the request's variant, where another one lies under that of the key.
+    /// The id of the request's `Vary` variant, if another variant has the id of the key.
     pub(super) variant: Option<EntryId>,
     pub(super) outcome: CacheOutcome,
     pub(super) may_store: bool,
@@ -56,45 +56,45 @@ pub struct CacheLookup {
     pub(super) credentials: Credentials,
     /// A response without explicit freshness may be stored.
     pub(super) is_plain: bool,
-    /// The file that the answer may be, before the upstream was asked.
+    /// The file that the response may come from, as it was before the upstream was asked.
     pub(super) file: Option<Seen>,
-    /// No client waits for the answer.
+    /// A background update: no client waits for the response.
     pub(super) is_update: bool,
     pub(super) revalidates: bool,
     /// The client asks with HEAD, the upstream is asked with GET.
     pub is_head_converted: bool,
     pub(super) is_of_application: bool,
-    /// What is fresh no more.
+    /// The stale entry.
     pub(super) stale: Option<OpenEntry>,
-    /// By what the upstream knows that again.
+    /// The validators for revalidating the stale entry.
     pub validators: Validators,
-    /// When it may be given all the same.
+    /// The causes for which the stale entry may be used.
     pub(super) use_stale: Causes,
-    /// What the id of the entry carries.
+    /// The marker on the entry's id.
     pub(super) marker: Option<Marker>,
-    /// The right to fetch it, which no other request has meanwhile.
+    /// The lock on fetching the entry.
     pub(super) filler: Option<Box<Filler>>,
-    /// The head of the answer, and what it says of storing it.
+    /// The head of the response, and the decision to store it.
     pub(super) answer: Option<(AnswerHead, Keeping)>,
-    /// What RFC 9111 leaves open, where its rules hold.
+    /// The cache policy, if the rules of RFC 9111 apply.
     pub(super) policy: Option<Policy>,
-    /// What the client says of what it would have.
+    /// The client's cache directives.
     pub(super) wanted: Wanted,
-    /// When the upstream is asked, at the earliest, in milliseconds since 1970.
+    /// A lower bound of the time at which the upstream is asked, in milliseconds since 1970.
     pub(super) requested: i64,
     pub(super) forwarded: Forwarded,
-    /// The request may change what lies under its key.
+    /// The request's method may change the resource, so its entry must be invalidated.
     pub(super) invalidates: bool,
-    /// The client's range is passed on, and what comes of it kept.
+    /// The client's range is passed on to the upstream, and the partial response is stored.
     pub(super) keeps_part: bool,
-    /// What is kept of the beginning of the answer.
+    /// The stored beginning of the response.
     pub(super) beginning: Option<Box<Beginning>>,
-    /// The rest of that has come.
+    /// The rest of the response has been received.
     pub(super) is_completed: bool,
 }
 
 impl CacheLookup {
-    /// What `$upstream_cache_status` says of a request that asks the upstream.
+    /// Sets `$upstream_cache_status` of a request that asks the upstream.
     pub fn note_status(&self, request: &mut Request) {
         note_status(request, self.outcome.status);
         if !self.validators.is_empty() {
@@ -103,23 +103,23 @@ impl CacheLookup {
         }
     }
 
-    /// Whether the answer may be stored, as far as is known before it comes.
+    /// Whether the response may be stored, as far as is known before it has been received.
     pub fn may_store(&self) -> bool {
         self.may_store
     }
 
-    /// The id under which the answer to this request lies.
+    /// The id of the request's entry.
     pub(super) fn entry(&self) -> EntryId {
         self.variant.unwrap_or(self.main)
     }
 
-    /// Whether the body that an application gives in answer to HEAD is read, to be stored.
+    /// Whether the body that an application sends in response to HEAD is read and stored.
     pub fn reads_body_of_head(&self) -> bool {
         self.may_store && self.is_of_application
     }
 
-    /// Whether this field of the client's stays here: with it the upstream might not give all of
-    /// its answer.
+    /// Whether this header field of the client is withheld, since with it the upstream might not
+    /// send the complete response.
     pub fn withholds(&self, field: KnownField) -> bool {
         let is_of_part = matches!(field, KnownField::Range | KnownField::IfRange);
         self.may_store
@@ -136,14 +136,14 @@ impl CacheLookup {
     }
 }
 
-/// What an id carries for a while ([`DiskStore::mark`]).
+/// A marker on an id, which expires ([`DiskStore::mark`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Marker {
     /// An error that is stored without a body.
     Error(u16),
-    /// The upstream has failed so, and the entry has stood in for its answer.
+    /// The upstream has failed for this cause, and the stale entry was used.
     Failing(Causes),
-    /// An answer was not to be stored.
+    /// A response was not cacheable.
     Uncacheable,
 }
 
@@ -170,7 +170,7 @@ impl Marker {
     }
 }
 
-/// What `$upstream_cache_status` says of a request.
+/// Sets `$upstream_cache_status` of a request.
 pub(super) fn note_status(request: &mut Request, status: CacheStatus) {
     Attempts::enter(request).borrow_mut().cache_status = Some(status);
 }

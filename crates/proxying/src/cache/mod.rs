@@ -88,7 +88,7 @@ use rules::status::Forwarded;
 use settings::any_holds;
 use sharing::Credentials;
 
-/// The entries that a request's answer comes from, or goes to.
+/// The cache entries of the request's response, whether it is read from or stored in them.
 static ENTRIES: Slot<Entries, OfPass> = Slot::new();
 
 #[derive(Default)]
@@ -96,15 +96,15 @@ struct Entries(Option<(Arc<DiskStore>, [EntryId; 2])>);
 
 impl SlotValue for Entries {}
 
-/// Takes the answer of a request out of the cache again: a filter has found it to be of no use. An
-/// answer that is being stored is not.
+/// Removes the response of a request from the cache, because a filter has found it to be invalid. A
+/// response that is still being stored is not removed.
 pub fn refuse_answer(request: &mut Request) {
     let entries = request.pass.take(&ENTRIES).and_then(|entries| entries.0);
     let Some((store, [main, variant])) = entries else {
         return;
     };
     engine::background(move || {
-        // An entry that cannot be removed is noticed, and logged, where it is opened next.
+        // A failure shows, and is logged, when the entry is opened next.
         let _ = store.purge(&main);
         if variant != main {
             let _ = store.purge(&variant);
@@ -112,8 +112,9 @@ pub fn refuse_answer(request: &mut Request) {
     });
 }
 
-/// Looks a request up whose scope has a cache. A step answers it; otherwise the upstream is to be
-/// asked, and its answer may be stored. `default_key` is for scopes without a key of their own.
+/// Looks a request up in the cache of its scope. Returns a step that answers the request; else the
+/// upstream must be asked, and its response may be stored. `default_key` is the key unless
+/// `*_cache_key` is set.
 pub async fn look_up(
     request: &mut Request,
     exchange: &mut Exchange,
@@ -170,7 +171,7 @@ pub async fn look_up(
         file: None,
         is_update: false,
         revalidates: cache.revalidates,
-        // What one client may have is not fetched whole for what others may ask for.
+        // A response that only one client may have is not fetched completely on behalf of others.
         is_head_converted: cache.converts_head
             && request.method == Method::Head
             && credentials == Credentials::None,
@@ -209,7 +210,8 @@ pub async fn look_up(
     }
     let is_its_own =
         lookup.credentials != Credentials::None || lookup.marker == Some(Marker::Uncacheable);
-    // Whose entry the cache has been told to pass by, or is another's, has no part of it either.
+    // A request that bypasses the cache, or whose entry belongs to another client, does not use
+    // parts either.
     let may_use_parts = policy.is_some()
         && lookup.forwarded != Forwarded::Bypass
         && lookup.credentials == Credentials::None;
@@ -231,7 +233,7 @@ pub async fn look_up(
         return Ok(ControlFlow::Break(finish(request, 504)));
     }
     if policy.is_some() && request.method == Method::Head && !lookup.is_head_converted {
-        // Its answer is none to GET.
+        // The response to HEAD must not answer GET.
         lookup.may_store &= cache.is_of_applications;
     }
     lookup.look_at_file(request, cache).await;
@@ -239,7 +241,7 @@ pub async fn look_up(
 }
 
 impl CacheLookup {
-    /// Answers from the cache, if that has something fresh, or another request fetches it.
+    /// Answers from the cache, if it has a fresh entry or another request is fetching one.
     async fn answer(
         &mut self,
         request: &mut Request,
@@ -288,7 +290,7 @@ impl CacheLookup {
                 };
                 self.may_store = uses >= cache.min_uses;
             }
-            // What one client may have is nothing that others wait for.
+            // Other requests do not wait for a response that only this client may have.
             let is_for_all = self.credentials == Credentials::None && !self.wanted.is_authorized;
             let Some(lock) = cache.lock.filter(|_| self.may_store && is_for_all) else {
                 return Ok(None);
@@ -302,7 +304,7 @@ impl CacheLookup {
         }
     }
 
-    /// Looks at the file that the answer may be, before the upstream is asked.
+    /// Examines the file that the response may come from, before the upstream is asked.
     async fn look_at_file(&mut self, request: &Request, cache: &Cache) {
         if let Some(files) = &cache.sharing.files
             && self.may_store
@@ -312,8 +314,8 @@ impl CacheLookup {
         }
     }
 
-    /// The upstream has given what lies under this id now, or has confirmed it: notes of which file
-    /// it is.
+    /// Notes the file that the entry of this id comes from, since the upstream has just sent or
+    /// confirmed it.
     fn note_file(&self, cache: &Cache, id: EntryId, head: &AnswerHead, length: Option<u64>) {
         let Some(files) = &cache.sharing.files else {
             return;
@@ -324,13 +326,13 @@ impl CacheLookup {
         }
     }
 
-    /// Whether this client may have an answer with this head, and all others the answer to it.
+    /// Whether this client may share a response with this head with all other clients.
     fn may_share(&self, head: &Head) -> bool {
         self.credentials == Credentials::None
             || stored_head::parse(head).is_some_and(|head| self.credentials.permit(&head))
     }
 
-    /// Answers with an entry, if that is fresh, or may be given though it is not.
+    /// Answers with an entry, if it is fresh or may be used stale.
     async fn serve_opened(
         &mut self,
         request: &mut Request,
@@ -396,7 +398,8 @@ impl CacheLookup {
             Claim::Taken(_) if cache.sharing.awaits_updates() => return Given::Awaited,
             Claim::Taken(_) => {}
         }
-        // What is known to have changed is not asked about: a time of whole seconds may not tell.
+        // An entry that is known to have changed is not revalidated: a time in whole seconds may
+        // not show the change.
         if cache.revalidates && verdict != Verdict::Changed {
             self.validators = Validators::of(&opened.head, self.policy.is_some());
         }
@@ -416,7 +419,8 @@ impl CacheLookup {
         served.map_or(Given::Nothing, Given::Answer)
     }
 
-    /// Answers with what is fresh no more in the place of a failure or an answer, if that is to be.
+    /// Answers with a stale entry instead of a failure or an error response, if `*_cache_use_stale`
+    /// allows it.
     pub async fn serve_stale(
         &mut self,
         request: &mut Request,
@@ -442,13 +446,14 @@ impl CacheLookup {
         let may = self.use_stale.contains(cause);
         let opened = self.stale.take_if(|_| may)?;
         self.mark_as(&self.entry(), Marker::Failing(cause), FAILING);
-        // Others may fetch it now.
+        // Releases the lock, so that other requests may fetch the entry.
         self.filler = None;
         let status = CacheStatus::Stale;
         self.serve(request, rules, opened, status).await
     }
 
-    /// Answers from what another request has fetched whole, and what is not on disk yet.
+    /// Answers with a response that another request has fetched completely and that is not on disk
+    /// yet.
     fn serve_fill(
         &mut self,
         request: &mut Request,
@@ -482,7 +487,7 @@ impl CacheLookup {
         Some(step)
     }
 
-    /// Opens what lies under the key for this request, if there is something.
+    /// Opens the entry of the request's key, if there is one.
     async fn open(&mut self, request: &Request, presence: Presence) -> Option<OpenEntry> {
         if presence != Presence::Absent
             && let Some(opened) = self.open_id(request, self.main).await
@@ -528,8 +533,8 @@ impl CacheLookup {
         }
     }
 
-    /// Heeds the head of an answer that has become the response's, or in the place of which
-    /// `instead` answers.
+    /// Decides by the head of a response whether to store it. The head has been applied, or
+    /// `instead` answers in its place.
     pub async fn heed(
         &mut self,
         request: &mut Request,
@@ -544,7 +549,7 @@ impl CacheLookup {
         self.is_completed = whole.is_some();
         let head = whole.as_ref().unwrap_or(head);
         let keeping = self.judge_answer(passing, head);
-        // What has no head may be anything: it is passed on once, as by nginx.
+        // A response without a status line (HTTP/0.9) is passed on and not stored, as in nginx.
         let has_head = self.is_of_application || head.has_status_line();
         let keeping = keeping.filter(|_| self.may_store && has_head);
         if instead.is_none() {
@@ -563,7 +568,7 @@ impl CacheLookup {
                 return;
             }
             (None, None) => request.response.conditions_judged = true,
-            // What `error_page` makes of it is not stored, but that there was an error is.
+            // The page of `error_page` is not stored, but the fact of the error is.
             (Some(Step::Finish(status)), Some(keeping)) if *status == head.status() => {
                 let until = keeping.seconds_left();
                 if self.mark(passing, *status, until) {
@@ -575,15 +580,14 @@ impl CacheLookup {
         self.refuse();
     }
 
-    /// No upstream has answered: that is stored, too, where a line says how long.
+    /// Stores that no upstream has responded, if `*_cache_valid` has a time for the status.
     pub fn fail(&self, passing: &Passing, status: u16) {
         if self.may_store && matches!(status, 502 | 504) {
             self.mark(passing, status, None);
         }
     }
 
-    /// Stores that there is an error, for so many seconds or as long as `*_cache_valid` says, if
-    /// that is to be.
+    /// Stores an error marker for `seconds`, or for the time of `*_cache_valid`, if there is one.
     fn mark(&self, passing: &Passing, status: u16, seconds: Option<i64>) -> bool {
         let said = seconds.map(|seconds| u64::try_from(seconds).unwrap_or_default());
         let cache = passing.cache.as_ref();
@@ -596,14 +600,14 @@ impl CacheLookup {
         true
     }
 
-    /// Has an id carry a marker for so many milliseconds.
+    /// Sets a marker on an id for this time.
     fn mark_as(&self, id: &EntryId, marker: Marker, milliseconds: u64) {
         let until = now().saturating_add(milliseconds);
         self.store.mark(id, marker.number(), until, now());
     }
 }
 
-/// Whether what this entry has is a file's that has changed since.
+/// Whether the entry comes from a file that has changed since.
 async fn has_changed(cache: &Cache, id: &EntryId) -> bool {
     match &cache.sharing.files {
         Some(files) => files.verdict(id).await == Verdict::Changed,
@@ -611,30 +615,30 @@ async fn has_changed(cache: &Cache, id: &EntryId) -> bool {
     }
 }
 
-/// What comes of an entry that lies in the cache.
+/// The outcome of looking at a stored entry.
 enum Given {
     Answer(Step),
-    /// Another request asks whether it has changed, and this one waits for that.
+    /// Another request is revalidating the entry, and this one waits for it.
     Awaited,
-    /// The upstream is asked.
+    /// The upstream must be asked.
     Nothing,
 }
 
-/// In the place of what something else is given.
+/// The failure or response that a stale entry may replace.
 #[derive(Clone, Copy, Debug)]
 pub enum Instead<'a> {
-    /// No upstream has answered, for this reason.
+    /// No upstream has responded, for this cause.
     Failure(Causes),
-    /// One has answered with this head.
+    /// An upstream has responded with this head.
     Answer(&'a AnswerHead),
 }
 
-/// What an origin answers that has failed: RFC 5861, section 4.
+/// The statuses that count as errors for `stale-if-error` (RFC 5861, section 4).
 const OF_ERRORS: Causes = Causes::HTTP_500
     .with(Causes::HTTP_502)
     .with(Causes::HTTP_503)
     .with(Causes::HTTP_504);
 
-/// How long an upstream that has failed is not asked again for what stands in for its answer, in
-/// milliseconds.
+/// How long a stale entry is used after a failure of the upstream before the upstream is asked
+/// again, in milliseconds.
 const FAILING: u64 = 1000;

@@ -1,6 +1,6 @@
-//! What has come of asking the cache.
+//! The results of cache lookups.
 
-/// What has come of asking the cache, `$upstream_cache_status`.
+/// The result of a cache lookup, `$upstream_cache_status`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CacheStatus {
     /// `MISS`: nothing fresh or stale was there.
