@@ -1,4 +1,5 @@
-//! The parts of a response's body: what a handler gives, filters transform and the exchange sends.
+//! The pieces of a response's body: handlers produce them, filters transform them, the exchange
+//! sends them.
 
 use bytes::Bytes;
 use engine::file::File;
@@ -6,7 +7,7 @@ use engine::file::File;
 use crate::request::Request;
 use crate::request::state::Stub;
 
-/// How much of a file is read at once where its bytes must pass a filter.
+/// Bytes of a file that are read at once for a filter.
 pub const READ_SIZE: u64 = 32 * 1024;
 
 /// A part of a body.
@@ -14,7 +15,7 @@ pub const READ_SIZE: u64 = 32 * 1024;
 pub enum Piece {
     /// Bytes that lie in memory.
     Bytes(Bytes),
-    /// A stretch of a file.
+    /// A range of a file.
     File {
         /// The open file that is sent.
         file: File,
@@ -23,9 +24,9 @@ pub enum Piece {
         /// The number of bytes that are sent.
         length: u64,
     },
-    /// The response of a subrequest stands here.
+    /// The response of a subrequest is included here.
     Include(Box<Include>),
-    /// What came so far is to leave at once.
+    /// Everything before is to be sent at once.
     Flush,
     /// The end of this request's body.
     Last,
@@ -41,7 +42,7 @@ impl Piece {
         }
     }
 
-    /// Whether it is a part of what the client gets.
+    /// Whether it is data for the client.
     pub(crate) fn is_output(&self) -> bool {
         !matches!(self, Piece::Flush | Piece::Last)
     }
@@ -54,23 +55,23 @@ pub struct Include {
     pub uri: Vec<u8>,
     /// The arguments of the subrequest.
     pub args: Vec<u8>,
-    /// What becomes of its response.
+    /// What its response is used for.
     pub purpose: Purpose,
 }
 
-/// What becomes of an included response.
+/// What an included response is used for.
 #[derive(Clone, Debug)]
 pub enum Purpose {
-    /// It stands where the include stood.
+    /// The response takes the place of the include.
     Output,
-    /// The response stands where the include stood; if it is empty or an error, this stub does.
+    /// The response takes the place of the include; if it is empty or an error, this stub does.
     OutputOr(Stub),
-    /// Nothing stands there: the whole of it, if it is no error and not empty, is given to this
-    /// function with this name.
+    /// Nothing is included: a successful response that is not empty is passed as a whole to this
+    /// function, with this name.
     Value {
         /// The name that the function is called by.
         name: Bytes,
-        /// Puts it where it belongs.
+        /// Stores the response.
         put: fn(&mut Request, &Bytes, Bytes),
     },
 }

@@ -1,13 +1,11 @@
-//! Where a response's body comes from: something that gives piece after piece to whatever asks for
-//! them.
+//! Sources of response bodies, which yield one piece after another.
 //!
-//! A source knows no client. It is asked for what stands ready and, where that is nothing, waited
-//! for; who waits decides what else ends the wait. What there is to log about it is one of the
-//! things that it gives, so that a source has no request either: that of the reader is the subject
-//! of such a line, or, where a source outlives its first reader, what its owner keeps for that.
+//! A source knows no client. The driver takes the pieces that are ready, and else waits for more;
+//! it decides what else ends the wait. A source knows no request either: it yields its log lines as
+//! events, and the driver writes them about its own request.
 //!
-//! A source lives on one thread. What is read by several, on several threads, is something shared
-//! in which each reader has a source of its own.
+//! A source lives on one thread. A body that several threads read is shared, and each reader has a
+//! source of its own.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -29,7 +27,7 @@ pub enum Body {
     Empty,
     /// Pieces at hand, without `Last`.
     Pieces(Vec<Piece>),
-    /// What comes piece by piece, from elsewhere.
+    /// A source of pieces.
     Source(Box<dyn Source>),
 }
 
@@ -39,7 +37,7 @@ impl Body {
         Body::Pieces(vec![Piece::Bytes(bytes.into())])
     }
 
-    /// A stretch of a file.
+    /// A range of a file.
     pub fn file(file: File, offset: u64, length: u64) -> Body {
         Body::Pieces(vec![Piece::File {
             file,
@@ -49,32 +47,32 @@ impl Body {
     }
 }
 
-/// What a source gives.
+/// An event of a source.
 #[derive(Debug)]
 pub enum SourceEvent {
     /// The next piece of the body; never [`Piece::Last`].
     Piece(Piece),
     /// Something for the error log.
     Told(DeferredLog),
-    /// Nothing stands ready: more comes when [`Source::poll_more`] is ready.
+    /// No piece is ready: wait for [`Source::poll_more`].
     Nothing,
     /// The body has ended as it should.
     End,
-    /// The body is broken off; nothing follows.
+    /// The body is broken off; no event follows.
     Broken(Break),
 }
 
-/// How a body is broken off. What there was to log of it has been given before.
+/// How a body is broken off. It has been logged by an earlier event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Break {
-    /// Its end is missing: what has come is good.
+    /// The end is missing: the received part is valid.
     Unfinished,
-    /// The upstream has ended it before its end, and says so: what has come is good, and the client
-    /// is told that it is not the whole.
+    /// The upstream has reset it: the received part is valid, and the client learns that the body
+    /// is incomplete.
     Reset,
-    /// It breaks its framing.
+    /// The framing is invalid.
     Framing,
-    /// What has come of it could not be kept.
+    /// The received part could not be buffered.
     Unkept,
     /// The body of the request that it answers is broken off.
     Request,
@@ -82,13 +80,13 @@ pub enum Break {
 
 /// A source of a body; see the module.
 pub trait Source: fmt::Debug {
-    /// What comes next, without waiting.
+    /// The next event, without waiting.
     fn next(&mut self) -> SourceEvent;
 
-    /// Waits for more, where the former gave nothing. Dropped waits lose nothing.
+    /// Waits for more after `Nothing`. Cancel-safe: dropping the wait loses no data.
     ///
-    /// What is ready again and again must wait for its task's share of a turn by itself, as what
-    /// the engine receives does.
+    /// A source that is always ready must itself observe the task's budget, as the engine's
+    /// receives do.
     fn poll_more(&mut self, context: &mut Context<'_>) -> Poll<()>;
 
     /// Goes on by itself while its reader waits for something else: a slow client, its turn, a

@@ -1,17 +1,16 @@
-//! Bytes on their way from who gives them to who takes them later: in memory up to a bound, and
-//! what is beyond that in a temporary file.
+//! A queue of bytes between a fast producer and a slow consumer: in memory up to a limit, and
+//! beyond that in a temporary file.
 //!
-//! It knows neither who gives nor who takes, and reads nothing by itself. What came first leaves
-//! first:
+//! It knows neither producer nor consumer, and reads nothing itself. First in, first out:
 //!
 //! ```text
 //! push ─▶ memory ─▶ (writing) ─▶ file ─▶ take        what has been written is older than what is being written,
 //!            └──────────────────────────▶ take        and that is older than what is in memory
 //! ```
 //!
-//! Who keeps up with who gives takes from memory, and no file is ever made. The file only grows:
-//! what has been taken of it stays in it until the end, and counts. It has no name, so it goes with
-//! its last descriptor.
+//! A consumer that keeps up takes from memory, and no file is created. The file only grows: bytes
+//! that have been taken stay in it until the end, and count. The file has no name, so it is deleted
+//! with its last descriptor.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -33,7 +32,7 @@ use crate::response::piece::Piece;
 /// often.
 const STRETCH_MAX: u64 = 256 * 1024;
 
-/// How much there may be, and where.
+/// The limits of a spill, and the directory of its file.
 #[derive(Debug)]
 pub struct Limits {
     /// Bytes in memory. Nothing is read that may be more, unless there is nothing.
@@ -42,17 +41,17 @@ pub struct Limits {
     pub file_max: u64,
     /// Bytes that are written at once.
     pub write_size: usize,
-    /// Where the file is made.
+    /// Where the file is created.
     pub directory: Arc<Directory>,
 }
 
-/// What has been given and not taken; see the module.
+/// A spill; see the module documentation.
 pub struct Spill {
     limits: Arc<Limits>,
     file: Option<SpillFile>,
-    /// What of the file has not been taken.
+    /// The part of the file that has not been taken.
     in_file: Range<u64>,
-    /// What is being written behind that.
+    /// The part that is being written to the end of the file.
     writing: Option<Writing>,
     memory: VecDeque<Bytes>,
     /// Bytes in memory, those that are being written included.
@@ -89,7 +88,7 @@ pub struct SpillResult {
 }
 
 impl Spill {
-    /// A spill in which nothing waits yet.
+    /// An empty spill.
     pub fn new(limits: &Arc<Limits>) -> Spill {
         Spill {
             limits: Arc::clone(limits),
@@ -135,7 +134,7 @@ impl Spill {
         self.memory.push_back(bytes);
     }
 
-    /// What is to leave next; `None` where there is nothing, or where it is being written.
+    /// Takes the next piece; `None` if there is none, or if it is being written.
     pub fn take(&mut self) -> Option<Piece> {
         if !self.in_file.is_empty() {
             let (file, offset) = (self.file.as_ref()?.file.clone(), self.in_file.start);

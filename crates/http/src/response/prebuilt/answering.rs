@@ -1,8 +1,8 @@
-//! Answering requests with complete responses from memory.
+//! Answers requests with prebuilt responses.
 //!
-//! Access rules always run, and the log line is written as on the long way. Whatever is not plain
-//! (several ranges, bodies, rewrites, compression that the client accepts) is declined here and
-//! takes the long way.
+//! Access rules always run, and the log phase runs as usual. A request that is not plain (several
+//! ranges, a body, rewrites, compression that the client accepts) is declined here and goes through
+//! the phases.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -35,34 +35,35 @@ use crate::response::prebuilt::{
 use crate::response::{memory, recall};
 use crate::{files, http2};
 
-/// Bytes of copies of one response kept in one piece, for a client that pipelines the same request.
-/// One copy more may exceed it.
+/// Bytes of joined copies of one response, for a client that pipelines the same request. The last
+/// copy may exceed it.
 const COPIES_MAX: usize = 64 * 1024;
 
-/// How much room the lines around a chunk take at most, in bytes.
+/// Bytes of chunked framing around a body at most.
 const CHUNK_ROOM: usize = 32;
 
-/// What ends a chunk that is the only one, and the body with it.
+/// The end of a single chunk, with the last chunk.
 const DATA_END_AND_LAST: &[u8] = b"\r\n0\r\n\r\n";
 
-/// What a response from memory leaves by.
+/// Where a prebuilt response is sent: an HTTP/1 connection or an HTTP/2 stream.
 pub trait ResponseSink {
-    /// The form that it takes; `keep_alive`: its connection may serve another request of HTTP/1.
-    /// `None` where more is to be done behind it than to close.
+    /// The wire form of responses. `keep_alive` says whether the connection may serve another
+    /// HTTP/1 request. `None` if the connection needs more than a close after the response, such as
+    /// lingering.
     fn form(&self, request: &Request, keep_alive: bool) -> Option<ResponseForm>;
 
-    /// Whether the server that a request names may answer by it.
+    /// Whether the server of a request may answer through this sink.
     fn suits(&self, _: &Request) -> bool {
         true
     }
 
-    /// Whether a response with so many bytes of body would leave at once and whole. Nothing here
+    /// Whether a body of this length could be sent at once and completely, since nothing here
     /// waits.
     fn takes(&self, _: usize) -> bool {
         true
     }
 
-    /// Takes a response of that form.
+    /// Sends a response of that form.
     fn send(&mut self, request: &Request, response: &DatedResponse);
 }
 
@@ -74,7 +75,7 @@ struct OfHttp1 {
 impl ResponseSink for OfHttp1 {
     #[inline]
     fn form(&self, request: &Request, keep_alive: bool) -> Option<ResponseForm> {
-        // What is unread would answer a close with a reset, and only the long way waits.
+        // Closing with unread bytes would cause a reset, and only the phases linger.
         let lingers = || {
             self.is_followed
                 || request.connection.stream.has_received()
@@ -89,7 +90,7 @@ impl ResponseSink for OfHttp1 {
     }
 }
 
-/// Queues responses for the client, which may take nothing for as long as the location says.
+/// Queues responses for the client, with the location's `send_timeout`.
 #[inline]
 fn push(request: &Request, responses: Bytes) {
     let (stream, core) = (&request.connection.stream, &request.plan.core);
@@ -121,8 +122,9 @@ pub fn suits(plan: &Plan) -> bool {
         && plan.core.max_ranges.is_none()
 }
 
-/// Answers a request whose head is complete, and behind which `input` has come, if it is as plain
-/// as can be. `None`: take the long way; what has been prepared of the request stays prepared.
+/// Answers a request whose head is complete, if it is plain; `input` are the bytes behind the head.
+/// `None` if the request must go through the phases, which continue from what has been prepared
+/// here.
 pub fn respond(request: &mut Request, input: &Buffer) -> Option<After> {
     let is_followed = !input.is_empty();
     respond_through(request, &mut OfHttp1 { is_followed })
@@ -221,7 +223,7 @@ fn find_behind(request: &mut Request, input: &Buffer) -> Option<After> {
     find(request, &mut OfHttp1 { is_followed })
 }
 
-/// Answers a request whose plan is found with what is kept for it.
+/// Answers a request whose plan is known with its kept response, if there is one.
 fn find(request: &mut Request, to: &mut impl ResponseSink) -> Option<After> {
     if request.plan.phases.answers_constantly {
         if request.client.asks_for_part() {
@@ -237,14 +239,14 @@ fn find(request: &mut Request, to: &mut impl ResponseSink) -> Option<After> {
 }
 
 impl LastResponse {
-    /// Whether the request may be answered alike.
+    /// Whether the request may get the same response.
     fn holds(&self, request: &Request) -> bool {
         self.response.second == engine::wall().as_secs()
             && engine::uptime() < self.until
             && may_keep_alive(&request.connection, request)
     }
 
-    /// The response so many times over, in one piece.
+    /// `count` copies of the response, joined.
     fn copies(&mut self, count: usize) -> Bytes {
         let response = &self.response.bytes;
         if count == 1 {
@@ -279,8 +281,7 @@ fn look_up(request: &mut Request, to: &mut impl ResponseSink) -> Option<After> {
     after
 }
 
-/// What modules say of prebuilt responses to a request: those of its server, and those of its
-/// location.
+/// The modules' permits for prebuilt responses: of the request's server, and of its location.
 fn permits_of(request: &Request) -> impl Iterator<Item = &Permits> {
     let of_server = &request.server.plan.phases.shortcuts_of_server;
     [of_server, &request.plan.phases.shortcuts].into_iter()
@@ -383,7 +384,7 @@ fn answer(
     Some(after)
 }
 
-/// Takes a file from the memory that all threads share, if it may be there.
+/// Takes a response from the memory that all threads share, if it may be there.
 #[cold]
 fn take_shared(request: &Request, cache: &mut PrebuiltCache, key: &Key) -> Option<()> {
     if !cache.has_let_go && !cache.part.has_others() {
@@ -598,17 +599,17 @@ pub fn send_prebuilt(request: &mut Request, response: &DatedResponse, form: Resp
     After::KeepAlive
 }
 
-/// What a look at its path says of a kept response.
+/// Whether a kept response is still valid.
 enum Confirmation {
-    /// The path still holds what it says; that need not be asked again before this moment.
+    /// Valid; no need to check again before this moment.
     Holds { until: Duration },
-    /// It no longer does.
+    /// The path has changed.
     Over,
-    /// To look might take the disk.
+    /// A check could block on the disk.
     TakesTheDisk,
 }
 
-/// Looks at the path of a kept response, unless it may be believed without.
+/// Checks the path of a kept response, unless that is not due yet.
 fn confirm(entry: &mut Entry, plan: &Plan) -> Confirmation {
     let now = engine::uptime();
     let cache = &plan.open_file_cache;

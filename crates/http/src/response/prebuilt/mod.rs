@@ -1,11 +1,11 @@
-//! Complete responses kept in memory for small files, and for files that are not there: the
-//! shortest way through the server.
+//! Prebuilt responses: complete responses kept in memory for small files and for missing files,
+//! which bypass the phases.
 //!
-//! A response is kept per plan and path when nothing in its head depends on the request. It
-//! never outlives a change of the file: without `open_file_cache` one `statx` of the full path
-//! confirms each use; with it, `open_file_cache_valid` does. [`answering`] says who gets them,
-//! [`offer`] which are kept. Each thread has its own; what makes room there may still lie in the
-//! memory that all threads share.
+//! A response is kept per plan and path when nothing in its head depends on the request. It never
+//! outlives a change of the file: without `open_file_cache` one `statx` of the full path confirms
+//! each use; with it, `open_file_cache_valid` does. [`answering`] decides which requests get them,
+//! [`offer`] which responses are kept. Each thread has its own cache; an evicted response may
+//! remain in the memory that all threads share.
 
 pub mod answering;
 pub mod constant;
@@ -29,30 +29,30 @@ use crate::response::recall::laid::RecalledAnswer;
 /// Files up to this size are kept whole, in bytes.
 pub const FILE_SIZE_MAX: u64 = 64 * 1024;
 
-/// How much room a head gets that has not been written yet, in bytes.
+/// Initial capacity of a head, in bytes.
 const HEAD_ROOM: usize = 512;
 
-/// From so many bytes on the allocator is told that they have been let go.
+/// Freed bytes from which on the allocator is told to return memory to the system.
 const LET_GO_MIN: usize = 1 << 20;
 
-/// How often a file must have been asked for before its response is kept: a crawl through a
-/// large site does not push out what is hot.
+/// Requests for a file before its response is kept, so that a crawl through a large site does not
+/// evict hot files.
 const USES_BEFORE_KEPT: u32 = 2;
 
-/// Paths whose uses are counted before they are kept.
+/// Paths whose requests are counted before they are kept, at most.
 const USES_COUNTED_MAX: usize = 4096;
 
-/// What a response is kept by: the plan and the path of its request.
+/// The key of a kept response: the plan and the path of its request.
 pub(crate) type Key = (u32, Vec<u8>);
 
 /// The complete response for one path.
 struct Entry {
     path: PathBuf,
-    /// What is known of the path.
+    /// Whether the path is a file or missing.
     origin: Origin,
     /// When it was last confirmed by this thread, as [`engine::uptime`] counts.
     confirmed: Option<Duration>,
-    /// When its path was last looked at, here or on the long way.
+    /// When its path was last checked, here or in the phases.
     looked_at: Option<Duration>,
     /// The response in each form.
     responses: Forms,
@@ -64,24 +64,24 @@ struct Entry {
     content_type: Bytes,
 }
 
-/// How a prebuilt response leaves: each of these is kept by itself.
+/// The content coding of a prebuilt response; each coding is kept separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PrebuiltEncoding {
-    /// As it was made.
+    /// Not encoded.
     Identity,
-    /// As the module encodes it that has given it this number, where it knows the whole of that
+    /// Encoded by the module with this number, if the module knows the complete encoded body
     /// ([`Encoder::known`](crate::response::chain::Encoder::known)).
     Encoded(u8),
 }
 
-/// How a response from memory is written.
+/// The wire form of a prebuilt response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResponseForm {
-    /// For HTTP/1, on a connection that ends.
+    /// HTTP/1, on a connection that is closed afterwards.
     Ending,
-    /// For HTTP/1, on a connection that is kept alive.
+    /// HTTP/1, on a connection that is kept alive.
     KeptAlive,
-    /// For HTTP/2: a header block, and the body without frames.
+    /// HTTP/2: a header block, and the body without frame heads.
     Http2,
 }
 
@@ -95,7 +95,7 @@ impl ResponseForm {
         }
     }
 
-    /// Bytes of framing beside a head and a body of this length. Of HTTP/1 neither has any.
+    /// Bytes of framing for a head and a body of this length; 0 for HTTP/1.
     fn framing(self, length: usize, frame_size: usize) -> u64 {
         match self {
             ResponseForm::Ending | ResponseForm::KeptAlive => 0,
@@ -107,22 +107,22 @@ impl ResponseForm {
     }
 }
 
-/// A response in each form, as it was written last.
+/// A response in each wire form, as it was last serialized.
 pub type Forms = [Option<DatedResponse>; 3];
 
-/// What a kept response says of its path.
+/// What the path of a kept response leads to.
 enum Origin {
-    /// There is a file.
+    /// A file.
     File {
-        /// What it was when its bytes were read.
+        /// The file's metadata when it was read.
         metadata: Metadata,
         etag: Option<Bytes>,
     },
-    /// There is none: the response is the short page for 404.
+    /// Nothing: the response is the built-in 404 page.
     Missing,
 }
 
-/// A response with the second that its Date field names.
+/// A serialized response, and the second that its `Date` field names.
 #[derive(Clone)]
 #[cfg_attr(test, derive(Default))]
 pub struct DatedResponse {
@@ -134,19 +134,19 @@ pub struct DatedResponse {
     pub bytes: Bytes,
 }
 
-/// What a request was answered with, on a connection that is kept alive. While it holds, the same
-/// head is answered alike without another look at anything.
+/// The last response on a keep-alive connection. While it is valid, a request with the same head
+/// gets the same response without any further check.
 #[cfg_attr(test, derive(Default))]
 pub struct LastResponse {
     response: DatedResponse,
     /// Several copies of the response in a row, once the client has pipelined.
     copies: Bytes,
     status: u16,
-    /// The file need not be looked at before this moment.
+    /// The file need not be checked before this moment.
     until: Duration,
 }
 
-/// What must be equal for a file to count as the same.
+/// The identity of a file, which changes whenever the file does.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Identity {
     device: u64,
@@ -170,29 +170,29 @@ impl From<&Metadata> for Identity {
 
 /// One thread's kept responses of one generation.
 ///
-/// What makes room is found by a hand that goes round over all of them, in the order in which they
-/// were kept: what has been used since it last came by stays (CLOCK, or "second chance").
+/// Eviction by CLOCK ("second chance"): a hand goes round over all responses in the order in which
+/// they were kept, and evicts those that have not been used since its last round.
 pub struct PrebuiltCache {
     entries: Map<Key, Placed<Entry>>,
     /// Uses of paths that are not kept yet, by the hash of their keys.
     uses: Map<u64, u32>,
-    /// Answers of scopes that always give the same, by plan.
+    /// Constant responses of scopes, by plan.
     constants: Map<u32, Constant>,
-    /// Answers that contents have in memory, by plan and what their contents know them by.
+    /// Responses of content handlers, by plan and the handler's key.
     recalled: Map<Key, Placed<RecalledAnswer>>,
-    /// Entries and answers in the order in which the hand comes by; some have gone meanwhile.
+    /// Entries in the order in which the hand visits them; some have been removed meanwhile.
     order: VecDeque<EvictionTurn>,
     next_stamp: u64,
     size: usize,
-    /// Bytes that all of them may take, as it was when one was last kept or written.
+    /// The memory limit in bytes, as it was when a response was last kept or serialized.
     bound: usize,
     part: memory::Part,
-    /// Whether something has had to make room, so that the shared memory may have it.
+    /// Whether something has been evicted, so that it may be in the shared memory.
     has_let_go: bool,
     scratch: Vec<u8>,
 }
 
-/// What is kept, and whether it has been used since the hand came by.
+/// A kept value, and whether it has been used since the hand's last visit.
 pub(crate) struct Placed<T> {
     value: T,
     is_used: bool,
@@ -200,7 +200,7 @@ pub(crate) struct Placed<T> {
     stamp: u64,
 }
 
-/// A place in the order.
+/// An entry of the eviction order.
 pub(crate) struct EvictionTurn {
     kind: Kind,
     key: Key,
@@ -233,7 +233,7 @@ impl Default for PrebuiltCache {
 }
 
 impl PrebuiltCache {
-    /// Forgets all responses that are kept, and keeps none from now on: another generation serves.
+    /// Drops all responses and keeps none from now on, since the generation has been replaced.
     pub fn retire(&mut self) {
         if self.size > LET_GO_MIN {
             engine::note_let_go();
@@ -266,7 +266,7 @@ impl PrebuiltCache {
         }
     }
 
-    /// Gives what is to be kept the last place in the order.
+    /// Appends a value to the eviction order.
     fn place<T>(&mut self, kind: Kind, key: &Key, value: T) -> Placed<T> {
         let stamp = self.next_stamp;
         self.next_stamp += 1;
@@ -289,7 +289,7 @@ impl PrebuiltCache {
         }
     }
 
-    /// Counts so many more bytes; false where they are too many for one response.
+    /// Evicts until `cost` more bytes fit; false if they are too many for one response.
     fn make_room(&mut self, cost: usize) -> bool {
         self.part.join();
         self.bound = self.part.bound();
@@ -301,7 +301,7 @@ impl PrebuiltCache {
         true
     }
 
-    /// Has what is kept come down to the bound, after some of it has been written anew.
+    /// Evicts down to the memory limit, after a response has been serialized again.
     fn keep_within_bound(&mut self) {
         self.bound = self.part.bound();
         self.shrink_to(self.bound);
@@ -310,7 +310,7 @@ impl PrebuiltCache {
     fn shrink_to(&mut self, bound: usize) {
         while self.size > bound {
             let Some(turn) = self.order.pop_front() else {
-                // Constant answers are as many as there are scopes.
+                // There is at most one constant response per scope.
                 self.clear();
                 return;
             };
@@ -333,33 +333,33 @@ impl PrebuiltCache {
         }
     }
 
-    /// Takes memory for a key, to be given back as it is left.
+    /// Takes a buffer for a key, to be given back after use.
     pub(crate) fn take_scratch(&mut self) -> Vec<u8> {
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
         scratch
     }
 
-    /// Gives it back.
+    /// Gives such a buffer back.
     pub(crate) fn give_back(&mut self, scratch: Vec<u8>) {
         self.scratch = scratch;
     }
 
-    /// The answer of a content that is kept by this key, which is used.
+    /// The response of a content handler with this key; counts as a use.
     pub(crate) fn recalled(&mut self, key: &Key) -> Option<&mut RecalledAnswer> {
         let placed = self.recalled.get_mut(key)?;
         placed.is_used = true;
         Some(&mut placed.value)
     }
 
-    /// Forgets it, and counts it no more.
+    /// Removes the response of a content handler.
     pub(crate) fn take_recalled(&mut self, key: &Key) -> Option<RecalledAnswer> {
         let answer = self.recalled.remove(key)?.value;
         self.size = self.size.saturating_sub(answer.cost(key));
         Some(answer)
     }
 
-    /// Keeps one.
+    /// Keeps the response of a content handler.
     pub(crate) fn insert_recalled(&mut self, key: Key, answer: RecalledAnswer) {
         self.take_recalled(&key);
         if self.make_room(answer.cost(&key)) {
@@ -368,7 +368,7 @@ impl PrebuiltCache {
         }
     }
 
-    /// Counts a use of what is not kept yet; true from the one on that makes it worth keeping.
+    /// Counts a request for a response that is not kept; true once it is worth keeping.
     pub(crate) fn is_used_often(&mut self, key: &Key) -> bool {
         let hash = base::hash::of(&key.1) ^ u64::from(key.0);
         if let Some(uses) = self.uses.get_mut(&hash) {
@@ -426,7 +426,7 @@ impl<T> TurnOutcome<T> {
     }
 }
 
-/// Takes out what a turn is for, unless it has been used.
+/// Evicts the value of a turn, unless it has been used.
 fn take_turn<T>(kept: &mut Map<Key, Placed<T>>, turn: &EvictionTurn) -> TurnOutcome<T> {
     match kept.get_mut(&turn.key) {
         Some(placed) if placed.stamp == turn.stamp => {
@@ -442,11 +442,11 @@ fn take_turn<T>(kept: &mut Map<Key, Placed<T>>, turn: &EvictionTurn) -> TurnOutc
     })
 }
 
-/// The answer of one scope.
+/// The constant response of a scope.
 pub struct Constant {
     status: u16,
     content_type: Bytes,
-    /// Whether another URI's name may give it another type.
+    /// Whether its content type depends on the URI.
     typed: bool,
     responses: Forms,
 }
@@ -460,14 +460,14 @@ impl Constant {
 }
 
 impl DatedResponse {
-    /// Bytes that it takes, or a few more: the room for its head may have grown to twice its size.
+    /// An upper bound of its size in bytes: the capacity of its head may be twice the length.
     fn cost(&self) -> usize {
         HEAD_ROOM + self.head_length + self.bytes.len()
     }
 }
 
 impl Entry {
-    /// Bytes that it takes with its key and what has been written of it, or a few more.
+    /// An upper bound of its size in bytes, with its key and its serialized forms.
     fn cost(&self, key: &Key) -> usize {
         let etag = match &self.origin {
             Origin::File { etag, .. } => etag.as_ref().map_or(0, Bytes::len),

@@ -1,17 +1,18 @@
-//! Constant answers while they are sent the long way: what is sent of one is kept, byte for byte.
+//! Records a constant response while it is sent through the phases, byte for byte, in order to keep
+//! it.
 
 use proto::header::KnownField;
 
 use crate::request::Request;
 use crate::response::prebuilt::{Constant, DatedResponse, FILE_SIZE_MAX, Forms, ResponseForm};
 
-/// Statuses of redirects and of answers with a text, and those whose short pages ask nothing more
-/// of the connection.
+/// Statuses of constant responses: redirects, texts, and built-in pages that do not close the
+/// connection.
 const STATUSES: [u16; 15] = [
     200, 201, 202, 203, 204, 301, 302, 303, 307, 308, 401, 403, 404, 410, 418,
 ];
 
-/// Fields that ask a condition of the response.
+/// Fields of conditional requests.
 const CONDITIONS: [KnownField; 5] = [
     KnownField::IfMatch,
     KnownField::IfNoneMatch,
@@ -20,7 +21,7 @@ const CONDITIONS: [KnownField; 5] = [
     KnownField::IfRange,
 ];
 
-/// A constant answer while it is being sent the long way.
+/// A constant response that is being recorded.
 pub struct ConstantResponse {
     second: u64,
     head_length: usize,
@@ -54,7 +55,7 @@ impl ConstantResponse {
         })
     }
 
-    /// Some of its body is sent.
+    /// Records a part of the body.
     pub fn add(&mut self, body: &[u8]) {
         self.bytes.extend_from_slice(body);
     }
