@@ -14,7 +14,7 @@ use store::{Cas, Item, Observer, Seconds, Store};
 use crate::auth::{AuthProtocol, UserPasswords};
 use crate::census::GoneItems;
 use crate::connections::{OpenSockets, shown_number};
-use crate::counts::{COUNTERS, CacheCounters, Counter, Sums};
+use crate::counts::{COUNTERS, CacheCounters, ClassSums, Counter, NO_CLASS_SUMS, Sums};
 use crate::prefixes::Prefixes;
 use crate::saved::Overtaken;
 use crate::size_classes::{class_of, item_size};
@@ -204,6 +204,7 @@ pub struct Cache {
     counts: Mutex<Vec<Arc<CacheCounters>>>,
     /// What had been counted when it was last begun anew.
     forgotten: Mutex<Sums>,
+    forgotten_classes: Mutex<ClassSums>,
     forgotten_items: Mutex<store::StoreStatistics>,
     started: Instant,
 }
@@ -238,6 +239,7 @@ impl Cache {
             end,
             counts: Mutex::default(),
             forgotten: Mutex::new([0; COUNTERS]),
+            forgotten_classes: Mutex::new(NO_CLASS_SUMS),
             forgotten_items: Mutex::default(),
             started,
             settings,
@@ -417,9 +419,20 @@ impl Cache {
         sums
     }
 
+    /// The same by the classes that memcached would keep items in.
+    pub(crate) fn class_sums(&self) -> ClassSums {
+        let mut sums = self.all_class_sums();
+        let forgotten = lock(&self.forgotten_classes);
+        for (sum, forgotten) in sums.iter_mut().flatten().zip(forgotten.iter().flatten()) {
+            *sum = sum.saturating_sub(*forgotten);
+        }
+        sums
+    }
+
     /// Begins to count anew.
     pub(crate) fn forget_counts(&self) {
         *lock(&self.forgotten) = self.all_sums();
+        *lock(&self.forgotten_classes) = self.all_class_sums();
         *lock(&self.forgotten_items) = self.store.counts();
         self.gone.forget();
         self.prefixes.clear();
@@ -428,6 +441,14 @@ impl Cache {
     /// What the store has counted when counting was last begun anew.
     pub(crate) fn forgotten_items(&self) -> store::StoreStatistics {
         *lock(&self.forgotten_items)
+    }
+
+    fn all_class_sums(&self) -> ClassSums {
+        let mut sums = NO_CLASS_SUMS;
+        for counts in lock(&self.counts).iter() {
+            counts.add_classes_to(&mut sums);
+        }
+        sums
     }
 
     fn all_sums(&self) -> Sums {

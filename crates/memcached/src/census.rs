@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use store::{Cursor, Item, Observer, Seconds};
 
 use crate::cache::{CommandTime, ThreadContext};
+use crate::counts::ClassCounter;
 use crate::output::Output;
 use crate::size_classes::{CHUNKS, CLASSES, class_of, item_size};
 use crate::stats::StatsWriter;
@@ -137,11 +138,13 @@ impl Census {
     fn tell_slabs(&self, shared: &ThreadContext, report: &mut StatsWriter<'_>) {
         let (mut active, mut all_pages) = (0, 0);
         let gone = shared.cache.gone.all();
+        let sums = shared.cache.class_sums();
         for (class, counted) in self.classes.iter().enumerate() {
             let has_been = gone
                 .get(class)
                 .is_some_and(|gone| gone.iter().any(|number| *number > 0));
-            let is_used = counted.items > 0 || has_been;
+            let of_class = sums.get(class).copied().unwrap_or_default();
+            let is_used = counted.items > 0 || has_been || of_class != [0; 3];
             let Some(chunk) = CHUNKS.get(class).filter(|_| is_used) else {
                 continue;
             };
@@ -160,7 +163,13 @@ impl Census {
             stat("used_chunks", counted.items);
             stat("free_chunks", pages * per_page - counted.items);
             stat("free_chunks_end", 0);
-            stat("mem_requested", counted.bytes);
+            for (name, counter) in [
+                ("cmd_set", ClassCounter::Stores),
+                ("cas_hits", ClassCounter::CasHits),
+                ("cas_badval", ClassCounter::CasBadValues),
+            ] {
+                stat(name, of_class.get(counter as usize).copied().unwrap_or(0));
+            }
         }
         report.stat("active_slabs", active);
         report.stat("total_malloced", all_pages * PAGE as u64);

@@ -1,6 +1,7 @@
 //! Answers that wait to be sent, in order: bytes of our own, and values that are lent.
 
 use bytes::Bytes;
+use engine::Spares;
 use store::Value;
 
 /// From this length on answers are sent before more commands are looked at.
@@ -17,8 +18,46 @@ pub(crate) struct Output {
     usual: usize,
 }
 
-/// Memory that is taken at once for a piece that is likely to be that long.
-const USUAL_MAX: usize = 64 * 1024;
+/// Length of a piece from which on it has memory of its own kind: what the engine keeps is for
+/// shorter ones.
+const LONG: usize = 4096;
+
+/// Memory that is taken at once for a piece that is likely to be that long, and kept for the next.
+const LONG_MAX: usize = 64 * 1024;
+
+/// Pieces of such memory that a thread keeps.
+const LONG_PIECES_MAX: usize = 64;
+
+thread_local! {
+    static LONG_PIECES: Spares<Vec<u8>, LONG_PIECES_MAX> =
+        const { Spares::new(|| LONG_PIECES.with(Spares::clear)) };
+}
+
+/// A long piece, whose memory is kept by the thread that drops it.
+struct LongPiece(Vec<u8>);
+
+impl AsRef<[u8]> for LongPiece {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Drop for LongPiece {
+    fn drop(&mut self) {
+        let mut bytes = std::mem::take(&mut self.0);
+        bytes.clear();
+        // A thread that ends keeps nothing.
+        let _ = LONG_PIECES.try_with(|spares| spares.keep(bytes));
+    }
+}
+
+fn share(bytes: Vec<u8>) -> Bytes {
+    if (LONG..=LONG_MAX).contains(&bytes.capacity()) {
+        Bytes::from_owner(LongPiece(bytes))
+    } else {
+        engine::share_bytes(bytes)
+    }
+}
 
 impl Output {
     /// How many bytes wait.
@@ -48,7 +87,11 @@ impl Output {
     #[cold]
     fn grow(&mut self, bytes: usize) {
         let usual = self.usual.saturating_sub(self.bytes.len());
-        self.bytes.reserve(bytes.max(usual));
+        if self.usual >= LONG && self.bytes.is_empty() {
+            let spare = LONG_PIECES.with(Spares::take).unwrap_or_default();
+            engine::keep_bytes(std::mem::replace(&mut self.bytes, spare));
+        }
+        self.bytes.reserve(bytes + usual);
     }
 
     /// A line, with its end.
@@ -101,9 +144,9 @@ impl Output {
         if !self.bytes.is_empty() {
             let fresh = engine::spare_bytes(0);
             let bytes = std::mem::replace(&mut self.bytes, fresh);
-            self.usual = bytes.len().min(USUAL_MAX);
+            self.usual = bytes.len().min(LONG_MAX / 2);
             self.before += bytes.len();
-            self.pieces.push(engine::share_bytes(bytes));
+            self.pieces.push(share(bytes));
         }
     }
 }
@@ -131,6 +174,29 @@ impl Digits {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn memory_of_long_pieces_is_kept_for_the_next() {
+        let piece = |out: &mut Output| {
+            for _ in 0..100 {
+                out.reserve(100);
+                out.text(&[b'v'; 100]);
+            }
+            out.take().collect::<Vec<_>>()
+        };
+        let mut out = Output::default();
+        let first = piece(&mut out);
+        assert_eq!(first.concat().len(), 10_000);
+        let second = piece(&mut out);
+        let place = second[0].as_ptr();
+        drop(second);
+        let third = piece(&mut out);
+        assert_eq!(third[0].as_ptr(), place);
+        assert_eq!(third.concat(), first.concat());
+        assert_eq!(LONG_PIECES.with(Spares::count), 0);
+        drop(third);
+        assert_eq!(LONG_PIECES.with(Spares::count), 1);
+    }
 
     #[test]
     fn numbers_are_decimal() {

@@ -6,7 +6,7 @@ use store::{
 };
 
 use crate::cache::{CommandTime, ThreadContext};
-use crate::counts::Counter;
+use crate::counts::{ClassCounter, Counter};
 use crate::output::{Digits, Output};
 use crate::prefixes::KeyUse;
 use crate::size_classes::{class_of, item_size};
@@ -160,7 +160,8 @@ pub(crate) fn store(
         UpdateOutcome::NoRoom => StoreResult::NoMemory,
         UpdateOutcome::Kept | UpdateOutcome::Removed => refused,
     };
-    count_stored(shared, mode, stored);
+    let class = class_of(item_size(key.len(), storing.flags, length));
+    count_stored(shared, mode, class, stored);
     let watchers = &shared.cache.gone.watchers;
     if watchers.want(EventKind::Mutations) {
         tell_stored(shared, moment, storing, stored, written);
@@ -207,16 +208,25 @@ fn tell_stored(
     );
 }
 
-fn count_stored(shared: &ThreadContext, mode: Mode, stored: StoreResult) {
+/// Counts a command that stores, and was to make an item of this class.
+fn count_stored(shared: &ThreadContext, mode: Mode, class: usize, stored: StoreResult) {
+    let counts = &shared.counts;
+    counts.add_in_class(class, ClassCounter::Stores);
     let counter = match (mode, stored) {
         (_, StoreResult::TooLarge) => Counter::TooLarge,
         (_, StoreResult::NoMemory) => Counter::NoMemory,
-        (Mode::Cas, StoreResult::Yes(..)) => Counter::CasHits,
-        (Mode::Cas, StoreResult::Exists) => Counter::CasBadValues,
+        (Mode::Cas, StoreResult::Yes(..)) => {
+            counts.add_in_class(class, ClassCounter::CasHits);
+            Counter::CasHits
+        }
+        (Mode::Cas, StoreResult::Exists) => {
+            counts.add_in_class(class, ClassCounter::CasBadValues);
+            Counter::CasBadValues
+        }
         (Mode::Cas, StoreResult::Missing) => Counter::CasMisses,
         _ => return,
     };
-    shared.counts.add(counter, 1);
+    counts.add(counter, 1);
 }
 
 /// The words of the text protocol for it.

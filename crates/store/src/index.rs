@@ -214,7 +214,7 @@ impl Index {
     }
 
     /// The slot with this hash whose record is the one that is looked for.
-    #[inline]
+    #[inline(always)] // what is found stays in registers
     pub(crate) fn find(
         &self,
         hash: u64,

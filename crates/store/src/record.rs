@@ -51,7 +51,7 @@ pub(crate) struct Head {
 
 impl Head {
     /// The head of the record that begins here.
-    #[inline]
+    #[inline(always)] // by its fields; as a whole it would be copied through memory
     pub(crate) fn read(record: &[u8]) -> Head {
         let marks = record[AT_MARKS];
         let mut flags = 0;

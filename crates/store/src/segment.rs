@@ -12,9 +12,9 @@ const SEGMENT_MAX: usize = 256 * 1024;
 /// A segment of a large shard.
 const SEGMENT_MIN: usize = 16 * 1024;
 
-/// Freed segments of which the memory is kept, of all that fit: what the allocator got back would be
-/// broken up by smaller pieces, and the process would grow beyond the limit as segments come and
-/// go.
+/// Freed segments whose memory stays for the next ones for good, of all that fit: what more there is
+/// goes bit by bit. What the allocator got back at once would be broken up by smaller pieces, and the
+/// process would grow beyond the limit as segments come and go.
 const SPARE_SHARE: usize = 16;
 
 /// Which of S3-FIFO's queues a segment stands in.
@@ -53,7 +53,7 @@ pub(crate) struct Segments {
     free: Vec<u32>,
     /// Memory of segments that were freed, for the next ones.
     spares: Vec<Box<[u8]>>,
-    /// So many of them at most.
+    /// So many of them stay for good.
     spares_max: usize,
     /// Segments that have memory, without the spares.
     count: usize,
@@ -172,15 +172,21 @@ impl Segments {
         self.live -= live;
         self.dead -= end - live;
         self.count -= 1;
-        if self.spares.len() < self.spares_max {
-            self.spares.push(bytes);
-        }
+        self.spares.push(bytes);
         self.free.push(number);
     }
 
     /// Gives the memory back that is kept for the next segments.
     pub(crate) fn let_spares_go(&mut self) {
         self.spares = Vec::new();
+    }
+
+    /// Gives an eighth of the memory back that is kept for more of the next segments than will soon
+    /// be begun.
+    pub(crate) fn let_surplus_go(&mut self) {
+        let surplus = self.spares.len().saturating_sub(self.spares_max);
+        self.spares
+            .truncate(self.spares.len() - surplus.div_ceil(8));
     }
 
     /// Gives the memory back that is kept for one of the next segments. Whether there was any.

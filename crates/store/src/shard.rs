@@ -531,7 +531,7 @@ impl Shard {
     }
 
     /// The same, whether it has expired or not.
-    #[inline]
+    #[inline(always)]
     fn look_up(&self, sought: Sought<'_>) -> Option<SlotMatch> {
         self.index.find(sought.hash, |place| {
             let record = self.segments.record(place);
@@ -553,7 +553,7 @@ impl Shard {
     }
 
     /// The same, whose head is known.
-    #[inline]
+    #[inline(always)] // what a closure does not look at is not even read
     fn item_with(&self, place: RecordLocation, head: &Head) -> Item<'_> {
         let record = self.segments.record(place);
         let (key, value) = if head.is_extent {

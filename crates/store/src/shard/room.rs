@@ -133,11 +133,13 @@ impl Shard {
         false
     }
 
-    /// Frees segments of which all has expired. Whether there are more.
+    /// Frees segments of which all has expired. Whether there are more. Where there are none, some
+    /// of the memory is given back that waits for segments.
     pub(crate) fn sweep(&mut self, now: Seconds) -> bool {
         self.flush_if_due(now);
         for _ in 0..SWEEP_MAX {
             if !self.free_expired(now) {
+                self.segments.let_surplus_go();
                 return false;
             }
         }
