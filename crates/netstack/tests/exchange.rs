@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::net::SocketAddrV4;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -242,4 +243,52 @@ fn time_wait_makes_room_for_new_connections() {
         assert!(hosts.server.connections() <= 3);
     }
     assert_eq!(hosts.server.connections(), 3);
+}
+
+/// A client that starts anew has its connections to a server that is in TIME-WAIT with those of the
+/// one before it, at the same ports: no SYN of it has to be sent twice.
+#[test]
+fn a_stack_goes_on_with_the_clocks_of_the_one_before_it() {
+    for timestamps in [true, false] {
+        let tcp = tcp::Settings {
+            timestamps,
+            ..tcp::Settings::default()
+        };
+        let mut hosts = Hosts::new(3, WireFaults::default(), &tcp);
+        let from = SocketAddrV4::new(common::CLIENT, 40_000);
+        let connect = |hosts: &mut Hosts| {
+            let now = hosts.wire.now;
+            let client = hosts.client.connect(now, Some(from), hosts.address);
+            let (client, begun) = (client.unwrap(), now);
+            let server = loop {
+                if let Some((server, _)) = hosts.server.accept(hosts.listener) {
+                    break server;
+                }
+                assert!(hosts.step(), "nothing happens any more");
+            };
+            (client, server, hosts.wire.now - begun)
+        };
+        let (client, server, _) = connect(&mut hosts);
+        // The server ends first, and waits.
+        let now = hosts.wire.now;
+        hosts.server.release(now, server);
+        while hosts.client.receive(client, &mut [0]) != Ok(Some(0)) {
+            assert!(hosts.step());
+        }
+        let now = hosts.wire.now;
+        hosts.client.release(now, client);
+        while hosts.client.is_busy() || hosts.server.is_busy() {
+            assert!(hosts.step());
+        }
+        assert_eq!(hosts.server.connections(), 1, "in TIME-WAIT");
+        // Another process, whose time begins with it.
+        let later = hosts.wire.now + ms(5);
+        let tcp = tcp::Settings {
+            clock_begins: later,
+            ..tcp
+        };
+        hosts.client = Stack::new(common::settings(common::CLIENT, tcp));
+        let (_, _, took) = connect(&mut hosts);
+        assert!(took < ms(500), "{took:?}: the first SYN was refused");
+    }
 }

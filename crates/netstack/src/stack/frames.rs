@@ -247,13 +247,13 @@ impl Stack {
         let secret = self.settings.secret;
         let has_place = self.table.len() < self.settings.connections_max
             && self.memory < self.settings.memory_max;
+        let offset = self.clock_offset(tuple);
         let Some(listener) = self.table.listener_mut(at) else {
             return;
         };
         if listener.ready.len() >= listener.backlog {
             return;
         }
-        let offset = secret.clock(tuple);
         if !has_place || listener.handshakes >= listener.backlog {
             let offer = &segment.header.options;
             let agreed = NegotiatedOptions::new(&self.settings.tcp, offer, now, offset);
@@ -270,7 +270,7 @@ impl Stack {
             return;
         }
         listener.handshakes += 1;
-        let mut ours = secret.initial_sequence(now, tuple);
+        let mut ours = self.initial_sequence(now, tuple);
         if let Some(numbers) = numbers {
             ours = ours.max(numbers);
         }
@@ -315,7 +315,7 @@ impl Stack {
         let mut offer = header.options;
         offer.segment_max = Some(size);
         marks.offered(&mut offer);
-        let offset = secret.clock(tuple);
+        let offset = self.clock_offset(tuple);
         let settings = &self.settings.tcp;
         let beginning = handshake::from_cookie(now, settings, &offer, offset, segment);
         let memory = &mut self.inbox_memory;

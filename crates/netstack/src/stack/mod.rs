@@ -32,6 +32,7 @@ use crate::tcp::{self, CallError, KeepAlive, Prebuilt, Purpose, Reason, Secret, 
 use crate::ways::{Route, Ways};
 use crate::wire::ethernet::{self, MacAddress};
 use crate::wire::ipv4;
+use crate::wire::sequence::Sequence;
 
 /// Bytes of the largest frame that a stack writes, with an MTU of 1,500.
 pub const FRAME_MAX: usize = ethernet::HEADER + 1500;
@@ -216,6 +217,8 @@ impl Stack {
     /// A host without connections.
     #[must_use]
     pub fn new(settings: Settings) -> Stack {
+        // Two stacks of one host, one after the other, do not begin at the same ports.
+        let next_port = settings.tcp.clock_begins.as_millis() as u16;
         Stack {
             settings,
             table: Table::default(),
@@ -230,7 +233,7 @@ impl Stack {
             listeners_noticed: VecDeque::new(),
             memory: 0,
             inbox_memory: InboxMemory::default(),
-            next_port: 0,
+            next_port,
             time_waits: VecDeque::new(),
             counts: Counts::default(),
         }
@@ -336,12 +339,23 @@ impl Stack {
         if self.table.find(&tuple).is_some() {
             return Err(ConnectError::InUse);
         }
-        let secret = self.settings.secret;
-        let ours = secret.initial_sequence(now, &tuple);
-        let state = State::SynSent(SynSent::new(now, ours, secret.clock(&tuple)));
+        let ours = self.initial_sequence(now, &tuple);
+        let state = State::SynSent(SynSent::new(now, ours, self.clock_offset(&tuple)));
         let key = self.table.insert(tuple, state, None);
         self.settle(key);
         Ok(ConnectionId(key))
+    }
+
+    /// The initial sequence number of a connection that begins now.
+    fn initial_sequence(&self, now: Duration, tuple: &Tuple) -> Sequence {
+        let clock = now + self.settings.tcp.clock_begins;
+        self.settings.secret.initial_sequence(clock, tuple)
+    }
+
+    /// What is added to milliseconds to make the clock of a connection's timestamps.
+    fn clock_offset(&self, tuple: &Tuple) -> u32 {
+        let begins = self.settings.tcp.clock_begins.as_millis() as u32;
+        self.settings.secret.clock(tuple).wrapping_add(begins)
     }
 
     /// A port that is free for this other end (RFC 6056, section 3.3.3: from a place that depends

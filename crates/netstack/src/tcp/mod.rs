@@ -102,6 +102,10 @@ pub struct Settings {
     /// How long the other end may be silent while it has something to acknowledge: R2 of RFC 9293,
     /// section 3.8.3, of three minutes at least for a SYN (MUST-23).
     pub give_up: Duration,
+    /// What the clocks of sequence numbers and timestamps show when the stack's time begins. With
+    /// a secret that outlives a stack they go on from the stack before it (RFC 6528, section 3), so
+    /// that a peer can tell new connections from those that it has in TIME-WAIT.
+    pub clock_begins: Duration,
 }
 
 impl Default for Settings {
@@ -116,6 +120,7 @@ impl Default for Settings {
             no_delay: true,
             time_wait: Duration::from_secs(60),
             give_up: Duration::from_secs(180),
+            clock_begins: Duration::ZERO,
         }
     }
 }
