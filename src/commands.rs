@@ -10,7 +10,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::{
     accelerate, bench, cache, cli, completions, docs, explain, memcached, serve, status, templates,
-    try_configuration, tune,
+    try_configuration, tune, xdp,
 };
 
 /// A web server that reads nginx.conf and takes nginx's command line
@@ -38,6 +38,7 @@ enum Command {
     Bench(Box<bench::Arguments>),
     Memcached(Box<memcached::Arguments>),
     Cache(cache::Arguments),
+    Xdp(xdp::Arguments),
     Templates(templates::Arguments),
     Docs(docs::Arguments),
     Completions(completions::Arguments),
@@ -104,6 +105,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Memcached(arguments) => memcached::run(&arguments),
         Command::Cache(arguments) => cache::run(&arguments),
+        Command::Xdp(arguments) => xdp::run(&arguments),
         Command::Templates(arguments) => templates::run(&arguments),
         Command::Docs(arguments) => docs::run(&arguments),
         Command::Completions(arguments) => completions::run(&arguments, Subcommands::command()),

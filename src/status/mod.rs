@@ -30,6 +30,7 @@ const PATHS: &[&str] = &[
     "http/limit_reqs",
     "http/limit_conns",
     "http/caches",
+    "xdp",
 ];
 
 /// Show what a server does, by its live API

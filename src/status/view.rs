@@ -38,6 +38,7 @@ pub(super) fn render(now: &Snapshot, before: Option<&Snapshot>) -> String {
         limits(title, now.get(path)).write(&mut text);
     }
     caches(now.get("http/caches")).write(&mut text);
+    queues(now.get("xdp")).write(&mut text);
     text
 }
 
@@ -213,6 +214,42 @@ fn caches(zones: &Value) -> Table {
         title: "caches".to_owned(),
         columns: vec!["zone", "size", "at most", "hit", "miss", "stale", "expired"],
         rows: members(zones).map(row).collect(),
+    }
+}
+
+/// Receive queues whose connections pass the kernel by.
+fn queues(queues: &Value) -> Table {
+    let row = |queue: &Value| {
+        let name = format!("{} {}", text(&queue["interface"]), number(&queue["queue"]));
+        let numbers = [
+            "connections",
+            "accepted",
+            "frames_received",
+            "frames_sent",
+            "frames_dropped",
+            "retransmitted",
+            "damaged",
+            "syncookies",
+            "frames_spare",
+        ];
+        let numbers = numbers.iter().map(|key| number(&queue[*key]));
+        std::iter::once(name).chain(numbers).collect()
+    };
+    Table {
+        title: "queues past the kernel".to_owned(),
+        columns: vec![
+            "queue",
+            "connections",
+            "accepted",
+            "received",
+            "sent",
+            "dropped",
+            "resent",
+            "damaged",
+            "cookies",
+            "spare",
+        ],
+        rows: queues.as_array().into_iter().flatten().map(row).collect(),
     }
 }
 

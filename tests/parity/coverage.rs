@@ -168,6 +168,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "tests/xdp/main.rs",
         "xdp_bypass_firewall xdp_interface xdp_mode xdp_required",
     ),
+    ("tests/xdp/watching.rs", "xdp_profile"),
     (
         "tests/http/geoip2.rs",
         "geoip2 geoip2_proxy geoip2_proxy_recursive",

@@ -5,6 +5,7 @@
 //! unless TIDEGATE_TEST_WITHOUT_XDP is set.
 
 mod network;
+mod watching;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -453,31 +454,6 @@ fn frames_are_taken_in_the_driver_or_behind_it() {
     }
 }
 
-#[test]
-fn metrics_tell_what_a_queue_does() {
-    let Some(network) = Network::new() else {
-        return;
-    };
-    let http = "server { listen 80; location = /metrics { metrics prometheus; } }";
-    let master = serve(&network, "", http);
-    wait_until_taken(&master);
-    let mut numbers = String::new();
-    for _ in 0..3 {
-        numbers = network.get("/metrics");
-    }
-    let number = |name: &str| -> u64 {
-        let label = format!("{name}{{interface=\"{}\",queue=\"0\"}} ", network.card);
-        let found = numbers.lines().find_map(|line| line.strip_prefix(&label));
-        let found = found.unwrap_or_else(|| panic!("no {label} in {numbers}"));
-        found.parse().unwrap()
-    };
-    assert_eq!(number("tidegate_xdp_accepted_total"), 3);
-    assert!(number("tidegate_xdp_frames_received_total") >= 10);
-    assert!(number("tidegate_xdp_frames_sent_total") >= 8);
-    assert_eq!(number("tidegate_xdp_damaged_total"), 0);
-    assert!(number("tidegate_xdp_connections") >= 1);
-}
-
 /// A connection that is kept.
 struct Client(BufReader<TcpStream>);
 
@@ -486,14 +462,23 @@ impl Client {
         Client(BufReader::new(network.connect()))
     }
 
-    /// One response, whose length its head tells.
     fn get(&mut self, path: &str) -> String {
+        self.send(path);
+        self.response()
+    }
+
+    fn send(&mut self, path: &str) {
         let Client(connection) = self;
         write!(
             connection.get_mut(),
             "GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"
         )
         .unwrap();
+    }
+
+    /// One response, whose length its head tells.
+    fn response(&mut self) -> String {
+        let Client(connection) = self;
         let mut head = String::new();
         while !head.ends_with("\r\n\r\n") {
             let count = connection.read_line(&mut head).unwrap();

@@ -334,6 +334,7 @@ fn pass_kernel_by(interface: &str) -> io::Result<xdp::Filter> {
     let options = xdp::Options {
         interface: interface.to_owned(),
         mode: xdp::Mode::Auto,
+        profile: xdp::Profile::Balanced,
         threads: 1,
         // Only answers come this way, to ports that this thread has connected from.
         bypasses_firewall: true,

@@ -4,7 +4,7 @@
 
 use conf::{Contexts, Declared, Fault, Inherit, Reload, ScopeRef, Setter, Setting, Word, parse};
 use engine::EngineKind;
-use engine::xdp::Mode as XdpMode;
+use engine::xdp::{Mode as XdpMode, Profile as XdpProfile};
 use framework::compile::{Compiler, Feature};
 use framework::network::{DebugConnections, Peers};
 
@@ -53,6 +53,18 @@ static XDP_MODE: Setting<XdpMode> = Setting::new("xdp_mode", &["auto | native | 
         "Where frames of an `xdp_interface` are taken: in its driver (`native`), or behind it (`generic`), which every \
          driver can and which is slower. `auto` is `native` where the driver can.",
     );
+
+static XDP_PROFILE: Setting<XdpProfile> =
+    Setting::new("xdp_profile", &["balanced | latency"], xdp_profile)
+        .contexts(Contexts::EVENTS)
+        .default("balanced")
+        .reload(Reload::NewProcess)
+        .manual(
+            "How worker threads learn that frames of an `xdp_interface` have come. With `balanced` the card interrupts, \
+             the kernel fetches frames, and an idle thread sleeps. With `latency` the thread asks the card all the time, \
+             which takes a whole core for each thread that has a queue, and interrupts are put off meanwhile. The log says \
+             what of that the machine cannot do.",
+        );
 
 static XDP_REQUIRED: Setting<bool> = Setting::new("xdp_required", &["on | off"], parse::flag)
     .contexts(Contexts::EVENTS)
@@ -136,6 +148,18 @@ fn xdp_mode(setter: &Setter<'_>) -> Result<XdpMode, Fault> {
     }
 }
 
+fn xdp_profile(setter: &Setter<'_>) -> Result<XdpProfile, Fault> {
+    let word = setter.word()?;
+    match &*word.bytes {
+        b"balanced" => Ok(XdpProfile::Balanced),
+        b"latency" => Ok(XdpProfile::Latency),
+        _ => Err(Fault::at(
+            word,
+            format!("invalid value \"{}\"", word.text()),
+        )),
+    }
+}
+
 /// `use xdp` and what belongs to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Xdp {
@@ -143,6 +167,8 @@ pub struct Xdp {
     pub interfaces: Vec<String>,
     /// The value of `xdp_mode` in this scope.
     pub mode: XdpMode,
+    /// The value of `xdp_profile` in this scope.
+    pub profile: XdpProfile,
     /// The value of `xdp_required` in this scope.
     pub is_required: bool,
     /// The value of `xdp_bypass_firewall` in this scope.
@@ -181,6 +207,7 @@ impl Xdp {
                 .map(|word| word.text().into_owned())
                 .collect(),
             mode: scope.get(&XDP_MODE)?,
+            profile: scope.get(&XDP_PROFILE)?,
             is_required: scope.get(&XDP_REQUIRED)?,
             bypasses_firewall: scope.get(&XDP_BYPASS_FIREWALL)?,
         }))
@@ -211,6 +238,7 @@ impl Feature for Events {
         &USE,
         &XDP_INTERFACE,
         &XDP_MODE,
+        &XDP_PROFILE,
         &XDP_REQUIRED,
         &XDP_BYPASS_FIREWALL,
         &MULTI_ACCEPT,

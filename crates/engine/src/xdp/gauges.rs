@@ -38,6 +38,10 @@ pub struct QueueReport {
     pub damaged: u64,
     /// SYNs that were answered by a cookie.
     pub cookies: u64,
+    /// Frames that are free to send with.
+    pub spare: u64,
+    /// How often the kernel found no empty frame to receive into.
+    pub fill_empty: u64,
 }
 
 /// What every queue of this process is doing.
@@ -63,6 +67,7 @@ pub(super) struct Gauges {
     sent_again: AtomicU64,
     damaged: AtomicU64,
     cookies: AtomicU64,
+    spare: AtomicU64,
 }
 
 impl Gauges {
@@ -80,6 +85,7 @@ impl Gauges {
             sent_again: zero(),
             damaged: zero(),
             cookies: zero(),
+            spare: zero(),
         });
         let mut queues = QUEUES.lock().unwrap_or_else(PoisonError::into_inner);
         queues.push(Arc::downgrade(&gauges));
@@ -96,14 +102,16 @@ impl Gauges {
         store(&self.sent_again, segments.sent_again);
         store(&self.damaged, segments.damaged);
         store(&self.cookies, segments.cookies);
+        store(&self.spare, frames.spare);
     }
 
     fn report(&self) -> QueueReport {
         let load = |from: &AtomicU64| from.load(Ordering::Relaxed);
-        let of_kernel = sockopt::xdp_statistics(&self.socket);
-        let dropped = of_kernel.map_or(0, |of_kernel| {
+        let of_kernel = sockopt::xdp_statistics(&self.socket).ok();
+        let dropped = of_kernel.as_ref().map_or(0, |of_kernel| {
             of_kernel.rx_dropped + of_kernel.rx_ring_full.unwrap_or_default()
         });
+        let fill_empty = of_kernel.and_then(|of_kernel| of_kernel.rx_fill_ring_empty_descs);
         QueueReport {
             interface: self.interface.clone(),
             number: self.number,
@@ -115,6 +123,8 @@ impl Gauges {
             sent_again: load(&self.sent_again),
             damaged: load(&self.damaged),
             cookies: load(&self.cookies),
+            spare: load(&self.spare),
+            fill_empty: fill_empty.unwrap_or_default(),
         }
     }
 }

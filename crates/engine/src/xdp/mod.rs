@@ -15,15 +15,18 @@
 //! The rooms: `bpf.rs` is the system call, `program.rs` the filter; `umem.rs` is the memory that
 //! frames stand in, `ring.rs` the queues that are shared with the kernel, `socket.rs` a socket with
 //! both; `netlink.rs` is what the kernel knows of interfaces, neighbours and routes; `port.rs` is a
-//! queue with a stack above it, `streams.rs` what is in flight on its connections, `engine.rs` the
-//! engine over both this and the kernel's.
+//! queue with a stack above it, `profile.rs` how it learns of frames, `streams.rs` what is in flight
+//! on its connections, `engine.rs` the engine over both this and the kernel's; `gauges.rs` and
+//! `dump.rs` are what others see of it.
 
 mod bpf;
+mod dump;
 mod engine;
 mod firewall;
 mod gauges;
 mod netlink;
 mod port;
+mod profile;
 mod program;
 mod ring;
 mod role;
@@ -39,14 +42,17 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use bpf::Attach;
 use netlink::Netlink;
+use profile::DeferredInterrupts;
 use program::{LISTENERS_MAX, Maps, QUEUES_MAX, Taking};
 
 use crate::worker::enter;
 
+pub use dump::Dump;
 pub(crate) use engine::Xdp;
 pub use gauges::{QueueReport, reports};
 pub use netlink::Interface;
 pub use port::QueueParts;
+pub use profile::Profile;
 pub use role::Role;
 
 /// How frames come to us.
@@ -68,6 +74,8 @@ pub struct Options {
     pub interface: String,
     /// How frames come to us.
     pub mode: Mode,
+    /// How threads learn that frames have come.
+    pub profile: Profile,
     /// Threads that serve; each has a receive queue.
     pub threads: u32,
     /// Whether rules of the kernel's firewall are no hindrance.
@@ -89,6 +97,10 @@ pub struct Opened {
     pub is_native: bool,
     /// Whether the card itself reads and writes frames, without copies.
     pub is_zero_copy: bool,
+    /// Whether threads ask the card for frames all the time.
+    pub is_polled: bool,
+    /// What of the profile this machine cannot do.
+    pub shortcomings: Vec<String>,
 }
 
 /// Why an interface could not be opened.
@@ -205,9 +217,16 @@ pub fn open(options: &Options) -> Result<Opened, Refusal> {
             role: options.role,
         });
     }
+    let (is_polled, deferred, shortcomings) = match options.profile {
+        Profile::Balanced => (false, None, Vec::new()),
+        Profile::Latency => poll_busily(&parts, &interface),
+    };
     Ok(Opened {
         parts,
+        is_polled,
+        shortcomings,
         filter: Filter {
+            deferred,
             maps,
             addresses: interface.addresses.clone(),
             taken: BTreeMap::new(),
@@ -216,6 +235,27 @@ pub fn open(options: &Options) -> Result<Opened, Refusal> {
         is_native,
         is_zero_copy,
     })
+}
+
+/// Has the threads of all queues ask for frames: whether they do, what puts interrupts off
+/// meanwhile, and what of that does not work here.
+fn poll_busily(
+    parts: &[QueueParts],
+    interface: &Interface,
+) -> (bool, Option<DeferredInterrupts>, Vec<String>) {
+    for part in parts {
+        if let Err((option, error)) = profile::poll_busily(&part.socket) {
+            let text = format!("busy polling is not possible: {option}: {error}");
+            return (false, None, vec![text]);
+        }
+    }
+    match DeferredInterrupts::new(interface) {
+        Ok(deferred) => (true, Some(deferred), Vec::new()),
+        Err(why) => {
+            let text = format!("interrupts go on beside busy polling: {why}");
+            (true, None, vec![text])
+        }
+    }
 }
 
 /// Receive queues that are in use, which may be fewer than the card has; `None` where the files
@@ -277,6 +317,8 @@ pub struct Filter {
     /// The interface's own addresses.
     addresses: Vec<Ipv4Addr>,
     taken: BTreeMap<SocketAddrV4, bool>,
+    /// Interrupts are put off until new connections go to the kernel.
+    deferred: Option<DeferredInterrupts>,
 }
 
 impl Filter {
@@ -309,6 +351,7 @@ impl Filter {
 
     /// New connections go to the kernel from now on; those that stand stay where they are.
     pub fn pass_new(&mut self) {
+        self.deferred = None;
         self.pass_all_but(&[]);
     }
 

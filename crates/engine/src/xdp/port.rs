@@ -15,6 +15,7 @@ use netstack::{
     Unlistened,
 };
 
+use super::dump::Tap;
 use super::gauges::Gauges;
 use super::netlink::{self, Interface, Netlink, News};
 use super::role::Role;
@@ -89,6 +90,11 @@ impl Port {
     /// Where the interface has gone meanwhile, and the kernel's.
     pub(super) fn open(parts: QueueParts, now: Instant) -> io::Result<Port> {
         let interface = Netlink::new()?.interface(&parts.interface)?;
+        let (secret, clock_begins) = match parts.role {
+            Role::Server => (Secret([sys::random()?, sys::random()?]), Duration::ZERO),
+            // A server still knows the connections of the client before this one.
+            Role::Client => secret_of_machine()?,
+        };
         let stack = Stack::new(Settings {
             mac: interface.mac,
             addresses: Addresses::These(interface.addresses.clone()),
@@ -97,19 +103,25 @@ impl Port {
             neighbouring: Neighbouring::Told,
             tcp: netstack::tcp::Settings {
                 segment_max: segment_max(interface.mtu),
+                clock_begins,
                 ..netstack::tcp::Settings::default()
             },
             // The filter lets nothing through that the kernel could want back.
             unlistened: Unlistened::Refuse,
             connections_max: CONNECTIONS_MAX,
             memory_max: MEMORY_MAX,
-            secret: Secret([sys::random()?, sys::random()?]),
+            secret,
         });
         let gauges = Gauges::new(&interface.name, parts.number, parts.socket.try_clone()?);
         let mut port = Port {
             stack,
             gauges,
-            queue: Queue::open(parts.socket, &parts.frames)?,
+            // Without it nobody can look on, and all else works.
+            queue: Queue::open(
+                parts.socket,
+                &parts.frames,
+                Tap::open(&interface.name, parts.number).ok(),
+            )?,
             interface,
             ways: Netlink::listening().ok(),
             routes: Vec::new(),
@@ -156,6 +168,9 @@ impl Port {
     pub(super) fn rest(&self, now: Duration) -> Option<Duration> {
         let due = self.stack.next_deadline();
         let due = due.map(|due| due.saturating_sub(now));
+        if self.queue.is_polled() {
+            return Some(Duration::ZERO);
+        }
         let stuck = self.queue.is_stuck().then_some(STUCK_FOR);
         due.into_iter().chain(stuck).min()
     }
@@ -319,6 +334,18 @@ impl Port {
         });
         self.stack.set_routes(routes.collect());
     }
+}
+
+/// A secret that is the same until the machine starts anew, and how long ago that was: no other
+/// host knows it, though every user of this one may.
+fn secret_of_machine() -> io::Result<(Secret, Duration)> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+    let number = u128::from_str_radix(&digits, 16);
+    let number = number.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+    let since = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let since = Duration::try_from(since).unwrap_or_default();
+    Ok((Secret([(number >> 64) as u64, number as u64]), since))
 }
 
 /// The largest segments for an MTU.

@@ -17,8 +17,10 @@ use rustix::net::xdp::{
     SocketAddrXdp, SocketAddrXdpFlags, XDP_PGOFF_RX_RING, XDP_PGOFF_TX_RING,
     XDP_UMEM_PGOFF_COMPLETION_RING, XDP_UMEM_PGOFF_FILL_RING,
 };
-use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
+use super::dump::Tap;
+use super::profile;
 use super::ring::{Consumer, Filled, Producer};
 use super::umem::{self, FRAME_SIZE, FRAMES, Frame, Umem};
 
@@ -79,6 +81,8 @@ pub(super) fn bind(socket: &OwnedFd, interface: u32, queue: u32) -> io::Result<b
 pub(super) struct FrameCounts {
     pub(super) received: u64,
     pub(super) sent: u64,
+    /// Frames that are free to send with, now.
+    pub(super) spare: u64,
 }
 
 /// A socket with its queues and frames, as the worker has it.
@@ -97,6 +101,10 @@ pub(super) struct Queue {
     /// The kernel has not taken all that it was shown.
     is_stuck: bool,
     counts: FrameCounts,
+    /// Who looks on.
+    tap: Option<Tap>,
+    /// The card is asked for frames.
+    is_polled: bool,
 }
 
 impl Queue {
@@ -104,7 +112,7 @@ impl Queue {
     ///
     /// # Errors
     /// The kernel's.
-    pub(super) fn open(socket: OwnedFd, file: &OwnedFd) -> io::Result<Queue> {
+    pub(super) fn open(socket: OwnedFd, file: &OwnedFd, tap: Option<Tap>) -> io::Result<Queue> {
         let (umem, mut frames) = Umem::map(file)?;
         let offsets = sockopt::xdp_mmap_offsets(&socket)?;
         let mut queue = Queue {
@@ -114,10 +122,12 @@ impl Queue {
             completed: Consumer::map(&socket, XDP_UMEM_PGOFF_COMPLETION_RING, &offsets.cr, PLACES)?,
             spare: frames.split_off(PLACES as usize),
             umem,
-            socket,
             burst: 0,
             is_stuck: false,
             counts: FrameCounts::default(),
+            tap,
+            is_polled: profile::is_polled(&socket),
+            socket,
         };
         for frame in frames {
             queue.refill(frame);
@@ -150,6 +160,13 @@ impl Queue {
     /// Begins a burst of frames to send.
     pub(super) fn begin_burst(&mut self) {
         self.burst = 0;
+        if let Some(tap) = &mut self.tap {
+            tap.begin_turn();
+        }
+        if self.is_polled {
+            // Frames come into the ring within the call, which takes none itself.
+            let _ = rustix::net::recv(&self.socket, &mut [0; 0], RecvFlags::DONTWAIT);
+        }
         self.reclaim();
     }
 
@@ -176,6 +193,11 @@ impl Queue {
         self.is_stuck || self.spare.is_empty()
     }
 
+    /// Whether the card has to be asked for frames: nothing else tells of them.
+    pub(super) fn is_polled(&self) -> bool {
+        self.is_polled
+    }
+
     /// Whether the burst is full, and more may be there to be sent.
     pub(super) fn is_burst_full(&self) -> bool {
         self.burst >= BURST_MAX
@@ -183,7 +205,10 @@ impl Queue {
 
     /// What has been counted so far.
     pub(super) fn counts(&self) -> FrameCounts {
-        self.counts
+        FrameCounts {
+            spare: self.spare.len() as u64,
+            ..self.counts
+        }
     }
 }
 
@@ -206,7 +231,11 @@ impl Device for Queue {
             };
             let end = offset.saturating_add(filled.length as usize);
             // The filter lets nothing through that is not ours.
-            take(self.umem.bytes(&frame, offset..end));
+            let bytes = self.umem.bytes(&frame, offset..end);
+            if let Some(tap) = &self.tap {
+                tap.take(bytes);
+            }
+            take(bytes);
             self.refill(frame);
         }
         if count > 0 {
@@ -228,6 +257,9 @@ impl Device for Queue {
             self.spare.push(frame);
             return false;
         };
+        if let Some(tap) = &self.tap {
+            tap.take(self.umem.bytes(&frame, 0..length));
+        }
         let address = self.umem.give(frame);
         self.to_send.push(Filled {
             address,

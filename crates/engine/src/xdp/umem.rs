@@ -34,8 +34,19 @@ impl Mapping {
     /// # Errors
     /// The kernel's.
     pub(super) fn new(file: impl AsFd, offset: u64, length: usize) -> io::Result<Mapping> {
+        Mapping::with(file, offset, length, MapFlags::SHARED | MapFlags::POPULATE)
+    }
+
+    /// The first bytes of a file, whose pages come to be when they are first used.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(super) fn sparse(file: impl AsFd, length: usize) -> io::Result<Mapping> {
+        Mapping::with(file, 0, length, MapFlags::SHARED)
+    }
+
+    fn with(file: impl AsFd, offset: u64, length: usize, flags: MapFlags) -> io::Result<Mapping> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        let flags = MapFlags::SHARED | MapFlags::POPULATE;
         // SAFETY: a new region at a place of the kernel's choice, which aliases nothing of ours.
         let start = unsafe {
             rustix::mm::mmap(

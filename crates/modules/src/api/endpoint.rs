@@ -28,6 +28,8 @@ pub(super) enum Endpoint {
     Certificates,
     /// Whether there is a license.
     License,
+    /// Receive queues whose connections pass the kernel by.
+    XdpQueues,
     /// What each thread does, or the one of this number.
     Workers(Option<u64>),
     /// Entries of a cache, to be removed: ours.
@@ -191,7 +193,8 @@ impl Endpoint {
                 Endpoint::Upstreams("stream", OfUpstreams::parse(rest)?)
             }
             [b"stream", rest @ ..] => Endpoint::of_zones("stream", version, rest)?,
-            // Not nginx's, so no list names it.
+            // Not nginx's, so no list names them.
+            [b"xdp"] => Endpoint::XdpQueues,
             [b"memcached", rest @ ..] => Endpoint::of_zones("memcached", version, rest)?,
             _ => return Err(ApiError::PathNotFound),
         };
@@ -247,6 +250,7 @@ impl Endpoint {
             | Endpoint::Root
             | Endpoint::Nginx
             | Endpoint::License
+            | Endpoint::XdpQueues
             | Endpoint::Certificates
             | Endpoint::Http
             | Endpoint::Stream => "GET, HEAD",

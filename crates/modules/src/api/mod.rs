@@ -30,6 +30,7 @@ use conf::{
     Arity, Contexts, Declared, Diagnostic, Fault, Inherit, ScopeRef, Setter, Setting, Template,
     Word,
 };
+use engine::xdp;
 use framework::compile::Compiler;
 use framework::generation::Generation;
 use framework::zone::SIZE_MIN;
@@ -46,6 +47,8 @@ use http::response::source::Body;
 use http::slots::PlanSlot;
 use http::variables::Compiling as _;
 use proto::method::Method;
+
+use crate::metrics::queues;
 
 use self::endpoint::{Endpoint, OfUpstreams, RequestedEndpoint, VERSIONS};
 use self::failure::ApiError;
@@ -359,6 +362,7 @@ fn show(request: &Request, asked: &RequestedEndpoint) -> Result<ApiResponse, Api
         Endpoint::Certificates => certificates::all(request, &mut json),
         // Nobody has to have one.
         Endpoint::License => json.object(|_| ()),
+        Endpoint::XdpQueues => json.array(|json| queues::json(&xdp::reports(), json)),
         Endpoint::Workers(id) => workers::show(request, *id, &mut json, &fields)?,
         Endpoint::CacheEntries(_) => {
             return Err(ApiError::MethodDisabled(asked.endpoint.methods()));

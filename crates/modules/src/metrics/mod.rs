@@ -12,7 +12,7 @@ mod memcached;
 pub mod meter;
 mod page;
 mod process;
-mod queues;
+pub(crate) mod queues;
 mod upstreams;
 
 use bytes::Bytes;

@@ -13,7 +13,7 @@ type Family = (
     fn(&QueueReport) -> u64,
 );
 
-const FAMILIES: [Family; 8] = [
+const FAMILIES: [Family; 10] = [
     (
         "tidegate_xdp_connections",
         "gauge",
@@ -62,6 +62,18 @@ const FAMILIES: [Family; 8] = [
         "SYNs that were answered by a cookie, because all places were taken.",
         |queue| queue.cookies,
     ),
+    (
+        "tidegate_xdp_frames_spare",
+        "gauge",
+        "Frames that are free to send with, of 2,048.",
+        |queue| queue.spare,
+    ),
+    (
+        "tidegate_xdp_fill_ring_empty_total",
+        "counter",
+        "How often the kernel found no empty frame to receive into.",
+        |queue| queue.fill_empty,
+    ),
 ];
 
 pub(super) fn prometheus(queues: &[QueueReport], page: &mut Page) {
@@ -75,7 +87,8 @@ pub(super) fn prometheus(queues: &[QueueReport], page: &mut Page) {
     }
 }
 
-pub(super) fn json(queues: &[QueueReport], json: &mut json::Writer) {
+/// An object for each queue.
+pub(crate) fn json(queues: &[QueueReport], json: &mut json::Writer) {
     for queue in queues {
         json.object(|json| {
             json.key("interface").string(&queue.interface);

@@ -4,11 +4,15 @@
 //! The descriptors are the worker's alone. What the master keeps is which connections the filter of
 //! each interface takes.
 
+mod dump;
+
 use std::collections::{BTreeMap, HashMap};
 use std::net::{SocketAddr, SocketAddrV4};
 use std::os::fd::OwnedFd;
+use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
 
+use clap::{Args, Subcommand};
 use conf::Diagnostic;
 use engine::net::{Address, Carries};
 use engine::xdp::{Filter, Opened, Options, QueueParts, Role};
@@ -16,6 +20,26 @@ use framework::protocol_part::ListenSocket;
 use framework::workers::Workers;
 use process::{Device, DeviceError, Level, OpenDevice};
 use server::events::Events;
+
+/// Look at connections that pass the kernel by
+#[derive(Args)]
+#[command(disable_version_flag = true)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    Dump(dump::Arguments),
+}
+
+/// `tidegate xdp`.
+pub(crate) fn run(arguments: &Arguments) -> ExitCode {
+    match &arguments.action {
+        Action::Dump(arguments) => dump::run(arguments),
+    }
+}
 
 /// The filters of the interfaces that are open, by name.
 static FILTERS: Mutex<BTreeMap<String, Filter>> = Mutex::new(BTreeMap::new());
@@ -39,6 +63,7 @@ pub(crate) fn devices(events: &Events, listening: &[ListenSocket], threads: usiz
         let options = Options {
             interface: interface.clone(),
             mode: xdp.mode,
+            profile: xdp.profile,
             threads: u32::try_from(threads).unwrap_or(u32::MAX),
             role: Role::Server,
             bypasses_firewall: xdp.bypasses_firewall,
@@ -124,7 +149,10 @@ fn open(options: &Options) -> Result<OpenDevice, DeviceError> {
         text: format!("{refusal}: the kernel serves its connections"),
         is_passing: refusal.is_passing(),
     })?;
-    let notes = vec![(Level::Notice, description(&opened))];
+    let mut notes = vec![(Level::Notice, description(&opened))];
+    for text in &opened.shortcomings {
+        notes.push((Level::Warn, format!("\"{}\": {text}", options.interface)));
+    }
     let Opened { parts, filter, .. } = opened;
     let name = &options.interface;
     let mut filters = FILTERS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -146,6 +174,7 @@ fn description(opened: &Opened) -> String {
         interface,
         is_native,
         is_zero_copy,
+        is_polled,
         ..
     } = opened;
     let mode = match (is_native, is_zero_copy) {
@@ -153,9 +182,10 @@ fn description(opened: &Opened) -> String {
         (true, false) => "native, with copies",
         (false, _) => "generic",
     };
+    let polling = if *is_polled { ", busy polling" } else { "" };
     let (name, used, all) = (&interface.name, parts.len(), interface.queues);
     let mut text = format!(
-        "interface \"{name}\" is served by AF_XDP ({mode}), \
+        "interface \"{name}\" is served by AF_XDP ({mode}{polling}), \
          which nftables, conntrack, tcpdump and ss do not see"
     );
     if (used as u32) < all {
