@@ -24,7 +24,7 @@ pub mod tcp;
 mod ways;
 pub mod wire;
 
-pub use device::{Device, FrameFate};
+pub use device::{Device, FrameFate, FrameTaker};
 pub use stack::{
     Addresses, CLIENT_PORTS, ConnectError, ConnectionId, Counts, Event, FRAME_MAX, ListenError,
     ListenerId, Neighbouring, Settings, Stack, Unlistened,

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::device::{Device, FrameFate};
+use crate::device::{Device, FrameTaker};
 use crate::stack::FRAME_MAX;
 
 /// What may happen to frames. Chances are in a thousand.
@@ -172,9 +172,9 @@ pub struct WireEnd<'a> {
 }
 
 impl Device for WireEnd<'_> {
-    fn receive(&mut self, take: &mut dyn FnMut(&[u8]) -> FrameFate) {
+    fn receive(&mut self, taker: &mut dyn FrameTaker) {
         while let Some(frame) = self.wire.receive(self.side) {
-            take(&frame);
+            taker.take(&frame);
         }
     }
 

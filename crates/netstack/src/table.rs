@@ -18,6 +18,8 @@ pub(crate) struct Slot {
     pub(crate) listener: Option<Key>,
     /// The application has it.
     pub(crate) is_held: bool,
+    /// What the application calls it.
+    pub(crate) name: Option<Key>,
     pub(crate) notices: Notices,
     /// The card that its last segment came from.
     pub(crate) heard: Option<MacAddress>,
@@ -108,6 +110,7 @@ impl Table {
             state,
             listener,
             is_held: listener.is_none(),
+            name: None,
             notices: Notices::default(),
             heard: None,
             told: None,

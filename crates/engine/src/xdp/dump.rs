@@ -1,13 +1,13 @@
-//! Copies of frames for whoever looks on: `tidegate xdp dump`.
+//! Copies of frames for `tidegate xdp dump`.
 //!
-//! Each queue has a ring in memory, of which only the first page exists until somebody looks on.
-//! It is found by the descriptor that the queue's process holds, so who may look is who may look
-//! into that process. Its first page says until when frames are wanted; who looks puts that off
-//! again and again, so that nothing is copied for one who has gone, however that came.
+//! Each queue has a ring in memory, of which only the first page exists until a dump begins. A dump
+//! finds it by the descriptor that the queue's process holds, so it takes the right to look into
+//! that process. The first page says until when frames are wanted; a dump puts that off again and
+//! again, so that nothing is copied for one that has gone, however that came.
 //!
 //! ```text
-//!            wanted until ◀── who looks                    `Dump`
-//!   queue ─▶ records ───────▶ who looks                    `Tap` ─▶ `Dump`
+//!            wanted until ◀── dump                         `Dump`
+//!   queue ─▶ records ───────▶ dump                         `Tap` ─▶ `Dump`
 //!            lost: frames that had no room
 //! ```
 #![allow(unsafe_code)]
@@ -112,7 +112,7 @@ fn record_length(frame: usize) -> usize {
     RECORD_HEADER + frame.next_multiple_of(8)
 }
 
-/// The queue's side: it costs a look at one word a turn while nobody looks on.
+/// The queue's side: it costs a look at one word a turn while no dump runs.
 #[derive(Debug)]
 pub(super) struct Tap {
     ring: Ring,
@@ -136,7 +136,7 @@ impl Tap {
         })
     }
 
-    /// Looks whether anybody looks on.
+    /// Looks whether a dump wants frames.
     pub(super) fn begin_turn(&mut self) {
         let until = self.ring.word(WANTED_UNTIL).load(Ordering::Relaxed);
         self.is_wanted = until != 0 && nanoseconds(ClockId::Monotonic) < until;
@@ -170,7 +170,7 @@ impl Tap {
     }
 }
 
-/// Somebody who looks on at one queue. There is one at most.
+/// A dump of one queue. There is one at most.
 #[derive(Debug)]
 pub struct Dump {
     ring: Ring,
@@ -183,8 +183,8 @@ pub struct Dump {
 }
 
 impl Dump {
-    /// Looks on at every queue that the process `pid` serves; those at which somebody does already
-    /// are errors, with their interface. Frames are copied from [`Dump::renew`] on.
+    /// A dump of every queue that the process `pid` serves; those that have one already are errors,
+    /// with their interface. Frames are copied from [`Dump::renew`] on.
     ///
     /// # Errors
     /// Where the process is not there or may not be looked into.

@@ -247,9 +247,13 @@ impl Xdp {
         self.has_acceptable
     }
 
-    /// Has every port do what it can, and completes what comes of it. Whether more is to be done at
-    /// once.
-    fn turn(&mut self, completions: &mut Vec<Completion>) -> bool {
+    /// Has every port do what `work` says, and completes what comes of it. Whether more is to be done
+    /// at once.
+    fn turn(
+        &mut self,
+        completions: &mut Vec<Completion>,
+        work: impl Fn(&mut Port, Duration) -> bool,
+    ) -> bool {
         let now = Instant::now();
         let mut has_more = false;
         for place in 0..self.ports.len() {
@@ -257,7 +261,7 @@ impl Xdp {
                 continue;
             };
             let time = port.time(now);
-            has_more |= port.turn(time);
+            has_more |= work(port, time);
             while let Some(told) = self
                 .ports
                 .get_mut(place)
@@ -431,7 +435,7 @@ impl Engine for Xdp {
             return self.kernel.wait(timeout, completions);
         }
         completions.append(&mut self.completed);
-        let has_more = self.turn(completions);
+        let has_more = self.turn(completions, Port::send);
         let timeout = if has_more || !completions.is_empty() {
             Some(Duration::ZERO)
         } else {
@@ -448,7 +452,10 @@ impl Engine for Xdp {
         if self.kernel.take_seldom() {
             self.follow_ways(completions);
         }
-        self.turn(completions);
+        self.turn(completions, |port, now| {
+            port.take_in(now);
+            false
+        });
         for port in self.ports.iter().flatten() {
             port.show_counts();
         }

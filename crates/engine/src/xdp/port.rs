@@ -22,7 +22,7 @@ use super::role::Role;
 use super::socket::Queue;
 use crate::sys;
 
-/// Rounds of receiving and sending before others of the thread have their turn.
+/// Bursts that are sent before others of the thread have their turn.
 const ROUNDS_MAX: usize = 4;
 
 /// How long a queue that the kernel does not take from is left alone.
@@ -73,8 +73,6 @@ pub(super) struct Port {
     routes: Vec<netlink::Route>,
     begin: Instant,
     listeners: Map<SocketAddrV4, ListenerId>,
-    /// The engine's names of the connections that it has.
-    keys: Map<ConnectionId, Key>,
     gauges: Arc<Gauges>,
     pub(super) role: Role,
     /// The interface is no more.
@@ -127,7 +125,6 @@ impl Port {
             routes: Vec::new(),
             begin: now,
             listeners: Map::default(),
-            keys: Map::default(),
             role: parts.role,
             is_gone: false,
             _link: parts.link,
@@ -151,11 +148,18 @@ impl Port {
         now.saturating_duration_since(self.begin)
     }
 
-    /// Takes in what has come, and sends what is to leave. Whether more of it may be there.
-    pub(super) fn turn(&mut self, now: Duration) -> bool {
+    /// Takes in what has come. What is to be said to it leaves with [`send`](Port::send), after the
+    /// tasks have had their turn.
+    pub(super) fn take_in(&mut self, now: Duration) {
+        self.queue.begin_turn();
+        self.stack.receive_from(now, &mut self.queue);
+    }
+
+    /// Sends what is to leave. Whether there may be more of it.
+    pub(super) fn send(&mut self, now: Duration) -> bool {
         for _ in 0..ROUNDS_MAX {
             self.queue.begin_burst();
-            self.stack.run(now, &mut self.queue);
+            self.stack.send_to(now, &mut self.queue);
             self.queue.flush();
             if !self.queue.is_burst_full() {
                 return false;
@@ -180,10 +184,10 @@ impl Port {
         loop {
             let told = match self.stack.poll_event()? {
                 Event::Acceptable(_) => Some(Told::Acceptable),
-                Event::Connected(id) => self.keys.get(&id).copied().map(Told::Connected),
-                Event::Readable(id) => self.keys.get(&id).copied().map(Told::Readable),
-                Event::Writable(id) => self.keys.get(&id).copied().map(Told::Writable),
-                Event::Closed(id, _) => self.keys.get(&id).copied().map(Told::Closed),
+                Event::Connected(id) => self.stack.name(id).map(Told::Connected),
+                Event::Readable(id) => self.stack.name(id).map(Told::Readable),
+                Event::Writable(id) => self.stack.name(id).map(Told::Writable),
+                Event::Closed(id, _) => self.stack.name(id).map(Told::Closed),
             };
             if told.is_some() {
                 return told;
@@ -240,17 +244,17 @@ impl Port {
 
     /// What is told of a connection is told by this name.
     pub(super) fn name_connection(&mut self, id: ConnectionId, key: Key) {
-        self.keys.insert(id, key);
+        self.stack.set_name(id, Some(key));
     }
 
     /// Nothing is told of a connection any more.
     pub(super) fn forget_name(&mut self, id: ConnectionId) {
-        self.keys.remove(&id);
+        self.stack.set_name(id, None);
     }
 
     /// Has what was sent so far leave, before it is taken back by what comes next.
     pub(super) fn flush(&mut self, now: Duration) {
-        self.turn(now);
+        self.send(now);
     }
 
     /// Shows what has been counted to other threads.

@@ -8,9 +8,10 @@
 //! ```
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use netstack::{Device, FrameFate};
+use netstack::{Device, FrameTaker};
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use rustix::net::xdp::{
@@ -96,6 +97,8 @@ pub(super) struct Queue {
     completed: Consumer<u64>,
     /// Frames of ours to send with.
     spare: Vec<Frame>,
+    /// Frames that have come and have not been taken, within one call.
+    came: Vec<(Frame, Range<usize>)>,
     /// Frames put into the send queue since it was last shown to the kernel.
     burst: usize,
     /// The kernel has not taken all that it was shown.
@@ -122,6 +125,7 @@ impl Queue {
             completed: Consumer::map(&socket, XDP_UMEM_PGOFF_COMPLETION_RING, &offsets.cr, PLACES)?,
             spare: frames.split_off(PLACES as usize),
             umem,
+            came: Vec::with_capacity(BURST_MAX),
             burst: 0,
             is_stuck: false,
             counts: FrameCounts::default(),
@@ -160,6 +164,11 @@ impl Queue {
     /// Begins a burst of frames to send.
     pub(super) fn begin_burst(&mut self) {
         self.burst = 0;
+        self.reclaim();
+    }
+
+    /// Begins with what has come.
+    pub(super) fn begin_turn(&mut self) {
         if let Some(tap) = &mut self.tap {
             tap.begin_turn();
         }
@@ -167,7 +176,6 @@ impl Queue {
             // Frames come into the ring within the call, which takes none itself.
             let _ = rustix::net::recv(&self.socket, &mut [0; 0], RecvFlags::DONTWAIT);
         }
-        self.reclaim();
     }
 
     /// Has the kernel send what was put into the queue.
@@ -220,29 +228,35 @@ impl AsFd for Queue {
 
 impl Device for Queue {
     /// At most [`BURST_MAX`] frames.
-    fn receive(&mut self, take: &mut dyn FnMut(&[u8]) -> FrameFate) {
-        let mut count = 0;
-        while count < BURST_MAX
+    fn receive(&mut self, taker: &mut dyn FrameTaker) {
+        let mut came = std::mem::take(&mut self.came);
+        while came.len() < BURST_MAX
             && let Some(filled) = self.received.pop()
         {
-            count += 1;
             let Some((frame, offset)) = self.umem.take_back(filled.address) else {
                 continue;
             };
             let end = offset.saturating_add(filled.length as usize);
-            // The filter lets nothing through that is not ours.
-            let bytes = self.umem.bytes(&frame, offset..end);
+            taker.expect(self.umem.bytes(&frame, offset..end));
+            came.push((frame, offset..end));
+        }
+        if came.is_empty() {
+            self.came = came;
+            return;
+        }
+        self.counts.received += came.len() as u64;
+        for (frame, part) in came.drain(..) {
+            let bytes = self.umem.bytes(&frame, part);
             if let Some(tap) = &self.tap {
                 tap.take(bytes);
             }
-            take(bytes);
+            // The filter lets nothing through that is not ours.
+            taker.take(bytes);
             self.refill(frame);
         }
-        if count > 0 {
-            self.counts.received += count as u64;
-            self.received.release();
-            self.fill.publish();
-        }
+        self.came = came;
+        self.received.release();
+        self.fill.publish();
     }
 
     fn transmit(&mut self, fill: &mut dyn FnMut(&mut [u8]) -> Option<usize>) -> bool {

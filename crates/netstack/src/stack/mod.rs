@@ -375,6 +375,19 @@ impl Stack {
         })
     }
 
+    /// Gives a connection a name of the application's, or none any more.
+    pub fn set_name(&mut self, id: ConnectionId, name: Option<Key>) {
+        if let Some(slot) = self.table.get_mut(id.0) {
+            slot.name = name;
+        }
+    }
+
+    /// The name that the application has given to a connection.
+    #[must_use]
+    pub fn name(&self, id: ConnectionId) -> Option<Key> {
+        self.table.get(id.0)?.name
+    }
+
     /// Both ends of a connection.
     #[must_use]
     pub fn tuple(&self, id: ConnectionId) -> Option<Tuple> {
@@ -595,6 +608,11 @@ impl Stack {
                 continue;
             };
             slot.timer = None;
+            if slot.state.deadline().is_some_and(|at| at > now) {
+                // What it was for has happened meanwhile.
+                self.note_deadline(key);
+                continue;
+            }
             let effects = slot.state.handle_timeout(now, &self.settings.tcp);
             self.apply(key, effects, None);
         }

@@ -404,6 +404,25 @@ pub(crate) struct Beginning {
 }
 
 impl Connection {
+    /// Reads a word of each part.
+    fn touch(&self) -> usize {
+        let words = [
+            self.acknowledged.0,
+            self.window_acknowledgment.0,
+            self.probe_end.0,
+            self.timeouts,
+            self.receive_next.0,
+            self.acknowledgment_sent.0,
+            self.sent_again,
+            u32::from(self.agreed.segment_max),
+        ];
+        let words: u32 = words.into_iter().fold(0, u32::wrapping_add);
+        let times = [Some(self.last_sent), self.unheard_since, self.orphan_until];
+        let times = times.into_iter().flatten().map(|time| time.subsec_nanos());
+        let times = times.fold(words, u32::wrapping_add);
+        times as usize + self.queue.len() + self.queue_max + self.inbox.len()
+    }
+
     pub(crate) fn new(now: Duration, settings: &Settings, beginning: Beginning) -> Connection {
         let Beginning {
             agreed,

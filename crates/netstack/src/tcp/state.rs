@@ -48,6 +48,14 @@ pub(crate) enum State {
 }
 
 impl State {
+    /// Reads a word of each part that a segment of a standing connection needs.
+    pub(crate) fn touch(&self) -> usize {
+        match self {
+            State::Synchronized(connection) => connection.touch(),
+            _ => 0,
+        }
+    }
+
     /// Takes a segment; its data are kept in `memory` as far as that has room.
     pub(crate) fn handle_segment(
         &mut self,
