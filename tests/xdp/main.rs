@@ -6,6 +6,7 @@
 
 mod network;
 mod watching;
+mod wire;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -241,6 +242,19 @@ fn write_file(master: &Master, name: &str, length: usize) -> String {
     sum_of(&file)
 }
 
+/// The same for a file that would take long to make up: each part of a megabyte is another one.
+fn write_large_file(master: &Master, name: &str, length: usize) -> String {
+    write_file(master, name, 1 << 20);
+    let file = master.folder.join("www").join(name);
+    let mut part = fs::read(&file).unwrap();
+    let mut out = fs::File::create(&file).unwrap();
+    for number in 0..length / part.len() {
+        part[..8].copy_from_slice(&(number as u64).to_le_bytes());
+        out.write_all(&part).unwrap();
+    }
+    sum_of(&file)
+}
+
 /// The sum of what curl gets by a path.
 fn fetched(network: &Network, path: &str, options: &str) -> String {
     let mut command = network.client_command("sh");
@@ -250,34 +264,6 @@ fn fetched(network: &Network, path: &str, options: &str) -> String {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(errors.is_empty(), "{errors}");
     printed.split(' ').next().unwrap_or_default().to_owned()
-}
-
-#[test]
-fn every_byte_arrives_whatever_is_lost() {
-    let Some(network) = Network::new() else {
-        return;
-    };
-    let http = r#"client_max_body_size 2m; server { listen 80; root @/www;
-        location /upload/ { dav_methods PUT; create_full_put_path on;
-            client_body_temp_path @/www/temp; } }"#;
-    let master = serve(&network, "", http);
-    let sum = write_file(&master, "large", 1 << 20);
-    wait_until_taken(&master);
-    for loss in [0, 20, 100] {
-        network.lose(loss);
-        for round in 0..3 {
-            assert_eq!(fetched(&network, "/large", ""), sum, "{loss} in a thousand");
-            let large = master.folder.join("www/large");
-            let name = format!("{loss}-{round}");
-            network.on_client(&format!(
-                "curl -sS -f -m 100 -T {} http://{SERVER}/upload/{name}",
-                large.display()
-            ));
-            let came = master.folder.join("www/upload").join(name);
-            assert_eq!(sum_of(&came), sum, "{loss} in a thousand");
-        }
-    }
-    assert_eq!(network.kernel_connections(), 0);
 }
 
 #[test]
@@ -294,20 +280,23 @@ fn connections_begun_in_the_kernel_live_on() {
     fs::create_dir(master.folder.join("www")).unwrap();
     allow_all(&master);
     master.start();
+    // A gigabyte that begins before, and less that begins after it.
     let sum = write_file(&master, "large", 64 << 20);
+    let huge = write_large_file(&master, "huge", 1 << 30);
     let mut kept = Client::connect(&network);
     kept.get("/hello");
     std::thread::scope(|scope| {
         let options = "--limit-rate 16M";
-        let begun = scope.spawn(|| fetched(&network, "/large", options));
+        let begun = scope.spawn(|| fetched(&network, "/huge", "--limit-rate 120M"));
         wait_for("its connection", || network.kernel_connections() == 2);
         configure(&master, &network, "", HELLO);
         master.signal("HUP");
         wait_until_taken(&master);
         let mut passing_by = Client::connect(&network);
         passing_by.get("/hello");
-        assert!(network.kernel_connections() <= 2);
-        assert_eq!(begun.join().unwrap(), sum);
+        // The idle connection may have been ended with its worker's listeners; the download goes on.
+        assert!((1..=2).contains(&network.kernel_connections()));
+        assert_eq!(begun.join().unwrap(), huge);
         // And the other way round.
         master.configure(&format!(
             "user nobody nogroup; events {{ use epoll; }} http {{ {http} }}"

@@ -21,14 +21,19 @@ pub(crate) const CLIENT: &str = "10.77.0.2";
 
 /// A server's host and a client's, which end with this.
 pub(crate) struct Network {
-    server: String,
-    client: String,
+    pub(crate) server: String,
+    pub(crate) client: String,
     /// The name of the server's card; that of the client's is `CARD_OF_CLIENT`.
     pub(crate) card: String,
 }
 
 /// The client's card, in its own namespace.
 pub(crate) const CARD_OF_CLIENT: &str = "client0";
+
+/// A card of the client's host that what comes passes by where the wire is damaged, and the class
+/// of frames there that are late.
+const BACK: &str = "back0";
+const SLOW_LANE: &str = "1:2";
 
 impl Network {
     /// Both hosts; `None` where the machine cannot have them and the environment says that this is
@@ -37,6 +42,11 @@ impl Network {
     /// # Panics
     /// Where the machine cannot have them.
     pub(crate) fn new() -> Option<Network> {
+        Network::with_queues(1)
+    }
+
+    /// The same with so many queues at the server's card.
+    pub(crate) fn with_queues(queues: u32) -> Option<Network> {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("tg{}-{number}", std::process::id());
@@ -45,7 +55,7 @@ impl Network {
             client: format!("{name}c"),
             card: "server0".to_owned(),
         };
-        match network.make() {
+        match network.make(queues) {
             Ok(()) => Some(network),
             Err(reason) if std::env::var_os(VARIABLE).is_some() => {
                 eprintln!("skipped: {reason}");
@@ -57,7 +67,7 @@ impl Network {
         }
     }
 
-    fn make(&self) -> Result<(), String> {
+    fn make(&self, queues: u32) -> Result<(), String> {
         let Network {
             server,
             client,
@@ -68,8 +78,8 @@ impl Network {
             format!("ip netns add {server}"),
             format!("ip netns add {client}"),
             format!(
-                "ip link add {card} netns {server} numrxqueues 1 numtxqueues 1 type veth \
-                 peer name {peer} netns {client} numrxqueues 1 numtxqueues 1"
+                "ip link add {card} netns {server} numrxqueues {queues} numtxqueues {queues} type veth \
+                 peer name {peer} netns {client} numrxqueues {queues} numtxqueues {queues}"
             ),
             format!("ip -n {server} addr add {SERVER}/24 dev {card}"),
             format!("ip -n {client} addr add {CLIENT}/24 dev {peer}"),
@@ -116,29 +126,118 @@ impl Network {
         command
     }
 
-    /// Has the client's host lose so many of a thousand packets, each way, and send as many twice.
-    pub(crate) fn lose(&self, in_thousand: u32) {
-        self.on_client("nft flush ruleset");
-        self.on_client("nft add table ip lossy");
-        for (hook, priority) in [("input", -400), ("output", -400)] {
-            self.on_client(&format!(
-                "nft add chain ip lossy {hook} {{ type filter hook {hook} priority {priority} ; }}"
-            ));
-            if in_thousand > 0 {
+    /// Has the wire lose so many of a thousand packets, each way. Beside that, always, one of some
+    /// fifty comes twice and one so late that others come before it.
+    pub(crate) fn damage(&self, in_thousand: u32) {
+        let peer = CARD_OF_CLIENT;
+        let all = |commands: &[String]| {
+            for command in commands {
+                self.on_client(command);
+            }
+        };
+        if self.try_on_client(&format!("ip link show {BACK}")).is_err() {
+            self.add_slow_lanes();
+        }
+        // What a time before has added is gone with its tables.
+        for table in ["netdev wire", "ip lossy"] {
+            let _ = self.try_on_client(&format!("nft delete table {table}"));
+            self.on_client(&format!("nft add table {table}"));
+        }
+        all(&[
+            format!(
+                "nft add chain netdev wire out \
+                 {{ type filter hook egress device {peer} priority 0 ; }}"
+            ),
+            format!(
+                "nft add rule netdev wire out numgen random mod 50 < 1 meta priority set {SLOW_LANE}"
+            ),
+            format!("nft add rule netdev wire out numgen random mod 50 < 1 dup to {peer}"),
+            "nft add chain ip lossy in { type filter hook input priority -400 ; }".to_owned(),
+        ]);
+        if in_thousand > 0 {
+            for chain in ["netdev wire out", "ip lossy in"] {
                 self.on_client(&format!(
-                    "nft add rule ip lossy {hook} numgen random mod 1000 < {in_thousand} drop"
+                    "nft add rule {chain} numgen random mod 1000 < {in_thousand} drop"
                 ));
             }
         }
-        if in_thousand > 0 {
-            self.on_client(
-                "nft add chain ip lossy twice { type filter hook postrouting priority -400 ; }",
-            );
-            self.on_client(&format!(
-                "nft add rule ip lossy twice numgen random mod 1000 < {in_thousand} \
-                 dup to {SERVER} device {CARD_OF_CLIENT}"
-            ));
+    }
+
+    /// Gives the client's card a lane for what is late. What comes passes by such a lane of another
+    /// card; which of it is late, or doubled, is said by some bits of TCP's checksum, which are as
+    /// good as chance.
+    fn add_slow_lanes(&self) {
+        let peer = CARD_OF_CLIENT;
+        for command in [
+            format!("ethtool -K {peer} tso off gso off gro off"),
+            format!("ip link add {BACK} type ifb"),
+            format!("ip link set {BACK} up"),
+            format!("tc qdisc add dev {peer} handle ffff: ingress"),
+            format!(
+                "tc filter add dev {peer} parent ffff: protocol ip pref 1 \
+                 u32 match u16 0 0x3f at 36 \
+                 action mirred egress mirror dev {BACK} pipe \
+                 action mirred egress redirect dev {BACK}"
+            ),
+            format!(
+                "tc filter add dev {peer} parent ffff: protocol all pref 2 \
+                 u32 match u32 0 0 action mirred egress redirect dev {BACK}"
+            ),
+        ] {
+            self.on_client(&command);
         }
+        for card in [peer, BACK] {
+            for command in [
+                format!("tc qdisc add dev {card} root handle 1: htb default 1 r2q 1000"),
+                format!("tc class add dev {card} parent 1: classid 1:1 htb rate 1gbit"),
+                format!(
+                    "tc class add dev {card} parent 1: classid {SLOW_LANE} htb rate 4mbit \
+                     burst 1600 cburst 1600"
+                ),
+            ] {
+                self.on_client(&command);
+            }
+        }
+        self.on_client(&format!(
+            "tc filter add dev {BACK} parent 1: protocol ip pref 1 \
+             u32 match u16 1 0x3f at 36 flowid {SLOW_LANE}"
+        ));
+    }
+
+    /// Bytes that were held up, each way.
+    pub(crate) fn slow_bytes(&self) -> [u64; 2] {
+        [CARD_OF_CLIENT, BACK].map(|card| {
+            let classes = self.on_client(&format!("tc -s class show dev {card}"));
+            let slow = classes
+                .split("class htb ")
+                .find(|class| class.starts_with(SLOW_LANE));
+            let sent = slow.and_then(|slow| slow.split_once(" Sent ")).unwrap().1;
+            sent.split(' ').next().unwrap().parse().unwrap()
+        })
+    }
+
+    /// Segments that came to the client's kernel before others that belong before them.
+    pub(crate) fn out_of_order_at_client(&self) -> u64 {
+        self.counted("/proc/net/netstat", "TcpExt: ", "TCPOFOQueue")
+    }
+
+    /// A number of the client's kernel.
+    fn counted(&self, file: &str, group: &str, name: &str) -> u64 {
+        let counted = self.on_client(&format!("cat {file}"));
+        let mut lines = counted.lines().filter_map(|line| line.strip_prefix(group));
+        let (names, values) = (lines.next().unwrap(), lines.next().unwrap());
+        let place = names.split(' ').position(|known| known == name).unwrap();
+        values.split(' ').nth(place).unwrap().parse().unwrap()
+    }
+
+    /// Sets a card of a host `up` or `down`.
+    pub(crate) fn set_card(&self, host: &str, card: &str, to: &str) {
+        self.on(host, &format!("ip link set {card} {to}"));
+    }
+
+    /// What a command prints that runs on a host.
+    pub(crate) fn on(&self, host: &str, command: &str) -> String {
+        run(&format!("ip netns exec {host} {command}")).unwrap_or_else(|error| panic!("{error}"))
     }
 
     /// A connection from the client's host to the server's port 80. It stays of that host, whatever
@@ -166,18 +265,7 @@ impl Network {
 
     /// Connections that the kernel of the client's host has begun since its beginning.
     pub(crate) fn kernel_opened_by_client(&self) -> u64 {
-        let counted = self.on_client("cat /proc/net/snmp");
-        let mut tcp = counted
-            .lines()
-            .filter_map(|line| line.strip_prefix("Tcp: "));
-        let (names, values) = (tcp.next().unwrap(), tcp.next().unwrap());
-        let place = names.split(' ').position(|name| name == "ActiveOpens");
-        values
-            .split(' ')
-            .nth(place.unwrap())
-            .unwrap()
-            .parse()
-            .unwrap()
+        self.counted("/proc/net/snmp", "Tcp: ", "ActiveOpens")
     }
 
     /// Sockets of the kernel's at the server's port 80 that have a connection.
