@@ -11,6 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use proto::h2::ErrorCode;
 
+use crate::bypass;
 use crate::case::{Case, Step};
 use crate::server::FIXTURE_TIME;
 use crate::tls::{Client, Offer, Secured};
@@ -185,7 +186,7 @@ impl Stream {
         if let Some(path) = address.strip_prefix("unix:") {
             return UnixStream::connect(path).map(Stream::Unix);
         }
-        let stream = TcpStream::connect(address)?;
+        let stream = bypass::connect(address)?;
         stream.set_nodelay(true)?;
         stream.set_write_timeout(Some(ANSWER_TIME_MAX))?;
         Ok(Stream::Tcp(stream))

@@ -21,11 +21,14 @@
 //!
 //! `cargo test --test parity [-- [--record | --check] [--once] [AREA | AREA/CASE]…]`
 //!   --once            what fails is not tried again
+//!   --bypass          over virtual cards, to a Tidegate that passes the kernel by (bypass.rs);
+//!                     takes root. Without it a part of the cases goes that way after the others
 //!   NGINX_BINARY      the nginx to compare with or to record from
 //!   TIDEGATE_BINARY   another binary in Tidegate's place (nginx 1.31 there checks this harness)
 //!   TIDEGATE_ENGINES  engines to run on (see `support::engines`); `none` writes no `use` line
 
 mod backend;
+mod bypass;
 mod case;
 mod client;
 mod coverage;
@@ -79,11 +82,23 @@ fn main() -> ExitCode {
     } else {
         ATTEMPTS
     };
+    let is_bypass = arguments.iter().any(|argument| argument == "--bypass");
     let filters: Vec<String> = arguments
         .into_iter()
         .filter(|argument| !argument.starts_with('-'))
         .collect();
-    match run(mode, attempts, &filters) {
+    let done = if is_bypass {
+        run_past_the_kernel(attempts, &filters)
+    } else {
+        run(mode, attempts, &filters, None)
+    };
+    let done = match done {
+        Ok(true) if mode == Mode::Compare && filters.is_empty() && !is_bypass => {
+            part_past_the_kernel()
+        }
+        done => done,
+    };
+    match done {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(message) => {
@@ -93,12 +108,42 @@ fn main() -> ExitCode {
     }
 }
 
+/// Runs cases over a pair of virtual cards.
+fn run_past_the_kernel(attempts: usize, filters: &[String]) -> Result<bool, String> {
+    let Some(network) = bypass::Network::new() else {
+        return Ok(true);
+    };
+    bypass::enter(&network)?;
+    let path = std::env::var_os("TIDEGATE_BINARY")
+        .map_or(PathBuf::from(env!("CARGO_BIN_EXE_tidegate")), PathBuf::from);
+    let program = Program {
+        engine: Some(bypass::ENGINE.to_owned()),
+        ..Program::new(path)?
+    };
+    run(Mode::Compare, attempts, filters, Some(program))
+}
+
+/// Runs a part of the cases so, in a process of its own: it moves to another network.
+fn part_past_the_kernel() -> Result<bool, String> {
+    println!("past the kernel: {}", bypass::AREAS.join(" "));
+    let own = std::env::current_exe().map_err(|error| error.to_string())?;
+    let status = std::process::Command::new(own)
+        .arg("--bypass")
+        .args(bypass::AREAS)
+        .status();
+    Ok(status.map_err(|error| error.to_string())?.success())
+}
+
 /// Everything that a run needs to know.
 struct Run {
     mode: Mode,
     nginx: Option<Program>,
     /// Tidegate, once for each engine.
     subjects: Vec<Program>,
+    /// Case files that run at the same time.
+    files_at_once: usize,
+    /// Whether what HTTP/2 can say of cases is sent over it, too.
+    speaks_http2: bool,
     /// `AREA/CASE` where an older nginx answers differently from 1.31.
     version_differences: BTreeMap<String, String>,
     /// `AREA/CASE` where Tidegate wants to differ over HTTP/2, and the sentence that says so.
@@ -142,17 +187,33 @@ impl Outcome {
     }
 }
 
-fn run(mode: Mode, attempts: usize, filters: &[String]) -> Result<bool, String> {
+/// With a program that passes the kernel by, that is who is asked: one server at a time has the
+/// card, and transcripts are the reference.
+fn run(
+    mode: Mode,
+    attempts: usize,
+    filters: &[String],
+    passing_by: Option<Program>,
+) -> Result<bool, String> {
     let start = Instant::now();
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/parity");
     let files = load_files(&here.join("cases"), filters)?;
     let run = Run {
         mode,
-        nginx: find_nginx()?,
-        subjects: if mode == Mode::Compare {
-            subjects()?
+        nginx: match passing_by {
+            Some(_) => None,
+            None => find_nginx()?,
+        },
+        files_at_once: if passing_by.is_some() {
+            1
         } else {
-            Vec::new()
+            FILES_AT_ONCE
+        },
+        speaks_http2: passing_by.is_none(),
+        subjects: match passing_by {
+            Some(program) => vec![program],
+            None if mode == Mode::Compare => subjects()?,
+            None => Vec::new(),
         },
         version_differences: version_differences(&here.join("version-differences.txt"))?,
         http2_differences: http2_differences(&here.join("http2-differences.txt"))?,
@@ -168,12 +229,12 @@ fn run(mode: Mode, attempts: usize, filters: &[String]) -> Result<bool, String> 
             nginx.version,
             nginx.path.display()
         ),
-        None => println!("reference: transcripts of nginx 1.31 (no nginx is installed)"),
+        None => println!("reference: transcripts of nginx 1.31"),
     }
 
     let recorded = here.join("transcripts");
     let handle_file = |file: &CaseFile| handle(&run, file, &recorded);
-    let mut outcomes = in_threads(&files, handle_file);
+    let mut outcomes = in_threads(run.files_at_once, &files, handle_file);
     for _ in 1..attempts {
         for (file, outcome) in files.iter().zip(&mut outcomes) {
             if mode == Mode::Compare && !outcome.failures.is_empty() && !outcome.settled {
@@ -384,11 +445,15 @@ fn words(text: &str) -> String {
 }
 
 /// Runs `work` on every file, some at a time, and keeps their order.
-fn in_threads(files: &[CaseFile], work: impl Fn(&CaseFile) -> Outcome + Sync) -> Vec<Outcome> {
+fn in_threads(
+    at_once: usize,
+    files: &[CaseFile],
+    work: impl Fn(&CaseFile) -> Outcome + Sync,
+) -> Vec<Outcome> {
     let next = AtomicUsize::new(0);
     let outcomes = Mutex::new(BTreeMap::new());
     std::thread::scope(|scope| {
-        for _ in 0..FILES_AT_ONCE {
+        for _ in 0..at_once {
             scope.spawn(|| {
                 loop {
                     let index = next.fetch_add(1, Ordering::Relaxed);
@@ -529,6 +594,9 @@ impl Protocol {
 impl Run {
     /// Who is sent a file's cases over HTTP/2: one engine's Tidegate, another for every other file.
     fn subject_of_http2(&self, file: &CaseFile) -> Option<&Program> {
+        if !self.speaks_http2 {
+            return None;
+        }
         let sum: usize = file.area.bytes().map(usize::from).sum();
         self.subjects.get(sum % self.subjects.len().max(1))
     }

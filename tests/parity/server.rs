@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::backend;
+use crate::bypass;
 use crate::case::{CaseFile, EntryKind, Step};
 use crate::client;
 use crate::nameserver;
@@ -82,6 +83,8 @@ pub(crate) struct Server {
     pub(crate) version: String,
     /// Whether the error log takes lines of the level `info`.
     pub(crate) logs_notes: bool,
+    /// Clients reach it past the kernel.
+    passes_kernel_by: bool,
     child: Child,
     /// How far each log has been read.
     read: BTreeMap<String, usize>,
@@ -147,6 +150,7 @@ impl Server {
             ports,
             version: program.version.clone(),
             logs_notes: logs_notes(file),
+            passes_kernel_by: program.engine.as_deref() == Some(bypass::ENGINE),
             child,
             read: BTreeMap::new(),
         };
@@ -237,8 +241,7 @@ impl Server {
         }
         let _ = self.child.kill();
         let _ = self.child.wait();
-        let log = fs::read(self.prefix.join("logs/error.log")).unwrap_or_default();
-        let log = String::from_utf8_lossy(&log).into_owned() + &self.output();
+        let log = self.said();
         // nginx itself raises one alert for each connection that is open when it is told to end at
         // once; cases whose patterns cannot be decided, or that rewrite below an `alias`, mean to
         // raise theirs, and compare them.
@@ -256,6 +259,12 @@ impl Server {
             .collect()
     }
 
+    /// What the first error log has, and what was printed.
+    fn said(&self) -> String {
+        let log = fs::read(self.prefix.join("logs/error.log")).unwrap_or_default();
+        String::from_utf8_lossy(&log).into_owned() + &self.output()
+    }
+
     fn output(&self) -> String {
         String::from_utf8_lossy(&fs::read(self.prefix.join("output")).unwrap_or_default())
             .into_owned()
@@ -263,12 +272,14 @@ impl Server {
 
     fn wait_until_up(&mut self) -> Result<(), String> {
         let start = Instant::now();
+        let passes_by = self.passes_kernel_by;
         let sentinel = self.address(Some("@SENTINEL@"));
         while start.elapsed() < START_TIME_MAX {
             if let Ok(Some(status)) = self.child.try_wait() {
                 return Err(format!("the server ended with {status}: {}", self.output()));
             }
-            if let Ok(204) = client::status_of(&sentinel, "/") {
+            let is_taken = !passes_by || self.said().contains(bypass::IS_TAKEN);
+            if is_taken && let Ok(204) = client::status_of(&sentinel, "/") {
                 return Ok(());
             }
             std::thread::sleep(Duration::from_millis(10));
