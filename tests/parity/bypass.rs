@@ -27,15 +27,7 @@ pub(crate) use network::Network;
 use network::{CARD_OF_CLIENT, CLIENT, SERVER};
 
 /// Case files that the suite has go this way; `--bypass` alone has all of them.
-pub(crate) const AREAS: [&str; 7] = [
-    "http1",
-    "ranges",
-    "limits",
-    "lingering",
-    "proxy",
-    "body_files",
-    "ssl",
-];
+pub(crate) const AREAS: [&str; 4] = ["http1", "ranges", "lingering", "ssl"];
 
 /// The engine's line in `events`.
 pub(crate) const ENGINE: &str = "xdp; xdp_interface server0; xdp_required on";
