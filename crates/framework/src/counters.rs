@@ -36,24 +36,6 @@ impl Count {
     }
 }
 
-/// Counts one in a [`Count`] until dropped, on the thread that owns it.
-#[derive(Debug)]
-pub struct Counted(Arc<Count>);
-
-impl Counted {
-    /// Counts one more.
-    pub fn begin(count: &Arc<Count>) -> Counted {
-        count.add(1);
-        Counted(Arc::clone(count))
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.subtract(1);
-    }
-}
-
 /// What was wrong with a handshake of TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HandshakeFault {

@@ -301,13 +301,6 @@ pub trait After: Send + Sync {
     ) -> Ran<'a, bool>;
 }
 
-/// A module that observes the begin of main requests.
-pub trait OnRequestBegin: Send + Sync {
-    /// Called once the server of the request is known; not for requests that a prebuilt response
-    /// answers.
-    fn began(&self, request: &mut Request);
-}
-
 /// A module that observes the end of requests, and of logged subrequests: the log phase.
 pub trait OnRequestEnd: Send + Sync {
     /// Called when the request has ended.

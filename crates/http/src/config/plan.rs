@@ -24,9 +24,9 @@ use crate::config::location::Locations;
 use crate::config::types::Types;
 use crate::files::open_file_cache::settings::OpenFileCache;
 use crate::handshake::Handshake;
+use crate::logging::zone_meter::CountedZones;
 use crate::module::{
-    After, Check, Handle, OnRequestBegin, OnRequestEnd, Permit, PermitResponse, Prebuilt, Recall,
-    Script,
+    After, Check, Handle, OnRequestEnd, Permit, PermitResponse, Prebuilt, Recall, Script,
 };
 use crate::request::Request;
 use crate::request::body::BodySettings;
@@ -92,8 +92,8 @@ impl Plan {
 
 /// The handlers of a plan, by phase; each list in the order in which it runs.
 pub struct Phases {
-    /// Called when a main request has begun; used from the server's plan.
-    pub beginnings: Box<[Arc<dyn OnRequestBegin>]>,
+    /// The zones that requests are counted in.
+    pub zones: CountedZones,
     /// Run as soon as the head of a main request has been read; used from the server's plan.
     pub arrived: Box<[Arc<dyn Handle>]>,
     /// The rewrite phase: the server's where the plan is one's, else the location's.

@@ -7,9 +7,9 @@ use conf::ScopeRef;
 use framework::compile::{Compiler, Feature};
 
 use crate::config::plan::{Permits, Phases, Plan};
+use crate::logging::zone_meter::CountedZones;
 use crate::module::{
-    After, Check, Content, Entry, Handle, OnRequestBegin, OnRequestEnd, Permit, PermitResponse,
-    Script, Shortcut,
+    After, Check, Content, Entry, Handle, OnRequestEnd, Permit, PermitResponse, Script, Shortcut,
 };
 use crate::request::Request;
 use crate::response::chain::{Chain, FilterRejection, HeadFilter, Link};
@@ -24,7 +24,7 @@ pub struct PlanBuilder<'a> {
     pub compiler: &'a Compiler<'a>,
     /// The scope of the plan builder.
     pub scope: ScopeRef<'a>,
-    beginnings: Vec<Arc<dyn OnRequestBegin>>,
+    zones: CountedZones,
     arrived: Vec<Arc<dyn Handle>>,
     scripts: Vec<Arc<dyn Script>>,
     warns_unset: bool,
@@ -59,7 +59,7 @@ impl<'a> PlanBuilder<'a> {
         PlanBuilder {
             compiler,
             scope,
-            beginnings: Vec::new(),
+            zones: CountedZones::default(),
             arrived: Vec::new(),
             scripts: Vec::new(),
             warns_unset: true,
@@ -123,10 +123,10 @@ impl<'a> PlanBuilder<'a> {
         self.compiler.feature_or_report(self.scope)
     }
 
-    /// What notes main requests that have begun, under the plan of their server.
-    pub fn beginning<B: OnRequestBegin + 'static>(&mut self, beginning: &Arc<B>) {
+    /// Has requests counted in these zones.
+    pub fn count_in(&mut self, zones: CountedZones) {
         self.has_registered = true;
-        self.beginnings.push(beginning.clone());
+        self.zones = zones;
     }
 
     /// What runs as soon as the head of a main request has been read, under the plan of its server.
@@ -241,7 +241,7 @@ impl<'a> PlanBuilder<'a> {
             }
         }
         Phases {
-            beginnings: from_end(self.beginnings),
+            zones: self.zones,
             arrived: from_end(self.arrived),
             scripts: from_end(self.scripts),
             warns_unset: self.warns_unset,

@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use crate::logging::zone_meter;
 use crate::request::Request;
 
 /// The log phase of a request whose connection goes on, or ends as the response has announced.
@@ -15,6 +16,7 @@ pub fn log(request: &mut Request) {
 
 /// The log phase of a request that its connection ends with.
 pub fn log_with_connection(request: &mut Request) {
+    zone_meter::ended(request);
     if request.plan.phases.endings.is_empty() {
         return;
     }

@@ -26,7 +26,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use framework::counters::Counted;
 use framework::generation::GenerationView;
 use framework::slot::Slots;
 use proto::method::Method;
@@ -35,6 +34,7 @@ use variables::{Captures, Scratch};
 use crate::config::plan::{Plan, Server};
 use crate::connection::ConnectionHandle;
 use crate::module::Trace;
+use crate::logging::zone_meter::RequestUnderWay;
 use crate::request::body::RequestBody;
 use crate::request::client_head::ClientHead;
 use crate::request::shared::MainRequestState;
@@ -148,7 +148,7 @@ pub struct Request {
     /// What is being done, for log lines.
     pub activity: Activity,
     /// Counts the request as in progress in its `status_zone`, if it has one.
-    pub counted: Option<Counted>,
+    pub counted: Option<RequestUnderWay>,
     /// What has been sent of the response.
     pub sent: ResponseProgress,
     /// How fast the response may leave.

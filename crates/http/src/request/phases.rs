@@ -72,11 +72,7 @@ pub async fn handle(request: &mut Request, exchange: &mut Exchange) -> Result<()
 /// Runs the modules that see a request as soon as its head has been read.
 async fn arrived(request: &mut Request, exchange: &mut Exchange) -> Result<Step, Abort> {
     logging::debug::head(request);
-    if !request.plan.phases.beginnings.is_empty() {
-        let http = Rc::clone(&request.http);
-        let beginnings = http.plan(request.plan.id).phases.beginnings.iter();
-        beginnings.for_each(|beginning| beginning.began(request));
-    }
+    logging::zone_meter::begins(request);
     if let Some(settings) = secure::newer_settings(request) {
         Box::pin(secure::recheck_client_certificate(request, &settings)).await;
     }

@@ -93,9 +93,9 @@ pub fn clear() {
 mod tests {
     use std::time::{Duration, Instant};
 
+    use crate::logging::zone_meter::RequestUnderWay;
     use bytes::Bytes;
     use engine::net::Address;
-    use framework::counters::Counted;
     use framework::slot::{Slot, SlotValue};
     use proto::h1::BodyLength;
     use proto::method::Method;
@@ -179,7 +179,7 @@ mod tests {
             name: text(),
             value: text(),
         };
-        *counted = Some(Counted::begin(&Arc::default()));
+        *counted = Some(RequestUnderWay::nowhere());
         *plan = Arc::clone(location);
         *method = Method::Put;
         Rc::get_mut(client).unwrap().host.push(b'x');

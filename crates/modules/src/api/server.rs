@@ -9,6 +9,7 @@ use framework::counters::{HandshakeFault, Totals};
 use framework::generation::Generation;
 use framework::zone::{State, Tell, Zone};
 use http::config::server_tokens::VERSION;
+use http::logging::zone_meter::Sums;
 use http::request::Request;
 use jiff::Timestamp;
 use rules::session_zones::{SessionBlock, SessionSums, SessionZones};
@@ -18,7 +19,7 @@ use super::endpoint::Kind;
 use super::failure::ApiError;
 use super::limits::{self, Outcomes};
 use super::show::{self, Fields};
-use super::zones::{Sums, ZoneNames};
+use super::zones::{self, ZoneNames};
 
 /// When the configuration was read.
 pub(super) struct LoadTime(Timestamp);
@@ -100,7 +101,7 @@ pub(super) fn zones(request: &Request, kind: Kind, only: Option<&Bytes>) -> Vec<
             let names = names.iter().flat_map(|names| names.of(kind));
             let names = names.filter(|name| is_asked(name)).cloned();
             let shown = names.map(|name| {
-                let sums = Sums::of(request, kind, &name);
+                let sums = zones::sums(request, kind, &name);
                 let resets = resets.as_ref().map(|zone| zone.state().of_zones(kind));
                 let earlier = resets.and_then(|known| known.get(&name).cloned());
                 (
@@ -156,7 +157,7 @@ impl Shown {
             return json.object(|_| ());
         }
         match self {
-            Shown::Requests(sums) => sums.show(kind, version >= 7, json, fields),
+            Shown::Requests(sums) => zones::show(sums, kind, version >= 7, json, fields),
             Shown::Sessions(sums) => sessions(sums, json, fields),
             Shown::Outcomes(outcomes) => outcomes.show(json, fields),
         }
@@ -198,7 +199,7 @@ pub(super) fn reset_zone(request: &Request, kind: Kind, name: &Bytes) -> Result<
     };
     match kind {
         Kind::ServerZones | Kind::LocationZones => {
-            let sums = Sums::of(request, kind, name);
+            let sums = zones::sums(request, kind, name);
             resets.state().of_zones(kind).insert(name.clone(), sums);
         }
         Kind::StreamServerZones | Kind::MemcachedServerZones => {
