@@ -205,7 +205,7 @@ pub fn purging(
 ) -> Option<impl FnOnce() -> Purged + Send + 'static + use<>> {
     let zone = request.local.generation.zones.find::<CacheZone>(name)?;
     let store = Arc::clone(zone.state().store(zone.settings())?);
-    Some(move || store.purge_matching(|_| true))
+    Some(move || store.purge_all())
 }
 
 /// The numbers of all caches in the generation that serves a request.

@@ -210,6 +210,24 @@ impl DiskStore {
         purged
     }
 
+    /// Removes every entry, waiting for the disk. Files that the index knows are not read; of the
+    /// others the key tells whether they are entries. Nothing that is being fetched meanwhile is
+    /// stored.
+    pub fn purge_all(&self) -> Purged {
+        self.await_stored(|_, _| true);
+        self.purges.note(What::All);
+        self.index.forget_fills(|_, _| true);
+        let mut purged = Purged::default();
+        self.visit_files(|id, _| {
+            // The lock of the index is not held while a file is read.
+            let is_known = self.index.of(&id).expected(&id).is_some();
+            if is_known || self.read_key(&id).is_some() {
+                purged.count(self.try_remove_locked(&id));
+            }
+        });
+        purged
+    }
+
     fn purge_named(&self, what: What, matches: impl Fn(&TagHashes) -> bool) -> Purged {
         self.await_stored(|_, head| matches(&TagHashes::of(head)));
         self.purges.note(what);

@@ -422,11 +422,12 @@ fn claim_is_free_before_waiters_are_woken() {
 fn what_is_purged_while_it_is_fetched_is_not_stored() {
     let folder = TestFolder::new();
     let store = folder.store();
-    let purges: [&dyn Fn() -> u64; 4] = [
+    let purges: [&dyn Fn() -> u64; 5] = [
         &|| store.purge(&id("a")).unwrap().into(),
         &|| store.purge_group(b"a").entries,
         &|| store.purge_tag(b"tag").entries,
         &|| store.purge_matching(|_| false).entries,
+        &|| store.purge_all().entries,
     ];
     for purge in purges {
         let mut filler = won(&store, "a");
@@ -462,11 +463,12 @@ fn what_is_purged_while_it_is_fetched_is_not_stored() {
 fn what_is_purged_while_it_is_fetched_is_fetched_anew() {
     let folder = TestFolder::new();
     let store = folder.store();
-    let purges: [(&dyn Fn() -> u64, bool); 6] = [
+    let purges: [(&dyn Fn() -> u64, bool); 7] = [
         (&|| store.purge(&id("a")).unwrap().into(), true),
         (&|| store.purge_group(b"a").entries, true),
         (&|| store.purge_tag(b"tag").entries, true),
         (&|| store.purge_matching(|key| key == b"a").entries, true),
+        (&|| store.purge_all().entries, true),
         (&|| store.purge(&id("b")).unwrap().into(), false),
         (&|| store.purge_matching(|key| key == b"b").entries, false),
     ];
@@ -489,11 +491,12 @@ fn what_is_purged_while_it_is_fetched_is_fetched_anew() {
 fn what_has_come_whole_is_stored_before_a_purge() {
     let folder = TestFolder::new();
     let store = folder.store();
-    let purges: [(&(dyn Fn() -> u64 + Sync), u64); 5] = [
+    let purges: [(&(dyn Fn() -> u64 + Sync), u64); 6] = [
         (&|| store.purge(&id("a")).unwrap().into(), 1),
         (&|| store.purge_group(b"a").entries, 1),
         (&|| store.purge_tag(b"tag").entries, 1),
         (&|| store.purge_matching(|key| key == b"a").entries, 1),
+        (&|| store.purge_all().entries, 1),
         (&|| store.purge_matching(|key| key == b"b").entries, 0),
     ];
     for (number, (purge, entries)) in purges.into_iter().enumerate() {

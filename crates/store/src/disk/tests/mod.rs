@@ -585,6 +585,26 @@ fn purge_by_id_group_tag_and_key() {
     assert_eq!(left(&unscanned), [false, false, false, true]);
 }
 
+/// What the index knows is removed unread; a file that it does not know must be an entry.
+#[test]
+fn all_entries_are_purged_and_nothing_else() {
+    let folder = TestFolder::new();
+    let store = folder.store();
+    put(&store, "a", b"x", 0);
+    put(&store, "b", b"y", 0);
+    let known = folder.files();
+    fs::write(&known[0], b"damaged").unwrap();
+    let other = folder.store();
+    put(&other, "unknown", b"z", 0);
+    let levels: Levels = "1:2".parse().unwrap();
+    let foreign = folder.0.join(levels.path(&id("no entry")).as_str());
+    fs::create_dir_all(foreign.parent().unwrap()).unwrap();
+    fs::write(&foreign, b"no entry").unwrap();
+    assert_eq!(store.purge_all().entries, 3);
+    assert_eq!(folder.files(), [foreign]);
+    assert_eq!(presence(&store, "a"), Presence::Absent);
+}
+
 #[test]
 fn one_process_owns_a_folder() {
     let folder = TestFolder::new();
