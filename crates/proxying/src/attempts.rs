@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::cell::{Ref, RefCell, RefMut};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,7 +13,7 @@ use http::request::upstream_report::UpstreamReport;
 use http::response::Field;
 
 use super::answer::AnswerHead;
-use crate::cache::{CacheStatus, Validators};
+use crate::cache::{CacheStatus, Validators, Zone};
 
 /// One attempt at one peer, for `$upstream_*`.
 #[derive(Clone, Debug, Default)]
@@ -89,6 +90,8 @@ pub struct History {
     pub began: Began,
     /// The result of the cache lookup, if there is a cache.
     pub cache_status: Option<CacheStatus>,
+    /// The cache that has been asked.
+    pub(crate) cache: Option<Arc<Zone>>,
     /// The validators for revalidating a cache entry.
     pub validators: Validators,
 }
@@ -186,6 +189,7 @@ impl UpstreamReport for Attempts {
             trailers,
             began,
             cache_status,
+            cache,
             validators,
         } = history;
         attempts.clear();
@@ -194,6 +198,7 @@ impl UpstreamReport for Attempts {
         *trailers = Vec::new();
         *began = Began::default();
         *cache_status = None;
+        *cache = None;
         *validators = Validators::default();
         // Fails on a thread that is ending, which keeps nothing.
         let _ = SPARES.try_with(|spares| spares.keep(self));

@@ -22,13 +22,47 @@ const ANSWERS: [(&str, &str); 7] = [
     ("bypass", "BYPASS"),
 ];
 
-/// How often a cache has answered so, in the order of [`ANSWERS`].
-pub(super) type CacheAnswers = [u64; ANSWERS.len()];
+/// How a cache has answered, in the order of [`ANSWERS`].
+pub(super) type CacheAnswers = [CacheAnswer; ANSWERS.len()];
+
+/// What there has been of one way to answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct CacheAnswer {
+    responses: u64,
+    /// Bytes of bodies, sent from the cache or received from an upstream.
+    bytes: u64,
+    /// Those that have been stored; of what comes from an upstream alone.
+    written: Option<(u64, u64)>,
+}
+
+impl CacheAnswer {
+    /// The same without what had been counted at an earlier moment.
+    fn since(self, earlier: CacheAnswer) -> CacheAnswer {
+        let before = earlier.written.unwrap_or_default();
+        CacheAnswer {
+            responses: self.responses.saturating_sub(earlier.responses),
+            bytes: self.bytes.saturating_sub(earlier.bytes),
+            written: self.written.map(|(responses, bytes)| {
+                let responses = responses.saturating_sub(before.0);
+                (responses, bytes.saturating_sub(before.1))
+            }),
+        }
+    }
+}
 
 fn answers(cache: &CacheNumbers) -> CacheAnswers {
     ANSWERS.map(|(_, status)| {
-        let known = cache.answered.iter().find(|(name, _)| *name == status);
-        known.map_or(0, |(_, count)| *count)
+        let counted = cache.answered.iter().zip(cache.bytes).zip(cache.written);
+        let mut counted = counted.filter(|(((name, _), _), _)| *name == status);
+        let Some((((_, responses), bytes), written)) = counted.next() else {
+            return CacheAnswer::default();
+        };
+        let is_of_upstream = matches!(status, "MISS" | "EXPIRED" | "BYPASS");
+        CacheAnswer {
+            responses: *responses,
+            bytes,
+            written: is_of_upstream.then_some(written),
+        }
     })
 }
 
@@ -74,10 +108,16 @@ fn cache(request: &Request, cache: &CacheNumbers, json: &mut json::Writer, field
             object.number("max_size", max_size);
         }
         object.boolean("cold", cache.is_cold);
-        for ((name, _), (count, before)) in ANSWERS.into_iter().zip(answered) {
+        for ((name, _), (answer, before)) in ANSWERS.into_iter().zip(answered) {
+            let answer = answer.since(before);
             object.field(name, |json| {
                 show::whole(json, |object| {
-                    object.number("responses", count.saturating_sub(before));
+                    object.number("responses", answer.responses);
+                    object.number("bytes", answer.bytes);
+                    if let Some((responses, bytes)) = answer.written {
+                        object.number("responses_written", responses);
+                        object.number("bytes_written", bytes);
+                    }
                 });
             });
         }

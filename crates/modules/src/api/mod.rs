@@ -33,6 +33,7 @@ use conf::{
 use engine::xdp;
 use framework::compile::Compiler;
 use framework::generation::Generation;
+use framework::registry::Registry;
 use framework::zone::SIZE_MIN;
 use http::config::location::LocationName;
 use http::config::plan_builder::PlanBuilder;
@@ -47,6 +48,7 @@ use http::response::source::Body;
 use http::slots::PlanSlot;
 use http::variables::Compiling as _;
 use proto::method::Method;
+use proxying::cache::numbers;
 
 use crate::metrics::queues;
 
@@ -88,6 +90,14 @@ fn writes(setter: &Setter<'_>) -> Result<bool, Fault> {
     }
 }
 
+/// Whether the configuration has something that shows what is counted.
+#[derive(Default)]
+struct Showing {
+    is_there: bool,
+}
+
+impl Registry for Showing {}
+
 /// Declares what outlives a reload, where the configuration says `api` anywhere.
 pub fn prepare(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
     let root = http.tree().root();
@@ -95,6 +105,7 @@ pub fn prepare(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
         let mut zones = compiler.zones.borrow_mut();
         // No other zone has the name.
         let _ = zones.declare::<Resets>(RESETS, SIZE_MIN, ());
+        compiler.registry::<Showing>().borrow_mut().is_there = true;
     }
 }
 
@@ -121,6 +132,9 @@ pub fn register(plan: &mut PlanBuilder<'_>) -> Option<()> {
     registered
         .map_err(|fault| plan.compiler.report(fault))
         .ok()?;
+    if plan.compiler.registry::<Showing>().borrow().is_there {
+        numbers::count_bytes(plan);
+    }
     if let Ok(Some(_)) = plan.scope.written(&API) {
         let protection = Protection::of(plan.compiler, plan.scope);
         let protection = protection

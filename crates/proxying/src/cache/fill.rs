@@ -34,6 +34,7 @@ use super::keeping::Keeping;
 use super::lookup::CacheLookup;
 use super::semantics;
 use super::settings::{Cache, Zone, any_holds};
+use super::status::CacheStatus;
 use super::{kept_part, stored_head};
 use crate::READING_BODY;
 use crate::activity::WHILE_READING;
@@ -67,7 +68,10 @@ impl CacheLookup {
         self.refuse();
         let zone = self.outcome.zone();
         Step::Respond(Body::Source(match begun {
-            Some(begun) => store(request, passing, zone, source, begun),
+            Some(begun) => {
+                let notices = Notices::of(request, zone, Some(self.outcome.status));
+                store(request, passing, notices, source, begun)
+            }
             None => source,
         }))
     }
@@ -211,7 +215,7 @@ pub(super) fn text_of(head: &AnswerHead) -> Vec<u8> {
 fn store(
     request: &mut Request,
     passing: &Arc<Passing>,
-    zone: &Arc<Zone>,
+    notices: Notices,
     source: Box<dyn Source>,
     (filler, reader): (Box<Filler>, Reader),
 ) -> Box<dyn Source> {
@@ -219,7 +223,7 @@ fn store(
     let mut fetch = Fetch {
         source,
         filler,
-        notices: Notices::of(request, zone),
+        notices,
         _held: Hold::new(),
         broken: Rc::clone(&broken),
         rest: None,
@@ -263,7 +267,7 @@ pub(super) fn copy(request: &Request, zone: &Arc<Zone>, body: Kept, filler: Box<
     let fetch = Fetch {
         source: Box::new(FromMemory(bytes)),
         filler,
-        notices: Notices::of(request, zone),
+        notices: Notices::of(request, zone, None),
         _held: Hold::new(),
         broken: Rc::new(Cell::new(Break::Unfinished)),
         rest,
@@ -374,6 +378,8 @@ impl Fetch {
                         self.notices.tell(Level::Warn, &text);
                     } else if let Err(error) = self.filler.commit_in_memory(now()) {
                         self.notices.tell_unstored(error);
+                    } else if !self.filler.is_to_be_stored() {
+                        self.notices.count_written(&self.filler);
                     }
                 }
                 SourceEvent::Broken(broken) => {
@@ -407,7 +413,10 @@ impl Fetch {
                 self.writing = None;
                 match self.filler.wrote(written) {
                     Ok(Stage::More) => {}
-                    Ok(Stage::Committed) => return,
+                    Ok(Stage::Committed) => {
+                        self.notices.count_written(&self.filler);
+                        return;
+                    }
                     Err(error) => self.notices.tell_unstored(error),
                 }
             }
@@ -430,10 +439,9 @@ impl Fetch {
         if !filler.is_to_be_stored() {
             return;
         }
-        engine::unhurried(move || {
-            if let Err(error) = filler.store() {
-                notices.tell_unstored(error);
-            }
+        engine::unhurried(move || match filler.store() {
+            Ok(()) => notices.count_written(&filler),
+            Err(error) => notices.tell_unstored(error),
         });
     }
 
@@ -474,13 +482,24 @@ impl Fetch {
 struct Notices {
     about: About,
     zone: Arc<Zone>,
+    /// How the answer has come; `None` for one that is stored a second time.
+    status: Option<CacheStatus>,
 }
 
 impl Notices {
-    fn of(request: &Request, zone: &Arc<Zone>) -> Notices {
+    fn of(request: &Request, zone: &Arc<Zone>, status: Option<CacheStatus>) -> Notices {
         Notices {
             about: About::of(request),
             zone: Arc::clone(zone),
+            status,
+        }
+    }
+
+    /// The answer has been stored.
+    fn count_written(&self, filler: &Filler) {
+        if let Some(status) = self.status {
+            let counters = self.zone.state().counters();
+            counters.note_written(status, filler.fill().length());
         }
     }
 

@@ -63,6 +63,7 @@ use store::disk::{Claim, DiskStore, EntryId, Fill, Head, Miss, OpenEntry, Presen
 
 pub use directives::Family;
 pub use lookup::{AnswerRules, CacheLookup};
+pub(crate) use settings::Zone;
 pub use settings::{Cache, Methods, Valid};
 pub use sharing::DIRECTIVES as OF_SHARING;
 pub use status::CacheStatus;
@@ -158,6 +159,7 @@ pub async fn look_up(
     }
     let Key { key, group } = key;
     let credentials = cache.sharing.credentials(request);
+    Attempts::enter(request).borrow_mut().cache = Some(Arc::clone(&zone));
     let mut lookup = Box::new(CacheLookup {
         store,
         main: EntryId::of(&[&key]),

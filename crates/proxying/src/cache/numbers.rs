@@ -4,12 +4,15 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use http::config::plan_builder::PlanBuilder;
+use http::module::{OnRequestEnd, Shortcut};
 use http::request::Request;
 use store::disk::{Counts, MemoryCounts, Purged};
 
 use super::settings::Zone;
 use super::status::CacheStatus;
 use super::zone::CacheZone;
+use crate::attempts::Attempts;
 
 /// How often it is told that answers are not kept, in milliseconds.
 const TOLD_EVERY: u64 = 1000;
@@ -44,6 +47,10 @@ pub(super) struct CacheCounters {
     /// There was no room for answers.
     pub(super) no_room: Notices,
     answered: [AtomicU64; CacheStatus::ALL.len()],
+    /// Bytes of bodies that came so, from the cache or from an upstream.
+    bytes: [AtomicU64; CacheStatus::ALL.len()],
+    /// Answers that have been stored, and their bytes.
+    written: [[AtomicU64; 2]; CacheStatus::ALL.len()],
     waiting: AtomicU64,
     /// Hits that were given at once, by the threads that have given some.
     at_once: Mutex<Vec<Arc<ThreadHits>>>,
@@ -53,7 +60,10 @@ pub(super) struct CacheCounters {
 /// processor's cache of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub(super) struct ThreadHits(AtomicU64);
+pub(super) struct ThreadHits {
+    count: AtomicU64,
+    bytes: AtomicU64,
+}
 
 thread_local! {
     /// This thread's hit counters, by the number of their store.
@@ -79,10 +89,12 @@ impl ThreadHits {
         })
     }
 
-    /// Counts one.
-    pub(super) fn count(&self) {
-        let before = self.0.load(Ordering::Relaxed);
-        self.0.store(before.wrapping_add(1), Ordering::Relaxed);
+    /// Counts one, with a body of so many bytes.
+    pub(super) fn count(&self, bytes: u64) {
+        for (counter, number) in [(&self.count, 1), (&self.bytes, bytes)] {
+            let before = counter.load(Ordering::Relaxed);
+            counter.store(before.wrapping_add(number), Ordering::Relaxed);
+        }
     }
 }
 
@@ -97,11 +109,28 @@ impl CacheCounters {
         self.at_once.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many hits all threads have given at once.
-    pub(super) fn at_once(&self) -> u64 {
+    /// How many hits all threads have given at once, and their bytes.
+    pub(super) fn at_once(&self) -> (u64, u64) {
         let threads = self.lock_at_once();
-        let hits = threads.iter().map(|hits| hits.0.load(Ordering::Relaxed));
-        hits.sum()
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let hits = threads
+            .iter()
+            .map(|hits| (of(&hits.count), of(&hits.bytes)));
+        hits.fold((0, 0), |sum, hits| (sum.0 + hits.0, sum.1 + hits.1))
+    }
+
+    fn note_bytes(&self, status: CacheStatus, bytes: u64) {
+        if let Some(counter) = self.bytes.get(status as usize) {
+            counter.fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// An answer has been stored that has come so, with a body of so many bytes.
+    pub(super) fn note_written(&self, status: CacheStatus, bytes: u64) {
+        if let Some([responses, written]) = self.written.get(status as usize) {
+            responses.fetch_add(1, Ordering::Relaxed);
+            written.fetch_add(bytes, Ordering::Relaxed);
+        }
     }
 }
 
@@ -162,6 +191,11 @@ pub struct CacheNumbers {
     pub zone: String,
     /// By what `$upstream_cache_status` says.
     pub answered: [(&'static str, u64); CacheStatus::ALL.len()],
+    /// Bytes of bodies in the same order: those that have been sent from the cache, and those that
+    /// have come from upstreams. Counted where [`count_bytes`] has been asked for.
+    pub bytes: [u64; CacheStatus::ALL.len()],
+    /// Answers that have been stored and their bytes, in the same order.
+    pub written: [(u64, u64); CacheStatus::ALL.len()],
     /// Requests that wait for another's answer.
     pub waiting: u64,
     /// The most bytes that files may take, where that is bounded.
@@ -198,6 +232,45 @@ impl CacheNumbers {
     }
 }
 
+/// Has the bytes of answers counted in a scope that has a cache.
+pub fn count_bytes(plan: &mut PlanBuilder<'_>) {
+    const DIRECTIVES: [&str; 4] = ["proxy_cache", "fastcgi_cache", "uwsgi_cache", "scgi_cache"];
+    let mut around = std::iter::successors(Some(plan.scope), |scope| scope.parent());
+    let has_cache = around.any(|scope| {
+        let mut lines = scope.lines().iter();
+        lines.any(|line| DIRECTIVES.iter().any(|name| line.is(name)))
+    });
+    if has_cache {
+        plan.ending(&Arc::new(ByteCounting));
+        plan.shortcut(Shortcut::Same);
+    }
+}
+
+/// Counts the bytes of answers.
+struct ByteCounting;
+
+impl OnRequestEnd for ByteCounting {
+    fn ended(&self, request: &mut Request) {
+        let Some(history) = Attempts::of(request).map(|seen| seen.borrow()) else {
+            return;
+        };
+        let (Some(status), Some(zone)) = (history.cache_status, &history.cache) else {
+            return;
+        };
+        let bytes = match status {
+            CacheStatus::Hit
+            | CacheStatus::Stale
+            | CacheStatus::Updating
+            | CacheStatus::Revalidated => request.sent.body_bytes,
+            CacheStatus::Miss | CacheStatus::Bypass | CacheStatus::Expired => {
+                let answered = history.attempts.last();
+                answered.map_or(0, |attempt| attempt.response_length)
+            }
+        };
+        zone.state().counters().note_bytes(status, bytes);
+    }
+}
+
 /// Removes every entry of a cache, waiting for the disk; `None` where there is no such cache.
 pub fn purging(
     request: &Request,
@@ -215,17 +288,28 @@ pub fn of(request: &Request) -> Vec<CacheNumbers> {
         let zone = zones.find::<CacheZone>(zone.name())?;
         let counters = zone.state().counters();
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let at_once = counters.at_once();
+        let (at_once, bytes_at_once) = counters.at_once();
+        let hits = |status, number| {
+            if status == CacheStatus::Hit {
+                number
+            } else {
+                0
+            }
+        };
         Some(CacheNumbers {
             zone: zone.name().to_owned(),
             answered: CacheStatus::ALL.map(|status| {
                 let counter = counters.answered.get(status as usize);
-                let more = if status == CacheStatus::Hit {
-                    at_once
-                } else {
-                    0
-                };
+                let more = hits(status, at_once);
                 (status.name(), counter.map_or(0, of) + more)
+            }),
+            bytes: CacheStatus::ALL.map(|status| {
+                let counter = counters.bytes.get(status as usize);
+                counter.map_or(0, of) + hits(status, bytes_at_once)
+            }),
+            written: CacheStatus::ALL.map(|status| {
+                let counters = counters.written.get(status as usize);
+                counters.map_or((0, 0), |[responses, bytes]| (of(responses), of(bytes)))
             }),
             waiting: of(&counters.waiting),
             max_size: zone.settings().bound(),

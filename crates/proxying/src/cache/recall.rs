@@ -80,11 +80,12 @@ pub fn answer(request: &mut Request, rules: &AnswerRules<'_>, key: &[u8]) -> Opt
     }
     let until = semantics::fresh_until(policy, &head.times);
     let (id, revision) = watched.version();
+    let length = opened.body.end.saturating_sub(opened.body.start);
     let standing = Box::new(StandingEntry {
         hits: ThreadHits::of(zone, store.number()),
         watched,
+        length,
     });
-    let length = opened.body.end.saturating_sub(opened.body.start);
     let is_one_for_all = head.vary.is_empty() && head.variant.is_none();
     let is_whole = opened.first.len() as u64 == length;
     let declined = |standing| {
@@ -140,6 +141,8 @@ impl Cache {
 struct StandingEntry {
     watched: WatchedEntry,
     hits: Arc<ThreadHits>,
+    /// Bytes of its body.
+    length: u64,
 }
 
 impl Standing for StandingEntry {
@@ -152,6 +155,6 @@ impl Standing for StandingEntry {
     }
 
     fn count(&self) {
-        self.hits.count();
+        self.hits.count(self.length);
     }
 }

@@ -13,7 +13,7 @@ use super::sharing::Sharing;
 use super::zone::CacheZone;
 use crate::family::Causes;
 
-pub(super) type Zone = framework::zone::Zone<CacheZone>;
+pub(crate) type Zone = framework::zone::Zone<CacheZone>;
 
 /// `*_cache` of a scope, where it is on.
 pub struct Cache {

@@ -144,7 +144,7 @@ impl CacheZone {
     pub(super) fn memory_counts(&self) -> MemoryCounts {
         let store = self.store.get().and_then(Option::as_ref);
         let mut counts = store.map(|store| store.memory_counts()).unwrap_or_default();
-        counts.hits += self.counters.at_once();
+        counts.hits += self.counters.at_once().0;
         counts
     }
 }
