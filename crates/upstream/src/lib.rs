@@ -29,6 +29,7 @@ mod lease;
 mod limiter;
 mod members;
 mod moment;
+mod outage;
 mod outliers;
 mod peer;
 mod peers;

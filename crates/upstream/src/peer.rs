@@ -131,7 +131,9 @@ impl Peer {
 
     /// The health checks have passed again: starts the `slow_start` period.
     pub(crate) fn recover(&self, now: Instant) {
-        self.state().recover(millis(now));
+        let now = millis(now);
+        self.state().recover(now);
+        self.state().outages_seen.end(now);
     }
 
     /// The current share of its weight: [`slow_start::WHOLE`], or less during `slow_start`.
@@ -160,6 +162,32 @@ impl Peer {
             _ if self.is_out(now) => Standing::Unavailable,
             _ => Standing::Up,
         }
+    }
+
+    /// Its checks have found it unhealthy.
+    pub fn note_unhealthy(&self, now: Instant) {
+        self.state().outages_seen.begin(millis(now));
+    }
+
+    /// For how long it has not been asked in all, because of its failures or of its checks, and how
+    /// long ago that has begun for the last time, if it ever has.
+    pub fn downtime(&self, now: Instant) -> (Duration, Option<Duration>) {
+        let (standing, at) = (self.standing(now), millis(now));
+        let state = self.state();
+        let is_out = matches!(
+            standing,
+            Standing::Unavailable | Standing::Checking | Standing::Unhealthy
+        );
+        if is_out {
+            state.outages_seen.begin(at);
+        } else {
+            state
+                .outages_seen
+                .end(state.counts_until(at, self.fail_timeout));
+        }
+        let (total, last) = state.outages_seen.read(at);
+        let ago = last.map(|last| Duration::from_millis(at.saturating_sub(last)));
+        (Duration::from_millis(total), ago)
     }
 
     /// Whether neither its health checks nor `down` keep requests from the peer.

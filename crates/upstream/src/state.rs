@@ -2,14 +2,15 @@
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use framework::handover::{StateReader, StateWriter, Unfit};
 
 use crate::answers::Answers;
 use crate::in_flight::InFlight;
 use crate::latency::Latency;
-use crate::moment::{Moment, average};
+use crate::moment::{Moment, average, millis};
+use crate::outage::Outages;
 use crate::outliers::Standing;
 use crate::slow_start::WHOLE;
 
@@ -51,6 +52,8 @@ pub struct State {
     pub(crate) in_flight: InFlight,
     /// The latency that `p2c` compares.
     pub(crate) latency: Latency,
+    /// When the peer was unavailable or unhealthy.
+    pub(crate) outages_seen: Outages,
     /// The counts for outlier detection.
     pub(crate) standing: Standing,
 }
@@ -80,6 +83,7 @@ impl State {
         for moment in [&self.failed_at, &self.checked_at, &self.recovered_at] {
             moment.save(now, out);
         }
+        self.outages_seen.save(now, out);
         self.standing.save(now, out);
     }
 
@@ -99,6 +103,7 @@ impl State {
         for moment in [&state.failed_at, &state.checked_at, &state.recovered_at] {
             moment.read(now, saved)?;
         }
+        state.outages_seen.restore(now, saved)?;
         state.standing.read(now, saved)?;
         Ok(state)
     }
@@ -149,11 +154,12 @@ impl State {
     }
 
     /// Has everything that is counted in all counted from now on.
-    pub fn reset(&self) {
+    pub fn reset(&self, now: Instant) {
         for count in [&self.requests, &self.failures, &self.outages] {
             count.store(0, Ordering::Relaxed);
         }
         self.answers.reset();
+        self.outages_seen.reset(millis(now));
     }
 
     /// When the peer last became available again; never if it has always been available.
@@ -179,6 +185,12 @@ impl State {
         checked == 0 || u128::from(now.saturating_sub(checked)) > fail_timeout.as_millis()
     }
 
+    /// Until when failures count that nothing has followed.
+    pub(crate) fn counts_until(&self, now: u64, fail_timeout: Duration) -> u64 {
+        let timeout = u64::try_from(fail_timeout.as_millis()).unwrap_or(u64::MAX);
+        self.checked_at.get().saturating_add(timeout).min(now)
+    }
+
     /// How long ago it was last looked at, in milliseconds.
     pub(crate) fn unchecked_for(&self, now: u64) -> Option<u64> {
         let checked = self.checked_at.get();
@@ -194,6 +206,7 @@ impl State {
         let is_trial = self.is_stale(now, fail_timeout);
         let checked = self.checked_at.get();
         is_trial.then(|| {
+            self.outages_seen.end(self.counts_until(now, fail_timeout));
             self.checked_at.set(now);
             checked
         })
@@ -228,6 +241,7 @@ impl State {
         let is_out = fails >= max_fails;
         if is_out {
             self.outages.fetch_add(1, Ordering::Relaxed);
+            self.outages_seen.begin(now);
         }
         is_out
     }
@@ -240,6 +254,7 @@ impl State {
             let fails = self.fails.swap(0, Ordering::Relaxed);
             if max_fails > 0 && fails >= max_fails {
                 self.recover(tried_again);
+                self.outages_seen.end(tried_again);
             }
         }
     }

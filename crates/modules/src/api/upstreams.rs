@@ -130,10 +130,13 @@ fn peer(member: &Member, protocol: Protocol, now: Instant, object: &mut Object<'
     object.number("fails", state.failures());
     object.number("unavail", state.outages());
     if let Some(ago) = answers.and_then(|answers| answers.selected_ago(now)) {
-        let ago = SignedDuration::try_from(ago).unwrap_or_default();
-        if let Ok(selected) = Timestamp::now().checked_sub(ago) {
-            object.string("selected", format!("{selected:.3}").as_bytes());
-        }
+        moment(object, "selected", ago);
+    }
+    let (downtime, down_ago) = peer.downtime(now);
+    let downtime = u64::try_from(downtime.as_millis()).unwrap_or(u64::MAX);
+    object.number("downtime", downtime);
+    if let Some(ago) = down_ago {
+        moment(object, "downstart", ago);
     }
     if let Some(health) = peer.health() {
         let counts = health.counts();
@@ -144,6 +147,14 @@ fn peer(member: &Member, protocol: Protocol, now: Instant, object: &mut Object<'
                 object.number("unhealthy", counts.unhealthy);
             });
         });
+    }
+}
+
+/// The moment that was so long ago.
+fn moment(object: &mut Object<'_>, name: &str, ago: Duration) {
+    let ago = SignedDuration::try_from(ago).unwrap_or_default();
+    if let Ok(moment) = Timestamp::now().checked_sub(ago) {
+        object.string(name, format!("{moment:.3}").as_bytes());
     }
 }
 
@@ -237,7 +248,7 @@ fn route_of(peer: &Peer) -> &[u8] {
 /// Has everything about the servers of a group counted from now on.
 pub(super) fn reset(group: &Group) {
     for peer in group.peers().iter() {
-        peer.state().reset();
+        peer.state().reset(engine::now());
     }
 }
 

@@ -177,6 +177,9 @@ impl<U: Upstreams> PeerCheck<U> {
         };
         let (Ok(doing) | Err(doing)) = judged;
         tell(subject, change, doing);
+        if change.finding == Some(Finding::Unhealthy) {
+            peer.note_unhealthy(engine::now());
+        }
         if change.recovered {
             self.group.shared.recovered(peer, engine::now());
         }
