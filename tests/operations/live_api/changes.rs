@@ -283,6 +283,37 @@ fn changes_amid_reloads() {
     }
 }
 
+/// No rule of access is asked about a subrequest: it may look, and changes nothing.
+#[test]
+fn subrequests_change_nothing() {
+    if is_nginx() {
+        return;
+    }
+    let lines = "location /api {
+            api write=on; allow 127.0.0.1; deny all; log_subrequest on; access_log logs/api.log;
+        }
+        location /copied { mirror /api/9/http/upstreams/u/servers/0; proxy_pass http://itself/taken; }
+        location /taken { return 204; }
+[http]
+upstream itself { server 127.0.0.1:PORT; }
+upstream u { zone u 64k; server 127.0.0.1:9; server 127.0.0.1:10; }";
+    let server = Server::start("", lines);
+    let servers = "/http/upstreams/u/servers";
+    for (method, body) in [("DELETE", ""), ("PATCH", r#"{"down":true}"#)] {
+        assert_eq!(ask(server.port, method, "/copied", "", body).status, 204);
+        server.wait_for_line("api.log", &format!("\"{method} /copied HTTP/1.1\" 403 "));
+        let shown = get(&server, servers);
+        let downs = shown
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|one| one["down"].clone());
+        assert_eq!(Vec::from_iter(downs), [false, false], "{method}");
+    }
+    let path = format!("{servers}/0");
+    assert_eq!(change(&server, "PATCH", &path, r#"{"down":true}"#).0, 200);
+}
+
 /// A client adds, drains and removes servers while others are served: not one request fails.
 #[test]
 fn servers_come_and_go_under_load() {

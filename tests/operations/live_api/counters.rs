@@ -217,10 +217,11 @@ proxy_cache_path pages keys_zone=pages:1m max_size=10m; proxy_cache_path others 
     );
     let server = Server::start("", &lines);
     let pages = get(&server, "/http/caches/pages");
-    let none = json!({"responses": 0});
+    let none = json!({"responses": 0, "bytes": 0});
+    let fetched = json!({"responses": 0, "bytes": 0, "responses_written": 0, "bytes_written": 0});
     let shown = json!({"size": 0, "max_size": 10 << 20, "cold": false, "hit": none, "stale": none,
-        "updating": none, "revalidated": none, "miss": none, "expired": none, "bypass": none,
-        "entries": 0});
+        "updating": none, "revalidated": none, "miss": fetched, "expired": fetched,
+        "bypass": fetched, "entries": 0});
     wait_for("the folder", || get(&server, "/http/caches/pages") == shown);
     assert_eq!(pages["max_size"], 10 << 20);
     for _ in 0..3 {
@@ -244,6 +245,116 @@ proxy_cache_path pages keys_zone=pages:1m max_size=10m; proxy_cache_path others 
     let missing = (404, "CacheNotFound".to_owned());
     let path = "/http/caches/none/entries";
     assert_eq!(refused(&server, "DELETE", path, ""), missing);
+}
+
+/// Bytes that caches have given, that have come from upstreams, and that have been stored; by
+/// entries in files and in memory, which are given at once.
+#[test]
+fn bytes_of_caches_are_counted() {
+    if is_nginx() {
+        return;
+    }
+    let lines = "location /api { api write=on; }
+        location /page { return 200 0123456789; }
+        location /stored { proxy_pass http://itself/page; proxy_cache files; proxy_cache_valid 1h; }
+        location /brief {
+            proxy_pass http://itself/page; proxy_cache files; proxy_cache_valid 1s;
+            proxy_cache_key brief;
+        }
+        location /asked {
+            proxy_pass http://itself/page; proxy_cache files; proxy_cache_valid 1h;
+            proxy_cache_bypass $arg_bypass; proxy_no_cache $arg_unstored; proxy_cache_key asked;
+        }
+        location /memory {
+            proxy_pass http://itself/page; proxy_cache memory; proxy_cache_valid 1h;
+        }
+[http]
+upstream itself { server 127.0.0.1:PORT; }
+proxy_cache_path files keys_zone=files:1m;
+proxy_cache_path memory:memory keys_zone=memory:1m memory=1m;";
+    for engine in engines::lines() {
+        let server = Server::start(engine, lines);
+        let ask = |path: &str| assert_eq!(server.connect().get(path).unwrap().body.len(), 10);
+        let shown = |cache: &str, kind: &str| {
+            let shown = &get(&server, &format!("/http/caches/{cache}"))[kind];
+            let names = ["responses", "bytes", "responses_written", "bytes_written"];
+            names.map(|name| shown[name].as_u64().unwrap_or(9999))
+        };
+        (0..4).for_each(|_| ask("/stored"));
+        ask("/asked");
+        ask("/asked?bypass=1");
+        ask("/asked?bypass=1&unstored=1");
+        ask("/asked");
+        wait_for("what has been stored", || {
+            shown("files", "miss") == [2, 20, 2, 20] && shown("files", "bypass") == [2, 20, 1, 10]
+        });
+        assert_eq!(shown("files", "hit"), [4, 40, 9999, 9999]);
+        ask("/brief");
+        std::thread::sleep(std::time::Duration::from_millis(2100));
+        ask("/brief");
+        wait_for("what has been stored again", || {
+            shown("files", "expired") == [1, 10, 1, 10]
+        });
+        (0..50).for_each(|_| ask("/memory"));
+        wait_for("hits", || shown("memory", "hit") == [49, 490, 9999, 9999]);
+        assert_eq!(shown("memory", "miss"), [1, 10, 1, 10]);
+        assert_eq!(change(&server, "DELETE", "/http/caches/memory", "").0, 204);
+        assert_eq!(shown("memory", "hit"), [0, 0, 9999, 9999]);
+        assert_eq!(shown("memory", "miss"), [0, 0, 0, 0]);
+        ask("/memory");
+        assert_eq!(shown("memory", "hit"), [1, 10, 9999, 9999]);
+    }
+}
+
+/// How long a server was out because it failed, and since when.
+#[test]
+fn times_of_outages_are_told() {
+    if is_nginx() {
+        return;
+    }
+    let (a, gone) = (
+        behind('a'),
+        format!("127.0.0.1:{}", support::port::free_port()),
+    );
+    let server = Server::start(
+        "",
+        &lines(&format!("server {a}; server {gone} fail_timeout=1s;")),
+    );
+    let peer = |number: usize| get(&server, "/http/upstreams/u")["peers"][number].clone();
+    assert_eq!(
+        (&peer(1)["downtime"], &peer(1)["downstart"]),
+        (&json!(0), &Value::Null)
+    );
+    all_by(&server);
+    let out = peer(1);
+    assert_eq!(out["state"], "unavail");
+    let start = out["downstart"].as_str().unwrap().to_owned();
+    assert!(
+        start.ends_with('Z') && start.len() == "2026-01-01T00:00:00.000Z".len(),
+        "{start}"
+    );
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    let later = peer(1);
+    assert!(later["downtime"].as_u64() >= Some(200), "{later}");
+    // It is out for a second, however late somebody looks.
+    std::thread::sleep(std::time::Duration::from_millis(1700));
+    let back = peer(1);
+    assert_eq!(back["state"], "up");
+    let downtime = back["downtime"].as_u64().unwrap();
+    assert!((900..1300).contains(&downtime), "{back}");
+    assert_eq!(peer(1)["downtime"], downtime);
+    // The next failure is another outage, which adds to it.
+    all_by(&server);
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    let again = peer(1);
+    assert_eq!(again["state"], "unavail");
+    assert!(again["downtime"].as_u64().unwrap() > downtime && again["downstart"] != start);
+    assert_eq!(
+        (&peer(0)["downtime"], &peer(0)["downstart"]),
+        (&json!(0), &Value::Null)
+    );
+    assert_eq!(change(&server, "DELETE", "/http/upstreams/u", "").0, 204);
+    assert!(peer(1)["downtime"].as_u64().unwrap() < 900);
 }
 
 /// Statuses, times and bytes of each server; those of an old version have no single statuses.

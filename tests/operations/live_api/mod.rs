@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use support::load::answering;
 use support::master::wait_for;
 use support::tls::Client;
-use support::{PATIENCE, Server, is_nginx};
+use support::{PATIENCE, Server, engines, is_nginx};
 
 /// A response, whose body is JSON or empty.
 struct Answer {

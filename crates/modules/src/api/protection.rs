@@ -67,9 +67,12 @@ impl Protection {
         self.by_scope || self.by_address || self.by_certificate
     }
 
-    /// Whether a request that has come this far is from somebody who may change something.
+    /// Whether a request that has come this far is from somebody who may change something. Nobody
+    /// has asked who is there where it is a subrequest.
     pub(super) fn permits(self, request: &Request) -> bool {
-        self.by_scope || self.by_certificate || is_of_this_machine(request.connection.local())
+        let is_protected =
+            self.by_scope || self.by_certificate || is_of_this_machine(request.connection.local());
+        is_protected && request.is_main()
     }
 }
 

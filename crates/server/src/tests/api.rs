@@ -67,3 +67,63 @@ fn changes_are_refused_without_write() {
         assert_eq!(status(&lines, "GET"), 200, "{lines}");
     }
 }
+
+/// Whichever way a request comes into the location, what protects that decides.
+#[test]
+fn changes_are_judged_where_they_arrive() {
+    let known = "allow 0.0.0.0/1; allow 128.0.0.0/1;";
+    let hidden = "/hidden/9/http/upstreams/u/servers/0";
+    for (lines, expected) in [
+        ("location / { location /api { api write=on; } }", 403),
+        (
+            "location / { KNOWN deny all; location /api { api write=on; } }",
+            200,
+        ),
+        (
+            "location / { KNOWN deny all; location /api { api write=on; KNOWN } }",
+            403,
+        ),
+        (
+            "location /api { api write=on; if ($uri) { set $x 1; } }",
+            403,
+        ),
+        (
+            "location /api { KNOWN deny all; api write=on; if ($uri) { set $x 1; } }",
+            200,
+        ),
+        (
+            "rewrite ^/api(.*) /hidden$1; location /hidden { internal; api write=on; }",
+            403,
+        ),
+        (
+            "rewrite ^/api(.*) /hidden$1; location /hidden { KNOWN deny all; internal; api write=on; }",
+            200,
+        ),
+        (
+            "location /api { KNOWN deny all; rewrite ^/api(.*) /hidden$1 last; } location /hidden { api write=on; }",
+            403,
+        ),
+        (
+            "location /api { try_files /none HIDDEN; } location /hidden { api write=on; }",
+            403,
+        ),
+        (
+            "location /api { try_files /none HIDDEN; } location /hidden { KNOWN deny all; api write=on; }",
+            200,
+        ),
+        // What protects another location within it protects nothing else.
+        (
+            "location /api { api write=on; location /api/x { KNOWN deny all; } }",
+            403,
+        ),
+    ] {
+        let lines = lines.replace("KNOWN", known).replace("HIDDEN", hidden);
+        assert_eq!(status(&lines, "DELETE"), expected, "{lines}");
+        assert_eq!(status(&lines, "GET"), 200, "{lines}");
+    }
+    // A location within it that says nothing of the API is none of it.
+    let lines =
+        format!("location /api {{ api write=on; {known} deny all; location /api/9 {{ }} }}");
+    assert_eq!(status(&lines, "DELETE"), 405);
+    assert_eq!(status(&lines, "GET"), 404);
+}
