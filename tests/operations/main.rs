@@ -8,5 +8,6 @@ mod metrics;
 mod overload;
 mod service_manager;
 mod signals;
+mod tracing;
 mod upgrade;
 mod zones;

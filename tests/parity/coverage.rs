@@ -20,6 +20,15 @@ const TABLE: &str = "docs/directives/README.md";
 /// or several processes.
 const ELSEWHERE: &[(&str, &str)] = &[
     (
+        "tests/operations/tracing/mod.rs",
+        "endpoint otel_exporter otel_resource_attr otel_service_name otel_span_attr otel_span_name otel_trace
+         otel_trace_context",
+    ),
+    (
+        "tests/operations/tracing/collectors.rs",
+        "batch_count batch_size interval trusted_certificate",
+    ),
+    (
         "tests/tls/acme.rs",
         "accept_terms_of_service account_key acme_certificate acme_issuer announce challenge common_name_in_csr contact
          external_account_key preferred_chain profile ssl_verify state_path uri",

@@ -109,6 +109,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "modules",
         &[
             "proxying",
+            "http_client",
             "http",
             "rules",
             "upstream",

@@ -50,8 +50,11 @@ impl Contexts {
     /// The context within `match` in `stream`, for directives that may stand there.
     pub const STREAM_MATCH: Contexts = Contexts(1 << 18);
 
+    /// The context within `otel_exporter`, for directives that may stand there.
+    pub const OTEL_EXPORTER: Contexts = Contexts(1 << 19);
+
     /// All contexts together, for directives without a place of their own.
-    pub const ALL: Contexts = Contexts((1 << 19) - 1);
+    pub const ALL: Contexts = Contexts((1 << 20) - 1);
 
     /// The contexts of either set.
     #[must_use]
@@ -100,6 +103,7 @@ const NAMES: &[(Contexts, &str)] = &[
     (Contexts::MEMCACHED, "memcached"),
     (Contexts::MEMCACHED_SERVER, "server in memcached"),
     (Contexts::STREAM_MATCH, "match in stream"),
+    (Contexts::OTEL_EXPORTER, "otel_exporter"),
 ];
 
 impl BitOr for Contexts {

@@ -35,13 +35,24 @@ pub struct Generation {
     pub counts_turns: bool,
     parts: Map<TypeId, Arc<dyn Any + Send + Sync>>,
     on_end: Option<Box<dyn FnOnce() + Send + Sync>>,
+    /// Whether it is one of the [`live`] ones.
+    is_counted: bool,
 }
 
 impl Generation {
     /// A generation with these zones and without parts.
     pub fn new(zones: Zones) -> Generation {
         LIVE.fetch_add(1, Ordering::Relaxed);
+        let mut generation = Generation::without_requests(zones);
+        generation.is_counted = true;
+        generation
+    }
+
+    /// One that stands for no configuration: what a thread has that serves no requests, and must
+    /// not hold on to those of others.
+    pub fn without_requests(zones: Zones) -> Generation {
         Generation {
+            is_counted: false,
             number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed),
             zones,
             services: Vec::new(),
@@ -72,7 +83,9 @@ impl Generation {
 
 impl Drop for Generation {
     fn drop(&mut self) {
-        LIVE.fetch_sub(1, Ordering::Relaxed);
+        if self.is_counted {
+            LIVE.fetch_sub(1, Ordering::Relaxed);
+        }
         self.parts.clear();
         if let Some(hook) = self.on_end.take() {
             hook();

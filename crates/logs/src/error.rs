@@ -310,6 +310,11 @@ pub fn set_main(log: Arc<ErrorLog>) {
     *MAIN.lock().unwrap_or_else(PoisonError::into_inner) = Some(log);
 }
 
+/// The main log, once there is one.
+pub fn main_log() -> Option<Arc<ErrorLog>> {
+    MAIN.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
 /// Writes a line about the server itself to the main log; to standard error as long as there
 /// is none.
 pub fn process_error(level: Level, message: Arguments<'_>) {

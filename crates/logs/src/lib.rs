@@ -24,8 +24,8 @@ pub use framework::display::{Errno, Printable, error_text};
 
 pub use by_path::OPEN_LOG_FILE_CACHE;
 pub use error::{
-    Destination, ERROR_LOG, ErrorLog, MainLog, Sink, process_error, set_main, set_main_of,
-    with_line,
+    Destination, ERROR_LOG, ErrorLog, MainLog, Sink, main_log, process_error, set_main,
+    set_main_of, with_line,
 };
 pub use file::{Buffering, Compiling, LogFile, LogTable, OpenLogs, lines_dropped};
 pub use report::ToErrorLog;

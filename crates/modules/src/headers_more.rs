@@ -6,7 +6,6 @@
 //! Responses are changed before `add_header` adds to them, requests behind the rewrite phase. How a
 //! message is framed is not for them to say: such fields are left out, with a warning.
 
-use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -19,13 +18,11 @@ use http::config::http3::HTTP3_NOT_YET;
 use http::config::plan_builder::PlanBuilder;
 use http::config::tasks::{Task, TaskKind};
 use http::module::{Module, Script};
-use http::request::client_head::ClientHead;
 use http::request::{Request, Step, Text};
 use http::response::chain::{Chain, FilterRejection, HeadFilter};
 use http::response::{Field, Response};
 use http::variables::Compiling as _;
 use proto::date;
-use proto::h1;
 use proto::header::KnownField;
 
 const HSLI: Contexts = Contexts::HTTP
@@ -430,8 +427,7 @@ impl Script for HeadersMore {
 
 /// Changes the head of a request, as everybody sees it from now on.
 fn change_request(more: &HeadersMore, request: &mut Request) {
-    let copied = |(name, value): (&[u8], &[u8])| (name.to_vec(), value.to_vec());
-    let mut fields: Vec<(Vec<u8>, Vec<u8>)> = request.headers().map(copied).collect();
+    let mut fields = request.copied_fields();
     let content_type = request.header(KnownField::ContentType).unwrap_or_default();
     let end = memchr::memchr(b';', content_type).unwrap_or(content_type.len());
     let content_type = content_type.get(..end).unwrap_or_default().trim_ascii();
@@ -461,35 +457,7 @@ fn change_request(more: &HeadersMore, request: &mut Request) {
             }
         }
     }
-    take_head(request, &fields);
-}
-
-/// Gives the request a head with these fields.
-fn take_head(request: &mut Request, fields: &[(Vec<u8>, Vec<u8>)]) {
-    let mut bytes = request.request_line().to_vec();
-    bytes.extend_from_slice(b"\r\n");
-    for (name, value) in fields {
-        bytes.extend_from_slice(name);
-        bytes.extend_from_slice(b": ");
-        bytes.extend_from_slice(value);
-        bytes.extend_from_slice(b"\r\n");
-    }
-    bytes.extend_from_slice(b"\r\n");
-    let limits = request.server.core.head_limits();
-    let mut head = h1::Head::default();
-    if !matches!(h1::parse_head(&bytes, &limits, &mut head), Ok(Some(_))) {
-        logs::error!(
-            request,
-            Error,
-            "the request's head is none with the fields that were set, and stays as it was"
-        );
-        return;
-    }
-    let mut host = request.client.host.clone();
-    if let Some(named) = head.server_name() {
-        host = named.name.of(&bytes).to_ascii_lowercase();
-    }
-    request.client = Rc::new(ClientHead::parsed(bytes, head, host));
+    request.replace_fields(&fields);
 }
 
 #[cfg(test)]

@@ -28,6 +28,7 @@ pub mod memcached;
 pub mod metrics;
 pub mod mirror;
 pub mod mp4;
+pub mod otel;
 pub mod post_action;
 pub mod precompressed;
 pub mod proxy;

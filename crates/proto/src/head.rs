@@ -90,6 +90,44 @@ impl Head {
         Ok(head)
     }
 
+    /// The same head with these fields in the place of its own. `bytes` are those of the head; what
+    /// the fields are is appended to them. A `Host` that has changed names the server.
+    pub fn with_fields<'a>(
+        &self,
+        fields: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
+        bytes: &mut Vec<u8>,
+    ) -> Head {
+        let mut head = Head {
+            fields: Vec::new(),
+            known: KnownSet::default(),
+            ..self.clone()
+        };
+        for (name, value) in fields {
+            head.push(Field {
+                name: put(bytes, name),
+                value: put(bytes, value),
+                known: KnownField::from_name(name),
+            });
+        }
+        let host = |head: &Head| head.all(KnownField::Host).next().map(|field| field.value);
+        let text = |host: Option<Span>| host.map(|span| span.of(bytes));
+        let (before, after) = (host(self), host(&head));
+        if text(before) != text(after)
+            && let Some(within) = after
+            && let Ok(host) = host::validate(within.of(bytes))
+        {
+            head.server = Some(ServerName {
+                name: Span {
+                    start: within.start + host.name.start,
+                    end: within.start + host.name.end,
+                },
+                port: host.port,
+                has_capitals: host.has_capitals,
+            });
+        }
+        head
+    }
+
     /// Bytes of memory that it holds.
     pub fn memory(&self) -> usize {
         let fields = self.fields.capacity() * size_of::<Field>();
@@ -362,5 +400,29 @@ mod tests {
             refused(&without, &[("host", "a b")]),
             Some(HeadRefusal::Host)
         );
+    }
+
+    #[test]
+    fn fields_are_replaced() {
+        let (first, mut bytes) = head(&GET, &[("host", "a.example"), ("x-own", "1")]).unwrap();
+        let fields: [(&[u8], &[u8]); 2] = [(b"host", b"a.example"), (b"x-own", b"two")];
+        let same_host = first.with_fields(fields, &mut bytes);
+        assert_eq!(same_host.target().of(&bytes), GET.target);
+        let shown = |head: &Head, bytes: &[u8]| -> Vec<String> {
+            let fields = head.fields().iter();
+            let text = |part: &[u8]| String::from_utf8_lossy(part).into_owned();
+            fields.map(|field| text(field.value(bytes))).collect()
+        };
+        assert_eq!(shown(&same_host, &bytes), ["a.example", "two"]);
+        let server = same_host.server_name().unwrap();
+        assert_eq!(server.name.of(&bytes), b"Example.org");
+        let other: [(&[u8], &[u8]); 1] = [(b"host", b"b.example:81")];
+        let other = first.with_fields(other, &mut bytes);
+        let server = other.server_name().unwrap();
+        assert_eq!(
+            (server.name.of(&bytes), server.port),
+            (&b"b.example"[..], 81)
+        );
+        assert!(!other.has(KnownField::Other) && other.fields().len() == 1);
     }
 }

@@ -24,7 +24,7 @@ use modules::filters::{
 use modules::{
     access, acme, api, auth_basic, auth_request, autoindex, browser, dashboard, dav, dav_ext,
     fastcgi, flv, grpc, headers_more, health_check, index, limit_conn, limit_req, memcached,
-    metrics, mirror, mp4, post_action, precompressed, proxy, random_index, realip, referer,
+    metrics, mirror, mp4, otel, post_action, precompressed, proxy, random_index, realip, referer,
     rewrite, scgi, static_file, stub_status, try_files, tunnel, uwsgi,
 };
 use proxying::{early_hints, upstream};
@@ -77,6 +77,8 @@ pub const FEATURES: Modules = Modules(&[
         .gathers(acme::add)
         .plan(acme::register, acme::SHORTCUTS),
     Entry::module::<AccessLogs>(),
+    // Before the groups, one of which may be where spans go: what is prepared is from the end.
+    Entry::of(&[]).prepare(otel::prepare),
     Entry::of(&[upstream::DIRECTIVES, rules::upstream::DIRECTIVES])
         .prepare(upstream::compile)
         .gathers(upstream::add),
@@ -239,6 +241,14 @@ pub const FEATURES: Modules = Modules(&[
     Entry::module::<slice::SliceSize>()
         .named(&["ngx_http_slice_filter_module"])
         .variables(&[slice::find]),
+    // Last, as nginx has modules that are loaded: what it looks at a request for comes before all
+    // that scripts do.
+    Entry::of(&[otel::DIRECTIVES])
+        .named(&["ngx_otel_module"])
+        .tasks(otel::TASKS)
+        .variables(&[otel::find])
+        .gathers(otel::add)
+        .plan(otel::register, otel::SHORTCUTS),
 ]);
 
 #[cfg(test)]

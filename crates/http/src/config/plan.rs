@@ -98,6 +98,8 @@ pub struct Phases {
     pub arrived: Box<[Arc<dyn Handle>]>,
     /// The rewrite phase: the server's where the plan is one's, else the location's.
     pub scripts: Box<[Arc<dyn Script>]>,
+    /// Once the location is known, before its script; of main requests and of subrequests.
+    pub located: Box<[Arc<dyn Script>]>,
     /// `uninitialized_variable_warn`: whether reading a variable that no script has set is logged.
     pub warns_unset: bool,
     /// Scripts that run once the plan is known.

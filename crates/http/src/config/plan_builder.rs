@@ -27,6 +27,7 @@ pub struct PlanBuilder<'a> {
     zones: CountedZones,
     arrived: Vec<Arc<dyn Handle>>,
     scripts: Vec<Arc<dyn Script>>,
+    located: Vec<Arc<dyn Script>>,
     warns_unset: bool,
     prepared: Vec<Arc<dyn Script>>,
     after: Vec<Arc<dyn After>>,
@@ -62,6 +63,7 @@ impl<'a> PlanBuilder<'a> {
             zones: CountedZones::default(),
             arrived: Vec::new(),
             scripts: Vec::new(),
+            located: Vec::new(),
             warns_unset: true,
             prepared: Vec::new(),
             after: Vec::new(),
@@ -139,6 +141,12 @@ impl<'a> PlanBuilder<'a> {
     pub fn script<S: Script + 'static>(&mut self, script: &Arc<S>) {
         (self.has_registered, self.comes_before_location) = (true, true);
         self.scripts.push(script.clone());
+    }
+
+    /// What notes a request whose location is known, before the location's script: it ends nothing.
+    pub fn located<S: Script + 'static>(&mut self, script: &Arc<S>) {
+        self.has_registered = true;
+        self.located.push(script.clone());
     }
 
     /// The script that the module registers gives every plain request one and the same answer,
@@ -244,6 +252,7 @@ impl<'a> PlanBuilder<'a> {
             zones: self.zones,
             arrived: from_end(self.arrived),
             scripts: from_end(self.scripts),
+            located: from_end(self.located),
             warns_unset: self.warns_unset,
             prepared: from_end(self.prepared),
             after: from_end(self.after),

@@ -81,6 +81,27 @@ impl ClientHead {
         self.has_fields = true;
     }
 
+    /// A head that another protocol has brought, with these fields in the place of its own; `None`
+    /// for one of HTTP/1.
+    pub fn with_fields(&self, fields: &[(Vec<u8>, Vec<u8>)]) -> Option<ClientHead> {
+        let mut bytes = self.bytes.clone();
+        let pairs = fields.iter().map(|(name, value)| (&**name, &**value));
+        let head = self.fields_head()?.with_fields(pairs, &mut bytes);
+        let mut host = self.host.clone();
+        if head.server_name() != self.server_name()
+            && let Some(named) = head.server_name()
+        {
+            host = named.name.of(&bytes).to_ascii_lowercase();
+        }
+        Some(ClientHead {
+            bytes,
+            host,
+            of_fields: head,
+            has_fields: true,
+            ..ClientHead::default()
+        })
+    }
+
     /// Adds a field to a head that another protocol has brought.
     pub fn add_field(&mut self, name: &[u8], value: &[u8]) {
         let mut place = |text: &[u8]| {

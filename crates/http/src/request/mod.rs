@@ -17,6 +17,7 @@ pub mod interrupt;
 pub mod phases;
 pub mod pool;
 pub mod redirect;
+pub mod replaced_fields;
 pub mod secure;
 pub mod shared;
 pub mod state;
@@ -33,8 +34,8 @@ use variables::{Captures, Scratch};
 
 use crate::config::plan::{Plan, Server};
 use crate::connection::ConnectionHandle;
-use crate::module::Trace;
 use crate::logging::zone_meter::RequestUnderWay;
+use crate::module::Trace;
 use crate::request::body::RequestBody;
 use crate::request::client_head::ClientHead;
 use crate::request::shared::MainRequestState;

@@ -316,6 +316,13 @@ fn rewrite_by_server(request: &mut Request) -> Step {
 /// Runs the location's script. If no location was found the server's plan is in force, whose script
 /// has already run.
 fn rewrite_by_location(request: &mut Request) -> Step {
+    if !request.plan.phases.located.is_empty() {
+        let (http, id) = (Rc::clone(&request.http), request.plan.id);
+        match module::run_scripts(&http.plan(id).phases.located, request) {
+            Step::Next => {}
+            step => return step,
+        }
+    }
     let plan = &request.plan;
     if plan.phases.scripts.is_empty() || Arc::ptr_eq(plan, &request.server.plan) {
         return Step::Next;

@@ -19,7 +19,7 @@ const ISSUER: Contexts = Contexts::ACME_ISSUER;
 
 /// Where systems keep the certificates of the authorities that they trust; the first that exists
 /// counts.
-const SYSTEM_AUTHORITIES: [&str; 4] = [
+pub(crate) const SYSTEM_AUTHORITIES: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt", // Debian, Arch, Alpine
     "/etc/pki/tls/certs/ca-bundle.crt",   // Fedora
     "/etc/ssl/ca-bundle.pem",             // SUSE

@@ -39,6 +39,7 @@ use transport::tls::provider;
 use transport::tls::settings::{Issued, TlsSettings};
 
 pub use self::host::{CertificateSlot, intercept};
+pub(crate) use self::issuer::SYSTEM_AUTHORITIES;
 
 /// Where `http-01` looks: RFC 8555 section 8.3.
 const WELL_KNOWN: &[u8] = b"/.well-known/acme-challenge/";

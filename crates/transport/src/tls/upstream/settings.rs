@@ -18,7 +18,7 @@ use framework::compile::Compiler;
 use logs::{Compiling as _, Level, Printable, Subject, write};
 use rustls::client::{ResolvesClientCert, Resumption, danger::ServerCertVerifier};
 use rustls::crypto::CryptoProvider;
-use rustls::pki_types::ServerName;
+use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, SupportedCipherSuite, SupportedProtocolVersion};
 use sha2::{Digest as _, Sha256};
 use variables::{Compiling as _, Context, Text};
@@ -37,6 +37,10 @@ use crate::transport::Transport;
 
 /// Sessions that are kept for resumption, per scope.
 const SESSIONS_MAX: usize = 256;
+
+/// Most intermediate certificates between a peer's own and a trusted one, where no directive says
+/// it: as many as OpenSSL takes.
+const DEPTH_MAX: usize = 100;
 
 /// The directives of one module.
 pub struct Family {
@@ -431,6 +435,8 @@ pub struct Secured {
     server_name: ServerName<'static>,
     /// What the certificate must be for, if anybody asks.
     verified_name: Option<Vec<u8>>,
+    /// An address that the certificate may be for in the place of that name.
+    verified_address: Option<IpAddr>,
     /// What else must agree where two requests use one connection.
     agreed: Agreed,
 }
@@ -445,6 +451,40 @@ enum Agreed {
 }
 
 impl Secured {
+    /// TLS towards a host that no directives of a family speak of: its certificate must be for the
+    /// host and come from one of these authorities; the host is sent, unless it is an address, and
+    /// so are the names of what may be spoken.
+    ///
+    /// # Errors
+    /// One of the authorities is no certificate, or TLS is not available.
+    pub fn verified(
+        host: &[u8],
+        authorities: &[CertificateDer<'static>],
+        protocols: Vec<Vec<u8>>,
+    ) -> Result<Secured, String> {
+        let trust = Trust::new(authorities, &[], DEPTH_MAX).map_err(|error| error.to_string())?;
+        let base = Base {
+            provider: Arc::new(CryptoProvider::clone(provider())),
+            versions: rustls::DEFAULT_VERSIONS.to_vec(),
+            verifier: Arc::new(Trusted(trust)),
+            resumption: Resumption::in_memory_sessions(SESSIONS_MAX),
+            server_name: true,
+            key_log: None,
+            protocols,
+        };
+        let mut content = Digest::default();
+        content.add_all(authorities);
+        let mut name = host.to_vec();
+        name.truncate(without_port(&name));
+        Ok(Secured {
+            config: base.config(None).map_err(|error| error.to_string())?,
+            agreed: Agreed::Content(content.end()),
+            server_name: server_name(&name, true),
+            verified_address: address_of(&name),
+            verified_name: Some(name),
+        })
+    }
+
     /// A copy of these settings that offers these protocols to the peer (ALPN), in this generation.
     #[must_use]
     pub fn offering(self, protocols: Vec<Vec<u8>>, generation: u64) -> Secured {
@@ -506,6 +546,7 @@ impl<C: Context> UpstreamTls<C> {
             agreed,
             server_name: server_name(&name, self.server_name),
             verified_name: self.verify.then_some(name),
+            verified_address: None,
         })
     }
 
@@ -579,7 +620,20 @@ fn is_expected(transport: &Transport, secured: &Secured) -> bool {
     };
     let session = transport.client_session();
     let certificate = session.and_then(|session| session.certificate());
-    certificate.is_some_and(|certificate| verify::matches_name(&certificate, name))
+    certificate.is_some_and(|certificate| {
+        let address = secured.verified_address;
+        verify::matches_name(&certificate, name)
+            || address.is_some_and(|address| verify::matches_address(&certificate, address))
+    })
+}
+
+/// The address that a host is, if it is one.
+fn address_of(host: &[u8]) -> Option<IpAddr> {
+    let text = std::str::from_utf8(host).ok()?;
+    let inner = text
+        .strip_prefix('[')
+        .and_then(|rest| rest.strip_suffix(']'));
+    inner.unwrap_or(text).parse().ok()
 }
 
 /// How long a name is without the port that may stand behind it.
@@ -620,6 +674,13 @@ mod tests {
         ] {
             assert_eq!(&name[..without_port(name.as_bytes())], without);
         }
+    }
+
+    #[test]
+    fn addresses_are_told_from_names() {
+        let is_address = |host: &str| address_of(host.as_bytes()).is_some();
+        assert!(is_address("127.0.0.1") && is_address("[::1]"));
+        assert!(!is_address("example.com") && !is_address("[::1") && !is_address(""));
     }
 
     #[test]

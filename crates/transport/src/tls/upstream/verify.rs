@@ -3,6 +3,7 @@
 //! RFC 9525, whose wildcards are whole labels. What makes a chain hold is `chain`'s business; here
 //! is what rustls asks, and the name.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -142,6 +143,26 @@ pub fn matches_name(certificate: &CertificateDer<'_>, name: &[u8]) -> bool {
     attributes
         .filter(|attribute| attribute.oid == CN)
         .any(|attribute| text(&attribute.value).is_some_and(|text| fits(text, name)))
+}
+
+/// Whether a certificate is for this address, which is one of its alternative names (RFC 9525,
+/// section 6.5).
+pub fn matches_address(certificate: &CertificateDer<'_>, address: IpAddr) -> bool {
+    let Some(certificate) = parsed(certificate) else {
+        return false;
+    };
+    let alternative = certificate
+        .tbs_certificate()
+        .get_extension::<SubjectAltName>();
+    let Ok(Some((_, alternative))) = alternative else {
+        return false;
+    };
+    let octets = match address {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    };
+    let mut names = alternative.0.iter();
+    names.any(|name| matches!(name, GeneralName::IpAddress(known) if known.as_bytes() == octets))
 }
 
 /// The bytes of a common name in one of its usual encodings.

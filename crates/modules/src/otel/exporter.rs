@@ -1,0 +1,431 @@
+//! Spans on their way out: each thread gathers its own into a batch, one thread of the process
+//! sends the batches of all.
+//!
+//! ```text
+//! request ends ─▶ ThreadSpans::add ─┬▶ full: the batch joins the queue ─▶ run ─▶ Collector::export
+//!                                   └▶ every `interval` run takes what there is
+//! ```
+//!
+//! A thread has at most `batch_count` batches that have not been answered, the one that it gathers
+//! among them; a span for which there is no room is dropped and counted. Memory is bounded by that.
+//! After a reload the thread of the generation before goes on until the last request of that has
+//! ended, and what it has then is sent. At its end the process waits for batches that have not been
+//! answered, for [`END_MAX`] at most.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use engine::Unfinished;
+use engine::select::either;
+use framework::generation::{Generation, GenerationView};
+use framework::service::{RunningService, Service};
+use framework::slot::{OfThread, Slot, ThreadGeneration};
+use framework::zone::Zones;
+use http::request::Request;
+use logs::{Printable, event};
+use prost::Message as _;
+use rules::service_thread;
+
+use super::collector::Collector;
+use super::messages::{
+    ExportRequest, InstrumentationScope, KeyValue, Resource, ResourceSpans, ScopeSpans, Span,
+};
+
+/// How long a process waits at its end for the collector to take what is left.
+const END_MAX: Duration = Duration::from_secs(2);
+
+/// How often batches are looked for once a newer generation serves.
+const LOOK_AT_END: Duration = Duration::from_millis(100);
+
+/// `otel_exporter` and what is said of this server as a whole.
+pub(super) struct Exporter {
+    settings: ExporterSettings,
+    queue: Mutex<Queue>,
+    /// What threads gather into.
+    buffers: Mutex<Vec<Weak<SpanBuffer>>>,
+    /// Spans for which there was no room.
+    dropped: AtomicU64,
+    /// The second, by the process's uptime and counted from 1, in which the log has been told so.
+    told: AtomicU64,
+}
+
+/// What the configuration says.
+pub(super) struct ExporterSettings {
+    /// Where spans go.
+    pub(super) collector: Collector,
+    /// How long a span waits at most until it is sent.
+    pub(super) interval: Duration,
+    /// The most spans of a batch.
+    pub(super) batch_size: usize,
+    /// The most batches of a thread that have not been answered.
+    pub(super) batch_count: usize,
+    /// What is known of this server.
+    pub(super) resource: Vec<(String, String)>,
+}
+
+#[derive(Default)]
+struct Queue {
+    batches: Vec<Batch>,
+    is_ending: bool,
+    waker: Option<Waker>,
+    /// The thread at work, which keeps itself until it ends.
+    thread: Option<RunningService>,
+}
+
+/// Spans that are sent together, encoded.
+struct Batch {
+    spans: Vec<u8>,
+    count: usize,
+    /// Whose it is, until it has been answered or is lost.
+    outstanding: Outstanding,
+    /// The process is to end, but not before this.
+    unfinished: Option<Unfinished>,
+}
+
+/// One of the batches of a thread that have not been answered.
+struct Outstanding(Arc<AtomicUsize>);
+
+impl Outstanding {
+    fn new(count: &Arc<AtomicUsize>) -> Outstanding {
+        count.fetch_add(1, Ordering::Relaxed);
+        Outstanding(Arc::clone(count))
+    }
+}
+
+impl Drop for Outstanding {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// What a thread gathers. The lock is the thread's own but for the moment in which the batch is
+/// taken away.
+#[derive(Default)]
+struct SpanBuffer {
+    current: Mutex<(Vec<u8>, usize)>,
+    outstanding: Arc<AtomicUsize>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Exporter {
+    /// One that has nothing to send yet.
+    pub(super) fn new(settings: ExporterSettings) -> Exporter {
+        Exporter {
+            settings,
+            queue: Mutex::default(),
+            buffers: Mutex::default(),
+            dropped: AtomicU64::new(0),
+            told: AtomicU64::new(0),
+        }
+    }
+
+    /// Adds a span to what a thread gathers; the batch that is full with it.
+    fn add(&self, buffer: &SpanBuffer, span: Span) -> Result<Option<Batch>, NoRoom> {
+        let mut current = lock(&buffer.current);
+        let is_new = current.1 == 0;
+        if is_new && buffer.outstanding.load(Ordering::Relaxed) >= self.settings.batch_count {
+            return Err(NoRoom);
+        }
+        let spans = ScopeSpans {
+            scope: None,
+            spans: vec![span],
+        };
+        // A vector has room for whatever is written to it.
+        let _ = spans.encode(&mut current.0);
+        current.1 += 1;
+        let is_full = current.1 >= self.settings.batch_size;
+        Ok(is_full.then(|| take(buffer, &mut current)))
+    }
+
+    /// Puts batches into the queue, and calls who sends them.
+    fn push(&self, batches: impl IntoIterator<Item = Batch>) {
+        let mut queue = lock(&self.queue);
+        let is_ending = queue.is_ending;
+        queue.batches.extend(batches.into_iter().map(|mut batch| {
+            if is_ending {
+                batch.unfinished = Some(Unfinished::for_at_most(END_MAX, "traces"));
+            }
+            batch
+        }));
+        let waker = queue.waker.take();
+        drop(queue);
+        waker.into_iter().for_each(Waker::wake);
+    }
+
+    /// Puts what threads have gathered so far into the queue.
+    fn gather(&self) {
+        let mut buffers = lock(&self.buffers);
+        let mut batches = Vec::new();
+        buffers.retain(|buffer| {
+            let Some(buffer) = buffer.upgrade() else {
+                return false;
+            };
+            let mut current = lock(&buffer.current);
+            if current.1 > 0 {
+                batches.push(take(&buffer, &mut current));
+            }
+            true
+        });
+        drop(buffers);
+        if !batches.is_empty() {
+            self.push(batches);
+        }
+    }
+
+    /// A span finds no room: it is counted, and the log is told once a second.
+    fn drop_span(&self, request: &Request) {
+        let dropped = self.dropped.fetch_add(1, Ordering::Relaxed) + 1;
+        let second = engine::uptime().as_secs() + 1;
+        if self.told.swap(second, Ordering::Relaxed) != second {
+            logs::error!(request, Notice, "OTel dropped records: {dropped}");
+        }
+    }
+
+    /// Waits until there are batches, or none will be added but what requests of the past add.
+    async fn wait(&self) {
+        std::future::poll_fn(|context| {
+            let mut queue = lock(&self.queue);
+            if !queue.batches.is_empty() {
+                return Poll::Ready(());
+            }
+            queue.waker = Some(context.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// The message that a batch is sent as.
+    fn message(&self, batch: &Batch) -> Vec<u8> {
+        let scope = ScopeSpans {
+            scope: Some(InstrumentationScope {
+                name: "tidegate".to_owned(),
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+            }),
+            spans: Vec::new(),
+        };
+        let mut spans = scope.encode_to_vec();
+        spans.extend_from_slice(&batch.spans);
+        let attributes = self.settings.resource.iter();
+        let attributes = attributes.map(|(name, value)| KeyValue::text(name, value.as_bytes()));
+        let request = ExportRequest {
+            resource_spans: vec![ResourceSpans {
+                resource: Some(Resource {
+                    attributes: attributes.collect(),
+                }),
+                scope_spans: vec![Bytes::from(spans)],
+            }],
+        };
+        request.encode_to_vec()
+    }
+}
+
+/// There are as many batches as there may be.
+struct NoRoom;
+
+/// Takes what has been gathered.
+fn take(buffer: &SpanBuffer, current: &mut (Vec<u8>, usize)) -> Batch {
+    let (spans, count) = std::mem::take(current);
+    Batch {
+        spans,
+        count,
+        outstanding: Outstanding::new(&buffer.outstanding),
+        unfinished: None,
+    }
+}
+
+/// What a thread gathers for a generation.
+struct ThreadSpans(Option<(Arc<Exporter>, Arc<SpanBuffer>)>);
+
+static SPANS: Slot<ThreadSpans, ThreadGeneration> = Slot::new();
+
+/// The exporter of a generation.
+pub(super) struct GenerationExporter(pub(super) Arc<Exporter>);
+
+impl OfThread for ThreadSpans {
+    fn begin(local: &GenerationView) -> ThreadSpans {
+        let exporter = local.generation.part::<GenerationExporter>();
+        ThreadSpans(exporter.map(|exporter| {
+            let buffer = Arc::<SpanBuffer>::default();
+            lock(&exporter.0.buffers).push(Arc::downgrade(&buffer));
+            (Arc::clone(&exporter.0), buffer)
+        }))
+    }
+}
+
+impl Drop for ThreadSpans {
+    /// The last request of a generation has ended on this thread, or the thread ends.
+    fn drop(&mut self) {
+        if let Some((exporter, buffer)) = &self.0 {
+            let mut current = lock(&buffer.current);
+            if current.1 > 0 {
+                exporter.push([take(buffer, &mut current)]);
+            }
+        }
+    }
+}
+
+/// Has the span of a request that has ended sent.
+pub(super) fn add(request: &Request, span: Span) {
+    let spans = request.local.at(&SPANS);
+    let spans = spans.borrow();
+    let Some((exporter, buffer)) = &spans.0 else {
+        return;
+    };
+    match exporter.add(buffer, span) {
+        Ok(full) => {
+            if let Some(batch) = full {
+                exporter.push([batch]);
+            }
+        }
+        Err(NoRoom) => exporter.drop_span(request),
+    }
+}
+
+/// Has batches sent as long as there are any.
+pub(super) struct ExportService(pub(super) Arc<Exporter>);
+
+impl Service for ExportService {
+    fn key(&self) -> String {
+        "otel_exporter".to_owned()
+    }
+
+    /// Starts a thread of its own; the one before ends with the last request of its generation.
+    fn start(
+        &self,
+        generation: &Arc<Generation>,
+        before: Option<RunningService>,
+    ) -> Option<RunningService> {
+        drop(before);
+        let exporter = Arc::clone(&self.0);
+        let of_requests = Arc::downgrade(generation);
+        let work = move || run(exporter, of_requests);
+        let thread = service_thread::start("otel", "traces", work)?;
+        lock(&self.0.queue).thread = Some(thread);
+        Some(Box::new(AtWork(Arc::clone(&self.0))))
+    }
+}
+
+/// Its drop tells the thread that a newer generation serves, or that the process ends.
+struct AtWork(Arc<Exporter>);
+
+impl Drop for AtWork {
+    fn drop(&mut self) {
+        lock(&self.0.queue).is_ending = true;
+        self.0.gather();
+        let waker = lock(&self.0.queue).waker.take();
+        waker.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// What the sending thread knows.
+struct Sending {
+    exporter: Arc<Exporter>,
+    local: Rc<GenerationView>,
+    under_way: Cell<usize>,
+    /// The second in which a failure has been logged, and how many spans have been lost since.
+    told: Cell<(u64, usize)>,
+}
+
+async fn run(exporter: Arc<Exporter>, of_requests: Weak<Generation>) {
+    let own = Arc::new(Generation::without_requests(Zones::default()));
+    let worker = service_thread::worker(own);
+    let sending = Rc::new(Sending {
+        local: worker.current(),
+        exporter: Arc::clone(&exporter),
+        under_way: Cell::new(0),
+        told: Cell::default(),
+    });
+    let interval = exporter.settings.interval.max(Duration::from_millis(1));
+    let mut due = engine::now() + interval;
+    let mut had_requests = true;
+    loop {
+        let is_ending = lock(&exporter.queue).is_ending;
+        if is_ending {
+            due = due.min(engine::now() + LOOK_AT_END);
+        }
+        either(exporter.wait(), engine::sleep_until(due)).await;
+        if Instant::now() >= due {
+            exporter.gather();
+            due = engine::now() + interval;
+        }
+        let (batches, is_ending) = {
+            let mut queue = lock(&exporter.queue);
+            (std::mem::take(&mut queue.batches), queue.is_ending)
+        };
+        for batch in batches {
+            let under_way = UnderWay::begin(&sending);
+            engine::spawn(async move { under_way.0.send(batch).await });
+        }
+        // What a thread has gathered comes a moment after its last request has let go.
+        let has_requests = of_requests.strong_count() > 0;
+        if is_ending && !has_requests && !had_requests && sending.under_way.get() == 0 {
+            break;
+        }
+        had_requests = has_requests;
+    }
+    // It holds the thread, and the thread it.
+    lock(&exporter.queue).thread = None;
+}
+
+/// A batch that is being sent, from the moment on that it has left the queue.
+struct UnderWay(Rc<Sending>);
+
+impl UnderWay {
+    fn begin(sending: &Rc<Sending>) -> UnderWay {
+        sending.under_way.set(sending.under_way.get() + 1);
+        UnderWay(Rc::clone(sending))
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.under_way.set(self.0.under_way.get() - 1);
+    }
+}
+
+impl Sending {
+    async fn send(&self, batch: Batch) {
+        let second = engine::uptime().as_secs() + 1;
+        let is_quiet = self.told.get().0 == second;
+        let message = self.exporter.message(&batch);
+        let collector = &self.exporter.settings.collector;
+        let exported = collector.export(&self.local, &message, is_quiet).await;
+        match exported {
+            Ok(None) => {}
+            Ok(Some(partial))
+                if partial.rejected_spans == 0 && partial.error_message.is_empty() => {}
+            Ok(Some(partial)) => {
+                let why = Printable(partial.error_message.as_bytes());
+                let lost = usize::try_from(partial.rejected_spans).unwrap_or(0);
+                self.tell(lost, format_args!("partial success: {why}"));
+            }
+            Err(why) => self.tell(batch.count, format_args!("{why}")),
+        }
+        drop(batch.outstanding);
+        drop(batch.unfinished);
+    }
+
+    /// Some spans are lost: the log is told once a second.
+    fn tell(&self, lost: usize, why: std::fmt::Arguments<'_>) {
+        let second = engine::uptime().as_secs() + 1;
+        let (told, before) = self.told.get();
+        let lost = lost + before;
+        if told == second {
+            return self.told.set((told, lost));
+        }
+        self.told.set((second, 0));
+        let endpoint = &self.exporter.settings.collector.endpoint;
+        event!(
+            Error,
+            "OTel export failure: {why}, {lost} spans lost, otel_exporter: \"{endpoint}\""
+        );
+    }
+}
