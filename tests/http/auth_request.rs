@@ -43,38 +43,36 @@ fn rest_of(mut stream: TcpStream) -> String {
     answer
 }
 
-#[test]
-fn a_client_is_told_to_go_on_whatever_its_subrequest_comes_to() {
-    for engine in engines::lines() {
-        let server = Server::start(engine, LINES);
-        for path in ["/upload/204", "/upload/403", "/upload/500"] {
-            let mut stream = begin_upload(&server, path);
-            let mut go_on = [0; 25];
-            stream.read_exact(&mut go_on).unwrap();
-            let go_on = String::from_utf8_lossy(&go_on).into_owned();
-            assert_eq!(go_on, "HTTP/1.1 100 Continue\r\n\r\n", "{path}");
-            stream.write_all(b"text").unwrap();
-            let answer = rest_of(stream);
-            assert!(answer.starts_with("HTTP/1.1 200 "), "{path}: {answer}");
-            assert!(answer.ends_with("\r\n\r\n4"), "{path}: {answer}");
-        }
-        // One that is refused itself is not asked for what nobody wants.
-        let answer = rest_of(begin_upload(&server, "/denied/"));
-        assert!(answer.starts_with("HTTP/1.1 403 "), "{answer}");
+fn a_client_is_told_to_go_on_whatever_its_subrequest_comes_to(engine: &'static str) {
+    let server = Server::start(engine, LINES);
+    for path in ["/upload/204", "/upload/403", "/upload/500"] {
+        let mut stream = begin_upload(&server, path);
+        let mut go_on = [0; 25];
+        stream.read_exact(&mut go_on).unwrap();
+        let go_on = String::from_utf8_lossy(&go_on).into_owned();
+        assert_eq!(go_on, "HTTP/1.1 100 Continue\r\n\r\n", "{path}");
+        stream.write_all(b"text").unwrap();
+        let answer = rest_of(stream);
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{path}: {answer}");
+        assert!(answer.ends_with("\r\n\r\n4"), "{path}: {answer}");
+    }
+    // One that is refused itself is not asked for what nobody wants.
+    let answer = rest_of(begin_upload(&server, "/denied/"));
+    assert!(answer.starts_with("HTTP/1.1 403 "), "{answer}");
+}
+
+support::test_on_each_engine!(a_client_is_told_to_go_on_whatever_its_subrequest_comes_to);
+
+fn a_connection_goes_on_whatever_a_subrequest_comes_to(engine: &'static str) {
+    let server = Server::start(engine, LINES);
+    std::fs::create_dir(server.prefix.join("www/file")).unwrap();
+    server.write("file/500", b"a file");
+    let mut connection = server.connect();
+    for _ in 0..3 {
+        let answer = connection.get("/file/500").unwrap();
+        assert_eq!((answer.status, &*answer.body), (200, &b"a file"[..]));
+        assert!(!answer.closes(), "{}", answer.head);
     }
 }
 
-#[test]
-fn a_connection_goes_on_whatever_a_subrequest_comes_to() {
-    for engine in engines::lines() {
-        let server = Server::start(engine, LINES);
-        std::fs::create_dir(server.prefix.join("www/file")).unwrap();
-        server.write("file/500", b"a file");
-        let mut connection = server.connect();
-        for _ in 0..3 {
-            let answer = connection.get("/file/500").unwrap();
-            assert_eq!((answer.status, &*answer.body), (200, &b"a file"[..]));
-            assert!(!answer.closes(), "{}", answer.head);
-        }
-    }
-}
+support::test_on_each_engine!(a_connection_goes_on_whatever_a_subrequest_comes_to);

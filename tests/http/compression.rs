@@ -220,8 +220,7 @@ fn events(is_fastcgi: bool, may_go_on: Receiver<()>) -> u16 {
 
 /// What an upstream sends at once leaves at once, though it is compressed, and whether it is
 /// buffered or not.
-#[test]
-fn event_streams_pass_at_once() {
+fn event_streams_pass_at_once(engine: &'static str) {
     let ((http_go_on, http), (fastcgi_go_on, fastcgi)) = (channel(), channel());
     let (http, fastcgi) = (events(false, http), events(true, fastcgi));
     let lines = format!(
@@ -234,27 +233,27 @@ fn event_streams_pass_at_once() {
          location /scgi {{ scgi_pass 127.0.0.1:{http}; }}
          location /fastcgi {{ fastcgi_pass 127.0.0.1:{fastcgi}; }}"
     );
-    for engine in support::engines::lines() {
-        let server = Server::start(engine, &lines);
-        for path in [
-            "/unbuffered",
-            "/buffered",
-            "/left/",
-            "/uwsgi",
-            "/scgi",
-            "/fastcgi",
-        ] {
-            let go_on = if path == "/fastcgi" {
-                &fastcgi_go_on
-            } else {
-                &http_go_on
-            };
-            for coding in ["br", "zstd", "gzip"] {
-                pass_at_once(&server, path, coding, go_on);
-            }
+    let server = Server::start(engine, &lines);
+    for path in [
+        "/unbuffered",
+        "/buffered",
+        "/left/",
+        "/uwsgi",
+        "/scgi",
+        "/fastcgi",
+    ] {
+        let go_on = if path == "/fastcgi" {
+            &fastcgi_go_on
+        } else {
+            &http_go_on
+        };
+        for coding in ["br", "zstd", "gzip"] {
+            pass_at_once(&server, path, coding, go_on);
         }
     }
 }
+
+support::test_on_each_engine!(event_streams_pass_at_once);
 
 fn pass_at_once(server: &Server, path: &str, coding: &str, go_on: &Sender<()>) {
     let mut stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
@@ -289,54 +288,53 @@ fn pass_at_once(server: &Server, path: &str, coding: &str, go_on: &Sender<()>) {
 
 /// Compressing takes long, and the file is in memory and the client quick: others have their turns
 /// nevertheless.
-#[test]
-fn a_long_compression_holds_up_nobody() {
+fn a_long_compression_holds_up_nobody(engine: &'static str) {
     if support::is_nginx() {
         return; // it has no brotli, and does not share out its time either
     }
-    for engine in support::engines::lines() {
-        let server = Server::start(
-            engine,
-            "access_log logs/order.log;\n\
-             location /long { brotli on; brotli_types *; brotli_comp_level 9; }\n\
-             location /quick { return 200 q; }",
-        );
-        let mut state = 1_u32;
-        let noise = std::iter::repeat_with(|| {
-            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            (state >> 24) as u8
-        });
-        server.write("long", &noise.take(600_000).collect::<Vec<u8>>());
-        let mut quick = server.connect();
-        let long_before_quick = |log: &str| {
-            let at = |path: &str| log.rfind(path).expect("both are logged");
-            at("GET /long") < at("GET /quick")
-        };
-        // Chance may let the second request come too late, but not each time.
-        let held_up = (0..20).all(|_| {
-            quick.get("/quick").unwrap();
-            let mut stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
-            stream.set_read_timeout(Some(PATIENCE)).unwrap();
-            let idle = "GET /quick HTTP/1.1\r\nHost: x\r\n\r\n";
-            stream.write_all(idle.as_bytes()).unwrap();
-            let mut first = Vec::new();
-            while !first.ends_with(b"\r\n\r\nq") {
-                let mut byte = [0];
-                stream.read_exact(&mut byte).unwrap();
-                first.extend(byte);
-            }
-            let long = "GET /long HTTP/1.0\r\nHost: x\r\nAccept-Encoding: br\r\n\r\n";
-            stream.write_all(long.as_bytes()).unwrap();
-            quick.get("/quick").unwrap();
-            let mut all = Vec::new();
-            stream.read_to_end(&mut all).unwrap();
-            assert!(all.len() > 500_000, "noise stays as long as it is");
-            let log = std::fs::read_to_string(server.prefix.join("logs/order.log")).unwrap();
-            long_before_quick(&log)
-        });
-        assert!(!held_up, "{engine}");
-    }
+    let server = Server::start(
+        engine,
+        "access_log logs/order.log;\n\
+         location /long { brotli on; brotli_types *; brotli_comp_level 9; }\n\
+         location /quick { return 200 q; }",
+    );
+    let mut state = 1_u32;
+    let noise = std::iter::repeat_with(|| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 24) as u8
+    });
+    server.write("long", &noise.take(600_000).collect::<Vec<u8>>());
+    let mut quick = server.connect();
+    let long_before_quick = |log: &str| {
+        let at = |path: &str| log.rfind(path).expect("both are logged");
+        at("GET /long") < at("GET /quick")
+    };
+    // Chance may let the second request come too late, but not each time.
+    let held_up = (0..20).all(|_| {
+        quick.get("/quick").unwrap();
+        let mut stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let idle = "GET /quick HTTP/1.1\r\nHost: x\r\n\r\n";
+        stream.write_all(idle.as_bytes()).unwrap();
+        let mut first = Vec::new();
+        while !first.ends_with(b"\r\n\r\nq") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).unwrap();
+            first.extend(byte);
+        }
+        let long = "GET /long HTTP/1.0\r\nHost: x\r\nAccept-Encoding: br\r\n\r\n";
+        stream.write_all(long.as_bytes()).unwrap();
+        quick.get("/quick").unwrap();
+        let mut all = Vec::new();
+        stream.read_to_end(&mut all).unwrap();
+        assert!(all.len() > 500_000, "noise stays as long as it is");
+        let log = std::fs::read_to_string(server.prefix.join("logs/order.log")).unwrap();
+        long_before_quick(&log)
+    });
+    assert!(!held_up, "{engine}");
 }
+
+support::test_on_each_engine!(a_long_compression_holds_up_nobody);
 
 /// Text that a stronger compressor makes much shorter.
 fn compressible(seed: usize) -> Vec<u8> {
@@ -392,13 +390,11 @@ fn shorter(server: &Server, path: &str, coding: &str, expected: &[u8]) -> usize 
 
 /// What is the same for all is compressed more strongly beside service, whatever it comes from; a
 /// file that has changed is another.
-#[test]
-fn what_is_constant_is_compressed_once_and_more_strongly() {
+fn what_is_constant_is_compressed_once_and_more_strongly(engine: &'static str) {
     let (old, new) = (compressible(1), compressible(2));
-    for engine in support::engines::lines() {
-        let upstream = constant_upstream(old.clone());
-        let lines = format!(
-            "gzip_http_version 1.0; gzip_vary on; types {{ text/html html; }}
+    let upstream = constant_upstream(old.clone());
+    let lines = format!(
+        "gzip_http_version 1.0; gzip_vary on; types {{ text/html html; }}
              location /strong/ {{ alias www/; gzip on; brotli on; zstd on; brotli_comp_level 1;
                  compress_static_level gzip=9 br=10 zstd=19; add_header X-Ratio $gzip_ratio; }}
              location /once/ {{ alias www/; gzip on; compress_static_level off; }}
@@ -406,33 +402,34 @@ fn what_is_constant_is_compressed_once_and_more_strongly() {
                  proxy_pass http://127.0.0.1:{upstream}; proxy_cache one; }}
              [http]
              proxy_cache_path memory:one keys_zone=one:1m memory=8m memory_entry_max=256k;"
-        );
-        let server = Server::start(engine, &lines);
-        server.write("a.html", &old);
-        // A file that has just changed might change again unnoticed.
-        std::thread::sleep(std::time::Duration::from_millis(3100));
-        for coding in ["gzip", "br", "zstd"] {
-            shorter(&server, "/strong/a.html", coding, &old);
-        }
-        let once = [(); 3].map(|()| ask(&server, "/once/a.html", "gzip"));
-        assert!(once.iter().all(|next| next.body == once[0].body));
-        assert_eq!(plain("gzip", &once[2].body), old);
-        assert!(undated(&once[0]).contains(&"Vary: Accept-Encoding"));
-        assert!(once[2].field("ETag").unwrap().starts_with("W/"));
-        assert_eq!(ask(&server, "/strong/a.html", "identity").body, old);
-
-        assert_eq!(plain("gzip", &ask(&server, "/cached", "gzip").body), old);
-        shorter(&server, "/cached", "gzip", &old);
-
-        // From the next request on, with all that has been kept of the file before.
-        server.write("a.html", &new);
-        for coding in ["gzip", "br", "zstd"] {
-            let changed = ask(&server, "/strong/a.html", coding);
-            assert_eq!(plain(coding, &changed.body), new);
-        }
-        assert_eq!(
-            plain("gzip", &ask(&server, "/once/a.html", "gzip").body),
-            new
-        );
+    );
+    let server = Server::start(engine, &lines);
+    server.write("a.html", &old);
+    // A file that has just changed might change again unnoticed.
+    std::thread::sleep(std::time::Duration::from_millis(3100));
+    for coding in ["gzip", "br", "zstd"] {
+        shorter(&server, "/strong/a.html", coding, &old);
     }
+    let once = [(); 3].map(|()| ask(&server, "/once/a.html", "gzip"));
+    assert!(once.iter().all(|next| next.body == once[0].body));
+    assert_eq!(plain("gzip", &once[2].body), old);
+    assert!(undated(&once[0]).contains(&"Vary: Accept-Encoding"));
+    assert!(once[2].field("ETag").unwrap().starts_with("W/"));
+    assert_eq!(ask(&server, "/strong/a.html", "identity").body, old);
+
+    assert_eq!(plain("gzip", &ask(&server, "/cached", "gzip").body), old);
+    shorter(&server, "/cached", "gzip", &old);
+
+    // From the next request on, with all that has been kept of the file before.
+    server.write("a.html", &new);
+    for coding in ["gzip", "br", "zstd"] {
+        let changed = ask(&server, "/strong/a.html", coding);
+        assert_eq!(plain(coding, &changed.body), new);
+    }
+    assert_eq!(
+        plain("gzip", &ask(&server, "/once/a.html", "gzip").body),
+        new
+    );
 }
+
+support::test_on_each_engine!(what_is_constant_is_compressed_once_and_more_strongly);

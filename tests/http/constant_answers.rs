@@ -74,32 +74,31 @@ fn answer(server: &Server, line: &str, fields: &str) -> String {
     server.lines_for(&requests).join("\n")
 }
 
-#[test]
-fn answers_from_memory_are_those_of_the_long_way() {
-    for engine in engines::lines() {
-        let server = Server::start(engine, LINES);
-        let mut requests = Vec::new();
-        for path in PATHS {
-            for method in ["GET", "HEAD", "POST"] {
-                for version in ["HTTP/1.1", "HTTP/1.0"] {
-                    let line = format!("{method} {path} {version}");
-                    requests.extend(FIELDS.map(|fields| (line.clone(), fields)));
-                }
+fn answers_from_memory_are_those_of_the_long_way(engine: &'static str) {
+    let server = Server::start(engine, LINES);
+    let mut requests = Vec::new();
+    for path in PATHS {
+        for method in ["GET", "HEAD", "POST"] {
+            for version in ["HTTP/1.1", "HTTP/1.0"] {
+                let line = format!("{method} {path} {version}");
+                requests.extend(FIELDS.map(|fields| (line.clone(), fields)));
             }
         }
-        // First those that must not be kept for others, then plain ones, then all in another order.
-        let ask = |(line, fields): &(String, &str)| answer(&server, line, fields);
-        let first: Vec<String> = requests.iter().rev().map(ask).collect();
-        let mut again = Vec::new();
-        for request in &requests {
-            ask(&(
-                format!("GET {} HTTP/1.1", request.0.split(' ').nth(1).unwrap()),
-                "",
-            ));
-            again.push(ask(request));
-        }
-        for ((request, first), again) in requests.iter().zip(first.iter().rev()).zip(&again) {
-            assert_eq!(first, again, "{engine} {request:?}");
-        }
+    }
+    // First those that must not be kept for others, then plain ones, then all in another order.
+    let ask = |(line, fields): &(String, &str)| answer(&server, line, fields);
+    let first: Vec<String> = requests.iter().rev().map(ask).collect();
+    let mut again = Vec::new();
+    for request in &requests {
+        ask(&(
+            format!("GET {} HTTP/1.1", request.0.split(' ').nth(1).unwrap()),
+            "",
+        ));
+        again.push(ask(request));
+    }
+    for ((request, first), again) in requests.iter().zip(first.iter().rev()).zip(&again) {
+        assert_eq!(first, again, "{engine} {request:?}");
     }
 }
+
+support::test_on_each_engine!(answers_from_memory_are_those_of_the_long_way);

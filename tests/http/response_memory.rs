@@ -47,66 +47,64 @@ fn ask_for_all(connection: &mut Connection, files: usize) {
     }
 }
 
-#[test]
-fn the_memory_for_responses_is_as_large_as_it_is_said_to_be() {
+fn the_memory_for_responses_is_as_large_as_it_is_said_to_be(engine: &'static str) {
     if is_nginx() {
         return;
     }
-    for engine in support::engines::lines() {
-        for (size, shared) in [("0", 0), ("2m", 1 << 20), ("64m", 32 << 20)] {
-            let server = start(engine, size, 60);
-            let mut connection = server.connect();
-            ask_for_all(&mut connection, 60);
-            ask_for_all(&mut connection, 60);
-            let mut of = |name: &str| number(&mut connection, name);
-            let (objects, evicted) = (of("objects"), of("evicted_total"));
-            assert_eq!(of("limit_bytes"), shared, "{engine} {size}");
-            match size {
-                "0" => assert_eq!((objects, evicted), (0, 0), "{engine}"),
-                "2m" => {
-                    assert!(
-                        (8..=20).contains(&objects) && evicted >= 40,
-                        "{objects} {evicted}"
-                    );
-                    assert!(of("bytes") <= shared, "{engine}");
-                }
-                _ => assert_eq!((objects, evicted), (60, 0), "{engine}"),
+    for (size, shared) in [("0", 0), ("2m", 1 << 20), ("64m", 32 << 20)] {
+        let server = start(engine, size, 60);
+        let mut connection = server.connect();
+        ask_for_all(&mut connection, 60);
+        ask_for_all(&mut connection, 60);
+        let mut of = |name: &str| number(&mut connection, name);
+        let (objects, evicted) = (of("objects"), of("evicted_total"));
+        assert_eq!(of("limit_bytes"), shared, "{engine} {size}");
+        match size {
+            "0" => assert_eq!((objects, evicted), (0, 0), "{engine}"),
+            "2m" => {
+                assert!(
+                    (8..=20).contains(&objects) && evicted >= 40,
+                    "{objects} {evicted}"
+                );
+                assert!(of("bytes") <= shared, "{engine}");
             }
-            // A file that has changed is another from the next request on, wherever it lies.
-            for number in [0, 30, 59] {
-                server.write(&number.to_string(), b"new");
-                let response = connection.get(&format!("/{number}")).unwrap();
-                assert_eq!(response.body, b"new", "{engine} {size} {number}");
-            }
+            _ => assert_eq!((objects, evicted), (60, 0), "{engine}"),
+        }
+        // A file that has changed is another from the next request on, wherever it lies.
+        for number in [0, 30, 59] {
+            server.write(&number.to_string(), b"new");
+            let response = connection.get(&format!("/{number}")).unwrap();
+            assert_eq!(response.body, b"new", "{engine} {size} {number}");
         }
     }
 }
 
-#[test]
-fn memory_for_responses_goes_back_when_there_is_to_be_less() {
+support::test_on_each_engine!(the_memory_for_responses_is_as_large_as_it_is_said_to_be);
+
+fn memory_for_responses_goes_back_when_there_is_to_be_less(engine: &'static str) {
     if is_nginx() {
         return;
     }
-    for engine in support::engines::lines() {
-        let server = start(engine, "100m", 500);
+    let server = start(engine, "100m", 500);
+    let mut connection = server.connect();
+    connection.get("/metrics").unwrap();
+    let before = server.own_memory();
+    ask_for_all(&mut connection, 500);
+    assert_eq!(number(&mut connection, "objects"), 500);
+    let full = server.own_memory() - before;
+    assert!(full > 45 << 20, "{full}"); // each file, and its response
+    server.reload(&lines("2m"));
+    let started = Instant::now();
+    loop {
         let mut connection = server.connect();
-        connection.get("/metrics").unwrap();
-        let before = server.own_memory();
-        ask_for_all(&mut connection, 500);
-        assert_eq!(number(&mut connection, "objects"), 500);
-        let full = server.own_memory() - before;
-        assert!(full > 45 << 20, "{full}"); // each file, and its response
-        server.reload(&lines("2m"));
-        let started = Instant::now();
-        loop {
-            let mut connection = server.connect();
-            let left = server.own_memory().saturating_sub(before);
-            if left < 10 << 20 && number(&mut connection, "limit_bytes") == 1 << 20 {
-                assert!(number(&mut connection, "bytes") <= 1 << 20);
-                break;
-            }
-            assert!(started.elapsed() < PATIENCE, "{engine}: {left} of {full}");
-            std::thread::sleep(Duration::from_millis(50));
+        let left = server.own_memory().saturating_sub(before);
+        if left < 10 << 20 && number(&mut connection, "limit_bytes") == 1 << 20 {
+            assert!(number(&mut connection, "bytes") <= 1 << 20);
+            break;
         }
+        assert!(started.elapsed() < PATIENCE, "{engine}: {left} of {full}");
+        std::thread::sleep(Duration::from_millis(50));
     }
 }
+
+support::test_on_each_engine!(memory_for_responses_goes_back_when_there_is_to_be_less);

@@ -45,43 +45,41 @@ fn segments(server: &Server, path: &str) -> u32 {
 
 /// A head of its own, and five chunks that end within a segment, against segments of 64 KB that are
 /// filled.
-#[test]
-fn files_fill_segments_where_nothing_is_to_be_pushed() {
-    for engine in engines::lines() {
-        let server = Server::start(
-            engine,
-            "sendfile on; sendfile_max_chunk 40k;\n\
-             location /pushed/ { alias www/; }\n\
-             location /filled/ { alias www/; tcp_nopush on; }\n",
-        );
-        server.write("file", &vec![b'x'; FILE]);
-        let (pushed, filled) = (
-            segments(&server, "/pushed/file"),
-            segments(&server, "/filled/file"),
-        );
-        assert!(pushed >= 6, "{engine} {pushed} and {filled}");
-        assert!(filled <= 5, "{engine} {pushed} and {filled}");
-    }
+fn files_fill_segments_where_nothing_is_to_be_pushed(engine: &'static str) {
+    let server = Server::start(
+        engine,
+        "sendfile on; sendfile_max_chunk 40k;\n\
+         location /pushed/ { alias www/; }\n\
+         location /filled/ { alias www/; tcp_nopush on; }\n",
+    );
+    server.write("file", &vec![b'x'; FILE]);
+    let (pushed, filled) = (
+        segments(&server, "/pushed/file"),
+        segments(&server, "/filled/file"),
+    );
+    assert!(pushed >= 6, "{engine} {pushed} and {filled}");
+    assert!(filled <= 5, "{engine} {pushed} and {filled}");
 }
 
+support::test_on_each_engine!(files_fill_segments_where_nothing_is_to_be_pushed);
+
 /// What fills no segment is not held back behind the last file.
-#[test]
-fn the_end_of_a_response_leaves_at_once() {
-    for engine in engines::lines() {
-        let server = Server::start(
-            engine,
-            "sendfile on; sendfile_max_chunk 40k; tcp_nopush on;",
-        );
-        server.write("file", &vec![b'x'; FILE]);
-        // The kernel holds a segment back for 200 ms at most: a hundred responses would take 20 s.
-        let started = std::time::Instant::now();
-        for _ in 0..100 {
-            segments(&server, "/file");
-        }
-        let took = started.elapsed();
-        assert!(
-            took < std::time::Duration::from_secs(15),
-            "{engine} {took:?}"
-        );
+fn the_end_of_a_response_leaves_at_once(engine: &'static str) {
+    let server = Server::start(
+        engine,
+        "sendfile on; sendfile_max_chunk 40k; tcp_nopush on;",
+    );
+    server.write("file", &vec![b'x'; FILE]);
+    // The kernel holds a segment back for 200 ms at most: a hundred responses would take 20 s.
+    let started = std::time::Instant::now();
+    for _ in 0..100 {
+        segments(&server, "/file");
     }
+    let took = started.elapsed();
+    assert!(
+        took < std::time::Duration::from_secs(15),
+        "{engine} {took:?}"
+    );
 }
+
+support::test_on_each_engine!(the_end_of_a_response_leaves_at_once);

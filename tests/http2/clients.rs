@@ -113,184 +113,179 @@ fn curl(url: &str, more: &[&str]) -> String {
     printed("curl", "curl", &arguments)
 }
 
-#[test]
-fn curl_agrees_on_http2() {
-    for engine in support::engines::lines() {
-        let (server, urls) = start(engine, "", LOCATIONS);
-        let (path, body) = large(&server);
-        for url in &urls {
-            let version = ["-w", "%{http_version} %{response_code}"];
-            let answer = curl(&format!("{url}/show"), &version);
-            assert_eq!(answer, format!("{}2 200", shown(url)));
+fn curl_agrees_on_http2(engine: &'static str) {
+    let (server, urls) = start(engine, "", LOCATIONS);
+    let (path, body) = large(&server);
+    for url in &urls {
+        let version = ["-w", "%{http_version} %{response_code}"];
+        let answer = curl(&format!("{url}/show"), &version);
+        assert_eq!(answer, format!("{}2 200", shown(url)));
 
-            // Twenty at once, on one connection. In the clear curl 7.88 fails to go on with one,
-            // with any server.
-            if url.starts_with("https") {
-                let all = format!("{url}/connection?[1-20]");
-                let connections = curl(&all, &["--parallel", "--parallel-max", "20"]);
-                let mut connections: Vec<&str> = connections.lines().collect();
-                assert_eq!(connections.len(), 20);
-                connections.dedup();
-                assert_eq!(connections.len(), 1, "{connections:?}");
+        // Twenty at once, on one connection. In the clear curl 7.88 fails to go on with one,
+        // with any server.
+        if url.starts_with("https") {
+            let all = format!("{url}/connection?[1-20]");
+            let connections = curl(&all, &["--parallel", "--parallel-max", "20"]);
+            let mut connections: Vec<&str> = connections.lines().collect();
+            assert_eq!(connections.len(), 20);
+            connections.dedup();
+            assert_eq!(connections.len(), 1, "{connections:?}");
+        }
+
+        let up = format!("{url}/up-{}", url.len());
+        let status = curl(
+            &up,
+            &["-T", &path, "-o", "/dev/null", version[0], version[1]],
+        );
+        assert_eq!(status, "2 201");
+        let written = server.prefix.join(format!("www/up-{}", url.len()));
+        assert!(fs::read(written).unwrap() == body);
+        let back = server.prefix.join("back").display().to_string();
+        curl(&up, &["-o", &back]);
+        assert!(fs::read(&back).unwrap() == body);
+
+        let one = curl(
+            &format!("{url}/show"),
+            &["--http1.1", "-w", "%{http_version}"],
+        );
+        assert!(
+            one.starts_with("HTTP/1.1 ") && one.ends_with("1.1"),
+            "{one}"
+        );
+    }
+    // Nobody is moved from HTTP/1 to HTTP/2 by `Upgrade: h2c`, as with nginx.
+    let output = printed(
+        "curl",
+        "curl",
+        &[
+            "-sS",
+            "--noproxy",
+            "*",
+            "--http2",
+            &format!("{}/show", urls[0]),
+        ],
+    );
+    assert_eq!(output, "HTTP/1.1  []\n");
+}
+
+support::test_on_each_engine!(curl_agrees_on_http2);
+
+fn curl_gets_an_answer_that_comes_before_the_end_of_its_upload(engine: &'static str) {
+    let (server, urls) = start(engine, "", LOCATIONS);
+    let (large, body) = large(&server);
+    let path = server.prefix.join("part");
+    let part = path.display().to_string();
+    // In the clear curl may find both in one read all the same, where it is slow.
+    let urls = urls.iter().filter(|url| url.starts_with("https"));
+    for url in urls {
+        for length in [20_000, 100_000, body.len()] {
+            fs::write(&path, &body[..length]).unwrap();
+            let path = if length < body.len() { &part } else { &large };
+            for status in ["301", "401", "403", "413", "502", "503"] {
+                let url = format!("{url}/{status}");
+                let shown = ["-w", "%{response_code}", "-o", "/dev/null"];
+                let answer = curl(&url, &[&["-T", path][..], &shown[..]].concat());
+                assert_eq!(answer, status, "{url} {length}");
             }
+        }
+    }
+}
 
-            let up = format!("{url}/up-{}", url.len());
-            let status = curl(
-                &up,
-                &["-T", &path, "-o", "/dev/null", version[0], version[1]],
-            );
-            assert_eq!(status, "2 201");
-            let written = server.prefix.join(format!("www/up-{}", url.len()));
-            assert!(fs::read(written).unwrap() == body);
-            let back = server.prefix.join("back").display().to_string();
-            curl(&up, &["-o", &back]);
-            assert!(fs::read(&back).unwrap() == body);
+support::test_on_each_engine!(curl_gets_an_answer_that_comes_before_the_end_of_its_upload);
 
-            let one = curl(
-                &format!("{url}/show"),
-                &["--http1.1", "-w", "%{http_version}"],
-            );
+fn nghttp_agrees_on_http2(engine: &'static str) {
+    let (server, urls) = start(engine, "", LOCATIONS);
+    let (path, body) = large(&server);
+    server.write(
+        "page.html",
+        b"<link rel=stylesheet href=style.css><script src=script.js></script><img src=one.png>",
+    );
+    for name in ["style.css", "script.js", "one.png"] {
+        server.write(name, &body[..100_000]);
+    }
+    for url in &urls {
+        let answer = printed("nghttp", "nghttp2-client", &["-y", &format!("{url}/show")]);
+        assert_eq!(answer, shown(url));
+
+        let told = printed(
+            "nghttp",
+            "nghttp2-client",
+            &["-nvy", &format!("{url}/show")],
+        );
+        assert!(told.contains(":status: 200"), "{told}");
+        let agreed = told.contains("The negotiated protocol: h2");
+        assert_eq!(agreed, url.starts_with("https"), "{told}");
+
+        // A page with all that it names, and a window of little more than a frame.
+        let page = format!("{url}/page.html");
+        let options = ["-nasy", "-w", "15", "-W", "15", &page];
+        let statistics = printed("nghttp", "nghttp2-client", &options);
+        for name in ["/page.html", "/style.css", "/script.js", "/one.png"] {
+            let line = statistics.lines().find(|line| line.ends_with(name));
             assert!(
-                one.starts_with("HTTP/1.1 ") && one.ends_with("1.1"),
-                "{one}"
+                line.is_some_and(|line| line.contains(" 200 ")),
+                "{statistics}"
             );
         }
-        // Nobody is moved from HTTP/1 to HTTP/2 by `Upgrade: h2c`, as with nginx.
-        let output = printed(
-            "curl",
-            "curl",
-            &[
-                "-sS",
-                "--noproxy",
-                "*",
-                "--http2",
-                &format!("{}/show", urls[0]),
-            ],
-        );
-        assert_eq!(output, "HTTP/1.1  []\n");
+
+        let up = format!("{url}/up-{}", url.len());
+        let options = ["-vny", "-H:method: PUT", "-d", &path, &up];
+        let told = printed("nghttp", "nghttp2-client", &options);
+        assert!(told.contains(":status: 201"), "{told}");
+        let written = server.prefix.join(format!("www/up-{}", url.len()));
+        assert!(fs::read(written).unwrap() == body);
+
+        // A larger body than is taken: the answer says so, and the client sends no more.
+        let small = format!("{url}/small/up");
+        let options = ["-vny", "-H:method: PUT", "-d", &path, &small];
+        let told = printed("nghttp", "nghttp2-client", &options);
+        assert!(told.contains(":status: 413"), "{told}");
+        assert!(told.contains("(error_code=NO_ERROR(0x00))"), "{told}");
+        let sent = told.matches("send DATA frame <length=16384").count();
+        assert!(sent < body.len() / 16_384, "{sent}: {told}");
     }
 }
 
-#[test]
-fn curl_gets_an_answer_that_comes_before_the_end_of_its_upload() {
-    for engine in support::engines::lines() {
-        let (server, urls) = start(engine, "", LOCATIONS);
-        let (large, body) = large(&server);
-        let path = server.prefix.join("part");
-        let part = path.display().to_string();
-        // In the clear curl may find both in one read all the same, where it is slow.
-        let urls = urls.iter().filter(|url| url.starts_with("https"));
-        for url in urls {
-            for length in [20_000, 100_000, body.len()] {
-                fs::write(&path, &body[..length]).unwrap();
-                let path = if length < body.len() { &part } else { &large };
-                for status in ["301", "401", "403", "413", "502", "503"] {
-                    let url = format!("{url}/{status}");
-                    let shown = ["-w", "%{response_code}", "-o", "/dev/null"];
-                    let answer = curl(&url, &[&["-T", path][..], &shown[..]].concat());
-                    assert_eq!(answer, status, "{url} {length}");
-                }
-            }
+support::test_on_each_engine!(nghttp_agrees_on_http2);
+
+fn h2load_gets_every_answer(engine: &'static str) {
+    let (server, urls) = start(engine, "", LOCATIONS);
+    server.write("file", &[b'x'; 20_000]);
+    for url in &urls {
+        let file = format!("{url}/file");
+        let options = ["-n", "2000", "-c", "10", "-m", "20", "-w", "16", &file];
+        let report = printed("h2load", "nghttp2-client", &options);
+        let protocol = if url.starts_with("https") {
+            "Application protocol: h2\n"
+        } else {
+            "Application protocol: h2c\n"
+        };
+        for line in [
+            protocol,
+            "2000 done, 2000 succeeded, 0 failed, 0 errored, 0 timeout",
+            "status codes: 2000 2xx, 0 3xx, 0 4xx, 0 5xx",
+            // 2,000 times 20,000 bytes.
+            " (40000000) data",
+        ] {
+            assert!(report.contains(line), "{line}: {report}");
         }
     }
 }
 
-#[test]
-fn nghttp_agrees_on_http2() {
-    for engine in support::engines::lines() {
-        let (server, urls) = start(engine, "", LOCATIONS);
-        let (path, body) = large(&server);
-        server.write(
-            "page.html",
-            b"<link rel=stylesheet href=style.css><script src=script.js></script><img src=one.png>",
-        );
-        for name in ["style.css", "script.js", "one.png"] {
-            server.write(name, &body[..100_000]);
-        }
-        for url in &urls {
-            let answer = printed("nghttp", "nghttp2-client", &["-y", &format!("{url}/show")]);
-            assert_eq!(answer, shown(url));
+support::test_on_each_engine!(h2load_gets_every_answer);
 
-            let told = printed(
-                "nghttp",
-                "nghttp2-client",
-                &["-nvy", &format!("{url}/show")],
-            );
-            assert!(told.contains(":status: 200"), "{told}");
-            let agreed = told.contains("The negotiated protocol: h2");
-            assert_eq!(agreed, url.starts_with("https"), "{told}");
-
-            // A page with all that it names, and a window of little more than a frame.
-            let page = format!("{url}/page.html");
-            let options = ["-nasy", "-w", "15", "-W", "15", &page];
-            let statistics = printed("nghttp", "nghttp2-client", &options);
-            for name in ["/page.html", "/style.css", "/script.js", "/one.png"] {
-                let line = statistics.lines().find(|line| line.ends_with(name));
-                assert!(
-                    line.is_some_and(|line| line.contains(" 200 ")),
-                    "{statistics}"
-                );
-            }
-
-            let up = format!("{url}/up-{}", url.len());
-            let options = ["-vny", "-H:method: PUT", "-d", &path, &up];
-            let told = printed("nghttp", "nghttp2-client", &options);
-            assert!(told.contains(":status: 201"), "{told}");
-            let written = server.prefix.join(format!("www/up-{}", url.len()));
-            assert!(fs::read(written).unwrap() == body);
-
-            // A larger body than is taken: the answer says so, and the client sends no more.
-            let small = format!("{url}/small/up");
-            let options = ["-vny", "-H:method: PUT", "-d", &path, &small];
-            let told = printed("nghttp", "nghttp2-client", &options);
-            assert!(told.contains(":status: 413"), "{told}");
-            assert!(told.contains("(error_code=NO_ERROR(0x00))"), "{told}");
-            let sent = told.matches("send DATA frame <length=16384").count();
-            assert!(sent < body.len() / 16_384, "{sent}: {told}");
-        }
-    }
+fn httpx_asks_for_much_at_once(engine: &'static str) {
+    let (server, [_, url]) = start(engine, "", LOCATIONS);
+    let (path, body) = large(&server);
+    let (script, authorities) = (file("http2/client.py"), file("tls/ecdsa.crt"));
+    let arguments = [&*script, &*url, &*authorities, &*path];
+    let said = printed("/usr/bin/python3", "python3-httpx", &arguments);
+    let expected = "HTTP/2.0 h2 [h2]\n1 connection 50 responses\n201 200\nthe same\n";
+    assert_eq!(said, expected);
+    assert!(fs::read(server.prefix.join("www/up")).unwrap() == body);
 }
 
-#[test]
-fn h2load_gets_every_answer() {
-    for engine in support::engines::lines() {
-        let (server, urls) = start(engine, "", LOCATIONS);
-        server.write("file", &[b'x'; 20_000]);
-        for url in &urls {
-            let file = format!("{url}/file");
-            let options = ["-n", "2000", "-c", "10", "-m", "20", "-w", "16", &file];
-            let report = printed("h2load", "nghttp2-client", &options);
-            let protocol = if url.starts_with("https") {
-                "Application protocol: h2\n"
-            } else {
-                "Application protocol: h2c\n"
-            };
-            for line in [
-                protocol,
-                "2000 done, 2000 succeeded, 0 failed, 0 errored, 0 timeout",
-                "status codes: 2000 2xx, 0 3xx, 0 4xx, 0 5xx",
-                // 2,000 times 20,000 bytes.
-                " (40000000) data",
-            ] {
-                assert!(report.contains(line), "{line}: {report}");
-            }
-        }
-    }
-}
-
-#[test]
-fn httpx_asks_for_much_at_once() {
-    for engine in support::engines::lines() {
-        let (server, [_, url]) = start(engine, "", LOCATIONS);
-        let (path, body) = large(&server);
-        let (script, authorities) = (file("http2/client.py"), file("tls/ecdsa.crt"));
-        let arguments = [&*script, &*url, &*authorities, &*path];
-        let said = printed("/usr/bin/python3", "python3-httpx", &arguments);
-        let expected = "HTTP/2.0 h2 [h2]\n1 connection 50 responses\n201 200\nthe same\n";
-        assert_eq!(said, expected);
-        assert!(fs::read(server.prefix.join("www/up")).unwrap() == body);
-    }
-}
+support::test_on_each_engine!(httpx_asks_for_much_at_once);
 
 /// Pictures of the page.
 const PICTURES: usize = 200;
@@ -413,48 +408,46 @@ fn overtaken(all: &[Logged], path: &str) -> (usize, usize) {
     (all.iter().filter(under_way).count(), later.count())
 }
 
-#[test]
-fn chromium_gets_the_urgent_beside_slow_pictures() {
+fn chromium_gets_the_urgent_beside_slow_pictures(engine: &'static str) {
     if !chromium::is_there() {
         return;
     }
-    for engine in support::engines::lines() {
-        // Each picture takes ten seconds, and all wait at once.
-        let all = load(
-            engine,
-            "setTimeout(urgent, 1000);",
-            "limit_rate 8k;",
-            90_000,
-        );
-        for path in ["/style.css", "/script.js"] {
-            let (waiting, overtaken) = overtaken(&all, path);
-            let said = format!("{engine} {path} overtook {overtaken} of {waiting}: {all:?}");
-            assert!(waiting >= PICTURES / 2 && overtaken == waiting, "{said}");
-        }
+    // Each picture takes ten seconds, and all wait at once.
+    let all = load(
+        engine,
+        "setTimeout(urgent, 1000);",
+        "limit_rate 8k;",
+        90_000,
+    );
+    for path in ["/style.css", "/script.js"] {
+        let (waiting, overtaken) = overtaken(&all, path);
+        let said = format!("{engine} {path} overtook {overtaken} of {waiting}: {all:?}");
+        assert!(waiting >= PICTURES / 2 && overtaken == waiting, "{said}");
     }
 }
 
-#[test]
-fn chromium_gets_the_urgent_first() {
+support::test_on_each_engine!(chromium_gets_the_urgent_beside_slow_pictures);
+
+fn chromium_gets_the_urgent_first(engine: &'static str) {
     // How often the browser may ask for the urgent so late that most has been sent by then.
     const TRIES: usize = 5;
     if !chromium::is_there() {
         return;
     }
-    for engine in support::engines::lines() {
-        let mut seen = Vec::new();
-        let follows = |_: usize| {
-            // Most pictures have been asked for when some have come. What is urgent has more bytes
-            // than any of them.
-            let when = "let loads = 0; document.addEventListener('load', () => { if (++loads == 20) urgent(); }, true);";
-            let all = load(engine, when, "", 300_000);
-            let found = ["/style.css", "/script.js"].map(|path| overtaken(&all, path));
-            seen.push(found);
-            found.iter().all(|(waiting, overtaken)| {
-                *waiting >= PICTURES / 4 && *overtaken > waiting * 3 / 4
-            })
-        };
-        let has_followed = (0..TRIES).any(follows);
-        assert!(has_followed, "{engine}: {seen:?}");
-    }
+    let mut seen = Vec::new();
+    let follows = |_: usize| {
+        // Most pictures have been asked for when some have come. What is urgent has more bytes
+        // than any of them.
+        let when = "let loads = 0; document.addEventListener('load', () => { if (++loads == 20) urgent(); }, true);";
+        let all = load(engine, when, "", 300_000);
+        let found = ["/style.css", "/script.js"].map(|path| overtaken(&all, path));
+        seen.push(found);
+        found
+            .iter()
+            .all(|(waiting, overtaken)| *waiting >= PICTURES / 4 && *overtaken > waiting * 3 / 4)
+    };
+    let has_followed = (0..TRIES).any(follows);
+    assert!(has_followed, "{engine}: {seen:?}");
 }
+
+support::test_on_each_engine!(chromium_gets_the_urgent_first);

@@ -97,20 +97,18 @@ fn answer(mut stream: TcpStream) -> String {
 }
 
 /// A server that passes everything on, with these lines beside.
-fn each_server(lines: &str, check: impl Fn(&Server, &Upstream)) {
-    for engine in engines::lines() {
-        let upstream = Upstream::start();
-        let port = upstream.port;
-        let server = Server::start(
-            engine,
-            &format!("http2 on; {lines} location /text {{ return 200 text; }}
+fn each_server(engine: &str, lines: &str, check: impl Fn(&Server, &Upstream)) {
+    let upstream = Upstream::start();
+    let port = upstream.port;
+    let server = Server::start(
+        engine,
+        &format!("http2 on; {lines} location /text {{ return 200 text; }}
                 location / {{ proxy_pass http://127.0.0.1:{port}; proxy_http_version 1.1; }}
                 location /old/ {{ proxy_pass http://127.0.0.1:{port}; proxy_http_version 1.0; }}
                 location /unbuffered/ {{ proxy_pass http://127.0.0.1:{port}; proxy_http_version 1.1; proxy_request_buffering off; }}
                 location /old-unbuffered/ {{ proxy_pass http://127.0.0.1:{port}; proxy_http_version 1.0; proxy_request_buffering off; }}"),
-        );
-        check(&server, &upstream);
-    }
+    );
+    check(&server, &upstream);
 }
 
 /// Sends the head of a POST whose body follows.
@@ -129,9 +127,8 @@ fn open(client: &mut Client, path: &str) -> u32 {
     stream
 }
 
-#[test]
-fn a_body_without_a_length_is_framed_as_the_upstream_can_read_it() {
-    each_server("", |server, upstream| {
+fn a_body_without_a_length_is_framed_as_the_upstream_can_read_it(engine: &'static str) {
+    each_server(engine, "", |server, upstream| {
         let mut client = Client::connect(server.port);
         for (path, framing) in [
             ("/new", "HTTP/1.1\nContent-Length: 5\n\n12345"),
@@ -158,9 +155,10 @@ fn a_body_without_a_length_is_framed_as_the_upstream_can_read_it() {
     });
 }
 
-#[test]
-fn a_body_of_another_length_than_announced_never_leaves() {
-    each_server("", |server, upstream| {
+support::test_on_each_engine!(a_body_without_a_length_is_framed_as_the_upstream_can_read_it);
+
+fn a_body_of_another_length_than_announced_never_leaves(engine: &'static str) {
+    each_server(engine, "", |server, upstream| {
         let mut client = Client::connect(server.port);
         for (length, body) in [
             ("0", &b"GET /smuggled HTTP/1.1\r\n\r\n"[..]),
@@ -186,9 +184,10 @@ fn a_body_of_another_length_than_announced_never_leaves() {
     });
 }
 
-#[test]
-fn trailers_that_frame_do_not_leave() {
-    each_server("", |server, upstream| {
+support::test_on_each_engine!(a_body_of_another_length_than_announced_never_leaves);
+
+fn trailers_that_frame_do_not_leave(engine: &'static str) {
+    each_server(engine, "", |server, upstream| {
         let mut client = Client::connect(server.port);
         for path in ["/new", "/unbuffered/"] {
             let stream = open(&mut client, path);
@@ -223,9 +222,10 @@ fn trailers_that_frame_do_not_leave() {
     });
 }
 
-#[test]
-fn what_names_two_things_is_refused() {
-    each_server("", |server, upstream| {
+support::test_on_each_engine!(trailers_that_frame_do_not_leave);
+
+fn what_names_two_things_is_refused(engine: &'static str) {
+    each_server(engine, "", |server, upstream| {
         let mut client = Client::connect(server.port);
         let usual = [
             (":method", "GET"),
@@ -286,9 +286,10 @@ fn what_names_two_things_is_refused() {
     });
 }
 
-#[test]
-fn fields_of_the_upstreams_connection_stay_there() {
-    each_server("underscores_in_headers on;", |server, upstream| {
+support::test_on_each_engine!(what_names_two_things_is_refused);
+
+fn fields_of_the_upstreams_connection_stay_there(engine: &'static str) {
+    each_server(engine, "underscores_in_headers on;", |server, upstream| {
         let mut client = Client::connect(server.port);
         let stream = client.request("/fields", &[("te", "trailers"), ("x-own", "1")]);
         let response = client.response(stream);
@@ -322,9 +323,10 @@ fn fields_of_the_upstreams_connection_stay_there() {
     });
 }
 
-#[test]
-fn a_101_that_was_not_asked_for_is_a_bad_gateway() {
-    each_server("", |server, _| {
+support::test_on_each_engine!(fields_of_the_upstreams_connection_stay_there);
+
+fn a_101_that_was_not_asked_for_is_a_bad_gateway(engine: &'static str) {
+    each_server(engine, "", |server, _| {
         let mut client = Client::connect(server.port);
         let response = client.get("/switches");
         assert_eq!(response.status, 502);
@@ -334,8 +336,9 @@ fn a_101_that_was_not_asked_for_is_a_bad_gateway() {
     });
 }
 
-#[test]
-fn an_upload_to_a_slow_upstream_holds_at_most_its_window() {
+support::test_on_each_engine!(a_101_that_was_not_asked_for_is_a_bad_gateway);
+
+fn an_upload_to_a_slow_upstream_holds_at_most_its_window(engine: &'static str) {
     // An upstream that takes the head and then nothing.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -347,47 +350,47 @@ fn an_upload_to_a_slow_upstream_holds_at_most_its_window() {
             let _ = say.send(stream);
         }
     });
-    for engine in engines::lines() {
-        let server = Server::start(
-            engine,
-            &format!(
-                "http2 on; client_max_body_size 0; location / {{ return 200 fine; }}
+    let server = Server::start(
+        engine,
+        &format!(
+            "http2 on; client_max_body_size 0; location / {{ return 200 fine; }}
                 location /up {{ proxy_pass http://127.0.0.1:{port}; proxy_http_version 1.1; proxy_request_buffering off; }}"
-            ),
-        );
-        let mut client = Client::connect(server.port);
-        let stream = open(&mut client, "/up");
-        let (mut credit, mut sent) = (65_536_usize, 0_usize);
-        // As much as is given; what the kernel's buffers of the upstream's connection take is given
-        // back, and then no more.
-        while credit > 0 {
-            let part = credit.min(16_384);
-            let mut out = Vec::new();
-            put_data(&mut out, stream, &vec![b'x'; part], false);
-            client.send(&out);
-            (credit, sent) = (credit - part, sent + part);
-            // A request beside it shows that all before it has been looked at.
-            for wait in [0, 100] {
-                if credit == 0 {
-                    thread::sleep(Duration::from_millis(wait));
-                    let beside = client.request("/", &[]);
-                    credit += credit_until(&mut client, beside, stream);
-                }
-            }
-            assert!(sent < 64 << 20, "nothing bounds the upload");
-        }
-        // One more byte is more than was allowed.
+        ),
+    );
+    let mut client = Client::connect(server.port);
+    let stream = open(&mut client, "/up");
+    let (mut credit, mut sent) = (65_536_usize, 0_usize);
+    // As much as is given; what the kernel's buffers of the upstream's connection take is given
+    // back, and then no more.
+    while credit > 0 {
+        let part = credit.min(16_384);
         let mut out = Vec::new();
-        put_data(&mut out, stream, b"x", false);
+        put_data(&mut out, stream, &vec![b'x'; part], false);
         client.send(&out);
-        assert_eq!(
-            client.response(stream).reset,
-            Some(ErrorCode::FlowControlError)
-        );
-        assert_eq!(client.get("/").text(), "fine");
-        drop(kept.recv().unwrap());
+        (credit, sent) = (credit - part, sent + part);
+        // A request beside it shows that all before it has been looked at.
+        for wait in [0, 100] {
+            if credit == 0 {
+                thread::sleep(Duration::from_millis(wait));
+                let beside = client.request("/", &[]);
+                credit += credit_until(&mut client, beside, stream);
+            }
+        }
+        assert!(sent < 64 << 20, "nothing bounds the upload");
     }
+    // One more byte is more than was allowed.
+    let mut out = Vec::new();
+    put_data(&mut out, stream, b"x", false);
+    client.send(&out);
+    assert_eq!(
+        client.response(stream).reset,
+        Some(ErrorCode::FlowControlError)
+    );
+    assert_eq!(client.get("/").text(), "fine");
+    drop(kept.recv().unwrap());
 }
+
+support::test_on_each_engine!(an_upload_to_a_slow_upstream_holds_at_most_its_window);
 
 /// Reads until a response has ended; the credit that has come for another stream.
 fn credit_until(client: &mut Client, ends: u32, stream: u32) -> usize {

@@ -14,16 +14,13 @@ use support::{PATIENCE, Server, engines};
 
 const ON: &str = "http2 on; ";
 
-fn each_server(lines: &str, check: impl Fn(&Server)) {
-    for engine in engines::lines() {
-        let server = Server::start(engine, &format!("{ON}{lines}"));
-        check(&server);
-    }
+fn each_server(engine: &str, lines: &str, check: impl Fn(&Server)) {
+    let server = Server::start(engine, &format!("{ON}{lines}"));
+    check(&server);
 }
 
-#[test]
-fn files_come_from_memory_and_by_the_long_way() {
-    each_server("open_file_cache max=10;", |server| {
+fn files_come_from_memory_and_by_the_long_way(engine: &'static str) {
+    each_server(engine, "open_file_cache max=10;", |server| {
         server.write_old("small", b"small file");
         let large: Vec<u8> = (0..3_000_000_u32).map(|n| (n * 7) as u8).collect();
         server.write("large", &large);
@@ -50,9 +47,10 @@ fn files_come_from_memory_and_by_the_long_way() {
     });
 }
 
-#[test]
-fn answers_from_memory_have_the_date_of_their_second() {
-    each_server("location / { return 200 text; }", |server| {
+support::test_on_each_engine!(files_come_from_memory_and_by_the_long_way);
+
+fn answers_from_memory_have_the_date_of_their_second(engine: &'static str) {
+    each_server(engine, "location / { return 200 text; }", |server| {
         let mut client = Client::connect(server.port);
         let mut dates = Vec::new();
         let started = Instant::now();
@@ -70,9 +68,10 @@ fn answers_from_memory_have_the_date_of_their_second() {
     });
 }
 
-#[test]
-fn a_window_that_is_smaller_than_an_answer_from_memory_lets_it_go_in_parts() {
-    each_server("open_file_cache max=10;", |server| {
+support::test_on_each_engine!(answers_from_memory_have_the_date_of_their_second);
+
+fn a_window_that_is_smaller_than_an_answer_from_memory_lets_it_go_in_parts(engine: &'static str) {
+    each_server(engine, "open_file_cache max=10;", |server| {
         server.write("file", &[b'x'; 5000]);
         let mut client = Client::connect(server.port);
         // From memory by then.
@@ -102,9 +101,13 @@ fn a_window_that_is_smaller_than_an_answer_from_memory_lets_it_go_in_parts() {
     });
 }
 
-#[test]
-fn http1_is_spoken_on_the_same_port() {
+support::test_on_each_engine!(
+    a_window_that_is_smaller_than_an_answer_from_memory_lets_it_go_in_parts
+);
+
+fn http1_is_spoken_on_the_same_port(engine: &'static str) {
     each_server(
+        engine,
         "location / { return 200 \"$server_protocol $http2\"; }",
         |server| {
             let lines = server.lines_for("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
@@ -117,17 +120,18 @@ fn http1_is_spoken_on_the_same_port() {
     );
 }
 
-#[test]
-fn without_the_directive_a_preface_is_no_request() {
-    for engine in engines::lines() {
-        let server = Server::start(engine, "");
-        let lines = server.lines_for("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
-        assert!(
-            lines[0].starts_with("HTTP/1.1 4") || lines[0].starts_with("HTTP/1.1 5"),
-            "{lines:?}"
-        );
-    }
+support::test_on_each_engine!(http1_is_spoken_on_the_same_port);
+
+fn without_the_directive_a_preface_is_no_request(engine: &'static str) {
+    let server = Server::start(engine, "");
+    let lines = server.lines_for("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+    assert!(
+        lines[0].starts_with("HTTP/1.1 4") || lines[0].starts_with("HTTP/1.1 5"),
+        "{lines:?}"
+    );
 }
+
+support::test_on_each_engine!(without_the_directive_a_preface_is_no_request);
 
 /// Begins a request whose body does not come with it, and waits for the end of the answer.
 fn answer_of_unfinished(client: &mut Client, path: &str) -> (u32, u16) {
@@ -173,9 +177,8 @@ const EARLY: &str = "location / { return 403; }
     location /files { deny all; error_page 403 /file; }
     location = /file { allow all; }";
 
-#[test]
-fn an_early_answer_and_the_reset_of_its_stream_are_apart() {
-    each_server(EARLY, |server| {
+fn an_early_answer_and_the_reset_of_its_stream_are_apart(engine: &'static str) {
+    each_server(engine, EARLY, |server| {
         fs::write(server.prefix.join("www/file"), vec![b'x'; 100_000]).unwrap();
         let mut client = Client::connect(server.port);
         for (path, status) in [("/", 403), ("/page", 403), ("/gone", 502), ("/files", 403)] {
@@ -196,9 +199,10 @@ fn an_early_answer_and_the_reset_of_its_stream_are_apart() {
     });
 }
 
-#[test]
-fn a_client_that_ends_its_request_behind_an_early_answer_hears_of_no_reset() {
-    each_server(EARLY, |server| {
+support::test_on_each_engine!(an_early_answer_and_the_reset_of_its_stream_are_apart);
+
+fn a_client_that_ends_its_request_behind_an_early_answer_hears_of_no_reset(engine: &'static str) {
+    each_server(engine, EARLY, |server| {
         let mut client = Client::connect(server.port);
         let mut ended = Vec::new();
         // On a busy machine the reset may be quicker than the client.
@@ -221,11 +225,14 @@ fn a_client_that_ends_its_request_behind_an_early_answer_hears_of_no_reset() {
     });
 }
 
-#[test]
-fn streams_that_wait_for_their_resets_make_room_when_their_client_ends_them() {
+support::test_on_each_engine!(
+    a_client_that_ends_its_request_behind_an_early_answer_hears_of_no_reset
+);
+
+fn streams_that_wait_for_their_resets_make_room_when_their_client_ends_them(engine: &'static str) {
     let lines = "http2_max_concurrent_streams 2; location / { return 200 here; }
         location /denied { deny all; }";
-    each_server(lines, |server| {
+    each_server(engine, lines, |server| {
         let mut client = Client::connect(server.port);
         for by_reset in [false, true].repeat(5) {
             let early = [(); 2].map(|()| answer_of_unfinished(&mut client, "/denied").0);
@@ -259,9 +266,12 @@ fn streams_that_wait_for_their_resets_make_room_when_their_client_ends_them() {
     });
 }
 
-#[test]
-fn the_page_of_a_malformed_request_and_its_reset_are_apart() {
-    each_server("", |server| {
+support::test_on_each_engine!(
+    streams_that_wait_for_their_resets_make_room_when_their_client_ends_them
+);
+
+fn the_page_of_a_malformed_request_and_its_reset_are_apart(engine: &'static str) {
+    each_server(engine, "", |server| {
         let mut client = Client::connect(server.port);
         let fields = [
             (":method", "POST"),
@@ -286,11 +296,12 @@ fn the_page_of_a_malformed_request_and_its_reset_are_apart() {
     });
 }
 
-#[test]
-fn bodies_are_read_by_credit() {
+support::test_on_each_engine!(the_page_of_a_malformed_request_and_its_reset_are_apart);
+
+fn bodies_are_read_by_credit(engine: &'static str) {
     let lines = "client_max_body_size 10m; location / { dav_methods PUT; }
         location /small { client_max_body_size 1k; dav_methods PUT; }";
-    each_server(lines, |server| {
+    each_server(engine, lines, |server| {
         let www = server.prefix.join("www");
         fs::set_permissions(www, fs::Permissions::from_mode(0o777)).unwrap();
         let mut client = Client::connect(server.port);
@@ -334,9 +345,10 @@ fn bodies_are_read_by_credit() {
     });
 }
 
-#[test]
-fn malformed_requests_are_answered_and_reset_and_others_go_on() {
-    each_server("location / { return 200 fine; }", |server| {
+support::test_on_each_engine!(bodies_are_read_by_credit);
+
+fn malformed_requests_are_answered_and_reset_and_others_go_on(engine: &'static str) {
+    each_server(engine, "location / { return 200 fine; }", |server| {
         let mut client = Client::connect(server.port);
         let usual = [
             (":method", "GET"),
@@ -374,9 +386,11 @@ fn malformed_requests_are_answered_and_reset_and_others_go_on() {
     });
 }
 
-#[test]
-fn a_violation_ends_the_connection_with_its_code() {
+support::test_on_each_engine!(malformed_requests_are_answered_and_reset_and_others_go_on);
+
+fn a_violation_ends_the_connection_with_its_code(engine: &'static str) {
     each_server(
+        engine,
         "error_log logs/error.log info; location / { return 200 fine; }",
         |server| {
             let mut client = Client::connect(server.port);
@@ -391,9 +405,10 @@ fn a_violation_ends_the_connection_with_its_code() {
     );
 }
 
-#[test]
-fn windows_that_are_small_are_kept_to() {
-    each_server("location / { }", |server| {
+support::test_on_each_engine!(a_violation_ends_the_connection_with_its_code);
+
+fn windows_that_are_small_are_kept_to(engine: &'static str) {
+    each_server(engine, "location / { }", |server| {
         let file: Vec<u8> = (0..100_000_u32).map(|n| n as u8).collect();
         server.write("file", &file);
         let mut client = Client::connect_with(server.port, &[(4, 10)]);
@@ -421,9 +436,11 @@ fn windows_that_are_small_are_kept_to() {
     });
 }
 
-#[test]
-fn keepalive_requests_end_the_connection() {
+support::test_on_each_engine!(windows_that_are_small_are_kept_to);
+
+fn keepalive_requests_end_the_connection(engine: &'static str) {
     each_server(
+        engine,
         "keepalive_requests 3; location / { return 200 fine; }",
         |server| {
             let mut client = Client::connect(server.port);
@@ -436,12 +453,13 @@ fn keepalive_requests_end_the_connection() {
     );
 }
 
-#[test]
-fn requests_are_numbered_as_they_begin() {
+support::test_on_each_engine!(keepalive_requests_end_the_connection);
+
+fn requests_are_numbered_as_they_begin(engine: &'static str) {
     let lines = "keepalive_requests 4; location / { return 200 $connection_requests; }
         location /after { auth_request /ask; return 200 $connection_requests; }
         location /ask { return 204; }";
-    each_server(lines, |server| {
+    each_server(engine, lines, |server| {
         let mut client = Client::connect(server.port);
         // All heads in one buffer, before the work for any of them has begun.
         let (mut streams, mut out) = (Vec::new(), Vec::new());
@@ -466,10 +484,11 @@ fn requests_are_numbered_as_they_begin() {
     });
 }
 
-#[test]
-fn the_urgent_goes_first_and_the_slow_hold_up_no_other() {
+support::test_on_each_engine!(requests_are_numbered_as_they_begin);
+
+fn the_urgent_goes_first_and_the_slow_hold_up_no_other(engine: &'static str) {
     let lines = "location / { } location /slow { alias www/large; limit_rate 1k; }";
-    each_server(lines, |server| {
+    each_server(engine, lines, |server| {
         let large = vec![b'x'; 1_000_000];
         server.write("large", &large);
         let mut client = Client::connect_with(server.port, &[(4, 8_000_000)]);
@@ -511,9 +530,10 @@ fn the_urgent_goes_first_and_the_slow_hold_up_no_other() {
     });
 }
 
-#[test]
-fn incremental_responses_take_turns() {
-    each_server("location / { }", |server| {
+support::test_on_each_engine!(the_urgent_goes_first_and_the_slow_hold_up_no_other);
+
+fn incremental_responses_take_turns(engine: &'static str) {
+    each_server(engine, "location / { }", |server| {
         server.write("file", &vec![b'x'; 1_000_000]);
         let mut client = Client::connect_with(server.port, &[(4, 2_000_000)]);
         let fields = [("priority", "i")];
@@ -533,9 +553,10 @@ fn incremental_responses_take_turns() {
     });
 }
 
-#[test]
-fn floods_end_the_connection() {
-    each_server("location / { }", |server| {
+support::test_on_each_engine!(incremental_responses_take_turns);
+
+fn floods_end_the_connection(engine: &'static str) {
+    each_server(engine, "location / { }", |server| {
         server.write("file", &vec![b'x'; 1_000_000]);
         let ends = |what: &str, flood: &dyn Fn(&mut Client, &mut Vec<u8>)| {
             let mut client = Client::connect(server.port);
@@ -569,8 +590,9 @@ fn floods_end_the_connection() {
     });
 }
 
-#[test]
-fn upstreams_get_requests_that_mean_one_thing() {
+support::test_on_each_engine!(floods_end_the_connection);
+
+fn upstreams_get_requests_that_mean_one_thing(engine: &'static str) {
     // What an upstream has seen, which is a server of the same program.
     let lines = "location / { proxy_pass http://seen; proxy_http_version 1.1; }
         [http]
@@ -581,38 +603,38 @@ fn upstreams_get_requests_that_mean_one_thing() {
         "        [http]\n        upstream seen { server unix:logs/seen; }\n",
         "[http]\n",
     );
-    for engine in engines::lines() {
-        let folder = std::env::temp_dir().join(format!("tidegate-seen-{}", std::process::id()));
-        let _ = fs::remove_file(&folder);
-        let socket = format!("unix:{}", folder.display());
-        let lines = lines.replace("http://seen", &format!("http://{socket}:"));
-        let lines = lines.replace("unix:logs/seen", &socket);
-        let server = Server::start(engine, &format!("{ON}{lines}"));
-        let mut client = Client::connect(server.port);
-        let fields = [("cookie", "a=b"), ("cookie", "c=d"), ("te", "trailers")];
-        let stream = client.request("/x", &fields);
-        let seen = client.response(stream).text();
-        assert_eq!(seen, "GET /x HTTP/1.1|localhost|a=b; c=d|||");
-        let stream = client.request_with("POST", "/x", &[], Some(b"12345"));
-        let seen = client.response(stream).text();
-        assert_eq!(seen, "POST /x HTTP/1.1|localhost|||5|");
-        for path in ["/a b", "/a\r\nX: y", "a", "http://b/", "*", "/\u{7f}"] {
-            let stream = client.request(path, &[]);
-            assert_eq!(client.response(stream).status, 400, "{path:?}");
-        }
-        for authority in ["a/b", "a b", ""] {
-            let all = [
-                (":method", "GET"),
-                (":scheme", "http"),
-                (":path", "/"),
-                (":authority", authority),
-            ];
-            let (stream, out) = client.frames_of(&all, None);
-            client.send(&out);
-            assert_eq!(client.response(stream).status, 400, "{authority:?}");
-        }
+    let folder = std::env::temp_dir().join(format!("tidegate-seen-{}", std::process::id()));
+    let _ = fs::remove_file(&folder);
+    let socket = format!("unix:{}", folder.display());
+    let lines = lines.replace("http://seen", &format!("http://{socket}:"));
+    let lines = lines.replace("unix:logs/seen", &socket);
+    let server = Server::start(engine, &format!("{ON}{lines}"));
+    let mut client = Client::connect(server.port);
+    let fields = [("cookie", "a=b"), ("cookie", "c=d"), ("te", "trailers")];
+    let stream = client.request("/x", &fields);
+    let seen = client.response(stream).text();
+    assert_eq!(seen, "GET /x HTTP/1.1|localhost|a=b; c=d|||");
+    let stream = client.request_with("POST", "/x", &[], Some(b"12345"));
+    let seen = client.response(stream).text();
+    assert_eq!(seen, "POST /x HTTP/1.1|localhost|||5|");
+    for path in ["/a b", "/a\r\nX: y", "a", "http://b/", "*", "/\u{7f}"] {
+        let stream = client.request(path, &[]);
+        assert_eq!(client.response(stream).status, 400, "{path:?}");
+    }
+    for authority in ["a/b", "a b", ""] {
+        let all = [
+            (":method", "GET"),
+            (":scheme", "http"),
+            (":path", "/"),
+            (":authority", authority),
+        ];
+        let (stream, out) = client.frames_of(&all, None);
+        client.send(&out);
+        assert_eq!(client.response(stream).status, 400, "{authority:?}");
     }
 }
+
+support::test_on_each_engine!(upstreams_get_requests_that_mean_one_thing);
 
 /// An upstream with fields that say how a message is framed wherever they do not belong, and what
 /// is right beside them.
@@ -643,15 +665,14 @@ fn upstream_with_framing_everywhere() -> u16 {
 
 /// Clients drop a response that has them in its trailers, or TE in any head of HTTP/2: curl says
 /// PROTOCOL_ERROR.
-#[test]
-fn fields_of_framing_stand_in_heads_alone() {
+fn fields_of_framing_stand_in_heads_alone(engine: &'static str) {
     let lines = format!(
         "location / {{ early_hints 1; proxy_pass_trailers on;
          add_trailer Content-Length 9; add_trailer X-Own own;
          proxy_pass http://127.0.0.1:{}; }}",
         upstream_with_framing_everywhere()
     );
-    each_server(&lines, |server| {
+    each_server(engine, &lines, |server| {
         let response = Client::connect(server.port).get("/");
         let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         assert_eq!(response.informational, [103]);
@@ -675,9 +696,11 @@ fn fields_of_framing_stand_in_heads_alone() {
     });
 }
 
-#[test]
-fn chunks_streams_and_windows_are_as_they_are_set() {
+support::test_on_each_engine!(fields_of_framing_stand_in_heads_alone);
+
+fn chunks_streams_and_windows_are_as_they_are_set(engine: &'static str) {
     each_server(
+        engine,
         "http2_chunk_size 1; location / { return 200 body; }",
         |server| {
             let mut client = Client::connect(server.port);
@@ -685,14 +708,14 @@ fn chunks_streams_and_windows_are_as_they_are_set() {
             assert_eq!(client.turns.len(), 4);
         },
     );
-    each_server("location / { return 200 body; }", |server| {
+    each_server(engine, "location / { return 200 body; }", |server| {
         let mut client = Client::connect(server.port);
         assert_eq!(client.get("/").text(), "body");
         assert_eq!(client.turns.len(), 1);
     });
     let limited = "http2_max_concurrent_streams 1; http2_body_preread_size 100k; location / { }";
     for (lines, streams, window) in [("location / { }", 128, 65_536), (limited, 1, 102_400)] {
-        each_server(lines, |server| {
+        each_server(engine, lines, |server| {
             server.write("file", &vec![b'x'; 100_000]);
             let mut client = Client::connect_with(server.port, &[(4, 10)]);
             let frame = client.read_frame().unwrap();
@@ -715,9 +738,10 @@ fn chunks_streams_and_windows_are_as_they_are_set() {
     }
 }
 
-#[test]
-fn a_connection_is_idle_since_its_last_request() {
-    each_server("keepalive_timeout 1s;", |server| {
+support::test_on_each_engine!(chunks_streams_and_windows_are_as_they_are_set);
+
+fn a_connection_is_idle_since_its_last_request(engine: &'static str) {
+    each_server(engine, "keepalive_timeout 1s;", |server| {
         server.write_old("text", b"text");
         // It is known from here on.
         for _ in 0..3 {
@@ -735,8 +759,9 @@ fn a_connection_is_idle_since_its_last_request() {
     });
 }
 
-#[test]
-fn streams_that_the_client_ends_make_room_for_those_behind_them() {
+support::test_on_each_engine!(a_connection_is_idle_since_its_last_request);
+
+fn streams_that_the_client_ends_make_room_for_those_behind_them(engine: &'static str) {
     // It takes connections, and answers nothing.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = silent.local_addr().unwrap().port();
@@ -746,7 +771,7 @@ fn streams_that_the_client_ends_make_room_for_those_behind_them() {
          location /lingers {{ proxy_ignore_client_abort on; proxy_pass http://127.0.0.1:{port}; }}
          location / {{ return 200 $connection_requests; }}"
     );
-    each_server(&lines, |server| {
+    each_server(engine, &lines, |server| {
         let mut client = Client::connect(server.port);
         // One goes on without its client, and keeps its place.
         let lingers = client.request("/lingers", &[]);
@@ -786,9 +811,10 @@ fn streams_that_the_client_ends_make_room_for_those_behind_them() {
     });
 }
 
-#[test]
-fn a_reload_changes_streams_and_not_connections() {
-    each_server("location / { return 200 before; }", |server| {
+support::test_on_each_engine!(streams_that_the_client_ends_make_room_for_those_behind_them);
+
+fn a_reload_changes_streams_and_not_connections(engine: &'static str) {
+    each_server(engine, "location / { return 200 before; }", |server| {
         let mut client = Client::connect(server.port);
         assert_eq!(client.get("/").text(), "before");
         server.reload(&format!("{ON}location / {{ return 200 after; }}"));
@@ -806,10 +832,12 @@ fn a_reload_changes_streams_and_not_connections() {
     });
 }
 
-#[test]
-fn a_listener_that_goes_is_told_to_idle_clients() {
+support::test_on_each_engine!(a_reload_changes_streams_and_not_connections);
+
+fn a_listener_that_goes_is_told_to_idle_clients(engine: &'static str) {
     let other = support::port::free_port();
     each_server(
+        engine,
         &format!("listen 127.0.0.1:{other}; location / {{ return 200 text; }}"),
         |server| {
             let mut idle = Client::connect(other);
@@ -826,15 +854,16 @@ fn a_listener_that_goes_is_told_to_idle_clients() {
     );
 }
 
-#[test]
-fn a_response_that_is_given_up_ends_at_once_and_is_logged_as_it_was_sent() {
+support::test_on_each_engine!(a_listener_that_goes_is_told_to_idle_clients);
+
+fn a_response_that_is_given_up_ends_at_once_and_is_logged_as_it_was_sent(engine: &'static str) {
     let lines = "limit_conn slots 1; location / { }
         access_log logs/given_up.log given_up;
         [http]
         limit_conn_zone $server_port zone=slots:32k;
         log_format given_up '$request_uri $status $body_bytes_sent [$request_completion]';
         ";
-    each_server(lines, |server| {
+    each_server(engine, lines, |server| {
         // More than could be read within the test.
         let large = fs::File::create(server.prefix.join("www/large")).unwrap();
         large.set_len(1 << 40).unwrap();
@@ -878,14 +907,17 @@ fn a_response_that_is_given_up_ends_at_once_and_is_logged_as_it_was_sent() {
     });
 }
 
+support::test_on_each_engine!(
+    a_response_that_is_given_up_ends_at_once_and_is_logged_as_it_was_sent
+);
+
 /// The log has a line for it, and the file stays.
-#[test]
-fn a_request_that_is_reset_with_its_head_is_not_begun() {
+fn a_request_that_is_reset_with_its_head_is_not_begun(engine: &'static str) {
     let lines = "access_log logs/reset.log reset; location / { dav_methods DELETE; }
         [http]
         log_format reset '$request_method $uri $status $body_bytes_sent';
         ";
-    each_server(lines, |server| {
+    each_server(engine, lines, |server| {
         let www = server.prefix.join("www");
         fs::set_permissions(&www, fs::Permissions::from_mode(0o777)).unwrap();
         server.write("file", b"kept");
@@ -910,3 +942,5 @@ fn a_request_that_is_reset_with_its_head_is_not_begun() {
         assert!(www.join("file").exists() && !www.join("other").exists());
     });
 }
+
+support::test_on_each_engine!(a_request_that_is_reset_with_its_head_is_not_begun);

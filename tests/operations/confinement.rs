@@ -131,110 +131,108 @@ fn field(status: &str, name: &str) -> String {
     values.next().unwrap_or_default().trim().to_owned()
 }
 
-#[test]
-fn every_thread_of_the_worker_is_confined_and_serves() {
-    for events in engines::lines() {
-        let Some(site) = Site::start("", events) else {
-            return;
-        };
-        site.server.wait_for_log(
-            "worker process is confined (\"confine on\"): no new privileges; capabilities: none; ",
-        );
-        site.server.wait_for_log("reconfiguring");
-        let worker = {
-            // Folders for WebDAV are more than the first configuration had.
-            site.server
-                .wait_for_log("is confined from: starting a new worker process");
-            site.worker()
-        };
-        let threads = fs::read_dir(format!("/proc/{worker}/task")).unwrap();
-        let mut count = 0;
-        for thread in threads {
-            let status = fs::read_to_string(thread.unwrap().path().join("status")).unwrap();
-            let fields = [
-                "NoNewPrivs",
-                "CapEff",
-                "CapPrm",
-                "Seccomp",
-                "Seccomp_filters",
-            ];
-            let found = fields.map(|name| field(&status, name));
-            let none = "0000000000000000";
-            assert_eq!(found, ["1", none, none, "2", "3"], "{status}");
-            count += 1;
-        }
-        assert!(count >= 3, "two workers and the main thread: {count}");
-
-        assert_eq!(site.status("PUT", "/dav/new", "text"), "201");
-        let destination = "Destination: http://localhost/dav/moved\r\n";
-        assert!(
-            site.ask("MOVE", "/dav/new", destination, "")
-                .starts_with("HTTP/1.1 204")
-        );
-        assert_eq!(site.status("MKCOL", "/dav/folder/", ""), "201");
-        assert_eq!(site.status("DELETE", "/dav/moved", ""), "204");
-        assert_eq!(site.status("GET", "/stored/one", ""), "200");
-        assert_eq!(
-            fs::read(site.server.prefix.join("files/stored/one")).unwrap(),
-            b"answer"
-        );
-        assert!(
-            site.ask("GET", "/cached/x", "", "")
-                .contains("X-Cache: MISS")
-        );
-        assert!(
-            site.ask("GET", "/cached/x", "", "")
-                .contains("X-Cache: HIT")
-        );
-        assert_eq!(site.status("GET", "/logged/?name=x", ""), "204");
-        site.server.wait_for_line("by/x.log", "/logged/");
-        assert_eq!(site.status("GET", "/linked/?name=y", ""), "204");
-        site.server.wait_for_line("linked/y.log", "/linked/");
-
-        // A link that leads out is followed, and nothing is written there.
-        // As nginx answers where the file system refuses.
-        assert_eq!(site.status("PUT", "/dav/out/new", "text"), "500");
-        assert_eq!(site.status("MKCOL", "/dav/out/folder/", ""), "403");
-        assert_eq!(site.status("DELETE", "/dav/out/file", ""), "403");
-        assert_eq!(site.status("GET", "/stored/out/two", ""), "200");
+fn every_thread_of_the_worker_is_confined_and_serves(events: &'static str) {
+    let Some(site) = Site::start("", events) else {
+        return;
+    };
+    site.server.wait_for_log(
+        "worker process is confined (\"confine on\"): no new privileges; capabilities: none; ",
+    );
+    site.server.wait_for_log("reconfiguring");
+    let worker = {
+        // Folders for WebDAV are more than the first configuration had.
         site.server
-            .wait_for_log("files/stored/out/two\" failed (13: Permission denied)");
-        let left: Vec<_> = fs::read_dir(&site.outside)
-            .unwrap()
-            .map(|entry| entry.unwrap().file_name())
-            .collect();
-        assert_eq!(left.len(), 3, "{left:?}");
-        // It may be read unless that is forbidden too.
-        assert_eq!(site.status("GET", "/link/file", ""), "200");
+            .wait_for_log("is confined from: starting a new worker process");
+        site.worker()
+    };
+    let threads = fs::read_dir(format!("/proc/{worker}/task")).unwrap();
+    let mut count = 0;
+    for thread in threads {
+        let status = fs::read_to_string(thread.unwrap().path().join("status")).unwrap();
+        let fields = [
+            "NoNewPrivs",
+            "CapEff",
+            "CapPrm",
+            "Seccomp",
+            "Seccomp_filters",
+        ];
+        let found = fields.map(|name| field(&status, name));
+        let none = "0000000000000000";
+        assert_eq!(found, ["1", none, none, "2", "3"], "{status}");
+        count += 1;
     }
+    assert!(count >= 3, "two workers and the main thread: {count}");
+
+    assert_eq!(site.status("PUT", "/dav/new", "text"), "201");
+    let destination = "Destination: http://localhost/dav/moved\r\n";
+    assert!(
+        site.ask("MOVE", "/dav/new", destination, "")
+            .starts_with("HTTP/1.1 204")
+    );
+    assert_eq!(site.status("MKCOL", "/dav/folder/", ""), "201");
+    assert_eq!(site.status("DELETE", "/dav/moved", ""), "204");
+    assert_eq!(site.status("GET", "/stored/one", ""), "200");
+    assert_eq!(
+        fs::read(site.server.prefix.join("files/stored/one")).unwrap(),
+        b"answer"
+    );
+    assert!(
+        site.ask("GET", "/cached/x", "", "")
+            .contains("X-Cache: MISS")
+    );
+    assert!(
+        site.ask("GET", "/cached/x", "", "")
+            .contains("X-Cache: HIT")
+    );
+    assert_eq!(site.status("GET", "/logged/?name=x", ""), "204");
+    site.server.wait_for_line("by/x.log", "/logged/");
+    assert_eq!(site.status("GET", "/linked/?name=y", ""), "204");
+    site.server.wait_for_line("linked/y.log", "/linked/");
+
+    // A link that leads out is followed, and nothing is written there.
+    // As nginx answers where the file system refuses.
+    assert_eq!(site.status("PUT", "/dav/out/new", "text"), "500");
+    assert_eq!(site.status("MKCOL", "/dav/out/folder/", ""), "403");
+    assert_eq!(site.status("DELETE", "/dav/out/file", ""), "403");
+    assert_eq!(site.status("GET", "/stored/out/two", ""), "200");
+    site.server
+        .wait_for_log("files/stored/out/two\" failed (13: Permission denied)");
+    let left: Vec<_> = fs::read_dir(&site.outside)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
+    assert_eq!(left.len(), 3, "{left:?}");
+    // It may be read unless that is forbidden too.
+    assert_eq!(site.status("GET", "/link/file", ""), "200");
 }
 
-#[test]
-fn strictly_what_a_link_leads_to_is_not_read() {
-    for events in engines::lines() {
-        let Some(site) = Site::start("confine strict;", events) else {
-            return;
-        };
-        site.server
-            .wait_for_log("worker process is confined (\"confine strict\")");
-        site.worker();
-        assert_eq!(site.status("GET", "/page", ""), "200");
-        assert_eq!(site.status("GET", "/link/file", ""), "403");
-        assert_eq!(site.status("GET", "/open/../link/file", ""), "403");
-        assert_eq!(site.status("GET", "/missing", ""), "404");
-        assert_eq!(site.status("PUT", "/dav/new", "text"), "201");
-        assert!(
-            site.ask("GET", "/cached/x", "", "")
-                .contains("X-Cache: MISS")
-        );
-        assert!(
-            site.ask("GET", "/cached/x", "", "")
-                .contains("X-Cache: HIT")
-        );
-        site.server
-            .wait_for_log("www/link/file\" failed (13: Permission denied)");
-    }
+support::test_on_each_engine!(every_thread_of_the_worker_is_confined_and_serves);
+
+fn strictly_what_a_link_leads_to_is_not_read(events: &'static str) {
+    let Some(site) = Site::start("confine strict;", events) else {
+        return;
+    };
+    site.server
+        .wait_for_log("worker process is confined (\"confine strict\")");
+    site.worker();
+    assert_eq!(site.status("GET", "/page", ""), "200");
+    assert_eq!(site.status("GET", "/link/file", ""), "403");
+    assert_eq!(site.status("GET", "/open/../link/file", ""), "403");
+    assert_eq!(site.status("GET", "/missing", ""), "404");
+    assert_eq!(site.status("PUT", "/dav/new", "text"), "201");
+    assert!(
+        site.ask("GET", "/cached/x", "", "")
+            .contains("X-Cache: MISS")
+    );
+    assert!(
+        site.ask("GET", "/cached/x", "", "")
+            .contains("X-Cache: HIT")
+    );
+    site.server
+        .wait_for_log("www/link/file\" failed (13: Permission denied)");
 }
+
+support::test_on_each_engine!(strictly_what_a_link_leads_to_is_not_read);
 
 #[test]
 fn without_confinement_the_worker_writes_by_a_link() {

@@ -59,133 +59,134 @@ fn requests(server: &Server, location: &str, class: &str) -> String {
     format!("tidegate_http_requests_total{{{scope},status=\"{class}\"}}")
 }
 
-fn on_every_engine(test: impl Fn(&str)) {
+fn requests_are_counted_by_scope_and_over_reloads(engine: &'static str) {
     if is_nginx() {
         return; // it has no such thing
     }
-    support::engines::lines().into_iter().for_each(test);
-}
-
-#[test]
-fn requests_are_counted_by_scope_and_over_reloads() {
-    on_every_engine(|engine| {
-        let server = Server::start(engine, LINES);
-        server.write("file.txt", &[b'x'; 1000]);
-        let mut connection = server.connect();
-        // The first ones go the long way, later ones may be answered from memory.
-        std::thread::sleep(Duration::from_millis(10));
-        for _ in 0..20 {
-            assert_eq!(connection.get("/file.txt").unwrap().status, 200);
-        }
-        assert_eq!(connection.get("/a%22b").unwrap().status, 404);
-        assert_eq!(connection.get("/refused").unwrap().status, 403);
-        assert_eq!(connection.get("/none").unwrap().status, 404);
-
-        let check = |numbers: &BTreeMap<String, f64>, files: f64| {
-            let txt = "~ \\\\.(txt)$";
-            assert_eq!(numbers[&requests(&server, txt, "2xx")], files);
-            assert_eq!(numbers[&requests(&server, "/a\\\"b", "4xx")], 1.0);
-            assert_eq!(numbers[&requests(&server, "/refused", "4xx")], 1.0);
-            assert_eq!(numbers[&requests(&server, "", "4xx")], 1.0, "no location");
-            let scope = scope(&server, txt);
-            let of = |name: &str| numbers[&format!("tidegate_http_{name}{{{scope}}}")];
-            assert!(of("sent_bytes_total") > files * 1000.0);
-            assert!(of("received_bytes_total") > files * 30.0);
-            assert_eq!(of("request_duration_seconds_count"), files);
-            let bucket = |bound: &str| {
-                let name = "tidegate_http_request_duration_seconds_bucket";
-                numbers[&format!("{name}{{{scope},le=\"{bound}\"}}")]
-            };
-            assert_eq!(bucket("+Inf"), files);
-            assert!(bucket("0.0001") <= bucket("1") && bucket("1") <= bucket("60"));
-            assert_eq!(numbers["tidegate_panics_total"], 0.0);
-        };
-        let before = numbers(&mut connection);
-        check(&before, 20.0);
-        assert_eq!(before["tidegate_generation"], 1.0);
-
-        server.reload(&format!("{LINES} location /new {{ return 204; }}"));
-        let start = Instant::now();
-        let mut connection = server.connect();
-        while numbers(&mut connection)["tidegate_generation"] < 2.0 {
-            assert!(start.elapsed() < PATIENCE, "no reload");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+    let server = Server::start(engine, LINES);
+    server.write("file.txt", &[b'x'; 1000]);
+    let mut connection = server.connect();
+    // The first ones go the long way, later ones may be answered from memory.
+    std::thread::sleep(Duration::from_millis(10));
+    for _ in 0..20 {
         assert_eq!(connection.get("/file.txt").unwrap().status, 200);
-        check(&numbers(&mut connection), 21.0);
-    });
-}
+    }
+    assert_eq!(connection.get("/a%22b").unwrap().status, 404);
+    assert_eq!(connection.get("/refused").unwrap().status, 403);
+    assert_eq!(connection.get("/none").unwrap().status, 404);
 
-#[test]
-fn connections_are_counted_by_what_they_do() {
-    on_every_engine(|engine| {
-        let server = Server::start(engine, LINES);
-        server.write("slow", &[b'x'; 100_000]);
-        let mut connection = server.connect();
-        let accepted = numbers(&mut connection)["tidegate_connections_accepted_total"];
-        let _idle = server.connect();
-        let mut slow = server.connect();
-        slow.send("/slow", "").unwrap();
-        let start = Instant::now();
-        loop {
-            let numbers = numbers(&mut connection);
-            let state = |name: &str| numbers[&format!("tidegate_connections{{state=\"{name}\"}}")];
-            let states = (state("reading"), state("writing"), state("waiting"));
-            if numbers["tidegate_connections_active"] == 3.0 && states == (0.0, 2.0, 1.0) {
-                let now = numbers["tidegate_connections_accepted_total"];
-                assert_eq!(now, accepted + 2.0);
-                break;
-            }
-            assert!(start.elapsed() < PATIENCE, "{states:?}");
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    });
-}
-
-#[test]
-fn the_format_is_fixed_or_negotiated() {
-    on_every_engine(|engine| {
-        let server = Server::start(engine, LINES);
-        let mut connection = server.connect();
-        let mut ask = |path: &str, headers: &str| {
-            connection.send(path, headers).unwrap();
-            connection.receive(Duration::ZERO).unwrap()
+    let check = |numbers: &BTreeMap<String, f64>, files: f64| {
+        let txt = "~ \\\\.(txt)$";
+        assert_eq!(numbers[&requests(&server, txt, "2xx")], files);
+        assert_eq!(numbers[&requests(&server, "/a\\\"b", "4xx")], 1.0);
+        assert_eq!(numbers[&requests(&server, "/refused", "4xx")], 1.0);
+        assert_eq!(numbers[&requests(&server, "", "4xx")], 1.0, "no location");
+        let scope = scope(&server, txt);
+        let of = |name: &str| numbers[&format!("tidegate_http_{name}{{{scope}}}")];
+        assert!(of("sent_bytes_total") > files * 1000.0);
+        assert!(of("received_bytes_total") > files * 30.0);
+        assert_eq!(of("request_duration_seconds_count"), files);
+        let bucket = |bound: &str| {
+            let name = "tidegate_http_request_duration_seconds_bucket";
+            numbers[&format!("{name}{{{scope},le=\"{bound}\"}}")]
         };
-        let prometheus = "Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n";
-        let json = "Content-Type: application/json\r\n";
-        let accept = "Accept: text/html, application/json;q=0.9\r\n";
-        for (path, headers, wanted) in [
-            ("/metrics", "", prometheus),
-            ("/metrics", accept, json),
-            ("/metrics?format=json", "", json),
-            ("/metrics?a=b&format=prometheus", accept, prometheus),
-            ("/metrics?format=other", "", prometheus),
-            ("/prometheus?format=json", accept, prometheus),
-            ("/json", "Accept: text/plain\r\n", json),
-        ] {
-            let response = ask(path, headers);
-            assert!(response.head.contains(wanted), "{path}: {}", response.head);
-            let body = text(&response);
-            assert_eq!(body.starts_with('{'), wanted == json, "{path}");
-        }
-        let body = text(&ask("/json", ""));
-        for part in [
-            "\"connections\":{\"accepted\":",
-            "\"servers\":[{\"server\":\"site\",\"listen\":\"127.0.0.1:",
-            "{\"location\":\"= /json\",\"requests\":1,\"statuses\":{\"other\":0,\"1xx\":0,\"2xx\":1,",
-        ] {
-            assert!(body.contains(part), "no {part} in {body}");
-        }
-        assert_eq!(
-            body.matches(['{', '[']).count(),
-            body.matches(['}', ']']).count()
-        );
-    });
+        assert_eq!(bucket("+Inf"), files);
+        assert!(bucket("0.0001") <= bucket("1") && bucket("1") <= bucket("60"));
+        assert_eq!(numbers["tidegate_panics_total"], 0.0);
+    };
+    let before = numbers(&mut connection);
+    check(&before, 20.0);
+    assert_eq!(before["tidegate_generation"], 1.0);
+
+    server.reload(&format!("{LINES} location /new {{ return 204; }}"));
+    let start = Instant::now();
+    let mut connection = server.connect();
+    while numbers(&mut connection)["tidegate_generation"] < 2.0 {
+        assert!(start.elapsed() < PATIENCE, "no reload");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(connection.get("/file.txt").unwrap().status, 200);
+    check(&numbers(&mut connection), 21.0);
 }
+
+support::test_on_each_engine!(requests_are_counted_by_scope_and_over_reloads);
+
+fn connections_are_counted_by_what_they_do(engine: &'static str) {
+    if is_nginx() {
+        return; // it has no such thing
+    }
+    let server = Server::start(engine, LINES);
+    server.write("slow", &[b'x'; 100_000]);
+    let mut connection = server.connect();
+    let accepted = numbers(&mut connection)["tidegate_connections_accepted_total"];
+    let _idle = server.connect();
+    let mut slow = server.connect();
+    slow.send("/slow", "").unwrap();
+    let start = Instant::now();
+    loop {
+        let numbers = numbers(&mut connection);
+        let state = |name: &str| numbers[&format!("tidegate_connections{{state=\"{name}\"}}")];
+        let states = (state("reading"), state("writing"), state("waiting"));
+        if numbers["tidegate_connections_active"] == 3.0 && states == (0.0, 2.0, 1.0) {
+            let now = numbers["tidegate_connections_accepted_total"];
+            assert_eq!(now, accepted + 2.0);
+            break;
+        }
+        assert!(start.elapsed() < PATIENCE, "{states:?}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+support::test_on_each_engine!(connections_are_counted_by_what_they_do);
+
+fn the_format_is_fixed_or_negotiated(engine: &'static str) {
+    if is_nginx() {
+        return; // it has no such thing
+    }
+    let server = Server::start(engine, LINES);
+    let mut connection = server.connect();
+    let mut ask = |path: &str, headers: &str| {
+        connection.send(path, headers).unwrap();
+        connection.receive(Duration::ZERO).unwrap()
+    };
+    let prometheus = "Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n";
+    let json = "Content-Type: application/json\r\n";
+    let accept = "Accept: text/html, application/json;q=0.9\r\n";
+    for (path, headers, wanted) in [
+        ("/metrics", "", prometheus),
+        ("/metrics", accept, json),
+        ("/metrics?format=json", "", json),
+        ("/metrics?a=b&format=prometheus", accept, prometheus),
+        ("/metrics?format=other", "", prometheus),
+        ("/prometheus?format=json", accept, prometheus),
+        ("/json", "Accept: text/plain\r\n", json),
+    ] {
+        let response = ask(path, headers);
+        assert!(response.head.contains(wanted), "{path}: {}", response.head);
+        let body = text(&response);
+        assert_eq!(body.starts_with('{'), wanted == json, "{path}");
+    }
+    let body = text(&ask("/json", ""));
+    for part in [
+        "\"connections\":{\"accepted\":",
+        "\"servers\":[{\"server\":\"site\",\"listen\":\"127.0.0.1:",
+        "{\"location\":\"= /json\",\"requests\":1,\"statuses\":{\"other\":0,\"1xx\":0,\"2xx\":1,",
+    ] {
+        assert!(body.contains(part), "no {part} in {body}");
+    }
+    assert_eq!(
+        body.matches(['{', '[']).count(),
+        body.matches(['}', ']']).count()
+    );
+}
+
+support::test_on_each_engine!(the_format_is_fixed_or_negotiated);
 
 /// How servers of groups stand, what they have been given and what their checks have come to.
-#[test]
-fn servers_of_groups_are_told_by_their_states() {
+fn servers_of_groups_are_told_by_their_states(engine: &'static str) {
+    if is_nginx() {
+        return; // it has no such thing
+    }
     let [well, ill, gone] = [(); 3].map(|()| support::port::free_port());
     let lines = |checks: &str| {
         format!(
@@ -218,88 +219,87 @@ fn servers_of_groups_are_told_by_their_states() {
         assert_eq!(set.next(), None);
         found
     };
-    on_every_engine(|engine| {
-        let server = Server::start(engine, &lines("health_check interval=20ms fails=2;"));
-        let mut connection = server.connect();
-        let start = Instant::now();
-        while state(&numbers(&mut connection), "u", &ill) != "unhealthy" {
-            assert!(start.elapsed() < PATIENCE, "unhealthy");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        for path in ["/", "/", "/", "/v/", "/v/"] {
-            assert_eq!(text(&connection.get(path).unwrap()), "well");
-        }
-        let all = numbers(&mut connection);
-        let states = [&*well, "127.0.0.1:1", "127.0.0.1:2"].map(|server| state(&all, "u", server));
-        assert_eq!(states, ["up", "down", "unhealthy"]);
-        assert_eq!(state(&all, "v", &gone), "unavail");
-        assert_eq!(state(&all, "v", &well), "up");
-        let number = |what: &str, group: &str, server: &str| {
-            all.get(&name(what, group, server, "")).copied()
-        };
-        assert_eq!(number("requests_total", "u", &well), Some(3.0));
-        assert_eq!(
-            number("requests_total", "u", &format!("{well} (2)")),
-            Some(0.0)
-        );
-        assert_eq!(number("requests_active", "u", &well), Some(0.0));
-        assert_eq!(number("requests_total", "v", &gone), Some(1.0));
-        assert_eq!(number("fails_total", "v", &gone), Some(1.0));
-        assert_eq!(number("unavailable_total", "v", &gone), Some(1.0));
-        assert_eq!(number("unavailable_total", "v", &well), Some(0.0));
-        let (checks, fails) = (
-            number("health_checks_total", "u", &ill),
-            number("health_check_fails_total", "u", &ill),
-        );
-        assert!(
-            checks >= Some(2.0) && checks == fails,
-            "{checks:?} {fails:?}"
-        );
-        assert_eq!(number("unhealthy_total", "u", &ill), Some(1.0));
-        assert!(number("health_checks_total", "u", &well) >= Some(1.0));
-        assert_eq!(number("health_check_fails_total", "u", &well), Some(0.0));
-        assert_eq!(number("health_checks_total", "u", "127.0.0.1:1"), Some(0.0));
-        assert_eq!(
-            number("health_checks_total", "v", &well),
-            None,
-            "no checks are made"
-        );
-        let json = text(&connection.get("/json").unwrap());
-        for part in [
-            format!(
-                "\"upstreams\":[{{\"upstream\":\"u\",\"zone\":\"uz\",\"servers\":[{{\"server\":\"{well}\",\"peer\":\"{well}\",\"backup\":false,\"weight\":3,\"state\":\"up\",\"active\":0,\"requests\":3,\"fails\":0,\"unavail\":0,\"health_checks\":{{\"checks\":"
-            ),
-            "\"backup\":true".to_owned(),
-            format!(
-                "{{\"upstream\":\"v\",\"servers\":[{{\"server\":\"{gone}\",\"peer\":\"{gone}\",\"id\":7,\"backup\":false,\"weight\":1,\"state\":\"unavail\",\"active\":0,\"requests\":1,\"fails\":1,\"unavail\":1}}"
-            ),
-        ] {
-            assert!(json.contains(&part), "no {part} in {json}");
-        }
+    let server = Server::start(engine, &lines("health_check interval=20ms fails=2;"));
+    let mut connection = server.connect();
+    let start = Instant::now();
+    while state(&numbers(&mut connection), "u", &ill) != "unhealthy" {
+        assert!(start.elapsed() < PATIENCE, "unhealthy");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    for path in ["/", "/", "/", "/v/", "/v/"] {
+        assert_eq!(text(&connection.get(path).unwrap()), "well");
+    }
+    let all = numbers(&mut connection);
+    let states = [&*well, "127.0.0.1:1", "127.0.0.1:2"].map(|server| state(&all, "u", server));
+    assert_eq!(states, ["up", "down", "unhealthy"]);
+    assert_eq!(state(&all, "v", &gone), "unavail");
+    assert_eq!(state(&all, "v", &well), "up");
+    let number =
+        |what: &str, group: &str, server: &str| all.get(&name(what, group, server, "")).copied();
+    assert_eq!(number("requests_total", "u", &well), Some(3.0));
+    assert_eq!(
+        number("requests_total", "u", &format!("{well} (2)")),
+        Some(0.0)
+    );
+    assert_eq!(number("requests_active", "u", &well), Some(0.0));
+    assert_eq!(number("requests_total", "v", &gone), Some(1.0));
+    assert_eq!(number("fails_total", "v", &gone), Some(1.0));
+    assert_eq!(number("unavailable_total", "v", &gone), Some(1.0));
+    assert_eq!(number("unavailable_total", "v", &well), Some(0.0));
+    let (checks, fails) = (
+        number("health_checks_total", "u", &ill),
+        number("health_check_fails_total", "u", &ill),
+    );
+    assert!(
+        checks >= Some(2.0) && checks == fails,
+        "{checks:?} {fails:?}"
+    );
+    assert_eq!(number("unhealthy_total", "u", &ill), Some(1.0));
+    assert!(number("health_checks_total", "u", &well) >= Some(1.0));
+    assert_eq!(number("health_check_fails_total", "u", &well), Some(0.0));
+    assert_eq!(number("health_checks_total", "u", "127.0.0.1:1"), Some(0.0));
+    assert_eq!(
+        number("health_checks_total", "v", &well),
+        None,
+        "no checks are made"
+    );
+    let json = text(&connection.get("/json").unwrap());
+    for part in [
+        format!(
+            "\"upstreams\":[{{\"upstream\":\"u\",\"zone\":\"uz\",\"servers\":[{{\"server\":\"{well}\",\"peer\":\"{well}\",\"backup\":false,\"weight\":3,\"state\":\"up\",\"active\":0,\"requests\":3,\"fails\":0,\"unavail\":0,\"health_checks\":{{\"checks\":"
+        ),
+        "\"backup\":true".to_owned(),
+        format!(
+            "{{\"upstream\":\"v\",\"servers\":[{{\"server\":\"{gone}\",\"peer\":\"{gone}\",\"id\":7,\"backup\":false,\"weight\":1,\"state\":\"unavail\",\"active\":0,\"requests\":1,\"fails\":1,\"unavail\":1}}"
+        ),
+    ] {
+        assert!(json.contains(&part), "no {part} in {json}");
+    }
 
-        // A reload without checks forgets what they have found, and nothing else; and one has to
-        // pass where that is mandatory.
-        let reload = |generation: f64, checks: &str| {
-            server.reload(&lines(checks));
-            let mut connection = server.connect();
-            while numbers(&mut connection)["tidegate_generation"] < generation {
-                std::thread::sleep(Duration::from_millis(10));
-            }
-            connection
-        };
-        let all = numbers(&mut reload(2.0, ""));
-        assert_eq!(state(&all, "u", &ill), "up");
-        assert_eq!(state(&all, "u", "127.0.0.1:2"), "draining");
-        assert_eq!(all[&name("requests_total", "u", &well, "")], 3.0);
-        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = silent.local_addr().unwrap().port();
-        let all = numbers(&mut reload(
-            3.0,
-            &format!("health_check mandatory port={port};"),
-        ));
-        assert_eq!(state(&all, "u", &well), "checking");
-    });
+    // A reload without checks forgets what they have found, and nothing else; and one has to
+    // pass where that is mandatory.
+    let reload = |generation: f64, checks: &str| {
+        server.reload(&lines(checks));
+        let mut connection = server.connect();
+        while numbers(&mut connection)["tidegate_generation"] < generation {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        connection
+    };
+    let all = numbers(&mut reload(2.0, ""));
+    assert_eq!(state(&all, "u", &ill), "up");
+    assert_eq!(state(&all, "u", "127.0.0.1:2"), "draining");
+    assert_eq!(all[&name("requests_total", "u", &well, "")], 3.0);
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = silent.local_addr().unwrap().port();
+    let all = numbers(&mut reload(
+        3.0,
+        &format!("health_check mandatory port={port};"),
+    ));
+    assert_eq!(state(&all, "u", &well), "checking");
 }
+
+support::test_on_each_engine!(servers_of_groups_are_told_by_their_states);
 
 /// What one has alarms for: reloads that fail, certificates that end, servers that answer with
 /// errors, refusals, and what the process takes.

@@ -157,433 +157,423 @@ fn lines(upstream: &Upstream, group: &str, more: &str) -> String {
     )
 }
 
-#[test]
-fn so_many_are_under_way_and_the_rest_comes_in_its_turn() {
-    for engine in engines::lines() {
-        for limit in [1, 3] {
-            let upstream = Upstream::start();
-            let group = format!("concurrency_limit {limit}; queue 100 timeout=1h;");
-            let server = Server::start_workers(2, engine, &lines(&upstream, &group, ""));
-            let mut clients = Vec::new();
-            for number in 0..limit {
-                clients.push(begin(server.port, &format!("/{number}")));
-            }
-            upstream.wait_for(limit);
-            for number in limit..10 {
-                clients.push(begin(server.port, &format!("/{number}")));
-                wait_for_waiting(&server, (number + 1 - limit) as u64);
-            }
-            assert_eq!(number(&server, "limit"), limit as u64);
-            assert_eq!(number(&server, "under_way"), limit as u64);
-            assert_eq!(status(&get(&server, "/static")), 200);
-            for answered in 1..=10 - limit {
-                upstream.answer(1);
-                upstream.wait_for(limit + answered);
-            }
-            upstream.answer_all();
-            for (number, client) in clients.into_iter().enumerate() {
-                let answer = end(client);
-                assert!(answer.ends_with(&format!("\r\n/{number}")), "{answer}");
-            }
-            assert_eq!(upstream.most(), limit);
-            let paths = upstream.paths();
-            let in_turn: Vec<String> = (limit..10).map(|number| format!("/{number}")).collect();
-            assert_eq!(paths[limit..], in_turn);
-            wait_for("the end", || number(&server, "under_way") == 0);
-            assert_eq!(number(&server, "refused_total"), 0);
-        }
-    }
-}
-
-#[test]
-fn where_there_is_no_room_the_answer_comes_at_once() {
-    for engine in engines::lines() {
-        for room in [1, 2] {
-            let upstream = Upstream::start();
-            let group = format!("concurrency_limit 1; queue {room} timeout=1h;");
-            let more = "error_page 503 /busy; add_header X-Queue $upstream_queue_time always;";
-            let text = lines(&upstream, &group, "")
-                .replace("location /", &format!("location = /page {{ {more} proxy_pass http://app; }} location = /busy {{ internal; return 503 busy; }} location /"));
-            let server = Server::start(engine, &text);
-            let first = begin(server.port, "/first");
-            upstream.wait_for(1);
-            let waiting: Vec<TcpStream> = (1..=room)
-                .map(|number| {
-                    let client = begin(server.port, &format!("/{number}"));
-                    wait_for_waiting(&server, number);
-                    client
-                })
-                .collect();
-            let began = Instant::now();
-            let answer = get(&server, "/more");
-            assert_eq!(status(&answer), 503, "{answer}");
-            let seconds = field(&answer, "Retry-After").map(|text| text.parse::<u64>().unwrap());
-            assert!((1..=60).contains(&seconds.unwrap()), "{answer}");
-            let answer = get(&server, "/page");
-            assert!(
-                answer.ends_with("busy") && status(&answer) == 503,
-                "{answer}"
-            );
-            assert!(field(&answer, "Retry-After").is_some(), "{answer}");
-            assert!(began.elapsed() < Duration::from_secs(5));
-            assert_eq!(number(&server, "refused_total"), 2);
-            server.wait_for_log(&format!(
-                "upstream \"app\" has 1 requests under way and {room} waiting, refused while connecting to upstream"
-            ));
-            upstream.answer_all();
-            assert_eq!(status(&end(first)), 200);
-            for client in waiting {
-                assert_eq!(status(&end(client)), 200);
-            }
-            assert_eq!(upstream.paths().len() as u64, 1 + room);
-        }
-    }
-}
-
-#[test]
-fn one_that_has_waited_for_too_long_is_never_sent() {
-    for engine in engines::lines() {
+fn so_many_are_under_way_and_the_rest_comes_in_its_turn(engine: &'static str) {
+    for limit in [1, 3] {
         let upstream = Upstream::start();
-        let group = "concurrency_limit 1; queue 5 timeout=300ms;";
-        let text = lines(&upstream, group, "").replacen(
-            "location /",
-            "access_log logs/q.log q; location /",
-            1,
-        ) + "log_format q '$uri $upstream_status $upstream_queue_time';";
+        let group = format!("concurrency_limit {limit}; queue 100 timeout=1h;");
+        let server = Server::start_workers(2, engine, &lines(&upstream, &group, ""));
+        let mut clients = Vec::new();
+        for number in 0..limit {
+            clients.push(begin(server.port, &format!("/{number}")));
+        }
+        upstream.wait_for(limit);
+        for number in limit..10 {
+            clients.push(begin(server.port, &format!("/{number}")));
+            wait_for_waiting(&server, (number + 1 - limit) as u64);
+        }
+        assert_eq!(number(&server, "limit"), limit as u64);
+        assert_eq!(number(&server, "under_way"), limit as u64);
+        assert_eq!(status(&get(&server, "/static")), 200);
+        for answered in 1..=10 - limit {
+            upstream.answer(1);
+            upstream.wait_for(limit + answered);
+        }
+        upstream.answer_all();
+        for (number, client) in clients.into_iter().enumerate() {
+            let answer = end(client);
+            assert!(answer.ends_with(&format!("\r\n/{number}")), "{answer}");
+        }
+        assert_eq!(upstream.most(), limit);
+        let paths = upstream.paths();
+        let in_turn: Vec<String> = (limit..10).map(|number| format!("/{number}")).collect();
+        assert_eq!(paths[limit..], in_turn);
+        wait_for("the end", || number(&server, "under_way") == 0);
+        assert_eq!(number(&server, "refused_total"), 0);
+    }
+}
+
+support::test_on_each_engine!(so_many_are_under_way_and_the_rest_comes_in_its_turn);
+
+fn where_there_is_no_room_the_answer_comes_at_once(engine: &'static str) {
+    for room in [1, 2] {
+        let upstream = Upstream::start();
+        let group = format!("concurrency_limit 1; queue {room} timeout=1h;");
+        let more = "error_page 503 /busy; add_header X-Queue $upstream_queue_time always;";
+        let text = lines(&upstream, &group, "")
+            .replace("location /", &format!("location = /page {{ {more} proxy_pass http://app; }} location = /busy {{ internal; return 503 busy; }} location /"));
         let server = Server::start(engine, &text);
         let first = begin(server.port, "/first");
         upstream.wait_for(1);
-        let began = Instant::now();
-        let answer = get(&server, "/late");
-        assert_eq!(status(&answer), 503, "{answer}");
-        assert!(field(&answer, "Retry-After").is_some(), "{answer}");
-        assert!(began.elapsed() >= Duration::from_millis(300));
-        assert_eq!(number(&server, "expired_total"), 1);
-        server.wait_for_log("it has waited for 0.3 s, refused while connecting to upstream");
-        server.wait_for_line("q.log", "/late 503 0.3");
-        upstream.answer_all();
-        assert_eq!(status(&end(first)), 200);
-        assert_eq!(status(&get(&server, "/next")), 200);
-        assert_eq!(upstream.paths(), ["/first", "/next"]);
-    }
-}
-
-#[test]
-fn a_client_that_has_gone_is_never_asked_for() {
-    for engine in engines::lines() {
-        let upstream = Upstream::start();
-        let server = Server::start(
-            engine,
-            &lines(&upstream, "concurrency_limit 1; queue 100 timeout=1h;", ""),
-        );
-        let first = begin(server.port, "/first");
-        upstream.wait_for(1);
-        let gone = begin(server.port, "/gone");
-        wait_for_waiting(&server, 1);
-        let last = begin(server.port, "/last");
-        wait_for_waiting(&server, 2);
-        drop(gone);
-        wait_for_waiting(&server, 1);
-        upstream.answer_all();
-        assert_eq!(status(&end(first)), 200);
-        assert_eq!(status(&end(last)), 200);
-        assert_eq!(upstream.paths(), ["/first", "/last"]);
-        // One that leaves while it is under way gives its place back.
-        *upstream.gate.open.lock().unwrap() = 0;
-        let gone = begin(server.port, "/under-way");
-        upstream.wait_for(3);
-        let waits = begin(server.port, "/waits");
-        wait_for_waiting(&server, 1);
-        drop(gone);
-        upstream.wait_for(4);
-        upstream.answer_all();
-        assert_eq!(status(&end(waits)), 200);
-        wait_for("the end", || number(&server, "under_way") == 0);
-    }
-}
-
-#[test]
-fn a_reload_changes_the_limit_at_once_and_forgets_no_one() {
-    for engine in engines::lines() {
-        let upstream = Upstream::start();
-        let with = |group: &str| lines(&upstream, group, "");
-        let server = Server::start(engine, &with("concurrency_limit 1; queue 100 timeout=1h;"));
-        let mut clients = vec![begin(server.port, "/0")];
-        upstream.wait_for(1);
-        for waiting in 1..=5 {
-            clients.push(begin(server.port, &format!("/{waiting}")));
-            wait_for_waiting(&server, waiting);
-        }
-        let limited = |limit: u64| {
-            server.reload(&with(&format!(
-                "concurrency_limit {limit}; queue 100 timeout=1h;"
-            )));
-            wait_for("the limit", || find(&server, "limit") == Some(limit));
-        };
-        limited(3);
-        upstream.wait_for(3);
-        wait_for_waiting(&server, 3);
-        // Fewer than are under way: they go on, and no other comes until there is room.
-        limited(2);
-        upstream.answer(1);
-        wait_for("an end", || number(&server, "under_way") == 2);
-        assert_eq!(upstream.paths().len(), 3);
-        upstream.answer(1);
-        upstream.wait_for(4);
-        assert_eq!(number(&server, "under_way"), 2);
-        // Without a limit all go on.
-        server.reload(&with(""));
-        upstream.wait_for(6);
-        upstream.answer_all();
-        for client in clients {
-            assert_eq!(status(&end(client)), 200);
-        }
-        limited(7);
-        wait_for("the end", || number(&server, "under_way") == 0);
-        server.reload(&with("concurrency_limit adaptive;"));
-        wait_for("the limit", || find(&server, "limit") == Some(2));
-        assert_eq!(status(&get(&server, "/after")), 200);
-    }
-}
-
-#[test]
-fn an_adaptive_limit_grows_with_what_the_servers_can_do() {
-    for engine in engines::lines() {
-        let upstream = Upstream::start();
-        upstream.answer_all();
-        let server = Server::start(engine, &lines(&upstream, "concurrency_limit adaptive;", ""));
-        let stop = Arc::new(AtomicUsize::new(0));
-        let port = server.port;
-        let users: Vec<_> = (0..20)
-            .map(|_| {
-                let stop = Arc::clone(&stop);
-                thread::spawn(move || {
-                    let mut count = 0;
-                    while stop.load(Ordering::SeqCst) == 0 {
-                        let answer = end(begin(port, "/x"));
-                        assert_eq!(status(&answer), 200, "{answer}");
-                        count += 1;
-                    }
-                    count
-                })
+        let waiting: Vec<TcpStream> = (1..=room)
+            .map(|number| {
+                let client = begin(server.port, &format!("/{number}"));
+                wait_for_waiting(&server, number);
+                client
             })
             .collect();
-        wait_for("a limit above the least", || number(&server, "limit") > 3);
-        stop.store(1, Ordering::SeqCst);
-        let served: usize = users.into_iter().map(|user| user.join().unwrap()).sum();
-        assert!(served > 20);
-        wait_for("the end", || number(&server, "under_way") == 0);
-        assert_eq!(number(&server, "waiting"), 0);
-    }
-}
-
-#[test]
-fn those_that_hang_do_not_hold_up_the_others() {
-    for engine in engines::lines() {
-        let upstream = Upstream::start();
-        let server = Server::start(engine, &lines(&upstream, "concurrency_limit adaptive;", ""));
-        // Nothing is known of the servers yet: two may be under way.
-        let mut clients = vec![begin(server.port, "/0"), begin(server.port, "/1")];
-        upstream.wait_for(2);
-        clients.push(begin(server.port, "/2"));
-        wait_for_waiting(&server, 1);
-        upstream.wait_for(3);
+        let began = Instant::now();
+        let answer = get(&server, "/more");
+        assert_eq!(status(&answer), 503, "{answer}");
+        let seconds = field(&answer, "Retry-After").map(|text| text.parse::<u64>().unwrap());
+        assert!((1..=60).contains(&seconds.unwrap()), "{answer}");
+        let answer = get(&server, "/page");
+        assert!(
+            answer.ends_with("busy") && status(&answer) == 503,
+            "{answer}"
+        );
+        assert!(field(&answer, "Retry-After").is_some(), "{answer}");
+        assert!(began.elapsed() < Duration::from_secs(5));
+        assert_eq!(number(&server, "refused_total"), 2);
+        server.wait_for_log(&format!(
+            "upstream \"app\" has 1 requests under way and {room} waiting, refused while connecting to upstream"
+        ));
         upstream.answer_all();
-        for client in clients {
+        assert_eq!(status(&end(first)), 200);
+        for client in waiting {
             assert_eq!(status(&end(client)), 200);
         }
-        wait_for("the end", || number(&server, "under_way") == 0);
+        assert_eq!(upstream.paths().len() as u64, 1 + room);
     }
 }
 
-#[test]
-fn a_request_counts_once_however_many_servers_it_tries_and_a_tunnel_not_at_all() {
-    for engine in engines::lines() {
-        let upstream = Upstream::start();
-        let broken = support::port::free_port(); // nothing listens there
-        let port = upstream.port;
-        let upgrade = TcpListener::bind("127.0.0.1:0").unwrap();
-        let upgrade_port = upgrade.local_addr().unwrap().port();
-        thread::spawn(move || {
-            for mut stream in upgrade.incoming().flatten() {
-                thread::spawn(move || {
-                    let mut head = [0; 1000];
-                    let _ = stream.read(&mut head);
-                    let _ = stream.write_all(
-                        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\n",
-                    );
-                    let _ = stream.read(&mut head);
-                });
-            }
-        });
-        let text = format!(
-            "location / {{ proxy_pass http://app; }}
+support::test_on_each_engine!(where_there_is_no_room_the_answer_comes_at_once);
+
+fn one_that_has_waited_for_too_long_is_never_sent(engine: &'static str) {
+    let upstream = Upstream::start();
+    let group = "concurrency_limit 1; queue 5 timeout=300ms;";
+    let text = lines(&upstream, group, "").replacen(
+        "location /",
+        "access_log logs/q.log q; location /",
+        1,
+    ) + "log_format q '$uri $upstream_status $upstream_queue_time';";
+    let server = Server::start(engine, &text);
+    let first = begin(server.port, "/first");
+    upstream.wait_for(1);
+    let began = Instant::now();
+    let answer = get(&server, "/late");
+    assert_eq!(status(&answer), 503, "{answer}");
+    assert!(field(&answer, "Retry-After").is_some(), "{answer}");
+    assert!(began.elapsed() >= Duration::from_millis(300));
+    assert_eq!(number(&server, "expired_total"), 1);
+    server.wait_for_log("it has waited for 0.3 s, refused while connecting to upstream");
+    server.wait_for_line("q.log", "/late 503 0.3");
+    upstream.answer_all();
+    assert_eq!(status(&end(first)), 200);
+    assert_eq!(status(&get(&server, "/next")), 200);
+    assert_eq!(upstream.paths(), ["/first", "/next"]);
+}
+
+support::test_on_each_engine!(one_that_has_waited_for_too_long_is_never_sent);
+
+fn a_client_that_has_gone_is_never_asked_for(engine: &'static str) {
+    let upstream = Upstream::start();
+    let server = Server::start(
+        engine,
+        &lines(&upstream, "concurrency_limit 1; queue 100 timeout=1h;", ""),
+    );
+    let first = begin(server.port, "/first");
+    upstream.wait_for(1);
+    let gone = begin(server.port, "/gone");
+    wait_for_waiting(&server, 1);
+    let last = begin(server.port, "/last");
+    wait_for_waiting(&server, 2);
+    drop(gone);
+    wait_for_waiting(&server, 1);
+    upstream.answer_all();
+    assert_eq!(status(&end(first)), 200);
+    assert_eq!(status(&end(last)), 200);
+    assert_eq!(upstream.paths(), ["/first", "/last"]);
+    // One that leaves while it is under way gives its place back.
+    *upstream.gate.open.lock().unwrap() = 0;
+    let gone = begin(server.port, "/under-way");
+    upstream.wait_for(3);
+    let waits = begin(server.port, "/waits");
+    wait_for_waiting(&server, 1);
+    drop(gone);
+    upstream.wait_for(4);
+    upstream.answer_all();
+    assert_eq!(status(&end(waits)), 200);
+    wait_for("the end", || number(&server, "under_way") == 0);
+}
+
+support::test_on_each_engine!(a_client_that_has_gone_is_never_asked_for);
+
+fn a_reload_changes_the_limit_at_once_and_forgets_no_one(engine: &'static str) {
+    let upstream = Upstream::start();
+    let with = |group: &str| lines(&upstream, group, "");
+    let server = Server::start(engine, &with("concurrency_limit 1; queue 100 timeout=1h;"));
+    let mut clients = vec![begin(server.port, "/0")];
+    upstream.wait_for(1);
+    for waiting in 1..=5 {
+        clients.push(begin(server.port, &format!("/{waiting}")));
+        wait_for_waiting(&server, waiting);
+    }
+    let limited = |limit: u64| {
+        server.reload(&with(&format!(
+            "concurrency_limit {limit}; queue 100 timeout=1h;"
+        )));
+        wait_for("the limit", || find(&server, "limit") == Some(limit));
+    };
+    limited(3);
+    upstream.wait_for(3);
+    wait_for_waiting(&server, 3);
+    // Fewer than are under way: they go on, and no other comes until there is room.
+    limited(2);
+    upstream.answer(1);
+    wait_for("an end", || number(&server, "under_way") == 2);
+    assert_eq!(upstream.paths().len(), 3);
+    upstream.answer(1);
+    upstream.wait_for(4);
+    assert_eq!(number(&server, "under_way"), 2);
+    // Without a limit all go on.
+    server.reload(&with(""));
+    upstream.wait_for(6);
+    upstream.answer_all();
+    for client in clients {
+        assert_eq!(status(&end(client)), 200);
+    }
+    limited(7);
+    wait_for("the end", || number(&server, "under_way") == 0);
+    server.reload(&with("concurrency_limit adaptive;"));
+    wait_for("the limit", || find(&server, "limit") == Some(2));
+    assert_eq!(status(&get(&server, "/after")), 200);
+}
+
+support::test_on_each_engine!(a_reload_changes_the_limit_at_once_and_forgets_no_one);
+
+fn an_adaptive_limit_grows_with_what_the_servers_can_do(engine: &'static str) {
+    let upstream = Upstream::start();
+    upstream.answer_all();
+    let server = Server::start(engine, &lines(&upstream, "concurrency_limit adaptive;", ""));
+    let stop = Arc::new(AtomicUsize::new(0));
+    let port = server.port;
+    let users: Vec<_> = (0..20)
+        .map(|_| {
+            let stop = Arc::clone(&stop);
+            thread::spawn(move || {
+                let mut count = 0;
+                while stop.load(Ordering::SeqCst) == 0 {
+                    let answer = end(begin(port, "/x"));
+                    assert_eq!(status(&answer), 200, "{answer}");
+                    count += 1;
+                }
+                count
+            })
+        })
+        .collect();
+    wait_for("a limit above the least", || number(&server, "limit") > 3);
+    stop.store(1, Ordering::SeqCst);
+    let served: usize = users.into_iter().map(|user| user.join().unwrap()).sum();
+    assert!(served > 20);
+    wait_for("the end", || number(&server, "under_way") == 0);
+    assert_eq!(number(&server, "waiting"), 0);
+}
+
+support::test_on_each_engine!(an_adaptive_limit_grows_with_what_the_servers_can_do);
+
+fn those_that_hang_do_not_hold_up_the_others(engine: &'static str) {
+    let upstream = Upstream::start();
+    let server = Server::start(engine, &lines(&upstream, "concurrency_limit adaptive;", ""));
+    // Nothing is known of the servers yet: two may be under way.
+    let mut clients = vec![begin(server.port, "/0"), begin(server.port, "/1")];
+    upstream.wait_for(2);
+    clients.push(begin(server.port, "/2"));
+    wait_for_waiting(&server, 1);
+    upstream.wait_for(3);
+    upstream.answer_all();
+    for client in clients {
+        assert_eq!(status(&end(client)), 200);
+    }
+    wait_for("the end", || number(&server, "under_way") == 0);
+}
+
+support::test_on_each_engine!(those_that_hang_do_not_hold_up_the_others);
+
+fn a_request_counts_once_however_many_servers_it_tries_and_a_tunnel_not_at_all(
+    engine: &'static str,
+) {
+    let upstream = Upstream::start();
+    let broken = support::port::free_port(); // nothing listens there
+    let port = upstream.port;
+    let upgrade = TcpListener::bind("127.0.0.1:0").unwrap();
+    let upgrade_port = upgrade.local_addr().unwrap().port();
+    thread::spawn(move || {
+        for mut stream in upgrade.incoming().flatten() {
+            thread::spawn(move || {
+                let mut head = [0; 1000];
+                let _ = stream.read(&mut head);
+                let _ = stream.write_all(
+                    b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\n",
+                );
+                let _ = stream.read(&mut head);
+            });
+        }
+    });
+    let text = format!(
+        "location / {{ proxy_pass http://app; }}
              location /up {{ proxy_pass http://up; proxy_http_version 1.1; proxy_set_header Upgrade x; proxy_set_header Connection upgrade; }}
              location = /metrics {{ metrics prometheus; }}
 [http]
          upstream app {{ server 127.0.0.1:{broken} max_fails=0; server 127.0.0.1:{port}; server 127.0.0.1:{broken} backup; concurrency_limit 1; keepalive 4; }}
              upstream up {{ server 127.0.0.1:{upgrade_port}; concurrency_limit 1; }}"
-        );
-        let server = Server::start(engine, &text);
-        upstream.answer_all();
-        for _ in 0..10 {
-            assert_eq!(status(&get(&server, "/a")), 200);
-        }
-        wait_for("the end", || number(&server, "under_way") == 0);
-        let mut tunnels = Vec::new();
-        for _ in 0..3 {
-            let mut stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
-            stream.set_read_timeout(Some(PATIENCE)).unwrap();
-            stream
-                .write_all(
-                    b"GET /up HTTP/1.1\r\nHost: a\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n",
-                )
-                .unwrap();
-            let mut head = [0; 12];
-            stream.read_exact(&mut head).unwrap();
-            assert_eq!(&head, b"HTTP/1.1 101");
-            tunnels.push(stream);
-        }
+    );
+    let server = Server::start(engine, &text);
+    upstream.answer_all();
+    for _ in 0..10 {
+        assert_eq!(status(&get(&server, "/a")), 200);
+    }
+    wait_for("the end", || number(&server, "under_way") == 0);
+    let mut tunnels = Vec::new();
+    for _ in 0..3 {
+        let mut stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+            .write_all(b"GET /up HTTP/1.1\r\nHost: a\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n")
+            .unwrap();
+        let mut head = [0; 12];
+        stream.read_exact(&mut head).unwrap();
+        assert_eq!(&head, b"HTTP/1.1 101");
+        tunnels.push(stream);
     }
 }
 
+support::test_on_each_engine!(
+    a_request_counts_once_however_many_servers_it_tries_and_a_tunnel_not_at_all
+);
+
 /// What a request asks for beside itself waits for a place that the request itself may have.
-#[test]
-fn parts_of_a_page_come_one_after_the_other() {
-    for engine in engines::lines() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        thread::spawn(move || {
-            for mut stream in listener.incoming().flatten() {
-                thread::spawn(move || {
-                    let mut head = [0; 2000];
-                    let length = stream.read(&mut head).unwrap();
-                    let head = String::from_utf8_lossy(&head[..length]).into_owned();
-                    let path = head.split(' ').nth(1).unwrap().to_owned();
-                    let include = "<!--#include virtual=\"/part\" -->";
-                    let body = match &*path {
-                        "/short" => format!("a {include} b {include}"),
-                        "/long" => format!("a {include} {} {include}", "x".repeat(3 << 20)),
-                        _ => path,
-                    };
-                    let length = body.len();
-                    let head = format!(
-                        "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type: text/html\r\nContent-Length: {length}\r\n\r\n"
-                    );
-                    let _ = stream.write_all((head + &body).as_bytes());
-                });
-            }
-        });
-        let text = format!(
-            "ssi on; mirror /mirrored;
+fn parts_of_a_page_come_one_after_the_other(engine: &'static str) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            thread::spawn(move || {
+                let mut head = [0; 2000];
+                let length = stream.read(&mut head).unwrap();
+                let head = String::from_utf8_lossy(&head[..length]).into_owned();
+                let path = head.split(' ').nth(1).unwrap().to_owned();
+                let include = "<!--#include virtual=\"/part\" -->";
+                let body = match &*path {
+                    "/short" => format!("a {include} b {include}"),
+                    "/long" => format!("a {include} {} {include}", "x".repeat(3 << 20)),
+                    _ => path,
+                };
+                let length = body.len();
+                let head = format!(
+                    "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type: text/html\r\nContent-Length: {length}\r\n\r\n"
+                );
+                let _ = stream.write_all((head + &body).as_bytes());
+            });
+        }
+    });
+    let text = format!(
+        "ssi on; mirror /mirrored;
              location / {{ auth_request /allowed; proxy_pass http://app; }}
              location = /allowed {{ mirror off; proxy_pass http://app; }}
              location = /mirrored {{ internal; mirror off; ssi off; proxy_pass http://app; }}
              location = /metrics {{ mirror off; metrics prometheus; }}
 [http]
 upstream app {{ server 127.0.0.1:{port}; concurrency_limit 1; }}"
-        );
-        let server = Server::start(engine, &text);
-        for (path, length) in [("/short", 10), ("/long", 3 << 20)] {
-            let answer = get(&server, path);
-            assert_eq!(status(&answer), 200, "{answer}");
-            assert_eq!(
-                answer.matches("/part").count(),
-                2,
-                "{} of {length}",
-                answer.len()
-            );
-        }
-        wait_for("the end", || number(&server, "under_way") == 0);
+    );
+    let server = Server::start(engine, &text);
+    for (path, length) in [("/short", 10), ("/long", 3 << 20)] {
+        let answer = get(&server, path);
+        assert_eq!(status(&answer), 200, "{answer}");
         assert_eq!(
-            number(&server, "expired_total"),
-            0,
-            "{}",
-            server.error_log()
+            answer.matches("/part").count(),
+            2,
+            "{} of {length}",
+            answer.len()
         );
     }
+    wait_for("the end", || number(&server, "under_way") == 0);
+    assert_eq!(
+        number(&server, "expired_total"),
+        0,
+        "{}",
+        server.error_log()
+    );
 }
 
-#[test]
-fn streams_of_one_client_wait_and_leave_by_themselves() {
-    for engine in engines::lines() {
-        let upstream = Upstream::start();
-        let group = "concurrency_limit 1; queue 10 timeout=1h;";
-        let server = Server::start(
-            engine,
-            &lines(&upstream, group, "").replacen("location /", "http2 on; location /", 1),
-        );
-        let mut client = http2::Client::connect(server.port);
-        let first = client.request("/first", &[]);
-        upstream.wait_for(1);
-        let gone = client.request("/gone", &[]);
-        wait_for_waiting(&server, 1);
-        let last = client.request("/last", &[]);
-        wait_for_waiting(&server, 2);
-        let mut reset = Vec::new();
-        frame::put_reset(&mut reset, gone, ErrorCode::Cancel);
-        client.send(&reset);
-        wait_for_waiting(&server, 1);
-        upstream.answer_all();
-        assert_eq!(client.response(first).status, 200);
-        assert_eq!(client.response(last).text(), "/last");
-        assert_eq!(upstream.paths(), ["/first", "/last"]);
-        // All of them leave with their connection.
-        *upstream.gate.open.lock().unwrap() = 0;
-        for _ in 0..5 {
-            client.request("/never", &[]);
-        }
-        wait_for_waiting(&server, 4);
-        drop(client);
-        wait_for_waiting(&server, 0);
-        wait_for("the end", || number(&server, "under_way") == 0);
+support::test_on_each_engine!(parts_of_a_page_come_one_after_the_other);
+
+fn streams_of_one_client_wait_and_leave_by_themselves(engine: &'static str) {
+    let upstream = Upstream::start();
+    let group = "concurrency_limit 1; queue 10 timeout=1h;";
+    let server = Server::start(
+        engine,
+        &lines(&upstream, group, "").replacen("location /", "http2 on; location /", 1),
+    );
+    let mut client = http2::Client::connect(server.port);
+    let first = client.request("/first", &[]);
+    upstream.wait_for(1);
+    let gone = client.request("/gone", &[]);
+    wait_for_waiting(&server, 1);
+    let last = client.request("/last", &[]);
+    wait_for_waiting(&server, 2);
+    let mut reset = Vec::new();
+    frame::put_reset(&mut reset, gone, ErrorCode::Cancel);
+    client.send(&reset);
+    wait_for_waiting(&server, 1);
+    upstream.answer_all();
+    assert_eq!(client.response(first).status, 200);
+    assert_eq!(client.response(last).text(), "/last");
+    assert_eq!(upstream.paths(), ["/first", "/last"]);
+    // All of them leave with their connection.
+    *upstream.gate.open.lock().unwrap() = 0;
+    for _ in 0..5 {
+        client.request("/never", &[]);
     }
+    wait_for_waiting(&server, 4);
+    drop(client);
+    wait_for_waiting(&server, 0);
+    wait_for("the end", || number(&server, "under_way") == 0);
 }
 
-#[test]
-fn a_request_may_go_on_without_its_client() {
-    for engine in engines::lines() {
-        let upstream = Upstream::start();
-        let group = "concurrency_limit 1; queue 10 timeout=1h;";
-        let more = "proxy_ignore_client_abort on;";
-        let server = Server::start(engine, &lines(&upstream, group, more));
-        let first = begin(server.port, "/first");
-        upstream.wait_for(1);
-        drop(begin(server.port, "/gone"));
-        wait_for_waiting(&server, 1);
-        upstream.answer_all();
-        assert_eq!(status(&end(first)), 200);
-        upstream.wait_for(2);
-        assert_eq!(upstream.paths(), ["/first", "/gone"]);
-        wait_for("the end", || number(&server, "under_way") == 0);
-    }
+support::test_on_each_engine!(streams_of_one_client_wait_and_leave_by_themselves);
+
+fn a_request_may_go_on_without_its_client(engine: &'static str) {
+    let upstream = Upstream::start();
+    let group = "concurrency_limit 1; queue 10 timeout=1h;";
+    let more = "proxy_ignore_client_abort on;";
+    let server = Server::start(engine, &lines(&upstream, group, more));
+    let first = begin(server.port, "/first");
+    upstream.wait_for(1);
+    drop(begin(server.port, "/gone"));
+    wait_for_waiting(&server, 1);
+    upstream.answer_all();
+    assert_eq!(status(&end(first)), 200);
+    upstream.wait_for(2);
+    assert_eq!(upstream.paths(), ["/first", "/gone"]);
+    wait_for("the end", || number(&server, "under_way") == 0);
 }
 
-#[test]
-fn another_answer_in_its_place_does_not_tell_when_to_come_again() {
-    for engine in engines::lines() {
-        let upstream = Upstream::start();
-        let port = upstream.port;
-        let text = format!(
-            "location / {{ proxy_pass http://app; error_page 503 = @other; }}
+support::test_on_each_engine!(a_request_may_go_on_without_its_client);
+
+fn another_answer_in_its_place_does_not_tell_when_to_come_again(engine: &'static str) {
+    let upstream = Upstream::start();
+    let port = upstream.port;
+    let text = format!(
+        "location / {{ proxy_pass http://app; error_page 503 = @other; }}
              location @other {{ proxy_pass http://other; }}
              location = /metrics {{ metrics prometheus; }}
 [http]
 upstream app {{ server 127.0.0.1:{port}; concurrency_limit 1; queue 1 timeout=100ms; }}
 upstream other {{ server 127.0.0.1:{port}; }}"
-        );
-        let server = Server::start(engine, &text);
-        let first = begin(server.port, "/first");
-        upstream.wait_for(1);
-        let other = begin(server.port, "/other");
-        upstream.wait_for(2);
-        upstream.answer_all();
-        assert_eq!(status(&end(first)), 200);
-        let answer = end(other);
-        assert_eq!(status(&answer), 200);
-        assert_eq!(field(&answer, "Retry-After"), None, "{answer}");
-    }
+    );
+    let server = Server::start(engine, &text);
+    let first = begin(server.port, "/first");
+    upstream.wait_for(1);
+    let other = begin(server.port, "/other");
+    upstream.wait_for(2);
+    upstream.answer_all();
+    assert_eq!(status(&end(first)), 200);
+    let answer = end(other);
+    assert_eq!(status(&answer), 200);
+    assert_eq!(field(&answer, "Retry-After"), None, "{answer}");
 }
+
+support::test_on_each_engine!(another_answer_in_its_place_does_not_tell_when_to_come_again);
 
 /// A Unix socket with room for two connections that it has not accepted, which accepts none until
 /// it is told to.
@@ -596,8 +586,7 @@ struct Socket {
 impl Socket {
     /// One that is full.
     fn full(name: &str) -> Socket {
-        let folder =
-            std::env::temp_dir().join(format!("tidegate-backlog-{}-{name}", std::process::id()));
+        let folder = support::temporary_path(&format!("backlog-{name}"));
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).unwrap();
         let path = folder.join("socket");
@@ -654,53 +643,50 @@ impl Drop for Socket {
     }
 }
 
-#[test]
-fn a_full_backlog_is_waited_for() {
-    for engine in engines::lines() {
-        let mut socket = Socket::full("waits");
-        let path = socket.path();
-        let text = format!(
-            "error_log logs/error.log info;
+fn a_full_backlog_is_waited_for(engine: &'static str) {
+    let mut socket = Socket::full("waits");
+    let path = socket.path();
+    let text = format!(
+        "error_log logs/error.log info;
              location / {{ proxy_pass http://unix:{path}:; }}
              location /group {{ proxy_pass http://app; }}
              location /named {{ set $to unix:{path}:; proxy_pass http://$to; }}
              location = /static {{ return 200 quick; }}
 [http]
          upstream app {{ server unix:{path} max_fails=1; server 127.0.0.1:1 down; }}"
-        );
-        let server = Server::start(engine, &text);
-        let names = [
-            "/0", "/group/1", "/named/2", "/3", "/group/4", "/named/5", "/6",
-        ];
-        let mut clients = Vec::new();
-        for name in names {
-            clients.push(begin(server.port, name));
-            thread::sleep(Duration::from_millis(30));
-        }
-        let gone = begin(server.port, "/gone");
-        thread::sleep(Duration::from_millis(100));
-        drop(gone);
-        assert_eq!(status(&get(&server, "/static")), 200);
-        server.wait_for_log("client prematurely closed connection, so upstream connection is closed too while connecting to upstream");
-        let accepting = thread::spawn(move || (socket.accept(7), socket));
-        for client in clients {
-            let answer = end(client);
-            assert_eq!(status(&answer), 200, "{}", server.error_log());
-        }
-        let (paths, _socket) = accepting.join().unwrap();
-        assert_eq!(paths, names);
-        let log = server.error_log();
-        assert!(!log.contains("temporarily"), "{log}");
+    );
+    let server = Server::start(engine, &text);
+    let names = [
+        "/0", "/group/1", "/named/2", "/3", "/group/4", "/named/5", "/6",
+    ];
+    let mut clients = Vec::new();
+    for name in names {
+        clients.push(begin(server.port, name));
+        thread::sleep(Duration::from_millis(30));
     }
+    let gone = begin(server.port, "/gone");
+    thread::sleep(Duration::from_millis(100));
+    drop(gone);
+    assert_eq!(status(&get(&server, "/static")), 200);
+    server.wait_for_log("client prematurely closed connection, so upstream connection is closed too while connecting to upstream");
+    let accepting = thread::spawn(move || (socket.accept(7), socket));
+    for client in clients {
+        let answer = end(client);
+        assert_eq!(status(&answer), 200, "{}", server.error_log());
+    }
+    let (paths, _socket) = accepting.join().unwrap();
+    assert_eq!(paths, names);
+    let log = server.error_log();
+    assert!(!log.contains("temporarily"), "{log}");
 }
 
-#[test]
-fn a_backlog_that_stays_full_is_a_connection_that_takes_too_long() {
-    for engine in engines::lines() {
-        let mut socket = Socket::full("never");
-        let path = socket.path();
-        let text = format!(
-            "location /short {{ fastcgi_connect_timeout 200ms; fastcgi_pass unix:{path}; }}
+support::test_on_each_engine!(a_full_backlog_is_waited_for);
+
+fn a_backlog_that_stays_full_is_a_connection_that_takes_too_long(engine: &'static str) {
+    let mut socket = Socket::full("never");
+    let path = socket.path();
+    let text = format!(
+        "location /short {{ fastcgi_connect_timeout 200ms; fastcgi_pass unix:{path}; }}
              location /long {{ fastcgi_connect_timeout 900ms; fastcgi_pass unix:{path}; }}
              location /uwsgi {{ uwsgi_connect_timeout 200ms; uwsgi_pass unix:{path}; }}
              location /scgi {{ scgi_connect_timeout 200ms; scgi_pass unix:{path}; }}
@@ -708,76 +694,75 @@ fn a_backlog_that_stays_full_is_a_connection_that_takes_too_long() {
              location /http {{ proxy_connect_timeout 200ms; proxy_pass http://app; }}
 [http]
          upstream app {{ server unix:{path} max_fails=1 fail_timeout=60s; server 127.0.0.1:1 down; }}"
-        );
-        let server = Server::start(engine, &text);
-        let took = |path: &str| {
-            let began = Instant::now();
-            let answer = get(&server, path);
-            assert_eq!(status(&answer), 504, "{answer}");
-            began.elapsed()
-        };
-        let short = took("/short");
-        let long = took("/long");
-        assert!(short >= Duration::from_millis(200), "{short:?}");
-        assert!(long >= Duration::from_millis(900), "{long:?}");
-        server.wait_for_log(
-            "upstream timed out (110: Connection timed out) while connecting to upstream",
-        );
-        for path in ["/uwsgi", "/scgi", "/memcached", "/http"] {
-            took(path);
-        }
-        // It has not been given up for that.
-        let client = begin(server.port, "/http");
-        assert_eq!(socket.accept(1), ["/http"]);
-        assert_eq!(status(&end(client)), 200);
-        assert!(!server.error_log().contains("disabled"));
+    );
+    let server = Server::start(engine, &text);
+    let took = |path: &str| {
+        let began = Instant::now();
+        let answer = get(&server, path);
+        assert_eq!(status(&answer), 504, "{answer}");
+        began.elapsed()
+    };
+    let short = took("/short");
+    let long = took("/long");
+    assert!(short >= Duration::from_millis(200), "{short:?}");
+    assert!(long >= Duration::from_millis(900), "{long:?}");
+    server.wait_for_log(
+        "upstream timed out (110: Connection timed out) while connecting to upstream",
+    );
+    for path in ["/uwsgi", "/scgi", "/memcached", "/http"] {
+        took(path);
     }
+    // It has not been given up for that.
+    let client = begin(server.port, "/http");
+    assert_eq!(socket.accept(1), ["/http"]);
+    assert_eq!(status(&end(client)), 200);
+    assert!(!server.error_log().contains("disabled"));
 }
 
-#[test]
-fn another_server_is_asked_rather_than_a_full_one() {
-    for engine in engines::lines() {
-        let socket = Socket::full("other");
-        let upstream = Upstream::start();
-        upstream.answer_all();
-        let (path, port) = (socket.path(), upstream.port);
-        let text = format!(
-            "location / {{ proxy_pass http://app; }}
+support::test_on_each_engine!(a_backlog_that_stays_full_is_a_connection_that_takes_too_long);
+
+fn another_server_is_asked_rather_than_a_full_one(engine: &'static str) {
+    let socket = Socket::full("other");
+    let upstream = Upstream::start();
+    upstream.answer_all();
+    let (path, port) = (socket.path(), upstream.port);
+    let text = format!(
+        "location / {{ proxy_pass http://app; }}
              location /off {{ proxy_connect_timeout 200ms; proxy_next_upstream off; proxy_pass http://app; }}
 [http]
          upstream app {{ server unix:{path} max_fails=1 fail_timeout=60s; server 127.0.0.1:{port}; }}"
-        );
-        let server = Server::start(engine, &text);
-        for _ in 0..6 {
-            assert_eq!(status(&get(&server, "/a")), 200);
-        }
-        let mut both = [get(&server, "/off"), get(&server, "/off")].map(|answer| status(&answer));
-        both.sort_unstable();
-        assert_eq!(both, [200, 504]);
-        assert!(!server.error_log().contains("disabled"));
+    );
+    let server = Server::start(engine, &text);
+    for _ in 0..6 {
+        assert_eq!(status(&get(&server, "/a")), 200);
     }
+    let mut both = [get(&server, "/off"), get(&server, "/off")].map(|answer| status(&answer));
+    both.sort_unstable();
+    assert_eq!(both, [200, 504]);
+    assert!(!server.error_log().contains("disabled"));
 }
 
-#[test]
-fn a_full_server_is_waited_for_while_the_others_are_out() {
-    for engine in engines::lines() {
-        let mut socket = Socket::full("alone");
-        let path = socket.path();
-        let text = format!(
-            "location / {{ proxy_pass http://app; }}
+support::test_on_each_engine!(another_server_is_asked_rather_than_a_full_one);
+
+fn a_full_server_is_waited_for_while_the_others_are_out(engine: &'static str) {
+    let mut socket = Socket::full("alone");
+    let path = socket.path();
+    let text = format!(
+        "location / {{ proxy_pass http://app; }}
 [http]
          upstream app {{ server 127.0.0.1:1 max_fails=1 fail_timeout=60s; server unix:{path}; }}"
-        );
-        let server = Server::start(engine, &text);
-        let first = begin(server.port, "/0");
-        server.wait_for_log("upstream server temporarily disabled");
-        let second = begin(server.port, "/1");
-        thread::sleep(Duration::from_millis(100));
-        let accepting = thread::spawn(move || (socket.accept(2), socket));
-        for client in [first, second] {
-            assert_eq!(status(&end(client)), 200, "{}", server.error_log());
-        }
-        let (paths, _socket) = accepting.join().unwrap();
-        assert_eq!(paths, ["/0", "/1"]);
+    );
+    let server = Server::start(engine, &text);
+    let first = begin(server.port, "/0");
+    server.wait_for_log("upstream server temporarily disabled");
+    let second = begin(server.port, "/1");
+    thread::sleep(Duration::from_millis(100));
+    let accepting = thread::spawn(move || (socket.accept(2), socket));
+    for client in [first, second] {
+        assert_eq!(status(&end(client)), 200, "{}", server.error_log());
     }
+    let (paths, _socket) = accepting.join().unwrap();
+    assert_eq!(paths, ["/0", "/1"]);
 }
+
+support::test_on_each_engine!(a_full_server_is_waited_for_while_the_others_are_out);

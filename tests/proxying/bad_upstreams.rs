@@ -420,54 +420,53 @@ fn expected(case: &Case, place: &str) -> (u16, &'static str, bool) {
     }
 }
 
-#[test]
-fn bad_answers_have_their_status_their_line_and_their_retry() {
-    for engine in engines::lines() {
-        let seen = Arc::<Seen>::default();
-        let server = Server::start(engine, &lines(bad_server(&seen)));
-        let mut requests = 0;
-        for case in CASES {
-            for manner in ["", "/drip"] {
-                let before = server.error_log().len();
-                for place in ["off", "errors", "headers"] {
-                    let path = format!("/{place}/{}{manner}", case.name);
-                    let (status, body, is_whole) = get(server.port, &path);
-                    let (wanted, text, whole) = expected(case, place);
-                    assert_eq!((status, is_whole), (wanted, whole), "{path}: {body}");
-                    // What had come of a broken body nginx may hold back.
-                    if whole && status == 200 {
-                        assert_eq!(body, text, "{path}");
-                    }
-                    requests += 1;
-                    thread::sleep(Duration::from_millis(5));
+fn bad_answers_have_their_status_their_line_and_their_retry(engine: &'static str) {
+    let seen = Arc::<Seen>::default();
+    let server = Server::start(engine, &lines(bad_server(&seen)));
+    let mut requests = 0;
+    for case in CASES {
+        for manner in ["", "/drip"] {
+            let before = server.error_log().len();
+            for place in ["off", "errors", "headers"] {
+                let path = format!("/{place}/{}{manner}", case.name);
+                let (status, body, is_whole) = get(server.port, &path);
+                let (wanted, text, whole) = expected(case, place);
+                assert_eq!((status, is_whole), (wanted, whole), "{path}: {body}");
+                // What had come of a broken body nginx may hold back.
+                if whole && status == 200 {
+                    assert_eq!(body, text, "{path}");
                 }
-                // What comes byte by byte behind a body finds that the connection is idle, and ends
-                // it without a line.
-                if case.counts_as == Nothing && !manner.is_empty() {
-                    continue;
-                }
-                let (level, text) = case.log;
-                let mut lines = 0;
-                for _ in 0..100 {
-                    let log = server.error_log();
-                    let log = log[before..].lines().filter(|line| line.contains(text));
-                    lines = log
-                        .filter(|line| line.contains(&format!("[{level}]")))
-                        .count();
-                    if lines >= 3 {
-                        break;
-                    }
-                    thread::sleep(Duration::from_millis(10));
-                }
-                let log = server.error_log();
-                assert_eq!(lines, 3, "{}: {text}\n{}", case.name, &log[before..]);
+                requests += 1;
+                thread::sleep(Duration::from_millis(5));
             }
+            // What comes byte by byte behind a body finds that the connection is idle, and ends
+            // it without a line.
+            if case.counts_as == Nothing && !manner.is_empty() {
+                continue;
+            }
+            let (level, text) = case.log;
+            let mut lines = 0;
+            for _ in 0..100 {
+                let log = server.error_log();
+                let log = log[before..].lines().filter(|line| line.contains(text));
+                lines = log
+                    .filter(|line| line.contains(&format!("[{level}]")))
+                    .count();
+                if lines >= 3 {
+                    break;
+                }
+                thread::sleep(Duration::from_millis(10));
+            }
+            let log = server.error_log();
+            assert_eq!(lines, 3, "{}: {text}\n{}", case.name, &log[before..]);
         }
-        // Each had a connection of its own, which has ended.
-        assert_eq!(seen.second_requests.load(Ordering::SeqCst), 0);
-        assert_eq!(seen.connections.load(Ordering::SeqCst), requests);
-        wait_for("the end of all connections", || {
-            seen.ended.load(Ordering::SeqCst) == requests
-        });
     }
+    // Each had a connection of its own, which has ended.
+    assert_eq!(seen.second_requests.load(Ordering::SeqCst), 0);
+    assert_eq!(seen.connections.load(Ordering::SeqCst), requests);
+    wait_for("the end of all connections", || {
+        seen.ended.load(Ordering::SeqCst) == requests
+    });
 }
+
+support::test_on_each_engine!(bad_answers_have_their_status_their_line_and_their_retry);

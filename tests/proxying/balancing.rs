@@ -170,223 +170,234 @@ fn lines(behind: &[Behind], block: &str, parameters: &str) -> String {
     )
 }
 
-fn on_every_engine(test: impl Fn(&str)) {
+fn p2c_leaves_a_slow_server_alone(engine: &'static str) {
     if is_nginx() {
         return; // it has no such thing
     }
-    engines::lines().into_iter().for_each(test);
+    for (block, most) in [("p2c;", 15), ("", 60)] {
+        let site = Site::start(engine, 2, block, "");
+        site.behind[1].pauses(40);
+        site.statuses(100);
+        let shares = site.shares();
+        assert_eq!(shares[0] + shares[1], 100);
+        assert!(shares[1] <= most, "{block} {shares:?}");
+        assert!(
+            shares[1] > 0 && (most < 60) == (shares[1] < 50),
+            "{block} {shares:?}"
+        );
+    }
 }
 
-#[test]
-fn p2c_leaves_a_slow_server_alone() {
-    on_every_engine(|engine| {
-        for (block, most) in [("p2c;", 15), ("", 60)] {
-            let site = Site::start(engine, 2, block, "");
-            site.behind[1].pauses(40);
-            site.statuses(100);
-            let shares = site.shares();
-            assert_eq!(shares[0] + shares[1], 100);
-            assert!(shares[1] <= most, "{block} {shares:?}");
-            assert!(
-                shares[1] > 0 && (most < 60) == (shares[1] < 50),
-                "{block} {shares:?}"
-            );
-        }
-    });
-}
+support::test_on_each_engine!(p2c_leaves_a_slow_server_alone);
 
 /// A failed try counts as a slow answer, and a reload does not forget it.
-#[test]
-fn p2c_goes_round_a_server_that_fails() {
-    on_every_engine(|engine| {
-        let site = Site::start(engine, 2, "p2c;", "max_fails=0");
-        site.behind[0].answers(0);
-        assert_eq!(site.statuses(20), [200; 20]);
-        site.behind[0].answers(200);
-        site.reload("p2c; # again");
-        site.shares();
-        assert_eq!(site.statuses(20), [200; 20]);
-        assert_eq!(site.shares(), [0, 20]);
-    });
+fn p2c_goes_round_a_server_that_fails(engine: &'static str) {
+    if is_nginx() {
+        return; // it has no such thing
+    }
+    let site = Site::start(engine, 2, "p2c;", "max_fails=0");
+    site.behind[0].answers(0);
+    assert_eq!(site.statuses(20), [200; 20]);
+    site.behind[0].answers(200);
+    site.reload("p2c; # again");
+    site.shares();
+    assert_eq!(site.statuses(20), [200; 20]);
+    assert_eq!(site.shares(), [0, 20]);
 }
 
-#[test]
-fn a_bound_spreads_a_popular_key() {
-    on_every_engine(|engine| {
-        let largest = |block: &str| {
-            let site = Site::start(engine, 4, block, "");
-            site.at_once(16, "/popular").into_iter().max().unwrap()
-        };
-        assert_eq!(largest("hash $uri consistent;"), 16);
-        assert_eq!(largest("hash $uri consistent bounded=1;"), 4);
-        // 1.25 times a quarter of 16.
-        assert_eq!(largest("hash $uri consistent bounded=1.25;"), 5);
-        assert_eq!(largest("hash $uri consistent bounded=2.5;"), 10);
-        // One after the other they stay where they are.
-        let site = Site::start(engine, 4, "hash $uri consistent bounded=1.25;", "");
-        site.statuses(12);
-        assert_eq!(site.shares().into_iter().max(), Some(12));
-    });
+support::test_on_each_engine!(p2c_goes_round_a_server_that_fails);
+
+fn a_bound_spreads_a_popular_key(engine: &'static str) {
+    if is_nginx() {
+        return; // it has no such thing
+    }
+    let largest = |block: &str| {
+        let site = Site::start(engine, 4, block, "");
+        site.at_once(16, "/popular").into_iter().max().unwrap()
+    };
+    assert_eq!(largest("hash $uri consistent;"), 16);
+    assert_eq!(largest("hash $uri consistent bounded=1;"), 4);
+    // 1.25 times a quarter of 16.
+    assert_eq!(largest("hash $uri consistent bounded=1.25;"), 5);
+    assert_eq!(largest("hash $uri consistent bounded=2.5;"), 10);
+    // One after the other they stay where they are.
+    let site = Site::start(engine, 4, "hash $uri consistent bounded=1.25;", "");
+    site.statuses(12);
+    assert_eq!(site.shares().into_iter().max(), Some(12));
 }
 
-#[test]
-fn retries_have_a_budget() {
-    on_every_engine(|engine| {
-        let served = |block: &str| {
-            let site = Site::start(engine, 2, block, "max_fails=0");
-            site.behind[0].answers(503);
-            let statuses = site.statuses(60);
-            assert!(statuses.iter().all(|status| matches!(status, 200 | 503)));
-            let refused = statuses.iter().filter(|status| **status == 503).count();
-            let told = "retry budget of upstream \"u\" is spent, no other server is tried while reading response header from upstream";
-            // No answer waits for its line.
-            wait_for("the lines of the log", || {
-                site.server.error_log().matches(told).count() == refused
-            });
-            let log = site.server.error_log();
-            let mut lines = log.lines().filter(|line| line.contains(told));
-            assert!(lines.all(|line| line.contains("[warn]")));
-            refused
-        };
-        // Every other request meets the server that answers with 503.
-        assert_eq!(served(""), 0);
-        assert_eq!(served("retry_budget 100% min=0;"), 0);
-        assert_eq!(served("retry_budget 0% min=0;"), 30);
-        let refused = served("retry_budget 20% min=0;");
-        assert!((16..=20).contains(&refused), "{refused}");
-        // 30 within the window of 10 s.
-        assert_eq!(served("retry_budget 0%;"), 0);
-        assert_eq!(served("retry_budget 0% min=1;"), 20);
-    });
+support::test_on_each_engine!(a_bound_spreads_a_popular_key);
+
+fn retries_have_a_budget(engine: &'static str) {
+    if is_nginx() {
+        return; // it has no such thing
+    }
+    let served = |block: &str| {
+        let site = Site::start(engine, 2, block, "max_fails=0");
+        site.behind[0].answers(503);
+        let statuses = site.statuses(60);
+        assert!(statuses.iter().all(|status| matches!(status, 200 | 503)));
+        let refused = statuses.iter().filter(|status| **status == 503).count();
+        let told = "retry budget of upstream \"u\" is spent, no other server is tried while reading response header from upstream";
+        // No answer waits for its line.
+        wait_for("the lines of the log", || {
+            site.server.error_log().matches(told).count() == refused
+        });
+        let log = site.server.error_log();
+        let mut lines = log.lines().filter(|line| line.contains(told));
+        assert!(lines.all(|line| line.contains("[warn]")));
+        refused
+    };
+    // Every other request meets the server that answers with 503.
+    assert_eq!(served(""), 0);
+    assert_eq!(served("retry_budget 100% min=0;"), 0);
+    assert_eq!(served("retry_budget 0% min=0;"), 30);
+    let refused = served("retry_budget 20% min=0;");
+    assert!((16..=20).contains(&refused), "{refused}");
+    // 30 within the window of 10 s.
+    assert_eq!(served("retry_budget 0%;"), 0);
+    assert_eq!(served("retry_budget 0% min=1;"), 20);
 }
+
+support::test_on_each_engine!(retries_have_a_budget);
 
 /// The answer is that of the try that failed: nothing is tried, and what the server said is passed
 /// on.
-#[test]
-fn a_spent_budget_gives_the_answer_of_the_failed_try() {
-    on_every_engine(|engine| {
-        // Connections that had been kept would be tried once more without counting.
-        let block = "keepalive 0; retry_budget 0% min=0;";
-        let site = Site::start(engine, 2, block, "max_fails=0");
+fn a_spent_budget_gives_the_answer_of_the_failed_try(engine: &'static str) {
+    if is_nginx() {
+        return; // it has no such thing
+    }
+    // Connections that had been kept would be tried once more without counting.
+    let block = "keepalive 0; retry_budget 0% min=0;";
+    let site = Site::start(engine, 2, block, "max_fails=0");
+    site.behind.iter().for_each(|behind| {
+        behind.answers(503);
+    });
+    let response = site.server.connect().get("/").unwrap();
+    assert_eq!((response.status, &*response.body), (503, &b"behind"[..]));
+    site.behind.iter().for_each(|behind| {
+        behind.answers(0);
+    });
+    assert_eq!(site.get("/"), 502);
+    assert_eq!(site.shares().iter().sum::<usize>(), 2);
+    // Retries are counted over reloads.
+    site.reload("keepalive 0; retry_budget 0% min=1;");
+    site.behind[0].answers(0);
+    site.behind[1].answers(200);
+    let fine = |site: &Site| site.statuses(24).iter().filter(|it| **it == 200).count();
+    assert_eq!(fine(&site), 22);
+    site.reload("keepalive 0; retry_budget 0% min=1; # again");
+    assert_eq!(fine(&site), 12);
+}
+
+support::test_on_each_engine!(a_spent_budget_gives_the_answer_of_the_failed_try);
+
+fn a_server_that_fails_in_a_row_is_put_out(engine: &'static str) {
+    if is_nginx() {
+        return; // it has no such thing
+    }
+    let asked = |block: &str| {
+        let site = Site::start(engine, 3, block, "max_fails=0");
+        site.behind[0].answers(503);
+        site.statuses(60);
+        let told = format!(
+            "upstream server 127.0.0.1:{} put out for",
+            site.behind[0].port
+        );
+        let log = site.server.error_log();
+        (site.shares()[0], log.matches(&told).count())
+    };
+    assert_eq!(asked(""), (20, 0));
+    assert_eq!(asked("eject_outliers;"), (5, 1));
+    assert_eq!(asked("eject_outliers errors=2;"), (2, 1));
+    // A third of three is less than one server.
+    assert_eq!(asked("eject_outliers errors=2 max=33%;"), (20, 0));
+    assert_eq!(asked("eject_outliers errors=0 ratio=60%;"), (10, 1));
+    assert_eq!(
+        asked("eject_outliers errors=0 ratio=60% interval=1ms;"),
+        (20, 0)
+    );
+}
+
+support::test_on_each_engine!(a_server_that_fails_in_a_row_is_put_out);
+
+/// Answers with 502, 503 and 504 count whatever `proxy_next_upstream` says, others do not.
+fn answers_of_broken_servers_count(engine: &'static str) {
+    if is_nginx() {
+        return; // it has no such thing
+    }
+    for (status, is_out) in [
+        (502, true),
+        (503, true),
+        (504, true),
+        (500, false),
+        (404, false),
+    ] {
+        let site = Site::start(engine, 2, "eject_outliers errors=3;", "max_fails=0");
+        site.behind[0].answers(status);
+        let bad = (0..20).filter(|_| u64::from(site.get("/alone/")) == status);
+        assert_eq!(bad.count(), if is_out { 3 } else { 10 }, "{status}");
+    }
+}
+
+support::test_on_each_engine!(answers_of_broken_servers_count);
+
+fn an_outlier_comes_back_and_is_out_for_longer_the_next_time(engine: &'static str) {
+    if is_nginx() {
+        return; // it has no such thing
+    }
+    let block = "eject_outliers errors=2 time=300ms;";
+    let site = Site::start(engine, 2, block, "max_fails=0");
+    site.behind[0].answers(503);
+    site.statuses(4);
+    let told =
+        "put out for 300 ms: 2 failures in a row while reading response header from upstream";
+    site.server.wait_for_log(told);
+    site.shares();
+    // Over reloads as well.
+    site.reload("eject_outliers errors=2 time=300ms; # again");
+    site.statuses(4);
+    assert_eq!(site.shares()[0], 0);
+    thread::sleep(Duration::from_millis(300));
+    site.statuses(4);
+    site.server.wait_for_log("put out for 600 ms");
+    assert_eq!(site.shares()[0], 2);
+    site.behind[0].answers(200);
+    thread::sleep(Duration::from_millis(600));
+    site.statuses(4);
+    assert_eq!(site.shares()[0], 2);
+    let log = site.server.error_log();
+    let back = log
+        .lines()
+        .filter(|line| line.contains("its time as an outlier is over"));
+    let back: Vec<&str> = back.collect();
+    assert_eq!(back.len(), 2, "{log}");
+    assert!(back.iter().all(|line| line.contains("[notice]")), "{log}");
+}
+
+support::test_on_each_engine!(an_outlier_comes_back_and_is_out_for_longer_the_next_time);
+
+/// However bad all of them are, one stays at least.
+fn never_all_are_put_out(engine: &'static str) {
+    if is_nginx() {
+        return; // it has no such thing
+    }
+    for (count, block, most) in [
+        (4, "eject_outliers errors=1;", 2),
+        (4, "eject_outliers errors=1 max=100%;", 3),
+        (1, "eject_outliers errors=1 max=100%;", 0),
+    ] {
+        let site = Site::start(engine, count, block, "max_fails=0");
         site.behind.iter().for_each(|behind| {
             behind.answers(503);
         });
-        let response = site.server.connect().get("/").unwrap();
-        assert_eq!((response.status, &*response.body), (503, &b"behind"[..]));
-        site.behind.iter().for_each(|behind| {
-            behind.answers(0);
-        });
-        assert_eq!(site.get("/"), 502);
-        assert_eq!(site.shares().iter().sum::<usize>(), 2);
-        // Retries are counted over reloads.
-        site.reload("keepalive 0; retry_budget 0% min=1;");
-        site.behind[0].answers(0);
-        site.behind[1].answers(200);
-        let fine = |site: &Site| site.statuses(24).iter().filter(|it| **it == 200).count();
-        assert_eq!(fine(&site), 22);
-        site.reload("keepalive 0; retry_budget 0% min=1; # again");
-        assert_eq!(fine(&site), 12);
-    });
-}
-
-#[test]
-fn a_server_that_fails_in_a_row_is_put_out() {
-    on_every_engine(|engine| {
-        let asked = |block: &str| {
-            let site = Site::start(engine, 3, block, "max_fails=0");
-            site.behind[0].answers(503);
-            site.statuses(60);
-            let told = format!(
-                "upstream server 127.0.0.1:{} put out for",
-                site.behind[0].port
-            );
-            let log = site.server.error_log();
-            (site.shares()[0], log.matches(&told).count())
-        };
-        assert_eq!(asked(""), (20, 0));
-        assert_eq!(asked("eject_outliers;"), (5, 1));
-        assert_eq!(asked("eject_outliers errors=2;"), (2, 1));
-        // A third of three is less than one server.
-        assert_eq!(asked("eject_outliers errors=2 max=33%;"), (20, 0));
-        assert_eq!(asked("eject_outliers errors=0 ratio=60%;"), (10, 1));
-        assert_eq!(
-            asked("eject_outliers errors=0 ratio=60% interval=1ms;"),
-            (20, 0)
-        );
-    });
-}
-
-/// Answers with 502, 503 and 504 count whatever `proxy_next_upstream` says, others do not.
-#[test]
-fn answers_of_broken_servers_count() {
-    on_every_engine(|engine| {
-        for (status, is_out) in [
-            (502, true),
-            (503, true),
-            (504, true),
-            (500, false),
-            (404, false),
-        ] {
-            let site = Site::start(engine, 2, "eject_outliers errors=3;", "max_fails=0");
-            site.behind[0].answers(status);
-            let bad = (0..20).filter(|_| u64::from(site.get("/alone/")) == status);
-            assert_eq!(bad.count(), if is_out { 3 } else { 10 }, "{status}");
-        }
-    });
-}
-
-#[test]
-fn an_outlier_comes_back_and_is_out_for_longer_the_next_time() {
-    on_every_engine(|engine| {
-        let block = "eject_outliers errors=2 time=300ms;";
-        let site = Site::start(engine, 2, block, "max_fails=0");
-        site.behind[0].answers(503);
-        site.statuses(4);
-        let told =
-            "put out for 300 ms: 2 failures in a row while reading response header from upstream";
-        site.server.wait_for_log(told);
+        let are_503 = || (0..20).all(|_| site.get("/alone/") == 503);
+        assert!(are_503());
         site.shares();
-        // Over reloads as well.
-        site.reload("eject_outliers errors=2 time=300ms; # again");
-        site.statuses(4);
-        assert_eq!(site.shares()[0], 0);
-        thread::sleep(Duration::from_millis(300));
-        site.statuses(4);
-        site.server.wait_for_log("put out for 600 ms");
-        assert_eq!(site.shares()[0], 2);
-        site.behind[0].answers(200);
-        thread::sleep(Duration::from_millis(600));
-        site.statuses(4);
-        assert_eq!(site.shares()[0], 2);
-        let log = site.server.error_log();
-        let back = log
-            .lines()
-            .filter(|line| line.contains("its time as an outlier is over"));
-        let back: Vec<&str> = back.collect();
-        assert_eq!(back.len(), 2, "{log}");
-        assert!(back.iter().all(|line| line.contains("[notice]")), "{log}");
-    });
+        assert!(are_503());
+        let silent = site.shares().iter().filter(|share| **share == 0).count();
+        assert_eq!(silent, most, "{count} {block}");
+    }
 }
 
-/// However bad all of them are, one stays at least.
-#[test]
-fn never_all_are_put_out() {
-    on_every_engine(|engine| {
-        for (count, block, most) in [
-            (4, "eject_outliers errors=1;", 2),
-            (4, "eject_outliers errors=1 max=100%;", 3),
-            (1, "eject_outliers errors=1 max=100%;", 0),
-        ] {
-            let site = Site::start(engine, count, block, "max_fails=0");
-            site.behind.iter().for_each(|behind| {
-                behind.answers(503);
-            });
-            let are_503 = || (0..20).all(|_| site.get("/alone/") == 503);
-            assert!(are_503());
-            site.shares();
-            assert!(are_503());
-            let silent = site.shares().iter().filter(|share| **share == 0).count();
-            assert_eq!(silent, most, "{count} {block}");
-        }
-    });
-}
+support::test_on_each_engine!(never_all_are_put_out);

@@ -330,18 +330,8 @@ fn send(client: &mut Http2Client, stream: u32, part: &[u8], ends: bool) {
     client.send(&frame);
 }
 
-/// Runs a test with each protocol and engine.
-fn each(test: impl Fn(Protocol, &str)) {
+fn each_part_is_answered_before_the_next_is_sent(engine: &'static str) {
     for protocol in Protocol::ALL {
-        for engine in engines::lines() {
-            test(protocol, engine);
-        }
-    }
-}
-
-#[test]
-fn each_part_is_answered_before_the_next_is_sent() {
-    each(|protocol, engine| {
         for in_chunks in [false, true] {
             if in_chunks && matches!(protocol, Protocol::Uwsgi | Protocol::Scgi) {
                 continue; // they need a length
@@ -391,13 +381,14 @@ fn each_part_is_answered_before_the_next_is_sent() {
             let kept = protocol.keeps().then_some(peer);
             serve_next(&mut client, &upstream, kept, protocol);
         }
-    });
+    }
 }
 
+support::test_on_each_engine!(each_part_is_answered_before_the_next_is_sent);
+
 /// The same for a client of HTTP/2.
-#[test]
-fn each_part_of_a_stream_is_answered_before_the_next_is_sent() {
-    each(|protocol, engine| {
+fn each_part_of_a_stream_is_answered_before_the_next_is_sent(engine: &'static str) {
+    for protocol in Protocol::ALL {
         let upstream = Upstream::bind();
         let server = protocol.server(engine, &upstream, "");
         let mut client = Http2Client::connect(server.port);
@@ -422,18 +413,19 @@ fn each_part_of_a_stream_is_answered_before_the_next_is_sent() {
         peer.end();
         let response = client.response(stream);
         assert!(response.ended && response.reset.is_none(), "{response:?}");
-    });
+    }
 }
+
+support::test_on_each_engine!(each_part_of_a_stream_is_answered_before_the_next_is_sent);
 
 /// A client that sends everything before it reads anything, and an upstream that gives back all
 /// that it gets as it comes.
-#[test]
-fn a_client_may_send_all_before_it_reads() {
+fn a_client_may_send_all_before_it_reads(engine: &'static str) {
     if is_nginx() {
         return; // it sends nothing more of the body once the upstream has been slow to take it
     }
     const LENGTH: usize = 12 * 1024 * 1024;
-    each(|protocol, engine| {
+    for protocol in Protocol::ALL {
         let (_upstream, _server, mut client, mut peer) = begin(
             protocol,
             engine,
@@ -459,12 +451,13 @@ fn a_client_may_send_all_before_it_reads() {
         read_head(&mut client);
         assert!(read_exactly(&mut client, LENGTH) == body, "{protocol:?}");
         echo.join().unwrap();
-    });
+    }
 }
 
-#[test]
-fn a_client_that_leaves_ends_both_ways() {
-    each(|protocol, engine| {
+support::test_on_each_engine!(a_client_may_send_all_before_it_reads);
+
+fn a_client_that_leaves_ends_both_ways(engine: &'static str) {
+    for protocol in Protocol::ALL {
         for ignores in ["off", "on"] {
             let more = format!("by_ignore_client_abort {ignores};");
             let (_upstream, server, mut client, mut peer) =
@@ -485,12 +478,13 @@ fn a_client_that_leaves_ends_both_ways() {
             let log = server.log("told.log");
             assert!(!log.contains(" OK "), "{log}");
         }
-    });
+    }
 }
 
-#[test]
-fn a_client_that_stops_is_waited_for_as_long_as_for_any_body() {
-    each(|protocol, engine| {
+support::test_on_each_engine!(a_client_that_leaves_ends_both_ways);
+
+fn a_client_that_stops_is_waited_for_as_long_as_for_any_body(engine: &'static str) {
+    for protocol in Protocol::ALL {
         let more = "client_body_timeout 1500ms; by_read_timeout 60s;";
         let (_upstream, server, mut client, mut peer) =
             begin(protocol, engine, more, "Content-Length: 60");
@@ -510,52 +504,54 @@ fn a_client_that_stops_is_waited_for_as_long_as_for_any_body() {
         let _ = client.read_to_end(&mut rest);
         assert_eq!(rest, b"");
         server.wait_for_line("told.log", "POST 200 ");
-    });
-}
-
-#[test]
-fn a_body_that_becomes_none_ends_both_ways() {
-    for engine in engines::lines() {
-        for (sent, told) in [
-            (
-                "zz\r\n",
-                "client sent invalid chunked body while sending request to upstream",
-            ),
-            (
-                "6\r\nabcdef\r\n",
-                "client intended to send too large chunked body: 4+6 bytes while sending request to upstream",
-            ),
-        ] {
-            let protocol = Protocol::Http;
-            let (_upstream, server, mut client, mut peer) = begin(
-                protocol,
-                engine,
-                "client_max_body_size 8;",
-                "Transfer-Encoding: chunked",
-            );
-            peer.answer(6);
-            read_head(&mut client);
-            client.write_all(b"4\r\nabcd\r\n").unwrap();
-            assert_eq!(peer.read(0).unwrap(), b"abcd");
-            client.write_all(sent.as_bytes()).unwrap();
-            peer.wait_for_end();
-            let mut rest = Vec::new();
-            let _ = client.read_to_end(&mut rest);
-            assert_eq!(rest, b"");
-            server.wait_for_log(told);
-            server.wait_for_line("told.log", "POST 200 ");
-        }
     }
 }
+
+support::test_on_each_engine!(a_client_that_stops_is_waited_for_as_long_as_for_any_body);
+
+fn a_body_that_becomes_none_ends_both_ways(engine: &'static str) {
+    for (sent, told) in [
+        (
+            "zz\r\n",
+            "client sent invalid chunked body while sending request to upstream",
+        ),
+        (
+            "6\r\nabcdef\r\n",
+            "client intended to send too large chunked body: 4+6 bytes while sending request to upstream",
+        ),
+    ] {
+        let protocol = Protocol::Http;
+        let (_upstream, server, mut client, mut peer) = begin(
+            protocol,
+            engine,
+            "client_max_body_size 8;",
+            "Transfer-Encoding: chunked",
+        );
+        peer.answer(6);
+        read_head(&mut client);
+        client.write_all(b"4\r\nabcd\r\n").unwrap();
+        assert_eq!(peer.read(0).unwrap(), b"abcd");
+        client.write_all(sent.as_bytes()).unwrap();
+        peer.wait_for_end();
+        let mut rest = Vec::new();
+        let _ = client.read_to_end(&mut rest);
+        assert_eq!(rest, b"");
+        server.wait_for_log(told);
+        server.wait_for_line("told.log", "POST 200 ");
+    }
+}
+
+support::test_on_each_engine!(a_body_that_becomes_none_ends_both_ways);
 
 /// nginx waits for the upstream's next word, as it sends nothing more once the upstream has taken
 /// none.
-#[test]
-fn an_upstream_that_takes_nothing_more_is_waited_for_as_long_as_for_any_request() {
+fn an_upstream_that_takes_nothing_more_is_waited_for_as_long_as_for_any_request(
+    engine: &'static str,
+) {
     if is_nginx() {
         return;
     }
-    each(|protocol, engine| {
+    for protocol in Protocol::ALL {
         let more = "by_send_timeout 500ms; by_read_timeout 60s; lingering_close off;";
         let (_upstream, server, mut client, mut peer) =
             begin(protocol, engine, more, "Content-Length: 100000000");
@@ -573,13 +569,16 @@ fn an_upstream_that_takes_nothing_more_is_waited_for_as_long_as_for_any_request(
         );
         assert_eq!(sends.join().unwrap(), b"");
         peer.wait_for_end();
-    });
+    }
 }
 
+support::test_on_each_engine!(
+    an_upstream_that_takes_nothing_more_is_waited_for_as_long_as_for_any_request
+);
+
 /// A client that is slow to read, and sends nothing more, is not waited for for ever.
-#[test]
-fn a_client_that_neither_reads_nor_sends_ends_both_ways() {
-    each(|protocol, engine| {
+fn a_client_that_neither_reads_nor_sends_ends_both_ways(engine: &'static str) {
+    for protocol in Protocol::ALL {
         for buffering in ["on", "off"] {
             let more = format!(
                 "client_body_timeout 1500ms; send_timeout 60s; by_read_timeout 60s; by_buffering {buffering};"
@@ -597,13 +596,14 @@ fn a_client_that_neither_reads_nor_sends_ends_both_ways() {
             assert!(began.elapsed() < PATIENCE / 2, "{protocol:?} {buffering}");
             drop(client);
         }
-    });
+    }
 }
 
+support::test_on_each_engine!(a_client_that_neither_reads_nor_sends_ends_both_ways);
+
 /// What comes behind the body is the next request's.
-#[test]
-fn a_request_behind_the_body_is_served() {
-    each(|protocol, engine| {
+fn a_request_behind_the_body_is_served(engine: &'static str) {
+    for protocol in Protocol::ALL {
         let (upstream, _server, mut client, mut peer) =
             begin(protocol, engine, "", "Content-Length: 6");
         peer.answer(2);
@@ -617,38 +617,41 @@ fn a_request_behind_the_body_is_served() {
         assert_eq!(read_exactly(&mut client, 2), b"ok");
         let kept = protocol.keeps().then_some(peer);
         serve_next(&mut client, &upstream, kept, protocol);
-    });
-}
-
-/// A page that takes the place of an early answer: what is left of the body is no request.
-#[test]
-fn a_page_in_the_place_of_an_early_answer_leaves_the_connection_in_order() {
-    for engine in engines::lines() {
-        let more = "proxy_intercept_errors on; error_page 503 = /page; } location = /page { return 200 page;";
-        let (_upstream, _server, mut client, mut peer) =
-            begin(Protocol::Http, engine, more, "Content-Length: 6");
-        let head = b"HTTP/1.1 503 No\r\nContent-Length: 2\r\n\r\n";
-        peer.say(head).unwrap();
-        let head = read_head(&mut client);
-        assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
-        assert_eq!(read_exactly(&mut client, 4), b"page");
-        peer.wait_for_end();
-        if is_nginx() {
-            return; // it closes the connection
-        }
-        client
-            .write_all(b"abcdefGET /page HTTP/1.1\r\nHost: a\r\n\r\n")
-            .unwrap();
-        let head = read_head(&mut client);
-        assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
-        assert_eq!(read_exactly(&mut client, 4), b"page");
     }
 }
 
+support::test_on_each_engine!(a_request_behind_the_body_is_served);
+
+/// A page that takes the place of an early answer: what is left of the body is no request.
+fn a_page_in_the_place_of_an_early_answer_leaves_the_connection_in_order(engine: &'static str) {
+    let more =
+        "proxy_intercept_errors on; error_page 503 = /page; } location = /page { return 200 page;";
+    let (_upstream, _server, mut client, mut peer) =
+        begin(Protocol::Http, engine, more, "Content-Length: 6");
+    let head = b"HTTP/1.1 503 No\r\nContent-Length: 2\r\n\r\n";
+    peer.say(head).unwrap();
+    let head = read_head(&mut client);
+    assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+    assert_eq!(read_exactly(&mut client, 4), b"page");
+    peer.wait_for_end();
+    if is_nginx() {
+        return; // it closes the connection
+    }
+    client
+        .write_all(b"abcdefGET /page HTTP/1.1\r\nHost: a\r\n\r\n")
+        .unwrap();
+    let head = read_head(&mut client);
+    assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+    assert_eq!(read_exactly(&mut client, 4), b"page");
+}
+
+support::test_on_each_engine!(
+    a_page_in_the_place_of_an_early_answer_leaves_the_connection_in_order
+);
+
 /// The end of the connection is not held back for the rest of a body that nothing reads any more.
-#[test]
-fn the_last_answer_of_a_connection_ends_it_at_once() {
-    each(|protocol, engine| {
+fn the_last_answer_of_a_connection_ends_it_at_once(engine: &'static str) {
+    for protocol in Protocol::ALL {
         let (_upstream, _server, mut client, mut peer) = begin(
             protocol,
             engine,
@@ -664,18 +667,19 @@ fn the_last_answer_of_a_connection_ends_it_at_once() {
         assert!(answer.ends_with(b"\r\n\r\nok"), "{protocol:?}");
         // `lingering_timeout` is 5s.
         assert!(began.elapsed() < Duration::from_secs(4), "{protocol:?}");
-    });
+    }
 }
+
+support::test_on_each_engine!(the_last_answer_of_a_connection_ends_it_at_once);
 
 /// A client that sends all before it reads anything, and an upstream that has answered after a part
 /// of that. nginx reads no more of the body then, and the client waits in vain.
-#[test]
-fn what_is_left_of_a_body_behind_its_answer_does_not_hold_up_that() {
+fn what_is_left_of_a_body_behind_its_answer_does_not_hold_up_that(engine: &'static str) {
     const LENGTH: usize = 8_000_000;
     if is_nginx() {
         return;
     }
-    each(|protocol, engine| {
+    for protocol in Protocol::ALL {
         let (upstream, _server, mut client, mut peer) = begin(
             protocol,
             engine,
@@ -697,41 +701,42 @@ fn what_is_left_of_a_body_behind_its_answer_does_not_hold_up_that() {
         // That of the client goes on.
         client.write_all(GET).unwrap();
         serve_next(&mut client, &upstream, None, protocol);
-    });
+    }
 }
+
+support::test_on_each_engine!(what_is_left_of_a_body_behind_its_answer_does_not_hold_up_that);
 
 /// A client that reads nothing is told by nothing but the end of its connection that its body is
 /// none.
-#[test]
-fn a_bad_body_ends_an_answer_that_the_client_does_not_read() {
+fn a_bad_body_ends_an_answer_that_the_client_does_not_read(engine: &'static str) {
     if is_nginx() {
         return; // it waits for the client to take what it has of the answer
     }
-    for engine in engines::lines() {
-        for buffering in ["on", "off"] {
-            let more = format!("by_buffering {buffering}; send_timeout 60s;");
-            let (_upstream, server, mut client, mut peer) =
-                begin(Protocol::Http, engine, &more, "Transfer-Encoding: chunked");
-            // It does not end: the rest of a body behind an answer that is over is dropped,
-            // whatever it is.
-            peer.answer(40_000_000);
-            let mut answers = peer.stream.try_clone().unwrap();
-            let sends = thread::spawn(move || {
-                let part = vec![b'x'; 1_000_000];
-                let _ = (0..30).try_for_each(|_| answers.write_all(&part));
-            });
-            read_head(&mut client);
-            // What the sockets hold is full by then.
-            thread::sleep(Duration::from_millis(300));
-            client.write_all(b"zz\r\n").unwrap();
-            let began = Instant::now();
-            server.wait_for_line("told.log", "POST 200 ");
-            peer.wait_for_end();
-            assert!(began.elapsed() < PATIENCE / 2, "{buffering}");
-            sends.join().unwrap();
-        }
+    for buffering in ["on", "off"] {
+        let more = format!("by_buffering {buffering}; send_timeout 60s;");
+        let (_upstream, server, mut client, mut peer) =
+            begin(Protocol::Http, engine, &more, "Transfer-Encoding: chunked");
+        // It does not end: the rest of a body behind an answer that is over is dropped,
+        // whatever it is.
+        peer.answer(40_000_000);
+        let mut answers = peer.stream.try_clone().unwrap();
+        let sends = thread::spawn(move || {
+            let part = vec![b'x'; 1_000_000];
+            let _ = (0..30).try_for_each(|_| answers.write_all(&part));
+        });
+        read_head(&mut client);
+        // What the sockets hold is full by then.
+        thread::sleep(Duration::from_millis(300));
+        client.write_all(b"zz\r\n").unwrap();
+        let began = Instant::now();
+        server.wait_for_line("told.log", "POST 200 ");
+        peer.wait_for_end();
+        assert!(began.elapsed() < PATIENCE / 2, "{buffering}");
+        sends.join().unwrap();
     }
 }
+
+support::test_on_each_engine!(a_bad_body_ends_an_answer_that_the_client_does_not_read);
 
 /// An answer that is stored goes on without its client; the client's body does not, and what has
 /// come of that is no request.
@@ -768,40 +773,38 @@ fn half_a_body_is_no_request_for_an_answer_that_is_stored() {
 }
 
 /// Of a body of which nothing has come nothing is lost: another upstream gets it.
-#[test]
-fn a_body_that_has_not_come_yet_goes_where_the_request_goes_on() {
-    for engine in engines::lines() {
-        let (upstream, other) = (Upstream::bind(), Upstream::bind());
-        let address = other.0.local_addr().unwrap();
-        let more = format!(
-            "proxy_intercept_errors on; error_page 503 = @other; }}
+fn a_body_that_has_not_come_yet_goes_where_the_request_goes_on(engine: &'static str) {
+    let (upstream, other) = (Upstream::bind(), Upstream::bind());
+    let address = other.0.local_addr().unwrap();
+    let more = format!(
+        "proxy_intercept_errors on; error_page 503 = @other; }}
             location @other {{ proxy_pass http://{address}; proxy_request_buffering off;"
-        );
-        let server = Protocol::Http.server(engine, &upstream, &more);
-        let mut client = post(&server, "Content-Length: 6");
-        let mut peer = upstream.accept(Protocol::Http);
-        peer.read_head();
-        peer.say(b"HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n")
-            .unwrap();
-        if is_nginx() {
-            return; // it makes 500 of that
-        }
-        let mut peer = other.accept(Protocol::Http);
-        peer.read_head();
-        client.write_all(b"abcdef").unwrap();
-        assert_eq!(peer.read(6).unwrap(), b"abcdef");
-        peer.answer(2);
-        peer.say(b"ok").unwrap();
-        let head = read_head(&mut client);
-        assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
-        assert_eq!(read_exactly(&mut client, 2), b"ok");
+    );
+    let server = Protocol::Http.server(engine, &upstream, &more);
+    let mut client = post(&server, "Content-Length: 6");
+    let mut peer = upstream.accept(Protocol::Http);
+    peer.read_head();
+    peer.say(b"HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n")
+        .unwrap();
+    if is_nginx() {
+        return; // it makes 500 of that
     }
+    let mut peer = other.accept(Protocol::Http);
+    peer.read_head();
+    client.write_all(b"abcdef").unwrap();
+    assert_eq!(peer.read(6).unwrap(), b"abcdef");
+    peer.answer(2);
+    peer.say(b"ok").unwrap();
+    let head = read_head(&mut client);
+    assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+    assert_eq!(read_exactly(&mut client, 2), b"ok");
 }
 
+support::test_on_each_engine!(a_body_that_has_not_come_yet_goes_where_the_request_goes_on);
+
 /// An upstream is not idle as long as it is sent more of the request.
-#[test]
-fn a_slow_upload_gives_its_upstream_time() {
-    each(|protocol, engine| {
+fn a_slow_upload_gives_its_upstream_time(engine: &'static str) {
+    for protocol in Protocol::ALL {
         let (_upstream, _server, mut client, mut peer) = begin(
             protocol,
             engine,
@@ -818,13 +821,14 @@ fn a_slow_upload_gives_its_upstream_time() {
         peer.read_end();
         peer.say_ok();
         assert_eq!(read_exactly(&mut client, 2), b"ok");
-    });
+    }
 }
 
+support::test_on_each_engine!(a_slow_upload_gives_its_upstream_time);
+
 /// What is held back for the rate of a response is not held for a client that has left.
-#[test]
-fn a_client_that_leaves_is_missed_while_its_response_is_held_back() {
-    each(|protocol, engine| {
+fn a_client_that_leaves_is_missed_while_its_response_is_held_back(engine: &'static str) {
+    for protocol in Protocol::ALL {
         let more = "by_buffering on; limit_rate 4k;";
         let (_upstream, server, mut client, mut peer) =
             begin(protocol, engine, more, "Content-Length: 6");
@@ -840,69 +844,68 @@ fn a_client_that_leaves_is_missed_while_its_response_is_held_back() {
         assert!(began.elapsed() < Duration::from_secs(10), "{protocol:?}");
         let log = server.log("told.log");
         assert!(!log.contains(" OK "), "{log}");
-    });
-}
-
-/// A client that still sends its body sees that the answer has broken off, and no reset.
-#[test]
-fn an_answer_that_breaks_off_lingers_for_a_client_that_sends() {
-    for engine in engines::lines() {
-        let protocol = Protocol::Http;
-        let (_upstream, server, mut client, mut peer) =
-            begin(protocol, engine, "", "Content-Length: 5000000");
-        peer.answer(6);
-        peer.say(b"ab").unwrap();
-        read_head(&mut client);
-        drop(peer);
-        server.wait_for_log("upstream prematurely closed connection");
-        for _ in 0..5 {
-            client.write_all(&[b'a'; 1_000_000]).unwrap();
-        }
-        let mut rest = Vec::new();
-        client.read_to_end(&mut rest).unwrap();
-        assert_eq!(rest, b"ab");
     }
 }
+
+support::test_on_each_engine!(a_client_that_leaves_is_missed_while_its_response_is_held_back);
+
+/// A client that still sends its body sees that the answer has broken off, and no reset.
+fn an_answer_that_breaks_off_lingers_for_a_client_that_sends(engine: &'static str) {
+    let protocol = Protocol::Http;
+    let (_upstream, server, mut client, mut peer) =
+        begin(protocol, engine, "", "Content-Length: 5000000");
+    peer.answer(6);
+    peer.say(b"ab").unwrap();
+    read_head(&mut client);
+    drop(peer);
+    server.wait_for_log("upstream prematurely closed connection");
+    for _ in 0..5 {
+        client.write_all(&[b'a'; 1_000_000]).unwrap();
+    }
+    let mut rest = Vec::new();
+    client.read_to_end(&mut rest).unwrap();
+    assert_eq!(rest, b"ab");
+}
+
+support::test_on_each_engine!(an_answer_that_breaks_off_lingers_for_a_client_that_sends);
 
 /// The same where the client sends all before it reads, and has not got what there is of the
 /// answer.
-#[test]
-fn an_answer_that_breaks_off_reaches_a_client_that_sends_all_first() {
+fn an_answer_that_breaks_off_reaches_a_client_that_sends_all_first(engine: &'static str) {
     if is_nginx() {
         return; // it reads nothing until what it has of the answer has been taken
     }
-    for engine in engines::lines() {
-        let (_upstream, _server, mut client, mut peer) = begin(
-            Protocol::Http,
-            engine,
-            "send_timeout 60s;",
-            "Content-Length: 40000000",
-        );
-        peer.answer(100_000_000);
-        let mut answers = peer.stream.try_clone().unwrap();
-        let says = thread::spawn(move || {
-            let part = vec![b'x'; 1_000_000];
-            let _ = (0..50).try_for_each(|_| answers.write_all(&part));
-        });
-        // What the sockets hold is full by then, and the upstream goes.
-        thread::sleep(Duration::from_millis(300));
-        peer.stream.shutdown(Shutdown::Both).unwrap();
-        drop(peer);
-        says.join().unwrap();
-        let began = Instant::now();
-        client.write_all(&vec![b'a'; 40_000_000]).unwrap();
-        read_head(&mut client);
-        let mut rest = Vec::new();
-        client.read_to_end(&mut rest).unwrap();
-        assert!(rest.len() > 100_000 && rest.iter().all(|byte| *byte == b'x'));
-        assert!(began.elapsed() < PATIENCE / 2);
-    }
+    let (_upstream, _server, mut client, mut peer) = begin(
+        Protocol::Http,
+        engine,
+        "send_timeout 60s;",
+        "Content-Length: 40000000",
+    );
+    peer.answer(100_000_000);
+    let mut answers = peer.stream.try_clone().unwrap();
+    let says = thread::spawn(move || {
+        let part = vec![b'x'; 1_000_000];
+        let _ = (0..50).try_for_each(|_| answers.write_all(&part));
+    });
+    // What the sockets hold is full by then, and the upstream goes.
+    thread::sleep(Duration::from_millis(300));
+    peer.stream.shutdown(Shutdown::Both).unwrap();
+    drop(peer);
+    says.join().unwrap();
+    let began = Instant::now();
+    client.write_all(&vec![b'a'; 40_000_000]).unwrap();
+    read_head(&mut client);
+    let mut rest = Vec::new();
+    client.read_to_end(&mut rest).unwrap();
+    assert!(rest.len() > 100_000 && rest.iter().all(|byte| *byte == b'x'));
+    assert!(began.elapsed() < PATIENCE / 2);
 }
 
+support::test_on_each_engine!(an_answer_that_breaks_off_reaches_a_client_that_sends_all_first);
+
 /// A client of HTTP/2 that leaves is missed where its answer is stored, too.
-#[test]
-fn half_a_stream_is_no_request_for_an_answer_that_is_stored() {
-    each(|protocol, engine| {
+fn half_a_stream_is_no_request_for_an_answer_that_is_stored(engine: &'static str) {
+    for protocol in Protocol::ALL {
         let upstream = Upstream::bind();
         let more = "by_buffering on; by_store temp/stored;";
         let server = protocol.server(engine, &upstream, more);
@@ -923,5 +926,7 @@ fn half_a_stream_is_no_request_for_an_answer_that_is_stored() {
         let began = Instant::now();
         peer.wait_for_end();
         assert!(began.elapsed() < PATIENCE / 2, "{protocol:?}");
-    });
+    }
 }
+
+support::test_on_each_engine!(half_a_stream_is_no_request_for_an_answer_that_is_stored);

@@ -172,150 +172,147 @@ fn judge(outcomes: &[Outcome], killed: &[usize], clients: usize) {
 }
 
 /// Three of four servers, one after the other: each answers again once it is there.
-#[test]
-fn killed_servers_cost_no_request_whose_answer_had_not_begun() {
+fn killed_servers_cost_no_request_whose_answer_had_not_begun(engine: &'static str) {
     const CLIENTS: usize = 8;
-    for engine in engines::lines() {
-        let mut backends: Vec<Backend> = (0..4).map(Backend::start).collect();
-        let lines = lines(&backends, "fail_timeout=1s", "");
-        let server = Server::start_workers(2, engine, &lines);
-        let outcomes = under_load(server.port, CLIENTS, || {
-            for backend in &mut backends[..3] {
-                thread::sleep(Duration::from_millis(300));
-                backend.kill();
-                thread::sleep(Duration::from_millis(400));
-                backend.start_again();
-                thread::sleep(Duration::from_millis(1100));
-            }
-        });
-        judge(&outcomes, &[0, 1, 2], CLIENTS);
-        let log = server.error_log();
-        for backend in &backends[..3] {
-            let told = format!("upstream: \"http://127.0.0.1:{}/", backend.port);
-            assert!(
-                log.contains(&told),
-                "the end of {} went unnoticed",
-                backend.port
-            );
+    let mut backends: Vec<Backend> = (0..4).map(Backend::start).collect();
+    let lines = lines(&backends, "fail_timeout=1s", "");
+    let server = Server::start_workers(2, engine, &lines);
+    let outcomes = under_load(server.port, CLIENTS, || {
+        for backend in &mut backends[..3] {
+            thread::sleep(Duration::from_millis(300));
+            backend.kill();
+            thread::sleep(Duration::from_millis(400));
+            backend.start_again();
+            thread::sleep(Duration::from_millis(1100));
         }
-        wait_for("answers of all", || {
-            let asked = (0..8).map(|_| get(server.port, "/small"));
-            let names: BTreeSet<_> = asked
-                .filter_map(|outcome| match outcome {
-                    Outcome::Fine(name) => Some(name),
-                    _ => None,
-                })
-                .collect();
-            names.len() == 4
-        });
+    });
+    judge(&outcomes, &[0, 1, 2], CLIENTS);
+    let log = server.error_log();
+    for backend in &backends[..3] {
+        let told = format!("upstream: \"http://127.0.0.1:{}/", backend.port);
+        assert!(
+            log.contains(&told),
+            "the end of {} went unnoticed",
+            backend.port
+        );
     }
+    wait_for("answers of all", || {
+        let asked = (0..8).map(|_| get(server.port, "/small"));
+        let names: BTreeSet<_> = asked
+            .filter_map(|outcome| match outcome {
+                Outcome::Fine(name) => Some(name),
+                _ => None,
+            })
+            .collect();
+        names.len() == 4
+    });
 }
+
+support::test_on_each_engine!(killed_servers_cost_no_request_whose_answer_had_not_begun);
 
 /// The same with reloads in between, which lose none of what is known: neither requests under way
 /// nor failures.
-#[test]
-fn reloads_lose_no_request_and_no_counter() {
+fn reloads_lose_no_request_and_no_counter(engine: &'static str) {
     const CLIENTS: usize = 6;
     if is_nginx() {
         return; // its workers begin anew
     }
-    for engine in engines::lines() {
-        let mut backends: Vec<Backend> = (0..4).map(Backend::start).collect();
-        let parameters = "fail_timeout=1s max_conns=10";
-        let with = |number: usize| lines(&backends, parameters, &format!("# {number}\n"));
-        let texts: Vec<String> = (0..=20).map(with).collect();
-        let one_at_a_time = lines(&backends, "max_conns=1", "");
-        let server = Server::start_workers(2, engine, &texts[0]);
-        let reload = |text: &str| {
-            let ended = |log: String| log.matches("reconfiguring").count();
-            let before = ended(server.error_log());
-            server.reload(text);
-            wait_for("the reload", || ended(server.error_log()) > before);
-        };
-        let outcomes = under_load(server.port, CLIENTS, || {
-            for (number, text) in texts.iter().enumerate().skip(1) {
-                match number {
-                    5 => backends[1].kill(),
-                    10 => backends[1].start_again(),
-                    _ => {}
-                }
-                reload(text);
-                thread::sleep(Duration::from_millis(60));
+    let mut backends: Vec<Backend> = (0..4).map(Backend::start).collect();
+    let parameters = "fail_timeout=1s max_conns=10";
+    let with = |number: usize| lines(&backends, parameters, &format!("# {number}\n"));
+    let texts: Vec<String> = (0..=20).map(with).collect();
+    let one_at_a_time = lines(&backends, "max_conns=1", "");
+    let server = Server::start_workers(2, engine, &texts[0]);
+    let reload = |text: &str| {
+        let ended = |log: String| log.matches("reconfiguring").count();
+        let before = ended(server.error_log());
+        server.reload(text);
+        wait_for("the reload", || ended(server.error_log()) > before);
+    };
+    let outcomes = under_load(server.port, CLIENTS, || {
+        for (number, text) in texts.iter().enumerate().skip(1) {
+            match number {
+                5 => backends[1].kill(),
+                10 => backends[1].start_again(),
+                _ => {}
             }
-        });
-        judge(&outcomes, &[1], CLIENTS);
-        // One that a request still counted at would get none.
-        reload(&one_at_a_time);
-        let mut names = Vec::new();
-        wait_for("answers of all", || {
-            names.clear();
-            for _ in 0..8 {
-                match get(server.port, "/small") {
-                    Outcome::Fine(name) => names.push(name),
-                    other => panic!("{other:?}"),
-                }
+            reload(text);
+            thread::sleep(Duration::from_millis(60));
+        }
+    });
+    judge(&outcomes, &[1], CLIENTS);
+    // One that a request still counted at would get none.
+    reload(&one_at_a_time);
+    let mut names = Vec::new();
+    wait_for("answers of all", || {
+        names.clear();
+        for _ in 0..8 {
+            match get(server.port, "/small") {
+                Outcome::Fine(name) => names.push(name),
+                other => panic!("{other:?}"),
             }
-            names.sort_unstable();
-            names == [0, 0, 1, 1, 2, 2, 3, 3]
-        });
-    }
+        }
+        names.sort_unstable();
+        names == [0, 0, 1, 1, 2, 2, 3, 3]
+    });
 }
 
+support::test_on_each_engine!(reloads_lose_no_request_and_no_counter);
+
 /// Sessions stay with their servers, and idle connections go on, over twenty reloads.
-#[test]
-fn reloads_keep_sessions_and_idle_connections() {
+fn reloads_keep_sessions_and_idle_connections(engine: &'static str) {
     if is_nginx() {
         return; // its workers begin anew
     }
-    for engine in engines::lines() {
-        let backends: Vec<Backend> = (0..4).map(Backend::start).collect();
-        let text = |number: usize| {
-            // Whatever is written before them, locations are the same.
-            let block = format!("sticky cookie session; {}", "# more\n".repeat(number));
-            lines(&backends, "", &block)
+    let backends: Vec<Backend> = (0..4).map(Backend::start).collect();
+    let text = |number: usize| {
+        // Whatever is written before them, locations are the same.
+        let block = format!("sticky cookie session; {}", "# more\n".repeat(number));
+        lines(&backends, "", &block)
+    };
+    let server = Server::start(engine, &text(0));
+    let ask = |cookie: &str| {
+        let mut client = server.connect();
+        client
+            .send("/small", &format!("Cookie: {cookie}\r\n"))
+            .unwrap();
+        let answer = client.receive(Duration::ZERO).unwrap();
+        assert_eq!(answer.status, 200);
+        let field = |name: &str| {
+            let mut lines = answer.head.lines();
+            lines.find_map(|line| line.strip_prefix(name).map(str::to_owned))
         };
-        let server = Server::start(engine, &text(0));
-        let ask = |cookie: &str| {
-            let mut client = server.connect();
-            client
-                .send("/small", &format!("Cookie: {cookie}\r\n"))
-                .unwrap();
-            let answer = client.receive(Duration::ZERO).unwrap();
-            assert_eq!(answer.status, 200);
-            let field = |name: &str| {
-                let mut lines = answer.head.lines();
-                lines.find_map(|line| line.strip_prefix(name).map(str::to_owned))
-            };
-            let connection = field("X-Connection: ").unwrap();
+        let connection = field("X-Connection: ").unwrap();
+        (
+            field("X-Name: ").unwrap(),
+            connection,
+            field("Set-Cookie: "),
+        )
+    };
+    let sessions: Vec<_> = (0..4)
+        .map(|_| {
+            let (name, connection, cookie) = ask("none=1");
+            let cookie = cookie.unwrap();
             (
-                field("X-Name: ").unwrap(),
+                name,
                 connection,
-                field("Set-Cookie: "),
+                cookie.split(';').next().unwrap().to_owned(),
             )
-        };
-        let sessions: Vec<_> = (0..4)
-            .map(|_| {
-                let (name, connection, cookie) = ask("none=1");
-                let cookie = cookie.unwrap();
-                (
-                    name,
-                    connection,
-                    cookie.split(';').next().unwrap().to_owned(),
-                )
-            })
-            .collect();
-        let names: BTreeSet<_> = sessions.iter().map(|(name, ..)| name).collect();
-        assert_eq!(names.len(), 4);
-        for number in 1..=20 {
-            let ended = |log: String| log.matches("exited with code 0").count();
-            let before = ended(server.error_log());
-            server.reload(&text(number));
-            wait_for("the reload", || ended(server.error_log()) > before);
-            for (name, connection, cookie) in &sessions {
-                let (by, on, _) = ask(cookie);
-                let log = server.error_log();
-                assert_eq!((&by, &on), (name, connection), "reload {number}: {log}");
-            }
+        })
+        .collect();
+    let names: BTreeSet<_> = sessions.iter().map(|(name, ..)| name).collect();
+    assert_eq!(names.len(), 4);
+    for number in 1..=20 {
+        let ended = |log: String| log.matches("exited with code 0").count();
+        let before = ended(server.error_log());
+        server.reload(&text(number));
+        wait_for("the reload", || ended(server.error_log()) > before);
+        for (name, connection, cookie) in &sessions {
+            let (by, on, _) = ask(cookie);
+            let log = server.error_log();
+            assert_eq!((&by, &on), (name, connection), "reload {number}: {log}");
         }
     }
 }
+
+support::test_on_each_engine!(reloads_keep_sessions_and_idle_connections);

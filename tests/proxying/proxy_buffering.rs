@@ -119,11 +119,10 @@ fn answer(mut stream: TcpStream) -> String {
 }
 
 /// A server that passes on what begins with `/p/`, with these lines there and these beside it.
-fn each_server(lines: &str, beside: &str, check: impl Fn(&Server, &Upstream)) {
-    for engine in engines::lines() {
-        let upstream = Upstream::start();
-        let lines = format!(
-            "http2 on;
+fn each_server(engine: &str, lines: &str, beside: &str, check: impl Fn(&Server, &Upstream)) {
+    let upstream = Upstream::start();
+    let lines = format!(
+        "http2 on;
              access_log logs/access.log told;
              location /p/ {{ proxy_pass http://127.0.0.1:{port}; {lines} }}
              {beside}
@@ -131,13 +130,12 @@ fn each_server(lines: &str, beside: &str, check: impl Fn(&Server, &Upstream)) {
              log_format told '$uri $status $body_bytes_sent $upstream_response_length $upstream_status $request_completion';
              proxy_read_timeout 60s; send_timeout 60s;
              ",
-            port = upstream.port,
-            beside = beside.replace("UPSTREAM", &format!("127.0.0.1:{}", upstream.port)),
-        );
-        let lines = lines.replace("             [http]", "[http]");
-        let server = Server::start(engine, &lines);
-        check(&server, &upstream);
-    }
+        port = upstream.port,
+        beside = beside.replace("UPSTREAM", &format!("127.0.0.1:{}", upstream.port)),
+    );
+    let lines = lines.replace("             [http]", "[http]");
+    let server = Server::start(engine, &lines);
+    check(&server, &upstream);
 }
 
 /// The open temporary files of the server: their sizes.
@@ -229,9 +227,8 @@ fn ask_plainly(server: &Server, path: &str) -> TcpStream {
     stream
 }
 
-#[test]
-fn an_upstream_is_done_while_its_client_reads_nothing() {
-    each_server("", "", |server, upstream| {
+fn an_upstream_is_done_while_its_client_reads_nothing(engine: &'static str) {
+    each_server(engine, "", "", |server, upstream| {
         let whole = body(LARGE);
         // Whatever is made once is there.
         ask(server, "/p/plain/100000")
@@ -256,9 +253,10 @@ fn an_upstream_is_done_while_its_client_reads_nothing() {
     });
 }
 
-#[test]
-fn every_framing_comes_as_it_was_sent() {
-    each_server("", "", |server, upstream| {
+support::test_on_each_engine!(an_upstream_is_done_while_its_client_reads_nothing);
+
+fn every_framing_comes_as_it_was_sent(engine: &'static str) {
+    each_server(engine, "", "", |server, upstream| {
         let whole = body(LARGE);
         for how in ["plain", "chunked", "closed"] {
             let path = format!("/p/{how}/{LARGE}");
@@ -272,16 +270,17 @@ fn every_framing_comes_as_it_was_sent() {
     });
 }
 
+support::test_on_each_engine!(every_framing_comes_as_it_was_sent);
+
 /// The client takes a little now and then, so that what is in memory, in the file and on its way
 /// changes all the time.
-#[test]
-fn a_slow_client_gets_memory_and_file_in_order() {
+fn a_slow_client_gets_memory_and_file_in_order(engine: &'static str) {
     let lines = "proxy_buffers 6 8k; proxy_busy_buffers_size 24k; sendfile on;";
     for lines in [
         lines.to_owned(),
         lines.replace("sendfile on", "sendfile off"),
     ] {
-        each_server(&lines, "", |server, upstream| {
+        each_server(engine, &lines, "", |server, upstream| {
             const LENGTH: usize = 6_000_000;
             let path = format!("/p/bursts/{LENGTH}");
             let mut client = ask(server, &path);
@@ -292,28 +291,35 @@ fn a_slow_client_gets_memory_and_file_in_order() {
     }
 }
 
-#[test]
-fn where_there_is_no_file_the_upstream_waits() {
+support::test_on_each_engine!(a_slow_client_gets_memory_and_file_in_order);
+
+fn where_there_is_no_file_the_upstream_waits(engine: &'static str) {
     let beside = "
         location /off/ { proxy_buffering off; proxy_pass http://UPSTREAM; }";
-    each_server("proxy_max_temp_file_size 0;", beside, |server, upstream| {
-        let whole = body(LARGE);
-        for path in ["/p/plain/", "/off/plain/", "/p/unbuffered/"] {
-            let path = format!("{path}{LARGE}");
-            let mut client = ask(server, &path);
-            assert!(upstream.is_held(), "{path}");
-            assert_eq!(files(server), []);
-            assert!(client.receive(Duration::ZERO).unwrap().body == whole);
-            upstream.wait_for(&path);
-        }
-        assert!(named(server).is_empty());
-    });
+    each_server(
+        engine,
+        "proxy_max_temp_file_size 0;",
+        beside,
+        |server, upstream| {
+            let whole = body(LARGE);
+            for path in ["/p/plain/", "/off/plain/", "/p/unbuffered/"] {
+                let path = format!("{path}{LARGE}");
+                let mut client = ask(server, &path);
+                assert!(upstream.is_held(), "{path}");
+                assert_eq!(files(server), []);
+                assert!(client.receive(Duration::ZERO).unwrap().body == whole);
+                upstream.wait_for(&path);
+            }
+            assert!(named(server).is_empty());
+        },
+    );
 }
 
-#[test]
-fn a_file_that_is_full_lets_the_upstream_wait() {
+support::test_on_each_engine!(where_there_is_no_file_the_upstream_waits);
+
+fn a_file_that_is_full_lets_the_upstream_wait(engine: &'static str) {
     let lines = "proxy_max_temp_file_size 1000000;";
-    each_server(lines, "", |server, upstream| {
+    each_server(engine, lines, "", |server, upstream| {
         let path = format!("/p/plain/{LARGE}");
         let mut client = ask(server, &path);
         wait_for("a full file", || files(server) == [1_000_000]);
@@ -324,15 +330,16 @@ fn a_file_that_is_full_lets_the_upstream_wait() {
     });
 }
 
+support::test_on_each_engine!(a_file_that_is_full_lets_the_upstream_wait);
+
 /// `limit_rate` slows the client down, and not the upstream: what it has sent lies in memory and in
 /// the file by then, by what the directives say. No socket takes any of it.
-#[test]
-fn each_directive_bounds_what_it_says() {
+fn each_directive_bounds_what_it_says(engine: &'static str) {
     const LENGTH: usize = 300_000;
     let sizes = |lines: &str| {
         let all = std::cell::RefCell::new(Vec::new());
         let lines = format!("limit_rate 100; {lines}");
-        each_server(&lines, "", |server, upstream| {
+        each_server(engine, &lines, "", |server, upstream| {
             let path = format!("/p/plain/{LENGTH}");
             let client = ask(server, &path);
             upstream.wait_for(&path);
@@ -376,11 +383,12 @@ fn each_directive_bounds_what_it_says() {
     check(full, 50_000..=50_000);
 }
 
-#[test]
-fn files_lie_where_the_directive_says() {
+support::test_on_each_engine!(each_directive_bounds_what_it_says);
+
+fn files_lie_where_the_directive_says(engine: &'static str) {
     let lines = "limit_rate 100; proxy_temp_path temp/other 1 2;";
     let beside = "location /q/ { limit_rate 100; proxy_pass http://UPSTREAM; }";
-    each_server(lines, beside, |server, upstream| {
+    each_server(engine, lines, beside, |server, upstream| {
         for (path, folder) in [
             ("/p/plain/200000", "temp/other"),
             ("/q/plain/200000", "temp/proxy"),
@@ -406,11 +414,12 @@ fn files_lie_where_the_directive_says() {
     });
 }
 
-#[test]
-fn a_client_that_leaves_leaves_nothing_behind() {
+support::test_on_each_engine!(files_lie_where_the_directive_says);
+
+fn a_client_that_leaves_leaves_nothing_behind(engine: &'static str) {
     let beside = "location /ignore/ { proxy_ignore_client_abort on; proxy_pass http://UPSTREAM; }";
     let lines = "proxy_max_temp_file_size 2m;";
-    each_server(lines, beside, |server, upstream| {
+    each_server(engine, lines, beside, |server, upstream| {
         for path in ["/p/plain/", "/p/chunked/", "/ignore/plain/"] {
             let path = format!("{path}{}", 2 * LARGE);
             let client = ask(server, &path);
@@ -423,10 +432,11 @@ fn a_client_that_leaves_leaves_nothing_behind() {
     });
 }
 
-#[test]
-fn a_file_that_cannot_be_made_ends_the_response() {
+support::test_on_each_engine!(a_client_that_leaves_leaves_nothing_behind);
+
+fn a_file_that_cannot_be_made_ends_the_response(engine: &'static str) {
     let lines = "limit_rate 1000; proxy_temp_path temp/gone;";
-    each_server(lines, "", |server, upstream| {
+    each_server(engine, lines, "", |server, upstream| {
         let path = "/p/plain/200000";
         fs::remove_dir_all(server.prefix.join("temp/gone")).unwrap();
         let mut client = ask_plainly(server, path);
@@ -444,9 +454,10 @@ fn a_file_that_cannot_be_made_ends_the_response() {
     });
 }
 
-#[test]
-fn what_came_before_an_upstream_broke_off_is_sent() {
-    each_server("", "", |server, upstream| {
+support::test_on_each_engine!(a_file_that_cannot_be_made_ends_the_response);
+
+fn what_came_before_an_upstream_broke_off_is_sent(engine: &'static str) {
+    each_server(engine, "", "", |server, upstream| {
         let path = format!("/p/broken/{LARGE}");
         let mut client = ask_plainly(server, &path);
         upstream.wait_for(&path);
@@ -458,13 +469,14 @@ fn what_came_before_an_upstream_broke_off_is_sent() {
     });
 }
 
-#[test]
-fn filters_and_included_pages_get_the_same() {
+support::test_on_each_engine!(what_came_before_an_upstream_broke_off_is_sent);
+
+fn filters_and_included_pages_get_the_same(engine: &'static str) {
     let lines = "sub_filter nowhere-to-be-found x; sub_filter_types *;";
     let beside = "
         location /page { ssi on; ssi_types *; }
         location /q/ { proxy_pass http://UPSTREAM; }";
-    each_server(lines, beside, |server, upstream| {
+    each_server(engine, lines, beside, |server, upstream| {
         let whole = body(LARGE);
         let path = format!("/p/plain/{LARGE}");
         let mut client = ask_plainly(server, &path);
@@ -485,9 +497,10 @@ fn filters_and_included_pages_get_the_same() {
     });
 }
 
-#[test]
-fn a_shut_window_does_not_hold_the_upstream_up() {
-    each_server("", "", |server, upstream| {
+support::test_on_each_engine!(filters_and_included_pages_get_the_same);
+
+fn a_shut_window_does_not_hold_the_upstream_up(engine: &'static str) {
+    each_server(engine, "", "", |server, upstream| {
         let mut client = Client::connect_with(server.port, &[(4, 0)]);
         let path = format!("/p/plain/{LARGE}");
         let stream = client.request(&path, &[]);
@@ -512,9 +525,10 @@ fn a_shut_window_does_not_hold_the_upstream_up() {
     });
 }
 
-#[test]
-fn a_head_alone_needs_no_file() {
-    each_server("", "", |server, upstream| {
+support::test_on_each_engine!(a_shut_window_does_not_hold_the_upstream_up);
+
+fn a_head_alone_needs_no_file(engine: &'static str) {
+    each_server(engine, "", "", |server, upstream| {
         let mut stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let path = format!("/p/plain/{LARGE}");
@@ -524,6 +538,8 @@ fn a_head_alone_needs_no_file() {
         assert!(named(server).is_empty() && files(server).is_empty());
     });
 }
+
+support::test_on_each_engine!(a_head_alone_needs_no_file);
 
 /// Answers one request after the other over each connection: `/who` with the number of that, others
 /// with as many bytes as they ask for.
@@ -556,40 +572,38 @@ fn keep_answering(listener: TcpListener) {
     });
 }
 
-#[test]
-fn a_connection_serves_others_before_its_answer_has_been_read() {
-    for engine in engines::lines() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        keep_answering(listener);
-        let lines = format!(
-            "location / {{ proxy_pass http://kept; }}
+fn a_connection_serves_others_before_its_answer_has_been_read(engine: &'static str) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    keep_answering(listener);
+    let lines = format!(
+        "location / {{ proxy_pass http://kept; }}
             location = /numbers {{ metrics json; }}
 [http]
 upstream kept {{ zone kept 1m; server 127.0.0.1:{port}; }}"
-        );
-        let server = Server::start(engine, &lines);
-        let mut slow = ask(&server, &format!("/{LARGE}"));
-        wait_for("a file", || !files(&server).is_empty());
-        let mut other = server.connect();
-        wait_for("the end of the answer", || {
-            let numbers = other.get("/numbers").unwrap().body;
-            String::from_utf8_lossy(&numbers).contains("\"active\":0")
-        });
-        // Its client has read nothing, and its connection answers others.
-        let mut who = || other.get("/who").unwrap().body;
-        assert_eq!(who(), b"0");
-        assert_eq!(who(), b"0");
-        assert!(slow.receive(Duration::ZERO).unwrap().body == body(LARGE));
-        assert_eq!(who(), b"0");
-        wait_for("no file", || files(&server).is_empty());
-    }
+    );
+    let server = Server::start(engine, &lines);
+    let mut slow = ask(&server, &format!("/{LARGE}"));
+    wait_for("a file", || !files(&server).is_empty());
+    let mut other = server.connect();
+    wait_for("the end of the answer", || {
+        let numbers = other.get("/numbers").unwrap().body;
+        String::from_utf8_lossy(&numbers).contains("\"active\":0")
+    });
+    // Its client has read nothing, and its connection answers others.
+    let mut who = || other.get("/who").unwrap().body;
+    assert_eq!(who(), b"0");
+    assert_eq!(who(), b"0");
+    assert!(slow.receive(Duration::ZERO).unwrap().body == body(LARGE));
+    assert_eq!(who(), b"0");
+    wait_for("no file", || files(&server).is_empty());
 }
 
-#[test]
-fn what_is_stored_is_whole_however_slow_its_client_is() {
+support::test_on_each_engine!(a_connection_serves_others_before_its_answer_has_been_read);
+
+fn what_is_stored_is_whole_however_slow_its_client_is(engine: &'static str) {
     let lines = "root stored; proxy_store on; proxy_temp_path temp/kept 2;";
-    each_server(lines, "", |server, upstream| {
+    each_server(engine, lines, "", |server, upstream| {
         let folder = server.prefix.join("stored");
         fs::create_dir(&folder).unwrap();
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
@@ -611,9 +625,11 @@ fn what_is_stored_is_whole_however_slow_its_client_is() {
     });
 }
 
-#[test]
-fn a_limited_upstream_is_read_ahead_of_its_client_at_its_rate() {
+support::test_on_each_engine!(what_is_stored_is_whole_however_slow_its_client_is);
+
+fn a_limited_upstream_is_read_ahead_of_its_client_at_its_rate(engine: &'static str) {
     each_server(
+        engine,
         "proxy_limit_rate 100k; limit_rate 1k;",
         "",
         |server, upstream| {
@@ -629,3 +645,5 @@ fn a_limited_upstream_is_read_ahead_of_its_client_at_its_rate() {
         },
     );
 }
+
+support::test_on_each_engine!(a_limited_upstream_is_read_ahead_of_its_client_at_its_rate);

@@ -41,35 +41,34 @@ fn read_until(stream: &mut TcpStream, seen: &mut String, text: &str) {
 
 /// The head takes seconds, in which the first part of the body comes. What follows that part comes
 /// only when the client has it.
-#[test]
-fn what_comes_while_a_head_waits_for_its_time_is_not_left_lying() {
-    for engine in engines::lines() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let lines = format!(
-            "limit_rate 100; add_header X-Long {};
+fn what_comes_while_a_head_waits_for_its_time_is_not_left_lying(engine: &'static str) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let lines = format!(
+        "limit_rate 100; add_header X-Long {};
              location / {{ proxy_pass http://{}; proxy_read_timeout 60s; }}",
-            "x".repeat(100),
-            listener.local_addr().unwrap()
-        );
-        let server = Server::start(engine, &lines);
-        let (say, has_come) = channel();
-        let upstream = thread::spawn(move || answer(&listener, &has_come));
-        let mut stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
-        // Less than the server waits for its upstream.
-        let timeout = Duration::from_secs(20);
-        stream.set_read_timeout(Some(timeout)).unwrap();
-        stream
-            .write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-            .unwrap();
-        let mut seen = String::new();
-        for text in [
-            "HTTP/1.1 200 OK\r\n",
-            "\r\n\r\nfirst ",
-            "\r\n\r\nfirst other",
-        ] {
-            read_until(&mut stream, &mut seen, text);
-            say.send(()).unwrap();
-        }
-        upstream.join().unwrap();
+        "x".repeat(100),
+        listener.local_addr().unwrap()
+    );
+    let server = Server::start(engine, &lines);
+    let (say, has_come) = channel();
+    let upstream = thread::spawn(move || answer(&listener, &has_come));
+    let mut stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    // Less than the server waits for its upstream.
+    let timeout = Duration::from_secs(20);
+    stream.set_read_timeout(Some(timeout)).unwrap();
+    stream
+        .write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        .unwrap();
+    let mut seen = String::new();
+    for text in [
+        "HTTP/1.1 200 OK\r\n",
+        "\r\n\r\nfirst ",
+        "\r\n\r\nfirst other",
+    ] {
+        read_until(&mut stream, &mut seen, text);
+        say.send(()).unwrap();
     }
+    upstream.join().unwrap();
 }
+
+support::test_on_each_engine!(what_comes_while_a_head_waits_for_its_time_is_not_left_lying);

@@ -263,70 +263,68 @@ fn a_client_that_leaves_before_its_answer_ends_the_try() {
     });
 }
 
-#[test]
-fn a_tunnel_counts_as_long_as_it_lives() {
-    for engine in engines::lines() {
-        let server = Server::start(
-            engine,
-            "tunnel_pass; limit_conn tunnels 1; limit_conn_status 429;
+fn a_tunnel_counts_as_long_as_it_lives(engine: &'static str) {
+    let server = Server::start(
+        engine,
+        "tunnel_pass; limit_conn tunnels 1; limit_conn_status 429;
              [http]\nlimit_conn_zone $binary_remote_addr zone=tunnels:1m;",
-        );
-        let upstream = TcpListener::bind("127.0.0.1:0").unwrap();
-        let (first, _peer) = open(&server, &upstream);
-        let mut second = connect(&server);
-        second.write_all(head(&upstream).as_bytes()).unwrap();
-        assert_eq!(read_head(&mut second), "HTTP/1.1 429 Too Many Requests");
-        drop(first);
-        let started = Instant::now();
-        loop {
-            let mut third = connect(&server);
-            third.write_all(head(&upstream).as_bytes()).unwrap();
-            if read_head(&mut third) == "HTTP/1.1 200 OK" {
-                break;
-            }
-            assert!(started.elapsed() < PATIENCE);
+    );
+    let upstream = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (first, _peer) = open(&server, &upstream);
+    let mut second = connect(&server);
+    second.write_all(head(&upstream).as_bytes()).unwrap();
+    assert_eq!(read_head(&mut second), "HTTP/1.1 429 Too Many Requests");
+    drop(first);
+    let started = Instant::now();
+    loop {
+        let mut third = connect(&server);
+        third.write_all(head(&upstream).as_bytes()).unwrap();
+        if read_head(&mut third) == "HTTP/1.1 200 OK" {
+            break;
         }
+        assert!(started.elapsed() < PATIENCE);
     }
 }
 
-#[test]
-fn a_tunnel_outlives_a_reload_and_a_shutdown_timeout_ends_it() {
-    for engine in engines::lines() {
-        let lines = |refusal: &str| {
-            format!("[main]\nworker_shutdown_timeout 2s;\nerror_log logs/error.log info; {refusal}")
-        };
-        let server = Server::start(engine, &lines("tunnel_pass;"));
-        let upstream = TcpListener::bind("127.0.0.1:0").unwrap();
-        let (mut client, mut peer) = open(&server, &upstream);
-        server.reload(&lines("location / { return 404; }"));
-        // Another client finds no tunnel any more.
-        let started = Instant::now();
-        loop {
-            let mut other = connect(&server);
-            other.write_all(head(&upstream).as_bytes()).unwrap();
-            match read_head(&mut other).as_str() {
-                "HTTP/1.1 405 Not Allowed" => break,
-                answer => assert_eq!(answer, "HTTP/1.1 200 OK"),
-            }
-            assert!(started.elapsed() < PATIENCE);
+support::test_on_each_engine!(a_tunnel_counts_as_long_as_it_lives);
+
+fn a_tunnel_outlives_a_reload_and_a_shutdown_timeout_ends_it(engine: &'static str) {
+    let lines = |refusal: &str| {
+        format!("[main]\nworker_shutdown_timeout 2s;\nerror_log logs/error.log info; {refusal}")
+    };
+    let server = Server::start(engine, &lines("tunnel_pass;"));
+    let upstream = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (mut client, mut peer) = open(&server, &upstream);
+    server.reload(&lines("location / { return 404; }"));
+    // Another client finds no tunnel any more.
+    let started = Instant::now();
+    loop {
+        let mut other = connect(&server);
+        other.write_all(head(&upstream).as_bytes()).unwrap();
+        match read_head(&mut other).as_str() {
+            "HTTP/1.1 405 Not Allowed" => break,
+            answer => assert_eq!(answer, "HTTP/1.1 200 OK"),
         }
-        let mut echo = |text: &[u8]| -> std::io::Result<()> {
-            client.write_all(text)?;
-            let mut heard = vec![0; text.len()];
-            peer.read_exact(&mut heard)?;
-            peer.write_all(&heard)?;
-            client.read_exact(&mut heard)?;
-            assert_eq!(heard, text);
-            Ok(())
-        };
-        echo(b"after the reload").unwrap();
-        let started = Instant::now();
-        while echo(b"still there").is_ok() {
-            assert!(started.elapsed() < PATIENCE, "it never ends");
-            thread::sleep(Duration::from_millis(20));
-        }
+        assert!(started.elapsed() < PATIENCE);
+    }
+    let mut echo = |text: &[u8]| -> std::io::Result<()> {
+        client.write_all(text)?;
+        let mut heard = vec![0; text.len()];
+        peer.read_exact(&mut heard)?;
+        peer.write_all(&heard)?;
+        client.read_exact(&mut heard)?;
+        assert_eq!(heard, text);
+        Ok(())
+    };
+    echo(b"after the reload").unwrap();
+    let started = Instant::now();
+    while echo(b"still there").is_ok() {
+        assert!(started.elapsed() < PATIENCE, "it never ends");
+        thread::sleep(Duration::from_millis(20));
     }
 }
+
+support::test_on_each_engine!(a_tunnel_outlives_a_reload_and_a_shutdown_timeout_ends_it);
 
 /// HTTP/2 has a CONNECT as well, which neither nginx nor we make tunnels for: what it lacks is
 /// asked for first.

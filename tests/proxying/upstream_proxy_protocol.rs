@@ -106,134 +106,128 @@ fn connect(server: &Server) -> (TcpStream, SocketAddr) {
     (client, address)
 }
 
-#[test]
-fn each_connection_begins_with_who_the_client_is() {
-    for engine in engines::lines() {
-        let upstream = Upstream::start();
-        let port = upstream.port;
-        let server = Server::start(
-            engine,
-            &format!(
-                "proxy_protocol v1; set_real_ip_from 127.0.0.1; real_ip_header X-Real-IP;
+fn each_connection_begins_with_who_the_client_is(engine: &'static str) {
+    let upstream = Upstream::start();
+    let port = upstream.port;
+    let server = Server::start(
+        engine,
+        &format!(
+            "proxy_protocol v1; set_real_ip_from 127.0.0.1; real_ip_header X-Real-IP;
                  access_log logs/bytes.log bytes;
                  location /v1 {{ proxy_pass http://127.0.0.1:{port}; }}
                  location /v2 {{ proxy_protocol v2; proxy_pass http://127.0.0.1:{port}; }}
                  location /off {{ proxy_protocol off; proxy_pass http://127.0.0.1:{port}; }}
                  [http]\nlog_format bytes '$uri $upstream_bytes_sent';"
-            ),
-        );
-        let own = server.port;
-        for version in ["v1", "v2"] {
-            let (mut client, address) = connect(&server);
-            ask(&mut client, &format!("/{version}"), "");
-            let from = format!("{version} 127.0.0.1 {} 127.0.0.1 {own}", address.port());
-            assert_eq!(upstream.told(), from);
-            let (mut client, _) = connect(&server);
-            ask(
-                &mut client,
-                &format!("/{version}"),
-                "X-Real-IP: 192.0.2.9\r\n",
-            );
-            assert_eq!(
-                upstream.told(),
-                format!("{version} 192.0.2.9 0 127.0.0.1 {own}")
-            );
-            let (mut client, _) = connect(&server);
-            ask(
-                &mut client,
-                &format!("/{version}"),
-                "X-Real-IP: 2001:db8::1\r\n",
-            );
-            assert_eq!(
-                upstream.told(),
-                format!("{version} 2001:db8::1 0 ::ffff:127.0.0.1 {own}")
-            );
-        }
+        ),
+    );
+    let own = server.port;
+    for version in ["v1", "v2"] {
+        let (mut client, address) = connect(&server);
+        ask(&mut client, &format!("/{version}"), "");
+        let from = format!("{version} 127.0.0.1 {} 127.0.0.1 {own}", address.port());
+        assert_eq!(upstream.told(), from);
         let (mut client, _) = connect(&server);
-        ask(&mut client, "/off", "");
-        assert_eq!(upstream.told(), "none");
-        // The header is among what has been sent: 28 bytes of version 2 with IPv4.
-        let request = format!("GET /v2 HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n");
-        server.wait_for_line("bytes.log", &format!("/v2 {}\n", request.len() + 28));
-        let request = request.replace("v2", "off");
-        server.wait_for_line("bytes.log", &format!("/off {}\n", request.len()));
+        ask(
+            &mut client,
+            &format!("/{version}"),
+            "X-Real-IP: 192.0.2.9\r\n",
+        );
+        assert_eq!(
+            upstream.told(),
+            format!("{version} 192.0.2.9 0 127.0.0.1 {own}")
+        );
+        let (mut client, _) = connect(&server);
+        ask(
+            &mut client,
+            &format!("/{version}"),
+            "X-Real-IP: 2001:db8::1\r\n",
+        );
+        assert_eq!(
+            upstream.told(),
+            format!("{version} 2001:db8::1 0 ::ffff:127.0.0.1 {own}")
+        );
     }
+    let (mut client, _) = connect(&server);
+    ask(&mut client, "/off", "");
+    assert_eq!(upstream.told(), "none");
+    // The header is among what has been sent: 28 bytes of version 2 with IPv4.
+    let request = format!("GET /v2 HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n");
+    server.wait_for_line("bytes.log", &format!("/v2 {}\n", request.len() + 28));
+    let request = request.replace("v2", "off");
+    server.wait_for_line("bytes.log", &format!("/off {}\n", request.len()));
 }
 
-#[test]
-fn a_kept_connection_is_for_requests_of_the_same_client() {
-    for engine in engines::lines() {
-        let upstream = Upstream::start();
-        let server = Server::start(
-            engine,
-            &format!(
-                "location / {{ proxy_protocol v2; proxy_pass http://kept; }}
+support::test_on_each_engine!(each_connection_begins_with_who_the_client_is);
+
+fn a_kept_connection_is_for_requests_of_the_same_client(engine: &'static str) {
+    let upstream = Upstream::start();
+    let server = Server::start(
+        engine,
+        &format!(
+            "location / {{ proxy_protocol v2; proxy_pass http://kept; }}
                  location /plain {{ proxy_pass http://kept; }}
                  [http]\nupstream kept {{ server 127.0.0.1:{}; keepalive 8; }}",
-                upstream.port
-            ),
-        );
-        let (mut one, address) = connect(&server);
-        let told = |address: SocketAddr| {
-            format!("v2 127.0.0.1 {} 127.0.0.1 {}", address.port(), server.port)
-        };
-        ask(&mut one, "/", "");
-        assert_eq!(upstream.told(), told(address));
-        ask(&mut one, "/again", "");
-        assert!(!upstream.is_told_more(), "it has not been used again");
-        let (mut other, address) = connect(&server);
-        ask(&mut other, "/", "");
-        assert_eq!(upstream.told(), told(address));
-        // Nor for those that no header goes before.
-        ask(&mut other, "/plain", "");
-        assert_eq!(upstream.told(), "none");
-        ask(&mut one, "/plain", "");
-        assert!(!upstream.is_told_more(), "it has not been used again");
-    }
+            upstream.port
+        ),
+    );
+    let (mut one, address) = connect(&server);
+    let told =
+        |address: SocketAddr| format!("v2 127.0.0.1 {} 127.0.0.1 {}", address.port(), server.port);
+    ask(&mut one, "/", "");
+    assert_eq!(upstream.told(), told(address));
+    ask(&mut one, "/again", "");
+    assert!(!upstream.is_told_more(), "it has not been used again");
+    let (mut other, address) = connect(&server);
+    ask(&mut other, "/", "");
+    assert_eq!(upstream.told(), told(address));
+    // Nor for those that no header goes before.
+    ask(&mut other, "/plain", "");
+    assert_eq!(upstream.told(), "none");
+    ask(&mut one, "/plain", "");
+    assert!(!upstream.is_told_more(), "it has not been used again");
 }
 
-#[test]
-fn clients_of_unix_sockets_are_unknown() {
-    for engine in engines::lines() {
-        let upstream = Upstream::start();
-        let socket = std::env::temp_dir().join(format!(
-            "tidegate-told-{}-{}",
-            std::process::id(),
-            upstream.port
-        ));
-        let _ = std::fs::remove_file(&socket);
-        let server = Server::start(
-            engine,
-            &format!(
-                "listen unix:{};
+support::test_on_each_engine!(a_kept_connection_is_for_requests_of_the_same_client);
+
+fn clients_of_unix_sockets_are_unknown(engine: &'static str) {
+    let upstream = Upstream::start();
+    let socket = std::env::temp_dir().join(format!(
+        "tidegate-told-{}-{}",
+        std::process::id(),
+        upstream.port
+    ));
+    let _ = std::fs::remove_file(&socket);
+    let server = Server::start(
+        engine,
+        &format!(
+            "listen unix:{};
                  location /v1 {{ proxy_protocol v1; proxy_pass http://127.0.0.1:{1}; }}
                  location /v2 {{ proxy_protocol v2; proxy_pass http://127.0.0.1:{1}; }}",
-                socket.display(),
-                upstream.port
-            ),
-        );
-        for version in ["v1", "v2"] {
-            let mut client = UnixStream::connect(&socket).unwrap();
-            client.set_read_timeout(Some(PATIENCE)).unwrap();
-            ask(&mut client, &format!("/{version}"), "");
-            assert_eq!(upstream.told(), format!("{version} unknown"));
-        }
-        drop(server);
-        let _ = std::fs::remove_file(&socket);
+            socket.display(),
+            upstream.port
+        ),
+    );
+    for version in ["v1", "v2"] {
+        let mut client = UnixStream::connect(&socket).unwrap();
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        ask(&mut client, &format!("/{version}"), "");
+        assert_eq!(upstream.told(), format!("{version} unknown"));
     }
+    drop(server);
+    let _ = std::fs::remove_file(&socket);
 }
 
+support::test_on_each_engine!(clients_of_unix_sockets_are_unknown);
+
 /// Every peer that is tried hears it, and it goes before TLS: here the peers are servers of ours.
-#[test]
-fn it_goes_before_tls_and_to_each_peer() {
-    for engine in engines::lines() {
-        let dead = support::port::free_port();
-        let (first, second) = (support::port::free_port(), support::port::free_port());
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tls");
-        let server = Server::start(
-            engine,
-            &format!(
-                "location /v1 {{ proxy_protocol v1; proxy_pass https://peers; }}
+fn it_goes_before_tls_and_to_each_peer(engine: &'static str) {
+    let dead = support::port::free_port();
+    let (first, second) = (support::port::free_port(), support::port::free_port());
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tls");
+    let server = Server::start(
+        engine,
+        &format!(
+            "location /v1 {{ proxy_protocol v1; proxy_pass https://peers; }}
                  location /v2 {{ proxy_protocol v2; proxy_pass https://peers; }}
                  [http]
                  upstream peers {{ server 127.0.0.1:{dead}; server 127.0.0.1:{first}; keepalive 4; }}
@@ -242,16 +236,17 @@ fn it_goes_before_tls_and_to_each_peer() {
                      location / {{ proxy_protocol v2; proxy_next_upstream error timeout http_502; proxy_pass http://127.0.0.1:{second}; }} }}
                  server {{ listen 127.0.0.1:{second} proxy_protocol;
                      return 200 \"$proxy_protocol_addr:$proxy_protocol_port to $proxy_protocol_server_port ok\"; }}"
-            ),
-        );
-        for path in ["/v1", "/v2"] {
-            let (mut client, address) = connect(&server);
-            // The one in the middle has it from the first, and tells it on.
-            let expected = format!("127.0.0.1:{} to {first} ok", address.port());
-            for _ in 0..3 {
-                let answer = ask(&mut client, path, "");
-                assert!(answer.ends_with(&expected), "{answer}, not {expected}");
-            }
+        ),
+    );
+    for path in ["/v1", "/v2"] {
+        let (mut client, address) = connect(&server);
+        // The one in the middle has it from the first, and tells it on.
+        let expected = format!("127.0.0.1:{} to {first} ok", address.port());
+        for _ in 0..3 {
+            let answer = ask(&mut client, path, "");
+            assert!(answer.ends_with(&expected), "{answer}, not {expected}");
         }
     }
 }
+
+support::test_on_each_engine!(it_goes_before_tls_and_to_each_peer);

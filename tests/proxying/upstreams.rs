@@ -179,12 +179,10 @@ fn read_request(
 }
 
 /// Runs `check` with a server whose group `u` has one upstream and these further lines.
-fn each(block: &str, check: impl Fn(&Server, &Upstream)) {
-    for engine in engines::lines() {
-        let upstream = Upstream::start();
-        let lines = lines(block, upstream.port);
-        check(&Server::start(engine, &lines), &upstream);
-    }
+fn each(engine: &str, block: &str, check: impl Fn(&Server, &Upstream)) {
+    let upstream = Upstream::start();
+    let lines = lines(block, upstream.port);
+    check(&Server::start(engine, &lines), &upstream);
 }
 
 fn lines(block: &str, port: u16) -> String {
@@ -223,9 +221,8 @@ fn post(server: &Server, path: &str, length: usize) -> u16 {
     text.split(' ').nth(1).unwrap().parse().unwrap()
 }
 
-#[test]
-fn a_connection_serves_one_request_after_the_other() {
-    each("", |server, upstream| {
+fn a_connection_serves_one_request_after_the_other(engine: &'static str) {
+    each(engine, "", |server, upstream| {
         for path in ["/", "/chunks", "/", "/empty"] {
             let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
             assert!(
@@ -246,10 +243,11 @@ fn a_connection_serves_one_request_after_the_other() {
     });
 }
 
-#[test]
-fn other_locations_share_connections_where_the_group_says_so() {
+support::test_on_each_engine!(a_connection_serves_one_request_after_the_other);
+
+fn other_locations_share_connections_where_the_group_says_so(engine: &'static str) {
     for (block, other) in [("", 2), ("keepalive 8 local;", 2), ("keepalive 8;", 1)] {
-        each(block, |server, _| {
+        each(engine, block, |server, _| {
             assert_eq!(body_of(server, "/"), "200 by 1");
             assert_eq!(body_of(server, "/other/"), format!("200 by {other}"));
             assert_eq!(body_of(server, "/"), "200 by 1");
@@ -258,23 +256,24 @@ fn other_locations_share_connections_where_the_group_says_so() {
     }
 }
 
-#[test]
-fn none_is_kept_for_longer_than_it_may_be() {
-    each("keepalive 0;", |server, _| {
+support::test_on_each_engine!(other_locations_share_connections_where_the_group_says_so);
+
+fn none_is_kept_for_longer_than_it_may_be(engine: &'static str) {
+    each(engine, "keepalive 0;", |server, _| {
         assert_eq!(body_of(server, "/"), "200 by 1");
         assert_eq!(body_of(server, "/"), "200 by 2");
     });
-    each("keepalive_requests 2;", |server, _| {
+    each(engine, "keepalive_requests 2;", |server, _| {
         let bodies = [(); 5].map(|()| body_of(server, "/"));
         let by = [1, 1, 2, 2, 3].map(|number| format!("200 by {number}"));
         assert_eq!(bodies, by);
     });
-    each("keepalive_timeout 100ms;", |server, upstream| {
+    each(engine, "keepalive_timeout 100ms;", |server, upstream| {
         assert_eq!(body_of(server, "/"), "200 by 1");
         upstream.wait_until_ended(1);
         assert_eq!(body_of(server, "/"), "200 by 2");
     });
-    each("keepalive_time 50ms;", |server, _| {
+    each(engine, "keepalive_time 50ms;", |server, _| {
         assert_eq!(body_of(server, "/"), "200 by 1");
         thread::sleep(Duration::from_millis(100));
         // It is used again, and not kept after that.
@@ -283,9 +282,10 @@ fn none_is_kept_for_longer_than_it_may_be() {
     });
 }
 
-#[test]
-fn the_one_that_was_idle_for_longest_makes_room() {
-    each("keepalive 2;", |server, upstream| {
+support::test_on_each_engine!(none_is_kept_for_longer_than_it_may_be);
+
+fn the_one_that_was_idle_for_longest_makes_room(engine: &'static str) {
+    each(engine, "keepalive 2;", |server, upstream| {
         let mut clients = [(); 3].map(|()| server.connect());
         for client in &mut clients {
             client.send("/half", "").unwrap();
@@ -301,9 +301,10 @@ fn the_one_that_was_idle_for_longest_makes_room() {
     });
 }
 
-#[test]
-fn what_an_upstream_ends_or_adds_to_is_not_used_again() {
-    each("", |server, upstream| {
+support::test_on_each_engine!(the_one_that_was_idle_for_longest_makes_room);
+
+fn what_an_upstream_ends_or_adds_to_is_not_used_again(engine: &'static str) {
+    each(engine, "", |server, upstream| {
         for path in [
             "/closes",
             "/old",
@@ -324,9 +325,10 @@ fn what_an_upstream_ends_or_adds_to_is_not_used_again() {
     });
 }
 
-#[test]
-fn a_connection_that_ends_as_the_request_comes_costs_a_request_nothing() {
-    each("", |server, upstream| {
+support::test_on_each_engine!(what_an_upstream_ends_or_adds_to_is_not_used_again);
+
+fn a_connection_that_ends_as_the_request_comes_costs_a_request_nothing(engine: &'static str) {
+    each(engine, "", |server, upstream| {
         assert_eq!(body_of(server, "/"), "200 by 1");
         // No byte of an answer: it is sent once more, over a connection of its own.
         assert_eq!(body_of(server, "/ends-silently"), "200 by 2");
@@ -341,9 +343,10 @@ fn a_connection_that_ends_as_the_request_comes_costs_a_request_nothing() {
     });
 }
 
-#[test]
-fn what_may_have_changed_something_is_not_sent_twice() {
-    each("", |server, upstream| {
+support::test_on_each_engine!(a_connection_that_ends_as_the_request_comes_costs_a_request_nothing);
+
+fn what_may_have_changed_something_is_not_sent_twice(engine: &'static str) {
+    each(engine, "", |server, upstream| {
         assert_eq!(body_of(server, "/"), "200 by 1");
         assert_eq!(post(server, "/ends-silently", 10), 502);
         assert_eq!(
@@ -371,9 +374,10 @@ fn what_may_have_changed_something_is_not_sent_twice() {
     });
 }
 
-#[test]
-fn an_upload_that_is_answered_early_leaves_nothing_behind() {
-    each("", |server, upstream| {
+support::test_on_each_engine!(what_may_have_changed_something_is_not_sent_twice);
+
+fn an_upload_that_is_answered_early_leaves_nothing_behind(engine: &'static str) {
+    each(engine, "", |server, upstream| {
         for path in ["/early", "/streamed/early"] {
             let before = upstream.seen.connections.load(Ordering::SeqCst);
             assert_eq!(post(server, path, 3_000_000), 413);
@@ -384,13 +388,14 @@ fn an_upload_that_is_answered_early_leaves_nothing_behind() {
     });
 }
 
+support::test_on_each_engine!(an_upload_that_is_answered_early_leaves_nothing_behind);
+
 /// nginx's workers begin anew.
-#[test]
-fn connections_outlive_a_reload() {
+fn connections_outlive_a_reload(engine: &'static str) {
     if is_nginx() {
         return;
     }
-    each("", |server, upstream| {
+    each(engine, "", |server, upstream| {
         assert_eq!(body_of(server, "/"), "200 by 1");
         for _ in 0..3 {
             let loaded = server.error_log().matches("exited with code").count();
@@ -404,52 +409,53 @@ fn connections_outlive_a_reload() {
     });
 }
 
+support::test_on_each_engine!(connections_outlive_a_reload);
+
 /// A request under way counts against `max_conns` of the generations after it; failures do as well.
-#[test]
-fn what_is_known_of_servers_outlives_a_reload() {
+fn what_is_known_of_servers_outlives_a_reload(engine: &'static str) {
     if is_nginx() {
         return;
     }
-    for engine in engines::lines() {
-        let upstream = Upstream::start();
-        let gone = support::port::free_port();
-        let lines = |comment: &str| {
-            format!(
-                "location / {{ proxy_pass http://full; }} location /failed {{ proxy_pass http://failing; }}
+    let upstream = Upstream::start();
+    let gone = support::port::free_port();
+    let lines = |comment: &str| {
+        format!(
+            "location / {{ proxy_pass http://full; }} location /failed {{ proxy_pass http://failing; }}
                  [http]
                  # {comment}
                  upstream full {{ server 127.0.0.1:{} max_conns=1; }}
                  upstream failing {{ server 127.0.0.1:{gone}; server 127.0.0.1:{gone} fail_timeout=1h; }}",
-                upstream.port
-            )
-        };
-        let server = Server::start(engine, &lines("first"));
-        let mut held = server.connect();
-        held.send("/half", "").unwrap();
-        wait_for("the request", || {
-            !upstream.seen.requests.lock().unwrap().is_empty()
+            upstream.port
+        )
+    };
+    let server = Server::start(engine, &lines("first"));
+    let mut held = server.connect();
+    held.send("/half", "").unwrap();
+    wait_for("the request", || {
+        !upstream.seen.requests.lock().unwrap().is_empty()
+    });
+    assert_eq!(body_of(&server, "/failed").split(' ').next(), Some("502"));
+    for number in 0..3 {
+        server.reload(&lines(&format!("reload {number}")));
+        // It serves by the new configuration from the next request on.
+        wait_for("the reload", || {
+            server.error_log().matches("reconfiguring").count() > number
         });
-        assert_eq!(body_of(&server, "/failed").split(' ').next(), Some("502"));
-        for number in 0..3 {
-            server.reload(&lines(&format!("reload {number}")));
-            // It serves by the new configuration from the next request on.
-            wait_for("the reload", || {
-                server.error_log().matches("reconfiguring").count() > number
-            });
-            assert_eq!(body_of(&server, "/").split(' ').next(), Some("502"));
-            body_of(&server, "/failed");
-            wait_for("a line for each request", || {
-                let log = server.error_log();
-                let lines = log
-                    .lines()
-                    .filter(|line| line.contains("no live upstreams"));
-                lines.filter(|line| line.contains("GET /failed")).count() == number + 1
-            });
-        }
-        drop(held);
-        wait_for("its place", || body_of(&server, "/").starts_with("200"));
+        assert_eq!(body_of(&server, "/").split(' ').next(), Some("502"));
+        body_of(&server, "/failed");
+        wait_for("a line for each request", || {
+            let log = server.error_log();
+            let lines = log
+                .lines()
+                .filter(|line| line.contains("no live upstreams"));
+            lines.filter(|line| line.contains("GET /failed")).count() == number + 1
+        });
     }
+    drop(held);
+    wait_for("its place", || body_of(&server, "/").starts_with("200"));
 }
+
+support::test_on_each_engine!(what_is_known_of_servers_outlives_a_reload);
 
 #[test]
 fn a_server_has_no_more_requests_than_it_may_have() {
@@ -588,88 +594,86 @@ fn who_answer(server: &Server) -> Vec<String> {
     bodies
 }
 
-#[test]
-fn a_name_is_looked_up_again_and_again() {
-    for engine in engines::lines() {
-        let name_server = NameServer::start();
-        name_server.says(&[2]);
-        let server = Server::start(engine, &named("peers.test:PORT resolve", &name_server));
-        let wait = |expected: &[&str]| {
-            wait_for("other servers", || who_answer(&server) == expected);
-        };
-        wait(&["200 2"]);
-        name_server.says(&[3, 4]);
-        wait(&["200 3", "200 4"]);
-        // A name server that fails leaves what is known, also over a reload.
-        name_server.says.lock().unwrap().code = 2;
-        server.wait_for_log("[error]");
-        server.wait_for_log("peers.test could not be resolved (2: Server failure)");
+fn a_name_is_looked_up_again_and_again(engine: &'static str) {
+    let name_server = NameServer::start();
+    name_server.says(&[2]);
+    let server = Server::start(engine, &named("peers.test:PORT resolve", &name_server));
+    let wait = |expected: &[&str]| {
+        wait_for("other servers", || who_answer(&server) == expected);
+    };
+    wait(&["200 2"]);
+    name_server.says(&[3, 4]);
+    wait(&["200 3", "200 4"]);
+    // A name server that fails leaves what is known, also over a reload.
+    name_server.says.lock().unwrap().code = 2;
+    server.wait_for_log("[error]");
+    server.wait_for_log("peers.test could not be resolved (2: Server failure)");
+    assert_eq!(who_answer(&server), ["200 3", "200 4"]);
+    if !is_nginx() {
+        server.reload(&named("peers.test:PORT resolve", &name_server));
+        server.wait_for_log("exited with code");
         assert_eq!(who_answer(&server), ["200 3", "200 4"]);
-        if !is_nginx() {
-            server.reload(&named("peers.test:PORT resolve", &name_server));
-            server.wait_for_log("exited with code");
-            assert_eq!(who_answer(&server), ["200 3", "200 4"]);
-        }
-        // One that knows of no such name ends it.
-        name_server.says.lock().unwrap().code = 3;
-        wait_for("the end of the name", || {
-            body_of(&server, "/").starts_with("502")
-        });
-        server.wait_for_log("no live upstreams");
-        name_server.says(&[2]);
-        wait(&["200 2"]);
     }
+    // One that knows of no such name ends it.
+    name_server.says.lock().unwrap().code = 3;
+    wait_for("the end of the name", || {
+        body_of(&server, "/").starts_with("502")
+    });
+    server.wait_for_log("no live upstreams");
+    name_server.says(&[2]);
+    wait(&["200 2"]);
 }
+
+support::test_on_each_engine!(a_name_is_looked_up_again_and_again);
 
 /// Servers that a lookup adds have to pass their checks first, and those that it takes away are
 /// checked no more.
-#[test]
-fn servers_that_lookups_bring_are_checked() {
+fn servers_that_lookups_bring_are_checked(engine: &'static str) {
     if is_nginx() {
         return; // NGINX Plus has it
     }
-    for engine in engines::lines() {
-        let name_server = NameServer::start();
-        name_server.says(&[2]);
-        let lines = named("peers.test:PORT resolve", &name_server)
-            .replace(
-                "proxy_pass http://u;",
-                "proxy_pass http://u; health_check mandatory interval=50ms uri=/check;",
-            )
-            .replace(
-                "return 200 3;",
-                "location = /check { return 500; } location / { return 200 3; }",
-            )
-            .replace("[http]", "[http]\nlog_format at $server_addr:;")
-            .replace(
-                "listen 127.0.0.",
-                "access_log logs/checks.log at; listen 127.0.0.",
-            );
-        let server = Server::start(engine, &lines);
-        wait_for("the first", || who_answer(&server) == ["200 2"]);
-        let checks = |address: &str| {
-            let log = std::fs::read_to_string(server.prefix.join("logs/checks.log"));
-            log.unwrap_or_default()
-                .matches(&format!("{address}:"))
-                .count()
-        };
-        assert!(checks("127.0.0.2") >= 1);
-        assert_eq!(checks("127.0.0.3") + checks("127.0.0.4"), 0);
-        name_server.says(&[3, 4]);
-        wait_for("those that are well", || who_answer(&server) == ["200 4"]);
-        server.wait_for_log(&format!(
-            "peer is unhealthy while checking status code, health check \"\" of peer 127.0.0.3:{}",
-            server.port
-        ));
-        // The one that has left is checked no more; the others are.
-        std::thread::sleep(Duration::from_millis(200));
-        let (first, second) = (checks("127.0.0.2"), checks("127.0.0.3"));
-        wait_for("checks", || checks("127.0.0.3") > second + 2);
-        assert_eq!(checks("127.0.0.2"), first);
-        name_server.says(&[2]);
-        wait_for("the first again", || who_answer(&server) == ["200 2"]);
-    }
+    let name_server = NameServer::start();
+    name_server.says(&[2]);
+    let lines = named("peers.test:PORT resolve", &name_server)
+        .replace(
+            "proxy_pass http://u;",
+            "proxy_pass http://u; health_check mandatory interval=50ms uri=/check;",
+        )
+        .replace(
+            "return 200 3;",
+            "location = /check { return 500; } location / { return 200 3; }",
+        )
+        .replace("[http]", "[http]\nlog_format at $server_addr:;")
+        .replace(
+            "listen 127.0.0.",
+            "access_log logs/checks.log at; listen 127.0.0.",
+        );
+    let server = Server::start(engine, &lines);
+    wait_for("the first", || who_answer(&server) == ["200 2"]);
+    let checks = |address: &str| {
+        let log = std::fs::read_to_string(server.prefix.join("logs/checks.log"));
+        log.unwrap_or_default()
+            .matches(&format!("{address}:"))
+            .count()
+    };
+    assert!(checks("127.0.0.2") >= 1);
+    assert_eq!(checks("127.0.0.3") + checks("127.0.0.4"), 0);
+    name_server.says(&[3, 4]);
+    wait_for("those that are well", || who_answer(&server) == ["200 4"]);
+    server.wait_for_log(&format!(
+        "peer is unhealthy while checking status code, health check \"\" of peer 127.0.0.3:{}",
+        server.port
+    ));
+    // The one that has left is checked no more; the others are.
+    std::thread::sleep(Duration::from_millis(200));
+    let (first, second) = (checks("127.0.0.2"), checks("127.0.0.3"));
+    wait_for("checks", || checks("127.0.0.3") > second + 2);
+    assert_eq!(checks("127.0.0.2"), first);
+    name_server.says(&[2]);
+    wait_for("the first again", || who_answer(&server) == ["200 2"]);
 }
+
+support::test_on_each_engine!(servers_that_lookups_bring_are_checked);
 
 #[test]
 fn a_service_has_servers_of_its_own() {
@@ -699,77 +703,76 @@ fn a_service_has_servers_of_its_own() {
 }
 
 /// nginx has no queue; NGINX Plus answers as here where it is full or time is up.
-#[test]
-fn requests_wait_for_a_server_in_their_order() {
-    for engine in engines::lines() {
-        let upstream = Upstream::start();
-        let lines = |queue: &str| {
-            format!(
-                "location / {{ proxy_pass http://u; }} access_log logs/queue.log queue;
+fn requests_wait_for_a_server_in_their_order(engine: &'static str) {
+    let upstream = Upstream::start();
+    let lines = |queue: &str| {
+        format!(
+            "location / {{ proxy_pass http://u; }} access_log logs/queue.log queue;
                  [http]
                  log_format queue '$request_uri $status $upstream_queue_time $upstream_addr';
                  upstream u {{ server 127.0.0.1:{} max_conns=1; {queue} }}",
-                upstream.port
-            )
-        };
-        let server = Server::start(engine, &lines("queue 2;"));
-        let hold = |path: &str| {
-            let mut held = server.connect();
-            held.send(path, "").unwrap();
-            held
-        };
-        let held = hold("/half");
-        wait_for("the first", || !upstream.requests().is_empty());
-        let mut second = hold("/second");
-        thread::sleep(Duration::from_millis(100));
-        let mut third = hold("/third");
-        thread::sleep(Duration::from_millis(100));
-        // There is room for two.
-        assert!(body_of(&server, "/fourth").starts_with("502"));
-        assert!(upstream.requests().is_empty());
-        drop(held);
-        assert_eq!(second.receive(Duration::ZERO).unwrap().status, 200);
-        assert_eq!(third.receive(Duration::ZERO).unwrap().status, 200);
-        let paths = upstream.requests();
-        let paths: Vec<&str> = paths
+            upstream.port
+        )
+    };
+    let server = Server::start(engine, &lines("queue 2;"));
+    let hold = |path: &str| {
+        let mut held = server.connect();
+        held.send(path, "").unwrap();
+        held
+    };
+    let held = hold("/half");
+    wait_for("the first", || !upstream.requests().is_empty());
+    let mut second = hold("/second");
+    thread::sleep(Duration::from_millis(100));
+    let mut third = hold("/third");
+    thread::sleep(Duration::from_millis(100));
+    // There is room for two.
+    assert!(body_of(&server, "/fourth").starts_with("502"));
+    assert!(upstream.requests().is_empty());
+    drop(held);
+    assert_eq!(second.receive(Duration::ZERO).unwrap().status, 200);
+    assert_eq!(third.receive(Duration::ZERO).unwrap().status, 200);
+    let paths = upstream.requests();
+    let paths: Vec<&str> = paths
+        .iter()
+        .map(|line| line.split(' ').nth(2).unwrap())
+        .collect();
+    assert_eq!(paths, ["/second", "/third"]);
+    server.wait_for_line("queue.log", "/third 200 0.");
+    server.wait_for_line("queue.log", "/fourth 502 - u\n");
+
+    // One that leaves while it waits is behind no one's way, and over a reload the places are
+    // the same.
+    let held = hold("/half");
+    wait_for("the first again", || !upstream.requests().is_empty());
+    let leaves = hold("/leaves");
+    thread::sleep(Duration::from_millis(100));
+    let mut stays = hold("/stays");
+    thread::sleep(Duration::from_millis(100));
+    server.reload(&lines("queue 1 timeout=200ms;"));
+    server.wait_for_log("reconfiguring");
+    thread::sleep(Duration::from_millis(500));
+    let late = body_of(&server, "/late");
+    assert!(late.starts_with("502"), "{late}");
+    drop(leaves);
+    drop(held);
+    assert_eq!(stays.receive(Duration::ZERO).unwrap().status, 200);
+
+    // Nor for longer than they may.
+    let held = hold("/half");
+    wait_for("the first once more", || {
+        upstream
+            .requests()
             .iter()
-            .map(|line| line.split(' ').nth(2).unwrap())
-            .collect();
-        assert_eq!(paths, ["/second", "/third"]);
-        server.wait_for_line("queue.log", "/third 200 0.");
-        server.wait_for_line("queue.log", "/fourth 502 - u\n");
-
-        // One that leaves while it waits is behind no one's way, and over a reload the places are
-        // the same.
-        let held = hold("/half");
-        wait_for("the first again", || !upstream.requests().is_empty());
-        let leaves = hold("/leaves");
-        thread::sleep(Duration::from_millis(100));
-        let mut stays = hold("/stays");
-        thread::sleep(Duration::from_millis(100));
-        server.reload(&lines("queue 1 timeout=200ms;"));
-        server.wait_for_log("reconfiguring");
-        thread::sleep(Duration::from_millis(500));
-        let late = body_of(&server, "/late");
-        assert!(late.starts_with("502"), "{late}");
-        drop(leaves);
-        drop(held);
-        assert_eq!(stays.receive(Duration::ZERO).unwrap().status, 200);
-
-        // Nor for longer than they may.
-        let held = hold("/half");
-        wait_for("the first once more", || {
-            upstream
-                .requests()
-                .iter()
-                .any(|line| line.contains("/half"))
-        });
-        assert!(body_of(&server, "/too-late").starts_with("502"));
-        server.wait_for_line("queue.log", "/too-late 502 0.");
-        drop(held);
-        wait_for("a free place", || body_of(&server, "/").starts_with("200"));
-    }
+            .any(|line| line.contains("/half"))
+    });
+    assert!(body_of(&server, "/too-late").starts_with("502"));
+    server.wait_for_line("queue.log", "/too-late 502 0.");
+    drop(held);
+    wait_for("a free place", || body_of(&server, "/").starts_with("200"));
 }
+
+support::test_on_each_engine!(requests_wait_for_a_server_in_their_order);
 
 /// How many of so many requests each of two servers is given, `method` choosing; bodies of the
 /// second come later than their heads.

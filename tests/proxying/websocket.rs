@@ -12,7 +12,7 @@ use proto::h2::ErrorCode;
 use proto::h2::frame;
 use sha1::{Digest, Sha1};
 use support::http2::{Client, Response, put_data};
-use support::{PATIENCE, Server, engines};
+use support::{PATIENCE, Server};
 
 /// Bytes that the upstream sends on `/ws/much`.
 const MUCH: usize = 3_000_000;
@@ -173,17 +173,14 @@ fn wait(client: &mut Client, stream: u32, is_enough: impl Fn(&Response) -> bool)
     }
 }
 
-fn each_server(check: impl Fn(&Server, &Upstream)) {
-    for engine in engines::lines() {
-        let upstream = Upstream::start();
-        let server = Server::start(engine, &upstream.configuration());
-        check(&server, &upstream);
-    }
+fn each_server(engine: &str, check: impl Fn(&Server, &Upstream)) {
+    let upstream = Upstream::start();
+    let server = Server::start(engine, &upstream.configuration());
+    check(&server, &upstream);
 }
 
-#[test]
-fn bytes_go_both_ways_until_the_client_ends() {
-    each_server(|server, upstream| {
+fn bytes_go_both_ways_until_the_client_ends(engine: &'static str) {
+    each_server(engine, |server, upstream| {
         let mut client = Client::connect(server.port);
         let frame = client.read_frame().unwrap();
         let (settings, _) = frame.payload.as_chunks::<6>();
@@ -245,9 +242,10 @@ fn bytes_go_both_ways_until_the_client_ends() {
     });
 }
 
-#[test]
-fn all_bytes_arrive_before_the_end_whatever_the_window() {
-    each_server(|server, _| {
+support::test_on_each_engine!(bytes_go_both_ways_until_the_client_ends);
+
+fn all_bytes_arrive_before_the_end_whatever_the_window(engine: &'static str) {
+    each_server(engine, |server, _| {
         for window in [1_000, 65_535, 1 << 30] {
             let mut client = Client::connect_with(server.port, &[(4, window)]);
             let stream = connect(&mut client, "websocket", "/ws/much");
@@ -281,9 +279,10 @@ fn all_bytes_arrive_before_the_end_whatever_the_window() {
     });
 }
 
-#[test]
-fn a_reset_closes_the_upstream_and_a_gone_upstream_ends_the_stream() {
-    each_server(|server, upstream| {
+support::test_on_each_engine!(all_bytes_arrive_before_the_end_whatever_the_window);
+
+fn a_reset_closes_the_upstream_and_a_gone_upstream_ends_the_stream(engine: &'static str) {
+    each_server(engine, |server, upstream| {
         let mut client = Client::connect(server.port);
         let stream = connect(&mut client, "websocket", "/ws/echo");
         wait(&mut client, stream, |response| response.status == 200);
@@ -300,9 +299,10 @@ fn a_reset_closes_the_upstream_and_a_gone_upstream_ends_the_stream() {
     });
 }
 
-#[test]
-fn a_half_closed_client_still_gets_the_response() {
-    each_server(|server, upstream| {
+support::test_on_each_engine!(a_reset_closes_the_upstream_and_a_gone_upstream_ends_the_stream);
+
+fn a_half_closed_client_still_gets_the_response(engine: &'static str) {
+    each_server(engine, |server, upstream| {
         let mut client = Client::connect(server.port);
         let stream = connect(&mut client, "websocket", "/ws/last");
         wait(&mut client, stream, |response| response.status == 200);
@@ -328,9 +328,10 @@ fn a_half_closed_client_still_gets_the_response() {
     });
 }
 
-#[test]
-fn auth_request_may_grant_a_websocket() {
-    each_server(|server, upstream| {
+support::test_on_each_engine!(a_half_closed_client_still_gets_the_response);
+
+fn auth_request_may_grant_a_websocket(engine: &'static str) {
+    each_server(engine, |server, upstream| {
         let mut client = Client::connect(server.port);
         let stream = connect(&mut client, "websocket", "/asked/echo");
         let response = wait(&mut client, stream, |response| response.status != 0);
@@ -343,10 +344,11 @@ fn auth_request_may_grant_a_websocket() {
     });
 }
 
+support::test_on_each_engine!(auth_request_may_grant_a_websocket);
+
 /// As in nginx: the upstream of `auth_request` cannot upgrade the client's connection.
-#[test]
-fn a_subrequest_does_not_become_a_tunnel() {
-    each_server(|server, _| {
+fn a_subrequest_does_not_become_a_tunnel(engine: &'static str) {
+    each_server(engine, |server, _| {
         server.write("judged", b"never");
         let mut stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -363,9 +365,10 @@ fn a_subrequest_does_not_become_a_tunnel() {
     });
 }
 
-#[test]
-fn no_answer_but_an_upgrade_is_a_success() {
-    each_server(|server, _| {
+support::test_on_each_engine!(a_subrequest_does_not_become_a_tunnel);
+
+fn no_answer_but_an_upgrade_is_a_success(engine: &'static str) {
+    each_server(engine, |server, _| {
         server.write("file", b"a file");
         let mut client = Client::connect(server.port);
         for (path, status, text) in [
@@ -392,6 +395,8 @@ fn no_answer_but_an_upgrade_is_a_success() {
         server.wait_for_log("upstream sent invalid \"Sec-WebSocket-Accept\" header");
     });
 }
+
+support::test_on_each_engine!(no_answer_but_an_upgrade_is_a_success);
 
 /// Opens a WebSocket over HTTP/1.1 and reads the 101 response.
 fn connect_http1(server: &Server) -> TcpStream {
@@ -431,10 +436,9 @@ fn echo_on_all(streams: &mut [TcpStream], what: &str) {
     }
 }
 
-#[test]
-fn many_websockets_outlive_a_reload() {
+fn many_websockets_outlive_a_reload(engine: &'static str) {
     const MANY: usize = 200;
-    each_server(|server, upstream| {
+    each_server(engine, |server, upstream| {
         let mut streams: Vec<_> = (0..MANY).map(|_| connect_http1(server)).collect();
         echo_on_all(&mut streams, "before");
         server.reload("return 410;");
@@ -456,9 +460,10 @@ fn many_websockets_outlive_a_reload() {
     });
 }
 
-#[test]
-fn a_protocol_other_than_websocket_gets_no_key() {
-    each_server(|server, upstream| {
+support::test_on_each_engine!(many_websockets_outlive_a_reload);
+
+fn a_protocol_other_than_websocket_gets_no_key(engine: &'static str) {
+    each_server(engine, |server, upstream| {
         let mut client = Client::connect(server.port);
         let stream = connect(&mut client, "connect-udp", "/ws/echo");
         wait(&mut client, stream, |response| response.status == 200);
@@ -467,3 +472,5 @@ fn a_protocol_other_than_websocket_gets_no_key() {
         assert!(!head.contains("sec-websocket-key"), "{head}");
     });
 }
+
+support::test_on_each_engine!(a_protocol_other_than_websocket_gets_no_key);

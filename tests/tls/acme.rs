@@ -293,88 +293,86 @@ fn names(certificate: &str) -> String {
     text.lines().last().unwrap_or_default().trim().to_owned()
 }
 
-#[test]
-fn http_01_issues_and_a_restart_goes_on_with_what_there_is() {
-    for engine in support::engines::lines() {
-        let Some(pebble) = Pebble::start(7_776_000, &[]) else {
-            return;
-        };
-        let server = ordering(&pebble, engine, "pebble", "");
-        let certificate = issued(&server, "");
-        assert_eq!(names(&certificate), "DNS:a.test, DNS:b.test");
-        let key = openssl(&["pkey", "-noout", "-text"], &certificate);
-        assert!(key.contains("prime256v1"), "{key}");
+fn http_01_issues_and_a_restart_goes_on_with_what_there_is(engine: &'static str) {
+    let Some(pebble) = Pebble::start(7_776_000, &[]) else {
+        return;
+    };
+    let server = ordering(&pebble, engine, "pebble", "");
+    let certificate = issued(&server, "");
+    assert_eq!(names(&certificate), "DNS:a.test, DNS:b.test");
+    let key = openssl(&["pkey", "-noout", "-text"], &certificate);
+    assert!(key.contains("prime256v1"), "{key}");
 
-        // Files are for the workers' user alone, and no draft is left.
-        let folder = server.prefix.join("acme_pebble");
-        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-        assert_eq!(mode(&folder), 0o700);
-        for entry in fs::read_dir(&folder).unwrap() {
-            assert_eq!(mode(&entry.unwrap().path()), 0o600);
-        }
-        logged(&server, "certificate issued, renewal scheduled at ");
-        assert_eq!(
-            server.error_log().matches("account \"").count(),
-            0,
-            "info is below notice"
-        );
-
-        // The answer to the challenge is gone.
-        let response = server
-            .connect()
-            .get("/.well-known/acme-challenge/x")
-            .unwrap();
-        assert_eq!(response.status, 404);
-
-        // A reload asks for nothing that is there.
-        let log = server.error_log();
-        let lines = format!(
-            "listen 127.0.0.1:{};\nserver_name a.test b.test;\nacme_certificate pebble;\n\
-             add_header X-New yes always;\n[http]\n{}",
-            pebble.http_port,
-            pebble.issuer("")
-        );
-        server.reload(&lines);
-        wait_for("the reload", || {
-            let response = server.connect().get("/").unwrap();
-            response.head.contains("X-New").then_some(())
-        });
-        assert_eq!(kept(&server), [certificate]);
-        let issued = |text: &str| text.matches("certificate issued").count();
-        assert_eq!(issued(&server.error_log()), issued(&log));
+    // Files are for the workers' user alone, and no draft is left.
+    let folder = server.prefix.join("acme_pebble");
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&folder), 0o700);
+    for entry in fs::read_dir(&folder).unwrap() {
+        assert_eq!(mode(&entry.unwrap().path()), 0o600);
     }
+    logged(&server, "certificate issued, renewal scheduled at ");
+    assert_eq!(
+        server.error_log().matches("account \"").count(),
+        0,
+        "info is below notice"
+    );
+
+    // The answer to the challenge is gone.
+    let response = server
+        .connect()
+        .get("/.well-known/acme-challenge/x")
+        .unwrap();
+    assert_eq!(response.status, 404);
+
+    // A reload asks for nothing that is there.
+    let log = server.error_log();
+    let lines = format!(
+        "listen 127.0.0.1:{};\nserver_name a.test b.test;\nacme_certificate pebble;\n\
+         add_header X-New yes always;\n[http]\n{}",
+        pebble.http_port,
+        pebble.issuer("")
+    );
+    server.reload(&lines);
+    wait_for("the reload", || {
+        let response = server.connect().get("/").unwrap();
+        response.head.contains("X-New").then_some(())
+    });
+    assert_eq!(kept(&server), [certificate]);
+    let issued = |text: &str| text.matches("certificate issued").count();
+    assert_eq!(issued(&server.error_log()), issued(&log));
 }
 
-#[test]
-fn dns_01_issues_by_a_program() {
-    for engine in support::engines::lines() {
-        let Some(pebble) = Pebble::start(7_776_000, &[]) else {
-            return;
-        };
-        let challenge = format!("challenge dns-01 {};", pebble.program().display());
-        let order = "pebble *.example.test example.test key=rsa:2048";
-        let server = ordering(&pebble, engine, order, &challenge);
-        let certificate = issued(&server, "");
-        let names = names(&certificate);
-        assert!(
-            names.contains("DNS:*.example.test") && names.contains("DNS:example.test"),
-            "{names}"
-        );
-        let key = openssl(&["pkey", "-noout", "-text"], &certificate);
-        assert!(key.contains("2048 bit"), "{key}");
-        // Every record that was put there is taken away.
-        let log = wait_for("records are taken away", || {
-            let log = fs::read_to_string(pebble.folder.join("hook.log")).unwrap();
-            (log.matches("cleanup ").count() == 2).then_some(log)
-        });
-        assert_eq!(
-            log.matches("present _acme-challenge.example.test.\n")
-                .count(),
-            2,
-            "{log}"
-        );
-    }
+support::test_on_each_engine!(http_01_issues_and_a_restart_goes_on_with_what_there_is);
+
+fn dns_01_issues_by_a_program(engine: &'static str) {
+    let Some(pebble) = Pebble::start(7_776_000, &[]) else {
+        return;
+    };
+    let challenge = format!("challenge dns-01 {};", pebble.program().display());
+    let order = "pebble *.example.test example.test key=rsa:2048";
+    let server = ordering(&pebble, engine, order, &challenge);
+    let certificate = issued(&server, "");
+    let names = names(&certificate);
+    assert!(
+        names.contains("DNS:*.example.test") && names.contains("DNS:example.test"),
+        "{names}"
+    );
+    let key = openssl(&["pkey", "-noout", "-text"], &certificate);
+    assert!(key.contains("2048 bit"), "{key}");
+    // Every record that was put there is taken away.
+    let log = wait_for("records are taken away", || {
+        let log = fs::read_to_string(pebble.folder.join("hook.log")).unwrap();
+        (log.matches("cleanup ").count() == 2).then_some(log)
+    });
+    assert_eq!(
+        log.matches("present _acme-challenge.example.test.\n")
+            .count(),
+        2,
+        "{log}"
+    );
 }
+
+support::test_on_each_engine!(dns_01_issues_by_a_program);
 
 #[test]
 fn certificates_are_renewed_and_a_revoked_one_is_replaced() {
@@ -459,77 +457,76 @@ fn secured(pebble: &Pebble, engine: &str, folder: &Path, issuer: &str) -> Server
     Server::start(engine, &lines)
 }
 
-#[test]
-fn tls_alpn_01_issues_and_handshakes_take_what_comes() {
-    for engine in support::engines::lines() {
-        let Some(pebble) = Pebble::start(7_776_000, &[("PEBBLE_AUTHZREUSE", "0")]) else {
-            return;
-        };
-        let folder = pebble.folder.join("state");
-        let server = secured(&pebble, engine, &folder, "");
-        // Before there is one, another stands in; when it comes, handshakes show it without a
-        // reload.
-        let certificate = wait_for("a handshake shows what was issued", || {
-            let shown = shown(pebble.tls_port, "a.test");
-            let issuer = openssl(&["x509", "-noout", "-issuer"], &shown);
-            if issuer.contains("Pebble") {
-                Some(shown)
-            } else {
-                assert!(
-                    issuer.contains("tidegate temporary certificate"),
-                    "{issuer}"
-                );
-                None
-            }
-        });
-        assert_eq!(names(&certificate), "DNS:a.test");
-        // A revoked one is replaced as well.
-        revoke_in(&pebble, &folder, &certificate);
-        server.signal("HUP");
-        wait_for("a handshake shows its successor", || {
-            (shown(pebble.tls_port, "a.test") != certificate).then_some(())
-        });
-        drop(server);
+fn tls_alpn_01_issues_and_handshakes_take_what_comes(engine: &'static str) {
+    let Some(pebble) = Pebble::start(7_776_000, &[("PEBBLE_AUTHZREUSE", "0")]) else {
+        return;
+    };
+    let folder = pebble.folder.join("state");
+    let server = secured(&pebble, engine, &folder, "");
+    // Before there is one, another stands in; when it comes, handshakes show it without a
+    // reload.
+    let certificate = wait_for("a handshake shows what was issued", || {
+        let shown = shown(pebble.tls_port, "a.test");
+        let issuer = openssl(&["x509", "-noout", "-issuer"], &shown);
+        if issuer.contains("Pebble") {
+            Some(shown)
+        } else {
+            assert!(
+                issuer.contains("tidegate temporary certificate"),
+                "{issuer}"
+            );
+            None
+        }
+    });
+    assert_eq!(names(&certificate), "DNS:a.test");
+    // A revoked one is replaced as well.
+    revoke_in(&pebble, &folder, &certificate);
+    server.signal("HUP");
+    wait_for("a handshake shows its successor", || {
+        (shown(pebble.tls_port, "a.test") != certificate).then_some(())
+    });
+    drop(server);
 
-        // An expired one is served, with a warning, until there is another.
-        let entries = fs::read_dir(&folder)
-            .unwrap()
-            .flatten()
-            .map(|entry| entry.path());
-        let path = entries
-            .into_iter()
-            .find(|path| path.extension().is_some_and(|e| e == "pem"));
-        let expired = expired("a.test");
-        fs::write(path.unwrap(), &expired).unwrap();
-        let hanging = broken(std::mem::forget);
-        let broken_issuer = format!(
-            "listen 127.0.0.1:{} ssl;\nserver_name a.test;\nacme_certificate pebble;\n\
-             ssl_certificate $acme_certificate;\nssl_certificate_key $acme_certificate_key;\n\
-             [http]\nacme_issuer other {{ uri http://127.0.0.1:{hanging}/; }}\n{}",
-            pebble.tls_port,
-            pebble.issuer(&format!(
-                "challenge http-01; state_path {};",
-                folder.display()
-            ))
-        );
-        // Nobody answers http-01, so that it stays.
-        let server = Server::start(engine, &broken_issuer);
-        logged(
-            &server,
-            "certificate has expired and is served until a new one comes",
-        );
-        let first = shown(pebble.tls_port, "a.test");
-        assert!(expired.starts_with(&first), "{first}");
-        drop(server);
-        let server = secured(&pebble, engine, &folder, "");
-        wait_for("a new one comes", || {
-            let shown = shown(pebble.tls_port, "a.test");
-            let issuer = openssl(&["x509", "-noout", "-issuer"], &shown);
-            issuer.contains("Pebble").then_some(())
-        });
-        drop(server);
-    }
+    // An expired one is served, with a warning, until there is another.
+    let entries = fs::read_dir(&folder)
+        .unwrap()
+        .flatten()
+        .map(|entry| entry.path());
+    let path = entries
+        .into_iter()
+        .find(|path| path.extension().is_some_and(|e| e == "pem"));
+    let expired = expired("a.test");
+    fs::write(path.unwrap(), &expired).unwrap();
+    let hanging = broken(std::mem::forget);
+    let broken_issuer = format!(
+        "listen 127.0.0.1:{} ssl;\nserver_name a.test;\nacme_certificate pebble;\n\
+         ssl_certificate $acme_certificate;\nssl_certificate_key $acme_certificate_key;\n\
+         [http]\nacme_issuer other {{ uri http://127.0.0.1:{hanging}/; }}\n{}",
+        pebble.tls_port,
+        pebble.issuer(&format!(
+            "challenge http-01; state_path {};",
+            folder.display()
+        ))
+    );
+    // Nobody answers http-01, so that it stays.
+    let server = Server::start(engine, &broken_issuer);
+    logged(
+        &server,
+        "certificate has expired and is served until a new one comes",
+    );
+    let first = shown(pebble.tls_port, "a.test");
+    assert!(expired.starts_with(&first), "{first}");
+    drop(server);
+    let server = secured(&pebble, engine, &folder, "");
+    wait_for("a new one comes", || {
+        let shown = shown(pebble.tls_port, "a.test");
+        let issuer = openssl(&["x509", "-noout", "-issuer"], &shown);
+        issuer.contains("Pebble").then_some(())
+    });
+    drop(server);
 }
+
+support::test_on_each_engine!(tls_alpn_01_issues_and_handshakes_take_what_comes);
 
 /// A certificate that has expired, with its key.
 fn expired(name: &str) -> String {
@@ -838,8 +835,7 @@ fn broken(behave: impl Fn(TcpStream) + Send + 'static) -> u16 {
     port
 }
 
-#[test]
-fn a_broken_issuer_stops_neither_the_server_nor_a_reload() {
+fn a_broken_issuer_stops_neither_the_server_nor_a_reload(engine: &'static str) {
     let hanging = broken(|stream| {
         // It lives on, and says nothing.
         std::mem::forget(stream);
@@ -868,30 +864,30 @@ fn a_broken_issuer_stops_neither_the_server_nor_a_reload() {
             )
         })
         .collect();
-    for engine in support::engines::lines() {
-        let lines = |generation: u32| {
-            format!("add_header X-Generation {generation} always;\n[http]\n{issuers}")
-        };
-        let server = Server::start(engine, &lines(1));
-        for text in [
-            "the server sent no valid HTTP response while updating certificate, tried again in ",
-            "the server sent what is no message of ACME (",
-            "connection failed (",
-        ] {
-            logged(&server, text);
-        }
-        server.reload(&lines(2));
-        wait_for("the reload", || {
-            let response = server.connect().get("/").unwrap();
-            response.head.contains("X-Generation: 2").then_some(())
-        });
-        assert!(
-            !server.error_log().contains("[alert]"),
-            "{}",
-            server.error_log()
-        );
+    let lines = |generation: u32| {
+        format!("add_header X-Generation {generation} always;\n[http]\n{issuers}")
+    };
+    let server = Server::start(engine, &lines(1));
+    for text in [
+        "the server sent no valid HTTP response while updating certificate, tried again in ",
+        "the server sent what is no message of ACME (",
+        "connection failed (",
+    ] {
+        logged(&server, text);
     }
+    server.reload(&lines(2));
+    wait_for("the reload", || {
+        let response = server.connect().get("/").unwrap();
+        response.head.contains("X-Generation: 2").then_some(())
+    });
+    assert!(
+        !server.error_log().contains("[alert]"),
+        "{}",
+        server.error_log()
+    );
 }
+
+support::test_on_each_engine!(a_broken_issuer_stops_neither_the_server_nor_a_reload);
 
 #[test]
 fn a_server_that_is_not_trusted_gets_no_order() {

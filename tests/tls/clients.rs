@@ -81,44 +81,43 @@ fn curl(port: u16, more: &[&str]) -> Result<String, String> {
     }
 }
 
-#[test]
-fn curl_speaks_both_versions() {
-    for engine in support::engines::lines() {
-        let (server, port) = start(engine, &format!("{SHOW} location /up {{ return 200; }}"));
-        for version in ["1.2", "1.3"] {
-            let least = format!("--tlsv{version}");
-            let shown = curl(port, &[&least, "--tls-max", version]).unwrap();
-            assert_eq!(
-                shown,
-                format!("TLSv{version} . [] localhost http/1.1 NONE\n")
-            );
-        }
-        // Two requests on one connection, then one on a connection that goes on with its session.
-        let url = format!("https://localhost:{port}/");
-        let shown = curl(port, &[&url, "-H", "Connection: close"]).unwrap();
-        let lines: Vec<&str> = shown.lines().collect();
+fn curl_speaks_both_versions(engine: &'static str) {
+    let (server, port) = start(engine, &format!("{SHOW} location /up {{ return 200; }}"));
+    for version in ["1.2", "1.3"] {
+        let least = format!("--tlsv{version}");
+        let shown = curl(port, &[&least, "--tls-max", version]).unwrap();
         assert_eq!(
-            lines,
-            [
-                "TLSv1.3 . [] localhost http/1.1 NONE",
-                "TLSv1.3 r [] localhost http/1.1 NONE"
-            ]
+            shown,
+            format!("TLSv{version} . [] localhost http/1.1 NONE\n")
         );
-        // A body that is larger than what is in flight at any time.
-        server.write("body", &vec![b'x'; 3_000_000]);
-        let body = format!("@{}", server.prefix.join("www/body").display());
-        let status = [
-            "-o",
-            "/dev/null",
-            "-w",
-            "%{http_code}",
-            "--data-binary",
-            &body,
-        ];
-        let status = curl(port, &[&status[..], &["--request-target", "/up"]].concat());
-        assert_eq!(status.unwrap(), "413");
     }
+    // Two requests on one connection, then one on a connection that goes on with its session.
+    let url = format!("https://localhost:{port}/");
+    let shown = curl(port, &[&url, "-H", "Connection: close"]).unwrap();
+    let lines: Vec<&str> = shown.lines().collect();
+    assert_eq!(
+        lines,
+        [
+            "TLSv1.3 . [] localhost http/1.1 NONE",
+            "TLSv1.3 r [] localhost http/1.1 NONE"
+        ]
+    );
+    // A body that is larger than what is in flight at any time.
+    server.write("body", &vec![b'x'; 3_000_000]);
+    let body = format!("@{}", server.prefix.join("www/body").display());
+    let status = [
+        "-o",
+        "/dev/null",
+        "-w",
+        "%{http_code}",
+        "--data-binary",
+        &body,
+    ];
+    let status = curl(port, &[&status[..], &["--request-target", "/up"]].concat());
+    assert_eq!(status.unwrap(), "413");
 }
+
+support::test_on_each_engine!(curl_speaks_both_versions);
 
 #[test]
 fn curl_gets_the_server_that_it_names() {
@@ -151,8 +150,7 @@ fn curl_gets_the_server_that_it_names() {
     }
 }
 
-#[test]
-fn curl_shows_certificates_of_clients() {
+fn curl_shows_certificates_of_clients(engine: &'static str) {
     let authorities = format!("ssl_client_certificate {};", file("ca.crt"));
     let [client, stranger] = ["client", "stranger"].map(file);
     let ask = |port, identity: Option<&str>| {
@@ -162,37 +160,37 @@ fn curl_shows_certificates_of_clients() {
             None => curl(port, &[]).unwrap(),
         }
     };
-    for engine in support::engines::lines() {
-        for (mode, known, unknown, none) in [
-            (
-                "on",
-                "SUCCESS",
-                "The SSL certificate error",
-                "No required SSL certificate",
-            ),
-            ("optional", "SUCCESS", "The SSL certificate error", "NONE"),
-            (
-                "optional_no_ca",
-                "SUCCESS",
-                "FAILED:self-signed certificate",
-                "NONE",
-            ),
+    for (mode, known, unknown, none) in [
+        (
+            "on",
+            "SUCCESS",
+            "The SSL certificate error",
+            "No required SSL certificate",
+        ),
+        ("optional", "SUCCESS", "The SSL certificate error", "NONE"),
+        (
+            "optional_no_ca",
+            "SUCCESS",
+            "FAILED:self-signed certificate",
+            "NONE",
+        ),
+    ] {
+        let (_server, port) = start(
+            engine,
+            &format!("{authorities} ssl_verify_client {mode}; {SHOW}"),
+        );
+        for (identity, expected) in [
+            (Some(&*client), known),
+            (Some(&*stranger), unknown),
+            (None, none),
         ] {
-            let (_server, port) = start(
-                engine,
-                &format!("{authorities} ssl_verify_client {mode}; {SHOW}"),
-            );
-            for (identity, expected) in [
-                (Some(&*client), known),
-                (Some(&*stranger), unknown),
-                (None, none),
-            ] {
-                let shown = ask(port, identity);
-                assert!(shown.contains(expected), "{mode} {identity:?}: {shown}");
-            }
+            let shown = ask(port, identity);
+            assert!(shown.contains(expected), "{mode} {identity:?}: {shown}");
         }
     }
 }
+
+support::test_on_each_engine!(curl_shows_certificates_of_clients);
 
 /// What `openssl s_client` prints for one request.
 fn s_client(port: u16, more: &[&str]) -> String {
@@ -221,31 +219,30 @@ fn s_client(port: u16, more: &[&str]) -> String {
     printed
 }
 
-#[test]
-fn s_client_resumes() {
-    for engine in support::engines::lines() {
-        for lines in [
-            "",
-            "ssl_session_tickets off; ssl_session_cache shared:clients:1m;",
-            "ssl_session_cache shared:clients:1m;",
-        ] {
-            let (server, port) = start(engine, &format!("{lines} {SHOW}"));
-            let session = server.prefix.join("session").display().to_string();
-            for version in ["-tls1_2", "-tls1_3"] {
-                let first = s_client(port, &[version, "-alpn", "http/1.1", "-sess_out", &session]);
-                assert!(first.contains("\nNew, TLSv1"), "{lines} {version}: {first}");
-                assert!(first.contains(" . [] localhost http/1.1 NONE\n"), "{first}");
-                assert!(first.contains("ALPN protocol: http/1.1"), "{first}");
-                let second = s_client(port, &[version, "-sess_in", &session]);
-                assert!(
-                    second.contains("\nReused, TLSv1"),
-                    "{lines} {version}: {second}"
-                );
-                assert!(second.contains(" r [] localhost "), "{second}");
-            }
+fn s_client_resumes(engine: &'static str) {
+    for lines in [
+        "",
+        "ssl_session_tickets off; ssl_session_cache shared:clients:1m;",
+        "ssl_session_cache shared:clients:1m;",
+    ] {
+        let (server, port) = start(engine, &format!("{lines} {SHOW}"));
+        let session = server.prefix.join("session").display().to_string();
+        for version in ["-tls1_2", "-tls1_3"] {
+            let first = s_client(port, &[version, "-alpn", "http/1.1", "-sess_out", &session]);
+            assert!(first.contains("\nNew, TLSv1"), "{lines} {version}: {first}");
+            assert!(first.contains(" . [] localhost http/1.1 NONE\n"), "{first}");
+            assert!(first.contains("ALPN protocol: http/1.1"), "{first}");
+            let second = s_client(port, &[version, "-sess_in", &session]);
+            assert!(
+                second.contains("\nReused, TLSv1"),
+                "{lines} {version}: {second}"
+            );
+            assert!(second.contains(" r [] localhost "), "{second}");
         }
     }
 }
+
+support::test_on_each_engine!(s_client_resumes);
 
 /// What `openssl s_client` prints where it names this host in the handshake. Its request is
 /// answered by the default server.
@@ -266,8 +263,7 @@ fn s_client_naming(port: u16, name: &str, more: &[&str]) -> String {
 /// The host in a handshake may be anything, as with nginx: what is no host gets the certificate of
 /// the default server, and where the client goes on with a session, has a certificate or must try
 /// again, both ends agree on what it said.
-#[test]
-fn any_host_may_be_asked_for() {
+fn any_host_may_be_asked_for(engine: &'static str) {
     let long = "a".repeat(64) + ".second";
     let longest = "a".repeat(255);
     let names = [
@@ -301,54 +297,54 @@ fn any_host_may_be_asked_for() {
         (&longest, "first"),
     ];
     let show = "location / { return 200 \"<$ssl_server_name> $ssl_session_reused $ssl_client_verify\\n\"; }";
-    for engine in support::engines::lines() {
-        let port = free_port();
-        let server = |key: &str, port: u16, lines: &str| {
-            let certificate = certificate(key);
-            format!("server {{ listen 127.0.0.1:{port} ssl; {certificate} {show} {lines} }}\n")
-        };
-        let other = free_port();
-        let blocks = [
-            "[http]\nssl_ecdh_curve secp384r1;\n",
-            &server("ecdsa", port, "server_name first;"),
-            &server(
-                "rsa",
-                port,
-                "server_name second *.second 127.0.0.1 [::1] 5.7;",
-            ),
-            &server("ecdsa", other, "ssl_verify_client optional_no_ca;"),
-        ];
-        let server = Server::start_workers(WORKERS, engine, &blocks.concat());
-        let (chain, key) = (file("client.crt"), file("client.key"));
-        let session = server.prefix.join("session").display().to_string();
-        for version in ["-tls1_2", "-tls1_3"] {
-            // The engine makes no difference to what a name leads to, and each program that is
-            // started costs time.
-            let names = if engine == EPOLL { &names[..] } else { &[] };
-            for &(name, expected) in names {
-                // The first group is not the server's: in TLS 1.3 the client has to try again.
-                let said = s_client_naming(port, name, &[version, "-groups", "X25519:P-384:P-256"]);
-                let key = match expected {
-                    "first" => "Server public key is 256 bit",
-                    _ => "Server public key is 2048 bit",
-                };
-                let shown = said.contains(&format!("<{name}> . NONE\n"));
-                assert!(
-                    shown && said.contains(key),
-                    "{engine} {version} {name}: {said}"
-                );
-            }
-            for name in ["second:443", " second"] {
-                let with_certificate = [version, "-cert", &chain, "-key", &key];
-                let said = s_client_naming(other, name, &with_certificate);
-                assert!(said.contains(&format!("<{name}> . FAILED")), "{said}");
-                s_client_naming(other, name, &[version, "-sess_out", &session]);
-                let said = s_client_naming(other, name, &[version, "-sess_in", &session]);
-                assert!(said.contains(&format!("<{name}> r NONE")), "{said}");
-            }
+    let port = free_port();
+    let server = |key: &str, port: u16, lines: &str| {
+        let certificate = certificate(key);
+        format!("server {{ listen 127.0.0.1:{port} ssl; {certificate} {show} {lines} }}\n")
+    };
+    let other = free_port();
+    let blocks = [
+        "[http]\nssl_ecdh_curve secp384r1;\n",
+        &server("ecdsa", port, "server_name first;"),
+        &server(
+            "rsa",
+            port,
+            "server_name second *.second 127.0.0.1 [::1] 5.7;",
+        ),
+        &server("ecdsa", other, "ssl_verify_client optional_no_ca;"),
+    ];
+    let server = Server::start_workers(WORKERS, engine, &blocks.concat());
+    let (chain, key) = (file("client.crt"), file("client.key"));
+    let session = server.prefix.join("session").display().to_string();
+    for version in ["-tls1_2", "-tls1_3"] {
+        // The engine makes no difference to what a name leads to, and each program that is
+        // started costs time.
+        let names = if engine == EPOLL { &names[..] } else { &[] };
+        for &(name, expected) in names {
+            // The first group is not the server's: in TLS 1.3 the client has to try again.
+            let said = s_client_naming(port, name, &[version, "-groups", "X25519:P-384:P-256"]);
+            let key = match expected {
+                "first" => "Server public key is 256 bit",
+                _ => "Server public key is 2048 bit",
+            };
+            let shown = said.contains(&format!("<{name}> . NONE\n"));
+            assert!(
+                shown && said.contains(key),
+                "{engine} {version} {name}: {said}"
+            );
+        }
+        for name in ["second:443", " second"] {
+            let with_certificate = [version, "-cert", &chain, "-key", &key];
+            let said = s_client_naming(other, name, &with_certificate);
+            assert!(said.contains(&format!("<{name}> . FAILED")), "{said}");
+            s_client_naming(other, name, &[version, "-sess_out", &session]);
+            let said = s_client_naming(other, name, &[version, "-sess_in", &session]);
+            assert!(said.contains(&format!("<{name}> r NONE")), "{said}");
         }
     }
 }
+
+support::test_on_each_engine!(any_host_may_be_asked_for);
 
 /// `TRUSTED CERTIFICATE`: a certificate with what OpenSSL is to trust it for.
 #[test]
@@ -399,41 +395,40 @@ fn certificates_say_what_they_are_trusted_for() {
     let _ = std::fs::remove_dir_all(folder);
 }
 
-#[test]
-fn s_client_sends_early_data() {
-    for engine in support::engines::lines() {
-        for (lines, accepted, shown) in [
-            ("ssl_early_data on;", true, " r [1] "),
-            ("ssl_early_data off;", false, " r [] "),
-        ] {
-            // s_client sends early data only where the session allows it, and the request by its
-            // input too.
-            let (server, port) = start(engine, &format!("{lines} {SHOW}"));
-            let session = server.prefix.join("session").display().to_string();
-            let early = server.prefix.join("early").display().to_string();
-            std::fs::write(
-                &early,
-                "GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
-            )
-            .unwrap();
-            s_client(port, &["-tls1_3", "-sess_out", &session]);
-            let options = if accepted {
-                vec!["-tls1_3", "-sess_in", &session, "-early_data", &early]
-            } else {
-                vec!["-tls1_3", "-sess_in", &session]
-            };
-            let second = s_client(port, &options);
-            let said = second.contains("Early data was accepted");
-            assert_eq!(said, accepted, "{second}");
-            assert!(second.contains(shown), "{second}");
-            // A session is used once for early data: a second use must not be a replay.
-            if accepted {
-                let third = s_client(port, &options);
-                assert!(!third.contains("Early data was accepted"), "{third}");
-            }
+fn s_client_sends_early_data(engine: &'static str) {
+    for (lines, accepted, shown) in [
+        ("ssl_early_data on;", true, " r [1] "),
+        ("ssl_early_data off;", false, " r [] "),
+    ] {
+        // s_client sends early data only where the session allows it, and the request by its
+        // input too.
+        let (server, port) = start(engine, &format!("{lines} {SHOW}"));
+        let session = server.prefix.join("session").display().to_string();
+        let early = server.prefix.join("early").display().to_string();
+        std::fs::write(
+            &early,
+            "GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+        )
+        .unwrap();
+        s_client(port, &["-tls1_3", "-sess_out", &session]);
+        let options = if accepted {
+            vec!["-tls1_3", "-sess_in", &session, "-early_data", &early]
+        } else {
+            vec!["-tls1_3", "-sess_in", &session]
+        };
+        let second = s_client(port, &options);
+        let said = second.contains("Early data was accepted");
+        assert_eq!(said, accepted, "{second}");
+        assert!(second.contains(shown), "{second}");
+        // A session is used once for early data: a second use must not be a replay.
+        if accepted {
+            let third = s_client(port, &options);
+            assert!(!third.contains("Early data was accepted"), "{third}");
         }
     }
 }
+
+support::test_on_each_engine!(s_client_sends_early_data);
 
 /// Python's client at work; see tests/tls/client.py.
 struct Python {
@@ -482,106 +477,100 @@ impl Drop for Python {
     }
 }
 
-#[test]
-fn pythons_sessions_outlive_a_reload_and_go_on_with_every_thread() {
+fn pythons_sessions_outlive_a_reload_and_go_on_with_every_thread(engine: &'static str) {
     const TIMES: usize = 20;
     let cache = "ssl_session_cache shared:kept:1m;";
     let no_tickets = "ssl_session_tickets off; ssl_session_cache shared:kept:1m;";
-    for engine in support::engines::lines() {
-        for (lines, version, tickets) in [
-            ("", "TLSv1.2", "on"),
-            ("", "TLSv1.3", "on"),
-            (cache, "TLSv1.2", "off"),
-            (no_tickets, "TLSv1.3", "on"),
-        ] {
-            let configuration =
-                |number: u32| format!("{lines} location / {{ return 200 {number}; }}");
-            let (server, port) = start(engine, &configuration(1));
-            let options = [
-                format!("version={version}"),
-                format!("tickets={tickets}"),
-                format!("times={TIMES}"),
-            ];
-            let options = options.each_ref().map(|option| &**option);
-            let mut python = Python::start(port, &options);
-            assert_eq!(python.line(), format!("{version} new http/1.1 1"));
-            server.reload(&block(port, &configuration(2)));
-            let begin = Instant::now();
-            while curl(port, &[]).unwrap() != "2" {
-                assert!(begin.elapsed() < PATIENCE, "the reload");
-            }
-            python.go_on();
-            for _ in 1..TIMES {
-                let case = format!("{engine} {lines} {version}");
-                assert_eq!(
-                    python.line(),
-                    format!("{version} resumed http/1.1 2"),
-                    "{case}"
-                );
-            }
+    for (lines, version, tickets) in [
+        ("", "TLSv1.2", "on"),
+        ("", "TLSv1.3", "on"),
+        (cache, "TLSv1.2", "off"),
+        (no_tickets, "TLSv1.3", "on"),
+    ] {
+        let configuration = |number: u32| format!("{lines} location / {{ return 200 {number}; }}");
+        let (server, port) = start(engine, &configuration(1));
+        let options = [
+            format!("version={version}"),
+            format!("tickets={tickets}"),
+            format!("times={TIMES}"),
+        ];
+        let options = options.each_ref().map(|option| &**option);
+        let mut python = Python::start(port, &options);
+        assert_eq!(python.line(), format!("{version} new http/1.1 1"));
+        server.reload(&block(port, &configuration(2)));
+        let begin = Instant::now();
+        while curl(port, &[]).unwrap() != "2" {
+            assert!(begin.elapsed() < PATIENCE, "the reload");
+        }
+        python.go_on();
+        for _ in 1..TIMES {
+            let case = format!("{engine} {lines} {version}");
+            assert_eq!(
+                python.line(),
+                format!("{version} resumed http/1.1 2"),
+                "{case}"
+            );
         }
     }
 }
 
-#[test]
-fn python_shows_a_certificate_and_names_protocols() {
+support::test_on_each_engine!(pythons_sessions_outlive_a_reload_and_go_on_with_every_thread);
+
+fn python_shows_a_certificate_and_names_protocols(engine: &'static str) {
     let lines = format!(
         "ssl_client_certificate {}; ssl_verify_client on; {SHOW}",
         file("ca.crt")
     );
-    for engine in support::engines::lines() {
-        let (_server, port) = start(engine, &lines);
-        let identity = format!("identity={}", file("client"));
-        for version in ["TLSv1.2", "TLSv1.3"] {
-            let chosen = format!("version={version}");
-            let mut python = Python::start(port, &[&identity, "times=1", &chosen]);
-            let expected =
-                format!("{version} new http/1.1 {version} . [] localhost http/1.1 SUCCESS");
-            assert_eq!(python.line(), expected);
-        }
-        let mut python = Python::start(port, &[&identity, "times=1", "offers=http/1.0"]);
-        assert!(python.line().contains(" http/1.0 SUCCESS"));
+    let (_server, port) = start(engine, &lines);
+    let identity = format!("identity={}", file("client"));
+    for version in ["TLSv1.2", "TLSv1.3"] {
+        let chosen = format!("version={version}");
+        let mut python = Python::start(port, &[&identity, "times=1", &chosen]);
+        let expected = format!("{version} new http/1.1 {version} . [] localhost http/1.1 SUCCESS");
+        assert_eq!(python.line(), expected);
     }
+    let mut python = Python::start(port, &[&identity, "times=1", "offers=http/1.0"]);
+    assert!(python.line().contains(" http/1.0 SUCCESS"));
 }
 
-#[test]
-fn chromium_shows_a_page_and_resumes() {
-    for engine in support::engines::lines() {
-        let log = "access_log logs/chromium.log seen;";
-        let page = "root www; keepalive_timeout 0; location = /seen { return 200 \"$ssl_protocol $ssl_curve $ssl_alpn_protocol\"; }";
-        let port = free_port();
-        let format = "log_format seen \"$uri $ssl_session_reused\";\n";
-        let blocks = block(port, &format!("{log} {page}"));
-        let blocks = blocks.replacen("[http]\n", &format!("[http]\n{format}"), 1);
-        let server = Server::start_workers(WORKERS, engine, &blocks);
-        // Requests that the page's end waits for, one after the other.
-        let script = "function get(path) { const request = new XMLHttpRequest(); request.open('GET', path, false); \
-                      request.send(); return request.responseText; } \
-                      for (let number = 0; number < 8; number++) get('/' + number + '.txt'); \
-                      document.body.textContent = 'loaded ' + get('/seen');";
-        let html =
-            format!("<!doctype html><html><body>loading<script>{script}</script></body></html>");
-        server.write("index.html", html.as_bytes());
-        for number in 0..8 {
-            server.write(&format!("{number}.txt"), b"text");
-        }
-        let Some(shown) =
-            support::chromium::show(&server, &format!("https://localhost:{port}/index.html"))
-        else {
-            return;
-        };
-        assert!(
-            shown.contains("loaded TLSv1.3 X25519MLKEM768 http/1.1"),
-            "{shown}"
-        );
-        let begin = Instant::now();
-        let seen = loop {
-            let seen = std::fs::read_to_string(server.prefix.join("logs/chromium.log")).unwrap();
-            if seen.contains("/seen") || begin.elapsed() > PATIENCE {
-                break seen;
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        };
-        assert!(seen.lines().any(|line| line.ends_with(" r")), "{seen}");
+support::test_on_each_engine!(python_shows_a_certificate_and_names_protocols);
+
+fn chromium_shows_a_page_and_resumes(engine: &'static str) {
+    let log = "access_log logs/chromium.log seen;";
+    let page = "root www; keepalive_timeout 0; location = /seen { return 200 \"$ssl_protocol $ssl_curve $ssl_alpn_protocol\"; }";
+    let port = free_port();
+    let format = "log_format seen \"$uri $ssl_session_reused\";\n";
+    let blocks = block(port, &format!("{log} {page}"));
+    let blocks = blocks.replacen("[http]\n", &format!("[http]\n{format}"), 1);
+    let server = Server::start_workers(WORKERS, engine, &blocks);
+    // Requests that the page's end waits for, one after the other.
+    let script = "function get(path) { const request = new XMLHttpRequest(); request.open('GET', path, false); \
+                  request.send(); return request.responseText; } \
+                  for (let number = 0; number < 8; number++) get('/' + number + '.txt'); \
+                  document.body.textContent = 'loaded ' + get('/seen');";
+    let html = format!("<!doctype html><html><body>loading<script>{script}</script></body></html>");
+    server.write("index.html", html.as_bytes());
+    for number in 0..8 {
+        server.write(&format!("{number}.txt"), b"text");
     }
+    let Some(shown) =
+        support::chromium::show(&server, &format!("https://localhost:{port}/index.html"))
+    else {
+        return;
+    };
+    assert!(
+        shown.contains("loaded TLSv1.3 X25519MLKEM768 http/1.1"),
+        "{shown}"
+    );
+    let begin = Instant::now();
+    let seen = loop {
+        let seen = std::fs::read_to_string(server.prefix.join("logs/chromium.log")).unwrap();
+        if seen.contains("/seen") || begin.elapsed() > PATIENCE {
+            break seen;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    assert!(seen.lines().any(|line| line.ends_with(" r")), "{seen}");
 }
+
+support::test_on_each_engine!(chromium_shows_a_page_and_resumes);

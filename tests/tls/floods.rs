@@ -82,32 +82,31 @@ fn memory(server: &Server) -> u64 {
     server.workers().into_iter().map(of_process).sum()
 }
 
-#[test]
-fn slow_handshakes_end_with_client_header_timeout() {
-    for engine in support::engines::lines() {
-        let (server, port) = start(engine, "client_header_timeout 2s;");
-        let hello = hello();
-        let mut slow: Vec<TcpStream> = (0..CLIENTS).map(|_| open(port)).collect();
-        // A byte at a time; the server may tire of them meanwhile, as it should.
-        for byte in hello.iter().take(40) {
-            for stream in &mut slow {
-                let _ = stream.write_all(&[*byte]);
-            }
-        }
-        is_served(port);
+fn slow_handshakes_end_with_client_header_timeout(engine: &'static str) {
+    let (server, port) = start(engine, "client_header_timeout 2s;");
+    let hello = hello();
+    let mut slow: Vec<TcpStream> = (0..CLIENTS).map(|_| open(port)).collect();
+    // A byte at a time; the server may tire of them meanwhile, as it should.
+    for byte in hello.iter().take(40) {
         for stream in &mut slow {
-            assert!(is_ended(stream));
+            let _ = stream.write_all(&[*byte]);
         }
-        // Nor does a whole hello without anything after it.
-        let mut silent = open(port);
-        silent.write_all(&hello).unwrap();
-        assert!(is_ended(&mut silent));
-        support::tls::until("the lines in the log", || {
-            let log = std::fs::read_to_string(server.prefix.join("logs/tls.log")).unwrap();
-            log.matches("client timed out").count() > CLIENTS
-        });
     }
+    is_served(port);
+    for stream in &mut slow {
+        assert!(is_ended(stream));
+    }
+    // Nor does a whole hello without anything after it.
+    let mut silent = open(port);
+    silent.write_all(&hello).unwrap();
+    assert!(is_ended(&mut silent));
+    support::tls::until("the lines in the log", || {
+        let log = std::fs::read_to_string(server.prefix.join("logs/tls.log")).unwrap();
+        log.matches("client timed out").count() > CLIENTS
+    });
 }
+
+support::test_on_each_engine!(slow_handshakes_end_with_client_header_timeout);
 
 /// Bytes that no client of good will sends, and whether the server ends the connection because of
 /// them.
@@ -156,40 +155,38 @@ fn harmful() -> Vec<(&'static str, Vec<u8>, bool)> {
     ]
 }
 
-#[test]
-fn broken_records_end_their_own_connection() {
-    for engine in support::engines::lines() {
-        let (server, port) = start(engine, "client_header_timeout 1h;");
-        is_served(port);
-        for (what, bytes, ends) in harmful() {
-            let before = memory(&server);
-            let mut streams: Vec<TcpStream> = (0..CLIENTS).map(|_| open(port)).collect();
-            for stream in &mut streams {
-                // The server may have ended the connection before all of it was sent.
-                let _ = stream.write_all(&bytes);
-            }
-            is_served(port);
-            if ends {
-                for stream in &mut streams {
-                    assert!(is_ended(stream), "{engine} {what}");
-                }
-            }
-            let grown = memory(&server).saturating_sub(before);
-            let most = COST_MAX * CLIENTS as u64;
-            assert!(
-                grown < most,
-                "{engine} {what}: {grown} KiB for {CLIENTS} clients"
-            );
-            drop(streams);
+fn broken_records_end_their_own_connection(engine: &'static str) {
+    let (server, port) = start(engine, "client_header_timeout 1h;");
+    is_served(port);
+    for (what, bytes, ends) in harmful() {
+        let before = memory(&server);
+        let mut streams: Vec<TcpStream> = (0..CLIENTS).map(|_| open(port)).collect();
+        for stream in &mut streams {
+            // The server may have ended the connection before all of it was sent.
+            let _ = stream.write_all(&bytes);
         }
         is_served(port);
+        if ends {
+            for stream in &mut streams {
+                assert!(is_ended(stream), "{engine} {what}");
+            }
+        }
+        let grown = memory(&server).saturating_sub(before);
+        let most = COST_MAX * CLIENTS as u64;
+        assert!(
+            grown < most,
+            "{engine} {what}: {grown} KiB for {CLIENTS} clients"
+        );
+        drop(streams);
     }
+    is_served(port);
 }
+
+support::test_on_each_engine!(broken_records_end_their_own_connection);
 
 /// What can never become a ClientHello is answered with OpenSSL's alert and a line at nginx's
 /// level; none of it ends in a panic.
-#[test]
-fn what_is_no_hello_gets_an_alert_and_a_line() {
+fn what_is_no_hello_gets_an_alert_and_a_line(engine: &'static str) {
     const LINE: &str = "SSL_do_handshake() failed";
     let record = |kind: u8, content: &[u8]| {
         let length = u16::try_from(content.len()).unwrap().to_be_bytes();
@@ -215,116 +212,112 @@ fn what_is_no_hello_gets_an_alert_and_a_line() {
         ("nothing", record(22, &[1, 0, 0, 0]), 50),
         ("more than it", record(22, &[1, 0, 0, 0, 1]), 50),
     ];
-    for engine in support::engines::lines() {
-        let (server, port) = start(engine, "");
-        is_served(port);
-        let log = server.prefix.join("logs/tls.log");
-        let log = || std::fs::read_to_string(&log).unwrap();
-        let before = log().matches(LINE).count();
-        for (at, (what, bytes, alert)) in cases.iter().enumerate() {
-            let mut stream = open(port);
-            stream.write_all(bytes).unwrap();
-            // The connection may be reset behind the alert, where not all that was sent has been
-            // read.
-            let mut answer = Vec::new();
-            let _ = stream.read_to_end(&mut answer);
-            assert!(
-                matches!(answer[..], [21, 3, _, 0, 2, 2, sent] if sent == *alert),
-                "{engine} {what}: {answer:?}"
-            );
-            support::tls::until("the line in the log", || {
-                log().matches(LINE).count() > before + at
-            });
-        }
-        let log = log();
-        assert_eq!(log.matches(LINE).count(), before + cases.len());
-        assert!(!log.contains("panicked"), "{log}");
-        for line in log.lines().filter(|line| line.contains(LINE)) {
-            assert!(line.contains("[info]"), "{line}");
-            let client =
-                format!("while SSL handshaking, client: 127.0.0.1, server: 127.0.0.1:{port}");
-            assert!(line.ends_with(&client), "{line}");
-        }
-        is_served(port);
+    let (server, port) = start(engine, "");
+    is_served(port);
+    let log = server.prefix.join("logs/tls.log");
+    let log = || std::fs::read_to_string(&log).unwrap();
+    let before = log().matches(LINE).count();
+    for (at, (what, bytes, alert)) in cases.iter().enumerate() {
+        let mut stream = open(port);
+        stream.write_all(bytes).unwrap();
+        // The connection may be reset behind the alert, where not all that was sent has been
+        // read.
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        assert!(
+            matches!(answer[..], [21, 3, _, 0, 2, 2, sent] if sent == *alert),
+            "{engine} {what}: {answer:?}"
+        );
+        support::tls::until("the line in the log", || {
+            log().matches(LINE).count() > before + at
+        });
     }
+    let log = log();
+    assert_eq!(log.matches(LINE).count(), before + cases.len());
+    assert!(!log.contains("panicked"), "{log}");
+    for line in log.lines().filter(|line| line.contains(LINE)) {
+        assert!(line.contains("[info]"), "{line}");
+        let client = format!("while SSL handshaking, client: 127.0.0.1, server: 127.0.0.1:{port}");
+        assert!(line.ends_with(&client), "{line}");
+    }
+    is_served(port);
 }
+
+support::test_on_each_engine!(what_is_no_hello_gets_an_alert_and_a_line);
 
 /// An answer to a ClientHello costs a signature. What is broken anyway gets none.
-#[test]
-fn what_cannot_follow_a_hello_is_refused_without_an_answer() {
+fn what_cannot_follow_a_hello_is_refused_without_an_answer(engine: &'static str) {
     let hello = hello();
-    for engine in support::engines::lines() {
-        let (server, port) = start(engine, "");
-        // RFC 8446 section 6: unexpected_message, record_overflow.
-        let cases = [
-            (&[21, 3, 3, 0, 2, 1, 90][..], 10, "record of type 21"),
-            (&[22, 3, 3, 0, 0], 10, "record of type 22"),
-            (&[23, 3, 3, 0x50, 0], 22, "record too long"),
-        ];
-        for (following, alert, line) in cases {
-            let mut stream = open(port);
-            stream.write_all(&[&hello[..], following].concat()).unwrap();
-            let mut answer = Vec::new();
-            stream.read_to_end(&mut answer).unwrap();
-            assert_eq!(answer, [21, 3, 3, 0, 2, 2, alert], "{engine}");
-            support::tls::until("the line in the log", || {
-                let log = std::fs::read_to_string(server.prefix.join("logs/tls.log")).unwrap();
-                log.contains(&format!(
-                    "{line} behind the ClientHello) while SSL handshaking"
-                ))
-            });
-        }
-        is_served(port);
+    let (server, port) = start(engine, "");
+    // RFC 8446 section 6: unexpected_message, record_overflow.
+    let cases = [
+        (&[21, 3, 3, 0, 2, 1, 90][..], 10, "record of type 21"),
+        (&[22, 3, 3, 0, 0], 10, "record of type 22"),
+        (&[23, 3, 3, 0x50, 0], 22, "record too long"),
+    ];
+    for (following, alert, line) in cases {
+        let mut stream = open(port);
+        stream.write_all(&[&hello[..], following].concat()).unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        assert_eq!(answer, [21, 3, 3, 0, 2, 2, alert], "{engine}");
+        support::tls::until("the line in the log", || {
+            let log = std::fs::read_to_string(server.prefix.join("logs/tls.log")).unwrap();
+            log.contains(&format!(
+                "{line} behind the ClientHello) while SSL handshaking"
+            ))
+        });
     }
+    is_served(port);
 }
 
-#[test]
-fn renegotiation_is_refused() {
-    for engine in support::engines::lines() {
-        let (_server, port) = start(engine, "");
-        let address = format!("127.0.0.1:{port}");
-        let clients: Vec<_> = (0..10)
-            .map(|_| {
-                let mut child = Command::new("openssl")
-                    .args(["s_client", "-connect", &address, "-tls1_2"])
-                    .stdin(Stdio::piped())
-                    .stdout(Stdio::null())
-                    .stderr(Stdio::piped())
-                    .spawn()
-                    .unwrap();
-                // It renegotiates where a line says R.
-                let _ = child.stdin.as_mut().unwrap().write_all(&b"R\n".repeat(20));
-                child
-            })
-            .collect();
-        is_served(port);
-        for child in clients {
-            let output = child.wait_with_output().unwrap();
-            let said = String::from_utf8_lossy(&output.stderr);
-            assert!(said.contains("no renegotiation"), "{said}");
-        }
-        is_served(port);
+support::test_on_each_engine!(what_cannot_follow_a_hello_is_refused_without_an_answer);
+
+fn renegotiation_is_refused(engine: &'static str) {
+    let (_server, port) = start(engine, "");
+    let address = format!("127.0.0.1:{port}");
+    let clients: Vec<_> = (0..10)
+        .map(|_| {
+            let mut child = Command::new("openssl")
+                .args(["s_client", "-connect", &address, "-tls1_2"])
+                .stdin(Stdio::piped())
+                .stdout(Stdio::null())
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap();
+            // It renegotiates where a line says R.
+            let _ = child.stdin.as_mut().unwrap().write_all(&b"R\n".repeat(20));
+            child
+        })
+        .collect();
+    is_served(port);
+    for child in clients {
+        let output = child.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("no renegotiation"), "{said}");
     }
+    is_served(port);
 }
 
-#[test]
-fn a_client_that_reads_nothing_is_not_sent_much() {
-    for engine in support::engines::lines() {
-        let (server, port) = start(engine, "root www; location = /big {}");
-        let big = std::fs::File::create(server.prefix.join("www/big")).unwrap();
-        big.set_len(200 << 20).unwrap();
-        is_served(port);
-        let before = memory(&server);
-        let mut waiting = Vec::new();
-        for _ in 0..20 {
-            let mut connection = Client::new().connect(port).unwrap();
-            connection.ask("/big");
-            waiting.push(connection);
-        }
-        for _ in 0..20 {
-            is_served(port);
-        }
-        let grown = memory(&server).saturating_sub(before);
-        assert!(grown < 20 * 1024, "{engine}: {grown} KiB for 20 clients");
+support::test_on_each_engine!(renegotiation_is_refused);
+
+fn a_client_that_reads_nothing_is_not_sent_much(engine: &'static str) {
+    let (server, port) = start(engine, "root www; location = /big {}");
+    let big = std::fs::File::create(server.prefix.join("www/big")).unwrap();
+    big.set_len(200 << 20).unwrap();
+    is_served(port);
+    let before = memory(&server);
+    let mut waiting = Vec::new();
+    for _ in 0..20 {
+        let mut connection = Client::new().connect(port).unwrap();
+        connection.ask("/big");
+        waiting.push(connection);
     }
+    for _ in 0..20 {
+        is_served(port);
+    }
+    let grown = memory(&server).saturating_sub(before);
+    assert!(grown < 20 * 1024, "{engine}: {grown} KiB for 20 clients");
 }
+
+support::test_on_each_engine!(a_client_that_reads_nothing_is_not_sent_much);

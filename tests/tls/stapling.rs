@@ -178,27 +178,26 @@ fn is_refused(server: &Server, port: u16, words: &str) {
     });
 }
 
-#[test]
-fn answers_are_fetched() {
-    for engine in support::engines::lines() {
-        let port = free_port();
-        let authority = Authority::new(Some(port));
-        let _responder = authority.respond(port, "V", "ca");
-        let (_server, tls) = start(engine, &authority.server("chain.crt", ""));
-        is_stapled(tls);
-        // The issuer may stand among the trusted certificates instead.
-        let trusted = format!("ssl_trusted_certificate {};", authority.file("ca.crt"));
-        let (_server, tls) = start(engine, &authority.server("server.crt", &trusted));
-        is_stapled(tls);
-        // And who answers in the configuration.
-        let authority = Authority::new(None);
-        let port = free_port();
-        let named = format!("ssl_stapling_responder http://127.0.0.1:{port}/;");
-        let _responder = authority.respond(port, "V", "ca");
-        let (_server, tls) = start(engine, &authority.server("chain.crt", &named));
-        is_stapled(tls);
-    }
+fn answers_are_fetched(engine: &'static str) {
+    let port = free_port();
+    let authority = Authority::new(Some(port));
+    let _responder = authority.respond(port, "V", "ca");
+    let (_server, tls) = start(engine, &authority.server("chain.crt", ""));
+    is_stapled(tls);
+    // The issuer may stand among the trusted certificates instead.
+    let trusted = format!("ssl_trusted_certificate {};", authority.file("ca.crt"));
+    let (_server, tls) = start(engine, &authority.server("server.crt", &trusted));
+    is_stapled(tls);
+    // And who answers in the configuration.
+    let authority = Authority::new(None);
+    let port = free_port();
+    let named = format!("ssl_stapling_responder http://127.0.0.1:{port}/;");
+    let _responder = authority.respond(port, "V", "ca");
+    let (_server, tls) = start(engine, &authority.server("chain.crt", &named));
+    is_stapled(tls);
 }
+
+support::test_on_each_engine!(answers_are_fetched);
 
 #[test]
 fn who_answers_must_be_let_to() {
@@ -400,47 +399,46 @@ fn asking(
     (server, ask)
 }
 
-#[test]
-fn certificates_of_clients_are_asked_about() {
-    for engine in support::engines::lines() {
-        let (port, other) = (free_port(), free_port());
-        let authority = Authority::new(Some(port));
-        let good = (200, "SUCCESS".to_owned());
-        let failed = (400, "FAILED:certificate status request failed".to_owned());
-        let revoked = (400, "FAILED:certificate revoked".to_owned());
-        let named = format!("ssl_ocsp on; ssl_ocsp_responder http://127.0.0.1:{other};");
-        let kept = "ssl_ocsp on; ssl_ocsp_cache shared:answers:1m;";
-        let (_off, off) = asking(engine, &authority, "ssl_ocsp off;");
-        let (leaf_server, leaf) = asking(engine, &authority, "ssl_ocsp leaf;");
-        let (_named, named) = asking(engine, &authority, &named);
-        let (_kept, kept) = asking(engine, &authority, kept);
+fn certificates_of_clients_are_asked_about(engine: &'static str) {
+    let (port, other) = (free_port(), free_port());
+    let authority = Authority::new(Some(port));
+    let good = (200, "SUCCESS".to_owned());
+    let failed = (400, "FAILED:certificate status request failed".to_owned());
+    let revoked = (400, "FAILED:certificate revoked".to_owned());
+    let named = format!("ssl_ocsp on; ssl_ocsp_responder http://127.0.0.1:{other};");
+    let kept = "ssl_ocsp on; ssl_ocsp_cache shared:answers:1m;";
+    let (_off, off) = asking(engine, &authority, "ssl_ocsp off;");
+    let (leaf_server, leaf) = asking(engine, &authority, "ssl_ocsp leaf;");
+    let (_named, named) = asking(engine, &authority, &named);
+    let (_kept, kept) = asking(engine, &authority, kept);
 
-        assert_eq!(off(), good);
-        assert_eq!(leaf(), failed);
-        support::tls::until("the cause in the log", || {
-            let log = leaf_server.error_log();
-            log.contains(
-                "connect() failed (111: Connection refused) while requesting certificate status",
-            )
-        });
-        let responder = authority.respond(port, "V", "responder");
-        assert_eq!(
-            (leaf(), named(), kept()),
-            (good.clone(), failed.clone(), good.clone())
-        );
-        drop(responder);
-        // What was good stays so for a day.
-        assert_eq!((leaf(), kept()), (failed.clone(), good.clone()));
-        let responder = authority.respond(port, "R", "ca");
-        assert_eq!(
-            (leaf(), kept(), off()),
-            (revoked, good.clone(), good.clone())
-        );
-        drop(responder);
-        // The certificate's owner may not answer for itself.
-        let _responder = authority.respond(port, "V", "server");
-        assert_eq!(leaf(), failed);
-        let _other = authority.respond(other, "V", "ca");
-        assert_eq!(named(), good);
-    }
+    assert_eq!(off(), good);
+    assert_eq!(leaf(), failed);
+    support::tls::until("the cause in the log", || {
+        let log = leaf_server.error_log();
+        log.contains(
+            "connect() failed (111: Connection refused) while requesting certificate status",
+        )
+    });
+    let responder = authority.respond(port, "V", "responder");
+    assert_eq!(
+        (leaf(), named(), kept()),
+        (good.clone(), failed.clone(), good.clone())
+    );
+    drop(responder);
+    // What was good stays so for a day.
+    assert_eq!((leaf(), kept()), (failed.clone(), good.clone()));
+    let responder = authority.respond(port, "R", "ca");
+    assert_eq!(
+        (leaf(), kept(), off()),
+        (revoked, good.clone(), good.clone())
+    );
+    drop(responder);
+    // The certificate's owner may not answer for itself.
+    let _responder = authority.respond(port, "V", "server");
+    assert_eq!(leaf(), failed);
+    let _other = authority.respond(other, "V", "ca");
+    assert_eq!(named(), good);
 }
+
+support::test_on_each_engine!(certificates_of_clients_are_asked_about);

@@ -360,32 +360,31 @@ fn secrets_are_logged() {
 }
 
 /// As nginx, which shuts TLS down before it closes a connection.
-#[test]
-fn the_end_of_a_connection_is_announced() {
-    for engine in support::engines::lines() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let upstream = std::thread::spawn(move || {
-            let (stream, _) = listener.accept().unwrap();
-            let connection = ServerConnection::new(upstream_config()).unwrap();
-            let mut stream = StreamOwned::new(connection, stream);
-            let (mut request, mut buffer) = (Vec::new(), [0; 4096]);
-            while !request.ends_with(b"\r\n\r\n") {
-                let length = stream.read(&mut buffer).unwrap();
-                request.extend_from_slice(&buffer[..length]);
-            }
-            let response = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
-            stream.write_all(response).unwrap();
-            stream.flush().unwrap();
-            // An end that nothing announces would be an error.
-            stream.read(&mut buffer).map_err(|error| error.to_string())
-        });
-        let lines = format!("location / {{ proxy_pass https://127.0.0.1:{port}; }}");
-        let server = Server::start(engine, &lines);
-        assert_eq!(asked(&server, "/"), "ok");
-        assert_eq!(upstream.join().unwrap(), Ok(0));
-    }
+fn the_end_of_a_connection_is_announced(engine: &'static str) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let upstream = std::thread::spawn(move || {
+        let (stream, _) = listener.accept().unwrap();
+        let connection = ServerConnection::new(upstream_config()).unwrap();
+        let mut stream = StreamOwned::new(connection, stream);
+        let (mut request, mut buffer) = (Vec::new(), [0; 4096]);
+        while !request.ends_with(b"\r\n\r\n") {
+            let length = stream.read(&mut buffer).unwrap();
+            request.extend_from_slice(&buffer[..length]);
+        }
+        let response = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+        stream.write_all(response).unwrap();
+        stream.flush().unwrap();
+        // An end that nothing announces would be an error.
+        stream.read(&mut buffer).map_err(|error| error.to_string())
+    });
+    let lines = format!("location / {{ proxy_pass https://127.0.0.1:{port}; }}");
+    let server = Server::start(engine, &lines);
+    assert_eq!(asked(&server, "/"), "ok");
+    assert_eq!(upstream.join().unwrap(), Ok(0));
 }
+
+support::test_on_each_engine!(the_end_of_a_connection_is_announced);
 
 /// An upstream that answers one request after the other over a connection, with the number of that.
 fn keeping() -> u16 {

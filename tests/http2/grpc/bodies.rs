@@ -121,103 +121,101 @@ fn settle(client: &mut Client) {
 
 /// The server answers while it takes no more of the body, of which more has come: that goes on to
 /// it once it takes it.
-#[test]
-fn a_body_goes_on_whole_behind_the_head_of_its_answer() {
+fn a_body_goes_on_whole_behind_the_head_of_its_answer(engine: &'static str) {
     if is_nginx() {
         return; // it has other windows for clients
     }
-    for engine in engines::lines() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let server = start(engine, &listener);
-        let mut client = Client::connect(server.port);
-        let body = body(400_000);
-        let stream = begin(&mut client, &body[..60_000]);
-        let mut behind = Accepted::next(&listener, 1000);
-        let (head, _) = behind.wait_for(&[Kind::Headers]);
-        // A server that has said nothing yet takes as much.
-        let mut got = behind.take(head.stream, 60_000);
-        // Of these the first waits to be sent, the second to be read.
-        for part in [60_000..160_000, 160_000..300_000] {
-            send(&mut client, stream, &body[part], false);
-            settle(&mut client);
-        }
-        behind.send(|out| frame::put_header_block(out, head.stream, OK, false, 16_384));
-        while client
-            .responses
-            .get(&stream)
-            .is_none_or(|response| response.status == 0)
-        {
-            client.read_frame().expect("a head");
-        }
-        behind.send(|out| {
-            frame::put_window_update(out, 0, 1 << 20);
-            frame::put_window_update(out, head.stream, 1 << 20);
-        });
-        let mut take = |behind: &mut Accepted, length: usize| {
-            while got.len() < length {
-                let (data, bytes) = behind.wait_for(&[Kind::Data]);
-                assert_eq!(data.stream, head.stream);
-                got.extend(bytes);
-                assert_eq!(data.has(flags::END_STREAM), got.len() == body.len());
-            }
-            let differs = got.iter().zip(&body).position(|(got, sent)| got != sent);
-            assert_eq!((differs, got.len()), (None, length));
-        };
-        take(&mut behind, 300_000);
-        send(&mut client, stream, &body[300_000..], true);
-        take(&mut behind, 400_000);
-        behind.send(|out| put_data(out, head.stream, b"whole", true));
-        assert_eq!(client.response(stream).text(), "whole");
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = start(engine, &listener);
+    let mut client = Client::connect(server.port);
+    let body = body(400_000);
+    let stream = begin(&mut client, &body[..60_000]);
+    let mut behind = Accepted::next(&listener, 1000);
+    let (head, _) = behind.wait_for(&[Kind::Headers]);
+    // A server that has said nothing yet takes as much.
+    let mut got = behind.take(head.stream, 60_000);
+    // Of these the first waits to be sent, the second to be read.
+    for part in [60_000..160_000, 160_000..300_000] {
+        send(&mut client, stream, &body[part], false);
+        settle(&mut client);
     }
+    behind.send(|out| frame::put_header_block(out, head.stream, OK, false, 16_384));
+    while client
+        .responses
+        .get(&stream)
+        .is_none_or(|response| response.status == 0)
+    {
+        client.read_frame().expect("a head");
+    }
+    behind.send(|out| {
+        frame::put_window_update(out, 0, 1 << 20);
+        frame::put_window_update(out, head.stream, 1 << 20);
+    });
+    let mut take = |behind: &mut Accepted, length: usize| {
+        while got.len() < length {
+            let (data, bytes) = behind.wait_for(&[Kind::Data]);
+            assert_eq!(data.stream, head.stream);
+            got.extend(bytes);
+            assert_eq!(data.has(flags::END_STREAM), got.len() == body.len());
+        }
+        let differs = got.iter().zip(&body).position(|(got, sent)| got != sent);
+        assert_eq!((differs, got.len()), (None, length));
+    };
+    take(&mut behind, 300_000);
+    send(&mut client, stream, &body[300_000..], true);
+    take(&mut behind, 400_000);
+    behind.send(|out| put_data(out, head.stream, b"whole", true));
+    assert_eq!(client.response(stream).text(), "whole");
 }
+
+support::test_on_each_engine!(a_body_goes_on_whole_behind_the_head_of_its_answer);
 
 /// A server that refuses a call is asked again, with all that has gone to it meanwhile; but not
 /// where that is more than is kept.
-#[test]
-fn a_body_is_sent_again_whole_or_not_at_all() {
+fn a_body_is_sent_again_whole_or_not_at_all(engine: &'static str) {
     if is_nginx() {
         return; // it never asks again
     }
-    for engine in engines::lines() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let server = start(engine, &listener);
-        let mut client = Client::connect(server.port);
-        let body = body(200_000);
-        let mut accepted = None;
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = start(engine, &listener);
+    let mut client = Client::connect(server.port);
+    let body = body(200_000);
+    let mut accepted = None;
 
-        // Refused before more than the beginning has come, and later.
-        for (taken, length) in [(1000, 2000), (2000, 3000)] {
-            let stream = begin(&mut client, &body[..1000]);
-            let behind = accepted.get_or_insert_with(|| Accepted::next(&listener, 1 << 20));
-            behind.send(|out| frame::put_window_update(out, 0, 1 << 20));
-            let (first, _) = behind.wait_for(&[Kind::Headers]);
-            if taken > 1000 {
-                send(&mut client, stream, &body[1000..taken], false);
-            }
-            assert_eq!(behind.take(first.stream, taken), body[..taken]);
-            behind.send(|out| frame::put_reset(out, first.stream, ErrorCode::RefusedStream));
-            let (second, _) = behind.wait_for(&[Kind::Headers]);
-            assert_ne!(second.stream, first.stream);
-            assert_eq!(behind.take(second.stream, taken), body[..taken]);
-            send(&mut client, stream, &body[taken..length], true);
-            let rest = behind.take(second.stream, length - taken);
-            assert_eq!(rest, body[taken..length]);
-            behind.send(|out| frame::put_header_block(out, second.stream, OK, false, 16_384));
-            behind.send(|out| put_data(out, second.stream, b"whole", true));
-            assert_eq!(client.response(stream).text(), "whole");
-        }
-
+    // Refused before more than the beginning has come, and later.
+    for (taken, length) in [(1000, 2000), (2000, 3000)] {
         let stream = begin(&mut client, &body[..1000]);
-        let behind = accepted.as_mut().unwrap();
+        let behind = accepted.get_or_insert_with(|| Accepted::next(&listener, 1 << 20));
+        behind.send(|out| frame::put_window_update(out, 0, 1 << 20));
         let (first, _) = behind.wait_for(&[Kind::Headers]);
-        for part in [1000..50_000, 50_000..100_000, 100_000..150_000] {
-            send(&mut client, stream, &body[part], false);
-            settle(&mut client);
+        if taken > 1000 {
+            send(&mut client, stream, &body[1000..taken], false);
         }
-        assert!(behind.take(first.stream, 150_000) == body[..150_000]);
+        assert_eq!(behind.take(first.stream, taken), body[..taken]);
         behind.send(|out| frame::put_reset(out, first.stream, ErrorCode::RefusedStream));
-        let response = client.response(stream);
-        assert_eq!(response.status, 502);
-        assert_eq!(response.field("grpc-status"), Some("14"));
+        let (second, _) = behind.wait_for(&[Kind::Headers]);
+        assert_ne!(second.stream, first.stream);
+        assert_eq!(behind.take(second.stream, taken), body[..taken]);
+        send(&mut client, stream, &body[taken..length], true);
+        let rest = behind.take(second.stream, length - taken);
+        assert_eq!(rest, body[taken..length]);
+        behind.send(|out| frame::put_header_block(out, second.stream, OK, false, 16_384));
+        behind.send(|out| put_data(out, second.stream, b"whole", true));
+        assert_eq!(client.response(stream).text(), "whole");
     }
+
+    let stream = begin(&mut client, &body[..1000]);
+    let behind = accepted.as_mut().unwrap();
+    let (first, _) = behind.wait_for(&[Kind::Headers]);
+    for part in [1000..50_000, 50_000..100_000, 100_000..150_000] {
+        send(&mut client, stream, &body[part], false);
+        settle(&mut client);
+    }
+    assert!(behind.take(first.stream, 150_000) == body[..150_000]);
+    behind.send(|out| frame::put_reset(out, first.stream, ErrorCode::RefusedStream));
+    let response = client.response(stream);
+    assert_eq!(response.status, 502);
+    assert_eq!(response.field("grpc-status"), Some("14"));
 }
+
+support::test_on_each_engine!(a_body_is_sent_again_whole_or_not_at_all);

@@ -81,15 +81,14 @@ fn of_trailers(response: &Response, first: &[u8]) -> (String, String) {
     told(&response.trailers)
 }
 
-fn each_server(check: impl Fn(&Server, &mut Client)) {
+fn each_server(engine: &str, check: impl Fn(&Server, &mut Client)) {
     if is_nginx() {
         return; // it knows no deadline, and resets what breaks off
     }
-    for engine in engines::lines() {
-        let behind = Python::start("behind", 0);
-        // The server does not hear of deadlines, so that it cannot be quicker.
-        let lines = format!(
-            "server_name usual; location / {{ grpc_pass behind; }}
+    let behind = Python::start("behind", 0);
+    // The server does not hear of deadlines, so that it cannot be quicker.
+    let lines = format!(
+        "server_name usual; location / {{ grpc_pass behind; }}
              [http]
              http2 on;
              grpc_set_header grpc-timeout \"\";
@@ -100,17 +99,15 @@ fn each_server(check: impl Fn(&Server, &mut Client)) {
              server {{ listen 127.0.0.1:PORT; server_name hurried; grpc_read_timeout 200ms; grpc_send_timeout 1h; location / {{ grpc_pass behind; }} }}
              server {{ listen 127.0.0.1:PORT; server_name none; grpc_errors grpc; location / {{ grpc_pass 127.0.0.1:1; }} }}
              server {{ listen 127.0.0.1:PORT; server_name closed; location / {{ deny all; grpc_pass behind; }} }}",
-            behind.port
-        );
-        let server = Server::start(engine, &lines);
-        let mut client = Client::connect(server.port);
-        check(&server, &mut client);
-    }
+        behind.port
+    );
+    let server = Server::start(engine, &lines);
+    let mut client = Client::connect(server.port);
+    check(&server, &mut client);
 }
 
-#[test]
-fn what_has_no_answer_has_a_status() {
-    each_server(|server, client| {
+fn what_has_no_answer_has_a_status(engine: &'static str) {
+    each_server(engine, |server, client| {
         let mut ask = |host, method, timeout, bytes: &[u8]| {
             let stream = call(client, host, method, timeout, bytes, true);
             of_head(&client.response(stream))
@@ -132,9 +129,10 @@ fn what_has_no_answer_has_a_status() {
     });
 }
 
-#[test]
-fn what_breaks_off_has_a_status() {
-    each_server(|_, client| {
+support::test_on_each_engine!(what_has_no_answer_has_a_status);
+
+fn what_breaks_off_has_a_status(engine: &'static str) {
+    each_server(engine, |_, client| {
         let of = |status: &str, words: &str| (status.to_owned(), words.to_owned());
         let stream = call(client, "usual", "Stay", Some("300m"), b"", false);
         let late = of_trailers(&client.response(stream), b"begun");
@@ -181,28 +179,29 @@ fn what_breaks_off_has_a_status() {
     });
 }
 
-#[test]
-fn tries_end_in_time() {
-    for engine in engines::lines() {
-        // The kernel connects to them, and that is all.
-        let silent = [0; 2].map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
-        let [first, second] = silent.each_ref().map(|one| one.local_addr().unwrap());
-        let lines = format!(
-            "http2 on; add_header X-Tried $upstream_addr always;
+support::test_on_each_engine!(what_breaks_off_has_a_status);
+
+fn tries_end_in_time(engine: &'static str) {
+    // The kernel connects to them, and that is all.
+    let silent = [0; 2].map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
+    let [first, second] = silent.each_ref().map(|one| one.local_addr().unwrap());
+    let lines = format!(
+        "http2 on; add_header X-Tried $upstream_addr always;
              grpc_read_timeout 300ms;
              location /test.Calls/All {{ grpc_pass silent; }}
              location /test.Calls/Some {{ grpc_next_upstream_timeout 100ms; grpc_pass silent; }}
              [http]
              upstream silent {{ server {first} max_fails=0; server {second} max_fails=0; }}"
-        );
-        let server = Server::start(engine, &lines);
-        let mut client = Client::connect(server.port);
-        let mut tried = |method: &str| {
-            let response = client.get(&format!("/test.Calls/{method}"));
-            assert_eq!(response.status, 504, "{response:?}");
-            let addresses = response.field("x-tried").unwrap();
-            addresses.split(", ").count()
-        };
-        assert_eq!((tried("All"), tried("Some")), (2, 1));
-    }
+    );
+    let server = Server::start(engine, &lines);
+    let mut client = Client::connect(server.port);
+    let mut tried = |method: &str| {
+        let response = client.get(&format!("/test.Calls/{method}"));
+        assert_eq!(response.status, 504, "{response:?}");
+        let addresses = response.field("x-tried").unwrap();
+        addresses.split(", ").count()
+    };
+    assert_eq!((tried("All"), tried("Some")), (2, 1));
 }
+
+support::test_on_each_engine!(tries_end_in_time);

@@ -100,44 +100,42 @@ fn kill_under_load(engine: &str, next: &str, killed: usize) -> Outcome {
     }
 }
 
-#[test]
-fn killed_servers_cost_no_call_that_may_be_given_to_another() {
-    for engine in engines::lines() {
-        let next = "grpc_next_upstream error timeout non_idempotent;";
-        let outcome = kill_under_load(engine, next, 3);
-        if is_nginx() {
-            return; // it gives to another only what has not been sent
-        }
-        // But for those of which some had been passed on before the rest came.
-        let failed: usize = outcome.failed.iter().map(|(_, count)| count).sum();
-        assert!(failed <= 3, "{:?}", outcome.failed);
-        assert_eq!(outcome.answered.len(), 3);
-        for (counted, named) in outcome.fails {
-            assert!(counted > 0);
-            assert_eq!(counted, named as u64);
-        }
+fn killed_servers_cost_no_call_that_may_be_given_to_another(engine: &'static str) {
+    let next = "grpc_next_upstream error timeout non_idempotent;";
+    let outcome = kill_under_load(engine, next, 3);
+    if is_nginx() {
+        return; // it gives to another only what has not been sent
+    }
+    // But for those of which some had been passed on before the rest came.
+    let failed: usize = outcome.failed.iter().map(|(_, count)| count).sum();
+    assert!(failed <= 3, "{:?}", outcome.failed);
+    assert_eq!(outcome.answered.len(), 3);
+    for (counted, named) in outcome.fails {
+        assert!(counted > 0);
+        assert_eq!(counted, named as u64);
     }
 }
 
-#[test]
-fn other_calls_fail_with_the_server_that_had_them() {
-    for engine in engines::lines() {
-        let outcome = kill_under_load(engine, "", 1);
-        assert_eq!(outcome.failed.len(), 1, "{:?}", outcome.failed);
-        let (how, count) = &outcome.failed[0];
-        let expected = if is_nginx() {
-            "UNAVAILABLE Received http2 header with status: 502"
-        } else {
-            "UNAVAILABLE upstream is unavailable"
-        };
-        assert_eq!(how, expected);
-        assert!(*count <= 4 * CHANNELS, "{count}");
-        assert_eq!(outcome.answered.len(), 3);
-        if !is_nginx() {
-            let (counted, named) = outcome.fails[0];
-            assert!(counted >= *count as u64);
-            assert_eq!(counted, named as u64);
-            assert_eq!(outcome.fails[1..], [(0, 0), (0, 0)]);
-        }
+support::test_on_each_engine!(killed_servers_cost_no_call_that_may_be_given_to_another);
+
+fn other_calls_fail_with_the_server_that_had_them(engine: &'static str) {
+    let outcome = kill_under_load(engine, "", 1);
+    assert_eq!(outcome.failed.len(), 1, "{:?}", outcome.failed);
+    let (how, count) = &outcome.failed[0];
+    let expected = if is_nginx() {
+        "UNAVAILABLE Received http2 header with status: 502"
+    } else {
+        "UNAVAILABLE upstream is unavailable"
+    };
+    assert_eq!(how, expected);
+    assert!(*count <= 4 * CHANNELS, "{count}");
+    assert_eq!(outcome.answered.len(), 3);
+    if !is_nginx() {
+        let (counted, named) = outcome.fails[0];
+        assert!(counted >= *count as u64);
+        assert_eq!(counted, named as u64);
+        assert_eq!(outcome.fails[1..], [(0, 0), (0, 0)]);
     }
 }
+
+support::test_on_each_engine!(other_calls_fail_with_the_server_that_had_them);

@@ -77,56 +77,55 @@ fn wait_for(server: &Server, expected: &BTreeMap<String, String>) {
     }
 }
 
-#[test]
-fn servers_are_asked_by_the_health_service() {
+fn servers_are_asked_by_the_health_service(engine: &'static str) {
     if is_nginx() {
         return; // it has no such checks
     }
-    for engine in engines::lines() {
-        let name = format!("tidegate-grpc-{}.sock", support::port::free_port());
-        let socket = std::env::temp_dir().join(name).display().to_string();
-        let mut behind = Python::start("behind", 0);
-        let _on_socket = Python::start_at(&format!("unix:{socket}"), "socket");
-        let groups = groups(behind.port, &socket);
-        let upstreams = groups.iter().map(|(name, address, ..)| {
-            format!("upstream {name} {{ zone {name} 256k; server {address}; }}\n")
-        });
-        let checks = groups.iter().map(|(name, _, check, _)| {
-            format!("location /{name} {{ grpc_pass {name}; health_check interval=200ms type=grpc {check}; }}\n")
-        });
-        let lines = format!(
-            "location /metrics {{ metrics; }}
+    let name = format!("tidegate-grpc-{}.sock", support::port::free_port());
+    let socket = std::env::temp_dir().join(name).display().to_string();
+    let mut behind = Python::start("behind", 0);
+    let _on_socket = Python::start_at(&format!("unix:{socket}"), "socket");
+    let groups = groups(behind.port, &socket);
+    let upstreams = groups.iter().map(|(name, address, ..)| {
+        format!("upstream {name} {{ zone {name} 256k; server {address}; }}\n")
+    });
+    let checks = groups.iter().map(|(name, _, check, _)| {
+        format!("location /{name} {{ grpc_pass {name}; health_check interval=200ms type=grpc {check}; }}\n")
+    });
+    let lines = format!(
+        "location /metrics {{ metrics; }}
              [http]
              {}
              server {{ listen 127.0.0.1:{} http2; {} }}",
-            upstreams.collect::<String>(),
-            support::port::free_port(),
-            checks.collect::<String>()
-        );
-        let server = Server::start(engine, &lines);
-        let expected = groups
-            .iter()
-            .map(|(name, _, _, state)| ((*name).to_owned(), (*state).to_owned()));
-        let mut expected: BTreeMap<_, _> = expected.collect();
-        wait_for(&server, &expected);
-        // They go on to be asked.
-        behind.kill();
-        for name in ["whole", "serving", "refused"] {
-            expected.insert(name.to_owned(), "unhealthy".to_owned());
-        }
-        wait_for(&server, &expected);
-        behind.start_again();
-        for name in ["whole", "serving", "refused"] {
-            expected.insert(name.to_owned(), "up".to_owned());
-        }
-        wait_for(&server, &expected);
-        let log = server.error_log();
-        let _ = std::fs::remove_file(&socket);
-        for told in [
-            "upstream says that it is not serving while reading upstream, health check \"\" of peer 127.0.0.1:",
-            "unexpected grpc-status: 5, 0 was expected while reading response header from upstream, health check \"\" of peer 127.0.0.1:",
-        ] {
-            assert!(log.contains(told), "{told}\n{log}");
-        }
+        upstreams.collect::<String>(),
+        support::port::free_port(),
+        checks.collect::<String>()
+    );
+    let server = Server::start(engine, &lines);
+    let expected = groups
+        .iter()
+        .map(|(name, _, _, state)| ((*name).to_owned(), (*state).to_owned()));
+    let mut expected: BTreeMap<_, _> = expected.collect();
+    wait_for(&server, &expected);
+    // They go on to be asked.
+    behind.kill();
+    for name in ["whole", "serving", "refused"] {
+        expected.insert(name.to_owned(), "unhealthy".to_owned());
+    }
+    wait_for(&server, &expected);
+    behind.start_again();
+    for name in ["whole", "serving", "refused"] {
+        expected.insert(name.to_owned(), "up".to_owned());
+    }
+    wait_for(&server, &expected);
+    let log = server.error_log();
+    let _ = std::fs::remove_file(&socket);
+    for told in [
+        "upstream says that it is not serving while reading upstream, health check \"\" of peer 127.0.0.1:",
+        "unexpected grpc-status: 5, 0 was expected while reading response header from upstream, health check \"\" of peer 127.0.0.1:",
+    ] {
+        assert!(log.contains(told), "{told}\n{log}");
     }
 }
+
+support::test_on_each_engine!(servers_are_asked_by_the_health_service);

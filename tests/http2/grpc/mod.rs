@@ -101,11 +101,9 @@ impl Passed {
 }
 
 /// Each engine, in the clear and over TLS.
-fn each(check: impl Fn(&str, bool)) {
-    for engine in engines::lines() {
-        for is_secure in [false, true] {
-            check(engine, is_secure);
-        }
+fn each(engine: &str, check: impl Fn(&str, bool)) {
+    for is_secure in [false, true] {
+        check(engine, is_secure);
     }
 }
 
@@ -132,9 +130,8 @@ fn the_same_without_a_proxy() {
     );
 }
 
-#[test]
-fn calls_of_all_kinds() {
-    each(|engine, is_secure| {
+fn calls_of_all_kinds(engine: &'static str) {
+    each(engine, |engine, is_secure| {
         let passed = Passed::start(engine, is_secure, 0, "");
         for scenario in CALLS {
             passed.run(scenario, &[]);
@@ -142,9 +139,10 @@ fn calls_of_all_kinds() {
     });
 }
 
-#[test]
-fn deadlines_end_calls_on_both_sides() {
-    each(|engine, is_secure| {
+support::test_on_each_engine!(calls_of_all_kinds);
+
+fn deadlines_end_calls_on_both_sides(engine: &'static str) {
+    each(engine, |engine, is_secure| {
         let passed = Passed::start(engine, is_secure, 0, "");
         passed.run("deadline", &[]);
         if !is_nginx() {
@@ -154,50 +152,51 @@ fn deadlines_end_calls_on_both_sides() {
     });
 }
 
+support::test_on_each_engine!(deadlines_end_calls_on_both_sides);
+
 /// A thousand calls that are all under way at the same time share one connection behind, as they do
 /// before.
-#[test]
-fn a_thousand_streams_at_once() {
+fn a_thousand_streams_at_once(engine: &'static str) {
     if is_nginx() {
         return; // it has a connection for each
     }
-    each(|engine, is_secure| {
+    each(engine, |engine, is_secure| {
         let passed = Passed::start(engine, is_secure, 0, "");
         assert_eq!(passed.run("at_once", &["1000"]), "connections: 1\n");
     });
 }
 
+support::test_on_each_engine!(a_thousand_streams_at_once);
+
 /// Where a server takes few calls at once on a connection there are more of them, and none is sent
 /// what it would refuse.
-#[test]
-fn a_server_that_takes_few_streams_gets_more_connections() {
+fn a_server_that_takes_few_streams_gets_more_connections(engine: &'static str) {
     if is_nginx() {
         return; // see above
     }
-    for engine in engines::lines() {
-        let last = Passed::start(engine, false, 0, "");
-        let (port, before) = (support::port::free_port(), support::port::free_port());
-        // In the middle stands one that is as strict as can be.
-        let lines = format!(
-            "location / {{ return 404; }}
+    let last = Passed::start(engine, false, 0, "");
+    let (port, before) = (support::port::free_port(), support::port::free_port());
+    // In the middle stands one that is as strict as can be.
+    let lines = format!(
+        "location / {{ return 404; }}
              [http]
              upstream last {{ zone last 256k; server 127.0.0.1:{}; keepalive 16; }}
              upstream middle {{ zone middle 256k; server 127.0.0.1:{before}; keepalive 16; }}
              server {{ listen 127.0.0.1:{before} http2; http2_max_concurrent_streams 4; location / {{ grpc_pass last; }} }}
              server {{ listen 127.0.0.1:{port} http2; location / {{ grpc_pass middle; }} }}",
-            last.port
-        );
-        let first = Server::start(engine, &format!("{lines}\n"));
-        let met = run_client(port, "at_once", "", &["100"]);
-        let log = first.error_log();
-        assert_eq!(met.as_deref(), Ok("connections: 1\n"), "{log}");
-        assert!(!log.contains("rejected"), "{log}");
-    }
+        last.port
+    );
+    let first = Server::start(engine, &format!("{lines}\n"));
+    let met = run_client(port, "at_once", "", &["100"]);
+    let log = first.error_log();
+    assert_eq!(met.as_deref(), Ok("connections: 1\n"), "{log}");
+    assert!(!log.contains("rejected"), "{log}");
 }
 
-#[test]
-fn a_server_that_is_killed_is_unavailable() {
-    each(|engine, is_secure| {
+support::test_on_each_engine!(a_server_that_takes_few_streams_gets_more_connections);
+
+fn a_server_that_is_killed_is_unavailable(engine: &'static str) {
+    each(engine, |engine, is_secure| {
         let passed = Passed::start(engine, is_secure, 0, "");
         let pid = passed.behind.pid().to_string();
         let told = passed.run("killed", &[&pid]);
@@ -226,3 +225,5 @@ fn a_server_that_is_killed_is_unavailable() {
         }
     });
 }
+
+support::test_on_each_engine!(a_server_that_is_killed_is_unavailable);

@@ -580,13 +580,12 @@ fn beside(server: &Server, upstream: &Upstream, case: &Case, drips: bool) -> Opt
     (more > 0).then(|| format!("{more} connections more"))
 }
 
-#[test]
-fn what_has_come_before_a_reset_is_delivered_and_not_taken_for_the_whole() {
+fn what_has_come_before_a_reset_is_delivered_and_not_taken_for_the_whole(engine: &'static str) {
     let lines = "location / { by_pass by://UP; access_log logs/access.log done; }
         [http]
         proxy_buffering off; log_format done '$status \"$request_completion\" $body_bytes_sent';";
     // Whether a part of the answer has left before what is reset, and by which code.
-    each(|engine, by| {
+    each(engine, |engine, by| {
         for (has_begun, code) in [
             (false, ErrorCode::InternalError),
             (false, ErrorCode::NoError),
@@ -634,10 +633,13 @@ fn what_has_come_before_a_reset_is_delivered_and_not_taken_for_the_whole() {
     });
 }
 
+support::test_on_each_engine!(
+    what_has_come_before_a_reset_is_delivered_and_not_taken_for_the_whole
+);
+
 /// While a client of HTTP/1 sends its body, interim heads are read as they come: only so many of
 /// them, however short.
-#[test]
-fn interim_heads_are_bounded_beside_a_body_that_comes() {
+fn interim_heads_are_bounded_beside_a_body_that_comes(engine: &'static str) {
     if is_nginx() {
         return; // it takes none
     }
@@ -645,7 +647,7 @@ fn interim_heads_are_bounded_beside_a_body_that_comes() {
     // More than come before any answer; fewer, and longer.
     let floods = [(101, "x", true), (60, &*long, false)];
     let lines = "location / { by_pass by://UP; }\n[http]\nproxy_request_buffering off;";
-    each(|engine, by| {
+    each(engine, |engine, by| {
         for (count, value, is_too_many) in floods {
             let upstream = Upstream::bind();
             let server = server(engine, by, lines, &upstream);
@@ -674,10 +676,11 @@ fn interim_heads_are_bounded_beside_a_body_that_comes() {
     });
 }
 
-#[test]
-fn early_hints_are_passed_on_where_they_are_wanted() {
+support::test_on_each_engine!(interim_heads_are_bounded_beside_a_body_that_comes);
+
+fn early_hints_are_passed_on_where_they_are_wanted(engine: &'static str) {
     let lines = "location /wanted { by_pass by://UP; early_hints $http_x_wanted; } location / { by_pass by://UP; }";
-    each(|engine, by| {
+    each(engine, |engine, by| {
         let upstream = Upstream::serve(|peer, heard| {
             if let Some(stream) = whole(heard) {
                 for link in ["</a>", "</b>"] {
@@ -698,13 +701,14 @@ fn early_hints_are_passed_on_where_they_are_wanted() {
     });
 }
 
-#[test]
-fn frames_that_are_no_part_of_an_answer_do_not_prolong_it() {
+support::test_on_each_engine!(early_hints_are_passed_on_where_they_are_wanted);
+
+fn frames_that_are_no_part_of_an_answer_do_not_prolong_it(engine: &'static str) {
     if is_nginx() {
         return; // each makes it wait anew
     }
     let lines = "location / { by_pass by://UP; by_read_timeout 300ms; proxy_buffering off; }";
-    each(|engine, by| {
+    each(engine, |engine, by| {
         for has_head in [false, true] {
             let upstream = Upstream::bind();
             let server = server(engine, by, lines, &upstream);
@@ -732,3 +736,5 @@ fn frames_that_are_no_part_of_an_answer_do_not_prolong_it() {
         }
     });
 }
+
+support::test_on_each_engine!(frames_that_are_no_part_of_an_answer_do_not_prolong_it);

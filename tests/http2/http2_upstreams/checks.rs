@@ -34,12 +34,11 @@ fn check(by: By, parameters: &str) -> String {
     format!("health_check interval=20ms type={kind} {parameters};")
 }
 
-#[test]
-fn a_connection_serves_the_checks_of_its_time() {
+fn a_connection_serves_the_checks_of_its_time(engine: &'static str) {
     if is_nginx() {
         return; // it makes no checks
     }
-    each(|engine, by| {
+    each(engine, |engine, by| {
         // Whatever is said of connections for requests.
         for keepalive in ["", "keepalive 0;", "keepalive 1; keepalive_requests 2;"] {
             let upstream = Upstream::serve(be_well);
@@ -60,8 +59,9 @@ fn a_connection_serves_the_checks_of_its_time() {
     });
 }
 
-#[test]
-fn a_check_has_no_connection_of_another() {
+support::test_on_each_engine!(a_connection_serves_the_checks_of_its_time);
+
+fn a_check_has_no_connection_of_another(engine: &'static str) {
     if is_nginx() {
         return; // it makes no checks
     }
@@ -70,7 +70,7 @@ fn a_check_has_no_connection_of_another() {
         [http]
         upstream u { zone u 256k; server UP; }"
         .replace("CA;", &format!("{};", tls::file("ca.crt").display()));
-    each(|engine, by| {
+    each(engine, |engine, by| {
         let upstream = Upstream::bind()
             .over_tls(tls::config(&["h2"]))
             .serve_with(&[], be_well);
@@ -87,3 +87,5 @@ fn a_check_has_no_connection_of_another() {
         upstream.assert_clean();
     });
 }
+
+support::test_on_each_engine!(a_check_has_no_connection_of_another);

@@ -20,9 +20,8 @@ const AT_ONCE: &str = "location / { by_pass by://u; proxy_buffering off; proxy_r
     [http]
     upstream u { server UP max_fails=0; keepalive 4; }";
 
-#[test]
-fn both_ways_go_on_beside_each_other() {
-    each(|engine, by| {
+fn both_ways_go_on_beside_each_other(engine: &'static str) {
+    each(engine, |engine, by| {
         let upstream = Upstream::bind();
         let server = server(engine, by, AT_ONCE, &upstream);
         let mut client = Client::connect(server.port);
@@ -62,10 +61,11 @@ fn both_ways_go_on_beside_each_other() {
     });
 }
 
+support::test_on_each_engine!(both_ways_go_on_beside_each_other);
+
 /// The same for a client of HTTP/1, whose connection serves the next request then.
-#[test]
-fn both_ways_go_on_beside_each_other_for_a_client_of_http1() {
-    each(|engine, by| {
+fn both_ways_go_on_beside_each_other_for_a_client_of_http1(engine: &'static str) {
+    each(engine, |engine, by| {
         if by == By::Grpc {
             return;
         }
@@ -104,11 +104,12 @@ fn both_ways_go_on_beside_each_other_for_a_client_of_http1() {
     });
 }
 
+support::test_on_each_engine!(both_ways_go_on_beside_each_other_for_a_client_of_http1);
+
 /// A client of HTTP/1 that leaves once its body has come is not waited for, whether the upstream
 /// has taken all of that or not.
-#[test]
-fn a_client_of_http1_that_leaves_ends_what_waits_to_be_sent() {
-    each(|engine, by| {
+fn a_client_of_http1_that_leaves_ends_what_waits_to_be_sent(engine: &'static str) {
+    each(engine, |engine, by| {
         let upstream = Upstream::bind();
         let server = server(engine, by, AT_ONCE, &upstream);
         let mut client = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
@@ -132,6 +133,8 @@ fn a_client_of_http1_that_leaves_ends_what_waits_to_be_sent() {
     });
 }
 
+support::test_on_each_engine!(a_client_of_http1_that_leaves_ends_what_waits_to_be_sent);
+
 /// What comes until it is enough.
 fn read_up_to(client: &mut TcpStream, is_enough: impl Fn(&[u8]) -> bool) -> Vec<u8> {
     let mut read = Vec::new();
@@ -143,9 +146,8 @@ fn read_up_to(client: &mut TcpStream, is_enough: impl Fn(&[u8]) -> bool) -> Vec<
     read
 }
 
-#[test]
-fn an_upstream_may_end_first() {
-    each(|engine, by| {
+fn an_upstream_may_end_first(engine: &'static str) {
+    each(engine, |engine, by| {
         for with_trailers in [false, true] {
             let upstream = Upstream::bind();
             let server = server(engine, by, AT_ONCE, &upstream);
@@ -185,9 +187,10 @@ fn an_upstream_may_end_first() {
     });
 }
 
-#[test]
-fn an_early_answer_is_the_answer() {
-    each(|engine, by| {
+support::test_on_each_engine!(an_upstream_may_end_first);
+
+fn an_early_answer_is_the_answer(engine: &'static str) {
+    each(engine, |engine, by| {
         let upstream = Upstream::bind();
         let server = server(engine, by, AT_ONCE, &upstream);
         let mut client = Client::connect(server.port);
@@ -205,9 +208,10 @@ fn an_early_answer_is_the_answer() {
     });
 }
 
-#[test]
-fn an_interim_head_does_not_end_what_is_sent() {
-    each(|engine, by| {
+support::test_on_each_engine!(an_early_answer_is_the_answer);
+
+fn an_interim_head_does_not_end_what_is_sent(engine: &'static str) {
+    each(engine, |engine, by| {
         let upstream = Upstream::bind();
         let server = server(engine, by, AT_ONCE, &upstream);
         let mut client = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
@@ -228,9 +232,10 @@ fn an_interim_head_does_not_end_what_is_sent() {
     });
 }
 
-#[test]
-fn an_answer_whose_stream_is_reset_without_error_is_whole() {
-    each(|engine, by| {
+support::test_on_each_engine!(an_interim_head_does_not_end_what_is_sent);
+
+fn an_answer_whose_stream_is_reset_without_error_is_whole(engine: &'static str) {
+    each(engine, |engine, by| {
         let upstream = Upstream::bind();
         let server = server(engine, by, AT_ONCE, &upstream);
         let mut client = Client::connect(server.port);
@@ -250,9 +255,10 @@ fn an_answer_whose_stream_is_reset_without_error_is_whole() {
     });
 }
 
-#[test]
-fn trailers_reach_the_client() {
-    each(|engine, by| {
+support::test_on_each_engine!(an_answer_whose_stream_is_reset_without_error_is_whole);
+
+fn trailers_reach_the_client(engine: &'static str) {
+    each(engine, |engine, by| {
         let upstream = Upstream::serve(|peer, heard| {
             let Some(stream) = whole(heard) else { return };
             match peer.requests[&stream].path() {
@@ -307,12 +313,13 @@ fn trailers_reach_the_client() {
     });
 }
 
-#[test]
-fn trailers_of_a_request_stay_here() {
+support::test_on_each_engine!(trailers_reach_the_client);
+
+fn trailers_of_a_request_stay_here(engine: &'static str) {
     if is_nginx() {
         return; // it takes none
     }
-    each(|engine, by| {
+    each(engine, |engine, by| {
         let upstream = Upstream::serve(plain);
         let server = server(engine, by, AT_ONCE, &upstream);
         let mut client = Client::connect(server.port);
@@ -330,6 +337,8 @@ fn trailers_of_a_request_stay_here() {
         upstream.assert_clean();
     });
 }
+
+support::test_on_each_engine!(trailers_of_a_request_stay_here);
 
 /// Sends a body as the server gives credit for it, and reads what comes meanwhile.
 fn exchange(client: &mut Client, stream: u32, body: &[u8]) -> Response {
@@ -371,9 +380,8 @@ fn exchange(client: &mut Client, stream: u32, body: &[u8]) -> Response {
     }
 }
 
-#[test]
-fn what_waits_of_a_body_while_the_answer_begins_is_not_lost() {
-    each(|engine, by| {
+fn what_waits_of_a_body_while_the_answer_begins_is_not_lost(engine: &'static str) {
+    each(engine, |engine, by| {
         let upstream = Upstream::bind();
         let server = server(engine, by, AT_ONCE, &upstream);
         let (port, body) = (server.port, bytes(2 << 20));
@@ -401,9 +409,10 @@ fn what_waits_of_a_body_while_the_answer_begins_is_not_lost() {
     });
 }
 
-#[test]
-fn large_bodies_go_both_ways_at_once() {
-    each(|engine, by| {
+support::test_on_each_engine!(what_waits_of_a_body_while_the_answer_begins_is_not_lost);
+
+fn large_bodies_go_both_ways_at_once(engine: &'static str) {
+    each(engine, |engine, by| {
         // It sends back what comes, as it comes.
         let upstream = Upstream::serve(|peer, heard| match heard {
             Heard::Head(stream, _) => peer.head(stream, &[(":status", "200")], false),
@@ -433,3 +442,5 @@ fn large_bodies_go_both_ways_at_once() {
         upstream.assert_clean();
     });
 }
+
+support::test_on_each_engine!(large_bodies_go_both_ways_at_once);

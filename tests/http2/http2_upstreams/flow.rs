@@ -64,9 +64,8 @@ pub(crate) fn is_still(peer: &mut Peer) -> bool {
     true
 }
 
-#[test]
-fn a_body_goes_as_far_as_the_window_is_open() {
-    each(|engine, by| {
+fn a_body_goes_as_far_as_the_window_is_open(engine: &'static str) {
+    each(engine, |engine, by| {
         let upstream = Upstream::bind();
         let server = kept_server(engine, by, "60s", &upstream);
         let mut peer = kept(&upstream, server.port, &[(INITIAL_WINDOW_SIZE, 1)]);
@@ -96,9 +95,10 @@ fn a_body_goes_as_far_as_the_window_is_open() {
     });
 }
 
-#[test]
-fn a_window_that_is_never_opened_is_a_timeout() {
-    each(|engine, by| {
+support::test_on_each_engine!(a_body_goes_as_far_as_the_window_is_open);
+
+fn a_window_that_is_never_opened_is_a_timeout(engine: &'static str) {
+    each(engine, |engine, by| {
         // That of the stream, and that of the connection.
         for of_connection in [false, true] {
             let upstream = Upstream::bind();
@@ -137,12 +137,13 @@ fn a_window_that_is_never_opened_is_a_timeout() {
     });
 }
 
-#[test]
-fn the_end_of_a_body_needs_no_window() {
+support::test_on_each_engine!(a_window_that_is_never_opened_is_a_timeout);
+
+fn the_end_of_a_body_needs_no_window(engine: &'static str) {
     if is_nginx() {
         return; // it waits for one
     }
-    each(|engine, by| {
+    each(engine, |engine, by| {
         // Neither that of the stream, nor that of the connection.
         for of_connection in [false, true] {
             let upstream = Upstream::bind();
@@ -173,6 +174,8 @@ fn the_end_of_a_body_needs_no_window() {
     });
 }
 
+support::test_on_each_engine!(the_end_of_a_body_needs_no_window);
+
 /// Sends a part of a body and waits for all of it at the upstream.
 fn pass(client: &mut Client, asked: u32, peer: &mut Peer, stream: u32, part: &[u8]) {
     let before = peer.requests[&stream].body.len();
@@ -182,12 +185,11 @@ fn pass(client: &mut Client, asked: u32, peer: &mut Peer, stream: u32, part: &[u
 
 /// A client must be no hindrance to others, so requests at once have one connection only while its
 /// window has room for all.
-#[test]
-fn an_upload_that_is_not_read_stops_no_other() {
+fn an_upload_that_is_not_read_stops_no_other(engine: &'static str) {
     if is_nginx() {
         return;
     }
-    each(|engine, by| {
+    each(engine, |engine, by| {
         let upstream = Upstream::bind();
         let server = kept_server(engine, by, "60s", &upstream);
         let mut peer = kept(&upstream, server.port, &[(INITIAL_WINDOW_SIZE, 1 << 20)]);
@@ -235,6 +237,8 @@ fn an_upload_that_is_not_read_stops_no_other() {
     });
 }
 
+support::test_on_each_engine!(an_upload_that_is_not_read_stops_no_other);
+
 /// A POST by HTTP/1.
 fn upload(port: u16, path: &str, body: &[u8]) -> super::Answer {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
@@ -251,9 +255,8 @@ fn upload(port: u16, path: &str, body: &[u8]) -> super::Answer {
     answer
 }
 
-#[test]
-fn a_window_may_be_made_smaller_than_what_is_used_of_it() {
-    each(|engine, by| {
+fn a_window_may_be_made_smaller_than_what_is_used_of_it(engine: &'static str) {
+    each(engine, |engine, by| {
         for path in paths(by) {
             let upstream = Upstream::bind();
             let server = kept_server(engine, by, "60s", &upstream);
@@ -285,6 +288,8 @@ fn a_window_may_be_made_smaller_than_what_is_used_of_it() {
     });
 }
 
+support::test_on_each_engine!(a_window_may_be_made_smaller_than_what_is_used_of_it);
+
 /// Gives credit that nothing fills.
 fn open_windows(client: &mut Client, stream: u32) {
     let mut out = Vec::new();
@@ -307,12 +312,11 @@ fn fill(peer: &mut Peer, stream: u32, body: &[u8]) -> usize {
     }
 }
 
-#[test]
-fn an_upstream_gets_no_more_credit_than_its_client_is_slow_by() {
+fn an_upstream_gets_no_more_credit_than_its_client_is_slow_by(engine: &'static str) {
     if is_nginx() {
         return; // it gives credit for 2 GB and reads no more than it has room for
     }
-    each(|engine, by| {
+    each(engine, |engine, by| {
         let upstream = Upstream::bind();
         let server = kept_server(engine, by, "60s", &upstream);
         let mut peer = kept(&upstream, server.port, &[]);
@@ -341,12 +345,13 @@ fn an_upstream_gets_no_more_credit_than_its_client_is_slow_by() {
     });
 }
 
-#[test]
-fn more_than_the_credit_ends_the_stream_alone() {
+support::test_on_each_engine!(an_upstream_gets_no_more_credit_than_its_client_is_slow_by);
+
+fn more_than_the_credit_ends_the_stream_alone(engine: &'static str) {
     if is_nginx() {
         return;
     }
-    each(|engine, by| {
+    each(engine, |engine, by| {
         let upstream = Upstream::bind();
         let server = kept_server(engine, by, "60s", &upstream);
         let mut peer = kept(&upstream, server.port, &[]);
@@ -371,12 +376,13 @@ fn more_than_the_credit_ends_the_stream_alone() {
     });
 }
 
-#[test]
-fn large_bodies_come_whole_both_ways() {
+support::test_on_each_engine!(more_than_the_credit_ends_the_stream_alone);
+
+fn large_bodies_come_whole_both_ways(engine: &'static str) {
     let lines = "location / { by_pass by://u; } location /buffered { proxy_pass http://u; proxy_buffering on; proxy_request_buffering on; }
         [http]
         proxy_buffering off; proxy_request_buffering off; upstream u { server UP max_fails=0; keepalive 4; }";
-    each(|engine, by| {
+    each(engine, |engine, by| {
         let upstream = Upstream::serve(|peer, heard| {
             if let Some(stream) = whole(heard) {
                 let body = peer.requests[&stream].body.clone();
@@ -398,25 +404,26 @@ fn large_bodies_come_whole_both_ways() {
     });
 }
 
-#[test]
-fn a_buffered_answer_does_not_wait_for_its_client() {
+support::test_on_each_engine!(large_bodies_come_whole_both_ways);
+
+fn a_buffered_answer_does_not_wait_for_its_client(engine: &'static str) {
     let lines = "location / { proxy_pass http://u; } [http] upstream u { server UP max_fails=0; keepalive 4; }".replace("} [http]", "}\n[http]\n");
-    for engine in support::engines::lines() {
-        let upstream = Upstream::serve(|peer, heard| {
-            if let Some(stream) = whole(heard) {
-                peer.head(stream, &[(":status", "200")], false);
-                peer.send_body(stream, &bytes(4 << 20));
-                peer.requests.get_mut(&stream).unwrap().body = b"sent".to_vec();
-            }
-        });
-        let server = server(engine, By::Proxy, &lines, &upstream);
-        let mut slow = Client::connect_with(server.port, &[(INITIAL_WINDOW_SIZE, 1000)]);
-        let asked = slow.request("/", &[]);
-        wait_for(&mut slow, asked, |response| response.body.len() == 1000);
-        // The upstream is done with it, and takes another.
-        assert_eq!(get(server.port, "/").body.len(), 4 << 20);
-        open_windows(&mut slow, asked);
-        assert!(slow.response(asked).body == bytes(4 << 20));
-        upstream.assert_clean();
-    }
+    let upstream = Upstream::serve(|peer, heard| {
+        if let Some(stream) = whole(heard) {
+            peer.head(stream, &[(":status", "200")], false);
+            peer.send_body(stream, &bytes(4 << 20));
+            peer.requests.get_mut(&stream).unwrap().body = b"sent".to_vec();
+        }
+    });
+    let server = server(engine, By::Proxy, &lines, &upstream);
+    let mut slow = Client::connect_with(server.port, &[(INITIAL_WINDOW_SIZE, 1000)]);
+    let asked = slow.request("/", &[]);
+    wait_for(&mut slow, asked, |response| response.body.len() == 1000);
+    // The upstream is done with it, and takes another.
+    assert_eq!(get(server.port, "/").body.len(), 4 << 20);
+    open_windows(&mut slow, asked);
+    assert!(slow.response(asked).body == bytes(4 << 20));
+    upstream.assert_clean();
 }
+
+support::test_on_each_engine!(a_buffered_answer_does_not_wait_for_its_client);

@@ -41,12 +41,11 @@ fn answer(client: &mut Client, asked: u32, peer: &mut Peer, path: &str) {
 
 /// What servers say of that is an advice (RFC 9113, section 6.5.2): grpcio says 16 KB and takes
 /// more.
-#[test]
-fn a_head_larger_than_the_upstream_says_that_it_takes_travels_alone() {
+fn a_head_larger_than_the_upstream_says_that_it_takes_travels_alone(engine: &'static str) {
     if is_nginx() {
         return; // it sends it
     }
-    each(|engine, by| {
+    each(engine, |engine, by| {
         let upstream = Upstream::bind();
         let settings = [(MAX_HEADER_LIST_SIZE, 4096)];
         let (server, mut client, first, mut peer) = begun(engine, by, &upstream, &settings);
@@ -86,17 +85,18 @@ fn a_head_larger_than_the_upstream_says_that_it_takes_travels_alone() {
     });
 }
 
+support::test_on_each_engine!(a_head_larger_than_the_upstream_says_that_it_takes_travels_alone);
+
 /// Two fields of a request, of 12 KB together.
 fn large(long: &str) -> [(&str, &str); 2] {
     [("x-one", long), ("x-two", long)]
 }
 
-#[test]
-fn large_heads_travel_alone() {
+fn large_heads_travel_alone(engine: &'static str) {
     if is_nginx() {
         return; // all do
     }
-    each(|engine, by| {
+    each(engine, |engine, by| {
         let upstream = Upstream::bind();
         let (_server, mut client, first, mut peer) = begun(engine, by, &upstream, &[]);
         let long = "x".repeat(6000);
@@ -129,12 +129,13 @@ fn large_heads_travel_alone() {
     });
 }
 
-#[test]
-fn large_heads_share_where_the_upstream_says_that_it_takes_them() {
+support::test_on_each_engine!(large_heads_travel_alone);
+
+fn large_heads_share_where_the_upstream_says_that_it_takes_them(engine: &'static str) {
     if is_nginx() {
         return;
     }
-    each(|engine, by| {
+    each(engine, |engine, by| {
         let upstream = Upstream::bind();
         let settings = [(MAX_HEADER_LIST_SIZE, 100_000)];
         let (_server, mut client, _, mut peer) = begun(engine, by, &upstream, &settings);
@@ -148,12 +149,13 @@ fn large_heads_share_where_the_upstream_says_that_it_takes_them() {
     });
 }
 
-#[test]
-fn none_joins_a_head_that_was_sent_before_the_upstream_said_what_it_takes() {
+support::test_on_each_engine!(large_heads_share_where_the_upstream_says_that_it_takes_them);
+
+fn none_joins_a_head_that_was_sent_before_the_upstream_said_what_it_takes(engine: &'static str) {
     if is_nginx() {
         return;
     }
-    each(|engine, by| {
+    each(engine, |engine, by| {
         let upstream = Upstream::bind();
         let server = server(engine, by, KEPT, &upstream);
         let mut client = Client::connect(server.port);
@@ -172,3 +174,7 @@ fn none_joins_a_head_that_was_sent_before_the_upstream_said_what_it_takes() {
         upstream.assert_clean();
     });
 }
+
+support::test_on_each_engine!(
+    none_joins_a_head_that_was_sent_before_the_upstream_said_what_it_takes
+);

@@ -35,12 +35,11 @@ fn each_request(
     }
 }
 
-#[test]
-fn what_a_goaway_does_not_cover_is_sent_again() {
+fn what_a_goaway_does_not_cover_is_sent_again(engine: &'static str) {
     if is_nginx() {
         return; // it takes that for an invalid head
     }
-    each(|engine, by| {
+    each(engine, |engine, by| {
         for code in [ErrorCode::NoError, ErrorCode::EnhanceYourCalm] {
             let upstream = Upstream::bind();
             let server = server(engine, by, &lines("", None), &upstream);
@@ -80,12 +79,13 @@ fn what_a_goaway_does_not_cover_is_sent_again() {
     });
 }
 
-#[test]
-fn what_is_refused_is_sent_again_a_few_times() {
+support::test_on_each_engine!(what_a_goaway_does_not_cover_is_sent_again);
+
+fn what_is_refused_is_sent_again_a_few_times(engine: &'static str) {
     if is_nginx() {
         return; // it takes that for an invalid head
     }
-    each(|engine, by| {
+    each(engine, |engine, by| {
         // So often refused; what comes of it, and how often it was sent.
         for (refusals, by_goaway, status, expected) in [
             (1, false, 200, 2),
@@ -125,12 +125,13 @@ fn what_is_refused_is_sent_again_a_few_times() {
     });
 }
 
-#[test]
-fn what_is_refused_is_sent_again_only_where_errors_are() {
+support::test_on_each_engine!(what_is_refused_is_sent_again_a_few_times);
+
+fn what_is_refused_is_sent_again_only_where_errors_are(engine: &'static str) {
     if is_nginx() {
         return;
     }
-    each(|engine, by| {
+    each(engine, |engine, by| {
         for (next, expected) in [
             ("by_next_upstream off;", 1),
             ("by_next_upstream invalid_header;", 1),
@@ -147,12 +148,13 @@ fn what_is_refused_is_sent_again_only_where_errors_are() {
     });
 }
 
-#[test]
-fn a_body_of_which_some_has_gone_is_sent_again_whole_or_not_at_all() {
+support::test_on_each_engine!(what_is_refused_is_sent_again_only_where_errors_are);
+
+fn a_body_of_which_some_has_gone_is_sent_again_whole_or_not_at_all(engine: &'static str) {
     if is_nginx() {
         return;
     }
-    each(|engine, by| {
+    each(engine, |engine, by| {
         for by_goaway in [false, true] {
             let upstream = Upstream::bind();
             let server = server(engine, by, &lines("", None), &upstream);
@@ -185,8 +187,9 @@ fn a_body_of_which_some_has_gone_is_sent_again_whole_or_not_at_all() {
     });
 }
 
-#[test]
-fn what_is_refused_goes_to_the_same_server_where_no_other_is_left() {
+support::test_on_each_engine!(a_body_of_which_some_has_gone_is_sent_again_whole_or_not_at_all);
+
+fn what_is_refused_goes_to_the_same_server_where_no_other_is_left(engine: &'static str) {
     if is_nginx() {
         return; // it takes that for an invalid head
     }
@@ -194,7 +197,7 @@ fn what_is_refused_goes_to_the_same_server_where_no_other_is_left() {
     let lines = GROUP
         .replace("NEXT", "")
         .replace("OTHER", "server 127.0.0.1:1;");
-    each(|engine, by| {
+    each(engine, |engine, by| {
         for by_goaway in [false, true] {
             let count = AtomicUsize::new(0);
             let upstream = Upstream::serve(each_request(move |peer, stream| {
@@ -212,6 +215,8 @@ fn what_is_refused_goes_to_the_same_server_where_no_other_is_left() {
         }
     });
 }
+
+support::test_on_each_engine!(what_is_refused_goes_to_the_same_server_where_no_other_is_left);
 
 /// What comes of a request whose first server does this with it.
 fn outcome(
@@ -237,8 +242,7 @@ fn outcome(
     (answer, requests)
 }
 
-#[test]
-fn causes_are_those_that_are_named() {
+fn causes_are_those_that_are_named(engine: &'static str) {
     type Act = fn(&mut Peer, u32);
     let reset: Act = |peer, stream| peer.reset(stream, ErrorCode::InternalError);
     let close: Act = |peer, _| peer.close();
@@ -246,7 +250,7 @@ fn causes_are_those_that_are_named() {
     let answer_503: Act = |peer, stream| peer.answer(stream, "503", b"busy");
     let answer_404: Act = |peer, stream| peer.answer(stream, "404", b"none");
     let answer_429: Act = |peer, stream| peer.head(stream, &[(":status", "429")], true);
-    each(|engine, by| {
+    each(engine, |engine, by| {
         for (act, next, method, status) in [
             // A reset is an invalid head.
             (reset, "", "GET", 502),
@@ -312,12 +316,13 @@ fn causes_are_those_that_are_named() {
     });
 }
 
-#[test]
-fn a_kept_connection_that_has_ended_costs_nothing() {
+support::test_on_each_engine!(causes_are_those_that_are_named);
+
+fn a_kept_connection_that_has_ended_costs_nothing(engine: &'static str) {
     if is_nginx() {
         return; // what it sends on the new connection has the number of its stream on the old one
     }
-    each(|engine, by| {
+    each(engine, |engine, by| {
         // It serves one request, and closes when the next has come.
         let upstream = Upstream::serve(each_request(|peer, stream| match stream {
             1 => peer.answer(stream, "200", b"ok"),
@@ -334,13 +339,14 @@ fn a_kept_connection_that_has_ended_costs_nothing() {
     });
 }
 
+support::test_on_each_engine!(a_kept_connection_that_has_ended_costs_nothing);
+
 /// It has not ended before they have begun on it, so that each of them has had its try.
-#[test]
-fn a_connection_with_others_on_it_is_none_that_was_kept() {
+fn a_connection_with_others_on_it_is_none_that_was_kept(engine: &'static str) {
     if is_nginx() {
         return; // requests at once have connections of their own
     }
-    each(|engine, by| {
+    each(engine, |engine, by| {
         let upstream = Upstream::bind();
         let other = Upstream::serve(plain);
         let lines = lines("by_next_upstream_tries 1;", Some(&other));
@@ -361,13 +367,14 @@ fn a_connection_with_others_on_it_is_none_that_was_kept() {
     });
 }
 
+support::test_on_each_engine!(a_connection_with_others_on_it_is_none_that_was_kept);
+
 /// Others may be why it has ended, so that each of them has one more try, on another connection.
-#[test]
-fn a_connection_that_others_may_have_had_ended_costs_no_try() {
+fn a_connection_that_others_may_have_had_ended_costs_no_try(engine: &'static str) {
     if is_nginx() {
         return; // requests at once have connections of their own
     }
-    each(|engine, by| {
+    each(engine, |engine, by| {
         // By its end, by its end behind a GOAWAY that covers all, and by what is none of the
         // protocol.
         let ends: [fn(&mut Peer); 3] = [
@@ -417,3 +424,5 @@ fn a_connection_that_others_may_have_had_ended_costs_no_try() {
         }
     });
 }
+
+support::test_on_each_engine!(a_connection_that_others_may_have_had_ended_costs_no_try);

@@ -31,12 +31,11 @@ fn are_left(upstream: &Upstream, count: usize) -> bool {
     record.connections - record.ended == count
 }
 
-#[test]
-fn requests_at_once_are_streams_of_one_connection() {
+fn requests_at_once_are_streams_of_one_connection(engine: &'static str) {
     if is_nginx() {
         return;
     }
-    each(|engine, by| {
+    each(engine, |engine, by| {
         // In a group, and where the server is named without one.
         for lines in [
             kept("keepalive 4;"),
@@ -63,6 +62,8 @@ fn requests_at_once_are_streams_of_one_connection() {
     });
 }
 
+support::test_on_each_engine!(requests_at_once_are_streams_of_one_connection);
+
 /// Refuses what is too much at once.
 fn refuse_beyond_two(peer: &mut Peer, heard: Heard) {
     if let Heard::Head(stream, _) = heard
@@ -72,12 +73,11 @@ fn refuse_beyond_two(peer: &mut Peer, heard: Heard) {
     }
 }
 
-#[test]
-fn there_are_as_many_connections_as_the_upstreams_streams_ask_for() {
+fn there_are_as_many_connections_as_the_upstreams_streams_ask_for(engine: &'static str) {
     if is_nginx() {
         return;
     }
-    each(|engine, by| {
+    each(engine, |engine, by| {
         let settings = [(MAX_CONCURRENT_STREAMS, 2)];
         let upstream = Upstream::bind().serve_with(&settings, refuse_beyond_two);
         let server = server(engine, by, &kept("keepalive 40;"), &upstream);
@@ -120,12 +120,13 @@ fn there_are_as_many_connections_as_the_upstreams_streams_ask_for() {
     });
 }
 
-#[test]
-fn a_cold_start_finds_out_how_many_streams_there_may_be() {
+support::test_on_each_engine!(there_are_as_many_connections_as_the_upstreams_streams_ask_for);
+
+fn a_cold_start_finds_out_how_many_streams_there_may_be(engine: &'static str) {
     if is_nginx() {
         return;
     }
-    each(|engine, by| {
+    each(engine, |engine, by| {
         // No more than one is sent on a connection before its settings have come.
         let settings = [(MAX_CONCURRENT_STREAMS, 2)];
         let upstream = Upstream::bind().serve_with(&settings, |peer, heard| {
@@ -151,9 +152,10 @@ fn a_cold_start_finds_out_how_many_streams_there_may_be() {
     });
 }
 
-#[test]
-fn a_connection_serves_as_many_requests_as_it_may() {
-    each(|engine, by| {
+support::test_on_each_engine!(a_cold_start_finds_out_how_many_streams_there_may_be);
+
+fn a_connection_serves_as_many_requests_as_it_may(engine: &'static str) {
+    each(engine, |engine, by| {
         let upstream = Upstream::serve(plain);
         let server = server(
             engine,
@@ -172,9 +174,10 @@ fn a_connection_serves_as_many_requests_as_it_may() {
     });
 }
 
-#[test]
-fn idle_connections_end_in_time() {
-    each(|engine, by| {
+support::test_on_each_engine!(a_connection_serves_as_many_requests_as_it_may);
+
+fn idle_connections_end_in_time(engine: &'static str) {
+    each(engine, |engine, by| {
         for lines in [
             "keepalive 4; keepalive_timeout 50ms;",
             "keepalive 4; keepalive_time 1ms;",
@@ -198,9 +201,10 @@ fn idle_connections_end_in_time() {
     });
 }
 
-#[test]
-fn no_more_idle_connections_stay_than_are_kept() {
-    each(|engine, by| {
+support::test_on_each_engine!(idle_connections_end_in_time);
+
+fn no_more_idle_connections_stay_than_are_kept(engine: &'static str) {
+    each(engine, |engine, by| {
         let settings = [(MAX_CONCURRENT_STREAMS, 1)];
         let upstream = Upstream::bind().serve_with(&settings, |_, _| {});
         let server = server(engine, by, &kept("keepalive 2;"), &upstream);
@@ -238,9 +242,10 @@ fn no_more_idle_connections_stay_than_are_kept() {
     });
 }
 
-#[test]
-fn without_a_group_connections_end_with_their_last_request() {
-    each(|engine, by| {
+support::test_on_each_engine!(no_more_idle_connections_stay_than_are_kept);
+
+fn without_a_group_connections_end_with_their_last_request(engine: &'static str) {
+    each(engine, |engine, by| {
         for lines in [
             "location / { by_pass by://UP; }".to_owned(),
             kept("keepalive 0;"),
@@ -257,17 +262,20 @@ fn without_a_group_connections_end_with_their_last_request() {
     });
 }
 
+support::test_on_each_engine!(without_a_group_connections_end_with_their_last_request);
+
 /// Servers of gRPC end connections over which PINGs come more than once in five minutes without
 /// anything of theirs between (<https://github.com/grpc/grpc/blob/master/doc/keepalive.md>).
-#[test]
-fn a_server_that_is_alive_is_asked_no_more_for_each_answer_that_does_not_come() {
+fn a_server_that_is_alive_is_asked_no_more_for_each_answer_that_does_not_come(
+    engine: &'static str,
+) {
     if is_nginx() {
         return;
     }
     let lines = "location / { by_pass by://u; by_read_timeout 1300ms; }
         [http]
         upstream u { server UP max_fails=0; keepalive 4; }";
-    each(|engine, by| {
+    each(engine, |engine, by| {
         let upstream = Upstream::serve(|peer, heard| {
             if let Some(stream) = whole(heard)
                 && peer.requests[&stream].path() == "/answered"
@@ -293,9 +301,12 @@ fn a_server_that_is_alive_is_asked_no_more_for_each_answer_that_does_not_come() 
     });
 }
 
-#[test]
-fn a_client_that_leaves_ends_its_own_stream() {
-    each(|engine, by| {
+support::test_on_each_engine!(
+    a_server_that_is_alive_is_asked_no_more_for_each_answer_that_does_not_come
+);
+
+fn a_client_that_leaves_ends_its_own_stream(engine: &'static str) {
+    each(engine, |engine, by| {
         // Before the head, in the body, and with a request that has not ended.
         for (has_head, ends) in [(false, true), (true, true), (false, false), (true, false)] {
             // Clients of HTTP/2 that reset the stream, or close, and of HTTP/1 that close.
@@ -363,14 +374,15 @@ fn a_client_that_leaves_ends_its_own_stream() {
     });
 }
 
+support::test_on_each_engine!(a_client_that_leaves_ends_its_own_stream);
+
 /// Servers end connections over which many streams are reset (CVE-2023-44487), and with them what
 /// others ask.
-#[test]
-fn clients_that_go_away_end_no_connection_of_others() {
+fn clients_that_go_away_end_no_connection_of_others(engine: &'static str) {
     if is_nginx() {
         return;
     }
-    each(|engine, by| {
+    each(engine, |engine, by| {
         let upstream = Upstream::bind();
         let server = server(engine, by, &kept("keepalive 4;"), &upstream);
         let mut client = Client::connect(server.port);
@@ -405,6 +417,8 @@ fn clients_that_go_away_end_no_connection_of_others() {
     });
 }
 
+support::test_on_each_engine!(clients_that_go_away_end_no_connection_of_others);
+
 /// The next request on this connection, if there is one.
 fn next_request(peer: &mut Peer) -> Option<u32> {
     while let Some(heard) = peer.next_soon() {
@@ -415,34 +429,33 @@ fn next_request(peer: &mut Peer) -> Option<u32> {
     None
 }
 
-#[test]
-fn an_upstream_that_is_not_told_of_its_client_goes_on() {
+fn an_upstream_that_is_not_told_of_its_client_goes_on(engine: &'static str) {
     let lines = "location / { proxy_pass http://u; proxy_ignore_client_abort on; }
         [http]
         upstream u { server UP max_fails=0; keepalive 4; }";
-    for engine in support::engines::lines() {
-        let upstream = Upstream::bind();
-        let server = server(engine, By::Proxy, lines, &upstream);
-        let mut client = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
-        client
-            .write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
-            .unwrap();
-        let mut peer = upstream.accept();
-        peer.settings(&[]);
-        let stream = peer.wait_for_request().stream;
-        drop(client);
-        assert!(super::flow::is_still(&mut peer));
-        peer.answer(stream, "200", b"ok");
-        // The connection serves another.
-        let mut other = Client::connect(server.port);
-        let asked = other.request("/", &[]);
-        let next = peer.wait_for_request();
-        assert_eq!(peer.requests[&stream].reset, None);
-        peer.answer(next.stream, "200", b"ok");
-        assert_eq!(other.response(asked).text(), "ok");
-        upstream.assert_clean();
-    }
+    let upstream = Upstream::bind();
+    let server = server(engine, By::Proxy, lines, &upstream);
+    let mut client = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    client
+        .write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+        .unwrap();
+    let mut peer = upstream.accept();
+    peer.settings(&[]);
+    let stream = peer.wait_for_request().stream;
+    drop(client);
+    assert!(super::flow::is_still(&mut peer));
+    peer.answer(stream, "200", b"ok");
+    // The connection serves another.
+    let mut other = Client::connect(server.port);
+    let asked = other.request("/", &[]);
+    let next = peer.wait_for_request();
+    assert_eq!(peer.requests[&stream].reset, None);
+    peer.answer(next.stream, "200", b"ok");
+    assert_eq!(other.response(asked).text(), "ok");
+    upstream.assert_clean();
 }
+
+support::test_on_each_engine!(an_upstream_that_is_not_told_of_its_client_goes_on);
 
 /// Two requests, the second while the first is under way; over how many connections they go.
 fn connections_of(engine: &str, by: By, lines: &str, paths: [&str; 2]) -> usize {
@@ -464,13 +477,12 @@ fn connections_of(engine: &str, by: By, lines: &str, paths: [&str; 2]) -> usize 
     connections.len()
 }
 
-#[test]
-fn those_share_who_agree_on_what_the_connection_is_made_by() {
+fn those_share_who_agree_on_what_the_connection_is_made_by(engine: &'static str) {
     if is_nginx() {
         return;
     }
     let group = "upstream u { server UP max_fails=0; KEPT }";
-    each(|engine, by| {
+    each(engine, |engine, by| {
         for (a, b, kept, expected) in [
             ("", "", "keepalive 4;", 1),
             ("", "", "keepalive 4 local;", 2),
@@ -520,3 +532,5 @@ fn those_share_who_agree_on_what_the_connection_is_made_by() {
         }
     });
 }
+
+support::test_on_each_engine!(those_share_who_agree_on_what_the_connection_is_made_by);

@@ -36,10 +36,9 @@ pub(crate) fn config(protocols: &[&str]) -> ServerConfig {
     config
 }
 
-#[test]
-fn http2_is_agreed_upon() {
+fn http2_is_agreed_upon(engine: &'static str) {
     let lines = "location / { by_pass bys://UP; by_ssl_server_name on; by_ssl_name $arg_name; }";
-    each(|engine, by| {
+    each(engine, |engine, by| {
         let upstream = Upstream::bind().over_tls(config(&["http/1.1", "h2"]));
         let server = server(engine, by, lines, &upstream);
         let mut client = Client::connect(server.port);
@@ -57,9 +56,10 @@ fn http2_is_agreed_upon() {
     });
 }
 
-#[test]
-fn servers_that_agree_upon_nothing_are_spoken_to_all_the_same() {
-    each(|engine, by| {
+support::test_on_each_engine!(http2_is_agreed_upon);
+
+fn servers_that_agree_upon_nothing_are_spoken_to_all_the_same(engine: &'static str) {
+    each(engine, |engine, by| {
         let upstream = Upstream::bind()
             .over_tls(config(&[]))
             .serve_with(&[], plain);
@@ -75,8 +75,9 @@ fn servers_that_agree_upon_nothing_are_spoken_to_all_the_same() {
     });
 }
 
-#[test]
-fn certificates_are_verified() {
+support::test_on_each_engine!(servers_that_agree_upon_nothing_are_spoken_to_all_the_same);
+
+fn certificates_are_verified(engine: &'static str) {
     let ca = file("ca.crt").display().to_string();
     let lines = format!(
         "location /good {{ by_pass bys://UP; by_ssl_verify on; by_ssl_trusted_certificate {ca}; by_ssl_name good.example; }}
@@ -85,7 +86,7 @@ fn certificates_are_verified() {
          location /unverified {{ by_pass bys://UP; by_ssl_name other.example; }}",
         file("client.crt").display()
     );
-    each(|engine, by| {
+    each(engine, |engine, by| {
         let upstream = Upstream::bind()
             .over_tls(config(&["h2"]))
             .serve_with(&[], plain);
@@ -103,8 +104,9 @@ fn certificates_are_verified() {
     });
 }
 
-#[test]
-fn names_and_certificates_are_terms_of_a_connection() {
+support::test_on_each_engine!(certificates_are_verified);
+
+fn names_and_certificates_are_terms_of_a_connection(engine: &'static str) {
     if is_nginx() {
         return; // requests at once have connections of their own
     }
@@ -113,7 +115,7 @@ fn names_and_certificates_are_terms_of_a_connection() {
         [http]
         upstream u { server UP max_fails=0; keepalive 4; }"
         .replace("CA", &file("ca.crt").display().to_string());
-    each(|engine, by| {
+    each(engine, |engine, by| {
         let upstream = Upstream::bind().over_tls(config(&["h2"]));
         let server = server(engine, by, &lines, &upstream);
         let mut client = Client::connect(server.port);
@@ -143,3 +145,5 @@ fn names_and_certificates_are_terms_of_a_connection() {
         upstream.assert_clean();
     });
 }
+
+support::test_on_each_engine!(names_and_certificates_are_terms_of_a_connection);

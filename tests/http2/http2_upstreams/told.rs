@@ -37,9 +37,8 @@ impl Passed {
     }
 }
 
-#[test]
-fn heads_have_their_pseudo_fields_first_and_then_those_of_the_client() {
-    each(|engine, by| {
+fn heads_have_their_pseudo_fields_first_and_then_those_of_the_client(engine: &'static str) {
+    each(engine, |engine, by| {
         let passed = Passed::on(engine, by, "location / { by_pass by://UP; }");
         let asked = passed.get("/a%20b?c=d%2F");
         let authority = passed.authority();
@@ -73,9 +72,10 @@ fn heads_have_their_pseudo_fields_first_and_then_those_of_the_client() {
     });
 }
 
-#[test]
-fn fields_of_the_connection_stay_there() {
-    each(|engine, by| {
+support::test_on_each_engine!(heads_have_their_pseudo_fields_first_and_then_those_of_the_client);
+
+fn fields_of_the_connection_stay_there(engine: &'static str) {
+    each(engine, |engine, by| {
         let passed = Passed::on(engine, by, "location / { by_pass by://UP; }");
         let fields = "Keep-Alive: 5\r\nProxy-Connection: close\r\nUpgrade: h2c\r\nExpect: 100-continue\r\nX-Kept: yes\r\n";
         let asked = passed.post("/", fields, "1");
@@ -98,9 +98,10 @@ fn fields_of_the_connection_stay_there() {
     });
 }
 
-#[test]
-fn trailers_are_asked_for_where_the_client_did() {
-    each(|engine, by| {
+support::test_on_each_engine!(fields_of_the_connection_stay_there);
+
+fn trailers_are_asked_for_where_the_client_did(engine: &'static str) {
+    each(engine, |engine, by| {
         let passed = Passed::on(engine, by, "location / { by_pass by://UP; }");
         for (line, by_grpc) in [
             ("", ""),
@@ -117,13 +118,14 @@ fn trailers_are_asked_for_where_the_client_did() {
     });
 }
 
-#[test]
-fn fields_can_be_set() {
+support::test_on_each_engine!(trailers_are_asked_for_where_the_client_did);
+
+fn fields_can_be_set(engine: &'static str) {
     let lines = "location / { by_pass by://UP; by_set_header Host $arg_host; by_set_header X-Own $arg_own; by_set_header X-Left '';
                      by_set_header X-Two 'a $request_method'; by_set_header User-Agent ''; }
                  location /length { by_pass by://UP; by_set_header Content-Length ''; }
                  location /te { by_pass by://UP; by_set_header TE trailers; }";
-    each(|engine, by| {
+    each(engine, |engine, by| {
         let passed = Passed::on(engine, by, lines);
         let fields = "X-Own: client\r\nX-Left: client\r\nUser-Agent: client\r\nX-Kept: client\r\n";
         let asked = passed.post("/?host=other.example&own=1", fields, "1");
@@ -153,8 +155,9 @@ fn fields_can_be_set() {
     });
 }
 
-#[test]
-fn fields_of_a_connection_that_are_set_are_left_out() {
+support::test_on_each_engine!(fields_can_be_set);
+
+fn fields_of_a_connection_that_are_set_are_left_out(engine: &'static str) {
     // RFC 9113, section 8.2.2: a message that has them is malformed. nginx sends them as it is told
     // to.
     if is_nginx() {
@@ -162,7 +165,7 @@ fn fields_of_a_connection_that_are_set_are_left_out() {
     }
     let lines = "location / { by_pass by://UP; by_set_header Connection upgrade; by_set_header Upgrade $http_upgrade; by_set_header Keep-Alive 5;
                      by_set_header Transfer-Encoding chunked; by_set_header TE gzip; by_set_header X-Kept yes; }";
-    each(|engine, by| {
+    each(engine, |engine, by| {
         let passed = Passed::on(engine, by, lines);
         let asked = passed.post("/", "Upgrade: websocket\r\n", "1");
         let names: Vec<_> = asked
@@ -176,8 +179,9 @@ fn fields_of_a_connection_that_are_set_are_left_out() {
     });
 }
 
-#[test]
-fn uris_are_those_that_are_in_force() {
+support::test_on_each_engine!(fields_of_a_connection_that_are_set_are_left_out);
+
+fn uris_are_those_that_are_in_force(engine: &'static str) {
     let grpc = "location / { by_pass by://UP; }
         location /rewritten { rewrite ^ /new%20name?x=1; rewrite ^ /new%20name?x=1 break; by_pass by://UP; }
         location /internal { try_files /none @named; }
@@ -189,7 +193,7 @@ fn uris_are_those_that_are_in_force() {
         location /variable/ { proxy_pass http://UP/$arg_to; }
         location ~ ^/regex/(.*)$ { proxy_pass http://UP/$1?own; }
         location /broken { rewrite ^/broken(.*)$ /after$1 break; proxy_pass http://UP; }";
-    each(|engine, by| {
+    each(engine, |engine, by| {
         let passed = Passed::on(engine, by, grpc);
         for (path, expected) in [
             ("/a/../b//c?d", "/a/../b//c?d"),
@@ -200,68 +204,66 @@ fn uris_are_those_that_are_in_force() {
         }
         passed.upstream.assert_clean();
     });
-    for engine in engines::lines() {
-        let passed = Passed::on(engine, By::Proxy, proxy);
-        for (path, expected) in [
-            ("/as-it-is/%41?b", "/as-it-is/%41?b"),
-            ("/replaced/%41%20b?c=d", "/new/A%20b?c=d"),
-            ("/replaced/x/../y", "/new/y"),
-            ("/root/a?b", "/a?b"),
-            ("/exactly-so?a", "/there-so?a"),
-            ("/variable/x?to=y", "/y"),
-            ("/regex/a%20b", "/a b?own"),
-            ("/broken/%20?x", "/after/%20?x"),
-        ] {
-            // nginx passes a decoded space on within the pseudo-field, as it does in a request
-            // line.
-            assert_eq!(passed.get(path).path(), expected, "{path}");
-        }
-        passed.upstream.assert_clean();
+    let passed = Passed::on(engine, By::Proxy, proxy);
+    for (path, expected) in [
+        ("/as-it-is/%41?b", "/as-it-is/%41?b"),
+        ("/replaced/%41%20b?c=d", "/new/A%20b?c=d"),
+        ("/replaced/x/../y", "/new/y"),
+        ("/root/a?b", "/a?b"),
+        ("/exactly-so?a", "/there-so?a"),
+        ("/variable/x?to=y", "/y"),
+        ("/regex/a%20b", "/a b?own"),
+        ("/broken/%20?x", "/after/%20?x"),
+    ] {
+        // nginx passes a decoded space on within the pseudo-field, as it does in a request
+        // line.
+        assert_eq!(passed.get(path).path(), expected, "{path}");
     }
+    passed.upstream.assert_clean();
 }
 
-#[test]
-fn methods_and_bodies_can_be_replaced() {
+support::test_on_each_engine!(uris_are_those_that_are_in_force);
+
+fn methods_and_bodies_can_be_replaced(engine: &'static str) {
     let lines = "location /put { proxy_pass http://UP; proxy_method PUT; }
         location /named { proxy_pass http://UP; proxy_method $arg_method; }
         location /body { proxy_pass http://UP; proxy_set_body 'body of $uri'; }
         location /empty { proxy_pass http://UP; proxy_set_body ''; }
         location /without { proxy_pass http://UP; proxy_pass_request_body off; }
         location /bare { proxy_pass http://UP; proxy_pass_request_body off; proxy_pass_request_headers off; proxy_set_header Content-Length ''; }";
-    for engine in engines::lines() {
-        let passed = Passed::on(engine, By::Proxy, lines);
-        let asked = passed.post("/put", "", "1");
-        assert_eq!(
-            (asked.field(":method"), &asked.body[..]),
-            ("PUT", &b"1"[..])
-        );
-        assert_eq!(
-            passed.get("/named?method=DELETE").field(":method"),
-            "DELETE"
-        );
-        let asked = passed.post("/body", "X-Own: 1\r\n", "of the client");
-        assert_eq!(asked.body, b"body of /body");
-        assert_eq!(asked.field("content-length"), "13");
-        assert_eq!(asked.field("x-own"), "1");
-        let asked = passed.get("/body");
-        assert_eq!(
-            (asked.field(":method"), &asked.body[..]),
-            ("GET", &b"body of /body"[..])
-        );
-        let asked = passed.post("/without", "", "12345");
-        assert_eq!(
-            (&asked.body[..], asked.field("content-length")),
-            (&b""[..], "5")
-        );
-        let asked = passed.post("/bare", "X-Own: 1\r\n", "12345");
-        assert_eq!((&asked.body[..], asked.fields.len()), (&b""[..], 4));
-        passed.upstream.assert_clean();
-    }
+    let passed = Passed::on(engine, By::Proxy, lines);
+    let asked = passed.post("/put", "", "1");
+    assert_eq!(
+        (asked.field(":method"), &asked.body[..]),
+        ("PUT", &b"1"[..])
+    );
+    assert_eq!(
+        passed.get("/named?method=DELETE").field(":method"),
+        "DELETE"
+    );
+    let asked = passed.post("/body", "X-Own: 1\r\n", "of the client");
+    assert_eq!(asked.body, b"body of /body");
+    assert_eq!(asked.field("content-length"), "13");
+    assert_eq!(asked.field("x-own"), "1");
+    let asked = passed.get("/body");
+    assert_eq!(
+        (asked.field(":method"), &asked.body[..]),
+        ("GET", &b"body of /body"[..])
+    );
+    let asked = passed.post("/without", "", "12345");
+    assert_eq!(
+        (&asked.body[..], asked.field("content-length")),
+        (&b""[..], "5")
+    );
+    let asked = passed.post("/bare", "X-Own: 1\r\n", "12345");
+    assert_eq!((&asked.body[..], asked.fields.len()), (&b""[..], 4));
+    passed.upstream.assert_clean();
 }
 
-#[test]
-fn a_head_is_asked_for_without_a_body() {
-    each(|engine, by| {
+support::test_on_each_engine!(methods_and_bodies_can_be_replaced);
+
+fn a_head_is_asked_for_without_a_body(engine: &'static str) {
+    each(engine, |engine, by| {
         let upstream = Upstream::serve(|peer, heard| {
             if let super::upstream::Heard::Head(stream, true) = heard {
                 let fields = [
@@ -299,10 +301,11 @@ fn a_head_is_asked_for_without_a_body() {
     });
 }
 
-#[test]
-fn bodies_of_unknown_length_are_told_none() {
+support::test_on_each_engine!(a_head_is_asked_for_without_a_body);
+
+fn bodies_of_unknown_length_are_told_none(engine: &'static str) {
     let lines = "location / { by_pass by://UP; } location /unbuffered { proxy_pass http://UP; proxy_request_buffering off; }";
-    each(|engine, by| {
+    each(engine, |engine, by| {
         let passed = Passed::on(engine, by, lines);
         for path in ["/", "/unbuffered"] {
             let mut client = Client::connect(passed.server.port);
@@ -330,12 +333,13 @@ fn bodies_of_unknown_length_are_told_none() {
     });
 }
 
+support::test_on_each_engine!(bodies_of_unknown_length_are_told_none);
+
 /// As nginx has it, which sends `$content_length` where that is known.
-#[test]
-fn bodies_in_chunks_that_have_come_whole_are_told_their_length() {
+fn bodies_in_chunks_that_have_come_whole_are_told_their_length(engine: &'static str) {
     let lines = "location / { by_pass by://UP; }
                  location /own { by_pass by://UP; by_set_header Content-Length ''; }";
-    each(|engine, by| {
+    each(engine, |engine, by| {
         let passed = Passed::on(engine, by, lines);
         let ask_in_chunks = |path: &str, chunks: &str| {
             let head = format!("POST {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n");
@@ -358,15 +362,16 @@ fn bodies_in_chunks_that_have_come_whole_are_told_their_length() {
     });
 }
 
+support::test_on_each_engine!(bodies_in_chunks_that_have_come_whole_are_told_their_length);
+
 /// Frames of heads and bodies count with all that they are made of. Nothing else does.
-#[test]
-fn bytes_of_both_ways_count_as_they_are_framed() {
+fn bytes_of_both_ways_count_as_they_are_framed(engine: &'static str) {
     let lines = "location / { by_pass by://u; access_log logs/bytes.log bytes; }
                  [http]
                  upstream u { server UP; keepalive 4; }
                  log_format bytes '$upstream_bytes_sent $upstream_bytes_received '
                                   '$upstream_response_length';";
-    each(|engine, by| {
+    each(engine, |engine, by| {
         let upstream = Upstream::serve(|peer, heard| {
             let Some(stream) = whole(heard) else {
                 return;
@@ -411,6 +416,8 @@ fn bytes_of_both_ways_count_as_they_are_framed() {
     });
 }
 
+support::test_on_each_engine!(bytes_of_both_ways_count_as_they_are_framed);
+
 /// A head, a body in three frames, one of which is padded, and trailers.
 fn answer_in_frames(stream: u32) -> Vec<u8> {
     let padded = [&[10][..], &[b'p'; 500], &[0; 10]].concat();
@@ -424,10 +431,9 @@ fn answer_in_frames(stream: u32) -> Vec<u8> {
     .concat()
 }
 
-#[test]
-fn heads_longer_than_a_frame_are_continued() {
+fn heads_longer_than_a_frame_are_continued(engine: &'static str) {
     let lines = "large_client_header_buffers 4 64k; location / { by_pass by://UP; }";
-    each(|engine, by| {
+    each(engine, |engine, by| {
         let passed = Passed::on(engine, by, lines);
         let long = "v".repeat(40_000);
         let asked = passed.post("/", &format!("X-Long: {long}\r\n"), "1");
@@ -444,3 +450,5 @@ fn heads_longer_than_a_frame_are_continued() {
         passed.upstream.assert_clean();
     });
 }
+
+support::test_on_each_engine!(heads_longer_than_a_frame_are_continued);

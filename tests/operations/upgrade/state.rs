@@ -263,28 +263,27 @@ fn leave_to(port: u16, newer: u32, older: u32) {
     });
 }
 
-#[test]
-fn another_program_goes_on_with_the_state_of_zones() {
-    for engine in support::engines::lines() {
-        let (site, all, ports, older) = serving(engine);
-        let known = Known::fill(&ports);
-        let newer = upgrade(&all, older);
-        leave_to(ports.all, newer, older);
-        known.check(&ports);
-        // Both go on for themselves, and a third one with what the second knows.
-        end(older, "QUIT");
-        let known = Known::requests_of(&ports);
-        let last = upgrade(&all, newer);
-        leave_to(ports.all, last, newer);
-        known(&ports);
-        end(newer, "QUIT");
-        let log = site.read("logs/error.log");
-        let line = "zones go on with the state of the worker before";
-        assert_eq!(log.matches(line).count(), 2, "{log}");
-        assert!(!log.contains("begins empty"), "{log}");
-        end(last, "TERM");
-    }
+fn another_program_goes_on_with_the_state_of_zones(engine: &'static str) {
+    let (site, all, ports, older) = serving(engine);
+    let known = Known::fill(&ports);
+    let newer = upgrade(&all, older);
+    leave_to(ports.all, newer, older);
+    known.check(&ports);
+    // Both go on for themselves, and a third one with what the second knows.
+    end(older, "QUIT");
+    let known = Known::requests_of(&ports);
+    let last = upgrade(&all, newer);
+    leave_to(ports.all, last, newer);
+    known(&ports);
+    end(newer, "QUIT");
+    let log = site.read("logs/error.log");
+    let line = "zones go on with the state of the worker before";
+    assert_eq!(log.matches(line).count(), 2, "{log}");
+    assert!(!log.contains("begins empty"), "{log}");
+    end(last, "TERM");
 }
+
+support::test_on_each_engine!(another_program_goes_on_with_the_state_of_zones);
 
 impl Known {
     /// What a process behind knows of another client.

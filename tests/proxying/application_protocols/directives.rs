@@ -16,12 +16,14 @@ use support::application::{Application, Protocol, Seen};
 /// Runs a test with each protocol on each engine; `lines` are those of FastCGI, and say APP for the
 /// application's address.
 fn each_server(
+    engine: &str,
     lines: &str,
     answer: impl Fn(&Seen) -> Vec<Vec<u8>> + Clone + Send + Sync + 'static,
     test: impl Fn(&Server, &Application),
 ) {
     for protocol in Protocol::ALL {
         each_engine(
+            engine,
             protocol,
             &in_words_of(protocol, lines),
             answer.clone(),
@@ -35,8 +37,7 @@ fn in_words_of(protocol: Protocol, lines: &str) -> String {
     lines.replace("fastcgi_", protocol.prefix())
 }
 
-#[test]
-fn time_limits() {
+fn time_limits(engine: &'static str) {
     let slow = |seen: &Seen| {
         thread::sleep(Duration::from_millis(500));
         plain(seen)
@@ -44,12 +45,14 @@ fn time_limits() {
     let lines = "
         location /short { fastcgi_read_timeout 100ms; fastcgi_pass APP; }
         location /long { fastcgi_read_timeout 30s; fastcgi_pass APP; }";
-    each_server(lines, slow, |server, _| {
+    each_server(engine, lines, slow, |server, _| {
         assert_eq!(status(&get(server, "/short")), 504);
         server.wait_for_log("upstream timed out (110: Connection timed out) while reading response header from upstream");
         assert_eq!(status(&get(server, "/long")), 200);
     });
 }
+
+support::test_on_each_engine!(time_limits);
 
 #[test]
 fn an_application_that_does_not_read() {
@@ -169,8 +172,7 @@ fn other_servers_are_tried() {
     }
 }
 
-#[test]
-fn a_client_that_leaves() {
+fn a_client_that_leaves(engine: &'static str) {
     let slow = |seen: &Seen| {
         thread::sleep(Duration::from_millis(400));
         plain(seen)
@@ -179,7 +181,7 @@ fn a_client_that_leaves() {
         access_log logs/access.log;
         location /off { fastcgi_ignore_client_abort off; fastcgi_pass APP; }
         location /on { fastcgi_ignore_client_abort on; fastcgi_pass APP; }";
-    each_server(lines, slow, |server, application| {
+    each_server(engine, lines, slow, |server, application| {
         for (path, wanted) in [("/off", 499), ("/on", 200)] {
             let mut stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
             let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -194,8 +196,9 @@ fn a_client_that_leaves() {
     });
 }
 
-#[test]
-fn fields_ranges_and_addresses() {
+support::test_on_each_engine!(a_client_that_leaves);
+
+fn fields_ranges_and_addresses(engine: &'static str) {
     let by_uri = |seen: &Seen| match &*seen.uri() {
         "/accel" => seen.answer("X-Accel-Redirect: /inner", b"own"),
         _ => seen.answer("Content-Length: 10\r\nX-A: 1", b"0123456789"),
@@ -209,7 +212,7 @@ fn fields_ranges_and_addresses() {
         location /ranges { fastcgi_param URI /x; fastcgi_force_ranges on; fastcgi_pass APP; }
         location /bound { fastcgi_bind 127.0.0.2; fastcgi_pass APP; }
         location /unbound { fastcgi_bind off; fastcgi_pass APP; }";
-    each_server(lines, by_uri, |server, application| {
+    each_server(engine, lines, by_uri, |server, application| {
         assert!(get(server, "/obeyed").ends_with("inner"));
         assert!(get(server, "/ignored").contains("own"));
         let range = |path: &str| {
@@ -234,13 +237,14 @@ fn fields_ranges_and_addresses() {
     });
 }
 
-#[test]
-fn the_pace_of_answers() {
+support::test_on_each_engine!(fields_ranges_and_addresses);
+
+fn the_pace_of_answers(engine: &'static str) {
     let large = |seen: &Seen| seen.answer("X-A: 1", &[b'x'; 60_000]);
     let lines = "
         location /slow { fastcgi_limit_rate 40k; fastcgi_pass APP; }
         location /quick { fastcgi_limit_rate 0; fastcgi_pass APP; }";
-    each_server(lines, large, |server, _| {
+    each_server(engine, lines, large, |server, _| {
         let took = |path: &str| {
             let began = Instant::now();
             let answer = ask(server, &format!("GET {path} HTTP/1.0\r\n\r\n"));
@@ -256,13 +260,15 @@ fn the_pace_of_answers() {
     });
 }
 
-#[test]
-fn answers_are_stored() {
+support::test_on_each_engine!(the_pace_of_answers);
+
+fn answers_are_stored(engine: &'static str) {
     let lines = "
         location /kept/ { root temp; fastcgi_store on; fastcgi_store_access user:rw group:rw all:r; fastcgi_pass APP; }
         location /own/ { root temp; fastcgi_store on; fastcgi_store_access user:rw; fastcgi_pass APP; }
         location /none/ { root temp; fastcgi_store off; fastcgi_pass APP; }";
     each_server(
+        engine,
         lines,
         |seen| seen.answer("X-A: 1", b"stored"),
         |server, _| {
@@ -289,8 +295,9 @@ fn answers_are_stored() {
     );
 }
 
-#[test]
-fn what_a_slow_client_leaves_goes_to_a_file() {
+support::test_on_each_engine!(answers_are_stored);
+
+fn what_a_slow_client_leaves_goes_to_a_file(engine: &'static str) {
     const LENGTH: usize = 6 << 20;
     let large = |seen: &Seen| seen.answer("X-A: 1", &vec![b'x'; LENGTH]);
     let lines = "
@@ -299,7 +306,7 @@ fn what_a_slow_client_leaves_goes_to_a_file() {
             fastcgi_pass APP; }
         location /memory { fastcgi_max_temp_file_size 0; fastcgi_pass APP; }
         location /apart { fastcgi_buffering off; fastcgi_pass APP; }";
-    each_server(lines, large, |server, _| {
+    each_server(engine, lines, large, |server, _| {
         for (path, in_file) in [("/memory", false), ("/apart", false), ("/file", true)] {
             let before = server.error_log().len();
             let mut stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
@@ -326,3 +333,5 @@ fn what_a_slow_client_leaves_goes_to_a_file() {
         }
     });
 }
+
+support::test_on_each_engine!(what_a_slow_client_leaves_goes_to_a_file);

@@ -9,15 +9,15 @@ use support::application::{Application, Protocol, Seen, end, stderr, stdout};
 
 /// Runs a test on each engine with an application that speaks FastCGI.
 fn each_server(
+    engine: &str,
     lines: &str,
     answer: impl Fn(&Seen) -> Vec<Vec<u8>> + Clone + Send + Sync + 'static,
     test: impl Fn(&Server, &Application),
 ) {
-    each_engine(Protocol::Fastcgi, lines, answer, test);
+    each_engine(engine, Protocol::Fastcgi, lines, answer, test);
 }
 
-#[test]
-fn an_application_is_told_what_the_lines_say() {
+fn an_application_is_told_what_the_lines_say(engine: &'static str) {
     let lines = "
         location / { fastcgi_pass APP; fastcgi_param A 1; fastcgi_param B $arg_b; fastcgi_param C $arg_c if_not_empty;
             fastcgi_param A 2; }
@@ -27,7 +27,7 @@ fn an_application_is_told_what_the_lines_say() {
         location /script { fastcgi_pass APP; fastcgi_pass_request_headers off; fastcgi_index index.php;
             fastcgi_split_path_info ^(.+?\\.php)(/.*)?$;
             fastcgi_param S $fastcgi_script_name; fastcgi_param P $fastcgi_path_info; }";
-    each_server(lines, plain, |server, application| {
+    each_server(engine, lines, plain, |server, application| {
         let told = |request: &str| {
             let answer = ask(server, request);
             assert_eq!(status(&answer), 200, "{answer}");
@@ -78,14 +78,15 @@ fn an_application_is_told_what_the_lines_say() {
     });
 }
 
-#[test]
-fn bodies_come_in_records() {
+support::test_on_each_engine!(an_application_is_told_what_the_lines_say);
+
+fn bodies_come_in_records(engine: &'static str) {
     let lines = "
         client_max_body_size 10m;
         location / { fastcgi_pass APP; client_body_buffer_size 1m; }
         location /file/ { fastcgi_pass APP; client_body_in_file_only clean; }
         location /stream/ { fastcgi_pass APP; fastcgi_request_buffering off; }";
-    each_server(lines, plain, |server, application| {
+    each_server(engine, lines, plain, |server, application| {
         let body: String = (0..30_000).map(|number| format!("{number} ")).collect();
         for path in ["/", "/file/", "/stream/"] {
             let length = body.len();
@@ -118,15 +119,16 @@ fn bodies_come_in_records() {
     });
 }
 
-#[test]
-fn connections_are_kept_where_both_sides_keep_them() {
+support::test_on_each_engine!(bodies_come_in_records);
+
+fn connections_are_kept_where_both_sides_keep_them(engine: &'static str) {
     let lines = "
         location / { fastcgi_pass u; fastcgi_keep_conn on; }
         location /apart/ { fastcgi_pass u; }
         location /http/ { proxy_pass http://u; }
         [http]
         upstream u { server APP; keepalive 4; }";
-    each_server(lines, plain, |server, application| {
+    each_server(engine, lines, plain, |server, application| {
         for _ in 0..4 {
             assert_eq!(status(&get(server, "/")), 200);
             assert!(application.last().keeps_connection);
@@ -145,8 +147,9 @@ fn connections_are_kept_where_both_sides_keep_them() {
     });
 }
 
-#[test]
-fn heads_of_answers_become_the_responses() {
+support::test_on_each_engine!(connections_are_kept_where_both_sides_keep_them);
+
+fn heads_of_answers_become_the_responses(engine: &'static str) {
     let answer = |seen: &Seen| {
         let head: &[u8] = match &*seen.uri() {
             "/status" => b"Status: 404 Gone Fishing\r\nContent-Type: text/x\r\n\r\nnothing",
@@ -168,7 +171,7 @@ fn heads_of_answers_become_the_responses() {
         location = /inner { internal; return 200 inner; }
         location = /intercepted { fastcgi_pass APP; fastcgi_intercept_errors on; error_page 500 = /inner; }
         location = /shown { fastcgi_pass APP; fastcgi_param URI /status; fastcgi_pass_header Status; fastcgi_hide_header Content-Type; }";
-    each_server(lines, answer, |server, _| {
+    each_server(engine, lines, answer, |server, _| {
         let answer = get(server, "/status");
         assert!(
             answer.starts_with("HTTP/1.1 404 Gone Fishing\r\n"),
@@ -222,8 +225,9 @@ fn heads_of_answers_become_the_responses() {
     });
 }
 
-#[test]
-fn an_end_that_is_missing_takes_nothing_away() {
+support::test_on_each_engine!(heads_of_answers_become_the_responses);
+
+fn an_end_that_is_missing_takes_nothing_away(engine: &'static str) {
     let answer = |seen: &Seen| match &*seen.uri() {
         "/page" => vec![
             [
@@ -245,7 +249,7 @@ fn an_end_that_is_missing_takes_nothing_away() {
         location /exact { fastcgi_pass u; fastcgi_buffering off; }
         [http]
         upstream u { server APP; keepalive 4; }";
-    each_server(lines, answer, |server, _| {
+    each_server(engine, lines, answer, |server, _| {
         let answer = get(server, "/short");
         assert!(
             answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("\r\n\r\nshort"),
@@ -273,8 +277,9 @@ fn an_end_that_is_missing_takes_nothing_away() {
     });
 }
 
-#[test]
-fn answers_without_a_body_leave_their_connection() {
+support::test_on_each_engine!(an_end_that_is_missing_takes_nothing_away);
+
+fn answers_without_a_body_leave_their_connection(engine: &'static str) {
     let answer = |seen: &Seen| {
         let head: &[u8] = match &*seen.uri() {
             "/none" => b"Status: 204 X\r\n\r\n",
@@ -289,7 +294,7 @@ fn answers_without_a_body_leave_their_connection() {
         location /apart/ { rewrite ^/apart(.*) $1 break; fastcgi_pass u; fastcgi_buffering off; }
         [http]
         upstream u { server APP; keepalive 4; }";
-    each_server(lines, answer, |server, application| {
+    each_server(engine, lines, answer, |server, application| {
         for (path, wanted) in [
             ("/none", 204),
             ("/same", 304),
@@ -311,6 +316,8 @@ fn answers_without_a_body_leave_their_connection() {
         }
     });
 }
+
+support::test_on_each_engine!(answers_without_a_body_leave_their_connection);
 
 /// A way to answer badly before the head is whole: its name, what is sent, the status, the line of
 /// the error log.
@@ -441,8 +448,7 @@ const BAD: &[Bad] = &[
     ),
 ];
 
-#[test]
-fn bad_answers_have_their_status_their_line_and_their_retry() {
+fn bad_answers_have_their_status_their_line_and_their_retry(engine: &'static str) {
     let answer = |seen: &Seen| {
         let uri = seen.uri();
         let mut path = uri.split('/').skip(1);
@@ -459,53 +465,52 @@ fn bad_answers_have_their_status_their_line_and_their_retry() {
         location /again/ { rewrite ^/again(.*) $1 break; fastcgi_pass u; fastcgi_next_upstream error invalid_header; }
         [http]
         upstream u { server APP max_fails=0; server GOOD backup; }";
-    for engine in engines::lines() {
-        let bad = Application::start(Protocol::Fastcgi, answer);
-        let good = Application::start(Protocol::Fastcgi, plain);
-        let lines = lines
-            .replace("APP", &bad.address())
-            .replace("GOOD", &good.address());
-        let server = Server::start(engine, &lines);
-        for (name, _, wanted, line) in BAD {
-            // A text is looked for in what has come of it at once.
-            let manners: &[&str] = if *name == "caught" {
-                &[""]
-            } else {
-                &["", "/drip"]
-            };
-            for manner in manners {
-                let before = server.error_log().len();
-                let path = format!("/{name}{manner}");
-                let answer = get(&server, &path);
-                assert_eq!(
-                    status(&answer),
-                    *wanted,
-                    "{path}: {answer}\n{}",
-                    &server.error_log()[before..]
-                );
-                let path = format!("/again/{name}{manner}");
-                let answer = get(&server, &path);
-                assert!(
-                    answer.ends_with("ok") && status(&answer) == 200,
-                    "{path}: {answer}"
-                );
-                for _ in 0..200 {
-                    if server.error_log()[before..].matches(line).count() >= 2 {
-                        break;
-                    }
-                    std::thread::sleep(Duration::from_millis(10));
+    let bad = Application::start(Protocol::Fastcgi, answer);
+    let good = Application::start(Protocol::Fastcgi, plain);
+    let lines = lines
+        .replace("APP", &bad.address())
+        .replace("GOOD", &good.address());
+    let server = Server::start(engine, &lines);
+    for (name, _, wanted, line) in BAD {
+        // A text is looked for in what has come of it at once.
+        let manners: &[&str] = if *name == "caught" {
+            &[""]
+        } else {
+            &["", "/drip"]
+        };
+        for manner in manners {
+            let before = server.error_log().len();
+            let path = format!("/{name}{manner}");
+            let answer = get(&server, &path);
+            assert_eq!(
+                status(&answer),
+                *wanted,
+                "{path}: {answer}\n{}",
+                &server.error_log()[before..]
+            );
+            let path = format!("/again/{name}{manner}");
+            let answer = get(&server, &path);
+            assert!(
+                answer.ends_with("ok") && status(&answer) == 200,
+                "{path}: {answer}"
+            );
+            for _ in 0..200 {
+                if server.error_log()[before..].matches(line).count() >= 2 {
+                    break;
                 }
-                let log = &server.error_log()[before..];
-                assert!(log.matches(line).count() >= 2, "{path}: {line}\n{log}");
+                std::thread::sleep(Duration::from_millis(10));
             }
+            let log = &server.error_log()[before..];
+            assert!(log.matches(line).count() >= 2, "{path}: {line}\n{log}");
         }
     }
 }
 
+support::test_on_each_engine!(bad_answers_have_their_status_their_line_and_their_retry);
+
 /// As nginx has it, which reads into one buffer: messages before the head take its room, and leave
 /// it again where they end what was read.
-#[test]
-fn messages_before_a_head_take_its_room() {
+fn messages_before_a_head_take_its_room(engine: &'static str) {
     let head = |length: usize| {
         let mut bytes = stdout(format!("X-A: {}\r\n\r\nok", "a".repeat(length)).as_bytes());
         bytes.extend(stdout(b""));
@@ -522,7 +527,7 @@ fn messages_before_a_head_take_its_room() {
     let lines = "
         fastcgi_param URI $uri; fastcgi_buffer_size 4k; chunked_transfer_encoding off;
         location / { fastcgi_pass APP; }";
-    each_server(lines, answer, |server, _| {
+    each_server(engine, lines, answer, |server, _| {
         for (path, wanted) in [
             // Beside a message of 3,000 bytes there is room for a head of 1,080.
             ("/1/3000/1060", 200),
@@ -543,8 +548,9 @@ fn messages_before_a_head_take_its_room() {
     });
 }
 
-#[test]
-fn what_is_split_in_any_way_is_the_same() {
+support::test_on_each_engine!(messages_before_a_head_take_its_room);
+
+fn what_is_split_in_any_way_is_the_same(engine: &'static str) {
     let whole = || {
         let mut bytes = stderr(b"a warning.\r\n");
         bytes.extend(stdout(b"Status: 201 Made\r\nContent-Type: te"));
@@ -569,7 +575,7 @@ fn what_is_split_in_any_way_is_the_same() {
         fastcgi_param URI $uri;
         location / { fastcgi_pass APP; chunked_transfer_encoding off; }
         location /flush { fastcgi_pass APP; fastcgi_buffering off; chunked_transfer_encoding off; }";
-    each_server(lines, answer, |server, _| {
+    each_server(engine, lines, answer, |server, _| {
         let length = whole().len();
         let places = (0..=length).map(|at| format!("/at/{at}"));
         for path in places.chain(["/bytes".into(), "/flush".into()]) {
@@ -594,3 +600,5 @@ fn what_is_split_in_any_way_is_the_same() {
         assert!(!server.error_log().contains("[alert]"));
     });
 }
+
+support::test_on_each_engine!(what_is_split_in_any_way_is_the_same);

@@ -92,15 +92,14 @@ fn serve(
 
 /// Runs a test on each engine; `VALUES` in the lines is the server's address.
 fn each_server(
+    engine: &str,
     lines: &str,
     answer: impl Fn(&str) -> Vec<Vec<u8>> + Clone + Send + Sync + 'static,
     test: impl Fn(&Server, &Values),
 ) {
-    for engine in engines::lines() {
-        let values = Values::start(answer.clone());
-        let server = Server::start(engine, &lines.replace("VALUES", &values.address()));
-        test(&server, &values);
-    }
+    let values = Values::start(answer.clone());
+    let server = Server::start(engine, &lines.replace("VALUES", &values.address()));
+    test(&server, &values);
 }
 
 /// A value whole, with these flags.
@@ -112,8 +111,7 @@ fn body(answer: &str) -> &str {
     answer.split_once("\r\n\r\n").map_or("", |(_, body)| body)
 }
 
-#[test]
-fn values_are_the_answers() {
+fn values_are_the_answers(engine: &'static str) {
     let answer = |key: &str| match key {
         "/none" => vec![b"END\r\n".to_vec()],
         "/empty.txt" => vec![value(key, 0, "")],
@@ -132,7 +130,7 @@ fn values_are_the_answers() {
         location @made { return 200 made; }
         [http]
         upstream u { server VALUES; keepalive 4; }";
-    each_server(lines, answer, |server, values| {
+    each_server(engine, lines, answer, |server, values| {
         let answer = get(server, "/a.txt?x=1");
         assert!(
             answer.contains("\r\nContent-Type: text/plain\r\n")
@@ -166,14 +164,15 @@ fn values_are_the_answers() {
     });
 }
 
+support::test_on_each_engine!(values_are_the_answers);
+
 /// A value has neither a tag nor a time: what a client asks of them is not judged
 /// (`disable_not_modified` in `ngx_http_upstream_process_headers`), and it gets the value. Only a
 /// range is cut out of it.
-#[test]
-fn conditions_of_clients_are_not_judged() {
+fn conditions_of_clients_are_not_judged(engine: &'static str) {
     let lines = "location / { set $memcached_key $uri; memcached_pass VALUES; }";
     let answer = |key: &str| vec![value(key, 0, "the value")];
-    each_server(lines, answer, |server, _| {
+    each_server(engine, lines, answer, |server, _| {
         for condition in [
             "If-Match: \"x\"",
             "If-Match: *",
@@ -199,8 +198,9 @@ fn conditions_of_clients_are_not_judged() {
     });
 }
 
-#[test]
-fn answers_that_are_none() {
+support::test_on_each_engine!(conditions_of_clients_are_not_judged);
+
+fn answers_that_are_none(engine: &'static str) {
     let answer = |key: &str| {
         let name = key.trim_start_matches('/');
         let bytes = match name {
@@ -227,7 +227,7 @@ fn answers_that_are_none() {
         location = /roomy { set $memcached_key /long; memcached_buffer_size 8k; memcached_pass u; }
         [http]
         upstream u { server VALUES max_fails=0; keepalive 4; }";
-    each_server(lines, answer, |server, values| {
+    each_server(engine, lines, answer, |server, values| {
         for (path, line) in [
             (
                 "/error",
@@ -287,8 +287,9 @@ fn answers_that_are_none() {
     });
 }
 
-#[test]
-fn all_bytes_of_a_value_count() {
+support::test_on_each_engine!(answers_that_are_none);
+
+fn all_bytes_of_a_value_count(engine: &'static str) {
     let answer = |key: &str| {
         let mut parts = key.split('/').skip(1);
         let length = parts.next().unwrap().parse().unwrap();
@@ -307,7 +308,7 @@ fn all_bytes_of_a_value_count() {
         location / { memcached_pass VALUES; }
         [http]
         log_format bytes '$uri $upstream_bytes_received $upstream_response_length';";
-    each_server(lines, answer, |server, _| {
+    each_server(engine, lines, answer, |server, _| {
         for key in [
             "/2",
             "/3000",
@@ -333,15 +334,16 @@ fn all_bytes_of_a_value_count() {
     });
 }
 
-#[test]
-fn flags_tell_what_is_compressed() {
+support::test_on_each_engine!(all_bytes_of_a_value_count);
+
+fn flags_tell_what_is_compressed(engine: &'static str) {
     let answer = |key: &str| vec![value(key, 6, "bytes")];
     let lines = "
         set $memcached_key $uri;
         location / { memcached_pass VALUES; }
         location /two { memcached_gzip_flag 2; memcached_pass VALUES; }
         location /one { memcached_gzip_flag 1; memcached_pass VALUES; }";
-    each_server(lines, answer, |server, _| {
+    each_server(engine, lines, answer, |server, _| {
         for (path, is_compressed) in [("/", false), ("/two", true), ("/one", false)] {
             let answer = get(server, path);
             let says_so = answer.contains("\r\nContent-Encoding: gzip\r\n");
@@ -351,8 +353,9 @@ fn flags_tell_what_is_compressed() {
     });
 }
 
-#[test]
-fn other_servers_are_asked() {
+support::test_on_each_engine!(flags_tell_what_is_compressed);
+
+fn other_servers_are_asked(engine: &'static str) {
     let bad = |key: &str| match key {
         "/none" => vec![b"END\r\n".to_vec()],
         "/slow" => {
@@ -374,39 +377,38 @@ fn other_servers_are_asked() {
         location /long { memcached_read_timeout 30s; memcached_next_upstream off; memcached_pass u; }
         [http]
         upstream u { server VALUES max_fails=0; server GOOD backup; }";
-    for engine in engines::lines() {
-        let (bad, good) = (
-            Values::start(bad),
-            Values::start(|key| vec![value(key, 0, "good")]),
-        );
-        let lines = lines
-            .replace("VALUES", &bad.address())
-            .replace("GOOD", &good.address());
-        let server = Server::start(engine, &lines);
-        for (path, wanted) in [
-            ("/default?key=/none", 404),
-            ("/default?key=/x", 502),
-            ("/not_found?key=/none", 200),
-            ("/not_found?key=/x", 502),
-            ("/invalid?key=/none", 404),
-            ("/invalid?key=/x", 200),
-            ("/off?key=/x", 502),
-            ("/one?key=/none", 404),
-            ("/soon?key=/slow", 404),
-            ("/later?key=/slow", 200),
-            ("/short?key=/slow", 504),
-            ("/long?key=/slow", 404),
-        ] {
-            assert_eq!(status(&get(&server, path)), wanted, "{path}");
-        }
-        server.wait_for_log(
-            "key: \"/none\" was not found by memcached while reading response header from upstream",
-        );
+    let (bad, good) = (
+        Values::start(bad),
+        Values::start(|key| vec![value(key, 0, "good")]),
+    );
+    let lines = lines
+        .replace("VALUES", &bad.address())
+        .replace("GOOD", &good.address());
+    let server = Server::start(engine, &lines);
+    for (path, wanted) in [
+        ("/default?key=/none", 404),
+        ("/default?key=/x", 502),
+        ("/not_found?key=/none", 200),
+        ("/not_found?key=/x", 502),
+        ("/invalid?key=/none", 404),
+        ("/invalid?key=/x", 200),
+        ("/off?key=/x", 502),
+        ("/one?key=/none", 404),
+        ("/soon?key=/slow", 404),
+        ("/later?key=/slow", 200),
+        ("/short?key=/slow", 504),
+        ("/long?key=/slow", 404),
+    ] {
+        assert_eq!(status(&get(&server, path)), wanted, "{path}");
     }
+    server.wait_for_log(
+        "key: \"/none\" was not found by memcached while reading response header from upstream",
+    );
 }
 
-#[test]
-fn addresses_and_time_limits() {
+support::test_on_each_engine!(other_servers_are_asked);
+
+fn addresses_and_time_limits(engine: &'static str) {
     let lines = "
         set $memcached_key $uri;
         location /bound { memcached_bind 127.0.0.2; memcached_pass VALUES; }
@@ -433,20 +435,20 @@ fn addresses_and_time_limits() {
         set $memcached_key $uri;
         location /short { memcached_connect_timeout 300ms; memcached_pass VALUES; }
         location /long { memcached_connect_timeout 2s; memcached_send_timeout 1ms; memcached_pass VALUES; }";
-    for engine in engines::lines() {
-        let server = Server::start(engine, &lines.replace("VALUES", &address.to_string()));
-        let took = |path: &str| {
-            let began = Instant::now();
-            assert_eq!(status(&get(&server, path)), 504);
-            began.elapsed()
-        };
-        let (short, long) = (took("/short"), took("/long"));
-        assert!(
-            long >= Duration::from_secs(2) && short < long,
-            "{short:?} {long:?}"
-        );
-    }
+    let server = Server::start(engine, &lines.replace("VALUES", &address.to_string()));
+    let took = |path: &str| {
+        let began = Instant::now();
+        assert_eq!(status(&get(&server, path)), 504);
+        began.elapsed()
+    };
+    let (short, long) = (took("/short"), took("/long"));
+    assert!(
+        long >= Duration::from_secs(2) && short < long,
+        "{short:?} {long:?}"
+    );
 }
+
+support::test_on_each_engine!(addresses_and_time_limits);
 
 /// memcached itself, on a port of its own.
 struct Memcached {
@@ -502,8 +504,7 @@ impl Drop for Memcached {
     }
 }
 
-#[test]
-fn values_of_memcached_itself() {
+fn values_of_memcached_itself(engine: &'static str) {
     let memcached = Memcached::start();
     let large: String = (0..100_000).map(|number| format!("{number} ")).collect();
     memcached.set("/large.txt", large.as_bytes());
@@ -515,20 +516,20 @@ fn values_of_memcached_itself() {
         location = /unix { memcached_pass unix:/nowhere/memcached.sock; }
         [http]
         upstream u { server 127.0.0.1:PORT; keepalive 8; }";
-    for engine in engines::lines() {
-        let server = Server::start(engine, &lines.replace("PORT", &memcached.port.to_string()));
-        for _ in 0..3 {
-            assert!(body(&ask(&server, "GET /large.txt HTTP/1.0\r\n\r\n")) == large);
-            assert_eq!(
-                body(&ask(&server, "GET /page.html HTTP/1.0\r\n\r\n")),
-                "a part b"
-            );
-            assert_eq!(status(&get(&server, "/missing")), 404);
-            let long = "x".repeat(300);
-            assert_eq!(status(&get(&server, &format!("/{long}"))), 502);
-        }
-        server.wait_for_log("memcached sent invalid response: \"CLIENT_ERROR");
-        assert_eq!(status(&get(&server, "/unix")), 502);
-        server.wait_for_log("connect() to unix:/nowhere/memcached.sock failed (2: No such file or directory) while connecting to upstream");
+    let server = Server::start(engine, &lines.replace("PORT", &memcached.port.to_string()));
+    for _ in 0..3 {
+        assert!(body(&ask(&server, "GET /large.txt HTTP/1.0\r\n\r\n")) == large);
+        assert_eq!(
+            body(&ask(&server, "GET /page.html HTTP/1.0\r\n\r\n")),
+            "a part b"
+        );
+        assert_eq!(status(&get(&server, "/missing")), 404);
+        let long = "x".repeat(300);
+        assert_eq!(status(&get(&server, &format!("/{long}"))), 502);
     }
+    server.wait_for_log("memcached sent invalid response: \"CLIENT_ERROR");
+    assert_eq!(status(&get(&server, "/unix")), 502);
+    server.wait_for_log("connect() to unix:/nowhere/memcached.sock failed (2: No such file or directory) while connecting to upstream");
 }
+
+support::test_on_each_engine!(values_of_memcached_itself);

@@ -19,17 +19,16 @@ use support::application::{Application, Protocol, Seen};
 
 /// Runs a test on each engine with an application; `APP` in `lines` is its address.
 fn each_engine(
+    engine: &str,
     protocol: Protocol,
     lines: &str,
     answer: impl Fn(&Seen) -> Vec<Vec<u8>> + Clone + Send + Sync + 'static,
     test: impl Fn(&Server, &Application),
 ) {
-    for engine in engines::lines() {
-        let application = Application::start(protocol, answer.clone());
-        let lines = lines.replace("APP", &application.address());
-        let server = Server::start(engine, &lines);
-        test(&server, &application);
-    }
+    let application = Application::start(protocol, answer.clone());
+    let lines = lines.replace("APP", &application.address());
+    let server = Server::start(engine, &lines);
+    test(&server, &application);
 }
 
 /// All that comes for a request on a connection of its own: head and body as they came.

@@ -26,8 +26,7 @@ impl Php {
 
     /// One with these lines more.
     fn start_with(name: &str, children: u32, lines: &str) -> Php {
-        let folder =
-            std::env::temp_dir().join(format!("tidegate-php-{}-{name}", std::process::id()));
+        let folder = support::temporary_path(&format!("php-{name}"));
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).unwrap();
         let path = folder.display();
@@ -123,124 +122,120 @@ fn write_site(server: &Server) {
     );
 }
 
-#[test]
-fn php_answers_by_debians_files() {
-    for engine in engines::lines() {
-        let php = Php::start("site", 2);
-        let server = Server::start(engine, &lines(&php));
-        write_site(&server);
-        let body = |answer: String| {
-            answer
-                .split_once("\r\n\r\n")
-                .map(|(_, body)| body.to_owned())
-                .unwrap()
-        };
-        let plain = |path: &str| {
-            let answer = ask(&server, &format!("GET {path} HTTP/1.0\r\nHost: a\r\n\r\n"));
-            assert_eq!(status(&answer), 200, "{path}: {answer}");
-            body(answer)
-        };
-        assert_eq!(plain("/some/page?a=7"), "front /some/page?a=7 7");
-        assert_eq!(plain("/"), "front / -");
-        assert_eq!(plain("/info.php/a/b?x"), "/info.php|/a/b|GET|HTTP/1.0");
-        assert_eq!(status(&get(&server, "/missing.php")), 404);
+fn php_answers_by_debians_files(engine: &'static str) {
+    let php = Php::start("site", 2);
+    let server = Server::start(engine, &lines(&php));
+    write_site(&server);
+    let body = |answer: String| {
+        answer
+            .split_once("\r\n\r\n")
+            .map(|(_, body)| body.to_owned())
+            .unwrap()
+    };
+    let plain = |path: &str| {
+        let answer = ask(&server, &format!("GET {path} HTTP/1.0\r\nHost: a\r\n\r\n"));
+        assert_eq!(status(&answer), 200, "{path}: {answer}");
+        body(answer)
+    };
+    assert_eq!(plain("/some/page?a=7"), "front /some/page?a=7 7");
+    assert_eq!(plain("/"), "front / -");
+    assert_eq!(plain("/info.php/a/b?x"), "/info.php|/a/b|GET|HTTP/1.0");
+    assert_eq!(status(&get(&server, "/missing.php")), 404);
 
-        let sent = "0123456789".repeat(30_000);
-        let answer = ask(
-            &server,
-            &format!(
-                "POST /post.php HTTP/1.0\r\nHost: a\r\nContent-Length: {}\r\n\r\n{sent}",
-                sent.len()
-            ),
-        );
-        assert!(answer.starts_with("HTTP/1.1 201 "), "{answer}");
-        // What `md5sum` says of the body.
-        let hash = "\r\nX-Md5: b9c683230a9e20ee0a15acf7f070f508\r\n";
-        assert!(
-            answer.contains(hash) && answer.ends_with("\r\n\r\n300000"),
-            "{answer}"
-        );
+    let sent = "0123456789".repeat(30_000);
+    let answer = ask(
+        &server,
+        &format!(
+            "POST /post.php HTTP/1.0\r\nHost: a\r\nContent-Length: {}\r\n\r\n{sent}",
+            sent.len()
+        ),
+    );
+    assert!(answer.starts_with("HTTP/1.1 201 "), "{answer}");
+    // What `md5sum` says of the body.
+    let hash = "\r\nX-Md5: b9c683230a9e20ee0a15acf7f070f508\r\n";
+    assert!(
+        answer.contains(hash) && answer.ends_with("\r\n\r\n300000"),
+        "{answer}"
+    );
 
-        let part = "--b\r\nContent-Disposition: form-data; name=\"f\"; filename=\"a.txt\"\r\n\r\nhello\r\n--b--\r\n";
-        let answer = ask(
-            &server,
-            &format!(
-                "POST /upload.php HTTP/1.0\r\nHost: a\r\nContent-Type: multipart/form-data; boundary=b\r\nContent-Length: {}\r\n\r\n{part}",
-                part.len()
-            ),
-        );
-        // The MD5 hash of `hello`.
-        assert_eq!(body(answer), "a.txt 5d41402abc4b2a76b9719d911017c592");
+    let part = "--b\r\nContent-Disposition: form-data; name=\"f\"; filename=\"a.txt\"\r\n\r\nhello\r\n--b--\r\n";
+    let answer = ask(
+        &server,
+        &format!(
+            "POST /upload.php HTTP/1.0\r\nHost: a\r\nContent-Type: multipart/form-data; boundary=b\r\nContent-Length: {}\r\n\r\n{part}",
+            part.len()
+        ),
+    );
+    // The MD5 hash of `hello`.
+    assert_eq!(body(answer), "a.txt 5d41402abc4b2a76b9719d911017c592");
 
-        let large: String = (0..200_000).map(|number| format!("{number}\n")).collect();
-        assert!(plain("/large.php") == large);
-        assert_eq!(plain("/error.php"), "done");
-        server.wait_for_log("FastCGI sent in stderr: \"PHP message: said by the script\"");
-        let answer = get(&server, "/cookie.php");
-        assert_eq!(status(&answer), 303, "{answer}");
-        assert_eq!(answer.matches("Set-Cookie: ").count(), 2, "{answer}");
-    }
+    let large: String = (0..200_000).map(|number| format!("{number}\n")).collect();
+    assert!(plain("/large.php") == large);
+    assert_eq!(plain("/error.php"), "done");
+    server.wait_for_log("FastCGI sent in stderr: \"PHP message: said by the script\"");
+    let answer = get(&server, "/cookie.php");
+    assert_eq!(status(&answer), 303, "{answer}");
+    assert_eq!(answer.matches("Set-Cookie: ").count(), 2, "{answer}");
 }
 
-#[test]
-fn a_worker_that_is_killed_ends_its_answer_alone() {
-    for engine in engines::lines() {
-        let php = Php::start("killed", 1);
-        let server = Server::start(engine, &lines(&php));
-        write_site(&server);
-        let answer = get(&server, "/killed.php");
-        assert!(!answer.ends_with("0\r\n\r\n"), "{answer}");
-        server
-            .wait_for_log("readv() failed (104: Connection reset by peer) while reading upstream");
-        // The next worker serves as before.
-        assert!(get(&server, "/info.php").contains("/info.php|"));
-        drop(php);
-        std::thread::sleep(Duration::from_millis(20));
-        assert_eq!(status(&get(&server, "/info.php")), 502);
-        server.wait_for_log("connect() to unix:");
-    }
+support::test_on_each_engine!(php_answers_by_debians_files);
+
+fn a_worker_that_is_killed_ends_its_answer_alone(engine: &'static str) {
+    let php = Php::start("killed", 1);
+    let server = Server::start(engine, &lines(&php));
+    write_site(&server);
+    let answer = get(&server, "/killed.php");
+    assert!(!answer.ends_with("0\r\n\r\n"), "{answer}");
+    server.wait_for_log("readv() failed (104: Connection reset by peer) while reading upstream");
+    // The next worker serves as before.
+    assert!(get(&server, "/info.php").contains("/info.php|"));
+    drop(php);
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!(status(&get(&server, "/info.php")), 502);
+    server.wait_for_log("connect() to unix:");
 }
+
+support::test_on_each_engine!(a_worker_that_is_killed_ends_its_answer_alone);
 
 /// Many more clients than php-fpm has workers and room for: nginx answers most of them with 502.
-#[test]
-fn more_requests_than_php_has_room_for_are_all_answered() {
+fn more_requests_than_php_has_room_for_are_all_answered(engine: &'static str) {
     const CLIENTS: usize = 60;
-    for engine in engines::lines() {
-        for group in ["", "concurrency_limit 2;", "concurrency_limit adaptive;"] {
-            let php = Php::start_with("full", 2, "listen.backlog = 2");
-            let socket = php.socket();
-            let lines = format!(
-                "location ~ \\.php$ {{ include /etc/nginx/fastcgi.conf; fastcgi_pass php; }}
+    for group in ["", "concurrency_limit 2;", "concurrency_limit adaptive;"] {
+        let php = Php::start_with("full", 2, "listen.backlog = 2");
+        let socket = php.socket();
+        let lines = format!(
+            "location ~ \\.php$ {{ include /etc/nginx/fastcgi.conf; fastcgi_pass php; }}
                  location = /static {{ return 200 quick; }}
 [http]
 upstream php {{ server unix:{}; {group} }}",
-                socket.display()
-            );
-            let server = Server::start_workers(2, engine, &lines);
-            let page = server.prefix.join("www/page.php");
-            fs::write(&page, "<?php usleep(20000); echo 'done ', $_GET['n'];").unwrap();
-            fs::set_permissions(&page, fs::Permissions::from_mode(0o644)).unwrap();
-            let clients: Vec<TcpStream> = (0..CLIENTS)
-                .map(|number| {
-                    let mut client = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
-                    client.set_read_timeout(Some(PATIENCE)).unwrap();
-                    let head = format!("GET /page.php?n={number} HTTP/1.0\r\nHost: a\r\n\r\n");
-                    client.write_all(head.as_bytes()).unwrap();
-                    client
-                })
-                .collect();
-            assert_eq!(status(&get(&server, "/static")), 200);
-            for (number, mut client) in clients.into_iter().enumerate() {
-                let mut answer = String::new();
-                client.read_to_string(&mut answer).unwrap();
-                assert_eq!(status(&answer), 200, "{group} {answer}");
-                assert!(answer.ends_with(&format!("done {number}")), "{answer}");
-            }
-            let log = server.error_log();
-            assert!(
-                !log.contains("[error]") && !log.contains("disabled"),
-                "{log}"
-            );
+            socket.display()
+        );
+        let server = Server::start_workers(2, engine, &lines);
+        let page = server.prefix.join("www/page.php");
+        fs::write(&page, "<?php usleep(20000); echo 'done ', $_GET['n'];").unwrap();
+        fs::set_permissions(&page, fs::Permissions::from_mode(0o644)).unwrap();
+        let clients: Vec<TcpStream> = (0..CLIENTS)
+            .map(|number| {
+                let mut client = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+                client.set_read_timeout(Some(PATIENCE)).unwrap();
+                let head = format!("GET /page.php?n={number} HTTP/1.0\r\nHost: a\r\n\r\n");
+                client.write_all(head.as_bytes()).unwrap();
+                client
+            })
+            .collect();
+        assert_eq!(status(&get(&server, "/static")), 200);
+        for (number, mut client) in clients.into_iter().enumerate() {
+            let mut answer = String::new();
+            client.read_to_string(&mut answer).unwrap();
+            assert_eq!(status(&answer), 200, "{group} {answer}");
+            assert!(answer.ends_with(&format!("done {number}")), "{answer}");
         }
+        let log = server.error_log();
+        assert!(
+            !log.contains("[error]") && !log.contains("disabled"),
+            "{log}"
+        );
     }
 }
+
+support::test_on_each_engine!(more_requests_than_php_has_room_for_are_all_answered);

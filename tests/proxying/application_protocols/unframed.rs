@@ -14,15 +14,22 @@ const UNFRAMED: [Protocol; 2] = [Protocol::Uwsgi, Protocol::Scgi];
 
 /// Runs a test with both protocols on each engine; the lines are those of uwsgi.
 fn each_server(
+    engine: &str,
     lines: &str,
     answer: impl Fn(&Seen) -> Vec<Vec<u8>> + Clone + Send + Sync + 'static,
     test: impl Fn(&Server, &Application, Protocol),
 ) {
     for protocol in UNFRAMED {
         let lines = lines.replace("uwsgi_", protocol.prefix());
-        each_engine(protocol, &lines, answer.clone(), |server, application| {
-            test(server, application, protocol);
-        });
+        each_engine(
+            engine,
+            protocol,
+            &lines,
+            answer.clone(),
+            |server, application| {
+                test(server, application, protocol);
+            },
+        );
     }
 }
 
@@ -40,14 +47,13 @@ fn with_length(
     all
 }
 
-#[test]
-fn an_application_is_told_what_the_lines_say() {
+fn an_application_is_told_what_the_lines_say(engine: &'static str) {
     let lines = "
         location / { uwsgi_pass APP; uwsgi_param A 1; uwsgi_param B $arg_b; uwsgi_param C $arg_c if_not_empty; }
         location /own/ { uwsgi_pass APP; uwsgi_param HTTP_X_OWN mine; uwsgi_param HTTP_X_GONE ''; uwsgi_param HTTP_HOST other; }
         location /none/ { uwsgi_pass APP; uwsgi_pass_request_headers off; uwsgi_pass_request_body off; }
         location /variable/ { set $to APP; uwsgi_pass $to; uwsgi_pass_request_headers off; }";
-    each_server(lines, plain, |server, application, protocol| {
+    each_server(engine, lines, plain, |server, application, protocol| {
         let told = |request: &str| {
             let answer = ask(server, request);
             assert_eq!(status(&answer), 200, "{answer}");
@@ -87,12 +93,13 @@ fn an_application_is_told_what_the_lines_say() {
     });
 }
 
+support::test_on_each_engine!(an_application_is_told_what_the_lines_say);
+
 /// SCGI is told of a body's length also where the body is kept from it, and would wait.
-#[test]
-fn a_body_may_be_kept_from_the_application() {
+fn a_body_may_be_kept_from_the_application(engine: &'static str) {
     let lines = "location / { scgi_pass APP; scgi_read_timeout 300ms; }
         location /none/ { scgi_pass APP; scgi_read_timeout 300ms; scgi_pass_request_body off; }";
-    each_engine(Protocol::Scgi, lines, plain, |server, _| {
+    each_engine(engine, Protocol::Scgi, lines, plain, |server, _| {
         let post = |path: &str| {
             status(&ask(
                 server,
@@ -103,36 +110,44 @@ fn a_body_may_be_kept_from_the_application() {
     });
 }
 
-#[test]
-fn packets_of_uwsgi() {
+support::test_on_each_engine!(a_body_may_be_kept_from_the_application);
+
+fn packets_of_uwsgi(engine: &'static str) {
     let lines = "
         location / { uwsgi_pass APP; }
         location /modified { uwsgi_pass uwsgi://APP; uwsgi_modifier1 5; uwsgi_modifier2 255; uwsgi_string '!\\n'; }
         location /long { uwsgi_pass APP; uwsgi_param LONG $arg_long$arg_long$arg_long$arg_long$arg_long$arg_long$arg_long$arg_long$arg_long; }
         large_client_header_buffers 4 16k;";
-    each_engine(Protocol::Uwsgi, lines, plain, |server, application| {
-        assert_eq!(status(&get(server, "/")), 200);
-        let seen = application.last();
-        assert_eq!((seen.modifiers, &*seen.string), ([0, 0], ""));
-        assert_eq!(status(&get(server, "/modified")), 200);
-        let seen = application.last();
-        assert_eq!((seen.modifiers, &*seen.string), ([5, 255], "!\n"));
-        assert_eq!(seen.params.first(), Some(&pairs(&[("HTTP_HOST", "a")])[0]));
-        // 65,535 bytes are the most: with names and lengths this is less, then more.
-        assert_eq!(
-            status(&get(server, &format!("/long?long={}", "x".repeat(7_200)))),
-            200
-        );
-        assert_eq!(
-            status(&get(server, &format!("/long?long={}", "x".repeat(7_300)))),
-            500
-        );
-        server.wait_for_log("uwsgi request is too big: ");
-    });
+    each_engine(
+        engine,
+        Protocol::Uwsgi,
+        lines,
+        plain,
+        |server, application| {
+            assert_eq!(status(&get(server, "/")), 200);
+            let seen = application.last();
+            assert_eq!((seen.modifiers, &*seen.string), ([0, 0], ""));
+            assert_eq!(status(&get(server, "/modified")), 200);
+            let seen = application.last();
+            assert_eq!((seen.modifiers, &*seen.string), ([5, 255], "!\n"));
+            assert_eq!(seen.params.first(), Some(&pairs(&[("HTTP_HOST", "a")])[0]));
+            // 65,535 bytes are the most: with names and lengths this is less, then more.
+            assert_eq!(
+                status(&get(server, &format!("/long?long={}", "x".repeat(7_200)))),
+                200
+            );
+            assert_eq!(
+                status(&get(server, &format!("/long?long={}", "x".repeat(7_300)))),
+                500
+            );
+            server.wait_for_log("uwsgi request is too big: ");
+        },
+    );
 }
 
-#[test]
-fn bodies_follow_the_head() {
+support::test_on_each_engine!(packets_of_uwsgi);
+
+fn bodies_follow_the_head(engine: &'static str) {
     let lines = "
         client_max_body_size 10m;
         location / { uwsgi_pass APP; uwsgi_param CONTENT_LENGTH $content_length; client_body_buffer_size 1m; }
@@ -142,7 +157,7 @@ fn bodies_follow_the_head() {
     let scgi = lines.replace("uwsgi_param CONTENT_LENGTH $content_length;", "");
     for (protocol, lines) in UNFRAMED.into_iter().zip([lines, &scgi]) {
         let lines = lines.replace("uwsgi_", protocol.prefix());
-        each_engine(protocol, &lines, plain, |server, application| {
+        each_engine(engine, protocol, &lines, plain, |server, application| {
             let body: String = (0..30_000).map(|number| format!("{number} ")).collect();
             for path in ["/", "/file/", "/stream/"] {
                 let length = body.len();
@@ -167,37 +182,45 @@ fn bodies_follow_the_head() {
     }
 }
 
+support::test_on_each_engine!(bodies_follow_the_head);
+
 /// A body that is passed on as it comes reaches the application before its end; else it does not.
-#[test]
-fn bodies_are_passed_on_as_they_come() {
+fn bodies_are_passed_on_as_they_come(engine: &'static str) {
     let lines = "
         location / { uwsgi_pass APP; uwsgi_param CONTENT_LENGTH 2; }
         location /stream/ { uwsgi_pass APP; uwsgi_param CONTENT_LENGTH 2; uwsgi_request_buffering off; }";
-    each_engine(Protocol::Uwsgi, lines, plain, |server, application| {
-        for (path, at_once) in [("/", false), ("/stream/", true)] {
-            let before = application.requests();
-            let mut stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
-            stream.set_read_timeout(Some(PATIENCE)).unwrap();
-            let head = format!("POST {path} HTTP/1.0\r\nContent-Length: 4\r\n\r\nhi");
-            stream.write_all(head.as_bytes()).unwrap();
-            for _ in 0..if at_once { 500 } else { 30 } {
-                if application.requests() > before {
-                    break;
+    each_engine(
+        engine,
+        Protocol::Uwsgi,
+        lines,
+        plain,
+        |server, application| {
+            for (path, at_once) in [("/", false), ("/stream/", true)] {
+                let before = application.requests();
+                let mut stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+                stream.set_read_timeout(Some(PATIENCE)).unwrap();
+                let head = format!("POST {path} HTTP/1.0\r\nContent-Length: 4\r\n\r\nhi");
+                stream.write_all(head.as_bytes()).unwrap();
+                for _ in 0..if at_once { 500 } else { 30 } {
+                    if application.requests() > before {
+                        break;
+                    }
+                    thread::sleep(Duration::from_millis(10));
                 }
-                thread::sleep(Duration::from_millis(10));
+                assert_eq!(application.requests() > before, at_once, "{path}");
+                stream.write_all(b"!!").unwrap();
+                let mut answer = String::new();
+                stream.read_to_string(&mut answer).unwrap();
+                // The application has gone by now, and may take the end of its answer along.
+                assert_eq!(status(&answer), 200, "{answer}");
             }
-            assert_eq!(application.requests() > before, at_once, "{path}");
-            stream.write_all(b"!!").unwrap();
-            let mut answer = String::new();
-            stream.read_to_string(&mut answer).unwrap();
-            // The application has gone by now, and may take the end of its answer along.
-            assert_eq!(status(&answer), 200, "{answer}");
-        }
-    });
+        },
+    );
 }
 
-#[test]
-fn heads_of_answers_become_the_responses() {
+support::test_on_each_engine!(bodies_are_passed_on_as_they_come);
+
+fn heads_of_answers_become_the_responses(engine: &'static str) {
     let answer = |seen: &Seen| {
         let bytes: &[u8] = match &*seen.uri() {
             "/line" => b"HTTP/1.0 404 Gone Fishing\r\nStatus: 500 Other\r\nContent-Type: text/x\r\n\r\nnothing",
@@ -223,7 +246,7 @@ fn heads_of_answers_become_the_responses() {
         location = /hidden { uwsgi_pass APP; uwsgi_param URI /status; uwsgi_hide_header Status; uwsgi_hide_header Content-Type; }
         location = /shown { uwsgi_pass APP; uwsgi_param URI /status; uwsgi_pass_header Status; }
         location = /accel-shown { uwsgi_pass APP; uwsgi_param URI /own; uwsgi_pass_header X-Accel-Charset; }";
-    each_server(lines, answer, |server, _, protocol| {
+    each_server(engine, lines, answer, |server, _, protocol| {
         let answer = get(server, "/line");
         assert!(
             answer.starts_with("HTTP/1.1 404 Gone Fishing\r\n"),
@@ -286,6 +309,8 @@ fn heads_of_answers_become_the_responses() {
         server.wait_for_log("upstream prematurely closed connection while reading upstream");
     });
 }
+
+support::test_on_each_engine!(heads_of_answers_become_the_responses);
 
 /// A way to answer badly before the head is whole: its name, what is sent, and the line of the
 /// error log.
@@ -369,14 +394,13 @@ fn bad_answers_have_their_status_their_line_and_their_retry() {
     }
 }
 
-#[test]
-fn a_head_has_its_room() {
+fn a_head_has_its_room(engine: &'static str) {
     let answer = |seen: &Seen| seen.answer(&format!("X-A: {}", "a".repeat(5_000)), b"ok");
     let lines = "
         add_header X-Seen [$upstream_http_x_a] always;
         location /small { uwsgi_buffer_size 4k; uwsgi_pass APP; }
         location /large { uwsgi_buffer_size 16k; uwsgi_buffers 8 16k; uwsgi_pass APP; }";
-    each_server(lines, answer, |server, _, _| {
+    each_server(engine, lines, answer, |server, _, _| {
         let small = get(server, "/small");
         assert_eq!(status(&small), 502);
         // Its line has not come whole, as far as there is room.
@@ -387,8 +411,9 @@ fn a_head_has_its_room() {
     });
 }
 
-#[test]
-fn what_is_split_in_any_way_is_the_same() {
+support::test_on_each_engine!(a_head_has_its_room);
+
+fn what_is_split_in_any_way_is_the_same(engine: &'static str) {
     const WHOLE: &[u8] = b"HTTP/1.1 201 Made\r\nContent-Type: text/plain\r\n\r\nfirst second third";
     let answer = |seen: &Seen| match seen.uri().strip_prefix("/at/") {
         Some(at) => {
@@ -401,7 +426,7 @@ fn what_is_split_in_any_way_is_the_same() {
         uwsgi_param URI $uri; chunked_transfer_encoding off;
         location / { uwsgi_pass APP; }
         location /flush { uwsgi_pass APP; uwsgi_buffering off; }";
-    each_server(lines, answer, |server, _, _| {
+    each_server(engine, lines, answer, |server, _, _| {
         let places = (1..WHOLE.len()).map(|at| format!("/at/{at}"));
         for path in places.chain(["/bytes".into(), "/flush".into()]) {
             let answer = get(server, &path);
@@ -416,13 +441,14 @@ fn what_is_split_in_any_way_is_the_same() {
     });
 }
 
-#[test]
-fn protocols_are_switched() {
+support::test_on_each_engine!(what_is_split_in_any_way_is_the_same);
+
+fn protocols_are_switched(engine: &'static str) {
     let answer = |_: &Seen| {
         vec![b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: echo\r\nConnection: upgrade\r\n\r\nhello".to_vec(), b" again".to_vec()]
     };
     let lines = "location / { uwsgi_pass APP; }";
-    each_server(lines, answer, |server, _, _| {
+    each_server(engine, lines, answer, |server, _, _| {
         let answer = ask(
             server,
             "GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n",
@@ -439,15 +465,18 @@ fn protocols_are_switched() {
     });
 }
 
+support::test_on_each_engine!(protocols_are_switched);
+
 /// A zero byte would end a value, and what follows it would be other parameters.
-#[test]
-fn zero_bytes_do_not_reach_scgi() {
+fn zero_bytes_do_not_reach_scgi(engine: &'static str) {
     if is_nginx() {
         return; // it sends them
     }
     let lines = "location / { scgi_param A $uri; scgi_pass APP; } location /x { scgi_param A 'b'; scgi_pass APP; }";
-    each_engine(Protocol::Scgi, lines, plain, |server, _| {
+    each_engine(engine, Protocol::Scgi, lines, plain, |server, _| {
         assert_eq!(status(&get(server, "/x")), 200);
         assert_eq!(status(&get(server, "/%00")), 400); // before it gets anywhere
     });
 }
+
+support::test_on_each_engine!(zero_bytes_do_not_reach_scgi);

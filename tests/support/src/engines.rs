@@ -48,6 +48,40 @@ pub fn with_io_uring() -> bool {
     names().contains(&"io_uring")
 }
 
+/// Runs a test on one engine, by its line of `events`, if that is to be tested. nginx has one.
+///
+/// # Panics
+///
+/// As [`names`] and the test do.
+pub fn run(engine: &str, test: impl FnOnce(&'static str)) {
+    let wanted = format!("use {engine};");
+    if wanted != EPOLL && crate::is_nginx() {
+        return;
+    }
+    if let Some(line) = lines().into_iter().find(|line| *line == wanted) {
+        test(line);
+    }
+}
+
+/// Makes two tests of a function that takes an engine's line of `events`: `epoll` and `io_uring` in
+/// a module of the function's name.
+#[macro_export]
+macro_rules! test_on_each_engine {
+    ($test:ident) => {
+        mod $test {
+            #[test]
+            fn epoll() {
+                $crate::engines::run("epoll", super::$test);
+            }
+
+            #[test]
+            fn io_uring() {
+                $crate::engines::run("io_uring", super::$test);
+            }
+        }
+    };
+}
+
 fn chosen(
     wanted: Option<&str>,
     probe: impl Fn() -> Result<(), String>,

@@ -49,10 +49,7 @@ impl Server {
 
     /// The same with so many worker threads.
     pub fn start_workers(workers: u32, events: &str, lines: &str) -> Server {
-        static COUNT: AtomicUsize = AtomicUsize::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let prefix =
-            std::env::temp_dir().join(format!("tidegate-server-{}-{number}", std::process::id()));
+        let prefix = temporary_path("server");
         let _ = fs::remove_dir_all(&prefix);
         for folder in ["www", "logs", "temp"] {
             fs::create_dir_all(prefix.join(folder)).unwrap();
@@ -240,6 +237,13 @@ pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
         copy.status().is_ok_and(|status| status.success()),
         "{copy:?}"
     );
+}
+
+/// A path in the folder for temporary files that nothing else has.
+pub fn temporary_path(name: &str) -> PathBuf {
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    std::env::temp_dir().join(format!("tidegate-{name}-{}-{number}", std::process::id()))
 }
 
 /// Whether the program under test is nginx itself.
