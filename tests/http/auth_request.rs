@@ -5,7 +5,7 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-use support::{PATIENCE, Server, engines};
+use support::{PATIENCE, Server};
 
 /// Subrequests that are refused, whose error pages then grant access. In nginx it is the subrequest
 /// that expects no body any more and keeps no connection (`ngx_http_special_response_handler`), and

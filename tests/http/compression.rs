@@ -5,6 +5,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
+use support::origin::{Origin, ok};
 use support::{PATIENCE, Server};
 
 const TEXT: &str = "a line of text that repeats itself\n";
@@ -344,24 +345,8 @@ fn compressible(seed: usize) -> Vec<u8> {
 
 /// An upstream that answers every request with this body.
 fn constant_upstream(body: Vec<u8>) -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
-    std::thread::spawn(move || {
-        for mut stream in listener.incoming().flatten() {
-            let mut head = Vec::new();
-            let mut byte = [0];
-            while !head.ends_with(b"\r\n\r\n") && matches!(stream.read(&mut byte), Ok(1)) {
-                head.push(byte[0]);
-            }
-            let length = body.len();
-            let head = format!(
-                "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: {length}\r\n\
-                 ETag: \"e\"\r\nCache-Control: max-age=3600\r\n\r\n"
-            );
-            let _ = stream.write_all(&[head.as_bytes(), &body].concat());
-        }
-    });
-    port
+    let fields = "Content-Type: text/html\r\nETag: \"e\"\r\nCache-Control: max-age=3600\r\n";
+    Origin::closing(move |_, _| ok(fields, &body)).port
 }
 
 /// The head without its date.

@@ -1,7 +1,7 @@
 //! What `return` has sent once is sent again from memory: whatever a request asks, it is answered
 //! as before.
 
-use support::{Server, engines};
+use support::Server;
 
 const LINES: &str = "\
 server_name localhost;\n\

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::time::{Duration, SystemTime};
 
-use support::{Server, engines};
+use support::Server;
 
 /// No response of a plan with `max_ranges` is kept.
 const LINES: &str = "\

@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
 
-use support::{PATIENCE, Server, engines};
+use support::{PATIENCE, Server};
 
 const FILE: usize = 200_000;
 

@@ -2,7 +2,7 @@
 //! answers, on both engines: the very bytes, so that nothing ambiguous leaves.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use proto::h2::ErrorCode;
 use proto::h2::frame::{self, Kind};
 use support::http2::{Client, put_data};
-use support::{PATIENCE, Server, engines};
+use support::{PATIENCE, Server, origin};
 
 /// An upstream that answers by path, and all that it got on each connection.
 struct Upstream {
@@ -20,15 +20,8 @@ struct Upstream {
 
 impl Upstream {
     fn start() -> Upstream {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
         let (say, got) = channel();
-        thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let say = say.clone();
-                thread::spawn(move || say.send(answer(stream)));
-            }
-        });
+        let port = origin::listen(move |stream| drop(say.send(answer(stream))));
         Upstream { port, got }
     }
 
@@ -97,7 +90,7 @@ fn answer(mut stream: TcpStream) -> String {
 }
 
 /// A server that passes everything on, with these lines beside.
-fn each_server(engine: &str, lines: &str, check: impl Fn(&Server, &Upstream)) {
+fn with_server(engine: &str, lines: &str, check: impl Fn(&Server, &Upstream)) {
     let upstream = Upstream::start();
     let port = upstream.port;
     let server = Server::start(
@@ -128,7 +121,7 @@ fn open(client: &mut Client, path: &str) -> u32 {
 }
 
 fn a_body_without_a_length_is_framed_as_the_upstream_can_read_it(engine: &'static str) {
-    each_server(engine, "", |server, upstream| {
+    with_server(engine, "", |server, upstream| {
         let mut client = Client::connect(server.port);
         for (path, framing) in [
             ("/new", "HTTP/1.1\nContent-Length: 5\n\n12345"),
@@ -158,7 +151,7 @@ fn a_body_without_a_length_is_framed_as_the_upstream_can_read_it(engine: &'stati
 support::test_on_each_engine!(a_body_without_a_length_is_framed_as_the_upstream_can_read_it);
 
 fn a_body_of_another_length_than_announced_never_leaves(engine: &'static str) {
-    each_server(engine, "", |server, upstream| {
+    with_server(engine, "", |server, upstream| {
         let mut client = Client::connect(server.port);
         for (length, body) in [
             ("0", &b"GET /smuggled HTTP/1.1\r\n\r\n"[..]),
@@ -187,7 +180,7 @@ fn a_body_of_another_length_than_announced_never_leaves(engine: &'static str) {
 support::test_on_each_engine!(a_body_of_another_length_than_announced_never_leaves);
 
 fn trailers_that_frame_do_not_leave(engine: &'static str) {
-    each_server(engine, "", |server, upstream| {
+    with_server(engine, "", |server, upstream| {
         let mut client = Client::connect(server.port);
         for path in ["/new", "/unbuffered/"] {
             let stream = open(&mut client, path);
@@ -225,7 +218,7 @@ fn trailers_that_frame_do_not_leave(engine: &'static str) {
 support::test_on_each_engine!(trailers_that_frame_do_not_leave);
 
 fn what_names_two_things_is_refused(engine: &'static str) {
-    each_server(engine, "", |server, upstream| {
+    with_server(engine, "", |server, upstream| {
         let mut client = Client::connect(server.port);
         let usual = [
             (":method", "GET"),
@@ -289,7 +282,7 @@ fn what_names_two_things_is_refused(engine: &'static str) {
 support::test_on_each_engine!(what_names_two_things_is_refused);
 
 fn fields_of_the_upstreams_connection_stay_there(engine: &'static str) {
-    each_server(engine, "underscores_in_headers on;", |server, upstream| {
+    with_server(engine, "underscores_in_headers on;", |server, upstream| {
         let mut client = Client::connect(server.port);
         let stream = client.request("/fields", &[("te", "trailers"), ("x-own", "1")]);
         let response = client.response(stream);
@@ -326,7 +319,7 @@ fn fields_of_the_upstreams_connection_stay_there(engine: &'static str) {
 support::test_on_each_engine!(fields_of_the_upstreams_connection_stay_there);
 
 fn a_101_that_was_not_asked_for_is_a_bad_gateway(engine: &'static str) {
-    each_server(engine, "", |server, _| {
+    with_server(engine, "", |server, _| {
         let mut client = Client::connect(server.port);
         let response = client.get("/switches");
         assert_eq!(response.status, 502);
@@ -340,15 +333,11 @@ support::test_on_each_engine!(a_101_that_was_not_asked_for_is_a_bad_gateway);
 
 fn an_upload_to_a_slow_upstream_holds_at_most_its_window(engine: &'static str) {
     // An upstream that takes the head and then nothing.
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
     let (say, kept) = channel();
-    thread::spawn(move || {
-        for mut stream in listener.incoming().flatten() {
-            let mut buffer = [0; 100];
-            let _ = stream.read(&mut buffer);
-            let _ = say.send(stream);
-        }
+    let port = origin::listen(move |mut stream| {
+        let mut buffer = [0; 100];
+        let _ = stream.read(&mut buffer);
+        let _ = say.send(stream);
     });
     let server = Server::start(
         engine,

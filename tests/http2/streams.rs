@@ -10,17 +10,17 @@ use std::time::{Duration, Instant};
 use proto::h2::ErrorCode;
 use proto::h2::frame::{self, Kind, flags};
 use support::http2::{Client, put_data};
-use support::{PATIENCE, Server, engines};
+use support::{PATIENCE, Server};
 
 const ON: &str = "http2 on; ";
 
-fn each_server(engine: &str, lines: &str, check: impl Fn(&Server)) {
+fn with_server(engine: &str, lines: &str, check: impl Fn(&Server)) {
     let server = Server::start(engine, &format!("{ON}{lines}"));
     check(&server);
 }
 
 fn files_come_from_memory_and_by_the_long_way(engine: &'static str) {
-    each_server(engine, "open_file_cache max=10;", |server| {
+    with_server(engine, "open_file_cache max=10;", |server| {
         server.write_old("small", b"small file");
         let large: Vec<u8> = (0..3_000_000_u32).map(|n| (n * 7) as u8).collect();
         server.write("large", &large);
@@ -50,7 +50,7 @@ fn files_come_from_memory_and_by_the_long_way(engine: &'static str) {
 support::test_on_each_engine!(files_come_from_memory_and_by_the_long_way);
 
 fn answers_from_memory_have_the_date_of_their_second(engine: &'static str) {
-    each_server(engine, "location / { return 200 text; }", |server| {
+    with_server(engine, "location / { return 200 text; }", |server| {
         let mut client = Client::connect(server.port);
         let mut dates = Vec::new();
         let started = Instant::now();
@@ -71,7 +71,7 @@ fn answers_from_memory_have_the_date_of_their_second(engine: &'static str) {
 support::test_on_each_engine!(answers_from_memory_have_the_date_of_their_second);
 
 fn a_window_that_is_smaller_than_an_answer_from_memory_lets_it_go_in_parts(engine: &'static str) {
-    each_server(engine, "open_file_cache max=10;", |server| {
+    with_server(engine, "open_file_cache max=10;", |server| {
         server.write("file", &[b'x'; 5000]);
         let mut client = Client::connect(server.port);
         // From memory by then.
@@ -106,7 +106,7 @@ support::test_on_each_engine!(
 );
 
 fn http1_is_spoken_on_the_same_port(engine: &'static str) {
-    each_server(
+    with_server(
         engine,
         "location / { return 200 \"$server_protocol $http2\"; }",
         |server| {
@@ -178,7 +178,7 @@ const EARLY: &str = "location / { return 403; }
     location = /file { allow all; }";
 
 fn an_early_answer_and_the_reset_of_its_stream_are_apart(engine: &'static str) {
-    each_server(engine, EARLY, |server| {
+    with_server(engine, EARLY, |server| {
         fs::write(server.prefix.join("www/file"), vec![b'x'; 100_000]).unwrap();
         let mut client = Client::connect(server.port);
         for (path, status) in [("/", 403), ("/page", 403), ("/gone", 502), ("/files", 403)] {
@@ -202,7 +202,7 @@ fn an_early_answer_and_the_reset_of_its_stream_are_apart(engine: &'static str) {
 support::test_on_each_engine!(an_early_answer_and_the_reset_of_its_stream_are_apart);
 
 fn a_client_that_ends_its_request_behind_an_early_answer_hears_of_no_reset(engine: &'static str) {
-    each_server(engine, EARLY, |server| {
+    with_server(engine, EARLY, |server| {
         let mut client = Client::connect(server.port);
         let mut ended = Vec::new();
         // On a busy machine the reset may be quicker than the client.
@@ -232,7 +232,7 @@ support::test_on_each_engine!(
 fn streams_that_wait_for_their_resets_make_room_when_their_client_ends_them(engine: &'static str) {
     let lines = "http2_max_concurrent_streams 2; location / { return 200 here; }
         location /denied { deny all; }";
-    each_server(engine, lines, |server| {
+    with_server(engine, lines, |server| {
         let mut client = Client::connect(server.port);
         for by_reset in [false, true].repeat(5) {
             let early = [(); 2].map(|()| answer_of_unfinished(&mut client, "/denied").0);
@@ -271,7 +271,7 @@ support::test_on_each_engine!(
 );
 
 fn the_page_of_a_malformed_request_and_its_reset_are_apart(engine: &'static str) {
-    each_server(engine, "", |server| {
+    with_server(engine, "", |server| {
         let mut client = Client::connect(server.port);
         let fields = [
             (":method", "POST"),
@@ -301,7 +301,7 @@ support::test_on_each_engine!(the_page_of_a_malformed_request_and_its_reset_are_
 fn bodies_are_read_by_credit(engine: &'static str) {
     let lines = "client_max_body_size 10m; location / { dav_methods PUT; }
         location /small { client_max_body_size 1k; dav_methods PUT; }";
-    each_server(engine, lines, |server| {
+    with_server(engine, lines, |server| {
         let www = server.prefix.join("www");
         fs::set_permissions(www, fs::Permissions::from_mode(0o777)).unwrap();
         let mut client = Client::connect(server.port);
@@ -348,7 +348,7 @@ fn bodies_are_read_by_credit(engine: &'static str) {
 support::test_on_each_engine!(bodies_are_read_by_credit);
 
 fn malformed_requests_are_answered_and_reset_and_others_go_on(engine: &'static str) {
-    each_server(engine, "location / { return 200 fine; }", |server| {
+    with_server(engine, "location / { return 200 fine; }", |server| {
         let mut client = Client::connect(server.port);
         let usual = [
             (":method", "GET"),
@@ -389,7 +389,7 @@ fn malformed_requests_are_answered_and_reset_and_others_go_on(engine: &'static s
 support::test_on_each_engine!(malformed_requests_are_answered_and_reset_and_others_go_on);
 
 fn a_violation_ends_the_connection_with_its_code(engine: &'static str) {
-    each_server(
+    with_server(
         engine,
         "error_log logs/error.log info; location / { return 200 fine; }",
         |server| {
@@ -408,7 +408,7 @@ fn a_violation_ends_the_connection_with_its_code(engine: &'static str) {
 support::test_on_each_engine!(a_violation_ends_the_connection_with_its_code);
 
 fn windows_that_are_small_are_kept_to(engine: &'static str) {
-    each_server(engine, "location / { }", |server| {
+    with_server(engine, "location / { }", |server| {
         let file: Vec<u8> = (0..100_000_u32).map(|n| n as u8).collect();
         server.write("file", &file);
         let mut client = Client::connect_with(server.port, &[(4, 10)]);
@@ -439,7 +439,7 @@ fn windows_that_are_small_are_kept_to(engine: &'static str) {
 support::test_on_each_engine!(windows_that_are_small_are_kept_to);
 
 fn keepalive_requests_end_the_connection(engine: &'static str) {
-    each_server(
+    with_server(
         engine,
         "keepalive_requests 3; location / { return 200 fine; }",
         |server| {
@@ -459,7 +459,7 @@ fn requests_are_numbered_as_they_begin(engine: &'static str) {
     let lines = "keepalive_requests 4; location / { return 200 $connection_requests; }
         location /after { auth_request /ask; return 200 $connection_requests; }
         location /ask { return 204; }";
-    each_server(engine, lines, |server| {
+    with_server(engine, lines, |server| {
         let mut client = Client::connect(server.port);
         // All heads in one buffer, before the work for any of them has begun.
         let (mut streams, mut out) = (Vec::new(), Vec::new());
@@ -488,7 +488,7 @@ support::test_on_each_engine!(requests_are_numbered_as_they_begin);
 
 fn the_urgent_goes_first_and_the_slow_hold_up_no_other(engine: &'static str) {
     let lines = "location / { } location /slow { alias www/large; limit_rate 1k; }";
-    each_server(engine, lines, |server| {
+    with_server(engine, lines, |server| {
         let large = vec![b'x'; 1_000_000];
         server.write("large", &large);
         let mut client = Client::connect_with(server.port, &[(4, 8_000_000)]);
@@ -533,7 +533,7 @@ fn the_urgent_goes_first_and_the_slow_hold_up_no_other(engine: &'static str) {
 support::test_on_each_engine!(the_urgent_goes_first_and_the_slow_hold_up_no_other);
 
 fn incremental_responses_take_turns(engine: &'static str) {
-    each_server(engine, "location / { }", |server| {
+    with_server(engine, "location / { }", |server| {
         server.write("file", &vec![b'x'; 1_000_000]);
         let mut client = Client::connect_with(server.port, &[(4, 2_000_000)]);
         let fields = [("priority", "i")];
@@ -556,7 +556,7 @@ fn incremental_responses_take_turns(engine: &'static str) {
 support::test_on_each_engine!(incremental_responses_take_turns);
 
 fn floods_end_the_connection(engine: &'static str) {
-    each_server(engine, "location / { }", |server| {
+    with_server(engine, "location / { }", |server| {
         server.write("file", &vec![b'x'; 1_000_000]);
         let ends = |what: &str, flood: &dyn Fn(&mut Client, &mut Vec<u8>)| {
             let mut client = Client::connect(server.port);
@@ -672,7 +672,7 @@ fn fields_of_framing_stand_in_heads_alone(engine: &'static str) {
          proxy_pass http://127.0.0.1:{}; }}",
         upstream_with_framing_everywhere()
     );
-    each_server(engine, &lines, |server| {
+    with_server(engine, &lines, |server| {
         let response = Client::connect(server.port).get("/");
         let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         assert_eq!(response.informational, [103]);
@@ -699,7 +699,7 @@ fn fields_of_framing_stand_in_heads_alone(engine: &'static str) {
 support::test_on_each_engine!(fields_of_framing_stand_in_heads_alone);
 
 fn chunks_streams_and_windows_are_as_they_are_set(engine: &'static str) {
-    each_server(
+    with_server(
         engine,
         "http2_chunk_size 1; location / { return 200 body; }",
         |server| {
@@ -708,14 +708,14 @@ fn chunks_streams_and_windows_are_as_they_are_set(engine: &'static str) {
             assert_eq!(client.turns.len(), 4);
         },
     );
-    each_server(engine, "location / { return 200 body; }", |server| {
+    with_server(engine, "location / { return 200 body; }", |server| {
         let mut client = Client::connect(server.port);
         assert_eq!(client.get("/").text(), "body");
         assert_eq!(client.turns.len(), 1);
     });
     let limited = "http2_max_concurrent_streams 1; http2_body_preread_size 100k; location / { }";
     for (lines, streams, window) in [("location / { }", 128, 65_536), (limited, 1, 102_400)] {
-        each_server(engine, lines, |server| {
+        with_server(engine, lines, |server| {
             server.write("file", &vec![b'x'; 100_000]);
             let mut client = Client::connect_with(server.port, &[(4, 10)]);
             let frame = client.read_frame().unwrap();
@@ -741,7 +741,7 @@ fn chunks_streams_and_windows_are_as_they_are_set(engine: &'static str) {
 support::test_on_each_engine!(chunks_streams_and_windows_are_as_they_are_set);
 
 fn a_connection_is_idle_since_its_last_request(engine: &'static str) {
-    each_server(engine, "keepalive_timeout 1s;", |server| {
+    with_server(engine, "keepalive_timeout 1s;", |server| {
         server.write_old("text", b"text");
         // It is known from here on.
         for _ in 0..3 {
@@ -771,7 +771,7 @@ fn streams_that_the_client_ends_make_room_for_those_behind_them(engine: &'static
          location /lingers {{ proxy_ignore_client_abort on; proxy_pass http://127.0.0.1:{port}; }}
          location / {{ return 200 $connection_requests; }}"
     );
-    each_server(engine, &lines, |server| {
+    with_server(engine, &lines, |server| {
         let mut client = Client::connect(server.port);
         // One goes on without its client, and keeps its place.
         let lingers = client.request("/lingers", &[]);
@@ -814,7 +814,7 @@ fn streams_that_the_client_ends_make_room_for_those_behind_them(engine: &'static
 support::test_on_each_engine!(streams_that_the_client_ends_make_room_for_those_behind_them);
 
 fn a_reload_changes_streams_and_not_connections(engine: &'static str) {
-    each_server(engine, "location / { return 200 before; }", |server| {
+    with_server(engine, "location / { return 200 before; }", |server| {
         let mut client = Client::connect(server.port);
         assert_eq!(client.get("/").text(), "before");
         server.reload(&format!("{ON}location / {{ return 200 after; }}"));
@@ -836,7 +836,7 @@ support::test_on_each_engine!(a_reload_changes_streams_and_not_connections);
 
 fn a_listener_that_goes_is_told_to_idle_clients(engine: &'static str) {
     let other = support::port::free_port();
-    each_server(
+    with_server(
         engine,
         &format!("listen 127.0.0.1:{other}; location / {{ return 200 text; }}"),
         |server| {
@@ -863,7 +863,7 @@ fn a_response_that_is_given_up_ends_at_once_and_is_logged_as_it_was_sent(engine:
         limit_conn_zone $server_port zone=slots:32k;
         log_format given_up '$request_uri $status $body_bytes_sent [$request_completion]';
         ";
-    each_server(engine, lines, |server| {
+    with_server(engine, lines, |server| {
         // More than could be read within the test.
         let large = fs::File::create(server.prefix.join("www/large")).unwrap();
         large.set_len(1 << 40).unwrap();
@@ -917,7 +917,7 @@ fn a_request_that_is_reset_with_its_head_is_not_begun(engine: &'static str) {
         [http]
         log_format reset '$request_method $uri $status $body_bytes_sent';
         ";
-    each_server(engine, lines, |server| {
+    with_server(engine, lines, |server| {
         let www = server.prefix.join("www");
         fs::set_permissions(&www, fs::Permissions::from_mode(0o777)).unwrap();
         server.write("file", b"kept");

@@ -10,7 +10,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use support::master::Master;
-use support::{Server, engines, is_nginx};
+use support::{Server, is_nginx};
 
 /// A server with a folder for WebDAV, one for stored answers, and links from both to a folder
 /// outside of them.

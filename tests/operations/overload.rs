@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use proto::h2::{ErrorCode, frame};
 use support::master::wait_for;
-use support::{PATIENCE, Server, engines, http2};
+use support::{PATIENCE, Server, http2, origin};
 
 /// An upstream that answers a request when the test lets it, with the path that was asked for.
 struct Upstream {
@@ -32,16 +32,9 @@ struct Gate {
 
 impl Upstream {
     fn start() -> Upstream {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
         let gate = Arc::<Gate>::default();
         let shared = Arc::clone(&gate);
-        thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let shared = Arc::clone(&shared);
-                thread::spawn(move || serve(stream, &shared));
-            }
-        });
+        let port = origin::listen(move |stream| serve(stream, &shared));
         Upstream { port, gate }
     }
 

@@ -444,20 +444,27 @@ fn words(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Runs `work` on every file, some at a time, and keeps their order.
+/// Runs `work` on every file, some at a time, and keeps their order. Those that take long come
+/// first, so that none is left alone at the end.
 fn in_threads(
     at_once: usize,
     files: &[CaseFile],
     work: impl Fn(&CaseFile) -> Outcome + Sync,
 ) -> Vec<Outcome> {
+    let mut order: Vec<usize> = (0..files.len()).collect();
+    order.sort_by_key(|index| std::cmp::Reverse(files.get(*index).map(cost)));
     let next = AtomicUsize::new(0);
     let outcomes = Mutex::new(BTreeMap::new());
     std::thread::scope(|scope| {
         for _ in 0..at_once {
             scope.spawn(|| {
                 loop {
-                    let index = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(file) = files.get(index) else { return };
+                    let index = order.get(next.fetch_add(1, Ordering::Relaxed)).copied();
+                    let Some((index, file)) =
+                        index.and_then(|index| Some((index, files.get(index)?)))
+                    else {
+                        return;
+                    };
                     let outcome = work(file);
                     outcomes.lock().unwrap().insert(index, outcome);
                 }
@@ -465,6 +472,20 @@ fn in_threads(
         }
     });
     outcomes.into_inner().unwrap().into_values().collect()
+}
+
+/// About how long a file's cases take: they wait where they pause and, where time is part of an
+/// answer, for the beginning of a second.
+fn cost(file: &CaseFile) -> Duration {
+    let of_case = |case: &Case| {
+        let pauses = case.steps.iter().map(|step| match step {
+            case::Step::Pause(time) => *time,
+            _ => Duration::ZERO,
+        });
+        let waits = if case.timed { 300 } else { 0 };
+        pauses.sum::<Duration>() + Duration::from_millis(20 + waits)
+    };
+    file.cases.iter().map(of_case).sum()
 }
 
 /// One case file: record it, check it, or compare. Its servers run side by side.

@@ -6,14 +6,14 @@
 //! to differ (docs/differences.md) its tests are in tests/robustness/proxying.rs.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use support::master::wait_for;
-use support::{PATIENCE, Server, engines};
+use support::{PATIENCE, Server, origin};
 
 /// One way to answer badly.
 struct Case {
@@ -302,20 +302,12 @@ struct Seen {
 
 /// A server that answers as the path says: `/NAME`, or `/NAME/drip` for one byte a segment.
 fn bad_server(seen: &Arc<Seen>) -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
     let seen = Arc::clone(seen);
-    thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            seen.connections.fetch_add(1, Ordering::SeqCst);
-            let seen = Arc::clone(&seen);
-            thread::spawn(move || {
-                let _ = answer(stream, &seen);
-                seen.ended.fetch_add(1, Ordering::SeqCst);
-            });
-        }
-    });
-    port
+    origin::listen(move |stream| {
+        seen.connections.fetch_add(1, Ordering::SeqCst);
+        let _ = answer(stream, &seen);
+        seen.ended.fetch_add(1, Ordering::SeqCst);
+    })
 }
 
 fn answer(mut stream: TcpStream, seen: &Seen) -> std::io::Result<()> {

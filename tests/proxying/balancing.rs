@@ -3,14 +3,14 @@
 //! none of them.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use support::master::wait_for;
-use support::{Connection, Server, engines, is_nginx};
+use support::{Connection, Server, is_nginx, origin};
 
 /// A server behind, on a thread: it answers with its status after its pause and once it is not held
 /// back; with the status 0 it closes without an answer.
@@ -28,8 +28,6 @@ struct Does {
 
 impl Behind {
     fn start() -> Behind {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
         let does = Arc::new(Does {
             status: AtomicU64::new(200),
             pause_ms: AtomicU64::new(0),
@@ -37,12 +35,7 @@ impl Behind {
             requests: AtomicUsize::new(0),
         });
         let shared = Arc::clone(&does);
-        thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let does = Arc::clone(&shared);
-                thread::spawn(move || does.serve(stream));
-            }
-        });
+        let port = origin::listen(move |stream| shared.serve(stream));
         Behind { port, does }
     }
 

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use support::master::{Master, wait_for};
 use support::port::free_port;
-use support::{PATIENCE, Server, engines, is_nginx};
+use support::{PATIENCE, Server, is_nginx};
 
 /// Bytes of the answer that takes a while.
 const LARGE: usize = 200_000;

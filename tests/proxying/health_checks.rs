@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use support::{PATIENCE, Response, Server};
+use support::{PATIENCE, Response, Server, origin};
 
 /// An answer that passes a check without further tests.
 const WELL: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
@@ -66,18 +66,13 @@ impl Backend {
 
     /// One whose checks the test answers.
     fn asked(letter: &str) -> Backend {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
         let shared = Arc::<Shared>::default();
         *shared.letter.lock().unwrap() = letter.to_owned();
         let (sender, checks) = channel();
         let for_threads = Arc::clone(&shared);
-        std::thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let (shared, sender) = (Arc::clone(&for_threads), sender.clone());
-                shared.connections.fetch_add(1, Ordering::SeqCst);
-                std::thread::spawn(move || serve(stream, &shared, &sender));
-            }
+        let port = origin::listen(move |stream| {
+            for_threads.connections.fetch_add(1, Ordering::SeqCst);
+            serve(stream, &for_threads, &sender);
         });
         Backend {
             port,

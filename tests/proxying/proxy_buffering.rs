@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use proto::h2::frame;
 use support::http2::Client;
 use support::master::wait_for;
-use support::{Connection, PATIENCE, Server, engines};
+use support::{Connection, PATIENCE, Server, origin};
 
 /// More than two sockets hold of an answer that nobody reads.
 const LARGE: usize = 24 << 20;
@@ -31,15 +31,8 @@ struct Upstream {
 
 impl Upstream {
     fn start() -> Upstream {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
         let (say, over) = channel();
-        thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let say = say.clone();
-                thread::spawn(move || say.send(answer(stream)));
-            }
-        });
+        let port = origin::listen(move |stream| drop(say.send(answer(stream))));
         Upstream { port, over }
     }
 
@@ -119,7 +112,7 @@ fn answer(mut stream: TcpStream) -> String {
 }
 
 /// A server that passes on what begins with `/p/`, with these lines there and these beside it.
-fn each_server(engine: &str, lines: &str, beside: &str, check: impl Fn(&Server, &Upstream)) {
+fn with_server(engine: &str, lines: &str, beside: &str, check: impl Fn(&Server, &Upstream)) {
     let upstream = Upstream::start();
     let lines = format!(
         "http2 on;
@@ -228,7 +221,7 @@ fn ask_plainly(server: &Server, path: &str) -> TcpStream {
 }
 
 fn an_upstream_is_done_while_its_client_reads_nothing(engine: &'static str) {
-    each_server(engine, "", "", |server, upstream| {
+    with_server(engine, "", "", |server, upstream| {
         let whole = body(LARGE);
         // Whatever is made once is there.
         ask(server, "/p/plain/100000")
@@ -256,7 +249,7 @@ fn an_upstream_is_done_while_its_client_reads_nothing(engine: &'static str) {
 support::test_on_each_engine!(an_upstream_is_done_while_its_client_reads_nothing);
 
 fn every_framing_comes_as_it_was_sent(engine: &'static str) {
-    each_server(engine, "", "", |server, upstream| {
+    with_server(engine, "", "", |server, upstream| {
         let whole = body(LARGE);
         for how in ["plain", "chunked", "closed"] {
             let path = format!("/p/{how}/{LARGE}");
@@ -280,7 +273,7 @@ fn a_slow_client_gets_memory_and_file_in_order(engine: &'static str) {
         lines.to_owned(),
         lines.replace("sendfile on", "sendfile off"),
     ] {
-        each_server(engine, &lines, "", |server, upstream| {
+        with_server(engine, &lines, "", |server, upstream| {
             const LENGTH: usize = 6_000_000;
             let path = format!("/p/bursts/{LENGTH}");
             let mut client = ask(server, &path);
@@ -296,7 +289,7 @@ support::test_on_each_engine!(a_slow_client_gets_memory_and_file_in_order);
 fn where_there_is_no_file_the_upstream_waits(engine: &'static str) {
     let beside = "
         location /off/ { proxy_buffering off; proxy_pass http://UPSTREAM; }";
-    each_server(
+    with_server(
         engine,
         "proxy_max_temp_file_size 0;",
         beside,
@@ -319,7 +312,7 @@ support::test_on_each_engine!(where_there_is_no_file_the_upstream_waits);
 
 fn a_file_that_is_full_lets_the_upstream_wait(engine: &'static str) {
     let lines = "proxy_max_temp_file_size 1000000;";
-    each_server(engine, lines, "", |server, upstream| {
+    with_server(engine, lines, "", |server, upstream| {
         let path = format!("/p/plain/{LARGE}");
         let mut client = ask(server, &path);
         wait_for("a full file", || files(server) == [1_000_000]);
@@ -339,7 +332,7 @@ fn each_directive_bounds_what_it_says(engine: &'static str) {
     let sizes = |lines: &str| {
         let all = std::cell::RefCell::new(Vec::new());
         let lines = format!("limit_rate 100; {lines}");
-        each_server(engine, &lines, "", |server, upstream| {
+        with_server(engine, &lines, "", |server, upstream| {
             let path = format!("/p/plain/{LENGTH}");
             let client = ask(server, &path);
             upstream.wait_for(&path);
@@ -388,7 +381,7 @@ support::test_on_each_engine!(each_directive_bounds_what_it_says);
 fn files_lie_where_the_directive_says(engine: &'static str) {
     let lines = "limit_rate 100; proxy_temp_path temp/other 1 2;";
     let beside = "location /q/ { limit_rate 100; proxy_pass http://UPSTREAM; }";
-    each_server(engine, lines, beside, |server, upstream| {
+    with_server(engine, lines, beside, |server, upstream| {
         for (path, folder) in [
             ("/p/plain/200000", "temp/other"),
             ("/q/plain/200000", "temp/proxy"),
@@ -419,7 +412,7 @@ support::test_on_each_engine!(files_lie_where_the_directive_says);
 fn a_client_that_leaves_leaves_nothing_behind(engine: &'static str) {
     let beside = "location /ignore/ { proxy_ignore_client_abort on; proxy_pass http://UPSTREAM; }";
     let lines = "proxy_max_temp_file_size 2m;";
-    each_server(engine, lines, beside, |server, upstream| {
+    with_server(engine, lines, beside, |server, upstream| {
         for path in ["/p/plain/", "/p/chunked/", "/ignore/plain/"] {
             let path = format!("{path}{}", 2 * LARGE);
             let client = ask(server, &path);
@@ -436,7 +429,7 @@ support::test_on_each_engine!(a_client_that_leaves_leaves_nothing_behind);
 
 fn a_file_that_cannot_be_made_ends_the_response(engine: &'static str) {
     let lines = "limit_rate 1000; proxy_temp_path temp/gone;";
-    each_server(engine, lines, "", |server, upstream| {
+    with_server(engine, lines, "", |server, upstream| {
         let path = "/p/plain/200000";
         fs::remove_dir_all(server.prefix.join("temp/gone")).unwrap();
         let mut client = ask_plainly(server, path);
@@ -457,7 +450,7 @@ fn a_file_that_cannot_be_made_ends_the_response(engine: &'static str) {
 support::test_on_each_engine!(a_file_that_cannot_be_made_ends_the_response);
 
 fn what_came_before_an_upstream_broke_off_is_sent(engine: &'static str) {
-    each_server(engine, "", "", |server, upstream| {
+    with_server(engine, "", "", |server, upstream| {
         let path = format!("/p/broken/{LARGE}");
         let mut client = ask_plainly(server, &path);
         upstream.wait_for(&path);
@@ -476,7 +469,7 @@ fn filters_and_included_pages_get_the_same(engine: &'static str) {
     let beside = "
         location /page { ssi on; ssi_types *; }
         location /q/ { proxy_pass http://UPSTREAM; }";
-    each_server(engine, lines, beside, |server, upstream| {
+    with_server(engine, lines, beside, |server, upstream| {
         let whole = body(LARGE);
         let path = format!("/p/plain/{LARGE}");
         let mut client = ask_plainly(server, &path);
@@ -500,7 +493,7 @@ fn filters_and_included_pages_get_the_same(engine: &'static str) {
 support::test_on_each_engine!(filters_and_included_pages_get_the_same);
 
 fn a_shut_window_does_not_hold_the_upstream_up(engine: &'static str) {
-    each_server(engine, "", "", |server, upstream| {
+    with_server(engine, "", "", |server, upstream| {
         let mut client = Client::connect_with(server.port, &[(4, 0)]);
         let path = format!("/p/plain/{LARGE}");
         let stream = client.request(&path, &[]);
@@ -528,7 +521,7 @@ fn a_shut_window_does_not_hold_the_upstream_up(engine: &'static str) {
 support::test_on_each_engine!(a_shut_window_does_not_hold_the_upstream_up);
 
 fn a_head_alone_needs_no_file(engine: &'static str) {
-    each_server(engine, "", "", |server, upstream| {
+    with_server(engine, "", "", |server, upstream| {
         let mut stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let path = format!("/p/plain/{LARGE}");
@@ -603,7 +596,7 @@ support::test_on_each_engine!(a_connection_serves_others_before_its_answer_has_b
 
 fn what_is_stored_is_whole_however_slow_its_client_is(engine: &'static str) {
     let lines = "root stored; proxy_store on; proxy_temp_path temp/kept 2;";
-    each_server(engine, lines, "", |server, upstream| {
+    with_server(engine, lines, "", |server, upstream| {
         let folder = server.prefix.join("stored");
         fs::create_dir(&folder).unwrap();
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
@@ -628,7 +621,7 @@ fn what_is_stored_is_whole_however_slow_its_client_is(engine: &'static str) {
 support::test_on_each_engine!(what_is_stored_is_whole_however_slow_its_client_is);
 
 fn a_limited_upstream_is_read_ahead_of_its_client_at_its_rate(engine: &'static str) {
-    each_server(
+    with_server(
         engine,
         "proxy_limit_rate 100k; limit_rate 1k;",
         "",

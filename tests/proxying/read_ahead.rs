@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 
-use support::{PATIENCE, Server, engines};
+use support::{PATIENCE, Server};
 
 /// What an upstream sends, each part once the client has something of the one before.
 const PARTS: [&str; 3] = [

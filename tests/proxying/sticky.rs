@@ -11,7 +11,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use support::port::free_port;
-use support::{PATIENCE, Response, Server, is_nginx};
+use support::{PATIENCE, Response, Server};
 
 /// Servers `a`, `b` and so on, each with a port of its own.
 struct Peers(Vec<u16>);

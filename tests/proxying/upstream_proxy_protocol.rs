@@ -1,14 +1,13 @@
 //! What upstreams are told of clients by the PROXY protocol, on both engines.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, channel};
-use std::thread;
 use std::time::Duration;
 
 use proto::proxy_protocol::{self, Address};
-use support::{PATIENCE, Server, engines};
+use support::{PATIENCE, Server, origin};
 
 /// An upstream that reads a header of the PROXY protocol from each connection, says what it has
 /// read, and answers every request behind it.
@@ -20,14 +19,9 @@ struct Upstream {
 
 impl Upstream {
     fn start() -> Upstream {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
         let (tell, told) = channel();
-        thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let tell = tell.clone();
-                thread::spawn(move || drop(serve(stream, |text| drop(tell.send(text)))));
-            }
+        let port = origin::listen(move |stream| {
+            let _ = serve(stream, |text| drop(tell.send(text)));
         });
         Upstream { port, told }
     }

@@ -2,14 +2,14 @@
 //! one which has ended. On both engines; TIDEGATE_BINARY with nginx 1.31 checks the test itself.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::net::{TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
 use support::master::wait_for;
-use support::{PATIENCE, Server, engines, is_nginx};
+use support::{PATIENCE, Server, engines, is_nginx, origin};
 
 /// An upstream that numbers its connections from 1, and does what the path of a request says.
 struct Upstream {
@@ -33,19 +33,12 @@ impl Upstream {
 
     /// One that pauses between head and body of each answer.
     fn with_pause(pause: Duration) -> Upstream {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
         let seen = Arc::new(Seen::default());
         let shared = Arc::clone(&seen);
-        thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let number = shared.connections.fetch_add(1, Ordering::SeqCst) + 1;
-                let shared = Arc::clone(&shared);
-                thread::spawn(move || {
-                    let _ = serve(stream, number, pause, &shared);
-                    shared.ended.fetch_add(1, Ordering::SeqCst);
-                });
-            }
+        let port = origin::listen(move |stream| {
+            let number = shared.connections.fetch_add(1, Ordering::SeqCst) + 1;
+            let _ = serve(stream, number, pause, &shared);
+            shared.ended.fetch_add(1, Ordering::SeqCst);
         });
         Upstream { port, seen }
     }

@@ -2,7 +2,7 @@
 //! 8441), and many at once from HTTP/1.1 clients.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use proto::h2::ErrorCode;
 use proto::h2::frame;
 use sha1::{Digest, Sha1};
 use support::http2::{Client, Response, put_data};
-use support::{PATIENCE, Server};
+use support::{PATIENCE, Server, origin};
 
 /// Bytes that the upstream sends on `/ws/much`.
 const MUCH: usize = 3_000_000;
@@ -27,17 +27,10 @@ struct Upstream {
 
 impl Upstream {
     fn start() -> Upstream {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
         let ((head_sender, heads), (body_sender, bodies)) = (channel(), channel());
-        thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let (head_sender, body_sender) = (head_sender.clone(), body_sender.clone());
-                thread::spawn(move || {
-                    let body = answer(stream, |head| drop(head_sender.send(head.to_owned())));
-                    let _ = body_sender.send(body);
-                });
-            }
+        let port = origin::listen(move |stream| {
+            let body = answer(stream, |head| drop(head_sender.send(head.to_owned())));
+            let _ = body_sender.send(body);
         });
         Upstream {
             port,
@@ -173,14 +166,14 @@ fn wait(client: &mut Client, stream: u32, is_enough: impl Fn(&Response) -> bool)
     }
 }
 
-fn each_server(engine: &str, check: impl Fn(&Server, &Upstream)) {
+fn with_server(engine: &str, check: impl Fn(&Server, &Upstream)) {
     let upstream = Upstream::start();
     let server = Server::start(engine, &upstream.configuration());
     check(&server, &upstream);
 }
 
 fn bytes_go_both_ways_until_the_client_ends(engine: &'static str) {
-    each_server(engine, |server, upstream| {
+    with_server(engine, |server, upstream| {
         let mut client = Client::connect(server.port);
         let frame = client.read_frame().unwrap();
         let (settings, _) = frame.payload.as_chunks::<6>();
@@ -245,7 +238,7 @@ fn bytes_go_both_ways_until_the_client_ends(engine: &'static str) {
 support::test_on_each_engine!(bytes_go_both_ways_until_the_client_ends);
 
 fn all_bytes_arrive_before_the_end_whatever_the_window(engine: &'static str) {
-    each_server(engine, |server, _| {
+    with_server(engine, |server, _| {
         for window in [1_000, 65_535, 1 << 30] {
             let mut client = Client::connect_with(server.port, &[(4, window)]);
             let stream = connect(&mut client, "websocket", "/ws/much");
@@ -282,7 +275,7 @@ fn all_bytes_arrive_before_the_end_whatever_the_window(engine: &'static str) {
 support::test_on_each_engine!(all_bytes_arrive_before_the_end_whatever_the_window);
 
 fn a_reset_closes_the_upstream_and_a_gone_upstream_ends_the_stream(engine: &'static str) {
-    each_server(engine, |server, upstream| {
+    with_server(engine, |server, upstream| {
         let mut client = Client::connect(server.port);
         let stream = connect(&mut client, "websocket", "/ws/echo");
         wait(&mut client, stream, |response| response.status == 200);
@@ -302,7 +295,7 @@ fn a_reset_closes_the_upstream_and_a_gone_upstream_ends_the_stream(engine: &'sta
 support::test_on_each_engine!(a_reset_closes_the_upstream_and_a_gone_upstream_ends_the_stream);
 
 fn a_half_closed_client_still_gets_the_response(engine: &'static str) {
-    each_server(engine, |server, upstream| {
+    with_server(engine, |server, upstream| {
         let mut client = Client::connect(server.port);
         let stream = connect(&mut client, "websocket", "/ws/last");
         wait(&mut client, stream, |response| response.status == 200);
@@ -331,7 +324,7 @@ fn a_half_closed_client_still_gets_the_response(engine: &'static str) {
 support::test_on_each_engine!(a_half_closed_client_still_gets_the_response);
 
 fn auth_request_may_grant_a_websocket(engine: &'static str) {
-    each_server(engine, |server, upstream| {
+    with_server(engine, |server, upstream| {
         let mut client = Client::connect(server.port);
         let stream = connect(&mut client, "websocket", "/asked/echo");
         let response = wait(&mut client, stream, |response| response.status != 0);
@@ -348,7 +341,7 @@ support::test_on_each_engine!(auth_request_may_grant_a_websocket);
 
 /// As in nginx: the upstream of `auth_request` cannot upgrade the client's connection.
 fn a_subrequest_does_not_become_a_tunnel(engine: &'static str) {
-    each_server(engine, |server, _| {
+    with_server(engine, |server, _| {
         server.write("judged", b"never");
         let mut stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -368,7 +361,7 @@ fn a_subrequest_does_not_become_a_tunnel(engine: &'static str) {
 support::test_on_each_engine!(a_subrequest_does_not_become_a_tunnel);
 
 fn no_answer_but_an_upgrade_is_a_success(engine: &'static str) {
-    each_server(engine, |server, _| {
+    with_server(engine, |server, _| {
         server.write("file", b"a file");
         let mut client = Client::connect(server.port);
         for (path, status, text) in [
@@ -438,7 +431,7 @@ fn echo_on_all(streams: &mut [TcpStream], what: &str) {
 
 fn many_websockets_outlive_a_reload(engine: &'static str) {
     const MANY: usize = 200;
-    each_server(engine, |server, upstream| {
+    with_server(engine, |server, upstream| {
         let mut streams: Vec<_> = (0..MANY).map(|_| connect_http1(server)).collect();
         echo_on_all(&mut streams, "before");
         server.reload("return 410;");
@@ -463,7 +456,7 @@ fn many_websockets_outlive_a_reload(engine: &'static str) {
 support::test_on_each_engine!(many_websockets_outlive_a_reload);
 
 fn a_protocol_other_than_websocket_gets_no_key(engine: &'static str) {
-    each_server(engine, |server, upstream| {
+    with_server(engine, |server, upstream| {
         let mut client = Client::connect(server.port);
         let stream = connect(&mut client, "connect-udp", "/ws/echo");
         wait(&mut client, stream, |response| response.status == 200);

@@ -19,7 +19,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{HandshakeKind, RootCertStore, ServerConfig, ServerConnection, StreamOwned};
 
-use support::{Server, is_nginx};
+use support::{Server, is_nginx, origin};
 
 fn file(name: &str) -> PathBuf {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/tls/upstream");
@@ -52,17 +52,9 @@ fn upstream_config() -> Arc<ServerConfig> {
 /// An upstream that answers every request with a line about its TLS, and then closes. Ends with the
 /// test's process.
 fn upstream() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
     let config = upstream_config();
-    std::thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            let config = Arc::clone(&config);
-            // A connection that does not come to an answer shows in the test that made it.
-            std::thread::spawn(move || drop(answer(stream, config)));
-        }
-    });
-    port
+    // A connection that does not come to an answer shows in the test that made it.
+    origin::listen(move |stream| drop(answer(stream, Arc::clone(&config))))
 }
 
 fn answer(stream: TcpStream, config: Arc<ServerConfig>) -> std::io::Result<()> {

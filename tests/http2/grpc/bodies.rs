@@ -7,7 +7,7 @@ use std::net::{TcpListener, TcpStream};
 use proto::h2::ErrorCode;
 use proto::h2::frame::{self, FrameHead, HEAD_LENGTH, Kind, PREFACE, flags};
 use support::http2::{Client, put_data};
-use support::{PATIENCE, Server, engines, is_nginx};
+use support::{PATIENCE, Server, is_nginx};
 
 /// `:status: 200` (RFC 7541, appendix A).
 const OK: &[u8] = b"\x88";

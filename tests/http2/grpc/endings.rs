@@ -8,7 +8,7 @@ use std::net::TcpListener;
 
 use proto::h2::frame;
 use support::http2::{Client, Response, put_data};
-use support::{Server, engines, is_nginx};
+use support::{Server, is_nginx};
 
 use crate::grpc::process::Python;
 
@@ -81,7 +81,7 @@ fn of_trailers(response: &Response, first: &[u8]) -> (String, String) {
     told(&response.trailers)
 }
 
-fn each_server(engine: &str, check: impl Fn(&Server, &mut Client)) {
+fn with_server(engine: &str, check: impl Fn(&Server, &mut Client)) {
     if is_nginx() {
         return; // it knows no deadline, and resets what breaks off
     }
@@ -107,7 +107,7 @@ fn each_server(engine: &str, check: impl Fn(&Server, &mut Client)) {
 }
 
 fn what_has_no_answer_has_a_status(engine: &'static str) {
-    each_server(engine, |server, client| {
+    with_server(engine, |server, client| {
         let mut ask = |host, method, timeout, bytes: &[u8]| {
             let stream = call(client, host, method, timeout, bytes, true);
             of_head(&client.response(stream))
@@ -132,7 +132,7 @@ fn what_has_no_answer_has_a_status(engine: &'static str) {
 support::test_on_each_engine!(what_has_no_answer_has_a_status);
 
 fn what_breaks_off_has_a_status(engine: &'static str) {
-    each_server(engine, |_, client| {
+    with_server(engine, |_, client| {
         let of = |status: &str, words: &str| (status.to_owned(), words.to_owned());
         let stream = call(client, "usual", "Stay", Some("300m"), b"", false);
         let late = of_trailers(&client.response(stream), b"begun");

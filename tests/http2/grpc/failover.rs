@@ -8,7 +8,7 @@ use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
 
-use support::{Server, engines, is_nginx};
+use support::{Server, is_nginx};
 
 use crate::grpc::process::{Python, client};
 

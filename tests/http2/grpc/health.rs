@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use support::{Server, engines, is_nginx};
+use support::{Server, is_nginx};
 
 use crate::grpc::process::Python;
 

@@ -14,7 +14,7 @@ mod health;
 mod process;
 mod web;
 
-use support::{Server, engines, is_nginx};
+use support::{Server, is_nginx};
 
 use process::{Python, file, run_client};
 

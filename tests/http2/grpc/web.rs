@@ -6,7 +6,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 use proto::base64::{self, Alphabet};
-use support::{Server, engines, is_nginx};
+use support::{Server, is_nginx};
 
 use crate::grpc::process::Python;
 

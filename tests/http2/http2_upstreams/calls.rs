@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use proto::h2::ErrorCode;
 use support::http2::{Client, Response};
-use support::{engines, is_nginx};
+use support::is_nginx;
 
 use super::upstream::{Peer, Upstream, data, headers, reset, whole};
 use super::{By, lines_with, open, pairs, post, send, server, wait_for};

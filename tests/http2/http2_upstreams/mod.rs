@@ -23,7 +23,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use support::http2::{Client, Response};
-use support::{PATIENCE, Server, engines};
+use support::{PATIENCE, Server};
 
 use upstream::{Fields, Upstream};
 
@@ -63,7 +63,7 @@ fn server_at(engine: &str, by: By, lines: &str, address: &str) -> Server {
     Server::start(engine, &lines)
 }
 
-/// Runs a test on each engine, by both directives.
+/// Runs a test on an engine, by both directives.
 fn each(engine: &str, test: impl Fn(&str, By)) {
     By::BOTH.into_iter().for_each(|by| test(engine, by));
 }

@@ -2,7 +2,7 @@
 
 use support::http2::Client;
 use support::master::wait_for as wait_for_it;
-use support::{Server, engines, is_nginx};
+use support::{Server, is_nginx};
 
 use proto::h2::frame::{HEAD_LENGTH, Kind, flags};
 

@@ -10,19 +10,19 @@ use std::time::{Duration, Instant};
 
 use support::{PATIENCE, Server, engines};
 
-use super::{ask, each_engine, get, plain, status};
+use super::{ask, get, on_engine, plain, status};
 use support::application::{Application, Protocol, Seen};
 
 /// Runs a test with each protocol on each engine; `lines` are those of FastCGI, and say APP for the
 /// application's address.
-fn each_server(
+fn with_server(
     engine: &str,
     lines: &str,
     answer: impl Fn(&Seen) -> Vec<Vec<u8>> + Clone + Send + Sync + 'static,
     test: impl Fn(&Server, &Application),
 ) {
     for protocol in Protocol::ALL {
-        each_engine(
+        on_engine(
             engine,
             protocol,
             &in_words_of(protocol, lines),
@@ -45,7 +45,7 @@ fn time_limits(engine: &'static str) {
     let lines = "
         location /short { fastcgi_read_timeout 100ms; fastcgi_pass APP; }
         location /long { fastcgi_read_timeout 30s; fastcgi_pass APP; }";
-    each_server(engine, lines, slow, |server, _| {
+    with_server(engine, lines, slow, |server, _| {
         assert_eq!(status(&get(server, "/short")), 504);
         server.wait_for_log("upstream timed out (110: Connection timed out) while reading response header from upstream");
         assert_eq!(status(&get(server, "/long")), 200);
@@ -181,7 +181,7 @@ fn a_client_that_leaves(engine: &'static str) {
         access_log logs/access.log;
         location /off { fastcgi_ignore_client_abort off; fastcgi_pass APP; }
         location /on { fastcgi_ignore_client_abort on; fastcgi_pass APP; }";
-    each_server(engine, lines, slow, |server, application| {
+    with_server(engine, lines, slow, |server, application| {
         for (path, wanted) in [("/off", 499), ("/on", 200)] {
             let mut stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
             let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -212,7 +212,7 @@ fn fields_ranges_and_addresses(engine: &'static str) {
         location /ranges { fastcgi_param URI /x; fastcgi_force_ranges on; fastcgi_pass APP; }
         location /bound { fastcgi_bind 127.0.0.2; fastcgi_pass APP; }
         location /unbound { fastcgi_bind off; fastcgi_pass APP; }";
-    each_server(engine, lines, by_uri, |server, application| {
+    with_server(engine, lines, by_uri, |server, application| {
         assert!(get(server, "/obeyed").ends_with("inner"));
         assert!(get(server, "/ignored").contains("own"));
         let range = |path: &str| {
@@ -244,7 +244,7 @@ fn the_pace_of_answers(engine: &'static str) {
     let lines = "
         location /slow { fastcgi_limit_rate 40k; fastcgi_pass APP; }
         location /quick { fastcgi_limit_rate 0; fastcgi_pass APP; }";
-    each_server(engine, lines, large, |server, _| {
+    with_server(engine, lines, large, |server, _| {
         let took = |path: &str| {
             let began = Instant::now();
             let answer = ask(server, &format!("GET {path} HTTP/1.0\r\n\r\n"));
@@ -267,7 +267,7 @@ fn answers_are_stored(engine: &'static str) {
         location /kept/ { root temp; fastcgi_store on; fastcgi_store_access user:rw group:rw all:r; fastcgi_pass APP; }
         location /own/ { root temp; fastcgi_store on; fastcgi_store_access user:rw; fastcgi_pass APP; }
         location /none/ { root temp; fastcgi_store off; fastcgi_pass APP; }";
-    each_server(
+    with_server(
         engine,
         lines,
         |seen| seen.answer("X-A: 1", b"stored"),
@@ -306,7 +306,7 @@ fn what_a_slow_client_leaves_goes_to_a_file(engine: &'static str) {
             fastcgi_pass APP; }
         location /memory { fastcgi_max_temp_file_size 0; fastcgi_pass APP; }
         location /apart { fastcgi_buffering off; fastcgi_pass APP; }";
-    each_server(engine, lines, large, |server, _| {
+    with_server(engine, lines, large, |server, _| {
         for (path, in_file) in [("/memory", false), ("/apart", false), ("/file", true)] {
             let before = server.error_log().len();
             let mut stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();

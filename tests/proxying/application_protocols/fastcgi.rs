@@ -2,19 +2,19 @@
 
 use std::time::Duration;
 
-use support::{Server, engines, is_nginx};
+use support::{Server, is_nginx};
 
-use super::{ask, each_engine, get, pairs, plain, status};
+use super::{ask, get, on_engine, pairs, plain, status};
 use support::application::{Application, Protocol, Seen, end, stderr, stdout};
 
-/// Runs a test on each engine with an application that speaks FastCGI.
-fn each_server(
+/// Runs a test on an engine with an application that speaks FastCGI.
+fn with_server(
     engine: &str,
     lines: &str,
     answer: impl Fn(&Seen) -> Vec<Vec<u8>> + Clone + Send + Sync + 'static,
     test: impl Fn(&Server, &Application),
 ) {
-    each_engine(engine, Protocol::Fastcgi, lines, answer, test);
+    on_engine(engine, Protocol::Fastcgi, lines, answer, test);
 }
 
 fn an_application_is_told_what_the_lines_say(engine: &'static str) {
@@ -27,7 +27,7 @@ fn an_application_is_told_what_the_lines_say(engine: &'static str) {
         location /script { fastcgi_pass APP; fastcgi_pass_request_headers off; fastcgi_index index.php;
             fastcgi_split_path_info ^(.+?\\.php)(/.*)?$;
             fastcgi_param S $fastcgi_script_name; fastcgi_param P $fastcgi_path_info; }";
-    each_server(engine, lines, plain, |server, application| {
+    with_server(engine, lines, plain, |server, application| {
         let told = |request: &str| {
             let answer = ask(server, request);
             assert_eq!(status(&answer), 200, "{answer}");
@@ -86,7 +86,7 @@ fn bodies_come_in_records(engine: &'static str) {
         location / { fastcgi_pass APP; client_body_buffer_size 1m; }
         location /file/ { fastcgi_pass APP; client_body_in_file_only clean; }
         location /stream/ { fastcgi_pass APP; fastcgi_request_buffering off; }";
-    each_server(engine, lines, plain, |server, application| {
+    with_server(engine, lines, plain, |server, application| {
         let body: String = (0..30_000).map(|number| format!("{number} ")).collect();
         for path in ["/", "/file/", "/stream/"] {
             let length = body.len();
@@ -128,7 +128,7 @@ fn connections_are_kept_where_both_sides_keep_them(engine: &'static str) {
         location /http/ { proxy_pass http://u; }
         [http]
         upstream u { server APP; keepalive 4; }";
-    each_server(engine, lines, plain, |server, application| {
+    with_server(engine, lines, plain, |server, application| {
         for _ in 0..4 {
             assert_eq!(status(&get(server, "/")), 200);
             assert!(application.last().keeps_connection);
@@ -171,7 +171,7 @@ fn heads_of_answers_become_the_responses(engine: &'static str) {
         location = /inner { internal; return 200 inner; }
         location = /intercepted { fastcgi_pass APP; fastcgi_intercept_errors on; error_page 500 = /inner; }
         location = /shown { fastcgi_pass APP; fastcgi_param URI /status; fastcgi_pass_header Status; fastcgi_hide_header Content-Type; }";
-    each_server(engine, lines, answer, |server, _| {
+    with_server(engine, lines, answer, |server, _| {
         let answer = get(server, "/status");
         assert!(
             answer.starts_with("HTTP/1.1 404 Gone Fishing\r\n"),
@@ -249,7 +249,7 @@ fn an_end_that_is_missing_takes_nothing_away(engine: &'static str) {
         location /exact { fastcgi_pass u; fastcgi_buffering off; }
         [http]
         upstream u { server APP; keepalive 4; }";
-    each_server(engine, lines, answer, |server, _| {
+    with_server(engine, lines, answer, |server, _| {
         let answer = get(server, "/short");
         assert!(
             answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("\r\n\r\nshort"),
@@ -294,7 +294,7 @@ fn answers_without_a_body_leave_their_connection(engine: &'static str) {
         location /apart/ { rewrite ^/apart(.*) $1 break; fastcgi_pass u; fastcgi_buffering off; }
         [http]
         upstream u { server APP; keepalive 4; }";
-    each_server(engine, lines, answer, |server, application| {
+    with_server(engine, lines, answer, |server, application| {
         for (path, wanted) in [
             ("/none", 204),
             ("/same", 304),
@@ -527,7 +527,7 @@ fn messages_before_a_head_take_its_room(engine: &'static str) {
     let lines = "
         fastcgi_param URI $uri; fastcgi_buffer_size 4k; chunked_transfer_encoding off;
         location / { fastcgi_pass APP; }";
-    each_server(engine, lines, answer, |server, _| {
+    with_server(engine, lines, answer, |server, _| {
         for (path, wanted) in [
             // Beside a message of 3,000 bytes there is room for a head of 1,080.
             ("/1/3000/1060", 200),
@@ -575,7 +575,7 @@ fn what_is_split_in_any_way_is_the_same(engine: &'static str) {
         fastcgi_param URI $uri;
         location / { fastcgi_pass APP; chunked_transfer_encoding off; }
         location /flush { fastcgi_pass APP; fastcgi_buffering off; chunked_transfer_encoding off; }";
-    each_server(engine, lines, answer, |server, _| {
+    with_server(engine, lines, answer, |server, _| {
         let length = whole().len();
         let places = (0..=length).map(|at| format!("/at/{at}"));
         for path in places.chain(["/bytes".into(), "/flush".into()]) {

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use support::Server;
 use support::master::wait_for;
-use support::{Server, engines};
 
 use super::{ask, get, status};
 
@@ -90,8 +90,8 @@ fn serve(
     }
 }
 
-/// Runs a test on each engine; `VALUES` in the lines is the server's address.
-fn each_server(
+/// Runs a test on an engine; `VALUES` in the lines is the server's address.
+fn with_server(
     engine: &str,
     lines: &str,
     answer: impl Fn(&str) -> Vec<Vec<u8>> + Clone + Send + Sync + 'static,
@@ -130,7 +130,7 @@ fn values_are_the_answers(engine: &'static str) {
         location @made { return 200 made; }
         [http]
         upstream u { server VALUES; keepalive 4; }";
-    each_server(engine, lines, answer, |server, values| {
+    with_server(engine, lines, answer, |server, values| {
         let answer = get(server, "/a.txt?x=1");
         assert!(
             answer.contains("\r\nContent-Type: text/plain\r\n")
@@ -172,7 +172,7 @@ support::test_on_each_engine!(values_are_the_answers);
 fn conditions_of_clients_are_not_judged(engine: &'static str) {
     let lines = "location / { set $memcached_key $uri; memcached_pass VALUES; }";
     let answer = |key: &str| vec![value(key, 0, "the value")];
-    each_server(engine, lines, answer, |server, _| {
+    with_server(engine, lines, answer, |server, _| {
         for condition in [
             "If-Match: \"x\"",
             "If-Match: *",
@@ -227,7 +227,7 @@ fn answers_that_are_none(engine: &'static str) {
         location = /roomy { set $memcached_key /long; memcached_buffer_size 8k; memcached_pass u; }
         [http]
         upstream u { server VALUES max_fails=0; keepalive 4; }";
-    each_server(engine, lines, answer, |server, values| {
+    with_server(engine, lines, answer, |server, values| {
         for (path, line) in [
             (
                 "/error",
@@ -308,7 +308,7 @@ fn all_bytes_of_a_value_count(engine: &'static str) {
         location / { memcached_pass VALUES; }
         [http]
         log_format bytes '$uri $upstream_bytes_received $upstream_response_length';";
-    each_server(engine, lines, answer, |server, _| {
+    with_server(engine, lines, answer, |server, _| {
         for key in [
             "/2",
             "/3000",
@@ -343,7 +343,7 @@ fn flags_tell_what_is_compressed(engine: &'static str) {
         location / { memcached_pass VALUES; }
         location /two { memcached_gzip_flag 2; memcached_pass VALUES; }
         location /one { memcached_gzip_flag 1; memcached_pass VALUES; }";
-    each_server(engine, lines, answer, |server, _| {
+    with_server(engine, lines, answer, |server, _| {
         for (path, is_compressed) in [("/", false), ("/two", true), ("/one", false)] {
             let answer = get(server, path);
             let says_so = answer.contains("\r\nContent-Encoding: gzip\r\n");
@@ -413,7 +413,8 @@ fn addresses_and_time_limits(engine: &'static str) {
         set $memcached_key $uri;
         location /bound { memcached_bind 127.0.0.2; memcached_pass VALUES; }
         location /unbound { memcached_bind off; memcached_pass VALUES; }";
-    each_server(
+    with_server(
+        engine,
         lines,
         |key| vec![value(key, 0, "ok")],
         |server, values| {

@@ -13,12 +13,12 @@ mod unframed;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-use support::{PATIENCE, Server, engines};
+use support::{PATIENCE, Server};
 
 use support::application::{Application, Protocol, Seen};
 
-/// Runs a test on each engine with an application; `APP` in `lines` is its address.
-fn each_engine(
+/// Runs a test on an engine with an application; `APP` in `lines` is its address.
+fn on_engine(
     engine: &str,
     protocol: Protocol,
     lines: &str,

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use support::master::wait_for;
-use support::{PATIENCE, Server, engines};
+use support::{PATIENCE, Server};
 
 use super::{ask, get, status};
 

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use support::{PATIENCE, Server, engines, is_nginx};
 
-use super::{ask, each_engine, get, pairs, plain, status};
+use super::{ask, get, on_engine, pairs, plain, status};
 use support::application::{Application, Protocol, Seen};
 
 const UNFRAMED: [Protocol; 2] = [Protocol::Uwsgi, Protocol::Scgi];
 
-/// Runs a test with both protocols on each engine; the lines are those of uwsgi.
-fn each_server(
+/// Runs a test with both protocols on an engine; the lines are those of uwsgi.
+fn with_server(
     engine: &str,
     lines: &str,
     answer: impl Fn(&Seen) -> Vec<Vec<u8>> + Clone + Send + Sync + 'static,
@@ -21,7 +21,7 @@ fn each_server(
 ) {
     for protocol in UNFRAMED {
         let lines = lines.replace("uwsgi_", protocol.prefix());
-        each_engine(
+        on_engine(
             engine,
             protocol,
             &lines,
@@ -53,7 +53,7 @@ fn an_application_is_told_what_the_lines_say(engine: &'static str) {
         location /own/ { uwsgi_pass APP; uwsgi_param HTTP_X_OWN mine; uwsgi_param HTTP_X_GONE ''; uwsgi_param HTTP_HOST other; }
         location /none/ { uwsgi_pass APP; uwsgi_pass_request_headers off; uwsgi_pass_request_body off; }
         location /variable/ { set $to APP; uwsgi_pass $to; uwsgi_pass_request_headers off; }";
-    each_server(engine, lines, plain, |server, application, protocol| {
+    with_server(engine, lines, plain, |server, application, protocol| {
         let told = |request: &str| {
             let answer = ask(server, request);
             assert_eq!(status(&answer), 200, "{answer}");
@@ -99,7 +99,7 @@ support::test_on_each_engine!(an_application_is_told_what_the_lines_say);
 fn a_body_may_be_kept_from_the_application(engine: &'static str) {
     let lines = "location / { scgi_pass APP; scgi_read_timeout 300ms; }
         location /none/ { scgi_pass APP; scgi_read_timeout 300ms; scgi_pass_request_body off; }";
-    each_engine(engine, Protocol::Scgi, lines, plain, |server, _| {
+    on_engine(engine, Protocol::Scgi, lines, plain, |server, _| {
         let post = |path: &str| {
             status(&ask(
                 server,
@@ -118,7 +118,7 @@ fn packets_of_uwsgi(engine: &'static str) {
         location /modified { uwsgi_pass uwsgi://APP; uwsgi_modifier1 5; uwsgi_modifier2 255; uwsgi_string '!\\n'; }
         location /long { uwsgi_pass APP; uwsgi_param LONG $arg_long$arg_long$arg_long$arg_long$arg_long$arg_long$arg_long$arg_long$arg_long; }
         large_client_header_buffers 4 16k;";
-    each_engine(
+    on_engine(
         engine,
         Protocol::Uwsgi,
         lines,
@@ -157,7 +157,7 @@ fn bodies_follow_the_head(engine: &'static str) {
     let scgi = lines.replace("uwsgi_param CONTENT_LENGTH $content_length;", "");
     for (protocol, lines) in UNFRAMED.into_iter().zip([lines, &scgi]) {
         let lines = lines.replace("uwsgi_", protocol.prefix());
-        each_engine(engine, protocol, &lines, plain, |server, application| {
+        on_engine(engine, protocol, &lines, plain, |server, application| {
             let body: String = (0..30_000).map(|number| format!("{number} ")).collect();
             for path in ["/", "/file/", "/stream/"] {
                 let length = body.len();
@@ -189,7 +189,7 @@ fn bodies_are_passed_on_as_they_come(engine: &'static str) {
     let lines = "
         location / { uwsgi_pass APP; uwsgi_param CONTENT_LENGTH 2; }
         location /stream/ { uwsgi_pass APP; uwsgi_param CONTENT_LENGTH 2; uwsgi_request_buffering off; }";
-    each_engine(
+    on_engine(
         engine,
         Protocol::Uwsgi,
         lines,
@@ -246,7 +246,7 @@ fn heads_of_answers_become_the_responses(engine: &'static str) {
         location = /hidden { uwsgi_pass APP; uwsgi_param URI /status; uwsgi_hide_header Status; uwsgi_hide_header Content-Type; }
         location = /shown { uwsgi_pass APP; uwsgi_param URI /status; uwsgi_pass_header Status; }
         location = /accel-shown { uwsgi_pass APP; uwsgi_param URI /own; uwsgi_pass_header X-Accel-Charset; }";
-    each_server(engine, lines, answer, |server, _, protocol| {
+    with_server(engine, lines, answer, |server, _, protocol| {
         let answer = get(server, "/line");
         assert!(
             answer.starts_with("HTTP/1.1 404 Gone Fishing\r\n"),
@@ -400,7 +400,7 @@ fn a_head_has_its_room(engine: &'static str) {
         add_header X-Seen [$upstream_http_x_a] always;
         location /small { uwsgi_buffer_size 4k; uwsgi_pass APP; }
         location /large { uwsgi_buffer_size 16k; uwsgi_buffers 8 16k; uwsgi_pass APP; }";
-    each_server(engine, lines, answer, |server, _, _| {
+    with_server(engine, lines, answer, |server, _, _| {
         let small = get(server, "/small");
         assert_eq!(status(&small), 502);
         // Its line has not come whole, as far as there is room.
@@ -426,7 +426,7 @@ fn what_is_split_in_any_way_is_the_same(engine: &'static str) {
         uwsgi_param URI $uri; chunked_transfer_encoding off;
         location / { uwsgi_pass APP; }
         location /flush { uwsgi_pass APP; uwsgi_buffering off; }";
-    each_server(engine, lines, answer, |server, _, _| {
+    with_server(engine, lines, answer, |server, _, _| {
         let places = (1..WHOLE.len()).map(|at| format!("/at/{at}"));
         for path in places.chain(["/bytes".into(), "/flush".into()]) {
             let answer = get(server, &path);
@@ -448,7 +448,7 @@ fn protocols_are_switched(engine: &'static str) {
         vec![b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: echo\r\nConnection: upgrade\r\n\r\nhello".to_vec(), b" again".to_vec()]
     };
     let lines = "location / { uwsgi_pass APP; }";
-    each_server(engine, lines, answer, |server, _, _| {
+    with_server(engine, lines, answer, |server, _, _| {
         let answer = ask(
             server,
             "GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n",
@@ -473,7 +473,7 @@ fn zero_bytes_do_not_reach_scgi(engine: &'static str) {
         return; // it sends them
     }
     let lines = "location / { scgi_param A $uri; scgi_pass APP; } location /x { scgi_param A 'b'; scgi_pass APP; }";
-    each_engine(engine, Protocol::Scgi, lines, plain, |server, _| {
+    on_engine(engine, Protocol::Scgi, lines, plain, |server, _| {
         assert_eq!(status(&get(server, "/x")), 200);
         assert_eq!(status(&get(server, "/%00")), 400); // before it gets anywhere
     });
