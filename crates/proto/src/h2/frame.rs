@@ -122,6 +122,18 @@ impl FrameHead {
         }
     }
 
+    /// The head of a DATA frame with so many bytes of payload, which `ends` its half of a stream or
+    /// not.
+    #[inline]
+    pub(super) fn data(stream: u32, bytes: usize, ends: bool) -> FrameHead {
+        FrameHead {
+            length: bytes as u32,
+            kind: Kind::Data,
+            flags: if ends { flags::END_STREAM } else { 0 },
+            stream,
+        }
+    }
+
     /// The bytes of the frame head.
     #[inline]
     pub fn bytes(self) -> [u8; HEAD_LENGTH] {

@@ -27,6 +27,7 @@ pub mod stream;
 pub mod testing;
 #[cfg(test)]
 mod tests;
+mod window;
 
 pub use client::Client;
 pub use connection::{Connection, Event, Heads, Limits};

@@ -290,12 +290,7 @@ impl<S> Connection<S> {
         ends: bool,
         has_more: bool,
     ) -> [u8; HEAD_LENGTH] {
-        let head = frame::FrameHead {
-            length: bytes as u32,
-            kind: Kind::Data,
-            flags: if ends { flags::END_STREAM } else { 0 },
-            stream,
-        };
+        let head = frame::FrameHead::data(stream, bytes, ends);
         self.meters.pings.permit();
         self.send_window -= bytes as i64;
         if let Some(known) = self.streams.get_mut(&stream) {

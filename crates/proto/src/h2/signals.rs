@@ -7,9 +7,9 @@
 use super::connection::{Awaits, Connection, Event, TableUpdate, Taken};
 use super::error::{ErrorCode, StreamFault, Violation};
 use super::frame::{self, FrameHead, STREAM_MAX, flags};
-use super::meter;
 use super::priority::Priority;
 use super::settings::{self, WINDOW_MAX};
+use super::{meter, window};
 
 /// Priorities that are kept of streams which have not begun.
 const EARLY_PRIORITIES_MAX: usize = 32;
@@ -156,10 +156,7 @@ impl<S> Connection<S> {
         head: FrameHead,
         payload: &[u8],
     ) -> Result<Taken, Violation> {
-        let Ok(bytes) = <[u8; 4]>::try_from(payload) else {
-            return Err(Violation::Length("WINDOW_UPDATE", head.length));
-        };
-        let increment = u32::from_be_bytes(bytes) & STREAM_MAX;
+        let increment = window::increment(head, payload)?;
         if self
             .meters
             .updates
@@ -169,15 +166,7 @@ impl<S> Connection<S> {
             return Err(Violation::TooMany("WINDOW_UPDATE frames"));
         }
         if head.stream == 0 {
-            if increment == 0 {
-                return Err(Violation::NoIncrement);
-            }
-            let window = self.send_window + i64::from(increment);
-            if window > i64::from(WINDOW_MAX) {
-                let before = u32::try_from(self.send_window).unwrap_or_default();
-                return Err(Violation::WindowOverflow(increment, before));
-            }
-            self.send_window = window;
+            self.send_window = window::widened_of_connection(self.send_window, increment)?;
             return Ok(Taken::Nothing);
         }
         if self.is_idle(head.stream) {
@@ -192,11 +181,10 @@ impl<S> Connection<S> {
         if increment == 0 {
             return self.end_by_fault(head.stream, StreamFault::NoIncrement(head.stream));
         }
-        let window = stream.send_window + i64::from(increment);
-        if window > i64::from(WINDOW_MAX) {
+        let Some(window) = window::widened(stream.send_window, increment) else {
             let fault = StreamFault::WindowOverflow(head.stream, increment, stream.send_window);
             return self.end_by_fault(head.stream, fault);
-        }
+        };
         stream.send_window = window;
         self.schedule(head.stream);
         Ok(Taken::Nothing)

@@ -34,6 +34,7 @@ use super::incoming::{Frames, Incoming, Payload};
 use super::meter::{self, Meter, Pings, ReplyAllowance};
 use super::response::{ResponseFault, ResponseHead};
 use super::settings::{self, Settings, WINDOW_AT_FIRST, WINDOW_MAX};
+use super::window;
 pub use sending::RequestStart;
 
 /// CONTINUATION frames of one header block.
@@ -878,25 +879,14 @@ impl<S> Client<S> {
         head: FrameHead,
         payload: &[u8],
     ) -> Result<Option<Event>, Violation> {
-        let Ok(bytes) = <[u8; 4]>::try_from(payload) else {
-            return Err(Violation::Length("WINDOW_UPDATE", head.length));
-        };
-        let increment = u32::from_be_bytes(bytes) & STREAM_MAX;
+        let increment = window::increment(head, payload)?;
         let updates = &mut self.meters.updates;
         if increment < 1024 && updates.exceeds(self.second, meter::WINDOW_UPDATES_MAX) {
             return Err(Violation::TooMany("WINDOW_UPDATE frames"));
         }
         if head.stream == 0 {
-            if increment == 0 {
-                return Err(Violation::NoIncrement);
-            }
-            let window = self.send_window + i64::from(increment);
-            if window > i64::from(WINDOW_MAX) {
-                let before = u32::try_from(self.send_window).unwrap_or_default();
-                return Err(Violation::WindowOverflow(increment, before));
-            }
-            self.send_window = window;
-            self.send_window_max = self.send_window_max.max(window);
+            self.send_window = window::widened_of_connection(self.send_window, increment)?;
+            self.send_window_max = self.send_window_max.max(self.send_window);
             self.call_held_back();
             return Ok(None);
         }
@@ -913,11 +903,10 @@ impl<S> Client<S> {
         if !stream.sends {
             return Ok(None);
         }
-        let window = stream.send_window + i64::from(increment);
-        if window > i64::from(WINDOW_MAX) {
+        let Some(window) = window::widened(stream.send_window, increment) else {
             let fault = StreamFault::WindowOverflow(head.stream, increment, stream.send_window);
             return Ok(self.end_by_fault(head.stream, fault));
-        }
+        };
         stream.send_window = window;
         stream.held = (stream.held - i64::from(increment)).max(0);
         enqueue(&mut self.queue, head.stream, stream);

@@ -16,7 +16,7 @@
 
 use super::{Client, PERMITTED_MAX, STREAMS_BEFORE_SETTINGS, Stream, WINDOWS_MAX, enqueue};
 use crate::h2::error::{ErrorCode, Violation};
-use crate::h2::frame::{self, FrameHead, HEAD_LENGTH, Kind, STREAM_MAX, flags};
+use crate::h2::frame::{self, FrameHead, HEAD_LENGTH, STREAM_MAX};
 use crate::h2::hpack::Field;
 use crate::h2::meter;
 use crate::h2::settings::Settings;
@@ -294,12 +294,7 @@ impl<S> Client<S> {
         ends: bool,
         has_more: bool,
     ) -> [u8; HEAD_LENGTH] {
-        let head = FrameHead {
-            length: bytes as u32,
-            kind: Kind::Data,
-            flags: if ends { flags::END_STREAM } else { 0 },
-            stream,
-        };
+        let head = FrameHead::data(stream, bytes, ends);
         self.meters.pings.permit();
         let updates = &mut self.meters.updates;
         updates.permit(UPDATES_OF_DATA, meter::WINDOW_UPDATES_MAX);
