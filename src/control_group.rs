@@ -31,7 +31,8 @@ impl ControlGroup {
                 continue;
             };
             let has = |name: &str| controllers.split(',').any(|controller| controller == name);
-            // In a namespace of its own the path begins elsewhere: then the root is what can be seen.
+            // In a namespace of its own the path begins elsewhere: then the root is what can be
+            // seen.
             let within = path.trim_start_matches('/');
             let groups = Path::new(within).ancestors().map(Path::to_owned);
             for group in groups {

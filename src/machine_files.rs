@@ -1,5 +1,5 @@
-//! Files in which a machine tells of itself, below a root, so that another machine's copy of `/proc`
-//! and `/sys` can be read as well. What cannot be read is not there.
+//! Files in which a machine tells of itself, below a root, so that another machine's copy of
+//! `/proc` and `/sys` can be read as well. What cannot be read is not there.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,8 +1,8 @@
 //! docs/shortcuts.md: which requests are answered from memory, and what each module says of that.
 //!
 //! What a module may say stands beside the code that says it (`Module::SHORTCUTS`); what the server
-//! itself looks at, in `http::response::prebuilt`. Nothing of the page is written by hand, and a test
-//! sees to it that it is fresh.
+//! itself looks at, in `http::response::prebuilt`. Nothing of the page is written by hand, and a
+//! test sees to it that it is fresh.
 
 use std::fmt::Write;
 

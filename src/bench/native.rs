@@ -90,8 +90,8 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     for warning in machine::prepare(&plan) {
         eprintln!("warning: {warning}");
     }
-    // So many requests fail quickly, so much time does not. And the kernel finds out the card of the
-    // next hop, which connections that pass the kernel by have to know.
+    // So many requests fail quickly, so much time does not. And the kernel finds out the card of
+    // the next hop, which connections that pass the kernel by have to know.
     if matches!(plan.length, Length::Time(_)) || plan.interface.is_some() {
         load::reach(&plan)?;
     }

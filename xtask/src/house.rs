@@ -1,8 +1,8 @@
 //! What the house keeps to: a type's name stands in at most two crates, and the root holds what it
 //! is known to hold.
 //!
-//! A name that many crates use tells nothing without its module. Those that are allowed are words of
-//! the field or stand behind their module wherever they are named; each list says which.
+//! A name that many crates use tells nothing without its module. Those that are allowed are words
+//! of the field or stand behind their module wherever they are named; each list says which.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -236,8 +236,8 @@ fn contexts(spec: &Spec) -> String {
 /// The longest line of a page.
 const PAGE_WIDTH: usize = 100;
 
-/// The lines of the manual's prose, of at most [`PAGE_WIDTH`] columns. Each line as it was written is
-/// wrapped by itself, so that lists stay lists.
+/// The lines of the manual's prose, of at most [`PAGE_WIDTH`] columns. Each line as it was written
+/// is wrapped by itself, so that lists stay lists.
 fn fill(text: &str) -> String {
     let mut out = String::new();
     for line in text.lines() {

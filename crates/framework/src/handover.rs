@@ -1,9 +1,9 @@
 //! What the zones of one worker process hold, as bytes for the one that takes its place.
 //!
 //! Another process may be another version of the program with another configuration, so each zone
-//! stands for itself, with its kind, name, size and the version of what its kind writes. The process
-//! that follows takes what it knows and leaves the rest, and nothing in the bytes is believed: a
-//! process that an attacker has taken over may have written them.
+//! stands for itself, with its kind, name, size and the version of what its kind writes. The
+//! process that follows takes what it knows and leaves the rest, and nothing in the bytes is
+//! believed: a process that an attacker has taken over may have written them.
 //!
 //! ```text
 //! head: MAGIC | FORMAT | time of the monotonic clock in nanoseconds

@@ -1,9 +1,9 @@
 //! What everything that serves builds on, as containers that name no protocol and no module: what
 //! directives amount to ([`compile`]), what is gathered meanwhile ([`registry`]), the
 //! [`generation`] that comes of it with what each thread keeps for it ([`slot`]), [`zone`]s and
-//! [`service`]s that outlive it, what of zones another process goes on with ([`handover`]), and what
-//! is counted ([`counters`]). Beside them stand what all read and show alike: addresses, networks,
-//! the machine's name, foreign bytes.
+//! [`service`]s that outlive it, what of zones another process goes on with ([`handover`]), and
+//! what is counted ([`counters`]). Beside them stand what all read and show alike: addresses,
+//! networks, the machine's name, foreign bytes.
 
 pub mod address;
 pub mod compile;

@@ -112,8 +112,8 @@ pub(crate) fn take() -> Option<OwnedFd> {
     if !is_socket {
         return None;
     }
-    // SAFETY: the program that started this one has left it open for it, and nothing here has opened
-    // a socket before, so nothing else owns the number.
+    // SAFETY: the program that started this one has left it open for it, and nothing here has
+    // opened a socket before, so nothing else owns the number.
     let socket = unsafe { OwnedFd::from_raw_fd(number) };
     // No worker is to have it.
     rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC).ok()?;

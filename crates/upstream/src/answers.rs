@@ -1,8 +1,8 @@
 //! How a peer has answered: statuses, times, and how many of them took how long.
 //!
 //! Counted by all threads together, from the first configuration on that shows it
-//! ([`count_answers`]): a server whose configuration shows none of it counts nothing. A peer takes a
-//! kilobyte for each class of statuses that it has answered with.
+//! ([`count_answers`]): a server whose configuration shows none of it counts nothing. A peer takes
+//! a kilobyte for each class of statuses that it has answered with.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,7 +1,7 @@
 //! How long a peer needs until the head of an answer, as `p2c` goes by it.
 //!
-//! The average is that of Finagle's `p2c` ("peak EWMA"): it believes bad news at once, and good news
-//! by and by.
+//! The average is that of Finagle's `p2c` ("peak EWMA"): it believes bad news at once, and good
+//! news by and by.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! What a worker process knows and the one that takes its place goes on with: after USR2, and after
-//! a reload that needs a new process. Each kind of zone is filled by requests, and asked by requests
-//! that only the process behind can have answered.
+//! a reload that needs a new process. Each kind of zone is filled by requests, and asked by
+//! requests that only the process behind can have answered.
 
 use std::fs;
 use std::io::{Read, Write};

@@ -1,9 +1,9 @@
 //! The thread's table of streams: what is known of each, and what happens when an operation
 //! completes.
 //!
-//! An entry stays until its handle is gone, its socket is closed and no operation is in flight. What
-//! its owner has said ([`HandleState`]), how far its socket is ([`SocketState`]), what has come
-//! ([`ReceiveState`]) and what is being sent ([`SendState`]) are a state each.
+//! An entry stays until its handle is gone, its socket is closed and no operation is in flight.
+//! What its owner has said ([`HandleState`]), how far its socket is ([`SocketState`]), what has
+//! come ([`ReceiveState`]) and what is being sent ([`SendState`]) are a state each.
 
 use std::collections::VecDeque;
 use std::io;

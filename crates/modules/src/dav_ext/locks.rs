@@ -1,7 +1,8 @@
 //! Locks of WebDAV (RFC 4918, section 6): exclusive write locks, in a zone that all threads share.
 //!
 //! A lock belongs to a path on the disk, so that two URIs of one file share it. It ends with its
-//! time, with UNLOCK, or with the last process that knows it. One mutex guards a zone; nothing blocks under it.
+//! time, with UNLOCK, or with the last process that knows it. One mutex guards a zone; nothing
+//! blocks under it.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;

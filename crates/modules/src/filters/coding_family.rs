@@ -1,6 +1,6 @@
 //! The directives that every coding has, each under a name of its own: `gzip_types`, `brotli_types`
-//! and `zstd_types` are one of them. The directives that switch a coding on, and its level, are with
-//! the coding.
+//! and `zstd_types` are one of them. The directives that switch a coding on, and its level, are
+//! with the coding.
 
 use conf::{Arity, Contexts, Fault, Inherit, Setter, Setting, parse};
 

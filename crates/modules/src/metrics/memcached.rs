@@ -1,4 +1,5 @@
-//! The numbers of one moment about caches that answer memcached's clients, as their zones tell them.
+//! The numbers of one moment about caches that answer memcached's clients, as their zones tell
+//! them.
 
 use base::json;
 use framework::zone::{AnyZone, Fact};

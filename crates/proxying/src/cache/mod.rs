@@ -1,8 +1,8 @@
 //! The content cache: answers of upstreams kept in files and given again.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_proxy_module.html#proxy_cache>, for `proxy`, `fastcgi`,
-//! `uwsgi` and `scgi` alike. `directives` declares their lines, `settings` is what a scope says with
-//! them, `zone` has the folders and who looks after them. The hooks of `driver` lead here:
+//! `uwsgi` and `scgi` alike. `directives` declares their lines, `settings` is what a scope says
+//! with them, `zone` has the folders and who looks after them. The hooks of `driver` lead here:
 //!
 //! ```text
 //! look_up ─▶ a hit is served (`hit`)

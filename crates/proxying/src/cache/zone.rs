@@ -185,7 +185,8 @@ impl State for CacheZone {
 
     const SAVED_VERSION: Option<u64> = Some(1);
 
-    /// Entries that lie in memory alone, those that were used last. What is in a folder stays there.
+    /// Entries that lie in memory alone, those that were used last. What is in a folder stays
+    /// there.
     fn save(&self, settings: &CachePath, out: &mut StateWriter) {
         let Some(Some(store)) = self.store.get().filter(|_| !settings.has_folder) else {
             return;

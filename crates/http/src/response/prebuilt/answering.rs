@@ -99,8 +99,8 @@ fn push(request: &Request, responses: Bytes) {
 }
 
 impl ResponseForm {
-    /// Whether a body may leave in it whose head does not name its length. Over HTTP/1 it is a chunk
-    /// then.
+    /// Whether a body may leave in it whose head does not name its length. Over HTTP/1 it is a
+    /// chunk then.
     pub(crate) fn takes_unknown(self, request: &Request) -> bool {
         let takes_chunks =
             request.version() >= Version::Http11 && request.plan.core.chunked_transfer_encoding;

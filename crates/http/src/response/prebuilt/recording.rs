@@ -84,8 +84,8 @@ impl ConstantResponse {
     }
 }
 
-/// Whether nothing in the scope tells requests apart but what [`respond`](super::answering::respond) looks at in any
-/// case.
+/// Whether nothing in the scope tells requests apart but what
+/// [`respond`](super::answering::respond) looks at in any case.
 pub(super) fn is_answered_alike(request: &Request, status: u16) -> bool {
     let plan = &request.plan;
     let has_condition = || CONDITIONS.iter().any(|field| request.client.has(*field));

@@ -1,7 +1,7 @@
 //! What is said of prebuilt responses in docs/shortcuts.md, beside what modules say.
 
-/// What [`suits`](super::answering::suits) looks for in a location, beside what its modules say: for
-/// docs/shortcuts.md, as the lists below are.
+/// What [`suits`](super::answering::suits) looks for in a location, beside what its modules say:
+/// for docs/shortcuts.md, as the lists below are.
 pub const NOT_IN_LOCATIONS: &[&str] = &[
     "it has a `limit_except` block",
     "`root` or `alias` has variables, or its path is only known at run time",
