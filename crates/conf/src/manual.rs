@@ -21,7 +21,7 @@ pub struct Guide<'a> {
 }
 
 impl Guide<'_> {
-    /// Says nothing.
+    /// A guide that says nothing of any directive.
     pub const NONE: Guide<'static> = Guide {
         module_of: |_| "",
         examples: &[],

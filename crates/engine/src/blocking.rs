@@ -296,7 +296,7 @@ pub fn hasten_background(limit: Duration) {
 /// The work that a process waits for before it ends.
 struct Background {
     unlimited: usize,
-    /// Threads that wait.
+    /// Threads of the pool that wait for work.
     waiting: usize,
     limited: Vec<Limited>,
     /// The number of the next one with a deadline.

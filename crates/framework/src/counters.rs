@@ -53,7 +53,7 @@ pub enum HandshakeFault {
     RevokedCertificate,
     /// The client's certificate does not hold for another reason.
     UnverifiedCertificate,
-    /// Anything else.
+    /// A handshake failed for any other reason.
     Other,
 }
 

@@ -77,7 +77,7 @@ impl StateWriter {
         self.bytes.len()
     }
 
-    /// A number.
+    /// Writes a number.
     pub fn number(&mut self, number: u64) {
         self.bytes.extend_from_slice(&number.to_le_bytes());
     }
@@ -248,7 +248,7 @@ impl ZoneWriter {
         ZoneWriter(StateWriter::new())
     }
 
-    /// Writes one zone.
+    /// Writes one zone, with what tells its reader whether it can be taken.
     pub fn zone(
         &mut self,
         kind: &str,

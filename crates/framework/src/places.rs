@@ -18,11 +18,11 @@ use crate::registry::Registry;
 /// What is done with files at a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FileAccess {
-    /// They are read.
+    /// Files at the place are read.
     Read,
-    /// They are made and appended to.
+    /// Files at the place are made and appended to.
     Append,
-    /// They are made, read, written, renamed and removed.
+    /// Files at the place are made, read, written, renamed and removed.
     Write,
 }
 

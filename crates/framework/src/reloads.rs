@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 static SUCCEEDED: AtomicU64 = AtomicU64::new(0);
 static FAILED: AtomicU64 = AtomicU64::new(0);
 static LAST_HAS_FAILED: AtomicBool = AtomicBool::new(false);
-/// Milliseconds since 1970.
+/// When a reload succeeded last, in milliseconds since 1970.
 static SUCCEEDED_AT: AtomicU64 = AtomicU64::new(0);
 
 /// What has come of reloads by one moment.

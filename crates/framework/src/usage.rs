@@ -60,7 +60,7 @@ fn count(folder: &OwnedFd) -> Option<u64> {
     count.checked_sub(2)
 }
 
-/// What proc_pid_stat(5) tells.
+/// What a line of `/proc/PID/stat` tells (proc_pid_stat(5)).
 fn of_stat(stat: &str) -> Usage {
     // Before the fields stands the name in brackets, which may hold anything.
     let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);

@@ -50,7 +50,7 @@ impl StreamHead {
 /// Received bytes of a response, framing included.
 #[derive(Clone, Copy, Debug)]
 pub struct ReceivedBytes {
-    /// All of them.
+    /// Bytes of all kinds together.
     pub in_all: u64,
     /// Those behind the head.
     pub behind_head: u64,

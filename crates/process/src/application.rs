@@ -298,7 +298,7 @@ impl OpenError {
 /// A directive that is fixed for the life of a worker process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewProcessLine {
-    /// The directive.
+    /// The name of the directive.
     pub name: String,
     /// The whole line as written; two equal texts ask for the same.
     pub text: String,

@@ -42,7 +42,7 @@ pub(crate) fn empty() -> io::Result<OwnedFd> {
     Ok(rustix::fs::memfd_create("tidegate-state", flags)?)
 }
 
-/// Writes it whole.
+/// Writes the state whole, and seals the file.
 pub(crate) fn write(file: OwnedFd, state: &[u8]) -> io::Result<()> {
     let mut file = File::from(file);
     file.write_all(state)?;

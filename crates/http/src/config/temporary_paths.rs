@@ -15,7 +15,7 @@ const LEVELS_MAX: usize = 3;
 /// compiled.
 #[derive(Clone, Copy, Debug)]
 pub struct TemporaryPath {
-    /// The directive.
+    /// The directive that names the directory.
     pub spec: &'static Spec,
     /// The directory's name of the temporary path.
     pub default: &'static str,

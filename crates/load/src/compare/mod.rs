@@ -51,9 +51,9 @@ pub struct Contestant {
 /// What is to be compared, and how.
 #[derive(Clone, Debug)]
 pub struct Comparison {
-    /// The first.
+    /// The first of the two that are compared.
     pub a: Contestant,
-    /// The second.
+    /// The second of the two that are compared.
     pub b: Contestant,
     /// How many rounds are measured.
     pub rounds: usize,

@@ -51,9 +51,9 @@ pub enum EchoWork {
 /// How long load is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EchoLength {
-    /// For so long.
+    /// The run ends after this time.
     Time(Duration),
-    /// So many messages.
+    /// The run ends after so many messages.
     Messages(u64),
 }
 
@@ -91,7 +91,7 @@ pub struct EchoResult {
     pub broken: u64,
     /// Datagrams that did not come back in time.
     pub lost: u64,
-    /// Bytes that came.
+    /// Bytes of messages that were received.
     pub received: u64,
     /// Bytes that were sent.
     pub sent: u64,

@@ -16,11 +16,11 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// A server that says everything back.
 #[derive(Clone, Debug)]
 pub struct EchoServer {
-    /// Where it listens.
+    /// The address that it listens at.
     pub address: Address,
-    /// Connections or datagrams.
+    /// Whether it serves connections or datagrams.
     pub carries: Carries,
-    /// Threads that serve.
+    /// How many threads serve.
     pub threads: usize,
     /// The kernel interface.
     pub engine: EngineKind,

@@ -12,7 +12,7 @@ const LINE_MAX: usize = 1024;
 /// Bytes of a packet's head.
 const HEAD: usize = 24;
 
-/// Makes requests.
+/// Makes the bytes of requests, as the plan says.
 #[derive(Debug)]
 pub(super) struct Requests {
     protocol: MemcachedProtocol,
@@ -56,7 +56,7 @@ impl Requests {
         self.buffer.extend_from_slice(text.as_bytes());
     }
 
-    /// A packet's head.
+    /// Appends the head of a packet of the binary protocol.
     fn head(&mut self, opcode: u8, extras: usize, value: usize, opaque: u32, with_key: bool) {
         let key = if with_key { self.key_length } else { 0 };
         let body = (extras + key + value) as u32;

@@ -81,7 +81,7 @@ impl ServerSocket {
         }))
     }
 
-    /// Sends a request.
+    /// Queues a request, and gives it to the kernel.
     pub(super) fn send(&mut self, request: Bytes) {
         match self {
             ServerSocket::Stream(link) => {

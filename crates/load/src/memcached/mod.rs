@@ -68,7 +68,7 @@ pub enum Transport {
 /// How often each key is asked for.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Popularity {
-    /// All as often.
+    /// Each key is asked for as often as any other.
     Uniform,
     /// The nth as often as n to the power of minus this.
     Zipf(f64),
@@ -77,16 +77,16 @@ pub enum Popularity {
 /// How long load is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemcachedLength {
-    /// For so long.
+    /// The run ends after this time.
     Time(Duration),
-    /// So many requests.
+    /// The run ends after so many requests.
     Requests(u64),
 }
 
 /// The load that is sent to a memcached server.
 #[derive(Clone, Debug)]
 pub struct MemcachedPlan {
-    /// The server.
+    /// The address of the server.
     pub address: Address,
     /// What it is spoken with over.
     pub transport: Transport,
@@ -146,7 +146,7 @@ pub struct MemcachedResult {
     pub broken: u64,
     /// What the first wrong answer began with.
     pub first_wrong: Option<String>,
-    /// Bytes that came.
+    /// Bytes of responses that were received.
     pub received: u64,
     /// Bytes that were sent.
     pub sent: u64,
@@ -365,7 +365,7 @@ async fn drive(thread: Rc<Thread>, connections: Vec<usize>) -> MemcachedResult {
     result
 }
 
-/// One connection.
+/// One connection of the run, and what it has under way.
 struct Client<'a> {
     thread: &'a Thread,
     link: Option<ServerSocket>,

@@ -28,7 +28,7 @@ use crate::programs::{self, Program};
 /// How far a worker process is confined: the directive `confine`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Level {
-    /// Not at all.
+    /// The worker may do what its user may.
     #[default]
     Off,
     /// The worker writes only where its configuration has it write.
@@ -44,9 +44,9 @@ impl Level {
 /// What a worker process does with files at a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PathAccess {
-    /// Removes them.
+    /// Files at the place are removed.
     Remove,
-    /// Reads them.
+    /// Files at the place are read.
     Read,
     /// Makes them and appends to them.
     Append,

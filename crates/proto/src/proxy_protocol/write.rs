@@ -65,7 +65,7 @@ pub enum Carried {
 /// The two ends of a client's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Endpoints {
-    /// The client's.
+    /// The client's address and port.
     pub source: SocketAddr,
     /// The one that it has connected to.
     pub destination: SocketAddr,

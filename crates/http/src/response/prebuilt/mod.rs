@@ -502,7 +502,7 @@ impl Entry {
         forms[form as usize].as_ref()
     }
 
-    /// Where that stands.
+    /// Where the response of a status, an encoding and a form is kept.
     fn response_mut(
         &mut self,
         status: u16,
