@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use proto::h2::{ErrorCode, frame};
 use support::http2::{Client as Http2Client, put_data};
-use support::{PATIENCE, Server, engines, is_nginx};
+use support::{PATIENCE, Server, engines, in_parallel, is_nginx};
 
 /// Bytes of a frame of HTTP/2 without a payload.
 const EMPTY_FRAME: usize = 9;
@@ -484,7 +484,7 @@ fn a_client_that_leaves_ends_both_ways(engine: &'static str) {
 support::test_on_each_engine!(a_client_that_leaves_ends_both_ways);
 
 fn a_client_that_stops_is_waited_for_as_long_as_for_any_body(engine: &'static str) {
-    for protocol in Protocol::ALL {
+    in_parallel(Protocol::ALL, |protocol| {
         let more = "client_body_timeout 1500ms; by_read_timeout 60s;";
         let (_upstream, server, mut client, mut peer) =
             begin(protocol, engine, more, "Content-Length: 60");
@@ -504,7 +504,7 @@ fn a_client_that_stops_is_waited_for_as_long_as_for_any_body(engine: &'static st
         let _ = client.read_to_end(&mut rest);
         assert_eq!(rest, b"");
         server.wait_for_line("told.log", "POST 200 ");
-    }
+    });
 }
 
 support::test_on_each_engine!(a_client_that_stops_is_waited_for_as_long_as_for_any_body);
@@ -551,7 +551,7 @@ fn an_upstream_that_takes_nothing_more_is_waited_for_as_long_as_for_any_request(
     if is_nginx() {
         return;
     }
-    for protocol in Protocol::ALL {
+    in_parallel(Protocol::ALL, |protocol| {
         let more = "by_send_timeout 500ms; by_read_timeout 60s; lingering_close off;";
         let (_upstream, server, mut client, mut peer) =
             begin(protocol, engine, more, "Content-Length: 100000000");
@@ -569,7 +569,7 @@ fn an_upstream_that_takes_nothing_more_is_waited_for_as_long_as_for_any_request(
         );
         assert_eq!(sends.join().unwrap(), b"");
         peer.wait_for_end();
-    }
+    });
 }
 
 support::test_on_each_engine!(
@@ -578,7 +578,7 @@ support::test_on_each_engine!(
 
 /// A client that is slow to read, and sends nothing more, is not waited for for ever.
 fn a_client_that_neither_reads_nor_sends_ends_both_ways(engine: &'static str) {
-    for protocol in Protocol::ALL {
+    in_parallel(Protocol::ALL, |protocol| {
         for buffering in ["on", "off"] {
             let more = format!(
                 "client_body_timeout 1500ms; send_timeout 60s; by_read_timeout 60s; by_buffering {buffering};"
@@ -596,7 +596,7 @@ fn a_client_that_neither_reads_nor_sends_ends_both_ways(engine: &'static str) {
             assert!(began.elapsed() < PATIENCE / 2, "{protocol:?} {buffering}");
             drop(client);
         }
-    }
+    });
 }
 
 support::test_on_each_engine!(a_client_that_neither_reads_nor_sends_ends_both_ways);
@@ -804,7 +804,7 @@ support::test_on_each_engine!(a_body_that_has_not_come_yet_goes_where_the_reques
 
 /// An upstream is not idle as long as it is sent more of the request.
 fn a_slow_upload_gives_its_upstream_time(engine: &'static str) {
-    for protocol in Protocol::ALL {
+    in_parallel(Protocol::ALL, |protocol| {
         let (_upstream, _server, mut client, mut peer) = begin(
             protocol,
             engine,
@@ -821,14 +821,14 @@ fn a_slow_upload_gives_its_upstream_time(engine: &'static str) {
         peer.read_end();
         peer.say_ok();
         assert_eq!(read_exactly(&mut client, 2), b"ok");
-    }
+    });
 }
 
 support::test_on_each_engine!(a_slow_upload_gives_its_upstream_time);
 
 /// What is held back for the rate of a response is not held for a client that has left.
 fn a_client_that_leaves_is_missed_while_its_response_is_held_back(engine: &'static str) {
-    for protocol in Protocol::ALL {
+    in_parallel(Protocol::ALL, |protocol| {
         let more = "by_buffering on; limit_rate 4k;";
         let (_upstream, server, mut client, mut peer) =
             begin(protocol, engine, more, "Content-Length: 6");
@@ -844,7 +844,7 @@ fn a_client_that_leaves_is_missed_while_its_response_is_held_back(engine: &'stat
         assert!(began.elapsed() < Duration::from_secs(10), "{protocol:?}");
         let log = server.log("told.log");
         assert!(!log.contains(" OK "), "{log}");
-    }
+    });
 }
 
 support::test_on_each_engine!(a_client_that_leaves_is_missed_while_its_response_is_held_back);

@@ -220,6 +220,20 @@ pub fn children(parent: u32) -> Vec<u32> {
     pids.filter(|pid| parent_of(*pid) == Some(parent)).collect()
 }
 
+/// Does something for each item, all at the same time: for what waits more than it computes.
+///
+/// # Panics
+///
+/// Where one of them has, after all have ended.
+pub fn in_parallel<T: Send>(items: impl IntoIterator<Item = T>, test: impl Fn(T) + Sync) {
+    std::thread::scope(|scope| {
+        for item in items {
+            let test = &test;
+            scope.spawn(move || test(item));
+        }
+    });
+}
+
 /// Sends a signal to a process.
 pub fn signal(pid: u32, name: &str) {
     let status = Command::new("kill")
