@@ -10,7 +10,7 @@ use engine::net::Stream;
 use crate::tally::RequestError;
 use crate::tls::{Session, SessionProgress};
 
-/// A connection; see the module.
+/// A connection to a server, in the clear or through TLS.
 pub(crate) struct Connection {
     stream: Stream,
     session: Option<RefCell<Session>>,
@@ -73,8 +73,8 @@ impl Connection {
         self.session.as_ref().map(early).unwrap_or_default()
     }
 
-    /// Whether the end of input, had it come now, would be one that the server has announced, where
-    /// it can.
+    /// Whether the server may end the connection now: over TLS it has to say so first
+    /// (close_notify), in the clear it cannot.
     pub(crate) fn may_end(&self) -> bool {
         let ended = |session: &RefCell<Session>| session.borrow().has_ended();
         self.session.as_ref().is_none_or(ended)
@@ -96,8 +96,8 @@ impl Connection {
         false
     }
 
-    /// Ends it; through TLS the server is told that nothing more follows, unless it was first to
-    /// say so.
+    /// Ends the connection; through TLS the server is told that nothing more follows, unless it was
+    /// first to say so.
     pub(crate) fn close(self: Rc<Connection>) {
         // It is someone else's too where a request is still to leave at the end of this turn: then
         // it is given up.

@@ -5,10 +5,10 @@ use std::net::{IpAddr, SocketAddr};
 /// A message that was received, or is to be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Datagram<B> {
-    /// What is in it; may be nothing.
+    /// The payload, which may be empty.
     pub bytes: B,
-    /// The other end: from whom it came, or to whom it goes. `None` for a Unix socket's, and for
-    /// the one that the socket is connected to.
+    /// The other end: from whom the datagram came, or to whom it goes. `None` for Unix sockets, and
+    /// for the peer that the socket is connected to.
     pub peer: Option<SocketAddr>,
     /// The address of this end, where the socket is bound to all of a machine's: to which one it
     /// came, or from which one it leaves. `None` leaves that to the kernel.
@@ -16,7 +16,7 @@ pub struct Datagram<B> {
 }
 
 impl<B> Datagram<B> {
-    /// One that goes to the address that the socket is connected to.
+    /// A datagram to the address that the socket is connected to.
     #[must_use]
     pub fn new(bytes: B) -> Datagram<B> {
         Datagram {
@@ -26,7 +26,7 @@ impl<B> Datagram<B> {
         }
     }
 
-    /// One with the same ends: an answer goes back the way that the question came.
+    /// A datagram between the same ends: an answer goes back the way that the question came.
     #[must_use]
     pub fn with<C>(&self, bytes: C) -> Datagram<C> {
         Datagram {

@@ -18,8 +18,8 @@ use proxying::cache::{self, CacheLookup, Validators};
 /// What the name of a parameter begins with that stands for a field of the request.
 const OF_FIELD: &[u8] = b"HTTP_";
 
-/// How many fields at most are gone through anew for each of them. Of more than that the time would
-/// grow with the square of their number, so that they are sorted, which takes memory.
+/// Up to so many fields, each is compared with all others. Of more the time would grow with the
+/// square of their number, so that they are sorted, which takes memory.
 const FEW: usize = 32;
 
 /// A field of a request: what is known of its name, the name, and the value.
@@ -66,7 +66,7 @@ pub(crate) fn passes_authorization(
 /// The parameter that each application gets, whether a line names it or not.
 const HOST: &str = "HTTP_HOST";
 
-/// Its value where none does.
+/// The value of `HTTP_HOST` where no line names it.
 fn host_asked_for() -> Template {
     let variables = ["host", "is_request_port", "request_port"];
     Template {
@@ -85,7 +85,7 @@ enum Sent {
 
 struct Param {
     name: Bytes,
-    /// What it begins with on its way.
+    /// Name and framing, as they are sent before the value.
     begun: Box<[u8]>,
     value: Text,
     /// The parameter is left out if its value is empty.
@@ -95,7 +95,7 @@ struct Param {
 /// All that a scope's lines say, and what is sent in any case.
 pub(crate) struct Params {
     sent: Vec<Sent>,
-    /// Names of fields for which there is a parameter: in lower case, with `_` for each dash.
+    /// Names of fields that a parameter replaces: in lower case, with `_` for each dash.
     replaced: Vec<Box<[u8]>>,
 }
 
@@ -161,8 +161,8 @@ impl Params {
         replaced.any(|known| known.len() == name.len() && known.iter().copied().eq(folded(name)))
     }
 
-    /// Writes all that an application is told, in the order in which nginx does, by what they have
-    /// been compiled for.
+    /// Writes all that an application is told, in the order in which nginx does. The writer is one
+    /// of the protocol that the parameters were compiled for.
     pub(crate) fn write(
         &self,
         request: &mut Request,
@@ -272,7 +272,7 @@ impl Params {
     }
 }
 
-/// What a parameter of this name begins with.
+/// Name and framing of a parameter, as they are sent before its value.
 fn begun<V: Variables>(name: &[u8]) -> Box<[u8]> {
     let mut begun = Vec::new();
     V::begin(VariableName::Plain(name), &mut begun);
@@ -284,7 +284,7 @@ fn is_same((known, name, _): &Field<'_>, (other_known, other, _): &Field<'_>) ->
     other_known == known && other.eq_ignore_ascii_case(name)
 }
 
-/// An order in which those that [are the same](is_same) lie together.
+/// An order in which fields of [one name](is_same) lie together.
 fn by_name((known, name, _): &Field<'_>, (other_known, other, _): &Field<'_>) -> Ordering {
     let lower = |byte: &u8| byte.to_ascii_lowercase();
     let by_bytes = || name.iter().map(lower).cmp(other.iter().map(lower));
@@ -294,7 +294,7 @@ fn by_name((known, name, _): &Field<'_>, (other_known, other, _): &Field<'_>) ->
         .then_with(by_bytes)
 }
 
-/// A name as two that are the same have it.
+/// A name in the form in which applications get it: names that they cannot tell apart are equal.
 fn folded(name: &[u8]) -> impl Iterator<Item = u8> {
     name.iter().map(|byte| match byte {
         b'-' => b'_',

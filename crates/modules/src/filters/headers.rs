@@ -480,11 +480,11 @@ impl HeadFilter for Headers {
             };
             set_expires(&mut request.response, expires, seconds_now());
         }
-        for field in meant(&self.fields, describes) {
+        for field in fields_for(&self.fields, describes) {
             let value = field.value(request);
             add_field(&mut request.response, field, value);
         }
-        if meant(&self.trailers, describes).next().is_some() {
+        if fields_for(&self.trailers, describes).next().is_some() {
             // As in nginx an error page that replaces a response with trailers is still sent in
             // chunks.
             request.response.expect_trailers = true;
@@ -497,7 +497,7 @@ impl HeadFilter for Headers {
 impl Trailers for Headers {
     fn add(&self, request: &mut Request) {
         let describes = describes_the_resource(request.response.status);
-        for field in meant(&self.trailers, describes) {
+        for field in fields_for(&self.trailers, describes) {
             let value = field.value(request);
             if !value.is_empty() {
                 request.response.trailers.push(Field {
@@ -510,7 +510,7 @@ impl Trailers for Headers {
 }
 
 /// The fields that go with a response which [`describes_the_resource`] or does not.
-fn meant(fields: &[Added], describes: bool) -> impl Iterator<Item = &Added> {
+fn fields_for(fields: &[Added], describes: bool) -> impl Iterator<Item = &Added> {
     fields.iter().filter(move |field| describes || field.always)
 }
 
@@ -525,7 +525,7 @@ fn describes_the_resource(status: u16) -> bool {
 
 fn add_field(response: &mut Response, field: &Added, value: Bytes) {
     if field.replaces {
-        // The time itself is from now on what the field says: for If-Range.
+        // If-Range goes by what the field says from now on.
         if field.name.eq_ignore_ascii_case(b"Last-Modified") {
             response.last_modified = None;
         }

@@ -92,15 +92,16 @@ pub enum Violation {
     Preface,
     /// The server's first frame is not SETTINGS.
     NoSettings,
-    /// A frame is longer than we take.
+    /// A frame is longer than we take: its length.
     FrameTooLong(u32),
-    /// A frame of this kind cannot be so long.
+    /// A frame cannot have this length: its kind and length.
     Length(&'static str, u32),
-    /// A padded frame is shorter than its padding.
+    /// A padded frame is shorter than its padding: its kind, length and padding.
     Padding(&'static str, u32, u32),
     /// A frame of this kind cannot be for that stream, or for none.
     Identifier(&'static str),
-    /// A request's stream has a number that was used already, or that the other end may not use.
+    /// A request's stream has a number that was used already, or that the other end may not use:
+    /// the number, and the last one.
     HeadersIdentifier(u32, u32),
     /// HEADERS for a stream that has ended.
     HeadersAfterEnd(u32),
@@ -116,7 +117,7 @@ pub enum Violation {
     TooManyContinuations,
     /// A header block is longer, as it comes, than any that could be served.
     BlockTooLong,
-    /// A header block is none.
+    /// A header block cannot be decoded.
     Compression(hpack::Error),
     /// A setting has a value that it cannot have.
     Setting(&'static str, u32),
@@ -124,15 +125,15 @@ pub enum Violation {
     SettingOverflows(u32),
     /// A client sent PUSH_PROMISE, which only servers may.
     PushPromise,
-    /// More bytes of DATA than there was credit for on the connection.
+    /// More bytes of DATA than there was credit for on the connection: the length and the credit.
     ConnectionFlow(u32, u32),
     /// Credit of no bytes for the connection.
     NoIncrement,
-    /// More credit for the connection than a window holds.
+    /// More credit for the connection than a window holds: the increment and the window.
     WindowOverflow(u32, u32),
     /// The value of a PRIORITY_UPDATE cannot be read, or is too long.
     PriorityUpdate,
-    /// More in a second of something that costs us more than the other end.
+    /// More frames of a kind in one second than there may be: they cost us more than the other end.
     TooMany(&'static str),
     /// Frames with nothing in them.
     Flood,
@@ -232,11 +233,11 @@ impl fmt::Display for Violation {
 /// What ends one stream, by a reset; the others go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamFault {
-    /// DATA or HEADERS behind the end of the other end's half.
+    /// DATA or HEADERS behind the end of the other end's half: the kind and the stream.
     HalfClosed(&'static str, u32),
-    /// More bytes of DATA than there was credit for.
+    /// More bytes of DATA than there was credit for: the stream, the length and the credit.
     Flow(u32, u32, u32),
-    /// More credit than a window holds.
+    /// More credit than a window holds: the stream, the increment and the window.
     WindowOverflow(u32, u32, i64),
     /// Credit of no bytes.
     NoIncrement(u32),

@@ -12,7 +12,7 @@ use crate::header::KnownField;
 /// Fields of the table that are looked at for each field to send: the last ones.
 const SEARCH_MAX: usize = 64;
 
-/// Shorter cookies may be guessed, by what a table makes of guesses (RFC 7541, section 7.1).
+/// Shorter cookies could be found out by what guesses do to a table (RFC 7541, section 7.1).
 const COOKIE_INDEXED_MIN: usize = 20;
 
 /// A field to send.
@@ -44,7 +44,7 @@ pub struct Encoder {
     size_wanted: usize,
     /// The size of the table from the next block on.
     size_next: usize,
-    /// The smallest size that was to be since the last block.
+    /// The smallest size that was asked for since the last block (RFC 7541, section 4.2).
     size_least: usize,
 }
 
