@@ -73,6 +73,7 @@ pub use warnings::passes_authorization;
 pub use zone::{add, prepare};
 
 use super::answer::AnswerHead;
+use super::attempts::Attempts;
 use super::family::Causes;
 use super::finish;
 use super::settings::Passing;
