@@ -15,19 +15,22 @@
 //! /secret = "x" mode 000
 //! /server.crt = copy ecdsa.crt      a file of tests/tls
 //!
-//! [main]  [events]  [http]          lines of nginx.conf for that level
+//! [main]  [events]  [http]  [stream]    lines of nginx.conf for that level
 //! [backend /path]                   what the scripted upstream at @BACKEND@ answers (see backend.rs)
 //!
 //! [cases]
 //! name | GET /path | Header: value | covers directive=value        a request on one line
 //!
 //! === name                          a case in steps, up to an empty line
-//! covers directive=value            also: `on ADDRESS`, `digits ignored`, `timed`, `fewer BYTES`, `differs REASON`
+//! covers directive=value            also: `on ADDRESS` (`udp:IP:PORT` for
+//!                                   datagrams), `from IP`, `digits ignored`, `timed`, `fewer BYTES`, `differs REASON`
 //! tls name=localhost version=1.2    shakes hands first; tls.rs says what may stand there
 //! > GET / HTTP/1.1                  sends the line and CR LF;  `>> text` sends it without
 //! pause 50ms
 //! read 2                            reads two responses;  `read head`, `read close`
 //! again                             goes on over a new connection of the same client
+//! another                           the same, and the one before stays open to the end
+//! receive 20                        reads so many bytes, whatever they are
 //! wait 1s                           sees what comes, or that the connection ends, within that time
 //! replace /index.html "new\n"       puts another file in a file's place;  `remove /index.html`
 //!
@@ -38,10 +41,13 @@
 //! unfinished                        the stream stays open;  else it ends with what comes last before a step that is no pause
 //! ```
 //!
-//! Placeholders: `@PORT@ @PORT2@ @PORT3@ @BACKEND@ @DEAD@ @FULL@ @DNS@ @ROOT@
+//! A file with `[stream]` has no cases over HTTP/2, and what it covers is `stream.DIRECTIVE=value`.
+//!
+//! Placeholders: `@S1@` to `@S60@` (with `[stream]`), `@PORT@ @PORT2@ @PORT3@ @BACKEND@ @DEAD@ @FULL@ @DNS@ @ROOT@
 //! @PREFIX@`. Escapes in what is sent and in fixture texts: `\r \n \t \0 \\ \" \xHH` and
 //! `\{text*1000}` for repetition.
 
+use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -58,6 +64,7 @@ pub(crate) struct CaseFile {
     pub(crate) main: String,
     pub(crate) events: String,
     pub(crate) http: String,
+    pub(crate) stream: String,
     /// Scripts of the upstream by path.
     pub(crate) backend: Vec<(String, Vec<Step>)>,
     pub(crate) cases: Vec<Case>,
@@ -89,6 +96,8 @@ pub(crate) struct Case {
     pub(crate) steps: Vec<Step>,
     /// Where to connect, if not 127.0.0.1:@PORT@.
     pub(crate) on: Option<String>,
+    /// The address to connect from, if not any.
+    pub(crate) from: Option<IpAddr>,
     /// What the client offers, where it speaks TLS.
     pub(crate) tls: Option<Offer>,
     /// Which directive's which value the case shows.
@@ -122,12 +131,16 @@ pub(crate) enum Step {
     },
     /// Read every byte up to the end of the connection.
     ReadToClose,
+    /// Read so many bytes.
+    Receive(usize),
     /// Read nothing for a while and then see what has come: for timeouts.
     Wait(Duration),
     /// Close the sending direction.
     Shut,
     /// Close the connection, and go on over a new one.
     Again,
+    /// Go on over a new connection while this one stays open.
+    Another,
     /// Put a new file in the place of one of the fixture, as a deploy does.
     Replace {
         path: String,
@@ -149,6 +162,13 @@ pub(crate) enum Ending {
     Echo,
     /// Neither read nor write.
     Stall,
+}
+
+impl CaseFile {
+    /// Whether a placeholder stands in what is served.
+    pub(crate) fn uses(&self, placeholder: &str) -> bool {
+        self.http.contains(placeholder) || self.stream.contains(placeholder)
+    }
 }
 
 impl Case {
@@ -213,6 +233,7 @@ enum Section {
     Main,
     Events,
     Http,
+    Stream,
     Backend,
     Cases,
 }
@@ -237,6 +258,7 @@ impl Reader {
             Section::Main => add_line(&mut file.main, line),
             Section::Events => add_line(&mut file.events, line),
             Section::Http => add_line(&mut file.http, line),
+            Section::Stream => add_line(&mut file.stream, line),
             Section::Cases => return self.case_line(file, line),
             _ if line.trim().is_empty() || line.starts_with('#') => {}
             Section::Fixture => file.fixture.push(entry(line)?),
@@ -260,6 +282,7 @@ impl Reader {
             ("main", "") => Section::Main,
             ("events", "") => Section::Events,
             ("http", "") => Section::Http,
+            ("stream", "") => Section::Stream,
             ("cases", "") => Section::Cases,
             ("backend", path) => {
                 file.backend.push((path.to_string(), Vec::new()));
@@ -367,6 +390,7 @@ fn attribute(case: &mut Case, line: &str) -> Result<bool, String> {
         }
         ("differs", reason) => case.differs = Some(reason.to_string()),
         ("on", address) => case.on = Some(address.to_string()),
+        ("from", ip) => case.from = Some(ip.parse().map_err(|_| "from wants an address")?),
         ("tls", offer) => case.tls = Some(Offer::parse(offer)?),
         ("digits", "ignored") => case.ignore_digits = true,
         ("timed", "") => case.timed = true,
@@ -414,6 +438,13 @@ fn step(line: &str) -> Result<Step, String> {
         ("body", text) => Ok(Step::Body(unescape(text)?)),
         ("unfinished", "") => Ok(Step::Unfinished),
         ("again", "") => Ok(Step::Again),
+        ("another", "") => Ok(Step::Another),
+        ("receive", count) => {
+            let count = count
+                .parse()
+                .map_err(|_| "receive wants a number of bytes")?;
+            Ok(Step::Receive(count))
+        }
         ("replace", rest) => {
             let (path, text) = rest
                 .split_once(' ')

@@ -4,12 +4,13 @@
 //! nothing: what is strange about an answer is for the comparison to show.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream, UdpSocket};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
 use proto::h2::ErrorCode;
+use rustix::net::{AddressFamily, SocketType};
 
 use crate::bypass;
 use crate::case::{Case, Step};
@@ -93,13 +94,18 @@ pub(crate) fn converse(
     let start = Instant::now();
     let client = case.tls.as_ref().map(Offer::client).transpose()?;
     let mut seen = Conversation::default();
-    let mut connection = Connection::open(address, client.as_ref(), &mut seen)?;
+    let open =
+        |seen: &mut Conversation| Connection::open(address, case.from, client.as_ref(), seen);
+    let mut connection = open(&mut seen)?;
+    let mut others = Vec::new();
     for step in &case.steps {
         match step {
             Step::Send(bytes) => connection.send(bytes),
             Step::Pause(time) => std::thread::sleep(*time),
             Step::Shut => connection.stream.shut(),
-            Step::Again => connection = Connection::open(address, client.as_ref(), &mut seen)?,
+            Step::Again => connection = open(&mut seen)?,
+            Step::Another => others.push(std::mem::replace(&mut connection, open(&mut seen)?)),
+            Step::Receive(count) => connection.receive(*count, &mut seen),
             Step::Read { count, head } => {
                 (0..*count).for_each(|_| connection.read_response(*head, &mut seen))
             }
@@ -179,14 +185,24 @@ enum Stream {
     Tcp(TcpStream),
     Tls(Secured),
     Unix(UnixStream),
+    /// Its datagrams, one after the other.
+    Datagrams(UdpSocket),
 }
 
 impl Stream {
-    fn connect(address: &str) -> std::io::Result<Stream> {
+    fn connect(address: &str, from: Option<IpAddr>) -> std::io::Result<Stream> {
         if let Some(path) = address.strip_prefix("unix:") {
             return UnixStream::connect(path).map(Stream::Unix);
         }
-        let stream = bypass::connect(address)?;
+        if let Some(address) = address.strip_prefix("udp:") {
+            let socket = UdpSocket::bind((from.unwrap_or([127, 0, 0, 1].into()), 0))?;
+            socket.connect(address)?;
+            return Ok(Stream::Datagrams(socket));
+        }
+        let stream = match from {
+            None => bypass::connect(address)?,
+            Some(from) => connect_from(from, address)?,
+        };
         stream.set_nodelay(true)?;
         stream.set_write_timeout(Some(ANSWER_TIME_MAX))?;
         Ok(Stream::Tcp(stream))
@@ -197,6 +213,7 @@ impl Stream {
             Stream::Tcp(stream) => stream.local_addr().map_or(0, |address| address.port()),
             Stream::Tls(stream) => stream.sock.local_addr().map_or(0, |address| address.port()),
             Stream::Unix(_) => 0,
+            Stream::Datagrams(socket) => socket.local_addr().map_or(0, |address| address.port()),
         }
     }
 
@@ -214,6 +231,9 @@ impl Stream {
             Stream::Unix(stream) => stream
                 .set_read_timeout(time)
                 .and_then(|()| stream.read(buffer)),
+            Stream::Datagrams(socket) => socket
+                .set_read_timeout(time)
+                .and_then(|()| socket.recv(buffer)),
         };
         result.map_err(|error| {
             if error.kind() == ErrorKind::WouldBlock {
@@ -229,6 +249,7 @@ impl Stream {
             Stream::Tcp(stream) => stream.write_all(bytes),
             Stream::Tls(stream) => stream.write_all(bytes).and_then(|()| stream.flush()),
             Stream::Unix(stream) => stream.write_all(bytes),
+            Stream::Datagrams(socket) => socket.send(bytes).map(drop),
         }
     }
 
@@ -241,8 +262,22 @@ impl Stream {
                 stream.sock.shutdown(Shutdown::Write)
             }
             Stream::Unix(stream) => stream.shutdown(Shutdown::Write),
+            Stream::Datagrams(_) => Ok(()),
         };
     }
+}
+
+/// A connection to `IP:PORT` from an address of this host.
+fn connect_from(from: IpAddr, to: &str) -> std::io::Result<TcpStream> {
+    let to: SocketAddr = to.parse().map_err(|_| ErrorKind::InvalidInput)?;
+    let family = match to {
+        SocketAddr::V4(_) => AddressFamily::INET,
+        SocketAddr::V6(_) => AddressFamily::INET6,
+    };
+    let socket = rustix::net::socket(family, SocketType::STREAM, None)?;
+    rustix::net::bind(&socket, &SocketAddr::from((from, 0)))?;
+    rustix::net::connect(&socket, &to)?;
+    Ok(TcpStream::from(socket))
 }
 
 /// A connection to a server, and what has come over it.
@@ -260,10 +295,11 @@ impl Connection {
     /// it.
     pub(crate) fn open(
         address: &str,
+        from: Option<IpAddr>,
         client: Option<&Client>,
         seen: &mut Conversation,
     ) -> Result<Connection, String> {
-        let stream = Stream::connect(address);
+        let stream = Stream::connect(address, from);
         let stream = stream.map_err(|error| format!("connect to {address}: {error}"))?;
         seen.port = stream.local_port();
         let (stream, failure) = match (stream, client) {
@@ -331,6 +367,15 @@ impl Connection {
         while self.ended.is_none() && Instant::now() < end {
             self.more(end.saturating_duration_since(Instant::now()));
         }
+    }
+
+    /// Reads so many bytes, or less where the connection ends before that or nothing comes.
+    fn receive(&mut self, count: usize, seen: &mut Conversation) {
+        while self.unread.len() < count && self.more(ANSWER_TIME_MAX) {}
+        let end = count.min(self.unread.len());
+        let received: Vec<u8> = self.unread.drain(..end).collect();
+        seen.remarks
+            .push(format!("bytes: \"{}\"", received.escape_ascii()));
     }
 
     fn read_to_close(&mut self, seen: &mut Conversation) {

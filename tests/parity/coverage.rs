@@ -261,6 +261,33 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ),
 ];
 
+/// What cases of `stream` cannot show of a directive that stands there, with the reason or the test
+/// that does.
+const STREAM_ELSEWHERE: &[(&str, &str)] = &[
+    (
+        "nginx has it in `http` alone, or not at all",
+        "concurrency_limit eject_outliers geoip2 p2c proxy_downstream_buffer
+         proxy_upstream_buffer proxy_session_time retry_budget sticky",
+    ),
+    (
+        "of NGINX Plus: tests/stream",
+        "expect health_check health_check_timeout keyval keyval_zone least_time match mqtt
+         mqtt_buffers mqtt_preread mqtt_set_connect num_map queue send state status_zone",
+    ),
+    (
+        "no client can tell: tests/stream/sockets.rs looks at sockets",
+        "open_log_file_cache proxy_socket_keepalive proxy_socket_rcvbuf proxy_socket_sndbuf
+         tcp_nodelay",
+    ),
+    (
+        "by the code of `http`, whose cases and tests show it",
+        "proxy_ssl_certificate_cache proxy_ssl_key_log ssl_certificate_cache
+         ssl_certificate_compression ssl_ocsp ssl_ocsp_cache ssl_ocsp_responder ssl_session_ticket_key
+         ssl_session_timeout ssl_stapling ssl_stapling_file ssl_stapling_responder ssl_stapling_verify",
+    ),
+    ("each case stands in them", "server upstream"),
+];
+
 /// Says of which tests the lines are run for other families of directives as well; the file
 /// explains itself.
 const REPEATED: &str = "tests/repeated-directives.txt";
@@ -309,12 +336,14 @@ pub(crate) fn findings(root: &Path, files: &[(CaseFile, Transcript)]) -> Vec<Str
             _ => drop(shown.insert(directive)),
         }
     }
+    let table = std::fs::read_to_string(root.join(TABLE)).unwrap_or_default();
+    findings.extend(of_stream(&table, &shown));
+    shown.retain(|directive| !directive.starts_with(OF_STREAM));
     let elsewhere = elsewhere(root, &mut findings);
     let invisible: BTreeSet<&str> = INVISIBLE
         .iter()
         .flat_map(|(names, _)| names.split_whitespace())
         .collect();
-    let table = std::fs::read_to_string(root.join(TABLE)).unwrap_or_default();
     let known = with_effect(&table);
     if known.is_empty() {
         findings.push(format!("{TABLE}: names no directive"));
@@ -344,6 +373,39 @@ pub(crate) fn findings(root: &Path, files: &[(CaseFile, Transcript)]) -> Vec<Str
     findings
 }
 
+/// How cases name directives of `stream`.
+const OF_STREAM: &str = "stream.";
+
+/// Directives of `stream` that no two cases show, and that [`STREAM_ELSEWHERE`] does not name; and
+/// those which it names in vain.
+fn of_stream(table: &str, shown: &BTreeSet<&str>) -> Vec<String> {
+    let rows = table.lines().filter_map(|line| line.strip_prefix("| ["));
+    let rows = rows.filter(|row| !row.contains("no effect"));
+    let stands_in_stream = |row: &&str| {
+        let contexts = row.split('|').nth(1).unwrap_or_default();
+        let mut contexts = contexts.split(',').map(str::trim);
+        contexts.any(|context| context == "stream" || context.ends_with(" in stream"))
+    };
+    let known: BTreeSet<&str> = rows
+        .filter(stands_in_stream)
+        .filter_map(|row| row.split(']').next())
+        .collect();
+    let elsewhere: BTreeSet<&str> = STREAM_ELSEWHERE
+        .iter()
+        .flat_map(|(_, names)| names.split_whitespace())
+        .collect();
+    let is_shown = |name: &str| shown.contains(&*format!("{OF_STREAM}{name}"));
+    let missing = known
+        .iter()
+        .filter(|name| !is_shown(name) && !elsewhere.contains(*name))
+        .map(|name| format!("{OF_STREAM}{name}: no two cases show it"));
+    let in_vain = elsewhere
+        .iter()
+        .filter(|name| is_shown(name) || !known.contains(*name))
+        .map(|name| format!("{name}: coverage.rs names it for stream in vain"));
+    missing.chain(in_vain).collect()
+}
+
 /// What nginx answered, by directive and value. Cases that cover what their configuration does not
 /// set are findings.
 fn values<'a>(
@@ -352,7 +414,7 @@ fn values<'a>(
 ) -> BTreeMap<&'a str, BTreeMap<&'a str, Vec<String>>> {
     let mut values: BTreeMap<&str, BTreeMap<&str, Vec<String>>> = BTreeMap::new();
     for (file, transcript) in files {
-        let configuration = format!("{}\n{}\n{}", file.main, file.events, file.http);
+        let configuration = [&*file.main, &file.events, &file.http].join("\n");
         for case in &file.cases {
             let Some(text) = transcript.get(&case.name) else {
                 continue; // reported by the comparison
@@ -362,7 +424,11 @@ fn values<'a>(
                 None => text.to_string(),
             };
             for (directive, value) in &case.covers {
-                if !sets(&configuration, directive) {
+                let is_set = match directive.strip_prefix(OF_STREAM) {
+                    Some(directive) => sets(&file.stream, directive),
+                    None => sets(&configuration, directive),
+                };
+                if !is_set {
                     findings.push(format!(
                         "{}/{}: covers {directive}, which its configuration does not set",
                         file.area, case.name

@@ -288,14 +288,15 @@ fn run(
 fn tell_of_http2(files: &[CaseFile]) {
     let mut eligible = 0;
     let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
-    for case in files.iter().flat_map(|file| &file.cases) {
+    let of_http = || files.iter().filter(|file| file.stream.is_empty());
+    for case in of_http().flat_map(|file| &file.cases) {
         match http2::plan::plan(case) {
             Ok(_) => eligible += 1,
             Err(reason) => *reasons.entry(reason).or_default() += 1,
         }
     }
     let others: usize = reasons.values().sum();
-    let own = files.iter().flat_map(|file| &file.cases);
+    let own = of_http().flat_map(|file| &file.cases);
     let own = own.filter(|case| case.is_of_http2()).count();
     println!(
         "{eligible} cases over HTTP/2, {own} of them its own; {others} have no meaning there:"
@@ -606,7 +607,7 @@ impl Protocol {
         cases
             .filter(|case| match self {
                 Protocol::Http1 => !case.is_of_http2(),
-                Protocol::Http2 => http2::plan::plan(case).is_ok(),
+                Protocol::Http2 => file.stream.is_empty() && http2::plan::plan(case).is_ok(),
             })
             .collect()
     }
@@ -684,6 +685,7 @@ fn filled(case: &Case, server: &Server) -> Case {
         timed: case.timed,
         fewer_than: case.fewer_than,
         tls: case.tls.clone(),
+        from: case.from,
         ..Case::default()
     }
 }

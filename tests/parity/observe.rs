@@ -114,6 +114,11 @@ fn missing(
     seen: &Conversation,
     own: u64,
 ) -> Option<Duration> {
+    // A session's line comes when it has ended, which the server may learn of a moment later.
+    if server.is_of_stream {
+        let is_logged = lines.iter().any(|(log, _)| log == "stream.log");
+        return (!is_logged).then(|| Duration::from_millis(500));
+    }
     // Where notes are logged there is one about every connection of HTTP/1 that the client closes.
     // On a busy machine the server may learn of that later than of the next connection.
     let closed = || {
@@ -286,6 +291,7 @@ fn log_line(
         Some((number, text)) if number.bytes().all(|byte| byte.is_ascii_digit()) => text,
         _ => text,
     };
+    let text = &without_own_port(text);
     let name = if log == "error.log" {
         "error".to_string()
     } else {
@@ -294,6 +300,21 @@ fn log_line(
     // One more look of this process's own that a stop and go of it ends early.
     let own = text.starts_with("epoll_wait() failed (4: ");
     (level != "debug" && !own).then(|| format!("{name}: [{level}] {}", with_rounded_excess(text)))
+}
+
+/// What a session says of the ends of its connections, without the ports that the kernel has given
+/// them: `client 127.0.0.1:51234 connected to …`.
+fn without_own_port(text: &str) -> String {
+    let is_of_session = ["client ", "udp client ", "proxy ", "udp proxy "]
+        .iter()
+        .any(|begin| text.starts_with(begin));
+    match text.split_once(" connected to ") {
+        Some((own, other)) if is_of_session => {
+            let own = own.rsplit_once(':').map_or(own, |(own, _)| own);
+            format!("{own}:@OWN@ connected to {other}")
+        }
+        _ => text.to_string(),
+    }
 }
 
 /// An excess over a rate goes down with the milliseconds between two requests: it is rounded up to

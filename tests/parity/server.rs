@@ -85,6 +85,8 @@ pub(crate) struct Server {
     pub(crate) logs_notes: bool,
     /// Clients reach it past the kernel.
     passes_kernel_by: bool,
+    /// Whether cases are of its `stream` block.
+    pub(crate) is_of_stream: bool,
     child: Child,
     /// How far each log has been read.
     read: BTreeMap<String, usize>,
@@ -116,11 +118,14 @@ impl Server {
             )
         });
         backend::start(listener, scripts.collect());
-        if file.http.contains("@DNS@") {
+        if !file.stream.is_empty() {
+            ports.extend(STREAM_PORTS.map(|name| (name, free_port().0)));
+        }
+        if file.uses("@DNS@") {
             let port = nameserver::start().map_err(|error| format!("a name server: {error}"))?;
             ports.insert("DNS", port);
         }
-        if file.http.contains("@FULL@") {
+        if file.uses("@FULL@") {
             let (port, listener) = free_port();
             ports.insert("FULL", port);
             backend::fill_queue(listener).map_err(|error| format!("filling a queue: {error}"))?;
@@ -151,6 +156,7 @@ impl Server {
             version: program.version.clone(),
             logs_notes: logs_notes(file),
             passes_kernel_by: program.engine.as_deref() == Some(bypass::ENGINE),
+            is_of_stream: !file.stream.is_empty(),
             child,
             read: BTreeMap::new(),
         };
@@ -299,6 +305,15 @@ fn fill(text: &str, prefix: &Path, ports: &BTreeMap<&'static str, u16>) -> Strin
     text
 }
 
+/// The placeholders of a file with `[stream]`, each a port.
+const STREAM_PORTS: [&str; 60] = [
+    "S1", "S2", "S3", "S4", "S5", "S6", "S7", "S8", "S9", "S10", "S11", "S12", "S13", "S14", "S15",
+    "S16", "S17", "S18", "S19", "S20", "S21", "S22", "S23", "S24", "S25", "S26", "S27", "S28",
+    "S29", "S30", "S31", "S32", "S33", "S34", "S35", "S36", "S37", "S38", "S39", "S40", "S41",
+    "S42", "S43", "S44", "S45", "S46", "S47", "S48", "S49", "S50", "S51", "S52", "S53", "S54",
+    "S55", "S56", "S57", "S58", "S59", "S60",
+];
+
 /// A port that nobody uses, below the range from which the kernel takes ports for clients. The
 /// numbers all have five digits, so that lengths do not depend on them.
 fn free_port() -> (u16, TcpListener) {
@@ -389,6 +404,11 @@ fn configuration(program: &Program, file: &CaseFile, protocol: Protocol) -> Stri
     );
     conf.push_str(&file.http);
     conf.push_str("}\n");
+    if !file.stream.is_empty() {
+        conf.push_str("stream {\n");
+        conf.push_str(&file.stream);
+        conf.push_str("}\n");
+    }
     conf
 }
 

@@ -54,10 +54,12 @@ impl Subject for Session {
             Printable(&client),
             self.connection.client.listening()
         )?;
-        let Some(attempt) = self.attempts.last() else {
+        if !self.is_passed_on {
             return Ok(());
-        };
-        if !attempt.peer.is_empty() {
+        }
+        if let Some(attempt) = self.attempts.last()
+            && !attempt.peer.is_empty()
+        {
             write!(out, ", upstream: \"{}\"", Printable(&attempt.peer))?;
         }
         write!(out, "{}", SessionBytes(self))

@@ -137,7 +137,7 @@ impl Session {
         client: Option<&Client>,
         seen: &mut Conversation,
     ) -> Result<Session, String> {
-        let connection = Connection::open(address, client, seen)?;
+        let connection = Connection::open(address, None, client, seen)?;
         let mut remarks = Vec::new();
         if client.is_some() && connection.ended.is_none() && !connection.agreed_on_http2() {
             remarks.push("HTTP/2 was not agreed on".to_string());

@@ -44,6 +44,7 @@ pub(crate) async fn serve(
     settings: &Proxy,
     listed: &mut Option<Listed>,
 ) -> Status {
+    (session.doing, session.is_passed_on) = ("", true);
     let group = match &settings.target {
         Target::Group(group) => Ok(Arc::clone(group)),
         Target::Text(text) => {

@@ -78,6 +78,8 @@ pub(crate) struct Session {
     pub(crate) attempts: Vec<Attempt>,
     /// What is being done, as log lines end: ` while …`.
     pub(crate) doing: &'static str,
+    /// It is on its way to a peer, so that lines tell of bytes.
+    pub(crate) is_passed_on: bool,
     /// The client's address as a trusted proxy has told it.
     pub(crate) told_peer: Option<Address>,
     /// What was read of the client and is still to be passed on.
@@ -118,6 +120,7 @@ impl Session {
             sent: Cell::new(0),
             attempts: Vec::new(),
             doing: " while initializing session",
+            is_passed_on: false,
             told_peer: None,
             preread: Cell::default(),
             preread_replaced: Cell::new(None),
