@@ -11,25 +11,33 @@ use crate::engine::Socket;
 /// process that bound it, or from a simulated network. What it is made of is between it and the
 /// engine.
 #[derive(Debug)]
-pub struct BoundSocket(Socket);
+pub struct BoundSocket {
+    socket: Socket,
+    /// What a simulated one carries; the kernel is asked about its own.
+    simulated: Carries,
+}
 
 impl BoundSocket {
-    pub(crate) fn new(socket: Socket) -> BoundSocket {
-        BoundSocket(socket)
+    /// One of a simulated network.
+    pub(crate) fn simulated(socket: Socket, carries: Carries) -> BoundSocket {
+        BoundSocket {
+            socket,
+            simulated: carries,
+        }
     }
 
     pub(crate) fn into_socket(self) -> Socket {
-        self.0
+        self.socket
     }
 
     /// What the socket carries.
     #[must_use]
     pub fn carries(&self) -> Carries {
-        match &self.0 {
+        match &self.socket {
             // A descriptor that is no socket is refused where the socket is used.
             Socket::Descriptor(descriptor) => carries(descriptor).unwrap_or_default(),
-            // The simulated network has no sockets of datagrams that are handed on.
-            Socket::Simulated(_) | Socket::Carried { .. } => Carries::Streams,
+            Socket::Simulated(_) => self.simulated,
+            Socket::Carried { .. } => Carries::Streams,
         }
     }
 
@@ -38,18 +46,25 @@ impl BoundSocket {
     /// # Errors
     /// When there is no descriptor left.
     pub fn try_clone(&self) -> io::Result<BoundSocket> {
-        Ok(BoundSocket(match &self.0 {
+        let socket = match &self.socket {
             Socket::Descriptor(descriptor) => Socket::Descriptor(descriptor.try_clone()?),
             Socket::Simulated(number) => Socket::Simulated(*number),
             // A connection, which never is on its way here.
             Socket::Carried { .. } => return Err(io::ErrorKind::Unsupported.into()),
-        }))
+        };
+        Ok(BoundSocket {
+            socket,
+            simulated: self.simulated,
+        })
     }
 }
 
 /// One of the kernel's.
 impl From<OwnedFd> for BoundSocket {
     fn from(descriptor: OwnedFd) -> BoundSocket {
-        BoundSocket(Socket::Descriptor(descriptor))
+        BoundSocket {
+            socket: Socket::Descriptor(descriptor),
+            simulated: Carries::default(),
+        }
     }
 }

@@ -35,7 +35,7 @@ use crate::engine::{
 use crate::frames::Frames;
 use crate::messages::BATCH_MAX;
 use crate::net::{
-    Address, BoundSocket, ConnectError, ConnectStep, Datagram, Segment, SocketOptions,
+    Address, BoundSocket, Carries, ConnectError, ConnectStep, Datagram, Segment, SocketOptions,
 };
 use crate::notifier::Notifier;
 use crate::reserve::READ_AWAY_MAX;
@@ -95,8 +95,19 @@ pub fn listen(address: Address) -> io::Result<(BoundSocket, Address)> {
         return Err(io::Error::from_raw_os_error(libc::EADDRINUSE));
     }
     let number = network.listen(address)?;
-    let socket = BoundSocket::new(Socket::Simulated(number));
+    let socket = BoundSocket::simulated(Socket::Simulated(number), Carries::Streams);
     Ok((socket, Address::Inet(address)))
+}
+
+/// Receives datagrams at `address` of this thread's simulated network. The socket is to be given to
+/// [`DatagramSocket::new`](crate::net::DatagramSocket::new).
+///
+/// # Errors
+/// Those of [`listen`].
+pub fn bind_datagrams(address: &Address) -> io::Result<BoundSocket> {
+    let number = network()?.borrow_mut().open_mailbox(Some(address), None)?;
+    let socket = Socket::Simulated(number);
+    Ok(BoundSocket::simulated(socket, Carries::Datagrams))
 }
 
 /// Changes how the network of this thread behaves from now on.

@@ -13,6 +13,7 @@ mod leaving;
 mod over_tcp;
 mod random;
 mod server;
+mod sessions;
 mod site;
 mod storm;
 mod time;
