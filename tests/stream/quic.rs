@@ -1,7 +1,9 @@
 //! Clients of QUIC, passed on by the name of their handshake. Their first datagrams are made by
 //! rustls's own side of QUIC, split and mixed as browsers do.
 
+use std::io::{BufRead, BufReader, Write};
 use std::net::UdpSocket;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use rustls::crypto::aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256;
@@ -14,7 +16,7 @@ use support::PATIENCE;
 use support::is_nginx;
 use support::port::free_port;
 
-use super::{each_engine, line_with, sessions, start};
+use super::{configure, each_engine, line_with, reload, sessions, start};
 
 /// The connection ID that the first packets are sent to.
 const DESTINATION: &[u8] = b"firstid8";
@@ -203,5 +205,43 @@ fn a_name_in_the_first_datagrams_chooses_the_server() {
             line.contains("while prereading client data, udp client: 127.0.0.1"),
             "{line}"
         );
+    }
+}
+
+/// A client and a server that are not ours, each of which is found by name, and a reload between
+/// their streams.
+#[test]
+fn aioquic_is_passed_by_name_over_a_reload() {
+    if is_nginx() {
+        return;
+    }
+    let root = env!("CARGO_MANIFEST_DIR");
+    let packages = format!("{root}/target/tools/quic-clients");
+    if !std::path::Path::new(&packages).join("aioquic").is_dir() {
+        eprintln!("aioquic is not installed (tests/install-packages): skipped");
+        return;
+    }
+    for engine in each_engine() {
+        let [front, first, second] = [(); 3].map(|()| free_port());
+        let lines = format!(
+            "map $ssl_preread_server_name $behind {{ a.example 127.0.0.1:{first};
+                 default 127.0.0.1:{second}; }}
+             server {{ listen 127.0.0.1:{front} udp; ssl_preread on; proxy_pass $behind; }}"
+        );
+        let master = start(engine, &lines);
+        let mut clients = Command::new("python3");
+        clients.arg(format!("{root}/tests/stream/quic_clients.py"));
+        clients.args([front, first, second].map(|port| port.to_string()));
+        clients.args(["crt", "key"].map(|kind| format!("{root}/tests/tls/ecdsa.{kind}")));
+        clients.env("PYTHONPATH", &packages);
+        clients.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut clients = clients.spawn().unwrap();
+        let mut said = BufReader::new(clients.stdout.take().unwrap()).lines();
+        assert_eq!(said.next().unwrap().unwrap(), "half");
+        configure(&master, engine, &format!("{lines} log_format more x;"));
+        reload(&master);
+        clients.stdin.take().unwrap().write_all(b"\n").unwrap();
+        assert_eq!(said.next().unwrap().unwrap(), "done");
+        assert!(clients.wait().unwrap().success());
     }
 }
