@@ -9,6 +9,7 @@ use support::engines;
 use support::is_nginx;
 use support::master::{Master, wait_for};
 use support::port::free_port;
+use support::tls::Client;
 
 use super::{configure_whole, connect, echo, rest, say};
 
@@ -128,5 +129,42 @@ fn pairs_steer_sessions() {
         let (_, shown) = ask(api, "GET", "stream/limit_conns/limits?fields=passed", "");
         assert_eq!(shown, r#"{"passed":2}"#);
         assert_eq!(ask(api, "GET", "http/limit_conns", "").1, "{}");
+    }
+}
+
+/// Handshakes of clients, with those that went on with a session of TLS, and those that failed.
+#[test]
+fn handshakes_are_counted_by_zones() {
+    if is_nginx() {
+        return;
+    }
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tls");
+    for engine in engines::lines() {
+        let (api, port) = (free_port(), free_port());
+        let _server = start(
+            engine,
+            api,
+            &format!(
+                "ssl_certificate {folder}/rsa.crt; ssl_certificate_key {folder}/rsa.key;
+                 server {{ listen 127.0.0.1:{port} ssl; status_zone secure; return heard; }}"
+            ),
+        );
+        let shown = || ask(api, "GET", "stream/server_zones/secure?fields=ssl", "").1;
+        assert_eq!(shown(), "{}");
+        let client = Client::new()
+            .version(&rustls::version::TLS12)
+            .keeping_sessions();
+        for is_resumed in [false, true] {
+            let mut connection = client.connect(port).unwrap();
+            assert_eq!(super::tls::all_of(&mut connection), "heard");
+            assert_eq!(connection.is_resumed(), is_resumed);
+        }
+        let mut plain = connect(port);
+        plain.write_all(b"no handshake at all").unwrap();
+        rest(&mut plain);
+        let expected = r#"{"ssl":{"handshakes":2,"handshakes_failed":1,"session_reuses":1}}"#;
+        wait_for("all handshakes", || shown() == expected);
+        assert_eq!(ask(api, "DELETE", "stream/server_zones/secure", "").0, 204);
+        assert_eq!(shown(), "{}");
     }
 }

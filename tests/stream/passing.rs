@@ -1,9 +1,9 @@
 //! `pass`: connections that another server of the same program goes on with.
 
-use std::io::Write;
-use std::net::UdpSocket;
+use std::io::{Read, Write};
+use std::net::{TcpStream, UdpSocket};
 
-use support::master::Master;
+use support::master::{Master, wait_for};
 use support::port::free_port;
 use support::tls::Client;
 
@@ -151,5 +151,43 @@ fn what_cannot_be_passed() {
                  udp client: 127.0.0.1, server: 127.0.0.1:{udp}"
             )
         );
+    }
+}
+
+/// As in nginx a connection counts until it ends, whichever door goes on with it.
+#[test]
+fn a_connection_that_was_passed_still_counts() {
+    for engine in each_engine() {
+        let [http, once, twice] = [(); 3].map(|()| free_port());
+        let stream = format!(
+            "limit_conn_zone $server_port zone=one:1m;
+             limit_conn_zone $remote_addr zone=other:1m;
+             server {{ listen 127.0.0.1:{once}; limit_conn one 1; pass 127.0.0.1:{http}; }}
+             server {{ listen 127.0.0.1:{twice}; limit_conn other 1; pass 127.0.0.1:{once}; }}"
+        );
+        let http_block = format!("server {{ listen 127.0.0.1:{http}; return 200 served; }}");
+        let master = start(engine, &stream, &http_block);
+        let ask = |client: &mut TcpStream| {
+            let _ = client.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+            let mut heard = Vec::new();
+            while !heard.ends_with(b"served") {
+                let mut buffer = [0; 4096];
+                match client.read(&mut buffer) {
+                    Ok(count @ 1..) => heard.extend_from_slice(&buffer[..count]),
+                    _ => return false,
+                }
+            }
+            true
+        };
+        for port in [once, twice] {
+            let mut first = connect(port);
+            assert!(ask(&mut first));
+            assert!(!ask(&mut connect(port)), "another is refused");
+            assert!(ask(&mut first), "the first goes on");
+            drop(first);
+            wait_for("room for another", || ask(&mut connect(port)));
+        }
+        let line = line_with(&master, "limiting connections by zone \"other\"");
+        assert!(line.contains("while initializing session"), "{line}");
     }
 }

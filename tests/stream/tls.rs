@@ -21,7 +21,7 @@ fn shown(name: &str) -> rustls::pki_types::CertificateDer<'static> {
 }
 
 /// All that a server says until it ends the session as TLS wants it.
-fn all_of(connection: &mut Connection) -> String {
+pub(super) fn all_of(connection: &mut Connection) -> String {
     let mut text = Vec::new();
     let mut buffer = [0; 1024];
     loop {

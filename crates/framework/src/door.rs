@@ -95,6 +95,9 @@ pub struct Handed {
     pub over: Option<Box<dyn Any>>,
     /// How often it has been handed over.
     pub times: u8,
+    /// What the doors before have taken for as long as the connection lasts, such as places under
+    /// limits.
+    pub held: Option<Box<dyn Any>>,
 }
 
 /// A connection that is being served, as its thread sees it.

@@ -96,7 +96,7 @@ impl Connection {
             mut handed,
         } = accepted;
         Connection {
-            client: Client::arrived(listener, serial, handed.as_deref()),
+            client: Client::arrived(listener, serial, handed.as_deref_mut()),
             stream: Transport::of(stream, handed.as_deref_mut()),
             requests: Cell::new(0),
             worker,

@@ -185,7 +185,7 @@ impl Door for Memcached {
             serial,
             mut handed,
         } = accepted;
-        let client = Client::arrived(listener, serial, handed.as_deref());
+        let client = Client::arrived(listener, serial, handed.as_deref_mut());
         let transport = Transport::of(stream, handed.as_deref_mut());
         let connection = Rc::new(Connection {
             client,

@@ -68,6 +68,19 @@ pub struct SessionMeter {
     received: Count,
     /// Bytes sent to clients.
     sent: Count,
+    /// Handshakes of TLS with clients, by [`SessionHandshake`].
+    handshakes: [Count; 3],
+}
+
+/// How a client's handshake of TLS has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SessionHandshake {
+    /// A new session of TLS has begun.
+    Full,
+    /// One from before goes on.
+    Resumed,
+    /// It has failed, or no certificate has come that holds where one must.
+    Failed,
 }
 
 /// A session that is counted among those of a zone. One that is dropped uncounted was none of the
@@ -82,6 +95,13 @@ impl MeteredSession {
             meter.processing.add(1);
         }
         MeteredSession(meter)
+    }
+
+    /// Counts its client's handshake of TLS.
+    pub fn shook_hands(&self, outcome: SessionHandshake) {
+        if let Some(meter) = &self.0 {
+            meter.handshakes[outcome as usize].add(1);
+        }
     }
 
     /// Counts the session as ended.
@@ -159,6 +179,7 @@ pub struct SessionSums {
     pub received: u64,
     /// Bytes sent to clients.
     pub sent: u64,
+    handshakes: [u64; 3],
 }
 
 impl SessionSums {
@@ -182,18 +203,32 @@ impl SessionSums {
         self.discarded += meter.discarded.read();
         self.received += meter.received.read();
         self.sent += meter.sent.read();
+        for (sum, count) in self.handshakes.iter_mut().zip(&meter.handshakes) {
+            *sum += count.read();
+        }
+    }
+
+    /// Handshakes of TLS that have ended so.
+    pub fn handshakes(&self, outcome: SessionHandshake) -> u64 {
+        self.handshakes
+            .get(outcome as usize)
+            .copied()
+            .unwrap_or_default()
     }
 
     /// The counts since an earlier moment.
     #[must_use]
     pub fn since(&self, earlier: &SessionSums) -> SessionSums {
-        let mut ended = self.ended;
-        for (now, then) in ended.iter_mut().zip(earlier.ended) {
-            *now = now.saturating_sub(then);
-        }
+        let without = |mut counts: [u64; 3], earlier: [u64; 3]| {
+            for (now, then) in counts.iter_mut().zip(earlier) {
+                *now = now.saturating_sub(then);
+            }
+            counts
+        };
         SessionSums {
             processing: self.processing,
-            ended,
+            ended: without(self.ended, earlier.ended),
+            handshakes: without(self.handshakes, earlier.handshakes),
             discarded: self.discarded.saturating_sub(earlier.discarded),
             received: self.received.saturating_sub(earlier.received),
             sent: self.sent.saturating_sub(earlier.sent),

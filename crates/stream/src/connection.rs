@@ -46,7 +46,7 @@ impl Connection {
             mut handed,
         } = accepted;
         Connection {
-            client: Client::arrived(listener, serial, handed.as_deref()),
+            client: Client::arrived(listener, serial, handed.as_deref_mut()),
             end: ClientEnd::Stream(Transport::of(stream, handed.as_deref_mut())),
             handed_over: handed.map_or(0, |handed| handed.times),
             worker,

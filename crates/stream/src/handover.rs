@@ -14,6 +14,7 @@ use framework::address::{self, WrittenAddress};
 use framework::compile::Compiler;
 use framework::door::{Accepted, Door, Handed, ListenerId};
 use logs::Printable;
+use rules::limit_conn::Places;
 use variables::{Compiling as _, Text};
 
 use crate::connection::{ClientEnd, Connection};
@@ -110,6 +111,7 @@ pub(crate) fn find(session: &mut Session, pass: &Pass) -> Result<Handover, Statu
             address_of(session, &written)?
         }
     };
+    logs::error!(session, Debug, "stream pass addr: \"{local}\"");
     if session.connection.handed_over >= PASSES_MAX {
         logs::error!(session, Error, "stream pass cycle");
         return Err(Status::InternalServerError);
@@ -141,8 +143,14 @@ fn address_of(session: &Session, text: &[u8]) -> Result<Address, Status> {
     Err(Status::InternalServerError)
 }
 
-/// Hands a connection over, which nothing else holds any more.
-pub(crate) fn hand_over(connection: Connection, peer: Address, passage: Handover) {
+/// Hands a connection over, which nothing else holds any more. The places that its session has under
+/// limits stay taken until it ends.
+pub(crate) fn hand_over(
+    connection: Connection,
+    peer: Address,
+    places: Places<Session>,
+    passage: Handover,
+) {
     let Handover {
         listener,
         door,
@@ -158,17 +166,20 @@ pub(crate) fn hand_over(connection: Connection, peer: Address, passage: Handover
     let ClientEnd::Stream(transport) = end else {
         return; // only these are passed
     };
+    let serial = client.serial;
+    let held = Box::new((places, client.into_held()));
     let (stream, over) = transport.into_parts();
     door.connected(Accepted {
         worker,
         stream,
         listener,
-        serial: client.serial,
+        serial,
         handed: Some(Box::new(Handed {
             peer,
             local,
             over,
             times: handed_over + 1,
+            held: Some(held),
         })),
     });
 }

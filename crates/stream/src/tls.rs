@@ -13,6 +13,8 @@ use conf::{Contexts, Declared, Setting, parse};
 use engine::Buffer;
 use framework::generation::GenerationView;
 use proto::tls::ClientHello;
+use rules::session_zones::SessionHandshake;
+use rustls::HandshakeKind;
 use rustls::sign::CertifiedKey;
 use transport::Transport;
 use transport::tls::dynamic::CertificateError;
@@ -54,6 +56,7 @@ pub(crate) async fn accept(session: &mut Session, received: Buffer) -> Result<()
     let began = handshake::accept(&incoming, received).await;
     let named = incoming.into_server();
     let HandshakeStart::Secure = began else {
+        session.count_handshake(SessionHandshake::Failed);
         session.server = named;
         return Err(Status::InternalServerError);
     };
@@ -62,7 +65,16 @@ pub(crate) async fn accept(session: &mut Session, received: Buffer) -> Result<()
         session.find_server(&name);
     }
     session.doing = " while SSL handshaking";
-    admit(session, transport)
+    let admitted = admit(session, transport);
+    let resumed = transport
+        .session()
+        .is_some_and(|tls| tls.with(|agreed| agreed.kind == Some(HandshakeKind::Resumed)));
+    session.count_handshake(match (&admitted, resumed) {
+        (Err(_), _) => SessionHandshake::Failed,
+        (Ok(()), true) => SessionHandshake::Resumed,
+        (Ok(()), false) => SessionHandshake::Full,
+    });
+    admitted
 }
 
 /// Looks at what the client's certificate is worth.

@@ -4,6 +4,7 @@
 //! The variables about it are for whatever speaks for a client ([`OfClient`]): a request, a
 //! handshake.
 
+use std::any::Any;
 use std::cell::OnceCell;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -41,6 +42,8 @@ struct Rare {
     told: OnceCell<ProxyHeader>,
     /// The host that it has named in its handshake, as it wrote it.
     asked_name: OnceCell<Box<[u8]>>,
+    /// What doors that have handed it over have taken until it ends.
+    held: OnceCell<Box<dyn Any>>,
 }
 
 impl Client {
@@ -58,12 +61,20 @@ impl Client {
 
     /// A client that has been accepted, with its addresses from the door that handed the connection
     /// over, if one did.
-    pub fn arrived(listener: ListenerId, serial: u64, handed: Option<&Handed>) -> Client {
+    pub fn arrived(listener: ListenerId, serial: u64, handed: Option<&mut Handed>) -> Client {
         let client = Client::new(listener, serial);
-        match handed {
-            Some(handed) => client.between(handed.peer.clone(), handed.local.clone()),
-            None => client,
+        let Some(handed) = handed else {
+            return client;
+        };
+        if let Some(held) = handed.held.take() {
+            let _ = client.rare().held.set(held);
         }
+        client.between(handed.peer.clone(), handed.local.clone())
+    }
+
+    /// What doors that have handed it over have taken until it ends.
+    pub fn into_held(self) -> Option<Box<dyn Any>> {
+        self.rare.into_inner()?.held.into_inner()
     }
 
     /// Replaces the addresses of the transport by these two.

@@ -12,7 +12,7 @@ use http::config::server_tokens::VERSION;
 use http::logging::zone_meter::Sums;
 use http::request::Request;
 use jiff::Timestamp;
-use rules::session_zones::{SessionBlock, SessionSums, SessionZones};
+use rules::session_zones::{SessionBlock, SessionHandshake, SessionSums, SessionZones};
 
 use super::caches::CacheAnswers;
 use super::endpoint::Kind;
@@ -179,6 +179,22 @@ fn sessions(sums: &SessionSums, json: &mut json::Writer, fields: &Fields) {
         object.number("discarded", sums.discarded);
         object.number("received", sums.received);
         object.number("sent", sums.sent);
+        let handshakes = [
+            SessionHandshake::Full,
+            SessionHandshake::Resumed,
+            SessionHandshake::Failed,
+        ];
+        let [full, resumed, failed] = handshakes.map(|outcome| sums.handshakes(outcome));
+        // A zone whose clients speak no TLS has nothing to say of it.
+        if full + resumed + failed > 0 {
+            object.field("ssl", |json| {
+                show::whole(json, |object| {
+                    object.number("handshakes", full + resumed);
+                    object.number("handshakes_failed", failed);
+                    object.number("session_reuses", resumed);
+                });
+            });
+        }
     });
 }
 

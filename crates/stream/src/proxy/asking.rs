@@ -131,6 +131,9 @@ impl Caller for Asker<'_> {
     fn try_begins(&mut self, begun: AttemptStart<'_>) {
         note_end(self.session);
         self.session.attempts.push(Attempt::at(begun.name.clone()));
+        if let Some(address) = begun.address {
+            logs::error!(self.session, Debug, "proxy connect: {address}");
+        }
     }
 
     fn turned_away(&mut self, group: &Bytes, _: u16, _: Option<Duration>) {

@@ -16,7 +16,7 @@ use proto::tls::ClientHello;
 use proto::tls::preread::Seen;
 use rules::access_log::Logged;
 use rules::limit_conn::{ConnectionCounting, LimitOutcome, Places};
-use rules::session_zones::MeteredSession;
+use rules::session_zones::{MeteredSession, SessionHandshake};
 use transport::client::{Client, OfClient};
 use transport::listen::Protocols;
 use transport::tls::session::Session as TlsSession;
@@ -185,6 +185,13 @@ impl Session {
         }
     }
 
+    /// Counts how its client's handshake of TLS has ended, in the zone of its server.
+    pub(crate) fn count_handshake(&self, outcome: SessionHandshake) {
+        if let Some(metered) = &self.metered {
+            metered.shook_hands(outcome);
+        }
+    }
+
     /// The client's address, or the one that a trusted proxy has told.
     pub(crate) fn peer(&self) -> &Address {
         let told = self.told_peer.as_ref();
@@ -249,6 +256,13 @@ impl OfClient for Session {
 
     fn tcp_info(&self) -> Option<TcpInfo> {
         self.connection.transport()?.tcp_info()
+    }
+}
+
+impl Session {
+    /// The places that it has under limits; all else of it ends.
+    pub(crate) fn into_places(self: Box<Session>) -> Places<Session> {
+        self.places.into_inner()
     }
 }
 

@@ -53,6 +53,7 @@ enum SessionOutcome {
 /// Logs a session that has ended, and tells its client.
 fn end(session: &mut Session, status: Status) {
     session.status = status;
+    logs::error!(session, Debug, "finalize stream session: {}", status as u16);
     log(session);
     if let Some(metered) = session.metered.take() {
         metered.end(status as u16, session.received.get(), session.sent.get());
@@ -66,9 +67,9 @@ fn end(session: &mut Session, status: Status) {
 fn pass(session: Box<Session>, passage: Handover) {
     let peer = session.peer().clone();
     let connection = Rc::clone(&session.connection);
-    drop(session);
+    let places = session.into_places();
     if let Ok(connection) = Rc::try_unwrap(connection) {
-        handover::hand_over(connection, peer, passage);
+        handover::hand_over(connection, peer, places, passage);
     }
 }
 
