@@ -219,6 +219,7 @@ impl Application for Tidegate {
             replaced: Vec::new(),
             services: Services::default(),
             state_before: None,
+            predecessors: Vec::new(),
         })
     }
 }
@@ -297,11 +298,13 @@ pub(crate) fn default_error_log(options: &Options) -> Destination {
 }
 
 /// The sockets of a listener: with `reuseport` one for each thread, and so for datagrams without
-/// being asked: the kernel then gives all that one client sends to the same thread, which has its
-/// session.
+/// being asked: all that one client sends is given to the same thread, which has its session. Even
+/// one thread's socket is bound so, that further ones can be bound beside it which get nothing
+/// before their threads are there.
 fn listeners(socket: &ListenSocket, threads: usize) -> impl Iterator<Item = Need> {
     let is_datagrams = socket.options.carries == Carries::Datagrams;
-    let is_spread = is_datagrams && threads > 1 && !socket.options.reuseport;
+    let is_inet = matches!(socket.options.address, Address::Inet(_));
+    let is_spread = is_datagrams && is_inet && !socket.options.reuseport;
     let options = ListenOptions {
         reuseport: socket.options.reuseport || is_spread,
         ..socket.options.clone()
@@ -560,6 +563,8 @@ struct Server {
     /// What zones of the worker before this one held, until the first configuration goes on with
     /// it.
     state_before: Option<Vec<u8>>,
+    /// The ways to the workers whose place this one takes when it begins to serve.
+    predecessors: Vec<OwnedFd>,
 }
 
 /// A configuration that waits for its turn.
@@ -673,6 +678,9 @@ impl WorkerProcess for Server {
         // the configuration of that time.
         let serving = self.serving.as_ref();
         let limit = serving.and_then(|serving| serving.shutdown_timeout);
+        if self.serving.is_none() {
+            workers.succeed(std::mem::take(&mut self.predecessors));
+        }
         workers.swap(&generation, shares, limit);
         self.services.reconcile(&generation);
         let serving = Serving {
@@ -724,6 +732,16 @@ impl WorkerProcess for Server {
 
     fn go_on(&mut self, state: Vec<u8>) {
         self.state_before = Some(state);
+    }
+
+    fn succeed(&mut self, channels: Vec<OwnedFd>) {
+        self.predecessors = channels;
+    }
+
+    fn be_followed(&mut self, channel: OwnedFd) {
+        if let Some(serving) = &self.serving {
+            serving.workers.be_followed(channel);
+        }
     }
 
     fn quit(&mut self) {

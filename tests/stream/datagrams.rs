@@ -364,3 +364,39 @@ fn datagrams_behind_a_refusal_are_passed_on() {
         );
     }
 }
+
+/// Sessions whose server does not answer make room for others, those that are silent for longest
+/// first.
+#[test]
+fn clients_that_get_no_answer_keep_nobody_out() {
+    if is_nginx() {
+        return; // its limit counts listening sockets as well
+    }
+    for engine in each_engine() {
+        let deaf = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let deaf_port = deaf.local_addr().unwrap().port();
+        let (behind, mute, port) = (echo_datagrams(), free_port(), free_port());
+        let master = start(
+            &format!("{engine} worker_connections 64;"),
+            &format!(
+                "server {{ listen 127.0.0.1:{mute} udp; proxy_pass 127.0.0.1:{deaf_port}; }}
+                 server {{ listen 127.0.0.1:{port} udp; proxy_pass 127.0.0.1:{behind}; }}"
+            ),
+        );
+        let active = datagrams_to(port);
+        for _ in 0..100 {
+            // Each takes a place for its client and one for its server.
+            let crowd: Vec<UdpSocket> = (0..4).map(|_| datagrams_to(mute)).collect();
+            crowd.iter().for_each(|one| drop(one.send(b"hello")));
+            active.send(b"here").unwrap();
+            assert_eq!(receive(&active), b">here");
+        }
+        let other = datagrams_to(port);
+        other.send(b"new").unwrap();
+        assert_eq!(receive(&other), b">new");
+        let info = master.read("logs/info.log");
+        let to_behind = format!(" connected to 127.0.0.1:{behind}\n");
+        assert_eq!(info.matches(&to_behind).count(), 2, "active all the time");
+        assert!(info.contains("reusing connections"), "{info}");
+    }
+}

@@ -15,6 +15,7 @@ mod quic;
 mod real_servers;
 mod sockets;
 mod sticky;
+mod succession;
 mod tls;
 mod under_load;
 mod values;

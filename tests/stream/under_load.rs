@@ -58,26 +58,31 @@ impl Clients {
     }
 }
 
-/// Says each datagram back; the port.
+/// Says each datagram back behind the port that it came from, which is one session's; the port.
 fn echo_datagrams() -> u16 {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let port = socket.local_addr().unwrap().port();
     thread::spawn(move || {
         let mut buffer = [0; 2048];
         while let Ok((count, client)) = socket.recv_from(&mut buffer) {
-            socket.send_to(&buffer[..count], client).unwrap();
+            let answer = [&client.port().to_be_bytes()[..], &buffer[..count]].concat();
+            socket.send_to(&answer, client).unwrap();
         }
     });
     port
 }
 
-/// Sends a datagram and awaits it back.
-fn exchange(client: &UdpSocket, bytes: &[u8]) {
+/// Sends a datagram and awaits it back; the session that it was of.
+fn exchange(client: &UdpSocket, bytes: &[u8]) -> [u8; 2] {
     client.send(bytes).unwrap();
     let mut buffer = [0; 2048];
     loop {
         match client.recv(&mut buffer) {
-            Ok(count) => return assert_eq!(&buffer[..count], bytes),
+            Ok(count) => {
+                let (session, heard) = buffer[..count].split_first_chunk().unwrap();
+                assert_eq!(heard, bytes);
+                return *session;
+            }
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) => panic!("{error}: a datagram is lost"),
         }
@@ -91,7 +96,7 @@ fn reloads_cut_no_session() {
     }
     let (upstream, datagrams) = (echo(), echo_datagrams());
     for engine in each_engine() {
-        let port = free_port();
+        let (port, brief) = (free_port(), free_port());
         let mut master = Master::new();
         let lines = |master: &Master, number: u32| {
             configure(
@@ -101,7 +106,9 @@ fn reloads_cut_no_session() {
                     "server {{ listen 127.0.0.1:{port}; proxy_pass 127.0.0.1:{upstream};
                          proxy_timeout {number}h; }}
                      server {{ listen 127.0.0.1:{port} udp; proxy_pass 127.0.0.1:{datagrams};
-                         proxy_timeout {number}h; }}"
+                         proxy_timeout {number}h; }}
+                     server {{ listen 127.0.0.1:{brief} udp; proxy_pass 127.0.0.1:{datagrams};
+                         proxy_requests 2; proxy_responses 1; }}"
                 ),
             );
             // A reload that needs a new worker process, twice of twenty times.
@@ -121,12 +128,23 @@ fn reloads_cut_no_session() {
             client
                 .set_read_timeout(Some(Duration::from_secs(20)))
                 .unwrap();
-            clients.run(move |number| exchange(&client, &number.to_le_bytes()));
+            let session = exchange(&client, b"first");
+            clients.run(move |number| {
+                assert_eq!(exchange(&client, &number.to_le_bytes()), session);
+            });
         }
         // Sessions that begin meanwhile.
         clients.run(move |number| {
             let mut client = connect(port);
             say(&mut client, &number.to_le_bytes());
+        });
+        clients.run(move |number| {
+            let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+            client.connect(("127.0.0.1", brief)).unwrap();
+            let patience = Some(Duration::from_secs(20));
+            client.set_read_timeout(patience).unwrap();
+            let session = exchange(&client, &number.to_le_bytes());
+            assert_eq!(exchange(&client, b"more"), session);
         });
         let mut workers = master.workers();
         for number in 2..=21 {

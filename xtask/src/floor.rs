@@ -22,7 +22,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::net::RecvFlags;
 
 const USAGE: &str =
-    "usage: xtask floor --address 127.0.0.1:PORT --response FILE [--batch N | --http2 [--head HEX] [--trailers HEX] | --proxy PORT]
+    "usage: xtask floor --address 127.0.0.1:PORT --response FILE [--batch N | --http2 [--head HEX] [--trailers HEX] | --proxy PORT [--datagrams]]
                    [--close [--watch]] [--work N]
 
   --batch N   every receive holds N requests: N responses leave in one send
@@ -31,6 +31,7 @@ const USAGE: &str =
   --trailers HEX  that of the trailers
   --proxy PORT  what a client sends goes to that port of the loopback, over connections that are kept, and as much as the
               response has comes back
+  --datagrams  the same of UDP, with a socket for each client; the response does not count
   --close     the connection ends with the response; its request is waited for in the receive, which no server can afford
               that has other clients
   --watch     the connection is watched as any other, and the others are served until its request has come
@@ -43,6 +44,7 @@ const EVENTS_MAX: usize = 512;
 pub fn run(arguments: &[String]) -> Result<(), String> {
     let (mut address, mut response, mut batch, mut work) = (None, None, 1, 0);
     let (mut close, mut watch, mut http2, mut upstream) = (false, false, false, None);
+    let mut datagrams = false;
     let (mut head, mut trailers) = (HEAD_OK.to_vec(), Vec::new());
     let mut arguments = arguments.iter();
     while let Some(argument) = arguments.next() {
@@ -57,6 +59,7 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
                 let port = arguments.next().and_then(|port| port.parse().ok());
                 upstream = Some(port.ok_or(USAGE)?);
             }
+            "--datagrams" => datagrams = true,
             "--close" => close = true,
             "--watch" => watch = true,
             "--work" => work = arguments.next().and_then(|n| n.parse().ok()).ok_or(USAGE)?,
@@ -69,7 +72,11 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
     }
     let response = std::fs::read(response).map_err(|error| format!("{response}: {error}"))?;
     if let Some(upstream) = upstream {
-        let served = crate::floor_proxy::serve(address, upstream, response.len());
+        let served = if datagrams {
+            crate::floor_datagrams::serve(address, upstream)
+        } else {
+            crate::floor_proxy::serve(address, upstream, response.len())
+        };
         return served.map_err(|error| format!("{address}: {error}"));
     }
     let response = if http2 {

@@ -8,6 +8,7 @@ pub mod circles;
 pub mod docs;
 pub mod excerpts;
 pub mod floor;
+mod floor_datagrams;
 mod floor_proxy;
 pub mod house;
 pub mod judge;

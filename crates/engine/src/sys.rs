@@ -61,6 +61,56 @@ pub(crate) fn set_option(fd: BorrowedFd<'_>, level: i32, name: i32, value: i32) 
     }
 }
 
+/// An instruction of classic BPF.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(crate) struct Instruction(libc::sock_filter);
+
+impl Instruction {
+    /// The code as `linux/filter.h` puts it together, and its constant.
+    pub(crate) fn new(code: u32, constant: u32) -> Instruction {
+        Instruction(libc::sock_filter {
+            code: code as u16, // codes have 16 bits
+            jt: 0,
+            jf: 0,
+            k: constant,
+        })
+    }
+
+    /// The same, which skips so many others where it does not hold.
+    pub(crate) fn or_skip(self, count: u8) -> Instruction {
+        Instruction(libc::sock_filter {
+            jf: count,
+            ..self.0
+        })
+    }
+}
+
+/// Has a program choose among the sockets of datagrams that share this one's address.
+pub(crate) fn steer(socket: BorrowedFd<'_>, program: &[Instruction]) -> io::Result<()> {
+    let length = u16::try_from(program.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let filter = libc::sock_fprog {
+        len: length,
+        filter: program.as_ptr().cast_mut().cast(),
+    };
+    // SAFETY: the option's value is a program of so many instructions, which lives until the call
+    // returns and is only read; `Instruction` has the layout of the kernel's.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_ATTACH_REUSEPORT_CBPF,
+            (&raw const filter).cast(),
+            size_of::<libc::sock_fprog>() as libc::socklen_t,
+        )
+    };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
 /// Some of what `tcp(7)` tells of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct TcpInfo {

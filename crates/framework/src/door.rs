@@ -16,9 +16,14 @@ pub trait Door {
     /// it lives.
     fn connected(&self, accepted: Accepted);
 
-    /// Takes a datagram, of whichever client, that has come to a socket of the protocol. Those that
-    /// listen for streams alone get none.
+    /// Takes a datagram that has come to a socket of the protocol, and that is of no
+    /// [session](Door::datagram_sessions). Doors that listen for streams alone get none.
     fn received(&self, _: ReceivedDatagram) {}
+
+    /// The sessions of datagrams of its clients, where datagrams are more than one by one.
+    fn datagram_sessions(&self) -> Option<&dyn DatagramSessions> {
+        None
+    }
 
     /// Whether a generation has this listening socket, for this protocol.
     fn knows(&self, local: &GenerationView, listener: &ListenerId) -> bool;
@@ -28,6 +33,21 @@ pub trait Door {
 
     /// Another generation serves from now on, or none: what is kept for the next connection goes.
     fn forget(&self);
+}
+
+/// Sessions that clients have by sending datagrams. All that a client sends comes to the same
+/// thread, and to the process where its session has begun; each session counts by
+/// [`Worker::begin_datagram_session`].
+pub trait DatagramSessions {
+    /// Gives a datagram to its session.
+    ///
+    /// # Errors
+    /// The datagram, where it has none.
+    fn give(
+        &self,
+        listener: &ListenerId,
+        datagram: Datagram<Buffer>,
+    ) -> Result<(), Datagram<Buffer>>;
 }
 
 /// What identifies a listening socket over all generations.
@@ -104,10 +124,6 @@ pub struct Handed {
 pub trait Tenant {
     /// Its number, see [`Accepted::serial`].
     fn serial(&self) -> u64;
-
-    /// Takes a datagram, of whichever client, that has come to a socket of the protocol. Those that
-    /// listen for streams alone get none.
-    fn received(&self, _: ReceivedDatagram) {}
 
     /// Whether a generation has the socket that it came by, for its protocol. Connections by one
     /// that has gone stay with the generation before.

@@ -106,6 +106,13 @@ pub trait WorkerProcess {
     /// the first [`prepare`](WorkerProcess::prepare). The state is not trusted.
     fn go_on(&mut self, _state: Vec<u8>) {}
 
+    /// This worker is to take the place of others, to which these sockets lead; what is said there
+    /// is the program's own. Comes before the first [`prepare`](WorkerProcess::prepare).
+    fn succeed(&mut self, _channels: Vec<OwnedFd>) {}
+
+    /// A worker, to which the socket leads, is about to take the place of this one.
+    fn be_followed(&mut self, _channel: OwnedFd) {}
+
     /// Ends gracefully: stops accepting, closes idle connections, waits for requests, writes the
     /// logs, and then calls [`Events::drained`].
     fn quit(&mut self);

@@ -16,7 +16,7 @@ use std::rc::Rc;
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
-    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, sockopt,
 };
 
 /// A command of the master to a worker; `D` is the type of a descriptor.
@@ -51,6 +51,16 @@ pub(crate) enum Command<D> {
     /// Restore the state that another worker saves into this file; sent before the first bundle.
     GoOn {
         state: D,
+    },
+    /// The worker at the other end is about to take the place of this one, which may end later
+    /// than that begins.
+    Successor {
+        channel: D,
+    },
+    /// The worker at the other end is one whose place this one is to take: comes before the first
+    /// bundle, once for each.
+    Predecessor {
+        channel: D,
     },
     /// A reload has failed; the worker keeps its generation. For monitoring.
     ReloadFailed,
@@ -114,6 +124,8 @@ mod kind {
     pub(super) const SAVE: u8 = 9;
     pub(super) const GO_ON: u8 = 10;
     pub(super) const RELOAD_FAILED: u8 = 11;
+    pub(super) const SUCCESSOR: u8 = 12;
+    pub(super) const PREDECESSOR: u8 = 13;
     pub(super) const PREPARED: u8 = 16;
     pub(super) const FAILED: u8 = 17;
     pub(super) const FINISHED: u8 = 18;
@@ -136,6 +148,20 @@ pub(crate) fn pair() -> io::Result<(MasterEnd, OwnedFd)> {
         },
         theirs,
     ))
+}
+
+/// Bytes that may be on their way from one worker to another; the kernel gives what it allows.
+const BETWEEN_WORKERS_MAX: usize = 1 << 18;
+
+/// Both ends of a socket by which two workers talk to each other, in messages.
+pub(crate) fn between_workers() -> io::Result<(Rc<OwnedFd>, Rc<OwnedFd>)> {
+    let flags = SocketFlags::CLOEXEC;
+    let (one, other) =
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    for end in [&one, &other] {
+        sockopt::set_socket_send_buffer_size(end, BETWEEN_WORKERS_MAX)?;
+    }
+    Ok((Rc::new(one), Rc::new(other)))
 }
 
 pub(crate) struct MasterEnd {
@@ -177,6 +203,8 @@ impl MasterEnd {
             }
             Command::Save { state } => (kind::SAVE, 0, vec![state]),
             Command::GoOn { state } => (kind::GO_ON, 0, vec![state]),
+            Command::Successor { channel } => (kind::SUCCESSOR, 0, vec![channel]),
+            Command::Predecessor { channel } => (kind::PREDECESSOR, 0, vec![channel]),
             Command::Commit { generation } => (kind::COMMIT, generation, Vec::new()),
             Command::Abandon { generation } => (kind::ABANDON, generation, Vec::new()),
             Command::ReloadFailed => (kind::RELOAD_FAILED, 0, Vec::new()),
@@ -324,6 +352,12 @@ impl WorkerEnd {
             },
             kind::GO_ON => Command::GoOn {
                 state: descriptors.next().ok_or_else(invalid)?,
+            },
+            kind::SUCCESSOR => Command::Successor {
+                channel: descriptors.next().ok_or_else(invalid)?,
+            },
+            kind::PREDECESSOR => Command::Predecessor {
+                channel: descriptors.next().ok_or_else(invalid)?,
             },
             kind::COMMIT => Command::Commit { generation },
             kind::ABANDON => Command::Abandon { generation },

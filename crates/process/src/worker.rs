@@ -134,6 +134,8 @@ struct Session<'a> {
     log: SessionLog,
     /// What the worker before this one writes for it, until the first bundle has come.
     state: Option<OwnedFd>,
+    /// The ways to those whose place it takes, until the first bundle has come.
+    predecessors: Vec<OwnedFd>,
     /// What this process has given away; none on a thread of the master.
     confined: Option<InForce>,
     /// The generation in force.
@@ -159,6 +161,7 @@ impl<'a> Session<'a> {
             prepared_log: None,
             log: SessionLog::default(),
             state: None,
+            predecessors: Vec::new(),
             confined: None,
             committed: 0,
             master_gone: false,
@@ -288,6 +291,12 @@ impl<'a> Session<'a> {
             Command::Devices { keys, descriptors } => self.take_devices(keys, descriptors),
             Command::Save { state } => self.save(state),
             Command::GoOn { state } => self.state = Some(state),
+            Command::Predecessor { channel } => self.predecessors.push(channel),
+            Command::Successor { channel } => {
+                if let Some(worker) = &mut self.worker {
+                    worker.be_followed(channel);
+                }
+            }
             Command::ReloadFailed => {
                 if let Some(worker) = &mut self.worker {
                     worker.reload_failed();
@@ -360,6 +369,7 @@ impl<'a> Session<'a> {
                     format_args!("zones begin empty, their state was not handed over: {text}"),
                 ),
             }
+            worker.succeed(std::mem::take(&mut self.predecessors));
             self.worker = Some(worker);
             self.events = Some(events);
         }

@@ -253,7 +253,8 @@ impl AddressGroup {
     }
 
     fn binding(self) -> Binding {
-        let options = self.listen.options.clone();
+        let mut options = self.listen.options.clone();
+        options.nodelay = self.default.tcp_nodelay;
         Binding {
             id: ListenerId::of_address(&options.address, options.carries),
             options,

@@ -133,13 +133,16 @@ impl Tenant for Connection {
     }
 
     fn ends_when_idle(&self) -> bool {
-        self.is_datagrams()
+        // Another process may receive for it.
+        self.is_datagrams() && !self.worker.is_followed()
     }
 
     fn close_reading(&self) {
         match &self.end {
             ClientEnd::Stream(transport) => transport.shutdown_read(),
-            ClientEnd::Datagrams(end) => end.end(),
+            ClientEnd::Datagrams(end) if self.worker.is_ending(self.client.serial) => end.end(),
+            // Others need its place: answers that may never come are not waited for.
+            ClientEnd::Datagrams(end) => end.abort(),
         }
     }
 

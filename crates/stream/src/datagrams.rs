@@ -8,8 +8,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 
 use base::hash::Map;
-use engine::net::Address;
+use engine::Buffer;
+use engine::net::{Address, Datagram};
 use framework::door::{ListenerId, ReceivedDatagram};
+use framework::workers::DatagramSession;
 use transport::client::Client;
 
 use crate::connection::{ClientEnd, Connection};
@@ -26,32 +28,52 @@ struct SessionKey {
     local: Option<IpAddr>,
 }
 
+impl SessionKey {
+    /// That of a datagram's session; `None` where no sender can be answered.
+    fn of(listener: &ListenerId, datagram: &Datagram<Buffer>) -> Option<SessionKey> {
+        Some(SessionKey {
+            listener: listener.clone(),
+            client: datagram.peer?,
+            local: datagram.local,
+        })
+    }
+}
+
 /// The sessions of a thread whose clients send datagrams.
 #[derive(Default)]
 pub(crate) struct Sessions(RefCell<Map<SessionKey, Rc<Connection>>>);
 
 impl Sessions {
-    /// Gives a datagram to its session, which begins with it if there is none.
-    pub(crate) fn received(self: &Rc<Sessions>, received: ReceivedDatagram) {
-        let Some(client) = received.datagram.peer else {
-            return;
-        };
-        let ends = SessionKey {
-            listener: received.listener.clone(),
-            client,
-            local: received.datagram.local,
+    /// Gives a datagram to its session.
+    ///
+    /// # Errors
+    /// The datagram, where it has none.
+    pub(crate) fn give(
+        &self,
+        listener: &ListenerId,
+        datagram: Datagram<Buffer>,
+    ) -> Result<(), Datagram<Buffer>> {
+        let Some(ends) = SessionKey::of(listener, &datagram) else {
+            return Err(datagram);
         };
         let known = self.0.borrow().get(&ends).map(Rc::clone);
-        if let Some(connection) = known {
-            if let ClientEnd::Datagrams(end) = &connection.end {
-                end.arrive(received.datagram.bytes);
+        match known.as_ref().map(|connection| &connection.end) {
+            Some(ClientEnd::Datagrams(end)) => {
+                end.arrive(datagram.bytes);
+                Ok(())
             }
-        } else if received.worker.has_room_for_session() {
-            self.begin(ends, received);
+            _ => Err(datagram),
         }
     }
 
-    fn begin(self: &Rc<Sessions>, ends: SessionKey, received: ReceivedDatagram) {
+    /// Begins a session with a datagram of none.
+    pub(crate) fn begin(self: &Rc<Sessions>, received: ReceivedDatagram) {
+        let Some(ends) = SessionKey::of(&received.listener, &received.datagram) else {
+            return;
+        };
+        if !received.worker.has_room_for_session() {
+            return;
+        }
         let ReceivedDatagram {
             worker,
             socket,
@@ -92,6 +114,7 @@ impl Sessions {
             sessions: Rc::clone(self),
             ends,
             connection: Rc::clone(&connection),
+            _counted: worker.begin_datagram_session(),
         };
         engine::spawn(phases::serve(connection, registered, Some(listed)));
     }
@@ -102,6 +125,7 @@ pub(crate) struct Listed {
     sessions: Rc<Sessions>,
     ends: SessionKey,
     connection: Rc<Connection>,
+    _counted: DatagramSession,
 }
 
 impl Drop for Listed {
@@ -111,10 +135,10 @@ impl Drop for Listed {
         let ClientEnd::Datagrams(end) = &self.connection.end else {
             return;
         };
-        // The next session is of the same thread; one that ends has no need for another.
         for bytes in end.arrived.take() {
-            self.sessions.received(ReceivedDatagram {
-                worker: Rc::clone(&self.connection.worker),
+            let worker = &self.connection.worker;
+            worker.receive_again(ReceivedDatagram {
+                worker: Rc::clone(worker),
                 socket: Rc::clone(&end.socket),
                 listener: self.ends.listener.clone(),
                 datagram: end.to.with(bytes),

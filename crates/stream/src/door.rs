@@ -2,7 +2,9 @@
 
 use std::rc::Rc;
 
-use framework::door::{Accepted, Door, ListenerId, ReceivedDatagram};
+use engine::Buffer;
+use engine::net::Datagram;
+use framework::door::{Accepted, DatagramSessions, Door, ListenerId, ReceivedDatagram};
 use framework::generation::GenerationView;
 
 use crate::connection::Connection;
@@ -30,7 +32,11 @@ impl Door for StreamDoor {
     }
 
     fn received(&self, received: ReceivedDatagram) {
-        self.sessions.received(received);
+        self.sessions.begin(received);
+    }
+
+    fn datagram_sessions(&self) -> Option<&dyn DatagramSessions> {
+        Some(self)
     }
 
     fn knows(&self, local: &GenerationView, listener: &ListenerId) -> bool {
@@ -43,4 +49,14 @@ impl Door for StreamDoor {
     }
 
     fn forget(&self) {}
+}
+
+impl DatagramSessions for StreamDoor {
+    fn give(
+        &self,
+        listener: &ListenerId,
+        datagram: Datagram<Buffer>,
+    ) -> Result<(), Datagram<Buffer>> {
+        self.sessions.give(listener, datagram)
+    }
 }

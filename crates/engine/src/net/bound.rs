@@ -1,7 +1,7 @@
 //! A socket that has an address and belongs to no thread yet.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use super::Carries;
 use super::listen::carries;
@@ -28,6 +28,11 @@ impl BoundSocket {
 
     pub(crate) fn into_socket(self) -> Socket {
         self.socket
+    }
+
+    /// The kernel's descriptor of it, if it has one.
+    pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.0.descriptor()
     }
 
     /// What the socket carries.

@@ -193,6 +193,11 @@ impl DatagramSocket {
         poll_fn(|context| enter(|worker| worker.poll_datagram(self.key, context.waker()))).await
     }
 
+    /// A datagram that has been received already, with others of its batch; no system call.
+    pub fn take_received(&self) -> Option<Datagram<Buffer>> {
+        enter(|worker| worker.datagrams.get_mut(self.key)?.arrived.pop_front())
+    }
+
     /// Reads the eight bytes of a descriptor that [`watch`](Self::watch) was given. Cancel-safe.
     pub(crate) async fn read(&self) -> io::Result<usize> {
         poll_fn(|context| enter(|worker| worker.poll_watched(self.key, context.waker()))).await

@@ -14,6 +14,7 @@ mod listen;
 pub(crate) mod listener;
 mod options;
 mod segment;
+pub mod steering;
 mod stored_error;
 mod stream;
 mod stream_state;

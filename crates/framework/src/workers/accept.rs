@@ -1,12 +1,12 @@
 //! Accepts connections from one listening socket, and handles the errors of `accept4()`.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use base::level::Level;
 use engine::Event;
-use engine::net::{Listener, Stream};
+use engine::net::{DatagramSocket, Listener, Stream};
 
 use super::places::Spared;
 use super::{NotEnough, Worker};
@@ -29,6 +29,8 @@ pub(super) struct Accepting {
     pub(super) stop: Event,
     /// The door that takes accepted connections, of the current generation.
     door: RefCell<Rc<dyn Door>>,
+    /// The socket itself, where datagrams come to it.
+    pub(super) datagrams: OnceCell<Rc<DatagramSocket>>,
 }
 
 impl Accepting {
@@ -37,6 +39,7 @@ impl Accepting {
         Accepting {
             stop: Event::new(),
             door: RefCell::new(door),
+            datagrams: OnceCell::new(),
         }
     }
 

@@ -10,15 +10,18 @@ mod outgoing;
 mod places;
 mod receive;
 mod sharing;
+mod siblings;
+mod succession;
 mod worker;
 
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use base::level::Level;
-use engine::net::BoundSocket;
+use engine::net::{BoundSocket, Carries, steering};
 use engine::{EngineKind, Remote, Runtime};
 
 use crate::counters::Counters;
@@ -32,7 +35,10 @@ use crate::watch::{self, ThreadWatch, Watched};
 pub use holding::Hold;
 pub use outgoing::{ConnectError, connect, connect_datagrams, connect_with};
 pub use places::{NotEnough, Registered, Spare, SpareEntry};
+pub use receive::DatagramSession;
 pub use sharing::Sharing;
+use siblings::Siblings;
+use succession::Channel;
 pub use worker::Worker;
 use worker::with_worker;
 
@@ -65,6 +71,7 @@ pub struct Workers {
     counters: Arc<Counters>,
     watch: Arc<ThreadWatch>,
     running: Arc<RunningThreads>,
+    siblings: Arc<Siblings>,
 }
 
 /// The number of running threads, and a condition variable that is notified when one ends.
@@ -102,12 +109,15 @@ impl Workers {
             counters,
             watch: Arc::default(),
             running,
+            siblings: Arc::default(),
         };
         for index in 0..settings.threads.max(1) {
             let share = share(sockets, index, settings.threads.max(1))?;
             let thread = workers.spawn(settings, index, Arc::clone(generation), share)?;
             workers.threads.push(thread);
         }
+        let remotes = workers.threads.iter().map(|thread| thread.remote.clone());
+        workers.siblings.set_threads(remotes);
         workers.watch(settings.report);
         Ok(workers)
     }
@@ -128,7 +138,7 @@ impl Workers {
         let alive = Alive::new(&self.running);
         let counters = Arc::clone(&self.counters);
         let settings = settings.clone();
-        let watch = Arc::clone(&self.watch);
+        let (watch, siblings) = (Arc::clone(&self.watch), Arc::clone(&self.siblings));
         let (ready, started) = std::sync::mpsc::channel();
         let body = move || {
             let _alive = alive;
@@ -163,6 +173,7 @@ impl Workers {
                     settings.report,
                 );
                 worker.be_watched(watched);
+                worker.join(siblings, index);
                 worker.listen(sockets);
                 let _ = ready.send(Ok(remote));
                 worker.end().await;
@@ -233,6 +244,7 @@ impl Workers {
     /// Returns when all threads have switched, or after `SWAP_WAIT`; a busy thread switches later.
     /// With a limit, connections that are open now are closed ([`Worker::limit_open`]).
     pub fn swap(&self, generation: &Arc<Generation>, shares: Vec<Share>, limit: Option<Duration>) {
+        steer(&shares);
         let (done, swapped) = std::sync::mpsc::channel();
         for (thread, share) in self.threads.iter().zip(shares) {
             let generation = Arc::clone(generation);
@@ -279,6 +291,33 @@ impl Workers {
         self.stop(Worker::drain, limit);
     }
 
+    /// Takes the place of other processes, to which these channels lead: their sessions of
+    /// datagrams stay theirs. Comes before anything is listened on.
+    pub fn succeed(&self, channels: Vec<OwnedFd>) {
+        let channels = channels.into_iter().map(Channel::new).collect();
+        self.siblings.succeed(channels);
+    }
+
+    /// Another process, to which the channel leads, is about to take the place of this one: when
+    /// this one ends, its sessions of datagrams go on.
+    pub fn be_followed(&self, channel: OwnedFd) {
+        let channel = Channel::new(channel);
+        self.siblings.add_successor(&channel);
+        let (siblings, told) = (Arc::clone(&self.siblings), Arc::clone(&channel));
+        let alive = Alive::new(&self.running);
+        let body = move || {
+            let _alive = alive;
+            siblings.answer_successor(&told);
+        };
+        let started = std::thread::Builder::new()
+            .name("successor".to_owned())
+            .spawn(body);
+        if started.is_err() {
+            // Nobody answers: sessions end with this process.
+            self.siblings.lose(&channel);
+        }
+    }
+
     fn stop(&self, how: fn(&Rc<Worker>), limit: Option<Duration>) {
         for thread in &self.threads {
             thread.remote.post(Box::new(move || {
@@ -290,10 +329,12 @@ impl Workers {
                 });
             }));
         }
+        self.siblings.leave();
     }
 
     /// Ends all threads at once and aborts the requests under way.
     pub fn terminate(&self) {
+        self.siblings.finish();
         for thread in &self.threads {
             thread
                 .remote
@@ -338,6 +379,21 @@ fn share(sockets: &Sockets, index: usize, count: usize) -> std::io::Result<Share
         }
     }
     Ok(share)
+}
+
+/// Has the kernel give each client's datagrams to the thread that the client belongs to. Where it
+/// does not, because the sockets were bound by another program, threads hand them on.
+fn steer(shares: &[Share]) {
+    // The first thread has the first socket of every address.
+    for ((id, number), socket) in shares.iter().take(1).flatten() {
+        if *number == 0 && socket.carries() == Carries::Datagrams {
+            let ids = shares.iter().flatten().map(|(id, _)| id);
+            let numbers = ids.filter(|(other, _)| other == id);
+            let sockets = numbers.map(|(_, number)| number + 1).max().unwrap_or(1);
+            let count = sockets.min(shares.len());
+            let _ = steering::steer(socket, count as u32);
+        }
+    }
 }
 
 /// Counts a thread as running until dropped, so that a panic uncounts it too.

@@ -1,29 +1,49 @@
-//! Receives from one datagram socket and passes each datagram to the door of its protocol.
+//! Receiving from one socket of datagrams, for the door of its protocol; and whose a datagram is
+//! that has been received: of a session of this thread, of another thread, of the process before
+//! this one or after it, or of nobody's yet.
 
+use std::cell::Cell;
+use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::level::Level;
-use engine::net::DatagramSocket;
+use engine::Buffer;
+use engine::net::{Datagram, DatagramSocket};
 use engine::select::{Either, either};
 
 use super::Worker;
 use super::accept::Accepting;
+use super::siblings::{SessionCount, Siblings};
+use super::succession::{Channel, Question, Relayed};
 use crate::display::Errno;
-use crate::door::{ListenerId, ReceivedDatagram};
+use crate::door::{Door, ListenerId, ReceivedDatagram};
 
 /// How long receiving pauses after `recvmsg()` has failed.
 const RECEIVE_PAUSE: Duration = Duration::from_millis(500);
+
+/// How long a datagram waits for its thread to listen as well, at most, and how often it looks.
+const LISTEN_WAIT: Duration = Duration::from_secs(2);
+const LISTEN_LOOK: Duration = Duration::from_millis(2);
 
 /// Receives until told to stop. Datagrams that have not been received by then stay in the kernel's
 /// queue, for the other processes that share the socket.
 pub(super) async fn receive(
     worker: Rc<Worker>,
     id: ListenerId,
-    socket: DatagramSocket,
+    socket: Rc<DatagramSocket>,
     accepting: Rc<Accepting>,
 ) {
-    let socket = Rc::new(socket);
+    let take = |datagram| {
+        let received = ReceivedDatagram {
+            worker: Rc::clone(&worker),
+            socket: Rc::clone(&socket),
+            listener: id.clone(),
+            datagram,
+        };
+        worker.receive_at(&*accepting.door(), received);
+    };
     loop {
         let event = either(accepting.stop.wait(), socket.recv()).await;
         // A reply that `sendmsg()` refused is lost, like one that the network drops: only log it.
@@ -33,12 +53,7 @@ pub(super) async fn receive(
         }
         match event {
             Either::First(()) => break,
-            Either::Second(Ok(datagram)) => accepting.door().received(ReceivedDatagram {
-                worker: Rc::clone(&worker),
-                socket: Rc::clone(&socket),
-                listener: id.clone(),
-                datagram,
-            }),
+            Either::Second(Ok(datagram)) => take(datagram),
             Either::Second(Err(error)) => {
                 let error = Errno(&error);
                 worker.report(Level::Alert, format_args!("recvmsg() failed {error}"));
@@ -46,6 +61,231 @@ pub(super) async fn receive(
             }
         }
     }
+    while let Some(datagram) = socket.take_received() {
+        take(datagram);
+    }
     worker.accept_tasks.set(worker.accept_tasks.get() - 1);
     worker.end_if_idle();
+}
+
+/// What a thread is to the others of its process.
+pub(super) struct Membership {
+    pub(super) siblings: Arc<Siblings>,
+    /// Its number among them.
+    pub(super) number: usize,
+    /// It may receive datagrams that no session is known for yet.
+    pub(super) receives: Cell<Option<SessionCount>>,
+}
+
+impl Membership {
+    /// Of a thread that is about to receive.
+    pub(super) fn new(siblings: Arc<Siblings>, number: usize) -> Membership {
+        Membership {
+            receives: Cell::new(Some(siblings.count_session())),
+            siblings,
+            number,
+        }
+    }
+
+    /// The thread has received all that it will, and all of that is where it belongs.
+    pub(super) fn stop_receiving(&self) {
+        if let Some(counted) = self.receives.take() {
+            self.siblings.end_asking();
+            drop(counted);
+        }
+    }
+
+    /// Whether a client belongs to another thread.
+    fn is_elsewhere(&self, client: Option<SocketAddr>) -> bool {
+        let owner = client.and_then(|client| self.siblings.owner(client));
+        owner.is_some_and(|owner| owner != self.number)
+    }
+}
+
+/// A session of datagrams of this thread: until it is dropped, other processes may ask about it.
+#[must_use]
+pub struct DatagramSession(#[expect(dead_code, reason = "it counts")] Option<SessionCount>);
+
+impl Worker {
+    /// Counts a session of datagrams that begins on this thread.
+    pub fn begin_datagram_session(&self) -> DatagramSession {
+        let membership = self.membership.get();
+        DatagramSession(membership.map(|own| own.siblings.count_session()))
+    }
+
+    /// Takes a datagram that a session has not, for whatever else it may be of.
+    pub fn receive_again(self: &Rc<Worker>, received: ReceivedDatagram) {
+        if let Some(door) = self.door_of(&self.current(), &received.listener) {
+            self.receive_at(&*door, received);
+        }
+    }
+
+    /// Takes a datagram that has come to a socket of this door.
+    fn receive_at(self: &Rc<Worker>, door: &dyn Door, mut received: ReceivedDatagram) {
+        let Some(sessions) = door.datagram_sessions() else {
+            return door.received(received);
+        };
+        if let Some(own) = self.membership.get()
+            && own.is_elsewhere(received.datagram.peer)
+        {
+            let bytes = received.datagram.bytes.to_vec();
+            return own.siblings.hand_over(Relayed {
+                listener: received.listener,
+                datagram: received.datagram.with(bytes),
+                asked: 0,
+            });
+        }
+        let Err(datagram) = sessions.give(&received.listener, received.datagram) else {
+            return;
+        };
+        if !self.is_elsewhere(&received.listener, &datagram, 0) {
+            received.datagram = datagram;
+            door.received(received);
+        }
+    }
+
+    /// Takes a datagram that has come to another thread, or that a predecessor does not know.
+    pub(super) fn receive_relayed(self: &Rc<Worker>, relayed: Relayed, counted: SessionCount) {
+        let Relayed {
+            listener,
+            datagram,
+            asked,
+        } = relayed;
+        let datagram = with_bytes(datagram);
+        let Err(datagram) = self.give_to_session(&listener, datagram) else {
+            return;
+        };
+        if self.is_elsewhere(&listener, &datagram, asked) {
+            return;
+        }
+        let Err(mut datagram) = self.begin_session(&listener, datagram) else {
+            return;
+        };
+        // Another thread, or a predecessor, receives before this one does.
+        let worker = Rc::clone(self);
+        engine::spawn(async move {
+            let until = engine::now() + LISTEN_WAIT;
+            // The address may have gone.
+            while engine::now() < until {
+                engine::sleep(LISTEN_LOOK).await;
+                let Err(still) = worker.give_to_session(&listener, datagram) else {
+                    break;
+                };
+                let Err(still) = worker.begin_session(&listener, still) else {
+                    break;
+                };
+                datagram = still;
+            }
+            drop(counted);
+        });
+    }
+
+    /// Begins a session with a datagram; back where this thread does not listen there.
+    fn begin_session(
+        self: &Rc<Worker>,
+        listener: &ListenerId,
+        datagram: Datagram<Buffer>,
+    ) -> Result<(), Datagram<Buffer>> {
+        let accepting = self.accepting_at(listener);
+        let socket = accepting.as_ref().and_then(|found| found.datagrams.get());
+        let (Some(accepting), Some(socket)) = (&accepting, socket) else {
+            return Err(datagram);
+        };
+        accepting.door().received(ReceivedDatagram {
+            worker: Rc::clone(self),
+            socket: Rc::clone(socket),
+            listener: listener.clone(),
+            datagram,
+        });
+        Ok(())
+    }
+
+    /// Gives a datagram to its session, whatever the protocol of that; back where there is none.
+    fn give_to_session(
+        &self,
+        listener: &ListenerId,
+        datagram: Datagram<Buffer>,
+    ) -> Result<(), Datagram<Buffer>> {
+        let mut left = datagram;
+        for sessions in self
+            .doors
+            .iter()
+            .filter_map(|door| door.datagram_sessions())
+        {
+            match sessions.give(listener, left) {
+                Ok(()) => return Ok(()),
+                Err(datagram) => left = datagram,
+            }
+        }
+        Err(left)
+    }
+
+    /// Whether another process takes a datagram, or is asked about it.
+    fn is_elsewhere(
+        &self,
+        listener: &ListenerId,
+        datagram: &Datagram<Buffer>,
+        asked: usize,
+    ) -> bool {
+        let Some(own) = self.membership.get() else {
+            return false;
+        };
+        match &*self.successor.borrow() {
+            Some(successor) => successor.send(Question::Unknown, listener, datagram, 0),
+            None => own.siblings.ask(listener, datagram, asked),
+        }
+    }
+
+    /// Answers a successor whose session a datagram is of.
+    pub(super) fn answer(&self, channel: &Channel, relayed: Relayed) {
+        let Relayed {
+            listener,
+            datagram,
+            asked,
+        } = relayed;
+        if let Err(datagram) = self.give_to_session(&listener, with_bytes(datagram)) {
+            channel.send(Question::Unknown, &listener, &datagram, asked);
+        }
+    }
+
+    /// Another process receives: what is of no session here is that one's.
+    pub(super) fn follow(&self, successor: &Arc<Channel>) {
+        self.successor.replace(Some(Arc::clone(successor)));
+    }
+
+    /// A process that was to follow, or has, is no longer there.
+    pub(super) fn lose_successor(self: &Rc<Worker>, gone: &Arc<Channel>) {
+        self.successor
+            .borrow_mut()
+            .take_if(|successor| Arc::ptr_eq(successor, gone));
+        self.end_what_nobody_receives_for();
+    }
+
+    /// Whether another process receives for the sessions of datagrams that are here, or is about
+    /// to: they go on when this process is to end.
+    pub fn is_followed(&self) -> bool {
+        let own = self.membership.get();
+        own.is_some_and(|own| own.siblings.is_followed())
+    }
+
+    /// Whether a process that follows may ask this one about sessions, of whichever thread.
+    pub(super) fn may_be_asked(&self) -> bool {
+        let own = self.membership.get();
+        own.is_some_and(|own| own.siblings.may_be_asked())
+    }
+
+    /// What waited to be taken by this thread is taken now.
+    pub(super) fn note_taken(&self, weight: usize) {
+        if let Some(own) = self.membership.get() {
+            own.siblings.note_taken(own.number, weight);
+        }
+    }
+}
+
+fn with_bytes(datagram: Datagram<Vec<u8>>) -> Datagram<Buffer> {
+    Datagram {
+        bytes: Buffer::of(datagram.bytes),
+        peer: datagram.peer,
+        local: datagram.local,
+    }
 }

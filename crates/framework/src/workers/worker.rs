@@ -16,7 +16,9 @@ use engine::net::{Address, BoundSocket, Carries, DatagramSocket, Listener};
 
 use super::accept::{Accepting, accept};
 use super::places::Occupant;
-use super::receive::receive;
+use super::receive::{Membership, receive};
+use super::siblings::Siblings;
+use super::succession::Channel;
 use super::{Share, SocketId};
 use crate::counters::{Counters, ThreadCounters};
 use crate::door::{Door, ListenerId, Tenant};
@@ -50,7 +52,7 @@ pub struct Worker {
     /// The number of accepting tasks, those that are stopping included.
     pub(super) accept_tasks: Cell<usize>,
     /// The doors, each of which takes the connections of its addresses.
-    doors: Vec<Rc<dyn Door>>,
+    pub(super) doors: Vec<Rc<dyn Door>>,
     report: &'static dyn ThreadReport,
     /// The places of client connections and of idle upstream connections.
     pub(super) places: RefCell<Slab<Occupant>>,
@@ -84,6 +86,10 @@ pub struct Worker {
     /// Clients that were turned away since then.
     pub(super) turned_away: Cell<usize>,
     watched: OnceCell<Arc<Watched>>,
+    /// What it is to the other threads; none where it is alone.
+    pub(super) membership: OnceCell<Membership>,
+    /// The way to the process that receives datagrams in the place of this one.
+    pub(super) successor: RefCell<Option<Arc<Channel>>>,
 }
 
 impl Worker {
@@ -124,12 +130,19 @@ impl Worker {
             refusal_logged: Cell::new(None),
             turned_away: Cell::new(0),
             watched: OnceCell::new(),
+            membership: OnceCell::new(),
+            successor: RefCell::default(),
         });
         CURRENT.set(Some(Rc::clone(&worker)));
         report.serves_by(&worker.current().generation);
         report.thread_begins();
         worker.count_turns();
         worker
+    }
+
+    /// Joins the other threads of its process.
+    pub(super) fn join(&self, siblings: Arc<Siblings>, number: usize) {
+        let _ = self.membership.set(Membership::new(siblings, number)); // it joins once
     }
 
     /// Waits until the worker has [quit](Worker::quit) and nothing is left to serve, or until it
@@ -274,7 +287,8 @@ impl Worker {
                 engine::spawn(accept(worker, id, listener, accepting));
             }
             Carries::Datagrams => {
-                let socket = DatagramSocket::new(socket)?;
+                let socket = Rc::new(DatagramSocket::new(socket)?);
+                let _ = accepting.datagrams.set(Rc::clone(&socket)); // it is new
                 engine::spawn(receive(worker, id, socket, accepting));
             }
         }
@@ -282,11 +296,22 @@ impl Worker {
     }
 
     /// The door of a listener in this generation.
-    fn door_of(&self, local: &GenerationView, listener: &ListenerId) -> Option<Rc<dyn Door>> {
+    pub(super) fn door_of(
+        &self,
+        local: &GenerationView,
+        listener: &ListenerId,
+    ) -> Option<Rc<dyn Door>> {
         let mut doors = self.doors.iter();
         doors
             .find(|door| door.knows(local, listener))
             .map(Rc::clone)
+    }
+
+    /// What receives by a socket of a listener, if this thread has one.
+    pub(super) fn accepting_at(&self, listener: &ListenerId) -> Option<Rc<Accepting>> {
+        let accepting = self.accepting.borrow();
+        let found = accepting.iter().find(|((id, _), _)| id == listener);
+        found.map(|(_, accepting)| Rc::clone(accepting))
     }
 
     /// The door of the socket that would take a connection to this address in a generation, and
@@ -355,6 +380,13 @@ impl Worker {
         self.end_if_idle();
     }
 
+    /// Ends sessions of datagrams where this process is to end and no other receives for them.
+    pub(super) fn end_what_nobody_receives_for(self: &Rc<Worker>) {
+        if self.quitting.get() && !self.is_followed() {
+            engine::spawn(close_idle(Rc::clone(self)));
+        }
+    }
+
     /// Ends the connections that are open: idle ones now, busy ones after their response, all after
     /// this time. Those accepted later go on.
     pub fn limit_open(self: &Rc<Worker>, limit: Duration) {
@@ -397,9 +429,17 @@ impl Worker {
     }
 
     pub(super) fn end_if_idle(&self) {
-        let is_idle = self.accept_tasks.get() == 0 && self.clients.get() == 0;
-        let is_held = self.held.get() > 0 && !self.at_once.get();
-        if self.quitting.get() && is_idle && !is_held {
+        if !self.quitting.get() || self.accept_tasks.get() > 0 {
+            return;
+        }
+        if let Some(own) = self.membership.get() {
+            own.stop_receiving();
+        }
+        if self.clients.get() > 0 {
+            return;
+        }
+        let is_held = self.held.get() > 0 || self.may_be_asked();
+        if !is_held || self.at_once.get() {
             self.ended.set();
         }
     }

@@ -32,7 +32,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
 use crate::application::Application;
-use crate::control::{Command, WorkerReport};
+use crate::control::{self, Command, WorkerReport};
 use crate::descriptors::Descriptors;
 use crate::log::{Level, Log};
 use crate::options::Options;
@@ -353,7 +353,7 @@ impl Master {
     }
 
     /// Starts a worker, tells it to prepare the bundle and to restore the state that another worker
-    /// saves into `state`, and returns its id.
+    /// saves into `state`, and returns its id. Those whose place it takes are told how to reach it.
     fn spawn(
         &mut self,
         role: Role,
@@ -374,6 +374,9 @@ impl Master {
                 state
                     .into_iter()
                     .for_each(|state| child.send(Command::GoOn { state }));
+                if self.own_process {
+                    self.join_with_others(&mut child);
+                }
                 child.send(prepare);
                 let id = child.id;
                 self.children.push(child);
@@ -383,6 +386,23 @@ impl Master {
                 let text = crate::log::failure("worker process could not be started", &error);
                 self.log.write(Level::Alert, text);
                 None
+            }
+        }
+    }
+
+    /// Gives a worker a channel to each that may have sessions when it serves.
+    fn join_with_others(&mut self, child: &mut Child) {
+        let has_served = |role| matches!(role, Role::Serving | Role::Leaving);
+        for other in self.children.iter_mut().filter(|one| has_served(one.role)) {
+            match control::between_workers() {
+                Ok((theirs, channel)) => {
+                    other.send(Command::Successor { channel: theirs });
+                    child.send(Command::Predecessor { channel });
+                }
+                Err(error) => {
+                    let text = crate::log::failure("socketpair() failed", &error);
+                    self.log.write(Level::Warn, text);
+                }
             }
         }
     }

@@ -82,15 +82,22 @@ impl<'a> Asker<'a> {
 
 impl Asker<'_> {
     /// There is a connection to the peer that is tried.
-    fn note_connected(&mut self, udp: &str, local: &Address, address: &Address) {
+    fn note_connected(
+        &mut self,
+        udp: &str,
+        address: &Address,
+        local: impl FnOnce() -> Option<Address>,
+    ) {
         if let Some(attempt) = self.session.attempts.last_mut() {
             attempt.connect_time = Some(attempt.elapsed());
         }
-        logs::error!(
-            &WithoutFields(self.session),
-            Info,
-            "{udp}proxy {local} connected to {address}"
-        );
+        // The system is asked only for a line that is written.
+        if self.admits(Level::Info)
+            && let Some(local) = local()
+        {
+            let text = format_args!("{udp}proxy {local} connected to {address}");
+            logs::error!(&WithoutFields(self.session), Info, "{text}");
+        }
         if let Some(sticking) = &mut self.sticking {
             sticking.connected(self.session);
         }
@@ -205,7 +212,7 @@ impl PeerProtocol<Asker<'_>> for ByConnection<'_> {
             };
             AttemptError::Failed(AttemptFailure::new(cause, status, CONNECTING))
         })?;
-        asker.note_connected("", &transport.local(), address);
+        asker.note_connected("", address, || Some(transport.local()));
         Ok((transport, false))
     }
 
@@ -254,9 +261,7 @@ impl PeerProtocol<Asker<'_>> for ByDatagrams<'_> {
         let connected = connect_datagrams(address, &self.socket.options).await;
         let socket =
             connected.map_err(|error| not_connected(asker, address, &self.socket, error))?;
-        if let Ok(local) = socket.local() {
-            asker.note_connected("udp ", &local, address);
-        }
+        asker.note_connected("udp ", address, || socket.local().ok());
         Ok((socket, false))
     }
 

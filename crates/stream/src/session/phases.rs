@@ -139,11 +139,11 @@ fn log(session: &mut Session) {
 impl Session {
     /// Says who has connected, and sets what holds for the whole connection.
     fn greet(&self) {
-        if self.server.tcp_nodelay
-            && matches!(self.connection.peer(), Address::Inet(_))
+        // Most have it from the socket that they came by, which costs no call.
+        if matches!(self.connection.peer(), Address::Inet(_))
             && let Some(transport) = self.connection.transport()
         {
-            transport.set_nodelay(true);
+            transport.set_nodelay(self.server.tcp_nodelay);
         }
         let udp = match self.connection.end {
             ClientEnd::Stream(_) => "",

@@ -1,0 +1,315 @@
+//! Datagrams between a worker process that ends and the one that has taken its place.
+//!
+//! A session of datagrams goes on in the process where it began. Its client's datagrams come to the
+//! sockets that the processes share, from which the successor alone receives: it asks each
+//! predecessor about every client that it does not know, by sending the datagram there. So nothing
+//! has to be told of sessions that begin or end, and a client has one session whatever crosses.
+//!
+//! ```text
+//!   successor                       predecessor
+//!      │ ── Begun ─────────────────▶ │  begins no session any more
+//!      │ ── Asked(datagram) ───────▶ │  takes it for its session, or
+//!      │ ◀────── Unknown(datagram) ─ │  gives it back: the next one is asked, or a session begins
+//!      │ ◀────── Unknown(datagram) ─ │  has received it before it stopped receiving
+//!      │ ◀── takes no more ───────── │  has no session left
+//!      │ ── end ───────────────────▶ │  has nobody who receives for it: its sessions end
+//! ```
+//!
+//! A channel takes what the kernel lets it hold. Beyond that datagrams are dealt with where they
+//! are: a predecessor that stands still costs its own sessions, and keeps nobody from being served.
+
+use std::io::IoSlice;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use engine::net::Datagram;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
+
+use crate::door::ListenerId;
+
+/// Bytes of one message: a datagram of 65,507, and what names its client and its listener.
+const MESSAGE_MAX: usize = 72 * 1024;
+
+/// A datagram on its way to another thread or process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Relayed {
+    pub(super) listener: ListenerId,
+    pub(super) datagram: Datagram<Vec<u8>>,
+    /// How many of the successor's predecessors do not know its client.
+    pub(super) asked: usize,
+}
+
+/// What the processes tell each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Message {
+    /// The successor receives from now on.
+    Begun,
+    /// Whose session is it? To a predecessor.
+    Asked(Relayed),
+    /// It is of no session of a predecessor. To the successor.
+    Unknown(Relayed),
+}
+
+/// What a message about a datagram says of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Question {
+    Asked,
+    Unknown,
+}
+
+/// The first byte of a message.
+mod kind {
+    pub(super) const BEGUN: u8 = 1;
+    pub(super) const ASKED: u8 = 2;
+    pub(super) const UNKNOWN: u8 = 3;
+}
+
+/// One end of the socket between two processes, which keeps the borders of messages. Sending never
+/// waits, receiving does.
+#[derive(Debug)]
+pub(super) struct Channel(OwnedFd);
+
+impl Channel {
+    pub(super) fn new(socket: OwnedFd) -> Arc<Channel> {
+        Arc::new(Channel(socket))
+    }
+
+    /// Tells the predecessor that this process receives. False where it has gone.
+    pub(super) fn send_begun(&self) -> bool {
+        self.send_parts(&[kind::BEGUN], &[])
+    }
+
+    /// Sends a datagram. False where the other end has gone, has closed for more, or has too much
+    /// to read.
+    pub(super) fn send<B: AsRef<[u8]>>(
+        &self,
+        question: Question,
+        listener: &ListenerId,
+        datagram: &Datagram<B>,
+        asked: usize,
+    ) -> bool {
+        let kind = match question {
+            Question::Asked => kind::ASKED,
+            Question::Unknown => kind::UNKNOWN,
+        };
+        let head = head(kind, listener, datagram, asked);
+        head.is_some_and(|head| self.send_parts(&head, datagram.bytes.as_ref()))
+    }
+
+    fn send_parts(&self, head: &[u8], bytes: &[u8]) -> bool {
+        let parts = [IoSlice::new(head), IoSlice::new(bytes)];
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        loop {
+            let mut nothing = SendAncillaryBuffer::default();
+            match rustix::net::sendmsg(&self.0, &parts, &mut nothing, flags) {
+                Err(Errno::INTR) => {}
+                sent => return sent.is_ok(),
+            }
+        }
+    }
+
+    /// The next message; `None` once the other end has said everything. What is no message, as
+    /// another version of the program might send it, is left out.
+    pub(super) fn receive(&self, room: &mut Vec<u8>) -> Option<Message> {
+        room.resize(MESSAGE_MAX, 0);
+        loop {
+            match rustix::net::recv(&self.0, &mut room[..], RecvFlags::empty()) {
+                Ok((0, _)) => return None,
+                Ok((length, _)) => {
+                    let message = room.get(..length).and_then(parse);
+                    if message.is_some() {
+                        return message;
+                    }
+                }
+                Err(Errno::INTR) => {}
+                Err(_) => return None,
+            }
+        }
+    }
+
+    /// The other end has heard everything.
+    pub(super) fn stop_sending(&self) {
+        let _ = rustix::net::shutdown(&self.0, Shutdown::Write); // the other end may have gone
+    }
+
+    /// The other end can send no more; what it has sent is still received.
+    pub(super) fn stop_receiving(&self) {
+        let _ = rustix::net::shutdown(&self.0, Shutdown::Read);
+    }
+}
+
+/// What stands before a datagram's bytes; `None` where it has no sender, or a listener without end.
+fn head<B>(
+    kind: u8,
+    listener: &ListenerId,
+    datagram: &Datagram<B>,
+    asked: usize,
+) -> Option<Vec<u8>> {
+    let name = listener.0.as_bytes();
+    let mut head = vec![kind, u8::try_from(asked).ok()?];
+    let client = datagram.peer?;
+    push_ip(&mut head, Some(client.ip()));
+    head.extend_from_slice(&client.port().to_be_bytes());
+    let (flow, scope) = match client {
+        SocketAddr::V4(_) => (0, 0),
+        SocketAddr::V6(client) => (client.flowinfo(), client.scope_id()),
+    };
+    head.extend_from_slice(&flow.to_be_bytes());
+    head.extend_from_slice(&scope.to_be_bytes());
+    push_ip(&mut head, datagram.local);
+    head.extend_from_slice(&u16::try_from(name.len()).ok()?.to_be_bytes());
+    head.extend_from_slice(name);
+    Some(head)
+}
+
+/// An address behind its length in bytes.
+fn push_ip(head: &mut Vec<u8>, ip: Option<IpAddr>) {
+    match ip {
+        None => head.push(0),
+        Some(IpAddr::V4(ip)) => {
+            head.push(4);
+            head.extend_from_slice(&ip.octets());
+        }
+        Some(IpAddr::V6(ip)) => {
+            head.push(16);
+            head.extend_from_slice(&ip.octets());
+        }
+    }
+}
+
+/// The opposite of [`head`], with the bytes behind it.
+fn parse(bytes: &[u8]) -> Option<Message> {
+    let (&kind, rest) = bytes.split_first()?;
+    let message = match kind {
+        kind::BEGUN => return rest.is_empty().then_some(Message::Begun),
+        kind::ASKED => Message::Asked,
+        kind::UNKNOWN => Message::Unknown,
+        _ => return None,
+    };
+    let mut rest = rest;
+    let [asked] = take(&mut rest)?;
+    let ip = take_ip(&mut rest)??;
+    let port = u16::from_be_bytes(take(&mut rest)?);
+    let flow = u32::from_be_bytes(take(&mut rest)?);
+    let scope = u32::from_be_bytes(take(&mut rest)?);
+    let client = match ip {
+        IpAddr::V4(ip) => SocketAddr::from((ip, port)),
+        IpAddr::V6(ip) => SocketAddrV6::new(ip, port, flow, scope).into(),
+    };
+    let local = take_ip(&mut rest)?;
+    let length = u16::from_be_bytes(take(&mut rest)?);
+    let (name, bytes) = rest.split_at_checked(length.into())?;
+    let name = std::str::from_utf8(name).ok()?;
+    Some(message(Relayed {
+        listener: ListenerId(Arc::new(name.to_owned())),
+        datagram: Datagram {
+            bytes: bytes.to_vec(),
+            peer: Some(client),
+            local,
+        },
+        asked: asked.into(),
+    }))
+}
+
+fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
+    let (taken, behind) = rest.split_first_chunk::<N>()?;
+    *rest = behind;
+    Some(*taken)
+}
+
+/// The address that is next; that there is none may be said as well.
+fn take_ip(rest: &mut &[u8]) -> Option<Option<IpAddr>> {
+    let [length] = take(rest)?;
+    Some(match length {
+        0 => None,
+        4 => Some(Ipv4Addr::from(take::<4>(rest)?).into()),
+        16 => Some(Ipv6Addr::from(take::<16>(rest)?).into()),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn relayed(client: &str, local: Option<&str>, bytes: Vec<u8>) -> Relayed {
+        Relayed {
+            listener: ListenerId(Arc::new("listen udp [::]:53".to_owned())),
+            datagram: Datagram {
+                bytes,
+                peer: Some(client.parse().unwrap()),
+                local: local.map(|ip| ip.parse().unwrap()),
+            },
+            asked: 3,
+        }
+    }
+
+    fn bytes_of(relayed: &Relayed) -> Vec<u8> {
+        let head = head(kind::ASKED, &relayed.listener, &relayed.datagram, 3).unwrap();
+        [head, relayed.datagram.bytes.clone()].concat()
+    }
+
+    #[test]
+    fn datagrams_survive_the_way() {
+        for one in [
+            relayed("192.0.2.1:7", None, Vec::new()),
+            relayed("[2001:db8::1]:53", Some("2001:db8::2"), vec![b'x'; 65_507]),
+            relayed("[fe80::1%3]:9", Some("127.0.0.1"), b"one".to_vec()),
+        ] {
+            assert_eq!(parse(&bytes_of(&one)), Some(Message::Asked(one)));
+        }
+        assert_eq!(parse(&[kind::BEGUN]), Some(Message::Begun));
+    }
+
+    #[test]
+    fn what_is_cut_off_or_changed_means_nothing_else() {
+        let one = relayed("[2001:db8::1]:53", Some("192.0.2.7"), Vec::new());
+        let whole = bytes_of(&one);
+        for length in 0..whole.len() {
+            assert_eq!(parse(&whole[..length]), None, "{length} bytes");
+        }
+        for at in 0..whole.len() {
+            let mut changed = whole.clone();
+            changed[at] ^= 0xff;
+            assert_ne!(parse(&changed), Some(Message::Asked(one.clone())));
+        }
+    }
+
+    #[test]
+    fn a_channel_says_when_nobody_listens() {
+        let flags = rustix::net::SocketFlags::CLOEXEC;
+        let (one, other) = rustix::net::socketpair(
+            rustix::net::AddressFamily::UNIX,
+            rustix::net::SocketType::SEQPACKET,
+            flags,
+            None,
+        )
+        .unwrap();
+        let (one, other) = (Channel::new(one), Channel::new(other));
+        let mut room = Vec::new();
+        let asked = relayed("192.0.2.1:7", None, vec![b'x'; 65_507]);
+        assert!(one.send_begun());
+        assert!(one.send(Question::Asked, &asked.listener, &asked.datagram, 3));
+        other.stop_receiving();
+        assert!(!one.send_begun(), "it takes no more");
+        // What was sent before is not lost.
+        assert_eq!(other.receive(&mut room), Some(Message::Begun));
+        assert_eq!(
+            other.receive(&mut room),
+            Some(Message::Asked(asked.clone()))
+        );
+        assert_eq!(other.receive(&mut room), None);
+        assert!(other.send(Question::Unknown, &asked.listener, &asked.datagram, 3));
+        assert_eq!(
+            one.receive(&mut room),
+            Some(Message::Unknown(asked.clone()))
+        );
+        // One that does not read is not waited for.
+        while other.send(Question::Unknown, &asked.listener, &asked.datagram, 3) {}
+        drop(other);
+        while one.receive(&mut room).is_some() {}
+        assert!(!one.send_begun());
+    }
+}
