@@ -192,7 +192,7 @@ fn a_reload_loses_no_span() {
         under_way.send("/slow", "").unwrap();
         std::thread::sleep(Duration::from_millis(100));
         server.reload(&lines_of(&exporter(&second), slow));
-        server.wait_for_log("reload");
+        server.wait_for_log("reconfiguring");
         // What had been gathered is sent at once.
         assert_eq!(first.wait_for_spans(before[0] + 5), before[0] + 5);
         ask(&server, 3);

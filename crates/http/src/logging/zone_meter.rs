@@ -1,7 +1,7 @@
 //! Requests counted by zones of servers and of locations, as `status_zone` has it.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_api_module.html#status_zone>. Each thread counts for
-//! itself ([`Meter`]), into memory that no other thread writes to. A zone has a number of its own
+//! itself ([`ZoneMeter`]), into memory that no other thread writes to. A zone has a number of its own
 //! in the process, by which a thread finds its meter without a look at the generation, and goes on
 //! with it over reloads. What a plan counts stands in it as two numbers, so that counting is a
 //! handful of additions: no handler is run for it. Where nothing says `status_zone` nothing is
@@ -153,7 +153,7 @@ fn count(request: &mut Request, zones: CountedZones) {
 struct ThreadMeters {
     /// Whose they are: a thread may serve for several servers one after the other, in tests.
     owner: Weak<ThreadCounters>,
-    by_number: Vec<Option<Arc<Meter>>>,
+    by_number: Vec<Option<Arc<ZoneMeter>>>,
 }
 
 thread_local! {
@@ -170,7 +170,7 @@ thread_local! {
 fn with_meter<R>(
     counts: &Arc<ThreadCounters>,
     number: u32,
-    work: impl FnOnce(&Meter) -> R,
+    work: impl FnOnce(&ZoneMeter) -> R,
 ) -> Option<R> {
     let found = METERS.try_with(|meters| {
         {
@@ -193,7 +193,7 @@ fn make(
     meters: &RefCell<ThreadMeters>,
     counts: &Arc<ThreadCounters>,
     number: u32,
-) -> Option<Arc<Meter>> {
+) -> Option<Arc<ZoneMeter>> {
     let mut meters = meters.try_borrow_mut().ok()?;
     if !std::ptr::eq(meters.owner.as_ptr(), Arc::as_ptr(counts)) {
         meters.by_number.clear();
@@ -203,7 +203,14 @@ fn make(
     let zones = ZONES.lock().unwrap_or_else(PoisonError::into_inner);
     let name = zones.get(number)?.clone();
     drop(zones);
-    let meter = Arc::clone(counts.shelf.of::<Meters>().lock().entry(name).or_default());
+    let meter = Arc::clone(
+        counts
+            .shelf
+            .of::<ZoneMeters>()
+            .lock()
+            .entry(name)
+            .or_default(),
+    );
     if meters.by_number.len() <= number {
         meters.by_number.resize_with(number + 1, || None);
     }
@@ -218,7 +225,7 @@ const STATUSES: usize = 500;
 
 /// What one thread counts of one zone.
 #[derive(Debug)]
-struct Meter {
+struct ZoneMeter {
     /// Requests that have begun and not ended.
     processing: Count,
     /// Responses by their statuses.
@@ -231,9 +238,9 @@ struct Meter {
     sent: Count,
 }
 
-impl Default for Meter {
-    fn default() -> Meter {
-        Meter {
+impl Default for ZoneMeter {
+    fn default() -> ZoneMeter {
+        ZoneMeter {
             processing: Count::default(),
             codes: std::array::from_fn(|_| Count::default()),
             others: Count::default(),
@@ -244,7 +251,7 @@ impl Default for Meter {
     }
 }
 
-impl Meter {
+impl ZoneMeter {
     #[inline]
     fn count(&self, status: u16, sent: u64, received: u64) {
         let code = usize::from(status.wrapping_sub(STATUS_MIN));
@@ -260,17 +267,17 @@ impl Meter {
 
 /// The meters of one thread, by the names of their zones, over all generations.
 #[derive(Debug, Default)]
-struct Meters(Mutex<BTreeMap<ZoneName, Arc<Meter>>>);
+struct ZoneMeters(Mutex<BTreeMap<ZoneName, Arc<ZoneMeter>>>);
 
-impl Meters {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<ZoneName, Arc<Meter>>> {
+impl ZoneMeters {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<ZoneName, Arc<ZoneMeter>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The numbers of a zone at one moment, added up over threads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Sums {
+pub struct ZoneSums {
     /// Requests that are under way.
     pub processing: u64,
     /// Responses by status, as far as there have been any.
@@ -285,11 +292,11 @@ pub struct Sums {
     pub sent: u64,
 }
 
-impl Sums {
+impl ZoneSums {
     /// What all threads have counted for a zone.
-    pub fn of(counters: &Counters, name: &ZoneName) -> Sums {
-        let mut sums = Sums::default();
-        for meters in counters.each::<Meters>() {
+    pub fn of(counters: &Counters, name: &ZoneName) -> ZoneSums {
+        let mut sums = ZoneSums::default();
+        for meters in counters.each::<ZoneMeters>() {
             if let Some(meter) = meters.lock().get(name) {
                 sums.add(meter);
             }
@@ -297,7 +304,7 @@ impl Sums {
         sums
     }
 
-    fn add(&mut self, meter: &Meter) {
+    fn add(&mut self, meter: &ZoneMeter) {
         let codes = (STATUS_MIN..).zip(meter.codes.iter().map(Count::read));
         for (code, count) in codes.filter(|(_, count)| *count > 0) {
             *self.codes.entry(code).or_default() += count;
@@ -311,12 +318,12 @@ impl Sums {
 
     /// The same without what had been counted at an earlier moment.
     #[must_use]
-    pub fn since(&self, earlier: &Sums) -> Sums {
+    pub fn since(&self, earlier: &ZoneSums) -> ZoneSums {
         let codes = self.codes.iter().map(|(code, count)| {
             let before = earlier.codes.get(code).copied().unwrap_or_default();
             (*code, count.saturating_sub(before))
         });
-        Sums {
+        ZoneSums {
             processing: self.processing,
             codes: codes.filter(|(_, count)| *count > 0).collect(),
             others: self.others.saturating_sub(earlier.others),
@@ -333,9 +340,9 @@ mod tests {
 
     #[test]
     fn sums_are_over_threads_and_since_a_reset() {
-        let threads = [Meter::default(), Meter::default()];
+        let threads = [ZoneMeter::default(), ZoneMeter::default()];
         let sums = || {
-            let mut sums = Sums::default();
+            let mut sums = ZoneSums::default();
             threads.iter().for_each(|meter| sums.add(meter));
             sums
         };
@@ -351,7 +358,7 @@ mod tests {
         threads[1].count(99, 8, 0);
         assert_eq!(
             first,
-            Sums {
+            ZoneSums {
                 processing: 2,
                 codes: [(200, 2), (404, 2)].into(),
                 others: 0,
@@ -379,7 +386,7 @@ mod tests {
         for counts in [&threads[0], &threads[1], &threads[0]] {
             with_meter(counts, zones.of_server, |meter| meter.count(200, 1, 0));
         }
-        let of = |kind| Sums::of(&counters, &(kind, "a".into())).codes;
+        let of = |kind| ZoneSums::of(&counters, &(kind, "a".into())).codes;
         assert_eq!(of(ZoneKind::Server), [(200, 3)].into());
         assert_eq!(of(ZoneKind::Location), [].into());
     }

@@ -1,4 +1,4 @@
-//! Fields of a request that are changed on its way, as everybody sees them from then on.
+//! Fields of a request that are changed on its way, for all modules and for upstreams.
 
 use std::rc::Rc;
 

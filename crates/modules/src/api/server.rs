@@ -9,7 +9,7 @@ use framework::counters::{HandshakeFault, Totals};
 use framework::generation::Generation;
 use framework::zone::{State, Tell, Zone};
 use http::config::server_tokens::VERSION;
-use http::logging::zone_meter::Sums;
+use http::logging::zone_meter::ZoneSums;
 use http::request::Request;
 use jiff::Timestamp;
 use rules::session_zones::{SessionBlock, SessionHandshake, SessionSums, SessionZones};
@@ -34,8 +34,8 @@ impl LoadTime {
 #[derive(Debug, Default)]
 pub(super) struct Resets {
     counters: Mutex<Reset>,
-    zones: Mutex<BTreeMap<Bytes, Sums>>,
-    locations: Mutex<BTreeMap<Bytes, Sums>>,
+    zones: Mutex<BTreeMap<Bytes, ZoneSums>>,
+    locations: Mutex<BTreeMap<Bytes, ZoneSums>>,
     limits: Mutex<BTreeMap<(Kind, Bytes), Outcomes>>,
     sessions: Mutex<BTreeMap<(SessionBlock, Bytes), SessionSums>>,
     /// By thread.
@@ -77,7 +77,7 @@ impl Resets {
         *reset
     }
 
-    fn of_zones(&self, kind: Kind) -> MutexGuard<'_, BTreeMap<Bytes, Sums>> {
+    fn of_zones(&self, kind: Kind) -> MutexGuard<'_, BTreeMap<Bytes, ZoneSums>> {
         lock(match kind {
             Kind::ServerZones => &self.zones,
             _ => &self.locations,
@@ -146,7 +146,7 @@ pub(super) fn zones(request: &Request, kind: Kind, only: Option<&Bytes>) -> Vec<
 
 /// The counters of a zone: of requests, of sessions, or of what a limit has had become of them.
 pub(super) enum Shown {
-    Requests(Sums),
+    Requests(ZoneSums),
     Sessions(SessionSums),
     Outcomes(Outcomes),
 }

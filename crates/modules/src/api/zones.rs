@@ -10,7 +10,7 @@ use framework::compile::Compiler;
 use framework::generation::Generation;
 use framework::registry::Registry;
 use http::config::plan_builder::PlanBuilder;
-use http::logging::zone_meter::{CountedZones, Sums, ZoneKind, ZoneName};
+use http::logging::zone_meter::{CountedZones, ZoneKind, ZoneName, ZoneSums};
 use http::module::{Shortcut, ShortcutDoc};
 use http::request::Request;
 
@@ -117,14 +117,14 @@ fn kind_of(kind: Kind) -> ZoneKind {
 }
 
 /// What all threads have counted for a zone.
-pub(super) fn sums(request: &Request, kind: Kind, name: &Bytes) -> Sums {
+pub(super) fn sums(request: &Request, kind: Kind, name: &Bytes) -> ZoneSums {
     let name = (kind_of(kind), name.clone());
-    Sums::of(request.connection.worker.counters(), &name)
+    ZoneSums::of(request.connection.worker.counters(), &name)
 }
 
 /// As version 7 and later show it, or without single statuses.
 pub(super) fn show(
-    sums: &Sums,
+    sums: &ZoneSums,
     kind: Kind,
     with_codes: bool,
     json: &mut json::Writer,
@@ -171,25 +171,25 @@ mod tests {
 
     #[test]
     fn zones_are_shown_by_version_and_kind() {
-        let shown = |sums: &Sums, kind, with_codes| {
+        let shown = |sums: &ZoneSums, kind, with_codes| {
             let mut json = json::Writer::default();
             show(sums, kind, with_codes, &mut json, &Fields::All);
             String::from_utf8(json.into_bytes()).unwrap()
         };
-        let sums = Sums {
+        let sums = ZoneSums {
             processing: 2,
             codes: [(200, 4), (404, 2)].into(),
             discarded: 1,
-            ..Sums::default()
+            ..ZoneSums::default()
         };
         assert_eq!(
             shown(&sums, Kind::ServerZones, true),
             r#"{"processing":2,"requests":9,"responses":{"1xx":0,"2xx":4,"3xx":0,"4xx":2,"5xx":0,"codes":{"200":4,"404":2},"total":6},"discarded":1,"received":0,"sent":0}"#
         );
-        let sums = Sums {
+        let sums = ZoneSums {
             codes: [(200, 5)].into(),
             sent: 10,
-            ..Sums::default()
+            ..ZoneSums::default()
         };
         assert_eq!(
             shown(&sums, Kind::LocationZones, false),

@@ -309,14 +309,14 @@ impl Service for ExportService {
         let work = move || run(exporter, of_requests);
         let thread = service_thread::start("otel", "traces", work)?;
         lock(&self.0.queue).thread = Some(thread);
-        Some(Box::new(AtWork(Arc::clone(&self.0))))
+        Some(Box::new(ExporterAtWork(Arc::clone(&self.0))))
     }
 }
 
 /// Its drop tells the thread that a newer generation serves, or that the process ends.
-struct AtWork(Arc<Exporter>);
+struct ExporterAtWork(Arc<Exporter>);
 
-impl Drop for AtWork {
+impl Drop for ExporterAtWork {
     fn drop(&mut self) {
         lock(&self.0.queue).is_ending = true;
         self.0.gather();

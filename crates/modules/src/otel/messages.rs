@@ -204,7 +204,7 @@ impl Value {
 mod tests {
     use super::*;
 
-    /// Bytes of Python's opentelemetry-proto 1.16.0 for the same messages.
+    /// Bytes of Python's opentelemetry-proto 1.24.0 for the same messages.
     #[test]
     fn messages_are_those_of_the_protocol() {
         let span = Span {

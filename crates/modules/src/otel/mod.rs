@@ -27,7 +27,7 @@ use http::slots::{OfMain, PlanSlot};
 use http::variables::BuiltinVariable;
 
 use context::TraceContext;
-use settings::{Tracing, Written};
+use settings::{Tracing, WrittenTracing};
 
 pub use settings::{DIRECTIVES, add, prepare};
 
@@ -57,7 +57,7 @@ static TRACE: Slot<RequestTrace, OfMain> = Slot::new();
 
 /// Has requests of a scope traced, if they are.
 pub fn register(plan: &mut PlanBuilder<'_>) -> Option<()> {
-    let written = plan.compiler.registry::<Written>();
+    let written = plan.compiler.registry::<WrittenTracing>();
     if !written.borrow().is_used {
         return Some(());
     }

@@ -277,7 +277,7 @@ impl Feature for Tracing {
         let trace = match scope.written(&OTEL_TRACE)? {
             None => Condition::Never,
             Some(template) => {
-                let written = compiler.registry::<Written>();
+                let written = compiler.registry::<WrittenTracing>();
                 if !written.borrow().has_exporter {
                     return Err(Fault::new("\"otel_exporter\" block is missing"));
                 }
@@ -304,7 +304,7 @@ impl Feature for Tracing {
 
 /// What the configuration says as a whole.
 #[derive(Default)]
-pub(super) struct Written {
+pub(super) struct WrittenTracing {
     /// Whether any scope may have something to do for requests.
     pub(super) is_used: bool,
     /// Whether there is a block, be it right or wrong.
@@ -312,7 +312,7 @@ pub(super) struct Written {
     exporter: Option<Arc<Exporter>>,
 }
 
-impl Registry for Written {}
+impl Registry for WrittenTracing {}
 
 /// Reads `otel_exporter`, before scopes are compiled that need it.
 pub fn prepare(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
@@ -334,7 +334,7 @@ pub fn prepare(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
             }
         }
     });
-    *compiler.registry::<Written>().borrow_mut() = Written {
+    *compiler.registry::<WrittenTracing>().borrow_mut() = WrittenTracing {
         is_used,
         has_exporter: first.is_some(),
         exporter,
@@ -343,7 +343,7 @@ pub fn prepare(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
 
 /// Has spans sent as long as the generation is in force.
 pub fn add(compiler: &Compiler<'_>, generation: &mut Generation) {
-    let written: Written = compiler.registries.take();
+    let written: WrittenTracing = compiler.registries.take();
     if let Some(exporter) = written.exporter {
         let service = ExportService(Arc::clone(&exporter));
         generation.services.push(Arc::new(service));
