@@ -1,7 +1,7 @@
 //! The access phase: checks of modules, such as `allow` and `deny`, combined by `satisfy`.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_core_module.html#satisfy>. Subrequests pass it
-//! unchecked: the request that they belong to has been let in.
+//! <https://nginx.org/en/docs/http/ngx_http_core_module.html#satisfy>. Subrequests are not checked,
+//! since their main request has already been granted access.
 
 use std::rc::Rc;
 
@@ -13,7 +13,8 @@ use crate::module::{AccessVerdict, Ran};
 use crate::request::credentials::Challenge;
 use crate::request::{Request, Step};
 
-/// Lets the request in, or ends it.
+/// Runs the access checks. Continues with the next phase if they grant access, and ends the request
+/// otherwise.
 pub async fn run(request: &mut Request, exchange: &mut Exchange) -> Result<Step, Abort> {
     if !request.is_main() || request.plan.phases.access.is_empty() {
         return Ok(Step::Next);
@@ -27,7 +28,7 @@ pub async fn run(request: &mut Request, exchange: &mut Exchange) -> Result<Step,
     Ok(Step::Finish(status))
 }
 
-/// The status that the checks together refuse the request with.
+/// The status with which the checks together refuse the request; `None` if they grant access.
 async fn refusal(request: &mut Request, exchange: &mut Exchange) -> Result<Option<u16>, Abort> {
     let any = request.plan.core.satisfy_any;
     let mut refused = None;
@@ -40,7 +41,7 @@ async fn refusal(request: &mut Request, exchange: &mut Exchange) -> Result<Optio
         match verdict {
             AccessVerdict::Declined => {}
             AccessVerdict::Granted if any => {
-                // What an earlier check would have asked the client for.
+                // Remove the challenge that an earlier check has set.
                 let asked = Challenge::of(request).field;
                 request.response.remove(asked.as_bytes());
                 return Ok(None);
@@ -63,7 +64,7 @@ async fn refusal(request: &mut Request, exchange: &mut Exchange) -> Result<Optio
     Ok(refused)
 }
 
-/// `auth_delay`: holds the answer back, unless the client leaves.
+/// `auth_delay`: delays the response, unless the client closes the connection meanwhile.
 async fn delay(request: &mut Request, exchange: &mut Exchange) -> Result<(), Abort> {
     let delay = request.plan.core.auth_delay;
     if delay.is_zero() {

@@ -1,10 +1,11 @@
-//! What is being done with a request, as lines of the error log end, in nginx's words.
+//! The phrases at the end of error log lines that say what the server is doing with a request, in
+//! nginx's words.
 
-/// Its head is being read.
+/// The request's head is being read.
 pub const READING_HEADERS: &str = " while reading client request headers";
 
-/// Its response's head is made, and the response is being sent.
+/// The response's head is made, and the response is being sent.
 pub const WHILE_SENDING: &str = " while sending response to client";
 
-/// The response's body is being sent; from the start for a response of an upstream.
+/// The response's body is being sent. For a response of an upstream, its head too.
 pub const WHILE_SENDING_ON: &str = " while sending to client";

@@ -1,7 +1,7 @@
-//! What the client sent before its body, whatever protocol carried it.
+//! The request line and the fields that the client sent, of any protocol.
 //!
-//! A [`ClientHead`] is asked for method, target and fields; that HTTP/1 has parsed it out of lines
-//! only HTTP/1's own code knows ([`ClientHead::h1`]).
+//! Callers ask a [`ClientHead`] for method, target and fields. Only the code of HTTP/1 uses the
+//! parsed form of HTTP/1 ([`ClientHead::h1`]).
 
 use std::ops::Range;
 
@@ -11,23 +11,23 @@ use proto::head;
 use proto::header::{KnownField, append_value, has_control};
 use proto::method::Method;
 
-/// What the client sent, shared by the main request and its subrequests.
+/// The head that the client sent, shared by the main request and its subrequests.
 #[derive(Default)]
 pub struct ClientHead {
-    /// What the head's spans denote: for HTTP/1 the bytes as they came.
+    /// The bytes that the head's spans refer to: for HTTP/1 the head as received.
     pub bytes: Vec<u8>,
     /// The host without port, in lower case: of the absolute form, else of the Host field.
     pub host: Vec<u8>,
-    /// The head as HTTP/1 has parsed it. It is kept from one request to the next.
+    /// The head as HTTP/1 has parsed it. Its memory is reused by the next request.
     h1: h1::Head,
-    /// The head as another protocol has brought it, kept in the same way.
+    /// The head of a request of another protocol, whose memory is reused too.
     of_fields: head::Head,
-    /// Which of the two counts.
+    /// Whether `of_fields` is the head of the current request instead of `h1`.
     has_fields: bool,
 }
 
 impl ClientHead {
-    /// A head of HTTP/1 that has been parsed out of these bytes.
+    /// A head of HTTP/1 that was parsed from `bytes`.
     pub fn parsed(bytes: Vec<u8>, head: h1::Head, host: Vec<u8>) -> ClientHead {
         ClientHead {
             bytes,
@@ -37,18 +37,18 @@ impl ClientHead {
         }
     }
 
-    /// Whether it alone says that a whole response may be kept of the request: GET, without a body,
-    /// a range or an expectation.
+    /// Whether the head permits a recorded full response: GET, without a body, a range or an
+    /// expectation.
     pub fn is_plain(&self) -> bool {
         self.is_simple() && !self.asks_for_part()
     }
 
-    /// Whether it has a field `Range`.
+    /// Whether the head has a field `Range`.
     pub fn asks_for_part(&self) -> bool {
         self.has(KnownField::Range)
     }
 
-    /// Whether it alone says that a kept response may answer the request, or a part of it.
+    /// Whether the head permits a recorded response, whole or in part.
     pub fn is_simple(&self) -> bool {
         let Some(head) = self.h1() else {
             return matches!(self.method(), Method::Get)
@@ -62,19 +62,19 @@ impl ClientHead {
             && matches!(body_length(head, &self.bytes, false), Ok(BodyLength::None))
     }
 
-    /// Bytes of memory that it holds beside [`bytes`](Self::bytes).
+    /// Bytes of memory that the head holds besides [`bytes`](Self::bytes).
     pub fn memory(&self) -> usize {
         self.host.capacity() + self.h1.memory() + self.of_fields.memory()
     }
 
-    /// Takes over a head that came as fields (HTTP/2). Its spans refer to `bytes`.
+    /// Takes over a head that was received as fields (HTTP/2). Its spans refer to `bytes`.
     pub fn take_fields(&mut self, head: head::Head) {
         self.of_fields = head;
         self.has_fields = true;
     }
 
-    /// Takes over a head that came as fields by swapping instead of copying. The contents of
-    /// `bytes` and `head` are unspecified afterwards.
+    /// Takes over a head that was received as fields by swapping instead of copying. The contents
+    /// of `bytes` and `head` are unspecified afterwards.
     pub fn swap_fields(&mut self, bytes: &mut Vec<u8>, head: &mut head::Head) {
         std::mem::swap(&mut self.bytes, bytes);
         std::mem::swap(&mut self.of_fields, head);
@@ -116,31 +116,31 @@ impl ClientHead {
         });
     }
 
-    /// The head that another protocol has brought.
+    /// The head, if another protocol than HTTP/1 carried it.
     fn fields_head(&self) -> Option<&head::Head> {
         self.has_fields.then_some(&self.of_fields)
     }
 
-    /// Whether another protocol than HTTP/1 has brought it.
+    /// Whether another protocol than HTTP/1 carried the head.
     pub fn is_of_fields(&self) -> bool {
         self.has_fields
     }
 
-    /// The head as HTTP/1 has parsed it; `None` where another protocol has brought it.
+    /// The head as HTTP/1 has parsed it; `None` for another protocol.
     pub fn h1(&self) -> Option<&h1::Head> {
         (!self.has_fields).then_some(&self.h1)
     }
 
-    /// The bytes of HTTP/1, and what is parsed of them.
+    /// The received bytes of HTTP/1, and the head that is parsed from them.
     pub fn h1_mut(&mut self) -> (&mut Vec<u8>, &mut h1::Head) {
         self.has_fields = false;
         (&mut self.bytes, &mut self.h1)
     }
 
-    /// Forgets everything but the memory it holds.
+    /// Clears everything but keeps the memory.
     pub fn clear(&mut self) {
-        // Every member has its name here: one that is added does not build before it is forgotten,
-        // too.
+        // The pattern names every field, so that a new field does not compile before it is cleared
+        // here.
         let ClientHead {
             bytes,
             host,
@@ -171,8 +171,7 @@ impl ClientHead {
         }
     }
 
-    /// The version of HTTP/1 whose rules hold: the newest where another protocol carries the
-    /// request.
+    /// The version of HTTP/1 whose rules apply: 1.1 if another protocol carries the request.
     pub fn version(&self) -> Version {
         match self.fields_head() {
             None => self.h1.version(),
@@ -180,7 +179,7 @@ impl ClientHead {
         }
     }
 
-    /// Protocol and version as the client wrote them (`$server_protocol`); empty in HTTP/0.9.
+    /// Protocol and version as the client sent them (`$server_protocol`); empty in HTTP/0.9.
     pub fn protocol(&self) -> &[u8] {
         match self.fields_head() {
             None => self.h1.protocol(&self.bytes),
@@ -217,7 +216,7 @@ impl ClientHead {
         }
     }
 
-    /// The query; `None` where the target has no `?`.
+    /// The query; `None` if the target has no `?`.
     pub fn args(&self) -> Option<&[u8]> {
         let args = match self.fields_head() {
             None => self.h1.args(),
@@ -234,13 +233,12 @@ impl ClientHead {
         }
     }
 
-    /// Whether the target as sent may be passed on as it is.
+    /// Whether the target may be passed on as received.
     pub fn has_valid_target(&self) -> bool {
         self.h1().is_none_or(h1::Head::has_valid_target)
     }
 
-    /// The name that chooses the virtual server, within `bytes`; `None` where the request names
-    /// none.
+    /// The name that chooses the virtual server, within `bytes`; `None` if the request has none.
     pub fn server_name(&self) -> Option<ServerName> {
         match self.fields_head() {
             None => self.h1.server_name(),
@@ -248,8 +246,8 @@ impl ClientHead {
         }
     }
 
-    /// Whether the connection stays open after this request, as far as the client has a say. Of
-    /// another protocol's it is not a request's business.
+    /// Whether the client lets the connection stay open after this request. False for other
+    /// protocols than HTTP/1, whose connections do not depend on a request.
     pub fn keeps_alive(&self) -> bool {
         self.h1().is_some_and(h1::Head::keeps_alive)
     }
@@ -261,12 +259,12 @@ impl ClientHead {
         }
     }
 
-    /// All fields in the order in which they came: name and value.
+    /// All fields in the order received: name and value.
     pub fn headers(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         self.known_headers().map(|(_, name, value)| (name, value))
     }
 
-    /// All fields in the order in which they came, with the known field that the name stands for.
+    /// All fields in the order received, each with its known name.
     pub fn known_headers(&self) -> impl Iterator<Item = (KnownField, &[u8], &[u8])> + Clone {
         let fields = self.fields().iter();
         fields.map(|field| {
@@ -278,8 +276,8 @@ impl ClientHead {
         })
     }
 
-    /// Appends the fields that are `passed` on, a line each as HTTP/1 has them. Lines that have
-    /// come so already are appended as they lie, one behind the other at once.
+    /// Appends the fields for which `passed` is true as lines of HTTP/1. Consecutive lines that
+    /// were received in that form are copied in one piece.
     pub fn append_fields(&self, passed: impl Fn(KnownField, &[u8]) -> bool, out: &mut Vec<u8>) {
         let bytes = &*self.bytes;
         let mut lying: Range<usize> = 0..0;
@@ -307,7 +305,8 @@ impl ClientHead {
         out.extend_from_slice(bytes.get(lying).unwrap_or_default());
     }
 
-    /// The value of the first field of a name that is not known, in lower case.
+    /// The value of the first field with this name, which must be in lower case and not a known
+    /// name.
     pub fn value_named(&self, name: &[u8]) -> Option<&[u8]> {
         let mut fields = self.fields().iter();
         let field = fields.find(|field| {
@@ -316,7 +315,7 @@ impl ClientHead {
         Some(field.value(&self.bytes))
     }
 
-    /// Field lines that were left out for their names, within `bytes`.
+    /// Field lines that were ignored for their names, within `bytes`.
     pub fn ignored(&self) -> &[Span] {
         match self.fields_head() {
             None => self.h1.ignored(),
@@ -324,7 +323,7 @@ impl ClientHead {
         }
     }
 
-    /// Whether a field of that name came.
+    /// Whether the head has a field with this name.
     pub fn has(&self, known: KnownField) -> bool {
         match self.fields_head() {
             None => self.h1.has(known),
@@ -332,12 +331,12 @@ impl ClientHead {
         }
     }
 
-    /// The value of the first field of that name.
+    /// The value of the first field with this name.
     pub fn value(&self, known: KnownField) -> Option<&[u8]> {
         self.all(known).next()
     }
 
-    /// The value of the first field of that name in the head before the offset `end` of `bytes`.
+    /// The value of the first field with this name in the head before the offset `end` of `bytes`.
     pub fn value_up_to(&self, known: KnownField, end: u32) -> Option<&[u8]> {
         if !self.has(known) {
             return None;
@@ -346,30 +345,30 @@ impl ClientHead {
         (field.name.start < end).then(|| field.value(&self.bytes))
     }
 
-    /// The values of every field of that name.
+    /// The values of all fields with this name.
     pub fn all(&self, known: KnownField) -> impl Iterator<Item = &[u8]> {
         let fields = if self.has(known) { self.fields() } else { &[] };
         let fields = fields.iter().filter(move |field| field.known == known);
         fields.map(|field| field.value(&self.bytes))
     }
 
-    /// Whether something of it has come, so that the request counts as begun.
+    /// Whether any byte of the request has been received.
     pub fn has_begun(&self) -> bool {
         self.h1()
             .is_none_or(|head| head.has_begun() || head.leading() > 0)
     }
 
-    /// Whether what it begins with is known to be a method.
+    /// Whether the head is known to begin with a method.
     pub fn has_method(&self) -> bool {
         self.h1().is_none_or(h1::Head::has_method)
     }
 
-    /// Whether a path has been made of the target, which is then known with its query.
+    /// Whether the target has been parsed into a path and a query.
     pub fn has_path(&self) -> bool {
         self.h1().is_none_or(h1::Head::has_path)
     }
 
-    /// Whether all that comes before the fields is there and without fault.
+    /// Whether the request line has been received and is valid.
     pub fn has_request_line(&self) -> bool {
         self.h1().is_none_or(h1::Head::has_request_line)
     }
@@ -383,8 +382,8 @@ impl ClientHead {
     }
 }
 
-/// Where the line of a field lies that could be sent as it is: name, colon, space, value, and its
-/// end.
+/// The range of a field's line that can be sent as received: name, colon, space, value and line
+/// end. `None` if the field was received in another form.
 fn line_of(field: &h1::Field, bytes: &[u8]) -> Option<Range<usize>> {
     let (name, value) = (field.name.range(), field.value.range());
     let end = value.end.checked_add(b"\r\n".len())?;

@@ -1,7 +1,7 @@
-//! Name and password of an `Authorization: Basic` field (RFC 7617, section 2), as nginx reads it,
-//! and what asks for them.
+//! The name and password of an `Authorization: Basic` field (RFC 7617, section 2), as nginx reads
+//! them, and the challenge that asks for them.
 //!
-//! CONNECT asks a proxy, which has fields and a status of its own (RFC 9110, section 11.7).
+//! CONNECT asks a proxy, which has its own fields and status (RFC 9110, section 11.7).
 
 use proto::base64::{self, Alphabet};
 use proto::header::KnownField;
@@ -9,12 +9,12 @@ use proto::method::Method;
 
 use crate::request::Request;
 
-/// How a client is asked who it is.
+/// The challenge to a client that must authenticate itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Challenge {
-    /// The status that says it.
+    /// The response's status.
     pub status: u16,
-    /// The field that says how.
+    /// The name of the response's field that holds the challenge.
     pub field: &'static str,
 }
 
@@ -29,7 +29,7 @@ impl Challenge {
         field: "Proxy-Authenticate",
     };
 
-    /// That for a request.
+    /// The challenge for a request.
     pub fn of(request: &Request) -> Challenge {
         match request.method {
             Method::Connect => Challenge::OF_PROXY,
@@ -37,14 +37,14 @@ impl Challenge {
         }
     }
 
-    /// Whether a status is one of these.
+    /// Whether a status is that of a challenge.
     pub fn is_said_by(status: u16) -> bool {
         let all = [Challenge::OF_SERVER, Challenge::OF_PROXY];
         all.iter().any(|challenge| challenge.status == status)
     }
 }
 
-/// What a client says of itself.
+/// The name and password that a client sent.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Credentials {
     text: Vec<u8>,
@@ -62,8 +62,8 @@ impl Credentials {
         request.header(field).and_then(Credentials::parse)
     }
 
-    /// Reads a field's value; `None` where it holds no Basic credentials: another scheme, bad
-    /// Base64, no colon or no name before it.
+    /// Parses a field's value. Returns `None` if the value holds no Basic credentials: another
+    /// scheme, malformed Base64, no colon or no name before the colon.
     pub fn parse(value: &[u8]) -> Option<Credentials> {
         const SCHEME: &[u8] = b"Basic ";
         let (scheme, encoded) = value.split_at_checked(SCHEME.len())?;
@@ -78,12 +78,12 @@ impl Credentials {
         Some(Credentials { text, colon })
     }
 
-    /// The name; never empty.
+    /// The user name; never empty.
     pub fn user(&self) -> &[u8] {
         self.text.get(..self.colon).unwrap_or_default()
     }
 
-    /// The password. As for a C library, a zero byte ends it.
+    /// The password, which ends at the first zero byte as in C.
     pub fn password(&self) -> &[u8] {
         let password = self.text.get(self.colon + 1..).unwrap_or_default();
         password.split(|byte| *byte == 0).next().unwrap_or_default()

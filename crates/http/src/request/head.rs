@@ -1,5 +1,5 @@
-//! What the client sent, seen from a request: making and emptying requests, the Host, the
-//! virtual server, the URI, header fields.
+//! Creates and resets requests, and evaluates what the client sent: the Host, the virtual server,
+//! the URI and header fields.
 
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -32,14 +32,14 @@ use crate::response::Response;
 use crate::thread_state::HttpThreadState;
 use variables::regex::Captures;
 
-/// Bytes that a finished request keeps for the next one's head.
+/// Bytes of memory that a finished request keeps for the next head.
 const HEAD_KEPT_MAX: usize = 4096;
 
-/// A request with more bytes of memory beside that is not kept: each of many could hold what its
-/// client has sent at most.
+/// Bytes of memory besides the head's above which a finished request is not kept: else each kept
+/// request could hold the largest head that a client may send.
 const MEMORY_KEPT_MAX: usize = 16 * 1024;
 
-/// Why a parsed head cannot be served: words for the log (empty: none) and a status.
+/// Why a parsed head is refused: the text to log (none if empty) and a status.
 pub type RejectedHead = (Vec<u8>, u16);
 
 impl Request {
@@ -83,7 +83,7 @@ impl Request {
         }
     }
 
-    /// Makes a kept request ready for the next head; what did not change is left alone.
+    /// Prepares a kept request for the next head, without touching members that are already reset.
     pub fn reset(
         &mut self,
         local: &Rc<GenerationView>,
@@ -98,7 +98,8 @@ impl Request {
         self.choose_server(server);
         self.client_mut().clear();
         self.clear_shared();
-        // Every member has its name here: one that is added does not build before it is reset, too.
+        // The pattern names every field, so that a new field does not compile before it is reset
+        // here.
         let Request {
             local: _,
             http: _,
@@ -154,8 +155,8 @@ impl Request {
         *repeatable = Repeatable::default();
     }
 
-    /// Where its lines go: to the log of the plan in force, those of a subrequest to the log that
-    /// the request within which it began had then.
+    /// The error log of the request's lines: that of the current plan; for a subrequest that of its
+    /// parent's plan when the subrequest was created.
     pub fn error_log(&self) -> &Arc<logs::ErrorLog> {
         match &self.earlier_error_log {
             Some(log) => log,
@@ -163,7 +164,7 @@ impl Request {
         }
     }
 
-    /// The client's address: the connection's, unless a trusted proxy tells another.
+    /// The client's address: that of the connection, unless a trusted proxy has sent another.
     pub fn peer(&self) -> &Address {
         match &self.arrival.told_peer {
             Some(told) => told,
@@ -171,8 +172,8 @@ impl Request {
         }
     }
 
-    /// Whether the received bytes begin with the very head that this request was made of, for
-    /// the same generation and address: everything that was made of it then holds.
+    /// Whether the received bytes begin with the head of this request, for the same generation and
+    /// address: the parsed request is then valid for them too.
     pub fn is_repeated_by(
         &self,
         input: &[u8],
@@ -186,7 +187,7 @@ impl Request {
                 == connection.with_servers(local, |servers| std::ptr::from_ref(servers).cast())
     }
 
-    /// Makes a finished request the next one with the same head, on this connection.
+    /// Turns a finished request into the next request with the same head on this connection.
     pub fn repeat(&mut self, connection: &Rc<Connection>) {
         self.connection = ConnectionHandle::new(connection);
         self.arrival = Arrival::default();
@@ -194,7 +195,8 @@ impl Request {
         self.sent = ResponseProgress::default();
     }
 
-    /// Makes a finished request the next one with the same head, which came along with it.
+    /// Turns a finished request into the next request with the same head, which was received with
+    /// it.
     pub fn count_again(&mut self) {
         self.arrival.number = 0;
         self.count();
@@ -202,7 +204,8 @@ impl Request {
         self.clear_shared();
     }
 
-    /// Empties what is shared with subrequests; one that is still being given up keeps it.
+    /// Clears the state that is shared with subrequests. A subrequest that is still being cancelled
+    /// keeps the old state.
     fn clear_shared(&mut self) {
         match Rc::get_mut(&mut self.shared) {
             Some(shared) => shared.clear(),
@@ -210,7 +213,7 @@ impl Request {
         }
     }
 
-    /// Lets go of what a finished request must not keep; false when it cannot be reused.
+    /// Releases what a finished request must not hold. False if the request cannot be reused.
     pub fn release(&mut self) -> bool {
         self.connection.release();
         self.shared.main.borrow_mut().end();
@@ -236,7 +239,7 @@ impl Request {
         head + self.uri.capacity() + self.args.capacity() <= MEMORY_KEPT_MAX
     }
 
-    /// The client's head while it is being read; only the main request has it then.
+    /// The client's head while it is being read, when only the main request refers to it.
     pub fn client_mut(&mut self) -> &mut ClientHead {
         if Rc::get_mut(&mut self.client).is_none() {
             self.client = Rc::default();
@@ -245,7 +248,7 @@ impl Request {
         Rc::get_mut(&mut self.client).expect("the head is not shared yet")
     }
 
-    /// Puts the request under a server, with the server's plan in force.
+    /// Assigns the request to a server, and makes the server's plan the current one.
     pub fn choose_server(&mut self, server: &Arc<Server>) {
         if !Arc::ptr_eq(&self.server, server) {
             self.server = Arc::clone(server);
@@ -255,14 +258,15 @@ impl Request {
         }
     }
 
-    /// Counts the request among those of its connection; once.
+    /// Counts the request among the requests of its connection, unless it has been counted.
     pub fn count(&mut self) {
         if self.arrival.number == 0 {
             self.arrival.number = self.connection.count_request();
         }
     }
 
-    /// Counts the request and makes host, virtual server and URI of its parsed head; once.
+    /// Counts the request and derives host, virtual server and URI from its parsed head, unless
+    /// that has been done.
     pub fn begin(&mut self) -> Result<(), RejectedHead> {
         if self.course.prepared {
             return self.server_decided();
@@ -274,8 +278,8 @@ impl Request {
         self.server_decided()
     }
 
-    /// Counts a request whose head is refused or never comes whole, and takes over what of it is
-    /// known: error pages and logs tell of that.
+    /// Counts a request whose head is refused or incomplete, and takes over the parsed part of the
+    /// head for error pages and logs.
     pub fn begin_refused(&mut self) {
         self.course.prepared = true;
         self.count();
@@ -301,7 +305,7 @@ impl Request {
         self.uri_state.unchanged = client.has_valid_target();
     }
 
-    /// 500 where a `server_name` could not be decided; the log has said so.
+    /// 500 if a `server_name` regex failed, which has been logged.
     fn server_decided(&self) -> Result<(), RejectedHead> {
         if self.course.server_undecided {
             Err((Vec::new(), 500))
@@ -310,8 +314,8 @@ impl Request {
         }
     }
 
-    /// The virtual server that the client's head names; a client that names none asks for the
-    /// server whose name is empty. Where it cannot be decided, it stays the address's default.
+    /// Chooses the virtual server that the client's head names; without a name, the server whose
+    /// name is empty. If a regex fails, the request stays with the default server of the address.
     pub fn choose_server_by_name(&mut self) {
         if let Some(named) = self.client.server_name() {
             let ClientHead { bytes, host, .. } = self.client_mut();
@@ -339,8 +343,7 @@ impl Request {
         }
     }
 
-    /// Puts the request under the server that its connection's handshake named, as if its own head
-    /// named none.
+    /// Assigns the request to the server that the TLS handshake named, as if the head named none.
     pub fn choose_negotiated_server(&mut self) {
         self.client_mut().host.clear();
         let session = self.session();
@@ -355,12 +358,12 @@ impl Request {
         }
     }
 
-    /// The value of a field that we know by name; the first where it is repeated.
+    /// The value of the first field with this known name.
     pub fn header(&self, known: KnownField) -> Option<&[u8]> {
         self.client.value(known)
     }
 
-    /// The length of a body that was announced without one, once that counts: see
+    /// The length of a body that was sent without an announced length, once it counts: see
     /// [`RequestBody::counted`](crate::request::body::RequestBody::counted).
     pub fn counted_length(&self) -> Option<u64> {
         match self.client.h1() {
@@ -369,7 +372,7 @@ impl Request {
         }
     }
 
-    /// What the client says it is.
+    /// The browser, by the field `User-Agent`.
     pub fn browser(&self) -> Browser {
         let mut browser = Browser::default();
         let agents = self.client.all(KnownField::UserAgent);
@@ -377,7 +380,7 @@ impl Request {
         browser
     }
 
-    /// Whether it is an old browser, which gets longer pages (`msie_padding`).
+    /// Whether error pages for this client are padded (`msie_padding`).
     pub fn wants_padded_page(&self) -> bool {
         if !self.plan.core.msie_padding || self.version() < proto::h1::Version::Http10 {
             return false;
@@ -386,12 +389,12 @@ impl Request {
         browser.msie || browser.chrome
     }
 
-    /// All fields as sent: name and value.
+    /// All fields as received: name and value.
     pub fn headers(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         self.client.headers()
     }
 
-    /// The value of the first field of this name, given in lower case.
+    /// The value of the first field with this name, which must be in lower case.
     pub fn header_named(&self, name: &[u8]) -> Option<&[u8]> {
         self.headers()
             .find(|(known, _)| known.eq_ignore_ascii_case(name))
@@ -408,28 +411,28 @@ impl Request {
         if self.is_secure() { "https" } else { "http" }
     }
 
-    /// Asks the location that has just been found whether the connection may go on. As in nginx,
-    /// the server's own settings do not count where its script answers, and what one location has
-    /// refused, no other allows.
+    /// Checks whether the location that has just been found permits keep-alive. As in nginx, the
+    /// server's own settings do not count if the server's script makes the response, and a later
+    /// location cannot undo the refusal of an earlier one.
     pub fn ask_keepalive(&mut self) {
         if self.is_main() && !h1::exchange::location_keeps_alive(&self.connection, self) {
             self.keepalive.refused = true;
         }
     }
 
-    /// The arguments in force, for a redirect within the server that keeps them.
+    /// The current arguments, for a redirect within the server that keeps them.
     pub fn arguments(&self) -> Option<Vec<u8>> {
         let are_there = self.uri_state.args_written || !self.args.is_empty();
         are_there.then(|| self.args.clone())
     }
 
-    /// Whether its response has been sent, and only `post_action` goes on with it.
+    /// Whether the response has been sent, and the request only continues with `post_action`.
     pub fn is_answered(&self) -> bool {
         self.is_main() && self.nesting.head_only
     }
 
-    /// The protocol version that its responses are made for: `post_action` makes none that is sent,
-    /// and has the oldest as in nginx.
+    /// The protocol version for which responses are made. `post_action` sends no response, and has
+    /// HTTP/0.9 as in nginx.
     pub fn version(&self) -> Version {
         if self.is_answered() {
             Version::Http09
@@ -443,8 +446,7 @@ impl Request {
         self.nesting.depth == 0
     }
 
-    /// What nginx does when it looks at a request that has come whole, in the words of the error
-    /// log.
+    /// The phrase of the error log for the evaluation of a complete head, as in nginx.
     pub fn reading(&self) -> &'static str {
         match self.client.version() {
             Version::Http09 => self.reading_line(),
@@ -452,7 +454,7 @@ impl Request {
         }
     }
 
-    /// What nginx does while it waits for a request line, in the words of the error log.
+    /// The phrase of the error log for the wait for a request line, as in nginx.
     pub fn reading_line(&self) -> &'static str {
         if self.arrival.pipelined {
             " while reading client pipelined request line"
@@ -471,7 +473,7 @@ impl Request {
         self.client.target()
     }
 
-    /// Bytes received for it: head and body (`$request_length`); none for a subrequest.
+    /// Received bytes of the request, head and body (`$request_length`); 0 for a subrequest.
     pub fn length(&self) -> u64 {
         if !self.is_main() {
             return 0;
@@ -479,8 +481,8 @@ impl Request {
         self.client.length() as u64 + self.body.received_framed()
     }
 
-    /// Whether the URI in force means a file: an `alias` says nothing about one that its location
-    /// has rewritten, and the log says so.
+    /// Whether the current URI maps to a file. An `alias` does not apply to a URI that its location
+    /// has rewritten, which is logged.
     pub fn has_filename(&self) -> bool {
         if self.uri_state.valid_location || self.plan.core.root.alias.is_none() {
             return true;
@@ -494,7 +496,7 @@ impl Request {
         false
     }
 
-    /// The file name that `root` or `alias` makes of the URI in force, where it [has
+    /// The file name that `root` or `alias` derives from the current URI, if there [is
     /// one](Self::has_filename).
     pub fn filename(&mut self) -> Vec<u8> {
         let core = Arc::clone(&self.plan.core);
@@ -544,14 +546,14 @@ impl Request {
         PathBuf::from(std::ffi::OsStr::from_bytes(bytes))
     }
 
-    /// The part after the last dot of the URI's last segment; empty when there is none.
+    /// The part after the last dot of the URI's last segment; empty if there is no dot.
     pub fn extension(&self) -> &[u8] {
         proto::uri::extension(&self.uri)
             .map(|span| span.of(&self.uri))
             .unwrap_or_default()
     }
 
-    /// Sets Content-Type by the URI's extension, unless something has set it.
+    /// Sets Content-Type by the URI's extension, unless it has been set.
     pub fn set_content_type(&mut self) {
         if self.response.content_type.is_empty() {
             let plan = Arc::clone(&self.plan);
@@ -559,8 +561,8 @@ impl Request {
         }
     }
 
-    /// The host of redirects: what the client named, or the server's name where
-    /// `server_name_in_redirect` asks for it; empty where the client named none.
+    /// The host for redirects: the host that the client named, or the server's name if
+    /// `server_name_in_redirect` is on; empty if the client named none.
     pub fn redirect_host(&self) -> Bytes {
         if self.plan.core.server_name_in_redirect {
             return self.server.name.clone();

@@ -1,10 +1,9 @@
-//! Requests that no client has sent: what the server asks on its own account, such as whether an
-//! upstream is well.
+//! Internal requests, which no client has sent, such as the requests of health checks to upstreams.
 //!
-//! Such a request has a scope, so that texts and variables mean there what they mean to others;
-//! most variables are empty, since there is no client whom they would tell of. Its lines in the
-//! error log say what it is about in that one's place. It runs on a thread of its own, which serves
-//! no clients: [`InternalRequests`].
+//! An internal request has a scope, so that texts and variables have their usual meaning in it;
+//! most variables are empty, since there is no client. Its lines in the error log name its purpose
+//! in place of a client. Internal requests run on a service thread, which serves no clients:
+//! [`InternalRequests`].
 
 use std::io;
 use std::rc::Rc;
@@ -23,12 +22,12 @@ use crate::connection::Connection;
 use crate::request::Request;
 use crate::thread_state::HttpThreadState;
 
-/// Makes the requests of a thread that serves no clients, under one generation.
+/// Makes internal requests on a service thread, under one generation.
 pub struct InternalRequests {
     worker: Rc<Worker>,
 }
 
-/// Where a request is made: under a server, in one of its scopes.
+/// The scope of an internal request: a server, and one of its plans.
 #[derive(Clone)]
 pub struct RequestScope {
     listener: ListenerId,
@@ -37,14 +36,15 @@ pub struct RequestScope {
 }
 
 impl InternalRequests {
-    /// Internal requests of this thread, whose runtime must exist. They keep the generation alive.
+    /// Makes internal requests on this thread, whose runtime must exist. Keeps the generation
+    /// alive.
     pub fn new(generation: Arc<Generation>) -> InternalRequests {
         InternalRequests {
             worker: service_thread::worker(generation),
         }
     }
 
-    /// The place of a scope within a server; `None` where nothing listens for that.
+    /// Finds a scope within a server; `None` if the server has no listening address.
     pub fn place(&self, server: ScopeId, scope: ScopeId) -> Option<RequestScope> {
         let http = HttpThreadState::of(&self.worker.current());
         let plan = http.plans.iter().find(|plan| plan.scope == scope)?;
@@ -63,10 +63,10 @@ impl InternalRequests {
         })
     }
 
-    /// A request at this place, of which log lines say `about`.
+    /// Makes a request in this scope, whose log lines say `about`.
     ///
     /// # Errors
-    /// When there is no descriptor left.
+    /// If no file descriptor is left.
     pub fn request(&self, place: &RequestScope, about: &Arc<str>) -> io::Result<Box<Request>> {
         let accepted = Accepted {
             worker: Rc::clone(&self.worker),

@@ -1,22 +1,22 @@
-//! What keeps a handler from a response of its own.
+//! The reasons why a handler makes no response of its own.
 
 use crate::exchange::abort::Abort;
 use crate::request::Step;
 
-/// What keeps a handler from a response of its own; `?` makes one of a status and of an [`Abort`].
+/// Why a handler makes no response of its own. `?` converts a status or an [`Abort`].
 #[derive(Debug)]
 pub enum Interrupt {
-    /// This status is answered.
+    /// This status is the response.
     Status(u16),
-    /// Nothing can be answered.
+    /// No response is possible.
     Abort(Abort),
 }
 
 impl Interrupt {
-    /// What the handler has the phases do.
+    /// The step that the handler returns.
     ///
     /// # Errors
-    /// Where nothing can be answered, and why.
+    /// If no response is possible, with the reason.
     pub fn into_step(self) -> Result<Step, Abort> {
         match self {
             Interrupt::Status(status) => Ok(Step::Finish(status)),

@@ -1,4 +1,5 @@
-//! Requests are kept for reuse: a new one costs no allocation once a thread is warm.
+//! The pool of requests: finished requests are kept and reused, so that a warm thread allocates
+//! none.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -10,21 +11,21 @@ use crate::config::plan::Server;
 use crate::connection::Connection;
 use crate::request::Request;
 
-/// Requests that a busy thread keeps for reuse: as many as begin in a turn or two.
+/// Requests that a busy thread keeps for reuse: as many as begin in one or two turns of the loop.
 const KEPT_MAX: usize = 1024;
 
 /// Requests that an idle thread keeps.
 const KEPT_AT_REST: usize = 32;
 
 thread_local! {
-    // The boxes are what is kept: a request moves between futures as a pointer.
+    // Boxes, since a request moves between futures as a pointer.
     #[expect(clippy::vec_box)]
     static KEPT: RefCell<Vec<Box<Request>>> = const { RefCell::new(Vec::new()) };
-    /// The thread knows that some may go after a busy time.
+    /// `rest` has been registered with the thread.
     static IS_KNOWN: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A request on this connection, empty, under the address's default server.
+/// Takes an empty request for this connection, under the address's default server.
 pub fn take(
     local: &Rc<GenerationView>,
     connection: &Rc<Connection>,
@@ -42,9 +43,9 @@ pub fn take(
     }
 }
 
-/// A kept request whose head the received bytes repeat byte for byte, ready to be answered again
-/// on this connection: a client that polls or pipelines the same request is not parsed anew. The
-/// length of its head comes with it.
+/// Takes a kept request whose head the received bytes repeat byte for byte, ready to be answered
+/// again on this connection: the head of a client that polls or pipelines the same request is not
+/// parsed again. Also returns the length of the head.
 pub fn repeated(
     input: &[u8],
     local: &Rc<GenerationView>,
@@ -61,7 +62,7 @@ pub fn repeated(
     })
 }
 
-/// Keeps a request for the next one, unless its generation has been replaced.
+/// Keeps a finished request for reuse, unless its generation has been replaced.
 pub fn give_back(mut request: Box<Request>) {
     let can_be_kept = request.release();
     if request.local.is_retired() || !can_be_kept {
@@ -78,13 +79,14 @@ pub fn give_back(mut request: Box<Request>) {
     }
 }
 
-/// After a busy time: lets go of those that are too many, which may do anything as they go.
+/// After a busy time, drops the surplus requests. Their destructors may run any code, so the pool
+/// is not borrowed meanwhile.
 fn rest() {
     let surplus = KEPT.with_borrow_mut(|kept| kept.split_off(kept.len().min(KEPT_AT_REST)));
     drop(surplus);
 }
 
-/// Lets go of every kept request: they hold on to the generation that served them.
+/// Drops every kept request, since each keeps its generation alive.
 pub fn clear() {
     KEPT.with_borrow_mut(Vec::clear);
 }
@@ -116,13 +118,13 @@ mod tests {
     use crate::testing::{serve, site};
     use variables::Cached;
 
-    /// What a module keeps of a request.
+    /// A module's state in a request.
     #[derive(Default)]
     struct Seen(Vec<u8>);
 
     impl SlotValue for Seen {}
 
-    /// An upstream that was asked.
+    /// An upstream that a handler has asked.
     struct Upstream;
 
     impl UpstreamReport for Upstream {
@@ -135,8 +137,8 @@ mod tests {
     static OF_REQUEST: Slot<Seen, OfRequest> = Slot::new();
     static OF_MAIN: Slot<Seen, OfMain> = Slot::new();
 
-    /// Makes every member something that no new request has. A new one, be it of a part, does not
-    /// build before it is here.
+    /// Sets every field to a value that no new request has. A new field, also of a part, does not
+    /// compile before it is set here.
     fn fill(request: &mut Request) {
         let http = Rc::clone(&request.http);
         let location::LocationMatch::Plan(location) = location::find(request, &http) else {
@@ -305,8 +307,7 @@ mod tests {
         };
     }
 
-    /// All that there is in a request, as text, a part a line: what it holds stands there without
-    /// being named.
+    /// Every field of a request as text, one a line. Nested values are printed whole.
     fn told(request: &mut Request) -> Vec<String> {
         let Request {
             local: _,

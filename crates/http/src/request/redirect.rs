@@ -1,4 +1,4 @@
-//! Redirects within the server and subrequests: how a request gets another URI.
+//! Redirects within the server, and subrequests.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -13,8 +13,7 @@ use crate::request::state::{Activity, Nesting, UriState};
 use crate::request::{Request, SUBREQUESTS_IN_ALL_MAX, SUBREQUESTS_MAX, Step};
 
 impl Request {
-    /// Uses up one of the changes that a request may make to its URI; 500 when that was the last,
-    /// which is never made.
+    /// Counts one of the URI changes that a request may make; 500 if none is left.
     pub fn count_change(&mut self) -> Result<(), u16> {
         if self.may_change() {
             return Ok(());
@@ -33,7 +32,7 @@ impl Request {
         self.course.changes_left > 0
     }
 
-    /// Takes another URI and starts again at the server's rewrite phase (nginx's
+    /// Sets another URI and starts again at the server's rewrite phase (nginx's
     /// `ngx_http_internal_redirect`).
     pub fn redirect(&mut self, uri: Vec<u8>, args: Option<Vec<u8>>) -> Result<(), u16> {
         if !self.may_change() {
@@ -60,7 +59,7 @@ impl Request {
         Ok(())
     }
 
-    /// Goes on as GET, as whatever leads to a page does; HEAD stays HEAD.
+    /// Changes the method to GET, as for every redirect to a page; HEAD stays HEAD.
     pub fn become_get(&mut self) {
         if self.method == Method::Head {
             return;
@@ -71,7 +70,7 @@ impl Request {
         }
     }
 
-    /// Enters a named location with the URI as it stands (nginx's `ngx_http_named_location`).
+    /// Enters a named location with the current URI (nginx's `ngx_http_named_location`).
     pub fn enter_named(&mut self, name: &Bytes) -> Result<(), u16> {
         if !self.may_change() {
             logs::error!(
@@ -107,8 +106,8 @@ impl Request {
         Ok(())
     }
 
-    /// Keeps what the location that is left says of the body's file. What the server says holds in
-    /// locations alone.
+    /// Notes the `client_body_in_file_only` of the location that the request leaves. The server's
+    /// setting only holds in locations.
     pub fn leave_location(&mut self) {
         let in_file_only = self.plan.body.in_file_only;
         if in_file_only != InFileOnly::Off && !Arc::ptr_eq(&self.plan, &self.server.plan) {
@@ -116,8 +115,8 @@ impl Request {
         }
     }
 
-    /// Forgets what the pass that ends with a redirect within the server has found. The head of a
-    /// half-made response stays, as in nginx: a Location or WWW-Authenticate that was set is still
+    /// Discards what the request has found before a redirect within the server. As in nginx, the
+    /// fields of an unfinished response stay: a Location or WWW-Authenticate that was set is still
     /// sent.
     fn forget_pass(&mut self) {
         self.response.header_only = false;
@@ -127,7 +126,7 @@ impl Request {
         self.course.internal = true;
     }
 
-    /// The answer where a location `/x/` that passes requests on is asked for as `/x`.
+    /// Redirects a request for `/x` to the location `/x/`, if that passes requests on.
     pub fn redirect_to_slash(&mut self, path: Bytes) -> Step {
         let mut location = Vec::with_capacity(path.len() + self.args.len() + 1);
         proto::uri::escape(&path, proto::uri::Escape::Uri, &mut location);
@@ -139,7 +138,7 @@ impl Request {
         Step::Finish(301)
     }
 
-    /// A subrequest of this one, which shares its variables. `None` (and a log line) when
+    /// Makes a subrequest, which shares the variables. Returns `None`, and logs a line, if
     /// subrequests nest too deeply or are too many.
     pub fn subrequest(
         &mut self,
@@ -155,7 +154,7 @@ impl Request {
         self.child(uri, args, head_only)
     }
 
-    /// A request within this one.
+    /// Makes a child request.
     fn child(&mut self, uri: Vec<u8>, args: Vec<u8>, head_only: bool) -> Option<Box<Request>> {
         let connection = Rc::clone(self.connection.shared()?);
         let mut child = Box::new(Request::new(&self.local, &connection, &self.server));
@@ -187,8 +186,8 @@ impl Request {
         Some(child)
     }
 
-    /// A subrequest that runs beside this one: with its method, its variables, and its body where
-    /// that has been read. No client sees its answer.
+    /// Makes a subrequest that runs in the background, with this request's method, its variables,
+    /// and its body if that has been read. The response is not sent to the client.
     pub fn background_subrequest(&mut self, uri: Vec<u8>, args: Vec<u8>) -> Option<Box<Request>> {
         let mut child = self.subrequest(uri, args, true)?;
         child.method = self.method;
@@ -196,17 +195,17 @@ impl Request {
         Some(child)
     }
 
-    /// Starts the subrequests that are to run beside this request, before it waits for something
-    /// other than a file: as in nginx, where opening a file holds everything up, what they set of
-    /// its variables does not show in a head made of files.
+    /// Starts the background subrequests, before this request waits for anything but a file. As in
+    /// nginx, where opening a file blocks the process, variables that they set do not affect the
+    /// head of a response made from a file.
     pub fn start_background(&mut self) {
         if let Some(background) = &mut self.background {
             background.start();
         }
     }
 
-    /// Whether a subrequest to this URI may be made; says in the log why not. What a page that
-    /// includes itself several times asks for in vain is said once a request: there is much of it.
+    /// Whether a subrequest to this URI may be made; logs the reason if not. Only the first refusal
+    /// for a request is logged, since a page that includes itself several times causes many.
     pub fn may_nest(&self, uri: &[u8]) -> bool {
         let too_deep = self.nesting.depth >= SUBREQUESTS_MAX;
         let too_many = self.shared.subrequests.get() >= SUBREQUESTS_IN_ALL_MAX;
@@ -233,11 +232,10 @@ impl Request {
         !too_deep && !too_many && !self.nesting.in_memory
     }
 
-    /// A subrequest for the next part of a response that is fetched in parts: it goes to the same
-    /// handler, with the same method and URI, and the captures that the handler's settings may
-    /// hold.
+    /// Makes a subrequest for the next part of a response that is fetched in parts: with the same
+    /// handler, method and URI, and with the captures that the handler's settings may use.
     pub fn again(&mut self) -> Option<Box<Request>> {
-        // Parts come one after another; their number is the file's business.
+        // Parts run one after another; their number depends on the size of the file.
         let mut child = self.child(self.uri.clone(), self.args.clone(), false)?;
         child.method = self.method;
         child.plan = Arc::clone(&self.plan);
@@ -261,7 +259,7 @@ impl Request {
         Some(child)
     }
 
-    /// Takes the counters back from a subrequest that has ended.
+    /// Takes over the counters of a subrequest that has ended.
     pub fn absorb(&mut self, child: &mut Request) {
         self.sent.bytes = child.sent.bytes;
         self.sent.body_bytes = child.sent.body_bytes;

@@ -1,11 +1,10 @@
-//! What a request's connection must be before anything looks at the request: 497 where it is in the
-//! clear and should not be, 495 and 496 where the client's certificate is not what the server
-//! wants. That the request is for the server that the handshake was with is seen while its head is
-//! read.
+//! Checks a request's connection before the first phase: 497 if it is in the clear on a TLS port;
+//! 495 and 496 if the client's certificate does not meet the server's demands. Whether the request
+//! is for the server of the TLS handshake is checked while the head is read.
 //!
-//! A connection outlives reloads. What was found of its client's certificate does not: the
-//! authority may have revoked it meanwhile, or may not be trusted any more. nginx ends kept
-//! connections with their worker process instead.
+//! A connection outlives reloads. The result of the check of its client's certificate does not: the
+//! authority may have revoked the certificate meanwhile, or may not be trusted any more. nginx
+//! closes kept connections with their worker process instead.
 
 use std::sync::Arc;
 
@@ -17,15 +16,15 @@ use crate::config::plan::Server;
 use crate::connection::Connection;
 use crate::request::{Request, Step};
 
-/// Whether requests to a server must be looked at here.
+/// Whether requests to a server must be checked.
 pub fn must_check(connection: &Connection, server: &Server) -> bool {
     connection.plain_on_secure_port.get()
         || (connection.stream.is_secure() && server.verify_client.is_some())
 }
 
-/// The settings by which the client's certificate is to be looked at once more: those that a reload
-/// has brought since it was. Also where the request's server asks for none, since
-/// `$ssl_client_verify` tells of it.
+/// The settings by which the client's certificate must be checked again, if a reload has changed
+/// them since the last check. Also returned if the request's server asks for no certificate, since
+/// `$ssl_client_verify` shows the result.
 pub fn newer_settings(request: &Request) -> Option<Arc<ServerTls>> {
     let session = request.session()?;
     let newer = |settings: &Arc<ServerTls>| {
@@ -36,14 +35,14 @@ pub fn newer_settings(request: &Request) -> Option<Arc<ServerTls>> {
     let own = connection.with_first_server(local, |first| first.tls.as_ref().map(newer))?;
     match own {
         Some(newer) => newer,
-        // As in a handshake.
+        // As in a handshake, the address's default server decides.
         None => connection.with_servers(local, |servers| {
             servers.default.tls.as_ref().and_then(newer)
         })?,
     }
 }
 
-/// Looks at the client's certificate by these settings.
+/// Checks the client's certificate by these settings.
 pub async fn recheck_client_certificate(request: &Request, settings: &Arc<ServerTls>) {
     if let Some(session) = request.session() {
         let local = &request.local;
@@ -53,8 +52,8 @@ pub async fn recheck_client_certificate(request: &Request, settings: &Arc<Server
     }
 }
 
-/// How the request ends, where its connection is not what its server wants. Its head counts as
-/// being read until then, and where it ends so while its page is made.
+/// The response to a request whose connection does not meet its server's demands. In log lines the
+/// head counts as being read until the check is done, and while the error page is made.
 pub fn check(request: &mut Request) -> Option<Step> {
     request.activity.doing = request.reading();
     let step = judge(request);
@@ -65,9 +64,9 @@ pub fn check(request: &mut Request) -> Option<Step> {
     step
 }
 
-/// Has a client of HTTP/2 shake hands anew that is refused for what a reload has brought: with
-/// another certificate, or a while later, it may be let in. The connection of one of HTTP/1 ends
-/// with the response.
+/// Shuts down an HTTP/2 connection whose client is refused because of a reload: after a new
+/// handshake, with another certificate or later, the client may be admitted. An HTTP/1 connection
+/// closes after the response.
 fn send_away(request: &Request) {
     let session = request.session();
     if session.is_some_and(|session| session.is_judged_anew())

@@ -1,4 +1,4 @@
-//! What a request has in common with its subrequests.
+//! The state that a request shares with its subrequests.
 
 use std::cell::{Cell, RefCell};
 
@@ -12,16 +12,16 @@ use crate::slots::OfMain;
 pub struct MainRequestState {
     /// Cached and assigned variables, by index.
     pub values: RefCell<Vec<Cached>>,
-    /// The main request goes on as GET, whatever the client sent: `error_page` and
+    /// The main request continues as GET, whatever the client sent, since `error_page` and
     /// `X-Accel-Redirect` lead to a page.
     pub became_get: Cell<bool>,
-    /// How many subrequests run [ahead](crate::subrequest::included).
+    /// The number of subrequests that run [ahead](crate::subrequest::included).
     pub ahead: Cell<usize>,
-    /// How many subrequests there have been.
+    /// The number of subrequests so far.
     pub subrequests: Cell<u32>,
-    /// Whether the log has been told that one too many was asked for.
+    /// Whether the refusal of a subrequest has been logged.
     pub excess_told: Cell<bool>,
-    /// What modules keep until the main request ends.
+    /// State that modules keep until the main request ends.
     pub main: RefCell<Slots<OfMain>>,
 }
 
@@ -33,8 +33,8 @@ impl MainRequestState {
 
     /// Forgets everything, keeping the capacity.
     pub fn clear(&mut self) {
-        // Every member has its name here: one that is added does not build before it is forgotten,
-        // too.
+        // The pattern names every field, so that a new field does not compile before it is cleared
+        // here.
         let MainRequestState {
             values,
             became_get,

@@ -44,23 +44,23 @@ impl Default for UriState {
 /// The progress of a request through the phases, redirects included.
 #[derive(Debug)]
 pub struct RoutingState {
-    /// Whether host, server and URI have been made of the client's head.
+    /// Whether host, server and URI have been derived from the client's head.
     pub prepared: bool,
-    /// The lookup of its server has failed (a regex hit a limit): no server may answer it.
+    /// The lookup of the server has failed, since a regex hit a limit: no server may make a
+    /// response.
     pub server_undecided: bool,
-    /// Whether it was redirected internally, so that it may enter `internal` locations.
+    /// Whether the request was redirected internally, so that it may enter `internal` locations.
     pub internal: bool,
     /// How many URI changes are left. Reaching the last one means a cycle.
     pub changes_left: u8,
     /// Whether an `error_page` has been taken and none may follow.
     pub error_page_taken: bool,
-    /// The status that an error page answers for, 0 when there is none.
+    /// The status for which an error page is shown; 0 if none is.
     pub error_status: u16,
     /// The number of its location's plan, if that was looked up before the phases; used by their
     /// first lookup.
     pub found: Option<u32>,
-    /// The content handler is being asked for a response in memory, or has given one, and has not
-    /// run.
+    /// The content handler has been asked for a response from memory, but has not run.
     pub recalled: bool,
     /// A file has been found below its document root, which therefore exists. Never set after a
     /// final `error_page`.
@@ -91,7 +91,7 @@ pub struct Nesting {
     /// A subrequest whose response body is not wanted (`auth_request`), or a request that continues
     /// after its response (`post_action`).
     pub head_only: bool,
-    /// A subrequest whose response is collected in memory, so that it cannot include others.
+    /// A subrequest whose response is collected in memory, so it cannot include other subrequests.
     pub in_memory: bool,
     /// In a subrequest: the stub that replaces its response if that is empty or an error.
     pub stub: Option<Stub>,
@@ -102,7 +102,7 @@ pub struct Nesting {
 /// The replacement of an included response that is empty or an error.
 #[derive(Clone, Debug)]
 pub struct Stub {
-    /// The text, as the filters of the subrequest are to get it.
+    /// The text, as input of the subrequest's filters.
     pub text: Bytes,
     /// The media type of the response that includes it.
     pub content_type: Bytes,
@@ -111,14 +111,14 @@ pub struct Stub {
 /// How and when a request arrived. The default is now.
 #[derive(Debug)]
 pub struct Arrival {
-    /// When its first byte came (coarse clock).
+    /// When the request's first byte was received (coarse clock).
     pub started: Instant,
-    /// When its first byte came by the wall clock, since 1970.
+    /// Wall-clock time of the request's first byte, since 1970.
     pub started_wall: Duration,
     /// The request's sequence number on its connection, from 1 (`$connection_requests`); 0 until
     /// the request has been counted.
     pub number: u64,
-    /// It was received together with the request before it (`$pipe`).
+    /// The request was received in one read with the previous one (`$pipe`).
     pub pipelined: bool,
     /// The client's address from a trusted proxy (`set_real_ip_from`).
     pub told_peer: Option<Box<Address>>,
@@ -136,7 +136,7 @@ impl Default for Arrival {
     }
 }
 
-/// Whether the connection outlives a request.
+/// Whether the connection stays open after a request.
 #[derive(Debug, Default)]
 pub struct Keepalive {
     /// Whether the connection goes on after the response; before there is one, whether the client
@@ -151,26 +151,25 @@ pub struct Keepalive {
 /// be empty.
 #[derive(Debug, Default)]
 pub struct Activity {
-    /// ` while reading response header from upstream`, say. It stays until something else is done
-    /// or a redirect within the server begins.
+    /// For example ` while reading response header from upstream`. Stays until the next activity,
+    /// or until a redirect within the server begins.
     pub doing: &'static str,
-    /// What is being done while the response passes the filters, for their log lines (` while
-    /// sending response to client`).
+    /// The activity for log lines of the response's filters (` while sending response to client`).
     pub sending: &'static str,
 }
 
 /// What has been sent of a response.
 #[derive(Debug, Default)]
 pub struct ResponseProgress {
-    /// Whether its body has begun.
+    /// Whether a part of the body has been sent.
     pub begun: bool,
     /// Whether the body is sent in chunks.
     pub chunked: bool,
     /// The whole response has been handed to the connection (`$request_completion`).
     pub complete: bool,
-    /// Bytes of the response, head included: for the log.
+    /// Bytes of the response that were sent, head included, for logs.
     pub bytes: u64,
-    /// Bytes of the response's body.
+    /// Bytes of the response's body that were sent.
     pub body_bytes: u64,
 }
 
@@ -195,9 +194,10 @@ pub struct Pacing {
 /// Whether a later request with the same head may be answered without parsing it.
 #[derive(Default)]
 pub struct Repeatable {
-    /// Set when a kept response answered it: the servers of the address at which the same head,
-    /// byte for byte, means the same server, location and path again (see `pool::repeated`). It
-    /// is compared and never followed; the generation in `local` keeps the place taken.
+    /// Set when a kept response answered the request: the servers of the address, for which the
+    /// same head, byte for byte, leads to the same server, location and path again (see
+    /// `pool::repeated`). The pointer is compared and never dereferenced; the generation in `local`
+    /// keeps the allocation alive.
     pub servers: Option<*const ()>,
     /// The response to that head, if it may be repeated.
     pub last: Option<LastResponse>,

@@ -1,18 +1,19 @@
-//! What HTTP knows of an upstream that a handler has asked: that it was, and how log lines name it.
+//! The interface of HTTP's core to a handler's record of its upstreams: the name for log lines, and
+//! the end of the request.
 
 use std::any::Any;
 use std::rc::Rc;
 
-/// What a handler keeps of the upstreams that it asks for a request. Its variables know the kind
-/// behind it.
+/// A handler's record of the upstreams that it asks for a request. The handler's variables downcast
+/// the record to its concrete type.
 pub trait UpstreamReport: Any {
-    /// Lends what error lines show, `http://127.0.0.1:8081/path`; empty until it is known who is
-    /// asked.
+    /// Passes the upstream's name for error log lines to `show`, such as
+    /// `http://127.0.0.1:8081/path`; empty until an upstream has been chosen.
     fn show(&self, show: &mut dyn FnMut(&[u8]));
 
-    /// The request ends, and with it what has not been read to its end.
+    /// Called when the request ends; an upstream response that was not read to its end is dropped.
     fn end(&self);
 
-    /// The request is over: whoever keeps memory of its kind for the next ones may do so.
+    /// Called after the request has ended: the record may keep its memory for later requests.
     fn put_away(self: Rc<Self>) {}
 }

@@ -1,14 +1,13 @@
-//! Memory for whole responses and compressed bodies, within the bound that `response_memory` says
-//! for the process.
+//! Memory for whole responses and compressed bodies, within the process's limit `response_memory`.
 //!
-//! Half of it is a store that all threads share: small files with what is known of them, and bodies
-//! that were [compressed once](BODY). The other half belongs to the threads in equal parts: each
-//! keeps there what it gives again and again, head and body laid out with a `Date`
-//! ([`PrebuiltCache`](super::prebuilt::PrebuiltCache)). A hit in a thread's part touches nothing
-//! that another thread writes; the store is asked where that part has nothing.
+//! Half of the memory is a store that all threads share: small files with their metadata, and
+//! bodies that were [compressed once](BODY). The other half is divided equally among the threads:
+//! each thread keeps there the responses that it sends repeatedly, head and body laid out with a
+//! `Date` ([`PrebuiltCache`](super::prebuilt::PrebuiltCache)). A hit in a thread's part touches no
+//! memory that another thread writes; the store is only asked after a miss there.
 //!
-//! Not here: hits of caches. They lie in the memory of their cache, and laid out in the threads'
-//! parts.
+//! Hits of caches are not stored here: they are in the memory of their cache, and laid out in the
+//! threads' parts.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -33,22 +32,22 @@ pub static RESPONSE_MEMORY: Setting<u64> = Setting::new("response_memory", &["si
 /// The directive of this file.
 pub const DIRECTIVES: &[&dyn Declared] = &[&RESPONSE_MEMORY];
 
-/// What the default says.
+/// The default of `response_memory`, in bytes.
 pub(crate) const DEFAULT_LIMIT: usize = 128 << 20;
 
-/// The longest value: a compressed body.
+/// Bytes of the longest value, which is a compressed body.
 pub const VALUE_MAX: usize = 1 << 20;
 
-/// Kinds of what is kept, the first byte of each key: a file with what is known of it.
+/// The kind of a file with its metadata. The kind is the first byte of a key.
 pub const FILE: u8 = 1;
 
-/// A body as it was compressed once.
+/// The kind of a compressed body.
 pub const BODY: u8 = 2;
 
-/// Bytes that the process may take.
+/// The limit of the process, in bytes.
 static LIMIT: AtomicUsize = AtomicUsize::new(DEFAULT_LIMIT);
 
-/// Parts of threads that there are now.
+/// The number of threads that have a part.
 static PARTS: AtomicUsize = AtomicUsize::new(0);
 
 static STORE: OnceLock<Store> = OnceLock::new();
@@ -67,12 +66,12 @@ fn now() -> store::Seconds {
     store::Seconds::try_from(engine::uptime().as_secs()).unwrap_or(store::Seconds::MAX)
 }
 
-/// Reads what is kept by a key.
+/// Reads the value of a key.
 pub fn get<R>(key: &[u8], read: impl FnOnce(Item<'_>) -> R) -> Option<R> {
     store().get(key, now(), read)
 }
 
-/// Keeps a value, with a number of the caller's, in place of what has been kept by its key.
+/// Stores a value, with a number of the caller's, and replaces the previous value of its key.
 pub fn put(value: Large, number: u32) {
     let key = value.key().to_vec();
     let write = Write {
@@ -86,17 +85,17 @@ pub fn put(value: Large, number: u32) {
     store().update(&key, now(), |_| ObjectChange::Write(write));
 }
 
-/// Forgets what is kept by a key.
+/// Removes the value of a key.
 pub fn remove(key: &[u8]) {
     store().remove(key, now());
 }
 
-/// Whether anything is kept.
+/// Whether the limit is above 0.
 pub fn is_on() -> bool {
     LIMIT.load(Ordering::Relaxed) > 0
 }
 
-/// What the threads share now.
+/// The statistics of the shared store.
 pub fn statistics() -> StoreStatistics {
     store().counts()
 }
@@ -104,19 +103,20 @@ pub fn statistics() -> StoreStatistics {
 /// One thread's part of the memory.
 #[derive(Debug)]
 pub(crate) enum Part {
-    /// Nothing has been kept in it: threads that serve no clients take none away from others.
+    /// Nothing has been stored in the part: threads that serve no clients do not reduce the parts
+    /// of others.
     Unused,
     Joined(JoinedThread),
-    /// Nothing is kept in it any more.
+    /// Nothing is stored in the part any more.
     Retired,
 }
 
-/// A thread that counts among those that have a part, for as long as this lives.
+/// Counts a thread among those with a part, until dropped.
 #[derive(Debug)]
 pub(crate) struct JoinedThread(());
 
 impl Part {
-    /// Something is to be kept in it.
+    /// Joins the threads with a part, before the first value is stored.
     pub(crate) fn join(&mut self) {
         if let Part::Unused = self {
             PARTS.fetch_add(1, Ordering::Relaxed);
@@ -124,7 +124,7 @@ impl Part {
         }
     }
 
-    /// Bytes of it: fewer once another thread has joined.
+    /// The limit of the part in bytes, which shrinks when another thread joins.
     pub(crate) fn bound(&self) -> usize {
         let parts = PARTS.load(Ordering::Relaxed).max(1);
         match self {
@@ -133,7 +133,7 @@ impl Part {
         }
     }
 
-    /// Whether there are others that may have shared something.
+    /// Whether there are other threads that may have stored something in the shared store.
     pub(crate) fn has_others(&self) -> bool {
         let own = usize::from(matches!(self, Part::Joined(_)));
         PARTS.load(Ordering::Relaxed) > own
@@ -146,7 +146,7 @@ impl Drop for JoinedThread {
     }
 }
 
-/// Puts the bound of a configuration in force.
+/// Applies the limit of a configuration.
 pub(crate) struct ResponseMemoryLimit(pub(crate) usize);
 
 impl Service for ResponseMemoryLimit {

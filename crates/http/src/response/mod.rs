@@ -1,4 +1,4 @@
-//! A response's head while it is being made; how it is written is the exchange's business.
+//! The head of a response while it is being made. The exchange encodes and sends it.
 
 pub mod chain;
 pub mod error_page;
@@ -30,75 +30,75 @@ pub struct Field {
 /// others follow in `fields` in the order in which they were added.
 #[derive(Clone, Debug, Default)]
 pub struct Response {
-    /// Status code; 0 until something has answered.
+    /// Status code; 0 until a response has been made.
     pub status: u16,
-    /// Status line's text from an upstream (`404 Nowhere`), sent as it came.
+    /// The text of an upstream's status line (`404 Nowhere`), sent as received.
     pub status_text: Option<Bytes>,
-    /// Replaces our Server field; empty: one from an upstream stands among the fields.
+    /// Replaces our Server field. If empty, an upstream's Server is among the fields.
     pub server: Option<Bytes>,
-    /// Replaces our Date field; empty: one from an upstream stands among the fields.
+    /// Replaces our Date field. If empty, an upstream's Date is among the fields.
     pub date: Option<Bytes>,
     /// Content-Type without the charset that `charset` appends.
     pub content_type: Bytes,
     /// Charset appended to Content-Type.
     pub charset: Bytes,
-    /// What an upstream sent after the media type, with its `; `; sent instead of `charset`.
+    /// The parameters that an upstream sent after the media type, with the leading `; `; sent
+    /// instead of `charset`.
     pub content_type_parameters: Bytes,
-    /// Length of the body in bytes where it is known.
+    /// Length of the body in bytes, if known.
     pub content_length: Option<u64>,
     /// Last-Modified in seconds since 1970.
     pub last_modified: Option<i64>,
-    /// The status makes nothing of that time: a field with it goes to the client, and
-    /// `$sent_http_last_modified` is not there.
+    /// The status ignores `last_modified`: the client gets a Last-Modified among the fields, and
+    /// `$sent_http_last_modified` is not set.
     pub last_modified_unheard: bool,
     /// Location; one that begins with `/` is made absolute if `absolute_redirect` is on, any
     /// other is sent before the rest of the fields.
     pub location: Option<Bytes>,
-    /// The Location among the fields that was set last, whatever was added beside it:
-    /// `$sent_http_location` is it alone.
+    /// The value of the Location among the fields that was set last, even if others were added:
+    /// `$sent_http_location` is this value alone.
     pub location_field: Option<Bytes>,
-    /// Whether `Vary: Accept-Encoding` is to be sent.
+    /// Whether `Vary: Accept-Encoding` is sent.
     pub vary_accept_encoding: bool,
-    /// Whether ranges of the body may be asked for.
+    /// Whether clients may request ranges of the body.
     pub allow_ranges: bool,
-    /// Only a single range (a stream that cannot go back).
+    /// Only a single range is allowed (for a stream that cannot go back).
     pub single_range: bool,
     /// All fields that have no member of their own.
     pub fields: Vec<Field>,
-    /// Whether trailers will follow: HTTP/1.1 sends chunks even where the length is known.
+    /// Whether trailers will follow: HTTP/1.1 then sends chunks even if the length is known.
     pub expect_trailers: bool,
-    /// Whether trailers may come behind a body of known length, where the protocol has room for
-    /// them (HTTP/2).
+    /// Whether trailers may follow a body of known length, if the protocol permits that (HTTP/2).
     pub may_have_trailers: bool,
     /// Trailer fields, sent after a chunked body.
     pub trailers: Vec<Field>,
     /// The response has no body whatever its head says (HEAD, 204, 304).
     pub header_only: bool,
-    /// The client's conditions (`If-None-Match` and its kin) are not judged here: an upstream has.
+    /// The client's conditions (`If-None-Match` and similar fields) are not evaluated here, since
+    /// an upstream has evaluated them.
     pub conditions_judged: bool,
-    /// The coding of the body as its maker tells it. It stands among the fields as well; a
-    /// `Content-Encoding` that `add_header` adds is none.
+    /// The coding of the body, set by the handler or filter that encoded it. It is among the fields
+    /// as well; a `Content-Encoding` of `add_header` does not count.
     pub coding: Option<Bytes>,
-    /// The `Accept-Ranges` of its maker. It stands among the fields as well; one that `add_header`
-    /// adds is none.
+    /// The `Accept-Ranges` of the handler. It is among the fields as well; an `Accept-Ranges` of
+    /// `add_header` does not count.
     pub accept_ranges: Option<Bytes>,
-    /// The `Content-Range` of its maker, in the same way.
+    /// The `Content-Range` of the handler, in the same way.
     pub content_range: Option<Bytes>,
-    /// The charset that an upstream asks for whatever the configuration says (`X-Accel-Charset`);
-    /// empty where it asks for none.
+    /// The charset that an upstream prescribes whatever the configuration says (`X-Accel-Charset`);
+    /// empty if it prescribes none.
     pub override_charset: Bytes,
-    /// By what the body is known again, where it is the same each time: what has been made of it
-    /// once may stand for it.
+    /// The identity of a body that is the same each time, so that a stored transformation of the
+    /// body may replace it.
     pub body_identity: Option<BodyIdentity>,
 }
 
-/// A body that is the same whenever this is: that of a file as long as that has not changed, or of
-/// an entry of a cache.
+/// Identifies the content of a body: of a file as long as it has not changed, or of a cache entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BodyIdentity([u8; BodyIdentity::LENGTH]);
 
 impl BodyIdentity {
-    /// Bytes of one: a kind, and what tells bodies of that kind apart.
+    /// Bytes of an identity: a kind, and the data that distinguishes bodies of that kind.
     pub const LENGTH: usize = 1 + 5 * 8 + 2 * 4;
 
     const FILE: u8 = 1;
@@ -145,28 +145,28 @@ impl BodyIdentity {
         BodyIdentity(bytes)
     }
 
-    /// The bytes of the body identity.
+    /// The identity as bytes.
     pub fn bytes(&self) -> &[u8; BodyIdentity::LENGTH] {
         &self.0
     }
 }
 
 impl Response {
-    /// Names the coding of the body.
+    /// Sets the coding of the body.
     pub fn set_coding(&mut self, coding: impl Into<Bytes>) {
         let coding = coding.into();
         self.add("Content-Encoding", coding.clone());
         self.coding = Some(coding);
     }
 
-    /// Takes the coding's name away, and leaves what `add_header` has added.
+    /// Removes the coding, but not a field of `add_header`.
     pub fn remove_coding(&mut self) {
         let coding = self.coding.take();
         self.remove_one(b"Content-Encoding", coding);
     }
 
-    /// Takes the field of this name away that shares this value's bytes, else the first with an
-    /// equal one.
+    /// Removes the field of this name whose value shares this value's memory, else the first with
+    /// an equal value.
     fn remove_one(&mut self, name: &[u8], value: Option<Bytes>) {
         let Some(value) = value else {
             return;
@@ -180,7 +180,7 @@ impl Response {
         }
     }
 
-    /// Says which part of the body follows, in the place of what its maker has said.
+    /// Sets the Content-Range, and replaces that of the handler.
     pub fn set_content_range(&mut self, value: impl Into<Bytes>) {
         self.remove_content_range();
         let value = value.into();
@@ -188,13 +188,13 @@ impl Response {
         self.content_range = Some(value);
     }
 
-    /// Takes the part's name away, and leaves what `add_header` has added.
+    /// Removes the Content-Range, but not a field of `add_header`.
     pub fn remove_content_range(&mut self) {
         let range = self.content_range.take();
         self.remove_one(b"Content-Range", range);
     }
 
-    /// Whether the body is in a coding that has a name.
+    /// Whether the body is encoded.
     pub fn is_coded(&self) -> bool {
         self.coding
             .as_ref()
@@ -217,13 +217,13 @@ impl Response {
             .map(|f| &f.value)
     }
 
-    /// Takes away every field with this name.
+    /// Removes all fields with this name.
     pub fn remove(&mut self, name: &[u8]) {
         self.fields.retain(|f| !f.name.eq_ignore_ascii_case(name));
     }
 
-    /// Sets Location: one that begins with `/` is completed by the exchange where `absolute` asks
-    /// for it (`absolute_redirect`), any other stands among the fields where it was added.
+    /// Sets Location: a value that begins with `/` is completed by the exchange if `absolute` is
+    /// set (`absolute_redirect`); any other value is added to the fields.
     pub fn add_location(&mut self, value: Bytes, absolute: bool) {
         if absolute && value.first() == Some(&b'/') {
             self.location = Some(value);
@@ -235,7 +235,7 @@ impl Response {
         }
     }
 
-    /// Where the client is sent to, wherever that stands.
+    /// The target of the redirect, in `location` or among the fields.
     pub fn location(&self) -> Option<&Bytes> {
         self.location.as_ref().or_else(|| self.field(b"Location"))
     }
@@ -253,28 +253,28 @@ impl Response {
         self.add(name, value);
     }
 
-    /// nginx's `ngx_http_clear_content_length`: the body's length is no longer known.
+    /// nginx's `ngx_http_clear_content_length`: the length of the body is no longer known.
     pub fn clear_content_length(&mut self) {
         self.content_length = None;
     }
 
-    /// Says whether parts of the body may be asked for, as its maker does.
+    /// Sets the handler's Accept-Ranges.
     pub fn set_accept_ranges(&mut self, value: impl Into<Bytes>) {
         let value = value.into();
         self.add("Accept-Ranges", value.clone());
         self.accept_ranges = Some(value);
     }
 
-    /// nginx's `ngx_http_clear_accept_ranges`: ranges of the changed body mean nothing. What
-    /// `add_header` has added says so all the same.
+    /// nginx's `ngx_http_clear_accept_ranges`: ranges of the changed body have no meaning. A field
+    /// of `add_header` stays.
     pub fn clear_ranges(&mut self) {
         self.allow_ranges = false;
         let ranges = self.accept_ranges.take();
         self.remove_one(b"Accept-Ranges", ranges);
     }
 
-    /// nginx's `ngx_http_clear_etag`: the one that was set last goes. An earlier one, of a response
-    /// that an error page takes the place of, stays.
+    /// nginx's `ngx_http_clear_etag`: removes the ETag that was set last. An earlier ETag, of a
+    /// response that an error page replaces, stays.
     pub fn clear_etag(&mut self) {
         let is_it = |field: &Field| field.name.eq_ignore_ascii_case(b"ETag");
         if let Some(at) = self.fields.iter().rposition(is_it) {
@@ -282,14 +282,14 @@ impl Response {
         }
     }
 
-    /// Removes the date, as nginx's `ngx_http_clear_last_modified` does.
+    /// Removes Last-Modified, as nginx's `ngx_http_clear_last_modified` does.
     pub fn clear_last_modified(&mut self) {
         self.last_modified = None;
         self.last_modified_unheard = false;
         self.remove(b"Last-Modified");
     }
 
-    /// Takes back what a handler has said of the file that it would have sent.
+    /// Removes the fields that a handler has set for a file that will not be sent.
     pub fn take_back_file(&mut self) {
         self.clear_etag();
         self.clear_last_modified();
@@ -299,7 +299,8 @@ impl Response {
         self.body_identity = None;
     }
 
-    /// nginx's `ngx_http_weak_etag`: the body changes, the meaning does not.
+    /// nginx's `ngx_http_weak_etag`: the ETag becomes weak, since the bytes of the body change but
+    /// not its meaning.
     pub fn weaken_etag(&mut self) {
         if let Some(field) = self
             .fields
@@ -320,7 +321,7 @@ impl Response {
         }
     }
 
-    /// Empties it for another request, keeping the capacity.
+    /// Clears the response for another request, keeping the capacity.
     pub fn clear(&mut self) {
         if self.is_untouched() {
             self.status = 0;
@@ -337,9 +338,10 @@ impl Response {
         };
     }
 
-    /// Whether nothing but the status has been set: a kept response was sent.
+    /// Whether nothing but the status has been set, as after a kept response.
     fn is_untouched(&self) -> bool {
-        // Every member has its name here: one that is added does not build before it counts, too.
+        // The pattern names every field, so that a new field does not compile before it is compared
+        // here.
         let Response {
             status: _,
             status_text,
@@ -396,8 +398,8 @@ impl Response {
     }
 }
 
-/// When the response was last modified: as a handler knows it, or as a field says (an upstream's,
-/// or one that `add_header` wrote).
+/// When the response was last modified: by the handler, or by a field (of an upstream or of
+/// `add_header`).
 pub fn last_modified(response: &Response) -> Option<i64> {
     response.last_modified.or_else(|| {
         response

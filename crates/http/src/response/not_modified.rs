@@ -21,7 +21,8 @@ pub fn register(plan: &mut PlanBuilder<'_>) -> Option<()> {
     Some(())
 }
 
-/// Makes a 304 of the response if the client has it already; 412 if it asked for another one.
+/// Turns the response into a 304 if the client already has the representation; 412 if a
+/// precondition fails.
 fn head(request: &mut Request, _: &mut Chain) -> Result<(), FilterRejection> {
     let response = &request.response;
     if !request.is_main() || response.status != 200 || response.conditions_judged {
@@ -48,8 +49,8 @@ fn head(request: &mut Request, _: &mut Chain) -> Result<(), FilterRejection> {
     }
 }
 
-/// What the request's conditions, if it has any, say of a representation that was last modified
-/// at `time` and has this `tag`.
+/// Evaluates the request's conditions, if any, for a representation that was last modified at
+/// `time` and has the ETag `tag`.
 pub fn verdict(request: &Request, time: Option<i64>, tag: Option<&[u8]>) -> ConditionResult {
     let mode = request.plan.core.if_modified_since;
     Conditions::of(request).evaluate(time, tag, mode)
@@ -64,14 +65,14 @@ struct Conditions<'a> {
     none_matching: Option<&'a [u8]>,
 }
 
-/// How conditions turn out.
+/// The result of the conditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConditionResult {
     /// The representation is sent.
     Send,
-    /// The client has it: 304.
+    /// The client already has the representation: 304.
     NotModified,
-    /// The client wants another one: 412.
+    /// A precondition has failed: 412.
     Failed,
 }
 
@@ -92,14 +93,15 @@ impl<'a> Conditions<'a> {
             && self.none_matching.is_none()
     }
 
-    /// What they say of a representation that was last modified at `time` and has this `tag`.
+    /// Evaluates the conditions for a representation that was last modified at `time` and has the
+    /// ETag `tag`.
     fn evaluate(
         &self,
         time: Option<i64>,
         tag: Option<&[u8]>,
         mode: IfModifiedSince,
     ) -> ConditionResult {
-        // nginx takes a date that cannot be read for one before all others.
+        // nginx treats an invalid date as earlier than all others.
         let date = |value: &[u8]| date::parse_http(value).unwrap_or(-1);
 
         if let Some(value) = self.unmodified_since
@@ -134,7 +136,8 @@ impl<'a> Conditions<'a> {
     }
 }
 
-/// The head of a 304 keeps what identifies the representation and loses what describes a body.
+/// Removes the fields that describe a body from the head of a 304; those that identify the
+/// representation stay.
 pub fn forget_body(response: &mut Response) {
     response.status_text = None;
     response.content_type = Bytes::new();

@@ -1,9 +1,9 @@
-//! Parts of a response: 206, `multipart/byteranges` and 416.
+//! Responses to range requests: 206, `multipart/byteranges` and 416.
 //!
 //! RFC 9110, section 14, as nginx's range filter reads it
 //! (<https://nginx.org/en/docs/http/ngx_http_core_module.html#max_ranges>). Only a handler that can
-//! give any part of a body of known length allows ranges; filters that change the body take that
-//! back.
+//! serve any part of a body of known length allows ranges; filters that change the body disallow
+//! them.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,8 +21,7 @@ use crate::response::chain::{Chain, FilterRejection};
 use crate::response::piece::Piece;
 use crate::response::{Response, last_modified};
 
-/// Numbers the boundaries of multipart responses; all that matters is that none is in the body by
-/// chance.
+/// Numbers the boundaries of multipart responses. A boundary only has to be absent from the body.
 static BOUNDARY: AtomicU64 = AtomicU64::new(1);
 
 /// Registers with a plan.
@@ -31,7 +30,7 @@ pub fn register(plan: &mut PlanBuilder<'_>) -> Option<()> {
     Some(())
 }
 
-/// Makes a 206 of the response if a part of it is asked for; 416 where there is no such part.
+/// Turns the response into a 206 if the client requests ranges; 416 if no range is within the body.
 fn head(request: &mut Request, chain: &mut Chain) -> Result<(), FilterRejection> {
     if request.is_main()
         && let Some(cut) = begin(request)?
@@ -76,7 +75,7 @@ fn begin(request: &mut Request) -> Result<Option<Cut>, FilterRejection> {
             BOUNDARY.fetch_add(1, Ordering::Relaxed),
         ))),
         RangeDecision::Unsatisfiable => {
-            // What `$status` tells in the URI of `error_page 416 = …`.
+            // `$status` shows 416 in the URI of `error_page 416 = …`.
             response.status = 416;
             response.set_content_range(format!("bytes */{size}"));
             response.clear_content_length();
@@ -85,7 +84,7 @@ fn begin(request: &mut Request) -> Result<Option<Cut>, FilterRejection> {
     }
 }
 
-/// Whether `If-Range`, if sent, names the representation that would be cut.
+/// Whether `If-Range`, if sent, matches the representation of the response.
 fn still_meant(request: &Request) -> bool {
     request.header(KnownField::IfRange).is_none_or(|value| {
         let tag = request.response.field(b"ETag").map(|tag| &tag[..]);
@@ -93,8 +92,8 @@ fn still_meant(request: &Request) -> bool {
     })
 }
 
-/// Makes a response of one part of this one, which is `size` bytes long, and says how to cut it
-/// out. The range lies within it.
+/// Turns the response into a 206 with one range of a body of `size` bytes, and returns how to cut
+/// it out. The range must lie within the body.
 pub fn one(response: &mut Response, range: ByteRange, size: u64) -> Cut {
     response.status = 206;
     response.status_text = None;
@@ -106,9 +105,9 @@ pub fn one(response: &mut Response, range: ByteRange, size: u64) -> Cut {
     }
 }
 
-/// Makes a response of several parts of this one, which is `size` bytes long, and says how to cut
-/// them out. The ranges lie within it; the boundary is a number that the parts do not hold by
-/// chance.
+/// Turns the response into a multipart 206 with several ranges of a body of `size` bytes, and
+/// returns how to cut them out. The ranges must lie within the body, and the boundary must be
+/// absent from it.
 pub fn many(response: &mut Response, ranges: &[ByteRange], size: u64, boundary: u64) -> Cut {
     let mut delimiter = format!("\r\n--{boundary:020}").into_bytes();
     let closing = Bytes::from([&delimiter, &b"--\r\n"[..]].concat());
@@ -154,9 +153,9 @@ pub fn many(response: &mut Response, ranges: &[ByteRange], size: u64, boundary: 
     }
 }
 
-/// Cuts the asked parts out of a body.
+/// Cuts the requested ranges out of a body.
 pub struct Cut {
-    /// How much of the body has passed.
+    /// The offset of the next piece in the body.
     offset: u64,
     parts: Parts,
 }
@@ -176,12 +175,12 @@ struct RangePart {
 }
 
 impl Cut {
-    /// The next piece begins at this byte of the whole.
+    /// Sets the offset of the next piece in the whole body.
     pub(crate) fn seek(&mut self, offset: u64) {
         self.offset = offset;
     }
 
-    /// The part, if it is a single one.
+    /// The range, if there is only one.
     pub(crate) fn asked(&self) -> Option<ByteRange> {
         match &self.parts {
             Parts::One(range) => Some(*range),
@@ -189,7 +188,8 @@ impl Cut {
         }
     }
 
-    /// Passes what is asked for of the next piece. Several parts need the whole body in one piece.
+    /// Passes the requested ranges of the next piece. Several ranges need the whole body in one
+    /// piece.
     pub fn apply(&mut self, piece: Piece, out: &mut Vec<Piece>) -> Result<(), Abort> {
         let length = match &piece {
             Piece::Bytes(bytes) => bytes.len() as u64,
@@ -210,7 +210,7 @@ impl Cut {
                 }
             }
             Parts::Many { parts, closing } => {
-                // Parts may overlap and come in any order, so the body must be in one piece, as in
+                // Ranges may overlap and come in any order, so the body must be in one piece, as in
                 // nginx.
                 if start > 0 || parts.iter().any(|part| part.range.end > end) {
                     return Err(Abort::Internal("range in overlapped buffers"));
@@ -226,7 +226,7 @@ impl Cut {
     }
 }
 
-/// The bytes `from..to` of a piece that holds bytes.
+/// The bytes `from..to` of a piece.
 fn stretch(piece: &Piece, from: u64, to: u64) -> Option<Piece> {
     match piece {
         Piece::Bytes(bytes) => {

@@ -1,14 +1,15 @@
-//! The short pages that stand for a status without a page of the operator's.
+//! The short built-in pages for a status without an `error_page`.
 //!
-//! Their text is nginx's, so that monitoring that reads them goes on working; the name at the
-//! bottom is ours and follows `server_tokens`.
+//! Their text is nginx's, so that monitoring that reads the pages continues to work; the name at
+//! the bottom is ours and follows `server_tokens`.
 
 use bytes::Bytes;
 
 use crate::config::server_tokens::ServerTokens;
 
-/// The page for a status; `None` where nginx sends none (unknown codes, 204).
-/// `padded`: the client is one of those that `msie_padding` is for.
+/// The page for a status; `None` if nginx sends none (unknown codes, 204).
+///
+/// `padded`: `msie_padding` applies to the client.
 pub fn page(status: u16, tokens: &ServerTokens, padded: bool) -> Option<Bytes> {
     let title = title(status)?;
     let heading = match status {
@@ -41,8 +42,7 @@ pub fn page(status: u16, tokens: &ServerTokens, padded: bool) -> Option<Bytes> {
     Some(page.into())
 }
 
-/// Six of these follow an error page for MSIE and Chrome, which hide short ones
-/// (`msie_padding`).
+/// Six copies follow an error page for MSIE and Chrome, which hide short pages (`msie_padding`).
 const PADDING: &str = "<!-- a padding to disable MSIE and Chrome friendly error page -->\r\n";
 
 fn title(status: u16) -> Option<&'static str> {

@@ -1,7 +1,8 @@
-//! The request's body: announced, read whole into memory or a temporary file, or left alone.
+//! The request's body: its announced length, and the body once it has been read whole into memory
+//! or a temporary file.
 //!
-//! Handlers that stream it read from the exchange themselves; [`reading::read`] is for those that
-//! need it whole, as nginx's `proxy_request_buffering on` does.
+//! Handlers that stream the body read from the exchange themselves; [`reading::read`] is for
+//! handlers that need the whole body, as nginx's `proxy_request_buffering on` does.
 
 pub mod reading;
 
@@ -54,7 +55,7 @@ static CLIENT_BODY_IN_SINGLE_BUFFER: Setting<bool> = Setting::new(
     "Makes nginx keep a request's body in one buffer, so that `$request_body` need not be joined.",
 );
 
-/// Whether request bodies always lie in a file, and what becomes of it.
+/// Whether request bodies are always written to a file, and whether the file is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InFileOnly {
     /// Short bodies stay in memory; a file has no name.
@@ -65,14 +66,14 @@ pub enum InFileOnly {
     Removed,
 }
 
-/// Where they go that no line gives a directory.
+/// The default directory of temporary files for request bodies.
 pub const TEMPORARY_PATH: TemporaryPath = TemporaryPath {
     spec: &CLIENT_BODY_TEMP_PATH.spec,
     default: "client_body_temp",
     levels: &[],
 };
 
-/// Where request bodies go.
+/// The settings of temporary files for request bodies.
 pub struct BodySettings {
     /// The value of `client_body_temp_path` in this scope.
     pub directory: Arc<Directory>,
@@ -110,10 +111,10 @@ enum BufferedBody {
 
 /// A file that holds a body.
 struct TemporaryFile {
-    /// A handler has taken the file, and may have moved it away.
+    /// A handler has taken the file, and may have renamed it.
     taken: Cell<bool>,
     file: File,
-    /// The name that it has or, without `client_body_in_file_only`, had.
+    /// The file's name. Without `client_body_in_file_only` the file has been unlinked.
     path: PathBuf,
     in_file_only: InFileOnly,
 }
@@ -122,12 +123,13 @@ impl Drop for TemporaryFile {
     fn drop(&mut self) {
         let removed = self.in_file_only == InFileOnly::Removed && !self.taken.get();
         let path = removed.then(|| std::mem::take(&mut self.path));
-        // Giving a file's blocks back may take the disk, too: it ends with its name or, without
-        // one, its last descriptor.
+        // Freeing a file's blocks may wait for the disk, too. The blocks are freed with the file's
+        // name or, if the file is unlinked, with its last descriptor.
         let file = self.file.clone();
         engine::background(move || {
             if let Some(path) = path {
-                // The application may have removed or moved it: that is what it is there for.
+                // The application may have removed or moved the file, which
+                // `client_body_in_file_only` permits.
                 let _ = std::fs::remove_file(path);
             }
             drop(file);
@@ -135,17 +137,17 @@ impl Drop for TemporaryFile {
     }
 }
 
-/// What logs tell of chunks that are refused.
+/// The position of a chunk that was refused, for logs.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ChunkError {
-    /// Bytes that count for `$request_length`: all that came last counts, unless that came with the
-    /// head.
+    /// Bytes that count for `$request_length`: everything received up to and with the last read,
+    /// unless that read was of the head.
     pub framed: u64,
-    /// Bytes of the body itself that came before those.
+    /// Bytes of the body itself that came before the refused chunk.
     pub data: u64,
 }
 
-/// How much of a body has come.
+/// How much of a body has been received.
 ///
 /// ```text
 ///   Coming ─────▶ BrokenOff ─────▶ Ended
@@ -155,14 +157,14 @@ pub struct ChunkError {
 enum BodyArrival {
     #[default]
     Coming,
-    /// The client left, or broke the rules, before a handler had read the whole.
+    /// The client left, or the body was malformed, before a handler had read the whole body.
     BrokenOff,
-    /// The last byte has come, or what is left of the body is not waited for.
+    /// The last byte has been received, or the rest of the body is not awaited.
     Ended,
 }
 
 impl BodyArrival {
-    /// Notes that a body that has not ended breaks off.
+    /// Marks a body that has not ended as broken off.
     fn break_off(&mut self) {
         if *self == BodyArrival::Coming {
             *self = BodyArrival::BrokenOff;
@@ -170,10 +172,10 @@ impl BodyArrival {
     }
 }
 
-/// Whether handlers may count on a body, or find it empty.
+/// Whether handlers may use the body or find it empty.
 ///
-/// `had_length` says that the head announced a length. Where nothing is to come of such a body, it
-/// is there, and empty.
+/// `had_length` says that the head announced a length. If such a body is not available, handlers
+/// find an empty body; without a length they find none.
 ///
 /// ```text
 ///   Available ─────▶ GivenUp
@@ -183,15 +185,15 @@ impl BodyArrival {
 enum BodyAvailability {
     #[default]
     Available,
-    /// It was refused, or nothing has read it.
+    /// The body was refused, or nothing has read it.
     GivenUp { had_length: bool },
-    /// What a handler has taken is gone, passed on or for want of a place to store it, and the
-    /// request has gone on to another.
+    /// A handler has consumed a part of the body (passed it on, or could not store it), and the
+    /// request has gone on to another handler.
     Lost { had_length: bool },
 }
 
 impl BodyAvailability {
-    /// Gives the body up; one that is lost stays so.
+    /// Gives the body up; a lost body stays lost.
     fn give_up(&mut self, had_length: bool) {
         *self = match self {
             BodyAvailability::Available | BodyAvailability::GivenUp { .. } => {
@@ -201,7 +203,7 @@ impl BodyAvailability {
         };
     }
 
-    /// Gives the body up without a word on its length, unless that has been said before.
+    /// Gives the body up without an announced length, unless it has been given up or lost before.
     fn give_up_without_length(&mut self) {
         if *self == BodyAvailability::Available {
             *self = BodyAvailability::GivenUp { had_length: false };
@@ -218,32 +220,32 @@ impl BodyAvailability {
     }
 }
 
-/// Who says whether a body goes to a file.
+/// What decides whether a body is written to a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum BodyDestination {
-    /// The location: `client_body_buffer_size` and `client_body_in_file_only`.
+    /// The location's `client_body_buffer_size` and `client_body_in_file_only`.
     #[default]
     ByLocation,
-    /// No location yet: the body is read as early as `client_body_early_read` asks.
+    /// Nothing: the body is read before the location is found (`client_body_early_read`).
     BeforeLocation,
-    /// A handler that moves the file, which has a name for it.
+    /// A handler that moves the file, which therefore needs a name.
     NamedFile,
 }
 
-/// Until when more of a body must come.
+/// The deadline for more bytes of a body.
 #[derive(Clone, Copy, Debug, Default)]
 enum ReadDeadline {
-    /// The next wait has the whole time.
+    /// The next wait has the whole timeout.
     #[default]
     Unset,
-    /// As `Unset`; the last wait ended there.
+    /// As `Unset`; the last wait's deadline was this one.
     Past(Instant),
-    /// The last wait was given up, and the next goes on with it.
+    /// The last wait was interrupted, and the next wait keeps its deadline.
     Resumed(Instant),
 }
 
 impl ReadDeadline {
-    /// When a wait that begins now ends.
+    /// The deadline of a wait that begins now.
     fn begin_wait(&mut self, timeout: Duration) -> Instant {
         let until = match *self {
             ReadDeadline::Unset | ReadDeadline::Past(_) => engine::now() + timeout,
@@ -253,7 +255,7 @@ impl ReadDeadline {
         until
     }
 
-    /// Has the next wait go on with the last one.
+    /// Makes the next wait keep the deadline of the last one.
     fn resume(&mut self) {
         if let ReadDeadline::Past(until) = *self {
             *self = ReadDeadline::Resumed(until);
@@ -261,41 +263,42 @@ impl ReadDeadline {
     }
 }
 
-/// What is known of a request's body.
+/// The state of a request's body.
 #[derive(Clone, Default)]
 pub struct RequestBody {
-    /// What the head announces, as far as that still holds: a body that was given up has no length,
-    /// or one of 0.
+    /// The length that the head announces, as far as it still holds: a body that was given up has
+    /// no length, or one of 0.
     length: BodyLength,
-    /// Bytes that came behind the head in the same stretch.
+    /// Bytes of the body that were received in one read with the head.
     came_with_head: usize,
-    /// The head announced chunks, whatever has become of them.
+    /// The head announced chunks, even if the body has been given up since.
     framed: bool,
     received: u64,
     framing: u64,
     arrival: BodyArrival,
     stored: BufferedBody,
     availability: BodyAvailability,
-    /// A handler has taken some of it, and there is no other way to that.
+    /// A handler has consumed a part of the body, which is stored nowhere else.
     taken: bool,
-    /// What had come of it in memory when it broke off.
+    /// The received part of a body that broke off, if it was in memory.
     left_behind: Pieces,
-    /// The name of the temporary file that the rest was in.
+    /// The name of the temporary file of a body that broke off.
     left_behind_file: Option<PathBuf>,
-    /// How many bytes stood before a chunk by which it became too long.
+    /// How many bytes came before the chunk that exceeded `client_max_body_size`.
     before_refused: Option<u64>,
-    /// Chunks of it were refused.
+    /// The body's chunks were refused.
     refused: Option<ChunkError>,
-    /// What has come of it was dropped, since no handler reads it.
+    /// The received part of the body was dropped, since no handler reads it.
     skipped: bool,
     destination: BodyDestination,
-    /// `client_body_in_file_only` of a location that the request has left for one without it.
+    /// `client_body_in_file_only` of a location that the request has left, which also holds in
+    /// locations without the directive.
     left_in_file_only: Option<InFileOnly>,
     read_deadline: ReadDeadline,
 }
 
 impl RequestBody {
-    /// Notes what the head announces, and how many bytes came behind it in the same stretch.
+    /// Notes the announced length, and how many bytes of the body were received with the head.
     pub fn begin(&mut self, length: BodyLength, came_with_head: usize) {
         *self = RequestBody {
             length,
@@ -308,34 +311,35 @@ impl RequestBody {
         }
     }
 
-    /// What the head announces.
+    /// The announced length or framing.
     pub fn framing(&self) -> BodyLength {
         self.length
     }
 
-    /// Bytes that came behind the head in the same stretch.
+    /// Bytes of the body that were received in one read with the head.
     pub fn came_with_head(&self) -> usize {
         self.came_with_head
     }
 
-    /// Notes how many of its bytes lie beside the head.
+    /// Notes how many bytes of the body are in the head's buffer.
     fn note_beside_head(&mut self, bytes: u64) {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         self.came_with_head = self.came_with_head.max(bytes);
     }
 
     /// Notes that the request leaves a location whose `client_body_in_file_only` is not off: as in
-    /// nginx, that goes on to hold in locations that are silent about it or say `off`.
+    /// nginx, the setting also holds in later locations that do not set the directive or set it to
+    /// `off`.
     pub fn note_left(&mut self, in_file_only: InFileOnly) {
         self.left_in_file_only = Some(in_file_only);
     }
 
-    /// The announced length in bytes; 0 where there is none.
+    /// The announced length in bytes; 0 if none was announced.
     pub fn announced(&self) -> u64 {
         self.announced_length().unwrap_or(0)
     }
 
-    /// The announced length in bytes, where there is one.
+    /// The announced length in bytes, if one was announced.
     fn announced_length(&self) -> Option<u64> {
         match self.length {
             BodyLength::Length(length) => Some(length),
@@ -343,7 +347,7 @@ impl RequestBody {
         }
     }
 
-    /// From now on the body has an announced length of 0, or none.
+    /// Sets the announced length to 0, or to none.
     fn announce_empty(&mut self, has_length: bool) {
         self.length = if has_length {
             BodyLength::Length(0)
@@ -352,8 +356,8 @@ impl RequestBody {
         };
     }
 
-    /// The length that `client_max_body_size` is asked about wherever the request comes to, in
-    /// bytes: the announced one; of chunks what has been read.
+    /// The length in bytes that every location compares with `client_max_body_size`: the announced
+    /// length; for chunks, what has been read.
     pub fn judged_length(&self) -> u64 {
         match self.length {
             BodyLength::Length(length) => length,
@@ -372,17 +376,17 @@ impl RequestBody {
         self.length != BodyLength::None
     }
 
-    /// Whether its head announced none, and nothing has been noted of one.
+    /// Whether the head announced no body, and no body was noted since.
     fn is_none(&self) -> bool {
         self.has_ended() && !self.is_announced() && !self.framed && !self.skipped
     }
 
-    /// Whether nothing more of it is to come.
+    /// Whether the body has been received to its end, or the rest is not awaited.
     fn has_ended(&self) -> bool {
         self.arrival == BodyArrival::Ended
     }
 
-    /// Whether it comes in chunks.
+    /// Whether the body is sent in chunks.
     pub fn chunked(&self) -> bool {
         self.length == BodyLength::Chunked
     }
@@ -392,13 +396,13 @@ impl RequestBody {
         self.received
     }
 
-    /// Until when more of it must come, where that is waited for from now on.
+    /// The deadline for more bytes of the body, for a wait that begins now.
     pub fn wait_until(&mut self, timeout: Duration) -> Instant {
         self.read_deadline.begin_wait(timeout)
     }
 
-    /// The next wait for more of it goes on with the last one, which was given up for something
-    /// that is not the client's doing.
+    /// Makes the next wait keep the deadline of the last one, which was interrupted for a reason
+    /// that is not the client's.
     pub fn resume_wait(&mut self) {
         self.read_deadline.resume();
     }
@@ -408,12 +412,12 @@ impl RequestBody {
         self.received += bytes;
     }
 
-    /// Counts received bytes that only frame the body: sizes of chunks.
+    /// Counts received bytes that only frame the body, such as the sizes of chunks.
     pub fn note_framing(&mut self, bytes: u64) {
         self.framing += bytes;
     }
 
-    /// Notes that its chunks are refused.
+    /// Notes that the body's chunks are refused.
     pub fn note_refused(&mut self, refused: ChunkError) {
         self.refused = Some(refused);
     }
@@ -426,12 +430,12 @@ impl RequestBody {
         }
     }
 
-    /// Notes that its last byte has come.
+    /// Notes that the body's last byte has been received.
     pub fn note_end(&mut self) {
         self.arrival = BodyArrival::Ended;
     }
 
-    /// Takes over what was counted of it beside the response.
+    /// Takes over the counts of a body that was read beside the response.
     pub fn count_as(&mut self, counted: &RequestBody) {
         self.received = counted.received;
         self.framing = counted.framing;
@@ -442,7 +446,7 @@ impl RequestBody {
         self.taken |= counted.taken;
     }
 
-    /// Its length, once it has been read whole; nothing is left of one that was given up.
+    /// The length of a body that has been read whole, in bytes; 0 for a body that was given up.
     pub fn length(&self) -> Option<u64> {
         match &self.stored {
             BufferedBody::Nowhere => None,
@@ -451,22 +455,22 @@ impl RequestBody {
         }
     }
 
-    /// What was counted of a body in chunks, once it has ended, broken off or begun to be dropped;
-    /// what was dropped does not count.
+    /// The counted length of a chunked body that has ended, broken off or begun to be dropped, in
+    /// bytes. Dropped bytes do not count.
     pub fn counted(&self) -> Option<u64> {
         let known = self.is_read() || self.arrival != BodyArrival::Coming || self.skipped;
         (self.framed && known).then_some(self.before_refused.unwrap_or(self.received))
     }
 
-    /// What was counted of a body that came in frames without a length: as in nginx only what a
-    /// handler has read to its end counts.
+    /// The counted length of a body that came in frames without an announced length: as in nginx,
+    /// only a body that a handler has read to its end counts.
     pub fn counted_whole(&self) -> Option<u64> {
         let is_whole = self.is_read() && self.before_refused.is_none() && !self.skipped;
         (self.framed && is_whole).then_some(self.received)
     }
 
-    /// Notes that it is dropped with its request, whose head is refused: the page that answers
-    /// finds it empty.
+    /// Notes that the body is dropped with its request, whose head is refused: the error page finds
+    /// the body empty.
     pub fn note_refused_head(&mut self, in_chunks: bool) {
         self.announce_empty(true);
         self.framed = in_chunks;
@@ -476,14 +480,15 @@ impl RequestBody {
         }
     }
 
-    /// Notes that what has come of it was dropped, or is before anything else happens.
+    /// Notes that the received part of the body has been dropped, or will be before anything else
+    /// happens.
     pub fn note_skipped(&mut self) {
         self.skipped = true;
     }
 
-    /// Gives up a body that was refused, so that its length is not judged again: a handler on the
-    /// way to an error page finds it empty. As in nginx, one that has been read stays, and is
-    /// judged wherever the request comes to.
+    /// Gives up a body that was refused, so that its length is not checked again: a handler that
+    /// serves the error page finds the body empty. As in nginx, a body that has been read stays,
+    /// and every location checks its length.
     pub fn give_up(&mut self) {
         if self.is_read() {
             return;
@@ -492,20 +497,20 @@ impl RequestBody {
         self.announce_empty(self.is_announced());
     }
 
-    /// Whether a handler has taken some of it, or would have but for its length: what is wrong
-    /// behind that changes no answer.
+    /// Whether a handler has consumed a part of the body, or the body was too long: a later fault
+    /// of the body does not change the response.
     fn has_answer(&self) -> bool {
         self.taken || self.before_refused.is_some()
     }
 
-    /// Notes that a handler takes some of it.
+    /// Notes that a handler consumes a part of the body.
     pub fn note_taken(&mut self) {
         self.taken = true;
     }
 
-    /// Gives up what is left of a body of which a handler has taken some and that was not stored
-    /// whole: what comes later is not the body that the head announces. One that was refused has
-    /// been given up already.
+    /// Gives up the rest of a body that a handler has consumed in part and that was not stored
+    /// whole: the rest is not the body that the head announces. A refused body has been given up
+    /// already.
     pub fn give_up_rest(&mut self) {
         if self.taken && !self.is_read() && !self.is_given_up() {
             self.availability = BodyAvailability::Lost { had_length: false };
@@ -513,22 +518,22 @@ impl RequestBody {
         }
     }
 
-    /// Whether there was a body, of which nothing is left because a handler has taken some of it.
+    /// Whether the body is lost because a handler has consumed a part of it.
     pub fn is_lost(&self) -> bool {
         matches!(self.availability, BodyAvailability::Lost { .. })
     }
 
-    /// Gives up a body whose chunks were refused as they were dropped: of its length nothing was
-    /// ever known, so that a handler on the way to an error page announces none.
+    /// Gives up a body whose chunks were refused while they were dropped. Its length was never
+    /// known, so a handler that serves the error page announces none.
     pub fn give_up_dropped(&mut self) {
         self.availability.give_up_without_length();
         self.skipped = false;
         self.announce_empty(false);
     }
 
-    /// Forgets what of it was not read: for handlers that look at it later it is empty and, where
-    /// it came in chunks or is still being dropped, given up. Chunks of which none was dropped
-    /// leave no length behind.
+    /// Discards the unread part of the body: later handlers find it empty. A chunked body, or one
+    /// that is still being dropped, is also given up. Chunks of which none was dropped leave no
+    /// length.
     pub fn end_unread(&mut self) {
         if !self.is_read() {
             if self.chunked() || (self.expected() && !self.has_ended()) {
@@ -542,28 +547,28 @@ impl RequestBody {
         }
     }
 
-    /// Whether it has been given up.
+    /// Whether the body has been given up or lost.
     pub fn is_given_up(&self) -> bool {
         self.availability != BodyAvailability::Available
     }
 
-    /// Whether it keeps anything that its request must let go of when it has ended.
+    /// Whether the body holds memory or a file that must be released when its request has ended.
     pub fn is_kept(&self) -> bool {
         self.is_read() || !self.left_behind.is_empty() || self.left_behind_file.is_some()
     }
 
-    /// Whether it has been read whole.
+    /// Whether the body has been read whole.
     pub fn is_read(&self) -> bool {
         !matches!(self.stored, BufferedBody::Nowhere)
     }
 
-    /// Whether a handler has read some of it.
+    /// Whether a handler has read a part of the body.
     pub fn is_begun(&self) -> bool {
         self.taken || self.is_read()
     }
 
-    /// The body as a subrequest has it: what has been read whole, an empty one where a length was
-    /// announced or chunks were dropped, or nothing.
+    /// The body as a subrequest sees it: the body if it has been read whole, an empty body if a
+    /// length was announced or chunks were dropped, or none.
     pub fn shared(&self) -> RequestBody {
         if self.is_read() {
             self.clone()
@@ -572,8 +577,8 @@ impl RequestBody {
         }
     }
 
-    /// The body as a subrequest has it that none is sent with: an empty one where a length was
-    /// announced, chunks were dropped or chunks have been read, or nothing.
+    /// The body as a subrequest sees it that is sent without a body: an empty body if a length was
+    /// announced, chunks were dropped or chunks have been read, or none.
     pub fn withheld(&self) -> RequestBody {
         let has_length = self.skipped
             || match self.length {
@@ -586,7 +591,7 @@ impl RequestBody {
         empty
     }
 
-    /// The body in memory (`$request_body`); `None` where it was not read or lies in a file.
+    /// The body in memory (`$request_body`); `None` if it was not read or is in a file.
     pub fn in_memory(&self) -> Option<&[Bytes]> {
         match &self.stored {
             BufferedBody::Memory(parts) => Some(parts),
@@ -594,8 +599,8 @@ impl RequestBody {
         }
     }
 
-    /// What logs show of it (`$request_body`): the body in memory, or what had come of one that
-    /// broke off.
+    /// The body as logs show it (`$request_body`): the body in memory, or the received part of a
+    /// body that broke off.
     pub fn shown(&self) -> Option<&[Bytes]> {
         if self.left_behind.iter().all(Bytes::is_empty) {
             self.in_memory()
@@ -604,7 +609,7 @@ impl RequestBody {
         }
     }
 
-    /// The temporary file, where it lies in one.
+    /// The temporary file, if the body is in one.
     pub fn file(&self) -> Option<&File> {
         match &self.stored {
             BufferedBody::File(temporary) => Some(&temporary.file),
@@ -612,8 +617,8 @@ impl RequestBody {
         }
     }
 
-    /// The name of the temporary file that [`read_into_file`](reading::read_into_file) made, which
-    /// is left to the caller.
+    /// Takes the name of the temporary file that [`read_into_file`](reading::read_into_file) made.
+    /// The caller becomes responsible for the file.
     pub fn take_file(&self) -> Option<PathBuf> {
         match &self.stored {
             BufferedBody::File(temporary) if temporary.in_file_only != InFileOnly::Off => {
@@ -624,7 +629,7 @@ impl RequestBody {
         }
     }
 
-    /// Gives back what [`RequestBody::take_file`] took: the file goes with the body after all.
+    /// Undoes [`RequestBody::take_file`]: the file is removed with the body.
     pub fn return_file(&self) {
         if let BufferedBody::File(temporary) = &self.stored {
             temporary.taken.set(false);

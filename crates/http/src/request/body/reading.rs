@@ -1,5 +1,5 @@
-//! Reading a request's body: whole into memory or a temporary file ([`read`]), as it comes, or not
-//! at all.
+//! Reads a request's body: whole into memory or a temporary file ([`read`]), or piece by piece
+//! ([`read_some`]). Also drops a body that no handler reads ([`drop_at_hand`]).
 
 use std::cell::Cell;
 use std::path::Path;
@@ -21,13 +21,13 @@ use crate::request::Request;
 use crate::request::body::{BodyDestination, BufferedBody, InFileOnly, TemporaryFile};
 use crate::request::interrupt::Interrupt;
 
-/// How much of a body is in memory while it goes from one file to another, in bytes.
+/// Bytes of a body in memory while it is copied from one file to another.
 const COPY_SIZE: usize = 64 * 1024;
 
 /// Reads the body whole.
 ///
 /// # Errors
-/// 400, 413, 500 or 502 to answer with, or why nothing can be answered.
+/// 400, 413, 500 or 502 to respond with, or the reason why no response is possible.
 pub async fn read(request: &mut Request, exchange: &mut Exchange) -> Result<(), Interrupt> {
     if request.body.is_read() || !request.is_main() {
         return Ok(());
@@ -37,12 +37,12 @@ pub async fn read(request: &mut Request, exchange: &mut Exchange) -> Result<(), 
         drop_refused(request, exchange).await;
         return Ok(());
     }
-    // Most requests have none, and their clients wait for no leave to send it.
+    // Most requests have no body, and their clients await no `100 Continue`.
     if request.body.is_none() && !request.client.has(KnownField::Expect) {
         request.body.stored = BufferedBody::Memory(Pieces::new());
         return Ok(());
     }
-    // Memory of its own, so that requests without one need no room for it.
+    // A future of its own, so that requests without a body need no memory for it.
     PooledFuture::new(read_whole(request, exchange)).await
 }
 
@@ -53,7 +53,7 @@ async fn read_whole(request: &mut Request, exchange: &mut Exchange) -> Result<()
     let mut beside_head = 0;
     let mut stored = None;
     loop {
-        // The head's buffer may be larger than what is received at once.
+        // The head's buffer may be larger than one read.
         if room_beside_head > 0 && !exchange.receive_at_hand(request).await {
             room_beside_head = 0;
         }
@@ -65,7 +65,7 @@ async fn read_whole(request: &mut Request, exchange: &mut Exchange) -> Result<()
                 return Err(ended);
             }
         };
-        // As in nginx, what frames chunks takes room with them.
+        // As in nginx, the framing of chunks takes room too.
         let taken = request.body.received_framed().saturating_sub(before);
         let placed = room_beside_head.min(taken);
         room_beside_head -= placed;
@@ -93,8 +93,8 @@ async fn read_whole(request: &mut Request, exchange: &mut Exchange) -> Result<()
     Ok(())
 }
 
-/// A request that changes something is not done without the body by which it would: what had it has
-/// failed.
+/// Refuses a request that changes something and whose body is lost: the handler that consumed the
+/// body has failed.
 fn miss_lost(request: &Request) -> Result<(), Interrupt> {
     if !request.body.is_lost() || matches!(request.method, Method::Get | Method::Head) {
         return Ok(());
@@ -107,8 +107,8 @@ fn miss_lost(request: &Request) -> Result<(), Interrupt> {
     Err(502.into())
 }
 
-/// Drops what has come of a body that was refused for its length. As in nginx, it is there, and
-/// empty, where that is the whole.
+/// Drops the received part of a body that was refused for its length. As in nginx, the body counts
+/// as read, and empty, if it has been received whole.
 async fn drop_refused(request: &mut Request, exchange: &mut Exchange) {
     let had_length = request.body.availability.had_length();
     if had_length && exchange.drop_body_at_hand(request).await.is_ok() && request.body.has_ended() {
@@ -116,8 +116,8 @@ async fn drop_refused(request: &mut Request, exchange: &mut Exchange) {
     }
 }
 
-/// Keeps what has come of a body that breaks off, for the log. As in nginx, what came last is lost
-/// where chunks are refused.
+/// Keeps the received part of a body that breaks off, for the log. As in nginx, the last read is
+/// lost if chunks are refused.
 fn leave_behind(request: &mut Request, mut parts: Pieces, stored: Option<(TemporaryFile, u64)>) {
     if let Some((temporary, _)) = stored {
         request.body.left_behind_file = Some(temporary.path.clone());
@@ -132,7 +132,7 @@ fn leave_behind(request: &mut Request, mut parts: Pieces, stored: Option<(Tempor
     request.body.left_behind = parts;
 }
 
-/// Reads the body whole into a file that has a name until the request ends: see
+/// Reads the whole body into a file that has a name until the request ends: see
 /// [`take_file`](super::RequestBody::take_file).
 pub async fn read_into_file(
     request: &mut Request,
@@ -149,7 +149,7 @@ pub async fn read_into_file(
     read(request, exchange).await
 }
 
-/// Copies a body that lies in a file without a name to one that has a name.
+/// Copies a body from an unlinked file to a file with a name.
 async fn copy(request: &mut Request, unnamed: &File) -> Result<(), u16> {
     let temporary = create(request).await?;
     let mut offset = 0;
@@ -170,8 +170,8 @@ async fn copy(request: &mut Request, unnamed: &File) -> Result<(), u16> {
     Ok(())
 }
 
-/// Reads the body whole before the request has a location: what a location says of files does not
-/// hold yet.
+/// Reads the whole body before the request has a location, so without the location's
+/// `client_body_in_file_only`.
 pub async fn read_early(request: &mut Request, exchange: &mut Exchange) -> Result<(), Interrupt> {
     request.body.destination = BodyDestination::BeforeLocation;
     let read = read(request, exchange).await;
@@ -179,8 +179,9 @@ pub async fn read_early(request: &mut Request, exchange: &mut Exchange) -> Resul
     read
 }
 
-/// Reads what has come of the body already. `None` where that is the whole, which is then kept in
-/// memory; else what has come, for a handler that goes on reading by itself.
+/// Reads the part of the body that has been received already. Returns `None` if that is the whole
+/// body, which is then kept in memory; else the received part, for a handler that goes on reading
+/// by itself.
 pub async fn read_at_hand(
     request: &mut Request,
     exchange: &mut Exchange,
@@ -201,31 +202,31 @@ pub async fn read_at_hand(
     let mut parts = Pieces::new();
     let mut held = 0;
     loop {
-        // The head's buffer may be larger than what is received at once.
+        // The head's buffer may be larger than one read.
         let beside_head = room.min(came_with_head.max(held));
         let held_max = memory_max(request, beside_head).saturating_add(beside_head);
         if held > held_max || !exchange.receive_at_hand(request).await {
             break;
         }
-        // Half a chunk's size line may be all that is at hand: that is not waited for.
+        // An incomplete chunk size line may be all that has been received; the rest is not awaited.
         let Some(read) = at_once(next(request, exchange)).await else {
             break;
         };
         let Some(bytes) = read? else {
-            // As in nginx, not even `client_body_in_file_only` puts it in a file.
+            // As in nginx, even `client_body_in_file_only` does not write the body to a file here.
             request.body.note_end();
             request.body.stored = BufferedBody::Memory(parts);
             return Ok(None);
         };
-        // As in nginx, what frames chunks takes room with them.
+        // As in nginx, the framing of chunks takes room too.
         held = request.body.received_framed().saturating_sub(before);
         parts.push(bytes);
     }
     Ok(Some(parts))
 }
 
-/// Waits for more of the body and takes all of it that has come then, for a handler that passes it
-/// on as it comes; whether its end has come with it. Dropped while it waits, it has taken nothing.
+/// Waits for more of the body and takes everything received by then, for a handler that streams the
+/// body. True if the body has ended. If the future is dropped while it waits, it has taken nothing.
 pub async fn read_some(
     request: &mut Request,
     exchange: &mut Exchange,
@@ -245,9 +246,9 @@ pub async fn read_some(
     Ok(true)
 }
 
-/// Drops what has come of a body that no handler reads, before a response that does not look at it.
-/// 400 where it breaks framing, which ends the connection; a body that a handler has begun to read,
-/// or that was refused for its length, has its answer already.
+/// Drops the received part of a body that no handler reads, before a response that does not depend
+/// on the body. Returns 400 if the framing is malformed, which closes the connection. A body that a
+/// handler has begun to read, or that was refused for its length, causes no second error.
 pub async fn drop_at_hand(request: &mut Request, exchange: &mut Exchange) -> Result<(), u16> {
     if !request.is_main() || request.body.is_read() {
         return Ok(());
@@ -263,7 +264,7 @@ pub async fn drop_at_hand(request: &mut Request, exchange: &mut Exchange) -> Res
     }
 }
 
-/// Keeps a body that has been read whole: `parts` is what of it is not in the file yet.
+/// Stores a body that has been read whole; `parts` is the part that is not in the file yet.
 async fn store(
     request: &mut Request,
     mut parts: Pieces,
@@ -274,7 +275,7 @@ async fn store(
     let begun = match begun {
         None if in_file => {
             let temporary = create(request).await?;
-            // As in nginx, nothing is written of an empty body, and nothing said.
+            // As in nginx, an empty body is neither written nor logged.
             if parts.iter().any(|bytes| !bytes.is_empty()) {
                 tell_of_file(request, &temporary.path);
             }
@@ -292,13 +293,13 @@ async fn store(
     Ok(())
 }
 
-/// How many bytes of a body that come with its head are in memory with it: what the head leaves of
-/// the buffer that it ends in. As in nginx, a head goes on in a large buffer where one is full,
-/// with the line that it is at.
+/// How many bytes of a body fit behind its head into the buffer in which the head ends. As in
+/// nginx, a head that fills its buffer continues in a large buffer, to which its unfinished line is
+/// moved.
 pub fn room_beside_head(request: &Request) -> usize {
     let limits = request.server.core.head_limits();
     let head = request.client.bytes.as_slice();
-    // The first buffer is taken before the client has named its host.
+    // The first buffer is allocated before the client has named its host.
     let first = request.connection.first_server(&request.local);
     let first_size = first
         .map_or(limits, |server| server.core.head_limits())
@@ -319,9 +320,9 @@ pub fn room_beside_head(request: &Request) -> usize {
     (start + size).saturating_sub(head.len())
 }
 
-/// How many bytes stay in memory beside those that came with the head, as in nginx: the whole rest,
-/// if it fits into the head's buffer as well or is only a quarter beyond
-/// `client_body_buffer_size`.
+/// How many bytes of a body stay in memory besides those in the head's buffer, as in nginx: the
+/// whole rest if it fits into the head's buffer as well, or exceeds `client_body_buffer_size` by
+/// less than a quarter.
 fn memory_max(request: &Request, beside_head: u64) -> u64 {
     let buffer_size = request.plan.core.client_body_buffer_size as u64;
     let generous = buffer_size.saturating_add(buffer_size / 4);
@@ -342,7 +343,7 @@ fn memory_max(request: &Request, beside_head: u64) -> u64 {
     }
 }
 
-/// The next bytes of a body without which the request is not whole.
+/// Reads the next bytes of a body that must be complete for the request to be served.
 async fn next(request: &mut Request, exchange: &mut Exchange) -> Result<Option<Bytes>, Interrupt> {
     let read = read_next(request, exchange).await;
     match read {
@@ -359,9 +360,8 @@ async fn next(request: &mut Request, exchange: &mut Exchange) -> Result<Option<B
     read
 }
 
-/// The next bytes. A body that breaks framing is answered with 400, one that is too long with 413:
-/// a length that was announced has been judged in the location that the URI led to, chunks are
-/// judged here.
+/// Reads the next bytes. Returns 400 if the framing is malformed, and 413 if a chunked body is too
+/// long. An announced length has been checked when the location was found.
 async fn read_next(
     request: &mut Request,
     exchange: &mut Exchange,
@@ -373,7 +373,7 @@ async fn read_next(
     read.map_err(|abort| refuse(request, abort))
 }
 
-/// Refuses a body for what it turned out to be.
+/// Makes the response to a malformed or too long body.
 pub fn refuse(request: &mut Request, abort: Abort) -> Interrupt {
     let status = match abort {
         Abort::BadBody(_) => 400,
@@ -409,7 +409,7 @@ async fn write(
     Ok(())
 }
 
-/// Makes a temporary file, which keeps its name only where that is asked for.
+/// Creates a temporary file, and unlinks it unless its name is needed.
 async fn create(request: &mut Request) -> Result<TemporaryFile, u16> {
     let directory = Arc::clone(&request.plan.body.directory);
     let in_file_only = in_file_only(request);
@@ -432,12 +432,13 @@ async fn create(request: &mut Request) -> Result<TemporaryFile, u16> {
     }
 }
 
-/// Tells the log of the first bytes that a temporary file takes.
+/// Logs that a body is written to a temporary file.
 fn tell_of_file(request: &Request, path: &Path) {
     const TEXT: &str = "a client request body is buffered to a temporary file";
     let shown = path.display();
     if request.body.destination != BodyDestination::ByLocation {
-        // Nothing out of the ordinary; or, as in nginx, no location has said yet what is.
+        // Nothing unusual: the handler asked for the file, or, as in nginx, no location has been
+        // found.
     } else if request.plan.body.in_file_only == InFileOnly::Off {
         logs::error!(request, Warn, "{TEXT} {shown}");
     } else {
@@ -445,7 +446,7 @@ fn tell_of_file(request: &Request, path: &Path) {
     }
 }
 
-/// `client_body_in_file_only`, as the request's handler overrides it.
+/// `client_body_in_file_only`, as the request's handler overrides the directive.
 fn in_file_only(request: &Request) -> InFileOnly {
     match (request.body.destination, request.plan.body.in_file_only) {
         (BodyDestination::NamedFile, _) => InFileOnly::Removed,

@@ -1,5 +1,4 @@
-//! The end of a request with a status: by the page that `error_page` names, or a short page of
-//! ours.
+//! Ends a request with a status: by the page that `error_page` names, or by a short built-in page.
 
 use std::sync::Arc;
 
@@ -15,7 +14,7 @@ use crate::response::output;
 use crate::response::source::Body;
 use crate::response::status_page;
 
-/// Ends a request with a status. A step comes back where an error page leads on within the
+/// Ends a request with a status. Returns a step if an error page leads to another URI within the
 /// server; otherwise the response has been sent.
 pub async fn finish(
     request: &mut Request,
@@ -35,7 +34,7 @@ pub async fn finish(
         && request.course.changes_left > 0
         && !pages.pages.is_empty();
     if may_lead_on {
-        // As in nginx, also where the status has no page.
+        // As in nginx, also if the status has no page.
         request.course.error_page_taken = !pages.recursive;
     }
     if may_lead_on && let Some(page) = pages.pages.iter().find(|page| page.status == status) {
@@ -55,8 +54,8 @@ pub async fn finish(
     send_page(request, exchange).await
 }
 
-/// Answers what is no request (its head could not be parsed): no phases, no error page of a
-/// location, but those of the default server.
+/// Refuses a head that could not be parsed, without phases. The error pages are those of the
+/// default server.
 pub async fn refuse(
     request: &mut Request,
     exchange: &mut Exchange,
@@ -72,8 +71,8 @@ pub async fn refuse(
     outcome
 }
 
-/// After some errors nothing more is expected of the connection. It is the main request's: what a
-/// subrequest comes to says nothing of it.
+/// Closes the connection after errors that may leave the client out of step. Only for the main
+/// request: the status of a subrequest does not concern the connection.
 fn settle_connection(request: &mut Request, exchange: &mut Exchange, status: u16) {
     if !request.is_main() {
         return;
@@ -88,30 +87,30 @@ fn settle_connection(request: &mut Request, exchange: &mut Exchange, status: u16
     }
 }
 
-/// Nothing of the request's body is read any more. Where what has come of it breaks framing, the
-/// response stays what it is and the connection ends.
+/// Stops reading the request's body. If the received part is malformed, the response stays the same
+/// and the connection is closed.
 async fn drop_body(request: &mut Request, exchange: &mut Exchange) {
     expect_no_body(request, exchange);
-    // A fault of the body is in the log.
+    // A fault of the body has been logged.
     let _ = reading::drop_at_hand(request, exchange).await;
 }
 
-/// The request is refused: a client that waits for `100 Continue` gets none. Where a subrequest is,
-/// the main request may still want its body.
+/// Sends no `100 Continue` for a refused request. For a subrequest nothing changes, since the main
+/// request may still need the body.
 fn expect_no_body(request: &Request, exchange: &mut Exchange) {
     if request.is_main() {
         exchange.no_continue();
     }
 }
 
-/// Where an error page leads: a step, or `None` when the response is a redirect by Location.
+/// Follows an error page: a step, or `None` if the response is a redirect by Location.
 fn take(request: &mut Request, exchange: &mut Exchange, page: &Page) -> Option<Step> {
     match page.overwrite {
         Overwrite::Keep => {}
         Overwrite::Own => request.course.error_status = 0,
         Overwrite::Code(code) => request.course.error_status = code,
     }
-    // A client is not asked for the body of a request that is refused for sure.
+    // A client is not asked to send the body of a request that is certainly refused.
     if !matches!(page.overwrite, Overwrite::Own | Overwrite::Code(200)) {
         expect_no_body(request, exchange);
     }
@@ -176,7 +175,7 @@ fn refreshes(request: &Request) -> bool {
         && request.browser().msie
 }
 
-/// Sends a page that leads MSIE to where a redirect would.
+/// Sends a page that redirects MSIE in place of a redirect response.
 async fn send_refresh(
     request: &mut Request,
     exchange: &mut Exchange,

@@ -1,4 +1,5 @@
-//! `error_page`: what a scope shows in place of a status. [`answer`] ends requests by it.
+//! `error_page`: the response of a scope in place of a status. [`answer`] ends requests with these
+//! pages.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_core_module.html#error_page>
 
@@ -32,11 +33,11 @@ static RECURSIVE: Setting<bool> =
         .default("off")
         .manual("Lets the answer of an error page lead to another error page, up to the limit of ten redirects.");
 
-/// What is shown instead of the status.
+/// The status that is shown instead of the original.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Overwrite {
     Keep,
-    /// `=`: the page's own.
+    /// `=`: the status of the page's own response.
     Own,
     Code(u16),
 }
@@ -93,7 +94,7 @@ impl ErrorPages {
         self.pages.is_empty()
     }
 
-    /// Whether a status has a page here.
+    /// Whether a status has a page in this scope.
     pub fn has(&self, status: u16) -> bool {
         self.pages.iter().any(|page| page.status == status)
     }

@@ -1,10 +1,10 @@
-//! Answers that are the same for every plain request of a scope, such as those of `return` with a
-//! text that has no variables.
+//! Responses that are the same for every plain request of a scope, such as those of `return` with a
+//! text without variables.
 //!
-//! A module says so of the scope when it registers (`PlanBuilder::answers_constantly`). What the
-//! long way has then sent to one client is kept, byte for byte, and sent to others for the rest of
-//! the second that its Date names; the next second's first request takes the long way again. So
-//! nothing of how such an answer is made is written down twice.
+//! A module declares this for the scope when it registers (`PlanBuilder::answers_constantly`). The
+//! response that the normal path has sent to one client is recorded, byte for byte, and sent to
+//! other clients for the rest of the second that its Date names; the first request of the next
+//! second takes the normal path again. So there is only one implementation of such a response.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -17,8 +17,7 @@ use crate::response::prebuilt::answering;
 use crate::response::prebuilt::answering::ResponseSink;
 use crate::response::prebuilt::recording::{is_answered_alike, is_padded};
 
-/// Answers a plain request under a plan that always gives the same answer. `None`: take the long
-/// way.
+/// Answers a plain request under a plan with a constant response. `None`: take the normal path.
 pub fn answer(request: &mut Request, to: &mut impl ResponseSink) -> Option<After> {
     let asks_to_stay = request.client.keeps_alive();
     let keep_alive = asks_to_stay && may_keep_alive(&request.connection, request);

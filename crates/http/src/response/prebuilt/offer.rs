@@ -1,4 +1,5 @@
-//! Which responses are kept: what the static handler offers, once it is asked for often enough.
+//! Decides which responses are kept: the static handler offers files, which are kept once they are
+//! requested often enough.
 
 use bytes::Bytes;
 use engine::file::{File, Metadata};
@@ -10,19 +11,19 @@ use crate::files;
 use crate::request::Request;
 use crate::response::status_page;
 
-/// Asked by the static handler when it has opened a file for a plain request: whether the response
-/// should be kept for the next one, because the file is small and asked for often enough.
+/// Called by the static handler when it has opened a file for a plain request. Whether the response
+/// should be kept, because the file is small and requested often enough.
 pub fn wants(request: &Request, metadata: &Metadata) -> bool {
     let bound = request.http.prebuilt.borrow().bound as u64;
     if !is_wanted(request) || metadata.size > FILE_SIZE_MAX || metadata.size >= bound {
         return false;
     }
-    // A file changed within the last two seconds may change again without another time stamp.
+    // A file that changed within the last two seconds may change again with the same timestamp.
     let age = engine::wall().as_secs() as i64 - metadata.mtime;
     age >= 2 && is_used_often(request)
 }
 
-/// Keeps the response that is [wanted](wants).
+/// Keeps a response that is [wanted](wants).
 pub async fn offer(request: &Request, path: &[u8], file: &File, metadata: &Metadata) {
     let Ok(body) = file.read_at(0, metadata.size as usize).await else {
         return;
@@ -43,7 +44,7 @@ pub async fn offer(request: &Request, path: &[u8], file: &File, metadata: &Metad
     );
 }
 
-/// Called by the static handler when there is no such file: keeps the page that says so.
+/// Called by the static handler if the file does not exist: keeps the 404 page.
 pub fn offer_missing(request: &Request, path: &[u8], error: &std::io::Error) {
     let plan = &request.plan;
     let plain = is_wanted(request) && plan.error_pages.is_empty();
@@ -56,7 +57,7 @@ pub fn offer_missing(request: &Request, path: &[u8], error: &std::io::Error) {
     }
 }
 
-/// Whether a response of this request may be kept at all.
+/// Whether any response to this request may be kept.
 fn is_wanted(request: &Request) -> bool {
     request.plan.prebuilt
         && !request.course.internal
@@ -64,14 +65,14 @@ fn is_wanted(request: &Request) -> bool {
         && request.method == Method::Get
 }
 
-/// Counts a use of the path; true from the one on that makes it worth keeping. What is kept already
-/// stays, as for requests that it cannot answer: before each use its path is looked at, and it is
-/// forgotten where it no longer holds.
+/// Counts a use of the path; true from the use on at which the response is worth keeping. An entry
+/// that is kept already stays, even if it cannot answer this request: the file is checked before
+/// each use, and the entry is dropped if the file has changed.
 fn is_used_often(request: &Request) -> bool {
     let key = (request.plan.id, request.uri.clone());
     let mut cache = request.http.prebuilt.borrow_mut();
     if let Some(placed) = cache.entries.get_mut(&key) {
-        // Its handler has just done so, or has it open.
+        // The handler has just checked the path, or has the file open.
         placed.value.looked_at = Some(engine::uptime());
         return false;
     }

@@ -1,8 +1,9 @@
-//! Small files in the memory that all threads share: what one thread has read, another need not,
-//! and a thread whose own part is full finds there what it has let go.
+//! Small files in the memory that all threads share: a file that one thread has read need not be
+//! read by another, and a thread whose own part is full finds its evicted files here.
 //!
-//! A file is kept by generation, plan and path of its request, with what was known of it when it
-//! was read. A thread that takes it from here looks at the file first, as for each use.
+//! The key of a file consists of generation, plan and path of its request; the value holds the
+//! file's metadata when it was read. A thread that takes a file from here checks the file first, as
+//! for each use.
 
 use std::os::unix::ffi::OsStrExt;
 
@@ -14,14 +15,14 @@ use super::{Entry, Forms, Key, Origin};
 use crate::request::Request;
 use crate::response::memory;
 
-/// Bytes of what is known of a file, and of lengths, in front of its texts.
+/// Bytes of the metadata and the lengths, which precede the texts.
 const FIXED: usize = SHORT_AT + 4 * 4 + 3 * 2;
 
-/// Where the numbers of four bytes begin, behind those of eight, and then the lengths of texts.
+/// The offset of the numbers of four bytes, behind those of eight; the lengths of texts follow.
 const SHORT_AT: usize = 5 * 8;
 const LENGTHS_AT: usize = SHORT_AT + 4 * 4;
 
-/// By what a file is kept.
+/// The key of a file.
 pub(crate) fn key_of(generation: u64, key: &Key) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(1 + 8 + 4 + key.1.len());
     bytes.push(memory::FILE);
@@ -31,7 +32,7 @@ pub(crate) fn key_of(generation: u64, key: &Key) -> Vec<u8> {
     bytes
 }
 
-/// Keeps a file for all threads; a path without a file is not worth it.
+/// Stores a file for all threads. A path without a file is not stored.
 pub(crate) fn put(key: &[u8], entry: &Entry) {
     let Origin::File { metadata, etag } = &entry.origin else {
         return;
@@ -69,7 +70,7 @@ pub(crate) fn put(key: &[u8], entry: &Entry) {
     memory::put(value, 0);
 }
 
-/// The file that is kept, as one that has not been looked at.
+/// Takes a stored file, as one whose path has not been checked.
 pub(crate) fn take(request: &Request, key: &Key) -> Option<Entry> {
     let key = key_of(request.local.generation.number, key);
     memory::get(&key, |item| {

@@ -1,4 +1,4 @@
-//! What is said of prebuilt responses in docs/shortcuts.md, beside what modules say.
+//! The parts of docs/shortcuts.md about prebuilt responses, except for those that modules declare.
 
 /// What [`suits`](super::answering::suits) looks for in a location, beside what its modules say:
 /// for docs/shortcuts.md, as the lists below are.
@@ -11,8 +11,8 @@ pub const NOT_IN_LOCATIONS: &[&str] = &[
     "it is `internal`",
 ];
 
-/// Which requests [`respond`](super::answering::respond) declines, beside those that a module does
-/// not permit.
+/// The requests that [`respond`](super::answering::respond) declines, except for those that a
+/// module does not permit.
 pub const NOT_FOR_REQUESTS: &[&str] = &[
     "it is of another protocol than HTTP/1.0, HTTP/1.1 or HTTP/2",
     "its method is another one than GET, also HEAD",
@@ -29,9 +29,9 @@ pub const NOT_FOR_REQUESTS: &[&str] = &[
     "its file has not been looked at for ten seconds, and it may take the disk to do so",
 ];
 
-/// Which responses [`wants`](super::offer::wants) and
-/// [`offer_missing`](super::offer::offer_missing) leave, and
-/// [`respond`](super::answering::respond) that of a 404.
+/// The responses that [`wants`](super::offer::wants) and
+/// [`offer_missing`](super::offer::offer_missing) do not keep, and the 404 that
+/// [`respond`](super::answering::respond) does not send.
 pub const NOT_KEPT: &[&str] = &[
     "the file is larger than 64 KiB, or `response_memory` has no room for it",
     "the file was changed less than two seconds ago",
@@ -40,8 +40,8 @@ pub const NOT_KEPT: &[&str] = &[
     "it is that of a subrequest or follows an internal redirect",
 ];
 
-/// Which answers of a cache that lie in memory take the long way, beside what is said of requests
-/// above: see [`recall`](crate::response::recall).
+/// The cached responses in memory that take the normal path, in addition to the requests above: see
+/// [`recall`](crate::response::recall).
 pub const NOT_RECALLED: &[&str] = &[
     "the request has a `Range`, `If-Match` or `If-Unmodified-Since`, or shows credentials that `proxy_cache_credentials pass` tells apart",
     "its `Cache-Control` says anything, where answers are kept by RFC 9111",

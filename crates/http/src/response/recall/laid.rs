@@ -1,4 +1,4 @@
-//! Answers that are laid out: what is kept of one, and whether it may be given again.
+//! Laid-out responses of a scope's content, and whether they are still current.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -11,20 +11,20 @@ use crate::response::prebuilt::{
 };
 use crate::response::{Response, last_modified};
 
-/// Tells whether an answer may be given again.
+/// Tells whether a response is still current.
 pub trait Standing {
-    /// Whether the content would still give it. Asked for each hit: it writes nothing that other
-    /// threads read or write.
+    /// Whether the content would still give the response. Called for each hit, so it must not write
+    /// memory that other threads use.
     fn stands(&self) -> bool;
 
-    /// Something that no other state of the same answer has.
+    /// Identifies the state of the response: no other state has the same version.
     fn version(&self) -> u128;
 
-    /// Counts that it has been given, in the same way.
+    /// Counts a use of the response, without writing memory that other threads use.
     fn count(&self);
 }
 
-/// What is kept of an answer.
+/// A kept response.
 pub struct RecalledAnswer {
     pub(super) standing: Box<dyn Standing>,
     pub(super) version: u128,
@@ -33,28 +33,28 @@ pub struct RecalledAnswer {
 }
 
 pub(super) enum State {
-    /// It takes the long way.
+    /// The request takes the normal path.
     Declined,
     Laid(Laid),
 }
 
-/// An answer that is laid out.
+/// A response that is laid out.
 pub(super) struct Laid {
     pub(super) status: u16,
     pub(super) content_type: Bytes,
-    /// As its maker has made it, if the head says it.
+    /// The length before the filters, if the head has one.
     pub(super) length: Option<u64>,
     pub(super) validators: KeptValidators,
-    /// What `$upstream_*` tell of it.
+    /// The record that `$upstream_*` read.
     pub(super) upstream: Option<Rc<dyn UpstreamReport>>,
     pub(super) written: Vec<LaidOutForm>,
 }
 
-/// What conditions of requests are compared with.
+/// The validators that requests' conditions are compared with.
 pub(super) struct KeptValidators {
     pub(super) last_modified: Option<i64>,
     pub(super) etag: Option<Bytes>,
-    /// The content has looked at the conditions by itself.
+    /// The content has evaluated the conditions itself.
     pub(super) are_judged: bool,
 }
 
@@ -69,11 +69,11 @@ impl KeptValidators {
     }
 }
 
-/// What is given of an answer.
+/// Which response is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AnswerShape {
     Whole,
-    /// 304: the client has it.
+    /// 304: the client already has the representation.
     Unmodified,
 }
 
@@ -84,15 +84,15 @@ pub(super) struct LaidOutForm {
     pub(super) form: ResponseForm,
     pub(super) dated: DatedResponse,
     pub(super) chunked: bool,
-    /// The head for logs that tell of it.
+    /// The head for logs, if they refer to it.
     pub(super) told: Option<Response>,
 }
 
-/// Bytes that a field of a head takes beside its text, or a few more.
+/// Bytes that a field of a head takes besides its text, rounded up.
 const FIELD_COST: usize = 128;
 
 impl RecalledAnswer {
-    /// Bytes that it takes with its key, or a few more.
+    /// Bytes of memory that the response takes with its key, rounded up.
     pub(crate) fn cost(&self, key: &Key) -> usize {
         // A table that has just grown is half empty.
         let place = 2 * (size_of::<(Key, Placed<RecalledAnswer>)>() + size_of::<EvictionTurn>())
@@ -101,7 +101,7 @@ impl RecalledAnswer {
             State::Declined => 0,
             State::Laid(laid) => laid.cost(),
         };
-        place + 2 * key.1.len() + laid // its key stands in the order as well
+        place + 2 * key.1.len() + laid // the eviction order has a copy of the key
     }
 }
 
@@ -114,7 +114,7 @@ impl Laid {
             size_of::<LaidOutForm>() + written.dated.head_length + written.dated.bytes.len() + told
         };
         let written: usize = self.written.iter().map(of).sum();
-        // What upstreams tell holds the head as it was stored.
+        // The record of the upstream holds the head as it was stored.
         let heads = self
             .written
             .first()

@@ -1,11 +1,13 @@
-//! Answers that a scope's content has in memory, as hits of a cache, given at once.
+//! Responses that a scope's content has in memory, such as hits of a cache, sent without the normal
+//! path.
 //!
-//! What answers in such a scope is a [`Recall`]: it says what a request's answer is found by, and
-//! makes the head of one that it has by the same code as on the long way. The response is then laid
-//! out once, head and body, and given to each client that asks alike for the rest of the second
-//! that its Date names, as long as it [stands](Standing). Each thread keeps its own, among the
-//! prebuilt responses, so that a hit touches nothing that another thread writes. As for those,
-//! access rules run, modules are asked beforehand, and whatever is not plain takes the long way.
+//! The content of such a scope implements [`Recall`]: it makes the key of a request's response, and
+//! makes the head of a response in memory by the same code as on the normal path. The response is
+//! then laid out once, head and body, and sent to each client with an equivalent request for the
+//! rest of the second that its Date names, as long as it [stands](Standing). Each thread keeps its
+//! own responses, among the prebuilt ones, so that a hit touches no memory that another thread
+//! writes. As for prebuilt responses, access rules run, modules are asked first, and every request
+//! that is not plain takes the normal path.
 
 pub mod laid;
 
@@ -26,10 +28,10 @@ use crate::response::recall::laid::{
     AnswerShape, KeptValidators, Laid, LaidOutForm, RecalledAnswer, Standing, State,
 };
 
-/// Statuses whose pages ask nothing more of request or connection.
+/// Statuses whose responses do not depend on the request or change the connection.
 const STATUSES: [u16; 3] = [200, 404, 410];
 
-/// Fields by which a request asks for a part of the answer, or for none where that has changed.
+/// Fields that request a part of the response, or make it conditional on no change.
 const OF_PARTS_AND_PRECONDITIONS: [KnownField; 4] = [
     KnownField::Range,
     KnownField::IfRange,
@@ -37,15 +39,14 @@ const OF_PARTS_AND_PRECONDITIONS: [KnownField; 4] = [
     KnownField::IfUnmodifiedSince,
 ];
 
-/// Fields by which a request says what the client has already.
+/// Fields that name the representation that the client already has.
 const OF_WHAT_CLIENTS_HAVE: [KnownField; 2] =
     [KnownField::IfNoneMatch, KnownField::IfModifiedSince];
 
-/// Fields that may be made anew for each request.
+/// Fields that the handler may rewrite for each request.
 const REWRITTEN: [&[u8]; 3] = [b"Set-Cookie", b"Location", b"Refresh"];
 
-/// Answers a plain GET whose plan is found with what its content has in memory. `None`: take the
-/// long way.
+/// Answers a plain GET whose plan is known from the content's memory. `None`: take the normal path.
 pub fn answer(request: &mut Request, to: &mut impl ResponseSink) -> Option<After> {
     let mut asks_less = OF_PARTS_AND_PRECONDITIONS.iter();
     if asks_less.any(|field| request.client.has(*field)) || !answering::permit_request(request) {
@@ -64,7 +65,7 @@ pub fn answer(request: &mut Request, to: &mut impl ResponseSink) -> Option<After
             Given::Answer(after) => Some(after),
             Given::Nothing => None,
             Given::Unknown => {
-                drop(cache); // what variables are evaluated for may look at it
+                drop(cache); // the evaluation of variables may borrow the cache
                 lay_out(request, recall, &key, form, to)
             }
         }
@@ -79,7 +80,7 @@ pub fn answer(request: &mut Request, to: &mut impl ResponseSink) -> Option<After
 }
 
 impl Laid {
-    /// How the answer is given: as it is, or as a 304.
+    /// The response, or a 304.
     fn prebuilt(&self, shape: AnswerShape) -> Prebuilt<'_> {
         match shape {
             AnswerShape::Whole => Prebuilt {
@@ -96,8 +97,8 @@ impl Laid {
     }
 }
 
-/// Whether the client has an answer with these validators already; nothing where its conditions
-/// ask for something else.
+/// Which response to send by these validators; `None` if the client's conditions need the normal
+/// path.
 fn shape(request: &Request, status: u16, validators: &KeptValidators) -> Option<AnswerShape> {
     let mut fields = OF_WHAT_CLIENTS_HAVE.iter();
     if status != 200 || !fields.any(|field| request.client.has(*field)) {
@@ -114,7 +115,7 @@ fn shape(request: &Request, status: u16, validators: &KeptValidators) -> Option<
     }
 }
 
-/// The long way finds the request as it came.
+/// Restores the request to the state in which it was received, for the normal path.
 fn forget(request: &mut Request) {
     request.course.recalled = false;
     request.upstream = None;
@@ -122,10 +123,10 @@ fn forget(request: &mut Request) {
     request.response.clear();
 }
 
-/// What comes of looking for an answer that is laid out.
+/// The result of a lookup of a laid-out response.
 enum Given {
     Answer(After),
-    /// The request takes the long way.
+    /// The request takes the normal path.
     Nothing,
     /// The response is not stored in that form, or is no longer current.
     Unknown,
@@ -168,7 +169,7 @@ fn give_again(
         return Given::Unknown;
     }
     let logs_response = request.plan.phases.endings_read_response;
-    // What an encoder tells logs it tells of each response.
+    // Log variables of the encoder are set by encoding, so an encoded response is made anew.
     if logs_response && encoding != PrebuiltEncoding::Identity {
         return Given::Unknown;
     }
@@ -198,7 +199,7 @@ fn send(request: &mut Request, written: &LaidOutForm, to: &mut impl ResponseSink
     answering::send_prebuilt(request, &written.dated, written.form)
 }
 
-/// Has the content make the answer, lays it out in this form, gives it and keeps it.
+/// Lets the content make the response, lays it out in this form, sends it and keeps it.
 fn lay_out(
     request: &mut Request,
     recall: &dyn Recall,
@@ -241,7 +242,7 @@ fn lay_out(
     if encoding != PrebuiltEncoding::Identity
         && (length.is_none() || shape == AnswerShape::Unmodified)
     {
-        return None; // it is encoded each time
+        return None; // an encoder applies, which runs for each response
     }
     let Ok(mut chain) = Chain::of_response(request) else {
         return decline(standing);
@@ -272,7 +273,7 @@ fn lay_out(
     let after = send(request, &written, to);
     standing.count();
     let mut cache = http.prebuilt.borrow_mut();
-    // What was laid out of the same state is as good as this, in other forms.
+    // Forms that were laid out of the same version stay valid.
     if let Some(kept) = cache.take_recalled(key)
         && kept.version == standing.version()
         && let State::Laid(kept) = kept.state
@@ -294,7 +295,7 @@ fn lay_out(
     Some(after)
 }
 
-/// Whether the head that has been made is the same for all requests of its key.
+/// Whether the head is the same for all requests with this key.
 fn is_plain(request: &Request, body: &Bytes) -> bool {
     let response = &request.response;
     let is_whole = response
