@@ -1,7 +1,8 @@
-//! The virtual servers behind each address that is listened on.
+//! The virtual servers of each listening address.
 //!
-//! As in nginx, where a port is listened on by every address and by single ones, one socket takes
-//! them all and the connection's own address decides, unless `bind` asks for a socket of its own.
+//! As in nginx, if one port is listened on both by a wildcard and by single addresses, one socket
+//! accepts for all of them, and the connection's local address chooses the servers, unless `bind`
+//! asks for a socket of its own.
 
 use std::sync::Arc;
 
@@ -17,31 +18,31 @@ use crate::request::Request;
 /// The servers of an address by name.
 pub type ServerNames = server_name::ServerNames<Request, Server>;
 
-/// A name of a server that could not be decided.
+/// A server name whose regex hit a limit.
 pub type UndecidedName = server_name::UndecidedName<Request>;
 
 /// The virtual servers of one address.
 pub struct AddressServers {
-    /// Serves where no name matches.
+    /// The server of requests whose host matches no name.
     pub default: Arc<Server>,
-    /// Which names lead to which server.
+    /// The servers by name.
     pub names: ServerNames,
-    /// No name leads anywhere but to the default server, or none may: none need be looked up.
+    /// Every name leads to the default server, so that none needs to be looked up.
     pub is_single: bool,
-    /// It makes a difference which name a client asks for: there are several servers, or a regex
-    /// that captures.
+    /// The name that a client asks for matters: there are several servers, or a regex with
+    /// captures.
     pub are_names_looked_up: bool,
-    /// Some server reads heads by other rules than the default one, so that they may change within
-    /// a head, with the name.
+    /// Some server has other limits for heads than the default server, so that the limits may
+    /// change within a head, after the host.
     pub head_limits_differ: bool,
-    /// The most fields that any server takes (`max_headers`).
+    /// The highest `max_headers` of all servers.
     pub headers_max: usize,
-    /// What clients speak before HTTP.
+    /// The protocols beneath HTTP.
     pub protocols: Protocols,
 }
 
 impl AddressServers {
-    /// Every server of the address, in the order of the file.
+    /// All servers of the address, in the order of the file.
     pub fn all(&self) -> Vec<Arc<Server>> {
         let mut all = vec![Arc::clone(&self.default)];
         all.extend(self.names.servers().map(Arc::clone));
@@ -50,10 +51,10 @@ impl AddressServers {
         all
     }
 
-    /// The server for a request's host, or the default.
+    /// The server for a request's host, or the default server.
     ///
     /// # Errors
-    /// Whether a regex fits could not be decided.
+    /// If a regex hit a limit.
     pub fn server_for(
         &self,
         host: &[u8],
@@ -63,8 +64,8 @@ impl AddressServers {
         Ok(found.unwrap_or_else(|| Arc::clone(&self.default)))
     }
 
-    /// The server whose rules hold for the rest of a head that has named this host, in whatever
-    /// case. `None` where that changes nothing, or cannot be decided.
+    /// The server whose limits apply to the rest of a head that names this host (in any case).
+    /// `None` if the server stays the same, or a regex hit a limit.
     pub fn reader_of(&self, host: &[u8]) -> Option<Arc<Server>> {
         if self.is_single {
             return None;
@@ -73,8 +74,8 @@ impl AddressServers {
         Some(named.unwrap_or_else(|| Arc::clone(&self.default)))
     }
 
-    /// Whether it makes a difference which name a client asks for, and the server of this host, in
-    /// whatever case, asks for certificates. Not where the server cannot be decided.
+    /// Whether the name matters and the server of this host (in any case) asks for client
+    /// certificates. False if a regex hit a limit.
     pub fn wants_certificates(&self, host: &[u8]) -> bool {
         if !self.are_names_looked_up {
             return false;
@@ -89,7 +90,7 @@ impl AddressServers {
         })
     }
 
-    /// The rules for the rest of a head that has named this host, where they may be others.
+    /// The limits for the rest of a head that names this host, if they may differ.
     pub fn head_limits_after(&self, host: &[u8]) -> Option<h1::Limits> {
         if !self.head_limits_differ {
             return None;
@@ -98,51 +99,51 @@ impl AddressServers {
     }
 }
 
-/// One listening socket and what is behind it.
+/// One listening socket and the servers of its addresses.
 pub struct Binding {
     /// The identity of the binding.
     pub id: ListenerId,
     /// How to open it.
     pub options: ListenOptions,
-    /// Servers for connections to any address that is not among `specific`.
+    /// The servers of connections to an address that is not in `specific`.
     pub servers: Arc<AddressServers>,
-    /// Servers of single addresses that the same socket takes.
+    /// The servers of single addresses that share the socket.
     pub specific: Vec<(Address, Arc<AddressServers>)>,
 }
 
 impl Binding {
-    /// The servers for a connection whose own end is `local`.
+    /// The servers of a connection whose local address is `local`.
     pub fn servers_for(&self, local: &Address) -> Arc<AddressServers> {
         let found = self.specific.iter().find(|(address, _)| address == local);
         Arc::clone(found.map_or(&self.servers, |(_, servers)| servers))
     }
 }
 
-/// An address with its lines, while all servers are gathered.
+/// An address and its servers, while the servers of the configuration are collected.
 pub struct AddressGroup {
     /// The options of `listen` in force for the address.
     pub listen: Listen,
-    /// The default server: the one that says so, else the first.
+    /// The default server: the one with `default_server`, else the first.
     pub default: Arc<Server>,
-    /// Which names lead to which server.
+    /// The servers by name.
     pub names: ServerNames,
-    /// Whether its lines agree about protocols.
+    /// Whether the `listen` lines of the address agree about protocols.
     pub agreement: Agreement,
     /// Every server of the address with the line of its block, in the order of the file.
     pub servers: Vec<(Arc<Server>, Option<conf::Position>)>,
-    /// What is to be said of names that were there already. nginx looks names up, and sees it, only
-    /// where there are several servers or a regular expression that captures.
+    /// Warnings about duplicate names. nginx only looks names up, and notices duplicates, if there
+    /// are several servers or a regular expression with captures.
     pub conflicts: Vec<String>,
 }
 
 impl AddressGroup {
-    /// Whether it makes a difference which name a client asks for.
+    /// Whether the name that a client asks for matters.
     pub fn are_names_looked_up(&self) -> bool {
         self.servers.len() > 1 || self.names.may_capture()
     }
 }
 
-/// The addresses as nginx goes through them: by port in the file's order, those with a socket of
+/// The addresses in nginx's order: by port in the order of the file, addresses with a socket of
 /// their own first, `*` last.
 pub fn in_order(gathered: &[AddressGroup]) -> Vec<&AddressGroup> {
     let port = |one: &AddressGroup| match &one.listen.options.address {
@@ -159,7 +160,7 @@ pub fn in_order(gathered: &[AddressGroup]) -> Vec<&AddressGroup> {
     all
 }
 
-/// Which addresses share a socket: turns gathered addresses into bindings.
+/// Groups addresses that share a socket into bindings.
 pub fn bindings(gathered: Vec<AddressGroup>) -> Vec<Binding> {
     let wildcard_ports: Vec<(u16, bool)> = gathered
         .iter()
@@ -199,7 +200,7 @@ pub fn bindings(gathered: Vec<AddressGroup>) -> Vec<Binding> {
             continue;
         }
         let mut options = one.listen.options;
-        // Accepted connections inherit it, so that none needs a call of its own.
+        // Accepted connections inherit the option, which saves a system call for each.
         options.nodelay = servers.default.plan.core.tcp_nodelay;
         let id = ListenerId::of_address(&options.address, options.carries);
         bindings.push(Binding {

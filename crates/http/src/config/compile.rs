@@ -1,7 +1,8 @@
-//! From the `http` block to servers and plans.
+//! Compiles the `http` block into servers and plans.
 //!
-//! Here the tree of scopes is walked: every `server`, `location`, `if` and `limit_except` becomes a
-//! [`Plan`]. What modules have to do there, they register themselves: their list is given.
+//! The compiler walks the tree of scopes: every `server`, `location`, `if` and `limit_except`
+//! becomes a [`Plan`]. Modules register their handlers for each scope; the caller passes the list
+//! of modules.
 
 use std::sync::Arc;
 
@@ -82,8 +83,8 @@ fn location_line(setter: &Setter<'_>) -> Result<(), Fault> {
         .try_for_each(|line| LocationName::parse(line).map(|_| ()))
 }
 
-/// Compiles the `http` block; `None` when there were errors (they have been reported). Without
-/// the block there is nothing to serve, which is no error.
+/// Compiles the `http` block; `None` if there were errors, which have been reported. A
+/// configuration without the block is no error: HTTP then serves nothing.
 pub fn http(
     compiler: &Compiler<'_>,
     root: ScopeRef<'_>,
@@ -111,7 +112,7 @@ pub fn http(
                 whole = false;
             }
         }
-        // From the end, as everything that goes through the list.
+        // From the end of the list, like all walks over it.
         let prepare = features.iter().rev().filter_map(|entry| entry.prepare);
         prepare.for_each(|prepare| prepare(compiler, scope));
         whole &= logging::access::check(compiler, scope).is_ok();
@@ -153,17 +154,17 @@ pub fn http(
     whole.then_some(http)
 }
 
-/// The walk over the scopes.
+/// The walk over the scopes of the `http` block.
 struct Builder<'c, 'f> {
     compiler: &'c Compiler<'f>,
     features: &'static [Entry],
-    /// The plans that have been made, by number.
+    /// The compiled plans, by number.
     plans: Vec<Arc<Plan>>,
     /// Whether any location of the current server accepts CONNECT.
     answers_connect: bool,
 }
 
-/// What a scope is, beyond its directives.
+/// The kind of a scope.
 #[derive(Default)]
 struct Kind {
     name: Bytes,
@@ -172,15 +173,15 @@ struct Kind {
     named: bool,
     locations: Locations,
     limit_except: Option<(Box<[Method]>, Arc<Plan>)>,
-    /// What answers around an `if` or `limit_except`.
+    /// The content handler of the scope around an `if` or `limit_except`.
     outer_content: Option<Content>,
 }
 
 impl Builder<'_, '_> {
-    /// A server with its addresses.
+    /// Compiles a server and adds it to its addresses.
     fn server(&mut self, scope: ScopeRef<'_>, gathered: &mut Vec<AddressGroup>) -> Option<()> {
         self.answers_connect = false;
-        // Every part is looked at, whatever the others come to: all errors show in one run.
+        // Every part is compiled even if another has failed, so that one run reports all errors.
         let mut named = Map::default();
         let locations = self.locations(scope, None, &mut named);
         let core = self.compiler.feature_or_report::<ServerCore>(scope);
@@ -299,7 +300,7 @@ impl Builder<'_, '_> {
         Some(())
     }
 
-    /// The locations of a scope, nested ones included.
+    /// Compiles the locations of a scope, nested ones included.
     fn locations(
         &mut self,
         scope: ScopeRef<'_>,
@@ -318,7 +319,8 @@ impl Builder<'_, '_> {
                         LocationName::Prefix { name: n, .. } => {
                             prefixes.iter().any(|p: &Prefix| p.name == *n)
                         }
-                        // As in nginx, the first of two with a name is the one that is found.
+                        // As in nginx, the first of two locations with the same name is the one
+                        // that is found.
                         LocationName::Named(_) | LocationName::Regex { .. } => false,
                     };
                     if duplicate {
@@ -423,8 +425,8 @@ impl Builder<'_, '_> {
         Some((allowed, self.plan(scope, own, kind)?))
     }
 
-    /// What a scope itself says that answers there. Of several lines the last one chooses, as in
-    /// nginx; all are made, because what is wrong with one is wrong there too.
+    /// The content handler that a scope declares itself. As in nginx, the last of several lines
+    /// wins; all are compiled, so that errors in each are reported.
     fn content(&mut self, scope: ScopeRef<'_>) -> Option<Option<Content>> {
         let (mut chosen, mut is_whole) = (None, true);
         let mut answers_connect = false;
@@ -447,8 +449,8 @@ impl Builder<'_, '_> {
         is_whole.then_some(chosen)
     }
 
-    /// The plan of a scope with the handler that it writes itself: every feature as this scope
-    /// sees it.
+    /// Compiles the plan of a scope with its own content handler and with each feature's settings
+    /// in the scope.
     fn plan(&mut self, scope: ScopeRef<'_>, own: Option<Content>, kind: Kind) -> Option<Arc<Plan>> {
         let plan = self.whole_plan(scope, own, kind);
         if plan.is_none() {
@@ -457,7 +459,8 @@ impl Builder<'_, '_> {
         plan
     }
 
-    /// Reports every fault of a scope whose plan has one: the first ends the making of it.
+    /// Reports all faults of a scope whose plan could not be compiled, since the compilation stops
+    /// at the first.
     fn report_all(&self, scope: ScopeRef<'_>) {
         fn look<F: framework::compile::Feature>(compiler: &Compiler<'_>, scope: ScopeRef<'_>) {
             let _ = compiler.feature_or_report::<F>(scope);
@@ -524,14 +527,15 @@ impl Builder<'_, '_> {
         };
         plan.core.root.will_be_opened(compiler, access);
         plan.prebuilt = crate::response::prebuilt::answering::suits(&plan);
-        // Plans within it have been made by now.
+        // Plans of inner scopes have been compiled by now.
         plan.id = self.plans.len() as u32;
         let plan = Arc::new(plan);
         self.plans.push(Arc::clone(&plan));
         Some(plan)
     }
 
-    /// What modules have to do in a scope; an `if` inside becomes a plan of its own.
+    /// Lets the modules register their handlers for a scope. An `if` block inside becomes a plan of
+    /// its own.
     fn phases(
         &mut self,
         scope: ScopeRef<'_>,
@@ -553,7 +557,7 @@ impl Builder<'_, '_> {
     }
 }
 
-/// Has every module register with a plan, so that every fault is reported.
+/// Lets every module register with a plan, even after a fault, so that every fault is reported.
 fn register_all(
     mut plan: PlanBuilder<'_>,
     features: &[Entry],
@@ -566,8 +570,8 @@ fn register_all(
     is_whole.then(|| plan.finish(content))
 }
 
-/// Whether everybody who asks an address for TLS can be answered: its default server has a
-/// certificate, or refuses handshakes and every other server has or does.
+/// Checks that every TLS client of an address can be served: the default server has a certificate,
+/// or it refuses handshakes and every other server refuses them or has a certificate.
 fn check_certificates(compiler: &Compiler<'_>, address: &AddressGroup) -> Option<()> {
     let tls = |server: &Arc<Server>| server.tls.as_ref().map(|tls| tls.has_certificate);
     if !address.listen.own.protocols.ssl || tls(&address.default) == Some(true) {
@@ -586,7 +590,7 @@ fn check_certificates(compiler: &Compiler<'_>, address: &AddressGroup) -> Option
     };
     let place = position.map(|position| position.to_string());
     let place = place.unwrap_or_default();
-    // The place is a part of the message already, as in nginx.
+    // The message already contains the position, as in nginx.
     compiler.report(Fault::new(format!(
         "no \"ssl_certificate\" is defined for the \"listen ... ssl\" directive in {place}"
     )));
@@ -616,7 +620,7 @@ fn check_nesting(
             "named location \"{}\" can be on the server level only",
             String::from_utf8_lossy(name)
         )),
-        // nginx compares with the text of a regular expression as well.
+        // As in nginx, the text of a regular expression is compared too.
         (_, LocationName::Prefix { name, .. } | LocationName::Exact(name))
             if !name.starts_with(outer.bytes()) =>
         {
@@ -630,7 +634,7 @@ fn check_nesting(
     }
 }
 
-/// The methods of `limit_except`; GET brings HEAD.
+/// The methods of `limit_except`; GET includes HEAD.
 fn methods(args: &[Word]) -> Result<Box<[Method]>, Fault> {
     let mut methods = Vec::with_capacity(args.len() + 1);
     for word in args {

@@ -1,7 +1,7 @@
-//! nginx's core module: the directives that belong to no single feature.
+//! nginx's core module: the directives that do not belong to a single feature.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_core_module.html>. [`Core`] holds what may differ
-//! from location to location, [`ServerCore`] what is decided with the virtual server.
+//! <https://nginx.org/en/docs/http/ngx_http_core_module.html>. [`Core`] holds the settings of a
+//! location, [`ServerCore`] those of a virtual server.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -26,23 +26,23 @@ const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION)
 const HSLI: Contexts = HSL.or(Contexts::LOCATION_IF);
 const HS: Contexts = Contexts::HTTP.or(Contexts::SERVER);
 
-/// What `root` or `alias` says.
+/// The value of `root` or `alias`.
 #[derive(Clone, Debug)]
 pub struct Root {
     /// The directory, with variables.
     pub path: Text,
-    /// Set for `alias`: how it cuts the URI.
+    /// How `alias` cuts the URI; `None` for `root`.
     pub alias: Option<Alias>,
-    /// The path begins with a variable: whether it is absolute shows at run time.
+    /// The path begins with a variable, so whether it is absolute is only known at run time.
     pub relative_at_run_time: bool,
-    /// Where relative paths start; ends with `/`.
+    /// The directory to which relative paths are relative; ends with `/`.
     pub prefix: Bytes,
-    /// The folder that all files lie in, or the file, and the directive that says so.
+    /// The directory that contains all files, or the file, and the directive that names it.
     place: (PathBuf, String),
 }
 
 impl Root {
-    /// Says that workers open files here.
+    /// Registers that workers open files here.
     pub fn will_be_opened(&self, compiler: &Compiler<'_>, access: FileAccess) {
         let (folder, by) = &self.place;
         compiler.will_open(access, folder, by);
@@ -58,7 +58,7 @@ pub enum Alias {
     Whole,
 }
 
-/// `keepalive_disable`: browsers that must not be kept alive in some cases.
+/// `keepalive_disable`: the browsers for which keep-alive is disabled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeepaliveDisable {
     msie6: bool,
@@ -66,7 +66,7 @@ pub struct KeepaliveDisable {
 }
 
 impl KeepaliveDisable {
-    /// Whether this request's client may be kept alive.
+    /// Whether keep-alive is permitted for this request's client.
     pub fn allows(self, request: &Request) -> bool {
         if !self.safari && (!self.msie6 || request.method != Method::Post) {
             return true;
@@ -284,7 +284,7 @@ pub struct Core {
     pub root: Root,
     /// The value of `sendfile` in this scope.
     pub sendfile: bool,
-    /// `sendfile_max_chunk` in bytes; `None`: no bound.
+    /// `sendfile_max_chunk` in bytes; `None`: no limit.
     pub sendfile_max_chunk: Option<usize>,
     /// The value of `tcp_nopush` in this scope.
     pub tcp_nopush: bool,
@@ -326,7 +326,7 @@ pub struct Core {
     pub etag: bool,
     /// The value of `if_modified_since` in this scope.
     pub if_modified_since: IfModifiedSince,
-    /// `max_ranges`; `None` where it is not written.
+    /// `max_ranges`; `None` if the directive is not set.
     pub max_ranges: Option<u32>,
     /// The value of `absolute_redirect` in this scope.
     pub absolute_redirect: bool,
@@ -442,8 +442,8 @@ impl Feature for Core {
 }
 
 impl Core {
-    /// Bytes per second for this request; `None`: no limit. `set $limit_rate` goes first; a
-    /// variable is looked at once.
+    /// The rate for this request in bytes per second; `None`: no limit. `set $limit_rate` takes
+    /// precedence. A variable is evaluated once.
     pub fn limit_rate_of(&self, request: &mut Request) -> Option<u64> {
         let rate = match request.pacing.rate {
             Some(rate) => rate,
@@ -453,7 +453,7 @@ impl Core {
         (rate > 0).then_some(rate)
     }
 
-    /// Bytes that go before the limit holds.
+    /// Bytes that are sent before the rate limit applies.
     pub fn limit_rate_after_of(&self, request: &mut Request) -> u64 {
         match request.pacing.rate_after {
             Some(after) => after,
@@ -461,13 +461,13 @@ impl Core {
         }
     }
 
-    /// Whether a response may be sent at full speed without asking the request.
+    /// Whether the rate is unlimited for all requests (a constant 0).
     pub fn unlimited(&self) -> bool {
         matches!(self.limit_rate, Size::Fixed(0))
     }
 }
 
-/// What HTTP itself works with.
+/// The tasks of HTTP's core.
 pub const TASKS: &[Task] = &[
     Task::of(TaskKind::Access, &["satisfy"]).listed(3),
     Task::of(TaskKind::Files, &["root", "alias"]),
@@ -476,7 +476,7 @@ pub const TASKS: &[Task] = &[
     Task::of(TaskKind::Errors, &["error_page"]),
 ];
 
-/// What is decided before the location is known.
+/// The settings that apply before the location is known.
 pub struct ServerCore {
     /// The value of `client_header_timeout` in this scope.
     pub client_header_timeout: Duration,
@@ -492,7 +492,7 @@ impl ServerCore {
         !self.early_read.is_empty()
     }
 
-    /// Whether this request's body is read before its location is looked for.
+    /// Whether this request's body is read before its location is looked up.
     pub fn reads_early(&self, request: &mut Request) -> bool {
         self.early_read.iter().any(|condition| {
             let value = condition.evaluate(request);
@@ -500,7 +500,7 @@ impl ServerCore {
         })
     }
 
-    /// Bounds for a request's head.
+    /// The limits of a request's head.
     pub fn head_limits(&self) -> h1::Limits {
         self.limits
     }
@@ -567,7 +567,7 @@ fn compile_root(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Root, Fa
     };
     let mut parts = template.parts.clone();
     if !is_alias {
-        // One trailing slash of a root is dropped: the URI brings its own.
+        // One trailing slash of `root` is dropped, since the URI begins with one.
         without_last_slash(&mut parts);
     }
     if !begins_with_slash {
@@ -592,7 +592,7 @@ fn compile_root(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Root, Fa
     })
 }
 
-/// Without the slash that the last literal part ends with.
+/// Removes the slash at the end of the last literal part.
 fn without_last_slash(parts: &mut [conf::TemplatePart]) {
     if let Some(conf::TemplatePart::Literal(last)) = parts.last_mut()
         && let Some(rest) = last.strip_suffix(b"/")
@@ -674,8 +674,8 @@ fn keepalive_timeout(setter: &Setter<'_>) -> Result<(Duration, Option<u64>), Fau
     Ok((timeout, header))
 }
 
-/// The second value of `keepalive_timeout`, which is inherited on its own: a scope that writes
-/// the first alone keeps the second of those around it. A written 0 sends none.
+/// The second value of `keepalive_timeout`, which is inherited separately: a scope that sets only
+/// the first value keeps the second of the scopes around it. If the value is 0, no header is sent.
 fn keepalive_header(scope: ScopeRef<'_>) -> Result<Option<u64>, Fault> {
     for scope in std::iter::successors(Some(scope), |scope| scope.parent()) {
         if let Some((_, Some(seconds))) = scope.own(&KEEPALIVE_TIMEOUT)? {

@@ -1,12 +1,12 @@
-//! HTTP/3 before there is a door for QUIC: its directives are accepted with a warning, no socket is
-//! opened for it, and no response of ours names it to clients.
+//! The directives of HTTP/3, which is not implemented: they are accepted with a warning, no socket
+//! is opened, and `Alt-Svc` in our responses offers no HTTP/3.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_v3_module.html>, and RFC 7838 for `Alt-Svc`.
 
 use bytes::Bytes;
 use conf::{Contexts, Declared, Fault, Setter, Setting, parse};
 
-/// The warning about whatever a configuration says of HTTP/3.
+/// The warning for each directive of HTTP/3.
 pub const HTTP3_NOT_YET: &str = "HTTP/3 is not there yet: clients use HTTP/2 meanwhile, \
                                  and h3 is left out of \"Alt-Svc\"";
 
@@ -21,7 +21,7 @@ macro_rules! not_yet {
     };
 }
 
-/// The directives of nginx's module, and of the program that it hands to the kernel.
+/// The directives of nginx's module, and that of its BPF program.
 pub const DIRECTIVES: &[&dyn Declared] = &[
     &HTTP3,
     &HTTP3_HQ,
@@ -55,7 +55,7 @@ not_yet! {
         "Makes clients show that they receive at their addresses before a connection begins.";
 }
 
-/// Switched off there is nothing that a client could miss.
+/// `off` needs no warning, since nothing is missing.
 fn flag(setter: &Setter<'_>) -> Result<(), Fault> {
     if parse::flag(setter)? {
         warn(setter)?;
@@ -88,8 +88,8 @@ pub fn is_offered(alt_svc: &[u8]) -> bool {
     alternatives(alt_svc).any(is_http3)
 }
 
-/// A value of `Alt-Svc` without the alternatives that are HTTP/3: no browser is to try a port at
-/// which no server listens. Empty where there are no others.
+/// Removes the alternatives of HTTP/3 from a value of `Alt-Svc`, so that no browser tries a port
+/// without a server. Empty if there are no other alternatives.
 #[must_use]
 pub fn without_http3(alt_svc: Bytes) -> Bytes {
     if !is_offered(&alt_svc) {
@@ -100,7 +100,7 @@ pub fn without_http3(alt_svc: Bytes) -> Bytes {
     kept.join(&b", "[..]).into()
 }
 
-/// The parts between commas, but for those within quotes.
+/// Splits a value at commas outside quotes.
 fn alternatives(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     let (mut is_quoted, mut is_escaped) = (false, false);
     value.split(move |byte| {
@@ -111,8 +111,8 @@ fn alternatives(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// Whether an alternative is HTTP/3, one of its drafts (`h3-29`, `h3-Q050`) or what came before
-/// them (`quic`).
+/// Whether an alternative is HTTP/3, one of its drafts (`h3-29`, `h3-Q050`) or its predecessor
+/// (`quic`).
 fn is_http3(alternative: &[u8]) -> bool {
     let Some(equals) = memchr::memchr(b'=', alternative) else {
         return false;

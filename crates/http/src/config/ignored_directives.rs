@@ -1,7 +1,7 @@
 //! Directives of nginx that are accepted and have no effect here, each with the reason.
 //!
-//! They tune what Tidegate does not have, or what it decides by itself. Their values are checked
-//! like any other, and `-t` shows a notice.
+//! The directives tune parts of nginx that Tidegate does not have, or that it tunes by itself.
+//! Their values are checked, and `-t` prints a notice.
 
 use conf::{
     Arity, Contexts, Declared, Fault, Inherit, Line, ScopeRef, Setter, Setting, Template, Word,
@@ -122,7 +122,7 @@ fn number(setter: &Setter<'_>) -> Result<(), Fault> {
     parse::number(setter).map(drop)
 }
 
-/// The size of nginx's table of variables, which every `http` has: not 0.
+/// The size of nginx's hash of variables; 0 is an error, as in nginx.
 fn variables_hash_size(setter: &Setter<'_>) -> Result<(), Fault> {
     match parse::number(setter)? {
         0 => Err(Fault::at(
@@ -144,7 +144,7 @@ fn buffers(setter: &Setter<'_>) -> Result<(), Fault> {
     parse::buffers(setter).map(drop)
 }
 
-/// What nginx's pools need at least for themselves, and what their sizes must be multiples of.
+/// The minimum of nginx's pool sizes, in bytes, and their alignment.
 const POOL_SIZE_MIN: u64 = 112;
 const POOL_ALIGNMENT: u64 = 16;
 
@@ -183,7 +183,7 @@ fn aio(setter: &Setter<'_>) -> Result<(), Fault> {
         bytes: pool.into(),
         ..word.clone()
     })?;
-    // A pool whose name holds variables is looked for with each request.
+    // A pool whose name has variables is looked up for each request.
     if template.as_literal().is_none() || pool == DEFAULT_POOL || names_pool(setter.scope(), pool) {
         return Ok(());
     }
@@ -191,10 +191,10 @@ fn aio(setter: &Setter<'_>) -> Result<(), Fault> {
     Err(Fault::at(word, format!("unknown thread pool \"{name}\"")))
 }
 
-/// The pool that is there without a `thread_pool`.
+/// The pool that exists without a `thread_pool`.
 const DEFAULT_POOL: &[u8] = b"default";
 
-/// Whether a `thread_pool` of the main level has this name.
+/// Whether a `thread_pool` at the main level has this name.
 fn names_pool(scope: ScopeRef<'_>, name: &[u8]) -> bool {
     let main = std::iter::successors(Some(scope), |scope| scope.parent()).last();
     let lines = main.map_or_else(Vec::new, |main| main.own_lines(&THREAD_POOL.spec));
@@ -217,7 +217,7 @@ fn thread_pools(setter: &Setter<'_>) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Checks the parameters of one pool; those that are none are passed over, as nginx does.
+/// Checks the parameters of one pool; unknown parameters are ignored, as in nginx.
 fn thread_pool(line: &Line) -> Result<(), Fault> {
     let mut has_threads = false;
     for word in line.args.iter().skip(1) {

@@ -1,4 +1,5 @@
-//! `listen` in a `server` of HTTP: the addresses of a server, and the options that only HTTP has.
+//! `listen` in a `server` block of HTTP: the addresses of a server, and the options that only HTTP
+//! has.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_core_module.html#listen>.
 
@@ -32,7 +33,7 @@ pub static LISTEN: Setting<Vec<ListenLine<HttpOptions>>> = Setting::new(
      listens.",
 );
 
-/// One address that a `listen` line of a server of HTTP names.
+/// One address of a `listen` line.
 pub type Listen = listen::Listen<HttpOptions>;
 
 /// The options that only HTTP has.
@@ -51,10 +52,10 @@ pub fn default_listen(privileged: bool) -> Listen {
     Listen::new(Address::Inet(address), None)
 }
 
-/// Every address that a `server` block names, or the one that it has without `listen`.
+/// All addresses of a `server` block, or the default address without `listen`.
 ///
 /// # Errors
-/// A line that is wrong, an address that is named twice, a host that is not found.
+/// An invalid line, a duplicate address, or a host that cannot be resolved.
 pub fn of_server(compiler: &Compiler<'_>, server: ScopeRef<'_>) -> Result<Vec<Listen>, Fault> {
     match server.own(&LISTEN)? {
         Some(lines) => {
@@ -99,25 +100,25 @@ fn listens(setter: &Setter<'_>) -> Result<Vec<ListenLine<HttpOptions>>, Fault> {
     Ok(all)
 }
 
-/// HTTP's port, of a line that names none.
+/// The port of a line without a port.
 const HTTP_PORT: u16 = 80;
 
-/// Takes an option that only HTTP has.
+/// Parses an option that only HTTP has.
 fn option(listen: &mut Listen, name: &str) -> Taken {
     match name {
         "default_server" | "default" => listen.own.default_server = true,
         "proxy_protocol" => listen.own.protocols.proxy_protocol = true,
         "ssl" => listen.own.protocols.ssl = true,
-        // `listens` says that it is deprecated.
+        // `listens` warns that the option is deprecated.
         "http2" => listen.own.protocols.http2 = true,
-        // `listens` says that no socket is opened there.
+        // `listens` warns that no socket is opened.
         "quic" => listen.options.carries = Carries::Datagrams,
         _ => return Taken::Unknown,
     }
     Taken::Yes
 }
 
-/// Refuses what means nothing for UDP, as nginx does.
+/// Refuses options that have no meaning for UDP, as nginx does.
 fn check_quic(listen: &Listen, line: &Line) -> Result<(), Fault> {
     let is_written = |name: &str| {
         let mut names = line.args.iter().skip(1).map(Word::text);

@@ -1,4 +1,4 @@
-//! `location`: how a URI finds its plan.
+//! `location`: finds the plan for a URI.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_core_module.html#location>. Order as in nginx: an
 //! exact location; else the longest prefix, then (unless it was written with `^~`) the first
@@ -34,7 +34,7 @@ pub enum LocationName {
         pattern: Bytes,
         /// Whether case is ignored (written with `~*`).
         caseless: bool,
-        /// Where it stands, for errors.
+        /// The pattern's place in the configuration, for errors.
         word: Word,
     },
     /// A named location, written `@name`.
@@ -42,7 +42,7 @@ pub enum LocationName {
 }
 
 impl LocationName {
-    /// Reads the arguments of a `location` line.
+    /// Parses the arguments of a `location` line.
     pub fn parse(line: &Line) -> Result<LocationName, Fault> {
         let bytes = |word: &[u8]| Bytes::copy_from_slice(word);
         let regex = |word: &Word, pattern: &[u8], caseless| LocationName::Regex {
@@ -117,39 +117,39 @@ impl LocationName {
 pub struct Prefix {
     /// The prefix as written.
     pub name: Bytes,
-    /// Whether it was written with `^~`: no regex is asked.
+    /// Whether the location was written with `^~`: no regex is tried.
     pub no_regex: bool,
     /// The plan of the prefix.
     pub plan: Arc<Plan>,
 }
 
-/// The locations of one scope. Prefixes are sorted so that a lookup is a binary search plus a
-/// walk over those prefixes of the found one that are locations too.
+/// The locations of one scope. Prefixes are sorted, so that a lookup is a binary search and a walk
+/// over the shorter prefixes of the one that was found.
 #[derive(Clone, Default)]
 pub struct Locations {
     exact: Box<[(Bytes, Arc<Plan>)]>,
     prefixes: Box<[Prefix]>,
-    /// For each prefix the index of the longest other prefix that it begins with.
+    /// For each prefix, the index of the longest other prefix of it.
     parents: Box<[Option<u32>]>,
-    /// The locations that pass requests on, by their names without the final slash, sorted; without
-    /// those whose name without it is a prefix of its own.
+    /// The locations that pass requests on, by their names without the final slash, sorted. Without
+    /// those whose name without the slash is a location of its own.
     slashes: Box<[(Bytes, Arc<Plan>)]>,
     regexes: Arc<Regexes<(Arc<Regex>, Arc<Plan>)>>,
 }
 
-/// What a lookup gives, out of the compiled `http` block.
+/// The result of a lookup.
 pub enum LocationMatch<'a> {
-    /// The plan in force from now on.
+    /// The plan of the location.
     Plan(&'a Arc<Plan>),
-    /// The URI lacks only the final slash of a location that passes requests on: that location's
-    /// plan, which is in force from now on, and the path with the slash.
+    /// The URI lacks only the final slash of a location that passes requests on: the location's
+    /// plan, and the path with the slash.
     Slash(&'a Arc<Plan>, Bytes),
-    /// Whether this regex matches could not be decided.
+    /// This regex hit a limit.
     Undecided(Arc<Regex>, Undecided),
 }
 
 impl Locations {
-    /// From the locations of a scope; regexes stay in their order.
+    /// The locations of a scope. Regexes keep their order.
     pub fn new(
         exact: Vec<(Bytes, Arc<Plan>)>,
         prefixes: Vec<Prefix>,
@@ -166,14 +166,15 @@ impl Locations {
             .filter(|(_, plan)| plan.auto_redirect)
             .filter_map(|(name, plan)| {
                 let bare = name.strip_suffix(b"/")?;
-                // A prefix of the name without the slash is a location for the very path.
+                // A prefix equal to the name without the slash is the location of that path.
                 if prefixes
                     .binary_search_by(|prefix| prefix.name.as_ref().cmp(bare))
                     .is_ok()
                 {
                     return None;
                 }
-                // Of two locations of a name the exact one makes the redirect, as in nginx.
+                // Of two locations with the same name the exact one makes the redirect, as in
+                // nginx.
                 let found = exact.binary_search_by(|(exact, _)| exact.cmp(name)).ok();
                 let exact = found.and_then(|index| exact.get(index));
                 let plan = exact.map_or(plan, |(_, plan)| plan);
@@ -204,7 +205,7 @@ impl Locations {
         self.exact.get(found).map(|(_, plan)| plan)
     }
 
-    /// The longest prefix of `uri` among the locations.
+    /// The longest location prefix of `uri`.
     fn longest_prefix(&self, uri: &[u8]) -> Option<&Prefix> {
         let after = self
             .prefixes
@@ -225,8 +226,8 @@ impl Locations {
         None
     }
 
-    /// The first location whose regex matches. To an observer, those that need not be asked do not
-    /// match.
+    /// The first location whose regex matches. The observer is also told of the regexes
+    /// that were skipped because they cannot match.
     fn first_regex(
         &self,
         request: &mut Request,
@@ -254,7 +255,7 @@ impl Locations {
         Ok(found.map(|(_, plan)| plan))
     }
 
-    /// The location that passes requests on and of which `uri` lacks only the final slash, and its
+    /// The location that passes requests on and of which `uri` lacks only the final slash, with its
     /// name.
     fn slash(&self, uri: &[u8]) -> Option<(&Arc<Plan>, Bytes)> {
         let found = self
@@ -266,7 +267,7 @@ impl Locations {
     }
 }
 
-/// For sorted prefixes: which earlier one is the longest proper beginning of each.
+/// For each of the sorted prefixes, the index of the longest proper prefix of it.
 fn parents(prefixes: &[Prefix]) -> Box<[Option<u32>]> {
     let mut open: Vec<usize> = Vec::new();
     let mut parents = Vec::with_capacity(prefixes.len());
@@ -286,28 +287,28 @@ fn parents(prefixes: &[Prefix]) -> Box<[Option<u32>]> {
     parents.into()
 }
 
-/// Sees how a location is found. Serving needs [`Nobody`].
+/// Observes the lookup of a location (`tidegate explain`). Requests use [`Nobody`].
 pub trait Observer {
-    /// The path is this exact location's.
+    /// An exact location was found.
     fn exact(&mut self, _: &Arc<Plan>) {}
-    /// Of the prefixes of one level this is the longest.
+    /// The longest prefix of one level was found.
     fn longest_prefix(&mut self, _: &Prefix) {}
-    /// A regex was asked.
+    /// A regex was tried.
     fn regex(&mut self, _: &Arc<Plan>, _matched: bool) {}
 }
 
-/// An observer of the search that does nothing.
+/// An observer that does nothing.
 pub struct Nobody;
 
 impl Observer for Nobody {}
 
-/// Finds the plan for the request's URI, beginning at its server; applies `limit_except`. `http` is
-/// the request's.
+/// Finds the plan for the request's URI, starting at its server, and applies `limit_except`. `http`
+/// must be the request's.
 pub fn find<'a>(request: &mut Request, http: &'a Http) -> LocationMatch<'a> {
     find_observed(request, http, &mut Nobody)
 }
 
-/// Like [`find`], and tells an observer each step of the search.
+/// Like [`find`], and reports each step to an observer.
 pub fn find_observed<'a>(
     request: &mut Request,
     http: &'a Http,
@@ -329,7 +330,7 @@ pub fn find_observed<'a>(
 
 enum LocationSearch<'a> {
     Nothing,
-    /// The plan, and whether it is settled: no regex of an outer scope may replace it.
+    /// The plan, and whether it is final: then no regex of an outer scope may replace it.
     Plan(&'a Arc<Plan>, bool),
     Slash(&'a Arc<Plan>, Bytes),
     Undecided(Arc<Regex>, Undecided),
@@ -382,8 +383,7 @@ fn search<'a>(
     }
 }
 
-/// `limit_except`: its plan stands for every method that it does not leave alone, however the
-/// request came to the location.
+/// Applies `limit_except`: methods that it does not exempt get its plan.
 pub fn for_method(plan: &Arc<Plan>, method: Method) -> &Arc<Plan> {
     match &plan.limit_except {
         Some((allowed, inner)) if !allowed.contains(&method) => inner,

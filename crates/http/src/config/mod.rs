@@ -1,6 +1,6 @@
-//! What a configuration amounts to: from the `http` block ([`compile`]) to virtual servers and a
-//! [`plan`] for every scope, and the directives of nginx's core module ([`core`]), which belong to
-//! no single feature.
+//! The compiled configuration of HTTP: the `http` block is compiled ([`compile`]) into virtual
+//! servers and a [`plan`] for every scope. The directives of nginx's core module ([`core`]) are
+//! here too.
 
 pub mod address;
 pub mod compile;

@@ -37,10 +37,10 @@ use crate::slots::PlanSlot;
 
 /// The compiled form of one scope.
 pub struct Plan {
-    /// Its place among the generation's plans (see [`Http::plan`](Http::plan)), and the key of
-    /// per-thread caches.
+    /// The plan's index among the plans of the generation (see [`Http::plan`](Http::plan)), and the
+    /// key of per-thread caches.
     pub id: u32,
-    /// The scope that it was compiled of.
+    /// The scope from which it was compiled.
     pub scope: conf::ScopeId,
     /// The location's name as written (a prefix, a regex, `@name`); empty for a server.
     pub name: Bytes,
@@ -54,7 +54,7 @@ pub struct Plan {
     pub internal: bool,
     /// Locations nested in this one.
     pub locations: Locations,
-    /// `limit_except`: the methods it leaves alone, and the plan for all others.
+    /// `limit_except`: the exempt methods, and the plan for all others.
     pub limit_except: Option<(Box<[Method]>, Arc<Plan>)>,
     /// Whether a URI that lacks only the final slash is redirected (`location /x/` with
     /// `proxy_pass`).
@@ -90,13 +90,13 @@ impl Plan {
     }
 }
 
-/// The handlers of a plan, by phase; each list in the order in which it runs.
+/// The handlers of a plan, by phase; each list in the order of execution.
 pub struct Phases {
     /// The zones that requests are counted in.
     pub zones: CountedZones,
     /// Run as soon as the head of a main request has been read; used from the server's plan.
     pub arrived: Box<[Arc<dyn Handle>]>,
-    /// The rewrite phase: the server's where the plan is one's, else the location's.
+    /// The rewrite phase: the server's in a server's plan, else the location's.
     pub scripts: Box<[Arc<dyn Script>]>,
     /// Once the location is known, before its script; of main requests and of subrequests.
     pub located: Box<[Arc<dyn Script>]>,
@@ -106,7 +106,7 @@ pub struct Phases {
     pub prepared: Box<[Arc<dyn Script>]>,
     /// Called in the log phase.
     pub endings: Box<[Arc<dyn OnRequestEnd>]>,
-    /// Whether one of them may read the response's head.
+    /// Whether one of `endings` may read the response's head.
     pub endings_read_response: bool,
     /// Run after the response of a main request.
     pub after: Box<[Arc<dyn After>]>,
@@ -116,7 +116,7 @@ pub struct Phases {
     pub access: Box<[Arc<dyn Check>]>,
     /// The precontent phase.
     pub precontent: Box<[Arc<dyn Handle>]>,
-    /// The content handler; without one static files answer.
+    /// The content handler; without one, static files are served.
     pub content: Option<Arc<dyn Handle>>,
     /// Answers requests from the content handler's responses in memory.
     pub recall: Option<Arc<dyn Recall>>,
@@ -132,10 +132,10 @@ pub struct Phases {
     /// Whether every plain request gets the same response, which is sent before any other handler
     /// runs.
     pub answers_constantly: bool,
-    /// Whether prebuilt responses may answer here.
+    /// The permits for prebuilt responses in this scope.
     pub shortcuts: Permits,
-    /// Whether what runs before the location is known permits prebuilt responses. Read from the
-    /// server's plan, whatever the location's says.
+    /// The permits for prebuilt responses of handlers that run before the location is known. Read
+    /// from the server's plan, not the location's.
     pub shortcuts_of_server: Permits,
 }
 
@@ -153,13 +153,14 @@ pub struct Permits {
 }
 
 impl Permits {
-    /// Whether one may answer this head, as far as that is all there is to look at.
+    /// Whether a prebuilt response may answer this head, by all permits that only depend on the
+    /// head.
     pub fn permit_head(&self, request: &Request) -> bool {
         self.are_open && self.of_head.iter().all(|permit| permit.permits(request))
     }
 
-    /// How this one may answer the request, if it may. Of two that would encode it neither knows
-    /// what comes of the other.
+    /// How this prebuilt response may be encoded for the request; `None` if it may not be used,
+    /// also if two modules would encode it.
     pub fn permit_response(
         &self,
         request: &Request,
@@ -176,7 +177,7 @@ impl Permits {
         Some(encoding)
     }
 
-    /// Whether one may answer this very request.
+    /// Whether a prebuilt response may answer this request.
     pub fn permit_request(&self, request: &Request) -> bool {
         self.of_request.iter().all(|permit| permit.permits(request))
     }
@@ -190,16 +191,16 @@ pub struct Server {
     pub plan: Arc<Plan>,
     /// The named locations of the server.
     pub named: Map<Bytes, Arc<Plan>>,
-    /// Directives that hold for a connection or a request's head.
+    /// Settings that apply to a connection or a request's head.
     pub core: Arc<ServerCore>,
     /// Whether any location accepts CONNECT. If none does, CONNECT is refused before the phases.
     pub allows_connect: bool,
-    /// Its TLS settings; `None` if it has no certificate.
+    /// The server's TLS settings; `None` if it has no certificate.
     pub tls: Option<Arc<ServerTls>>,
-    /// Its certificates, where their names hold variables.
+    /// The server's certificates, if their names have variables.
     pub certificates: Option<Arc<Dynamic<Handshake>>>,
-    /// `ssl_verify_client`: what its requests must have shown, under whatever settings hands were
-    /// shaken.
+    /// `ssl_verify_client`: the demands on the client's certificate, whatever settings the
+    /// handshake used.
     pub verify_client: Option<transport::tls::verify::Mode>,
 }
 
@@ -214,28 +215,28 @@ pub struct Http {
     pub of_handshakes: Table<Handshake>,
     /// `response_memory`, in bytes.
     pub response_memory: usize,
-    /// `debug_connection`: whose connections are logged in every detail.
+    /// `debug_connection`: the clients whose connections are logged at debug level.
     pub debug_connections: Arc<DebugConnections>,
 }
 
 impl Http {
-    /// The plan of a number, as [`Plan::id`] gives it.
+    /// The plan with this number (see [`Plan::id`]).
     pub fn plan(&self, id: u32) -> &Plan {
         self.shared_plan(id)
     }
 
-    /// The plan of a number as a shared pointer, for callers that keep it.
+    /// The plan with this number as a shared pointer, for callers that keep it.
     pub fn shared_plan(&self, id: u32) -> &Arc<Plan> {
-        &self.plans[id as usize] // invariant: plans are numbered by their places
+        &self.plans[id as usize] // invariant: a plan's number is its index
     }
 
-    /// What is behind a listening socket; `None` where this configuration does not have it.
+    /// The binding of a listening socket; `None` if this configuration does not have it.
     pub fn binding(&self, id: &ListenerId) -> Option<&Binding> {
         self.bindings.iter().find(|binding| binding.id == *id)
     }
 
-    /// Every address that is listened on with the socket that takes its connections: some share a
-    /// socket with another.
+    /// All listening addresses, each with the socket that accepts its connections; addresses may
+    /// share a socket.
     pub fn addresses(&self) -> Vec<(ListenerId, Address)> {
         let of = |binding: &Binding| {
             let own = std::iter::once(&binding.options.address);

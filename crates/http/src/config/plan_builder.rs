@@ -1,4 +1,4 @@
-//! How the modules' part of a plan comes to be: each registers what it has to do in the scope.
+//! Collects the modules' part of a plan: each module registers its handlers for the scope.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use crate::request::Request;
 use crate::response::chain::{Chain, FilterRejection, HeadFilter, Link};
 use crate::slots::PlanSlot;
 
-/// Makes the plan of a block: see [`PlanBuilder::plan_of`].
+/// Compiles the plan of a block: see [`PlanBuilder::plan_of`].
 pub type PlanOf<'a> = dyn FnMut(ScopeRef<'_>) -> Option<Arc<Plan>> + 'a;
 
-/// The plan of a scope while modules register with it, in the order of their list.
+/// Collects the plan of a scope while modules register, in the order of their list.
 pub struct PlanBuilder<'a> {
     /// The compilation of the plan builder.
     pub compiler: &'a Compiler<'a>,
@@ -42,8 +42,9 @@ pub struct PlanBuilder<'a> {
     answers_constantly: bool,
     shortcuts: Shortcuts,
     shortcuts_of_server: Shortcuts,
-    /// Of the module that registers now: what it says of shortcuts, whether it has registered
-    /// anything, and anything that is done before the location is known.
+    /// State of the module that is registering: its statement about shortcuts, whether it has
+    /// registered anything, and whether it has registered a handler that runs before the location
+    /// is known.
     said: Option<Shortcut>,
     has_registered: bool,
     comes_before_location: bool,
@@ -85,8 +86,8 @@ impl<'a> PlanBuilder<'a> {
         }
     }
 
-    /// Has a module register, and asks what it says of shortcuts if it has. `None` is for a fault,
-    /// which has been reported.
+    /// Lets a module register, and applies its statement about shortcuts if it has registered
+    /// anything. Returns `None` after a fault, which has been reported.
     pub fn register(&mut self, entry: &Entry) -> Option<()> {
         let Some(register) = entry.plan else {
             return Some(());
@@ -109,18 +110,18 @@ impl<'a> PlanBuilder<'a> {
         Some(())
     }
 
-    /// What the module that registers now says of shortcuts.
+    /// States how the registering module affects shortcuts.
     pub fn shortcut(&mut self, shortcut: Shortcut) {
         self.has_registered = true;
         self.said = Some(shortcut);
     }
 
-    /// The plan of a block within the scope that may come to be in force instead of this one.
+    /// Compiles the plan of a block within the scope, which may replace this plan at run time.
     pub fn plan_of(&mut self, inner: ScopeRef<'_>) -> Option<Arc<Plan>> {
         (self.plan_of)(inner)
     }
 
-    /// A feature as the scope sees it; a fault is reported.
+    /// The settings of a feature in the scope; a fault is reported.
     pub fn feature<F: Feature>(&self) -> Option<Arc<F>> {
         self.compiler.feature_or_report(self.scope)
     }
@@ -131,13 +132,15 @@ impl<'a> PlanBuilder<'a> {
         self.zones = zones;
     }
 
-    /// What runs as soon as the head of a main request has been read, under the plan of its server.
+    /// Registers a handler that runs as soon as the head of a main request has been read; used from
+    /// the server's plan.
     pub fn arrived<H: Handle + 'static>(&mut self, handler: &Arc<H>) {
         (self.has_registered, self.comes_before_location) = (true, true);
         self.arrived.push(handler.clone());
     }
 
-    /// What runs in the rewrite phase: the server's where the scope is one, else the location's.
+    /// Registers a script of the rewrite phase: the server's if the scope is a server, else the
+    /// location's.
     pub fn script<S: Script + 'static>(&mut self, script: &Arc<S>) {
         (self.has_registered, self.comes_before_location) = (true, true);
         self.scripts.push(script.clone());
@@ -156,66 +159,68 @@ impl<'a> PlanBuilder<'a> {
         self.answers_constantly = true;
     }
 
-    /// A variable that is read before a script has set it is worth no warning here.
+    /// Disables warnings about variables that are read before a script has set them.
     pub fn warn_of_no_unset_variable(&mut self) {
         self.warns_unset = false;
     }
 
-    /// What changes a request once its plan is found, before anything else looks at it.
+    /// Registers a script that may change a request once its plan is known, before all other
+    /// phases.
     pub fn prepared<S: Script + 'static>(&mut self, script: &Arc<S>) {
         self.has_registered = true;
         self.prepared.push(script.clone());
     }
 
-    /// What is done with main requests after their responses.
+    /// Registers a handler that runs after the responses of main requests.
     pub fn after<A: After + 'static>(&mut self, after: &Arc<A>) {
         self.has_registered = true;
         self.after.push(after.clone());
     }
 
-    /// What notes requests that have ended.
+    /// Registers a callback for the end of requests.
     pub fn ending<E: OnRequestEnd + 'static>(&mut self, ending: &Arc<E>) {
         self.has_registered = true;
         self.endings.push(ending.clone());
     }
 
-    /// What runs once the plan is found, before it is asked who the client is.
+    /// Registers a handler of the preaccess phase, before the access checks.
     pub fn preaccess<H: Handle + 'static>(&mut self, handler: &Arc<H>) {
         self.has_registered = true;
         self.preaccess.push(handler.clone());
     }
 
-    /// What decides, with others, who may have what the plan gives.
+    /// Registers a check of the access phase.
     pub fn access<C: Check + 'static>(&mut self, check: &Arc<C>) {
         self.has_registered = true;
         self.access.push(check.clone());
     }
 
-    /// What runs once the client has been let in, before what answers.
+    /// Registers a handler of the precontent phase, after the access checks and before the content
+    /// handler.
     pub fn precontent<H: Handle + 'static>(&mut self, handler: &Arc<H>) {
         self.has_registered = true;
         self.precontent.push(handler.clone());
     }
 
-    /// What may answer with a file or a folder, where nothing else answers.
+    /// Registers a handler that may serve a file or a directory if there is no content handler.
     pub fn file<H: Handle + 'static>(&mut self, handler: &Arc<H>) {
         self.has_registered = true;
         self.files.push(handler.clone());
     }
 
-    /// Requests of any method are about files here, and their bodies are waited for.
+    /// Declares that requests of all methods act on files here, and that their bodies are awaited.
     pub fn changes_files(&mut self) {
         self.has_registered = true;
         self.changes_files = true;
     }
 
-    /// What looks at the heads of responses.
+    /// Registers a head filter of responses.
     pub fn filter<F: HeadFilter + 'static>(&mut self, filter: &Arc<F>) {
         self.has_registered = true;
         self.filters.push(Link::Module(filter.clone()));
     }
 
-    /// What HTTP itself wants of every response, by this name.
+    /// Registers a head filter of HTTP's core under this name.
     pub fn own_filter(
         &mut self,
         name: &'static str,
@@ -224,7 +229,7 @@ impl<'a> PlanBuilder<'a> {
         self.filters.push(Link::Own(name, head));
     }
 
-    /// Keeps what the module needs of its settings outside of what it has registered.
+    /// Keeps a value of the module's settings in the plan, for code outside its handlers.
     pub fn keep<F: Send + Sync + 'static>(&mut self, slot: &PlanSlot<F>, settings: &Arc<F>) {
         self.has_registered = true;
         let number = slot.number();
@@ -234,13 +239,13 @@ impl<'a> PlanBuilder<'a> {
         self.kept[number] = Some(settings.clone()); // invariant: there are more than `number`
     }
 
-    /// What has registered, each list in the order in which it runs: as in nginx, from the end of
-    /// the list of modules. What answers instead of files closes shortcuts, but for what recalls
-    /// its answers.
+    /// Finishes the plan. Each list is in the order of execution: as in nginx, from the end of the
+    /// list of modules. A content handler closes shortcuts, unless it has responses in memory
+    /// (`recall`).
     pub fn finish(mut self, content: Option<&Content>) -> Phases {
         if let Some(content) = content {
-            // What is given at once is what the content has in memory, and what modules say of
-            // responses holds for that as well.
+            // The shortcut then sends the content's responses in memory, to which the modules'
+            // permits for responses apply as well.
             if content.recall.is_none() {
                 self.shortcuts.add(Shortcut::Never);
             }
@@ -281,7 +286,7 @@ fn from_end<T>(mut list: Vec<T>) -> Box<[T]> {
     list.into()
 }
 
-/// What modules have said of shortcuts.
+/// The statements of modules about shortcuts.
 #[derive(Default)]
 struct Shortcuts {
     are_closed: bool,

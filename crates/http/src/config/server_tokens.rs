@@ -1,19 +1,19 @@
-//! How the server names itself: in pages, in `Server` and in variables.
+//! The server's name in error pages, in `Server` and in variables.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_core_module.html#server_tokens>.
 
-/// `server_tokens`: the text that names us.
+/// `server_tokens`: the form of the server's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServerTokens {
     /// The name with its version: `tidegate/VERSION`.
     On,
     /// The name alone, without a version: `tidegate`.
     Off,
-    /// As `on`: there is no build name to add.
+    /// As `on`, since there is no build name.
     Build,
-    /// nginx's own text, with the version that we are compatible with (ours).
+    /// nginx's own text, with the version with which we are compatible (an extension of ours).
     Nginx,
-    /// nginx's own text without a version (ours: `server_tokens nginx_off`).
+    /// nginx's own text without a version (an extension of ours: `server_tokens nginx_off`).
     NginxOff,
 }
 
@@ -23,7 +23,7 @@ pub use variables::process::NGINX_VERSION;
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 impl ServerTokens {
-    /// The name as pages and `Server` show it.
+    /// The text in error pages and `Server`.
     pub fn text(&self) -> &'static str {
         match self {
             ServerTokens::On | ServerTokens::Build => {

@@ -1,15 +1,16 @@
-//! The tables of nginx that a server or location has for itself: see [`framework::tables`].
+//! The checks of nginx's hash tables that a server or location has for itself: see
+//! [`framework::tables`].
 
 use conf::{Contexts, Declared, Fault, ScopeRef};
 use framework::tables::check;
 
 use crate::config::types;
 
-/// [`check`] for the table of types that a server or location has for itself.
+/// Runs [`check`] for the table of types that a server or location has for itself.
 pub fn check_of_plan(scope: ScopeRef<'_>) -> Result<(), Fault> {
     let types: &[&dyn Declared] = &[&types::TYPES];
-    // nginx has types of its own for servers that see none; each server then has its own table of
-    // them.
+    // nginx has default types for servers without `types`; each such server then has its own table
+    // of them.
     let has_types = scope.parent().is_some_and(|around| around.writes(types));
     let is_server = scope.context() == Contexts::SERVER;
     if scope.writes(types) || is_server && (!has_types || is_first(scope, &[])) {
@@ -18,8 +19,8 @@ pub fn check_of_plan(scope: ScopeRef<'_>) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Whether a server is the first one that writes none of these directives: nginx builds the table
-/// of the `http` block with its sizes, and the servers behind it share that table.
+/// Whether a server is the first without any of these directives: nginx builds the table of the
+/// `http` block with that server's sizes, and later servers share the table.
 pub fn is_first(server: ScopeRef<'_>, directives: &[&dyn Declared]) -> bool {
     let http = server.parent();
     let first = http.and_then(|http| {

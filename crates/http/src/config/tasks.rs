@@ -1,42 +1,42 @@
-//! Which directives have something to do for requests, for people who ask why a URL gets its
-//! answer.
+//! The tasks of directives in the handling of requests, for `tidegate explain`.
 
-/// What part of the work for a request a task is.
+/// The kind of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TaskKind {
-    /// The client's address is taken from what a proxy says.
+    /// Sets the client's address to the one that a proxy has sent.
     RealAddress,
-    /// The URI is rewritten, or answered at once.
+    /// Rewrites the URI, or responds at once.
     Rewrite,
-    /// Requests and connections are limited.
+    /// Limits requests and connections.
     Limits,
-    /// Access is granted or refused.
+    /// Grants or refuses access.
     Access,
-    /// What is done before the content.
+    /// Runs before the content handler.
     BeforeContent,
-    /// The answer is made by a directive, beside those that a module's entry names for it
+    /// Makes the response, in addition to the directives that a module's entry names for it
     /// (`content`).
     Content,
-    /// The answer is looked for among files, where no directive makes it.
+    /// Serves files, if no directive makes the response.
     Files,
-    /// A response is fetched in slices.
+    /// Fetches a response in slices.
     Slice,
-    /// Fields of the response's head are changed.
+    /// Changes fields of the response's head.
     HeaderFields,
-    /// The body is changed.
+    /// Changes the body.
     Body,
-    /// The body is compressed.
+    /// Compresses the body.
     Compression,
-    /// The response is sent slowly.
+    /// Limits the rate of the response.
     Pace,
-    /// Errors get pages of their own here.
+    /// Sets pages for errors.
     Errors,
-    /// The request is logged, and what follows it.
+    /// Logs the request, or runs after it.
     Log,
 }
 
 impl TaskKind {
-    /// The kinds that are listed, in that order. [`TaskKind::Content`] takes the place of files.
+    /// The kinds in the order in which they are listed. [`TaskKind::Content`] replaces
+    /// [`TaskKind::Files`].
     pub const ALL: &'static [TaskKind] = &[
         TaskKind::RealAddress,
         TaskKind::Rewrite,
@@ -53,7 +53,7 @@ impl TaskKind {
         TaskKind::Log,
     ];
 
-    /// What people call it.
+    /// The name of the kind in listings.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -75,21 +75,21 @@ impl TaskKind {
     }
 }
 
-/// Directives that have a module do its part of the work.
+/// A task, and the directives that enable it.
 #[derive(Clone, Copy, Debug)]
 pub struct Task {
-    /// What part that is.
+    /// The kind of the task.
     pub kind: TaskKind,
-    /// Where it is listed among those of its kind: the lower, the earlier.
+    /// The place among the tasks of the kind: lower is earlier.
     pub order: u8,
     /// The directives, in the order in which they are listed.
     pub directives: &'static [&'static str],
-    /// It also has something to do where no line says so.
+    /// The task also runs without any of the directives.
     pub by_default: bool,
 }
 
 impl Task {
-    /// A task that is listed first of its kind, and only if a directive asks for it.
+    /// A task that is listed first of its kind, and only runs if a directive enables it.
     pub const fn of(kind: TaskKind, directives: &'static [&'static str]) -> Task {
         Task {
             kind,
@@ -99,13 +99,13 @@ impl Task {
         }
     }
 
-    /// Listed behind those of lower order.
+    /// Lists the task after those of lower order.
     #[must_use]
     pub const fn listed(self, order: u8) -> Task {
         Task { order, ..self }
     }
 
-    /// Done where no line asks for it, too.
+    /// Makes the task run without any directive, too.
     #[must_use]
     pub const fn by_default(self) -> Task {
         Task {

@@ -1,4 +1,4 @@
-//! Directories for temporary files that several lines name.
+//! Directories of temporary files that several lines name.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -8,18 +8,17 @@ use conf::{Line, Position, ScopeRef, Spec, parse};
 use framework::compile::Compiler;
 use framework::registry::Registry;
 
-/// How many levels of subdirectories there may be.
+/// The maximum number of levels of subdirectories.
 const LEVELS_MAX: usize = 3;
 
-/// A directive that gives files a directory, and where they go that no line gives one, as nginx is
-/// compiled.
+/// A directive that sets a directory of temporary files, with its built-in default.
 #[derive(Clone, Copy, Debug)]
 pub struct TemporaryPath {
     /// The directive that names the directory.
     pub spec: &'static Spec,
-    /// The directory's name of the temporary path.
+    /// The name of the default directory.
     pub default: &'static str,
-    /// The numbers of digits of its levels of subdirectories.
+    /// The number of digits of each level of subdirectories.
     pub levels: &'static [u64],
 }
 
@@ -28,7 +27,7 @@ struct TemporaryPaths(Vec<TemporaryPath>);
 
 impl Registry for TemporaryPaths {}
 
-/// Has the lines of a directive looked at by [`check`].
+/// Registers a directive, so that [`check`] examines its lines.
 pub fn add(compiler: &Compiler<'_>, path: &TemporaryPath) {
     compiler
         .registry::<TemporaryPaths>()
@@ -37,8 +36,9 @@ pub fn add(compiler: &Compiler<'_>, path: &TemporaryPath) {
         .push(*path);
 }
 
-/// Reports lines that give a directory other levels of subdirectories than the line that named it
-/// first. As nginx does, wherever the lines stand and in the order in which they are read.
+/// Reports lines that give a directory other levels of subdirectories than the first line that
+/// names it. As in nginx, in whatever scopes the lines are, and in the order in which they are
+/// read.
 pub fn check(compiler: &Compiler<'_>, root: ScopeRef<'_>) {
     let directives = compiler.registry::<TemporaryPaths>();
     let directives = &directives.borrow().0;
@@ -93,7 +93,7 @@ pub fn check(compiler: &Compiler<'_>, root: ScopeRef<'_>) {
     }
 }
 
-/// Whether there is a server for which no line names a directory.
+/// Whether there is a server for which no line sets a directory.
 fn is_default_used(root: ScopeRef<'_>, spec: &Spec) -> bool {
     let lacks = |scope: &ScopeRef<'_>| scope.own_lines(spec).is_empty();
     let mut http = root.children("http").filter(lacks);

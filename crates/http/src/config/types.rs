@@ -1,4 +1,4 @@
-//! `types` and `default_type`: the media types of responses by the names of files.
+//! `types` and `default_type`: the media types of responses by file name extension.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_core_module.html#types>.
 
@@ -12,7 +12,7 @@ use proto::uri;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
-/// Extensions longer than this are in no table of types that is of use.
+/// Extensions longer than this are not looked up, since no useful table has them.
 const EXTENSION_LENGTH_MAX: usize = 64;
 
 /// `types { TYPE EXTENSION…; … }`
@@ -50,10 +50,10 @@ pub static TYPES_HASH_BUCKET_SIZE: Setting<u64> =
         .no_effect("the table of types takes the memory that it needs")
         .manual("Set the size of a bucket of the hash of types.");
 
-/// Sizes of the table of types in nginx.
+/// The directives for sizes of nginx's table of types.
 pub const HASH_SIZES: [&Setting<u64>; 2] = [&TYPES_HASH_MAX_SIZE, &TYPES_HASH_BUCKET_SIZE];
 
-/// Media types by the extension, in lower case, of a file's name.
+/// Media types by file name extension, in lower case.
 pub type ByExtension = Map<Box<[u8]>, Bytes>;
 
 /// `types` and `default_type` as one scope sees them.
@@ -93,8 +93,8 @@ impl Feature for Types {
     }
 }
 
-/// `types` alone: a feature of its own, so that scopes which only set another `default_type` share
-/// it.
+/// `types` alone: a feature of its own, so that scopes that only change `default_type` share the
+/// table.
 #[derive(Debug)]
 struct Table {
     by_extension: ByExtension,

@@ -7,39 +7,39 @@ use std::io;
 pub enum Abort {
     /// The client left, or its connection failed.
     Closed(io::Error),
-    /// The client was too slow in taking bytes.
+    /// The client was too slow to read the response.
     TimedOut,
-    /// The client was too slow in giving the request's body.
+    /// The client was too slow to send the request's body.
     BodyTimedOut,
     /// A file could not be read while it was being sent.
     File(io::Error),
     /// A file became shorter while it was being sent.
     FileTruncated,
-    /// The upstream's response ended before its announced end; already logged.
+    /// The upstream's response ended before its announced length; already logged.
     Upstream,
-    /// The upstream's response breaks framing, or could not be kept, or the request's body has been
-    /// broken off beside it; already logged, if there is anything to be said of it.
+    /// The upstream's response is malformed or could not be stored, or sending the request's body
+    /// to the upstream has failed; already logged, if there is anything to log.
     UpstreamFraming,
-    /// A filter cannot go on with the body; already logged.
+    /// A filter cannot continue the body; already logged.
     Filter,
-    /// The client's body breaks framing.
+    /// The client's body has malformed framing.
     BadBody(&'static str),
-    /// The client's body is longer than `client_max_body_size`, by a chunk of so many bytes behind
-    /// those received.
+    /// The client's body exceeds `client_max_body_size` with a chunk that has not been received
+    /// completely.
     BodyTooLarge {
         /// Bytes of the body that came before the chunk.
         received: u64,
-        /// The chunk's size, as far as it has not come.
+        /// Bytes of the chunk that have not been received.
         chunk: u64,
     },
-    /// Something of ours failed; the words are for the log.
+    /// An internal fault; the text is for the log.
     Internal(&'static str),
-    /// The request, or a subrequest whose response is wanted within its own, ended with a status
-    /// that has no response: 408, 444 or 499.
+    /// The request, or a subrequest whose response is included in it, ended with a status without a
+    /// response: 408, 444 or 499.
     Unanswered(u16),
-    /// A handler wants the connection closed without an answer; already logged.
+    /// A handler closes the connection without a response; already logged.
     Silently,
-    /// A tunnel ended as tunnels do.
+    /// A tunnel ended normally.
     Ended,
 }
 

@@ -1,5 +1,5 @@
-//! Bytes both ways: what an exchange becomes once it is upgraded, whatever carried it, and what it
-//! is joined to.
+//! Byte streams in both directions: the client's end of an upgraded exchange, of any protocol, and
+//! the upstream's end to which it is joined.
 
 use std::cell::Cell;
 use std::io;
@@ -14,35 +14,34 @@ use transport::Transport;
 use crate::connection::Connection;
 use crate::http2::tunnel::Tunnel;
 
-/// A stream of bytes both ways. Both ways may be used at the same time.
+/// A stream of bytes in both directions, which may be used at the same time.
 pub trait Duplex {
-    /// What has come, at least a byte; empty once the other end sends no more. A wait that is given
-    /// up loses nothing.
+    /// Receives at least one byte; empty once the peer has ended its direction. Cancel-safe:
+    /// dropping the wait loses no bytes.
     ///
     /// # Errors
-    /// `TimedOut` at `deadline`; those of the connection.
+    /// `TimedOut` at `deadline`; errors of the connection.
     fn recv(&self, deadline: Option<Instant>) -> impl Future<Output = io::Result<Bytes>>;
 
-    /// Queues bytes for the other end.
+    /// Queues bytes for the peer.
     fn push(&self, bytes: Bytes);
 
-    /// Lets what is queued leave as far as the other end takes it, without waiting.
+    /// Sends as much of the queue as the peer accepts, without waiting.
     fn start_send(&self);
 
-    /// Bytes that are queued and have not left.
+    /// Bytes that are queued and not sent.
     fn backlog(&self) -> usize;
 
-    /// Waits until at most so many bytes are queued.
+    /// Waits until at most `limit` bytes are queued.
     ///
     /// # Errors
-    /// `TimedOut` where the other end has taken nothing for the send timeout; those of the
-    /// connection.
+    /// `TimedOut` if the peer has read nothing for the send timeout; errors of the connection.
     fn drained(&self, limit: usize) -> impl Future<Output = io::Result<()>>;
 
-    /// How long the other end may take nothing.
+    /// Sets how long the peer may read nothing.
     fn set_send_timeout(&self, timeout: Duration);
 
-    /// Has small stretches leave at once (`TCP_NODELAY`).
+    /// Sends small segments at once (`TCP_NODELAY`).
     fn set_nodelay(&self);
 }
 
@@ -80,15 +79,15 @@ impl Duplex for Transport {
 /// The client's end of an upgraded exchange.
 pub struct Upgraded(Carrier);
 
-/// What carries its bytes.
+/// The connection or stream that carries the bytes.
 enum Carrier {
-    /// A whole connection, and what had been received behind the request.
+    /// A whole HTTP/1 connection, and the bytes that were received after the request.
     H1(Rc<Connection>, Cell<Buffer>),
-    /// A stream of a connection.
+    /// A stream of an HTTP/2 connection.
     H2(Tunnel),
 }
 
-/// Does the same with whatever carries the bytes.
+/// Forwards a call to the carrier.
 macro_rules! on_carrier {
     ($self:ident, $end:ident => $does:expr) => {
         match &$self.0 {
@@ -102,19 +101,20 @@ macro_rules! on_carrier {
 }
 
 impl Upgraded {
-    /// A connection of HTTP/1, of which this much has been received behind the request.
+    /// The client's end of an HTTP/1 connection; `received` are the bytes received after the
+    /// request.
     pub fn h1(connection: &Rc<Connection>, received: Buffer) -> Upgraded {
         Upgraded(Carrier::H1(Rc::clone(connection), Cell::new(received)))
     }
 
-    /// Whether a client that sends no more still waits for what comes: with HTTP/2 the last bytes
-    /// of a WebSocket and the end stand in one frame. With HTTP/1 the end of its bytes is the end
-    /// of both ways, as in nginx.
+    /// Whether a client that has ended its direction still waits for bytes: with HTTP/2 the last
+    /// bytes of a WebSocket and the end of the stream are in one frame. With HTTP/1 the end of the
+    /// client's bytes ends both directions, as in nginx.
     pub fn ends_by_halves(&self) -> bool {
         matches!(self.0, Carrier::H2(_))
     }
 
-    /// A stream of HTTP/2.
+    /// The client's end of an HTTP/2 stream.
     pub fn h2(tunnel: Tunnel) -> Upgraded {
         Upgraded(Carrier::H2(tunnel))
     }

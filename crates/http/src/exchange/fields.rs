@@ -1,7 +1,6 @@
-//! The fields of a response's head in nginx's order, whatever protocol writes them down.
+//! The fields of a response's head in nginx's order, independent of the protocol that encodes them.
 //!
-//! What a connection of HTTP/1 says of itself has its place among them; what is said there is that
-//! protocol's business.
+//! The connection fields of HTTP/1 have a place in that order; HTTP/1 writes them itself.
 
 use std::cell::Cell;
 use std::io::Write;
@@ -13,26 +12,25 @@ use proto::header::append_value;
 
 use crate::request::Request;
 
-/// Digits of the longest length of a body.
+/// Digits of the largest length of a body.
 const DIGITS_MAX: usize = 20;
 
 thread_local! {
-    /// The second that was last told, and its date.
+    /// The last second for which a date was made, and the date.
     static DATE: Cell<(i64, [u8; proto::date::HTTP_LENGTH])> =
         const { Cell::new((i64::MIN, [0; proto::date::HTTP_LENGTH])) };
 }
 
-/// What stands at one place of a head.
+/// A line of a head.
 pub enum HeadLine<'a> {
-    /// A field: its name, and the parts of its value, which stand one behind the other.
+    /// A field: its name, and the parts of its value, which are concatenated.
     Field(&'a [u8], &'a [&'a [u8]]),
-    /// How the body is framed, and whether the connection goes on, where the protocol has fields
-    /// for that.
+    /// The place of the fields for the body's framing and for keep-alive, if the protocol has them.
     OfConnection,
 }
 
-/// Gives the lines of the response's head in their order. A Location that is a path of ours is made
-/// absolute (`absolute_redirect`), as `$sent_http_location` then tells it.
+/// Calls `take` with each line of the response's head, in order. A Location that is a path of ours
+/// is made absolute first (`absolute_redirect`), which `$sent_http_location` then shows.
 pub fn for_each(request: &mut Request, mut take: impl FnMut(HeadLine<'_>)) {
     let absolute = absolute_location(request);
     let response = &request.response;
@@ -88,7 +86,7 @@ pub fn for_each(request: &mut Request, mut take: impl FnMut(HeadLine<'_>)) {
     }
 }
 
-/// A number in decimal, at the end of this room.
+/// Writes a number in decimal to the end of `room`.
 fn digits(number: u64, room: &mut [u8; DIGITS_MAX]) -> &[u8] {
     let (mut rest, mut length) = (number, 0);
     for digit in room.iter_mut().rev() {
@@ -102,7 +100,7 @@ fn digits(number: u64, room: &mut [u8; DIGITS_MAX]) -> &[u8] {
     room.get(DIGITS_MAX - length..).unwrap_or_default()
 }
 
-/// The time of this turn of the loop as a date, which is made once a second.
+/// The time of this turn of the loop as a date, which is formatted once a second.
 fn date_of_now() -> [u8; proto::date::HTTP_LENGTH] {
     let now = engine::wall().as_secs() as i64;
     let (time, known) = DATE.get();
@@ -120,7 +118,7 @@ fn date_text(time: i64) -> [u8; proto::date::HTTP_LENGTH] {
     text
 }
 
-/// The response's Location with scheme, host and port, where it is a path of ours.
+/// The response's Location with scheme, host and port, if it is a path of ours.
 fn absolute_location(request: &Request) -> Option<Bytes> {
     let core = &request.plan.core;
     let path = request.response.location.as_ref()?;
@@ -148,7 +146,7 @@ fn absolute_location(request: &Request) -> Option<Bytes> {
     Some(location.into())
 }
 
-/// The address that stands for a host that the client did not name.
+/// The host of an address, for a client that did not name a host.
 fn host_text(address: &Address) -> String {
     match address.ip() {
         Some(IpAddr::V6(ip)) => format!("[{ip}]"),
@@ -192,10 +190,10 @@ mod tests {
                 Content-Length: 18446744073709551615\nLast-Modified: Thu, 01 Jan 1970 00:00:00 GMT";
             let ours = "Location: http://site/a b\n-\nVary: Accept-Encoding\nX: 1";
             assert_eq!(written(request), format!("{first}\n{ours}"));
-            // As it was sent, it is told.
+            // The variable shows the Location as it was sent.
             let sent = request.response.location.as_deref();
             assert_eq!(sent, Some(&b"http://site/a b"[..]));
-            // One that is absolute already stands behind.
+            // A Location that is absolute already comes after the other fields.
             let foreign = "-\nVary: Accept-Encoding\nLocation: http://site/a b\nX: 1";
             assert_eq!(written(request), format!("{first}\n{foreign}"));
         });

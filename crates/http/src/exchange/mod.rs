@@ -424,7 +424,7 @@ impl Exchange {
         }
     }
 
-    /// The exchange of HTTP/1 that it is, for the connection that has begun it and goes on.
+    /// The HTTP/1 exchange, for the connection that has started it.
     pub fn into_h1(self) -> Option<H1> {
         match self.protocol {
             Protocol::H1(h1) => Some(h1),
@@ -432,7 +432,7 @@ impl Exchange {
         }
     }
 
-    /// The exchange of HTTP/2 that it is, for the task that has begun it.
+    /// The HTTP/2 exchange, for the task that has started it.
     pub fn into_h2(self) -> Option<Box<H2>> {
         match self.protocol {
             Protocol::H2(h2) => Some(h2),
@@ -440,7 +440,7 @@ impl Exchange {
         }
     }
 
-    /// The stream in memory that it is, for what has begun it.
+    /// The exchange in memory, for the code that has started it.
     #[cfg(any(test, feature = "testing"))]
     pub fn into_stream(self) -> Option<memory::Stream> {
         match self.protocol {
@@ -456,15 +456,15 @@ impl Exchange {
         }
     }
 
-    /// After a bad request its body is not waited for. What the client has sent already is read
-    /// away all the same, so that no reset destroys the answer.
+    /// Does not wait for the body of a bad request. The received part is read all the same, since a
+    /// reset would destroy the response.
     pub fn forbid_lingering(&mut self) {
         if let Protocol::H1(h1) = &mut self.protocol {
             h1.forbid_lingering();
         }
     }
 
-    /// A final status is coming: a client that waits for `100 Continue` gets none.
+    /// Withdraws `100 Continue`, since a final status follows.
     pub fn no_continue(&mut self) {
         if let Protocol::H1(h1) = &mut self.protocol {
             h1.no_continue();
@@ -472,7 +472,7 @@ impl Exchange {
     }
 }
 
-/// What a response's status and the request's method say of its head, whatever the protocol.
+/// Adapts the head to the response's status and the request's method, independent of the protocol.
 fn settle_head(request: &mut Request) {
     if request.client.version() < Version::Http10 {
         return; // there is none
@@ -485,7 +485,7 @@ fn settle_head(request: &mut Request) {
     match response.status {
         204 => {
             response.header_only = true;
-            // An upstream's goes on as it came.
+            // The fields of an upstream's response are passed on unchanged.
             if response.status_text.is_none() {
                 response.content_type = Bytes::new();
                 response.content_length = None;

@@ -1,5 +1,5 @@
 //! The exchange of an included subrequest, which runs ahead: its response goes into a pipe, from
-//! which the request takes it that it stands in.
+//! which the including request reads it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -14,7 +14,7 @@ use crate::exchange::abort::Abort;
 use crate::request::Request;
 use crate::response::piece::Piece;
 
-/// The other end: the exchange of such a subrequest.
+/// The writing end of the pipe, which is the exchange of the subrequest.
 pub struct Writer {
     pub(crate) pipe: Rc<Pipe>,
 }
@@ -22,9 +22,9 @@ pub struct Writer {
 #[derive(Default)]
 pub(crate) struct Pipe {
     pieces: RefCell<VecDeque<Piece>>,
-    /// Bytes in memory among the pieces.
+    /// The length in bytes of the pieces in memory.
     length: Cell<usize>,
-    /// The response is wanted as a whole.
+    /// The reader needs the whole response in memory.
     in_memory: bool,
     ended: Cell<bool>,
     /// The client has left.
@@ -34,7 +34,7 @@ pub(crate) struct Pipe {
 }
 
 impl Writer {
-    /// Puts a piece into the pipe; waits while there is enough in it.
+    /// Writes a piece to the pipe; waits while the pipe is full.
     pub async fn send(&self, request: &mut Request, piece: Piece) -> Result<(), Abort> {
         let pipe = &self.pipe;
         match &piece {
@@ -66,7 +66,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Keeps a piece of a response that is wanted as a whole, where there is room for it.
+    /// Stores a piece of a response that the reader needs whole, if it fits.
     fn keep(&self, request: &Request, piece: Piece, room: usize) -> Result<(), Abort> {
         if let Some(announced) = request.response.content_length
             && announced > room as u64
@@ -114,7 +114,7 @@ impl Drop for Writer {
 }
 
 impl Pipe {
-    /// An empty one, of a response that is wanted as a whole or not.
+    /// An empty pipe. With `in_memory` the reader needs the whole response.
     pub(crate) fn new(in_memory: bool) -> Pipe {
         Pipe {
             in_memory,
@@ -122,8 +122,8 @@ impl Pipe {
         }
     }
 
-    /// Appends a piece. Small ones are copied together: what waits here would leave together
-    /// anyway, so a flush between them moves behind both.
+    /// Appends a piece. Small pieces are joined: queued pieces are sent together anyway, so a flush
+    /// between two pieces moves behind both.
     fn put(&self, piece: Piece) {
         let pieces = &mut *self.pieces.borrow_mut();
         let flush = pieces.pop_back_if(|last| matches!(last, Piece::Flush));

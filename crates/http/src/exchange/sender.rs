@@ -70,7 +70,7 @@ pub trait Wire {
     /// Bytes that are queued and not sent.
     fn backlog(&self) -> usize;
 
-    /// Waits until at most so many bytes are queued.
+    /// Waits until at most `limit` bytes are queued.
     ///
     /// # Errors
     /// `TimedOut` if the client has read nothing for the send timeout; errors of the connection.
@@ -215,7 +215,7 @@ impl Sender {
         }
     }
 
-    /// Sends a piece of the body, waiting while the client is slow to take it.
+    /// Sends a piece of the body, and waits while the client is slow to read.
     pub async fn send(
         &mut self,
         wire: &mut impl Wire,
@@ -310,7 +310,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Ends the response; everything has been given to the connection when it returns.
+    /// Ends the response. Everything has been passed to the connection when it returns.
     pub async fn end(&mut self, wire: &mut impl Wire, request: &mut Request) -> Result<(), Abort> {
         self.send_held(wire, request).await?;
         wire.finish();
@@ -338,8 +338,8 @@ impl Sender {
     }
 
     /// Yields to other tasks after each `sendfile_max_chunk` copied bytes: a client that reads fast
-    /// would else hold them up for its whole response, most of all with TLS. For files sent by the
-    /// kernel the engine sees to that.
+    /// would else delay them for its whole response, most of all with TLS. For files that the
+    /// kernel sends the engine yields itself.
     async fn give_way(&mut self, wire: &mut impl Wire, request: &Request, copied: usize) {
         self.unshared += copied;
         let chunk = request.plan.core.sendfile_max_chunk;
@@ -435,8 +435,7 @@ mod tests {
     use super::*;
     use crate::testing::{serve, site};
 
-    /// A wire that is no connection: each stretch costs three bytes of framing and takes this long
-    /// to leave.
+    /// A simulated wire: each segment costs three bytes of framing and takes `delay` to be sent.
     #[derive(Default)]
     struct Slow {
         delay: Duration,
@@ -511,7 +510,7 @@ mod tests {
             // The first second's share leaves at once, the third one's after two seconds.
             let (last, _) = wire.pushed.last().unwrap();
             assert!(*last >= Duration::from_secs(2), "{last:?}");
-            // What waits for its time has left, with all that was queued before it.
+            // Bytes that wait for `limit_rate` are sent after all that was queued before them.
             assert!(*wire.started.borrow() >= 2);
             let sent = sender.send(&mut wire, &mut request, Piece::Last).await;
             sent.unwrap();
@@ -520,7 +519,7 @@ mod tests {
         });
     }
 
-    /// As nginx, which gathers them, waits behind each of its writes and not behind each of them.
+    /// As in nginx, which collects short pieces, the pause follows each write and not each piece.
     #[test]
     fn short_pieces_are_paced_together() {
         let text = site("limit_rate 2000;");

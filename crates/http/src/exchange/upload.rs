@@ -1,4 +1,4 @@
-//! A request's body that is read beside the response, whatever carries it.
+//! A request's body that is read while the response is sent, of any protocol.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -16,13 +16,13 @@ use crate::h1::intake::{BodyPart, Intake};
 use crate::http2::upload::H2Upload;
 use crate::request::body::RequestBody;
 
-/// What is left of a request's body, for what reads it beside the response. As long as this is
-/// there, nothing else is to read the body; what the exchange has taken back all the same is broken
-/// off.
+/// The unread part of a request's body, for a reader beside the response. As long as it exists,
+/// nothing else may read the body. If the exchange takes the body back nevertheless, the upload
+/// breaks off.
 pub enum Upload {
-    /// It comes on a connection of HTTP/1.
+    /// The body of an HTTP/1 request.
     H1(H1Upload),
-    /// It comes on a stream of HTTP/2.
+    /// The body of an HTTP/2 request.
     H2(H2Upload),
 }
 
@@ -46,7 +46,7 @@ impl Upload {
         poll_fn(|context| self.poll_next(context)).await
     }
 
-    /// Whether nothing is left.
+    /// Whether the whole body has been read.
     pub fn is_read(&self) -> bool {
         match self {
             Upload::H1(upload) => upload.is_read(),
@@ -55,14 +55,14 @@ impl Upload {
     }
 }
 
-/// What has come on a connection of HTTP/1 and what is counted of it, while that is with what reads
-/// the body beside the response.
+/// The received bytes and the counts of an HTTP/1 body, while an upload reads the body beside the
+/// response.
 pub(crate) struct Lent {
     connection: Rc<Connection>,
     intake: RefCell<Intake>,
     body: RefCell<RequestBody>,
     is_over: Cell<bool>,
-    /// The exchange waits for the end of it.
+    /// The waker of the exchange, which waits for the upload's end.
     waker: Cell<Option<Waker>>,
 }
 
@@ -77,18 +77,18 @@ impl Lent {
         }
     }
 
-    /// Everything is the exchange's again.
+    /// Ends the upload, and returns everything to the exchange.
     pub(crate) fn give_back(&self) -> (Intake, RequestBody) {
         self.end();
         (self.intake.take(), self.body.take())
     }
 
-    /// Whether nothing more is read of the body beside the response.
+    /// Whether the upload has ended.
     pub(crate) fn is_over(&self) -> bool {
         self.is_over.get()
     }
 
-    /// Waits until nothing more is read of the body beside the response.
+    /// Waits until the upload has ended.
     pub(crate) async fn over(&self) {
         poll_fn(|context| {
             if self.is_over.get() {
@@ -113,9 +113,9 @@ impl Lent {
 pub struct H1Upload {
     lent: Rc<Lent>,
     timeout: Duration,
-    /// 0 is no limit.
+    /// `client_max_body_size` in bytes; 0 is no limit.
     size_max: u64,
-    /// When the wait under way ends.
+    /// The deadline of the current wait.
     deadline: Option<Instant>,
 }
 

@@ -1,9 +1,8 @@
-//! `disable_symlinks`: files that are reached over symbolic links are refused.
+//! `disable_symlinks`: refuses to open files through symbolic links.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_core_module.html#disable_symlinks>. The path is walked
-//! one component at a time with `openat()`, as nginx does, so that no other process can put a link
-//! into a place that has been looked at. Listings of directories do not ask here, nor do paths of
-//! logs.
+//! one component at a time with `openat()`, as nginx does, so that no other process can replace a
+//! checked component by a link. Directory listings and paths of logs are not checked.
 
 use std::ffi::OsStr;
 use std::io;
@@ -109,7 +108,7 @@ impl Feature for DisableSymlinks {
     }
 }
 
-/// What holds in a plan; nothing where it is off.
+/// The setting of a plan; absent if it is `off`.
 static OF_PLAN: PlanSlot<DisableSymlinks> = PlanSlot::new();
 
 impl Module for DisableSymlinks {
@@ -126,7 +125,7 @@ impl Module for DisableSymlinks {
 /// Why a path was not opened.
 #[derive(Debug)]
 pub struct OpenRefusal {
-    /// What the system said.
+    /// The error of the system call.
     pub error: io::Error,
     /// The call that failed, as logs name it.
     pub call: &'static str,
@@ -141,11 +140,12 @@ impl From<io::Error> for OpenRefusal {
     }
 }
 
-/// How a path is to be opened.
+/// The restrictions that apply to opening a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenRestrictions {
     policy: Policy,
-    /// Bytes of the path before which links do not matter; 0 where all matter.
+    /// The length of the part of the path whose links are followed, in bytes; 0 if all links are
+    /// checked.
     from: usize,
 }
 
@@ -156,7 +156,7 @@ impl OpenRestrictions {
         from: 0,
     };
 
-    /// What the plan in force says about a path.
+    /// The restrictions of the current plan for a path.
     pub fn of(request: &mut Request, path: &[u8]) -> OpenRestrictions {
         if request.plan.of(&OF_PLAN).is_none() {
             return OpenRestrictions::FOLLOWED;
@@ -169,7 +169,7 @@ impl OpenRestrictions {
         OpenRestrictions::below(settings.policy, path, from.as_deref().unwrap_or_default())
     }
 
-    /// The part is cut off where it ends with a component of the path.
+    /// The restrictions below `part`, which is ignored unless it ends at a component of the path.
     fn below(policy: Policy, path: &[u8], part: &[u8]) -> OpenRestrictions {
         let from = match path.strip_prefix(part) {
             _ if part.is_empty() => 0,
@@ -181,17 +181,16 @@ impl OpenRestrictions {
         OpenRestrictions { policy, from }
     }
 
-    /// Whether links are followed as the system does.
+    /// Whether all links are followed.
     pub fn are_followed(self) -> bool {
         self.policy == Policy::Off
     }
 
-    /// Opens a file or directory for reading, links being looked at. Goes to the disk.
+    /// Opens a file or directory for reading, and checks links. Blocks on the disk.
     ///
     /// # Errors
-    /// `ELOOP` for a link that is refused as the last component, `ENOTDIR` for one before it; those
-    /// of `openat()`, and those of `open()` for what comes before the first component that is
-    /// looked at.
+    /// `ELOOP` if the last component is a refused link, `ENOTDIR` if an earlier component is;
+    /// errors of `openat()`, and those of `open()` for the part that is not checked.
     pub fn open(self, path: &[u8]) -> Result<OwnedFd, OpenRefusal> {
         let part = match path.split_at_checked(self.from) {
             Some((part, rest)) if !part.is_empty() => Some((part, rest)),
@@ -208,7 +207,7 @@ impl OpenRestrictions {
         Ok(self.walk(Some(at), rest)?)
     }
 
-    /// Opens what `rest` leads to from a directory, one component after the other.
+    /// Opens `rest` relative to a directory, one component after the other.
     fn walk(self, mut at: Option<OwnedFd>, mut rest: &[u8]) -> io::Result<OwnedFd> {
         while let Some(slash) = memchr::memchr(b'/', rest) {
             let (name, after) = rest.split_at(slash);
@@ -229,8 +228,8 @@ impl OpenRestrictions {
         if self.policy == Policy::On {
             return Ok(openat(at, name, flags | OFlags::NOFOLLOW, Mode::empty())?);
         }
-        // Whether a link was followed is not known for sure, as it may have been put there or
-        // taken away in between: so the owners are compared whatever is there now.
+        // Whether a link was followed is not certain, since the link may have been created or
+        // removed in between: so the owners are compared in any case.
         let found = openat(at, name, flags, Mode::empty())?;
         let link = statat(at, name, AtFlags::SYMLINK_NOFOLLOW)?;
         if fstat(&found)?.st_uid != link.st_uid {
@@ -240,7 +239,7 @@ impl OpenRestrictions {
     }
 }
 
-/// A directory on the way needs no right to read it.
+/// Opening a directory on the way needs no permission to read it.
 const SEARCH: OFlags = OFlags::PATH
     .union(OFlags::DIRECTORY)
     .union(OFlags::NONBLOCK)
@@ -255,7 +254,7 @@ fn open_part(part: &[u8]) -> io::Result<OwnedFd> {
     Ok(open(path, SEARCH, Mode::empty())?)
 }
 
-/// Where the walk stands: relative paths start in the working directory.
+/// The directory that the walk has reached; relative paths start in the working directory.
 fn directory(at: &Option<OwnedFd>) -> BorrowedFd<'_> {
     at.as_ref().map_or(CWD, AsFd::as_fd)
 }
@@ -315,7 +314,7 @@ mod tests {
         assert_eq!(on("/dir/none"), Err(libc::ENOENT));
         assert_eq!(on("/dir/link"), Err(libc::ELOOP));
         assert_eq!(on("/linked/file"), Err(libc::ENOTDIR));
-        // All of this has one owner.
+        // All of these files have the same owner.
         let owner = |path: &str| open(Policy::IfNotOwner, "", path);
         assert_eq!(owner("/dir/link"), Ok(()));
         assert_eq!(owner("/linked/file"), Ok(()));

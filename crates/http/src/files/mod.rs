@@ -1,5 +1,4 @@
-//! What HTTP itself says of files, whatever handler opens them: their tags, and what the log tells
-//! of those that are not there.
+//! Functions for files that all handlers share: ETags, and log lines for missing files.
 
 pub mod disable_symlinks;
 pub mod open_file_cache;
@@ -18,13 +17,13 @@ use proto::etag;
 use crate::config::core::Core;
 use crate::request::{Request, Step};
 
-/// The ETag of a file, unless `etag off` is written.
+/// The ETag of a file; `None` with `etag off`.
 pub fn etag_of(core: &Core, metadata: &Metadata) -> Option<Bytes> {
     core.etag
         .then(|| Bytes::copy_from_slice(etag::of_file(metadata.mtime, metadata.size).as_bytes()))
 }
 
-/// The line for a file that is still not there, as `refused` writes it.
+/// Logs a missing file like a failed `open()`, if `log_not_found` is on. Returns whether it is.
 pub fn log_missing(request: &Request, path: &Path) -> bool {
     if request.plan.core.log_not_found {
         let reason = io::Error::from_raw_os_error(libc::ENOENT);
@@ -39,7 +38,7 @@ pub fn log_missing(request: &Request, path: &Path) -> bool {
     request.plan.core.log_not_found
 }
 
-/// The end of the line: no handler had anything for the URI.
+/// The result if no handler has found a file for the URI.
 pub fn nothing_found(request: &mut Request) -> Step {
     if request.uri.ends_with(b"/") {
         if request.has_filename() {
@@ -57,8 +56,8 @@ pub fn nothing_found(request: &mut Request) -> Step {
     Step::Finish(404)
 }
 
-/// Has the thread pool look at every folder of the root in force, unless that was done a moment
-/// ago: `$realpath_root` then finds all of them in memory.
+/// Resolves the current root on the thread pool, unless that was done a moment ago:
+/// `$realpath_root` then finds all of its directories in the kernel's cache.
 pub async fn prepare_realpath_root(request: &mut Request) {
     let root = request.document_root();
     let root = Request::path_of(&root);
@@ -66,7 +65,7 @@ pub async fn prepare_realpath_root(request: &mut Request) {
         return;
     }
     let path = root.to_path_buf();
-    // What came of it is asked again, at once, where the value is needed.
+    // The result is not used: the variable resolves the path again when it is evaluated.
     let _ = engine::blocking(move || std::fs::canonicalize(&path).map(drop)).await;
     warm::looked_at(&root);
 }

@@ -1,8 +1,8 @@
-//! Files that take their place under another name, at once for every process that looks: a body
-//! that WebDAV or `proxy_store` puts somewhere.
+//! Renames files into place, atomically for every process that opens them: bodies that WebDAV or
+//! `proxy_store` has stored.
 //!
-//! Everything here blocks, so it runs on the thread pool. A request is out of reach there: what is
-//! to be logged comes back. Modes, times and the order of calls are nginx's.
+//! Every function here blocks, so it runs on the thread pool. A request cannot be used there, so
+//! log lines are part of the result. Modes, times and the order of calls are nginx's.
 
 use std::fs::{self, DirBuilder, FileTimes, Metadata, OpenOptions};
 use std::io;
@@ -14,22 +14,22 @@ use std::time::{Duration, SystemTime};
 
 use logs::{Errno, Level, Printable};
 
-/// How many lines one request may write about files that failed.
+/// The maximum number of log lines of one request about failed files.
 const LINES_MAX: usize = 64;
 
-/// What came of a job.
+/// The result of a job on the thread pool.
 #[derive(Debug, Default)]
 pub struct RenameResult {
-    /// The status to answer with.
+    /// The status of the response.
     pub status: u16,
     /// Lines for the error log.
     pub lines: Vec<(Level, String)>,
-    /// How much there was to say, of which `lines` has the beginning.
+    /// The number of log lines, of which `lines` has the first.
     pub lines_count: usize,
 }
 
 impl RenameResult {
-    /// A line for the log.
+    /// Adds a line for the log.
     pub fn line(&mut self, level: Level, text: String) {
         self.lines_count += 1;
         if self.lines.len() < LINES_MAX {
@@ -37,14 +37,14 @@ impl RenameResult {
         }
     }
 
-    /// A call that failed.
+    /// Adds a line about a failed call.
     pub fn failed(&mut self, level: Level, call: &str, path: &Path, error: &io::Error) {
         let (path, error) = (shown(path), Errno(error));
         self.line(level, format!("{call} \"{path}\" failed {error}"));
     }
 
-    /// Logs a failed call, and the status for it: `missing` where something of the path is not
-    /// there.
+    /// Adds a line about a failed call, and returns the status for it: `missing` if a component of
+    /// the path does not exist.
     pub fn refused(&mut self, call: &str, path: &Path, error: &io::Error, missing: u16) -> u16 {
         let (level, status) = match error.raw_os_error().unwrap_or(0) {
             libc::ENOENT | libc::ENOTDIR | libc::ENAMETOOLONG => (Level::Error, missing),
@@ -69,17 +69,17 @@ pub fn shown(path: &Path) -> Printable<'_> {
     Printable(path.as_os_str().as_bytes())
 }
 
-/// The mode of directories where files get `access`: who may read may enter.
+/// The mode of directories whose files get `access`: whoever may read may also search.
 pub fn directory_access(access: u32) -> u32 {
     access | ((access & 0o444) >> 2)
 }
 
-/// Makes one directory with a mode. Fails where its parent is missing or the system refuses.
+/// Creates a directory with a mode. Fails if its parent does not exist, or if the system refuses.
 pub fn create_directory(path: &Path, mode: u32) -> io::Result<()> {
     DirBuilder::new().mode(mode).create(path)
 }
 
-/// Removes a file that is not to be, unless it is gone.
+/// Removes a temporary file, unless it is gone.
 pub fn remove_temporary(path: &Path, done: &mut RenameResult) {
     if let Err(error) = fs::remove_file(path)
         && error.kind() != io::ErrorKind::NotFound
@@ -88,24 +88,25 @@ pub fn remove_temporary(path: &Path, done: &mut RenameResult) {
     }
 }
 
-/// A rename that makes directories and crosses file systems.
+/// A rename that creates directories and works across file systems.
 pub struct Rename<'a> {
-    /// The file as it is called now.
+    /// The current path of the file.
     pub source: &'a Path,
-    /// The name that the file gets.
+    /// The new path of the file.
     pub target: &'a Path,
-    /// The mode that the file gets, where it does not keep its own.
+    /// The new mode of the file, unless it keeps its own.
     pub access: Option<u32>,
-    /// The mode of directories that are made.
+    /// The mode of created directories.
     pub path_access: u32,
-    /// When the file was modified, in seconds since 1970, where it does not keep its own time.
+    /// The new modification time in seconds since 1970, unless the file keeps its own.
     pub modified: Option<i64>,
-    /// Whether missing directories of `target` are made.
+    /// Whether missing directories of `target` are created.
     pub create_path: bool,
 }
 
 impl Rename<'_> {
-    /// Renames. Where that fails the log is told, and the file is still there under its old name.
+    /// Renames the file. Returns false after a failure, which is logged; the file then keeps its
+    /// old name.
     pub fn run(&self, done: &mut RenameResult) -> bool {
         if let Some(access) = self.access
             && let Err(error) = fs::set_permissions(self.source, fs::Permissions::from_mode(access))
@@ -140,7 +141,7 @@ impl Rename<'_> {
         }
     }
 
-    /// A copy beside the target, which then takes its place at once.
+    /// Copies the file to a temporary name beside the target, and then renames the copy.
     fn over_file_systems(&self, done: &mut RenameResult) -> bool {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let mut name = self.target.as_os_str().to_owned();
@@ -158,7 +159,7 @@ impl Rename<'_> {
             return false;
         };
         if !copy.run(modified(&found), done) {
-            // nginx leaves what it could write.
+            // nginx leaves the incomplete copy behind.
             remove_temporary(&name, done);
             return false;
         }
@@ -187,8 +188,8 @@ fn is_errno<T>(result: &io::Result<T>, errno: i32) -> bool {
     matches!(result, Err(error) if error.raw_os_error() == Some(errno))
 }
 
-/// Makes the directories that a path goes through; else says which could not be made. One that
-/// may not be made may be there.
+/// Creates the parent directories of a path, and returns the one that could not be created. A
+/// directory that may not be created may exist nevertheless.
 fn create_directories_to(path: &Path, mode: u32) -> Result<(), (&Path, io::Error)> {
     let mut parents: Vec<&Path> = path.ancestors().skip(1).collect();
     parents.reverse();
@@ -199,7 +200,8 @@ fn create_directories_to(path: &Path, mode: u32) -> Result<(), (&Path, io::Error
         }
         last = match create_directory(parent, mode) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-            // The whole path is named for what is only known at its end.
+            // The whole path is named, since whether the directory exists only shows at the end of
+            // the path.
             Err(error) if error.raw_os_error() == Some(libc::EACCES) => Err((path, error)),
             Err(error) => return Err((parent, error)),
             Ok(()) => Ok(()),
@@ -218,7 +220,7 @@ fn at(seconds: i64) -> SystemTime {
     time.unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
-/// When a file was changed, in seconds.
+/// The modification time of a file, in whole seconds.
 pub fn modified(found: &Metadata) -> SystemTime {
     at(found.mtime())
 }
@@ -229,7 +231,7 @@ pub fn set_time(path: &Path, time: SystemTime) -> io::Result<()> {
     fs::File::open(path)?.set_times(times)
 }
 
-/// Copies a file's bytes into another, which keeps its mode if it is there already.
+/// Copies the bytes of a file to another, which keeps its mode if it exists.
 pub fn copy_file(
     from: &Path,
     to: &Path,
@@ -240,7 +242,7 @@ pub fn copy_file(
     Copying::open(from, to, access, done).is_some_and(|copy| copy.run(time, done))
 }
 
-/// A copy of a file that is about to be made.
+/// A copy of a file whose source and target are open.
 struct Copying<'a> {
     source: fs::File,
     target: fs::File,
@@ -248,7 +250,7 @@ struct Copying<'a> {
 }
 
 impl<'a> Copying<'a> {
-    /// Opens both files, and makes the target if it is not there.
+    /// Opens both files, and creates the target if it does not exist.
     fn open(
         from: &Path,
         to: &'a Path,
@@ -281,10 +283,11 @@ impl<'a> Copying<'a> {
         }
     }
 
-    /// Copies the bytes, and sets the target's times. Where that fails some of it may be there.
+    /// Copies the bytes, and sets the times of the target. After a failure the target may be
+    /// incomplete.
     fn run(mut self, time: SystemTime, done: &mut RenameResult) -> bool {
         if is_same_file(&self.source, &self.target) {
-            // Two names of one file: it is its own copy, and must not be emptied first.
+            // Two names of one file: it must not be truncated before it is copied.
             return true;
         }
         if let Err(error) = self
@@ -326,8 +329,8 @@ mod tests {
         }
     }
 
-    /// A folder can be opened and not be read: a copy of it fails once there is something to be
-    /// removed, as on a disk that is full.
+    /// A directory can be opened but not read: copying it fails once the target exists, as on a
+    /// full disk.
     #[test]
     fn a_copy_over_file_systems_that_fails_leaves_nothing_behind() {
         let folder = std::env::temp_dir().join(format!("tidegate-rename-{}", std::process::id()));
@@ -339,7 +342,7 @@ mod tests {
         let rename = rename(&source, &target);
         let mut done = RenameResult::default();
         assert!(!rename.over_file_systems(&mut done));
-        // It has come as far as that, and what it has made has been removed without a word.
+        // The copy has failed at this point, and the incomplete copy has been removed.
         let [(Level::Alert, line)] = &done.lines[..] else {
             panic!("{:?}", done.lines);
         };

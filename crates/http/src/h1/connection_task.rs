@@ -51,7 +51,7 @@ use crate::response::prebuilt::answering;
 /// below it, so that their responses leave in one send.
 const PIPELINE_BACKLOG_MAX: usize = 32 * 1024;
 
-/// Memory in bytes that a queued response occupies beside its bytes.
+/// Memory in bytes that a queued response occupies besides its bytes.
 const RESPONSE_OVERHEAD: usize = 512;
 
 /// How reading a head ended.
@@ -83,7 +83,7 @@ pub fn serve(connection: Rc<Connection>, registered: Registered) -> impl Future<
                 }
                 let polled = conversation.as_mut().poll(context);
                 // Whatever the connection waits for now, complete responses are sent first. Not
-                // before a close, which sends all that is queued itself.
+                // before a close, which itself sends everything that is queued.
                 if !matches!(polled, Poll::Ready(After::Close { .. })) {
                     connection.send_finished();
                 }
@@ -95,8 +95,8 @@ pub fn serve(connection: Rc<Connection>, registered: Registered) -> impl Future<
         // would need room for it twice.
         let shared = match Rc::try_unwrap(connection) {
             Ok(connection) => {
-                // A slow client may still be taking responses: the rest of sending, and then
-                // closing, is the engine's.
+                // A slow client may still be receiving responses: the engine sends the rest, and
+                // then closes.
                 match after {
                     After::Close {
                         client_is_done: true,
@@ -203,7 +203,7 @@ fn converse(connection: &Rc<Connection>) -> impl Future<Output = After> {
 /// The outcome of serving a request.
 struct Served {
     after: After,
-    /// Whether nginx would have read it separately from the bytes that follow (`$pipe`).
+    /// Whether nginx would have read the request separately from the bytes that follow (`$pipe`).
     read_apart: bool,
 }
 

@@ -1,7 +1,7 @@
-//! The exchange of HTTP/1.0 and 1.1: framing both ways, keep-alive, lingering close.
+//! The exchange of HTTP/1.0 and 1.1: framing in both directions, keep-alive, lingering close.
 //!
-//! RFC 9112. Parsing is `proto::h1`'s; this file knows the connection. How fast a response leaves
-//! is decided above it (see [`sender`](crate::exchange::sender)).
+//! RFC 9112. `proto::h1` parses heads and chunks; this file handles the connection. The pace of a
+//! response is set by its [`sender`](crate::exchange::sender).
 
 use std::io::{self, ErrorKind, Write};
 use std::rc::Rc;
@@ -34,36 +34,36 @@ use crate::response::Field;
 use crate::response::prebuilt::ResponseForm;
 use crate::response::prebuilt::recording;
 
-/// How often more of a body that is dropped is received before its response begins.
+/// How often more of a discarded body is received before the response begins.
 const DROPPED_AT_ONCE_MAX: usize = 64;
 
-/// What a client that sent `Expect: 100-continue` waits for.
+/// The interim response for a client that sent `Expect: 100-continue`.
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
-/// How much of a client's next requests is received while a response to it is prepared, in bytes.
+/// Bytes of a client's next requests that are received while a response is prepared.
 const AHEAD_MAX: usize = 16 * 1024;
 
-/// Whether the connection goes on after a request.
+/// Whether the connection continues after a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum After {
     /// Wait for the next request.
     KeepAlive,
-    /// The response was the last; the rest is sent, then the socket closed.
+    /// The response was the last: the rest is sent, then the socket is closed.
     Close {
-        /// The client has said that it sends nothing more.
+        /// The client has announced that this was its last request.
         client_is_done: bool,
     },
-    /// Nothing more is to be sent.
+    /// Nothing more is sent.
     Drop,
 }
 
 impl After {
-    /// Closing a connection on which the client may be sending.
+    /// Closes a connection on which the client may still be sending.
     pub const CLOSE: After = After::Close {
         client_is_done: false,
     };
 }
 
-/// Who takes what comes of the request's body.
+/// The reader of the request's body.
 ///
 /// ```text
 ///               upload                     the client resets, or ends what an upload has read
@@ -73,31 +73,31 @@ impl After {
 ///        begin_discarding, reclaim
 /// ```
 enum BodyReader {
-    /// A handler, when it asks for more; nobody, as long as it does not.
+    /// A handler, whenever it asks for more.
     Handler,
-    /// What reads the body beside the response, which has the [`Intake`] meanwhile.
+    /// An upload beside the response, which holds the [`Intake`] meanwhile.
     Upload(Rc<Lent>),
-    /// Nobody: it is received and dropped, whatever else is waited for.
+    /// None: the body is received and discarded during any other wait.
     Discard,
-    /// Nobody: as it was dropped, the client was found to have left.
+    /// None: the client has left while the body was being discarded.
     ClientLeft,
 }
 
 impl BodyReader {
-    /// From now on what comes is dropped; nothing does from a client that has left.
+    /// Discards the body from now on, unless the client has left.
     fn begin_discarding(&mut self) {
         if !matches!(self, BodyReader::ClientLeft) {
             *self = BodyReader::Discard;
         }
     }
 
-    /// Whether the body is received while something else is waited for.
+    /// Whether the body is received during other waits.
     fn receives_beside(&self) -> bool {
         matches!(self, BodyReader::Upload(_) | BodyReader::Discard)
     }
 }
 
-/// How far the response has come.
+/// The state of the response.
 ///
 /// ```text
 ///                send_head                              upgrade
@@ -108,17 +108,17 @@ impl BodyReader {
 #[derive(Clone, Copy)]
 enum SendProgress {
     HeadUnsent,
-    /// Behind the head the body is sent in chunks.
+    /// The head has been sent, and the body is sent in chunks.
     Chunks,
-    /// Behind the head the body is sent, whose length was announced.
+    /// The head has been sent, and the body is sent with an announced length.
     Length {
         left: u64,
     },
-    /// Behind the head comes no body, or one that ends with the connection.
+    /// The head has been sent. There is no body, or the end of the connection ends it.
     Unframed,
-    /// Nothing of the response has left, and nothing will.
+    /// The response was withdrawn: nothing of it has been sent or will be.
     TakenBack,
-    /// The connection is the tunnel's.
+    /// The connection belongs to the tunnel.
     Upgraded,
 }
 
@@ -131,7 +131,7 @@ impl SendProgress {
         matches!(self, SendProgress::Upgraded)
     }
 
-    /// Gives up a response of which nothing has left. What a tunnel has carried stays carried.
+    /// Withdraws a response of which nothing has been sent. The bytes of a tunnel stay sent.
     fn take_back(&mut self) {
         if !self.is_upgraded() {
             *self = SendProgress::TakenBack;
@@ -139,18 +139,19 @@ impl SendProgress {
     }
 }
 
-/// What becomes of the connection behind the response. Each step leads further down, and none back.
+/// What happens to the connection after the response. A later variant replaces an earlier one, and
+/// never the reverse.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Persistence {
     KeepAlive,
-    /// It closes, once a body that is still to come has been waited for.
+    /// The connection closes, after waiting for the rest of a body.
     Close,
-    /// It closes, and no body is waited for.
+    /// The connection closes without waiting for a body.
     CloseWithoutBody,
 }
 
 impl Persistence {
-    /// The connection is to close at least so soon.
+    /// Moves to a later variant.
     fn advance(&mut self, to: Persistence) {
         *self = (*self).max(to);
     }
@@ -159,7 +160,7 @@ impl Persistence {
         self == Persistence::KeepAlive
     }
 
-    /// Whether a body that is still to come may be waited for.
+    /// Whether the rest of a body may be awaited.
     fn may_linger(self) -> bool {
         self != Persistence::CloseWithoutBody
     }
@@ -168,34 +169,34 @@ impl Persistence {
 /// One request and its response on an HTTP/1 connection.
 pub struct H1 {
     connection: Rc<Connection>,
-    /// Whatever takes bytes from it calls [`H1::heed_intake`] then.
+    /// The received bytes. Code that takes bytes calls [`H1::heed_intake`] afterwards.
     intake: Intake,
     reader: BodyReader,
-    /// What was counted of a body that an upload has read, until the request has it.
+    /// The counts of a body that an upload has read, until the request takes them over.
     counted: Option<Box<RequestBody>>,
-    /// An upload has begun to read the body, even if nothing of it has come.
+    /// An upload has begun to read the body, even if it has read nothing yet.
     had_upload: bool,
     version: Version,
     /// The client waits for `100 Continue`.
     continue_wanted: bool,
     persistence: Persistence,
-    /// The client has said that this is its last request.
+    /// The client has announced that this is its last request.
     client_is_done: bool,
-    /// What was wrong with a body that was discarded, until it is logged.
+    /// A fault of a discarded body that has not been logged yet.
     bad_body: Option<Abort>,
     progress: SendProgress,
     /// Whether the kernel may send files.
     sendfile: bool,
-    /// The client took or gave nothing for too long.
+    /// The client read or sent nothing for too long.
     timed_out: bool,
-    /// What of the head waits for its time (`limit_rate`).
+    /// The part of the head that `limit_rate` holds back.
     held: Bytes,
-    /// The response as it leaves, where its scope always gives the same one.
+    /// Records the response, if its scope always gives the same one.
     constant: Option<Box<recording::ConstantResponse>>,
 }
 
 impl H1 {
-    /// An exchange for a parsed head; `input` is what has been received after it.
+    /// An exchange for a parsed head; `input` are the bytes received after it.
     pub fn new(
         connection: &Rc<Connection>,
         request: &Request,
@@ -218,8 +219,8 @@ impl H1 {
         }
     }
 
-    /// An exchange that only says why it is none; `length` is that of the body which comes with the
-    /// head, as far as that tells: such a body is received to its end, as any other.
+    /// An exchange that only refuses its request. `length` is the length of the body that follows
+    /// the head, as far as it is known: such a body is received to its end like any other.
     pub fn refused(
         connection: &Rc<Connection>,
         version: Version,
@@ -231,8 +232,8 @@ impl H1 {
         begun
     }
 
-    /// An exchange of which nothing is known but where it comes from: its client waits for nothing,
-    /// and its connection ends with it.
+    /// An exchange with defaults: the client does not expect `100 Continue`, and the connection
+    /// closes after the response.
     fn begun(
         connection: &Rc<Connection>,
         version: Version,
@@ -258,41 +259,41 @@ impl H1 {
         }
     }
 
-    /// Does what `Exchange::can_sendfile` says.
+    /// See `Exchange::can_sendfile`.
     pub fn can_sendfile(&self, length: u64) -> bool {
         self.sendfile && self.connection.stream.can_sendfile(length)
     }
 
-    /// Does what `Exchange::forbid_keepalive` says.
+    /// See `Exchange::forbid_keepalive`.
     pub fn forbid_keepalive(&mut self) {
         self.persistence.advance(Persistence::Close);
     }
 
-    /// Does what `Exchange::forbid_lingering` says.
+    /// See `Exchange::forbid_lingering`.
     pub fn forbid_lingering(&mut self) {
         self.persistence.advance(Persistence::CloseWithoutBody);
     }
 
-    /// Does what `Exchange::no_continue` says.
+    /// See `Exchange::no_continue`.
     pub fn no_continue(&mut self) {
         self.continue_wanted = false;
     }
 
-    /// Does what `Exchange::has_buffered_body` says.
+    /// See `Exchange::has_buffered_body`.
     pub fn has_buffered_body(&self) -> bool {
         let intake = &self.intake;
         intake.is_read() || !intake.input.is_empty() || self.connection.stream.has_received()
     }
 
-    /// Does what `Exchange::receive_at_hand` says.
+    /// See `Exchange::receive_at_hand`.
     pub async fn receive_at_hand(&mut self, request: &Request) -> bool {
         if self.has_buffered_body() {
             return true;
         }
         if !self.intake.filled || self.intake.is_read() {
-            return false; // the kernel had no more
+            return false; // the last receive has emptied the kernel's buffer
         }
-        // io_uring takes a round of the loop for it.
+        // With io_uring a receive takes a turn of the loop.
         let stream = &self.connection.stream;
         let received = match either(stream.recv(None), engine::yield_now()).await {
             Either::First(received) => Some(received),
@@ -303,11 +304,11 @@ impl H1 {
                 self.intake.begin_portion(&request.body, buffer);
                 true
             }
-            _ => false, // an end or an error is found again
+            _ => false, // the next receive returns the end or the error again
         }
     }
 
-    /// Does what `Exchange::upgrade` says.
+    /// See `Exchange::upgrade`.
     pub fn upgrade(&mut self) -> Upgraded {
         self.persistence.advance(Persistence::CloseWithoutBody);
         self.progress = SendProgress::Upgraded;
@@ -315,7 +316,7 @@ impl H1 {
         Upgraded::h1(&self.connection, std::mem::take(&mut self.intake.input))
     }
 
-    /// Does what `Exchange::read_body` says.
+    /// See `Exchange::read_body`.
     pub async fn read_body(&mut self, request: &mut Request) -> Result<Option<Bytes>, Abort> {
         self.take_back_intake(request);
         self.send_continue(request);
@@ -339,23 +340,23 @@ impl H1 {
         }
     }
 
-    /// Sends `100 Continue` where the client waits for it.
+    /// Sends `100 Continue` if the client waits for it.
     fn send_continue(&mut self, request: &mut Request) {
         if std::mem::take(&mut self.continue_wanted) && !self.has_sent_head() {
             let stream = &self.connection.stream;
             stream.push(Segment::Bytes(Bytes::from_static(CONTINUE)));
             stream.start_send();
-            // All but the response's own head counts as its body, as in nginx.
+            // As in nginx, all bytes but the response's own head count as its body.
             request.sent.bytes += CONTINUE.len() as u64;
             request.sent.body_bytes += CONTINUE.len() as u64;
         }
     }
 
-    /// Does what `Exchange::upload` says.
+    /// See `Exchange::upload`.
     pub fn upload(&mut self, request: &mut Request) -> Option<H1Upload> {
         self.take_back_intake(request);
         if !matches!(self.reader, BodyReader::Handler) {
-            return None; // some of it may have been dropped
+            return None; // a part of the body may have been discarded
         }
         self.send_continue(request);
         let intake = std::mem::take(&mut self.intake);
@@ -364,7 +365,7 @@ impl H1 {
         Some(H1Upload::new(lent, &request.plan.core))
     }
 
-    /// Takes back what had been lent to an upload, which gets no more of the body.
+    /// Takes the intake back from an upload, which gets no more of the body.
     fn settle(&mut self) {
         if let BodyReader::Upload(lent) = &self.reader {
             let (intake, counted) = lent.give_back();
@@ -376,7 +377,7 @@ impl H1 {
         }
     }
 
-    /// Takes back what had been lent to an upload, and gives the request what was counted there.
+    /// Takes the intake back from an upload, and gives the request the upload's counts.
     fn take_back_intake(&mut self, request: &mut Request) {
         self.settle();
         if let Some(counted) = self.counted.take() {
@@ -384,7 +385,7 @@ impl H1 {
         }
     }
 
-    /// Decides by what has come of the body how the connection goes on.
+    /// Decides by the received part of the body whether the connection may be kept alive.
     fn heed_intake(&mut self) {
         if self.intake.is_lost {
             self.persistence.advance(Persistence::CloseWithoutBody);
@@ -394,15 +395,15 @@ impl H1 {
         self.timed_out |= self.intake.timed_out;
     }
 
-    /// Drops what of the received bytes belongs to the body.
+    /// Discards the received part of the body.
     fn drop_received(&mut self) -> Result<(), Abort> {
         let dropped = self.intake.drop_received();
         self.heed_intake();
         dropped
     }
 
-    /// Waits until an upload needs no more of the body. If the response has begun, the rest of the
-    /// body is discarded then.
+    /// Waits until the upload needs no more of the body. If the response has begun, the rest of the
+    /// body is then discarded.
     async fn reclaim(&mut self) {
         if let BodyReader::Upload(lent) = &self.reader {
             let lent = Rc::clone(lent);
@@ -414,16 +415,16 @@ impl H1 {
         }
     }
 
-    /// What ends an exchange whose client sends nothing more.
+    /// The abort for a client that has left.
     fn left() -> Abort {
         Abort::Closed(ErrorKind::ConnectionAborted.into())
     }
 
-    /// Receives and drops what comes of a body that is discarded, beside whatever else is waited
-    /// for: a client may send all of it before it reads. Returns once no more of it is to come.
+    /// Receives and discards a body during another wait, since a client may send its whole body
+    /// before it reads. Returns once the body has ended.
     ///
     /// # Errors
-    /// Where the client has left, and how.
+    /// If the client has left.
     async fn discard(&mut self) -> Result<(), Abort> {
         self.reclaim().await;
         loop {
@@ -434,7 +435,7 @@ impl H1 {
             }
             if !self.intake.input.is_empty() {
                 self.bad_body = self.drop_received().err();
-                self.intake.input.fit(); // it may be kept as long as the response takes
+                self.intake.input.fit(); // the buffer may be kept until the response has been sent
                 continue;
             }
             let received = self.connection.stream.recv(None).await;
@@ -442,8 +443,8 @@ impl H1 {
                 Ok(buffer) if !buffer.is_empty() => self.intake.input = buffer,
                 end => {
                     self.persistence.advance(Persistence::CloseWithoutBody);
-                    // A client that sends nothing more may still read. As in nginx, of a body that
-                    // an upload has read the whole is wanted.
+                    // A client that has shut down its sending side may still read. As in nginx, if
+                    // an upload has read the body, the body must be complete.
                     let has_left = end.is_err() || self.had_upload;
                     self.reader = if has_left {
                         BodyReader::ClientLeft
@@ -456,7 +457,7 @@ impl H1 {
         }
     }
 
-    /// Does what `Exchange::drop_body_at_hand` says.
+    /// See `Exchange::drop_body_at_hand`.
     pub async fn drop_body_at_hand(&mut self, request: &mut Request) -> Result<(), Abort> {
         if matches!(&self.reader, BodyReader::Upload(lent) if !lent.is_over()) {
             return Ok(());
@@ -480,7 +481,7 @@ impl H1 {
         Ok(())
     }
 
-    /// Does what `Exchange::send_early_hints` says.
+    /// See `Exchange::send_early_hints`.
     pub fn send_early_hints(&mut self, request: &mut Request, fields: &[Field]) {
         if self.has_sent_head() || self.version < Version::Http11 || fields.is_empty() {
             return;
@@ -490,29 +491,29 @@ impl H1 {
             write_field(&mut head, &field.name, &[&field.value]);
         }
         head.extend_from_slice(b"\r\n");
-        // All but the response's own head counts as its body, as in nginx.
+        // As in nginx, all bytes but the response's own head count as its body.
         request.sent.bytes += head.len() as u64;
         request.sent.body_bytes += head.len() as u64;
         self.connection.stream.push(Segment::Bytes(head.into()));
         self.connection.stream.start_send();
     }
 
-    /// Does what `Exchange::keeps_alive` says.
+    /// See `Exchange::keeps_alive`.
     pub fn keeps_alive(&self, request: &Request) -> bool {
         self.may_go_on(request) && server_keeps_alive(&self.connection)
     }
 
-    /// Whether nothing that the client or the request has said ends the connection.
+    /// Whether the client and the request permit keep-alive.
     fn may_go_on(&self, request: &Request) -> bool {
         self.persistence.keeps_alive() && !request.keepalive.refused
     }
 
-    /// Does what `Exchange::has_sent_head` says.
+    /// See `Exchange::has_sent_head`.
     pub fn has_sent_head(&self) -> bool {
         self.progress.has_sent_head()
     }
 
-    /// Does what `Exchange::send_head` says.
+    /// See `Exchange::send_head`.
     pub fn send_head(&mut self, request: &mut Request) -> Result<(), Abort> {
         let plan = Arc::clone(&request.plan);
         self.sendfile = plan.core.sendfile;
@@ -522,7 +523,7 @@ impl H1 {
         stream.set_sendfile_chunk(chunk.unwrap_or(SENDFILE_CHUNK_DEFAULT));
         let without_body = request.method == Method::Head
             || matches!(request.response.status, 204 | 304 | 100..=199)
-            // What follows is no body (RFC 9110, section 9.3.6).
+            // The bytes after such a response are no body (RFC 9110, section 9.3.6).
             || request.method == Method::Connect && request.response.status < 300;
         let unknown = request.response.content_length.is_none();
         let mut chunked = false;
@@ -556,7 +557,7 @@ impl H1 {
         write_head(request, framing, &mut head);
         self.constant = recording::ConstantResponse::begin(request, &head);
         let mut head = engine::share_bytes(head);
-        // What is behind a head that ends this protocol is not paced.
+        // A head after which the protocol changes is sent without pacing.
         let is_last = request.response.status == 101 || request.method == Method::Connect;
         if let Some(share) =
             Sender::share_of_head(request).filter(|share| *share < head.len() && !is_last)
@@ -569,9 +570,9 @@ impl H1 {
         Ok(())
     }
 
-    /// [`finish`](Self::finish) where nothing has to be waited for, as is usual: the response is
-    /// whole, the request's body has been read, and the connection goes on. What has been received
-    /// behind the request comes back; `None` where it is not so.
+    /// [`finish`](Self::finish) without waiting, which is possible in most cases: the response is
+    /// complete, the request's body has been read, and the connection is kept alive. Returns the
+    /// bytes received after the request; `None` if `finish` must be called.
     pub fn finish_at_once(&mut self, request: &mut Request, whole: bool) -> Option<Buffer> {
         let core = &request.plan.core;
         let had_upload = matches!(self.reader, BodyReader::Upload(_)) || self.counted.is_some();
@@ -593,8 +594,8 @@ impl H1 {
         Some(std::mem::take(&mut self.intake.input))
     }
 
-    /// Leaves the connection to the next request, or says that there is none; discards what is
-    /// left of the request's body. The rest of the received bytes comes back.
+    /// Ends the exchange: returns whether the connection serves another request, and the bytes
+    /// received after this one. The rest of the request's body is discarded.
     pub async fn finish(mut self, request: &mut Request, whole: bool) -> (After, Buffer) {
         self.take_back_intake(request);
         if self.progress.is_upgraded() {
@@ -602,8 +603,8 @@ impl H1 {
         }
         if !whole || !(self.is_whole() || request.response.header_only) {
             let after = self.break_off(request);
-            // As in nginx, a client that still sends its body is read from, so that no reset
-            // destroys what it has got.
+            // As in nginx, the rest of a body that the client is still sending is read, since a
+            // reset would destroy the received part of the response.
             let lingers = request.plan.core.lingering_close != LingeringClose::Off;
             let is_sending = !self.intake.is_read() && self.has_begun(request);
             let lingers = lingers && is_sending && self.persistence.may_linger();
@@ -618,14 +619,14 @@ impl H1 {
         }
         let core = Arc::clone(&request.plan.core);
         if !self.intake.is_read() && self.persistence.may_linger() && !self.intake.refused {
-            // A client may send all of its body before it reads. As in nginx, the time for what is
-            // waited for begins when the response has left.
+            // A client may send its whole body before it reads. As in nginx, the lingering time
+            // begins when the response has been sent.
             self.reader.begin_discarding();
             if self.drained(0).await.is_err() {
                 return (self.break_off(request), Buffer::default());
             }
-            // A body that no handler reads is received to its end; one that a handler began to read
-            // and left is no reason to wait.
+            // A body that no handler has read is received to its end; the rest of a body that a
+            // handler has begun to read is not awaited.
             if !self.has_begun(request) && !self.skip_body(request).await {
                 return (After::Drop, Buffer::default());
             }
@@ -633,8 +634,9 @@ impl H1 {
         if let Some(abort) = self.bad_body.take() {
             log_body_fault(request, &abort);
         }
-        // A server whose script answers may have announced what its `keepalive_timeout 0` does not
-        // keep, and where `post_action` leads to may refuse what the response has announced.
+        // The response may have announced keep-alive although the connection must close: a server
+        // whose script makes the response may have `keepalive_timeout 0`, and the location of
+        // `post_action` may refuse.
         let stays = self.may_go_on(request) && !core.keepalive_timeout.is_zero();
         if stays && self.skip_body(request).await {
             if core.tcp_nodelay && !self.connection.nodelay.replace(true) {
@@ -645,7 +647,7 @@ impl H1 {
             return (After::KeepAlive, self.intake.input);
         }
         if stays && !self.intake.is_read() {
-            return (After::Drop, Buffer::default()); // it has been waited for
+            return (After::Drop, Buffer::default()); // `skip_body` has waited for the rest
         }
         let intake = &self.intake;
         let at_hand =
@@ -653,7 +655,7 @@ impl H1 {
         let unread = at_hand || !intake.is_read();
         let linger = match core.lingering_close {
             LingeringClose::Off => false,
-            // What the client has sent already would answer a close with a reset.
+            // Closing a socket with unread bytes would reset the connection.
             LingeringClose::On => at_hand || (unread && self.persistence.may_linger()),
             LingeringClose::Always => true,
         };
@@ -665,15 +667,15 @@ impl H1 {
         (After::Close { client_is_done }, Buffer::default())
     }
 
-    /// Whether a handler has begun to read the body.
+    /// Whether a handler or an upload has begun to read the body.
     fn has_begun(&self, request: &Request) -> bool {
         self.had_upload || request.body.is_begun()
     }
 
-    /// Says that nothing more is sent, and reads away what the client does.
+    /// Shuts down the sending side, and discards what the client sends.
     async fn linger(&mut self, request: &Request) {
         if !self.intake.is_read() {
-            // It may send all of its body before it reads what is left of the response.
+            // The client may send its whole body before it reads the rest of the response.
             self.reader.begin_discarding();
             if self.drained(0).await.is_err() {
                 return;
@@ -686,7 +688,7 @@ impl H1 {
             .await;
     }
 
-    /// A response that could not be completed: the client must see that.
+    /// Ends a response that could not be completed in a way that the client notices.
     fn break_off(&mut self, request: &mut Request) -> After {
         if self.timed_out || request.response.status == 444 {
             if request.plan.core.reset_timedout_connection {
@@ -697,7 +699,7 @@ impl H1 {
                 return After::Drop;
             }
         }
-        // Where nothing has left yet, the client gets no answer rather than a broken one.
+        // If nothing of the response has been sent, the client gets no response instead of a part.
         let is_taken_back = matches!(self.progress, SendProgress::TakenBack);
         if is_taken_back || self.has_unsent(request) {
             return After::Drop;
@@ -705,12 +707,12 @@ impl H1 {
         After::CLOSE
     }
 
-    /// Does what `Exchange::has_unsent` says.
+    /// See `Exchange::has_unsent`.
     pub fn has_unsent(&self, request: &Request) -> bool {
         self.connection.stream.has_unsent(request.sent.bytes)
     }
 
-    /// Does what `Exchange::take_back` says.
+    /// See `Exchange::take_back`.
     pub fn take_back(&mut self, request: &mut Request) {
         if self.has_unsent(request) {
             self.progress.take_back();
@@ -719,7 +721,7 @@ impl H1 {
         }
     }
 
-    /// Reads and drops what is left of the request's body so that the next request can follow.
+    /// Receives and discards the rest of the request's body, so that the next request can follow.
     async fn skip_body(&mut self, request: &mut Request) -> bool {
         let core = Arc::clone(&request.plan.core);
         let end = engine::now() + core.lingering_time;
@@ -746,7 +748,7 @@ impl H1 {
         }
     }
 
-    /// Whether the end of the connection is all that tells the client where the body ends.
+    /// Whether only the end of the connection tells the client where the body ends.
     pub(crate) fn ends_with_connection(&self) -> bool {
         matches!(self.progress, SendProgress::Unframed)
     }
@@ -821,7 +823,7 @@ impl Wire for H1 {
         let drained = if self.reader.receives_beside() {
             match either(stream.drained(limit), self.discard()).await {
                 Either::First(drained) => drained,
-                // A client that has left is found out by what is sent to it.
+                // A client that has left is noticed when sending fails.
                 Either::Second(_) => stream.drained(limit).await,
             }
         } else {
@@ -838,8 +840,8 @@ impl Wire for H1 {
         stream.set_send_timeout_and_reset(timeout, resets);
     }
 
-    /// Bytes that come meanwhile (pipelined requests) are kept, up to `AHEAD_MAX` of them: a
-    /// client that has sent more is not seen to leave.
+    /// Received bytes (pipelined requests) are kept, up to `AHEAD_MAX`: if a client has sent more,
+    /// its close is not noticed.
     async fn client_gone(&mut self) -> Abort {
         let takes_body = !matches!(self.reader, BodyReader::Handler);
         if takes_body && let Err(left) = self.discard().await {
@@ -854,7 +856,7 @@ impl Wire for H1 {
                     return H1::left();
                 }
                 Ok(mut buffer) if self.intake.input.is_empty() => {
-                    buffer.fit(); // it may be kept as long as the response takes
+                    buffer.fit(); // the buffer may be kept until the response has been sent
                     self.intake.input = buffer;
                 }
                 Ok(buffer) => {
@@ -876,7 +878,7 @@ impl Wire for H1 {
     }
 }
 
-/// Says what was wrong with a body that is being dropped.
+/// Logs a fault of a body that is being discarded.
 fn log_body_fault(request: &Request, abort: &Abort) {
     if let Some((level, text)) = body_fault(abort, true) {
         logs::write(request, level, format_args!("{text}"));
@@ -888,7 +890,7 @@ pub fn may_keep_alive(connection: &Connection, request: &Request) -> bool {
     location_keeps_alive(connection, request) && server_keeps_alive(connection)
 }
 
-/// Whether the location in force lets the connection serve another request.
+/// Whether the current location permits keep-alive.
 pub fn location_keeps_alive(connection: &Connection, request: &Request) -> bool {
     let core = &request.plan.core;
     !core.keepalive_timeout.is_zero()
@@ -897,12 +899,12 @@ pub fn location_keeps_alive(connection: &Connection, request: &Request) -> bool 
         && core.keepalive_disable.allows(request)
 }
 
-/// Whether nothing that is no request's business ends the connection.
+/// Whether the state of the connection and of the worker permits keep-alive.
 fn server_keeps_alive(connection: &Connection) -> bool {
     !connection.is_ending() && !connection.is_left_over()
 }
 
-/// How a response's body is delimited and what follows it.
+/// How a response's body is framed, and whether the connection is kept alive.
 #[derive(Clone, Copy, Debug)]
 pub struct Framing {
     /// Whether `Transfer-Encoding: chunked` frames the body.
@@ -912,7 +914,7 @@ pub struct Framing {
 }
 
 impl Framing {
-    /// Writes what a head of this status says of it.
+    /// Writes the fields of the framing for a head with this status.
     fn write(self, status: u16, keepalive_header: Option<u64>, out: &mut Vec<u8>) {
         if self.chunked {
             out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");

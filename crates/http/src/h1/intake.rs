@@ -1,5 +1,5 @@
-//! What a client of HTTP/1 sends behind the head of a request: its body, and then the requests that
-//! follow.
+//! The bytes that an HTTP/1 client sends after the head of a request: the body, and then the next
+//! requests.
 
 use std::io::{self, ErrorKind};
 
@@ -11,14 +11,14 @@ use proto::h1::chunked::{Decoded, Decoder};
 use crate::exchange::abort::Abort;
 use crate::request::body::{ChunkError, RequestBody};
 
-/// How much of the request's body is still to come.
+/// The part of the request's body that has not been taken.
 #[derive(Debug, Default)]
 enum Incoming {
-    /// Nothing: there was none, or all of it has been read.
+    /// There was no body, or all of it has been taken.
     #[default]
     Nothing,
     Length(u64),
-    /// Chunks until the last one.
+    /// Chunks up to the last chunk.
     Chunked(Box<Decoder>),
 }
 
@@ -32,38 +32,37 @@ impl Incoming {
     }
 }
 
-/// What is next of a body.
+/// The next part of a body.
 pub(crate) enum BodyPart {
     Bytes(Bytes),
-    /// Nothing, as long as no more is received.
+    /// No bytes until more is received.
     Nothing,
     End,
 }
 
-/// What has been received behind a head, and what of it is the request's body; see the module.
+/// The bytes received after a head, and the state of the body among them; see the module.
 #[derive(Debug, Default)]
 pub(crate) struct Intake {
-    /// What has been received and not been taken.
+    /// The received bytes that have not been taken.
     pub(crate) input: Buffer,
     incoming: Incoming,
-    /// Bytes of the request's body that came last, 0 as long as there are none but those that came
-    /// with the head.
+    /// Bytes of the last receive of the body; 0 until a receive after that of the head.
     portion: usize,
-    /// What was received last has filled its buffer: the kernel may have more.
+    /// The last receive has filled its buffer: the kernel may have more.
     pub(crate) filled: bool,
-    /// What of the body had been taken in before those.
+    /// The counts of the body before the last receive.
     before_portion: ChunkError,
-    /// The head was no request, or a chunk of the body is too much: what is left of it is not read.
+    /// The head was refused, or a chunk of the body is too large: the rest of the body is not read.
     pub(crate) refused: bool,
-    /// Chunks that are none have come: where the body ends, and what follows it, is not known any
-    /// more.
+    /// The chunks are malformed, so the end of the body and the start of the next request are
+    /// unknown.
     pub(crate) is_lost: bool,
-    /// The client took too long to send more of it.
+    /// The client was too slow to send more of the body.
     pub(crate) timed_out: bool,
 }
 
 impl Intake {
-    /// `input` has come behind a head that announces a body of this length.
+    /// An intake with `input` received after a head that announces a body of this length.
     pub(crate) fn new(length: BodyLength, input: Buffer) -> Intake {
         Intake {
             filled: input.is_full(),
@@ -73,12 +72,12 @@ impl Intake {
         }
     }
 
-    /// Whether nothing of the body is still to be taken.
+    /// Whether the whole body has been taken.
     pub(crate) fn is_read(&self) -> bool {
         matches!(self.incoming, Incoming::Nothing)
     }
 
-    /// Takes bytes of the body that did not come with the head.
+    /// Takes over bytes of the body that were received after the head's last receive.
     pub(crate) fn begin_portion(&mut self, body: &RequestBody, buffer: Buffer) {
         self.portion = buffer.len();
         self.filled = buffer.is_full();
@@ -89,10 +88,10 @@ impl Intake {
         };
     }
 
-    /// Takes what has come of a body for which the client was waited.
+    /// Takes over the result of a receive.
     ///
     /// # Errors
-    /// Where nothing has come, and why.
+    /// If nothing has been received, with the reason.
     pub(crate) fn receive(
         &mut self,
         body: &RequestBody,
@@ -114,10 +113,9 @@ impl Intake {
         }
     }
 
-    /// What of the received bytes belongs to the body and comes next. A chunk by which it becomes
-    /// longer than `size_max` (0: any length) is refused when its size is known. As in nginx, of a
-    /// body that is refused all that came last counts for `$request_length`, unless that came with
-    /// the head.
+    /// The next part of the body from the received bytes. A chunk with which the body exceeds
+    /// `size_max` (0: no limit) is refused as soon as its size is known. As in nginx, the whole
+    /// last receive of a refused body counts for `$request_length`, unless the head was in it.
     ///
     /// # Errors
     /// `BadBody` and `BodyTooLarge`.
@@ -144,7 +142,7 @@ impl Intake {
                 }
                 Incoming::Chunked(decoder) => {
                     let received = body.received();
-                    // One chunk at a time where one may be the first that is too much.
+                    // Decode one chunk at a time if one of them may exceed the limit.
                     let at_most = received.saturating_add(self.input.len() as u64);
                     let decoded = if size_max != 0 && at_most > size_max {
                         decoder.decode(&self.input)
@@ -197,8 +195,8 @@ impl Intake {
         Abort::BadBody("client sent invalid chunked body")
     }
 
-    /// Drops what of the received bytes belongs to the body. As in nginx, it counts neither for
-    /// `$request_length` nor for `$content_length`.
+    /// Discards the received part of the body. As in nginx, it counts neither for `$request_length`
+    /// nor for `$content_length`.
     ///
     /// # Errors
     /// `BadBody`.
@@ -226,12 +224,12 @@ impl Intake {
                 self.incoming = Incoming::Nothing;
             }
         }
-        self.input = Buffer::default(); // its memory is for others
+        self.input = Buffer::default(); // returns the memory to the pool
         Ok(())
     }
 }
 
-/// Takes so many bytes off the front: without a copy where nothing is left then.
+/// Takes `length` bytes off the front, without a copy if that empties the buffer.
 pub fn take_front(input: &mut Buffer, length: usize) -> Bytes {
     if length == input.len() {
         return std::mem::take(input).into_bytes();
@@ -241,7 +239,7 @@ pub fn take_front(input: &mut Buffer, length: usize) -> Bytes {
     bytes
 }
 
-/// Takes what has been decoded off the front, and gives the data in it, if there is any.
+/// Takes the decoded bytes off the front, and returns the data in them, if any.
 pub fn take_data(input: &mut Buffer, decoded: &Decoded) -> Option<Bytes> {
     let framing = decoded.consumed - decoded.data.end;
     input.advance(decoded.data.start);

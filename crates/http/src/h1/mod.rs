@@ -1,8 +1,7 @@
-//! HTTP/1 with clients: requests one after the other on one connection.
+//! HTTP/1 connections of clients, which carry one request after the other.
 //!
-//! What the bytes say is [`proto::h1`]'s; how a connection goes on is in [`connection_task`], the
-//! exchange of one request in [`exchange`], and what a client sends behind the head of a request in
-//! [`intake`].
+//! [`proto::h1`] parses bytes; [`connection_task`] drives a connection, [`exchange`] is the
+//! exchange of one request, and [`intake`] holds the bytes that a client sends after a head.
 
 pub mod connection_task;
 pub mod exchange;

@@ -1,11 +1,11 @@
-//! Open descriptors, metadata and errors of files, kept for a while: `open_file_cache`.
+//! `open_file_cache`: keeps open descriptors, metadata and errors of files.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_core_module.html#open_file_cache>. Every worker thread
-//! has caches of its own, so a look-up takes no lock. An entry is believed for
-//! `open_file_cache_valid`; then one `stat()` of the path tells whether it still holds. The kernel
-//! is not asked to report changes: `open_file_cache_events` has no effect.
+//! has its own caches, so a look-up takes no lock. An entry is used without a check for
+//! `open_file_cache_valid`; after that time one `stat()` of the path checks it. The kernel does not
+//! report changes: `open_file_cache_events` has no effect.
 //!
-//! [`lookup`] is the way in for every module that needs a file by its path, cached or not.
+//! [`lookup`] is the entry point for every module that needs a file by its path, cached or not.
 
 pub mod settings;
 
@@ -29,22 +29,22 @@ use crate::files::open_file_cache::settings::{Bounds, OpenFileCache};
 use crate::module::Ran;
 use crate::request::Request;
 
-/// How many entries that no request asks for are dropped at a look-up, so that none takes long.
+/// The number of inactive entries that a look-up drops at most, so that none takes long.
 const EXPIRED_PER_LOOKUP_MAX: usize = 2;
 
-/// What is at a path.
+/// The result of a look-up.
 #[derive(Clone, Debug)]
 pub struct Looked {
-    /// The open file; `None` for a directory, and where only metadata was asked for.
+    /// The open file; `None` for a directory, and if only metadata was asked for.
     pub file: Option<File>,
-    /// Size, time of modification, kind.
+    /// The file's metadata.
     pub metadata: Metadata,
 }
 
-/// Why nothing could be opened at a path.
+/// Why a path could not be opened.
 #[derive(Debug)]
 pub struct LookupError {
-    /// The system's answer of the lookup error.
+    /// The error of the system call.
     pub error: io::Error,
     /// The call that failed, as nginx names it in its log: `open()`, `stat()`, `openat()`.
     pub call: &'static str,
@@ -57,14 +57,14 @@ impl From<OpenRefusal> for LookupError {
 }
 
 impl LookupError {
-    /// The system's error number; 0 where it gave none.
+    /// The system's error number; 0 if there is none.
     pub fn errno(&self) -> i32 {
         self.error.raw_os_error().unwrap_or(0)
     }
 }
 
-/// Opens the file at a path, or finds it open in the cache that is in force for the request. Only
-/// what may need the disk waits.
+/// Opens the file at a path, or finds it in the cache of the current scope. The result is only
+/// asynchronous if the disk may be needed.
 pub fn lookup(request: &mut Request, path: &[u8]) -> Looking {
     let links = OpenRestrictions::of(request, path);
     if request.plan.open_file_cache.cache.is_some() {
@@ -74,7 +74,7 @@ pub fn lookup(request: &mut Request, path: &[u8]) -> Looking {
     }
 }
 
-/// What is at a path, without opening it if there is no cache to keep the descriptor.
+/// Looks a path up without opening it, unless a cache could keep the descriptor.
 pub fn test(request: &mut Request, path: &[u8]) -> Looking {
     let links = OpenRestrictions::of(request, path);
     if request.plan.open_file_cache.cache.is_some() {
@@ -90,10 +90,10 @@ pub fn test(request: &mut Request, path: &[u8]) -> Looking {
     }
 }
 
-/// A look at a path.
+/// A look-up, which may have finished already.
 pub type Looking = Ran<'static, Result<Looked, LookupError>>;
 
-/// [`test()`] for scripts, which do not wait: the disk is asked at once.
+/// [`test()`] for scripts, which cannot wait: it blocks on the disk.
 pub fn test_now(request: &mut Request, path: &[u8]) -> Result<Looked, LookupError> {
     let links = OpenRestrictions::of(request, path);
     let settings = &*request.plan.open_file_cache;
@@ -138,7 +138,7 @@ fn through_cache(request: &Request, path: &[u8], links: OpenRestrictions) -> Loo
             Ran::wait(async move {
                 let outcome = looking.await;
                 let key = Key { path: &path, links };
-                // Other requests of this thread have used the cache while this one waited.
+                // Other requests of this thread may have used the cache during the wait.
                 files.borrow_mut().keep(&settings, key, &outcome, now);
                 outcome
             })
@@ -146,7 +146,7 @@ fn through_cache(request: &Request, path: &[u8], links: OpenRestrictions) -> Loo
     }
 }
 
-/// Keeps the open descriptor if the path still leads to the same file, else opens the path anew.
+/// Keeps the open descriptor if the path still leads to the same file, else opens the path again.
 fn revalidate(key: Key<'_>, old: Looked) -> Looking {
     let Key { path, links } = key;
     match stat(path, links) {
@@ -174,7 +174,7 @@ fn still_or_open(
     }
 }
 
-/// What is known of a path, as new metadata of it tell; nothing where it is to be opened anew.
+/// The result with new metadata; `None` if the path must be opened again.
 fn still(old: Looked, metadata: Metadata) -> Option<Looked> {
     let same = metadata.inode == old.metadata.inode && metadata.device == old.metadata.device;
     let file = if same && metadata.is_dir() == old.metadata.is_dir() {
@@ -265,17 +265,18 @@ fn open_looking_at_links_now(
     Ok(file::described(links.open(path)?)?)
 }
 
-/// What is asked for: the same path may be allowed in one place and refused in another.
+/// The key of an entry. It includes the restrictions, since the same path may be allowed in one
+/// scope and refused in another.
 #[derive(Clone, Copy)]
 struct Key<'a> {
     path: &'a [u8],
     links: OpenRestrictions,
 }
 
-/// The caches of one thread for one generation, by the scope that declares each.
+/// The caches of one thread for one generation, by the scope that declares each cache.
 #[derive(Default)]
 struct FileCache {
-    // A configuration has one or two: a search is quicker than a hash.
+    // A configuration has one or two caches, for which a linear search is faster than a hash.
     caches: Vec<(ScopeId, Cache)>,
 }
 
@@ -286,7 +287,7 @@ impl OfThread for FileCache {
         FileCache::default()
     }
 
-    /// Closes and forgets everything.
+    /// Closes all descriptors and drops all entries.
     fn retire(&mut self) {
         self.caches.clear();
     }
@@ -314,7 +315,7 @@ impl FileCache {
             Ok(looked) => LookupOutcome::Found(looked.clone()),
             Err(error) if settings.errors && error.errno() != 0 => LookupOutcome::Failed {
                 errno: error.errno(),
-                // Whichever call it was that failed when a file was looked at again.
+                // Logged as a failed open even if a check by `stat()` has failed.
                 call: match error.call {
                     "openat()" => "openat()",
                     _ => "open()",
@@ -338,17 +339,17 @@ impl FileCache {
     }
 }
 
-/// What the cache knows of a path.
+/// The state of a path in the cache.
 enum Freshness {
-    /// Enough for an answer.
+    /// The outcome may be used without a check.
     Fresh(LookupOutcome),
-    /// Something, but it is time to look again.
+    /// The outcome must be checked first.
     Stale(Looked),
-    /// Nothing that saves an open.
+    /// There is no outcome that would save an open.
     Unknown,
 }
 
-/// The outcome of a look-up as it is kept.
+/// A cached outcome of a look-up.
 #[derive(Clone, Debug)]
 enum LookupOutcome {
     Found(Looked),
@@ -367,10 +368,10 @@ impl LookupOutcome {
     }
 }
 
-/// No entry: the end of the list.
+/// Ends the list.
 const NONE: u32 = u32::MAX;
 
-/// Entries by path, in a list from the newest use to the oldest.
+/// Entries by path, in a list from the most to the least recently used.
 struct Cache {
     bounds: Bounds,
     by_path: Map<Rc<[u8]>, u32>,
@@ -382,10 +383,10 @@ struct Cache {
 
 struct Entry {
     path: Rc<[u8]>,
-    /// How it was opened; asked for otherwise, it is opened anew.
+    /// The restrictions under which the path was opened; for others it is opened again.
     links: OpenRestrictions,
     outcome: LookupOutcome,
-    /// A file that was not asked for often enough to be kept open.
+    /// The file was not used often enough for its descriptor to be kept.
     closed: bool,
     uses: u64,
     checked: Instant,
@@ -428,7 +429,7 @@ impl Cache {
         }
     }
 
-    /// Takes in what was found at a path.
+    /// Stores the outcome of a look-up.
     fn keep(
         &mut self,
         settings: &OpenFileCache,
@@ -456,7 +457,7 @@ impl Cache {
         entry.checked = now;
     }
 
-    /// Drops what is known of a path.
+    /// Drops the entry of a path.
     fn forget(&mut self, path: &[u8]) {
         if let Some(&index) = self.by_path.get(path) {
             self.remove(index);
@@ -503,7 +504,7 @@ impl Cache {
         let Some(entry) = self.entry_mut(index) else {
             return;
         };
-        // The descriptor closes here unless a response is still being sent from it.
+        // Closes the descriptor, unless a response is still being sent from it.
         entry.outcome = LookupOutcome::Failed { errno: 0, call: "" };
         let path = Rc::clone(&entry.path);
         if self.by_path.remove(&path).is_some() {
@@ -511,7 +512,7 @@ impl Cache {
         }
     }
 
-    /// Drops a few entries that no request asked for.
+    /// Drops a few inactive entries.
     fn expire(&mut self, now: Instant) {
         for _ in 0..EXPIRED_PER_LOOKUP_MAX {
             let oldest = self.oldest;

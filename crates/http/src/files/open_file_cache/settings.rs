@@ -7,7 +7,7 @@ use framework::compile::{Compiler, Feature};
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
-/// How long an entry stays that no request asks for, unless `inactive=` says otherwise.
+/// How long an entry that is not used stays, unless `inactive=` is set.
 const INACTIVE_DEFAULT: Duration = Duration::from_secs(60);
 
 /// `open_file_cache max=N [inactive=TIME] | off`
@@ -63,25 +63,24 @@ pub struct Bounds {
     pub inactive: Duration,
 }
 
-/// `open_file_cache` and its family, as one scope sees them.
+/// `open_file_cache` and its family, in one scope.
 #[derive(Debug)]
 pub struct OpenFileCache {
-    /// The cache's name among those of the generation, and its bounds; `None` where it is off.
+    /// The scope that declares the cache, and the cache's bounds; `None` if it is off.
     pub(super) cache: Option<(ScopeId, Bounds)>,
-    /// How long an entry is believed without looking.
+    /// How long an entry is used without a check.
     pub(super) valid: Duration,
     pub(super) min_uses: u64,
     pub(super) errors: bool,
 }
 
 impl OpenFileCache {
-    /// How long what is known of a file is believed without looking; `None` where nothing is
-    /// cached.
+    /// How long an entry is used without a check; `None` if the cache is off.
     pub fn valid(&self) -> Option<Duration> {
         self.cache.map(|_| self.valid)
     }
 
-    /// Whether it also remembers what is not there.
+    /// Whether errors are cached too.
     pub fn keeps_errors(&self) -> bool {
         self.errors
     }
@@ -97,7 +96,7 @@ impl Feature for OpenFileCache {
     ];
 
     fn compile(_: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Self, Fault> {
-        // Scopes that change only how long entries are valid go on to share the cache itself.
+        // Scopes that only change the validity share the cache of the outer scope.
         let owner = scope.owner(&[&OPEN_FILE_CACHE]).id();
         Ok(OpenFileCache {
             cache: scope.get(&OPEN_FILE_CACHE)?.map(|bounds| (owner, bounds)),
