@@ -10,7 +10,7 @@ use crate::h1::connection_task;
 use crate::request::pool;
 use crate::thread_state::HttpThreadState;
 
-/// The response to clients that are turned away for want of file descriptors.
+/// The response to clients that are turned away because no file descriptor is left.
 const TURNED_AWAY: &[u8] = b"HTTP/1.1 503 Service Temporarily Unavailable\r\n\
     Content-Length: 0\r\nConnection: close\r\n\r\n";
 

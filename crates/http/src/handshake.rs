@@ -1,12 +1,12 @@
-//! Handshakes with clients of HTTP: which servers they may ask for, and the context of certificates
-//! whose names hold variables.
+//! TLS handshakes of HTTP clients: the servers that a client may name, and the variables in the
+//! names of certificates.
 //!
-//! nginx evaluates them when the client has said hello, for a request of which nothing has come
-//! yet. What a handshake has by itself (the client, what it asked for, the time) is found here and
-//! where the list of modules says ([`of_handshakes`](crate::module::Entry::of_handshakes)); blocks
-//! such as `map` are compiled for handshakes where a certificate's name leads to them. All else is
-//! asked of an empty request, which is made only then: what it says depends on settings that are
-//! compiled for requests.
+//! nginx evaluates these variables after the ClientHello, for an empty request. Variables that a
+//! handshake has itself (the client, the ClientHello, the time) are defined here and by modules
+//! ([`of_handshakes`](crate::module::Entry::of_handshakes)). Blocks such as `map` are compiled for
+//! handshakes if the name of a certificate refers to them. All other variables are evaluated for an
+//! empty request, which is only created for the first of them, since their values depend on
+//! settings that are compiled for requests.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -38,26 +38,26 @@ use crate::connection::Connection;
 use crate::request::Request;
 use crate::thread_state::HttpThreadState;
 
-/// A client's handshake with a server that it has asked for.
+/// A client's handshake with the server that it has named.
 pub struct Handshake {
     /// The generation that serves it.
     local: Rc<GenerationView>,
     http: Rc<HttpThreadState>,
     /// The client's connection of the handshake.
     pub connection: Rc<Connection>,
-    /// The server whose certificates they are.
+    /// The server whose certificates are chosen.
     pub server: Arc<Server>,
-    /// What the client has offered.
+    /// The ClientHello.
     hello: Option<Box<ClientHello>>,
     values: RefCell<Values>,
     captures: Captures,
     scratch: Scratch,
-    /// What answers for variables that only requests have, once one of them is asked for.
+    /// The empty request for variables that only requests have, once one of them was evaluated.
     empty: Option<Box<Request>>,
 }
 
 impl Handshake {
-    /// Whether it has had to make a request that answers for it.
+    /// Whether an empty request has been created.
     #[cfg(any(test, feature = "testing"))]
     pub fn has_made_a_request(&self) -> bool {
         self.empty.is_some()
@@ -120,7 +120,7 @@ impl Context for Handshake {
 impl OfProtocol for Handshake {
     const NAME: &'static str = "HTTP";
 
-    // HTTP/2 is put before them where it is spoken.
+    // `h2` is put before these protocols if the server has HTTP/2.
     const ALPN: &'static [&'static [u8]] = &[b"http/1.1", b"http/1.0", b"http/0.9"];
 }
 
@@ -146,7 +146,7 @@ impl OfClient for Handshake {
     }
 }
 
-/// The servers that a connection's client may ask for in a handshake.
+/// The servers that a connection's client may name in a handshake.
 pub struct ServersOf<'a>(pub &'a Rc<Connection>);
 
 impl ServerSelector for ServersOf<'_> {
@@ -216,10 +216,10 @@ impl ServerSelector for ServersOf<'_> {
     }
 }
 
-/// The variable of a name in lower case, without `$`.
+/// The handshake's variable of a name in lower case, without `$`.
 pub fn find(name: &str) -> Option<BuiltinVariable<Handshake>> {
     let evaluate: Evaluate<Handshake> = match name {
-        // The host is what the client names in its request.
+        // For an empty request, the host is the server's name.
         "host" | "server_name" => |handshake, out| {
             out.extend_from_slice(&handshake.server.name);
             true
@@ -231,8 +231,8 @@ pub fn find(name: &str) -> Option<BuiltinVariable<Handshake>> {
     Some(BuiltinVariable::computed(evaluate))
 }
 
-/// What OpenSSL says of a session that is only beginning. What it has agreed upon by then
-/// (`$ssl_protocol`), rustls has not.
+/// The values that OpenSSL has for a session during its handshake. OpenSSL has agreed upon more by
+/// then (`$ssl_protocol`) than rustls.
 fn of_tls(name: &str) -> Option<BuiltinVariable<Handshake>> {
     let evaluate: Evaluate<Handshake> = match name {
         "ssl_client_verify" => |_, out| text("NONE", out),
@@ -243,8 +243,7 @@ fn of_tls(name: &str) -> Option<BuiltinVariable<Handshake>> {
     Some(BuiltinVariable::computed(evaluate).assignable())
 }
 
-/// Finds out where the values of variables come from that the names of certificates hold, once the
-/// servers have been compiled.
+/// Resolves the variables in the names of certificates, once the servers have been compiled.
 pub fn compile(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
     blocks::compile_named::<Handshake>(compiler, http);
     let variables = compiler.registry::<TableBuilder<Handshake>>();
@@ -254,15 +253,15 @@ pub fn compile(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
         if variables.find_builtin(&name).is_some() {
             continue;
         }
-        // Whether requests have it is seen where their names are looked at, and told there.
+        // The check of the requests' variables reports unknown names.
         compiler.variable::<Request>(&name);
         let source = Source::Family(of_empty_request, name.as_bytes().into());
-        // It cannot fail: handshakes have no variable of this name by themselves.
+        // Cannot fail, since handshakes do not define this variable.
         let _ = variables.define(&name, source);
     }
 }
 
-/// A variable's value for a request of which nothing has come.
+/// The value of a variable for an empty request.
 fn of_empty_request(handshake: &mut Handshake, name: &[u8], out: &mut Vec<u8>) -> bool {
     let Handshake {
         local,

@@ -1,10 +1,10 @@
-//! Requests of HTTP: from a connection to a log line.
+//! HTTP requests, from the connection to the log line.
 //!
-//! The page to read first is [`request::phases`]: one request from its first byte to its log line.
-//! [`config`] is what a configuration amounts to; [`exchange`] is one request and its response on
-//! whatever protocol, [`h1`] and [`http2`] those that there are; [`response`] is what an answer
-//! passes on its way out, [`files`] what answers have of the disk, [`subrequest`] requests within
-//! requests. No [module](module::Module) is known here: those are the crate `modules`.
+//! Read [`request::phases`] first: one request from its first byte to its log line. [`config`] is
+//! the compiled configuration; [`exchange`] is one request and its response on any protocol, [`h1`]
+//! and [`http2`] are the protocols; [`response`] holds the filters and the output of responses,
+//! [`files`] the access to files, [`subrequest`] requests within requests. This crate names no
+//! [module](module::Module): modules are in the crate `modules`.
 
 pub mod config;
 pub mod connection;

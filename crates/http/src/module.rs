@@ -124,7 +124,7 @@ pub struct Prebuilt<'a> {
     pub length: Option<u64>,
 }
 
-/// Permits prebuilt responses by what they are: see [`Shortcut::OfResponse`].
+/// Permits prebuilt responses by their properties: see [`Shortcut::OfResponse`].
 pub trait PermitResponse: Send + Sync {
     /// The encoding in which this response may answer the request; `None` if it may not.
     fn encoding(&self, request: &Request, response: Prebuilt<'_>) -> Option<PrebuiltEncoding>;
@@ -427,18 +427,18 @@ pub struct Entry {
     pub recalls: bool,
 }
 
-/// See [`Entry::survey`], called with the whole configuration, and [`Entry::prepare`], called with
-/// an `http` block.
+/// The type of [`Entry::survey`], called with the whole configuration, and of [`Entry::prepare`],
+/// called with an `http` block.
 pub type Prepare = fn(&Compiler<'_>, ScopeRef<'_>);
 
-/// See [`Entry::lines_in_force`]: returns each line with the scope that contains it; `None` for any
-/// other directive.
+/// The type of [`Entry::lines_in_force`], which returns each line with the scope that contains it,
+/// and `None` for any other directive.
 pub type LinesInForce = for<'a> fn(ScopeRef<'a>, &Spec) -> Option<Vec<(ScopeRef<'a>, &'a Line)>>;
 
-/// A function that gathers what scopes have; see [`Entry::gathered`].
+/// The type of [`Entry::gathered`].
 pub type Gathered = fn(&Compiler<'_>, &mut Generation);
 
-/// A function that registers with plans; see [`Entry::plan`].
+/// The type of [`Entry::plan`].
 pub type Register = fn(&mut PlanBuilder<'_>) -> Option<()>;
 
 impl Entry {
@@ -502,7 +502,7 @@ impl Entry {
         }
     }
 
-    /// With what answers handshakes in the place of every server.
+    /// With hooks that may answer handshakes in place of every server.
     #[must_use]
     pub const fn intercepts(self, intercepts: &'static [Intercept]) -> Entry {
         Entry { intercepts, ..self }

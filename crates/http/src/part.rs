@@ -1,4 +1,4 @@
-//! Http's part of a server: its modules, its block, and the door behind its addresses.
+//! HTTP's part of a server: its modules, its configuration block, and its door for connections.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -21,24 +21,23 @@ use crate::request::Request;
 use crate::response::memory;
 use crate::variables::{BuiltinVariable, TableBuilder};
 
-/// What modules bring together: the list of all of them, in nginx's order.
+/// The list of all modules, in nginx's order.
 #[derive(Clone, Copy)]
 pub struct Modules(pub &'static [Entry]);
 
 impl Modules {
-    /// Every directive, by module. One that several modules look at is there more than once.
+    /// All directives, by module. A directive that several modules use is listed more than once.
     pub fn directives(self) -> impl Iterator<Item = &'static dyn Declared> {
         let tables = self.0.iter().flat_map(|entry| entry.directives);
         tables.copied().flatten().copied()
     }
 
-    /// Where the variables of requests are found that are there without being defined.
+    /// The functions that find built-in variables of requests.
     pub fn variables(self) -> impl Iterator<Item = Find<Request>> {
         self.0.iter().flat_map(|entry| entry.variables).copied()
     }
 
-    /// The variable of requests that is there without being defined, by its name in lower case,
-    /// without `$`.
+    /// The built-in variable of requests with this name in lower case, without `$`.
     pub fn variable(self, name: &str) -> Option<BuiltinVariable> {
         self.variables().find_map(|find| find(name))
     }
@@ -86,8 +85,8 @@ impl ProtocolPart for Modules {
         }))
     }
 
-    // Whatever a handshake does not have by itself is asked of a request: none of its names is
-    // unknown.
+    // Variables that a handshake does not have are evaluated for an empty request, so only the
+    // requests' names can be unknown.
     fn unknown_variables(&self, compiler: &Compiler<'_>) -> Vec<Box<str>> {
         compiler.registry::<TableBuilder>().borrow().unknown()
     }
@@ -97,7 +96,7 @@ impl ProtocolPart for Modules {
     }
 }
 
-/// The compiled `http` block on its way into a generation.
+/// The compiled `http` block before it is added to a generation.
 struct Compiled {
     modules: Modules,
     http: Http,
@@ -110,7 +109,7 @@ impl CompiledPart for Compiled {
         generation: &mut Generation,
     ) -> Vec<ListenSocket> {
         let registries = &compiler.registries;
-        // Names that nothing defines have been reported before.
+        // Undefined names have been reported before.
         let variables = registries.take::<TableBuilder>();
         self.http.variables = variables.finish().unwrap_or_default();
         let of_handshakes = registries.take::<variables::TableBuilder<Handshake>>();

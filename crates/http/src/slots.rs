@@ -1,30 +1,29 @@
-//! How long what modules put into slots lasts that lie with a plan, a request or a part of its way.
+//! The lifetimes of values that modules keep in slots: those of a plan, a request or a part of its
+//! way.
 //!
-//! A module writes `static SEEN: Slot<Seen, OfPass> = Slot::new();` and asks `request.pass`;
-//! neither the request nor the plan has a field for it.
+//! A module declares `static SEEN: Slot<Seen, OfPass> = Slot::new();` and uses `request.pass`;
+//! neither the request nor the plan needs a field for the module.
 
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use framework::slot::{Lifetime, Slot};
 
-/// As long as a plan, which keeps what modules need of their settings outside of what they have
-/// registered.
+/// The lifetime of a plan, for settings that a module needs outside its handlers.
 pub enum OfPlan {}
 
-/// As long as a main request: its subrequests have it in common.
+/// The lifetime of a main request, whose subrequests share the value.
 pub enum OfMain {}
 
-/// As long as a request has one location to answer in: a redirect within the server begins another
-/// pass.
+/// The lifetime of a pass through the phases; a redirect within the server begins another pass.
 pub enum OfPass {}
 
-/// As long as a request, be it the main one or a subrequest.
+/// The lifetime of a request, main or sub.
 pub enum OfRequest {}
 
-/// A place in a plan: see [`Plan::of`](crate::config::plan::Plan::of).
+/// A slot in a plan: see [`Plan::of`](crate::config::plan::Plan::of).
 pub type PlanSlot<F> = Slot<F, OfPlan>;
 
-/// Lifetimes whose slots are numbered each by themselves.
+/// Numbers the slots of each lifetime separately.
 macro_rules! lifetimes {
     ($($lifetime:ty),*) => {
         $(impl Lifetime for $lifetime {

@@ -1,5 +1,5 @@
-//! What tests of requests and of modules need: a request in simulated time under a configuration,
-//! and features compiled of text.
+//! Support for tests of requests and modules: a request in simulated time under a configuration,
+//! and features compiled from text.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -40,7 +40,7 @@ use crate::response::error_page::ErrorPages;
 use crate::response::piece::Piece;
 use crate::response::{not_modified, range};
 
-/// What requests have without any module.
+/// The entries that requests need without any module.
 pub const NO_MODULES: Modules = Modules(&[
     Entry::of(&[
         ErrorLog::DIRECTIVES,
@@ -78,11 +78,11 @@ pub fn with(modules: &[Entry]) -> Modules {
     Modules(Box::leak(all.collect()))
 }
 
-/// A folder with two files, removed in the end.
+/// A directory with two files, removed when dropped.
 pub struct Folder(pub PathBuf);
 
 impl Folder {
-    /// A new one, with `file.txt` and `page.html`.
+    /// Creates a directory with `file.txt` and `page.html`.
     pub fn with_files() -> Folder {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -101,8 +101,7 @@ impl Drop for Folder {
     }
 }
 
-/// A request with the same head as this one, on the same connection. HTTP/1 has brought it: for
-/// whatever answers it, it is no other one.
+/// A request with this head on the connection of another request, as if received by HTTP/1.
 pub fn another(request: &Request, head: &str) -> Request {
     let connection = Rc::clone(request.connection.shared().unwrap());
     let mut another = Request::new(&request.local, &connection, &request.server);
@@ -116,7 +115,7 @@ pub fn another(request: &Request, head: &str) -> Request {
     another
 }
 
-/// Makes a request of a request line and fields, as the protocol in memory does.
+/// Gives the request a head with this request line and fields, like the protocol in memory.
 fn begin(request: &mut Request, head: &str) {
     memory::take_head(request, head).unwrap();
     request.begin().unwrap();
@@ -149,7 +148,7 @@ pub fn serve_by<T>(
         let counters = Arc::new(Counters::default());
         let doors = vec![door::door()];
         let worker = Worker::start(Arc::new(generation), 512, counters, doors, &ToErrorLog);
-        // The client's connection is there to be asked about; nothing passes over it.
+        // The client's connection exists, but nothing is sent on it.
         let address = Address::Inet("10.0.0.1:80".parse().unwrap());
         let listener = Listener::new(sim::listen(address.clone()).unwrap().0).unwrap();
         let _client = engine::net::connect(&address, None, None).await.unwrap();
@@ -169,7 +168,7 @@ pub fn serve_by<T>(
     })
 }
 
-/// Calls `work` with a request under a server that says nothing.
+/// Calls `work` with a request under a server without directives.
 pub fn with_request<T>(work: impl FnOnce(&mut Request) -> T) -> T {
     serve(&site(""), "GET / HTTP/1.1", async |mut request| {
         work(&mut request)
@@ -205,7 +204,7 @@ fn environment(files: &Sealed) -> Environment<'_> {
     }
 }
 
-/// What comes of a configuration of these modules, and its first listener.
+/// Compiles a configuration with these modules; returns the generation and its first listener.
 fn generation(modules: Modules, text: &str) -> (Generation, ListenerId) {
     let files = files(text);
     let tables = modules.0.iter().flat_map(|entry| entry.directives);
@@ -224,8 +223,8 @@ fn generation(modules: Modules, text: &str) -> (Generation, ListenerId) {
     (generation, listening.remove(0).id)
 }
 
-/// The feature as the innermost of these blocks sees it, each the first of its name within the one
-/// before; the first error as it is printed.
+/// Compiles a feature in the innermost of these blocks, each of which is the first of its name
+/// within the previous block. Returns the first error as printed.
 pub fn feature<F: Feature>(text: &str, blocks: &[&str]) -> Result<Arc<F>, String> {
     compiled(text, blocks).map(|(feature, _)| feature)
 }
@@ -269,7 +268,7 @@ pub fn compiled_among<F: Feature>(
     Ok((feature, warnings))
 }
 
-/// What stands in the pieces that are bytes.
+/// The bytes of the pieces as text.
 pub fn text_of(pieces: &[Piece]) -> String {
     let bytes = pieces.iter().flat_map(|piece| match piece {
         Piece::Bytes(bytes) => bytes.to_vec(),

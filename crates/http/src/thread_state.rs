@@ -1,5 +1,5 @@
-//! What http keeps of one thread and one generation: the compiled `http` block and the thread's
-//! memory of responses.
+//! The state of http for one thread and one generation: the compiled `http` block and the thread's
+//! prebuilt responses.
 
 use std::cell::RefCell;
 use std::ops::Deref;
@@ -12,11 +12,11 @@ use framework::slot::{OfThread, Slot, ThreadGeneration};
 use crate::config::plan::Http;
 use crate::response::prebuilt::PrebuiltCache;
 
-/// The `http` block as one thread serves by it. Requests hold it by `Rc`: no counter that other
-/// threads touch is in their way.
+/// The `http` block for one thread. Requests hold it by `Rc`, so that they touch no reference count
+/// of other threads.
 pub struct HttpThreadState {
     http: Arc<Http>,
-    /// Whether the configuration names `$realpath_root`, whose value takes a look at the disk.
+    /// Whether the configuration uses `$realpath_root`, whose evaluation needs the disk.
     pub prepares_root: bool,
     /// Complete responses kept in memory.
     pub prebuilt: RefCell<PrebuiltCache>,

@@ -1,13 +1,13 @@
-//! How a stream ends whose response is complete while its request is not, or was malformed: the
-//! server resets it.
+//! Ends a stream whose response is complete although its request is incomplete or malformed: the
+//! server resets the stream.
 //!
-//! Clients that find the end of a response and the reset of its stream in one read lose the
-//! response; curl up to 7.88 is one. So the reset leaves apart, in another record and a moment
-//! later: nginx sends it in a write of its own, which is enough with TLS, but not in the clear.
+//! Clients such as curl up to 7.88 lose a response if they read its end and the reset of its stream
+//! at once. So the reset is sent in another TLS record and a moment later. nginx sends the reset in
+//! a separate write, which is sufficient with TLS but not in the clear.
 //!
-//! What the client sends meanwhile is dropped and earns no credit, as it does behind the reset: the
-//! rest of a stream's window is all that can come. A client that ends its request meanwhile hears
-//! of no reset.
+//! Data that the client sends meanwhile is discarded and returns no flow-control credit, as after
+//! the reset, so a client can only send the rest of the stream's window. If the client ends its
+//! request meanwhile, no reset is sent.
 
 use std::future::poll_fn;
 use std::time::Duration;
@@ -21,25 +21,26 @@ use crate::logging;
 /// Time between the end of a response and the reset of its stream.
 const RESET_DELAY: Duration = Duration::from_millis(50);
 
-/// What is left of a request whose response is complete.
+/// The rest of a request whose response is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rest {
-    /// Nothing: the request, or its stream, has ended.
+    /// None: the request or its stream has ended.
     None,
-    /// Parts of the body that nobody wants.
+    /// A rest of the body that is not read.
     Unwanted,
-    /// The request was malformed; whatever comes is not looked at.
+    /// The request was malformed; further frames are ignored.
     Malformed,
 }
 
-/// Waits until a stream may be let go of whose response the transport has got. A stream that has
-/// not ended by then is reset as it is released.
+/// Waits until the stream of a response that is in the transport may be released. A stream that has
+/// not ended by then is reset on its release.
 pub(super) async fn settle_rest_of_request(shared: &SharedConnection, flow: &Flow, rest: Rest) {
     let is_delayed = match rest {
         Rest::None => false,
         Rest::Unwanted => true,
-        // A client that has ended its request takes the stream for closed with the response, and
-        // its place for free: also where it does so meanwhile, of which nobody hears.
+        // A client that has ended its request takes the stream for closed when it has the response,
+        // and its place among the concurrent streams for free. The same holds if the client ends
+        // the request meanwhile, which is not noticed.
         Rest::Malformed => shared.with(|machine| {
             machine.is_rest_ignored(flow.number) && machine.live() * 2 <= machine.streams_max()
         }),
@@ -62,8 +63,7 @@ pub(super) async fn settle_rest_of_request(shared: &SharedConnection, flow: &Flo
     }
 }
 
-/// Lets time pass between a response and the reset of its stream, unless the stream ends without
-/// one.
+/// Waits between a response and the reset of its stream, unless the stream ends by itself.
 async fn set_apart(shared: &SharedConnection, flow: &Flow, is_over: impl Fn(&Flow) -> bool) {
     loop {
         let sent_before = shared.sent();
@@ -71,7 +71,8 @@ async fn set_apart(shared: &SharedConnection, flow: &Flow, is_over: impl Fn(&Flo
             flow.poll_received(context.waker(), |flow| is_over(flow).then_some(()))
         });
         match either(over, engine::sleep(RESET_DELAY)).await {
-            // Nothing has been put between, and the client cannot have read the response yet.
+            // No other frame has been sent in between, and the client cannot have read the response
+            // yet.
             Either::Second(()) if shared.has_backlog() && shared.sent() == sent_before => {}
             _ => return,
         }

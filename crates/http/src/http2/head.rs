@@ -1,5 +1,5 @@
-//! The head of a response as a header block: static names and literals alone, so that its bytes
-//! depend on no connection and can be kept for many.
+//! Encodes the head of a response as a header block of static names and literals, so that the bytes
+//! do not depend on the connection's dynamic table and can be reused on other connections.
 
 use proto::h2::hpack::literal::{self, FieldName};
 use proto::header::{KnownField, KnownSet, append_value, has_control};
@@ -8,7 +8,7 @@ use crate::exchange::fields::{self, HeadLine};
 use crate::request::Request;
 use crate::response::Field;
 
-/// Fields about a body, of which 204 says that there is none.
+/// Fields about content, which a 204 does not have.
 const OF_CONTENT: [&[u8]; 2] = [b"Content-Type", b"Content-Length"];
 
 /// Writes the head of the request's response.
@@ -18,7 +18,7 @@ pub fn write(request: &mut Request, out: &mut Vec<u8>) {
     let mut joined = Vec::new();
     fields::for_each(request, |line| {
         if let HeadLine::Field(name, parts) = line {
-            // As in nginx; a length must not stand there (RFC 9110, section 8.6).
+            // As in nginx; a 204 must not have a length (RFC 9110, section 8.6).
             if status == 204 && OF_CONTENT.contains(&name) {
                 return;
             }
@@ -27,7 +27,8 @@ pub fn write(request: &mut Request, out: &mut Vec<u8>) {
     });
 }
 
-/// A value of these parts as it is sent; joined where it is not one part that can be sent as it is.
+/// Concatenates the parts of a value, and replaces control characters. A single part without
+/// control characters is returned as it is.
 fn in_one_line<'a>(parts: &[&'a [u8]], joined: &'a mut Vec<u8>) -> &'a [u8] {
     if let [value] = parts
         && !has_control(value)
@@ -39,7 +40,7 @@ fn in_one_line<'a>(parts: &[&'a [u8]], joined: &'a mut Vec<u8>) -> &'a [u8] {
     joined
 }
 
-/// Writes an informational head with these fields.
+/// Writes the head of an interim response with these fields.
 pub fn write_informational(status: u16, fields: &[Field], out: &mut Vec<u8>) {
     literal::status(status, out);
     write_fields(fields, out);
@@ -55,10 +56,10 @@ pub fn write_fields(fields: &[Field], out: &mut Vec<u8>) {
 }
 
 fn write_field(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
-    // TE is a field of requests: in a response clients take it for one of the connection.
+    // TE is a request field: clients treat it in a response as a connection field.
     const LEFT_OUT: KnownSet = KnownSet::OF_CONNECTION.with(KnownField::Te);
     let of_connection = LEFT_OUT.contains(KnownField::from_name(name));
-    // Neither a field of the connection nor what would be taken for another kind of field.
+    // Connection fields are forbidden, and a name with a colon would be a pseudo-header.
     if !of_connection && !name.is_empty() && name.first() != Some(&b':') {
         literal::field(FieldName::of(name), value, out);
     }

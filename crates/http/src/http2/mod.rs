@@ -1,9 +1,9 @@
-//! HTTP/2 with clients: many requests at once on one connection.
+//! HTTP/2 connections of clients, with many concurrent requests.
 //!
-//! What the bytes say is [`proto::h2`]'s; how a connection goes on is in [`connection_task`], what
-//! the tasks of its requests share with it in [`stream`], the exchange of one request in
-//! [`exchange`], what it becomes once it is upgraded in [`tunnel`], and how the head of a response
-//! is written in [`head`]. The directives are in [`settings`].
+//! [`proto::h2`] parses and builds frames. [`connection_task`] drives a connection, [`stream`] is
+//! the state that the tasks of its requests share with it, [`exchange`] is the exchange of one
+//! request, [`tunnel`] an upgraded exchange, and [`head`] encodes heads of responses. The
+//! directives are in [`settings`].
 
 pub mod connection_task;
 mod early_answer;

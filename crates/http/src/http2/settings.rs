@@ -9,7 +9,7 @@ use crate::config::ignored_directives::pool_size;
 const HS: Contexts = Contexts::HTTP.or(Contexts::SERVER);
 const HSL: Contexts = HS.or(Contexts::LOCATION);
 
-/// The largest window that a stream may begin with, in bytes.
+/// The largest initial window of a stream, in bytes.
 const WINDOW_MAX: u64 = (1 << 31) - 1;
 
 /// Declares the directive `http2`.
@@ -114,7 +114,7 @@ pub const OBSOLETE: &[&dyn Declared] = &[
     &PUSH,
 ];
 
-/// The size of nginx's buffer, which holds at least what is left of a frame.
+/// The size of nginx's receive buffer; the lower limit is that of nginx.
 fn receive_buffer(setter: &Setter<'_>) -> Result<(), Fault> {
     match parse::size(setter)? {
         0..=16 => Err(Fault::new(format!(
@@ -136,7 +136,7 @@ fn power_of_two(setter: &Setter<'_>) -> Result<(), Fault> {
     }
 }
 
-/// Takes a directive that nginx ignores too, with its warning.
+/// Accepts a directive that nginx ignores too, with nginx's warning.
 fn obsolete(setter: &Setter<'_>, instead: Option<&str>) -> Result<(), Fault> {
     let name = setter.name();
     let text = match instead {
@@ -149,7 +149,7 @@ fn obsolete(setter: &Setter<'_>, instead: Option<&str>) -> Result<(), Fault> {
     Ok(())
 }
 
-/// HTTP/2 as one virtual server has it.
+/// The settings of HTTP/2 of a virtual server.
 #[derive(Clone, Copy, Debug)]
 pub struct Http2 {
     /// Whether `http2` is on for the server.
@@ -161,7 +161,7 @@ pub struct Http2 {
 }
 
 impl Http2 {
-    /// What a scope says.
+    /// The settings in a scope.
     pub fn of(scope: ScopeRef<'_>) -> Result<Http2, Fault> {
         Ok(Http2 {
             on: scope.get(&HTTP2)?,

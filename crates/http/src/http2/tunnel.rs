@@ -1,4 +1,4 @@
-//! A stream that has become bytes both ways (RFC 8441): what an upgraded exchange is with HTTP/2.
+//! A tunnel on an HTTP/2 stream (RFC 8441), which is an upgraded exchange.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -17,7 +17,7 @@ use crate::http2::stream::{Flow, SharedConnection};
 use crate::http2::upload::READING_WINDOW;
 use crate::request::Request;
 
-/// The client's end of a tunnel on one stream. The client's END_STREAM ends its own bytes alone;
+/// The client's end of a tunnel on one stream. The client's END_STREAM only ends its own direction;
 /// ours is sent when the exchange ends.
 pub struct Tunnel {
     shared: Rc<SharedConnection>,
@@ -26,7 +26,7 @@ pub struct Tunnel {
 }
 
 impl Tunnel {
-    /// The tunnel on a stream whose response's head has been sent.
+    /// A tunnel on a stream whose response head has been sent.
     pub fn new(shared: &Rc<SharedConnection>, flow: &Rc<Flow>, send_timeout: Duration) -> Tunnel {
         shared.with(|machine| machine.widen(flow.number, READING_WINDOW));
         Tunnel {
@@ -86,19 +86,19 @@ impl Duplex for Tunnel {
     }
 
     fn set_nodelay(&self) {
-        // The connection has it (`tcp_nodelay`), whatever its streams carry.
+        // The option is set for the connection (`tcp_nodelay`), whatever its streams carry.
     }
 }
 
-/// The upstream of a WebSocket wants a key, of which clients of HTTP/2 know nothing (RFC 8441,
-/// section 5.1).
+/// Adds a `Sec-WebSocket-Key`, which the upstream of a WebSocket requires and HTTP/2 clients do not
+/// send (RFC 8441, section 5.1).
 pub fn ask_by_key(request: &mut Request) {
     let is_websocket = request
         .header(KnownField::Upgrade)
         .is_some_and(|protocol| protocol.eq_ignore_ascii_case(b"websocket"));
     if is_websocket {
         let mut bytes = [0; 16];
-        // Without random bytes it is still a key; it guards no secret.
+        // A key without random bytes is still valid, since it protects no secret.
         let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
         let mut key = Vec::new();
         base64::encode(&bytes, &mut key);

@@ -1,4 +1,5 @@
-//! A request's body as it comes: read by the exchange, or beside it while the response leaves.
+//! Reads a request's body while it is received: for the exchange, or for an upload beside the
+//! response.
 
 use std::future::poll_fn;
 use std::io;
@@ -15,7 +16,7 @@ use crate::exchange::abort::Abort;
 use crate::http2::stream::{Flow, SharedConnection};
 use crate::request::Request;
 
-/// How much of a request's body may come ahead of a handler that reads it, in bytes.
+/// Bytes of a request's body that may be received before a handler reads them.
 pub(super) const READING_WINDOW: u32 = 256 * 1024;
 
 /// An upload on a stream; see [`Upload`](crate::exchange::upload::Upload).
@@ -23,15 +24,15 @@ pub struct H2Upload {
     shared: Rc<SharedConnection>,
     flow: Rc<Flow>,
     timeout: Duration,
-    /// 0 is no limit.
+    /// `client_max_body_size` in bytes; 0 is no limit.
     size_max: u64,
     received: u64,
-    /// Where the client is waited for: for how long yet.
+    /// The timer of the current wait for the client.
     patience: Option<Sleep>,
 }
 
 impl H2Upload {
-    /// What is left of the body of this request.
+    /// The upload of the rest of this request's body.
     pub(super) fn new(
         shared: &Rc<SharedConnection>,
         flow: &Rc<Flow>,
@@ -74,7 +75,7 @@ impl H2Upload {
         Poll::Ready(Ok(part))
     }
 
-    /// Whether nothing is left.
+    /// Whether the whole body has been read.
     pub fn is_read(&self) -> bool {
         self.flow.is_read()
     }
@@ -86,7 +87,8 @@ impl Drop for H2Upload {
     }
 }
 
-/// The next bytes of a stream's body, for which credit is given back; `None` at its end.
+/// Waits for the next bytes of a stream's body, and returns their flow-control credit; `None` at
+/// the end.
 pub(super) async fn next_part(
     shared: &SharedConnection,
     flow: &Flow,
@@ -100,7 +102,7 @@ pub(super) async fn next_part(
     }
 }
 
-/// The next bytes of a stream's body that have been received.
+/// The next received bytes of a stream's body.
 fn poll_part(
     shared: &SharedConnection,
     flow: &Flow,
@@ -125,7 +127,7 @@ fn poll_part(
     Poll::Ready(Ok(part))
 }
 
-/// Bytes have been read: as many more may come.
+/// Returns flow-control credit for bytes that have been read.
 pub(super) fn give_credit(shared: &SharedConnection, flow: &Flow, bytes: usize) {
     shared.with(|machine| machine.consumed(flow.number, bytes));
     shared.call();

@@ -1,15 +1,15 @@
-//! What is logged of a client whose body breaks off or breaks the rules.
+//! The log lines about request bodies that break off or are malformed.
 
 use logs::network::TIMED_OUT;
 use logs::{Errno, Level};
 
 use crate::exchange::abort::Abort;
 
-/// What nginx says of a client whose body is broken off so, if anything; `is_http1` tells how it
-/// came.
+/// nginx's log text for the reason why a client's body broke off, if nginx logs it. `is_http1` is
+/// the protocol of the request.
 pub fn body_fault(abort: &Abort, is_http1: bool) -> Option<(Level, String)> {
     Some(match abort {
-        // It is an error only where chunks are malformed.
+        // Only malformed chunks are an error.
         Abort::BadBody(text) if is_http1 => (Level::Error, (*text).to_owned()),
         Abort::BadBody(text) => (Level::Info, (*text).to_owned()),
         Abort::BodyTooLarge { received, chunk } => {
@@ -21,7 +21,7 @@ pub fn body_fault(abort: &Abort, is_http1: bool) -> Option<(Level, String)> {
             let text = format!("client intended to send too large chunked body: {length} bytes");
             (Level::Error, text)
         }
-        // It says so of HTTP/2 alone.
+        // nginx logs this for HTTP/2 only.
         Abort::BodyTimedOut if is_http1 => return None,
         Abort::BodyTimedOut => (Level::Info, format!("client timed out {TIMED_OUT}")),
         Abort::Closed(error) => match error.raw_os_error() {

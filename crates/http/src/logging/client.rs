@@ -1,4 +1,4 @@
-//! What is logged when a client leaves, stays silent or breaks off: nginx's texts and levels.
+//! Log lines about clients that leave, time out or break off: nginx's texts and levels.
 
 use std::sync::Arc;
 use std::{fmt, io};
@@ -14,7 +14,7 @@ use crate::exchange::abort::Abort;
 use crate::logging::body_fault::body_fault;
 use crate::request::Request;
 
-/// A connection between two requests, for a text that names the client itself.
+/// A connection between two requests, for log texts that contain the client's address themselves.
 struct KeptAlive<'a>(&'a Connection);
 
 impl Subject for KeptAlive<'_> {
@@ -39,7 +39,8 @@ impl Subject for KeptAlive<'_> {
     }
 }
 
-/// The client closed its side while a request was awaited; `first` when none had come yet.
+/// Logs that the client has closed its side during the wait for a request; `first` if no request
+/// was received before.
 pub fn connection_closed(connection: &Connection, first: bool) {
     if first {
         let text = format_args!("client closed connection while waiting for request");
@@ -52,8 +53,8 @@ pub fn connection_closed(connection: &Connection, first: bool) {
     write(&KeptAlive(connection), Level::Info, text);
 }
 
-/// Waiting for a request failed. A kept-alive connection may time out or be reset; that is no
-/// news.
+/// Logs that the wait for a request failed. Timeouts and resets of kept-alive connections are
+/// normal and not logged.
 pub fn connection_closed_early(connection: &Connection, cause: &io::Error, first: bool) {
     match (first, cause.kind()) {
         (true, io::ErrorKind::TimedOut) => {
@@ -81,22 +82,22 @@ pub fn connection_closed_early(connection: &Connection, cause: &io::Error, first
     }
 }
 
-/// What is being done on a connection of HTTP/2, as log lines end.
+/// The phrase for work on an HTTP/2 connection at the end of log lines.
 const PROCESSING: &str = "while processing HTTP/2 connection";
 
-/// A client has broken the protocol of its connection.
+/// Logs a violation of HTTP/2 on a connection.
 pub fn http2_violation(connection: &Connection, violation: &Violation) {
     let text = format_args!("client {violation} {PROCESSING}");
     write(connection, Level::Info, text);
 }
 
-/// A client has broken the protocol of a stream, which has been reset.
+/// Logs a violation of HTTP/2 on a stream, which has been reset.
 pub fn http2_fault(connection: &Connection, fault: &StreamFault) {
     let text = format_args!("client {fault} {PROCESSING}");
     write(connection, Level::Info, text);
 }
 
-/// A client has reset a stream.
+/// Logs that a client has reset a stream.
 pub fn http2_reset(connection: &Connection, stream: u32, code: ErrorCode) {
     match code {
         ErrorCode::Cancel => {
@@ -118,7 +119,7 @@ pub fn http2_reset(connection: &Connection, stream: u32, code: ErrorCode) {
     }
 }
 
-/// A client has closed its connection of HTTP/2.
+/// Logs that a client has closed its HTTP/2 connection.
 pub fn http2_closed(connection: &Connection, unfinished: bool) {
     if unfinished {
         let text = format_args!("client prematurely closed connection {PROCESSING}");
@@ -126,7 +127,7 @@ pub fn http2_closed(connection: &Connection, unfinished: bool) {
     }
 }
 
-/// A connection of HTTP/2 has broken.
+/// Logs an error of an HTTP/2 connection.
 pub fn http2_broken(connection: &Connection, cause: &io::Error) {
     if cause.raw_os_error().is_some() {
         let text = format_args!("recv() failed {} {PROCESSING}", Errno(cause));
@@ -134,19 +135,19 @@ pub fn http2_broken(connection: &Connection, cause: &io::Error) {
     }
 }
 
-/// A client has not sent the rest of a frame in time.
+/// Logs that a client has not sent the rest of a frame in time.
 pub fn http2_timed_out(connection: &Connection) {
     let text = format_args!("client timed out {TIMED_OUT} {PROCESSING}");
     write(connection, Level::Info, text);
 }
 
-/// Why a session of TLS could not go on, if that is what failed.
+/// The TLS error that caused an I/O error, if there is one.
 fn tls_cause(cause: &io::Error) -> Option<&rustls::Error> {
     cause.get_ref()?.downcast_ref()
 }
 
-/// The client left, or was silent for too long, before its request was complete. `request`
-/// holds what came.
+/// Logs that the client left or timed out before its head was complete. `request` holds the
+/// received part.
 pub fn incomplete_head(connection: &Connection, request: &Request, timed_out: bool) {
     let action = if request.client.has_request_line() {
         "reading client request headers"
@@ -165,7 +166,7 @@ pub fn incomplete_head(connection: &Connection, request: &Request, timed_out: bo
     }
 }
 
-/// Why a response could not be completed.
+/// Logs why a response could not be completed.
 pub fn abort(request: &mut Request, abort: &Abort) {
     match abort {
         Abort::Closed(cause) if cause.raw_os_error().is_none() => {
@@ -213,7 +214,7 @@ pub fn abort(request: &mut Request, abort: &Abort) {
                 write(request, level, format_args!("{text}"));
             }
         }
-        // Logged where it was found, or nothing is to be said of it.
+        // Logged where it was found, or not logged at all.
         Abort::Upstream
         | Abort::UpstreamFraming
         | Abort::Filter
@@ -223,7 +224,7 @@ pub fn abort(request: &mut Request, abort: &Abort) {
     }
 }
 
-/// What is being done while a response is on its way, as nginx names it: an upstream's, or its own.
+/// nginx's phrase for a response that is being sent: of an upstream, or of a handler.
 fn sending(request: &Request) -> &'static str {
     match request.upstream {
         Some(_) => "while sending to client",
@@ -231,8 +232,8 @@ fn sending(request: &Request) -> &'static str {
     }
 }
 
-/// Why no more of a response can be sent: a client that resets its connection has closed it,
-/// whatever call finds that out.
+/// Why a response cannot be sent further. A reset by the client counts as a close, whatever call
+/// reports it.
 struct SendFailure<'a>(&'a io::Error);
 
 impl fmt::Display for SendFailure<'_> {
@@ -249,7 +250,7 @@ impl fmt::Display for SendFailure<'_> {
 mod tests {
     use super::*;
 
-    /// A session keeps its error for the receiver.
+    /// A TLS session keeps its error, which the next receive returns.
     #[test]
     fn a_client_that_speaks_no_tls_is_no_alarm() {
         let garbage = io::Error::new(io::ErrorKind::InvalidData, rustls::Error::DecryptError);
@@ -257,7 +258,7 @@ mod tests {
         assert!(tls_cause(&io::ErrorKind::InvalidData.into()).is_none());
     }
 
-    /// By nginx's `ngx_http_test_reading`, which sees a reset before the next send does.
+    /// As with nginx's `ngx_http_test_reading`, which notices a reset before the next send does.
     #[test]
     fn a_reset_is_the_client_leaving() {
         let text = |number| SendFailure(&io::Error::from_raw_os_error(number)).to_string();

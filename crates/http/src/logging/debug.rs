@@ -1,9 +1,9 @@
-//! Lines of the level `debug`: the steps of a request as nginx's debug log tells them, in its words
-//! where it has them.
+//! Log lines of the level `debug`: the steps of a request, in the words of nginx's debug log where
+//! it has them.
 //!
-//! <https://nginx.org/en/docs/debugging_log.html>. What is not there are the innards of nginx
-//! (pools, events, buffers), which do not exist here. More lines stand beside what they are about:
-//! `grep 'Debug,'`.
+//! <https://nginx.org/en/docs/debugging_log.html>. Lines about nginx's internals (pools, events,
+//! buffers) are missing, since Tidegate has none of these. More debug lines are written by the code
+//! that they describe: `grep 'Debug,'`.
 
 use framework::address::append_address;
 use logs::{Level, Printable, Subject as _, Subsystem, error, write};
@@ -12,7 +12,7 @@ use proto::header::KnownField;
 use crate::connection::Connection;
 use crate::request::Request;
 
-/// A connection was accepted.
+/// Logs an accepted connection.
 pub fn accepted(connection: &Connection) {
     if connection.admits(Level::Debug) {
         let mut address = Vec::new();
@@ -22,7 +22,7 @@ pub fn accepted(connection: &Connection) {
     }
 }
 
-/// A request's head has been read.
+/// Logs a head that has been read.
 pub fn head(request: &Request) {
     if !is_on(request) {
         return;
@@ -41,7 +41,7 @@ pub fn head(request: &Request) {
         Printable(&request.args)
     );
     for (name, value) in request.headers() {
-        // Passwords do not belong into logs.
+        // Passwords do not belong in logs.
         let secret = [KnownField::Authorization, KnownField::ProxyAuthorization]
             .iter()
             .any(|known| name.eq_ignore_ascii_case(known.name().as_bytes()));
@@ -52,7 +52,7 @@ pub fn head(request: &Request) {
     error!(request, Debug, "http header done");
 }
 
-/// The head of the response is made.
+/// Logs the head of the response.
 pub fn response(request: &Request) {
     if !is_on(request) {
         return;

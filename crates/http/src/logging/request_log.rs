@@ -5,7 +5,8 @@ use std::rc::Rc;
 use crate::logging::zone_meter;
 use crate::request::Request;
 
-/// The log phase of a request whose connection goes on, or ends as the response has announced.
+/// Runs the log phase of a request whose connection is kept alive, or closes as the response has
+/// announced.
 pub fn log(request: &mut Request) {
     // nginx prepares a connection for its next request, and clears the request's keepalive flag,
     // before it logs the request. `$sent_http_connection` then says `close`, although the response
@@ -14,7 +15,7 @@ pub fn log(request: &mut Request) {
     log_with_connection(request);
 }
 
-/// The log phase of a request that its connection ends with.
+/// Runs the log phase of a request with which its connection ends.
 pub fn log_with_connection(request: &mut Request) {
     zone_meter::ended(request);
     if request.plan.phases.endings.is_empty() {

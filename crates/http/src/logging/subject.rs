@@ -1,5 +1,5 @@
-//! What lines of the error log say of a request, and of a connection between requests: nginx's
-//! fields, in its order.
+//! The fields with which lines of the error log identify a request, or a connection between
+//! requests: nginx's fields, in its order.
 
 use std::fmt::{self, Write};
 use std::rc::Rc;
@@ -57,7 +57,8 @@ impl Subject for Request {
     }
 }
 
-/// A request that somebody else has in hand, for lines that are not to wait for that.
+/// A copy of a request's fields, for log lines that are written while other code borrows the
+/// request.
 pub struct Aside {
     log: Arc<ErrorLog>,
     connection: ConnectionHandle,
@@ -69,7 +70,7 @@ pub struct Aside {
 }
 
 impl Aside {
-    /// This request as it is now.
+    /// Copies the fields of a request.
     pub fn of(request: &Request) -> Aside {
         Aside {
             log: Arc::clone(request.error_log()),
@@ -144,8 +145,8 @@ impl Subject for Handshake {
     }
 }
 
-/// A request whose head has been read up to this field: a line about the field knows nothing of
-/// what comes behind it.
+/// A request whose head has been read up to this field. A line about the field does not contain
+/// anything that follows the field.
 pub struct HeadUpTo<'a>(pub &'a Request, pub Span);
 
 impl Subject for HeadUpTo<'_> {
@@ -209,11 +210,11 @@ fn client(out: &mut dyn Write, peer: &Address) -> fmt::Result {
     write!(out, ", client: {}", Printable(&address))
 }
 
-/// What nginx's fields, but for the client, are made of.
+/// The sources of nginx's fields, except for the client.
 struct Fields<'a> {
     server: &'a Server,
     client: &'a ClientHead,
-    /// The path, where it is a subrequest.
+    /// The path of a subrequest.
     subrequest: Option<&'a [u8]>,
     upstream: Option<&'a dyn UpstreamReport>,
 }
@@ -228,7 +229,8 @@ impl Fields<'_> {
         }
     }
 
-    /// In nginx's order, with what is known of them from so many bytes of the client's head.
+    /// Writes the fields in nginx's order, as far as the first `read` bytes of the client's head
+    /// contain them.
     fn write(&self, out: &mut dyn Write, read: u32) -> fmt::Result {
         write!(out, ", server: {}", Printable(&self.server.name))?;
         let line = self.client.request_line();

@@ -1,12 +1,12 @@
-//! Subrequests that run beside a request, each in a task of its own.
+//! Subrequests that run in the background of a request, each in its own task.
 //!
-//! The answers of [`Background`] subrequests go to no client. As in nginx, the request's line in
-//! the access log and the next request of its connection come after them, so that a client cannot
-//! have more of them at work than its connections allow; the response itself waits for none. A
-//! request that is given up takes them with it.
+//! The responses of [`Background`] subrequests are discarded. As in nginx, the request's access log
+//! line and the next request of its connection wait for its background subrequests, so that a
+//! client cannot have more of them running than its connections allow; the response does not wait.
+//! If the request is cancelled, so are its background subrequests.
 //!
-//! Neither its request nor its connection waits for what [`detach`] starts, and it goes on where
-//! they end.
+//! Neither the request nor its connection waits for a subrequest that [`detach`] starts, and the
+//! subrequest continues after their end.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -24,12 +24,12 @@ use crate::request::{Request, Step};
 use crate::subrequest::running::{AccessLogTiming, Background, Completed, RunningSubrequest, Task};
 
 impl Background {
-    /// Takes a subrequest that starts with the next [`Background::start`].
+    /// Adds a subrequest that starts with the next [`Background::start`].
     pub fn hold(&mut self, child: Box<Request>) {
         self.held.push(child);
     }
 
-    /// Starts those that are held, which begin when the caller waits next.
+    /// Starts the added subrequests, which begin to run when the caller waits next.
     pub fn start(&mut self) {
         for child in self.held.drain(..) {
             self.running.push(RunningSubrequest::start(
@@ -40,18 +40,18 @@ impl Background {
         }
     }
 
-    /// Waits until all have ended.
+    /// Waits until all subrequests have ended.
     pub async fn ended(&mut self) {
         self.start();
         for running in &self.running {
-            // Whatever came of it has been logged.
+            // The outcome has been logged.
             let _ = running.ended().await;
         }
     }
 }
 
 impl RunningSubrequest {
-    /// Starts a subrequest, which begins when the caller waits next.
+    /// Starts a subrequest, which begins to run when the caller waits next.
     pub fn start(
         child: Box<Request>,
         exchange: Exchange,
@@ -62,7 +62,7 @@ impl RunningSubrequest {
         RunningSubrequest(task)
     }
 
-    /// Waits for its end: what it leaves, the first time.
+    /// Waits for the subrequest's end. The first call returns the outcome.
     pub async fn ended(&self) -> Result<Completed, Abort> {
         let task = &self.0;
         poll_fn(|context| {
@@ -77,7 +77,7 @@ impl RunningSubrequest {
     }
 }
 
-/// Says that the task has ended, however it did.
+/// Marks the task as ended when dropped, also after a panic.
 struct EndNotifier(Rc<Task>);
 
 impl Drop for EndNotifier {
@@ -88,8 +88,8 @@ impl Drop for EndNotifier {
     }
 }
 
-/// Has a request ([`Request::detached`]) answered by what answers in its plan. The answer is
-/// dropped as soon as it has a head. A thread that ends gracefully waits for it.
+/// Runs a request of [`Request::detached`] with the content handler of its plan. The response is
+/// dropped as soon as it has a head. A thread that ends gracefully waits for the subrequest.
 pub fn detach(mut child: Box<Request>) {
     let held = Hold::new();
     engine::spawn(async move {
@@ -153,8 +153,8 @@ async fn run(
                 }
             }
             let outcome = match (outcome, line) {
-                // As in nginx an upstream that breaks off ends what is included; the page goes on
-                // behind what came.
+                // As in nginx, an upstream that breaks off ends the included response; the page
+                // continues after the received part.
                 (Ok(()), _) | (Err(Abort::Upstream), AccessLogTiming::InItsTurn) => Ok(ended),
                 (Err(abort), _) => Err(abort),
             };

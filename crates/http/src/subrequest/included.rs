@@ -1,8 +1,9 @@
-//! Included subrequests, which run ahead of the place that they stand in.
+//! Included subrequests, which run before their place in the response is reached.
 //!
-//! Every include of a piece is started at once; each puts its response into a pipe, from which it
-//! is taken when the text before it has been sent. A pipe holds `subrequest_output_buffer_size` and
-//! one piece, then its subrequest waits: what a page includes is never in memory as a whole.
+//! All includes of a piece are started at once. Each subrequest writes its response into a pipe,
+//! which is read when the text before the include has been sent. A pipe holds
+//! `subrequest_output_buffer_size` and one piece; beyond that its subrequest waits, so included
+//! responses are never in memory as a whole.
 
 use std::rc::Rc;
 
@@ -17,11 +18,11 @@ use crate::request::shared::MainRequestState;
 use crate::response::piece::Piece;
 use crate::subrequest::running::{AccessLogTiming, Completed, RunningSubrequest};
 
-/// Subrequests of one main request that may run at once before their turn. A page that includes
-/// itself twice would have more of them than anybody has memory for.
+/// Subrequests of one main request that may run before their turn. A page that includes itself
+/// twice would otherwise start more of them than there is memory for.
 const AHEAD_MAX: usize = 64;
 
-/// A subrequest that has been started, and the end of the pipe that its response comes out of.
+/// A started subrequest, and the reading end of its pipe.
 pub struct Ahead {
     running: RunningSubrequest,
     pipe: Rc<Pipe>,
@@ -29,13 +30,14 @@ pub struct Ahead {
 }
 
 impl Ahead {
-    /// Whether one more of a main request's subrequests may run before its turn.
+    /// Whether another subrequest of this main request may run before its turn.
     pub fn has_room(request: &Request) -> bool {
         request.shared.ahead.get() < AHEAD_MAX
     }
 
-    /// Starts a subrequest, which begins when the caller waits next. One whose response is wanted
-    /// `in_memory` does not wait for anybody to take it, and fails if it is too big.
+    /// Starts a subrequest, which begins to run when the caller waits next. With `in_memory` the
+    /// whole response is collected: the subrequest does not wait for the reader, and fails if the
+    /// response is too large.
     pub fn start(request: &Request, child: Box<Request>) -> Ahead {
         let shared = Rc::clone(&request.shared);
         shared.ahead.set(shared.ahead.get() + 1);
@@ -54,8 +56,8 @@ impl Ahead {
         }
     }
 
-    /// The next piece of the response, without `Last`; `None` at its end. A client that leaves
-    /// meanwhile is made known to the subrequest.
+    /// The next piece of the response, without `Last`; `None` at its end. If the client leaves
+    /// meanwhile, the subrequest is notified.
     pub async fn next(&self, exchange: &mut Exchange) -> Option<Piece> {
         if !self.pipe.client_gone.get() {
             match either(self.pipe.next(), exchange.client_gone()).await {
@@ -66,7 +68,7 @@ impl Ahead {
         self.pipe.next().await
     }
 
-    /// Waits for the end of the subrequest, and writes its line of the access log.
+    /// Waits for the subrequest's end, and writes its access log line.
     pub async fn ended(&self) -> Result<Completed, Abort> {
         let mut ended = self.running.ended().await?;
         if let Some(mut child) = ended.unlogged.take() {

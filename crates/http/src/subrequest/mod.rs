@@ -1,4 +1,4 @@
-//! Subrequests: within a response ([`included`]) and beside it ([`background`]).
+//! Subrequests: included in a response ([`included`]) and in the background ([`background`]).
 
 pub mod background;
 pub mod included;

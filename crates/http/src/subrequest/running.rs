@@ -1,5 +1,4 @@
-//! Subrequests at work, as the request sees them that has started them: what they leave, and how
-//! they are given up.
+//! Handles of running subrequests for the request that has started them: outcome and cancellation.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -8,8 +7,7 @@ use std::task::Waker;
 use crate::exchange::abort::Abort;
 use crate::request::Request;
 
-/// The background subrequests of one request. Those that still run are given up when it is
-/// dropped.
+/// The background subrequests of one request. Dropping it cancels those that are still running.
 #[derive(Default)]
 pub struct Background {
     /// Subrequests that have not started, in order.
@@ -18,40 +16,40 @@ pub struct Background {
     pub(super) running: Vec<RunningSubrequest>,
 }
 
-/// A subrequest at work. It is given up when this is dropped.
+/// The handle of a running subrequest. Dropping the handle cancels the subrequest.
 pub struct RunningSubrequest(pub(super) Rc<Task>);
 
-/// What a subrequest that has ended leaves.
+/// The outcome of a subrequest that has ended.
 #[derive(Default)]
 pub struct Completed {
     /// The status of its response.
     pub status: u16,
-    /// What was being done while its response was sent (see `Activity::sending`).
+    /// The activity while its response was sent (see `Activity::sending`).
     pub sending: &'static str,
-    /// The subrequest, where its line of the access log is still to be written.
+    /// The subrequest, if its access log line has not been written yet.
     pub unlogged: Option<Box<Request>>,
 }
 
-/// When the line of the access log is written, where `log_subrequest` asks for one.
+/// When the access log line of a subrequest is written, if `log_subrequest` is on.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum AccessLogTiming {
     /// As soon as the subrequest has ended.
     AtItsEnd,
-    /// By the request that takes [`Completed`], once the subrequest's turn has come: as in nginx
-    /// one whose turn never comes has no line.
+    /// By the request that takes [`Completed`], when the subrequest's place in the response is
+    /// reached: as in nginx, a subrequest whose place is never reached has no line.
     InItsTurn,
 }
 
-/// A running subrequest, as its task and the request that has started it see it.
+/// The state that a running subrequest's task shares with the request that has started it.
 #[derive(Default)]
 pub(super) struct Task {
-    /// What came of it, until the request takes it.
+    /// The outcome, until the request takes it.
     pub(super) outcome: Cell<Option<Result<Completed, Abort>>>,
     pub(super) ended: Cell<bool>,
     pub(super) given_up: Cell<bool>,
-    /// Wakes the task itself.
+    /// The waker of the task.
     pub(super) worker: RefCell<Option<Waker>>,
-    /// Wakes the request that waits for its end.
+    /// The waker of the request that waits for the task's end.
     pub(super) waiter: RefCell<Option<Waker>>,
 }
 

@@ -1,9 +1,9 @@
-//! The variables of nginx's core and log modules, which exist without being defined.
+//! The built-in variables of nginx's core and log modules.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_core_module.html#variables>. [`find`] is the list; the
 //! values are made in `client` (what the client sent) and `response`. They are computed on every
-//! use, but for what `is_kept` names. What is not a request's alone has lists of its own
-//! ([`transport::client::find`], [`variables::process::find`]), as every other module has;
+//! use, except for those of `is_kept`. Variables that do not only exist for requests have their own
+//! lists ([`transport::client::find`], [`variables::process::find`]), as does every other module;
 //! `features.rs` puts them together.
 
 mod client;
@@ -20,7 +20,8 @@ use crate::config::server_tokens::VERSION;
 use crate::http2;
 use crate::request::Request;
 
-/// Families by prefix. Any name of them may be assigned; until then the family answers.
+/// Families of variables by prefix. Any name of a family may be assigned; until then the family's
+/// function gives the value.
 const FAMILIES: [(&str, EvaluateFamily); 5] = [
     ("arg_", client::argument),
     ("cookie_", client::cookie),
@@ -62,8 +63,9 @@ pub fn find(name: &str) -> Option<BuiltinVariable> {
     })
 }
 
-/// Whether what changes while a request is served stays what it was at its first use: with nginx
-/// most variables do, and of others it cannot be seen.
+/// Whether the variable keeps the value of its first evaluation although the value changes while
+/// the request is served. In nginx most variables do; for the others here the difference is not
+/// visible.
 fn is_kept(name: &str) -> bool {
     let of_response = ["sent_http_", "sent_trailer_"];
     of_response.iter().any(|family| name.starts_with(family))
@@ -73,7 +75,7 @@ fn is_kept(name: &str) -> bool {
         )
 }
 
-/// Members of families that nginx lets no configuration assign.
+/// Members of families that nginx does not allow to be assigned.
 const RESERVED: [&str; 3] = [
     "sent_http_cache_control",
     "sent_http_link",
@@ -87,7 +89,7 @@ fn fixed(name: &str) -> Option<Evaluate> {
         "bytes_sent" => |request, out| decimal(request.sent.bytes, out),
         "connection_requests" => |request, out| {
             let number = match request.arrival.number {
-                0 => request.connection.requests.get(), // those before it
+                0 => request.connection.requests.get(), // the number of earlier requests
                 number => number,
             };
             decimal(number, out)
@@ -100,7 +102,7 @@ fn fixed(name: &str) -> Option<Evaluate> {
         "document_uri" | "uri" => client::path,
         "host" => client::host,
         "http2" => http2::variables::variable,
-        // No client speaks it yet.
+        // HTTP/3 is not implemented.
         "http3" => |_, _| true,
         "http_cookie" => client::cookies,
         "http_host" => |request, out| client::known_header(request, KnownField::Host, out),
@@ -162,7 +164,7 @@ fn fixed(name: &str) -> Option<Evaluate> {
     })
 }
 
-/// What `limit_rate` in force is; 0 until the response begins, as in nginx.
+/// The `limit_rate` that a script or an upstream has set; 0 until the response begins, as in nginx.
 fn limit_rate(request: &mut Request, out: &mut Vec<u8>) -> bool {
     decimal(request.pacing.rate.unwrap_or(0), out)
 }
@@ -188,7 +190,7 @@ fn realpath_root(request: &mut Request, out: &mut Vec<u8>) -> bool {
     }
 }
 
-/// 32 hexadecimal digits that no client can guess and that no other request has.
+/// 32 random hexadecimal digits, which no client can guess and no other request has.
 fn request_id(_: &mut Request, out: &mut Vec<u8>) -> bool {
     for _ in 0..2 {
         for byte in framework::random::number().to_be_bytes() {

@@ -18,10 +18,10 @@ pub type Table = variables::Table<Request>;
 /// Collects the names of requests' variables.
 pub type TableBuilder = variables::TableBuilder<Request>;
 
-/// A variable of requests that is there without being defined.
+/// A built-in variable of requests.
 pub type BuiltinVariable = variables::BuiltinVariable<Request>;
 
-/// Appends the value for a request; false when there is none.
+/// Appends the value for a request; false if there is no value.
 pub type Evaluate = variables::Evaluate<Request>;
 
 /// Appends the value of a family's member for a request.

@@ -1,4 +1,4 @@
-//! What the client sent: request line, arguments, header fields, body.
+//! Variables of the client's request: request line, arguments, header fields, body.
 
 use std::os::unix::ffi::OsStrExt;
 
@@ -15,7 +15,7 @@ pub(super) fn request_line(request: &mut Request, out: &mut Vec<u8>) -> bool {
     client.has_begun()
 }
 
-/// Not found where no path could be made of the target.
+/// Not found if the target could not be parsed into a path.
 pub(super) fn request_uri(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let client = &request.client;
     let has_path = client.has_path();
@@ -25,8 +25,8 @@ pub(super) fn request_uri(request: &mut Request, out: &mut Vec<u8>) -> bool {
     has_path
 }
 
-/// The main request's method as sent, unless an error page has changed it. Not found where the
-/// request line could not be read.
+/// The main request's method as sent, unless an error page has changed it. Not found if the request
+/// line could not be parsed.
 pub(super) fn request_method(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let client = &request.client;
     let name = if request.shared.became_get.get() {
@@ -40,28 +40,28 @@ pub(super) fn request_method(request: &mut Request, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// The version as sent; empty where it is none, not found in HTTP/0.9.
+/// The version as sent; empty if it is invalid, not found in HTTP/0.9.
 pub(super) fn server_protocol(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let client = &request.client;
     out.extend_from_slice(client.protocol());
     client.has_protocol()
 }
 
-/// The path in force. Where there is none because the target could not be made one, it is empty; it
-/// is not found where the request line could not be read.
+/// The current path; empty if the target could not be parsed into a path. Not found if the request
+/// line could not be parsed.
 pub(super) fn path(request: &mut Request, out: &mut Vec<u8>) -> bool {
     out.extend_from_slice(&request.uri);
     !request.uri.is_empty() || request.client.has_method()
 }
 
-/// Not found rather than empty, even where the target ends with `?`; empty where a script has taken
-/// them away.
+/// Not found instead of empty, even if the target ends with `?`; empty if a script has removed the
+/// arguments.
 pub(super) fn arguments(request: &mut Request, out: &mut Vec<u8>) -> bool {
     out.extend_from_slice(&request.args);
     request.uri_state.args_written || !request.args.is_empty()
 }
 
-/// The client's host without port, in lower case; the server's name where it sent none.
+/// The client's host without port, in lower case; the server's name if the client sent no host.
 pub(super) fn host(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let host = request.client.host.as_slice();
     out.extend_from_slice(match host {
@@ -71,7 +71,7 @@ pub(super) fn host(request: &mut Request, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// The port that the client wrote beside the host; 0 where it wrote none.
+/// The port of the client's host; 0 if there is none.
 pub(super) fn port(request: &Request) -> u16 {
     request.client.server_name().map_or(0, |server| server.port)
 }
@@ -81,7 +81,7 @@ pub(super) fn header(request: &mut Request, name: &[u8], out: &mut Vec<u8>) -> b
     joined(request.headers(), name, b',', out)
 }
 
-/// `$http_name` of a name that the parser knows, which is found without comparing names.
+/// `$http_name` for a known field, which is found without comparing names.
 pub(super) fn known_header(request: &Request, known: KnownField, out: &mut Vec<u8>) -> bool {
     joined_known(request, known, b',', out)
 }
@@ -104,8 +104,8 @@ fn joined_known(request: &Request, known: KnownField, separator: u8, out: &mut V
     found
 }
 
-/// The length that the client announced; for a chunked body what was counted, once it is read or
-/// has broken off, which is nothing of one that was dropped.
+/// The announced length; for a chunked body the counted length, once the body has been read or has
+/// broken off, without dropped bytes.
 pub(super) fn content_length(request: &mut Request, out: &mut Vec<u8>) -> bool {
     if let Some(value) = request.header(KnownField::ContentLength) {
         out.extend_from_slice(value);
@@ -117,8 +117,8 @@ pub(super) fn content_length(request: &mut Request, out: &mut Vec<u8>) -> bool {
     }
 }
 
-/// A body that was read and lies in memory, or what had come when its client left: an empty one,
-/// too, if it was announced.
+/// A body that was read into memory, or the received part of a body that broke off; also an empty
+/// body that was announced.
 pub(super) fn request_body(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let Some(parts) = request.body.shown() else {
         return false;
@@ -146,7 +146,7 @@ pub(super) fn cookie(request: &mut Request, name: &[u8], out: &mut Vec<u8>) -> b
     append(fields.find_map(|value| find_cookie(value, name)), out)
 }
 
-/// The user of `Authorization: Basic`, before any check of the password.
+/// The user name of `Authorization: Basic`, whether the password is correct or not.
 pub(super) fn remote_user(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let credentials = Credentials::of(request);
     append(credentials.as_ref().map(Credentials::user), out)
@@ -162,7 +162,7 @@ fn append(value: Option<&[u8]>, out: &mut Vec<u8>) -> bool {
     }
 }
 
-/// The value of the first argument of this name, in any case. `a` without `=` is no argument.
+/// The value of the first argument with this name, in any case. `a` without `=` is no argument.
 fn find_argument<'a>(args: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     if name.is_empty() {
         return None;

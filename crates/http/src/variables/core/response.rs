@@ -1,4 +1,4 @@
-//! The response as it is made, or was sent when the request is logged.
+//! Variables of the response while it is made, or as it was sent when the request is logged.
 
 use bytes::Bytes;
 use proto::date;
@@ -10,8 +10,8 @@ use variables::write::{decimal, joined, text, three_digits};
 use crate::request::Request;
 use crate::response::Field;
 
-/// The status of the client's answer: that of an error page goes before the page's own; `009`
-/// for HTTP/0.9 and `000` as long as there is none.
+/// The status of the response: that of an error takes precedence over that of the error page; `009`
+/// for HTTP/0.9, and `000` before there is a status.
 pub(super) fn status(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let status = match (request.course.error_status, request.response.status) {
         (0, 0) if request.version() == Version::Http09 => 9,
@@ -21,7 +21,7 @@ pub(super) fn status(request: &mut Request, out: &mut Vec<u8>) -> bool {
     three_digits(status.into(), out)
 }
 
-/// `$sent_http_name` of all fields without a rule of their own.
+/// `$sent_http_name` of fields without a function of their own.
 pub(super) fn header(request: &mut Request, name: &[u8], out: &mut Vec<u8>) -> bool {
     let response = &request.response;
     let member = match name {
@@ -42,7 +42,8 @@ pub(super) fn header(request: &mut Request, name: &[u8], out: &mut Vec<u8>) -> b
     }
 }
 
-/// `$request_completion`. As in nginx a request that asks too early does not see its end any more.
+/// `$request_completion`. As in nginx, a request that evaluates the variable too early does not see
+/// its completion.
 pub(super) fn completion(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let complete = request.sent.complete && request.is_main();
     if complete {
@@ -60,12 +61,12 @@ pub(super) fn trailer(request: &mut Request, name: &[u8], out: &mut Vec<u8>) -> 
     joined(pairs(&request.response.trailers), name, b',', out)
 }
 
-/// Names and values of a response's fields as variables see them, pair by pair.
+/// Names and values of a response's fields, for variables.
 pub fn pairs(fields: &[Field]) -> impl Iterator<Item = (&[u8], &[u8])> {
     fields.iter().map(|field| (&*field.name, &*field.value))
 }
 
-/// The charset stands in it where it stands in the head of a response to the client.
+/// With the charset, if the head of the response contains the charset.
 pub(super) fn content_type(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let has_head = request.is_main() && request.client.version() != Version::Http09;
     let response = &request.response;
@@ -89,19 +90,19 @@ pub(super) fn content_length(request: &mut Request, out: &mut Vec<u8>) -> bool {
     }
 }
 
-/// A field that was added goes before the time of what is sent.
+/// A field that was added takes precedence over the response's time.
 pub(super) fn last_modified(request: &mut Request, out: &mut Vec<u8>) -> bool {
     if request.response.last_modified_unheard {
         return false;
     }
     let is_it = |field: &&Field| field.name.eq_ignore_ascii_case(b"Last-Modified");
-    // Behind a `post_action` there may be two: that of its answer is the last.
+    // After a `post_action` there may be two fields: the last is that of its response.
     if let Some(field) = request.response.fields.iter().rfind(is_it) {
         out.extend_from_slice(&field.value);
         return true;
     }
     let Some(time) = request.response.last_modified else {
-        // An upstream's may be no date.
+        // An upstream's value may not be a valid date.
         return header(request, b"last_modified", out);
     };
     let mut formatted = [0; date::HTTP_LENGTH];
@@ -110,8 +111,8 @@ pub(super) fn last_modified(request: &mut Request, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// As far as is known by now: before there is a response, the locations that the request has come
-/// through tell.
+/// Keep-alive as far as it is known: before there is a response, by the locations that the request
+/// has passed.
 fn keeps_alive(request: &Request) -> bool {
     request.keepalive.on && !request.keepalive.refused
 }
