@@ -1,4 +1,4 @@
-//! The head of an upstream's answer, which the response, the body and `$upstream_*` share.
+//! The head of an upstream's response, which the response, the body and `$upstream_*` share.
 
 use std::fmt;
 use std::ops::Deref;
@@ -11,31 +11,31 @@ use proto::h1;
 use proto::h1::response::ResponseHead;
 use proto::header::KnownField;
 
-/// A head, as far as it has been read, with the bytes that it consists of.
+/// A parsed head, possibly incomplete, and its bytes.
 #[derive(Clone)]
 pub struct AnswerHead {
     head: ReadHead,
-    /// The bytes that the spans of the head point into. A short body that has come with the head
-    /// may lie behind it: see `AnswerHead::behind`.
+    /// The bytes that the head's spans refer to. A short body that was received with the head may
+    /// follow: see `AnswerHead::behind`.
     pub bytes: Bytes,
-    /// How many of them are the head's.
+    /// How many of the bytes belong to the head.
     length: usize,
-    /// Where in memory that body began when it was copied.
+    /// The address of the received bytes behind the head that were copied.
     behind_from: usize,
 }
 
-/// Bytes behind a head that are copied at most, in order to free the receive buffer.
+/// The most bytes behind a head that are copied to free the receive buffer.
 const SHORT_MAX: usize = 2048;
 
 impl AnswerHead {
-    /// The head that has been read from these bytes.
+    /// The head that has been parsed from these bytes.
     pub(super) fn new(head: ReadHead, bytes: Vec<u8>) -> AnswerHead {
         AnswerHead::with_behind(head, bytes, &Buffer::empty())
     }
 
-    /// The head, and the bytes that were received behind it. If those are few they are copied
-    /// behind the head: the body then needs no memory of its own, and its buffer is free for the
-    /// next receive.
+    /// The head with the bytes that were received behind it. A few bytes are copied behind the
+    /// head: the body then needs no memory of its own, and the receive buffer is free for the next
+    /// receive.
     pub(super) fn with_behind(head: ReadHead, mut bytes: Vec<u8>, behind: &Buffer) -> AnswerHead {
         let length = bytes.len();
         if behind.len() <= SHORT_MAX {
@@ -49,7 +49,7 @@ impl AnswerHead {
         }
     }
 
-    /// The bytes of this part of what has come behind the head, where they lie beside it.
+    /// The copy of a part of the bytes behind the head, if they have been copied.
     pub(super) fn behind(&self, part: &Buffer) -> Option<Bytes> {
         let consumed = part.address().checked_sub(self.behind_from)?;
         let start = self.length.checked_add(consumed)?;
@@ -57,7 +57,7 @@ impl AnswerHead {
         (end <= self.bytes.len()).then(|| self.bytes.slice(start..end))
     }
 
-    /// The head that has been read from bytes that others share.
+    /// The head that has been parsed from shared bytes.
     pub(super) fn shared(head: ReadHead, bytes: Bytes) -> AnswerHead {
         AnswerHead {
             head,
@@ -67,12 +67,12 @@ impl AnswerHead {
         }
     }
 
-    /// The head of an answer that has none.
+    /// The head of a response without a head.
     pub fn none() -> AnswerHead {
         AnswerHead::new(ReadHead::default(), Vec::new())
     }
 
-    /// The fields that count: of those that come once, the first.
+    /// The fields that count: the first of a field that must occur once, and all others.
     pub(super) fn counting(&self) -> impl Iterator<Item = h1::Field> {
         let fields = self.fields().iter().copied();
         fields.filter(|field| earlier(self, *field).is_none())
@@ -80,19 +80,19 @@ impl AnswerHead {
 
     /// A field's name and value, which share the memory of the head.
     pub(super) fn owned(&self, field: h1::Field) -> Field {
-        // Both lie within the head.
+        // Both are within the head.
         Field {
             name: self.bytes.slice(field.name.range()),
             value: self.bytes.slice(field.value.range()),
         }
     }
 
-    /// The fields that count.
+    /// The names and values of the fields that count, sharing the memory of the head.
     pub fn owned_fields(&self) -> impl Iterator<Item = Field> {
         self.counting().map(|field| self.owned(field))
     }
 
-    /// Their names and values.
+    /// The names and values of the fields that count.
     pub fn pairs(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         let fields = self.counting();
         fields.map(|field| (field.name(&self.bytes), field.value(&self.bytes)))
@@ -113,7 +113,7 @@ impl fmt::Debug for AnswerHead {
     }
 }
 
-/// The field of the same name before one of a name that comes once.
+/// The first field with the same name, if the field must occur once and is not the first.
 pub(super) fn earlier(head: &ResponseHead, field: h1::Field) -> Option<h1::Field> {
     if !comes_once(field.known) {
         return None;
@@ -121,7 +121,7 @@ pub(super) fn earlier(head: &ResponseHead, field: h1::Field) -> Option<h1::Field
     head.find(field.known).filter(|first| *first != field)
 }
 
-/// Fields of which an answer has one: nginx takes the first and ignores others.
+/// Whether a response must have the field only once: nginx takes the first and ignores others.
 fn comes_once(known: KnownField) -> bool {
     matches!(
         known,

@@ -1,4 +1,4 @@
-//! How protocols frame the bodies of their answers, where that is not HTTP/1's way.
+//! Framing of response bodies by protocols other than HTTP/1.
 
 use bytes::Bytes;
 use engine::Buffer;
@@ -7,52 +7,52 @@ use http::response::source::Break;
 use http_client::ReceivedBytes;
 use logs::Level;
 
-/// A framing that is not HTTP's.
+/// Decodes the framing of one body.
 pub trait AnswerFraming {
-    /// Takes what comes next of a body off what has been received, which is not empty.
+    /// Takes the next part of the body from the received bytes, which are not empty.
     fn next(&mut self, received: &mut Buffer) -> Framed;
 
-    /// The upstream sends nothing more: whether that is the end of the body, or what there is to
-    /// log of one that has none.
+    /// Called when the upstream has closed the connection: `Ok` if that ends the body, else what to
+    /// log about the incomplete body.
     fn closed(&mut self) -> Result<(), (Break, String)>;
 
-    /// Whether the upstream has broken it off behind what has been received.
+    /// Whether the upstream has broken off the body after the received bytes.
     fn is_broken_off(&self) -> bool {
         false
     }
 
-    /// Where a body has come whole in one piece, and there is nothing to log of it: leaves that
-    /// piece alone in `received`, and tells whether the connection may serve another request. Else
-    /// nothing has changed.
+    /// If the whole body was received in one piece and there is nothing to log, leaves only the
+    /// body in `received` and returns whether the connection may serve another request. Otherwise
+    /// changes nothing.
     fn whole(&mut self, received: &mut Buffer) -> Option<bool> {
         let _ = received;
         None
     }
 
-    /// How much has come of an answer that shares its connection, for `$upstream_*`.
+    /// The received bytes of a response that shares its connection, for `$upstream_*`.
     fn received(&self) -> Option<ReceivedBytes> {
         None
     }
 
-    /// The trailers behind a body that has come whole, once.
+    /// Takes the trailers of a complete body.
     fn trailers(&mut self) -> Vec<Field> {
         Vec::new()
     }
 }
 
-/// What is next in a body that lies in a framing.
+/// The next part of a framed body.
 pub enum Framed {
     /// A piece of the body.
     Bytes(Bytes),
-    /// Nothing, as long as no more is received.
+    /// No bytes until more is received.
     Nothing,
-    /// Something for the error log, but for where in the answer it was found.
+    /// A line for the error log, without the activity at its end.
     Told(Level, String),
     /// The response is complete.
     End {
         /// Whether the connection may serve another request.
         may_go_on: bool,
     },
-    /// The response is broken off, with the log line in the same form.
+    /// The response is broken off; the text for the error log also lacks the activity.
     Broken(Break, String),
 }

@@ -1,8 +1,9 @@
-//! The upstream's body as it comes.
+//! The body of an upstream's response while it is received.
 //!
-//! Without buffering as fast as it is asked for, and no faster. With it (`proxy_buffering`) at the
-//! upstream's own pace: what the client is slow to take is kept in a [`Spill`], and the upstream is
-//! let go as soon as its answer has come whole. Where the client keeps up, nothing is kept.
+//! Without buffering, the body is read only as fast as the client takes it. With buffering
+//! (`proxy_buffering`) it is read at the upstream's pace: bytes that the client is slow to read are
+//! kept in a [`Spill`], and the upstream connection is released as soon as the response is
+//! complete. If the client keeps up, nothing is kept.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -37,38 +38,38 @@ use super::upload::Uploaded;
 use crate::activity::{READING, SENDING, WHILE_READING};
 use crate::failures::told_left;
 
-/// How long a client that has kept up so far may leave what it is given before anything is written
-/// to a file for it: what leaves by the event loop takes a few turns, and a client that is as fast
-/// as its upstream a moment.
+/// How long a client that has kept up so far may be slow before its data is written to a file:
+/// sending by the event loop takes a few turns, and a client that is as fast as its upstream a
+/// moment.
 const PATIENCE: Duration = Duration::from_millis(1);
 
-/// What of the body is still to come.
+/// The part of the body that has not been received.
 enum Remaining {
     Nothing,
-    /// Nothing: the last chunk has come.
+    /// Nothing: the last chunk has been received.
     NothingAfterChunks,
-    /// Nothing: the trailers behind it have come.
+    /// Nothing: the trailers have been received.
     NothingAfterTrailers,
     Length(u64),
     Chunked(Box<Decoder>),
     Trailers(Box<TrailerReader>),
     UntilClose,
-    /// It lies in a framing of its own.
+    /// The body has a framing of its own.
     Framed(Box<dyn AnswerFraming>),
 }
 
-/// What tells where a body ends.
+/// What determines the end of a body.
 pub enum Delimited {
-    /// HTTP/1's, by length, chunks or the connection's end.
+    /// HTTP/1: the length, the chunks or the end of the connection.
     Http(BodyFraming),
     /// The framing of another protocol.
     Own(Box<dyn AnswerFraming>),
-    /// The stream that it came on.
+    /// The HTTP/2 stream of the response.
     Stream(StreamBody),
 }
 
 impl Delimited {
-    /// A framing that is not HTTP/1's.
+    /// The framing, if it is not that of HTTP/1.
     pub(super) fn framing(&mut self) -> Option<&mut dyn AnswerFraming> {
         match self {
             Delimited::Http(_) => None,
@@ -79,7 +80,7 @@ impl Delimited {
 }
 
 impl Remaining {
-    /// Whether it is known already that nothing follows what has been received, nor the end.
+    /// Whether the framing is known to be broken off after the received bytes.
     fn is_broken_off(&self) -> bool {
         matches!(self, Remaining::Framed(framing) if framing.is_broken_off())
     }
@@ -92,7 +93,7 @@ impl Remaining {
     }
 }
 
-/// How the body has ended.
+/// How a body has ended.
 #[derive(Clone, Copy)]
 enum BodyEnd {
     Whole,
@@ -101,40 +102,40 @@ enum BodyEnd {
 
 /// The body of an upstream's response.
 pub struct UpstreamBody {
-    /// Until the body has ended.
+    /// The connection, until the body has ended.
     peer: Option<UpstreamConnection>,
-    /// Whether the connection may serve another request after this.
+    /// Whether the connection may serve another request afterwards.
     may_go_on: bool,
-    /// What `$upstream_*` tell, of which the body goes on to write the end.
+    /// The record for `$upstream_*`, to which the body adds its end.
     seen: Rc<Attempts>,
     passing: Arc<Passing>,
     remaining: Remaining,
     received: Buffer,
-    /// How fast it is read, where that is limited.
+    /// Limits the rate of reading, if there is a limit.
     pace: Option<ReadPace>,
-    /// How the upstream has stopped sending, once that has been found out.
+    /// How the upstream has stopped sending, once that is known.
     stopped: Option<io::Result<()>>,
-    /// How much came along with the head; 0 once that counts.
+    /// Bytes that were received with the head; 0 once they have been counted.
     came_with_head: u64,
-    /// See [`Arrived::beyond`]; 0 once that counts.
+    /// See [`Arrived::beyond`]; 0 once the bytes have been counted.
     beyond: u64,
-    /// When the wait under way ends.
+    /// The deadline of the current wait.
     deadline: Option<Instant>,
-    /// Every part leaves at once (`proxy_buffering off`, `X-Accel-Buffering: no`), and nothing is
-    /// read ahead.
+    /// Every part is sent at once (`proxy_buffering off`, `X-Accel-Buffering: no`), and nothing is
+    /// read ahead of the client.
     flush: bool,
     flush_next: bool,
-    /// What has been read ahead of the client.
+    /// The bytes that were read ahead of the client.
     ahead: Spill,
-    /// Where that is full and no file has any of it: how long the client has yet to take some.
+    /// The timer for a slow client, while the memory of `ahead` is full and no file is used.
     patience: Option<Sleep>,
-    /// What the log has not been told yet.
+    /// Lines that have not been logged yet.
     told: VecDeque<DeferredLog>,
-    /// Whether the request's body has gone before the answer the last time.
+    /// Whether the request's body was sent before the response was read in the last poll.
     upload_first: bool,
-    /// How the body has ended, behind what has been read ahead.
+    /// How the body has ended, after the bytes in `ahead`.
     ending: Option<BodyEnd>,
-    /// What is being done, for log lines about what has come: see [`doing_behind_head`].
+    /// The activity for log lines about received bytes: see [`doing_behind_head`].
     doing: &'static str,
 }
 
@@ -144,24 +145,24 @@ impl std::fmt::Debug for UpstreamBody {
     }
 }
 
-/// What of a body has come along with the head.
+/// The part of a body that was received with the head.
 pub struct Arrived {
-    /// What has come behind the head.
+    /// The bytes behind the head.
     pub rest: Buffer,
-    /// How many bytes came beyond `proxy_buffer_size`: as nginx reads them only for the body,
-    /// `$upstream_bytes_received` has them once that is read.
+    /// How many bytes were received beyond `proxy_buffer_size`: as nginx reads these only for the
+    /// body, `$upstream_bytes_received` counts them once they are read.
     pub beyond: u64,
-    /// Whether the upstream goes on with the connection behind the body.
+    /// Whether the upstream keeps the connection alive after the body.
     pub may_go_on: bool,
 }
 
-/// What is being done, for log lines, while an answer is looked at that came along with its head:
-/// as nginx has it, that still belongs to the head where every part leaves at once.
+/// The activity for log lines about a body that was received with its head. As in nginx, an
+/// unbuffered body still belongs to the head then.
 pub fn doing_behind_head(buffered: bool) -> &'static str {
     if buffered { READING_BODY } else { READING }
 }
 
-/// What there is to log where more has come than the head of the answer has announced.
+/// The log line about bytes beyond the length that the head has announced.
 pub fn told_excess(doing: &str) -> DeferredLog {
     let text =
         format!("upstream sent more data than specified in \"Content-Length\" header {doing}");
@@ -213,15 +214,15 @@ impl UpstreamBody {
             doing: doing_behind_head(buffered),
             passing: Arc::clone(passing),
         };
-        // Nothing may ask for the end of nothing.
+        // The caller need not ask for the end of an empty body.
         if matches!(body.remaining, Remaining::Nothing) && body.received.is_empty() {
             body.let_go();
         }
         body
     }
 
-    /// The body has come to its end: the upstream has done its part, however much of it the client
-    /// has yet to take.
+    /// Marks the body as received: the upstream has done its part, however much the client has yet
+    /// to read.
     fn end(&mut self) {
         self.note_received(0, 0);
         if let Remaining::Framed(framing) = &mut self.remaining {
@@ -234,7 +235,7 @@ impl UpstreamBody {
         self.ending = Some(BodyEnd::Whole);
     }
 
-    /// Its connection serves another request, or ends.
+    /// Releases the connection for another request, or closes it.
     fn let_go(&mut self) {
         if let Some(peer) = self.peer.take() {
             let is_read = self.pace.as_ref().is_none_or(ReadPace::is_empty);
@@ -242,7 +243,7 @@ impl UpstreamBody {
         }
     }
 
-    /// Counts received bytes; `beyond` of them did not come with the head.
+    /// Counts received bytes; `beyond` of them were not received with the head.
     fn note_received(&self, length: u64, beyond: u64) {
         let counted = match &self.remaining {
             Remaining::Framed(framing) => framing.received(),
@@ -265,7 +266,8 @@ impl UpstreamBody {
         seen.note(|attempt, began| attempt.response_time = began.elapsed());
     }
 
-    /// The upstream sends no more: the end where nothing else marks it, else a broken response.
+    /// The upstream has stopped sending: the end of the body if nothing else marks it, else a
+    /// broken response.
     fn stop(&mut self, stopped: io::Result<()>) {
         let text: Cow<'static, str> = match stopped {
             Ok(()) if matches!(self.remaining, Remaining::UntilClose) => {
@@ -293,7 +295,7 @@ impl UpstreamBody {
                     format!("SSL_read() failed (SSL: {error}) while reading upstream").into()
                 }
                 _ => {
-                    // nginx reads into several buffers where it buffers.
+                    // nginx reads into several buffers if it buffers.
                     let call = if self.flush { "recv()" } else { "readv()" };
                     let error = logs::Errno(&error);
                     format!("{call} failed {error} while reading upstream").into()
@@ -303,7 +305,7 @@ impl UpstreamBody {
         self.break_off(Break::Unfinished, DeferredLog::new(Level::Error, text));
     }
 
-    /// Ends a response that lacks its end.
+    /// Ends an incomplete response.
     fn break_off(&mut self, broken: Break, told: impl Into<Option<DeferredLog>>) {
         self.remaining = Remaining::Nothing;
         self.received = Buffer::default();
@@ -313,10 +315,11 @@ impl UpstreamBody {
         self.ending = Some(BodyEnd::Broken(broken));
     }
 
-    /// What of the received bytes comes next; `None` where they end before a piece does.
+    /// Takes the next part of the body from the received bytes; `None` if they contain no further
+    /// part.
     fn take(&mut self) -> Option<Bytes> {
         let taken = self.decode();
-        // The client may ask again as soon as it has the last byte.
+        // The client may send its next request as soon as it has the last byte.
         if self.has_come()
             && let Some(peer) = &mut self.peer
         {
@@ -325,7 +328,7 @@ impl UpstreamBody {
         taken
     }
 
-    /// What of the received bytes is the body's and comes next.
+    /// Decodes the next part of the body from the received bytes.
     fn decode(&mut self) -> Option<Bytes> {
         while !self.received.is_empty() {
             match &mut self.remaining {
@@ -409,25 +412,25 @@ impl UpstreamBody {
         None
     }
 
-    /// Passes over what has come behind the end.
+    /// Discards bytes that were received after the end of the body.
     fn leave_out(&mut self, told: DeferredLog) {
         self.may_go_on = false;
         self.received = Buffer::default();
         self.told.push_back(told);
     }
 
-    /// Whether all of the body has come, as its framing says.
+    /// Whether the body is complete by its framing.
     fn has_come(&self) -> bool {
         self.remaining.is_nothing()
     }
 
-    /// Whether all of it has been given that is to be given, but for its end.
+    /// Whether everything but the end of the body has been passed on.
     pub(super) fn has_given_all(&self) -> bool {
         let broken = matches!(self.ending, Some(BodyEnd::Broken(_)));
         self.has_come() && !broken && self.ahead.is_empty()
     }
 
-    /// What has been received has been taken: finds out whether that was the end.
+    /// Checks, when all received bytes have been taken, whether the body has ended.
     fn settle(&mut self) {
         if self.ending.is_some() {
             return;
@@ -439,8 +442,8 @@ impl UpstreamBody {
         }
     }
 
-    /// Goes on with the rest of the request's body, if there is any; ready where that has broken
-    /// off the answer.
+    /// Continues to send the request's body, if a part is left. Ready if that has broken off the
+    /// response.
     fn poll_upload(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let Some(peer) = &mut self.peer else {
             return Poll::Pending;
@@ -459,7 +462,7 @@ impl UpstreamBody {
         match polled {
             Poll::Pending => peer.upload = Some(upload),
             Poll::Ready(Uploaded::Whole) => peer.asked = true,
-            // Nothing else finds it out.
+            // Nothing else would notice it.
             Poll::Ready(Uploaded::Left)
                 if self.outlives_client() || self.passing.store.is_some() =>
             {
@@ -476,21 +479,21 @@ impl UpstreamBody {
         Poll::Pending
     }
 
-    /// Whether the request's body goes first this time: neither way holds up the other, however
-    /// quick it is.
+    /// Alternates between the request's body and the response, so that neither delays the other
+    /// however fast it is.
     fn is_turn_of_upload(&mut self) -> bool {
         self.upload_first = !self.upload_first;
         self.upload_first
     }
 
-    /// The client has gone: nothing more of a body that comes from it is sent.
+    /// The client has left: stops sending a body that comes from the client.
     pub(super) fn lose_client(&mut self) {
         if let Some(peer) = &mut self.peer {
             peer.upload.take_if(|upload| upload.is_of_client());
         }
     }
 
-    /// Reads ahead of the client, unless every part is to leave at once.
+    /// Reads ahead of the client, unless every part is sent at once.
     fn poll_read_ahead(&mut self, context: &mut Context<'_>) -> Poll<Result<DeferredLog, Break>> {
         if self.flush && self.ending.is_none() {
             return Poll::Pending;
@@ -531,9 +534,9 @@ impl UpstreamBody {
         }
     }
 
-    /// Whether there is room for what may be received. On a shared connection that lies in memory
-    /// already, within the window that its stream has, and more comes for what is taken: it is
-    /// taken where both have room, where a file takes it, or where nothing follows it.
+    /// Whether there is room for more received bytes. On a shared connection received bytes are
+    /// already in memory, within the stream's window, and taking them lets the peer send more. So
+    /// they are only taken if both have room, if a file takes them, or if nothing follows them.
     fn may_read_ahead(&mut self) -> bool {
         let shared = self.peer.as_mut().and_then(UpstreamConnection::shared);
         let Some(stream) = shared else {
@@ -543,7 +546,7 @@ impl UpstreamBody {
         stream.has_ended() || self.ahead.has_room_beside(window) || self.ahead.may_begin_write()
     }
 
-    /// Receives more, at the body's pace, unless the body has ended.
+    /// Receives more of the body at its pace, unless the body has ended.
     fn poll_receive(&mut self, context: &mut Context<'_>) -> Poll<()> {
         while let Some(pace) = &mut self.pace {
             ready!(pace.poll_ready(engine::now(), context));
@@ -583,7 +586,7 @@ impl UpstreamBody {
         Poll::Ready(())
     }
 
-    /// Waits for a part on its way to the temporary file.
+    /// Waits until a part has been written to the temporary file.
     fn poll_written(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let written = ready!(self.ahead.poll_written(context));
         if let Some(path) = written.made {
@@ -601,7 +604,7 @@ impl UpstreamBody {
     }
 }
 
-/// The answer has come whole: its connection serves another request, if it may go on, or ends.
+/// The response is complete: its connection serves another request, if `may_go_on`, or is closed.
 pub(super) fn let_go(mut peer: UpstreamConnection, seen: &Attempts, may_go_on: bool) {
     if let Some(lease) = &mut peer.lease {
         seen.borrow_mut().note(|attempt, began| {
@@ -664,7 +667,7 @@ impl Source for UpstreamBody {
         }
         let waited_until = self.deadline;
         match self.poll_upload(context) {
-            // The wait begins anew.
+            // The deadline has changed.
             Poll::Pending if self.deadline != waited_until => self.poll_receive(context),
             polled => polled,
         }
@@ -698,7 +701,8 @@ impl Source for UpstreamBody {
         goes_on.then_some(busy_size)
     }
 
-    /// Not where every part leaves at once: as in nginx the end comes once that has left.
+    /// False if every part is sent at once: as in nginx, the end follows once the last part has
+    /// been sent.
     fn is_whole(&self) -> bool {
         self.has_given_all() && !self.flush
     }

@@ -1,9 +1,9 @@
-//! What the answers of upstreams are buffered by: at most so much in memory, and what a slow client
-//! leaves of them beyond that in a temporary file.
+//! The buffers for responses of upstreams: a limited amount in memory, and the rest for a slow
+//! client in a temporary file.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_proxy_module.html>, and the same for other modules. The
-//! work is done by [`http::response::spill`]; `*_buffering`, which switches it on, and
-//! `*_buffer_size`, which bounds an answer's head, stand in `family.rs`.
+//! <https://nginx.org/en/docs/http/ngx_http_proxy_module.html>, and the same for other modules.
+//! [`http::response::spill`] does the buffering; `*_buffering`, which enables it, and
+//! `*_buffer_size`, which limits the head of a response, are in `family.rs`.
 
 use std::sync::Arc;
 
@@ -17,23 +17,23 @@ use http::response::spill::Limits;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
-/// The size of a buffer where no line says another: a page.
+/// The default size of a buffer in bytes: a page.
 const SIZE: u64 = 4096;
-/// The number of buffers where no line says another.
+/// The default number of buffers.
 const NUMBER: u64 = 8;
-/// How much goes into a temporary file where no line says it.
+/// The default limit of a temporary file, in bytes.
 const FILE_SIZE_MAX: u64 = 1 << 30;
 
-/// What the lines amount to in a scope.
+/// The settings of a scope.
 pub struct Buffers {
-    /// What is kept of an answer that a client is slow to take.
+    /// The limits of data that is kept for a slow client.
     pub limits: Arc<Limits>,
-    /// How much of it may be on its way to the client while more is read.
+    /// How many bytes may be on their way to the client while more is read.
     pub busy_size: usize,
 }
 
 impl Buffers {
-    /// Of answers that go to the client as they come.
+    /// No buffering: responses are sent as they are received.
     pub fn none() -> Buffers {
         let limits = Limits {
             memory_max: 0,
@@ -62,7 +62,7 @@ pub struct Family {
 }
 
 impl Family {
-    /// The directives that begin with this prefix.
+    /// The directives with this prefix.
     pub const fn of(prefix: &'static str) -> Family {
         Family {
             buffers: Setting::family(prefix, "buffers", &["number size"], parse::buffers)
@@ -101,9 +101,9 @@ impl Family {
         ]
     }
 
-    /// What the lines amount to; `head` is the `*_buffer_size` of the same module, `path` says
-    /// where files go that no line gives a directory. That one is not made for a scope that has no
-    /// use for it.
+    /// Compiles the settings of a scope; `head` is the `*_buffer_size` of the same module, `path`
+    /// the default directory of temporary files, which is not created for a scope without
+    /// buffering.
     pub fn compile(
         &self,
         compiler: &Compiler<'_>,
@@ -140,8 +140,8 @@ impl Family {
         })
     }
 
-    /// Refuses sizes that do not suit each other, as nginx does; `head` is the `*_buffer_size` of
-    /// the same module.
+    /// Refuses sizes that do not fit together, as nginx does; `head` is the `*_buffer_size` of the
+    /// same module.
     pub fn check(&self, scope: ScopeRef<'_>, head: &Setting<u64>) -> Result<(), Fault> {
         let buffers = self.buffers.spec.name();
         let (number, size) = scope.written(&self.buffers)?.unwrap_or((NUMBER, SIZE));
@@ -186,14 +186,14 @@ const fn size(prefix: &'static str, stem: &'static str) -> Setting<u64> {
     Setting::family(prefix, stem, &["size"], parse::size).contexts(HSL)
 }
 
-/// A directory and the numbers of digits of its levels.
+/// Parses a directory and the number of digits of each of its levels.
 fn path_and_levels(setter: &Setter<'_>) -> Result<(PathBuf, Vec<u64>), Fault> {
     let path = parse::path_with_levels(setter)?;
     let words = setter.args().get(1..).unwrap_or_default();
     Ok((path, parse::levels(words).unwrap_or_default()))
 }
 
-/// A fault where the directive stands that holds here; where none is written, of the scope.
+/// A fault at the line of the directive that applies in the scope; without a line, at the scope.
 fn fault_of<T>(scope: ScopeRef<'_>, setting: &Setting<T>, text: String) -> Fault {
     let lines = scope.lines_in_force(&setting.spec);
     let written = lines.first().map(|(_, line)| *line).or(scope.line());

@@ -1,8 +1,8 @@
-//! The clocks of the cache, and times as it counts them.
+//! The clocks of the cache, and its units of time.
 
 use std::time::Duration;
 
-/// Milliseconds of a clock that does not go back, and goes on while the machine sleeps.
+/// Milliseconds of a monotonic clock that also counts while the machine is suspended.
 pub(super) fn now() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
@@ -19,7 +19,7 @@ pub(super) fn wall_milliseconds() -> i64 {
     i64::try_from(engine::wall().as_millis()).unwrap_or(i64::MAX)
 }
 
-/// A time that a line says, in milliseconds.
+/// A configured duration in milliseconds.
 pub(super) fn milliseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

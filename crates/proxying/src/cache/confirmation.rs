@@ -1,9 +1,8 @@
-//! What a 304 does to the entry that it confirms, by the rules of RFC 9111: its fields stand in the
-//! place of stored ones (`rules::update`).
+//! Updates the entry that a 304 confirms, by the rules of RFC 9111: fields of the 304 replace
+//! stored fields (`rules::update`).
 //!
-//! Where they tell no more than the time, the entry's times are replaced where they lie. Otherwise,
-//! and where nginx has written it, the entry is written anew, beside service, with the body that it
-//! has.
+//! If only fields about time have changed, the entry's times are replaced in place. Otherwise, or
+//! if nginx has written the entry, the entry is written again in the background, with its body.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -26,7 +25,7 @@ use crate::answer::AnswerHead;
 use crate::settings::Passing;
 
 impl CacheLookup {
-    /// The entry as it is from now on. Nothing comes back where it is none.
+    /// Returns the updated entry; `None` if the entry is unusable.
     pub(super) async fn confirm(
         &mut self,
         request: &mut Request,
@@ -40,7 +39,7 @@ impl CacheLookup {
             value.map(<[u8]>::to_vec)
         };
         if !update::is_about(tag(&stored).as_deref(), tag(head).as_deref()) {
-            // The origin has something else meanwhile: that is fetched next time.
+            // The origin has another response by now, which the next request fetches.
             self.drop_entry();
             return Some(opened);
         }
@@ -49,7 +48,7 @@ impl CacheLookup {
         let withheld = Withheld::of(head.pairs());
         let (mut fields, change) = update::merged(&before, &news, &withheld);
         if head.find(KnownField::Date).is_none() {
-            // A 304 without one is as old as its coming (RFC 9110, section 6.6.1).
+            // A 304 without a Date has the time at which it was received (RFC 9110, section 6.6.1).
             fields.retain(|(name, _)| !name.eq_ignore_ascii_case(b"date"));
         }
         let status = stored.status();
@@ -57,7 +56,7 @@ impl CacheLookup {
         let micro = cache.and_then(|cache| cache.sharing.micro_fresh_again(status));
         let keeping = self.judge_fields(passing, status, &fields, micro);
         let Some(Keeping::Rfc(kept, vary)) = keeping else {
-            // It may be stored no more, and is given once.
+            // The entry may not be stored any more, and is used once.
             self.drop_entry();
             return Some(opened);
         };
@@ -77,24 +76,24 @@ impl CacheLookup {
         opened.head.text = text.into();
         opened.head.variant = (!vary.is_empty()).then(|| self.variant_of(request, &vary));
         opened.head.vary = vary;
-        // Its body is given a new checksum.
+        // The body gets a new checksum.
         let opened = hit::checked(request, &self.store, opened).await?;
         self.write_anew(request, &opened, &opened.head);
         Some(opened)
     }
 
-    /// Has the entry written with the head that it has now, in our own form.
+    /// Writes the entry again with its current head, in our own format.
     pub(super) fn write_anew(&mut self, request: &mut Request, opened: &OpenEntry, entry: &Head) {
         let body = match opened.file.as_ref().map(OwnedFd::try_clone) {
             None => fill::Kept::Memory(opened.first.clone()),
             Some(Ok(file)) => fill::Kept::File(File::from(file), opened.body.clone()),
-            // There are no more descriptors.
+            // No file descriptor is left.
             Some(Err(_)) => return self.drop_entry(),
         };
         let filler = self.filler.take();
         let claim = || match self.store.claim(&self.entry(), u64::MAX, now()) {
             Claim::Won(filler) => Some(filler),
-            // Another fetches it.
+            // Another request fetches the entry.
             Claim::Taken(_) => None,
         };
         let Some(mut filler) = filler.or_else(claim) else {
@@ -125,18 +124,18 @@ impl CacheLookup {
         fill::copy(request, self.outcome.zone(), body, filler);
     }
 
-    /// Has the entry of this request removed.
+    /// Removes the entry of this request, in the background.
     fn drop_entry(&self) {
         let (store, id) = (Arc::clone(&self.store), self.entry());
         engine::background(move || {
-            // One that cannot be removed is confirmed again when it is asked for next.
+            // If the entry cannot be removed, the next request confirms it again.
             let _ = store.purge(&id);
             let _ = store.purge(&kept_part::part_id(&id));
         });
     }
 }
 
-/// The times with the Date of a 304. One without has no Date to note: the time that it came is.
+/// The times with the Date of a 304; `None` if the 304 has no Date that can be noted.
 fn with_date(times: EntryTimes, head: &AnswerHead) -> Option<EntryTimes> {
     semantics::with_date(times, head.value(KnownField::Date, &head.bytes)?)
 }

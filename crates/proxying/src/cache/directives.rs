@@ -49,13 +49,12 @@ pub struct Family {
 }
 
 impl Family {
-    /// The directives that begin with this prefix, of a module whose upstreams speak HTTP.
+    /// The directives with this prefix, for a module whose upstreams speak HTTP.
     pub const fn of(prefix: &'static str) -> Family {
         Family::with(prefix, &[family::CAUSES_OF_HTTP], family::causes)
     }
 
-    /// The directives that begin with this prefix, of a module whose upstreams are application
-    /// servers.
+    /// The directives with this prefix, for a module whose upstreams are application servers.
     pub const fn of_applications(prefix: &'static str) -> Family {
         Family::with(
             prefix,
@@ -154,7 +153,7 @@ impl Family {
         }
     }
 
-    /// The directives that apply to a scope, but for `cache_convert_head`.
+    /// The directives that apply to a scope, except for `cache_convert_head`.
     pub const fn of_scopes(&'static self) -> [&'static dyn Declared; 16] {
         [
             &self.cache,
@@ -176,7 +175,7 @@ impl Family {
         ]
     }
 
-    /// What the lines amount to in a scope; nothing where nothing is cached.
+    /// Compiles the settings of a scope; `None` if the cache is off.
     pub(crate) fn compile(
         &self,
         compiler: &Compiler<'_>,
@@ -184,7 +183,7 @@ impl Family {
         store: &Setting<StoreLine>,
         converts_head: bool,
     ) -> Result<Option<Cache>, Fault> {
-        // Values are checked wherever they stand.
+        // Values are checked even if the cache is off.
         let texts = |written: Option<Vec<Template>>| -> Box<[Text]> {
             let templates = written.unwrap_or_default();
             templates.iter().map(|it| compiler.text(it)).collect()
@@ -257,7 +256,8 @@ impl Family {
         }))
     }
 
-    /// What `*_cache` says in a scope. Of that and `*_store` the one holds that is written nearer.
+    /// The argument of `*_cache` in a scope. If `*_store` is set too, the directive of the inner
+    /// scope applies.
     pub(super) fn word(
         &self,
         scope: ScopeRef<'_>,
@@ -279,13 +279,13 @@ impl Family {
         Ok(None)
     }
 
-    /// Whether a line of this family has declared a zone of this name.
+    /// Whether a line of this family has declared a zone with this name.
     pub(super) fn has_zone(&self, compiler: &Compiler<'_>, word: &Word) -> bool {
         let zone = compiler.zones.borrow().find::<CacheZone>(&word.text());
         zone.is_ok_and(|zone| zone.settings().prefix == self.prefix)
     }
 
-    /// The zone of this name, which a line of this family must have declared.
+    /// The zone with this name, which a line of this family must have declared.
     pub(super) fn zone(
         &self,
         compiler: &Compiler<'_>,
@@ -314,7 +314,7 @@ impl Family {
     }
 }
 
-/// Both stand in one scope; it is the second that is refused.
+/// The fault for both directives in one scope, at the second one.
 fn incompatible(scope: ScopeRef<'_>, word: &Word, cache: &Spec, store: &Spec) -> Fault {
     let sequence = |spec: &Spec| scope.own_lines(spec).first().map(|line| line.sequence());
     let (second, first) = if sequence(store) > sequence(cache) {
@@ -340,7 +340,7 @@ fn cache(setter: &Setter<'_>) -> Result<Option<Word>, Fault> {
     Ok((&*word.bytes != b"off").then(|| word.clone()))
 }
 
-/// Statuses that are meant where a line names none.
+/// The statuses of a line without statuses.
 const STATUSES: [u16; 3] = [200, 301, 302];
 
 fn valid(setter: &Setter<'_>) -> Result<Vec<Valid>, Fault> {

@@ -1,10 +1,10 @@
-//! `proxy_cache_files`: the upstream serves a folder of this machine, so a look at the file says
-//! whether what the cache has is still right.
+//! `proxy_cache_files`: the upstream serves a directory of this machine, so a check of the file
+//! tells whether a cache entry is still current.
 //!
-//! That an answer is a file's is found out once: the file is looked at, the upstream is asked, and
-//! its answer has the file's length and time (`Last-Modified`). From then on the answer is given
-//! for as long as a look at the file, one `stat()`, finds it unchanged to the nanosecond. What else
-//! the upstream may have come to think of it, by rules of its own, is asked anew now and then.
+//! Whether a response is a file is determined once: the file is checked, the upstream is asked, and
+//! its response has the length and time of the file (`Last-Modified`). From then on the entry is
+//! current as long as one `stat()` finds the file unchanged, to the nanosecond. The upstream is
+//! still asked at an interval, since it may have changed the response by rules of its own.
 
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
@@ -34,24 +34,24 @@ pub(super) static FILES: Setting<Option<Folder>> =
         .default("off")
         .manual("The folder of this machine that the upstream serves files of. An answer that has the length and the time (`Last-Modified`) of the file with its path is given for as long as that has not changed, which one look at it shows; one that has changed is fetched at once. After `recheck` (10s) the upstream is asked all the same, for rules of its own may have changed. Requests with a query and those with credentials that `proxy_cache_credentials` counts go by other rules.");
 
-/// The folder that a line names, and how often the upstream is asked all the same.
+/// The directory of the directive, and how often the upstream is still asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Folder {
     root: PathBuf,
     recheck: Duration,
 }
 
-/// Parts of what is known, each with a lock of its own.
+/// The number of shards, each with its own lock.
 const SHARDS: usize = 16;
 
-/// Files that a shard knows at most. Beyond that it begins anew with those that are asked for next.
+/// The most files in a shard. Beyond that the shard is cleared.
 const SHARD_FILES_MAX: usize = 16 * 1024;
 
 /// A file that changed more recently than this may change again without a different modification
 /// time.
 const SETTLED: Duration = Duration::from_millis(100);
 
-/// The folder of a scope, and what is known of its files.
+/// The directory of a scope, and its known files.
 #[derive(Debug)]
 pub(super) struct Files {
     root: PathBuf,
@@ -64,13 +64,13 @@ pub(super) struct Files {
 struct KnownFile {
     path: PathBuf,
     identity: Identity,
-    /// When the upstream was asked last.
+    /// When the upstream was last asked.
     checked_at: AtomicU64,
-    /// When the file was looked at last.
+    /// When the file was last checked.
     looked_at: AtomicU64,
 }
 
-/// What changes whenever a file does.
+/// The metadata that changes with every change of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Identity {
     device: u64,
@@ -80,17 +80,17 @@ struct Identity {
     changed: (i64, i64),
 }
 
-/// A file as it was before the upstream was asked.
+/// The identity of a file before the upstream was asked.
 #[derive(Clone, Debug)]
 pub(super) struct Seen {
     path: PathBuf,
     identity: Identity,
 }
 
-/// What a look at the file says of an entry.
+/// The result of checking an entry's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Nothing: it is not known to be a file's, or the upstream is to be asked again.
+    /// The entry is not known to be a file, or the upstream must be asked again.
     Unknown,
     /// The entry matches the file.
     Confirmed,
@@ -108,11 +108,11 @@ impl Files {
 
     fn shard(&self, id: &EntryId) -> &Mutex<Map<EntryId, Arc<KnownFile>>> {
         let EntryId([first, ..]) = id;
-        // There are as many as the remainder tells apart.
+        // There are as many shards as remainders.
         &self.shards[usize::from(*first) % SHARDS]
     }
 
-    /// What the file says of this entry.
+    /// Checks the file of this entry.
     pub(super) async fn verdict(&self, id: &EntryId) -> Verdict {
         let shard = self.shard(id).lock();
         let known = shard
@@ -124,7 +124,7 @@ impl Files {
         };
         let now = now();
         let looked_at = known.looked_at.swap(now, Ordering::Relaxed);
-        // What was looked at a moment ago lies in the kernel's memory.
+        // The metadata of a file that was checked a moment ago is in the kernel's memory.
         let is_warm = u128::from(now.saturating_sub(looked_at)) <= SEEN_FOR.as_millis();
         let found = if is_warm {
             Identity::of(&known.path)
@@ -143,8 +143,8 @@ impl Files {
         }
     }
 
-    /// Looks at the file that the answer to a request may be, which this entry has or is to have,
-    /// before the upstream is asked.
+    /// Checks the file that the response to a request may be, before the upstream is asked for the
+    /// entry.
     pub(super) async fn look(&self, id: &EntryId, request: &Request) -> Option<Seen> {
         if request.request_uri().contains(&b'?') || request.uri.contains(&0) {
             return None;
@@ -165,8 +165,8 @@ impl Files {
         engine::blocking(move || see(path)).await
     }
 
-    /// Whether the entry is known to be this file's, and that was looked at a moment ago: so by
-    /// [`Files::verdict`], which has found that the upstream is to be asked again.
+    /// Whether the entry is known to be this file, and [`Files::verdict`] has checked the file a
+    /// moment ago.
     fn was_just_looked_at(&self, id: &EntryId, path: &Path) -> bool {
         let shard = self.shard(id).lock();
         let shard = shard.unwrap_or_else(PoisonError::into_inner);
@@ -176,7 +176,8 @@ impl Files {
         })
     }
 
-    /// The upstream has given, or confirmed, what this entry has. Whether that is the file's.
+    /// Notes that the upstream has sent or confirmed the content of this entry, which is that of
+    /// the file.
     pub(super) fn note(&self, id: EntryId, seen: &Seen) {
         let now = now();
         let known = Arc::new(KnownFile {
@@ -193,7 +194,7 @@ impl Files {
         shard.insert(id, known);
     }
 
-    /// The entry is no file's any more.
+    /// Notes that the entry is not a file any more.
     pub(super) fn forget(&self, id: &EntryId) {
         let shard = self.shard(id).lock();
         shard.unwrap_or_else(PoisonError::into_inner).remove(id);
@@ -201,7 +202,7 @@ impl Files {
 }
 
 impl Seen {
-    /// Whether an answer with this head and length is the file.
+    /// Whether a response with this head and length is the file.
     pub(super) fn is(&self, head: &AnswerHead, length: Option<u64>) -> bool {
         let field = head.find(KnownField::LastModified);
         let modified = field.and_then(|field| date::parse_http(field.value(&head.bytes)));

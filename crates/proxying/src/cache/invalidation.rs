@@ -1,5 +1,5 @@
-//! What an unsafe request makes void: `rules::invalidation` says which targets, here their entries
-//! go (RFC 9111, section 4.4).
+//! Invalidates entries after an unsafe request: `rules::invalidation` names the targets, and this
+//! module removes their entries (RFC 9111, section 4.4).
 
 use http::request::Request;
 use proto::header::KnownField;
@@ -12,7 +12,7 @@ use super::purge::{self, Key};
 use super::rules::invalidation;
 use crate::answer::AnswerHead;
 
-/// Whether the method of a request may change what GET would answer.
+/// Whether the method of a request may change the response to GET.
 pub(super) fn is_unsafe(request: &Request) -> bool {
     match request.method {
         Method::Other => invalidation::is_unsafe(request.client.method_name()),
@@ -21,10 +21,9 @@ pub(super) fn is_unsafe(request: &Request) -> bool {
 }
 
 impl CacheLookup {
-    /// Removes what the request has made void, if its answer is no error: what lies under its own
-    /// key, and under those that differ from it by the target that `Location` or
-    /// `Content-Location` names. Where a key does not hold the request's target as the client has
-    /// sent it, those two make nothing void.
+    /// Removes the entries that a request without an error invalidates: those of its own key, and
+    /// those of keys with the target of `Location` or `Content-Location` in place of its own. If
+    /// the key does not contain the request's target as sent, only the own key is invalidated.
     pub(super) async fn invalidate(&self, request: &Request, head: &AnswerHead) {
         if !invalidation::is_no_error(head.status()) {
             return;
@@ -65,8 +64,8 @@ impl CacheLookup {
     }
 }
 
-/// Removes what lies under a key; how many entries could not be removed. The index is looked
-/// through only where the key has several: variants, or slices.
+/// Removes the entries of a key. Returns how many could not be removed. The index is only searched
+/// if the key may have several entries (variants or slices).
 fn purge_one(store: &store::disk::DiskStore, key: &Key) -> u64 {
     let id = store::disk::EntryId::of(&[&key.key]);
     let opened = store.open_entry(&id, &key.key, now());

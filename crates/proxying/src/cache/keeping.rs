@@ -1,20 +1,20 @@
-//! What an answer is stored with, by the rules of a scope.
+//! The times with which a response is stored, by the rules of its scope.
 
 use super::clock::{wall, wall_milliseconds};
 use super::freshness::Freshness;
 use super::rules::storing::Stored;
 
-/// What an answer is stored with.
+/// The times with which a response is stored.
 #[derive(Clone, Debug)]
 pub(super) enum Keeping {
-    /// As nginx has it.
+    /// By nginx's rules.
     Nginx(Freshness),
-    /// By the rules of the RFC, with its `Vary`.
+    /// By the rules of RFC 9111, with the response's `Vary`.
     Rfc(Stored, Vec<u8>),
 }
 
 impl Keeping {
-    /// Seconds for which it is fresh, where the answer says so.
+    /// The freshness lifetime left in seconds, if the response states one.
     pub(super) fn seconds_left(&self) -> Option<i64> {
         match self {
             Keeping::Nginx(freshness) => {

@@ -1,4 +1,4 @@
-//! A part of an answer that is kept: under which id, and what of the whole it is.
+//! Stored parts of responses: the id of a part, and its range of the whole.
 
 use bytes::Bytes;
 use proto::header::KnownField;
@@ -7,7 +7,7 @@ use store::disk::{EntryId, OpenEntry};
 use super::rules::partial::Part;
 use crate::answer::AnswerHead;
 
-/// The beginning of a body, whose rest is asked for.
+/// The stored beginning of a body, whose rest is requested.
 #[derive(Debug)]
 pub(super) struct Beginning {
     pub(super) opened: OpenEntry,
@@ -16,19 +16,19 @@ pub(super) struct Beginning {
 }
 
 impl Beginning {
-    /// The fields by which the rest is asked for: all of it if it is of the same whole no more.
+    /// The fields that request the rest, or the whole if the representation has changed.
     pub(super) fn conditions(&self) -> [(&'static [u8], Bytes); 2] {
         let range = format!("bytes={}-", self.part.end);
         [(b"Range", range.into()), (b"If-Range", self.etag.clone())]
     }
 }
 
-/// The id of the part of what lies under this one.
+/// The id of the part that belongs to the entry with this id.
 pub(super) fn part_id(id: &EntryId) -> EntryId {
     EntryId::of(&[&id.0, b"part"])
 }
 
-/// Which part an answer has, if it is one that can be kept: its body is as long as it says.
+/// The range of a response, if its body can be stored as a part, which requires a matching length.
 pub(super) fn part_of(head: &AnswerHead) -> Option<Part> {
     let part = Part::parse(head.value(KnownField::ContentRange, &head.bytes)?)?;
     let is_sound = head.status() == 206 && head.content_length() == Some(part.length());

@@ -1,34 +1,34 @@
-//! Memory of a cache: `memory=` of `*_cache_path`, in front of the folder or in the place of one.
+//! The memory of a cache: `memory=` of `*_cache_path`, in front of a directory or in place of one.
 //!
 //! ```text
 //! proxy_cache_path /var/cache/a keys_zone=a:10m memory=256m;      in front of a folder
 //! proxy_cache_path memory:b     keys_zone=b:10m memory=256m;      in the place of one
 //! ```
 //!
-//! What lies in it and when is `store::disk`'s business.
+//! `store::disk` decides which entries are in memory.
 
 use conf::{Fault, Word, parse};
 use store::disk::{MEMORY_ENTRY_MAX, MemorySettings};
 
-/// How a path begins that is none: all entries lie in memory.
+/// The prefix of a path without a directory: all entries are in memory.
 const SCHEME: &str = "memory:";
 
-/// Longest body that is kept unless the line says otherwise, in bytes.
+/// The default of the longest body that is kept in memory, in bytes.
 const ENTRY_MAX: usize = 64 * 1024;
 
-/// The memory must hold so many of the longest entries.
+/// The memory must have room for this many of the longest entries.
 const ENTRIES_MIN: usize = 8;
 
-/// What a line says of memory so far.
+/// The memory parameters of a line that have been parsed.
 pub(super) struct Written {
-    /// Whether there is no folder.
+    /// Whether there is no directory.
     pub(super) is_alone: bool,
     limit: Option<(Word, usize)>,
     entry_max: Option<(Word, usize)>,
 }
 
 impl Written {
-    /// What the path of a line says.
+    /// Parses the path of a line.
     pub(super) fn of_path(path: &Word) -> Result<Written, Fault> {
         let text = path.text();
         let name = text.strip_prefix(SCHEME);
@@ -43,7 +43,7 @@ impl Written {
         })
     }
 
-    /// Reads a parameter. Whether it is one of these.
+    /// Parses a parameter. False if the parameter is not about memory.
     pub(super) fn read(&mut self, word: &Word, name: &str, value: &str) -> Result<bool, Fault> {
         let place = match name {
             "memory" => &mut self.limit,
@@ -59,7 +59,7 @@ impl Written {
         Ok(true)
     }
 
-    /// Refuses a parameter about files where there are none.
+    /// Refuses a parameter about files for a cache without files.
     pub(super) fn refuse_about_files(&self, word: &Word, name: &str) -> Result<(), Fault> {
         let is_about_files = matches!(name, "levels" | "use_temp_path" | "max_size" | "min_free")
             || name.starts_with("loader_");
@@ -70,7 +70,7 @@ impl Written {
         Ok(())
     }
 
-    /// What all of the line says; nothing where there is no memory for entries.
+    /// The settings of the whole line; `None` if there is no memory for entries.
     pub(super) fn settings(self, directive: &str) -> Result<Option<MemorySettings>, Fault> {
         let Some((word, limit)) = self.limit else {
             return match self.entry_max {

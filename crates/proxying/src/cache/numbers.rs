@@ -1,4 +1,4 @@
-//! What a cache has answered: counted as requests end with it, and told by `metrics`.
+//! The counters of a cache: they count requests when these end, and `metrics` prints them.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,19 +14,19 @@ use super::status::CacheStatus;
 use super::zone::CacheZone;
 use crate::attempts::Attempts;
 
-/// How often it is told that answers are not kept, in milliseconds.
+/// The interval in milliseconds of log lines about responses that could not be stored.
 const TOLD_EVERY: u64 = 1000;
 
-/// Lines of the log of which all threads write one a second.
+/// Limits a kind of log line to one per second for all threads.
 #[derive(Debug, Default)]
 pub(super) struct Notices {
-    /// When the next one is due, by [`super::now`].
+    /// When the next line is due, by [`super::now`].
     due: AtomicU64,
     left_out: AtomicU64,
 }
 
 impl Notices {
-    /// Whether one is to be written now: then how many were left out before it.
+    /// Whether a line may be written now; then the number of lines left out before it.
     pub(super) fn next(&self, now: u64) -> Option<u64> {
         let due = self.due.load(Ordering::Relaxed);
         let next = now.saturating_add(TOLD_EVERY);
@@ -39,12 +39,12 @@ impl Notices {
     }
 }
 
-/// What all threads count of a zone.
+/// The counters of a zone, shared by all threads.
 #[derive(Debug, Default)]
 pub(super) struct CacheCounters {
-    /// The disk has refused answers.
+    /// Notices that the disk has refused responses.
     pub(super) failed: Notices,
-    /// There was no room for answers.
+    /// Notices that there was no room for responses.
     pub(super) no_room: Notices,
     answered: [AtomicU64; CacheStatus::ALL.len()],
     /// Bytes of bodies that came so, from the cache or from an upstream.
@@ -52,12 +52,12 @@ pub(super) struct CacheCounters {
     /// Answers that have been stored, and their bytes.
     written: [[AtomicU64; 2]; CacheStatus::ALL.len()],
     waiting: AtomicU64,
-    /// Hits that were given at once, by the threads that have given some.
+    /// Hits without the normal path, one counter per thread.
     at_once: Mutex<Vec<Arc<ThreadHits>>>,
 }
 
-/// Hits of a zone that one thread has given at once. It alone writes them, in a line of the
-/// processor's cache of its own.
+/// One thread's counter of hits without the normal path. Only that thread writes it, and it has its
+/// own cache line.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(super) struct ThreadHits {
@@ -66,18 +66,18 @@ pub(super) struct ThreadHits {
 }
 
 thread_local! {
-    /// This thread's hit counters, by the number of their store.
+    /// The hit counters of this thread, by the number of their store.
     static OF_THREAD: RefCell<Vec<(u64, Arc<ThreadHits>)>> = const { RefCell::new(Vec::new()) };
 }
 
 impl ThreadHits {
-    /// This thread's hit counters of a zone, whose store has this number.
+    /// This thread's counter of a zone, whose store has this number.
     pub(super) fn of(zone: &Zone, store: u64) -> Arc<ThreadHits> {
         OF_THREAD.with_borrow_mut(|of_thread| {
             if let Some((_, hits)) = of_thread.iter().find(|(number, _)| *number == store) {
                 return Arc::clone(hits);
             }
-            // Those whose zone has gone are this thread's alone.
+            // Drop counters whose zone is gone, to which only this thread refers.
             of_thread.retain(|(_, hits)| Arc::strong_count(hits) > 1);
             let hits = Arc::new(ThreadHits::default());
             zone.state()
@@ -134,7 +134,7 @@ impl CacheCounters {
     }
 }
 
-/// What has come of asking the cache, counted when the request is done with that.
+/// The outcome of a cache lookup, which is counted when the request is done with the cache.
 #[derive(Debug)]
 pub(super) struct CacheOutcome {
     zone: Arc<Zone>,
@@ -153,7 +153,7 @@ impl CacheOutcome {
         &self.zone
     }
 
-    /// The outcome of an update that the cache itself requests, which begins now.
+    /// The outcome of an update that the cache itself requests, from its begin.
     pub(super) fn of_update(&self) -> CacheOutcome {
         CacheOutcome {
             zone: Arc::clone(&self.zone),
@@ -161,7 +161,8 @@ impl CacheOutcome {
         }
     }
 
-    /// Counts the request among those that wait for another's answer, as long as this is held.
+    /// Counts the request among those that wait for another request's response, until the guard is
+    /// dropped.
     pub(super) fn wait(&self) -> WaitingGuard {
         let counters = self.zone.state().counters();
         counters.waiting.fetch_add(1, Ordering::Relaxed);
@@ -175,7 +176,7 @@ impl Drop for CacheOutcome {
     }
 }
 
-/// A request that waits.
+/// Counts a waiting request until dropped.
 pub(super) struct WaitingGuard(Arc<Zone>);
 
 impl Drop for WaitingGuard {
@@ -189,7 +190,7 @@ impl Drop for WaitingGuard {
 pub struct CacheNumbers {
     /// The name of the zone.
     pub zone: String,
-    /// By what `$upstream_cache_status` says.
+    /// Requests by the value of `$upstream_cache_status`.
     pub answered: [(&'static str, u64); CacheStatus::ALL.len()],
     /// Bytes of bodies in the same order: those that have been sent from the cache, and those that
     /// have come from upstreams. Counted where [`count_bytes`] has been asked for.
@@ -198,22 +199,22 @@ pub struct CacheNumbers {
     pub written: [(u64, u64); CacheStatus::ALL.len()],
     /// Requests that wait for another's answer.
     pub waiting: u64,
-    /// The most bytes that files may take, where that is bounded.
+    /// The limit of the files in bytes, if there is one.
     pub max_size: Option<u64>,
-    /// The folder has not been looked through yet.
+    /// The directory has not been scanned yet.
     pub is_cold: bool,
-    /// All entries lie in memory.
+    /// All entries are in memory.
     pub is_in_memory: bool,
     /// Entries and their bytes on disk.
     pub counts: Counts,
     /// Entries and their bytes in memory.
     pub memory: MemoryCounts,
-    /// Hits from memory that were given at once.
+    /// Hits from memory without the normal path.
     pub at_once: u64,
 }
 
 impl CacheNumbers {
-    /// Bytes that its entries take, on disk or in memory.
+    /// Bytes of the cache's entries, on disk or in memory.
     pub fn occupied(&self) -> u64 {
         if self.is_in_memory {
             self.memory.bytes
@@ -222,7 +223,7 @@ impl CacheNumbers {
         }
     }
 
-    /// How many entries it holds.
+    /// The number of entries.
     pub fn held(&self) -> u64 {
         if self.is_in_memory {
             self.memory.entries
@@ -283,7 +284,7 @@ pub fn purging(
     Some(move || store.purge_all())
 }
 
-/// The numbers of all caches in the generation that serves a request.
+/// The counters of all caches in the generation of a request.
 pub fn of(request: &Request) -> Vec<CacheNumbers> {
     let zones = &request.local.generation.zones;
     let caches = zones.iter().filter_map(|zone| {

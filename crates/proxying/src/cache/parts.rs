@@ -1,6 +1,6 @@
-//! Parts of answers, by the rules of RFC 9111 (`rules::partial`): a range that
-//! `*_cache_max_range_offset` has passed on is kept, given to who wants no more than it has, and
-//! made whole where it is the beginning.
+//! Parts of responses, by the rules of RFC 9111 (`rules::partial`): the response to a range that
+//! `*_cache_max_range_offset` has passed on is stored, used for requests within its range, and
+//! completed if it is the beginning.
 //!
 //! ```text
 //! a client wants a range ─▶ the part has it ─▶ 206 from the cache
@@ -8,7 +8,7 @@
 //! a client wants it all ─▶ the part is its beginning ─▶ the rest is asked for ─▶ 200, kept whole
 //! ```
 //!
-//! Of an entry, or of a variant of it, there is one part, under an id of its own.
+//! An entry, or a variant of an entry, has at most one part, with its own id.
 
 use std::fmt;
 use std::task::{Context, Poll};
@@ -35,7 +35,7 @@ use crate::answer::AnswerHead;
 use crate::finish;
 use crate::settings::Passing;
 
-/// The one range that a client asks for without a condition.
+/// The single range that a client requests without a condition.
 fn wanted(request: &Request) -> Option<Wanted> {
     let conditions = [
         KnownField::IfRange,
@@ -52,8 +52,8 @@ fn wanted(request: &Request) -> Option<Wanted> {
 }
 
 impl CacheLookup {
-    /// Answers with a part that is kept, if that has what the client wants. Otherwise the answer
-    /// to its range may be kept.
+    /// Responds with a stored part if it contains the requested range. Otherwise the response to
+    /// the range may be stored.
     pub(super) async fn serve_part(
         &mut self,
         request: &mut Request,
@@ -72,7 +72,7 @@ impl CacheLookup {
         Some(step)
     }
 
-    /// Looks for the beginning of what the client wants as a whole.
+    /// Looks for the stored beginning of a response that the client requests as a whole.
     pub(super) async fn find_beginning(&mut self, request: &Request) {
         let is_plain = request.method == Method::Get && request.header(KnownField::Range).is_none();
         if !is_plain || self.stale.is_some() || !self.may_store {
@@ -92,7 +92,7 @@ impl CacheLookup {
         }
     }
 
-    /// The part that is kept for this request, if it may have it.
+    /// The stored part for this request, if the request may use it.
     async fn open_part(&self, request: &Request) -> Option<(OpenEntry, AnswerHead, Part)> {
         let id = part_id(&self.entry());
         if !self.store.has(&id) {
@@ -110,8 +110,8 @@ impl CacheLookup {
         Some((opened, head, part))
     }
 
-    /// The rest has been asked for, and something came that is neither that nor the whole: the
-    /// client, who knows nothing of parts, gets an error, and the next one the whole.
+    /// Refuses a response that is neither the requested rest nor the whole: the client, which has
+    /// not requested a part, gets an error, and the next request fetches the whole.
     pub(super) fn refuse_rest(&mut self, request: &mut Request, head: &AnswerHead) -> Option<Step> {
         let beginning = self.beginning.as_ref()?;
         let is_rest = part_of(head).is_some_and(|rest| {
@@ -133,7 +133,7 @@ impl CacheLookup {
         Some(finish(request, 502))
     }
 
-    /// Makes a response that is the rest one of the whole: its head, as it is to be kept.
+    /// Turns a response with the rest into one of the whole: its head, as it will be stored.
     pub(super) fn complete(
         &self,
         request: &mut Request,
@@ -175,7 +175,7 @@ impl CacheLookup {
         Some(whole)
     }
 
-    /// The body of the whole, of which `rest` has come.
+    /// The body of the whole, given the body of the rest.
     pub(super) fn joined(&mut self, rest: Box<dyn Source>) -> Box<dyn Source> {
         let Some(beginning) = self.beginning.take().filter(|_| self.is_completed) else {
             return rest;
@@ -188,7 +188,7 @@ impl CacheLookup {
     }
 }
 
-/// What is kept of a body, and behind it the rest as it comes.
+/// The stored beginning of a body, followed by the rest while it is received.
 struct Joined {
     first: Option<Piece>,
     rest: Box<dyn Source>,

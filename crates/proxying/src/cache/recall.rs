@@ -1,8 +1,9 @@
-//! Hits that are given at once: what [`http::response::recall`] asks of a scope with a cache.
+//! Cache hits without the normal path: the implementation of [`http::response::recall`] for scopes
+//! with a cache.
 //!
-//! Only a fresh answer that lies in memory is given so, to a request that nothing tells apart from
-//! others with the same key. All else (what is stale, varies, is being fetched, or is asked for in
-//! a special way) is `look_up`'s, as if this were not here.
+//! Only a fresh response in memory is used, for a request that no property distinguishes from
+//! others with the same key. Every other case (stale, varying or incomplete responses, special
+//! requests) is left to `look_up`, as if this module did not exist.
 
 use std::sync::Arc;
 
@@ -25,8 +26,8 @@ use crate::attempts::Attempts;
 use crate::settings::Passing;
 
 impl Passing {
-    /// Whether answers of the scope may be given at once where they lie in memory: which zone has
-    /// them, and by which key, shows without anything else being asked.
+    /// Whether responses of the scope may be recalled from memory: the zone must be fixed, and the
+    /// key must not depend on anything else.
     #[must_use]
     pub fn may_recall(&self) -> bool {
         self.cache.as_ref().is_some_and(|cache| {
@@ -40,7 +41,7 @@ impl Passing {
     }
 }
 
-/// Appends the key of a request's answer; false where that is not to be given at once.
+/// Appends the key of a request's response; false if the response must not be recalled.
 /// `default_key` is for scopes without a key of their own.
 pub fn key(
     request: &mut Request,
@@ -61,7 +62,7 @@ pub fn key(
     true
 }
 
-/// The fresh answer of a key, if it lies in memory.
+/// The fresh response of a key, if it is in memory.
 pub fn answer(request: &mut Request, rules: &AnswerRules<'_>, key: &[u8]) -> Option<Recalled> {
     let cache = rules.passing.cache.as_ref()?;
     let Choice::Fixed(zone) = &cache.choice else {
@@ -120,7 +121,7 @@ impl Cache {
         store.is_some_and(|store| store.has_memory())
     }
 
-    /// Whether a request gets what all get that have its key, and from the cache.
+    /// Whether a request gets the same response as all others with its key, from the cache.
     fn is_plainly_asked(&self, request: &mut Request) -> bool {
         if let Some(purge) = &self.purge
             && purge.asked(request) != PurgeRequest::No
@@ -137,7 +138,7 @@ impl Cache {
     }
 }
 
-/// An entry of a cache that a thread gives.
+/// A cache entry that a thread sends repeatedly.
 struct StandingEntry {
     watched: WatchedEntry,
     hits: Arc<ThreadHits>,

@@ -16,12 +16,12 @@ use super::{fill, stored_head};
 use crate::answer::AnswerHead;
 use crate::settings::Passing;
 
-/// Bytes of a body up to which an entry in memory is copied on the loop.
+/// Length of a body up to which an entry in memory is copied on the event loop, in bytes.
 const COPIED_AT_ONCE_MAX: u64 = 64 * 1024;
 
 impl Validators {
     /// The validators of an entry. As in nginx `Last-Modified` is parsed and formatted again; by
-    /// RFC 9111 (`is_rfc`) it is sent as it came.
+    /// RFC 9111 (`is_rfc`) it is sent as stored.
     pub(super) fn of(stored: &Head, is_rfc: bool) -> Validators {
         let head = stored_head::parse(stored).filter(|head| matches!(head.status(), 200 | 206));
         let Some(head) = head else {
@@ -53,13 +53,13 @@ fn http_date(time: i64) -> Bytes {
 }
 
 impl CacheLookup {
-    /// Whether the upstream says with this head that the entry is what it still has.
+    /// Whether this head says that the entry is still current.
     pub(super) fn is_confirmed_by(&self, head: &AnswerHead) -> bool {
         head.status() == 304 && !self.validators.is_empty()
     }
 
-    /// Answers with the entry, which is fresh again as long as one of the two heads says, or the
-    /// lines of the scope.
+    /// Responds with the entry, which is fresh again for the time that one of the two heads or the
+    /// configuration states.
     pub(super) async fn serve_confirmed(
         &mut self,
         request: &mut Request,
@@ -82,14 +82,14 @@ impl CacheLookup {
             let length = opened.body.end.saturating_sub(opened.body.start);
             self.note_file(cache, self.entry(), &stored, Some(length));
         }
-        // Others may fetch it now.
+        // Other requests may fetch the entry now.
         self.filler = None;
         let status = CacheStatus::Revalidated;
         self.serve(request, rules, opened, status).await
     }
 
-    /// Has an entry that nginx has written stored as one of ours with these times: in its own form
-    /// they cannot be replaced.
+    /// Stores an entry that nginx has written as one of ours with these times, since the times in
+    /// nginx's format cannot be replaced.
     fn take_over(&mut self, request: &mut Request, times: EntryTimes, opened: &OpenEntry) {
         let Some(stored) = stored_head::parse(&opened.head) else {
             return;
@@ -100,7 +100,7 @@ impl CacheLookup {
         self.write_anew(request, opened, &head);
     }
 
-    /// Has the entry, whose body is so long, get other times.
+    /// Replaces the times of the entry, whose body has this length.
     pub(super) async fn refresh(&self, request: &Request, times: EntryTimes, length: u64) {
         let (store, key) = (self.store.clone(), self.key.clone());
         let id = self.entry();
@@ -110,7 +110,7 @@ impl CacheLookup {
             engine::blocking(move || store.refresh(&id, &key, &times, now())).await
         };
         match refreshed {
-            // One that has gone meanwhile is fetched when it is asked for next.
+            // If the entry is gone, the next request fetches it.
             Ok(()) | Err(Miss::Gone) => {}
             Err(miss) => {
                 logs::error!(request, Crit, "cache entry \"{id}\" not refreshed: {miss}");
@@ -119,8 +119,8 @@ impl CacheLookup {
     }
 }
 
-/// Until when an entry is good whose upstream has said 304 with this head. Nothing where that head
-/// forbids to store it.
+/// The times of an entry that the upstream has confirmed with this 304; `None` if the head forbids
+/// to store the response.
 fn renewed(passing: &Passing, head: &AnswerHead, opened: &OpenEntry) -> Option<EntryTimes> {
     let now = wall();
     let said = |head: &AnswerHead| {
