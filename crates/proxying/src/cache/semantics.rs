@@ -1,7 +1,8 @@
-//! `*_cache_semantics`: by which rules answers are stored and given, nginx's or those of RFC 9111.
+//! `*_cache_semantics`: whether responses are stored and reused by nginx's rules or those of RFC
+//! 9111.
 //!
-//! nginx's stand in `freshness`, those of the RFC in `rules`, which know neither requests nor
-//! entries. Here the two are asked, with what a request and an entry say:
+//! nginx's rules are in `freshness`, those of RFC 9111 in `rules`, which know neither requests nor
+//! entries. This module calls both with the data of a request and an entry:
 //!
 //! ```text
 //! an answer has come     ─▶ judge_answer   is it stored, and with which times?
@@ -35,16 +36,16 @@ use super::stored_head;
 use crate::answer::AnswerHead;
 use crate::settings::Passing;
 
-/// The longest `Vary` of an answer that is stored by the rules of the RFC.
+/// The longest `Vary` of a response that is stored by RFC 9111, in bytes.
 const VARY_LENGTH_MAX: usize = 1024;
 
-/// What the flags of an entry say.
+/// The flags of an entry.
 const BY_RULES: u32 = 1;
 const NEEDS_VALIDATION: u32 = 1 << 1;
 const NEVER_STALE: u32 = 1 << 2;
 const FOR_AUTHORIZED: u32 = 1 << 3;
 const COVERS_ANSWERS: u32 = 1 << 4;
-/// The upper half has the Date of a later 304, in seconds from when that was received.
+/// The upper half is the Date of a later 304, in seconds relative to its receipt.
 const HAS_DATE: u32 = 1 << 5;
 
 /// The times of a response as they are stored with its entry.
@@ -80,8 +81,8 @@ fn stored_of(times: &EntryTimes) -> Option<Stored> {
     })
 }
 
-/// Notes the Date of a 304 with the times of what it confirms; nothing where it is too far from
-/// when that came.
+/// Adds the Date of a 304 to the times of the entry that it confirms; `None` if the Date is too far
+/// from the time of receipt.
 pub(super) fn with_date(mut times: EntryTimes, value: &[u8]) -> Option<EntryTimes> {
     let date = date::parse_http(value)?;
     let offset = date.checked_sub(times.received.div_euclid(1000))?;
@@ -97,12 +98,12 @@ fn date_of(times: &EntryTimes) -> Option<i64> {
     (times.flags & HAS_DATE != 0).then_some(date)
 }
 
-/// Whether an entry is one that the rules of nginx would not have stored, and know nothing of.
+/// Whether nginx's rules would not have stored the entry.
 pub(super) fn is_of_rfc_alone(head: &Head) -> bool {
     head.times.flags & NEEDS_VALIDATION != 0
 }
 
-/// What a request says of what it would have.
+/// The demands of a request.
 pub(super) fn wanted(request: &Request) -> Wanted {
     let mut directives = RequestDirectives::default();
     let mut is_authorized = false;
@@ -119,19 +120,19 @@ pub(super) fn wanted(request: &Request) -> Wanted {
     }
 }
 
-/// The names in all lines of `Vary`, as one.
+/// The names in all lines of `Vary`, joined.
 fn vary_of<'a>(fields: impl Iterator<Item = FieldLine<'a>>) -> Vec<u8> {
     let of_name = fields.filter(|(name, _)| name.eq_ignore_ascii_case(b"vary"));
     let names: Vec<&[u8]> = of_name.flat_map(|(_, value)| elements(value)).collect();
     names.join(&b", "[..])
 }
 
-/// What becomes of an entry with these times for a request that would have this.
+/// Whether an entry with these times may be used for a request with these demands.
 pub(super) fn judge_times(policy: Option<Policy>, wanted: &Wanted, times: &EntryTimes) -> Reuse {
     if let Some(policy) = policy {
         return match stored_of(times) {
             Some(stored) => decide(&stored, wanted, wall_milliseconds(), &policy),
-            // Nothing is known of it by these rules.
+            // The entry was stored by nginx's rules.
             None => Reuse::NotForIt,
         };
     }
@@ -147,18 +148,18 @@ pub(super) fn judge_times(policy: Option<Policy>, wanted: &Wanted, times: &Entry
     })
 }
 
-/// Until when an entry that is fresh stays so, by the wall clock.
+/// Until when a fresh entry stays fresh, by the wall clock.
 pub(super) fn fresh_until(policy: Option<Policy>, times: &EntryTimes) -> Duration {
     let until = Duration::from_millis(u64::try_from(times.valid_until).unwrap_or_default());
     match policy {
         Some(_) => until,
-        // nginx's rules count in whole seconds, the last one included.
+        // nginx's rules count whole seconds, the last included.
         None => Duration::from_secs(until.as_secs().saturating_add(1)),
     }
 }
 
 impl CacheLookup {
-    /// What is stored of an answer, if it is.
+    /// The times with which a response is stored; `None` if it is not stored.
     pub(super) fn judge_answer(&self, passing: &Passing, head: &AnswerHead) -> Option<Keeping> {
         if !self.credentials.permit(head) {
             return None;
@@ -174,7 +175,7 @@ impl CacheLookup {
         freshness.may_store().then_some(Keeping::Nginx(freshness))
     }
 
-    /// For how many seconds this answer is fresh if it says nothing of that.
+    /// The freshness lifetime in seconds of this response if it states none.
     pub(super) fn micro_fresh(&self, passing: &Passing, head: &AnswerHead) -> Option<i64> {
         let sharing = &passing.cache.as_ref().filter(|_| self.is_plain)?.sharing;
         sharing.micro_fresh(head, self.file.as_ref())
@@ -193,7 +194,7 @@ impl CacheLookup {
         let asked = Asked {
             is_authorized: self.wanted.is_authorized,
             has_no_store: self.wanted.directives.no_store,
-            // The key of a slice holds its range, and a part that is kept lies by itself.
+            // The key of a slice contains its range, and a stored part has its own id.
             is_part_by_key: !self.group.is_empty() || self.keeps_part,
         };
         let exchanged = Exchanged {
@@ -209,7 +210,7 @@ impl CacheLookup {
             fields.filter(|(name, _)| !passing.ignored.contains_name(name))
         };
         let stored = judge(status, heeded(), asked, exchanged, assigned, &policy)?;
-        // What says nothing, and is not kept for that line either, is kept for nothing.
+        // A response that states no lifetime, and has none assigned, is not stored.
         let is_silent = stored.fresh_until <= stored.received && !stored.needs_validation;
         let is_bounded = cache.is_some_and(|cache| cache.sharing.microcache.is_some());
         if is_bounded && is_silent && assigned.is_none() {
@@ -219,12 +220,12 @@ impl CacheLookup {
         (vary.len() <= VARY_LENGTH_MAX).then_some(Keeping::Rfc(stored, vary))
     }
 
-    /// What becomes of an entry that lies there for this request.
+    /// Whether an existing entry may be used for this request.
     pub(super) fn judge_entry(&self, head: &Head) -> Reuse {
         judge_times(self.policy, &self.wanted, &head.times)
     }
 
-    /// Why the origin is asked though an entry is there.
+    /// Why the origin is asked although there is an entry.
     pub(super) fn reason_of(&self, head: &Head) -> Forwarded {
         if head.times.valid_until > wall_milliseconds() && self.policy.is_some() {
             Forwarded::Request
@@ -233,7 +234,7 @@ impl CacheLookup {
         }
     }
 
-    /// Says in the response what has become of a request that the origin has answered.
+    /// Adds the `Cache-Status` for a request that the origin has answered.
     pub(super) fn tell_forwarded(&self, request: &mut Request, status: u16, is_stored: bool) {
         if self.policy.is_some() {
             let why = self.forwarded;
@@ -249,13 +250,13 @@ impl CacheLookup {
     }
 }
 
-/// The head of an answer as it is stored by the rules of the RFC: without what is of a connection
-/// or withheld, and with a Date.
+/// The head of a response as it is stored by RFC 9111: without connection fields and withheld
+/// fields, and with a Date.
 pub(super) fn text_of(head: &AnswerHead) -> Vec<u8> {
     text_of_fields(head, head.pairs(), &Withheld::of(head.pairs()))
 }
 
-/// A head as it is stored by the rules of the RFC, with these fields in place of its own.
+/// A head as it is stored by RFC 9111, with these fields in place of its own.
 pub(super) fn text_of_fields<'a>(
     head: &AnswerHead,
     fields: impl Iterator<Item = FieldLine<'a>>,
@@ -286,14 +287,14 @@ fn http_date(time: i64) -> [u8; date::HTTP_LENGTH] {
     text
 }
 
-/// The tags that an answer is purged by.
+/// The cache tags of a response.
 pub(super) fn tags_of(head: &AnswerHead) -> Vec<Bytes> {
     let tags = tags::all(head.pairs()).into_iter();
     tags.map(Bytes::copy_from_slice).collect()
 }
 
-/// Makes of a response that has an entry's head one from a cache. `collapsed` is why the origin
-/// would have been asked, where another request does so.
+/// Turns a response with an entry's head into one from a cache. `collapsed` is the reason for
+/// asking the origin, if another request asks it.
 pub(super) fn dress(
     request: &mut Request,
     entry: &Head,
@@ -331,7 +332,7 @@ pub(super) fn dress(
     tell(request, handled);
 }
 
-/// Lets the client ask for ranges of what is whole here, whatever the origin does.
+/// Lets the client request ranges of a complete response, whatever the origin permits.
 pub(super) fn allow_ranges(request: &mut Request, is_single: bool) {
     let response = &mut request.response;
     if response.status == 200 {
@@ -342,7 +343,7 @@ pub(super) fn allow_ranges(request: &mut Request, is_single: bool) {
     }
 }
 
-/// Answers 304 where the client has what the response would give it.
+/// Turns the response into a 304 if the client already has it.
 pub(super) fn judge_conditions(request: &mut Request, received: i64) {
     request.response.conditions_judged = true;
     let may_be_met = matches!(request.method, Method::Get | Method::Head);

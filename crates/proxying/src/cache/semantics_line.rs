@@ -1,4 +1,4 @@
-//! What a line of `*_cache_semantics` says.
+//! The line of `*_cache_semantics`.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ pub(crate) enum Semantics {
 }
 
 impl Semantics {
-    /// What the RFC leaves open, where its rules hold.
+    /// The choices that RFC 9111 leaves open, if its rules apply.
     pub(crate) fn policy(self) -> Option<Policy> {
         match self {
             Semantics::Nginx => None,
@@ -24,7 +24,7 @@ impl Semantics {
     }
 }
 
-/// What holds where no parameter says it.
+/// The default parameters.
 const POLICY: Policy = Policy {
     heuristic_percent: 0,
     stale_if_error: 60,

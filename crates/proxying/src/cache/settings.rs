@@ -1,4 +1,4 @@
-//! What a scope says of its cache.
+//! The cache settings of a scope.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,12 +15,12 @@ use crate::family::Causes;
 
 pub(crate) type Zone = framework::zone::Zone<CacheZone>;
 
-/// `*_cache` of a scope, where it is on.
+/// `*_cache` of a scope in which it is on.
 pub struct Cache {
     pub(super) choice: Choice,
-    /// Nothing where the protocol makes one.
+    /// The key; `None` for the default key of the protocol.
     pub(super) key: Option<Text>,
-    /// `$slice_range`, if the key holds it.
+    /// `$slice_range`, if the key contains it.
     pub(super) slice_range: Option<Text>,
     pub(super) purge: Option<Purge>,
     pub(super) valid: Box<[Valid]>,
@@ -28,56 +28,57 @@ pub struct Cache {
     pub(super) min_uses: u32,
     pub(super) bypass: Box<[Text]>,
     pub(super) no_cache: Box<[Text]>,
-    /// Ranges that begin there or behind are passed on.
+    /// Ranges that begin at this offset or later are passed on.
     pub(super) max_range_offset: Option<u64>,
-    /// When an answer is given that is fresh no more.
+    /// When a stale response may be used.
     pub(super) use_stale: Causes,
     /// `*_cache_lock`: only one request at a time fetches a missing entry.
     pub(super) lock: Option<FillLock>,
     /// `*_cache_background_update`: a stale entry is used while a background request updates it.
     pub(super) updates_beside: bool,
-    /// The upstream is asked whether what is fresh no more is still what it has.
+    /// Stale entries are revalidated by conditional requests.
     pub(super) revalidates: bool,
-    /// HEAD is asked for as GET.
+    /// HEAD is sent to the upstream as GET.
     pub(super) converts_head: bool,
     pub(super) is_of_applications: bool,
-    /// By which rules answers are stored and given.
+    /// The rules by which responses are stored and reused.
     pub(super) semantics: Semantics,
     pub(super) sharing: Sharing,
 }
 
-/// Which zone a request's answers lie in.
+/// The zone of a request's responses.
 pub(super) enum Choice {
     Fixed(Arc<Zone>),
-    /// The one whose name this comes to, of those that lines with this prefix declare.
+    /// The declared zone whose name is the value of this text, with the prefix of the module.
     Named(Text, &'static str),
 }
 
-/// How long answers of a status are fresh; of any where that is `None`.
+/// The freshness lifetime of responses with a status; `None` for any status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Valid {
     pub(super) status: Option<u16>,
     pub(super) seconds: u64,
 }
 
-/// Methods beside GET and HEAD.
+/// Cacheable methods besides GET and HEAD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Methods {
     pub(super) post: bool,
 }
 
-/// `*_cache_lock` of a scope, where it is on.
+/// `*_cache_lock` of a scope in which it is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FillLock {
-    /// How long others wait.
+    /// How long other requests wait.
     pub(super) timeout: Duration,
-    /// After how long without an answer one more asks, in milliseconds.
+    /// The time without a response after which another request is sent to the upstream, in
+    /// milliseconds.
     pub(super) age: u64,
-    /// How many wait at most.
+    /// The maximum number of waiting requests.
     pub(super) waiting_max: Option<usize>,
 }
 
-/// A cache's zone, and the folder of its answers.
+/// The zone of a cache, and its store.
 type ZonedStore = (Arc<Zone>, Arc<DiskStore>);
 
 /// Whether one of the values is neither empty nor 0.
@@ -89,24 +90,24 @@ pub(super) fn any_holds(texts: &[Text], request: &mut Request) -> bool {
 }
 
 impl Cache {
-    /// Whether the client gets the Date of an answer.
+    /// Whether the client gets the Date of a stored response.
     pub fn tells_date(&self) -> bool {
         self.semantics.policy().is_some()
     }
 
-    /// Whether answers to `Authorization` are kept only where they allow it.
+    /// Whether responses to requests with `Authorization` are only stored if they allow it.
     pub fn heeds_authorization(&self) -> bool {
         self.semantics.policy().is_some()
     }
 
-    /// How long an answer with this status is fresh whose head does not say it.
+    /// The freshness lifetime of a response with this status that states none.
     pub(super) fn valid(&self, status: u16) -> Option<u64> {
         let mut valid = self.valid.iter();
         let found = valid.find(|it| it.status.is_none_or(|code| code == status));
         found.map(|it| it.seconds).filter(|seconds| *seconds > 0)
     }
 
-    /// Where this request's answers lie; the error is the status to answer with.
+    /// The zone and store of this request's responses; the error is the status of the response.
     pub(super) fn store(&self, request: &mut Request) -> Result<Option<ZonedStore>, u16> {
         let of_zone = |zone: &Arc<Zone>| {
             let store = zone.state().store(zone.settings())?;
@@ -133,7 +134,7 @@ impl Cache {
         }
     }
 
-    /// Whether the answer to a range that the client asks for is to be fetched as it is.
+    /// Whether a requested range is passed on to the upstream.
     pub(super) fn passes_range(&self, request: &Request) -> bool {
         let (Some(max), Some(range)) = (self.max_range_offset, request.header(KnownField::Range))
         else {

@@ -1,10 +1,10 @@
-//! What a cache in front of servers that know nothing of it needs beyond nginx's rules: who may
-//! share an answer with whom, what is done with answers that say nothing, and how much may be made
-//! of one. All of it is off where no line says otherwise.
+//! Rules beyond nginx's for a cache in front of servers that do not know of it: which clients may
+//! share a response, how responses without freshness are treated, and limits. All of the rules are
+//! off by default.
 //!
-//! A request with credentials is one client's own. It gets an answer of the cache, and its answer
-//! goes there, only where that says by itself that all may have it: RFC 9111, section 3.5, asks
-//! that of `Authorization`, and `proxy_cache_credentials pass` of `Cookie`, too.
+//! A request with credentials belongs to one client. The cache is only used for such a request if
+//! the response itself says that all clients may have it: RFC 9111, section 3.5, demands this for
+//! `Authorization`, and `proxy_cache_credentials pass` for `Cookie` too.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -55,7 +55,7 @@ static LOCK_MAX_WAITING: Setting<u64> =
         .default("0")
         .manual("How many requests may wait for one answer by `proxy_cache_lock`. Any more are passed on, and their answers not kept. With 0 there is no bound, as with nginx.");
 
-/// The directives, which `proxy_` alone has.
+/// The directives, which only `proxy_` has.
 pub const DIRECTIVES: [&dyn Declared; 6] = [
     &CREDENTIALS,
     &IGNORE_COOKIES,
@@ -65,32 +65,33 @@ pub const DIRECTIVES: [&dyn Declared; 6] = [
     &files::FILES,
 ];
 
-/// What the lines of a scope say.
+/// The settings of a scope.
 #[derive(Debug, Default)]
 pub(super) struct Sharing {
-    /// Requests with credentials share nothing that does not say it.
+    /// Requests with credentials only share responses that allow it.
     passes_credentials: bool,
     ignored_cookies: Box<[CookieName]>,
     pub(super) microcache: Option<Microcache>,
     pub(super) variants: Option<Variants>,
-    /// How many may wait for one answer.
+    /// The maximum number of requests that wait for one response.
     pub(super) waiting_max: Option<usize>,
     pub(super) files: Option<Files>,
 }
 
-/// Which answers are kept under keys that have several.
+/// The stored variants of keys with several variants.
 #[derive(Debug)]
 pub(super) struct Variants {
     max: usize,
-    /// By the id of the key, from what was kept first to what was kept last.
+    /// By the id of the key, in the order of storage.
     known: Mutex<Map<EntryId, Vec<EntryId>>>,
 }
 
-/// Keys with variants that are known of. Beyond that it begins anew with those that are kept next.
+/// The most keys with known variants. Beyond that all are forgotten.
 const KEYS_MAX: usize = 64 * 1024;
 
 impl Variants {
-    /// Notes that an answer is kept; what goes for it.
+    /// Notes that a variant is stored. Returns the variant to be removed for it, if there are too
+    /// many.
     pub(super) fn keep(&self, main: EntryId, id: EntryId) -> Option<EntryId> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= KEYS_MAX && !known.contains_key(&main) {
@@ -99,13 +100,13 @@ impl Variants {
         let kept = known.entry(main).or_default();
         kept.retain(|other| *other != id);
         kept.push(id);
-        // By what lies under the id of the key all others are found.
+        // The entry under the id of the key is needed to find all variants.
         let first = kept.iter().position(|other| *other != main)?;
         (kept.len() > self.max).then(|| kept.remove(first))
     }
 }
 
-/// What a request shows of who has sent it.
+/// The credentials of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Credentials {
     None,
@@ -114,7 +115,7 @@ pub(super) enum Credentials {
     Cookie,
 }
 
-/// How long what says nothing is fresh, and how long it may be.
+/// The freshness lifetime of responses that state none, and their maximum length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Microcache {
     pub(super) fresh: i64,
@@ -123,7 +124,7 @@ pub(super) struct Microcache {
 
 const MICROCACHE_LENGTH_MAX: u64 = 64 * 1024;
 
-/// The name of a cookie, or what names begin with.
+/// The name of a cookie, or a prefix of names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct CookieName {
     name: Box<[u8]>,
@@ -160,13 +161,13 @@ impl Sharing {
         })
     }
 
-    /// Whether a request passes the cache by: its answer depends on more than its key.
+    /// Whether a request bypasses the cache, since its response depends on more than the key.
     pub(super) fn passes(&self, request: &Request) -> bool {
         self.passes_credentials && has_body(request)
     }
 
-    /// Whether the upstream is asked for a part, or on a condition, as the client asks: what comes
-    /// is of no use to others.
+    /// Whether the client's range or conditions are passed on to the upstream: the response is then
+    /// of no use to others.
     pub(super) fn asks_as_client(&self, request: &Request, is_its_own: bool) -> bool {
         let is_part = |known| {
             matches!(
@@ -183,7 +184,7 @@ impl Sharing {
         self.passes_credentials && is_its_own && fields.any(|(known, ..)| is_part(known))
     }
 
-    /// What a request shows of who has sent it, where that counts.
+    /// The credentials of a request, if they matter.
     pub(super) fn credentials(&self, request: &Request) -> Credentials {
         if self.passes_credentials {
             self.shown(request)
@@ -204,7 +205,7 @@ impl Sharing {
         shown
     }
 
-    /// Whether all cookies of a field say nothing of who asks.
+    /// Whether all cookies of a field may be ignored.
     fn ignores(&self, field: &[u8]) -> bool {
         field.split(|byte| *byte == b';').all(|cookie| {
             let name = cookie.split(|byte| *byte == b'=').next();
@@ -213,20 +214,20 @@ impl Sharing {
         })
     }
 
-    /// Whether a request is one whose answer may be kept though it says nothing of that.
+    /// Whether a response that states no freshness may be stored for this request.
     pub(super) fn is_plain(&self, request: &Request) -> bool {
         !request.request_uri().contains(&b'?')
             && !has_body(request)
             && self.shown(request) == Credentials::None
     }
 
-    /// Whether a request waits for who asks whether an entry has changed.
+    /// Whether requests wait for another request that revalidates an entry.
     pub(super) fn awaits_updates(&self) -> bool {
         self.passes_credentials || self.microcache.is_some() || self.files.is_some()
     }
 
-    /// For how many seconds an answer to a plain request is fresh that says nothing of it. One that
-    /// is a file may be of any length.
+    /// The freshness lifetime in seconds of a response to a plain request that states none. A
+    /// response that is a file may have any length.
     pub(super) fn micro_fresh(&self, head: &AnswerHead, seen: Option<&Seen>) -> Option<i64> {
         let microcache = self.microcache?;
         let has = |known| head.find(known).is_some();
@@ -246,7 +247,7 @@ impl Sharing {
     }
 }
 
-/// The length of an answer's body, where its head says it.
+/// The length of a response's body, if the head states it.
 fn length(head: &AnswerHead) -> Option<u64> {
     match head.body(false) {
         BodyFraming::None => Some(0),
@@ -256,8 +257,8 @@ fn length(head: &AnswerHead) -> Option<u64> {
 }
 
 impl Credentials {
-    /// Whether a request with these may have an answer with this head that another one has asked
-    /// for, and the other way round.
+    /// Whether a request with these credentials may share the response with this head with other
+    /// requests.
     pub(super) fn permit(self, head: &AnswerHead) -> bool {
         match self {
             Credentials::None => true,
@@ -270,7 +271,7 @@ impl Credentials {
     }
 }
 
-/// What an answer's `Cache-Control` says of who may have it, and when.
+/// The directives of a response's `Cache-Control` about who may have it, and when.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Said {
     /// `public`, or how long all may have it.
@@ -299,7 +300,7 @@ impl Said {
     }
 }
 
-/// The elements of a list; a comma between quotes is none that ends one.
+/// The elements of a list. A comma in quotes does not separate elements.
 fn elements(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     let (mut is_quoted, mut is_escaped) = (false, false);
     value.split(move |byte| {
@@ -314,12 +315,12 @@ fn elements(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// A bound, where there is one.
+/// A limit, if there is one.
 fn bound(number: u64) -> Option<usize> {
     (number > 0).then(|| usize::try_from(number).unwrap_or(usize::MAX))
 }
 
-/// Whether a request comes with a body, be it an empty one.
+/// Whether a request has a body, even an empty one.
 fn has_body(request: &Request) -> bool {
     request.body.is_announced()
 }

@@ -1,4 +1,4 @@
-//! The heads of entries, written and read.
+//! Parses and writes the heads of entries.
 
 use bytes::Bytes;
 use http_client::ReadHead;
@@ -8,13 +8,13 @@ use store::disk::{Head, Origin};
 
 use crate::answer::AnswerHead;
 
-/// The head of an entry. nginx stores heads as the upstream has sent them: as HTTP/1, or as CGI.
+/// The head of an entry. nginx stores heads as upstreams have sent them: as HTTP/1 or CGI.
 pub(super) fn parse(stored: &Head) -> Option<AnswerHead> {
     let is_cgi = stored.origin == Origin::Nginx && !stored.text.starts_with(b"HTTP/");
     parse_as(&stored.text, is_cgi)
 }
 
-/// The head of a stored HTTP/1 text.
+/// Parses the head of a stored HTTP/1 text.
 pub(super) fn parse_text(text: &Bytes) -> Option<AnswerHead> {
     parse_as(text, false)
 }
@@ -33,12 +33,13 @@ fn parse_as(text: &Bytes, is_cgi: bool) -> Option<AnswerHead> {
     ))
 }
 
-/// The first line of a head as it is stored, whatever protocol it came by: that of HTTP/1.
+/// The status line of a stored head: that of HTTP/1, whatever protocol the upstream used.
 pub(super) fn first_line(head: &AnswerHead) -> Vec<u8> {
     let mut text = b"HTTP/1.1 ".to_vec();
     let line = head.status_line(&head.bytes);
     if line.is_empty() {
-        // An application that names no reason gets the usual one, with its first answer, too.
+        // An application that sends no reason phrase gets the usual one, also in its first
+        // response.
         let status = head.status();
         let line = format!("{status} {}", proto::status::reason(status));
         text.extend_from_slice(line.trim_end().as_bytes());

@@ -1,8 +1,8 @@
-//! The rules of caches beside plain ones, for fuzz targets. Everything here panics where the two
-//! differ.
+//! Compares the cache rules with simple implementations, for fuzz targets. Every function panics if
+//! the two differ.
 //!
-//! What is plain is slow and allocates: it goes through texts letter by letter, as nginx's manual
-//! and RFC 9111 describe them, and shares no code with what it is compared with.
+//! The simple implementations are slow and allocate: they go through texts letter by letter, as
+//! nginx's manual and RFC 9111 describe them, and share no code with the rules.
 
 use proto::header::{KnownField, NameSet};
 
@@ -15,18 +15,19 @@ const NOW: i64 = 1_000_000_000; // Sun, 09 Sep 2001 01:46:40 GMT
 /// The largest number of seconds by RFC 9111, section 1.2.2.
 const SECONDS_MAX: u64 = 1 << 31;
 
-/// Freshness by RFC 9111 of heads that are drawn by these bytes.
+/// Compares freshness by RFC 9111 for heads that are drawn from these bytes.
 ///
 /// # Panics
-/// Where the rules and the plain ones differ.
+/// If the rules and the simple implementation differ.
 pub fn freshness(bytes: &[u8]) {
     plain::compare(bytes);
 }
 
-/// `Cache-Control` of these lines: by RFC 9111 in answers and in requests, and as nginx has it.
+/// Compares `Cache-Control` of these lines: by RFC 9111 in responses and in requests, and by
+/// nginx's rules.
 ///
 /// # Panics
-/// Where what is read and what is read plainly differ.
+/// If the rules and the simple implementation differ.
 pub fn cache_control(lines: &[&[u8]]) {
     let (mut response, mut request) = (ResponseDirectives::default(), RequestDirectives::default());
     for line in lines {
@@ -76,7 +77,7 @@ pub fn cache_control(lines: &[&[u8]]) {
     of_nginx(lines);
 }
 
-/// The directives of a line, names in lower case, values without their quotes.
+/// The directives of a line: names in lower case, values without quotes.
 fn directives(line: &[u8]) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
     let mut elements = vec![Vec::new()];
     let (mut is_quoted, mut is_escaped) = (false, false);
@@ -110,21 +111,21 @@ fn directives(line: &[u8]) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
     elements.into_iter().filter_map(directive).collect()
 }
 
-/// Digits and nothing else.
+/// A number of digits only.
 fn seconds(text: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(text).ok()?;
     let is_number = !text.is_empty() && text.chars().all(|letter| letter.is_ascii_digit());
     is_number.then(|| text.parse().unwrap_or(u64::MAX).min(SECONDS_MAX))
 }
 
-/// nginx looks for directives as texts wherever they stand, line by line; of lines that say how
-/// long, the last counts, and the first that forbids ends its line.
+/// nginx searches each line for directives as texts; of several lifetimes the last counts, and the
+/// first prohibition ends its line.
 fn of_nginx(lines: &[&[u8]]) {
     let fields = lines.iter().map(|line| (KnownField::CacheControl, *line));
     let read = Freshness::of(fields, &NameSet::default(), NOW);
     let (mut may_store, mut until, mut updating, mut error) = (true, None, 0, 0);
     for line in lines {
-        // Names are ASCII, and no other letter becomes one.
+        // Names are ASCII, and lower case never turns another letter into an ASCII one.
         let text: String = line
             .iter()
             .map(|byte| char::from(byte.to_ascii_lowercase()))
@@ -175,12 +176,12 @@ fn of_nginx(lines: &[&[u8]]) {
     assert_eq!((read.updating, read.error), (updating, error));
 }
 
-/// The values of a field that a `Vary` names, in lines: how they stand in lines and what space is
-/// between their elements does not matter, nor by RFC 9111 the order and the case of encodings and
+/// Checks the values of a field that a `Vary` names: their division into lines and the space
+/// between elements must not matter, nor by RFC 9111 the order and the case of encodings and
 /// languages.
 ///
 /// # Panics
-/// Where it does.
+/// If one of these matters.
 pub fn values_of_vary(name: &[u8], lines: &[&[u8]]) {
     let form = |lines: &[&[u8]]| {
         let mut out = Vec::new();
@@ -188,7 +189,7 @@ pub fn values_of_vary(name: &[u8], lines: &[&[u8]]) {
         out
     };
     let expected = form(lines);
-    // A quote that is not closed takes what comes behind it into its string.
+    // An unclosed quote would continue its string over the line's end.
     let is_closed = |line: &&[u8]| !line.contains(&b'"') && !line.contains(&b'\\');
     if lines.iter().all(is_closed) {
         assert_eq!(form(&[&lines.join(&b","[..])]), expected);
@@ -250,7 +251,7 @@ mod tests {
         "\n",
     ];
 
-    /// Texts of these pieces in random order, as the fuzz targets come to them sooner or later.
+    /// Texts of these pieces in random order, similar to those of the fuzz targets.
     #[test]
     fn nothing_is_read_otherwise() {
         let mut state = 0x9e37_79b9_7f4a_7c15_u64;

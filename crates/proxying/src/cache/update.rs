@@ -1,5 +1,5 @@
-//! `*_cache_background_update`: what is fresh no more is given at once, and fetched beside that by
-//! a request of the cache's own, which the client neither waits for nor ends.
+//! `*_cache_background_update`: a stale response is used at once and updated by a background
+//! request of the cache, for which the client does not wait and which does not end with the client.
 
 use framework::slot::{Slot, SlotValue};
 use http::request::Request;
@@ -11,7 +11,7 @@ use super::lookup::CacheLookup;
 use super::settings::Cache;
 use super::validators::Validators;
 
-/// What a request is to fetch that no client has sent.
+/// The lookup of a background update, in its request.
 static UPDATE: Slot<Update, OfPass> = Slot::new();
 
 #[derive(Default)]
@@ -19,11 +19,11 @@ struct Update(Option<Box<CacheLookup>>);
 
 impl SlotValue for Update {}
 
-/// What such a request has to fetch.
+/// Takes the lookup of a background update.
 pub(super) async fn take(request: &mut Request) -> Option<Box<CacheLookup>> {
     let mut lookup = request.pass.take(&UPDATE)?.0?;
     lookup.requested = clock::wall_milliseconds();
-    // As a failure or a 304 has it, that is still wanted.
+    // The stale entry is still needed for a failure or a 304.
     lookup.stale = lookup.open_id(request, lookup.entry()).await;
     if let Some(stale) = &lookup.stale
         && lookup.revalidates
@@ -34,7 +34,7 @@ pub(super) async fn take(request: &mut Request) -> Option<Box<CacheLookup>> {
 }
 
 impl CacheLookup {
-    /// Has what this request asks for fetched anew beside it, by the claim that it has.
+    /// Starts a background request that updates the entry, with this request's claim.
     pub(super) fn update_beside(&mut self, request: &mut Request, cache: &Cache) -> bool {
         let Some(mut child) = request.detached() else {
             return false;

@@ -33,7 +33,7 @@ impl Validators {
             .chain(rest.map(|(name, value)| (*name, &value[..])))
     }
 
-    /// Whether there is nothing to revalidate the response by.
+    /// Whether there is no validator.
     pub(super) fn is_empty(&self) -> bool {
         self.last_modified.is_none() && self.etag.is_none()
     }

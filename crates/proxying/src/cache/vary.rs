@@ -1,8 +1,8 @@
-//! Which of several answers under one key a request gets: `Vary`.
+//! `Vary`: which of several responses with the same key a request gets.
 //!
-//! An answer that varies lies under the id of its key, or under one that is made of that and of the
-//! request's fields that its `Vary` names. The second is nginx's, bit for bit, so that folders can
-//! be shared.
+//! A varying response is stored under the id of its key, or under an id that is derived from the
+//! key and the request fields that its `Vary` names. The second id is nginx's, bit for bit, so that
+//! directories can be shared.
 
 use http::request::Request;
 use store::disk::EntryId;
@@ -10,11 +10,11 @@ use store::disk::EntryId;
 use super::lookup::CacheLookup;
 use super::rules::selecting;
 
-/// Fields whose lists are compared without their spaces and empty elements.
+/// Fields whose lists are compared without spaces and empty elements.
 const LISTS: [&[u8]; 3] = [b"accept-charset", b"accept-encoding", b"accept-language"];
 
 impl CacheLookup {
-    /// The id of what answers this request, where answers vary so.
+    /// The id of the response to this request, for responses with this `Vary`.
     pub(super) fn variant_of(&self, request: &Request, vary: &[u8]) -> EntryId {
         let append = match self.policy {
             Some(_) => |name: &[u8], values: &mut dyn Iterator<Item = &[u8]>, out: &mut Vec<u8>| {
@@ -28,8 +28,8 @@ impl CacheLookup {
     }
 }
 
-/// The id of what answers this request under the key with the id `main`, where answers vary so and
-/// the values of a field are written by `append`.
+/// The id of the response to this request under the key with the id `main`, for responses with this
+/// `Vary`. `append` normalizes the values of a field.
 fn variant(
     request: &Request,
     main: &EntryId,
@@ -50,7 +50,7 @@ fn variant(
     EntryId::of(&[&text])
 }
 
-/// Appends the values of a field, with a comma between them.
+/// Appends the values of a field, separated by commas.
 fn append_values<'a>(values: impl Iterator<Item = &'a [u8]>, is_list: bool, out: &mut Vec<u8>) {
     let mut has_one = false;
     let mut append = |value: &[u8]| {
@@ -71,8 +71,8 @@ fn append_values<'a>(values: impl Iterator<Item = &'a [u8]>, is_list: bool, out:
     }
 }
 
-/// That lists of nginx's are the elements of their lines, joined by commas, and other values their
-/// lines.
+/// Checks that nginx's lists are the elements of their lines, joined by commas, and other values
+/// their lines.
 #[cfg(any(test, feature = "testing"))]
 pub(super) fn check_values(lines: &[&[u8]]) {
     let appended = |is_list| {

@@ -1,8 +1,8 @@
-//! What `-t` and the start warn of: caches that give to everyone what may be for one client alone.
+//! Warnings at start and with `-t` about caches that may send one client's response to others.
 //!
-//! nginx's defaults do that, and they stay, since configurations depend on them. A warning comes
-//! only where the lines themselves say that it is so: a variable that other lines define, such as
-//! one of `map`, may know better.
+//! nginx's defaults permit that, and stay, since configurations depend on them. A warning is only
+//! given if the configuration certainly does so: a variable that it defines, for example with
+//! `map`, may exclude such responses.
 
 use conf::{Diagnostic, Fault, Level, ScopeRef, Setting, Template, TemplatePart, Word};
 use framework::compile::Compiler;
@@ -11,20 +11,20 @@ use proto::header::{KnownField, NameSet};
 use super::{Family, sharing};
 use crate::store_settings::StoreLine;
 
-/// What is known of a scope beside the lines of its cache.
+/// The settings of a scope besides those of its cache.
 pub(crate) struct CachedScope<'a> {
     pub(crate) store: &'a Setting<StoreLine>,
     pub(crate) ignore_headers: &'a Setting<Vec<Word>>,
-    /// Fields of answers that clients do not get.
+    /// Response fields that clients do not get.
     pub(crate) hidden: &'a NameSet,
-    /// Fields of answers that have no effect.
+    /// Response fields that have no effect.
     pub(crate) ignored: &'a NameSet,
-    /// Upstreams get the `Authorization` of clients.
+    /// Whether upstreams get the `Authorization` of clients.
     pub(crate) passes_authorization: bool,
 }
 
-/// Variables with these names, or names that begin so where they end with `_`, are what they are
-/// in nginx: no line defines them.
+/// Variables with these names, or with these prefixes if they end with `_`, have nginx's meaning:
+/// no directive defines them.
 const OF_REQUESTS: &[&str] = &[
     "arg_",
     "args",
@@ -49,7 +49,7 @@ const OF_REQUESTS: &[&str] = &[
     "upstream_http_",
 ];
 
-/// Variables that tell clients apart in a key.
+/// Variables in a key that distinguish clients.
 const OF_CLIENTS: &[&str] = &[
     "cookie_",
     "http_authorization",
@@ -64,7 +64,7 @@ const AUTHORIZATION: &[&str] = &["http_authorization", "remote_user"];
 const SET_COOKIE: &[&str] = &["sent_http_set_cookie", "upstream_http_set_cookie"];
 
 impl Family {
-    /// Warns of what the cache of a scope gives to everyone.
+    /// Warns if the cache of a scope may send one client's response to others.
     pub(crate) fn warn(
         &self,
         compiler: &Compiler<'_>,
@@ -82,7 +82,7 @@ impl Family {
         };
         let is_apart = key.iter().any(|key| may_hold(key, OF_CLIENTS));
         let holds = |names| no_cache.iter().any(|text| may_hold(text, names));
-        // These rules keep and give only what says that all may have it.
+        // These rules only store and reuse responses that all clients may have.
         let is_heeded = scope.get(&self.cache_semantics)?.policy().is_some()
             || (self.prefix == "proxy_" && sharing::heeds_credentials(scope)?);
         if known.passes_authorization && !is_apart && !is_heeded && !holds(AUTHORIZATION) {
@@ -106,7 +106,7 @@ impl Family {
     }
 }
 
-/// Whether a text holds one of these variables, or one that other lines define.
+/// Whether a text contains one of these variables, or a variable that the configuration defines.
 fn may_hold(text: &Template, names: &[&str]) -> bool {
     let is_one = |name: &str, names: &[&str]| {
         names.iter().any(|known| {
@@ -124,7 +124,8 @@ fn may_hold(text: &Template, names: &[&str]) -> bool {
     })
 }
 
-/// Whether upstreams get the `Authorization` of clients, where this is what lines set in its place.
+/// Whether upstreams get the `Authorization` of clients, given the value that a directive sets for
+/// the field.
 pub fn passes_authorization(set: Option<&Word>) -> Result<bool, Fault> {
     let Some(value) = set else { return Ok(true) };
     let parts = Template::parse(value)?.parts;

@@ -1,4 +1,4 @@
-//! The zones of `*_cache_path`: a folder on disk, what is known of it, and who looks after it.
+//! The zones of `*_cache_path`: the directory, its index, and the thread that maintains it.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,29 +23,29 @@ use super::clock::{milliseconds, now};
 use super::memory;
 use super::numbers::CacheCounters;
 
-/// The least that nginx takes for a zone of keys: two pages.
+/// nginx's minimum for a zone of keys, in bytes: two pages.
 const KEYS_ZONE_MIN: u64 = 8192;
 
-/// How often the folder is looked after.
+/// The interval of maintenance.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// How often the index is saved.
+/// The interval of saving the index.
 const SAVE_INTERVAL: Duration = Duration::from_secs(60);
 
-/// How long a process that ends waits for its indexes. One that is to end at once waits for less
+/// How long a process that ends waits for its indexes. A process that ends at once waits for less
 /// ([`engine::hasten_background`]).
 const SAVE_MAX: Duration = Duration::from_secs(30);
 
-/// How long an index at the end waits for what has come whole to be stored, which takes about as
-/// long as a thread of the pool naps ([`engine::unhurried`]).
+/// How long the last save of an index waits for complete responses to be stored, which takes about
+/// as long as a sleep of a pool thread ([`engine::unhurried`]).
 const STORE_MAX: Duration = Duration::from_millis(100);
 
-/// What a line of `*_cache_path` says.
+/// A line of `*_cache_path`.
 #[derive(Clone, Debug)]
 pub(crate) struct CachePath {
-    /// The module that it is for: `proxy_`.
+    /// The prefix of the module, such as `proxy_`.
     pub(super) prefix: &'static str,
-    /// `memory:` and a name where there is no folder.
+    /// The directory; without one, `memory:` and a name.
     path: PathBuf,
     has_folder: bool,
     pub(super) memory: Option<MemorySettings>,
@@ -57,12 +57,12 @@ pub(crate) struct CachePath {
     manager: ManagerPace,
 }
 
-/// How much is done at once beside service.
+/// How much maintenance is done in one turn.
 #[derive(Clone, Copy, Debug)]
 struct ManagerPace {
     files: usize,
     sleep: Duration,
-    /// No more is begun once that much time has passed.
+    /// The turn ends after this time.
     threshold: Duration,
 }
 
@@ -76,11 +76,11 @@ impl Default for ManagerPace {
     }
 }
 
-/// Files that are looked at between two looks at the time.
+/// Files that are processed between two checks of the time.
 const FILES_A_STEP: usize = 16;
 
 impl ManagerPace {
-    /// Does steps until a turn's files or its time are over; whether there is more to do.
+    /// Runs steps until the files or the time of a turn are used up. True if there is more to do.
     fn turn(&self, mut step: impl FnMut(usize) -> bool) -> bool {
         let begun = Instant::now();
         let mut left = self.files.max(1);
@@ -95,19 +95,19 @@ impl ManagerPace {
     }
 }
 
-/// What all threads share of a zone.
+/// The state of a zone, shared by all threads.
 #[derive(Debug)]
 pub(crate) struct CacheZone {
     size: u64,
-    /// Nothing where the folder cannot be opened: requests are passed on then.
+    /// The store; `None` if the directory cannot be opened: requests then bypass the cache.
     store: OnceLock<Option<Arc<DiskStore>>>,
     counters: CacheCounters,
-    /// How many threads have been started to look after the folder: the last one does.
+    /// The number of maintenance threads that have been started, of which the last is active.
     keepers: AtomicU64,
 }
 
 impl CacheZone {
-    /// The folder, opened when it is first asked for.
+    /// The store, which is opened on first use.
     pub(super) fn store(&self, settings: &CachePath) -> Option<&Arc<DiskStore>> {
         let open = || match settings.open(self.size) {
             Ok(store) => Some(store),
@@ -123,24 +123,24 @@ impl CacheZone {
         self.store.get_or_init(open).as_ref()
     }
 
-    /// What requests have come to.
+    /// The counters of requests.
     pub(super) fn counters(&self) -> &CacheCounters {
         &self.counters
     }
 
-    /// What the folder holds; nothing where it is not open.
+    /// The counts of the directory; zero if it is not open.
     pub(super) fn counts(&self) -> Counts {
         let store = self.store.get().and_then(Option::as_ref);
         store.map(|store| store.counts()).unwrap_or_default()
     }
 
-    /// Whether there is a folder that has not been looked through yet.
+    /// Whether the directory has not been scanned yet.
     pub(super) fn is_cold(&self) -> bool {
         let store = self.store.get().and_then(Option::as_ref);
         store.is_some_and(|store| !store.is_scanned())
     }
 
-    /// What its memory holds.
+    /// The counts of the memory.
     pub(super) fn memory_counts(&self) -> MemoryCounts {
         let store = self.store.get().and_then(Option::as_ref);
         let mut counts = store.map(|store| store.memory_counts()).unwrap_or_default();
@@ -176,7 +176,7 @@ impl State for CacheZone {
         if now.levels != before.levels {
             return Err(format!("cache \"{name}\" had previously different levels"));
         }
-        // A folder that could not be opened is tried again.
+        // Opening a directory that could not be opened is tried again.
         match previous.state().store.get() {
             Some(None) => Ok(Arc::new(CacheZone::new(zone.size()))),
             Some(Some(_)) | None => Ok(zone.all_of(previous)),
@@ -215,7 +215,7 @@ impl State for CacheZone {
         let store = store.ok_or_else(|| Unfit::new("there is no store"))?;
         for (id, used, file) in entries.into_iter().rev() {
             let file = Bytes::copy_from_slice(file);
-            // What is damaged is fetched anew, and so is what has no room.
+            // Damaged entries, and those without room, are fetched again.
             let _ = store.take_over(PassedEntry { id, used, file }, now());
         }
         Ok(())
@@ -247,18 +247,18 @@ impl State for CacheZone {
 }
 
 impl CachePath {
-    /// The most bytes that entries may take, where that is bounded.
+    /// The limit of the entries in bytes, if there is one.
     pub(super) fn bound(&self) -> Option<u64> {
         let memory = self.memory.filter(|_| !self.has_folder);
         self.max_size.or(memory.map(|memory| memory.limit as u64))
     }
 
-    /// Whether all entries lie in memory.
+    /// Whether all entries are in memory.
     pub(super) fn is_in_memory(&self) -> bool {
         !self.has_folder
     }
 
-    /// Opens the folder, or makes a store in memory.
+    /// Opens the directory, or creates a store in memory.
     fn open(&self, size: u64) -> std::io::Result<Arc<DiskStore>> {
         let settings = self.of_store(size);
         if let Some(memory) = self.memory.filter(|_| !self.has_folder) {
@@ -285,7 +285,7 @@ impl CachePath {
     }
 }
 
-/// Which families there are, by the names of their lines.
+/// The prefixes of the modules, by the names of their directives.
 const FAMILIES: [(&str, &str); 4] = [
     ("proxy_cache_path", "proxy_"),
     ("fastcgi_cache_path", "fastcgi_"),
@@ -293,13 +293,13 @@ const FAMILIES: [(&str, &str); 4] = [
     ("scgi_cache_path", "scgi_"),
 ];
 
-/// Checks the lines of a module.
+/// Checks the `*_cache_path` lines of a module.
 pub(super) fn check(setter: &Setter<'_>) -> Result<(), Fault> {
     let mut lines = setter.lines().iter();
     lines.try_for_each(|line| read(line).map(drop))
 }
 
-/// Declares the zones of the `http` scope, before directives look for them.
+/// Declares the zones of the `http` block, before other directives refer to them.
 pub fn prepare(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
     for line in http.lines() {
         let family = FAMILIES.iter().find(|(name, _)| line.is(name));
@@ -343,14 +343,14 @@ fn declare(compiler: &Compiler<'_>, line: &Line, prefix: &'static str) -> Result
     }
 }
 
-/// A line of `*_cache_path` as it was read.
+/// A parsed line of `*_cache_path`.
 struct CachePathLine {
     name: String,
     size: u64,
     settings: CachePath,
 }
 
-/// Reads a line of `*_cache_path`.
+/// Parses a line of `*_cache_path`.
 fn read(line: &Line) -> Result<CachePathLine, Fault> {
     let path = line.argument(0);
     let mut zone = None;
@@ -434,7 +434,7 @@ fn read(line: &Line) -> Result<CachePathLine, Fault> {
     })
 }
 
-/// The folder as written, but for a slash at its end.
+/// The directory as written, without a trailing slash.
 fn path_of(word: &Word) -> PathBuf {
     let text = word.text();
     Path::new(text.strip_suffix('/').unwrap_or(&text)).into()
@@ -457,7 +457,7 @@ struct Declared(Vec<Arc<Zone<CacheZone>>>);
 
 impl framework::registry::Registry for Declared {}
 
-/// Has the caches looked after as long as the generation is in force.
+/// Adds the maintenance of the caches to the generation's services.
 pub fn add(compiler: &Compiler<'_>, generation: &mut Generation) {
     let declared: Declared = compiler.registries.take();
     for zone in declared.0 {
@@ -478,7 +478,7 @@ impl Service for Keeper {
         self.0.state().store(self.0.settings());
     }
 
-    /// Starts a thread of its own; the one before ends.
+    /// Starts a maintenance thread; the previous one ends.
     fn start(&self, _: &Arc<Generation>, before: Option<RunningService>) -> Option<RunningService> {
         let zone = Arc::clone(&self.0);
         let settings = zone.settings().clone();
@@ -500,8 +500,8 @@ impl Service for Keeper {
     }
 }
 
-/// The thread that looks after a cache. It is told to end when this is dropped, and the process
-/// waits for that.
+/// The handle of a maintenance thread. Dropping it tells the thread to end, and the process waits
+/// for that.
 struct AtWork {
     unfinished: Arc<OnceLock<Unfinished>>,
     #[expect(dead_code, reason = "dropping it tells the thread to end")]
@@ -510,19 +510,21 @@ struct AtWork {
 
 impl Drop for AtWork {
     fn drop(&mut self) {
-        // The fields go after this: the thread must not have ended before it is waited for.
+        // The fields are dropped after this: the thread must not end before the process waits for
+        // it.
         let unfinished = || Unfinished::for_at_most(SAVE_MAX, "the index of a cache");
         self.unfinished.get_or_init(unfinished);
     }
 }
 
-/// Saves the index when a cache is looked after no more, by this thread or the next one.
+/// Saves the index when the maintenance of a cache ends, by this thread or the next one.
 struct AtEnd {
     zone: Arc<Zone<CacheZone>>,
     store: Arc<DiskStore>,
-    /// Which of the zone's threads this is.
+    /// The number of this maintenance thread in the zone.
     number: u64,
-    /// There once the thread has been told to end; it goes with the last of this and [`AtWork`].
+    /// Set once the thread has been told to end; released with the last of this guard and
+    /// [`AtWork`].
     unfinished: Arc<OnceLock<Unfinished>>,
 }
 
@@ -552,7 +554,8 @@ impl Drop for AtEnd {
     }
 }
 
-/// Looks after a folder. One process does so at a time: others wait until it has ended.
+/// Maintains a directory. Only one process does so at a time: others wait until that process has
+/// ended.
 async fn keep(at_end: AtEnd, settings: CachePath) {
     if at_end.store.shrink_memory(now()) {
         engine::trim_now();
@@ -562,7 +565,7 @@ async fn keep(at_end: AtEnd, settings: CachePath) {
     }
 }
 
-/// Looks after a folder as long as it is there.
+/// Maintains a directory as long as it exists.
 async fn keep_one(store: &Arc<DiskStore>, settings: &CachePath) {
     while !store.try_own() {
         engine::sleep(INTERVAL).await;

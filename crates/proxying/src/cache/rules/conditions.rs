@@ -1,6 +1,6 @@
-//! Whether a client has already what a cache would give it: RFC 9111, section 4.3.2.
+//! Whether a client already has the response that a cache would send: RFC 9111, section 4.3.2.
 //!
-//! `If-Match` and `If-Unmodified-Since` are for origins alone and say nothing here.
+//! `If-Match` and `If-Unmodified-Since` only concern origins and are not evaluated here.
 
 use super::dates;
 
@@ -11,19 +11,19 @@ pub(crate) struct Conditions<'a> {
     pub modified_since: Option<&'a [u8]>,
 }
 
-/// What they are compared with.
+/// The validators that the conditions are compared with.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Selected<'a> {
     pub etag: Option<&'a [u8]>,
     pub last_modified: Option<&'a [u8]>,
     pub date: Option<&'a [u8]>,
-    /// Seconds since 1970 at which it was received.
+    /// When the response was received, in seconds since 1970.
     pub received: i64,
 }
 
 impl Conditions<'_> {
-    /// Whether 304 answers the request: If-None-Match decides alone where it is there (RFC 9110,
-    /// section 13.2.2); a stored answer without Last-Modified is as old as its Date.
+    /// Whether the response to the request is a 304: If-None-Match takes precedence (RFC 9110,
+    /// section 13.2.2); a stored response without Last-Modified was modified at its Date.
     pub(crate) fn are_met_by(&self, selected: &Selected<'_>) -> bool {
         if let Some(list) = self.none_match {
             return proto::etag::list_contains(list, selected.etag, true);
@@ -73,7 +73,7 @@ mod tests {
             (both, None, Some("nonsense"), false),
             (both, None, None, false),
             (with(None, Some(TIME)), Some("\"a\""), Some(TIME), false),
-            // No Last-Modified: the Date counts.
+            // Without Last-Modified the Date is compared.
             (with(None, None), None, Some(TIME), true),
             (with(None, None), None, Some(EARLY), false),
         ] {

@@ -1,7 +1,7 @@
-//! Dates of HTTP as RFC 9110, section 5.6.7 has them, and nothing beside.
+//! HTTP dates in the strict syntax of RFC 9110, section 5.6.7.
 //!
-//! `proto::date` reads as leniently as nginx. Here a date that is none makes an answer stale
-//! (RFC 9111, section 5.3), so only the three forms are taken; letters may be of any case.
+//! `proto::date` parses as leniently as nginx. Here an invalid date makes a response stale (RFC
+//! 9111, section 5.3), so only the three forms are accepted; letters may be in any case.
 
 const MONTHS: [&[u8; 3]; 12] = [
     b"jan", b"feb", b"mar", b"apr", b"may", b"jun", b"jul", b"aug", b"sep", b"oct", b"nov", b"dec",
@@ -17,8 +17,8 @@ const DAYS: [&[u8]; 7] = [
 ];
 const DAYS_IN_MONTH: [i64; 12] = [31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
 
-/// Seconds since 1970 of a date in one of the three forms. `now`, in the same seconds, tells which
-/// century a year of two digits is of.
+/// Parses a date in one of the three forms into seconds since 1970. `now`, in the same unit,
+/// determines the century of a year with two digits.
 pub(super) fn parse(value: &[u8], now: i64) -> Option<i64> {
     let mut text = Text(value);
     let name = text.letters();
@@ -36,7 +36,7 @@ pub(super) fn parse(value: &[u8], now: i64) -> Option<i64> {
         .flatten()
 }
 
-/// Whether it is a day of the week, in its short form of three letters or in full.
+/// Whether the name is a day of the week, in its short form of three letters or in full.
 fn is_day(name: &[u8], is_short: bool) -> bool {
     DAYS.iter().any(|day| {
         let day = if is_short { day.get(..3) } else { Some(*day) };
@@ -54,7 +54,7 @@ fn imf_fixdate(mut text: Text<'_>) -> Option<i64> {
     compose(year, month, day, seconds)
 }
 
-/// `06-Nov-94 08:49:37 GMT`. A year that seems more than 50 years ahead is of the past.
+/// `06-Nov-94 08:49:37 GMT`. A year that would be more than 50 years ahead is in the past.
 fn rfc850_date(mut text: Text<'_>, now: i64) -> Option<i64> {
     let day = text.number(2)?;
     let month = text.take(b"-").then(|| text.month())??;
@@ -83,7 +83,7 @@ fn asctime(mut text: Text<'_>) -> Option<i64> {
     compose(year, month, day, seconds)
 }
 
-/// What is left of a date.
+/// The rest of a date.
 struct Text<'a>(&'a [u8]);
 
 impl<'a> Text<'a> {
@@ -118,7 +118,7 @@ impl<'a> Text<'a> {
             .position(|month| month.eq_ignore_ascii_case(name))
     }
 
-    /// `08:49:37` in seconds; 60 is a leap second.
+    /// `08:49:37` in seconds; second 60 is a leap second.
     fn time(&mut self) -> Option<i64> {
         let hour = self.number(2).filter(|hour| *hour < 24)?;
         let minute = self.take(b":").then(|| self.number(2))??;
@@ -156,7 +156,7 @@ mod tests {
 
     const NOW: i64 = 1_796_000_000; // November 2026
 
-    /// RFC 9110, section 5.6.7: its own three examples, and what a sender may not write.
+    /// RFC 9110, section 5.6.7: its three examples, and forms that a sender must not use.
     #[test]
     fn three_forms_and_no_other() {
         for (text, expected) in [
@@ -169,7 +169,7 @@ mod tests {
             ("Sun, 21 Nov 2286 04:46:39 GMT", Some(10_000_039_599)),
             ("Thursday, 18-Aug-50 02:01:18 GMT", Some(2_544_400_878)),
             ("Thu Aug 18 02:01:18 2050", Some(2_544_400_878)),
-            // More than 50 years ahead: 1977 and not 2077.
+            // A year more than 50 years ahead: 1977 and not 2077.
             ("Saturday, 01-Jan-77 00:00:00 GMT", Some(220_924_800)),
             ("Sun, 06 Nov 1994 08:49:37 UTC", None),
             ("Sun, 06 Nov 1994 08:49:37 AEST", None),

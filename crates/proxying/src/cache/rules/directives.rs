@@ -1,12 +1,12 @@
 //! `Cache-Control`: RFC 9111, section 5.2.
 //!
-//! A list of directives, each a name with or without a value; a value is a token or a quoted
-//! string, in which nothing is a directive. Names are of any case; of a directive that comes twice
-//! the first counts (section 4.2.1). Unknown ones say nothing (section 5.2.3).
+//! A list of directives, each a name with or without a value. A value is a token or a quoted
+//! string, which contains no directives. Names are case-insensitive; if a directive occurs twice,
+//! the first counts (section 4.2.1). Unknown directives are ignored (section 5.2.3).
 
 use super::delta_seconds;
 
-/// What a response's directives say.
+/// The directives of a response.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ResponseDirectives {
     pub no_store: bool,
@@ -14,14 +14,14 @@ pub(crate) struct ResponseDirectives {
     pub no_cache: bool,
     /// Section 5.2.2.7, without fields.
     pub private: bool,
-    /// Names, in lower case, of fields that are not to be kept: those of `no-cache="…"` and
+    /// Names, in lower case, of fields that must not be stored: those of `no-cache="…"` and
     /// `private="…"`.
     pub withheld: Vec<Vec<u8>>,
     pub public: bool,
     pub must_revalidate: bool,
     pub proxy_revalidate: bool,
     pub must_understand: bool,
-    /// Section 5.2.2.1. A value that is none is 0: such an answer is stale (section 4.2.1).
+    /// Section 5.2.2.1. An invalid value is 0: the response is stale (section 4.2.1).
     pub max_age: Option<u64>,
     /// Section 5.2.2.10, in the same way.
     pub s_maxage: Option<u64>,
@@ -31,7 +31,7 @@ pub(crate) struct ResponseDirectives {
     pub stale_if_error: Option<u64>,
 }
 
-/// What a request's directives say (section 5.2.1). A value that is none says nothing.
+/// The directives of a request (section 5.2.1). A directive with an invalid value is ignored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RequestDirectives {
     pub no_cache: bool,
@@ -39,19 +39,19 @@ pub(crate) struct RequestDirectives {
     pub only_if_cached: bool,
     pub max_age: Option<u64>,
     pub min_fresh: Option<u64>,
-    /// Section 5.2.1.2; without a value any staleness will do.
+    /// Section 5.2.1.2; without a value any staleness is accepted.
     pub max_stale: Option<u64>,
 }
 
 impl ResponseDirectives {
-    /// Takes in a line of the field.
+    /// Adds a line of the field.
     pub(crate) fn take(&mut self, value: &[u8]) {
         for (name, argument) in members(value) {
             self.take_one(&name.to_ascii_lowercase(), argument);
         }
     }
 
-    /// Takes in one directive, whose name is in lower case.
+    /// Adds one directive, whose name is in lower case.
     pub(super) fn take_one(&mut self, name: &[u8], argument: Option<&[u8]>) {
         let seconds = || argument.and_then(delta_seconds).unwrap_or(0);
         match name {
@@ -76,7 +76,7 @@ impl ResponseDirectives {
         }
     }
 
-    /// Notes fields that are not to be kept; whether there is one among them.
+    /// Notes fields that must not be stored. False if there is none.
     fn withhold(&mut self, fields: Option<&[u8]>) -> bool {
         let fields = fields.unwrap_or_default();
         let names = fields.split(|byte| matches!(byte, b',' | b' ' | b'\t'));
@@ -90,7 +90,7 @@ impl ResponseDirectives {
 }
 
 impl RequestDirectives {
-    /// Takes in a line of the field.
+    /// Adds a line of the field.
     pub(crate) fn take(&mut self, value: &[u8]) {
         for (name, argument) in members(value) {
             let seconds = || argument.and_then(delta_seconds);
@@ -108,7 +108,7 @@ impl RequestDirectives {
     }
 }
 
-/// The directives of a list with their values, without the quotes around one.
+/// The directives of a list with their values, without quotes.
 fn members(value: &[u8]) -> impl Iterator<Item = (&[u8], Option<&[u8]>)> {
     elements(value).map(|element| {
         let equals = memchr::memchr(b'=', element);
@@ -122,7 +122,8 @@ fn members(value: &[u8]) -> impl Iterator<Item = (&[u8], Option<&[u8]>)> {
     })
 }
 
-/// The elements of a list, without the spaces around them; commas in quoted strings part nothing.
+/// The elements of a list, without surrounding spaces. A comma in a quoted string does not separate
+/// elements.
 pub(crate) fn elements(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut rest = Some(value);
     std::iter::from_fn(move || {
@@ -134,7 +135,7 @@ pub(crate) fn elements(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     .filter(|element| !element.is_empty())
 }
 
-/// Where the next comma is that stands in no quoted string.
+/// The position of the next comma outside quoted strings.
 fn element_end(text: &[u8]) -> usize {
     let (mut is_quoted, mut is_escaped) = (false, false);
     for (at, byte) in text.iter().enumerate() {
@@ -173,7 +174,7 @@ mod tests {
             ("max-age=0", Some(0)),
             // Of two `max-age` the first counts.
             ("max-age=1, max-age=1800", Some(1)),
-            // What is no number makes the answer stale.
+            // An invalid number makes the response stale.
             ("max-age=-3600", Some(0)),
             ("max-age=3600.0", Some(0)),
             ("max-age='3600'", Some(0)),
@@ -181,7 +182,7 @@ mod tests {
             ("max-age=1a", Some(0)),
             ("max-age= 3600", Some(0)),
             ("max-age", Some(0)),
-            // A name that has more, or stands in quotes, is no `max-age`.
+            // A longer name, or a name in quotes, is not `max-age`.
             ("max-age =3600", None),
             ("extension=\"max-age=3600\"", None),
             ("extension=\"a\\\", max-age=3600\"", None),

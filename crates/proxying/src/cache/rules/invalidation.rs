@@ -1,19 +1,19 @@
-//! What an unsafe request makes void: RFC 9111, section 4.4.
+//! The targets that an unsafe request invalidates: RFC 9111, section 4.4.
 
-/// Whether a method may change what GET would answer: all but the safe ones, those not known
-/// included.
+/// Whether a method may change the response to GET: all methods except the safe ones, so unknown
+/// methods too.
 pub(crate) fn is_unsafe(method: &[u8]) -> bool {
     !matches!(method, b"GET" | b"HEAD" | b"OPTIONS" | b"TRACE")
 }
 
-/// Whether an answer with this status says that the request has done something.
+/// Whether a response with this status reports success.
 pub(crate) fn is_no_error(status: u16) -> bool {
     (200..400).contains(&status)
 }
 
-/// The path and query that a `Location` or `Content-Location` names, where that is of the same
-/// origin as the request (section 4.4 forbids others): `host` with its port as the client has sent
-/// it, and `target`, its path and query.
+/// The path and query of a `Location` or `Content-Location`, if it has the same origin as the
+/// request (section 4.4 forbids others): `host` with its port as the client has sent it, and the
+/// path and query `target`.
 pub(crate) fn target(
     reference: &[u8],
     scheme: &[u8],
@@ -61,7 +61,7 @@ fn is_scheme(text: &[u8]) -> bool {
     text.first().is_some_and(u8::is_ascii_alphabetic) && text.iter().all(is_part)
 }
 
-/// Whether a colon stands before any slash or query.
+/// Whether there is a colon before any slash or query.
 fn has_scheme(reference: &[u8]) -> bool {
     let end = reference
         .iter()
@@ -82,7 +82,7 @@ fn is_same_authority(one: &[u8], other: &[u8], scheme: &[u8]) -> bool {
     bare(one) == bare(other)
 }
 
-/// RFC 3986, section 5.2.4; the query stays as it is.
+/// RFC 3986, section 5.2.4; the query is not changed.
 fn without_dots(reference: &[u8]) -> Vec<u8> {
     let end = memchr::memchr(b'?', reference).unwrap_or(reference.len());
     let (path, query) = reference.split_at(end);

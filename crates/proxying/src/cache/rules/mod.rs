@@ -1,8 +1,8 @@
 //! The rules of HTTP caches: RFC 9111 for a shared cache, with RFC 5861, RFC 9211 and RFC 9213.
 //!
 //! Read RFC 9111 first; each rule names its section. Nothing here does I/O or reads a clock: heads
-//! and times go in, verdicts and texts come out. What a request and an entry are, and who does
-//! what a verdict says, is the business of `semantics`, one level up.
+//! and times are the input, verdicts and texts the output. The module `semantics`, one level up,
+//! connects the rules with requests and entries.
 //!
 //! ```text
 //! storing       may an answer be stored, and until when is it what?  ─▶ Stored
@@ -34,30 +34,30 @@ pub(super) mod tags;
 mod targeted;
 pub(super) mod update;
 
-/// What RFC 9111 leaves to a cache, as `*_cache_semantics` says it.
+/// The choices that RFC 9111 leaves to a cache, as `*_cache_semantics` sets them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Policy {
-    /// Percent of the time since Last-Modified for which an answer is fresh that says nothing of
-    /// that; 0 for none.
+    /// Heuristic freshness lifetime in percent of the time since Last-Modified, for responses that
+    /// state no lifetime; 0 for none.
     pub heuristic_percent: u32,
-    /// Seconds beyond its freshness for which an answer stands in for one that could not be had,
-    /// where it does not say it itself.
+    /// Seconds for which a stale response may replace a failed one, unless the response states them
+    /// itself.
     pub stale_if_error: u32,
-    /// Seconds beyond its freshness for which an answer is given while it is fetched anew, where
-    /// it does not say it itself.
+    /// Seconds for which a stale response may be used while it is updated, unless the response
+    /// states them itself.
     pub stale_while_revalidate: u32,
-    /// Milliseconds after an entry has been fetched or confirmed in which no client can have that
-    /// done again.
+    /// Milliseconds after an entry was fetched or confirmed in which no client can force another
+    /// update.
     pub reload_interval: u64,
 }
 
-/// A field's name and its value.
+/// A field's name and value.
 pub(super) type FieldLine<'a> = (&'a [u8], &'a [u8]);
 
-/// The largest number of seconds that is told apart from larger ones, as section 1.2.2 has it.
+/// The limit of delta-seconds (section 1.2.2); larger numbers are treated as this one.
 pub(super) const SECONDS_MAX: u64 = 1 << 31;
 
-/// Digits and nothing else (section 1.2.2). Larger numbers than [`SECONDS_MAX`] are that.
+/// Parses a number of digits only (section 1.2.2), limited to [`SECONDS_MAX`].
 fn delta_seconds(text: &[u8]) -> Option<u64> {
     if text.is_empty() {
         return None;

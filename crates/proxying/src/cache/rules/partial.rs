@@ -1,21 +1,21 @@
 //! Parts of representations: RFC 9111, sections 3.3 and 3.4, and RFC 9110, section 14.
 
-/// Which part of a representation an answer has: its Content-Range, with a known length.
+/// The range of a partial response: its Content-Range, with a known length of the whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Part {
     pub first: u64,
-    /// The one behind its last.
+    /// The offset behind the last byte.
     pub end: u64,
     /// The length of the whole.
     pub total: u64,
 }
 
-/// What a client asks for, where that is one range.
+/// A single range that a client requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
-    /// From this byte up to and with that one, or to the end.
+    /// From the first offset to the second inclusive, or to the end.
     From(u64, Option<u64>),
-    /// So many bytes at the end.
+    /// The last bytes, this many.
     Last(u64),
 }
 
@@ -35,12 +35,12 @@ impl Part {
         (unit.eq_ignore_ascii_case("bytes") && is_sound).then_some(part)
     }
 
-    /// How many bytes it has.
+    /// The number of bytes in the part.
     pub(crate) fn length(self) -> u64 {
         self.end - self.first
     }
 
-    /// The bytes of the whole that a client wants, if this part has all of them.
+    /// The bytes of the whole that a client requests, if this part contains all of them.
     pub(crate) fn cut(self, wanted: Wanted) -> Option<Part> {
         let (first, end) = match wanted {
             Wanted::From(first, last) => {
@@ -57,8 +57,8 @@ impl Part {
         })
     }
 
-    /// Whether `rest` is what this part lacks to be the whole: it begins where this ends, of the
-    /// same length, and goes to the end (section 3.4).
+    /// Whether `rest` completes this part: it begins at this part's end, goes to the end of the
+    /// whole, and has the same length of the whole (section 3.4).
     pub(crate) fn is_completed_by(self, rest: Part) -> bool {
         self.first == 0
             && rest.first == self.end
@@ -90,8 +90,8 @@ impl Wanted {
     }
 }
 
-/// Whether parts with these tags are of the same whole: both have one, strong and equal
-/// (section 3.4).
+/// Whether parts with these ETags belong to the same representation: both have an ETag, strong and
+/// equal (section 3.4).
 pub(crate) fn are_of_one(tag: Option<&[u8]>, other: Option<&[u8]>) -> bool {
     let is_strong = |tag: &[u8]| tag.starts_with(b"\"");
     tag.is_some_and(is_strong) && tag == other

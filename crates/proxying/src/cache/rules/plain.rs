@@ -1,8 +1,5 @@
-//! Freshness once more, written plainly from the text of RFC 9111, and compared with `storing` and
-//! `reuse` over random heads.
-//!
-//! Nothing of the rules is used here: lists are taken apart by another way, dates come from a
-//! table, and the arithmetic is that of section 4.2 step by step.
+//! A second, simple implementation of freshness by the text of RFC 9111, which is compared with
+//! `storing` and `reuse` over random heads.
 
 use crate::cache::rules::Policy;
 use crate::cache::rules::reuse::{self, Reuse, Wanted};
@@ -10,7 +7,7 @@ use crate::cache::rules::storing::{self, Asked, Exchanged};
 
 const NOW: i64 = 1_000_000_000; // Sun, 09 Sep 2001 01:46:40 GMT
 
-/// Dates with their seconds from [`NOW`]; what is none has none.
+/// Dates with their offsets from [`NOW`] in seconds; an invalid date has none.
 const DATES: [(&str, Option<i64>); 9] = [
     ("Sun, 09 Sep 2001 01:46:40 GMT", Some(0)),
     ("Sun, 09 Sep 2001 01:46:30 GMT", Some(-10)),
@@ -61,12 +58,12 @@ const DIRECTIVES: [&str; 22] = [
 
 const STATUSES: [u16; 10] = [200, 203, 204, 206, 302, 304, 404, 500, 599, 103];
 
-/// Where the numbers come from that a case is drawn by.
+/// The source of the numbers from which a case is drawn.
 enum DrawnNumbers<'a> {
-    /// A generator (splitmix64): the same numbers from the same seed.
+    /// A generator (splitmix64), which gives the same numbers for the same seed.
     #[cfg(test)]
     Seed(u64),
-    /// A number for each byte, then zeros.
+    /// One number for each byte, then zeros.
     Bytes(std::slice::Iter<'a, u8>),
 }
 
@@ -98,12 +95,12 @@ impl DrawnNumbers<'_> {
     }
 }
 
-/// An answer and what is asked of it.
+/// A response and a later request for it.
 #[derive(Debug, Default)]
 struct Case {
     status: u16,
     fields: Vec<(&'static str, String)>,
-    /// Lines of Cache-Control, each a list.
+    /// Lines of Cache-Control, each of which is a list.
     control: Vec<Vec<&'static str>>,
     expires: Option<Option<i64>>,
     date: Option<Option<i64>>,
@@ -117,7 +114,7 @@ struct Case {
     heuristic: u32,
     stale_if_error: u32,
     assigned: Option<u64>,
-    /// Seconds after its arrival at which it is asked for again.
+    /// Seconds after its arrival at which the response is requested again.
     later: i64,
 }
 
@@ -183,7 +180,7 @@ impl Case {
         all.any(|it| it.eq_ignore_ascii_case(directive))
     }
 
-    /// The first of the directives with this name and its seconds; what is no number is none.
+    /// The seconds of the first directive with this name; `None` if they are invalid.
     fn seconds(&self, name: &str) -> Option<i64> {
         let mut all = self.control.iter().flatten();
         let text = all.find_map(|it| {
@@ -197,7 +194,7 @@ impl Case {
         Some(text.parse().unwrap_or(i64::MAX).min(1 << 31))
     }
 
-    /// Section 3, as a list of reasons against it.
+    /// Section 3, as a list of reasons not to store.
     fn may_be_stored(&self) -> bool {
         if self.status < 200 || self.status == 206 || self.status == 304 {
             return false;
@@ -218,7 +215,7 @@ impl Case {
         allows || !self.is_authorized
     }
 
-    /// Section 4.2.1: the lifetime, and whether the answer says it itself.
+    /// Section 4.2.1: the lifetime, and whether the response states it itself.
     fn lifetime(&self) -> Option<(i64, bool)> {
         if let Some(seconds) = self.seconds("s-maxage") {
             return Some((seconds, true));
@@ -250,7 +247,7 @@ impl Case {
         apparent.max(corrected)
     }
 
-    /// What is to come of it: nothing where it is not stored, else how it may be used.
+    /// The expected outcome: `None` if the response is not stored, else how it may be used.
     fn outcome(&self) -> Option<Outcome> {
         if !self.may_be_stored() {
             return None;
@@ -283,7 +280,7 @@ impl Case {
         if !is_fresh_at_first && !can_ask && updating == 0 {
             return None;
         }
-        // What is to be confirmed is late from its arrival on.
+        // A response that must be validated is stale from its arrival on.
         let late = if needs_validation {
             self.later
         } else {
@@ -306,7 +303,7 @@ struct Outcome {
     for_failures: bool,
 }
 
-/// What becomes of a case by the rules under test.
+/// The outcome of a case by the rules under test.
 fn ruled(case: &Case) -> Option<Outcome> {
     let policy = Policy {
         heuristic_percent: case.heuristic,
@@ -342,14 +339,14 @@ fn ruled(case: &Case) -> Option<Outcome> {
     })
 }
 
-/// What becomes of a case that is drawn by these numbers. Panics where the two differ.
+/// The outcome of a case drawn from these numbers. Panics if the two implementations differ.
 fn compared(random: &mut DrawnNumbers<'_>) -> Option<Outcome> {
     let case = Case::random(random);
     let (mut expected, ruled) = (case.outcome(), ruled(&case));
     if let Some(expected) = &mut expected
         && expected.is_fresh
     {
-        // Of what is fresh nobody asks.
+        // A fresh response is not used stale.
         expected.while_updating = false;
         expected.for_failures = false;
     }
@@ -357,10 +354,10 @@ fn compared(random: &mut DrawnNumbers<'_>) -> Option<Outcome> {
     ruled
 }
 
-/// Compares both for a case that is drawn by these bytes.
+/// Compares both implementations for a case drawn from these bytes.
 ///
 /// # Panics
-/// Where they differ.
+/// If they differ.
 pub(in crate::cache) fn compare(bytes: &[u8]) {
     compared(&mut DrawnNumbers::Bytes(bytes.iter()));
 }
@@ -383,6 +380,6 @@ fn both_say_the_same() {
         };
         counts[kind] += 1;
     }
-    // All that can come has come often.
+    // Every outcome has occurred often.
     assert!(counts.iter().all(|count| *count > 1000), "{counts:?}");
 }

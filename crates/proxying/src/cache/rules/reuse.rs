@@ -1,4 +1,4 @@
-//! Whether a request may have what is stored: RFC 9111, sections 4, 4.2.4 and 5.2.1.
+//! Whether a stored response may be used for a request: RFC 9111, sections 4, 4.2.4 and 5.2.1.
 
 use super::Policy;
 use super::directives::RequestDirectives;
@@ -9,9 +9,10 @@ use super::storing::Stored;
 pub(crate) enum Reuse {
     /// The response is fresh and may be used.
     Fresh,
-    /// The client has allowed that it is fresh no more (`max-stale`).
+    /// The response is stale, but the client accepts that (`max-stale`).
     StaleAsAllowed,
-    /// The origin is asked; see [`Beyond`] for what may be given meanwhile or instead.
+    /// The origin must be asked; see [`Beyond`] for uses of the stale response meanwhile or
+    /// instead.
     Ask(Beyond),
     /// The stored response does not match the request: proceed as if nothing were stored.
     NotForIt,
@@ -24,27 +25,28 @@ pub(crate) struct Beyond {
     pub while_updating: bool,
     /// The stale response may be used if no origin responds (`stale-if-error`).
     pub for_failures: bool,
-    /// And where one answers 500, 502, 503 or 504 (RFC 5861, section 4).
+    /// The stale response may also be used if an origin responds with 500, 502, 503 or 504 (RFC
+    /// 5861, section 4).
     pub for_errors: bool,
     /// The stale response must not be used for any other reason.
     pub is_forbidden: bool,
 }
 
-/// What a request has to do with that.
+/// The properties of a request that decide about reuse.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Wanted {
     pub directives: RequestDirectives,
     pub is_authorized: bool,
 }
 
-/// Decides at `now`, in milliseconds since 1970.
+/// Decides at the time `now`, in milliseconds since 1970.
 pub(crate) fn decide(stored: &Stored, wanted: &Wanted, now: i64, policy: &Policy) -> Reuse {
     if wanted.is_authorized && !stored.is_for_authorized {
         return Reuse::NotForIt;
     }
     let wishes = wanted.directives;
     let interval = i64::try_from(policy.reload_interval).unwrap_or(i64::MAX);
-    // What has just been fetched is not fetched again because a client would have it so.
+    // A response that was fetched a moment ago is not fetched again at a client's wish.
     let is_new = now.saturating_sub(stored.received) < interval;
     let wants_newer = !is_new && (wishes.no_cache || is_older(stored, wishes.max_age, now));
     let left = stored.fresh_until.saturating_sub(now);
@@ -55,7 +57,7 @@ pub(crate) fn decide(stored: &Stored, wanted: &Wanted, now: i64, policy: &Policy
     }
     let late = left.saturating_neg();
     let is_forbidden = stored.needs_validation || stored.never_stale;
-    // Where the client wants it newer than it is, it is not to have it older.
+    // A client that wants a newer response must not get a staler one.
     let may = |seconds: u32| !wants_newer && late <= milliseconds(u64::from(seconds));
     if let Some(seconds) = wishes.max_stale
         && !is_forbidden
@@ -100,7 +102,7 @@ mod tests {
         reload_interval: 0,
     };
 
-    /// Received ten seconds ago at an age of five, fresh for twenty seconds from then.
+    /// A response received ten seconds ago at an age of five seconds, and fresh for another ten.
     fn stored() -> Stored {
         Stored {
             fresh_until: NOW + 10_000,
@@ -141,7 +143,7 @@ mod tests {
         assert_eq!(age(&stored(), NOW), 15);
         assert_eq!(age(&stored(), NOW + 999), 15);
         assert_eq!(age(&stored(), NOW + 1000), 16);
-        // A clock that has gone back.
+        // The wall clock has gone back.
         assert_eq!(age(&stored(), NOW - 20_000), 5);
     }
 
@@ -177,7 +179,7 @@ mod tests {
         }
     }
 
-    /// What the accelerator needs so that a client cannot make the origin work.
+    /// The reload interval, which prevents clients from causing load on the origin.
     #[test]
     fn reloads_have_an_interval() {
         let policy = Policy {

@@ -1,15 +1,15 @@
-//! Which values of a request's fields select the same variant: RFC 9111, section 4.1.
+//! Normalizes values of request fields that select the same variant: RFC 9111, section 4.1.
 //!
-//! Lines of one name are one list (RFC 9110, section 5.3), and spaces around commas mean nothing.
-//! Of Accept-Encoding and Accept-Language the order among equals and the case mean nothing either,
-//! and neither does how a weight is written (RFC 9110, sections 12.4.2 and 12.5).
+//! Lines with the same name are one list (RFC 9110, section 5.3), and spaces around commas are
+//! insignificant. In Accept-Encoding and Accept-Language the order of elements with equal weights,
+//! the case and the notation of weights are insignificant too (RFC 9110, sections 12.4.2 and 12.5).
 
 use super::directives::elements;
 
-/// The weight of an element that says none, in thousandths.
+/// The weight of an element without a weight, in thousandths.
 const WEIGHT_MAX: u16 = 1000;
 
-/// Appends the one form of all values that mean the same. The name is in lower case.
+/// Appends the normal form of equivalent values. The name must be in lower case.
 pub(crate) fn append<'a>(name: &[u8], values: impl Iterator<Item = &'a [u8]>, out: &mut Vec<u8>) {
     let elements = values.flat_map(elements);
     if !matches!(name, b"accept-encoding" | b"accept-language") {
@@ -18,7 +18,7 @@ pub(crate) fn append<'a>(name: &[u8], values: impl Iterator<Item = &'a [u8]>, ou
     let is_encoding = name == b"accept-encoding";
     let mut weighed: Vec<(u16, Vec<u8>)> = elements
         .map(weigh)
-        // What is not wanted need not be named, but for what is wanted where nothing is said.
+        // Codings with weight 0 may be left out, except for those that are acceptable by default.
         .filter(|(weight, name)| {
             *weight > 0 || matches!(&name[..], b"*" | b"identity") || !is_encoding
         })
@@ -54,7 +54,7 @@ fn append_joined<'a>(elements: impl Iterator<Item = &'a [u8]>, out: &mut Vec<u8>
     }
 }
 
-/// An element in lower case without its weight, and that in thousandths; one that cannot be read
+/// An element in lower case without its weight, and the weight in thousandths. An invalid weight
 /// stays a part of the element.
 fn weigh(element: &[u8]) -> (u16, Vec<u8>) {
     let lower = element.to_ascii_lowercase();
@@ -69,7 +69,7 @@ fn weigh(element: &[u8]) -> (u16, Vec<u8>) {
     }
 }
 
-/// `0.5` in thousandths: RFC 9110, section 12.4.2.
+/// Parses a weight such as `0.5` into thousandths: RFC 9110, section 12.4.2.
 fn weight(text: &[u8]) -> Option<u16> {
     let (whole, behind) = match text.split_first()? {
         (whole, []) => (whole, &[][..]),

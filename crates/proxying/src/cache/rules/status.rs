@@ -1,26 +1,26 @@
-//! `Cache-Status`: RFC 9211, what a cache has done with a request.
+//! `Cache-Status` (RFC 9211): how a cache has handled a request.
 
 use std::io::Write;
 
-/// The name that this cache goes by (section 2).
+/// The name of this cache (section 2).
 const NAME: &str = "Tidegate";
 
 /// Why the origin was asked (section 2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Forwarded {
-    /// The configuration has the cache passed by.
+    /// The configuration bypasses the cache.
     Bypass,
-    /// The method is none that is answered from a cache.
+    /// Responses to the method are not cached.
     Method,
-    /// Nothing lies under the request's key.
+    /// There is no entry with the request's key.
     UriMiss,
-    /// What lies there is of another variant.
+    /// The stored response is another variant.
     VaryMiss,
-    /// What lies there is for other requests.
+    /// The stored response is for other requests.
     Miss,
-    /// The client wants it newer.
+    /// The client wants a newer response.
     Request,
-    /// What lies there is fresh no more.
+    /// The stored response is stale.
     Stale,
 }
 
@@ -41,10 +41,10 @@ impl Forwarded {
 /// How a request was answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Handled {
-    /// From the cache, for so many seconds more (section 2.5); fewer than none where it is fresh
-    /// no more.
+    /// From the cache, with this freshness lifetime left in seconds (section 2.5); negative if the
+    /// response is stale.
     Hit { left: i64 },
-    /// With what another request was fetching (section 2.7).
+    /// With the response that another request was fetching (section 2.7).
     Collapsed { why: Forwarded },
     /// By the origin, with this status (sections 2.3 and 2.6).
     Forwarded {

@@ -1,4 +1,4 @@
-//! Whether an answer may be stored, and until when it is good for what: RFC 9111, sections 3 and
+//! Whether a response may be stored, and how long it may be used for what: RFC 9111, sections 3 and
 //! 4.2.
 
 use super::directives::{ResponseDirectives, elements};
@@ -15,7 +15,7 @@ pub(crate) struct Asked {
     pub is_part_by_key: bool,
 }
 
-/// When an answer was asked for and when it came, in milliseconds since 1970.
+/// When a response was requested and received, in milliseconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Exchanged {
     /// `request_time` of section 4.2.3.
@@ -24,21 +24,21 @@ pub(crate) struct Exchanged {
     pub received: i64,
 }
 
-/// Until when an answer that is stored is good for what.
+/// How long a stored response may be used for what.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Stored {
-    /// Milliseconds since 1970 at which it is fresh no more.
+    /// Milliseconds since 1970 at which the response becomes stale.
     pub fresh_until: i64,
-    /// Milliseconds since 1970 at which it was received.
+    /// Milliseconds since 1970 at which the response was received.
     pub received: i64,
-    /// Seconds that it was old then: `corrected_initial_age` of section 4.2.3.
+    /// The age in seconds at that time: `corrected_initial_age` of section 4.2.3.
     pub initial_age: u32,
-    /// Seconds beyond its freshness for which it may be given while it is fetched anew.
+    /// Seconds for which the stale response may be used while it is updated.
     pub updating: u32,
-    /// Seconds beyond its freshness for which it may stand in for one that cannot be had.
+    /// Seconds for which the stale response may replace a failed one.
     pub error: u32,
-    /// The answer itself says `stale-if-error`: then an error that the origin answers is one, too
-    /// (RFC 5861, section 4).
+    /// The response itself states `stale-if-error`: then errors with which the origin responds
+    /// count as well (RFC 5861, section 4).
     pub covers_answers: bool,
     /// The response must be revalidated before each use (section 5.2.2.4).
     pub needs_validation: bool,
@@ -48,15 +48,15 @@ pub(crate) struct Stored {
     pub is_for_authorized: bool,
 }
 
-/// What an answer's head says that matters here.
+/// The fields of a response's head that matter here.
 #[derive(Clone, Debug, Default)]
 struct Said {
     directives: ResponseDirectives,
-    /// Directives stand in the place of Expires.
+    /// The directives come from a targeted field, which replaces Expires.
     is_targeted: bool,
-    /// Seconds from its arrival, or until a time in seconds since 1970: `X-Accel-Expires`.
+    /// `X-Accel-Expires`: seconds from the arrival, or a time in seconds since 1970.
     accel: Option<Accel>,
-    /// An Expires that is no date is in the past (section 5.3).
+    /// An invalid Expires is in the past (section 5.3).
     expires: Option<i64>,
     date: Option<i64>,
     age: Option<u64>,
@@ -72,18 +72,18 @@ enum Accel {
     Until(i64),
 }
 
-/// Where a freshness lifetime comes from.
+/// The source of a freshness lifetime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
-    /// The answer says it.
+    /// The response states it.
     Explicit,
-    /// A line of the configuration, or a guess (section 4.2.2).
+    /// The configuration, or a heuristic (section 4.2.2).
     Assigned,
 }
 
-/// Judges an answer with this status and these fields. `assigned` are the seconds for which one is
-/// fresh that does not say it; the policy may know more. Nothing comes back where it may not be
-/// stored, or to no purpose.
+/// Judges a response with this status and these fields. `assigned` is the freshness lifetime in
+/// seconds of a response that states none; the policy may supply another. Returns `None` if the
+/// response may not be stored, or storing it has no use.
 pub(crate) fn judge<'a>(
     status: u16,
     fields: impl Iterator<Item = FieldLine<'a>>,
@@ -99,8 +99,8 @@ pub(crate) fn judge<'a>(
     let initial_age = said.initial_age(exchanged);
     let lifetime = said.lifetime(status, exchanged, initial_age, assigned, policy);
     let is_explicit = matches!(lifetime, Some((_, Source::Explicit)));
-    // Section 3: without all of this an answer is stored where its status alone allows it; and
-    // here only if the origin can be asked whether it is still right.
+    // By section 3 a response without explicit freshness is only stored if its status allows it;
+    // here also only if the origin can be asked whether the response is still current.
     let is_whole = status == 200 || (status == 206 && asked.is_part_by_key);
     let may_be_confirmed = said.has_validator && is_whole;
     if lifetime.is_none() && !may_be_confirmed {
@@ -114,7 +114,7 @@ pub(crate) fn judge<'a>(
     };
     let left = seconds.saturating_sub(initial_age);
     let never_stale = said.never_stale();
-    // Only what says how long it is fresh is given beyond that.
+    // Only a response that states its freshness lifetime is used stale.
     let beyond = |said: Option<u64>, otherwise: u32| match said {
         _ if never_stale || needs_validation => 0,
         Some(seconds) => u32::try_from(seconds).unwrap_or(u32::MAX),
@@ -144,8 +144,8 @@ impl ResponseDirectives {
         self.public || self.must_revalidate || self.s_maxage.is_some()
     }
 
-    /// Section 5.2.2.10: s-maxage forbids what is stale, unless the same answer allows it
-    /// (RFC 5861) by name.
+    /// Section 5.2.2.10: s-maxage forbids stale use, unless the same response allows it by name
+    /// (RFC 5861).
     fn is_strict_by_s_maxage(&self) -> bool {
         self.s_maxage.is_some()
             && self.stale_while_revalidate.is_none()
@@ -168,7 +168,7 @@ impl Said {
                     targeted.extend_from_slice(value);
                 }
                 b"x-accel-expires" if said.accel.is_none() => said.accel = Accel::parse(value),
-                // Section 5.3: what cannot be read is over.
+                // Section 5.3: an invalid date is in the past.
                 b"expires" if said.expires.is_none() => {
                     said.expires = Some(dates::parse(value, now).unwrap_or(i64::MIN));
                 }
@@ -195,7 +195,7 @@ impl Said {
 
     fn may_be_stored(&self, status: u16, asked: Asked) -> bool {
         let directives = &self.directives;
-        // Parts are combined elsewhere; a 304 is no answer of its own.
+        // Parts are combined elsewhere; a 304 is not stored itself.
         let is_part = status == 206 && !asked.is_part_by_key;
         let is_final = status >= 200 && status != 304 && !is_part;
         let is_understood = !directives.must_understand || is_understood(status);
@@ -213,7 +213,7 @@ impl Said {
             && !self.varies_by_all
     }
 
-    /// Section 4.2.4: nothing beyond its freshness.
+    /// Section 4.2.4: the response must not be used stale.
     fn never_stale(&self) -> bool {
         let directives = &self.directives;
         directives.must_revalidate || directives.proxy_revalidate || directives.no_cache
@@ -229,7 +229,7 @@ impl Said {
         apparent.max(corrected).max(0)
     }
 
-    /// Section 4.2.1: the freshness lifetime in seconds, and what it comes from.
+    /// Section 4.2.1: the freshness lifetime in seconds, and its source.
     fn lifetime(
         &self,
         status: u16,
@@ -275,11 +275,11 @@ impl Said {
     }
 }
 
-/// The longest guess, in seconds.
+/// The longest heuristic lifetime, in seconds.
 const HEURISTIC_MAX: i64 = 24 * 60 * 60;
 
 impl Accel {
-    /// As nginx has it: seconds, or behind an `@` a time in seconds since 1970.
+    /// nginx's syntax: seconds, or `@` and a time in seconds since 1970.
     fn parse(value: &[u8]) -> Option<Accel> {
         let number = |text: &[u8]| {
             let is_number = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
@@ -296,15 +296,15 @@ impl Accel {
     }
 }
 
-/// Section 5.1: of several values the first counts; one that is no number is ignored. What follows
-/// a semicolon is no part of it.
+/// Section 5.1: the first of several values counts; an invalid value is ignored. A semicolon ends
+/// the value.
 fn age_of(value: &[u8]) -> Option<u64> {
     let first = value.split(|byte| *byte == b',').next()?;
     let first = first.split(|byte| *byte == b';').next()?;
     delta_seconds(first.trim_ascii())
 }
 
-/// Whether a status is one of RFC 9110, section 15: the caching of those is known here.
+/// Whether the status is defined in RFC 9110, section 15, so that its caching is understood here.
 fn is_understood(status: u16) -> bool {
     matches!(
         status,
@@ -320,12 +320,12 @@ fn is_heuristically_cacheable(status: u16) -> bool {
     )
 }
 
-/// Names of fields that are not stored: section 3.1, and those that a response withholds.
+/// Names of fields that are not stored: section 3.1, and the fields that a response withholds.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Withheld(Vec<Vec<u8>>);
 
 impl Withheld {
-    /// Those of an answer with these fields.
+    /// The names for a response with these fields.
     pub(crate) fn of<'a>(fields: impl Iterator<Item = FieldLine<'a>>) -> Withheld {
         let mut directives = ResponseDirectives::default();
         for (name, value) in fields {
@@ -336,20 +336,20 @@ impl Withheld {
                 directives.take(value);
             }
         }
-        // What delimits and types the body is not left out, whoever asks for it.
+        // Fields that delimit the body or state its type are always stored.
         let mut names = directives.withheld;
         names.retain(|name| !NEEDED.contains(&name.as_slice()));
         Withheld(names)
     }
 
-    /// Whether a field of this name is left out.
+    /// Whether the field with this name is not stored.
     pub(crate) fn contains(&self, name: &[u8]) -> bool {
         let is_it = |other: &[u8]| other.eq_ignore_ascii_case(name);
         OF_CONNECTIONS.iter().any(|other| is_it(other)) || self.0.iter().any(|other| is_it(other))
     }
 }
 
-/// Fields without which what is stored would be another answer.
+/// Fields without which the stored response would be another response.
 const NEEDED: [&[u8]; 8] = [
     b"content-length",
     b"content-encoding",
@@ -361,8 +361,7 @@ const NEEDED: [&[u8]; 8] = [
     b"age",
 ];
 
-/// Fields that speak of one connection, or of a proxy alone: RFC 9110, section 7.6.1, and RFC 9111,
-/// section 3.1.
+/// Fields of a connection or for a proxy only: RFC 9110, section 7.6.1, and RFC 9111, section 3.1.
 const OF_CONNECTIONS: [&[u8]; 9] = [
     b"connection",
     b"keep-alive",
@@ -405,7 +404,7 @@ mod tests {
         judge(status, pairs, asked, exchanged, None, &POLICY)
     }
 
-    /// Seconds for which such an answer is fresh from its arrival on.
+    /// The freshness lifetime in seconds of a response with these fields, from its arrival.
     fn left(fields: &[(&str, &str)]) -> Option<i64> {
         let stored = judged(200, fields, Asked::default())?;
         Some((stored.fresh_until - NOW) / 1000)
@@ -435,7 +434,7 @@ mod tests {
             (&[("Expires", "x"), ("Expires", AFTER_10)], None),
             (&[], None),
             (&[(cc, "public")], None),
-            // What is this server's own.
+            // Fields of nginx.
             (&[("X-Accel-Expires", "7"), (cc, "no-store")], Some(7)),
             (&[("X-Accel-Expires", "@1000000009")], Some(9)),
             (&[("X-Accel-Expires", "0"), (cc, "max-age=5")], None),
@@ -476,7 +475,7 @@ mod tests {
         }
     }
 
-    /// Section 4.2.3: the time that the answer was on its way counts for the Age it came with.
+    /// Section 4.2.3: the delay of the response is added to its Age.
     #[test]
     fn delay_makes_older() {
         let exchanged = Exchanged {
@@ -527,7 +526,7 @@ mod tests {
         assert_eq!(left(599, &[changed, public]), Some(10));
         let long_ago = ("Last-Modified", "Sun, 06 Nov 1994 08:49:37 GMT");
         assert_eq!(left(200, &[long_ago]), Some(86_400));
-        // What says it itself is not guessed.
+        // A stated lifetime takes precedence over the heuristic.
         assert_eq!(left(404, &[changed, ("Expires", "0")]), None);
         assert_eq!(left(200, &[("Last-Modified", AFTER_10)]), Some(0));
     }
@@ -559,7 +558,7 @@ mod tests {
             (200, &[(cc, "max-age=9, no-store, must-understand")], true),
             (599, &[(cc, "max-age=9, no-store, must-understand")], false),
             (599, &[(cc, "max-age=9, must-understand")], false),
-            // Of use once the origin has confirmed it.
+            // Useful once the origin has confirmed the response.
             (200, &[("ETag", "\"a\"")], true),
             (200, &[(cc, "no-cache"), ("ETag", "\"a\"")], true),
             (200, &[(cc, "no-cache, max-age=9")], false),
@@ -646,7 +645,7 @@ mod tests {
         let stored = judged(200, &fields, Asked::default()).unwrap();
         assert!(stored.needs_validation && stored.never_stale && stored.error == 0);
         assert_eq!(stored.fresh_until, NOW);
-        // What does not say how long it is fresh is given for no longer.
+        // A response that does not state its lifetime is not used stale.
         let stored = judged(200, &[("ETag", "\"a\"")], Asked::default()).unwrap();
         assert_eq!((stored.updating, stored.error), (0, 0));
     }

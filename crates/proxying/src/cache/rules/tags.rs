@@ -1,17 +1,17 @@
-//! Names by which answers are purged together: `Surrogate-Key` and `Cache-Tag`.
+//! Tags by which responses are purged together: `Surrogate-Key` and `Cache-Tag`.
 //!
-//! The first is a list with spaces between its elements (W3C's Edge Architecture), the second one
-//! with commas. Neither has an RFC; both are as the delivery networks have them that know them.
+//! `Surrogate-Key` is a list separated by spaces (W3C's Edge Architecture), `Cache-Tag` one
+//! separated by commas. Neither has an RFC; both follow the usage of the CDNs that support them.
 
 use super::FieldLine;
 
-/// So many tags of an answer count.
+/// The number of tags of a response that count.
 pub(crate) const TAGS_MAX: usize = 256;
 
-/// Longer ones do not, in bytes.
+/// The length of a tag in bytes beyond which the tag is ignored.
 pub(crate) const TAG_LENGTH_MAX: usize = 1024;
 
-/// The tags in these fields, of an answer or of a request that purges.
+/// The tags in these fields, of a response or of a purge request.
 pub(crate) fn all<'a>(fields: impl Iterator<Item = FieldLine<'a>>) -> Vec<&'a [u8]> {
     let mut tags: Vec<&[u8]> = Vec::new();
     for (name, value) in fields {

@@ -1,13 +1,13 @@
 //! `CDN-Cache-Control`: RFC 9213, a dictionary of structured fields (RFC 9651, section 4.2.2).
 //!
-//! Where it is sound and not empty it stands in the place of Cache-Control and Expires
-//! (section 2.2); where any of it is no structured field, none of it counts (section 2.1).
+//! If the field is valid and not empty, it replaces Cache-Control and Expires (section 2.2); if any
+//! part is not a valid structured field, the whole field is ignored (section 2.1).
 
 use super::SECONDS_MAX;
 use super::directives::ResponseDirectives;
 
-/// What the lines of the field say, joined with commas; nothing where the field is unsound or
-/// empty.
+/// The directives of the field, whose lines are joined with commas; `None` if the field is invalid
+/// or empty.
 pub(super) fn parse(value: &[u8]) -> Option<ResponseDirectives> {
     let mut text = Text(value);
     let mut directives = ResponseDirectives::default();
@@ -27,7 +27,7 @@ pub(super) fn parse(value: &[u8]) -> Option<ResponseDirectives> {
         if text.0.is_empty() {
             break;
         }
-        // A comma at the end has nothing behind it.
+        // A trailing comma is invalid.
         (text.take(b',')).then_some(())?;
         text.skip_optional_whitespace();
         (!text.0.is_empty()).then_some(())?;
@@ -35,17 +35,17 @@ pub(super) fn parse(value: &[u8]) -> Option<ResponseDirectives> {
     has_one.then_some(directives)
 }
 
-/// What a member is, as far as directives are.
+/// The value of a member, as far as directives use its type.
 #[derive(Debug, PartialEq, Eq)]
 enum Item {
     Integer(i64),
     Boolean(bool),
     Text(Vec<u8>),
-    /// Any other: no directive has such a value.
+    /// A type that no directive uses.
     Other,
 }
 
-/// Takes in a member. A directive whose value is of a type that it does not have says nothing.
+/// Adds a member. A directive whose value has the wrong type is ignored.
 fn take(directives: &mut ResponseDirectives, key: &[u8], item: &Item) {
     match (key, item) {
         (
@@ -65,7 +65,7 @@ fn take(directives: &mut ResponseDirectives, key: &[u8], item: &Item) {
     }
 }
 
-/// What is left of a field.
+/// The rest of a field.
 struct Text<'a>(&'a [u8]);
 
 impl<'a> Text<'a> {
@@ -112,7 +112,7 @@ impl<'a> Text<'a> {
         }))
     }
 
-    /// An item, or a list of such in parentheses (section 4.2.1.2).
+    /// An item, or an inner list in parentheses (section 4.2.1.2).
     fn member(&mut self) -> Option<Item> {
         if !self.take(b'(') {
             return self.item();
@@ -169,7 +169,7 @@ impl<'a> Text<'a> {
         }
     }
 
-    /// Section 4.2.4: up to 15 digits, or up to 12 with up to 3 behind a point.
+    /// Section 4.2.4: up to 15 digits, or up to 12 with up to 3 after the decimal point.
     fn number(&mut self) -> Option<Item> {
         let is_negative = self.take(b'-');
         let digits = self.take_while(|byte| byte.is_ascii_digit());
@@ -196,7 +196,7 @@ impl<'a> Text<'a> {
         }
     }
 
-    /// Section 4.2.3.2; no directive has parameters.
+    /// Section 4.2.3.2; no directive uses parameters.
     fn parameters(&mut self) -> Option<()> {
         while self.take(b';') {
             self.skip_spaces();
@@ -223,11 +223,11 @@ mod tests {
             ("max-age=99999999999", Some(Some(1 << 31))),
             ("max-age=-1", Some(Some(0))),
             ("foo", Some(None)),
-            // A value of another type.
+            // A value of the wrong type.
             ("max-age=\"10000\"", Some(None)),
             ("max-age=1.5", Some(None)),
             ("max-age=?1", Some(None)),
-            // No structured fields.
+            // Invalid structured fields.
             ("max-age=10000, &&&&&", None),
             ("max-age =100", None),
             ("max-age= 100", None),

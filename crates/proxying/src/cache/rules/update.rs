@@ -1,10 +1,10 @@
-//! What a 304 changes in the entry that it confirms: RFC 9111, sections 3.2 and 4.3.4.
+//! Updates the entry that a 304 confirms: RFC 9111, sections 3.2 and 4.3.4.
 
 use super::FieldLine;
 use super::storing::Withheld;
 
-/// Fields that stay as they are stored: they say how the stored body is to be read. Cookies are not
-/// stored at all.
+/// Fields that are not replaced, since they describe the stored body. Cookies are not stored at
+/// all.
 const KEPT: [&[u8]; 4] = [
     b"content-length",
     b"content-encoding",
@@ -12,16 +12,15 @@ const KEPT: [&[u8]; 4] = [
     b"set-cookie",
 ];
 
-/// How much has to be written anew.
+/// How much of an entry must be rewritten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// No field but those that tell the time.
+    /// Only fields about time.
     Times,
     Fields,
 }
 
-/// Whether a 304 is about the entry: its tag, where it has one, is that of the entry
-/// (section 4.3.4).
+/// Whether a 304 is about the entry: its ETag, if it has one, is that of the entry (section 4.3.4).
 pub(crate) fn is_about(stored: Option<&[u8]>, confirmed: Option<&[u8]>) -> bool {
     let bare = |tag: &'_ [u8]| -> Vec<u8> {
         let tag = tag.strip_prefix(b"W/").unwrap_or(tag);
@@ -33,8 +32,7 @@ pub(crate) fn is_about(stored: Option<&[u8]>, confirmed: Option<&[u8]>) -> bool 
     }
 }
 
-/// The fields of an entry after a 304 has come: those of the 304 stand in the place of stored ones
-/// of their names.
+/// The fields of an entry after a 304: fields of the 304 replace stored fields with the same name.
 pub(crate) fn merged<'a>(
     stored: &[FieldLine<'a>],
     confirmed: &[FieldLine<'a>],
@@ -66,7 +64,7 @@ pub(crate) fn merged<'a>(
     });
     let left = stored.iter().copied();
     let mut fields: Vec<FieldLine<'a>> = left.filter(|(name, _)| !is_named(name, &news)).collect();
-    // An Age is that of the answer that had it.
+    // An Age only belongs to the response that had it.
     if !is_named(b"age", &news) {
         fields.retain(|(name, _)| !name.eq_ignore_ascii_case(b"age"));
     }
