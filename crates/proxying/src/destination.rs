@@ -1,4 +1,4 @@
-//! Where requests go that an address says, and no URL: `tunnel_pass`, `fastcgi_pass` and their kin.
+//! Destinations that are addresses instead of URLs, as those of `tunnel_pass` and `fastcgi_pass`.
 
 use std::sync::Arc;
 
@@ -14,15 +14,16 @@ use rules::upstream::{literal, of_address};
 use super::locate::Upstream;
 use crate::upstream::{Group, Groups};
 
-/// What an address without a port has.
+/// The port of an address without a port.
 const NO_PORT: u16 = 0;
 
-/// How peers are spoken to.
+/// A scheme, which determines whether peers are reached with TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scheme {
-    /// How their URLs begin in log lines, and where it may be written.
+    /// The prefix of URLs in log lines, and in the configuration if it may be written: for example
+    /// `uwsgi://`.
     pub text: &'static str,
-    /// The scheme with its colon and slashes, `uwsgi://`.
+    /// Whether the connection to the peer has TLS.
     pub is_secure: bool,
 }
 
@@ -46,7 +47,7 @@ pub struct Schemes {
 }
 
 impl Schemes {
-    /// The scheme of an address, and what follows it.
+    /// Splits an address into its scheme and the rest.
     fn split<'a>(&self, text: &'a [u8]) -> (Scheme, &'a [u8]) {
         for scheme in self.written {
             if let Some((begin, rest)) = text.split_at_checked(scheme.text.len())
@@ -67,22 +68,22 @@ pub struct Destination {
 
 enum DestinationWritten {
     Fixed(PeerTarget),
-    /// With variables: found anew for each request.
+    /// With variables: evaluated for each request.
     Text(Text),
 }
 
-/// Where a request goes.
+/// The destination of a request.
 #[derive(Clone)]
 pub struct PeerTarget {
-    /// How the peer is spoken to.
+    /// The scheme, which determines whether the connection has TLS.
     pub scheme: Scheme,
     pub(crate) upstream: Upstream,
-    /// The address as it is written, without the scheme.
+    /// The address as written, without the scheme.
     pub address: Bytes,
 }
 
 impl PeerTarget {
-    /// The address as HTTP has it in a URI: a socket in the file system has none.
+    /// The address as the authority of a URI; `localhost` for a Unix domain socket.
     pub fn authority(&self) -> &[u8] {
         if self.address.starts_with(b"unix:") {
             b"localhost"
@@ -93,7 +94,7 @@ impl PeerTarget {
 }
 
 impl Destination {
-    /// What this word says.
+    /// Compiles a word of the configuration, which may have variables.
     pub fn compile(
         compiler: &Compiler<'_>,
         word: &Word,
@@ -106,7 +107,7 @@ impl Destination {
         }
     }
 
-    /// What it says where variables have no meaning.
+    /// Compiles a word in which variables have no meaning.
     pub fn fixed(
         compiler: &Compiler<'_>,
         word: &Word,
@@ -125,7 +126,7 @@ impl Destination {
         })
     }
 
-    /// What a text says once it has been made for a request.
+    /// The destination that is the value of a text.
     pub fn of_text(text: Text, schemes: &'static Schemes) -> Destination {
         Destination {
             schemes,
@@ -133,12 +134,12 @@ impl Destination {
         }
     }
 
-    /// Whether it is the same for all requests.
+    /// Whether the destination is the same for all requests.
     pub fn is_fixed(&self) -> bool {
         matches!(self.written, DestinationWritten::Fixed(_))
     }
 
-    /// The servers, where they are the same for all requests.
+    /// The group of servers, if it is the same for all requests.
     pub fn group(&self) -> Option<&Arc<Group>> {
         match &self.written {
             DestinationWritten::Fixed(PeerTarget {
@@ -149,7 +150,7 @@ impl Destination {
         }
     }
 
-    /// Whether peers may speak TLS.
+    /// Whether peers may be reached with TLS.
     pub fn may_be_secure(&self) -> bool {
         match &self.written {
             DestinationWritten::Fixed(found) => found.scheme.is_secure,
@@ -157,8 +158,8 @@ impl Destination {
         }
     }
 
-    /// Where a request goes, or the status to answer with. `level` is that of the log's line about
-    /// an address that is none.
+    /// Finds the destination of a request; the error is the status of the response. `level` is that
+    /// of the log line about an invalid address.
     pub fn find(&self, request: &mut Request, level: Level) -> Result<PeerTarget, u16> {
         let whole = match &self.written {
             DestinationWritten::Fixed(found) => return Ok(found.clone()),
@@ -173,7 +174,7 @@ impl Destination {
     }
 }
 
-/// The servers of an address that variables have made, or the status to answer with.
+/// The servers of an address with variables; the error is the status of the response.
 fn upstream(request: &Request, text: &[u8], level: Level) -> Result<Upstream, u16> {
     let written = match address::parse(text) {
         Ok(written) => written,

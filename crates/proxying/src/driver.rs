@@ -47,13 +47,13 @@ use ::upstream::{RetryPolicy, Unanswered};
 
 /// The target of a proxied request.
 pub trait Target {
-    /// The servers that may answer.
+    /// The group or name of the servers.
     fn upstream(&self) -> &Upstream;
 
     /// The scheme of their URLs, for log lines.
     fn scheme(&self) -> &'static [u8];
 
-    /// Their server name for TLS, if they speak it.
+    /// The servers' name for TLS, if the scheme has TLS.
     fn secure_name(&self) -> Option<&Bytes>;
 }
 
@@ -97,7 +97,7 @@ pub enum BodyReading {
 }
 
 impl BodyReading {
-    /// Of a body that is passed on as it comes, or not.
+    /// How to read a body that is streamed or not.
     pub fn of_stream(stream: bool) -> BodyReading {
         if stream {
             BodyReading::AtHand
@@ -109,18 +109,18 @@ impl BodyReading {
 
 /// The settings for connecting to peers.
 pub struct PeerOptions<'a> {
-    /// Which errors and statuses make the next server be asked, how often and for how long.
+    /// The errors and statuses after which the next server is tried, and the limits of that.
     pub tries: RetryPolicy,
-    /// Options of the sockets towards the peers.
+    /// Options of the sockets to the peers.
     pub socket: &'a SocketSettings<Request>,
-    /// TLS, where peers may speak it.
+    /// The TLS settings, if the scheme may have TLS.
     pub tls: Option<&'a UpstreamTls>,
     /// Whether requests share connections (HTTP/2).
     pub is_shared: bool,
 }
 
 impl<'a> PeerOptions<'a> {
-    /// Peers speak no TLS, and each request has a connection of its own.
+    /// Options without TLS and without shared connections.
     pub fn in_the_clear(passing: &'a Passing) -> PeerOptions<'a> {
         PeerOptions {
             tries: passing.tries,
@@ -131,13 +131,13 @@ impl<'a> PeerOptions<'a> {
     }
 }
 
-/// What one protocol, as a scope has it spoken, does at each step.
+/// The steps of one protocol, with the settings of one scope.
 #[expect(
     async_fn_in_trait,
     reason = "a request stays on its thread, so that nobody asks for Send"
 )]
 pub trait Protocol {
-    /// Where a request goes, and what else is known of it before its body is read.
+    /// The destination of a request, and other data that is known before the body is read.
     type Target: Target;
 
     /// The request as it is sent to peers.
@@ -154,27 +154,27 @@ pub trait Protocol {
     /// The settings for connecting to peers.
     fn way(&self) -> PeerOptions<'_>;
 
-    /// Where a request goes, or the status to answer with.
+    /// Finds the target of a request; the error is the status of the response.
     fn find(&self, request: &mut Request) -> Result<Self::Target, u16>;
 
-    /// There is no such place: what variables tell of upstreams is there, and empty.
+    /// Called if there is no target: variables of upstreams exist, and are empty.
     fn not_found(&self, request: &mut Request) {
         Attempts::enter(request);
     }
 
-    /// How much of the request's body is to be read.
+    /// How much of the request's body is read first.
     fn reading(&self, request: &Request, target: &Self::Target) -> BodyReading;
 
-    /// Tells variables of the target of a request that is not passed on after all, or not yet.
+    /// Provides variables with the target of a request that is not passed on, or not yet.
     fn show(&self, _: &mut Request, _: &Self::Target) {}
 
-    /// The request is about to be passed on: what variables tell begins, behind the tries of an
+    /// Called before the request is passed on: begins the attempts for variables, after those of an
     /// earlier pass, if there was one.
     fn begin(&self, request: &mut Request, _: &Self::Target) {
         Attempts::begin_anew(request);
     }
 
-    /// What the scope says of answers, where a cache may be on.
+    /// The settings of responses, if the scope may have a cache.
     fn cached(&self) -> Option<&Arc<Passing>> {
         None
     }
@@ -184,14 +184,14 @@ pub trait Protocol {
         Vec::new()
     }
 
-    /// What changes in the fields of an answer from the cache.
+    /// How fields of a cached response are rewritten.
     fn rewriting(&self) -> &dyn Rewrite {
         &Unchanged
     }
 
-    /// Writes the request, or tells the status to answer with. `begun` is what has been read of a
-    /// body that is passed on as it comes. The second hook is the lookup: a cache asks for more, or
-    /// for less, than its client.
+    /// Writes the request; the error is the status of the response. `begun` is the received part of
+    /// a body that is streamed. `lookup` is the cache lookup, which may make the request
+    /// conditional or change its range.
     async fn write(
         &self,
         request: &mut Request,
@@ -220,23 +220,23 @@ pub trait Protocol {
         outgoing: &'a Self::Outgoing,
     ) -> Self::Dialogue<'a>;
 
-    /// No peer has answered: the request ends with this status.
+    /// Ends the request with this status, since no peer has responded.
     fn unanswered(&self, request: &mut Request, _: &Self::Outgoing, status: u16) -> Step {
         finish(request, status)
     }
 
-    /// The head of an answer, which may be intercepted and becomes the response's; `None` where
-    /// answers have none.
+    /// The head of a response, which may be intercepted and is copied to the client's response;
+    /// `None` if responses of the protocol have no head.
     fn head(_: &Self::Answer) -> Option<&AnswerHead> {
         None
     }
 
-    /// How such a head becomes the response's.
+    /// How such a head is copied to the client's response.
     fn delivery(&self, _: &Self::Outgoing) -> Option<Delivery<'_>> {
         None
     }
 
-    /// The peer goes on in another protocol, which the client may not have asked for.
+    /// Handles a response that switches protocols, which the client may not have requested.
     async fn upgrade(
         &self,
         request: &mut Request,
@@ -249,12 +249,13 @@ pub trait Protocol {
         Ok(refuse_upgrade(request))
     }
 
-    /// Something else than the answer is delivered, of which the head alone was of use.
+    /// Called if the response is not delivered, and only its head was of use.
     fn hand_over(&self, peer: UpstreamConnection, _: Self::Answer, _: &Self::Outgoing) {
         drop(peer);
     }
 
-    /// Makes the answer the response, the head of which is in place where it has one.
+    /// Makes the upstream's response the client's response. The head has been copied, if there is
+    /// one.
     fn deliver<'a>(
         &'a self,
         request: &'a mut Request,
@@ -265,11 +266,11 @@ pub trait Protocol {
     ) -> Ran<'a>;
 }
 
-/// A request that has been sent, and its target.
+/// A request as it was sent, and its target.
 pub struct SentRequest<T, O> {
-    /// Where the request has gone.
+    /// The target of the request.
     pub target: T,
-    /// The request as it was written.
+    /// The request as written.
     pub outgoing: O,
 }
 
@@ -321,8 +322,7 @@ pub async fn pass_on<P: Protocol>(
     ask_peers(request, exchange, protocol, &sent, lookup, secured).await
 }
 
-/// First hook: before peers are asked, the cache is, where one is on. A step answers in their
-/// place.
+/// First hook: asks the cache, if it is on, before peers are asked. A step ends the request.
 async fn look_up<P: Protocol>(
     request: &mut Request,
     exchange: &mut Exchange,
@@ -347,7 +347,7 @@ async fn look_up<P: Protocol>(
     .await
 }
 
-/// What the scope says of answers, where a cache may be on.
+/// The settings of responses, if the scope may have a cache.
 fn answer_rules<P: Protocol>(protocol: &P) -> Option<AnswerRules<'_>> {
     Some(AnswerRules {
         passing: protocol.cached()?,
@@ -370,7 +370,7 @@ async fn secure<P: Protocol>(
     }
 }
 
-/// Asks the servers of the target until one answers.
+/// Asks the servers of the target until one responds.
 async fn ask_peers<P: Protocol>(
     request: &mut Request,
     exchange: &mut Exchange,
@@ -395,11 +395,12 @@ async fn ask_peers<P: Protocol>(
         terms: Bytes::new(),
     };
     let located = sent.target.upstream();
-    // What is to be stored is fetched in any case.
+    // A response that is to be stored is received even if the client leaves.
     exchange.outlive_client(lookup.as_deref().is_some_and(CacheLookup::may_store));
     let located = match located {
         Upstream::Group(group) => Ok(Arc::clone(group)),
-        // Rare, so that no other request needs room for it; so it is with all that is boxed below.
+        // Boxed, since the case is rare and other requests need no memory for it; so are the cases
+        // below.
         Upstream::Name { .. } => {
             Box::pin(locate(
                 request,
@@ -493,8 +494,7 @@ async fn ask_peers<P: Protocol>(
     })
 }
 
-/// Third hook: what the cache has that is fresh no more may stand in the place of a failure or of
-/// an answer.
+/// Third hook: the cache may replace a failure or a response by a stale entry.
 async fn replace<P: Protocol>(
     request: &mut Request,
     protocol: &P,
@@ -505,7 +505,7 @@ async fn replace<P: Protocol>(
     lookup.serve_stale(request, &rules, instead).await
 }
 
-/// No peer has answered.
+/// Ends a request for which no peer has responded.
 async fn fail<P: Protocol>(
     request: &mut Request,
     protocol: &P,

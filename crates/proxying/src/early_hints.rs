@@ -1,8 +1,8 @@
 //! `early_hints`: whether the client gets the 103 responses of upstreams.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_core_module.html#early_hints>, RFC 8297. Old clients
-//! take a 103 for the final response, hence the condition. Reading what upstreams send is the
-//! business of `proxy`.
+//! take a 103 for the final response, hence the condition. The module `proxy` reads the responses
+//! of upstreams.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ static EARLY_HINTS: Setting<Vec<Template>> = Setting::new(
          neither empty nor \"0\". Without the directive they are not.",
 );
 
-/// Whether `early_hints` lets hints pass, in a scope.
+/// The conditions of `early_hints` in a scope.
 #[derive(Debug)]
 pub struct EarlyHints {
     conditions: Box<[Text]>,
@@ -49,7 +49,7 @@ impl Feature for EarlyHints {
     }
 }
 
-/// What holds in a plan; nothing where it is off.
+/// The setting of a plan; absent if it is off.
 pub static OF_PLAN: PlanSlot<EarlyHints> = PlanSlot::new();
 
 impl Module for EarlyHints {
@@ -66,7 +66,7 @@ impl Module for EarlyHints {
 }
 
 impl EarlyHints {
-    /// Whether this request's client gets them.
+    /// Whether this request's client gets the hints.
     pub fn are_wanted(&self, request: &mut Request) -> bool {
         self.conditions.iter().any(|condition| {
             let value = condition.evaluate(request);

@@ -1,8 +1,9 @@
-//! The directives of every module that passes requests on to an upstream (`proxy_`, `fastcgi_` …),
-//! declared once: each module makes a [`Family`] with its prefix and lists those that it has.
+//! The directives of all modules that pass requests on to an upstream (`proxy_`, `fastcgi_` …),
+//! declared once: each module makes a [`Family`] with its prefix and lists the directives that it
+//! has.
 //!
-//! Not here: the directives that are one module's alone, and those about buffers and TLS, which
-//! have families of their own.
+//! Not here: the directives of a single module, and those about buffers and TLS, which have their
+//! own families.
 
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ pub use ::upstream::Causes;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
-/// What the modules have in common. nginx's manual says it under each of their names.
+/// The directives that the modules have in common. nginx's manual repeats them under each prefix.
 pub struct Family {
     /// `*_hide_header`.
     pub hide_header: Setting<Vec<Word>>,
@@ -73,23 +74,23 @@ impl Family {
         }
     }
 
-    /// The directives that begin with this prefix, of a module whose servers speak HTTP.
+    /// The directives with this prefix, for a module whose servers speak HTTP.
     pub const fn of(prefix: &'static str) -> Family {
         Family::with(prefix, &[CAUSES_OF_HTTP], causes)
     }
 
-    /// The directives of a module whose servers are application servers, which never answer with
+    /// The directives of a module whose servers are application servers, which never respond with
     /// 502 or 504.
     pub const fn of_applications(prefix: &'static str) -> Family {
         Family::with(prefix, &[CAUSES_OF_APPLICATIONS], causes_of_applications)
     }
 
-    /// The directives of a module whose servers speak gRPC, which has no cache.
+    /// The directives of a module whose servers speak gRPC, for which there is no cache.
     pub const fn of_calls(prefix: &'static str) -> Family {
         Family::with(prefix, &[CAUSES_OF_CALLS], causes_of_calls)
     }
 
-    /// The directives of every module that proxies whole requests: all but `send_lowat`.
+    /// The directives of every module that proxies whole requests: all except `send_lowat`.
     pub const fn of_requests(&'static self) -> [&'static dyn Declared; 24] {
         [
             &self.hide_header,
@@ -240,19 +241,19 @@ const fn flag(prefix: &'static str, stem: &'static str, default: &'static str) -
         .default(default)
 }
 
-/// What `*_next_upstream` takes, as the manual has it.
+/// The syntax of `*_next_upstream`, as in the manual.
 pub(super) const CAUSES_OF_HTTP: &str = "error | timeout | invalid_header | http_500 | http_502 | http_503 | http_504 | http_403 | http_404 | http_429 | non_idempotent | updating | off ...";
 const CAUSES_OF_CALLS: &str = "error | timeout | invalid_header | http_500 | http_502 | http_503 | http_504 | http_403 | http_404 | http_429 | non_idempotent | off ...";
 pub(super) const CAUSES_OF_APPLICATIONS: &str = "error | timeout | invalid_header | http_500 | http_503 | http_403 | http_404 | http_429 | non_idempotent | updating | off ...";
 
-/// What every module knows.
+/// The causes of all modules.
 const CAUSES_OF_CONNECTIONS: [(&str, Causes); 3] = [
     ("error", Causes::ERROR),
     ("timeout", Causes::TIMEOUT),
     ("off", Causes::OFF),
 ];
 
-/// What those know beside that whose upstreams answer requests.
+/// The additional causes of modules whose upstreams respond to requests.
 const CAUSES_OF_ANSWERS: [(&str, Causes); 7] = [
     ("invalid_header", Causes::INVALID_HEADER),
     ("non_idempotent", Causes::NON_IDEMPOTENT),
@@ -263,7 +264,7 @@ const CAUSES_OF_ANSWERS: [(&str, Causes); 7] = [
     ("http_429", Causes::HTTP_429),
 ];
 
-/// What those know beside that whose answers may be kept.
+/// The additional causes of modules with a cache.
 const CAUSES_OF_CACHES: [(&str, Causes); 1] = [("updating", Causes::UPDATING)];
 
 const CAUSES_OF_GATEWAYS: [(&str, Causes); 2] = [
@@ -271,13 +272,13 @@ const CAUSES_OF_GATEWAYS: [(&str, Causes); 2] = [
     ("http_504", Causes::HTTP_504),
 ];
 
-/// What those know beside that whose upstreams give values.
+/// The additional causes of modules whose upstreams return values.
 const CAUSES_OF_VALUES: [(&str, Causes); 2] = [
     ("invalid_response", Causes::INVALID_HEADER),
     ("not_found", Causes::HTTP_404),
 ];
 
-/// `*_next_upstream` where upstreams answer by HTTP.
+/// `*_next_upstream` for upstreams that speak HTTP.
 pub(super) fn causes(setter: &Setter<'_>) -> Result<Causes, Fault> {
     let known: [&[_]; 4] = [
         &CAUSES_OF_CONNECTIONS,
@@ -308,12 +309,12 @@ pub(super) fn causes_of_applications(setter: &Setter<'_>) -> Result<Causes, Faul
     causes_among(setter, &known)
 }
 
-/// `*_next_upstream` where all that can fail is the connection.
+/// `*_next_upstream` for modules in which only the connection can fail.
 pub fn causes_of_connections(setter: &Setter<'_>) -> Result<Causes, Fault> {
     causes_among(setter, &[&CAUSES_OF_CONNECTIONS])
 }
 
-/// `*_next_upstream` where the answer is a value or none.
+/// `*_next_upstream` for modules whose response is a value or none.
 pub fn causes_of_values(setter: &Setter<'_>) -> Result<Causes, Fault> {
     causes_among(setter, &[&CAUSES_OF_CONNECTIONS, &CAUSES_OF_VALUES])
 }
@@ -389,7 +390,7 @@ mod tests {
     use super::super::{buffers, ssl};
     use super::*;
 
-    // As two modules of one program would have them.
+    // As two modules of one program would declare them.
     static PROXY: Family = Family::of("proxy_");
     static PROXY_BUFFERS: buffers::Family = buffers::Family::of("proxy_");
     static OTHER: Family = Family::of("other_");
@@ -464,7 +465,7 @@ mod tests {
         assert_eq!(http.get(&OTHER.next_upstream).unwrap(), default);
     }
 
-    /// Sizes are compared within a family, and its own names stand in the texts.
+    /// Sizes are compared within a family, and messages contain the names of its own directives.
     #[test]
     fn checks_name_the_directives_of_their_own_prefix() {
         let (loaded, _) = load("other_buffer_size 64k; proxy_max_temp_file_size 1;");

@@ -1,4 +1,4 @@
-//! Fields that directives set in the requests of upstreams: `proxy_set_header`, `grpc_set_header`.
+//! Fields that directives set in requests to upstreams: `proxy_set_header`, `grpc_set_header`.
 
 use bytes::Bytes;
 use conf::{Arity, Contexts, Fault, Inherit, Setter, Setting, Template, Word};
@@ -13,11 +13,11 @@ pub struct SetField {
     pub name: Bytes,
     /// The name in lower case.
     pub lower: Box<[u8]>,
-    /// The value; the field is left out where that is empty.
+    /// The value; an empty value removes the field.
     pub value: Text,
 }
 
-/// Fields of the client's request that speak of its own connection and are not passed on.
+/// Fields about the client's own connection, which are not passed on.
 const OWN_CONNECTION: [&[u8]; 9] = [
     b"host",
     b"connection",
@@ -30,7 +30,7 @@ const OWN_CONNECTION: [&[u8]; 9] = [
     b"upgrade",
 ];
 
-/// The directive of this name.
+/// Declares the directive for this prefix.
 pub const fn setting(prefix: &'static str, manual: &'static str) -> Setting<Vec<(Word, Word)>> {
     Setting::family(prefix, "set_header", &["field value"], pairs)
         .contexts(Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION))
@@ -52,8 +52,8 @@ fn pairs(setter: &Setter<'_>) -> Result<Vec<(Word, Word)>, Fault> {
         .collect()
 }
 
-/// What the lines say, and which fields of the client's they replace: those of its own connection
-/// with them.
+/// Compiles the lines of the directive. Also returns the names of the client's fields that are not
+/// passed on: the replaced ones, and those about the client's own connection.
 pub fn compile(
     compiler: &Compiler<'_>,
     lines: Vec<(Word, Word)>,
@@ -71,20 +71,20 @@ pub fn compile(
     Ok((set, replaced))
 }
 
-/// The fields that are set, as lines of HTTP/1: what is the same for all requests has been written
-/// when the configuration was read.
+/// The fields that directives set, as lines of HTTP/1. Constant lines are written when the
+/// configuration is compiled.
 pub struct FieldLines {
-    /// The host: of several the last holds.
+    /// The host; the last of several lines.
     host: Option<Text>,
     lines: Vec<FieldLine>,
 }
 
 enum FieldLine {
-    /// One or several lines that are the same for all requests.
+    /// One or several constant lines.
     Constant(Vec<u8>),
-    /// A line whose value is made for each request.
+    /// A line with a value that is evaluated for each request.
     Made {
-        /// The name, and what stands before the value.
+        /// The name, and the separator before the value.
         begun: Vec<u8>,
         value: Text,
         is_upgrade: bool,
@@ -124,13 +124,14 @@ impl FieldLines {
         }
     }
 
-    /// Appends the host that they set; false where they set none, or it is empty.
+    /// Appends the host line; false if no line sets the host, or its value is empty.
     pub fn append_host(&self, request: &mut Request, out: &mut Vec<u8>) -> bool {
         let host = self.host.as_ref();
         host.is_some_and(|host| append_line(b"Host: ", host, request, out))
     }
 
-    /// Appends the others, but for those without a value; whether there is an `Upgrade` among them.
+    /// Appends the other lines, except for those with an empty value. True if there is an `Upgrade`
+    /// among them.
     pub fn append(&self, request: &mut Request, out: &mut Vec<u8>) -> bool {
         let mut has_upgrade = false;
         for line in &self.lines {
@@ -147,8 +148,7 @@ impl FieldLines {
     }
 }
 
-/// Appends a line whose value is made where it is sent from; false, and nothing, where that is
-/// empty.
+/// Appends a line with an evaluated value; false, and nothing is appended, if the value is empty.
 fn append_line(begun: &[u8], value: &Text, request: &mut Request, out: &mut Vec<u8>) -> bool {
     let start = out.len();
     out.extend_from_slice(begun);
@@ -167,7 +167,7 @@ fn append_line(begun: &[u8], value: &Text, request: &mut Request, out: &mut Vec<
     true
 }
 
-/// Whether a field of this name in lower case is among them.
+/// Whether the field with this name in lower case is set.
 pub fn sets(fields: &[SetField], name: &[u8]) -> bool {
     fields.iter().any(|field| &*field.lower == name)
 }

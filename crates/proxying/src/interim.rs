@@ -1,5 +1,5 @@
-//! Informational responses of upstreams (1xx), which come before an answer's own head. Early hints
-//! are passed on.
+//! Interim responses of upstreams (1xx), which precede the final response. Early hints are passed
+//! on.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::failures::AttemptError;
 
 const EARLY_HINTS: u16 = 103;
 
-/// What has come of informational responses before the answer's own head.
+/// Counts the interim responses before the final one.
 #[derive(Default)]
 pub struct Informational {
     count: u32,
@@ -29,13 +29,13 @@ pub struct Informational {
 }
 
 impl Informational {
-    /// Whether any has come.
+    /// Whether there was any.
     pub fn has_come(&self) -> bool {
         self.count > 0
     }
 
-    /// Takes in one of `length` bytes. Early hints are passed on where `early_hints` says so;
-    /// others are of no use.
+    /// Handles an interim response of `length` bytes. Early hints are passed on if `early_hints`
+    /// permits; other interim responses are ignored.
     pub fn take(
         &mut self,
         request: &mut Request,
@@ -77,7 +77,7 @@ impl Informational {
     }
 }
 
-/// The fields of early hints that the client gets: no framing, and nothing that is hidden.
+/// The fields of early hints that the client gets: none about framing, and no hidden ones.
 fn hints(passing: &Passing, answer: &ResponseHeadReader) -> Vec<Field> {
     let mut fields = Vec::new();
     for field in answer.head.fields() {

@@ -1,24 +1,23 @@
-//! Requests passed on to servers, whatever is spoken with them.
+//! Passes requests on to upstream servers, with any protocol.
 //!
-//! Here is what `proxy`, `fastcgi`, `uwsgi`, `scgi`, `memcached` and `tunnel` have in common.
-//! `settings` is what a scope says of it (`family` declares the directives, `buffers`, `fields`,
-//! `ssl`, `socket` and `store_settings` those of their own kind), `destination` reads addresses,
-//! `locate` looks names up. `peer_attempts` is a request in the loop over the peers of a group,
-//! which is `::upstream::try_peers`, `connect_target` says how they are reached, and `connection`
-//! is what leads to one; a module's `Dialogue` is had with each, to which `sending` gives the
-//! client's body (`request_framing`), of which `upload` sends the rest once the answer comes,
-//! unless it is `stopped`. `response` takes the head of an answer (`answer`), `rewriting` is what
-//! changes in it, `deliver` makes it the response. `body` streams the rest at its `pace`, as
-//! `answer_framing` finds it, with its `trailers`, unless it is `whole` already; `store` keeps it
-//! as a file, `cache` to give it again; `tunnel` carries upgraded connections. `interim` is what
-//! may come before an answer, `http2` what a request says on a connection that it shares. `probe`
-//! asks a server on our own account. `driver` is the whole way of a request to an upstream and
-//! back, which goes step by step as its protocol says. `attempts` and `variables` are what a
-//! request tells of it, `failures` what is logged and noted where it comes to nothing, `activity`
-//! how log lines end meanwhile. Which server of a group is asked is the business of `upstream`.
+//! This crate is the common part of `proxy`, `fastcgi`, `uwsgi`, `scgi`, `memcached` and `tunnel`.
+//! `driver` is the whole way of a request to an upstream and back, whose steps a protocol defines.
+//! `settings` holds the settings of a scope (`family` declares the directives; `buffers`, `fields`,
+//! `ssl` and `store_settings` those of their kind), `destination` parses addresses, and `locate`
+//! resolves names. `peer_attempts` runs the loop over the peers of a group
+//! (`::upstream::try_peers`), `connect_target` describes how peers are reached, and `connection` is
+//! the connection to one. A module's `Dialogue` talks to each peer: `sending` sends the client's
+//! body (framed by `request_framing`), and `upload` the rest once the response has begun, unless it
+//! is `stopped`. `response` reads the head of a response (`answer`), `rewriting` changes its
+//! fields, and `deliver` makes it the client's response. `body` streams the body at its `pace`,
+//! decoded by `answer_framing`, with its `trailers`; `whole` is a body that is already complete.
+//! `store` saves responses as files, `cache` stores them for reuse, and `tunnel` carries upgraded
+//! connections. `interim` handles 1xx responses, `http2` requests on shared connections, and
+//! `probe` sends requests of our own. `attempts` and `variables` record what a request tells of its
+//! upstreams, `failures` logs and notes failures, and `activity` holds the phrases of log lines.
+//! The crate `upstream` chooses the server of a group.
 //!
-//! What a scope says stands below what requests do with it: no settings import what acts by
-//! them.
+//! Settings are below the code that uses them: no settings module imports that code.
 
 pub mod activity;
 pub mod answer;
@@ -61,10 +60,10 @@ mod whole;
 use http::request::activity::WHILE_SENDING_ON;
 use http::request::{Request, Step};
 
-/// What is done last.
+/// The phrase for reading the body, the last activity.
 pub const READING_BODY: &str = "while reading upstream";
 
-/// Ends what was asked of upstreams with a status; its page is what is being sent then.
+/// Ends the use of upstreams with a status. The activity is then that of sending the status's page.
 pub fn finish(request: &mut Request, status: u16) -> Step {
     request.activity.doing = WHILE_SENDING_ON;
     Step::Finish(status)

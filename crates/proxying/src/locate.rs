@@ -1,4 +1,4 @@
-//! The servers that may answer a request, looked up where that is still to be done.
+//! The servers that may serve a request, resolved if necessary.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,24 +12,24 @@ use http::request::interrupt::Interrupt;
 
 use crate::upstream::Group;
 
-/// The servers that may answer a request.
+/// The servers that may serve a request.
 #[derive(Clone, Debug)]
 pub enum Upstream {
-    /// A group of servers that the configuration has.
+    /// A group of the configuration.
     Group(Arc<Group>),
-    /// The server at one of a name's addresses, which are still to be found.
+    /// A server at one of a name's addresses, which must be resolved.
     Name {
-        /// The name that is to be resolved.
+        /// The name to resolve.
         name: Bytes,
-        /// The port at which the name listens.
+        /// The port of the server.
         port: u16,
     },
 }
 
-/// The servers themselves: those of a name are looked up now.
+/// Resolves the name, if there is one, and returns the group of servers.
 ///
 /// # Errors
-/// 502 where the name cannot be resolved; the client has left.
+/// 502 if the name cannot be resolved; an abort if the client has left.
 pub async fn locate(
     request: &Request,
     exchange: &mut Exchange,

@@ -1,8 +1,8 @@
-//! `proxy_limit_rate`: how fast an upstream's body is read.
+//! `proxy_limit_rate`: limits the rate at which an upstream's body is read.
 //!
-//! As in nginx: what has come is waited for as long as it should have taken, and in whole seconds
-//! no more is read than the rate gives. What the engine has received beyond that is kept back here,
-//! and nothing more is received meanwhile.
+//! As in nginx, each read is followed by a pause of its length divided by the rate, and within each
+//! whole second no more is read than the rate permits. Bytes that the engine has received beyond
+//! that are held back here, and nothing more is received meanwhile.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,22 +11,22 @@ use std::time::{Duration, Instant};
 
 use engine::{Buffer, Sleep};
 
-/// The reading of one body.
+/// The pace of reading one body.
 pub(super) struct ReadPace {
     rate: u64,
     began: Instant,
     /// How many bytes count as read.
     read: u64,
-    /// What has been received and does not count yet.
+    /// The received bytes that do not count as read yet.
     held: Buffer,
-    /// When more may be read, and the wait for that.
+    /// When more may be read, and the timer for that.
     until: Instant,
     wait: Option<Sleep>,
 }
 
 impl ReadPace {
-    /// A pace of `rate` bytes a second, if there is one. Of what has come already, `beyond` bytes
-    /// at its end are still to be read.
+    /// Begins to read at `rate` bytes per second, if there is a limit. The last `beyond` of the
+    /// received bytes do not count as read yet.
     pub(super) fn begin(
         rate: u64,
         arrived: &mut Buffer,
@@ -51,17 +51,17 @@ impl ReadPace {
         Some(pace)
     }
 
-    /// Whether there is nothing that has been received and not been read.
+    /// Whether no received bytes are held back.
     pub(super) fn is_empty(&self) -> bool {
         self.held.is_empty()
     }
 
-    /// Takes what has been received.
+    /// Holds back received bytes.
     pub(super) fn hold(&mut self, received: Buffer) {
         self.held = received;
     }
 
-    /// What of it may be read now; nothing before its time.
+    /// Releases the bytes that may be read now; none before the pause is over.
     pub(super) fn release(&mut self, now: Instant) -> Buffer {
         if self.held.is_empty() || now < self.until {
             return Buffer::empty();
@@ -102,7 +102,7 @@ impl ReadPace {
         taken
     }
 
-    /// Lets pass what so many bytes take at this rate, and `more`.
+    /// Pauses for the time that `bytes` take at the rate, and for `more`.
     fn wait_for(&mut self, bytes: u64, more: Duration, now: Instant) {
         let milliseconds = bytes.saturating_mul(1000) / self.rate;
         let until = now.checked_add(Duration::from_millis(milliseconds) + more);
@@ -129,7 +129,7 @@ mod tests {
         assert!(pace.is_empty());
         pace.hold(Buffer::copy_of(&[0; 5000]));
         assert_eq!(pace.release(at(499)).len(), 0);
-        // Of the first second 500 are left.
+        // 500 bytes are left of the first second.
         assert_eq!(pace.release(at(500)).len(), 500);
         assert_eq!(pace.release(at(1000)).len(), 1000);
         assert_eq!(pace.release(at(1999)).len(), 0);

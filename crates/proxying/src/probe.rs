@@ -1,8 +1,8 @@
-//! One request of our own to one peer, by the settings of a location: what health checks ask. What
-//! is asked is the business of the module that the location passes requests on by.
+//! Sends one request of our own to one peer, with the settings of a location, for health checks.
+//! The module that handles the location makes the request.
 //!
-//! There is no client, and no other peer is tried. The answer must have come, as far as it is
-//! wanted, within `*_read_timeout` of the request, however it is dribbled out.
+//! There is no client, and no other peer is tried. The required part of the response must be
+//! complete within `*_read_timeout` of the request, even if it comes slowly.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -50,15 +50,15 @@ pub struct Keeping {
 
 /// The peer that is probed.
 pub struct ProbedPeer<'a> {
-    /// The group that it is of.
+    /// The group of the peer.
     pub group: &'a Arc<Group>,
-    /// Where it is asked.
+    /// The address of the peer.
     pub address: &'a Address,
     /// The `*_pass` settings of the checked location.
     pub passing: &'a Passing,
 }
 
-/// How a probe has failed.
+/// Why a probe has failed.
 pub struct ProbeError {
     /// Which of the causes of `*_next_upstream` the failure is.
     pub cause: Causes,
@@ -66,15 +66,15 @@ pub struct ProbeError {
     pub doing: Doing,
 }
 
-/// What is said of connections that serve probes alone.
+/// The mark in the terms of connections that only serve probes.
 const KEPT: &str = "health checks";
 
 thread_local! {
     static NUMBER: Cell<u64> = const { Cell::new(0) };
 }
 
-/// What probes must agree on to share a connection (HTTP/2): those of a check that keeps it do
-/// where it would be made in the same way, others have one each.
+/// The terms on which probes share a connection (HTTP/2): probes of a check that reuses its
+/// connection share it if they would open it in the same way; all others have their own.
 pub fn terms(keeps: Option<Keeping>, group: &Group, reach: &ConnectTarget) -> Bytes {
     if let Some(Keeping { check, .. }) = keeps {
         let made_by = connection::terms(&Bytes::new(), reach.scheme, group, reach);
@@ -87,9 +87,8 @@ pub fn terms(keeps: Option<Keeping>, group: &Group, reach: &ConnectTarget) -> By
     format!("{KEPT} {number}").into()
 }
 
-/// Has a connection that is shared end with this probe, or, where it is to serve further ones, when
-/// it is as old as they say. One with a certificate that was read for this probe would never be
-/// found again.
+/// Makes a shared connection end with this probe or, if it is reused, at the given age. A
+/// connection with a certificate that was loaded for this probe is never reused, so it ends too.
 pub fn keep(peer: &mut UpstreamConnection, keeps: Option<Keeping>, reach: &ConnectTarget) {
     let Some(stream) = peer.shared() else {
         return;
@@ -104,7 +103,7 @@ pub fn keep(peer: &mut UpstreamConnection, keeps: Option<Keeping>, reach: &Conne
     }
 }
 
-/// The tries of a request begin anew, with this peer.
+/// Begins the attempts of a request anew, with this peer.
 pub fn begin(request: &mut Request, name: &Bytes) {
     let attempt = Attempt {
         peer: name.clone(),
@@ -115,7 +114,7 @@ pub fn begin(request: &mut Request, name: &Bytes) {
 }
 
 impl ProbedPeer<'_> {
-    /// Connects, with TLS where the scheme has it. Fails as an attempt of a request does.
+    /// Connects, with TLS if the scheme has it. Fails like an attempt of a request.
     pub async fn connect(
         &self,
         request: &mut Request,
@@ -133,14 +132,14 @@ impl ProbedPeer<'_> {
         };
         let connected = peer_attempts::connect_on_own_account(request, self.address, &asking).await;
         connected.map_err(|error| match error {
-            // Too many requests say nothing of how it does.
+            // A limit of requests says nothing about the health of the peer.
             AttemptError::Failed(failure) if failure.is_busy => Unanswered::NotAsked,
             AttemptError::Failed(_) => ProbeError::of(request, error).into(),
             AttemptError::Refused(_) | AttemptError::Aborted(_) => Unanswered::NotAsked,
         })
     }
 
-    /// Has a conversation with it. Beside the answer comes when the rest of it must have come.
+    /// Talks to the peer. Also returns the deadline of the rest of the response.
     pub async fn talk<C: Dialogue>(
         &self,
         request: &mut Request,
@@ -166,7 +165,7 @@ impl From<ProbeError> for Unanswered {
 }
 
 impl ProbeError {
-    /// The error that an attempt ended with, which has been logged.
+    /// The error of an attempt, which has been logged.
     pub fn of(request: &Request, error: AttemptError) -> ProbeError {
         match error {
             AttemptError::Failed(failure) if failure.cause == Causes::TIMEOUT => {
@@ -176,7 +175,7 @@ impl ProbeError {
                 cause: failure.cause,
                 doing: failure.doing,
             },
-            // There is no client who could leave, and no body that could be refused.
+            // There is no client that could leave, and no body that could be refused.
             AttemptError::Refused(_) | AttemptError::Aborted(_) => ProbeError {
                 cause: Causes::ERROR,
                 doing: SENDING,
@@ -184,7 +183,7 @@ impl ProbeError {
         }
     }
 
-    /// The time for a check was over, which is logged here.
+    /// Logs that the time for a check is over.
     pub fn timed_out(request: &Request, doing: Doing) -> ProbeError {
         logs::error!(
             request,

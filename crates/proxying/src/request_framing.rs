@@ -1,5 +1,5 @@
-//! How the client's body is framed on its way to a peer that has a connection for it alone, and how
-//! much of it waits there.
+//! The framing of the client's body on an unshared connection to a peer, and the limit of queued
+//! bytes.
 
 use bytes::Bytes;
 use engine::net::Segment;
@@ -7,19 +7,19 @@ use http::request::Request;
 use proto::h1::chunked::{self, ChunkLine, DATA_END};
 use transport::Transport;
 
-/// Bytes queued for an upstream beyond which the client is not read on.
+/// Bytes queued for an upstream beyond which no more is read from the client.
 pub(super) const BACKLOG_MAX: usize = 32 * 1024;
 
-/// How a protocol frames the client's body on its way to a peer.
+/// The framing of the client's body for a peer.
 pub trait BodyFraming {
-    /// Queues parts of it; how many bytes that is.
+    /// Queues parts of the body. Returns the bytes that were queued.
     fn push(&self, stream: &Transport, parts: &[Bytes]) -> u64;
 
-    /// Queues what ends it; how many bytes that is.
+    /// Queues the end of the body. Returns the bytes that were queued.
     fn end(&self, stream: &Transport) -> u64;
 }
 
-/// As the client frames its body.
+/// The framing that the client has used.
 pub fn as_it_came(request: &Request) -> &'static dyn BodyFraming {
     if request.body.chunked() {
         &InChunks
@@ -43,7 +43,7 @@ impl BodyFraming for Unframed {
     }
 }
 
-/// What came at once is a chunk.
+/// All parts of one call become one chunk.
 struct InChunks;
 
 impl BodyFraming for InChunks {

@@ -1,4 +1,4 @@
-//! The head of an upstream's answer: receiving it, and what of it the client gets.
+//! Receives the head of an upstream's response, and copies it to the client's response.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -27,19 +27,19 @@ use crate::activity::{READING, SENDING, WHILE_READING};
 use crate::failures::{AttemptError, client_left, failed, note};
 use ::upstream::AttemptFailure;
 
-/// A head that is being read, with its bytes and what came after it.
+/// A head that is being read: the parsed part, its bytes and the bytes behind it.
 pub struct ResponseHeadReader {
-    /// What of the head has been parsed.
+    /// The parsed part of the head.
     pub head: ReadHead,
     /// The bytes of the head.
     pub bytes: Vec<u8>,
-    /// What has come behind the head.
+    /// The bytes that were received behind the head.
     pub rest: Buffer,
-    /// How many bytes have come, of heads before this one and behind it as well.
+    /// How many bytes were received, including earlier heads and bytes behind this head.
     pub received: usize,
-    /// How much of that is beyond `proxy_buffer_size`.
+    /// How many of these bytes are beyond `proxy_buffer_size`.
     pub beyond: u64,
-    /// How many of the head's fields have been looked at.
+    /// How many fields of the head have been examined.
     examined: usize,
 }
 
@@ -50,7 +50,7 @@ impl Default for ResponseHeadReader {
 }
 
 impl ResponseHeadReader {
-    /// A head that has been read in one go.
+    /// A head that has been read completely.
     pub fn of(head: ReadHead, bytes: Vec<u8>) -> ResponseHeadReader {
         ResponseHeadReader {
             head,
@@ -71,7 +71,7 @@ impl ResponseHeadReader {
         note(request, |attempt, _| attempt.bytes_received = counted);
     }
 
-    /// Counts `length` bytes that have been parsed; `behind` further ones have been received after
+    /// Counts `length` bytes that have been parsed; another `behind` bytes were received after
     /// them.
     pub fn note_read(&mut self, length: usize, behind: usize, request: &mut Request) {
         self.received += length;
@@ -80,10 +80,10 @@ impl ResponseHeadReader {
         note(request, |attempt, _| attempt.bytes_received = counted);
     }
 
-    /// Looks for the head's end by `parse`, which says how long a head is, in what there was of it
-    /// before and the `received` behind that. No more is taken from there than a head may have
-    /// (`proxy_buffer_size`), and nothing behind its end. Where the head is whole: how many of the
-    /// received bytes are its own.
+    /// Parses the head with `parse`, which returns the length of a complete head, from the earlier
+    /// bytes and the `received` ones. At most as many bytes are taken as a head may have
+    /// (`proxy_buffer_size`), and none behind its end. Returns how many of the received bytes
+    /// belong to a complete head.
     pub fn parse<E>(
         &mut self,
         received: &[u8],
@@ -94,7 +94,7 @@ impl ResponseHeadReader {
         let room = passing.buffer_size.saturating_sub(before);
         let received = received.get(..room).unwrap_or(received);
         if before == 0 {
-            // Mostly it comes whole, and is parsed where it lies.
+            // Most heads are received at once, and are parsed in place.
             let parsed = parse(received, &mut self.head);
             let head = match parsed {
                 Ok(Some(length)) => received.get(..length).unwrap_or(received),
@@ -111,15 +111,15 @@ impl ResponseHeadReader {
         }))
     }
 
-    /// Another head follows the one that has been read, which is of no more use.
+    /// Prepares for another head, after a head that is not needed any more.
     pub fn begin_again(&mut self) {
         self.bytes.clear();
         self.head.clear();
         self.examined = 0;
     }
 
-    /// What has been read. Of a head that cannot be taken it is kept for `$upstream_http_*` all the
-    /// same.
+    /// Returns the result of reading. The head of an invalid response is still kept for
+    /// `$upstream_http_*`.
     pub fn end_as(
         self,
         read: Result<(), AttemptError>,
@@ -132,7 +132,7 @@ impl ResponseHeadReader {
         read.map(|()| answer)
     }
 
-    /// What has been read.
+    /// Returns the head that has been read.
     pub fn end(self) -> UpstreamResponse {
         UpstreamResponse {
             head: AnswerHead::with_behind(self.head, self.bytes, &self.rest),
@@ -142,23 +142,23 @@ impl ResponseHeadReader {
     }
 }
 
-/// A head that has been read, and what came after it.
+/// A head that has been read, and the bytes that were received behind it.
 pub struct UpstreamResponse {
     /// The head.
     pub head: AnswerHead,
-    /// What has come behind the head.
+    /// The bytes that were received behind the head.
     pub rest: Buffer,
-    /// How much of what has come is beyond `proxy_buffer_size`.
+    /// How many received bytes are beyond `proxy_buffer_size`.
     pub beyond: u64,
 }
 
 impl UpstreamResponse {
-    /// Whether the upstream goes on with the connection.
+    /// Whether the upstream keeps the connection alive.
     pub fn keeps_alive(&self) -> bool {
         !self.head.closes() && self.head.status() != SWITCHING_PROTOCOLS
     }
 
-    /// Whether nothing follows the head, and nothing has come behind it.
+    /// Whether the response ends with the head, and no bytes were received behind it.
     pub fn ends_with_head(&self, is_head: bool) -> bool {
         let framing = self.head.body(is_head);
         let is_empty = matches!(framing, BodyFraming::None | BodyFraming::Length(0));
@@ -170,14 +170,14 @@ impl UpstreamResponse {
 pub enum Applied {
     /// The head is in `request.response`; its body follows.
     Pass,
-    /// Something else answers (`X-Accel-Redirect`).
+    /// Another response is sent (`X-Accel-Redirect`).
     Step(Step),
 }
 
 /// 101, RFC 9110 section 15.2.2.
 const SWITCHING_PROTOCOLS: u16 = 101;
 
-/// Receives more of an answer whose head is not complete.
+/// Receives more of a response whose head is not complete.
 pub async fn receive(
     request: &mut Request,
     exchange: &mut Exchange,
@@ -192,7 +192,7 @@ pub async fn receive(
     } else if passing.tries.ignore_client_abort {
         receiving.await
     } else {
-        // What has come needs no look at the client.
+        // If bytes have been received, the client is not polled.
         let ended = {
             let (mut receiving, mut leaving) = (pin!(receiving), pin!(exchange.client_gone()));
             poll_fn(|context| match receiving.as_mut().poll(context) {
@@ -204,7 +204,7 @@ pub async fn receive(
         match ended {
             Either::First(received) => received,
             Either::Second(abort) => {
-                // As nginx has it, the request is being sent until the answer begins.
+                // As in nginx, the request counts as being sent until the response begins.
                 let mut has_begun = false;
                 note(request, |attempt, _| has_begun = attempt.bytes_received > 0);
                 let doing = if has_begun { READING } else { SENDING };
@@ -229,7 +229,7 @@ pub async fn receive(
     }
 }
 
-/// The head has come whole.
+/// Notes a complete head.
 pub fn note_head(request: &mut Request, status: u16) {
     note(request, |attempt, began| {
         attempt.header_time = began.elapsed();
@@ -237,13 +237,13 @@ pub fn note_head(request: &mut Request, status: u16) {
     });
 }
 
-/// Whether another head follows.
+/// Whether this is the head of an interim response, which another head follows.
 pub fn is_informational(head: &ResponseHead) -> bool {
     matches!(head.status(), 100 | 102..=199)
 }
 
-/// Looks at the fields that the last call of [`ResponseHeadReader::parse`] has found: as in nginx,
-/// these have their effect, and those that come twice are told, whatever becomes of the answer.
+/// Examines the fields that the last call of [`ResponseHeadReader::parse`] has found: as in nginx,
+/// these take effect, and duplicates are logged, whatever happens to the response.
 pub fn examine(request: &mut Request, passing: &Passing, answer: &mut ResponseHeadReader) {
     if is_informational(&answer.head) {
         return;
@@ -259,7 +259,7 @@ pub fn examine(request: &mut Request, passing: &Passing, answer: &mut ResponseHe
     answer.examined = fields.len();
 }
 
-/// Has a field of an answer take its effect, unless a line has that ignored.
+/// Applies a field of the response, unless a directive ignores the field.
 pub(super) fn heed(request: &mut Request, passing: &Passing, known: KnownField, value: &[u8]) {
     match known {
         KnownField::XAccelLimitRate if !passing.ignored.contains_known(known) => {
@@ -274,7 +274,7 @@ pub(super) fn heed(request: &mut Request, passing: &Passing, known: KnownField, 
     }
 }
 
-/// A rate in bytes a second: digits and nothing else, within 63 bits.
+/// Parses a rate in bytes per second: digits only, within 63 bits.
 fn rate_of(value: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(value).ok()?;
     let rate = text.parse().ok()?;
@@ -282,13 +282,13 @@ fn rate_of(value: &[u8]) -> Option<u64> {
     is_plain.then_some(rate)
 }
 
-/// A head that is not within `proxy_buffer_size`.
+/// The error for a head longer than `proxy_buffer_size`.
 pub fn too_big(request: &Request) -> AttemptError {
     logs::error!(request, Error, "upstream sent too big header {READING}");
     bad(Causes::INVALID_HEADER)
 }
 
-/// An answer that is none.
+/// The error for an invalid response.
 pub fn bad(cause: Causes) -> AttemptError {
     AttemptError::Failed(AttemptFailure {
         cause,
@@ -302,7 +302,7 @@ pub fn bad(cause: Causes) -> AttemptError {
     })
 }
 
-/// Has `error_page` answer in the place of an error (`proxy_intercept_errors`).
+/// Ends the request with `error_page` in place of an upstream's error (`proxy_intercept_errors`).
 pub fn intercept(request: &mut Request, passing: &Passing, head: &AnswerHead) -> Option<Step> {
     let status = head.status();
     if !(passing.intercept_errors && status >= 300 && request.plan.error_pages.has(status)) {
@@ -317,7 +317,7 @@ pub fn intercept(request: &mut Request, passing: &Passing, head: &AnswerHead) ->
     Some(Step::Finish(status))
 }
 
-/// Turns the answer's head into the response, or into another step.
+/// Copies the head to the client's response, or returns another step.
 pub fn apply(
     request: &mut Request,
     passing: &Passing,
@@ -356,8 +356,8 @@ pub fn apply(
     Applied::Pass
 }
 
-/// Where the upstream is to say which server it is and what time (`proxy_pass_header Server`),
-/// nothing of ours stands for what it does not say.
+/// If the upstream states its Server and Date (`proxy_pass_header Server`), does not add ours where
+/// it states none.
 fn add_nothing_of_ours(request: &mut Request, passing: &Passing, head: &AnswerHead) {
     if !passing.upstream_says_what_it_is {
         return;
@@ -373,13 +373,12 @@ fn add_nothing_of_ours(request: &mut Request, passing: &Passing, head: &AnswerHe
     }
 }
 
-/// The answer's Last-Modified in seconds since 1970, if it has one that is a date.
+/// The Last-Modified of the response in seconds since 1970, if it is a valid date.
 pub fn last_modified(head: &AnswerHead) -> Option<i64> {
     proto::date::parse_http(head.value(KnownField::LastModified, &head.bytes)?)
 }
 
-/// Whether the answer is sent in pieces as full as may be: `proxy_buffering`, unless the upstream
-/// says otherwise.
+/// Whether the response is buffered: `proxy_buffering`, unless the upstream overrides it.
 pub fn is_buffered(passing: &Passing, head: &AnswerHead) -> bool {
     let mut buffered = passing.buffering;
     if passing.ignored.contains_known(KnownField::XAccelBuffering) {
@@ -411,9 +410,9 @@ fn warn_of_duplicate(request: &Request, bytes: &[u8], field: h1::Field, first: h
     );
 }
 
-/// Answers for a 101 that was not asked for: 502, and nothing of what follows it, which is of
-/// another protocol. Unless `error_page` names one there is no page: a client that goes on in that
-/// protocol would misread it.
+/// Responds with 502 to a 101 that was not requested, and drops the bytes after it, which belong to
+/// another protocol. Unless `error_page` names a page the response has no body, which a client that
+/// has switched protocols would misread.
 pub fn refuse_upgrade(request: &mut Request) -> Step {
     logs::error!(
         request,
@@ -432,7 +431,7 @@ pub fn refuse_upgrade(request: &mut Request) -> Step {
     Step::Respond(Body::Empty)
 }
 
-/// The head of a 101, as the client gets it.
+/// Copies the head of a 101 to the client's response.
 pub(super) fn copy_for_upgrade(
     request: &mut Request,
     passing: &Passing,
@@ -455,7 +454,7 @@ pub(super) fn copy_for_upgrade(
     add_nothing_of_ours(request, passing, &answer.head);
 }
 
-/// Keeps the answer's fields for `$upstream_http_*`.
+/// Keeps the head for `$upstream_http_*`.
 pub fn remember(request: &mut Request, head: &AnswerHead) {
     let Some(attempts) = Attempts::of(request) else {
         return;
@@ -463,7 +462,7 @@ pub fn remember(request: &mut Request, head: &AnswerHead) {
     attempts.borrow_mut().answer = Some(head.clone());
 }
 
-/// `X-Accel-Redirect`: a path or a named location of this server answers instead.
+/// `X-Accel-Redirect`: a path or a named location of this server responds instead.
 fn accel_redirect(
     request: &mut Request,
     passing: &Passing,
@@ -502,7 +501,7 @@ fn accel_redirect(
     }
 }
 
-/// Fields of the answer that the client gets from wherever it was sent to.
+/// Copies the fields that the client gets in addition to the response of the redirect.
 fn keep_over_redirect(
     request: &mut Request,
     passing: &Passing,
@@ -535,15 +534,15 @@ fn keep_over_redirect(
     Ok(())
 }
 
-/// A field of the answer cannot be made: as in nginx, those before it stay.
+/// Ends the request because a field could not be rewritten. As in nginx, the fields before it stay.
 fn fail(request: &mut Request) -> Step {
     request.response.status_text = None;
     request.response.content_length = None;
     super::finish(request, 500)
 }
 
-/// Whether a field is about the connection to the upstream and how the body comes by that, which is
-/// no business of the client's.
+/// Whether a field is about the connection to the upstream and the framing there, which do not
+/// concern the client.
 fn is_of_connection(known: KnownField) -> bool {
     matches!(
         known,
@@ -554,7 +553,7 @@ fn is_of_connection(known: KnownField) -> bool {
     )
 }
 
-/// Puts one field of the answer where it belongs.
+/// Copies one field of the response to its place.
 fn copy_field(
     request: &mut Request,
     passing: &Passing,
@@ -579,7 +578,7 @@ fn copy_field(
             request.response.fields.push(field(value));
         }
         KnownField::Location => {
-            // Only what `proxy_redirect` has changed is made absolute, as in nginx.
+            // As in nginx, only a Location that `proxy_redirect` has changed is made absolute.
             match rewriting.location(request, &value) {
                 Some(rewritten) => {
                     let absolute = request.plan.core.absolute_redirect;
@@ -601,7 +600,7 @@ fn copy_field(
             request.response.coding = Some(value.clone());
             request.response.fields.push(field(value));
         }
-        // Whoever may ask for ranges in any case is told by what cuts them.
+        // With `force_ranges` the range filter adds this field.
         KnownField::AcceptRanges if passing.force_ranges => {}
         KnownField::AcceptRanges => {
             request.response.accept_ranges = Some(value.clone());
@@ -627,8 +626,8 @@ fn copy_field(
     Ok(())
 }
 
-/// Content-Type: the media type stands alone so that filters can look at it; what follows it
-/// is sent as it came.
+/// Content-Type: the media type is stored separately for filters; the parameters are sent as
+/// received.
 fn set_content_type(request: &mut Request, value: Bytes) {
     let Some(end) = memchr::memchr(b';', &value) else {
         request.response.content_type = value;

@@ -1,21 +1,20 @@
-//! What a module changes in the fields of an answer.
+//! Rewriting of response fields by a module.
 
 use bytes::Bytes;
 use http::request::Request;
 
-/// How the fields change that lead a client on or give it something to keep.
+/// Rewrites the fields that redirect a client or set cookies.
 pub trait Rewrite {
-    /// Whether it may change what leads a client elsewhere.
+    /// Whether fields that redirect may be rewritten.
     fn rewrites_locations(&self) -> bool;
 
-    /// What a Location becomes; `None` where it stays as it is.
+    /// The rewritten Location; `None` if it stays the same.
     fn location(&self, request: &mut Request, value: &Bytes) -> Option<Bytes>;
 
-    /// What a Set-Cookie becomes.
+    /// The rewritten Set-Cookie.
     fn cookie(&self, request: &mut Request, value: Bytes) -> Result<Bytes, Undecided>;
 
-    /// What a Refresh becomes, whose URL is rewritten as a Location; `None` where it stays as it
-    /// is.
+    /// The rewritten Refresh, whose URL is rewritten like a Location; `None` if it stays the same.
     fn refresh(&self, request: &mut Request, value: &[u8]) -> Option<Bytes> {
         let at = memchr::memmem::find(&value.to_ascii_lowercase(), b"url=")? + 4;
         let (front, url) = value.split_at_checked(at)?;
@@ -24,11 +23,11 @@ pub trait Rewrite {
     }
 }
 
-/// A field could not be made, and the log has been told: the request is answered with 500.
+/// A field could not be rewritten, which has been logged: the response is 500.
 #[derive(Debug)]
 pub struct Undecided;
 
-/// All fields stay as they came.
+/// Leaves all fields unchanged.
 pub struct Unchanged;
 
 impl Rewrite for Unchanged {

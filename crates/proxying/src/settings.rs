@@ -1,4 +1,4 @@
-//! What a scope says of asking upstreams and of their answers, whatever is spoken with them.
+//! The settings of a scope for upstreams and their responses, for any protocol.
 
 use std::time::Duration;
 
@@ -20,13 +20,13 @@ use ::upstream::RetryPolicy;
 
 /// The directives that the modules have in common, compiled.
 pub struct Passing {
-    /// Which errors and statuses make the next server be asked, how often and for how long.
+    /// The errors and statuses after which the next server is tried, and the limits of that.
     pub tries: RetryPolicy,
     /// `*_read_timeout`.
     pub read_timeout: Duration,
     /// `*_buffering`.
     pub buffering: bool,
-    /// `*_buffers` and what belongs to them.
+    /// `*_buffers` and related directives.
     pub buffers: Buffers,
     /// `*_request_buffering`.
     pub request_buffering: bool,
@@ -36,17 +36,17 @@ pub struct Passing {
     pub pass_request_body: bool,
     /// `*_intercept_errors`.
     pub intercept_errors: bool,
-    /// The longest head of an answer.
+    /// The maximum length of a response's head, in bytes.
     pub buffer_size: usize,
-    /// Options of the sockets towards the servers.
+    /// Options of the sockets to the servers.
     pub socket: SocketSettings<Request>,
-    /// Fields of the answer that the client never gets.
+    /// Response fields that the client never gets.
     pub hidden: NameSet,
-    /// Whether the client gets no Server and Date of ours in place of those that the answer lacks
-    /// and a line passes on: so it is with HTTP. An application that is asked by FastCGI or its kin
-    /// leaves these two to the server.
+    /// Whether no Server and Date of ours are added if the response lacks them and a directive
+    /// passes them on, which applies to HTTP. Applications (FastCGI and similar protocols) leave
+    /// these two fields to the server.
     pub upstream_says_what_it_is: bool,
-    /// Fields of the answer that have no effect here.
+    /// Response fields that have no effect.
     pub ignored: NameSet,
     /// `*_force_ranges`.
     pub force_ranges: bool,
@@ -56,30 +56,31 @@ pub struct Passing {
     pub limit_rate: Size,
     /// `*_store`.
     pub store: Option<Store>,
-    /// `*_cache` and what belongs to it.
+    /// `*_cache` and related directives.
     pub cache: Option<Cache>,
 }
 
-/// Which directives say it, and what holds where none does.
+/// The directives of a module, and its defaults.
 pub struct Declared {
-    /// What all modules declare.
+    /// The directives of all modules.
     pub family: &'static Family,
     /// The directives about buffers.
     pub buffers: &'static buffers::Family,
     /// The directives about the cache.
     pub cache: &'static cache::Family,
-    /// HEAD may be asked for as GET.
+    /// Whether HEAD may be sent to the upstream as GET.
     pub converts_head: bool,
-    /// Where temporary files go that no line gives a directory.
+    /// The default directory of temporary files.
     pub temporary_path: &'static TemporaryPath,
-    /// Fields that never reach the client unless a line names them.
+    /// Fields that never reach the client unless a directive passes them on.
     pub hidden: &'static [&'static str],
-    /// Whether upstreams get the `Authorization` of a scope's clients, if they get any field.
+    /// Whether upstreams get the `Authorization` of a scope's clients, if they get the clients'
+    /// fields.
     pub passes_authorization: fn(ScopeRef<'_>) -> Result<bool, Fault>,
 }
 
 impl Passing {
-    /// The trailers that the client gets of those that have been seen.
+    /// The trailers of the upstream that the client gets.
     pub fn passed_trailers(&self, seen: &Attempts) -> Vec<Field> {
         if !self.pass_trailers {
             return Vec::new();
@@ -89,7 +90,7 @@ impl Passing {
         seen.trailers.iter().filter(passed).cloned().collect()
     }
 
-    /// Compiles the directives of a scope. Fails where a value is wrong, with its place.
+    /// Compiles the directives of a scope. Fails at an invalid value, with its position.
     pub fn compile(
         compiler: &Compiler<'_>,
         scope: ScopeRef<'_>,
@@ -116,7 +117,7 @@ impl Passing {
         )?;
         let lines = cache;
         let cache = lines.compile(compiler, scope, &family.store, *converts_head)?;
-        // By RFC 9111 the Date of an answer stays with it, and its Age tells the rest.
+        // By RFC 9111 a stored response keeps its Date, and its Age tells the rest.
         let tells_date = cache.as_ref().is_some_and(Cache::tells_date);
         let is_shown = |name: &&[u8]| {
             let is_date = name.eq_ignore_ascii_case(b"date");
@@ -150,7 +151,7 @@ impl Passing {
             tries: RetryPolicy {
                 connect_timeout: scope.get(&family.connect_timeout)?,
                 send_timeout: scope.get(&family.send_timeout)?,
-                // What is to be stored is fetched in any case.
+                // A response that is to be stored is received even if the client leaves.
                 ignore_client_abort: scope.get(&family.ignore_client_abort)? || store.is_some(),
                 next_upstream: scope.get(&family.next_upstream)?,
                 next_upstream_tries: usize::try_from(scope.get(&family.next_upstream_tries)?)

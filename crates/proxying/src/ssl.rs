@@ -1,5 +1,5 @@
-//! TLS towards upstreams of HTTP: what a request needs of [`transport::tls::upstream::settings`],
-//! and what comes of a peer that does not become secure.
+//! TLS to upstreams of HTTP: applies [`transport::tls::upstream::settings`] to a request, and
+//! converts handshake failures to errors of an attempt.
 
 use std::time::Instant;
 
@@ -14,26 +14,27 @@ use super::family::Causes;
 use crate::failures::AttemptError;
 use ::upstream::{AttemptFailure, CONNECTING};
 
-/// TLS towards upstreams as a scope wants it.
+/// The TLS settings of a scope.
 pub type UpstreamTls = settings::UpstreamTls<Request>;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
-/// The handshake, as the end of a log line names it.
+/// The phrase for the handshake at the end of a log line.
 pub(super) const SHAKING_HANDS: &str = "while SSL handshaking to upstream";
 
-/// The end of such a line, with the space before it.
+/// The same phrase with a space in front.
 const DOING: &str = " while SSL handshaking to upstream";
 
-/// HTTP/2 by its name (RFC 9113, section 3.2).
+/// The ALPN name of HTTP/2 (RFC 9113, section 3.2).
 pub const HTTP2: &[u8] = b"h2";
 
-/// The directives that begin with this prefix and `ssl_`.
+/// The directives with this prefix followed by `ssl_`.
 pub const fn family(prefix: &'static str) -> Family {
     Family::of(prefix, HSL)
 }
 
-/// Finds name and certificate for a request to this host, or the status to answer with.
+/// Finds the server name and the certificate for a request to this host; the error is the status of
+/// the response.
 pub async fn prepare(
     tls: &UpstreamTls,
     request: &mut Request,
@@ -47,7 +48,7 @@ pub async fn prepare(
     })
 }
 
-/// Makes a connection to a peer secure.
+/// Does the TLS handshake with a peer.
 pub(super) async fn shake_hands(
     request: &Request,
     stream: &Transport,

@@ -1,4 +1,4 @@
-//! Why a request's body is not sent to its end.
+//! Why a request's body is not sent completely.
 
 use http::exchange::abort::Abort;
 use http::exchange::upload::Upload;
@@ -7,25 +7,25 @@ use logs::Level;
 
 use crate::activity::SENDING;
 
-/// What the log says of a body that is said to be text in base64, which only gRPC-Web has.
+/// The log text about a body that is declared as base64 text, which only gRPC-Web has.
 pub const NOT_BASE64: &str = "client sent a call of gRPC-Web that is not base64";
 
-/// Why a body is not sent to its end.
+/// Why a body is not sent completely.
 pub enum Stopped {
-    /// By the client, on a stream of HTTP/2.
+    /// Broken off by an HTTP/2 client.
     Stream(Abort),
-    /// By the client, on a connection of HTTP/1.
+    /// Broken off by an HTTP/1 client.
     Connection(Abort),
-    /// The peer has taken nothing for `*_send_timeout`.
+    /// The peer has read nothing for `*_send_timeout`.
     TimedOut,
-    /// The file cannot be read; what there is to log.
+    /// The file cannot be read; the text for the log.
     File(String),
     /// The value is not valid base64.
     NotBase64,
 }
 
 impl Stopped {
-    /// What a client's body was ended by.
+    /// The reason for a client's body that was broken off.
     pub(super) fn by(client: &Upload, abort: Abort) -> Stopped {
         match client {
             Upload::H1(_) => Stopped::Connection(abort),
@@ -33,8 +33,8 @@ impl Stopped {
         }
     }
 
-    /// The status that the request would have been answered with, and what there is to log; `None`
-    /// where what sends to the client finds out that it has left.
+    /// The status that the request would have ended with, and a line for the log; `None` if the
+    /// sender of the response notices that the client has left.
     pub(super) fn told(self) -> Option<(u16, Option<DeferredLog>)> {
         let (status, fault) = match self {
             Stopped::Stream(Abort::Closed(_)) => return None,
@@ -58,7 +58,7 @@ impl Stopped {
     }
 }
 
-/// The status of a request whose body the client has broken off so.
+/// The status of a request whose body was broken off for this reason.
 fn status_of(abort: &Abort) -> u16 {
     match abort {
         Abort::BodyTimedOut => 408,

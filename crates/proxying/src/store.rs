@@ -1,10 +1,10 @@
-//! `proxy_store`: an upstream's answers kept as files.
+//! `proxy_store`: saves responses of upstreams as files.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_proxy_module.html#proxy_store>. The body of a 200 goes
-//! to a temporary file while the client is sent it, and takes its place when it is whole, before
-//! the client has its end: who has the answer finds the file. It is read to its end though the
-//! client leaves. As in nginx only what is buffered is stored; what an answer to HEAD has no body
-//! for is not, which nginx does where no Content-Length tells otherwise.
+//! <https://nginx.org/en/docs/http/ngx_http_proxy_module.html#proxy_store>. The body of a 200 is
+//! written to a temporary file while it is sent to the client. The file is renamed when the body is
+//! complete, before the client gets the end: a client that has the response finds the file. The
+//! body is read to its end even if the client leaves. As in nginx, only buffered responses are
+//! saved. A response to HEAD is not saved, while nginx saves it if no Content-Length prevents that.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -31,12 +31,12 @@ use super::body::UpstreamBody;
 use super::store_settings::Store;
 use http::files::rename::{Rename, RenameResult, remove_temporary, shown};
 
-/// How much of a body waits to be written, beside what is being written.
+/// Bytes of a body that wait to be written, besides those being written.
 const QUEUED_MAX: usize = 64 * 1024;
 
 impl Store {
-    /// What becomes of the answer's body, which is that of a buffered 200 to another method than
-    /// HEAD. `modified` is the answer's Last-Modified.
+    /// Saves the body of a buffered 200 to another method than HEAD, while it is sent. `modified`
+    /// is the response's Last-Modified.
     pub(super) fn begin(
         &self,
         request: &mut Request,
@@ -73,7 +73,7 @@ impl Store {
     }
 }
 
-/// Where a file belongs.
+/// The target of a file.
 #[derive(Clone)]
 struct Target {
     directory: Arc<Directory>,
@@ -82,10 +82,10 @@ struct Target {
     modified: Option<i64>,
 }
 
-/// A file that is not yet where it belongs; it is gone when this is.
+/// A file that has not been renamed yet. Dropping it removes the file.
 struct Temporary {
     file: File,
-    /// Nothing once it has its place, or is gone.
+    /// `None` once the file has been renamed or removed.
     path: Option<PathBuf>,
 }
 
@@ -114,7 +114,7 @@ impl Temporary {
         }
     }
 
-    /// Writes more of the file, which is made if there is none.
+    /// Writes more of the file, which is created first if necessary.
     fn write(
         begun: Option<Temporary>,
         target: &Target,
@@ -136,7 +136,7 @@ impl Temporary {
         Ok(temporary)
     }
 
-    /// Puts the file in its place; what there is to log comes back.
+    /// Renames the file into place. Returns lines for the log.
     fn place(mut self, target: &Target) -> RenameResult {
         let mut done = RenameResult::default();
         let Some(path) = self.path.take() else {
@@ -160,7 +160,7 @@ impl Temporary {
 /// A part of a body.
 enum StoredPiece {
     Bytes(Bytes),
-    /// What lies in the file of what a slow client has left.
+    /// A range of the file for data that a slow client has not read.
     Spilled {
         file: engine::file::File,
         offset: u64,
@@ -176,7 +176,7 @@ impl StoredPiece {
         }
     }
 
-    /// Copies it to a file, waiting for the disk.
+    /// Copies the part to a file; blocks on the disk.
     fn write_to(&self, to: &mut File) -> io::Result<()> {
         match self {
             StoredPiece::Bytes(bytes) => to.write_all(bytes),
@@ -189,14 +189,14 @@ impl StoredPiece {
     }
 }
 
-/// What the pool does for a file.
+/// A job of the thread pool.
 type Job<T> = Pin<Box<dyn Future<Output = T>>>;
 
 enum StoreTask {
     Idle(Option<Temporary>),
     Writing(Job<Result<Temporary, RenameResult>>),
     Placing(Job<RenameResult>),
-    /// The file is in its place, or there is none.
+    /// The file has been renamed, or there is none.
     Over,
 }
 
@@ -226,8 +226,8 @@ impl Writer {
         self.queued = 0;
     }
 
-    /// Goes on until nothing is left to write and, where the body has ended, the file is in its
-    /// place. Lines for the log come back.
+    /// Continues until everything is written and, if the body has ended, the file has been renamed.
+    /// Returns lines for the log.
     fn poll(&mut self, ended: bool, context: &mut Context<'_>) -> Poll<Vec<(Level, String)>> {
         loop {
             match &mut self.work {
@@ -254,7 +254,7 @@ impl Writer {
                     self.queued = 0;
                     self.work = match begun {
                         Some(temporary) if parts.is_empty() => {
-                            // Onto another file system it is a copy.
+                            // A rename to another file system is a copy.
                             StoreTask::Placing(Box::pin(engine::blocking_long(move || {
                                 temporary.place(&target)
                             })))
@@ -269,13 +269,13 @@ impl Writer {
     }
 }
 
-/// A body that is stored while it is given.
+/// A body that is saved while it is sent.
 struct StoringBody {
     body: UpstreamBody,
     writer: Writer,
-    /// What is given once the file is in its place: the last piece, or the end.
+    /// The last piece, or the end, which is only passed on once the file has been renamed.
     held: Option<SourceEvent>,
-    /// Whether somebody has asked for the body.
+    /// Whether the body has been polled.
     begun: bool,
     /// Whether the body had nothing ready.
     body_waits: bool,
@@ -283,19 +283,19 @@ struct StoringBody {
     about: About,
 }
 
-/// The request whose answer is stored, for lines of the log once it is gone.
+/// The request whose response is saved, for log lines after its end.
 pub(super) struct About {
     log: Arc<ErrorLog>,
     is_debugged: bool,
     serial: Option<u64>,
-    /// What stands behind the text.
+    /// The fields that follow the text.
     fields: String,
 }
 
 impl About {
     pub(super) fn of(request: &Request) -> About {
         let mut fields = String::new();
-        let _ = request.describe(&mut fields); // a string takes all
+        let _ = request.describe(&mut fields); // writing to a string cannot fail
         About {
             log: Arc::clone(request.error_log()),
             is_debugged: request.is_debugged(),
@@ -400,7 +400,7 @@ impl StoringBody {
         }
     }
 
-    /// Reads what is left, for the file alone.
+    /// Reads the rest of the body, only for the file.
     async fn finish(mut self) {
         while !self.writer.is_over() {
             match self.next() {

@@ -1,4 +1,4 @@
-//! What lines of `*_store` say, and what a scope says with them.
+//! The lines of `*_store`, and the settings of a scope.
 
 use std::sync::Arc;
 
@@ -26,17 +26,17 @@ pub(super) fn parse(setter: &Setter<'_>) -> Result<StoreLine, Fault> {
     }
 }
 
-/// What a scope says about storing.
+/// The settings for saving responses in a scope.
 pub struct Store {
-    /// Where answers go; nothing for the file that `root` or `alias` makes of the URI.
+    /// The path of files; `None` for the file that `root` or `alias` derives from the URI.
     pub(super) path: Option<Text>,
     pub(super) access: u32,
-    /// Where they are while they come.
+    /// The directory of temporary files.
     pub(super) directory: Arc<Directory>,
 }
 
 impl Store {
-    /// Nothing where answers are not stored.
+    /// `None` if responses are not saved.
     pub(super) fn compile(
         compiler: &Compiler<'_>,
         scope: ScopeRef<'_>,
@@ -56,7 +56,8 @@ impl Store {
                     scope.lines_in_force(&store.spec).first().map(|one| one.1),
                     "",
                 );
-                // A relative path is one of the process's folder, and not of the prefix.
+                // A relative path is relative to the working directory of the process, not to the
+                // prefix.
                 let here = std::env::current_dir().unwrap_or_default();
                 let folder = here.join(constant_folder(&template.parts));
                 compiler.will_open(FileAccess::Write, &folder, &by);

@@ -1,24 +1,24 @@
-//! `proxy_pass_trailers`: the fields behind an upstream's chunks.
+//! `proxy_pass_trailers`: the trailers of an upstream's chunked body.
 //!
-//! They are read within `proxy_buffer_size`, as nginx does; `Connection: te` and `TE: trailers`, by
-//! which an upstream is asked for them, are for `proxy_set_header` to send.
+//! As in nginx, the trailers are limited to `proxy_buffer_size`. `Connection: te` and `TE:
+//! trailers`, which request trailers from an upstream, must be set by `proxy_set_header`.
 
 use bytes::Bytes;
 use engine::Buffer;
 use http::response::Field;
 use proto::h1::response::Trailers;
 
-/// Trailers that are being read.
+/// Reads trailers.
 pub(super) struct TrailerReader {
     parser: Trailers,
     bytes: Vec<u8>,
     length_max: usize,
-    /// Whether some came after the last chunk had been read.
+    /// Whether a part was received after the last chunk had been read.
     pub(super) came_later: bool,
 }
 
 impl TrailerReader {
-    /// Reads trailers of at most so many bytes.
+    /// Reads trailers of at most `length_max` bytes.
     pub(super) fn new(length_max: usize) -> TrailerReader {
         TrailerReader {
             parser: Trailers::default(),
@@ -28,8 +28,8 @@ impl TrailerReader {
         }
     }
 
-    /// Goes on with what has come, up to their end. Whether they are complete, or what there is to
-    /// log of those that are not as they should be.
+    /// Reads received bytes up to the end of the trailers. True if the trailers are complete; the
+    /// error is the text for the log about invalid trailers.
     pub(super) fn read(&mut self, received: &mut Buffer) -> Result<bool, String> {
         let before = self.bytes.len();
         let room = self.length_max.saturating_sub(before);
@@ -69,7 +69,7 @@ impl TrailerReader {
 mod tests {
     use super::*;
 
-    /// The trailers, what is left behind them, or what is wrong.
+    /// The trailers and the length of the rest behind them, or the error.
     fn read(pieces: &[&str], length_max: usize) -> Result<(Vec<String>, usize), String> {
         let mut reader = TrailerReader::new(length_max);
         for (at, piece) in pieces.iter().enumerate() {

@@ -1,7 +1,7 @@
-//! Bytes both ways until one side ends: upgraded connections (WebSocket and others) and what
-//! `tunnel_pass` connects to.
+//! Carries bytes in both directions until one side ends: for upgraded connections (such as
+//! WebSocket) and for `tunnel_pass`.
 //!
-//! As in nginx the end of one side's bytes is the end of both ways.
+//! As in nginx, the end of one direction ends both.
 
 use std::cell::Cell;
 use std::io::{self, ErrorKind};
@@ -25,22 +25,22 @@ use crate::activity::READING;
 use crate::failures::note;
 use crate::request_framing::BACKLOG_MAX;
 
-/// What is being done, as log lines say it.
+/// The activity for log lines.
 const CARRYING: &str = "while proxying upgraded connection";
 
-/// What a key is hashed with (RFC 6455, section 1.3).
+/// The GUID that is hashed with a key (RFC 6455, section 1.3).
 const WEBSOCKET: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
-/// What bounds a tunnel.
+/// The limits of a tunnel.
 #[derive(Clone, Copy)]
 pub struct TunnelLimits {
     /// The tunnel is closed if neither end sends anything for this long.
     pub read_timeout: Duration,
-    /// Bytes that wait for a side beyond which the other is not read on.
+    /// Bytes queued for one side beyond which no more is read from the other.
     pub backlog_max: usize,
 }
 
-/// Answers 101 to the client and carries bytes both ways.
+/// Sends the 101 to the client, and carries bytes in both directions.
 pub async fn upgrade(
     request: &mut Request,
     exchange: &mut Exchange,
@@ -64,8 +64,8 @@ pub async fn upgrade(
     run(request, exchange, limits, peer, answer.rest.into_bytes()).await
 }
 
-/// Sends the head in `request.response` to the client and carries bytes both ways; `received` has
-/// come from the peer with its answer, and is counted.
+/// Sends the head in `request.response` to the client, and carries bytes in both directions.
+/// `received` are bytes that the peer has sent with its response and that have been counted.
 pub async fn run(
     request: &mut Request,
     exchange: &mut Exchange,
@@ -77,7 +77,7 @@ pub async fn run(
         logs::error!(request, Error, "connection upgrade in subrequest");
         return Ok(Step::Finish(500));
     }
-    // It may last for days: no request is under way any more.
+    // A tunnel may last for days, and must not count as an active request.
     peer.admitted = None;
     peer.upload = None;
     if let Some(step) = output::respond_with_upgrade(request, exchange)? {
@@ -107,7 +107,7 @@ pub async fn run(
         if !(matches!(ended, CarryEnd::Said) && client.ends_by_halves()) {
             return ended;
         }
-        // What it has asked last is still answered.
+        // Bytes that were sent before the end are still delivered.
         if let Err(error) = upstream.drained(0).await {
             return CarryEnd::NotTaken(error);
         }
@@ -120,7 +120,7 @@ pub async fn run(
         Either::First(ended) => ended.tell(request, TunnelEnd::Upstream, TunnelEnd::Client),
         Either::Second(ended) => ended.tell(request, TunnelEnd::Client, TunnelEnd::Upstream),
     }
-    // What one side sent before it ended still reaches the other.
+    // Bytes that one side sent before its end are still delivered to the other.
     let _ = client.drained(0).await;
     let _ = upstream.drained(0).await;
     let taken = down.passed.get().saturating_sub(client.backlog() as u64);
@@ -137,8 +137,8 @@ pub async fn run(
     Err(Abort::Ended)
 }
 
-/// Whether an upstream has answered the key that we have made up for a client that knows of none
-/// (RFC 6455, section 4.2.2).
+/// Whether an upstream has accepted the key that was generated for an HTTP/2 client, which sends
+/// none (RFC 6455, section 4.2.2).
 fn is_accepted(request: &Request, answer: &UpstreamResponse) -> bool {
     let Some(key) = request.header(KnownField::SecWebsocketKey) else {
         return true; // another protocol
@@ -164,20 +164,20 @@ enum TunnelEnd {
     Upstream,
 }
 
-/// Why bytes are carried no further one way.
+/// Why one direction has ended.
 enum CarryEnd {
-    /// Their sender has said that there are no more.
+    /// The sender has ended its direction.
     Said,
     /// Their sender's connection failed.
     Failed(io::Error),
-    /// Nothing came either way for too long.
+    /// No bytes were received in either direction for too long.
     Silence,
-    /// Their receiver takes no more.
+    /// The receiver cannot be sent any more.
     NotTaken(io::Error),
 }
 
 impl CarryEnd {
-    /// Logs it as nginx does, of bytes from one side to the other.
+    /// Logs the end like nginx, for the direction from one side to the other.
     fn tell(&self, request: &Request, from: TunnelEnd, to: TunnelEnd) {
         let (side, call, error) = match self {
             CarryEnd::Said => return,
@@ -189,7 +189,7 @@ impl CarryEnd {
             CarryEnd::NotTaken(error) => (to, "send()", error),
         };
         if error.raw_os_error().is_none() {
-            return; // of TLS, which tells of itself
+            return; // a TLS error, which has been logged
         }
         let error = logs::Errno(error);
         match side {
@@ -199,7 +199,7 @@ impl CarryEnd {
     }
 }
 
-/// In nginx it is the client's connection that tells of either.
+/// Logs a timeout. In nginx the log line of either side belongs to the client's connection.
 fn tell_timeout(request: &Request, side: TunnelEnd) {
     let who = match side {
         TunnelEnd::Client => "client",
@@ -215,15 +215,15 @@ fn tell_timeout(request: &Request, side: TunnelEnd) {
 /// One direction of a tunnel.
 struct TunnelDirection<'a> {
     limits: TunnelLimits,
-    /// When a byte was last carried either way.
+    /// When a byte was last carried in either direction.
     active: &'a Cell<Instant>,
-    /// Bytes that have been carried this way.
+    /// Bytes carried in this direction.
     passed: Cell<u64>,
 }
 
 impl TunnelDirection<'_> {
-    /// Carries bytes until the sender ends or the receiver takes no more. Each way waits for its
-    /// own receiver only, so that one which does not read holds nothing else up.
+    /// Carries bytes until the sender ends or the receiver fails. Each direction only waits for its
+    /// own receiver, so that a receiver that does not read delays nothing else.
     async fn carry(&self, from: &impl Duplex, to: &impl Duplex) -> CarryEnd {
         let TunnelLimits {
             read_timeout,
@@ -237,7 +237,7 @@ impl TunnelDirection<'_> {
                     return CarryEnd::Failed(error);
                 }
                 Err(_) if engine::now() < self.active.get() + read_timeout => {
-                    continue; // the other way was active meanwhile
+                    continue; // the other direction was active meanwhile
                 }
                 Err(_) => return CarryEnd::Silence,
             };
@@ -264,8 +264,8 @@ mod tests {
 
     use super::*;
 
-    /// An end that is no connection: what it will send, and what it has been given. It takes what
-    /// is queued when it is waited for.
+    /// A simulated end: the bytes that it will send, and those that it was sent. It accepts the
+    /// queue when the queue is awaited.
     #[derive(Default)]
     struct End {
         sends: RefCell<VecDeque<&'static [u8]>>,
@@ -324,7 +324,7 @@ mod tests {
             assert!(matches!(carried, std::task::Poll::Ready(CarryEnd::Said)));
             assert_eq!(way.passed.get(), 200_000);
             assert_eq!(to.given.borrow().len(), 200_000);
-            // An end that takes nothing is waited for.
+            // The sender waits for an end that accepts nothing.
             assert!(to.queued_max.get() <= BACKLOG_MAX + PART.len());
         });
     }

@@ -1,5 +1,4 @@
-//! What is left of a request's body when the head of its answer has come: it goes on its way beside
-//! the answer.
+//! The rest of a request's body, which is sent while the response is received.
 
 use std::cell::Cell;
 use std::io;
@@ -14,8 +13,7 @@ use super::http2::upload::StreamUpload;
 use super::stopped::Stopped;
 use crate::request_framing::{BACKLOG_MAX, BodyFraming};
 
-/// The status with which a request would have been answered for what has become of its body, once
-/// that has been broken off.
+/// The status with which a request would have ended because its body was broken off, once it was.
 pub type RefusedWith = Rc<Cell<Option<u16>>>;
 
 /// How the upload of a body has ended.
@@ -31,14 +29,14 @@ pub(super) enum Uploaded {
     Broken(Option<DeferredLog>),
 }
 
-/// The rest of a body on its way; see the module. It goes on whenever it is polled.
+/// The rest of a body that is being sent; see the module. Polling continues to send it.
 pub struct RestOfBody {
     way: UploadPath,
     refused: RefusedWith,
 }
 
 enum UploadPath {
-    /// On a connection of the request's own.
+    /// On an unshared connection.
     Connection {
         client: Upload,
         framing: &'static dyn BodyFraming,
@@ -48,7 +46,7 @@ enum UploadPath {
 }
 
 impl RestOfBody {
-    /// What comes of the client's body goes on, framed so.
+    /// Continues to send the client's body on a connection, with this framing.
     pub(super) fn of_client(client: Upload, framing: &'static dyn BodyFraming) -> RestOfBody {
         RestOfBody::by(UploadPath::Connection {
             client,
@@ -57,7 +55,7 @@ impl RestOfBody {
         })
     }
 
-    /// What is under way on a stream goes on.
+    /// Continues an upload on a stream.
     pub(super) fn on_stream(upload: StreamUpload) -> RestOfBody {
         RestOfBody::by(UploadPath::Stream(upload))
     }
@@ -69,12 +67,12 @@ impl RestOfBody {
         }
     }
 
-    /// Where it will be told what the request would have been answered with.
+    /// The cell that will hold the status with which the request would have ended.
     pub(super) fn refused(&self) -> RefusedWith {
         Rc::clone(&self.refused)
     }
 
-    /// Whether it comes from the client yet.
+    /// Whether the body is still being received from the client.
     pub(super) fn is_of_client(&self) -> bool {
         match &self.way {
             UploadPath::Connection { .. } => true,
@@ -90,7 +88,7 @@ impl RestOfBody {
         }
     }
 
-    /// Goes on; `stream` is the connection that a body without a stream is sent on.
+    /// Continues to send; `stream` is the connection of a body without an HTTP/2 stream.
     pub(super) fn poll(&mut self, stream: &Transport, context: &mut Context<'_>) -> Poll<Uploaded> {
         let ended = match &mut self.way {
             UploadPath::Connection {
@@ -114,7 +112,7 @@ impl RestOfBody {
     }
 }
 
-/// Passes on what comes, as fast as the peer takes it; whether that was all.
+/// Passes received bytes on, as fast as the peer reads them. Ready when the body has ended.
 fn poll_pass_on(
     client: &mut Upload,
     framing: &dyn BodyFraming,

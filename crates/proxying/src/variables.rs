@@ -1,4 +1,4 @@
-//! What a request saw of its upstreams, per attempt.
+//! The variables about the upstreams of a request, per attempt.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_upstream_module.html#variables>. Attempts are
 //! separated by `, `, groups of them (after a redirect within the server) by ` : `.
@@ -39,7 +39,7 @@ pub fn find(name: &str) -> Option<BuiltinVariable> {
     Some(BuiltinVariable::computed(evaluate))
 }
 
-/// `$upstream_cache_etag`, while what is fresh no more is asked for.
+/// `$upstream_cache_etag`, while a stale entry is revalidated.
 fn cache_etag(request: &mut Request, out: &mut Vec<u8>) -> bool {
     validator(request, Validators::etag, out)
 }
@@ -128,14 +128,14 @@ fn time(time: Option<Duration>, out: &mut Vec<u8>) {
     }
 }
 
-/// Appends something of every attempt; false when there was none.
+/// Appends a value of every attempt; false if there was none.
 fn each(request: &Request, out: &mut Vec<u8>, append: impl Fn(&Attempt, &mut Vec<u8>)) -> bool {
     let seen = Attempts::of(request).map(Attempts::borrow);
     let attempts = seen.as_ref().map_or(&[][..], |seen| &seen.attempts);
     list(attempts, out, append)
 }
 
-/// An attempt without a peer stands between two groups, as nginx keeps them.
+/// An attempt without a peer separates two groups, as in nginx.
 fn list(attempts: &[Attempt], out: &mut Vec<u8>, append: impl Fn(&Attempt, &mut Vec<u8>)) -> bool {
     let mut rest = attempts.iter();
     let Some(first) = rest.next() else {

@@ -1,5 +1,5 @@
-//! The body of an answer that has come whole together with its head, as most small ones do: the
-//! connection to the upstream serves the next request before the client has this one's first byte.
+//! A body that was received completely with its head, as most small ones are: the connection to the
+//! upstream serves the next request before the client has the first byte of this response.
 
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -20,23 +20,22 @@ use super::connection::UpstreamConnection;
 use crate::activity::WHILE_READING;
 use crate::failures::told_left;
 
-/// The body of such an answer.
+/// A body that was received completely.
 pub(super) struct WholeBody {
-    /// What `$upstream_*` tell, of which the body goes on to write the end: as in nginx, the head
-    /// of the response has left then.
+    /// The record for `$upstream_*`. The body writes its end there when it is passed on: as in
+    /// nginx, the head of the response has been sent by then.
     seen: Rc<Attempts>,
-    /// How many bytes came for it.
+    /// The received bytes of the body.
     length: u64,
-    /// Until it is given; may be empty.
+    /// The body until it is passed on; may be empty.
     bytes: Option<Bytes>,
     beyond: u64,
     trailers: Vec<Field>,
-    /// It leaves at once (`proxy_buffering off`, `X-Accel-Buffering: no`).
+    /// The body is sent at once (`proxy_buffering off`, `X-Accel-Buffering: no`).
     flush: bool,
 }
 
-/// Whether nothing is missing of a body, and nothing has come behind it; `arrived` holds it alone
-/// then.
+/// Whether the body is complete, and no bytes follow it; `arrived` then holds only the body.
 pub(super) fn is_whole(delimited: &mut Delimited, arrived: &mut Arrived) -> bool {
     let length = match delimited {
         Delimited::Http(BodyFraming::None) => 0,
@@ -54,7 +53,7 @@ pub(super) fn is_whole(delimited: &mut Delimited, arrived: &mut Arrived) -> bool
 }
 
 impl WholeBody {
-    /// Lets the connection go. The body came with `length` bytes, its framing among them.
+    /// Releases the connection. The body was received with `length` bytes, framing included.
     pub(super) fn new(
         peer: UpstreamConnection,
         seen: Rc<Attempts>,
@@ -76,7 +75,7 @@ impl WholeBody {
     }
 }
 
-/// The bytes of a body; those of a short one lie beside its head.
+/// The bytes of a body; those of a short body have been copied behind its head.
 fn bytes_of(body: Buffer, head: &AnswerHead) -> Bytes {
     if body.is_empty() {
         return Bytes::new();
@@ -113,7 +112,7 @@ impl Source for WholeBody {
         Poll::Ready(())
     }
 
-    /// Not where it leaves at once: as in nginx the end comes once that has left.
+    /// False if the body is sent at once: as in nginx, the end follows once it has been sent.
     fn is_whole(&self) -> bool {
         self.bytes.is_none() && !self.flush
     }

@@ -1,4 +1,4 @@
-//! The body of an answer: its stream tells where it ends, and has its trailers.
+//! The body of a response on an HTTP/2 stream, which determines the end and has the trailers.
 
 use std::rc::Rc;
 
@@ -9,11 +9,11 @@ use http_client::{ReceivedBytes, StreamEnd, StreamFlow, StreamHandle};
 
 use crate::answer_framing::{AnswerFraming, Framed};
 
-/// What tells the end of a body.
+/// The stream of a response, which determines the end of the body.
 pub struct StreamBody(pub(super) Rc<StreamFlow>);
 
 impl StreamBody {
-    /// The body of the answer on this stream.
+    /// The body of the response on this stream.
     pub(super) fn of(stream: &StreamHandle) -> StreamBody {
         StreamBody(Rc::clone(stream.flow()))
     }

@@ -1,5 +1,4 @@
-//! A request and its answer on a stream, up to the end of the answer's head, and how the answer is
-//! delivered.
+//! Sends a request on an HTTP/2 stream, reads the head of the response, and delivers the response.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -40,44 +39,45 @@ use crate::stopped::{NOT_BASE64, Stopped};
 use crate::upload::{RefusedWith, RestOfBody};
 use ::upstream::AttemptFailure;
 
-/// How often a request that a peer has not looked at is sent again as if it had never been sent.
+/// How often a request that peers have not processed is sent again without counting as an attempt.
 const UNSERVED_MAX: u32 = 3;
 
-/// A request and its answer; see the module.
+/// A request and its response; see the module.
 pub struct Http2Dialogue<'a> {
     pub(crate) passing: &'a Arc<Passing>,
     pub(crate) head: &'a RequestHead,
-    /// The answer has no body, whatever its head says.
+    /// The response has no body, whatever its head says.
     pub is_head: bool,
     pub(crate) body: &'a RequestBody,
-    /// An answer that has come whole counts, though its stream is reset right behind it.
+    /// A complete response counts even if its stream is reset afterwards.
     keeps_whole: bool,
-    /// Where it is told with which code the peer has reset the stream of the last try before there
-    /// was an answer, if it has.
+    /// Receives the error code with which the peer has reset the stream of the last attempt before
+    /// a response, if it has.
     reset: Option<&'a Cell<Option<ErrorCode>>>,
-    /// How often a peer has not looked at it.
+    /// How often a peer has not processed the request.
     unserved: Cell<u32>,
-    /// A connection that it had with others has ended before there was an answer.
+    /// A shared connection has ended before there was a response.
     has_lost: Cell<bool>,
 }
 
-/// An answer whose head has come.
+/// A response whose head has been received.
 pub struct Http2Answer {
-    /// The head, and what came along with it.
+    /// The head, and the data that was received with it.
     pub read: UpstreamResponse,
-    /// Where the fate of the request's body will be told, if some of it is left.
+    /// Receives the status for a failed upload of the request's body, if a part of the body is
+    /// left.
     refused: Option<RefusedWith>,
     flow: Rc<StreamFlow>,
 }
 
-/// Why the body of an answer has been broken off, once it has.
+/// Tells why the body of a response was broken off, once it was.
 pub struct BodyFault {
     flow: Rc<StreamFlow>,
     refused: Option<RefusedWith>,
 }
 
 impl BodyFault {
-    /// With which code the peer has reset the stream, if it has.
+    /// The error code with which the peer has reset the stream, if it has.
     pub fn reset(&self) -> Option<ErrorCode> {
         match self.flow.end() {
             Some(StreamEnd::Reset(code, None)) => Some(code),
@@ -85,15 +85,14 @@ impl BodyFault {
         }
     }
 
-    /// The status with which the request would have been answered for what has become of its own
-    /// body, if that is the reason.
+    /// The status for a failed upload of the request's body, if that is the reason.
     pub fn refused(&self) -> Option<u16> {
         self.refused.as_ref()?.get()
     }
 }
 
 impl<'a> Http2Dialogue<'a> {
-    /// A dialogue about one request, whose head is written.
+    /// A dialogue about one request with this head.
     pub fn new(
         passing: &'a Arc<Passing>,
         head: &'a RequestHead,
@@ -130,11 +129,11 @@ impl<'a> Http2Dialogue<'a> {
     }
 }
 
-/// What a request that waits for its answer goes on for.
+/// The events for which a request that waits for its response wakes up.
 enum Came {
     Head(Result<StreamHead, StreamEnd>),
     Uploaded(Result<(), Stopped>),
-    /// What was queued of the body has been sent.
+    /// The queued part of the body has been sent.
     Sent,
 }
 
@@ -148,7 +147,7 @@ impl Dialogue for Http2Dialogue<'_> {
         peer: &mut UpstreamConnection,
     ) -> Result<Http2Answer, AttemptError> {
         let Some(stream) = peer.shared() else {
-            return Err(AttemptError::Refused(500)); // connections of this protocol are shared
+            return Err(AttemptError::Refused(500)); // connections of HTTP/2 are always shared
         };
         let ends = match self.body {
             RequestBody::None => true,
@@ -180,7 +179,7 @@ impl Dialogue for Http2Dialogue<'_> {
             .read_head(request, exchange, stream, &mut upload, &mut reading)
             .await;
         let flow = Rc::clone(stream.flow());
-        // A stream that has been reset has forgotten what was queued.
+        // A stream that has been reset has discarded its queue.
         let more = flow.sent_in_all().saturating_sub(sent);
         note(request, |attempt, _| attempt.bytes_sent += more);
         let answer = reading.end();
@@ -223,7 +222,7 @@ impl Dialogue for Http2Dialogue<'_> {
 }
 
 impl Http2Dialogue<'_> {
-    /// Begins to send the body: what is in memory at once, the rest beside whatever else is done.
+    /// Starts to send the body: a body in memory at once, any other while the response is awaited.
     fn send_body(
         &self,
         request: &mut Request,
@@ -251,7 +250,7 @@ impl Http2Dialogue<'_> {
                 if begun.push(&sender) {
                     return Ok(None);
                 }
-                // Of one that cannot be had some has been dropped.
+                // If the upload cannot be had, a part of the body has been discarded.
                 let client = exchange.upload(request).ok_or(AttemptError::Refused(500))?;
                 let upload = StreamUpload::of_client(client, sender, Rc::clone(begun), timeout);
                 return Ok(Some(upload));
@@ -260,7 +259,7 @@ impl Http2Dialogue<'_> {
         Ok(None)
     }
 
-    /// Reads heads up to the answer's own, while the body goes on.
+    /// Reads heads up to that of the final response, while the body is being sent.
     async fn read_head(
         &self,
         request: &mut Request,
@@ -302,7 +301,7 @@ impl Http2Dialogue<'_> {
         let tries = &self.passing.tries;
         let flow = stream.flow();
         loop {
-            // As in nginx the answer is waited for once the request has been sent.
+            // As in nginx, the read timeout begins once the request has been sent.
             let (timeout, sent) = match (&upload, flow.queued()) {
                 (Some(_), _) => (Duration::MAX, flow.sent()),
                 (None, 0) => (self.passing.read_timeout, flow.sent()),
@@ -312,7 +311,7 @@ impl Http2Dialogue<'_> {
             let coming = poll_fn(|context| {
                 if let Some(uploading) = upload {
                     let uploaded = uploading.poll(context);
-                    // At once: what waits may be given up.
+                    // Noted at once, since the wait may be cancelled.
                     if matches!(self.body, RequestBody::Begun(begun) if begun.has_come()) {
                         request.body.note_taken();
                     }
@@ -360,7 +359,7 @@ impl Http2Dialogue<'_> {
         }
     }
 
-    /// The stream has ended without a head.
+    /// The error for a stream that has ended without a head.
     fn ended(&self, request: &Request, stream: &StreamHandle, end: StreamEnd) -> AttemptError {
         if let Some(most) = stream.warns_of(self.head.list_size()) {
             let size = self.head.list_size();
@@ -394,15 +393,16 @@ impl Http2Dialogue<'_> {
         }
     }
 
-    /// Whether a connection has ended that others may have had the peer end, for the first time of
-    /// this request.
+    /// Whether the connection has ended, possibly because of other requests, for the first time
+    /// during this request.
     fn is_lost_by_others(&self, stream: &StreamHandle, end: StreamEnd) -> bool {
         let is_of_connection = matches!(end, StreamEnd::Lost(..) | StreamEnd::Violated(_));
         is_of_connection && stream.has_served_others() && !self.has_lost.replace(true)
     }
 
-    /// The peer has not looked at the request: it may be sent again, as far as all of it is still
-    /// there, which is no failure of the peer unless it goes on so.
+    /// The error for a request that the peer has not processed: the request may be sent again if
+    /// its whole body is still available. That is no failure of the peer unless it happens
+    /// repeatedly.
     fn not_served(&self) -> AttemptError {
         let before = self.unserved.replace(self.unserved.get() + 1);
         let is_patient = before < UNSERVED_MAX;
@@ -420,8 +420,8 @@ impl Http2Dialogue<'_> {
     }
 }
 
-/// The connection has ended for what others did on it, as far as anybody knows: the request is sent
-/// once more if it may be sent twice. It counts as a failure of the server, as any other.
+/// The error for a connection that has ended, possibly because of other requests: the request is
+/// sent again if it may be sent twice. Counts as a failure of the server like any other.
 fn connection_lost() -> AttemptError {
     AttemptError::Failed(AttemptFailure {
         cause: Causes::ERROR,
@@ -435,7 +435,7 @@ fn connection_lost() -> AttemptError {
     })
 }
 
-/// The body could not be sent to its end.
+/// The error for a body that could not be sent completely.
 fn not_sent(request: &mut Request, exchange: &Exchange, stopped: Stopped) -> AttemptError {
     match stopped {
         Stopped::Connection(abort @ Abort::Closed(_)) => {
@@ -466,7 +466,7 @@ fn not_sent(request: &mut Request, exchange: &Exchange, stopped: Stopped) -> Att
 }
 
 impl Http2Answer {
-    /// Makes the rest of the answer the response's body.
+    /// Makes the rest of the response the body of the client's response.
     pub fn deliver(
         self,
         delivery: &Delivery<'_>,
@@ -485,7 +485,7 @@ impl Http2Answer {
         delivery.respond(request, peer, &self.read.head, delimited, arrived)
     }
 
-    /// Tells later how its body has ended.
+    /// A handle that tells later how the body has ended.
     pub fn outcome(&self) -> BodyFault {
         BodyFault {
             flow: Rc::clone(&self.flow),
@@ -493,7 +493,7 @@ impl Http2Answer {
         }
     }
 
-    /// Whether nothing follows the head.
+    /// Whether the response ends with its head.
     pub fn ends_with_head(&self) -> bool {
         self.flow.ends_with_head()
     }

@@ -1,4 +1,4 @@
-//! The head of a request as HTTP/2 has it (RFC 9113, section 8.3.1).
+//! The head of an HTTP/2 request (RFC 9113, section 8.3.1).
 
 use engine::Spares;
 use http::request::Request;
@@ -7,18 +7,18 @@ use proto::header::{KnownField, KnownSet, NameSet, append_value, has_control};
 
 use crate::fields::SetField;
 
-/// Heads whose memory a thread keeps for the next ones: as many as requests that a few connections
-/// begin in a turn or two.
+/// Heads whose memory a thread keeps for reuse: as many as a few connections begin in one or two
+/// turns of the loop.
 const KEPT_MAX: usize = 1024;
 
-/// The memory of longer heads goes back to the allocator.
+/// The capacity in bytes beyond which the memory of a head is freed.
 const KEPT_BYTES_MAX: usize = 4096;
 
 thread_local! {
     static KEPT: Spares<RequestFields, KEPT_MAX> = const { Spares::new(|| KEPT.with(Spares::clear)) };
 }
 
-/// A head that is being written, field by field: the pseudo-fields first.
+/// A head that is being written field by field; pseudo-header fields must come first.
 pub struct RequestHead {
     fields: RequestFields,
 }
@@ -27,7 +27,7 @@ pub struct RequestHead {
 #[derive(Default)]
 struct RequestFields {
     bytes: Vec<u8>,
-    /// Where each name ends, and each value; the next name begins there.
+    /// The ends of each name and value; the next name begins at the end of the value.
     ends: Vec<(u32, u32)>,
 }
 
@@ -45,13 +45,13 @@ impl Drop for RequestHead {
         }
         fields.bytes.clear();
         fields.ends.clear();
-        // A thread that ends keeps nothing.
+        // A thread that is ending keeps nothing.
         let _ = KEPT.try_with(|kept| kept.keep(fields));
     }
 }
 
 impl RequestHead {
-    /// An empty one with room for what is usual.
+    /// An empty head with room for the usual length.
     pub fn new() -> RequestHead {
         let kept = KEPT.with(Spares::take);
         let fields = kept.unwrap_or_else(|| RequestFields {
@@ -71,8 +71,8 @@ impl RequestHead {
         self.put_if(name, write, |_| true);
     }
 
-    /// Appends a field whose value `write` appends, and takes it back unless the value satisfies
-    /// the condition; returns whether it did.
+    /// Appends a field whose value `write` appends, and removes the field again unless `counts`
+    /// accepts the value. Returns whether it did.
     fn put_if(
         &mut self,
         name: &[u8],
@@ -97,7 +97,8 @@ impl RequestHead {
         true
     }
 
-    /// Appends `:authority`: what directives set as `Host`, if that is anything, else `usual`.
+    /// Appends `:authority`: the value that directives set for `Host`, unless that is empty, else
+    /// `usual`.
     pub fn put_authority(&mut self, request: &mut Request, fields: &[SetField], usual: &[u8]) {
         let host = fields.iter().rfind(|field| &*field.lower == b"host");
         let is_set = host.is_some_and(|host| {
@@ -116,8 +117,8 @@ impl RequestHead {
         });
     }
 
-    /// Appends the fields that directives set, but for `Host`, which is `:authority`. What is of a
-    /// connection is left out, and `TE` says nothing but `trailers`.
+    /// Appends the fields that directives set, except for `Host`, which is `:authority`, and for
+    /// connection fields. The only value of `TE` is `trailers`.
     pub fn put_set(&mut self, request: &mut Request, fields: &[SetField]) {
         for field in fields.iter().filter(|field| &*field.lower != b"host") {
             if KnownSet::OF_CONNECTION.contains(KnownField::from_name(&field.lower)) {
@@ -135,12 +136,13 @@ impl RequestHead {
         }
     }
 
-    /// Appends the client's fields but for those that are replaced.
+    /// Appends the client's fields, except for replaced ones.
     pub fn put_client(&mut self, request: &Request, replaced: &NameSet) {
         self.put_client_but(request, replaced, |_| false);
     }
 
-    /// Appends the client's fields but for those that are replaced, and those that are held back.
+    /// Appends the client's fields, except for replaced ones and those for which `is_held_back` is
+    /// true.
     pub fn put_client_but(
         &mut self,
         request: &Request,
@@ -155,7 +157,7 @@ impl RequestHead {
         }
     }
 
-    /// The fields in their order.
+    /// The fields in order.
     pub fn fields(&self) -> impl Iterator<Item = Field<'_>> {
         let RequestFields { bytes, ends } = &self.fields;
         let mut start = 0;
@@ -168,7 +170,7 @@ impl RequestHead {
         })
     }
 
-    /// Its size as the settings of servers mean it (RFC 9113, section 6.5.2).
+    /// The size of the field section as in SETTINGS_MAX_HEADER_LIST_SIZE (RFC 9113, section 6.5.2).
     pub fn list_size(&self) -> usize {
         self.fields.bytes.len() + self.fields.ends.len() * FIELD_OVERHEAD
     }

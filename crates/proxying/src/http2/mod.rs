@@ -1,9 +1,9 @@
-//! HTTP/2 towards upstreams: what is a request's own there.
+//! HTTP/2 to upstreams: the parts that belong to one request.
 //!
-//! Requests share connections, which are the business of the crate `http_client`: a request has a
-//! stream of one. `dialogue` is what `proxy_pass` and `grpc_pass` have in common on it; `head` is a
-//! request's, `upload` its body on the way, `body` that of the answer, `whole` an answer that is
-//! read at once.
+//! Requests share connections, which the crate `http_client` manages: each request has a stream.
+//! `dialogue` is the common part of `proxy_pass` and `grpc_pass`; `head` builds the head of a
+//! request, `upload` sends its body, `body` reads the body of the response, and `whole` reads a
+//! whole response for probes.
 
 pub(super) mod body;
 pub mod dialogue;

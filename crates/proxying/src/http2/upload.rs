@@ -1,5 +1,5 @@
-//! A request's body on its way to a peer, beside whatever else is done for the request: as it comes
-//! from the client, or from a file.
+//! Sends a request's body to a peer while other work for the request continues: a body that is
+//! received from the client, or one in a file.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -19,33 +19,34 @@ use proto::base64::{Decoder, NotBase64};
 use crate::request_framing::BACKLOG_MAX;
 use crate::stopped::Stopped;
 
-/// Bytes of a body beyond those that it was begun with which are kept to be sent again.
+/// Bytes of a streamed body that are kept for another attempt, besides those received before the
+/// first.
 const KEPT_MAX: usize = 64 * 1024;
 
-/// What is sent as a request's body.
+/// The body of a request.
 pub enum RequestBody {
     /// No body.
     None,
-    /// A text of ours.
+    /// A text that was made here.
     Text(Bytes),
-    /// What has been read of the client's, which is the whole.
+    /// The client's body, which has been read completely.
     Stored,
-    /// What has been read of the client's into a file, which is the whole, decoded from base64.
+    /// The client's body, which has been read completely into a file, decoded from base64.
     InBase64,
-    /// The client's as it comes, of which this much has come.
+    /// The client's body while it is received, with the received part.
     Begun(Rc<ReplayableUpload>),
 }
 
-/// A body on its way; see the module. It goes on whenever it is polled.
+/// A body that is being sent; see the module. Polling continues to send it.
 pub struct StreamUpload {
     way: Pin<Box<dyn Future<Output = Result<(), Stopped>>>>,
     flow: Rc<StreamFlow>,
-    /// It comes from the client yet.
+    /// The body is still being received from the client.
     is_of_client: bool,
 }
 
 impl StreamUpload {
-    /// As it comes from the client.
+    /// Sends a body that is received from the client.
     pub(super) fn of_client(
         client: Upload,
         sender: Sender,
@@ -59,7 +60,7 @@ impl StreamUpload {
         }
     }
 
-    /// From a file of this length, decoded where it is text in base64.
+    /// Sends a body from a file of this length, decoded if it is base64 text.
     pub(super) fn of_file(
         file: File,
         length: u64,
@@ -74,32 +75,32 @@ impl StreamUpload {
         }
     }
 
-    /// Goes on; ready at its end.
+    /// Continues to send; ready at the end.
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stopped>> {
         self.way.as_mut().poll(context)
     }
 
-    /// Whether it comes from the client yet.
+    /// Whether the body is still being received from the client.
     pub(crate) fn is_of_client(&self) -> bool {
         self.is_of_client
     }
 
-    /// Bytes of it that have been queued.
+    /// Bytes of the body that have been queued.
     pub(crate) fn sent(&self) -> u64 {
         self.flow.sent() + self.flow.queued() as u64
     }
 }
 
-/// What has come of a client's body that is passed on as it comes, for as long as there is no
-/// answer: should a peer not have looked at the request, it is sent again from here.
+/// The received part of a client's body that is streamed, until there is a response: if a peer has
+/// not processed the request, the part is sent again to the next.
 pub struct ReplayableUpload {
     parts: RefCell<Pieces>,
-    /// Bytes that have come since it was begun.
+    /// Bytes received after the beginning.
     length: Cell<usize>,
     has_ended: Cell<bool>,
-    /// Some of it is not kept.
+    /// A part of the body has not been kept.
     is_lost: Cell<bool>,
-    /// Decodes what comes, where that is text in base64.
+    /// Decodes the received bytes, if they are base64 text.
     decoder: RefCell<Option<Decoder>>,
 }
 
@@ -114,8 +115,8 @@ impl ReplayableUpload {
         }
     }
 
-    /// What the next part that has come is passed on as, and whether the body `ends` with it. That
-    /// may be nothing yet.
+    /// Decodes the next received part; `ends` if the body ends with it. There may be no decoded
+    /// bytes yet.
     fn decoded(&self, part: Option<Bytes>, ends: bool) -> Result<Option<Bytes>, NotBase64> {
         let mut decoder = self.decoder.borrow_mut();
         let Some(decoder) = &mut *decoder else {
@@ -128,7 +129,7 @@ impl ReplayableUpload {
         Ok(decoded)
     }
 
-    /// Notes parts that are passed on, and whether they are the last.
+    /// Notes parts that are passed on, and whether they end the body.
     pub(super) fn note<'a>(&self, parts: impl IntoIterator<Item = &'a Bytes>, ends: bool) {
         self.has_ended.set(ends);
         for part in parts {
@@ -142,13 +143,13 @@ impl ReplayableUpload {
         }
     }
 
-    /// Sends all that has come; whether that is the whole body.
+    /// Sends the kept parts. True if they are the whole body.
     pub(super) fn push(&self, sender: &Sender) -> bool {
         sender.push(self.parts.borrow().iter().cloned(), self.has_ended.get());
         self.has_ended.get()
     }
 
-    /// Whether any of it has come since it was begun.
+    /// Whether anything was received after the beginning.
     pub(super) fn has_come(&self) -> bool {
         self.length.get() > 0
     }
@@ -159,7 +160,7 @@ impl ReplayableUpload {
         self.parts.take();
     }
 
-    /// Whether it cannot be sent again.
+    /// Whether the body cannot be sent again.
     pub(super) fn is_lost(&self) -> bool {
         self.is_lost.get()
     }
@@ -172,13 +173,13 @@ impl From<Pieces> for RequestBody {
 }
 
 impl RequestBody {
-    /// The client's as it comes in base64, of which this much has come and been decoded.
+    /// The client's body while it is received in base64, with the received and decoded part.
     pub fn begun_in_base64(parts: Pieces, decoder: Decoder) -> RequestBody {
         RequestBody::Begun(Rc::new(ReplayableUpload::new(parts, Some(decoder))))
     }
 }
 
-/// What a part of a text in base64 stands for, as far as its bytes are whole.
+/// Decodes a part of a base64 text, as far as its groups are complete.
 pub fn decode_part(decoder: &mut Decoder, part: &[u8]) -> Result<Bytes, NotBase64> {
     let mut bytes = Vec::new();
     decoder.decode(part, &mut bytes)?;
@@ -208,7 +209,7 @@ async fn pass_on(
         }
         drained(&sender, BACKLOG_MAX, timeout).await?;
     }
-    drop(client); // who leaves now is found out by what answers
+    drop(client); // a client that leaves now is noticed by the sender of the response
     drained(&sender, 0, timeout).await
 }
 
@@ -258,7 +259,7 @@ async fn ended(sender: &Sender) {
     poll_fn(|context| sender.flow().poll_ended(context.waker())).await;
 }
 
-/// Waits until no more than so much waits to be sent, for as long as the peer takes some of it.
+/// Waits until at most `limit` bytes are queued, as long as the peer takes some within `timeout`.
 async fn drained(sender: &Sender, limit: usize, timeout: Duration) -> Result<(), Stopped> {
     let flow = sender.flow();
     while flow.queued() > limit {

@@ -1,4 +1,4 @@
-//! An answer of which all is read before anything is made of it: what probes ask for.
+//! Reads a whole response before it is evaluated, for probes.
 
 use std::future::poll_fn;
 use std::time::Instant;
@@ -13,8 +13,8 @@ use crate::answer_framing::AnswerFraming;
 use crate::connection::UpstreamConnection;
 use crate::failures::failed;
 
-/// The next part of the body of an answer on a stream; `None` at its end. Why there is none has
-/// been logged.
+/// Reads the next part of a response's body; `None` at its end. A failure has been logged, unless
+/// the deadline has passed.
 pub async fn read_part(
     request: &Request,
     peer: &mut UpstreamConnection,
@@ -43,11 +43,11 @@ pub async fn read_part(
 /// Why there is no further part.
 #[derive(Clone, Copy, Debug)]
 pub struct NotRead {
-    /// That has not been logged: the deadline was over.
+    /// The deadline has passed, which has not been logged.
     pub timed_out: bool,
 }
 
-/// The trailers behind an answer that has been read to its end.
+/// The trailers of a response that has been read to its end.
 pub fn trailers(peer: &mut UpstreamConnection) -> Vec<Field> {
     let stream = peer.shared();
     stream.map_or(Vec::new(), |stream| StreamBody::of(stream).trailers())

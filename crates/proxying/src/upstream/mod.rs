@@ -1,7 +1,7 @@
-//! `upstream` in `http`: groups of servers that requests are passed on to.
+//! `upstream` in `http`: groups of servers to which requests are passed on.
 //!
-//! What a block says is the business of `rules::upstream`; here is what only requests have:
-//! sessions that stay with a server (`sticky`), and what is measured of an answer that has a head.
+//! `rules::upstream` compiles the blocks; this module adds what only HTTP has: sticky sessions
+//! (`sticky`), and measuring the time to the response's head.
 
 mod selection;
 mod sticky;
@@ -32,10 +32,10 @@ static UPSTREAM: Setting<()> = Setting::new("upstream", &["name { ... }"], parse
 /// The directives of this module.
 pub const DIRECTIVES: &[&dyn Declared] = &[&UPSTREAM, &STICKY];
 
-/// The directives that stand in a block.
+/// The directives inside a block.
 pub use rules::upstream::DIRECTIVES as DIRECTIVES_OF_BLOCKS;
 
-/// What `upstream` blocks are to requests.
+/// The `upstream` blocks of HTTP.
 pub struct OfRequests;
 
 impl Upstreams for OfRequests {
@@ -77,26 +77,27 @@ impl Upstreams for OfRequests {
     }
 }
 
-/// Peers, and what requests are placed among them by.
+/// Peers, and the method of balancing.
 pub type Group = rules::upstream::Group<OfRequests>;
 
 /// The groups of one configuration.
 pub type Groups = rules::upstream::Groups<OfRequests>;
 
-/// The checks that are made of groups.
+/// The health checks of groups.
 pub type WrittenChecks = rules::upstream::WrittenChecks<OfRequests>;
 
-/// Makes the groups of all `upstream` blocks.
+/// Compiles all `upstream` blocks.
 pub fn compile(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
     rules::upstream::compile::<OfRequests>(compiler, http);
 }
 
-/// Adds the groups to the generation, and what looks up their names.
+/// Adds the groups and the resolution of their names to the generation.
 pub fn add(compiler: &Compiler<'_>, generation: &mut Generation) {
     rules::upstream::add::<OfRequests>(compiler, generation);
 }
 
-/// A request's way through a group, of so many tries at most; 0 is as many as there are peers.
+/// Starts the selection of peers for a request, with at most `tries_max` attempts; 0 for as many as
+/// there are peers.
 pub fn select(group: &Group, request: &mut Request, tries_max: usize) -> Selection {
     let peers = group.select(request, tries_max);
     let sticking = group.sticky().map(|sticky| sticky.begin(request));

@@ -1,10 +1,10 @@
-//! One request's way through a group, and through the sessions of that group.
+//! The selection of peers for one request, with the sticky session of its group.
 
 use http::request::Request;
 
 use super::sticky::{AtEnd, Sticking};
 
-/// A selection of the crate `upstream`, and what sessions the group has: see `sticky`.
+/// A selection of the crate `upstream`, and the request's session, if the group is `sticky`.
 #[derive(Debug)]
 pub struct Selection {
     peers: ::upstream::Selection,
@@ -20,15 +20,15 @@ impl Selection {
         (&mut self.peers, self.sticking.as_mut())
     }
 
-    /// The head of its answer goes to the client.
+    /// Notes that the head of the response goes to the client.
     pub fn head_came(&self, request: &mut Request) {
         if let Some(sticking) = &self.sticking {
             sticking.head_came(request);
         }
     }
 
-    /// What is learned of the session when this is dropped, once the answer has come or will come
-    /// no more.
+    /// Returns a guard that learns the session when dropped, once the response is complete or
+    /// broken off.
     pub fn at_end(&self, request: &mut Request) -> Option<Box<AtEnd>> {
         self.sticking.as_ref()?.at_end(request).map(Box::new)
     }

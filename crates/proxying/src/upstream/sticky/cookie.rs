@@ -1,4 +1,4 @@
-//! The cookie of `sticky cookie`, by which a client names the server that it had.
+//! The cookie of `sticky cookie`, with which a client names its server.
 
 use bytes::Bytes;
 use engine::wall;
@@ -9,19 +9,19 @@ use proto::date;
 
 use super::line::{CookieLine, Expires};
 
-/// The attributes that stand for `expires=max`.
+/// The attributes of `expires=max`.
 const EXPIRES_MAX: &[u8] = b"; expires=Thu, 31-Dec-37 23:55:55 GMT; max-age=315360000";
 
-/// What `samesite` may say, in any case.
+/// The values of `samesite`, in any case.
 const SAME_SITE: [&[u8]; 3] = [b"strict", b"lax", b"none"];
 
-/// Whether `samesite` may say this.
+/// Whether a value of `samesite` is valid.
 pub(super) fn is_same_site(value: &[u8]) -> bool {
     let mut known = SAME_SITE.iter();
     known.any(|known| known.eq_ignore_ascii_case(value))
 }
 
-/// How a server's name is written into a cookie.
+/// How a server's name is encoded in a cookie.
 #[derive(Debug)]
 pub(super) struct Cookie {
     name: Bytes,
@@ -46,7 +46,7 @@ impl Cookie {
         }
     }
 
-    /// The field's value for a server; attributes stand in nginx's order.
+    /// The value of `Set-Cookie` for a server. Attributes are in nginx's order.
     pub(super) fn value(&self, request: &mut Request, id: &[u8]) -> Bytes {
         let mut out = [&*self.name, b"=", id].concat();
         match self.expires {
@@ -72,7 +72,7 @@ impl Cookie {
         out.into()
     }
 
-    /// What is wrong counts as the strictest.
+    /// The `SameSite` of a request; an invalid value counts as the strictest.
     fn same_site(&self, request: &mut Request) -> Option<Bytes> {
         let value = self.same_site.as_ref()?.evaluate(request);
         if value.is_empty() || is_same_site(&value) {
@@ -88,7 +88,7 @@ impl Cookie {
     }
 }
 
-/// Appends an attribute, unless it is empty.
+/// Appends an attribute, unless its value is empty.
 fn append(out: &mut Vec<u8>, name: &[u8], value: Option<&[u8]>) {
     if let Some(value) = value.filter(|value| !value.is_empty()) {
         out.extend_from_slice(name);

@@ -1,4 +1,4 @@
-//! A line of `sticky`, as it is written.
+//! The line of `sticky`.
 
 use bytes::Bytes;
 use conf::{Fault, Setter, Template, Word, parse};
@@ -24,12 +24,12 @@ pub(in crate::upstream) struct CookieLine {
     pub(super) same_site: Option<Template>,
 }
 
-/// When a cookie ends.
+/// When a cookie expires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::upstream) enum Expires {
-    /// After so many seconds.
+    /// After this many seconds.
     After(u64),
-    /// As late as every client understands.
+    /// At the latest time that every client supports.
     Max,
 }
 
