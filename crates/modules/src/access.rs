@@ -1,5 +1,5 @@
-//! `allow` and `deny` as a check of requests. The rules are [`rules::access`]; how the verdict
-//! combines with other checks (`satisfy`) is the access phase's business.
+//! `allow` and `deny` as a check of requests. The rules are in [`rules::access`]; the access phase
+//! combines the verdict with other checks (`satisfy`).
 
 use std::sync::Arc;
 
@@ -55,7 +55,8 @@ impl Check for Access {
         _: &'a mut Exchange,
     ) -> Ran<'a, Result<AccessVerdict, Abort>> {
         let verdict = verdict(self, request);
-        // With `satisfy any` another check may still grant access: the phase logs at the end.
+        // With `satisfy any` another check may still grant access, so the phase logs the refusal at
+        // the end.
         if verdict == AccessVerdict::Refused(403) && !request.plan.core.satisfy_any {
             logs::error!(request, Error, "access forbidden by rule");
         }
@@ -76,7 +77,7 @@ impl Check for Access {
     }
 }
 
-/// What the rules say of the client's address.
+/// The verdict of the rules for the client's address.
 fn verdict(access: &Access, request: &Request) -> AccessVerdict {
     match access.0.denies(request.peer()) {
         None => AccessVerdict::Declined,

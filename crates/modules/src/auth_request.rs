@@ -1,8 +1,8 @@
-//! `auth_request`: access by the answer to a subrequest.
+//! `auth_request`: access by the response to a subrequest.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_auth_request_module.html>. A subrequest that is
-//! answered with 2xx grants access, with 401 or 403 refuses it; any other answer is an error.
-//! Only the head of its response counts, the body is not sent to any client.
+//! <https://nginx.org/en/docs/http/ngx_http_auth_request_module.html>. A 2xx response to the
+//! subrequest grants access, 401 or 403 refuses it; any other response is an error. Only the head
+//! of the response counts, and its body is discarded.
 
 use std::sync::Arc;
 
@@ -62,10 +62,10 @@ fn assignment(line: &Line) -> Result<(Word, Template), Fault> {
     Ok((name.clone(), Template::parse(value)?))
 }
 
-/// `auth_request` and what is set by it.
+/// `auth_request` and `auth_request_set` of a scope.
 #[derive(Debug)]
 pub struct AuthRequest {
-    /// Where to ask; `None` where it is off.
+    /// The URI of the subrequest; `None` if the check is off.
     uri: Option<Bytes>,
     variables: Box<[(Target, Text)]>,
 }
@@ -116,7 +116,7 @@ impl Check for AuthRequest {
     }
 }
 
-/// Asks the subrequest and says what it said.
+/// Runs the subrequest, and returns the verdict of its response.
 async fn ask(
     request: &mut Request,
     exchange: &mut Exchange,
@@ -125,8 +125,8 @@ async fn ask(
 ) -> Result<AccessVerdict, Abort> {
     if request.background.is_some() {
         request.start_background();
-        // The copies that `mirror` makes begin first, as in nginx: of what both set, the value of
-        // this subrequest stays.
+        // As in nginx, the subrequests of `mirror` start first: if both set a variable, the value
+        // of this subrequest stays.
         engine::yield_now().await;
     }
     let answered = output::subrequest(request, exchange, uri.to_vec(), Vec::new(), true).await?;
@@ -148,8 +148,8 @@ async fn ask(
     })
 }
 
-/// Values are those of the subrequest; what is set holds for the request from now on, through
-/// internal redirects too.
+/// Sets variables to values evaluated for the subrequest. They stay set for the request, also after
+/// internal redirects.
 fn set_variables(request: &mut Request, subrequest: &mut Request, variables: &[(Target, Text)]) {
     for (target, value) in variables {
         let value = value.evaluate(subrequest);
@@ -157,7 +157,7 @@ fn set_variables(request: &mut Request, subrequest: &mut Request, variables: &[(
     }
 }
 
-/// The client is challenged as the subrequest was.
+/// Copies the challenges of the subrequest's response.
 fn copy_challenges(request: &mut Request, subrequest: &Request) {
     let is_challenge = |name: &[u8]| name.eq_ignore_ascii_case(b"WWW-Authenticate");
     let own = subrequest.response.fields.iter();

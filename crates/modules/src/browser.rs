@@ -1,7 +1,7 @@
 //! `modern_browser` and `ancient_browser`: variables by the name and version in User-Agent.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_browser_module.html>. The browsers are those of its
-//! time; today's all pass for the ones that came before them.
+//! <https://nginx.org/en/docs/http/ngx_http_browser_module.html>. The browsers are those of the
+//! module's time; today's browsers are recognized as one of them.
 
 use std::sync::Arc;
 
@@ -23,14 +23,14 @@ const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION)
 struct Kind {
     /// Its name in the directive.
     name: &'static str,
-    /// Bytes of User-Agent before which its mark does not stand.
+    /// Bytes of User-Agent that are skipped before the mark is searched.
     skip: usize,
     mark: &'static [u8],
-    /// From the beginning of the mark to the version, in bytes.
+    /// The offset of the version from the start of the mark, in bytes.
     version_at: usize,
 }
 
-/// In the order in which they are looked for: Opera may pass for Internet Explorer.
+/// In the order of the search: Opera may claim to be Internet Explorer.
 static KINDS: [Kind; 5] = [
     kind("opera", "", b"Opera", 6),
     kind("msie", "Mozilla/4.0 (compatible; ", b"MSIE ", 5),
@@ -53,7 +53,7 @@ const fn kind(
     }
 }
 
-/// A version that no browser reaches.
+/// A version higher than any.
 const NEVER: u64 = u64::MAX;
 
 /// `modern_browser browser version | unlisted`
@@ -96,7 +96,7 @@ static ANCIENT_BROWSER_VALUE: Setting<Bytes> =
 /// The browsers that `modern_browser` names.
 #[derive(Debug, Default)]
 pub struct Modern {
-    /// Browsers and the versions from which on they are modern, in the order of `KINDS`.
+    /// Browsers and their first modern versions, in the order of `KINDS`.
     browsers: Vec<(usize, u64)>,
     unlisted: bool,
 }
@@ -108,7 +108,7 @@ pub struct Ancient {
     netscape4: bool,
 }
 
-/// Which browsers are modern, and which are not.
+/// The settings of a scope.
 #[derive(Debug)]
 pub struct Browsers {
     modern: Modern,
@@ -159,7 +159,7 @@ impl Browsers {
 }
 
 impl Kind {
-    /// Where the version begins, if it is this browser.
+    /// The version, if the agent is this browser.
     fn version<'a>(&self, agent: &'a [u8]) -> Option<&'a [u8]> {
         let rest = agent.get(self.skip..)?;
         let mark = memmem::find(rest, self.mark)?;
@@ -168,7 +168,7 @@ impl Kind {
     }
 }
 
-/// A version in one number: each part but the first counts up to 99.
+/// A version as one number: each part except the first counts up to 99.
 struct Version {
     total: u64,
     part: u64,
@@ -212,7 +212,7 @@ fn is_at_least(found: &[u8], wanted: u64) -> bool {
     version.end_part() >= wanted
 }
 
-/// `Mozilla/1` to `Mozilla/4` with something behind the version.
+/// `Mozilla/1` to `Mozilla/4`, followed by more than the version.
 fn is_netscape4(agent: &[u8]) -> bool {
     let version = agent.strip_prefix(b"Mozilla/").and_then(<[u8]>::first);
     agent.len() > "Mozilla/4.72 ".len() && matches!(version, Some(b'1'..=b'4'))
@@ -228,7 +228,7 @@ fn modern(setter: &Setter<'_>) -> Result<Modern, Fault> {
     }
     let opera = modern.browsers.iter().any(|(kind, _)| *kind == 0);
     if !modern.browsers.is_empty() && !opera {
-        // Opera may pass for another browser, so it must be looked for.
+        // Opera may claim to be another browser, so it is searched in any case.
         modern.browsers.push((0, NEVER));
     }
     modern.browsers.sort_by_key(|(kind, _)| *kind);
@@ -274,7 +274,7 @@ fn ancient(setter: &Setter<'_>) -> Result<Ancient, Fault> {
     Ok(ancient)
 }
 
-/// What holds in a plan.
+/// The settings of a plan.
 static BROWSERS: PlanSlot<Browsers> = PlanSlot::new();
 
 impl Module for Browsers {
@@ -313,7 +313,7 @@ pub fn msie(request: &mut Request, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// The variable of a name in lower case, without `$`.
+/// The built-in variable of a name in lower case, without `$`.
 pub fn find(name: &str) -> Option<BuiltinVariable> {
     let evaluate: Evaluate = match name {
         "ancient_browser" => ancient_browser,
@@ -370,7 +370,7 @@ mod tests {
         assert!(modern("curl/8"));
         assert!(!modern("Lynx/2.8"));
         assert!(!modern(NETSCAPE));
-        assert!(!modern(MSIE6)); // netscape4 takes it too
+        assert!(!modern(MSIE6)); // also matches netscape4
         assert!(modern(FIREFOX));
         assert!(unlisted.is_modern(None));
     }

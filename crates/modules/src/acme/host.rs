@@ -1,5 +1,5 @@
-//! What listeners show to ACME servers, and the certificates that have come: known to the whole
-//! process, because both outlive a configuration.
+//! The challenge replies of listeners, and the issued certificates: state of the whole process,
+//! since both outlive a configuration.
 
 use std::io::Write;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
@@ -18,13 +18,13 @@ const VALIDATION_PROTOCOL: &[u8] = b"acme-tls/1";
 /// Responses to `http-01` by token. Usually empty, and never long.
 static ANSWERS: RwLock<Vec<(String, String)>> = RwLock::new(Vec::new());
 
-/// Certificates that answer `tls-alpn-01`, by the SNI of the validator.
+/// Certificates for `tls-alpn-01` handshakes, by the SNI of the validator.
 static HANDSHAKES: RwLock<Vec<(String, Arc<ServerTls>)>> = RwLock::new(Vec::new());
 
-/// Every certificate that was asked for since the start, by issuer and order.
+/// The slots of all certificates that were ordered since the start, by issuer and order.
 static HELD: Mutex<Option<Map<String, Arc<CertificateSlot>>>> = Mutex::new(None);
 
-/// The place of a certificate that comes by itself.
+/// The slot of a certificate that ACME issues.
 #[derive(Debug, Default)]
 pub struct CertificateSlot {
     current: RwLock<Current>,
@@ -34,29 +34,29 @@ pub struct CertificateSlot {
 #[derive(Clone, Debug, Default)]
 struct Current {
     certificate: Option<Arc<Certificate>>,
-    /// Whether it only stands in for one that is still to come.
+    /// Whether the certificate is a placeholder until one is issued.
     stands_in: bool,
 }
 
 impl CertificateSlot {
-    /// The place for an order of an issuer; the same one for as long as the process lives.
+    /// The slot of an order of an issuer, which is the same for the life of the process.
     pub fn of(issuer: &str, order: &str) -> Arc<CertificateSlot> {
         let mut all = HELD.lock().unwrap_or_else(PoisonError::into_inner);
         let all = all.get_or_insert_with(Map::default);
         Arc::clone(all.entry(format!("{issuer}/{order}")).or_default())
     }
 
-    /// Where handshakes find it.
+    /// The slot from which handshakes take the certificate.
     pub fn slot(&self) -> Arc<Slot> {
         Arc::clone(&self.slot)
     }
 
-    /// The certificate in force.
+    /// The current certificate.
     pub fn certificate(&self) -> Option<Arc<Certificate>> {
         self.current().certificate
     }
 
-    /// The certificate in force, if it has been issued.
+    /// The current certificate, unless it is a placeholder.
     pub fn issued(&self) -> Option<Arc<Certificate>> {
         let Current {
             certificate,
@@ -65,17 +65,17 @@ impl CertificateSlot {
         certificate.filter(|_| !stands_in)
     }
 
-    /// Whether there is one that has been issued.
+    /// Whether a certificate has been issued.
     pub fn is_issued(&self) -> bool {
         self.issued().is_some()
     }
 
-    /// Puts one that has been issued into force.
+    /// Makes an issued certificate the current one.
     pub fn install(&self, certificate: &Arc<Certificate>) {
         self.set(certificate, false);
     }
 
-    /// Puts one into force that stands in for another.
+    /// Makes a placeholder the current certificate.
     pub fn stand_in(&self, certificate: &Arc<Certificate>) {
         self.set(certificate, true);
     }
@@ -94,10 +94,10 @@ impl CertificateSlot {
     }
 }
 
-/// The listeners of this process, as one issuer's thread sees them.
+/// The listeners of this process, for the thread of one issuer.
 pub(super) struct Listeners {
     issuer: String,
-    /// Whether standard error tells how it goes.
+    /// Whether progress is printed to standard error.
     announces: bool,
 }
 
@@ -113,14 +113,14 @@ impl Listeners {
 impl Host for Listeners {
     fn log(&self, level: Level, text: &str) {
         logs::process_error(level, format_args!("{text}"));
-        // This thread has no loop at whose turns lines leave.
+        // This thread has no event loop that flushes log lines.
         logs::flush_thread();
     }
 
     fn announce(&self, text: &str) {
         if self.announces {
-            // In one write, as other processes write there too. Nobody is left to tell where
-            // standard error is closed.
+            // Written in one call, since other processes write there too. If standard error is
+            // closed, the text is lost.
             let _ = std::io::stderr().write_all(format!("{text}\n").as_bytes());
         }
     }
@@ -173,23 +173,22 @@ impl Host for Listeners {
     }
 }
 
-/// What `http-01` answers for a token.
+/// The `http-01` response for a token.
 pub(super) fn answer(token: &[u8]) -> Option<String> {
     let answers = ANSWERS.read().unwrap_or_else(PoisonError::into_inner);
     let found = answers.iter().find(|(known, _)| known.as_bytes() == token);
     found.map(|(_, answer)| answer.clone())
 }
 
-/// What a client gets that validates a challenge of `tls-alpn-01`: it offers that protocol alone,
-/// and every listener answers it (RFC 8737 section 3).
+/// The TLS settings for a client that validates a `tls-alpn-01` challenge: it offers only that
+/// protocol, and every listener responds (RFC 8737 section 3).
 pub fn intercept(hello: &ClientHello) -> Option<Arc<ServerTls>> {
     let mut protocols = hello.protocols();
     let only = protocols.next()? == VALIDATION_PROTOCOL && protocols.next().is_none();
     only.then(|| handshake(hello.server_name()?)).flatten()
 }
 
-/// What a handshake with a validator that asks for this name is made with; `None` where no
-/// validator is expected.
+/// The TLS settings for a validator of this name; `None` if no challenge for the name is pending.
 fn handshake(server_name: &[u8]) -> Option<Arc<ServerTls>> {
     let shown = HANDSHAKES.read().unwrap_or_else(PoisonError::into_inner);
     let found = shown
@@ -198,7 +197,7 @@ fn handshake(server_name: &[u8]) -> Option<Arc<ServerTls>> {
     found.map(|(_, tls)| Arc::clone(tls))
 }
 
-/// TLS that shows the answer to a challenge and has nothing to say.
+/// TLS settings that only serve the reply to a challenge.
 fn validation(key: &Arc<CertifiedKey>) -> Result<ServerTls, rustls::Error> {
     let resolver = SingleCertAndKey::from(CertifiedKey::clone(key));
     let mut config = rustls::ServerConfig::builder_with_provider(Arc::clone(provider()))

@@ -1,4 +1,4 @@
-//! The block `acme_issuer`: an ACME server, and what is to be asked of it.
+//! The block `acme_issuer`: an ACME server and the settings of its orders.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -203,7 +203,7 @@ fn account_key(setter: &Setter<'_>) -> Result<Key, Fault> {
     }
 }
 
-/// The kind of key that a word names; `None` where it is a file.
+/// Parses a kind of key; `None` if the word is a file.
 pub(super) fn key_kind(directive: &str, word: &Word) -> Result<Option<KeyKind>, Fault> {
     let fault = |text: &str| Fault::at(word, format!("{directive}: {text}"));
     match KeyKind::parse(&word.bytes) {
@@ -280,7 +280,7 @@ fn profile(setter: &Setter<'_>) -> Result<Profile, Fault> {
     })
 }
 
-/// One issuer of the configuration, which may have no orders.
+/// Compiles one `acme_issuer` block, which may have no orders.
 pub(super) fn compile(compiler: &Compiler<'_>, block: ScopeRef<'_>) -> Result<Issuer, Fault> {
     let line = block.line();
     let name = line.map(|line| line.argument(0).text().into_owned());
@@ -340,7 +340,7 @@ pub(super) fn compile(compiler: &Compiler<'_>, block: ScopeRef<'_>) -> Result<Is
     })
 }
 
-/// `external_account_key`, with the key that its file holds.
+/// `external_account_key`, with the key in its file.
 fn external(
     compiler: &Compiler<'_>,
     block: ScopeRef<'_>,
@@ -367,7 +367,7 @@ fn external(
     Ok(Some(ExternalAccount { id, key }))
 }
 
-/// How the server itself is trusted.
+/// The TLS settings for connections to the ACME server.
 fn authorities(
     compiler: &Compiler<'_>,
     block: ScopeRef<'_>,
@@ -412,7 +412,7 @@ fn authorities(
     })
 }
 
-/// What `state_path off` keeps, over reloads.
+/// The state of `state_path off`, kept over reloads.
 fn memory(name: &str, directory: &str) -> Arc<Memory> {
     type Memories = Map<(String, String), Arc<Memory>>;
     static ALL: Mutex<Option<Memories>> = Mutex::new(None);

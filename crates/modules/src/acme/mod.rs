@@ -1,16 +1,16 @@
-//! Certificates by themselves: `acme_issuer` and `acme_certificate`.
+//! Automatic certificates: `acme_issuer` and `acme_certificate`.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_acme_module.html>. The protocol, the renewals and the
-//! files are those of the crate `acme`; here are the directives (`issuer`, and below), the answers
-//! to challenges, and the places from which servers take their certificates (`host`).
+//! <https://nginx.org/en/docs/http/ngx_http_acme_module.html>. The crate `acme` implements the
+//! protocol, the renewals and the files; this module has the directives (`issuer`, and below), the
+//! replies to challenges, and the slots from which servers take their certificates (`host`).
 //!
 //! ```text
 //! prepared: every order gets a certificate, out of the store or a stand-in ([`Service::prepare`])
 //! committed: threads begin to renew ([`Service::start`]); those of the generation before are told to end
 //! ```
 //!
-//! No server is held up by an issuer: whatever one does, a handshake has a certificate, and what
-//! fails is tried again.
+//! No server waits for an issuer: a handshake always has a certificate, and failed orders are tried
+//! again.
 
 mod host;
 mod issuer;
@@ -41,7 +41,7 @@ use transport::tls::settings::{Issued, TlsSettings};
 pub use self::host::{CertificateSlot, intercept};
 pub(crate) use self::issuer::SYSTEM_AUTHORITIES;
 
-/// Where `http-01` looks: RFC 8555 section 8.3.
+/// The path prefix of `http-01` (RFC 8555 section 8.3).
 const WELL_KNOWN: &[u8] = b"/.well-known/acme-challenge/";
 
 /// `acme_certificate issuer [identifier …] [key=alg[:size]]`
@@ -77,24 +77,24 @@ static ACME_SHARED_ZONE: Setting<()> =
     .no_effect("the threads of one process share certificates without a zone")
     .manual("See nginx's manual.");
 
-/// Directives of this module, for the table.
+/// The directives of this module.
 pub const DIRECTIVES: &[&dyn Declared] = &[&ACME_SHARED_ZONE, &ACME_CERTIFICATE];
 
-/// What gives a server settings of TLS of its own, beside what TLS itself has.
+/// The directives that give a server TLS settings of its own, in addition to those of TLS.
 const OF_TLS: &[&dyn Declared] = &[&ACME_CERTIFICATE];
 
 /// The directives of the block `acme_issuer`.
 pub const ISSUER_DIRECTIVES: &[&dyn Declared] = issuer::DIRECTIVES;
 
-/// The issuers of a configuration with what is ordered from each.
+/// The issuers of a configuration, with their orders.
 #[derive(Default)]
 pub struct Acme {
     issuers: Vec<Orders>,
-    /// Where the certificate of each server is that orders one.
+    /// The certificate slots of servers with an order.
     servers: Map<ScopeId, Arc<CertificateSlot>>,
 }
 
-/// What is ordered from one issuer: a thread of its own keeps it fresh.
+/// The orders of one issuer, which a thread renews.
 #[derive(Clone)]
 struct Orders {
     issuer: Issuer,
@@ -104,17 +104,17 @@ struct Orders {
 impl Registry for Acme {}
 
 impl Acme {
-    /// The place of a server's certificate, where it orders one.
+    /// The certificate slot of a server, if it has an order.
     pub fn of_server(&self, scope: ScopeId) -> Option<Arc<CertificateSlot>> {
         self.servers.get(&scope).cloned()
     }
 
-    /// Whether anything is ordered at all.
+    /// Whether there is no order.
     pub fn is_off(&self) -> bool {
         self.servers.is_empty()
     }
 
-    /// What keeps the certificates fresh.
+    /// The services that renew the certificates.
     fn services(&self) -> Vec<Arc<dyn Service>> {
         let ordered = self.issuers.iter().filter(|one| !one.orders.is_empty());
         ordered
@@ -123,7 +123,7 @@ impl Acme {
     }
 }
 
-/// Adds the issuers and what is ordered of them to the generation.
+/// Adds the issuers and their orders to the generation.
 pub fn add(compiler: &Compiler<'_>, generation: &mut Generation) {
     let acme: Acme = compiler.registries.take();
     generation.services.extend(acme.services());
@@ -135,8 +135,8 @@ impl Service for Orders {
         format!("acme_issuer {}", self.issuer.name)
     }
 
-    /// Gives every order a certificate that has none yet: the one of the store, even if it has
-    /// expired, or one that vouches for itself.
+    /// Gives every order without a certificate one: the stored certificate, even if it has expired,
+    /// or a self-signed placeholder.
     fn prepare(&self) {
         for order in &self.orders {
             let id = order.id(&self.issuer.directory);
@@ -147,8 +147,8 @@ impl Service for Orders {
         }
     }
 
-    /// Starts a thread that tries at once, as a reload is to; the one before ends when it has done
-    /// what it is at.
+    /// Starts a thread that tries its orders at once, as a reload should; the previous thread ends
+    /// after its current step.
     fn start(&self, _: &Arc<Generation>, before: Option<RunningService>) -> Option<RunningService> {
         drop(before);
         match self.issuer.clone().start(self.orders.clone()) {
@@ -195,7 +195,8 @@ fn ready(issuer: &Issuer, order: &Order, id: &str, held: &CertificateSlot) {
     }
 }
 
-/// Reads issuers and orders of the `http` block. Servers find their places by [`Acme::of_server`].
+/// Compiles the issuers and orders of the `http` block. Servers find their slots by
+/// [`Acme::of_server`].
 pub fn compile(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
     let mut acme = Acme::default();
     for block in http.children("acme_issuer") {
@@ -238,7 +239,7 @@ pub fn compile(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
 }
 
 impl Acme {
-    /// Adds what a server orders.
+    /// Adds the order of a server.
     fn add(&mut self, compiler: &Compiler<'_>, server: ScopeRef<'_>) -> Result<(), Fault> {
         let words = server.own(&ACME_CERTIFICATE)?.unwrap_or_default();
         let [name, rest @ ..] = words.as_slice() else {
@@ -274,7 +275,7 @@ impl Acme {
     }
 }
 
-/// What `acme_certificate` says itself.
+/// Parses the order of an `acme_certificate` line.
 fn written(words: &[Word]) -> Result<Order, Fault> {
     let mut order = Order::default();
     for word in words {
@@ -297,7 +298,7 @@ fn written(words: &[Word]) -> Result<Order, Fault> {
     Ok(order)
 }
 
-/// The names of `server_name` that a certificate can be for.
+/// The names of `server_name` for which a certificate can be issued.
 fn of_server_name(compiler: &Compiler<'_>, server: ScopeRef<'_>) -> Result<Vec<Identifier>, Fault> {
     let mut identifiers = Vec::new();
     for word in server.get(&SERVER_NAME)? {
@@ -334,7 +335,7 @@ fn add_identifiers(
     Ok(())
 }
 
-/// No server of ACME lets a wildcard be proved but by `dns-01`.
+/// ACME servers only validate wildcards by `dns-01`.
 fn warn_of_wildcards(compiler: &Compiler<'_>, issuer: &Issuer, order: &Order, at: &Word) {
     let wildcard = |identifier: &&Identifier| matches!(identifier, Identifier::Dns(name) if name.starts_with("*."));
     let Some(wildcard) = order.identifiers.iter().find(wildcard) else {
@@ -346,12 +347,12 @@ fn warn_of_wildcards(compiler: &Compiler<'_>, issuer: &Issuer, order: &Order, at
     }
 }
 
-/// What [`register`] says of shortcuts.
+/// The effect of [`register`] on shortcuts.
 pub const SHORTCUTS: &[ShortcutDoc] = &[ShortcutDoc::OfHead(
     "where the request asks for no token of a challenge",
 )];
 
-/// Has validators answered by every server, where anything is issued at all.
+/// Lets every server respond to validators, if there is any order.
 pub fn register(plan: &mut PlanBuilder<'_>) -> Option<()> {
     let is_off = plan.compiler.registry::<Acme>().borrow().is_off();
     if !is_off && plan.scope.context() == Contexts::SERVER {
@@ -362,7 +363,7 @@ pub fn register(plan: &mut PlanBuilder<'_>) -> Option<()> {
     Some(())
 }
 
-/// What validators that come over HTTP are answered by.
+/// Responds to HTTP validators.
 struct Validators;
 
 impl Handle for Validators {
@@ -377,8 +378,8 @@ impl Permit for Validators {
     }
 }
 
-/// The answer to a challenge, where the request asks for one. It comes before everything that a
-/// configuration says, as nginx's does.
+/// The reply to a challenge, if the request asks for one. As in nginx, it takes precedence over the
+/// configuration.
 fn answer(request: &mut Request) -> Option<Step> {
     let token = asked_token(request)?;
     let answer = host::answer(token)?;
@@ -403,7 +404,7 @@ pub fn certificate_key(request: &mut Request, out: &mut Vec<u8>) -> bool {
     variable(request, out, |certificate| &certificate.key_pem)
 }
 
-/// The text of a file, as `ssl_certificate` takes it without one.
+/// The certificate or key in the form that `ssl_certificate` accepts in place of a file.
 fn variable(request: &Request, out: &mut Vec<u8>, text: impl FnOnce(&Certificate) -> &str) -> bool {
     let acme = request.local.generation.part::<Acme>();
     let held = acme.and_then(|acme| acme.of_server(request.server.plan.scope));

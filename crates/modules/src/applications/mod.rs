@@ -1,9 +1,9 @@
-//! What the modules share that ask applications by protocols made from the Common Gateway
+//! The common part of the modules for application protocols that derive from the Common Gateway
 //! Interface: FastCGI, uwsgi and SCGI.
 //!
-//! A request is told in `params`. Answers that have no frames, those of uwsgi and SCGI, are asked
-//! for in `unframed`. Servers are chosen and tried, answers buffered and made the response as those
-//! of `proxy_pass` are (`passing`).
+//! `params` encodes a request. `unframed` is the common part of uwsgi and SCGI, whose responses
+//! have no frames. Servers are chosen and responses are buffered and delivered as for `proxy_pass`
+//! (crate `proxying`).
 
 pub(crate) mod params;
 pub(crate) mod unframed;
@@ -11,15 +11,15 @@ pub(crate) mod unframed;
 use base::pieces::Pieces;
 use bytes::Bytes;
 
-/// A request as peers get it.
+/// A request as peers receive it.
 pub(crate) struct Outgoing {
-    /// All that comes before its body.
+    /// Everything that precedes the body.
     pub(crate) head: Bytes,
-    /// The answer has no body that the client gets.
+    /// The client gets no body of the response.
     pub(crate) is_head: bool,
-    /// Such a body is read all the same, to be stored.
+    /// Such a body is still read, to be stored.
     pub(crate) reads_body_of_head: bool,
-    /// What of its body has been read; `None` where that is the whole, so that it can be sent
-    /// again.
+    /// The received part of a streamed body; `None` for a body that was read completely, so that it
+    /// can be sent again.
     pub(crate) begun: Option<Pieces>,
 }

@@ -1,5 +1,5 @@
-//! What an application is told of a request: the lines of `fastcgi_param` (or `uwsgi_param`,
-//! `scgi_param`), then the fields of the request.
+//! The parameters of a request for an application: the lines of `fastcgi_param` (or `uwsgi_param`,
+//! `scgi_param`), followed by the fields of the request.
 
 use std::cmp::Ordering;
 
@@ -15,17 +15,17 @@ use proto::header::{KnownField, KnownSet};
 
 use proxying::cache::{self, CacheLookup, Validators};
 
-/// What the name of a parameter begins with that stands for a field of the request.
+/// The prefix of parameters that stand for a field of the request.
 const OF_FIELD: &[u8] = b"HTTP_";
 
 /// Up to so many fields, each is compared with all others. Of more the time would grow with the
 /// square of their number, so that they are sorted, which takes memory.
 const FEW: usize = 32;
 
-/// A field of a request: what is known of its name, the name, and the value.
+/// A field of a request: its known name, the name, and the value.
 type Field<'r> = (KnownField, &'r [u8], &'r [u8]);
 
-/// A line as written: name, value, and whether it is left out where the value is empty.
+/// A line: name, value, and whether the parameter is left out if the value is empty.
 pub(crate) type ParamLine = (Word, Word, bool);
 
 pub(crate) const fn setting(prefix: &'static str) -> Setting<Vec<ParamLine>> {
@@ -63,7 +63,7 @@ pub(crate) fn passes_authorization(
     cache::passes_authorization(set.map(|(_, value, _)| value))
 }
 
-/// The parameter that each application gets, whether a line names it or not.
+/// The parameter that every application gets, even without a line for it.
 const HOST: &str = "HTTP_HOST";
 
 /// The value of `HTTP_HOST` where no line names it.
@@ -76,7 +76,7 @@ fn host_asked_for() -> Template {
     }
 }
 
-/// What is sent: parameters that are made for each request, and between them those that are not.
+/// The parameters in the order of sending: constant ones, and those evaluated for each request.
 enum Sent {
     /// One or several parameters with constant values, encoded as they are sent.
     Constant(Vec<u8>),
@@ -92,7 +92,7 @@ struct Param {
     if_not_empty: bool,
 }
 
-/// All that a scope's lines say, and what is sent in any case.
+/// The parameters of a scope, configured and built in.
 pub(crate) struct Params {
     sent: Vec<Sent>,
     /// Names of fields that a parameter replaces: in lower case, with `_` for each dash.
@@ -100,7 +100,7 @@ pub(crate) struct Params {
 }
 
 impl Params {
-    /// What the lines of a scope come to, for a protocol whose requests are written by `V`.
+    /// Compiles the parameters of a scope, for a protocol whose requests are encoded by `V`.
     pub(crate) fn compile<V: Variables>(
         compiler: &Compiler<'_>,
         scope: ScopeRef<'_>,
@@ -127,14 +127,14 @@ impl Params {
         Ok(Params::new::<V>(params))
     }
 
-    /// The configured parameters, for a protocol whose requests are written by `V`.
+    /// The configured parameters, for a protocol whose requests are encoded by `V`.
     fn new<V: Variables>(written: Vec<Param>) -> Params {
         let field_of = |param: &Param| -> Option<Box<[u8]>> {
             let name = param.name.strip_prefix(OF_FIELD)?;
             (!name.is_empty()).then(|| folded(name).collect())
         };
         let replaced = written.iter().filter_map(field_of).collect();
-        // One that stands for a field and is empty only keeps that from the application.
+        // An empty parameter for a field only removes the field.
         let is_sent = |param: &Param| {
             let is_empty = matches!(&param.value, Text::Literal(text) if text.is_empty());
             !(is_empty && field_of(param).is_some())
@@ -155,7 +155,7 @@ impl Params {
         Params { sent, replaced }
     }
 
-    /// Whether a field of the request is told by a parameter, or kept from the application by one.
+    /// Whether a parameter replaces or removes a field of the request.
     fn replace(&self, name: &[u8]) -> bool {
         let mut replaced = self.replaced.iter();
         replaced.any(|known| known.len() == name.len() && known.iter().copied().eq(folded(name)))
@@ -209,7 +209,8 @@ impl Params {
         }
     }
 
-    /// Writes the fields of a request, those of one name as one where the first of them stands.
+    /// Writes the fields of a request. Fields with the same name are joined at the place of the
+    /// first.
     fn write_fields<'r>(
         &self,
         fields: impl Iterator<Item = Field<'r>> + Clone,
@@ -221,8 +222,8 @@ impl Params {
         }
     }
 
-    /// Writes few fields: each searches all others for its name, unless it is known to be the only
-    /// one. Quadratic, but without an allocation.
+    /// Writes few fields: for each field the others are searched for its name, unless it is known
+    /// to be unique. Quadratic, but without an allocation.
     fn write_few<'r>(
         &self,
         fields: impl Iterator<Item = Field<'r>> + Clone,
@@ -256,7 +257,7 @@ impl Params {
     /// Writes any number of fields: sorts them first, so that fields of one name are adjacent.
     fn write_many<'r>(&self, fields: impl Iterator<Item = Field<'r>>, writer: &mut impl Variables) {
         let mut sorted: Vec<(usize, Field<'r>)> = fields.enumerate().collect();
-        // Those of one name keep their order.
+        // Fields with the same name keep their order.
         sorted.sort_by(|(_, one), (_, other)| by_name(one, other));
         let mut groups: Vec<&[(usize, Field<'r>)]> = sorted
             .chunk_by(|(_, one), (_, other)| is_same(one, other))
@@ -279,7 +280,7 @@ fn begun<V: Variables>(name: &[u8]) -> Box<[u8]> {
     begun.into()
 }
 
-/// Whether two fields have one name.
+/// Whether two fields have the same name.
 fn is_same((known, name, _): &Field<'_>, (other_known, other, _): &Field<'_>) -> bool {
     other_known == known && other.eq_ignore_ascii_case(name)
 }
@@ -365,7 +366,7 @@ mod tests {
         assert_eq!(constant.len(), 3 * 3 + 2);
     }
 
-    /// Names and values of what an application is told.
+    /// The names and values that an application gets.
     type Told = Vec<(Vec<u8>, Vec<u8>)>;
 
     #[derive(Default)]
@@ -389,8 +390,8 @@ mod tests {
         }
     }
 
-    /// What it is told of fields in the plainest way, but for those of variables that are
-    /// `replaced`.
+    /// The expected parameters for the fields, made in the simplest way, without the `replaced`
+    /// ones.
     fn plainly(fields: &[Field<'_>], replaced: &[&str]) -> Told {
         let mut names: Vec<String> = Vec::new();
         let mut told = Told::new();
@@ -417,7 +418,7 @@ mod tests {
         let mut lines = Vec::new();
         for number in 0..1000 {
             lines.push((format!("X-{number}"), format!("value {number}")));
-            // Names that are the same, that are nearly so, and that are known.
+            // Names that are equal, similar or known.
             match number % 7 {
                 0 => lines.push((format!("x-{}", number / 2), format!("again {number}"))),
                 1 => lines.push((format!("x_{number}"), "another name".to_owned())),
@@ -445,7 +446,7 @@ mod tests {
             params.write_fields(counted, &mut listener);
             let told = plainly(fields, &["HTTP_X_8", "HTTP_X_500"]);
             assert!(listener.told == told, "of {length} fields");
-            // The square of a small number, and no more than so many times the number of all.
+            // At most the square of a small number, and a multiple of the number of fields.
             let steps_max = length.min(FEW + 2) * 2 * length + FEW;
             assert!(steps.get() <= steps_max, "{} for {length}", steps.get());
         }

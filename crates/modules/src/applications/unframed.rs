@@ -1,6 +1,6 @@
-//! Applications whose requests have a head and then the body as it is, and whose answers are a head
-//! of CGI or of HTTP and then a body up to its length or to the end of the connection: uwsgi and
-//! SCGI. A connection serves one request.
+//! Applications whose requests are a head followed by the raw body, and whose responses are a head
+//! of CGI or HTTP followed by a body up to its length or the end of the connection: uwsgi and SCGI.
+//! A connection serves one request.
 
 use std::sync::Arc;
 
@@ -42,13 +42,13 @@ use proxying::ssl::UpstreamTls;
 use proxying::tunnel;
 use proxying::upstream::Group;
 
-/// A protocol of that kind, with what a scope says of it.
+/// A protocol of this kind, with the settings of a scope.
 pub(crate) trait Protocol: Send + Sync + 'static {
-    /// What a scope says of asking, whatever is spoken.
+    /// The settings of the scope that are common to all protocols.
     fn passing(&self) -> &Arc<Passing>;
 
-    /// Writes the head of a request; where it cannot be written the status to answer with, and the
-    /// log has been told.
+    /// Writes the head of a request. If that fails, returns the status of the response; the error
+    /// has been logged.
     fn write(&self, request: &mut Request, lookup: Option<&CacheLookup>) -> Result<Bytes, u16>;
 }
 
@@ -56,13 +56,13 @@ pub(crate) trait Protocol: Send + Sync + 'static {
 pub(crate) struct Pass<P> {
     protocol: Arc<P>,
     destination: Destination,
-    /// TLS, where the address may ask for it.
+    /// TLS settings, if the address may need TLS.
     tls: Option<Arc<UpstreamTls>>,
     place: Bytes,
 }
 
-/// What answers where this address is written; `tls` compiles what holds for peers that speak TLS,
-/// where some may.
+/// Makes the content handler for this address; `tls` compiles the TLS settings, if peers may need
+/// TLS.
 pub(crate) fn content<P: Protocol>(
     compiler: &Compiler<'_>,
     scope: ScopeRef<'_>,
@@ -129,7 +129,7 @@ impl<P: Protocol> driver::Protocol for Pass<P> {
 
     fn reading(&self, request: &Request, _: &PeerTarget) -> BodyReading {
         let passing = self.protocol.passing();
-        // The application is told a length before the body comes, and of chunks that is not known.
+        // The head contains the length of the body, which is not known for chunks.
         let stream = !passing.request_buffering
             && passing.pass_request_body
             && request.is_main()
@@ -220,7 +220,7 @@ impl<P: Protocol> driver::Protocol for Pass<P> {
     }
 }
 
-/// A request and its answer, up to the end of the answer's head.
+/// Sends a request and reads the head of the response.
 pub(crate) struct UnframedDialogue<'a> {
     passing: &'a Passing,
     outgoing: &'a Outgoing,
@@ -252,7 +252,7 @@ impl Dialogue for UnframedDialogue<'_> {
 }
 
 impl UnframedDialogue<'_> {
-    /// Queues head and body.
+    /// Queues the head and the body.
     async fn queue(
         &self,
         request: &mut Request,
@@ -272,10 +272,10 @@ impl UnframedDialogue<'_> {
     }
 }
 
-/// Reads the head of the answer.
+/// Reads the head of the response.
 #[derive(Default)]
 struct UnframedReader {
-    /// The head, and what has come behind it.
+    /// The head, and the bytes received behind it.
     reading: ResponseHeadReader,
 }
 

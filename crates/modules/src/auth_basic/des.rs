@@ -1,7 +1,7 @@
-//! The traditional crypt(3): DES twenty-five times over, with two characters of salt.
+//! Traditional crypt(3): DES, repeated 25 times, with two characters of salt.
 //!
-//! Tables and bit numbers are those of FIPS 46-3; the salt swaps outputs of its table E. Weak by
-//! today's measure, and only here because files of users are full of it. Not made for speed.
+//! Tables and bit numbers are those of FIPS 46-3; the salt swaps outputs of the expansion table E.
+//! The scheme is weak, but still common in user files. Not optimized for speed.
 
 use super::password::{BASE64, value_of};
 
@@ -40,7 +40,7 @@ const ROUND_KEY: [u8; 48] = [
 
 const SHIFTS: [u32; 16] = [1, 1, 2, 2, 2, 2, 2, 2, 1, 2, 2, 2, 2, 2, 2, 1];
 
-/// The eight substitutions, each four rows of sixteen.
+/// The eight S-boxes of four rows of sixteen.
 const SUBSTITUTIONS: [[u8; 64]; 8] = [
     [
         14, 4, 13, 1, 2, 15, 11, 8, 3, 10, 6, 12, 5, 9, 0, 7, 0, 15, 7, 4, 14, 2, 13, 1, 10, 6, 12,
@@ -84,8 +84,8 @@ const SUBSTITUTIONS: [[u8; 64]; 8] = [
     ],
 ];
 
-/// The hash of a password with the salt of a stored one; `None` where `setting` does not begin
-/// with two characters of a salt.
+/// The hash of a password with the salt of a stored hash; `None` if `setting` does not begin with
+/// two characters of salt.
 pub(super) fn crypt(password: &[u8], setting: &[u8]) -> Option<Vec<u8>> {
     let [first, second, ..] = setting else {
         return None;
@@ -102,7 +102,7 @@ pub(super) fn crypt(password: &[u8], setting: &[u8]) -> Option<Vec<u8>> {
     let swapped = swapped_by(salt);
     let block = (0..25).fold(0, |block, _| encrypt(block, &keys, swapped));
     let mut hash = vec![*first, *second];
-    // 64 bits in characters of six, the highest first; two zeros fill the last.
+    // 64 bits in characters of six bits, the highest first; two zero bits fill the last.
     let bits = u128::from(block) << 2;
     // invariant: the mask leaves an index below 64
     hash.extend(
@@ -113,7 +113,7 @@ pub(super) fn crypt(password: &[u8], setting: &[u8]) -> Option<Vec<u8>> {
     Some(hash)
 }
 
-/// The outputs of the expansion's first half that change places with those of the second.
+/// The outputs of the first half of the expansion that are swapped with those of the second half.
 fn swapped_by(salt: u32) -> u64 {
     (0..12)
         .filter(|bit| salt >> bit & 1 == 1)
@@ -157,7 +157,7 @@ fn mix(half: u64, key: u64, swapped: u64) -> u64 {
     permute(substituted, 32, &ROUND)
 }
 
-/// Picks bits by their numbers, of which the highest of `width` is 1.
+/// Selects bits by their numbers; bit 1 is the highest of `width` bits.
 fn permute(value: u64, width: u32, table: &[u8]) -> u64 {
     table.iter().fold(0, |out, number| {
         out << 1 | value >> (width - u32::from(*number)) & 1

@@ -1,21 +1,21 @@
-//! MD5-crypt by Poul-Henning Kamp: `$1$` of crypt(3), and `$apr1$` of Apache, which differs in
-//! nothing but its name.
+//! MD5-crypt by Poul-Henning Kamp: `$1$` of crypt(3), and `$apr1$` of Apache, which only differs in
+//! its name.
 
 use md5::{Digest, Md5};
 
 use super::password::append_base64;
 
-/// Rounds, fixed once and for all.
+/// The number of rounds, which is fixed.
 const ROUNDS: u32 = 1000;
 
-/// The salt's characters that count.
+/// The number of significant characters of the salt.
 const SALT_LENGTH_MAX: usize = 8;
 
-/// Order in which the digest's bytes are written, three at a time, the last alone.
+/// The order in which the digest's bytes are encoded, three at a time, the last alone.
 const ORDER: [[usize; 3]; 5] = [[0, 6, 12], [1, 7, 13], [2, 8, 14], [3, 9, 15], [4, 10, 5]];
 
-/// The hash of a password with the salt of a stored one. `magic` is the name of the scheme, which
-/// `setting` begins with.
+/// The hash of a password with the salt of a stored hash. `magic` is the name of the scheme, with
+/// which `setting` begins.
 pub(super) fn crypt(password: &[u8], setting: &[u8], magic: &[u8]) -> Vec<u8> {
     let salt = setting.get(magic.len()..).unwrap_or_default();
     let length = salt

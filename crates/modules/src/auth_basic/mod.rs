@@ -1,10 +1,9 @@
 //! `auth_basic`: access by name and password (RFC 7617), checked against a file of users.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_auth_basic_module.html>. The file is followed without
-//! a reload ([`users`]). Passwords are checked in [`password`]; what takes long is done on a
-//! thread of the pool, and a password that was right a moment ago is not hashed again
-//! (`recent`). How the verdict combines with other checks (`satisfy`) is the access phase's
-//! business.
+//! <https://nginx.org/en/docs/http/ngx_http_auth_basic_module.html>. The file is read again without
+//! a reload when it changes ([`users`]). [`password`] checks passwords; slow checks run on the
+//! thread pool, and a password that was right a moment ago is not hashed again (`recent`). The
+//! access phase combines the verdict with other checks (`satisfy`).
 
 mod des;
 mod md5;
@@ -58,13 +57,13 @@ pub static AUTH_BASIC_USER_FILE: Setting<Template> =
              password itself. Changes of the file need no reload.",
         );
 
-/// The users with access, and the realm that others are asked to authenticate for.
+/// The user file of a scope, and the realm for the challenge.
 #[derive(Debug)]
 pub struct AuthBasic {
     realm: Text,
-    /// `None` where no file is named: nothing is checked then.
+    /// `None` if no file is set: then nothing is checked.
     user_file: Option<Text>,
-    /// Where relative paths of the file start.
+    /// The directory to which relative paths of the file are relative.
     prefix: PathBuf,
 }
 
@@ -77,7 +76,7 @@ impl Feature for AuthBasic {
             let lines = scope.lines_in_force(&AUTH_BASIC_USER_FILE.spec);
             let by = name_of(lines.first().map(|one| one.1), "auth_basic_user_file");
             let path = compiler.conf_prefix.join(constant_folder(&file.parts));
-            // Tools put a new file in the place of the one before.
+            // Tools may replace the file by another.
             let is_file = file
                 .parts
                 .iter()
@@ -96,7 +95,7 @@ impl Feature for AuthBasic {
 impl Module for AuthBasic {
     const TASKS: &'static [Task] = &[Task::of(TaskKind::Access, &["auth_basic"]).listed(1)];
 
-    /// No request is ever asked for a password.
+    /// Passwords are never required.
     fn is_off(&self) -> bool {
         let never = self.realm.literal().is_some_and(|realm| realm == "off");
         never || self.user_file.is_none()
@@ -108,7 +107,7 @@ impl Module for AuthBasic {
 }
 
 impl Check for AuthBasic {
-    /// Checks name and password of the request.
+    /// Checks the name and password of the request.
     fn check<'a>(
         &'a self,
         request: &'a mut Request,
@@ -130,14 +129,14 @@ impl Check for AuthBasic {
             return Ran::Now(Ok(challenge(request, &realm)));
         };
         let path = user_file.evaluate(request);
-        // As for a C library, a zero byte ends the path.
+        // As in C, a zero byte ends the path.
         let path = path.split(|byte| *byte == 0).next().unwrap_or_default();
         let path = self.prefix.join(Request::path_of(path));
         Ran::wait(async move { Ok(look_up(request, &path, &credentials, &realm).await) })
     }
 }
 
-/// Looks for the user in the file of that path, and compares passwords.
+/// Looks up the user in the file, and compares the passwords.
 async fn look_up(
     request: &mut Request,
     path: &Path,
@@ -182,7 +181,7 @@ async fn look_up(
     }
 }
 
-/// Compares a password with a stored one, on a thread of the pool where that takes long.
+/// Compares a password with a stored hash, on the thread pool if the scheme is slow.
 async fn verify(stored: &Bytes, credentials: &Credentials) -> PasswordCheck {
     let scheme = Scheme::of(stored);
     if !scheme.is_expensive() {
@@ -200,8 +199,8 @@ async fn verify(stored: &Bytes, credentials: &Credentials) -> PasswordCheck {
     check
 }
 
-/// The passwords cannot be read, so that no client can be checked: 403 where there is no file, as
-/// in nginx, else 500.
+/// The file cannot be read, so no client can be checked: 403 if there is no file, as in nginx, else
+/// 500.
 fn unreadable(request: &Request, path: &Path, error: &ReadError) -> AccessVerdict {
     let (call, cause) = match error {
         ReadError::Open(cause) => ("open", cause),
@@ -216,7 +215,7 @@ fn unreadable(request: &Request, path: &Path, error: &ReadError) -> AccessVerdic
     AccessVerdict::Refused(500)
 }
 
-/// Refuses access and says what would grant it.
+/// Refuses access with a challenge.
 fn challenge(request: &mut Request, realm: &[u8]) -> AccessVerdict {
     let value = [b"Basic realm=\"", realm, b"\""].concat();
     let challenge = Challenge::of(request);

@@ -1,8 +1,8 @@
-//! Stored passwords: which scheme hashed them, and whether a password fits.
+//! Stored passwords: the scheme of the hash, and whether a password matches.
 //!
 //! nginx's own schemes (`$apr1$`, `{PLAIN}`, `{SSHA}`, `{SHA}`), and those of crypt(3) on Linux
-//! that are in use: traditional DES, `$1$`, `$2a$` `$2b$` `$2x$` `$2y$`, `$5$`, `$6$`, `$y$`. What
-//! crypt(3) cannot read fits no password.
+//! that are in use: traditional DES, `$1$`, `$2a$` `$2b$` `$2x$` `$2y$`, `$5$`, `$6$`, `$y$`. A
+//! hash that crypt(3) rejects matches no password.
 
 use proto::base64::{self, Alphabet};
 use sha_crypt::{PasswordVerifier, ShaCrypt};
@@ -15,7 +15,7 @@ use super::{des, md5};
 pub(super) const BASE64: &[u8; 64] =
     b"./0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
-/// Appends the lowest bits in characters of six, the lowest first.
+/// Appends the lowest bits as characters of six bits, the lowest first.
 pub(super) fn append_base64(mut bits: u32, characters: usize, out: &mut Vec<u8>) {
     for _ in 0..characters {
         // invariant: the mask leaves an index below 64
@@ -30,39 +30,39 @@ pub(super) fn value_of(character: u8) -> Option<u32> {
     Some(value as u32)
 }
 
-/// What comparing a password with a stored one says.
+/// The result of comparing a password with a stored hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Check {
-    /// The password fits the hash.
+    /// The password matches the hash.
     Right,
-    /// The password does not fit the hash.
+    /// The password does not match the hash.
     Wrong,
-    /// crypt(3) may know the scheme, we do not.
+    /// The scheme is not supported here; crypt(3) may support it.
     Unknown,
 }
 
-/// How a stored password was made.
+/// The scheme of a stored password.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheme {
-    /// `{PLAIN}`: as it is.
+    /// `{PLAIN}`: the password itself.
     Plain,
     /// A digest by SHA-1 (`{SHA}`).
     Sha,
     /// `{SSHA}`: SHA-1 with a salt.
     SaltedSha,
-    /// `$apr1$`: MD5-crypt by Apache's name.
+    /// `$apr1$`: MD5-crypt with Apache's name.
     Apache,
     /// A hash by MD5-crypt (`$1$`).
     Md5,
-    /// `$2a$` and its repairs.
+    /// `$2a$` and its fixed variants.
     Bcrypt,
     /// A hash by SHA-crypt (`$5$` and `$6$`).
     ShaCrypt,
     /// A hash by yescrypt (`$y$`).
     Yescrypt,
-    /// Two characters of salt and eleven of a hash.
+    /// Two characters of salt and eleven of hash.
     Des,
-    /// Any other name of a scheme.
+    /// Any other scheme.
     Other,
 }
 
@@ -88,7 +88,7 @@ impl Scheme {
         named.map_or(Scheme::Des, |(_, scheme)| *scheme)
     }
 
-    /// Whether hashing takes so long that other requests would notice.
+    /// Whether hashing takes so long that it would delay other requests.
     pub fn is_expensive(self) -> bool {
         !matches!(
             self,
@@ -96,7 +96,7 @@ impl Scheme {
         )
     }
 
-    /// Whether the password is the stored one.
+    /// Checks whether the password matches the stored hash.
     pub fn verify(self, stored: &[u8], password: &[u8]) -> Check {
         let right = match self {
             Scheme::Plain => equal(stored, &[b"{PLAIN}", password].concat()),
@@ -150,7 +150,7 @@ fn salted_sha(stored: &[u8], password: &[u8]) -> Vec<u8> {
     labelled(LABEL, &[&digest.finalize(), salt].concat())
 }
 
-/// Compares without telling by its time where the difference is.
+/// Compares in constant time.
 fn equal(one: &[u8], other: &[u8]) -> bool {
     let difference = one.iter().zip(other).fold(0, |all, (a, b)| all | (a ^ b));
     one.len() == other.len() && std::hint::black_box(difference) == 0

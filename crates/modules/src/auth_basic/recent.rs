@@ -1,8 +1,8 @@
-//! Passwords that were right a moment ago: browsers send them with every request, and a good hash
-//! takes many milliseconds.
+//! Caches passwords that were right a moment ago: browsers send them with every request, and a good
+//! hash takes many milliseconds.
 //!
-//! Neither passwords nor their stored hashes are kept, only a digest of both under a secret of this
-//! process. Another stored hash, in a file that has changed, gives another digest.
+//! Neither passwords nor their stored hashes are kept, only a digest of both with a secret of this
+//! process. If the stored hash changes, so does the digest.
 
 use std::cell::RefCell;
 use std::sync::OnceLock;
@@ -11,20 +11,20 @@ use std::time::{Duration, Instant};
 use base::hash::Map;
 use sha2::{Digest, Sha256};
 
-/// How long a password need not be hashed again.
+/// How long a password is not hashed again.
 const KEPT_FOR: Duration = Duration::from_secs(10);
 
-/// How many a thread remembers.
+/// The most passwords that a thread remembers.
 const KEPT_MAX: usize = 1024;
 
-/// Stands for a password and the stored hash that it fits.
+/// The digest of a password and the stored hash that it matches.
 pub(super) type Proof = [u8; 32];
 
 thread_local! {
     static RECENT: RefCell<Map<Proof, Instant>> = RefCell::default();
 }
 
-/// What stands for this password and this stored hash.
+/// The digest of this password and this stored hash.
 pub(super) fn proof(stored: &[u8], password: &[u8]) -> Proof {
     let mut digest = Sha256::new();
     digest.update(secret());
@@ -34,7 +34,7 @@ pub(super) fn proof(stored: &[u8], password: &[u8]) -> Proof {
     digest.finalize().into()
 }
 
-/// Whether the password was found right a moment ago.
+/// Whether the password was right a moment ago.
 pub(super) fn is_known(proof: &Proof) -> bool {
     RECENT.with_borrow(|recent| {
         let checked = recent.get(proof);
@@ -42,7 +42,7 @@ pub(super) fn is_known(proof: &Proof) -> bool {
     })
 }
 
-/// Notes that the password has been found right.
+/// Notes that the password is right.
 pub(super) fn remember(proof: Proof) {
     RECENT.with_borrow_mut(|recent| {
         let now = engine::now();
@@ -55,8 +55,8 @@ pub(super) fn remember(proof: Proof) {
     });
 }
 
-/// A secret of this process. Without the system's entropy, addresses and times must do: a digest
-/// leaves neither the process nor its memory.
+/// A secret of this process. Without the system's entropy, addresses and times are used, which
+/// suffices since a digest never leaves the process.
 fn secret() -> &'static [u8; 32] {
     static SECRET: OnceLock<[u8; 32]> = OnceLock::new();
     SECRET.get_or_init(|| {

@@ -1,8 +1,8 @@
-//! Files of users: reading, and following their changes without a reload.
+//! User files, which are read again without a reload when they change.
 //!
-//! nginx reads the file on every request. Here one look at the file's metadata tells whether what
-//! was read before still holds. A file that changed within the last seconds is not kept, because it
-//! may change again without another time stamp.
+//! nginx reads the file on every request. Here the file's metadata tells whether the cached content
+//! is still current. A file that changed within the last seconds is not cached, since it may change
+//! again with the same timestamp.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,22 +15,22 @@ use framework::generation::GenerationView;
 use framework::slot::{OfThread, Slot, ThreadGeneration};
 use framework::warm;
 
-/// Files that a thread keeps; variables in a path may name any number.
+/// The most files that a thread caches; variables in a path may name any number.
 const FILES_KEPT_MAX: usize = 64;
 
-/// The largest file that is kept, in bytes. Larger ones are read on every request.
+/// The largest file that is cached, in bytes. Larger files are read on every request.
 const KEPT_SIZE_MAX: u64 = 8 * 1024 * 1024;
 
-/// The largest file whose lines are taken apart on the loop, in bytes: about a thousand users.
+/// The largest file that is parsed on the event loop, in bytes: about a thousand users.
 const PARSED_AT_ONCE_MAX: usize = 64 * 1024;
 
-/// How much of a file is read at once.
+/// Bytes per read of a file.
 const READ_SIZE: usize = 64 * 1024;
 
-/// How long a file must have been left alone before it is kept, in seconds.
+/// How long a file must be unchanged before it is cached, in seconds.
 const SETTLED_AFTER: i64 = 2;
 
-/// Which step of reading failed.
+/// The step of reading that failed.
 #[derive(Debug)]
 pub(super) enum ReadError {
     Open(io::Error),
@@ -44,7 +44,8 @@ pub struct Users {
 }
 
 impl Users {
-    /// Reads lines of `name:password[:comment]`. Of several lines about one name the first counts.
+    /// Parses lines of `name:password[:comment]`. The first of several lines with the same name
+    /// counts.
     pub fn parse(text: &Bytes) -> Users {
         let mut users = Users::default();
         for line in text.split(|byte| *byte == b'\n') {
@@ -72,7 +73,7 @@ impl Users {
     }
 }
 
-/// The files that a thread has read.
+/// The files that a thread has cached.
 #[derive(Default)]
 struct UserFiles {
     files: Map<PathBuf, (Metadata, Rc<Users>)>,
@@ -105,12 +106,12 @@ impl UserFiles {
     }
 }
 
-/// The users of a file as it is now.
+/// The users in the current file.
 pub(super) async fn read(local: &GenerationView, path: &Path) -> Result<Rc<Users>, ReadError> {
     let files = local.at(&USER_FILES);
     let read_before = files.borrow().has(path);
     let metadata = if !read_before {
-        // Opening looks at the file as well, and never waits for the disk here.
+        // Opening returns the metadata too, and never waits for the disk here.
         None
     } else if warm::may_look(path) {
         file::stat_now(path).ok()

@@ -1,5 +1,5 @@
-//! The listing for programs: JSON, JSON as a function's argument, XML. As nginx, XML takes names
-//! for UTF-8 without a look.
+//! Directory listings in formats for programs: JSON, JSONP, XML. As in nginx, XML assumes that
+//! names are UTF-8.
 
 use std::io::Write;
 
@@ -10,7 +10,7 @@ use proto::uri;
 
 use super::{Entry, Kind};
 
-/// An array of objects, in the call of `callback` if there is one.
+/// An array of objects, as the argument of `callback` if there is one.
 pub(super) fn json(entries: &[Entry], callback: Option<&[u8]>) -> Vec<u8> {
     let mut out = Vec::with_capacity(32 + entries.len() * 128);
     if let Some(callback) = callback {

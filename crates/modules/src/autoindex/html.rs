@@ -1,4 +1,5 @@
-//! The listing as a page for people: names, times and sizes in columns, nginx's to the byte.
+//! Directory listings as an HTML page with columns of names, times and sizes, equal to nginx's byte
+//! for byte.
 
 use std::io::Write;
 
@@ -10,7 +11,7 @@ use super::Entry;
 /// The width of the column of names, in characters.
 const NAME_WIDTH: usize = 50;
 
-/// How the columns of a listing are written.
+/// The form of a listing's columns.
 #[derive(Clone, Copy)]
 pub(super) struct Columns {
     /// Names are counted in UTF-8 characters, not in bytes.
@@ -44,7 +45,7 @@ fn render_entry(entry: &Entry, columns: Columns, page: &mut Vec<u8>) {
     }
     page.extend_from_slice(b"\">");
 
-    // A name that is not UTF-8 after all is counted in bytes.
+    // A name that is not UTF-8 is counted in bytes.
     let text = if columns.utf8 {
         std::str::from_utf8(&entry.name).ok()
     } else {
@@ -74,7 +75,7 @@ fn render_entry(entry: &Entry, columns: Columns, page: &mut Vec<u8>) {
 
     let mut time = [0; date::HTTP_LENGTH];
     date::format_http(entry.modified.saturating_add(columns.offset), &mut time);
-    // Of `Sun, 06 Nov 1994 08:49:37 GMT`.
+    // The parts of `Sun, 06 Nov 1994 08:49:37 GMT`.
     let [
         _,
         _,

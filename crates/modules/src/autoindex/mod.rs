@@ -1,8 +1,8 @@
-//! Listings of directories: `autoindex`.
+//! `autoindex`: directory listings.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_autoindex_module.html>. Every format is nginx's to the
-//! byte: directories first, then by name. Here are the settings and the reading of directories;
-//! `html` writes the page for people, `data` what programs read.
+//! <https://nginx.org/en/docs/http/ngx_http_autoindex_module.html>. The formats are nginx's byte
+//! for byte: directories first, then by name. This file has the settings and reads directories;
+//! `html` writes the page, `data` the formats for programs, `page` a format of our own.
 
 mod data;
 mod html;
@@ -77,10 +77,10 @@ pub static AUTOINDEX_FORMAT: Setting<Format> = Setting::new(
          function that the list is given to; without the argument it is plain `json`.",
 );
 
-/// How a listing is written.
+/// The format of a listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// A page for people.
+    /// nginx's HTML page.
     Html,
     /// An array of objects.
     Json,
@@ -88,11 +88,11 @@ pub enum Format {
     Jsonp,
     /// An element for each entry.
     Xml,
-    /// A page with styles, sorted as its reader asks.
+    /// A page with styles, whose order the reader can choose.
     Page,
 }
 
-/// `autoindex` and its family.
+/// `autoindex` and related directives.
 #[derive(Clone, Copy, Debug)]
 pub struct AutoIndex {
     enabled: bool,
@@ -144,7 +144,8 @@ impl Handle for AutoIndex {
     }
 }
 
-/// Entries up to which a listing is written by the loop; a longer one is by a thread of the pool.
+/// The number of entries up to which a listing is written on the event loop; longer listings are
+/// written on the thread pool.
 const WRITTEN_AT_ONCE_MAX: usize = 256;
 
 async fn list(request: &mut Request, exchange: &mut Exchange, settings: AutoIndex) -> Step {
@@ -217,10 +218,10 @@ async fn list(request: &mut Request, exchange: &mut Exchange, settings: AutoInde
     }))
 }
 
-/// How a listing is written, with what is to be known for that beside its entries.
+/// The format of a listing with its parameters.
 enum Layout {
     Html(html::Columns),
-    /// With the function that the list is given to.
+    /// With the name of the callback function.
     Json(Option<Vec<u8>>),
     Xml,
     Page {
@@ -241,8 +242,8 @@ impl Layout {
     }
 }
 
-/// Ends with a status; the request's body has been dropped before, as in nginx, and an error page
-/// finds it empty.
+/// Ends with a status. As in nginx, the request's body has been discarded, and an error page finds
+/// it empty.
 fn refuse(request: &mut Request, status: u16) -> Step {
     request.body.end_unread();
     Step::Finish(status)
@@ -257,11 +258,11 @@ fn columns(request: &mut Request, settings: AutoIndex, content_type: &[u8]) -> h
     }
 }
 
-/// The longest name of a function that a client may give.
+/// The longest name of a callback function, in bytes.
 const CALLBACK_LENGTH_MAX: usize = 128;
 
-/// The function that the client wants called; `None` where it names none. Names that could be
-/// more than a name are refused.
+/// The callback function that the client names; `None` if it names none. A value that is not a
+/// plain name is refused.
 fn callback(request: &Request) -> Result<Option<Vec<u8>>, u16> {
     let name = match uri::argument(&request.args, b"callback") {
         None | Some(b"") => return Ok(None),
@@ -288,7 +289,7 @@ fn callback(request: &Request) -> Result<Option<Vec<u8>>, u16> {
     Ok(Some(name.to_vec()))
 }
 
-/// The status for a directory that cannot be opened, with nginx's line in the error log.
+/// The status for a directory that cannot be opened, which is logged like in nginx.
 pub(super) fn refused(request: &Request, path: &[u8], error: &io::Error) -> u16 {
     let (path, reason) = (logs::Printable(path), logs::Errno(error));
     match error.raw_os_error() {
@@ -307,7 +308,7 @@ pub(super) fn refused(request: &Request, path: &[u8], error: &io::Error) -> u16 
     }
 }
 
-/// How far the times of a listing are ahead of UTC, in seconds.
+/// The offset of a listing's times from UTC, in seconds.
 fn offset(settings: AutoIndex) -> i64 {
     if !settings.local_time {
         return 0;
@@ -318,12 +319,12 @@ fn offset(settings: AutoIndex) -> i64 {
     })
 }
 
-/// What an entry of a directory is.
+/// The kind of a directory entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Directory,
     File,
-    /// A socket, a device, a link that leads nowhere.
+    /// A socket, a device, a broken link.
     Other,
 }
 
@@ -344,9 +345,9 @@ impl Entry {
 
 #[derive(Debug)]
 enum ReadError {
-    /// The directory does not open.
+    /// The directory cannot be opened.
     Open(io::Error),
-    /// The directory or what is in it cannot be read; the complaints say why.
+    /// The directory or an entry cannot be read; the complaints say why.
     Entry,
 }
 
@@ -356,7 +357,7 @@ fn can_open(directory: &Path) -> Result<Vec<Entry>, ReadError> {
         .map_err(ReadError::Open)
 }
 
-/// Reads a directory, in the order of the listing. Names that begin with a dot stay out.
+/// Reads a directory, in the order of the listing. Names that begin with a dot are left out.
 fn read(directory: &Path, complaints: &mut Vec<String>) -> Result<Vec<Entry>, ReadError> {
     let mut entries = Vec::new();
     for item in fs::read_dir(directory).map_err(ReadError::Open)? {
@@ -393,15 +394,15 @@ fn read(directory: &Path, complaints: &mut Vec<String>) -> Result<Vec<Entry>, Re
     Ok(entries)
 }
 
-/// The path of a directory's entry as logs show it: behind a slash, whatever the directory's own
-/// path ends with.
+/// The path of a directory entry in logs: with a slash before the name, even if the directory's
+/// path ends with a slash.
 pub(super) fn path_of(directory: &Path, name: &[u8]) -> PathBuf {
     let directory = directory.as_os_str().as_bytes();
     PathBuf::from(OsString::from_vec([directory, b"/", name].concat()))
 }
 
-/// What a name stands for; a link that leads nowhere stands for itself. `None` where it may not be
-/// seen.
+/// The metadata of an entry, following links; of a broken link, the link's own. `None` if
+/// permission is denied.
 fn metadata(path: &Path, complaints: &mut Vec<String>) -> Result<Option<fs::Metadata>, ReadError> {
     let (call, error) = match fs::metadata(path) {
         Ok(metadata) => return Ok(Some(metadata)),

@@ -1,10 +1,9 @@
-//! The listing as a page that people like to look at: `autoindex_format page`, which
-//! `serve --browse` writes. Folders first, sizes and times that are quickly read, light or dark as
-//! the reader has it.
+//! `autoindex_format page`, which `serve --browse` uses: a styled HTML listing with directories
+//! first, short sizes and times, and a light or dark theme as the reader's system has it.
 //!
-//! No script: the columns are sorted by the server, for links in their headings (`?sort=size`,
-//! `?sort=-size`), so the page works wherever links do. Names are text and link targets, escaped
-//! for either; nothing that a file is called can become a tag or another scheme.
+//! The page has no script: the headings of columns are links that sort on the server (`?sort=size`,
+//! `?sort=-size`). Names are escaped as text and as link targets, so that no file name can become a
+//! tag or a URL with another scheme.
 
 use std::cmp::Ordering;
 use std::io::Write;
@@ -14,7 +13,7 @@ use proto::uri::{self, Escape};
 
 use super::Entry;
 
-/// By what a listing is sorted.
+/// The order of a listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sort {
     column: Column,
@@ -29,7 +28,7 @@ enum Column {
 }
 
 impl Column {
-    /// In the order of the page, with their names in queries and their headings.
+    /// In the order of the page, with the names in queries and the headings.
     const ALL: [(Column, &'static str, &'static str); 3] = [
         (Column::Name, "name", "Name"),
         (Column::Size, "size", "Size"),
@@ -38,7 +37,8 @@ impl Column {
 }
 
 impl Sort {
-    /// By the arguments of a request: `sort=name`, `sort=-time`. What is none of these is by name.
+    /// The order in a request's arguments: `sort=name`, `sort=-time`. Any other value means by
+    /// name.
     pub(super) fn asked_for(args: &[u8]) -> Sort {
         let wanted = uri::argument(args, b"sort").unwrap_or_default();
         let (descending, wanted) = match wanted.strip_prefix(b"-") {
@@ -54,12 +54,12 @@ impl Sort {
         }
     }
 
-    /// Folders come first, whatever the order.
+    /// Directories come first in every order.
     fn compare(self, a: &Entry, b: &Entry) -> Ordering {
         let order = match self.column {
             Column::Name => by_name(a, b),
             Column::Modified => a.modified.cmp(&b.modified),
-            // That of a folder says nothing.
+            // The size of a directory has no meaning.
             Column::Size if a.is_directory() => Ordering::Equal,
             Column::Size => a.size.cmp(&b.size),
         };
@@ -75,7 +75,7 @@ impl Sort {
     }
 }
 
-/// Whatever the case of letters, which decides only between names that are alike otherwise.
+/// Ignores the case of letters, which only decides between otherwise equal names.
 fn by_name(a: &Entry, b: &Entry) -> Ordering {
     let lower_a = a.name.iter().map(u8::to_ascii_lowercase);
     let lower_b = b.name.iter().map(u8::to_ascii_lowercase);
@@ -118,7 +118,8 @@ pub(super) fn render(uri: &[u8], mut entries: Vec<Entry>, sort: Sort, offset: i6
     page
 }
 
-/// The path as links to each folder on it; relative ones, since another server may stand before us.
+/// The path as links to its directories; the links are relative, since another server may be in
+/// front of this one.
 fn write_way(uri: &[u8], page: &mut Vec<u8>) {
     let path = uri.strip_suffix(b"/").unwrap_or(uri);
     let folders: Vec<&[u8]> = path.split(|byte| *byte == b'/').collect();
@@ -189,7 +190,7 @@ fn write_entry(entry: &Entry, offset: i64, page: &mut Vec<u8>) {
     };
     page.extend_from_slice(b"<tr><td class=\"name ");
     page.extend_from_slice(class);
-    // Without a folder before it a name with a colon might be taken for a scheme.
+    // Without `./` a name with a colon could be taken for a scheme.
     page.extend_from_slice(b"\"><a href=\"./");
     uri::escape(&entry.name, Escape::Component, page);
     let end: &[u8] = if entry.is_directory() { b"/" } else { b"" };
@@ -206,7 +207,7 @@ fn write_entry(entry: &Entry, offset: i64, page: &mut Vec<u8>) {
     page.extend_from_slice(b"</td></tr>\n");
 }
 
-/// A name or path as text. What is not UTF-8 is replaced, so that the page is.
+/// A name or path as text. Invalid UTF-8 is replaced, so that the page is valid.
 fn write_text(text: &[u8], page: &mut Vec<u8>) {
     uri::write_html(String::from_utf8_lossy(text).as_bytes(), page);
 }
@@ -239,7 +240,7 @@ fn write_size(size: u64, page: &mut Vec<u8>) {
 fn write_time(seconds: i64, page: &mut Vec<u8>) {
     let mut time = [0; date::HTTP_LENGTH];
     date::format_http(seconds, &mut time);
-    // Of `Sun, 06 Nov 1994 08:49:37 GMT`, which is ASCII.
+    // The parts of `Sun, 06 Nov 1994 08:49:37 GMT`, which is ASCII.
     let text = std::str::from_utf8(&time).unwrap_or_default();
     let part = |range: std::ops::Range<usize>| text.get(range).unwrap_or_default();
     const MONTHS: [&str; 12] = [

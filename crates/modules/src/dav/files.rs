@@ -1,7 +1,7 @@
-//! What WebDAV does to files: putting, deleting, copying, moving.
+//! The file operations of WebDAV: PUT, DELETE, COPY and MOVE.
 //!
-//! Everything here blocks, so it runs on the thread pool. A request is out of reach there: what is
-//! to be logged comes back with the status. Modes, times and the order of calls are nginx's.
+//! Every function here blocks, so it runs on the thread pool. A request cannot be used there, so
+//! log lines are returned with the status. Modes, times and the order of calls are nginx's.
 
 use std::fs::{self, Metadata, ReadDir};
 use std::io;
@@ -16,20 +16,20 @@ use http::files::rename::{
     remove_temporary, set_time, shown,
 };
 
-/// How deep a tree may be that is deleted or copied: each level holds a descriptor.
+/// The greatest depth of a tree that is deleted or copied: each level holds a file descriptor.
 const DEPTH_MAX: usize = 256;
 
-/// A body in its temporary file, and where it belongs.
+/// A body in a temporary file, and its target.
 pub(super) struct Put {
     pub(super) temporary: PathBuf,
     pub(super) target: PathBuf,
     pub(super) access: u32,
-    /// The Date field's time in seconds since 1970, which becomes the file's.
+    /// The time of the Date field in seconds since 1970, which becomes the modification time.
     pub(super) modified: Option<i64>,
     pub(super) create_path: bool,
 }
 
-/// Puts a file in its place, at once for everybody who looks.
+/// Renames a file into place, atomically for all readers.
 pub(super) fn put(put: &Put) -> RenameResult {
     let mut done = RenameResult::default();
     let status = match fs::metadata(&put.target) {
@@ -69,7 +69,7 @@ pub(super) struct Delete {
     pub(super) depth: Option<Vec<u8>>,
 }
 
-/// What a Depth field says.
+/// The value of a Depth field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Depth {
     Zero,
@@ -78,7 +78,8 @@ pub(super) enum Depth {
 }
 
 impl Depth {
-    /// The field's value; the line to be logged where it is none of RFC 4918's, section 10.2.
+    /// Parses the field's value. The error is a log line about a value that RFC 4918, section 10.2
+    /// does not define.
     pub(super) fn parse(value: &[u8]) -> Result<Depth, String> {
         match value {
             b"0" => Ok(Depth::Zero),
@@ -92,7 +93,7 @@ impl Depth {
     }
 }
 
-/// Deletes a file, or a directory with all that is in it.
+/// Deletes a file, or a directory with its contents.
 pub(super) fn delete(delete: &Delete) -> RenameResult {
     let mut done = RenameResult::default();
     let found = match fs::symlink_metadata(&delete.path) {
@@ -142,7 +143,7 @@ fn without_slash(path: &Path) -> PathBuf {
     PathBuf::from(std::ffi::OsStr::from_bytes(bytes))
 }
 
-/// Deletes what is at a path; a status where that failed.
+/// Deletes a file or directory; returns a status if that failed.
 fn delete_path(path: &Path, is_directory: bool, done: &mut RenameResult) -> Option<u16> {
     if !is_directory {
         let error = fs::remove_file(path).err()?;
@@ -155,7 +156,7 @@ fn delete_path(path: &Path, is_directory: bool, done: &mut RenameResult) -> Opti
     Some(done.refused("rmdir()", path, &error, 404))
 }
 
-/// What is done with the entries of a tree.
+/// Visits the entries of a tree.
 trait Visitor {
     /// A directory, before its entries.
     fn enter(&mut self, path: &Path, found: &Metadata, done: &mut RenameResult);
@@ -166,8 +167,8 @@ trait Visitor {
     fn leave_directory(&mut self, path: &Path, found: &Metadata, done: &mut RenameResult);
 }
 
-/// Visits all that is below a directory; false where that cannot be read. What fails further
-/// below is logged and passed over.
+/// Visits everything below a directory; false if the directory cannot be read. Failures further
+/// below are logged and skipped.
 fn walk(root: &Path, visitor: &mut dyn Visitor, done: &mut RenameResult) -> bool {
     let Some(entries) = read_directory(root, done) else {
         return false;
@@ -248,7 +249,7 @@ impl Visitor for Removal {
     }
 }
 
-/// Copies a tree below another directory, which is there already.
+/// Copies a tree into another directory, which exists already.
 struct Copy<'a> {
     from: &'a Path,
     to: &'a Path,
@@ -277,7 +278,8 @@ impl Visitor for Copy<'_> {
         copy_file(path, &target, access, modified(found), done);
     }
 
-    /// A link to a file becomes a file. One to a directory may lead around in a circle.
+    /// Copies a link to a file as a file. A link to a directory is skipped, since it may form a
+    /// cycle.
     fn special(&mut self, path: &Path, done: &mut RenameResult) {
         if let Ok(found) = fs::metadata(path)
             && found.is_file()
@@ -294,7 +296,7 @@ impl Visitor for Copy<'_> {
     }
 }
 
-/// Makes a directory for MKCOL.
+/// Creates a directory for MKCOL.
 pub(super) fn make_collection(path: &Path, access: u32) -> RenameResult {
     let mut done = RenameResult::default();
     match create_directory(path, directory_access(access)) {
@@ -306,19 +308,19 @@ pub(super) fn make_collection(path: &Path, access: u32) -> RenameResult {
     }
 }
 
-/// What COPY or MOVE names.
+/// The arguments of COPY or MOVE.
 pub(super) struct Transfer {
-    /// With a slash at its end if the URI has one.
+    /// Ends with a slash if the URI does.
     pub(super) source: PathBuf,
-    /// Without a slash at its end.
+    /// Does not end with a slash.
     pub(super) target: PathBuf,
     /// Whether both URIs end with a slash.
     pub(super) is_collection: bool,
     pub(super) overwrite: bool,
     pub(super) moves: bool,
-    /// `dav_access`, for directories on the way.
+    /// `dav_access`, for created directories.
     pub(super) access: u32,
-    /// The source's URI and the Destination field, for log lines.
+    /// The URI of the source and the Destination field, for log lines.
     pub(super) uri: String,
     pub(super) destination: String,
 }
@@ -362,7 +364,7 @@ pub(super) fn transfer(transfer: &Transfer) -> RenameResult {
 }
 
 impl Transfer {
-    /// Whether something is replaced, and if so, whether that is a directory.
+    /// Whether the target exists, and if so, whether it is a directory.
     fn replaced(&self, done: &mut RenameResult) -> Result<Option<bool>, u16> {
         let found = match fs::symlink_metadata(&self.target) {
             Ok(found) => found,
@@ -386,12 +388,12 @@ impl Transfer {
         Ok(Some(found.is_dir()))
     }
 
-    /// Whether one of source and target lies within the other once links are followed: a copy
-    /// would go on without end, and what is to be copied could be deleted before.
+    /// Whether source or target is within the other after links are resolved: a copy could be
+    /// endless, and the source could be deleted before it is copied.
     fn overlaps(&self) -> bool {
         let parent = self.target.parent().map(fs::canonicalize);
         let (Ok(source), Some(Ok(parent))) = (fs::canonicalize(&self.source), parent) else {
-            return false; // said by the call that needs it
+            return false; // the call that needs the path reports the error
         };
         let target = self
             .target
@@ -429,8 +431,8 @@ impl Transfer {
         self.copy_tree(&source, done)
     }
 
-    /// Copies into a directory that has been made. A tree that is moved is deleted then, unless
-    /// something of it is not there yet.
+    /// Copies into a directory that has been created. The source of a move is then deleted, unless
+    /// a part of it could not be copied.
     fn copy_tree(&self, source: &Path, done: &mut RenameResult) -> u16 {
         let lines_before = done.lines_count;
         let mut copy = Copy {
@@ -568,7 +570,7 @@ mod tests {
         let folder = Folder::new("kept");
         fs::create_dir_all(folder.0.join("a")).unwrap();
         fs::write(folder.0.join("a/file"), "text").unwrap();
-        // As if something went wrong there.
+        // Makes the copy of this file fail.
         fs::create_dir_all(folder.0.join("b/file")).unwrap();
         let mut done = RenameResult::default();
         let moved = folder.transfer("a/", "b/", true);

@@ -1,8 +1,8 @@
-//! `dav_methods`: files put, deleted, copied and moved by WebDAV.
+//! `dav_methods`: PUT, DELETE, MKCOL, COPY and MOVE of WebDAV.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_dav_module.html>, RFC 4918. This file reads requests
-//! and checks them as nginx does; `files` does the work, on the thread pool. Failures within a
-//! tree are logged and end nothing: there is no 207 for them, as there is none in nginx.
+//! <https://nginx.org/en/docs/http/ngx_http_dav_module.html>, RFC 4918. This file parses requests
+//! and checks them as nginx does; `files` does the file operations, on the thread pool. As in
+//! nginx, failures within a tree are logged and not reported by a 207.
 
 mod files;
 
@@ -129,7 +129,7 @@ fn methods(setter: &Setter<'_>) -> Result<Methods, Fault> {
     Ok(Methods(methods.0 & !Methods::OFF.0))
 }
 
-/// `dav_methods` and its family.
+/// `dav_methods` and related directives.
 #[derive(Debug)]
 pub struct Dav {
     methods: Methods,
@@ -157,7 +157,7 @@ impl Feature for Dav {
 }
 
 impl Dav {
-    /// The names of the methods that are allowed.
+    /// The names of the allowed methods.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         let all = [
             Method::Put,
@@ -172,7 +172,7 @@ impl Dav {
     }
 }
 
-/// What holds in a plan; nothing where no method is allowed.
+/// The setting of a plan; absent if no method is allowed.
 pub static DAV: PlanSlot<Dav> = PlanSlot::new();
 
 impl Module for Dav {
@@ -192,7 +192,7 @@ impl Module for Dav {
 }
 
 impl Handle for Dav {
-    /// Does what a request of one of the allowed methods asks for.
+    /// Handles requests with an allowed method.
     fn run<'a>(&'a self, request: &'a mut Request, exchange: &'a mut Exchange) -> Ran<'a> {
         if !self.methods.contains(Methods::of(request.method)) {
             return Ran::Now(Ok(Step::Next));
@@ -208,7 +208,7 @@ impl Handle for Dav {
     }
 }
 
-/// Runs a job on files, unless one of them is locked, and logs what it has to say.
+/// Runs a file operation on the thread pool, unless a file is locked, and logs the result's lines.
 async fn run(request: &mut Request, job: impl FnOnce() -> RenameResult + Send + 'static) -> u16 {
     let guard = match Guard::of(request).await {
         Ok(guard) => guard,
@@ -269,7 +269,7 @@ async fn put(request: &mut Request, exchange: &mut Exchange, dav: &Dav) -> Resul
     Ok(Step::Respond(Body::Empty))
 }
 
-/// The URI of what has been made.
+/// Sets Location to the URI of the created resource.
 fn set_location(request: &mut Request) {
     let mut location = Vec::with_capacity(request.uri.len());
     uri::escape(&request.uri, Escape::Uri, &mut location);
@@ -303,7 +303,7 @@ async fn delete(request: &mut Request, dav: &Dav) -> Step {
     Step::Finish(status)
 }
 
-/// Whether a path has enough elements; how many slashes it has where it does not.
+/// Checks that a path has enough elements. The error is the number of its slashes.
 fn check_depth(path: &[u8], depth_min: u64) -> Result<(), u64> {
     let mut depth = 0;
     for (at, byte) in path.iter().enumerate() {
@@ -352,7 +352,7 @@ async fn transfer(request: &mut Request, dav: &Dav) -> Step {
     Step::Finish(status)
 }
 
-/// What a COPY or MOVE asks for, checked as far as that is done without looking at files.
+/// Parses and checks a COPY or MOVE as far as possible without the disk.
 fn transfer_of(request: &mut Request, dav: &Dav) -> Result<Transfer, u16> {
     let Some(value) = request.header_named(b"destination").map(<[u8]>::to_vec) else {
         logs::error!(request, Error, "client sent no \"Destination\" header");
@@ -371,7 +371,7 @@ fn transfer_of(request: &mut Request, dav: &Dav) -> Result<Transfer, u16> {
         );
         return Err(409);
     }
-    // The location's name, which `alias` cuts off: what does not begin with that lies in another
+    // `alias` cuts off the location's name: a URI that does not begin with the name is in another
     // location.
     if let Some(Alias::Prefix(length)) = request.plan.core.root.alias
         && target_uri.get(..length) != request.uri.get(..length)
@@ -385,7 +385,7 @@ fn transfer_of(request: &mut Request, dav: &Dav) -> Result<Transfer, u16> {
     let own = std::mem::replace(&mut request.uri, target_uri);
     let target = merge_slashes(&request.filename());
     request.uri = own;
-    // The location's name may end within a segment: what is left of that may be "..".
+    // The location's name may end within a segment, of which ".." could be left.
     if parent_segments(&target) > parent_segments(&folder) {
         return Err(invalid_destination(request, &value));
     }
@@ -427,7 +427,7 @@ fn parent_segments(path: &[u8]) -> usize {
     segments.filter(|segment| *segment == b"..").count()
 }
 
-/// The decoded path of a Destination field, which must lie on this server.
+/// The decoded path of a Destination field, which must be on this server.
 fn destination_uri(request: &Request, value: &[u8]) -> Result<Vec<u8>, u16> {
     local_uri(request, value).map_err(|error| match error {
         Foreign::NoHost => {
@@ -452,20 +452,20 @@ fn destination_uri(request: &Request, value: &[u8]) -> Result<Vec<u8>, u16> {
     })
 }
 
-/// Why a URI that a client names is none of this server.
+/// Why a URI in a client's field is not on this server.
 pub(super) enum Foreign {
-    /// The request says no host to compare with.
+    /// The request has no host to compare with.
     NoHost,
-    /// The destination is no HTTP URI.
+    /// The URI is not an HTTP URI.
     Invalid,
-    /// The destination has another host.
+    /// The URI has another host.
     OtherHost,
-    /// The destination would leave the tree; with the URI as far as it was decoded.
+    /// The path would leave the root; with the part that was decoded.
     Unsafe(Vec<u8>),
 }
 
-/// The decoded path of a URI on this server. It has one form only, as paths that are compared must
-/// have: no empty segment and no ".".
+/// The decoded path of a URI on this server, in a normal form for comparisons: no empty segments
+/// and no ".".
 pub(super) fn local_uri(request: &Request, value: &[u8]) -> Result<Vec<u8>, Foreign> {
     let raw = if value.first() == Some(&b'/') {
         value
@@ -483,14 +483,14 @@ pub(super) fn local_uri(request: &Request, value: &[u8]) -> Result<Vec<u8>, Fore
     };
     let mut path = Vec::with_capacity(raw.len());
     if uri::parse_unsafe(raw, &mut path).is_err() {
-        // What is unsafe only once it has been decoded shows decoded.
+        // If the path is only unsafe after decoding, the log shows it decoded.
         let shown = if path.is_empty() { raw.to_vec() } else { path };
         return Err(Foreign::Unsafe(shown));
     }
     Ok(without_dots(&merge_slashes(&path)))
 }
 
-/// Leaves out the segments that are ".".
+/// Removes segments that are ".".
 fn without_dots(path: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(path.len());
     for part in path.split_inclusive(|byte| *byte == b'/') {
@@ -537,7 +537,7 @@ fn overwrite(request: &Request) -> Result<bool, u16> {
     }
 }
 
-/// Refuses what would be copied onto or into itself.
+/// Refuses to copy a path onto or into itself.
 fn check_paths(
     request: &Request,
     source: &[u8],
@@ -571,7 +571,7 @@ fn check_paths(
     Ok(())
 }
 
-/// Several slashes in a row become one.
+/// Replaces several slashes in a row by one.
 pub(super) fn merge_slashes(path: &[u8]) -> Vec<u8> {
     let mut merged = Vec::with_capacity(path.len());
     for &byte in path {

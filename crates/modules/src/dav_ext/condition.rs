@@ -1,4 +1,4 @@
-//! The If field (RFC 4918, section 10.4): conditions on locks and entity tags.
+//! The If field (RFC 4918, section 10.4): conditions on locks and ETags.
 
 use framework::zone::Zone;
 use http::files::etag_of;
@@ -8,23 +8,23 @@ use super::guard::path_of;
 use super::locks::Locks;
 use crate::dav;
 
-/// Most lists that one field may hold.
+/// The maximum number of lists in a field.
 const LISTS_MAX: usize = 64;
 
-/// What a request says about what it knows.
+/// The lock tokens that a request's If field names.
 #[derive(Debug, Default)]
 pub(super) struct Conditions {
-    /// Every token that it names.
+    /// All tokens of the field.
     tokens: Vec<Vec<u8>>,
 }
 
 impl Conditions {
-    /// Whether it names a token.
+    /// Whether the field names a token.
     pub(super) fn names(&self, token: &str) -> bool {
         self.tokens().any(|known| known == token.as_bytes())
     }
 
-    /// Every token that it names.
+    /// All tokens of the field.
     pub(super) fn tokens(&self) -> impl Iterator<Item = &[u8]> {
         self.tokens.iter().map(Vec::as_slice)
     }
@@ -37,14 +37,14 @@ enum Condition<'a> {
     Tag(&'a [u8]),
 }
 
-/// Conditions that must all hold; each with whether it is negated.
+/// Conditions that must all hold, each with whether it is negated.
 type List<'a> = Vec<(bool, Condition<'a>)>;
 
-/// A list, and the URI of the resource that it is about, where one is named.
+/// A list, and the URI of its resource, if the field names one.
 type Tagged<'a> = (Option<&'a [u8]>, List<'a>);
 
-/// Reads the If field and checks it; 412 where no list holds, 400 where it is none. `path` is that
-/// of the request itself.
+/// Parses and evaluates the If field; 412 if no list holds, 400 if the field is invalid. `path` is
+/// that of the request.
 pub(super) async fn check(
     request: &mut Request,
     zone: &Zone<Locks>,
@@ -79,7 +79,7 @@ pub(super) async fn check(
     })
 }
 
-/// What the conditions of a list are compared with.
+/// The state of a resource with which conditions are compared.
 #[derive(Default)]
 struct Resource {
     token: Option<Box<str>>,
@@ -87,8 +87,8 @@ struct Resource {
 }
 
 impl Resource {
-    /// The resource that a list is about: the one that its tag names, else the request's own. What
-    /// is not on this server has neither lock nor entity tag (RFC 4918, section 10.4.4).
+    /// The resource of a list: the tagged one, else that of the request. A URI on another server
+    /// has neither a lock nor an ETag (RFC 4918, section 10.4.4).
     async fn of(
         request: &mut Request,
         zone: &Zone<Locks>,
@@ -121,7 +121,7 @@ impl Resource {
     }
 }
 
-/// The lists of an If field, each with the URI of the resource that it is about, if one is named.
+/// The lists of an If field, each with the URI of its resource, if the field names one.
 fn parse(value: &[u8]) -> Option<Vec<Tagged<'_>>> {
     let mut lists = Vec::new();
     let mut tag = None;

@@ -1,8 +1,8 @@
-//! Which locks a change must know (RFC 4918, section 7), asked for when the change is made.
+//! The locks that a change must not violate (RFC 4918, section 7), checked when the change is made.
 //!
-//! A request may wait for its body, or for a thread, while others lock what it is about to change.
-//! What it needs is therefore gathered by the event loop and looked at by the thread that does the
-//! work, just before it does.
+//! While a request waits for its body or for a thread, another client may lock its target. So the
+//! event loop collects the data of the check, and the thread that makes the change runs the check
+//! just before.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::locks::Locks;
 use super::{locked_path, locks_of};
 use crate::dav;
 
-/// One change, and the lock tokens that its client knows.
+/// One change, and the lock tokens of its client.
 pub struct Guard {
     zone: Arc<Zone<Locks>>,
     changes: Vec<PathChange>,
@@ -25,26 +25,26 @@ pub struct Guard {
     now: Instant,
 }
 
-/// What changes at one path.
+/// A change at one path.
 struct PathChange {
     path: Vec<u8>,
-    /// All below it goes, too.
+    /// Everything below the path is changed too.
     below: bool,
-    /// Its folder gets a member or loses one.
+    /// Whether the parent directory gains or loses a member.
     member: Member,
 }
 
-/// Whether the folder around what changes does so as well.
+/// Whether the parent directory of a change changes too.
 enum Member {
     Stays,
-    /// Where there is nothing yet.
+    /// If the path does not exist.
     IfNew,
     Changes,
 }
 
 impl Guard {
-    /// What this request changes; `None` where it changes nothing that may be locked. The If field
-    /// is checked, with 412 where none of its lists holds and 400 where it is none.
+    /// The change of this request; `None` if it changes nothing that can be locked. The If field is
+    /// evaluated: 412 if none of its lists holds, 400 if it is invalid.
     pub async fn of(request: &mut Request) -> Result<Option<Guard>, u16> {
         let Some(zone) = locks_of(request) else {
             return Ok(None);
@@ -72,7 +72,7 @@ impl Guard {
         }
         if matches!(request.method, Method::Move | Method::Copy)
             && let Some(destination) = request.header_named(b"destination").map(<[u8]>::to_vec)
-            // What is wrong with the field is said by the handler that does the work.
+            // The handler of the method reports an invalid field.
             && let Ok(uri) = dav::local_uri(request, &destination)
         {
             changes.push(PathChange {
@@ -89,8 +89,8 @@ impl Guard {
         }))
     }
 
-    /// Whether the client knows every lock that is in the way. Looks at the disk: no work for the
-    /// event loop.
+    /// Whether the client has sent the tokens of all locks that concern the change. Blocks on the
+    /// disk: not for the event loop.
     pub fn allows(&self) -> bool {
         self.changes.iter().all(|change| {
             let member = match change.member {
@@ -105,7 +105,7 @@ impl Guard {
     }
 }
 
-/// The path that locks of another URI are known by.
+/// The path under which locks of another URI are stored.
 pub(super) fn path_of(request: &mut Request, uri: Vec<u8>) -> Vec<u8> {
     let own = std::mem::replace(&mut request.uri, uri);
     let path = locked_path(request);

@@ -12,32 +12,32 @@ use std::time::{Duration, Instant};
 use framework::handover::{StateReader, StateWriter, Unfit};
 use framework::zone::{Fact, State, Tell, ZoneBudget};
 
-/// What is kept about a lock beside its texts, in bytes.
+/// The memory of a lock besides its texts, in bytes.
 const ENTRY_SIZE: usize = 128;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Lock {
-    /// Its token, a URI.
+    /// The lock's token, a URI.
     pub(super) token: Box<str>,
-    /// What the client said about its owner, as XML.
+    /// The client's description of the owner, as XML.
     pub(super) owner: Box<str>,
-    /// Whether all that is below a collection is locked as well.
+    /// Whether everything below a collection is locked too.
     pub(super) infinite: bool,
     pub(super) expires: Instant,
-    /// The URI that it was made for, escaped.
+    /// The URI for which the lock was made, escaped.
     pub(super) root: Box<str>,
 }
 
-/// What a zone says of itself.
+/// The settings of a zone.
 pub(super) struct LockSettings {
-    /// How long a lock holds that is not refreshed.
+    /// How long a lock lasts that is not refreshed.
     pub(super) timeout: Duration,
 }
 
-/// Why there is no lock.
+/// Why a lock was not granted.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum LockError {
-    /// Another lock is in the way.
+    /// Another lock conflicts.
     Locked,
     /// The zone is full.
     NoRoom,
@@ -48,7 +48,7 @@ pub(super) struct Locks(Mutex<Table>);
 
 struct Table {
     by_path: BTreeMap<Vec<u8>, Lock>,
-    /// No lock ends before.
+    /// The earliest time at which a lock ends.
     next_end: Option<Instant>,
     room: ZoneBudget,
 }
@@ -95,7 +95,7 @@ impl State for Locks {
         }
         let now = engine::now();
         for (path, lock) in locks {
-            // There is room for all of them: the zone is as large as it was.
+            // All locks fit, since the zone has the same size as before.
             let _ = self.lock(path, lock, now);
         }
         Ok(())
@@ -135,7 +135,7 @@ impl Table {
         }
     }
 
-    /// The lock that covers a path: its own, or an infinite one above.
+    /// The lock that covers a path: the path's own, or one of infinite depth above.
     fn covering(&self, path: &[u8]) -> Option<(&[u8], &Lock)> {
         if let Some((path, lock)) = self.by_path.get_key_value(path) {
             return Some((path, lock));
@@ -170,8 +170,8 @@ impl Locks {
         table.covering(path).map(|(_, lock)| lock.clone())
     }
 
-    /// The tokens that must be known to change what is at a path; `below` says that all below it
-    /// goes, too; `member` that its folder changes.
+    /// The tokens that a client must know to change a path; `below` if everything below the path is
+    /// changed too, `member` if its parent directory is changed.
     pub(super) fn tokens(
         &self,
         path: &[u8],
@@ -208,7 +208,7 @@ impl Locks {
         Ok(())
     }
 
-    /// Lets a lock with one of these tokens that covers a path hold until `expires`.
+    /// Extends a lock with one of these tokens that covers the path until `expires`.
     pub(super) fn refresh(
         &self,
         path: &[u8],
@@ -227,7 +227,7 @@ impl Locks {
         Some(lock.clone())
     }
 
-    /// Ends the lock that covers a path, if it has this token.
+    /// Removes the lock that covers a path, if it has this token.
     pub(super) fn unlock(&self, path: &[u8], token: &[u8], now: Instant) -> bool {
         let mut table = self.table(now);
         let found = table.covering(path);
@@ -239,7 +239,7 @@ impl Locks {
         true
     }
 
-    /// Forgets the locks of what is no longer there.
+    /// Removes the locks of a path that has been deleted, and of everything below it.
     pub(super) fn forget(&self, path: &[u8], now: Instant) {
         let mut table = self.table(now);
         let gone: Vec<Vec<u8>> = table.below(path).map(|(path, _)| path.clone()).collect();

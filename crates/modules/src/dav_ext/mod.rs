@@ -1,9 +1,9 @@
-//! `dav_ext_methods`: what a WebDAV client needs beyond `dav_methods`.
+//! `dav_ext_methods`: the WebDAV methods beyond `dav_methods`.
 //!
 //! The directives are those of the well-known nginx-dav-ext-module
-//! (<https://github.com/arut/nginx-dav-ext-module>), the protocol is RFC 4918. Properties are those
-//! that files have of themselves: none can be set. Locks are exclusive write locks (`locks`). A
-//! PROPFIND of infinite depth, which is what a request without Depth is, lists one level.
+//! (<https://github.com/arut/nginx-dav-ext-module>), the protocol is RFC 4918. The only properties
+//! are those of the file system, which cannot be set. Locks are exclusive write locks (`locks`). A
+//! PROPFIND of infinite depth, also one without a Depth field, lists one level.
 
 mod condition;
 mod guard;
@@ -39,16 +39,16 @@ use xml::LockInfo;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
-/// How long a lock holds where `timeout=` does not say it.
+/// The default of `timeout=`.
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(60);
 
-/// The longest `timeout=`: what a `Timeout` field can say (RFC 4918, section 10.7), in seconds.
+/// The longest `timeout=` in seconds: the limit of a `Timeout` field (RFC 4918, section 10.7).
 const TIMEOUT_MAX: u64 = u32::MAX as u64;
 
-/// How long the body of a PROPFIND or LOCK may be, in bytes.
+/// The longest body of a PROPFIND or LOCK, in bytes.
 const BODY_SIZE_MAX: u64 = 64 * 1024;
 
-/// How much of what a client says about a lock's owner is kept, in bytes.
+/// The longest description of a lock's owner that is kept, in bytes.
 const OWNER_SIZE_MAX: usize = 1024;
 
 const CONTENT_TYPE: Bytes = Bytes::from_static(b"text/xml; charset=utf-8");
@@ -92,7 +92,7 @@ pub static DAV_EXT_LOCK: Setting<Option<Box<str>>> =
             "Keeps locks in this zone, and lets only those change a locked file who know its lock.",
         );
 
-/// Methods that are allowed.
+/// The allowed methods.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Methods {
     propfind: bool,
@@ -132,7 +132,7 @@ fn lock_zone(setter: &Setter<'_>) -> Result<Option<Box<str>>, Fault> {
     }
 }
 
-/// Name, size and timeout of a zone.
+/// The name, size and timeout of a zone.
 fn declaration(line: &Line) -> Result<(Bytes, u64, Duration), Fault> {
     let mut zone = None;
     let mut timeout = TIMEOUT_DEFAULT;
@@ -175,7 +175,7 @@ fn declare(compiler: &Compiler<'_>, line: &Line) -> Result<(), Fault> {
     }
 }
 
-/// What `dav_ext_methods` and `dav_ext_lock` say in a scope.
+/// `dav_ext_methods` and `dav_ext_lock` of a scope.
 #[derive(Debug)]
 pub struct DavExt {
     methods: Methods,
@@ -220,8 +220,8 @@ impl Module for DavExt {
     }
 }
 
-/// The path of the URI in force, which locks are known by: without a slash at its end, and with
-/// single ones within it.
+/// The path of the current URI in the form under which locks are stored: without a trailing slash,
+/// and without repeated slashes.
 fn locked_path(request: &mut Request) -> Vec<u8> {
     let mut path = super::dav::merge_slashes(&request.filename());
     while path.len() > 1 && path.ends_with(b"/") {
@@ -230,13 +230,13 @@ fn locked_path(request: &mut Request) -> Vec<u8> {
     path
 }
 
-/// Refuses changes of what is locked to a client that does not know the lock, before its body is
-/// read. What makes the change asks again.
+/// Refuses changes of locked files by clients without the token, before the body is read. The check
+/// is repeated when the change is made.
 struct Locked;
 
 impl Handle for Locked {
     fn run<'a>(&'a self, request: &'a mut Request, _: &'a mut Exchange) -> Ran<'a> {
-        // The body of a LOCK says whether it is a new lock.
+        // Whether a LOCK is a new lock depends on its body.
         match request.method {
             Method::Get | Method::Head | Method::Post | Method::Lock => Ran::Now(Ok(Step::Next)),
             _ => Ran::wait(async move { Ok(refuse_locked(request).await) }),
@@ -258,15 +258,15 @@ async fn refuse_locked(request: &mut Request) -> Step {
     }
 }
 
-/// What holds in a plan; nothing where it is off.
+/// The setting of a plan; absent if it is off.
 static DAV_EXT: PlanSlot<DavExt> = PlanSlot::new();
 
-/// The locks that hold where a request is.
+/// The zone of locks for the request's scope.
 fn locks_of(request: &Request) -> Option<Arc<Zone<Locks>>> {
     request.plan.of(&DAV_EXT)?.locks.clone()
 }
 
-/// After a file has gone, so have its locks.
+/// Removes the locks of a deleted file.
 pub fn forget(request: &mut Request) {
     if let Some(zone) = locks_of(request) {
         let path = locked_path(request);
@@ -275,7 +275,7 @@ pub fn forget(request: &mut Request) {
 }
 
 impl Handle for DavExt {
-    /// Answers the methods that are allowed.
+    /// Handles requests with an allowed method.
     fn run<'a>(&'a self, request: &'a mut Request, exchange: &'a mut Exchange) -> Ran<'a> {
         let Methods {
             propfind,
@@ -317,7 +317,7 @@ fn answer_options(request: &mut Request, ext: &DavExt) -> Step {
     Step::Respond(Body::Empty)
 }
 
-/// The body of a request in XML, of which there is not much.
+/// Reads the XML body of a request, which is limited to [`BODY_SIZE_MAX`].
 async fn read_body(request: &mut Request, exchange: &mut Exchange) -> Result<Vec<u8>, Interrupt> {
     reading::read(request, exchange).await?;
     if request.body.received() > BODY_SIZE_MAX {
@@ -401,13 +401,13 @@ async fn answer_lock(
         return Ok(refresh(request, zone, &path).await);
     };
     if !info.exclusive || !info.write {
-        // RFC 4918, section 6.2: shared locks need not be there.
+        // RFC 4918, section 6.2: support of shared locks is optional.
         return Ok(Step::Finish(409));
     }
     Ok(lock(request, zone, &path, info, infinite).await)
 }
 
-/// Lets a lock hold longer.
+/// Extends a lock.
 async fn refresh(request: &mut Request, zone: &Zone<Locks>, path: &[u8]) -> Step {
     let conditions = match condition::check(request, zone, path).await {
         Ok(conditions) => conditions,
@@ -425,7 +425,7 @@ async fn refresh(request: &mut Request, zone: &Zone<Locks>, path: &[u8]) -> Step
     }
 }
 
-/// Locks what is at a path; where there is nothing, an empty file is made (RFC 4918, section 7.3).
+/// Locks a path; if it does not exist, an empty file is created (RFC 4918, section 7.3).
 async fn lock(
     request: &mut Request,
     zone: &Arc<Zone<Locks>>,
@@ -477,7 +477,7 @@ async fn lock(
     }
 }
 
-/// A lock to be made, with its file where there is none: the work of a thread.
+/// A lock to be created, with an empty file if there is none: a job of the thread pool.
 struct NewLock {
     guard: Option<Guard>,
     zone: Arc<Zone<Locks>>,
@@ -486,14 +486,14 @@ struct NewLock {
     now: Instant,
 }
 
-/// Why there is no lock.
+/// Why a lock was not created.
 enum NotLocked {
     Refused(LockError),
     NoFile(std::io::Error),
 }
 
 impl NewLock {
-    /// Whether a file was made.
+    /// Creates the lock; true if a file was created.
     fn run(self) -> Result<bool, NotLocked> {
         if self.guard.is_some_and(|guard| !guard.allows()) {
             return Err(NotLocked::Refused(LockError::Locked));
@@ -510,7 +510,7 @@ impl NewLock {
     }
 }
 
-/// Makes an empty file where there is nothing.
+/// Creates an empty file, unless the path exists.
 fn make_file(path: &std::path::Path) -> std::io::Result<bool> {
     if path.exists() {
         return Ok(false);
@@ -548,7 +548,7 @@ fn answer_unlock(request: &mut Request, zone: &Zone<Locks>) -> Step {
     }
 }
 
-/// A token that no client has had: 122 bits of the system's randomness, as RFC 9562 writes them.
+/// A unique token: 122 random bits in the form of a UUID (RFC 9562).
 fn new_token() -> std::io::Result<String> {
     let mut bytes = [0; 16];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;

@@ -1,40 +1,39 @@
-//! What clients ask for in XML: the bodies of PROPFIND and LOCK (RFC 4918, sections 14.20 and
-//! 14.11).
+//! Parses the XML bodies of PROPFIND and LOCK (RFC 4918, sections 14.20 and 14.11).
 //!
-//! quick-xml reads them, with namespaces and without any entity but XML's own five.
+//! The parser is quick-xml, with namespaces, and with no entities but the five of XML.
 
 use quick_xml::events::Event;
 use quick_xml::name::{Namespace, ResolveResult};
 use quick_xml::reader::NsReader;
 
-/// Most elements that a body may have.
+/// The maximum number of elements in a body.
 const ELEMENTS_MAX: usize = 1024;
 
-/// How long a namespace may be, in bytes.
+/// The longest namespace, in bytes.
 const NAMESPACE_SIZE_MAX: usize = 1024;
 
-/// Most properties that one request may name.
+/// The maximum number of properties in a request.
 const PROPERTIES_MAX: usize = 256;
 
-/// Namespaces that no element has: they are those of `xml:` and `xmlns:` (Namespaces in XML 1.0,
+/// Namespaces that no element may have: those of `xml:` and `xmlns:` (Namespaces in XML 1.0,
 /// section 3).
 const RESERVED: [&str; 2] = [
     "http://www.w3.org/XML/1998/namespace",
     "http://www.w3.org/2000/xmlns/",
 ];
 
-/// The body is no XML, or not what its method wants.
+/// The body is not valid XML, or not valid for its method.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Bad;
 
-/// A property's name: its namespace and its name in that.
+/// The name of a property: a namespace and a local name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PropertyName {
     pub(super) namespace: String,
     pub(super) local: String,
 }
 
-/// What a PROPFIND asks for.
+/// The properties that a PROPFIND requests.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Wanted {
     All,
@@ -45,16 +44,16 @@ pub(super) enum Wanted {
 /// The namespace of WebDAV itself.
 pub(super) const DAV: &str = "DAV:";
 
-/// One step through a document: depth counts open elements, this one included.
+/// An element of a document; `depth` counts the open elements, this one included.
 struct Element<'a> {
     namespace: &'a str,
     local: &'a str,
     depth: usize,
-    /// Where its content begins.
+    /// The offset of the element's content.
     content: usize,
 }
 
-/// Calls `visit` for each element that begins, and `leave` with the place before each end tag.
+/// Calls `visit` for each start tag, and `leave` with the offset before each end tag.
 fn walk(
     text: &str,
     mut visit: impl FnMut(&Element<'_>) -> Result<(), Bad>,
@@ -86,7 +85,7 @@ fn walk(
             Event::DocType(_) => return Err(Bad),
             _ => continue,
         };
-        // An empty name takes a prefix's namespace away, which may not be.
+        // An empty value would undeclare a prefix, which is not allowed.
         for attribute in start.attributes().with_checks(false) {
             let attribute = attribute.map_err(|_| Bad)?;
             if attribute.key.as_ref().starts_with("xmlns:") && attribute.value.is_empty() {
@@ -112,15 +111,15 @@ fn walk(
     }
 }
 
-/// Whether it is a name without a colon (Namespaces in XML 1.0, section 3), as far as ASCII goes:
-/// it is written into the answer.
+/// Whether the text is a name without a colon (Namespaces in XML 1.0, section 3), as far as ASCII
+/// is concerned. The name is copied into the response.
 fn is_name(local: &str) -> bool {
     let may_begin = |c: char| c.is_ascii_alphabetic() || c == '_' || !c.is_ascii();
     let may_follow = |c: char| may_begin(c) || c.is_ascii_digit() || matches!(c, '-' | '.');
     local.starts_with(may_begin) && local.chars().all(may_follow)
 }
 
-/// The body of a PROPFIND; an empty one asks for everything.
+/// Parses the body of a PROPFIND; an empty body requests all properties.
 pub(super) fn propfind(body: &[u8]) -> Result<Wanted, Bad> {
     if body.trim_ascii().is_empty() {
         return Ok(Wanted::All);
@@ -164,16 +163,16 @@ pub(super) fn propfind(body: &[u8]) -> Result<Wanted, Bad> {
     wanted.ok_or(Bad)
 }
 
-/// What a LOCK asks for.
+/// The lock that a LOCK requests.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct LockInfo {
     pub(super) exclusive: bool,
     pub(super) write: bool,
-    /// The content of its `owner` element, without tags.
+    /// The text of the `owner` element, without tags.
     pub(super) owner: String,
 }
 
-/// The body of a LOCK; `None` for an empty one, which refreshes.
+/// Parses the body of a LOCK; `None` if the body is empty, which refreshes a lock.
 pub(super) fn lock_info(body: &[u8]) -> Result<Option<LockInfo>, Bad> {
     if body.trim_ascii().is_empty() {
         return Ok(None);
@@ -214,7 +213,7 @@ pub(super) fn lock_info(body: &[u8]) -> Result<Option<LockInfo>, Bad> {
     Ok(Some(info))
 }
 
-/// The text of a piece of XML without its tags; what it says is shown, how it was marked is not.
+/// The text of an XML fragment without its tags.
 fn plain_text(xml: &str) -> String {
     let mut text = String::new();
     let mut in_tag = false;

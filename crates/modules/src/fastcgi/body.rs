@@ -1,4 +1,4 @@
-//! The body of an answer, in its records.
+//! The body of a FastCGI response, in records.
 
 use engine::Buffer;
 use http::h1::intake::take_front;
@@ -8,13 +8,13 @@ use proto::fastcgi::{Decoder, Event, Fault, stderr_text};
 
 use proxying::answer_framing::{AnswerFraming, Framed};
 
-/// What is left of an answer.
+/// Decodes the rest of a response.
 pub(super) struct RecordsOfBody {
     decoder: Decoder,
-    /// Nothing but the application's own word ends it: `fastcgi_keep_conn`, where the answer is
-    /// buffered. As in nginx the end of the connection does as well where each part leaves at once.
+    /// Only the record that ends the request ends the body: with `fastcgi_keep_conn`, if the
+    /// response is buffered. As in nginx, the end of the connection also ends an unbuffered body.
     needs_end: bool,
-    /// The log has been told of more than the head announced.
+    /// Data beyond the announced length has been logged.
     is_told: bool,
 }
 
@@ -29,8 +29,8 @@ impl RecordsOfBody {
 }
 
 impl RecordsOfBody {
-    /// Whether all of an answer that has no body has come already (204, 304), and whether the
-    /// connection may serve another request then. What there is to log comes back, too.
+    /// Whether a response without a body (204, 304) has already ended, and whether the connection
+    /// may then serve another request. Also returns lines for the log.
     pub(super) fn ends_at_once(
         &mut self,
         received: &mut Buffer,
@@ -54,7 +54,7 @@ impl AnswerFraming for RecordsOfBody {
             let decoded = match self.decoder.decode(received) {
                 Ok(decoded) => decoded,
                 Err(fault) => {
-                    // What has come before a missing end is good.
+                    // Data before a missing end is valid.
                     let broken = match fault {
                         Fault::StdoutClosed | Fault::RequestClosed | Fault::ConnectionClosed => {
                             Break::Unfinished
@@ -91,8 +91,8 @@ impl AnswerFraming for RecordsOfBody {
                     let may_go_on = received.is_empty();
                     return Framed::End { may_go_on };
                 }
-                // The application still has to say that it is done: who closes before that kills
-                // some.
+                // The application has yet to end the request: closing the connection before kills
+                // some applications.
                 Some(Event::StdoutEnd | Event::BeyondEnd) | None => received.advance(consumed),
             }
         }

@@ -1,4 +1,4 @@
-//! A request and its answer with a FastCGI application, up to the end of the answer's head.
+//! Sends a request to a FastCGI application and reads the head of the response.
 
 use bytes::Bytes;
 use engine::Buffer;
@@ -24,17 +24,17 @@ use proxying::response::{ResponseHeadReader, UpstreamResponse, bad, examine, not
 use proxying::sending::{HeadReader, RequestInFlight};
 use proxying::settings::Passing;
 
-/// A request and its answer.
+/// One request and its response.
 pub(super) struct FastcgiDialogue<'a> {
     pub(super) settings: &'a Settings,
     pub(super) outgoing: &'a Outgoing,
 }
 
-/// An answer whose head has been read.
+/// A response whose head has been read.
 pub(super) struct FastcgiAnswer {
-    /// The head, and what has come behind it, in its records.
+    /// The head, and the bytes received behind it, in records.
     pub(super) read: UpstreamResponse,
-    /// What goes on with those.
+    /// The decoder of the following records.
     pub(super) decoder: Decoder,
 }
 
@@ -118,13 +118,13 @@ impl FastcgiDialogue<'_> {
 /// Reads the head of the answer.
 struct FastcgiReader<'a> {
     settings: &'a Settings,
-    /// The head, and what has come behind it, in its records.
+    /// The head, and the bytes received behind it, in records.
     reading: ResponseHeadReader,
     decoder: Decoder,
-    /// How much of `fastcgi_buffer_size` is taken: by records as they came, their headers, padding
-    /// and messages among them.
+    /// How much of `fastcgi_buffer_size` is used: by records as received, with headers, padding and
+    /// messages.
     held: usize,
-    /// Some of the head has come.
+    /// A part of the head has been received.
     has_begun: bool,
 }
 
@@ -136,7 +136,7 @@ impl HeadReader for FastcgiReader<'_> {
         passing: &Passing,
         mut received: Buffer,
     ) -> Result<bool, AttemptError> {
-        // As in nginx no more is looked at at once than there is room for.
+        // As in nginx, no more is decoded at once than there is room for.
         while !received.is_empty() && self.held < passing.buffer_size {
             let length = received.len().min(passing.buffer_size - self.held);
             let behind = received.len() - length;
@@ -156,7 +156,7 @@ impl HeadReader for FastcgiReader<'_> {
 }
 
 impl FastcgiReader<'_> {
-    /// Takes what has been received off it, but for so much at its end; whether the head is whole.
+    /// Decodes the received bytes, except for the last `behind`. True if the head is complete.
     fn take_records(
         &mut self,
         request: &mut Request,
@@ -182,13 +182,13 @@ impl FastcgiReader<'_> {
                 }
                 Some(Event::Stderr(stretch)) => {
                     self.tell(request, records.get(stretch).unwrap_or_default())?;
-                    // As in nginx messages before the head leave their room again where nothing
-                    // follows them yet: of the warnings of PHP there may be any number.
+                    // As in nginx, messages before the head release their room if nothing follows
+                    // them yet: PHP may send any number of warnings.
                     if is_last && !self.has_begun {
                         self.held = 0;
                     }
                 }
-                // An end before that of the head is a fault.
+                // A request that ends before its head is a fault.
                 Some(_) | None => {}
             }
             received.advance(decoded.consumed);
@@ -196,7 +196,7 @@ impl FastcgiReader<'_> {
         Ok(false)
     }
 
-    /// Parses what has come of the head. Where it is whole: how many bytes of this stretch are
+    /// Parses a part of the head. If the head is complete, returns how many bytes of the part are
     /// behind it.
     fn parse(
         &mut self,
@@ -227,7 +227,7 @@ impl FastcgiReader<'_> {
         }
     }
 
-    /// Logs what the application has said of an error; some of that may make the answer none
+    /// Logs a message of the application's standard error. A message may make the response invalid
     /// (`fastcgi_catch_stderr`).
     fn tell(&self, request: &Request, stretch: &[u8]) -> Result<(), AttemptError> {
         let text = stderr_text(stretch);
@@ -246,12 +246,12 @@ impl FastcgiReader<'_> {
     }
 }
 
-/// How many bytes are left of `length` behind `offset`.
+/// The number of bytes of `length` behind `offset`.
 fn left(length: u64, offset: u64) -> usize {
     usize::try_from(length.saturating_sub(offset)).unwrap_or(usize::MAX)
 }
 
-/// Queues a record of the body whose content `push` queues; how many bytes it has.
+/// Queues a record of the body, whose content `push` queues. Returns the length of the record.
 fn push_frame(stream: &Transport, frame: &StdinFrame, push: impl FnOnce(&Transport)) -> u64 {
     stream.push(Segment::Bytes(Bytes::copy_from_slice(frame.header())));
     push(stream);
@@ -262,7 +262,7 @@ fn push_frame(stream: &Transport, frame: &StdinFrame, push: impl FnOnce(&Transpo
     (frame.header().len() + frame.length() + padding.len()) as u64
 }
 
-/// The body of a request, in records.
+/// Frames the body of a request in records.
 struct Stdin;
 
 impl BodyFraming for Stdin {

@@ -1,10 +1,10 @@
-//! `fastcgi_pass`: requests passed on to a FastCGI application, such as php-fpm.
+//! `fastcgi_pass`: passes requests on to a FastCGI application, such as php-fpm.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_fastcgi_module.html>. Caching is not here. Servers are
-//! chosen and tried, answers buffered and their heads made the response's as those of `proxy_pass`
-//! are (`passing`); here is what is FastCGI's own. `settings` declares the directives, `dialogue`
-//! sends what the application is told (`applications::params`) and reads the head of the answer,
-//! `body` reads the rest; `script_name` has the variables. The framing itself is `proto::fastcgi`.
+//! <https://nginx.org/en/docs/http/ngx_http_fastcgi_module.html>. The crate `proxying` chooses
+//! servers, caches, buffers and delivers responses, as for `proxy_pass`; this module has the parts
+//! of FastCGI. `settings` declares the directives, `dialogue` sends the parameters
+//! (`applications::params`) and reads the head of the response, `body` reads the rest;
+//! `script_name` has the variables. The records are encoded and decoded by `proto::fastcgi`.
 
 mod body;
 mod dialogue;
@@ -43,7 +43,7 @@ use proxying::settings::Passing;
 use proxying::upstream::Group;
 use settings::{FastcgiPass, Settings};
 
-/// FastCGI is all that is spoken, and the address has no scheme.
+/// FastCGI has no scheme in addresses.
 static SCHEMES: Schemes = Schemes {
     meant: Scheme::plain("fastcgi://"),
     written: &[],
@@ -145,7 +145,7 @@ impl Protocol for FastcgiPass {
             beyond: answer.read.beyond,
             may_go_on: keeps,
         };
-        // Nothing would read to the end of what the client gets no body of.
+        // A body that the client does not get is not read to its end.
         if matches!(head.status(), 204 | 304) {
             let length = arrived.rest.len() as u64;
             let (ended, told) = records.ends_at_once(&mut arrived.rest);
@@ -166,7 +166,7 @@ impl Protocol for FastcgiPass {
     }
 }
 
-/// Writes a request up to its body; where it is too long the status to answer with.
+/// Encodes a request up to its body. If it is too long, returns the status of the response.
 fn write(
     request: &mut Request,
     settings: &Settings,

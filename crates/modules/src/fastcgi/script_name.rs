@@ -1,4 +1,4 @@
-//! `$fastcgi_script_name` and `$fastcgi_path_info`: the URI, taken apart.
+//! `$fastcgi_script_name` and `$fastcgi_path_info`: the parts of the URI.
 
 use bytes::Bytes;
 use http::request::{Regex, Request};
@@ -6,13 +6,13 @@ use http::slots::PlanSlot;
 use http::variables::{BuiltinVariable, Evaluate};
 use variables::regex::Spans;
 
-/// What says how that is done: `fastcgi_split_path_info` and `fastcgi_index`.
+/// The settings of the parts: `fastcgi_split_path_info` and `fastcgi_index`.
 pub struct Script {
     pub(super) index: Bytes,
     pub(super) split: Option<Regex>,
 }
 
-/// What holds in a plan; nothing where the URI is the script's name.
+/// The setting of a plan; absent if the URI is the script's name.
 pub(super) static OF_PLAN: PlanSlot<Script> = PlanSlot::new();
 
 impl Script {
@@ -22,7 +22,7 @@ impl Script {
     }
 }
 
-/// The variable of a name in lower case, without `$`.
+/// The built-in variable of a name in lower case, without `$`.
 pub fn find(name: &str) -> Option<BuiltinVariable> {
     let evaluate: Evaluate = match name {
         "fastcgi_script_name" => script_name,
@@ -32,7 +32,7 @@ pub fn find(name: &str) -> Option<BuiltinVariable> {
     Some(BuiltinVariable::computed(evaluate))
 }
 
-/// Both parts of the URI; `None` where that could not be decided, which the log is told.
+/// Both parts of the URI; `None` if the regex hit a limit, which is logged.
 fn split(request: &Request) -> Option<(&[u8], &[u8])> {
     let uri = request.uri.as_slice();
     let script = request.plan.of(&OF_PLAN);

@@ -1,4 +1,4 @@
-//! The directives of `fastcgi_*` and what they amount to in a location.
+//! The directives `fastcgi_*`, and their values in a scope.
 
 use std::sync::Arc;
 
@@ -55,16 +55,16 @@ static CATCH_STDERR: Setting<Vec<Word>> =
     .inherit(Inherit::List)
     .manual("An answer before whose head the application reports an error that contains the string is taken for none (invalid_header).");
 
-/// What it shares with the other modules that pass requests on.
+/// The directives of all modules that pass requests on.
 static FASTCGI: Family = Family::of_applications("fastcgi_");
 
-/// What it shares with those that buffer answers.
+/// The directives of modules that buffer responses.
 static BUFFERS: buffers::Family = buffers::Family::of("fastcgi_");
 
-/// What it shares with those whose answers may be cached.
+/// The directives of modules with a cache.
 static CACHE: cache::Family = cache::Family::of_applications("fastcgi_");
 
-/// Where temporary files go that no line gives a directory.
+/// The default directory of temporary files.
 static TEMPORARY_PATH: TemporaryPath = TemporaryPath {
     spec: &BUFFERS.temp_path.spec,
     default: "fastcgi_temp",
@@ -81,7 +81,7 @@ const HIDDEN: [&str; 6] = [
     "x-accel-charset",
 ];
 
-/// What both families say of passing requests on.
+/// The families of the module.
 const PASSING: settings::Declared = settings::Declared {
     family: &FASTCGI,
     buffers: &BUFFERS,
@@ -92,7 +92,7 @@ const PASSING: settings::Declared = settings::Declared {
     passes_authorization: |scope| params::passes_authorization(scope, &PARAM),
 };
 
-/// What [`Settings`] are made of.
+/// The directives of [`Settings`].
 const ALL_OF_SETTINGS: &[&[&dyn Declared]] = &[
     &[&PARAM, &KEEP_CONN, &CATCH_STDERR],
     &FASTCGI.of_requests(),
@@ -100,7 +100,7 @@ const ALL_OF_SETTINGS: &[&[&dyn Declared]] = &[
     &CACHE.of_scopes(),
 ];
 
-/// All of this module.
+/// All directives of the module.
 const ALL: &[&[&dyn Declared]] = &[
     &[
         &FASTCGI_PASS,
@@ -115,13 +115,13 @@ const ALL: &[&[&dyn Declared]] = &[
 /// The directives of this module.
 pub const DIRECTIVES: &[&dyn Declared] = &joined::<{ count_of(ALL) }>(ALL);
 
-/// What is said of prebuilt responses.
+/// The effect on prebuilt responses.
 pub const SHORTCUTS: &[ShortcutDoc] =
     &[ShortcutDoc::Same("it is about what applications are told")];
 
-/// `fastcgi_*` of a scope, but for `fastcgi_pass` itself.
+/// `fastcgi_*` of a scope, except for `fastcgi_pass`.
 pub(super) struct Settings {
-    /// What other modules say, too.
+    /// The settings that are common to all modules.
     pub(super) passing: Arc<Passing>,
     pub(super) params: Params,
     pub(super) keep_connection: bool,
@@ -147,11 +147,11 @@ impl Feature for Settings {
 pub(super) struct FastcgiPass {
     pub(super) settings: Arc<Settings>,
     pub(super) destination: Destination,
-    /// Which scope it is of: another has connections of its own, unless the group says otherwise.
+    /// The scope: other scopes do not share its connections, unless the group permits it.
     pub(super) place: Bytes,
 }
 
-/// What answers where `fastcgi_cache_purge` names a zone.
+/// The content handler of a location in which `fastcgi_cache_purge` names a zone.
 pub fn purge_content(
     compiler: &Compiler<'_>,
     scope: ScopeRef<'_>,
@@ -159,7 +159,7 @@ pub fn purge_content(
     CACHE.purge_content(compiler, scope)
 }
 
-/// What answers where `fastcgi_pass` stands.
+/// The content handler of a scope with `fastcgi_pass`.
 pub fn content(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Content>, Fault> {
     let Some(word) = scope.own(&FASTCGI_PASS)? else {
         return Ok(None);
@@ -181,8 +181,8 @@ pub fn content(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Co
     }))
 }
 
-/// Settings are checked wherever they stand, though only `fastcgi_pass` uses them; the variables
-/// need what says what they are.
+/// Checks the settings in every scope, though only `fastcgi_pass` uses them, and keeps the settings
+/// of the variables.
 pub fn check(plan: &mut PlanBuilder<'_>) -> Option<()> {
     plan.feature::<Settings>()?;
     let script = plan.feature::<Script>()?;
@@ -193,7 +193,7 @@ pub fn check(plan: &mut PlanBuilder<'_>) -> Option<()> {
     Some(())
 }
 
-/// Looks after what stands in the whole configuration.
+/// Registers the directories of temporary files, which are checked in the whole configuration.
 pub fn survey(compiler: &Compiler<'_>, _: ScopeRef<'_>) {
     temporary_paths::add(compiler, &TEMPORARY_PATH);
 }

@@ -51,7 +51,7 @@ pub static ADDITION_TYPES: Setting<MediaTypes> = Setting::new(
     "The media types of responses that text is added to, besides `text/html`; `*` is every type.",
 );
 
-/// `add_before_body`, `add_after_body` and `addition_types` as one scope sees them.
+/// `add_before_body`, `add_after_body` and `addition_types` in one scope.
 #[derive(Debug)]
 pub struct Addition {
     before: Bytes,
@@ -108,7 +108,7 @@ impl HeadFilter for Addition {
     }
 }
 
-/// Puts the subrequests around a body.
+/// Adds the includes before and after a body.
 struct Wrap {
     before: Bytes,
     after: Bytes,
@@ -119,7 +119,7 @@ impl BodyFilter for Wrap {
         false
     }
 
-    /// Such a body is never cut.
+    /// A part at the end may be added at once, since ranges of such a body are never served.
     fn adds_behind(&self) -> bool {
         !self.after.is_empty()
     }

@@ -1,8 +1,8 @@
-//! Brotli: `brotli` and its family, as the module ngx_brotli has them.
+//! Brotli: `brotli` and related directives, as in the module ngx_brotli.
 //!
-//! <https://github.com/google/ngx_brotli>, RFC 7932. `brotli_static` is with the other
-//! [precompressed files](crate::precompressed). Each response at work takes a few times its
-//! window; small responses get small windows.
+//! <https://github.com/google/ngx_brotli>, RFC 7932. `brotli_static` is in
+//! [`precompressed`](crate::precompressed). Each response that is being compressed needs a few
+//! times its window; small responses get small windows.
 
 use brotli::CompressorWriter;
 use brotli::enc::BrotliEncoderParams;
@@ -15,7 +15,7 @@ use super::compress::{Coding, Compressor, Conditions, MemoryWriter};
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
-/// The coder's own buffer, in bytes.
+/// The size of the encoder's buffer, in bytes.
 const BUFFER_SIZE: usize = 4096;
 
 /// The smallest window, as a power of two (RFC 7932, section 9.1).
@@ -59,7 +59,7 @@ fn window(setter: &Setter<'_>) -> Result<i32, Fault> {
         })
 }
 
-/// `brotli` and its family as one scope sees them.
+/// `brotli` and related directives in one scope.
 #[derive(Debug)]
 pub struct Brotli {
     /// Which responses are compressed.
@@ -95,7 +95,7 @@ impl Brotli {
         (self.level, self.window_bits)
     }
 
-    /// A compressor for a body of this length, if it is known.
+    /// A compressor for a body of this length, or of unknown length.
     pub(super) fn compressor(&self, level: i32, length: Option<u64>) -> Compressor {
         let mut window_bits = self.window_bits;
         while length.is_some_and(|length| length < 1 << (window_bits - 1))
@@ -151,7 +151,7 @@ mod tests {
                 || settings.compressor(settings.strength().0, None),
                 |compressed| {
                     let mut plain = Vec::new();
-                    // A stream that goes on ends with an error, behind what has come.
+                    // An unfinished stream ends with an error after the decoded part.
                     let _ = brotli::Decompressor::new(compressed, 4096).read_to_end(&mut plain);
                     plain
                 },

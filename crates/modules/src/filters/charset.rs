@@ -1,9 +1,9 @@
-//! The charset of responses: `charset`, `source_charset`, `charset_map` and their family.
+//! The charset of responses: `charset`, `source_charset`, `charset_map` and related directives.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_charset_module.html>. `charset` adds its name to
-//! Content-Type; with another `source_charset` the text is recoded by a table of `charset_map`:
-//! between two charsets of one byte a character, or between such a one and UTF-8. Other charsets
-//! are not known.
+//! Content-Type; with another `source_charset` the text is converted by a table of `charset_map`:
+//! between two single-byte charsets, or between a single-byte charset and UTF-8. Other charsets are
+//! not supported.
 
 use std::io::Write;
 use std::rc::Rc;
@@ -29,7 +29,7 @@ use super::{MediaTypes, media_types};
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 const HSLI: Contexts = HSL.or(Contexts::LOCATION_IF);
 
-/// What stands for a character that the other charset does not have, where no reference is
+/// The replacement of a character that the target charset lacks, if no character reference is
 /// possible.
 const UNKNOWN: u8 = b'?';
 
@@ -100,7 +100,7 @@ pub static CHARSET_MAP: Setting<Vec<Table>> = Setting::new(
 /// The name of a charset, or the variable that holds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CharsetName {
-    /// A charset whose name was written as it is.
+    /// A literal charset.
     Literal(Bytes),
     /// A variable's name without `$`.
     Variable(Box<str>),
@@ -132,10 +132,10 @@ fn target(setter: &Setter<'_>) -> Result<Option<CharsetName>, Fault> {
     }
 }
 
-/// Charsets of the scope, for listings that a module makes in one.
+/// The charset settings of a plan, for listings that a module writes in a charset.
 static CHARSETS: PlanSlot<Charset> = PlanSlot::new();
 
-/// `charset` and its family as one scope sees them.
+/// `charset` and related directives in one scope.
 #[derive(Debug)]
 pub struct Charset {
     target: Option<Text>,
@@ -146,12 +146,12 @@ pub struct Charset {
 }
 
 impl Charset {
-    /// Whether responses keep the charset that they have.
+    /// Whether no charset is set for responses.
     fn keeps_charsets(&self) -> bool {
         self.target.is_none()
     }
 
-    /// Whether every response of a type gets the same charset, without recoding.
+    /// Whether all responses of a type get the same charset, without conversion.
     fn is_constant(&self) -> bool {
         let Some(target) = &self.target else {
             return true;
@@ -165,7 +165,7 @@ impl Charset {
         }
     }
 
-    /// Whether the configuration names a charset anywhere.
+    /// Whether the configuration names the charset.
     fn knows(&self, charset: &[u8]) -> bool {
         self.maps.spelling(charset).is_some()
     }
@@ -178,8 +178,8 @@ impl Module for Charset {
         ShortcutDoc::Never("elsewhere"),
     ];
 
-    /// Even where it changes no charset, an upstream may ask for one, or a page that another
-    /// response is included in.
+    /// Never off: an upstream may demand a charset, and an included response is converted to the
+    /// charset of its page.
     fn is_off(&self) -> bool {
         false
     }
@@ -236,11 +236,11 @@ impl Feature for Charset {
     }
 }
 
-/// Every `charset_map` of the configuration, and every charset that it names.
+/// Every `charset_map` and every charset name of the configuration.
 #[derive(Debug)]
 struct Maps {
     tables: Vec<Table>,
-    /// Each charset as it is spelt first: so it is spelt everywhere, as in nginx.
+    /// The first spelling of each charset, which is used everywhere, as in nginx.
     names: Vec<Bytes>,
 }
 
@@ -257,7 +257,7 @@ impl Feature for Maps {
     }
 }
 
-/// Adds the charsets that a scope and those in it name, in the order of the file.
+/// Adds the charsets that a scope and its inner scopes name, in the order of the file.
 fn gather_names(scope: ScopeRef<'_>, names: &mut Vec<Bytes>) {
     for line in scope.lines() {
         let count = match () {
@@ -281,7 +281,7 @@ fn gather_names(scope: ScopeRef<'_>, names: &mut Vec<Bytes>) {
 }
 
 impl Maps {
-    /// A charset as it is spelt first.
+    /// The first spelling of a charset.
     fn spelling(&self, charset: &[u8]) -> Option<Bytes> {
         let mut names = self.names.iter();
         names
@@ -289,7 +289,7 @@ impl Maps {
             .cloned()
     }
 
-    /// How to recode between two charsets.
+    /// The conversion between two charsets, if there is a table.
     fn find(&self, from: &[u8], to: &[u8]) -> Option<Recode> {
         self.tables.iter().find_map(|table| {
             let direction = table.direction(from, to)?;
@@ -302,7 +302,7 @@ impl Maps {
     }
 }
 
-/// The table that one `charset_map` describes.
+/// The table of one `charset_map`.
 #[derive(Clone, Debug)]
 pub struct Table {
     from: Box<[u8]>,
@@ -311,7 +311,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// Which way the table recodes between two charsets, if it does.
+    /// The direction in which the table converts between two charsets, if it does.
     fn direction(&self, from: &[u8], to: &[u8]) -> Option<Direction> {
         if self.from.eq_ignore_ascii_case(from) && self.to.eq_ignore_ascii_case(to) {
             Some(Direction::Forward)
@@ -323,16 +323,16 @@ impl Table {
     }
 }
 
-/// The codes of a `charset_map`, both ways.
+/// The codes of a `charset_map`, in both directions.
 #[derive(Clone, Debug)]
 enum Codes {
-    /// Between charsets of one byte a character.
+    /// Between single-byte charsets.
     Bytes {
         forward: Box<[u8; 256]>,
         backward: Box<[u8; 256]>,
     },
-    /// From such a charset to UTF-8; back by the high byte of the character's number, then the low
-    /// one.
+    /// From a single-byte charset to UTF-8, and back: indexed by the high byte of the character's
+    /// number, then by the low byte.
     Utf8 {
         forward: Box<[Sequence; 256]>,
         backward: Box<[Option<Box<[u8; 256]>>; 256]>,
@@ -371,7 +371,8 @@ fn tables(setter: &Setter<'_>) -> Result<Vec<Table>, Fault> {
                 "\"charset_map\" with \"utf-8\" charset should be given in the second column",
             ));
         }
-        // nginx compares with the first alone; of others that are written twice the first counts.
+        // As in nginx, a duplicate is only an error for the first table; of other duplicates the
+        // first counts.
         if tables
             .first()
             .is_some_and(|table| table.direction(&from.bytes, &to.bytes).is_some())
@@ -440,7 +441,7 @@ fn codes_utf8(rows: &[Line]) -> Result<Codes, Fault> {
     Ok(Codes::Utf8 { forward, backward })
 }
 
-/// A row's first code and its second word.
+/// The first code and the second word of a row.
 fn row_of(row: &Line) -> Result<(u8, &Word), Fault> {
     let [to] = row.args.as_slice() else {
         return Err(Fault::at(&row.name, "invalid parameters number"));
@@ -459,7 +460,7 @@ fn hex_byte(text: &[u8]) -> Option<u8> {
     })
 }
 
-/// The bytes of `D0B0` and the number of the character that they encode, 0 to 0xFFFF.
+/// The bytes of `D0B0`, and the number of the character that they encode, 0 to 0xFFFF.
 fn utf8_sequence(text: &[u8]) -> Option<(Sequence, u16)> {
     if text.len() > 6 || !text.len().is_multiple_of(2) {
         return None;
@@ -478,8 +479,8 @@ fn utf8_sequence(text: &[u8]) -> Option<(Sequence, u16)> {
 }
 
 impl HeadFilter for Charset {
-    /// Wherever a charset is known that the configuration does not name: an upstream may ask for
-    /// one, and an included response follows that of its page.
+    /// Also for charsets that the configuration does not name: an upstream may demand one, and an
+    /// included response is converted to that of its page.
     fn concerns(&self, request: &Request) -> bool {
         if request.is_main() {
             !self.keeps_charsets() || !request.response.override_charset.is_empty()
@@ -501,7 +502,8 @@ impl HeadFilter for Charset {
 }
 
 impl Charset {
-    /// Names the charset in the response's head; a recoder where the text is in another one.
+    /// Sets the charset of the response's head. Returns a converter if the text is in another
+    /// charset.
     fn begin(&self, request: &mut Request) -> Option<Recode> {
         let target = if request.is_main() {
             self.warn_of_unknown(request);
@@ -550,8 +552,7 @@ impl Charset {
         Some(recode)
     }
 
-    /// The charset that the main response will be in, if this filter has a say for a response of
-    /// this type.
+    /// The charset of the main response, if this filter determines it for a response of this type.
     fn announced(&self, request: &mut Request, content_type: &[u8]) -> Option<Bytes> {
         if content_type.is_empty() {
             return None;
@@ -574,7 +575,7 @@ impl Charset {
         self.target.as_ref().map(|name| name.evaluate(request))
     }
 
-    /// Says that an upstream asks for a charset that the configuration names nowhere.
+    /// Logs that an upstream demands a charset that the configuration does not name.
     fn warn_of_unknown(&self, request: &Request) {
         let asked = &request.response.override_charset;
         if asked.is_empty() || request.response.content_type.is_empty() {
@@ -592,15 +593,14 @@ impl Charset {
     }
 }
 
-/// The charset that the main response will be in, if that is for a response of this type decided
-/// here.
+/// The charset of the main response, if this filter determines it for a response of this type.
 pub fn announced(request: &mut Request, content_type: &[u8]) -> Option<Bytes> {
     let http = Rc::clone(&request.http);
     let charsets = http.plan(request.plan.id).of(&CHARSETS)?;
     charsets.announced(request, content_type)
 }
 
-/// The charset of a redirect is not named: old browsers took it for that of the next page.
+/// Sets the charset, except for redirects: old browsers used it for the next page.
 fn name_charset(request: &mut Request, charset: Bytes) {
     if request.is_main() {
         let redirect = matches!(request.response.status, 301 | 302);
@@ -614,7 +614,7 @@ enum Direction {
     Backward,
 }
 
-/// The beginning of a UTF-8 sequence whose rest is in the next piece.
+/// The beginning of a UTF-8 sequence that continues in the next piece.
 #[derive(Clone, Copy, Debug, Default)]
 struct Incomplete {
     bytes: [u8; 4],
@@ -633,8 +633,8 @@ impl Recode {
         matches!(*self.codes, Codes::Utf8 { .. })
     }
 
-    /// Recodes a stretch of the body. The bytes of a sequence that does not end with it are
-    /// dropped, as in nginx.
+    /// Converts a part of the body. As in nginx, an incomplete sequence at the end of the body is
+    /// dropped.
     fn recoded(&mut self, input: Bytes) -> Bytes {
         let codes = Arc::clone(&self.codes);
         match (&*codes, self.direction) {
@@ -676,7 +676,7 @@ impl Recode {
         out.into()
     }
 
-    /// Goes on with the sequence that the piece before left open; gives what is left of this one.
+    /// Completes a sequence that the previous piece has begun. Returns the rest of this piece.
     fn complete<'a>(
         &mut self,
         rest: &'a [u8],
@@ -691,7 +691,7 @@ impl Recode {
         }
         let (decoded, used) = decode(self.incomplete.bytes.get(..length).unwrap_or_default());
         if decoded == Decoded::Incomplete {
-            // Every sequence ends within four bytes, so all of the piece was taken in.
+            // A sequence has four bytes at most, so the whole piece belongs to it.
             self.incomplete.length = length;
             return &[];
         }
@@ -714,7 +714,7 @@ impl BodyFilter for Recode {
     }
 }
 
-/// The number of a character, or what is wrong with its bytes.
+/// A decoded character, or the fault of its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Decoded {
     Character(u32),
@@ -722,9 +722,8 @@ enum Decoded {
     Incomplete,
 }
 
-/// Reads the sequence at the beginning, which is no ASCII character, and how many bytes it has.
-/// What is invalid, and how far it reaches, is nginx's: a sequence breaks off after the first byte
-/// that is ASCII.
+/// Decodes the first sequence, which is not ASCII, and returns its length. Faults and their length
+/// are nginx's: a sequence ends before the first ASCII byte.
 fn decode(bytes: &[u8]) -> (Decoded, usize) {
     let (first, smallest, more) = match bytes.first() {
         Some(&byte @ 0xc2..0xe0) => (byte & 0x1f, 0x80, 1),
@@ -753,7 +752,7 @@ fn decode(bytes: &[u8]) -> (Decoded, usize) {
     )
 }
 
-/// Writes a character's code, or its reference where the charset does not have it.
+/// Appends a character's code, or its character reference if the charset lacks it.
 fn write_character(decoded: Decoded, codes: &[Option<Box<[u8; 256]>>; 256], out: &mut Vec<u8>) {
     let Decoded::Character(number) = decoded else {
         out.push(UNKNOWN);
@@ -772,7 +771,7 @@ fn write_character(decoded: Decoded, codes: &[Option<Box<[u8; 256]>>; 256], out:
     }
 }
 
-/// Recodes byte by byte; text that stays as it is is not copied.
+/// Converts each byte; unchanged text is not copied.
 fn by_table(input: &Bytes, table: &[u8; 256]) -> Bytes {
     let code = |byte: u8| table[usize::from(byte)]; // a byte indexes 256
     if input.iter().all(|&byte| code(byte) == byte) {

@@ -10,16 +10,16 @@ const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION)
 
 /// The directives of one coding; see the module.
 pub struct CodingFamily {
-    /// Which responses are compressed, by their type.
+    /// The types of the responses that are compressed.
     pub types: Setting<MediaTypes>,
-    /// Which responses are compressed, by their length in bytes.
+    /// The shortest length in bytes of the responses that are compressed.
     pub min_length: Setting<u64>,
-    /// How many bytes of compressed data go out at once.
+    /// How many compressed bytes are sent at once.
     pub buffers: Setting<u64>,
 }
 
 impl CodingFamily {
-    /// The directives whose names begin with `prefix`, as `gzip_`.
+    /// The directives with this prefix, such as `gzip_`.
     pub const fn of(prefix: &'static str) -> CodingFamily {
         CodingFamily {
             types: Setting::family(prefix, "types", &["mime-type …"], media_types)
@@ -47,12 +47,12 @@ impl CodingFamily {
     }
 }
 
-/// The size of [`parse::buffers`]; the number is checked and dropped.
+/// The size of [`parse::buffers`]; the number is checked and ignored.
 pub(super) fn block_size(setter: &Setter<'_>) -> Result<u64, Fault> {
     parse::buffers(setter).map(|(_, size)| size)
 }
 
-/// Reads a level of compression, which the coding bounds.
+/// Parses a level of compression within the coding's limits.
 pub fn level<const MIN: u64, const MAX: u64>(setter: &Setter<'_>) -> Result<u64, Fault> {
     let level = parse::number(setter)?;
     if (MIN..=MAX).contains(&level) {

@@ -1,9 +1,8 @@
-//! What compression has in common, whatever the coding: which one a response gets, and the way of
-//! its body through it.
+//! The common part of compression: chooses the coding of a response, and compresses its body.
 //!
-//! Of the codings that are on for a response the client's quality values decide (RFC 9110, section
-//! 12.5.3); of equal ones br goes before zstd and zstd before gzip. The libraries are driven by
-//! [`gzip`], [`brotli`](super::brotli) and [`zstd`](super::zstd).
+//! The client's quality values decide between the codings that are on for a response (RFC 9110,
+//! section 12.5.3); if they are equal, br is preferred to zstd and zstd to gzip. The libraries are
+//! called by [`gzip`], [`brotli`](super::brotli) and [`zstd`](super::zstd).
 
 use std::io::Write;
 use std::sync::Arc;
@@ -34,7 +33,7 @@ use super::compressed::{self, COMPRESS_STATIC_LEVEL, Constant, KeptBody, Key, Re
 use super::gzip::{self, Gzip};
 use super::zstd::Zstd;
 
-/// How much is compressed at once: what comes of it is in memory until it is sent.
+/// Bytes that are compressed at once, since the output stays in memory until it is sent.
 const INPUT_MAX: usize = 64 * 1024;
 
 /// A content coding that clients may accept.
@@ -52,7 +51,7 @@ pub enum Coding {
 pub const BY_PREFERENCE: [Coding; 3] = [Coding::Brotli, Coding::Zstd, Coding::Gzip];
 
 impl Coding {
-    /// Its name in `Content-Encoding`.
+    /// The name in `Content-Encoding`.
     pub fn name(self) -> &'static str {
         match self {
             Coding::Brotli => "br",
@@ -89,7 +88,7 @@ impl Coding {
     }
 }
 
-/// Which responses are compressed: what each coding has directives of its own for.
+/// The conditions under which a coding compresses a response.
 #[derive(Debug)]
 pub struct Conditions {
     /// Whether the coding is on.
@@ -99,7 +98,7 @@ pub struct Conditions {
 }
 
 impl Conditions {
-    /// As a scope sees the directives of a coding.
+    /// The conditions of a coding in a scope.
     pub(super) fn of(
         scope: ScopeRef<'_>,
         enabled: &Setting<bool>,
@@ -131,7 +130,7 @@ impl Conditions {
     }
 }
 
-/// The one of these codings that the client wants most; of equal ones the first.
+/// The coding that the client prefers; the first of equal ones.
 pub fn wanted_most(request: &Request, codings: impl Iterator<Item = Coding>) -> Option<Coding> {
     let mut best = None;
     let mut best_quality = 0;
@@ -144,7 +143,7 @@ pub fn wanted_most(request: &Request, codings: impl Iterator<Item = Coding>) -> 
     best
 }
 
-/// The codings of a scope together: a response gets one of them.
+/// All codings of a scope, of which a response gets one.
 #[derive(Debug)]
 pub struct Compression {
     brotli: Arc<Brotli>,
@@ -153,7 +152,7 @@ pub struct Compression {
     strong: Strong,
 }
 
-/// Directives that are no coding's alone.
+/// Directives that are common to all codings.
 const COMMON: &[&dyn Declared] = &[&COMPRESS_STATIC_LEVEL];
 
 /// The directives of all codings.
@@ -206,13 +205,13 @@ impl Module for Compression {
 }
 
 impl PermitResponse for Compression {
-    /// As it is, or in the coding that the client wants most, as the head filter chooses it. Those
-    /// from memory have no coding.
+    /// Identity, or the coding that the client prefers, as in the head filter. Responses from
+    /// memory are not encoded.
     fn encoding(&self, request: &Request, response: Prebuilt<'_>) -> Option<PrebuiltEncoding> {
         let codings = BY_PREFERENCE.into_iter();
         let mut possible = codings.filter(|coding| self.conditions(*coding).hold_uncoded(response));
         if request.header(KnownField::Via).is_some() {
-            // What `gzip_proxied` says of it depends on its head.
+            // The effect of `gzip_proxied` depends on the response's head.
             return possible
                 .next()
                 .is_none()
@@ -248,7 +247,7 @@ impl Compression {
         self.compressor_at(coding, self.strength(coding).0, length)
     }
 
-    /// A compressor that works at this level.
+    /// A compressor with this level.
     pub(super) fn compressor_at(
         &self,
         coding: Coding,
@@ -271,8 +270,8 @@ impl Compression {
         }
     }
 
-    /// By what the response's body is known once it is compressed, where that can be: it is the
-    /// same for all, and nothing changes it on its way.
+    /// The key of the compressed body, if it can be stored: the body must be the same for all
+    /// clients, and unchanged by filters.
     fn key(&self, response: &Response, coding: Coding, chain: &Chain) -> Option<Key> {
         let identity = response.body_identity.filter(|_| chain.is_plain())?;
         let (strength, strong) = (self.strength(coding), self.strong.level(coding));
@@ -285,8 +284,8 @@ impl HeadFilter for Compression {
         request.is_main() && self.possible(&request.response).next().is_some()
     }
 
-    /// A compressor for the response, if the client wants one of the codings; its head is changed
-    /// to say so.
+    /// Adds a compressor to the response, if the client prefers a coding, and changes its head
+    /// accordingly.
     fn head(
         self: Arc<Self>,
         request: &mut Request,
@@ -321,7 +320,7 @@ impl HeadFilter for Compression {
     }
 }
 
-/// The response's body is in this coding from now on.
+/// Changes the head to a body in this coding.
 fn name_coding(response: &mut Response, coding: Coding) {
     response.set_coding(coding.name());
     response.clear_content_length();
@@ -329,25 +328,24 @@ fn name_coding(response: &mut Response, coding: Coding) {
     response.weaken_etag();
 }
 
-/// A library at work on one body. What it gives is appended to a buffer.
+/// A library that compresses one body. The output is appended to a buffer.
 pub(super) trait Coder {
-    /// Compresses a stretch of the body.
+    /// Compresses a part of the body.
     fn write(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<(), Abort>;
-    /// Gives everything that it still holds, so that a client can read as far as the body has come.
+    /// Outputs everything that is held back, so that a client can decode all input so far.
     fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), Abort>;
     fn finish(self: Box<Self>, out: &mut Vec<u8>) -> Result<(), Abort>;
 }
 
-/// A library that writes what it gives into memory of its own.
+/// A library that writes its output to its own buffer.
 pub(super) trait MemoryWriter: Write {
-    /// Writing to memory fails only where the library does, or where a body is not as long as it
-    /// was said to be.
+    /// The error if the library fails, or the body does not have the announced length.
     const FAILED: Abort;
 
-    /// What it has written and has not been taken from it.
+    /// The output that has not been taken.
     fn written(&mut self) -> &mut Vec<u8>;
 
-    /// Ends the stream; what has been written and not taken.
+    /// Ends the stream, and returns the output that has not been taken.
     fn end(self) -> std::io::Result<Vec<u8>>;
 }
 
@@ -373,7 +371,7 @@ impl<W: MemoryWriter> Coder for W {
 /// Compresses the body of one response.
 pub struct Compressor {
     coding: Coding,
-    /// `None` behind the end.
+    /// `None` after the end.
     coder: Option<Box<dyn Coder>>,
     block: usize,
     unbuffered: bool,
@@ -381,35 +379,34 @@ pub struct Compressor {
     pending: Vec<u8>,
     bytes_in: u64,
     bytes_out: u64,
-    /// By what what it gives may be kept for others.
+    /// The properties of a body that may be stored, until recording starts.
     constant: Option<Constant>,
-    /// Where it is kept for others.
+    /// Records the compressed body, to store it.
     recording: Option<Recording>,
 }
 
-/// What was done for the response.
+/// The totals of the response.
 static DONE: Slot<CompressionResult, OfPass> = Slot::new();
 
-/// Nothing where it is not compressed.
+/// `None` if the response is not compressed.
 #[derive(Default)]
 struct CompressionResult(Option<Totals>);
 
 impl SlotValue for CompressionResult {}
 
-/// What a compressor has done, for `$gzip_ratio` and its like.
+/// The totals of a compressor, for `$gzip_ratio` and similar variables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Totals {
-    /// The coding of the totals.
+    /// The coding.
     pub coding: Coding,
-    /// Bytes that went in.
+    /// Bytes of input.
     pub bytes_in: u64,
-    /// Bytes that came out.
+    /// Bytes of output.
     pub bytes_out: u64,
 }
 
 impl Compressor {
-    /// Sends what the coder gives in blocks of at least this size, or at once if it is
-    /// `unbuffered`.
+    /// Sends the output in blocks of at least this size, or at once if `unbuffered` is set.
     pub(super) fn new(
         coding: Coding,
         coder: Box<dyn Coder>,
@@ -429,7 +426,7 @@ impl Compressor {
         }
     }
 
-    /// Compresses a body that is at hand.
+    /// Compresses a complete body.
     pub(super) fn whole(mut self, body: &[u8]) -> Result<Vec<u8>, Abort> {
         let mut out = Vec::new();
         if let Some(mut coder) = self.coder.take() {
@@ -441,7 +438,7 @@ impl Compressor {
         Ok(out)
     }
 
-    /// What has been done so far.
+    /// The totals so far.
     fn totals(&self) -> Totals {
         Totals {
             coding: self.coding,
@@ -486,7 +483,7 @@ impl Encoder for Compressor {
                 }
             }
             Piece::Flush => {
-                // What is kept is not to depend on when parts came.
+                // A stored body must not depend on the timing of its parts.
                 self.recording = None;
                 let coder = self.coder.as_mut().ok_or(ENDED)?;
                 coder.flush(&mut self.pending)?;
@@ -520,13 +517,13 @@ impl Encoder for Compressor {
     }
 }
 
-/// Has `$gzip_ratio` and its like tell of this.
+/// Sets the totals for `$gzip_ratio` and similar variables.
 pub(super) fn note_totals(request: &mut Request, totals: Totals) {
     request.pass.enter(&DONE).0 = Some(totals);
 }
 
-/// Appends `$gzip_ratio` or one of its like: bytes in by bytes out, with two digits after the
-/// point. False where the response was not compressed so.
+/// Appends `$gzip_ratio` or a similar variable: bytes of input divided by bytes of output, with two
+/// decimals. False if the response was not compressed in this coding.
 pub fn ratio(request: &Request, coding: Coding, out: &mut Vec<u8>) -> bool {
     match request.pass.get(&DONE) {
         Some(CompressionResult(Some(totals)))
@@ -542,7 +539,7 @@ pub fn ratio(request: &Request, coding: Coding, out: &mut Vec<u8>) -> bool {
     }
 }
 
-/// The variable of a name in lower case, without `$`.
+/// The built-in variable of a name in lower case, without `$`.
 pub fn find(name: &str) -> Option<BuiltinVariable> {
     Some(BuiltinVariable::computed(match name {
         "brotli_ratio" => |request, out| ratio(request, Coding::Brotli, out),
@@ -575,7 +572,7 @@ pub(super) mod tests {
             .into()
     }
 
-    /// What goes in comes out, in whatever pieces, and a flush lets everything out.
+    /// The output decodes to the input, in pieces of any size, and a flush outputs everything.
     pub(crate) fn check(compressor: impl Fn() -> Compressor, plain: impl Fn(&[u8]) -> Vec<u8>) {
         for (length, step) in [(0, 1), (10, 3), (20_000, 700), (70_000, 70_000)] {
             let mut compressor = compressor();

@@ -1,10 +1,10 @@
-//! Bodies that are compressed once: what is the same for every client (a file, an entry of a cache
-//! that lies in memory) is kept as it was compressed for the first of them, and
-//! `compress_static_level` has it compressed again beside service, more strongly.
+//! Stores compressed bodies that are the same for all clients (of files and of cache entries in
+//! memory): the body is stored as it was compressed for the first client, and
+//! `compress_static_level` compresses it again in the background with a higher level.
 //!
-//! What is kept is known by the body's identity, the coding, and how strongly that works here: a
-//! file that changes is another body. It lies in the memory for responses ([`memory`]), which all
-//! threads share and which bounds it. Heads are made for each request, as without this.
+//! The key consists of the body's identity, the coding, and the level: a changed file has another
+//! identity. The bodies are in the memory for responses ([`memory`]), which all threads share and
+//! which is limited. Heads are made for each request.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -22,11 +22,11 @@ use store::Large;
 
 use super::compress::{Coding, Compression, Compressor, Totals, note_totals};
 
-/// The longest body that is kept, before and after it was compressed.
+/// The longest body that is stored, before and after compression, in bytes.
 const BODY_MAX: usize = memory::VALUE_MAX;
 
-/// Bytes of bodies that wait to be compressed more strongly. What comes beyond that stays as it was
-/// compressed first.
+/// Bytes of bodies that may wait for the higher level. Further bodies stay as they were compressed
+/// first.
 const WAITING_MAX: usize = 16 << 20;
 
 /// `compress_static_level`
@@ -45,7 +45,7 @@ pub static COMPRESS_STATIC_LEVEL: Setting<Strong> = Setting::new(
      that are not named keep their level.",
 );
 
-/// Levels of `compress_static_level`.
+/// The levels of `compress_static_level`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Strong {
     gzip: Option<i32>,
@@ -54,7 +54,7 @@ pub struct Strong {
 }
 
 impl Strong {
-    /// The level of a coding, where that is written.
+    /// The level of a coding, if it is set.
     pub(super) fn level(self, coding: Coding) -> Option<i32> {
         match coding {
             Coding::Gzip => self.gzip,
@@ -92,11 +92,11 @@ fn strong(setter: &Setter<'_>) -> Result<Strong, Fault> {
     Ok(strong)
 }
 
-/// What a compressed body is known by.
+/// The key of a compressed body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Key([u8; KEY]);
 
-/// That it is a body, its identity, the coding, its level and window, and the level of
+/// The kind, the identity, the coding, its level and window, and the level of
 /// `compress_static_level`.
 const KEY: usize = 1 + BodyIdentity::LENGTH + 4;
 
@@ -128,7 +128,7 @@ impl Key {
 /// Bodies that are being compressed for the first time.
 static BEGUN: LazyLock<Mutex<Set<Key>>> = LazyLock::new(Mutex::default);
 
-/// Bodies that are to be compressed more strongly, by one thread at a time.
+/// Bodies that wait for compression with the higher level, by one thread at a time.
 static STRONGER: Mutex<Stronger> = Mutex::new(Stronger {
     jobs: VecDeque::new(),
     waiting: 0,
@@ -137,12 +137,12 @@ static STRONGER: Mutex<Stronger> = Mutex::new(Stronger {
 
 struct Stronger {
     jobs: VecDeque<Job>,
-    /// Bytes of all of them.
+    /// The total length of the waiting bodies, in bytes.
     waiting: usize,
     is_running: bool,
 }
 
-/// A body that is to be compressed more strongly.
+/// A body to be compressed with the higher level.
 struct Job {
     key: Key,
     plain: Vec<u8>,
@@ -155,7 +155,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A body as it was compressed before, and how long it was before that.
+/// The stored compressed body, and its uncompressed length.
 pub(super) fn kept(key: &Key) -> Option<(Bytes, u32)> {
     memory::get(&key.0, |item| {
         let lent = item.value.lent();
@@ -170,19 +170,19 @@ fn keep(key: &Key, compressed: &[u8], length: u32) {
     memory::put(value, length);
 }
 
-/// Keeps a body while it is compressed for the first time.
+/// Records a body while it is compressed for the first time.
 pub(super) struct Recording {
     key: Key,
     compressed: Vec<u8>,
     length: usize,
-    /// The body itself, where it is to be compressed again.
+    /// The uncompressed body, if it is to be compressed again.
     again: Option<(Vec<u8>, Arc<Compression>, Coding, i32)>,
 }
 
-/// A body that is the same for all clients, while nothing has been kept of it.
+/// A body that is the same for all clients and has not been stored yet.
 pub(super) struct Constant {
     pub(super) key: Key,
-    /// How long it is, where that is known.
+    /// The length of the body, if known.
     pub(super) length: Option<u64>,
     pub(super) compression: Arc<Compression>,
     /// The level of `compress_static_level`.
@@ -190,7 +190,7 @@ pub(super) struct Constant {
 }
 
 impl Recording {
-    /// Begins one, unless another request has, or the body is too long.
+    /// Starts to record, unless another request does, or the body is too long.
     pub(super) fn begin(constant: Constant, coding: Coding) -> Option<Recording> {
         let Constant {
             key,
@@ -219,7 +219,7 @@ impl Recording {
         self.compressed.extend_from_slice(bytes);
     }
 
-    /// The body has been compressed to its end.
+    /// Stores the body, whose compression has ended.
     pub(super) fn end(mut self) {
         let Ok(length) = u32::try_from(self.length) else {
             return;
@@ -245,7 +245,7 @@ impl Drop for Recording {
     }
 }
 
-/// Has a body compressed more strongly, one after the other on a thread that may take its time.
+/// Queues a body for compression with the higher level, on a background thread.
 fn compress_beside(job: Job) {
     let mut stronger = lock(&STRONGER);
     if stronger.waiting + job.plain.len() > WAITING_MAX {
@@ -281,7 +281,7 @@ impl Job {
             self.compression
                 .compressor_at(self.coding, self.level, Some(length as u64));
         let compressed = compressor.and_then(|compressor| compressor.whole(&self.plain).ok());
-        // What was compressed first may be the shorter.
+        // The first compressed body may be the shorter.
         let before = kept(&self.key).map(|(bytes, _)| bytes.len());
         if let (Some(compressed), Ok(length)) = (compressed, u32::try_from(length))
             && before.is_none_or(|before| compressed.len() < before)
@@ -291,13 +291,13 @@ impl Job {
     }
 }
 
-/// Gives a body that has been compressed before.
+/// Sends a stored compressed body.
 pub(super) struct KeptBody {
     bytes: Bytes,
     totals: Totals,
     is_given: bool,
     compression: Arc<Compression>,
-    /// What compresses the body where something changes it after all.
+    /// Compresses the body, if a filter changes it after all.
     otherwise: Option<Compressor>,
 }
 

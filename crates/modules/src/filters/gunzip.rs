@@ -1,8 +1,8 @@
-//! Decompression for clients that do not take gzip: `gunzip`.
+//! `gunzip`: decompresses responses for clients that do not accept gzip.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_gunzip_module.html>. Whether a client takes gzip is
-//! decided by the rules of the [gzip filter](super::gzip). Members that follow one another (RFC
-//! 1952, section 2.2) are one text.
+//! <https://nginx.org/en/docs/http/ngx_http_gunzip_module.html>. The rules of the [gzip
+//! filter](super::gzip) decide whether a client accepts gzip. Consecutive members (RFC 1952,
+//! section 2.2) are concatenated.
 
 use std::sync::Arc;
 
@@ -22,8 +22,8 @@ use super::{coding_family, gzip};
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
-/// Bytes of gzip that are decompressed before what came of them is sent: they can be a thousand
-/// times as many of text.
+/// Bytes of gzip that are decompressed before the output is sent, which may be a thousand times
+/// longer.
 const EXPANDED_AT_ONCE_MAX: usize = 1024;
 
 /// The largest window of the format: 32 kB.
@@ -51,7 +51,7 @@ pub static GUNZIP_BUFFERS: Setting<u64> = Setting::new(
      slow client is bounded for all responses alike.",
 );
 
-/// `gunzip` as one scope sees it.
+/// `gunzip` in one scope.
 #[derive(Debug)]
 pub struct Gunzip {
     enabled: bool,
@@ -89,8 +89,8 @@ impl HeadFilter for Gunzip {
         coding.is_some_and(|coding| coding.eq_ignore_ascii_case(b"gzip"))
     }
 
-    /// A decompressor for the response, if the client does not take it as it is; its head is
-    /// changed to say so.
+    /// Adds a decompressor to the response, if the client does not accept gzip, and changes its
+    /// head accordingly.
     fn head(
         self: Arc<Self>,
         request: &mut Request,
@@ -183,7 +183,7 @@ impl Expand {
                 .get(usize::try_from(read).unwrap_or(usize::MAX)..)
                 .unwrap_or_default();
             self.ended = status == Status::StreamEnd;
-            // What filled its block may go on without any more input.
+            // If the output has filled its block, the library may hold more without further input.
             let mut full = block.len() == block.capacity();
             push(block, out);
             while full && input.is_empty() && !self.ended {
@@ -193,7 +193,7 @@ impl Expand {
                     .decompress_vec(&[], &mut block, FlushDecompress::None)
                 {
                     Ok(status) => self.ended = status == Status::StreamEnd,
-                    Err(_) => break, // nothing was left
+                    Err(_) => break, // the library held nothing more
                 }
                 full = block.len() == block.capacity();
                 push(block, out);

@@ -1,8 +1,8 @@
-//! Compression of responses: `gzip` and its family.
+//! `gzip` and related directives: compression of responses.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_gzip_module.html>. The way of a body through it is
-//! [`compress`](super::compress)'s. The library's memory (a quarter of a megabyte) is kept by the
-//! thread and used again.
+//! <https://nginx.org/en/docs/http/ngx_http_gzip_module.html>. [`compress`](super::compress) drives
+//! the compression of a body. The library's memory (a quarter of a megabyte) is kept by the thread
+//! and reused.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -29,8 +29,8 @@ use super::compress::{Coder, Coding, Compressor, Conditions};
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 const HSLI: Contexts = HSL.or(Contexts::LOCATION_IF);
 
-/// Compressors that a thread keeps for later. More than a few are in use at once only under load,
-/// and then their making costs little beside their work.
+/// Compressors that a thread keeps for reuse. More are only in use at once under load, and then
+/// creating them costs little compared with their work.
 const IDLE_MAX: usize = 4;
 
 /// `gzip on | off`
@@ -144,10 +144,10 @@ pub struct Proxied {
     no_etag: bool,
 }
 
-/// Which clients take gzip in the scope: precompressed files are for them, too.
+/// The clients that accept gzip in a scope, also for precompressed files.
 static RULES: PlanSlot<Gzip> = PlanSlot::new();
 
-/// `gzip` and its family as one scope sees them.
+/// `gzip` and related directives in one scope.
 #[derive(Debug)]
 pub struct Gzip {
     /// Which responses are compressed.
@@ -161,7 +161,7 @@ pub struct Gzip {
     disabled: Vec<Regex>,
 }
 
-/// How a compressor works.
+/// The parameters of a compressor.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     level: u32,
@@ -277,9 +277,9 @@ pub fn varies(request: &Request) -> bool {
     rules.is_some_and(|rules| rules.vary)
 }
 
-/// Whether the client of the request takes gzip, by its `Accept-Encoding` and the rules of
+/// Whether the client of the request accepts gzip, by its `Accept-Encoding` and the rules of
 /// `gzip_http_version`, `gzip_proxied` and `gzip_disable` (nginx's `ngx_http_gzip_ok`). As in
-/// nginx, where `gzip_disable` cannot be decided, nothing is compressed.
+/// nginx, nothing is compressed if a regex of `gzip_disable` hits a limit.
 pub fn is_acceptable(request: &Request) -> bool {
     decide(request).unwrap_or_else(|(regex, agent, cause)| {
         regex.alert(request, agent, cause, WHILE_SENDING);
@@ -365,7 +365,8 @@ impl Proxied {
                     || (self.private && has_token(value, b"private", b','))
             });
         }
-        // As in nginx the time of a static file is no `Last-Modified` here: it is not a field yet.
+        // As in nginx, the time of a static file does not count as `Last-Modified` here, since it
+        // is not a field yet.
         let validated = (self.no_last_modified && response.field(b"Last-Modified").is_some())
             || (self.no_etag && response.field(b"ETag").is_some());
         !validated
@@ -373,7 +374,7 @@ impl Proxied {
 }
 
 impl Gzip {
-    /// A compressor for a body of this length, if it is known.
+    /// A compressor for a body of this length, or of unknown length.
     pub(super) fn compressor(&self, level: i32, length: Option<u64>) -> Compressor {
         let Shape {
             window_bits,
@@ -405,8 +406,8 @@ struct Engine {
     stream: Compress,
 }
 
-/// The library's level 1 keeps to fixed codes and makes texts over a quarter larger than zlib's
-/// level 1 does. Its level 2 makes them a little smaller, in less time
+/// Level 1 of the library uses fixed codes, and its output is over a quarter longer than that of
+/// zlib's level 1. Level 2 is a little shorter than zlib's level 1, in less time
 /// (docs/decisions/dependencies.md).
 const LEVEL_MIN: u32 = 2;
 
@@ -427,7 +428,7 @@ impl Engine {
 
     fn give_back(mut self) {
         self.stream.reset();
-        // Where the thread is ending, the memory goes with it.
+        // A thread that is ending frees the memory.
         let _ = IDLE.try_with(|idle| {
             let mut idle = idle.borrow_mut();
             if idle.len() >= IDLE_MAX {
@@ -438,7 +439,7 @@ impl Engine {
     }
 }
 
-/// Compresses one body. The engine is given back when it ends.
+/// Compresses one body. The engine is returned to the thread when it ends.
 struct Deflate(Option<Engine>);
 
 impl Coder for Deflate {
@@ -462,7 +463,7 @@ impl Deflate {
         flush: FlushCompress,
         out: &mut Vec<u8>,
     ) -> Result<(), Abort> {
-        /// How much room the library is given at once.
+        /// Bytes of output space that the library is given at once.
         const ROOM: usize = 4096;
         let Some(Engine { stream, .. }) = &mut self.0 else {
             return Err(Abort::Internal("gzip was given a piece after the last"));
@@ -481,7 +482,7 @@ impl Deflate {
                 .get(usize::try_from(read).unwrap_or(usize::MAX)..)
                 .unwrap_or_default();
 
-            // Whatever did not fill its room is complete.
+            // If the output space was not filled, the output is complete.
             let room_left = out.len() < out.capacity();
             let complete = match flush {
                 FlushCompress::Finish => status == Status::StreamEnd,
@@ -505,7 +506,7 @@ impl Drop for Deflate {
     }
 }
 
-/// The window for a body of known length: no larger than it needs, in steps of two.
+/// The window for a body of known length: no larger than necessary, in powers of two.
 fn window_for(bits_max: u8, length: Option<u64>) -> u8 {
     /// The compressor cannot look back over the last bytes of its window.
     const UNUSABLE: u64 = 262;

@@ -1,8 +1,8 @@
 //! Fields that a configuration adds to responses: `add_header`, `add_trailer`, `expires`.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_headers_module.html>. Without `always` they go to
-//! responses that tell the client something about the resource itself: 200, 201, 204, 206, 301,
-//! 302, 303, 304, 307 and 308.
+//! <https://nginx.org/en/docs/http/ngx_http_headers_module.html>. Without `always` they are added
+//! to responses with a status about the resource itself: 200, 201, 204, 206, 301, 302, 303, 304,
+//! 307 and 308.
 
 use std::sync::Arc;
 
@@ -88,18 +88,18 @@ pub static EXPIRES: Setting<Expiry> = Setting::new("expires", &["[modified] time
          `epoch` is 1970, `max` ten years. May be a variable.",
     );
 
-/// How lists of the level above are taken in.
+/// How the lists of outer scopes are inherited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Merge {
     /// Fields of the scope above are not inherited.
     Off,
-    /// Where the level has no list of its own.
+    /// Inherited if the scope has no list of its own.
     On,
-    /// After the level's own.
+    /// Inherited after the scope's own list.
     Merge,
 }
 
-/// `add_header` or `add_trailer` as written.
+/// A line of `add_header` or `add_trailer`.
 #[derive(Clone, Debug)]
 pub struct AddedLine {
     name: Bytes,
@@ -107,14 +107,14 @@ pub struct AddedLine {
     always: bool,
 }
 
-/// A value of `expires`, as it was written.
+/// A value of `expires`.
 #[derive(Clone, Debug)]
 pub enum Expiry {
     /// The value is known without a request.
     Fixed(Expires),
-    /// Read from variables per request, with `modified` or not.
+    /// Evaluated for each request.
     Variable {
-        /// The value that holds for all requests.
+        /// The value with its variables.
         value: Template,
         /// Whether a time counts from the last modification.
         modified: bool,
@@ -124,11 +124,11 @@ pub enum Expiry {
 /// When a response expires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expires {
-    /// The response says nothing of its age.
+    /// No fields are added.
     Off,
-    /// In 1970: not to be kept.
+    /// In 1970: the response must not be cached.
     Epoch,
-    /// The response is good for ten years.
+    /// In ten years.
     Max,
     /// This many seconds from now.
     Access(i64),
@@ -138,7 +138,7 @@ pub enum Expires {
     Daily(i64),
 }
 
-/// `add_header`, `add_trailer` and `expires` as one scope sees them.
+/// `add_header`, `add_trailer` and `expires` in one scope.
 #[derive(Debug)]
 pub struct Headers {
     expires: When,
@@ -157,11 +157,11 @@ struct Added {
     name: Bytes,
     value: Text,
     always: bool,
-    /// Replaces the field of that name instead of joining it.
+    /// Replaces the field with this name instead of adding another.
     replaces: bool,
-    /// `Alt-Svc` with variables, which may come to name HTTP/3.
+    /// `Alt-Svc` with variables, whose value may offer HTTP/3.
     may_offer_http3: bool,
-    /// The value is the same for all requests that a prebuilt response may answer.
+    /// The value is the same for all requests that a prebuilt response may serve.
     is_constant: bool,
 }
 
@@ -176,8 +176,8 @@ impl Added {
 }
 
 impl Headers {
-    /// Whether what is added is the same for all requests of one second, so that a finished head
-    /// may be kept as long.
+    /// Whether the added fields are the same for all requests within one second, so that a head may
+    /// be kept for that time.
     fn is_constant(&self) -> bool {
         matches!(self.expires, When::Fixed(_))
             && self
@@ -221,8 +221,8 @@ impl Module for Headers {
     }
 }
 
-/// Whether a value has no variables but for what has come of asking a cache, which is said of what
-/// is kept: a file asks none, and of answers only hits are.
+/// Whether a value has no variables but `$upstream_cache_status`, which is the same for all
+/// prebuilt responses: files have none, and of cached responses only hits are kept.
 fn is_constant(value: &Template) -> bool {
     let mut parts = value.parts().iter();
     parts.all(|part| match part {
@@ -245,7 +245,7 @@ impl Feature for Headers {
         &EXPIRES,
     ];
 
-    /// Fields that `off` keeps from the levels below are only of the level that writes them.
+    /// With `off` fields are not inherited, so they belong to the scope that sets them.
     fn owner(scope: ScopeRef<'_>) -> ScopeRef<'_> {
         let owner = scope.owner(Self::DIRECTIVES);
         let keeps = |setting: &'static Setting<Vec<AddedLine>>, inherit: &Setting<Merge>| {
@@ -288,7 +288,8 @@ impl Feature for Headers {
     }
 }
 
-/// The lines that hold in a scope: its own, and those above as `inherit` says at each level.
+/// The lines that apply in a scope: its own, and those of outer scopes as `inherit` says at each
+/// level.
 fn inherited(
     scope: ScopeRef<'_>,
     setting: &'static Setting<Vec<AddedLine>>,
@@ -301,7 +302,7 @@ fn inherited(
     Ok(lines)
 }
 
-/// The scopes that write a setting which holds in `scope`, the innermost first.
+/// The scopes whose lines of a setting apply in `scope`, the innermost first.
 fn levels<'a>(
     scope: ScopeRef<'a>,
     setting: &'static Setting<Vec<AddedLine>>,
@@ -324,8 +325,8 @@ fn levels<'a>(
     Ok(levels)
 }
 
-/// The lines of `add_header` or `add_trailer` that hold in a scope, each with the scope that
-/// wrote it; `None` for any other directive.
+/// The lines of `add_header` or `add_trailer` that apply in a scope, each with its scope; `None`
+/// for any other directive.
 pub fn lines_in_force<'a>(
     scope: ScopeRef<'a>,
     spec: &Spec,
@@ -373,8 +374,7 @@ fn is_alt_svc(name: &[u8]) -> bool {
     name.eq_ignore_ascii_case(b"Alt-Svc")
 }
 
-/// A value of `Alt-Svc` that a configuration writes, without HTTP/3 as far as no request has to be
-/// asked for it.
+/// A configured value of `Alt-Svc` without HTTP/3, as far as that is known before a request.
 fn alt_svc(setter: &Setter<'_>, word: &Word) -> Result<Template, Fault> {
     let value = Template::parse(word)?;
     if !http3::is_offered(&word.bytes) {
@@ -514,8 +514,8 @@ fn fields_for(fields: &[Added], describes: bool) -> impl Iterator<Item = &Added>
     fields.iter().filter(move |field| describes || field.always)
 }
 
-/// Whether a status tells the client something about the resource, so that fields without `always`
-/// go with it.
+/// Whether fields without `always` are added to responses with this status, since it is about the
+/// resource.
 fn describes_the_resource(status: u16) -> bool {
     matches!(
         status,
@@ -535,8 +535,7 @@ fn add_field(response: &mut Response, field: &Added, value: Bytes) {
     }
 }
 
-/// Writes a field in the place of the first of that name, or at the end; an empty value takes it
-/// away.
+/// Replaces the first field with this name, or adds a field; an empty value removes it.
 fn replace(response: &mut Response, name: Bytes, value: Bytes) {
     match response
         .fields
@@ -558,7 +557,7 @@ fn set_expires(response: &mut Response, expires: Expires, now: i64) {
         Expires::Access(0) | Expires::Modified(0) => (now, Some(0)),
         Expires::Access(seconds) => (now.saturating_add(seconds), Some(seconds)),
         Expires::Modified(seconds) => match modified {
-            // A negative time forbids keeping, even if the file claims to be from the future.
+            // A negative time forbids caching, even if the file's time is in the future.
             Some(modified) => {
                 let time = modified.saturating_add(seconds);
                 (time, (seconds >= 0).then(|| time.saturating_sub(now)))
@@ -592,8 +591,8 @@ fn set_cache_control(response: &mut Response, value: Bytes) {
     }
 }
 
-/// When a second of the local day comes next. Days are not always 24 hours long, so tomorrow is
-/// found in the calendar.
+/// The next occurrence of a second of the local day. Days are not always 24 hours long, so tomorrow
+/// is computed by the calendar.
 fn next_time_of_day(now: i64, second: i64, zone: &TimeZone) -> i64 {
     let at_day = |days: i64| -> Option<i64> {
         let today = Timestamp::from_second(now)

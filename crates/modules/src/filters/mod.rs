@@ -1,8 +1,8 @@
-//! The filters of responses, one feature a file.
+//! The filters of responses, one per file.
 //!
 //! Each is a [`HeadFilter`](http::response::chain::HeadFilter) that registers with the plans of the
-//! scopes in which it has something to do. Compression comes last and is given to the exchange,
-//! because it compresses what included subrequests send as well.
+//! scopes in which it is on. Compression comes last, and its encoder belongs to the exchange, since
+//! it compresses the responses of included subrequests too.
 
 pub mod addition;
 pub mod brotli;
@@ -28,12 +28,12 @@ use proto::date;
 pub enum MediaTypes {
     /// Responses of every type (written `*`).
     All,
-    /// These, in lower case.
+    /// These types, in lower case.
     These(Box<[Box<[u8]>]>),
 }
 
 impl MediaTypes {
-    /// Whether a response of this type is meant.
+    /// Whether the set contains this type.
     pub fn contain(&self, content_type: &[u8]) -> bool {
         match self {
             MediaTypes::All => true,
@@ -44,7 +44,7 @@ impl MediaTypes {
     }
 }
 
-/// Reads the arguments of `gzip_types` and its like: what is written adds to `text/html`.
+/// Parses the arguments of `gzip_types` and similar directives, which add to `text/html`.
 fn media_types(setter: &Setter<'_>) -> Result<MediaTypes, Fault> {
     let mut names: Vec<Box<[u8]>> = Vec::new();
     if !setter.is_default() {
