@@ -17,7 +17,7 @@ pub type Map<K, V> = HashMap<K, V, State>;
 /// A hash set keyed by a secret of this process.
 pub type Set<K> = HashSet<K, State>;
 
-/// Builds the hashers of [`Map`] and [`Set`]; it takes no room in them.
+/// Builds the hashers of [`Map`] and [`Set`]. Zero-sized.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct State;
 

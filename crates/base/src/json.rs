@@ -1,16 +1,16 @@
-//! JSON (RFC 8259) as it is written: text inside strings, and a [`Writer`] of values. Nothing here
-//! reads it.
+//! Writes JSON (RFC 8259): escapes text for strings, and writes values with a [`Writer`]. This
+//! module does not parse JSON.
 
 use std::fmt::Display;
 
-/// Whether a byte may be one that cannot stand as it is: what is beyond ASCII can only together
-/// with its neighbours. Without branches, so that a loop over bytes is fast.
+/// Whether a byte may need an escape. A byte beyond ASCII needs one only outside valid UTF-8, which
+/// depends on its neighbours. Branchless, so that a loop over bytes is fast.
 #[inline]
 pub fn may_need_escape(byte: u8) -> bool {
     (byte < 0x20) | (byte == b'"') | (byte == b'\\') | (byte >= 0x80)
 }
 
-/// Appends a byte, escaped if it must be, with the letters and digits that nginx uses.
+/// Appends a byte, escaped where JSON requires an escape, in nginx's forms (`\u001B`, upper case).
 fn escape_byte(byte: u8, out: &mut Vec<u8>) {
     match byte {
         b'"' | b'\\' => out.extend_from_slice(&[b'\\', byte]),
@@ -31,8 +31,8 @@ fn escape_by_number(byte: u8, out: &mut Vec<u8>) {
     out.extend_from_slice(&[digit(byte >> 4), digit(byte)]);
 }
 
-/// Appends a text. JSON is UTF-8 (RFC 8259, section 8.1): a byte that belongs to no character is
-/// escaped by its number.
+/// Appends `text`, escaped for use inside a JSON string. JSON is UTF-8 (RFC 8259, section 8.1), so
+/// bytes that are not valid UTF-8 are escaped by their number.
 pub fn escape(text: &[u8], out: &mut Vec<u8>) {
     for chunk in text.utf8_chunks() {
         let characters = chunk.valid().bytes();
@@ -42,27 +42,28 @@ pub fn escape(text: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Writes values one after the other, with commas where they belong. That keys stand in objects,
-/// and one value after each, is the caller's business.
+/// Writes values one after another, with commas between them. The caller must write keys inside
+/// objects only, and one value after each key.
 #[derive(Debug, Default)]
 pub struct Writer {
     bytes: Vec<u8>,
-    /// Something stands before what comes next in the same object or array.
+    /// Whether a value precedes the next one in the same object or array, so that a comma is
+    /// needed.
     follows: bool,
 }
 
 impl Writer {
-    /// An object, its members written by `members`.
+    /// Writes an object whose members `members` writes.
     pub fn object(&mut self, members: impl FnOnce(&mut Writer)) {
         self.block(b'{', b'}', members);
     }
 
-    /// An array, its items written by `items`.
+    /// Writes an array whose items `items` writes.
     pub fn array(&mut self, items: impl FnOnce(&mut Writer)) {
         self.block(b'[', b']', items);
     }
 
-    /// The key of the member whose value is written next.
+    /// Writes the key of the member whose value is written next.
     pub fn key(&mut self, key: &str) -> &mut Writer {
         self.string(key);
         self.bytes.push(b':');
@@ -78,7 +79,7 @@ impl Writer {
         self.bytes.push(b'"');
     }
 
-    /// A finite number, as it is displayed.
+    /// Writes a finite number, as `Display` formats it.
     pub fn number(&mut self, number: impl Display) {
         self.begin();
         self.bytes.extend_from_slice(number.to_string().as_bytes());
@@ -94,7 +95,7 @@ impl Writer {
         self.number("null");
     }
 
-    /// What has been written.
+    /// The JSON text that has been written.
     pub fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }
@@ -156,7 +157,7 @@ mod tests {
         assert_eq!(text, r#"{"a":1.5,"b\"":["x\n",{},null],"c":true}"#);
     }
 
-    /// By `ngx_escape_json`.
+    /// Expected text: the output of nginx's `ngx_escape_json`.
     #[test]
     fn escapes() {
         let mut out = Vec::new();

@@ -1,9 +1,9 @@
-//! How grave a log line is: nginx's words, in its order.
+//! The severity of a log line: nginx's words, in nginx's order.
 //!
-//! <https://nginx.org/en/docs/ngx_core_module.html#error_log>. Who writes lines, where and in which
-//! form, is decided in the rooms above.
+//! <https://nginx.org/en/docs/ngx_core_module.html#error_log>. The log crates decide who writes a
+//! line, to which log and in which form.
 
-/// How grave a line is; smaller is graver.
+/// The severity of a log line. A smaller value is more severe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// The program cannot go on.
@@ -18,14 +18,14 @@ pub enum Level {
     Warn,
     /// Normal, but worth a line.
     Notice,
-    /// Detail; what clients do wrong is logged here.
+    /// Details, among them errors of clients.
     Info,
-    /// Every step is told, for debugging.
+    /// Every step, for debugging.
     Debug,
 }
 
 impl Level {
-    /// Every level, the gravest first.
+    /// All levels, the most severe first.
     pub const ALL: [Level; 8] = [
         Level::Emerg,
         Level::Alert,
@@ -37,7 +37,7 @@ impl Level {
         Level::Debug,
     ];
 
-    /// The word in the log and in `error_log`.
+    /// The level's word in log lines and in the directive `error_log`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -52,7 +52,7 @@ impl Level {
         }
     }
 
-    /// The level of a word of `error_log`.
+    /// The level with this name in the directive `error_log`; `None` if there is none.
     #[must_use]
     pub fn parse(name: &str) -> Option<Level> {
         Level::ALL.into_iter().find(|level| level.name() == name)

@@ -1,10 +1,10 @@
-//! Small building blocks that every other room uses: slab, timer wheel, a queue of mostly one, byte
-//! scans, some of them by vector instructions, a keyed hash map, named limits, a set of numbers
-//! that threads share, pieces of streams, JSON that is written, the levels of log lines, and
+//! Small building blocks that every other crate uses: slab, timer wheel, a queue that usually holds
+//! one entry, byte scans (some with vector instructions), a keyed hash map, named limits, a
+//! concurrent set of numbers, pieces of streams, a JSON writer, the levels of log lines, and
 //! messages to syslog servers.
 //!
-//! Nothing here but [`syslog`] does I/O, and nothing reads a clock or starts a thread, so that it
-//! can run under Miri.
+//! Only [`syslog`] does I/O. Nothing here reads a clock or starts a thread, so the crate runs under
+//! Miri.
 
 pub mod hash;
 pub mod json;

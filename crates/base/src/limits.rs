@@ -1,25 +1,25 @@
-//! Limits that more than one room shares.
+//! Limits that more than one crate shares.
 //!
-//! A limit that only one file needs stands in that file. What belongs here is a number that two
-//! rooms must agree on.
+//! A limit that only one file needs stands in that file. Only numbers that two crates must agree on
+//! belong here.
 
-/// Bytes of one receive buffer unless the configuration says otherwise.
+/// Default size of one receive buffer, in bytes.
 ///
-/// A request head of a browser is below 4 KiB; larger buffers make uploads cheaper. An idle
-/// connection holds none.
+/// A browser's request head is below 4 KiB; larger buffers make uploads cheaper. An idle connection
+/// holds no receive buffer.
 pub const RECEIVE_BUFFER_SIZE_DEFAULT: usize = 16 * 1024;
 
-/// Receive buffers that one connection may hold before its receiving pauses.
+/// Receive buffers that one connection may hold before the engine stops receiving for it.
 pub const RECEIVE_BUFFERS_PER_CONNECTION_MAX: usize = 2;
 
-/// Spare receive buffers that a thread keeps for its next connections; more are given back to the
+/// Spare receive buffers that a thread keeps for its next connections; further ones go back to the
 /// allocator.
 pub const SPARE_BUFFERS_MAX: usize = 64;
 
-/// Of these, the ones that a quiet thread keeps for good.
+/// Spare receive buffers, of [`SPARE_BUFFERS_MAX`], that an idle thread keeps indefinitely.
 pub const SPARE_BUFFERS_KEPT: usize = 4;
 
-/// Bytes of one file that are sent before other connections get their turn (nginx's
+/// Bytes of one file that are sent before other connections are served (nginx's
 /// `sendfile_max_chunk`).
 pub const SENDFILE_CHUNK_DEFAULT: usize = 2 * 1024 * 1024;
 

@@ -1,21 +1,21 @@
-//! A set of small numbers that any thread adds to and one thread empties. To add takes no lock and
-//! allocates nothing: room is made before, by the one who gives the numbers out.
+//! A set of small numbers that any thread adds to and one thread drains. Adding takes no lock and
+//! allocates nothing: the thread that assigns the numbers makes room for them beforehand.
 //!
-//! A bit stands for a number, and a bit of a second level for each word of bits, so that emptying
-//! looks at those words alone in which something was added. Room comes in chunks, each twice as
-//! large as the one before, which stay where they are.
+//! Each number is one bit. A second level has one bit for each word, so that draining visits only
+//! words to which a number was added. Room is allocated in chunks, each twice as large as the one
+//! before; a chunk never moves.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Numbers of one group: as many words as a word has bits.
+/// Numbers of one group, which has as many words as a word has bits.
 const GROUP: u32 = 64 * 64;
 
-/// Chunks for all numbers of 32 bits: the first has one group, each other twice as many as the one
-/// before it.
+/// Chunks that cover all 32-bit numbers: the first has one group, each further one twice as many
+/// groups as the chunk before.
 const CHUNKS: usize = 21;
 
-/// The set. Numbers for which no room was made cannot be added.
+/// A concurrent set of numbers. A number for which no room was made cannot be added.
 #[derive(Debug, Default)]
 pub struct Marks {
     chunks: [OnceLock<Box<[Group]>>; CHUNKS],
@@ -23,7 +23,7 @@ pub struct Marks {
 
 #[derive(Debug)]
 struct Group {
-    /// In which words something was added.
+    /// One bit for each word to which a number was added.
     touched: AtomicU64,
     words: [AtomicU64; 64],
 }
@@ -38,14 +38,14 @@ impl Group {
 }
 
 impl Marks {
-    /// An empty set without room, which owns no memory yet.
+    /// An empty set without room, which allocates nothing.
     #[must_use]
     pub fn new() -> Marks {
         Marks::default()
     }
 
-    /// Makes room for the numbers below `count`, at least; how many there is room for then. The
-    /// only call that allocates.
+    /// Makes room for at least the numbers below `count`, and returns how many numbers fit then.
+    /// This is the only call that allocates.
     pub fn make_room(&self, count: u32) -> u32 {
         let mut room = 0_u64;
         for (place, chunk) in self.chunks.iter().enumerate() {
@@ -58,10 +58,11 @@ impl Marks {
         u32::try_from(room).unwrap_or(u32::MAX)
     }
 
-    /// Adds a number. False if it is there already, and nothing is to be done about it: the thread
-    /// that added it sees to it that the set is emptied. What this thread has done before is then
-    /// known to the one who empties it, too. False, and nothing comes of it, if there is no room
-    /// for the number.
+    /// Adds a number. True if the number is new: the calling thread must then have the set drained.
+    ///
+    /// False if the number is in the set already; then the thread that added it has the set
+    /// drained, and everything that this thread did before is visible to the draining thread. Also
+    /// false, without any effect, if there is no room for the number.
     pub fn add(&self, number: u32) -> bool {
         let group = number / GROUP;
         let place = (group + 1).ilog2();
@@ -77,17 +78,17 @@ impl Marks {
         let bit = 1 << (number % 64);
         let is_new = bits.fetch_or(bit, Ordering::AcqRel) & bit == 0;
         if is_new {
-            // Also where another thread has added to this word and is about to do the same: it may
-            // be held up.
+            // Set the bit even if another thread has added to this word and is about to set it,
+            // since that thread may be delayed.
             group.touched.fetch_or(1 << word, Ordering::AcqRel);
         }
         is_new
     }
 
-    /// Empties the set, and calls `each` for every number that was in it, in order.
+    /// Drains the set, and calls `each` for every number that was in it, in ascending order.
     ///
-    /// A number that is added meanwhile is met now or the next time; who added it has to see to it
-    /// that there is one.
+    /// A number that is added concurrently is found by this call or by the next one. The thread
+    /// that added the number must see to a next call.
     pub fn take(&self, mut each: impl FnMut(u32)) {
         let chunks = self.chunks.iter().map_while(OnceLock::get);
         let groups = chunks.flat_map(|chunk| chunk.iter());
@@ -95,8 +96,8 @@ impl Marks {
             if group.touched.load(Ordering::Relaxed) == 0 {
                 continue;
             }
-            // The words after this: one that is added to meanwhile is touched anew, unless what was
-            // added is met here.
+            // Clear `touched` before reading the words: a word to which a number is added later is
+            // touched again, unless this call finds that number.
             let touched = group.touched.swap(0, Ordering::AcqRel);
             for (word, bits) in group.words.iter().enumerate() {
                 if touched & 1 << word == 0 {
@@ -143,7 +144,7 @@ mod tests {
         assert_eq!(taken(&marks), [64]);
     }
 
-    /// Every number that is added anew is met after that, whatever happens at the same time.
+    /// A number that `add` reports as new is found by a later drain, whatever other threads do.
     #[test]
     fn nothing_is_lost_between_threads() {
         const THREADS: u32 = 3;

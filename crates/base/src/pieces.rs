@@ -1,22 +1,23 @@
-//! Bytes that are kept, charged by what they occupy.
+//! Pieces of a byte stream, charged by the memory that they occupy.
 //!
-//! Who sends one byte a segment must not cost a buffer, a block of the allocator and an entry of a
-//! list for each: whatever keeps pieces of a stream copies small ones together here. Then what
-//! pieces say is what they occupy, give or take a factor of two, and a bound on their length bounds
+//! A peer that sends one byte per segment must not cost a buffer, an allocator block and a list
+//! entry for each byte. So every queue of pieces joins small ones here. Then the total length of
+//! the pieces is the memory that they occupy within a factor of two, and a limit of length limits
 //! memory.
 
 use bytes::{Bytes, BytesMut};
 
-/// Pieces of up to so many bytes are copied behind the one before. Larger ones are worth an entry
+/// Pieces of up to this many bytes are copied behind the previous piece. Larger ones get an entry
 /// of their own.
 pub const SMALL_MAX: usize = 1024;
 
-/// Bytes of a piece behind which nothing more is copied: what growing blocks leave behind stays
-/// small as well.
+/// Length of a piece, in bytes, at which nothing more is appended, so that the slack of growing
+/// blocks stays small.
 pub const BLOCK_MAX: usize = 4096;
 
-/// Copies `more` behind `last`, if it is small and both fit into a block. What `last` was made of
-/// comes back then, for the caller to drop; it is empty where `last` has grown in its place.
+/// Appends `more` to `last` if `more` is small and both fit into one block. Returns the previous
+/// memory of `last` for the caller to drop; empty if `last` has grown in place. `None` if nothing
+/// was appended.
 pub fn join(last: &mut Bytes, more: &[u8]) -> Option<Bytes> {
     let length = last.len() + more.len();
     if more.len() > SMALL_MAX || length > BLOCK_MAX {
@@ -31,7 +32,7 @@ pub fn join(last: &mut Bytes, more: &[u8]) -> Option<Bytes> {
         Ok(own) => own.freeze(),
         Err(shared) => shared,
     };
-    // Twice as much, but no more than it may ever hold: a vector's own growth would go beyond that.
+    // Twice the length, but at most `BLOCK_MAX`: a vector's own growth would exceed that limit.
     let mut own = BytesMut::with_capacity(length.saturating_mul(2).min(BLOCK_MAX));
     own.extend_from_slice(&before);
     own.extend_from_slice(more);
@@ -39,7 +40,7 @@ pub fn join(last: &mut Bytes, more: &[u8]) -> Option<Bytes> {
     Some(before)
 }
 
-/// A vector as bytes, without the room that it does not use if that is most of it.
+/// Converts a vector to `Bytes`, and gives back its unused capacity if that is more than half.
 #[must_use]
 pub fn fitted(mut bytes: Vec<u8>) -> Bytes {
     if bytes.len() < bytes.capacity() / 2 {
@@ -48,7 +49,7 @@ pub fn fitted(mut bytes: Vec<u8>) -> Bytes {
     bytes.into()
 }
 
-/// Consecutive pieces, small ones together.
+/// Consecutive pieces of a stream, small ones joined.
 #[derive(Clone, Debug, Default)]
 pub struct Pieces(Vec<Bytes>);
 
@@ -59,7 +60,7 @@ impl Pieces {
         Pieces(Vec::new())
     }
 
-    /// Appends a piece; small ones are copied together.
+    /// Appends a piece. A small one is copied behind the last piece.
     pub fn push(&mut self, piece: Bytes) {
         if let Some(last) = self.0.last_mut()
             && join(last, &piece).is_some()
@@ -69,7 +70,7 @@ impl Pieces {
         self.0.push(piece);
     }
 
-    /// Takes them all out.
+    /// Removes all pieces and returns them in order.
     pub fn drain(&mut self) -> impl Iterator<Item = Bytes> {
         self.0.drain(..)
     }
@@ -111,7 +112,7 @@ mod tests {
         pieces.push(large.clone());
         assert_eq!(pieces.len(), 2);
         assert_eq!(pieces[1].as_ptr(), large.as_ptr());
-        // A small one behind a shared one leaves that to those who share it.
+        // A small piece behind a shared one does not change the shared memory.
         pieces.push(Bytes::from_static(b"x"));
         assert_eq!(pieces.len(), 2);
         assert_eq!(

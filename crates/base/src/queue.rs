@@ -1,12 +1,12 @@
-//! A queue of mostly one entry, which needs no memory of its own for that one.
+//! A queue that usually holds one entry, which is stored without an allocation.
 
 use std::collections::VecDeque;
 
-/// Entries that leave in the order in which they came.
+/// A first-in, first-out queue.
 #[derive(Clone, Debug)]
 pub struct Queue<T> {
     first: Option<T>,
-    /// Empty where there is no first one.
+    /// Empty if `first` is `None`.
     others: VecDeque<T>,
 }
 
@@ -28,7 +28,7 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Takes the first entry.
+    /// Removes and returns the first entry.
     pub fn pop_front(&mut self) -> Option<T> {
         let first = self.first.take();
         self.first = self.others.pop_front();
@@ -45,13 +45,13 @@ impl<T> Queue<T> {
         self.others.back_mut().or(self.first.as_mut())
     }
 
-    /// Whether there is none.
+    /// Whether the queue is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.first.is_none()
     }
 
-    /// Forgets all, and gives their memory back.
+    /// Drops all entries and the queue's memory.
     pub fn clear(&mut self) {
         *self = Queue::default();
     }
@@ -65,7 +65,7 @@ mod tests {
     fn entries_leave_as_they_came() {
         let mut queue = Queue::default();
         let mut model = VecDeque::new();
-        // Three come for two that leave, and then none.
+        // Push three entries for every two removed, then only remove.
         for number in 0..300 {
             if number < 150 && number % 5 < 3 {
                 queue.push_back(number);

@@ -1,6 +1,6 @@
 //! Byte scans that the parsers share. `memchr` does the vector work underneath.
 //!
-//! These functions find places in a slice; they allocate nothing and never panic.
+//! These functions find indices in a slice. They allocate nothing and never panic.
 
 /// A set of byte values, made at compile time, looked up with one load.
 #[derive(Clone, Copy)]
@@ -63,7 +63,7 @@ impl ByteSet {
     }
 }
 
-/// `tchar` of RFC 9110 section 5.6.2: what a method or a header name is made of.
+/// `tchar` of RFC 9110 section 5.6.2: the bytes of methods and header names.
 pub const TOKEN: ByteSet = ByteSet::of(b"!#$%&'*+-.^_`|~")
     .or(ByteSet::range(b'0', b'9'))
     .or(ByteSet::range(b'A', b'Z'))
@@ -97,7 +97,8 @@ pub fn find_in(bytes: &[u8], set: &ByteSet) -> Option<usize> {
     bytes.iter().position(|&byte| set.contains(byte))
 }
 
-/// The bytes up to the first `separator` and those behind it, or `None` without one.
+/// Splits `bytes` at the first `separator`, which neither part contains; `None` without a
+/// separator.
 #[inline]
 #[must_use]
 pub fn split_once(bytes: &[u8], separator: u8) -> Option<(&[u8], &[u8])> {

@@ -1,23 +1,23 @@
-//! A vector with holes: values stay at their index, free places are used again, and a stale key
-//! finds nothing.
+//! A vector with holes: values keep their index, free places are reused, and a stale key finds
+//! nothing.
 //!
-//! Each place counts how often it was emptied. A [`Key`] carries that count, so that a completion
-//! or a timer that speaks of a connection which has ended cannot reach the one that took its place.
+//! Each place counts how often it was emptied. A [`Key`] carries that count, so that a late
+//! completion or timer of a closed connection cannot reach the connection that reused its place.
 
-/// Names one value of a [`Slab`] for as long as it is there.
+/// Identifies one value of a [`Slab`] until that value is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key {
     /// The place in the slab; small and dense.
     pub index: u32,
-    /// How often the place had been emptied before this value came.
+    /// How often the place had been emptied before this value was inserted.
     pub generation: u32,
 }
 
-/// A growing collection of values, each named by a [`Key`].
+/// A growing collection of values, each identified by a [`Key`].
 #[derive(Debug)]
 pub struct Slab<T> {
     places: Vec<SlabEntry<T>>,
-    /// Head of the list of empty places, `NONE` when there is none.
+    /// The first of the linked list of empty places; `NONE` if there is none.
     free: u32,
     length: usize,
     first_generation: u32,
@@ -44,14 +44,14 @@ impl<T> Default for Slab<T> {
 }
 
 impl<T> Slab<T> {
-    /// An empty slab, which owns no memory yet.
+    /// An empty slab, which allocates nothing.
     #[must_use]
     pub const fn new() -> Slab<T> {
         Slab::starting_at(0)
     }
 
-    /// An empty slab whose places begin with this generation: so that keys of an earlier slab find
-    /// nothing in one that took its place.
+    /// An empty slab whose places begin with this generation, so that keys of an earlier slab find
+    /// nothing in its successor.
     #[must_use]
     pub const fn starting_at(first_generation: u32) -> Slab<T> {
         Slab {
@@ -62,23 +62,23 @@ impl<T> Slab<T> {
         }
     }
 
-    /// How many values there are.
+    /// The number of values.
     #[must_use]
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// Whether there is no value.
+    /// Whether the slab holds no value.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// Puts `value` in the place that was emptied last, or in a new one.
+    /// Stores `value` in the place that was emptied last, or in a new one.
     ///
     /// # Panics
-    /// When 2^32 - 1 values are there already, which no peer can reach: every value stands for a
-    /// descriptor or a task.
+    /// If the slab already holds 2^32 - 1 values. No peer can cause that, since every value stands
+    /// for a descriptor or a task.
     pub fn insert(&mut self, value: T) -> Key {
         self.length += 1;
         if let Some(place) = self.places.get_mut(self.free as usize) {
@@ -102,7 +102,7 @@ impl<T> Slab<T> {
         Key { index, generation }
     }
 
-    /// The value that `key` names, if it is still there.
+    /// The value of `key`, unless it has been removed.
     #[inline]
     #[must_use]
     pub fn get(&self, key: Key) -> Option<&T> {
@@ -115,7 +115,7 @@ impl<T> Slab<T> {
         }
     }
 
-    /// The value that `key` names, to be changed.
+    /// The value of `key` for modification, unless it has been removed.
     #[inline]
     #[must_use]
     pub fn get_mut(&mut self, key: Key) -> Option<&mut T> {
@@ -128,7 +128,7 @@ impl<T> Slab<T> {
         }
     }
 
-    /// Takes the value that `key` names out; from now on the key finds nothing.
+    /// Removes and returns the value of `key`. The key finds nothing from then on.
     pub fn remove(&mut self, key: Key) -> Option<T> {
         self.get(key)?;
         let place = self.places.get_mut(key.index as usize)?;
@@ -142,7 +142,7 @@ impl<T> Slab<T> {
         }
     }
 
-    /// The key of whatever is at `index` now.
+    /// The key of the value that is now at `index`.
     #[must_use]
     pub fn key_at(&self, index: u32) -> Option<Key> {
         match self.places.get(index as usize) {

@@ -1,7 +1,7 @@
 //! Messages to a syslog server: one datagram each, over UDP or a Unix socket, never waiting.
 //!
-//! The form is that of nginx, after RFC 3164: `<190>Nov 22 10:00:00 host tag: message`. Reading the
-//! parameters of `syslog:` and telling what happens to failed messages is the business of who logs.
+//! The format is nginx's, after RFC 3164: `<190>Nov 22 10:00:00 host tag: message`. The callers
+//! parse the parameters of `syslog:` and handle messages that could not be sent.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -9,17 +9,17 @@ use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Where a syslog server is.
+/// The address of a syslog server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Server {
-    /// A server that is reached over UDP.
+    /// A server at this address, over UDP.
     Inet(SocketAddr),
-    /// A Unix socket of datagrams, such as `/dev/log`.
+    /// A Unix datagram socket, such as `/dev/log`.
     Unix(PathBuf),
 }
 
 impl std::fmt::Display for Server {
-    /// As nginx's log shows it.
+    /// Formats the address as nginx's log does.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Server::Inet(address) => address.fmt(f),
@@ -28,7 +28,7 @@ impl std::fmt::Display for Server {
     }
 }
 
-/// A server and what stands before each message.
+/// A server, and the parts of each message's header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Destination {
     /// The syslog server that messages go to.
@@ -41,7 +41,7 @@ pub struct Destination {
     pub hostname: Option<String>,
 }
 
-/// A destination with its socket, which is opened by the first message. Any thread may use it.
+/// A destination with its socket, which the first message opens. May be used from any thread.
 #[derive(Debug)]
 pub struct Channel {
     /// The syslog server that messages go to.
@@ -56,7 +56,7 @@ enum Socket {
 }
 
 impl Channel {
-    /// A peer that has no socket yet.
+    /// A channel without a socket.
     #[must_use]
     pub fn new(destination: Destination) -> Channel {
         Channel {
@@ -65,12 +65,13 @@ impl Channel {
         }
     }
 
-    /// Sends a message, without an end of line, of a severity from 0 (emerg) to 7 (debug). `time`
-    /// is `Nov 22 10:00:00`. After a failure a fresh socket is tried once: the server may have been
-    /// started anew.
+    /// Sends one message, without a trailing newline, of a severity from 0 (emerg) to 7 (debug).
+    /// `time` has the form `Nov 22 10:00:00`. After a failure the message is sent once more on a
+    /// new socket, since the server may have been restarted.
     ///
     /// # Errors
-    /// Those of `socket()`, `connect()` and `send()`; a socket without room is `WouldBlock`.
+    /// Those of `socket()`, `connect()` and `send()`; `WouldBlock` if the socket's send buffer is
+    /// full.
     pub fn send(&self, severity: u8, time: &[u8], message: &[u8]) -> io::Result<()> {
         let line = self.line(severity, time, message);
         match self.send_line(&line) {
@@ -125,7 +126,7 @@ impl Channel {
         Ok(())
     }
 
-    /// The lock is held for a pointer's copy only, never over a system call.
+    /// The lock is held only while the pointer is copied, never during a system call.
     fn slot(&self) -> MutexGuard<'_, Option<Arc<Socket>>> {
         self.socket.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -173,7 +174,7 @@ mod tests {
         String::from_utf8(buffer[..length].to_vec()).unwrap()
     }
 
-    /// The example of nginx's documentation: local7 and info make 190.
+    /// The example of nginx's documentation: facility local7 and severity info give 190.
     #[test]
     #[cfg_attr(miri, ignore = "sockets")]
     fn a_message_as_nginx_writes_it() {

@@ -1,12 +1,13 @@
-//! Bytes of a kind within a block, all at once: a bit for each byte, the first byte's lowest.
+//! Classifies the bytes of a block at once, into a mask: one bit for each byte, the first byte's
+//! lowest.
 //!
-//! On x86-64 by the vector instructions that every such processor has, elsewhere byte by byte.
+//! On x86-64 by SSE2, which every such processor has; elsewhere byte by byte.
 #![allow(unsafe_code)]
 
-/// Bytes of a block that is searched for what may end a line.
+/// Bytes of one block of the search for the end of a line.
 pub const BLOCK: usize = 64;
 
-/// A bit for each byte that is `limit` at most.
+/// A mask of the bytes that are at most `limit`.
 #[inline]
 #[must_use]
 pub fn controls_at_most(block: &[u8; BLOCK], limit: u8) -> u64 {
@@ -21,7 +22,7 @@ pub fn controls_at_most(block: &[u8; BLOCK], limit: u8) -> u64 {
     }
 }
 
-/// A bit for each byte that is neither a letter nor a digit nor a dash.
+/// A mask of the bytes that are neither letters nor digits nor dashes.
 #[inline]
 #[must_use]
 pub fn not_letters_digits_dash(bytes: &[u8; 16]) -> u16 {

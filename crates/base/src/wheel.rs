@@ -1,9 +1,8 @@
 //! A hierarchical timer wheel with a resolution of one millisecond.
 //!
-//! Filing, cancelling and firing an entry cost the same however many there are. The wheel reads no
-//! clock: the caller says what time it is, in milliseconds since a start of its choice. Entries
-//! that are due are handed over in order of their milliseconds; entries of one millisecond in no
-//! promised order.
+//! Filing, cancelling and firing an entry take constant time. The wheel reads no clock: the caller
+//! passes the time in milliseconds since a start of its choice. Due entries are returned in the
+//! order of their milliseconds; the order within one millisecond is unspecified.
 //!
 //! Ten levels of 64 slots. A slot of level 0 is one millisecond wide, a slot of level 1 is 64, and
 //! so on: an entry is filed by the highest group of six bits in which its deadline differs from the
@@ -18,26 +17,26 @@ const SLOTS: usize = 1 << SLOT_BITS;
 const LAST_MS: u64 = (1 << (SLOT_BITS * LEVELS as u32)) - 1;
 const NONE: u32 = u32::MAX;
 
-/// Names one scheduled deadline, to cancel it. An entry that has fired or was cancelled names
-/// nothing any more.
+/// Handle of one scheduled deadline, for [`cancel`](TimerWheel::cancel). Invalid once the deadline
+/// has fired or was cancelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     index: u32,
     generation: u32,
 }
 
-/// Deadlines and what to hand over when they are reached. `K` is small and `Copy`: usually the key
-/// of a slab.
+/// Deadlines, each with a key that is returned when the deadline is reached. `K` is small and
+/// `Copy`, usually a slab key.
 #[derive(Debug)]
 pub struct TimerWheel<K> {
-    /// Everything up to here has been handed over.
+    /// All deadlines up to this time have been returned.
     now_ms: u64,
     nodes: Vec<Node<K>>,
     free: u32,
     length: usize,
     /// First node of each slot's list.
     heads: [[u32; SLOTS]; LEVELS],
-    /// One bit a slot: whether its list holds anything.
+    /// One bit for each slot: whether its list is non-empty.
     occupied: [u64; LEVELS],
 }
 
@@ -64,7 +63,7 @@ impl<K: Copy> Default for TimerWheel<K> {
 }
 
 impl<K: Copy> TimerWheel<K> {
-    /// An empty wheel whose present is `now_ms`.
+    /// An empty wheel whose current time is `now_ms`.
     #[must_use]
     pub fn new(now_ms: u64) -> TimerWheel<K> {
         TimerWheel {
@@ -77,21 +76,22 @@ impl<K: Copy> TimerWheel<K> {
         }
     }
 
-    /// How many deadlines are waiting.
+    /// The number of pending deadlines.
     #[must_use]
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// Whether no deadline is waiting.
+    /// Whether no deadline is pending.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// Has `key` handed over by the first [`advance`](Self::advance) to `deadline_ms` or later.
+    /// Schedules `key` to be returned by the first [`advance`](Self::advance) to `deadline_ms` or
+    /// later.
     ///
-    /// A deadline that has passed already is due with the next millisecond.
+    /// A deadline that has already passed fires with the next millisecond.
     pub fn schedule(&mut self, deadline_ms: u64, key: K) -> Entry {
         let index = self.take_node(deadline_ms.min(LAST_MS), key);
         self.file(index);
@@ -102,7 +102,7 @@ impl<K: Copy> TimerWheel<K> {
         }
     }
 
-    /// Forgets a deadline. False when it had fired or was cancelled before.
+    /// Cancels a deadline. False if it had already fired or been cancelled.
     pub fn cancel(&mut self, entry: Entry) -> bool {
         match self.nodes.get(entry.index as usize) {
             Some(node)
@@ -114,9 +114,10 @@ impl<K: Copy> TimerWheel<K> {
         true
     }
 
-    /// Moves the present to `now_ms` and appends the keys of all deadlines up to it to `due`.
+    /// Advances the current time to `now_ms` and appends the keys of all deadlines up to it to
+    /// `due`.
     ///
-    /// A time that lies before the present changes nothing.
+    /// A time before the current one has no effect.
     pub fn advance(&mut self, now_ms: u64, due: &mut Vec<K>) {
         while let Some((level, slot, starts_ms)) = self.next_slot() {
             if starts_ms > now_ms {
@@ -128,15 +129,15 @@ impl<K: Copy> TimerWheel<K> {
         self.now_ms = self.now_ms.max(now_ms);
     }
 
-    /// The time at which [`advance`](Self::advance) next has something to do: never later than the
-    /// next deadline, and earlier only when entries must first move to a finer level.
+    /// The time at which [`advance`](Self::advance) next has work: at the latest the next deadline,
+    /// and earlier only if entries must first move to a finer level.
     #[must_use]
     pub fn next_deadline(&self) -> Option<u64> {
         self.next_slot().map(|(_, _, starts_ms)| starts_ms)
     }
 
-    /// Hands over what is due in one slot and files the rest anew, which brings it to a finer
-    /// level.
+    /// Appends the due keys of one slot to `due`, and files the other entries again, which moves
+    /// them to a finer level.
     fn empty_slot(&mut self, level: usize, slot: usize, due: &mut Vec<K>) {
         let mut index = std::mem::replace(&mut self.heads[level][slot], NONE);
         self.occupied[level] &= !(1 << slot);
@@ -161,8 +162,8 @@ impl<K: Copy> TimerWheel<K> {
             if occupied == 0 {
                 return None;
             }
-            // Entries of a level agree with the present in all higher bits, so no slot lies behind
-            // the present.
+            // Entries of a level agree with the current time in all higher bits, so no slot lies
+            // before it.
             let slot = occupied.trailing_zeros() as usize;
             let shift = SLOT_BITS * level as u32;
             let round_ms = 1_u64 << (shift + SLOT_BITS);
@@ -303,7 +304,7 @@ mod tests {
         assert!(wheel.cancel(again));
     }
 
-    /// The wheel against a sorted list, over a long run of pseudo-random operations.
+    /// Compares the wheel with a sorted list, over a long run of pseudo-random operations.
     #[test]
     fn agrees_with_a_sorted_list() {
         let mut wheel = TimerWheel::new(0);

@@ -1,9 +1,8 @@
-//! Waiting for a moment to the microsecond, which the timers of a thread do not: theirs count
-//! milliseconds.
+//! Timers with microsecond resolution. The ordinary timers of a thread count milliseconds.
 //!
-//! An alarm is a descriptor (`timerfd_create(2)`) that the engine watches like a socket. Setting it
-//! is a system call, so it is for the few who need it, such as a load tester that starts requests
-//! at given moments. The simulation has none.
+//! An alarm is a descriptor (`timerfd_create(2)`) that the engine watches like a socket. Setting an
+//! alarm takes a system call, so only callers that need the resolution use one, such as a load
+//! tester that starts requests at exact times. The simulation has no alarms.
 
 use std::io;
 use std::time::Instant;
@@ -17,20 +16,20 @@ use crate::net::DatagramSocket;
 pub struct Alarm(DatagramSocket);
 
 impl Alarm {
-    /// An alarm that is not set.
+    /// Creates an alarm that is not set.
     ///
     /// # Errors
     /// Those of `timerfd_create()`.
     ///
     /// # Panics
-    /// When the thread has no runtime.
+    /// If the thread has no runtime.
     pub fn new() -> io::Result<Alarm> {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         let timer = rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags)?;
         Ok(Alarm(DatagramSocket::watch(timer)))
     }
 
-    /// Waits until `moment`; returns at once where it has passed. Cancel-safe.
+    /// Waits until `moment`; returns at once if `moment` has passed. Cancel-safe.
     ///
     /// # Errors
     /// Those of `timerfd_settime()`.

@@ -1,14 +1,15 @@
-//! A small thread pool of the process for calls that may block: opening and reading cold files,
+//! A small thread pool, one per process, for calls that may block: opening and reading cold files,
 //! resolving names.
 //!
-//! Threads are made when jobs wait and none is idle, up to [`THREADS_MAX`], and end after
-//! [`IDLE_TIME`] without work. In a simulation a job runs at once on the thread that asks, so that
-//! runs repeat.
+//! A thread is created when jobs wait and no thread is idle, up to [`THREADS_MAX`], and ends after
+//! [`IDLE_TIME`] without work. In a simulation a job runs at once on the calling thread, so that
+//! runs are repeatable.
 //!
-//! Jobs are [small](Weight::Small) or [large](Weight::Large). Small ones go first, and some threads
-//! take nothing else: the 4 KB of a page are not to wait behind a dozen downloads from a slow disk.
-//! [Unhurried](unhurried) ones are gathered: the thread that does one does those that come
-//! meanwhile, naps, and looks once more before it leaves, so that many of them cost one wake-up.
+//! Jobs are [small](Weight::Small) or [large](Weight::Large). Small jobs are taken first, and some
+//! threads take no large ones, so that reading a 4 KB page does not wait behind a dozen downloads
+//! from a slow disk. [Unhurried](unhurried) jobs are gathered by one thread: it also runs those
+//! that arrive meanwhile, naps, and checks once more before it leaves, so that many of them cost
+//! one wake-up.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -21,45 +22,45 @@ use std::time::{Duration, Instant};
 use crate::remote::lock;
 use crate::worker::try_enter;
 
-/// Most threads that block at the same time, for all runtimes of the process together.
+/// The largest number of pool threads, for all runtimes of the process together.
 const THREADS_MAX: usize = 32;
 
-/// How many of them may do large jobs at the same time.
+/// The number of pool threads that may run large jobs at the same time.
 const LARGE_THREADS_MAX: usize = 24;
 
-/// How many small jobs may overtake a large one before it is its turn.
+/// The number of small jobs that may be taken before a large one that has waited longer.
 const OVERTAKEN_MAX: usize = 16;
 
-/// Bytes up to which reading from a file is a small job.
+/// The largest read from a file, in bytes, that counts as a small job.
 const SMALL_READ_MAX: u64 = 64 * 1024;
 
-/// How long a thread naps before it looks for more unhurried jobs.
+/// How long the gathering thread naps before it checks for more unhurried jobs.
 const NAP: Duration = Duration::from_millis(4);
 
-/// How many unhurried jobs may wait for the thread that gathers them. Where there are more, its
-/// jobs take long, and other threads help.
+/// The number of unhurried jobs that may wait for the gathering thread. If more wait, its jobs take
+/// long, and other threads help.
 const GATHERED_MAX: usize = 8;
 
 /// How long a thread waits for its next job before it ends.
 const IDLE_TIME: Duration = Duration::from_secs(10);
 
-/// Stack of a pool thread. The C library's resolver is the hungriest job.
+/// Stack size of a pool thread, in bytes. The C library's resolver needs the most.
 const STACK_SIZE: usize = 512 * 1024;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// How long a job is likely to keep its thread.
+/// How long a job is likely to occupy its thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Weight {
     /// About one access to the disk.
     Small,
     Large,
-    /// As small, and nobody waits for it.
+    /// Small, and no task waits for the result.
     Unhurried,
 }
 
 impl Weight {
-    /// The weight of reading so many bytes of a file.
+    /// The weight of reading `length` bytes of a file.
     pub(crate) fn of_read(length: u64) -> Weight {
         if length <= SMALL_READ_MAX {
             Weight::Small
@@ -74,11 +75,11 @@ struct Pool {
     small: VecDeque<Job>,
     large: VecDeque<Job>,
     unhurried: VecDeque<Job>,
-    /// Whether a thread does one unhurried job after the other, or naps between them.
+    /// Whether a thread is gathering unhurried jobs, even if it naps.
     is_gathering: bool,
-    /// Threads that do a large job now.
+    /// The number of threads that are running a large job.
     busy_with_large: usize,
-    /// Small jobs that were taken since the large one at the front waits.
+    /// The number of small jobs taken while the large job at the front waited.
     overtaken: usize,
     threads: usize,
     idle: usize,
@@ -93,19 +94,19 @@ impl Pool {
         }
     }
 
-    /// How many unhurried jobs another thread than the one that gathers them may begin.
+    /// The number of unhurried jobs that threads other than the gathering one may take.
     fn ready_unhurried(&self) -> usize {
         let gathered = if self.is_gathering { GATHERED_MAX } else { 0 };
         self.unhurried.len().saturating_sub(gathered)
     }
 
-    /// How many jobs wait that a thread may begin now.
+    /// The number of waiting jobs that a thread may start now.
     fn ready(&self) -> usize {
         let large = LARGE_THREADS_MAX.saturating_sub(self.busy_with_large);
         self.small.len() + self.ready_unhurried() + self.large.len().min(large)
     }
 
-    /// The job to do next. A large one is counted until [`Pool::done`].
+    /// Removes the next job to run. A large one counts as running until [`Pool::done`].
     fn take(&mut self) -> Option<(Weight, Job)> {
         let may_be_large = self.busy_with_large < LARGE_THREADS_MAX && !self.large.is_empty();
         if (!may_be_large || self.overtaken < OVERTAKEN_MAX)
@@ -130,7 +131,7 @@ impl Pool {
         Some((Weight::Large, job))
     }
 
-    /// A job that [`Pool::take`] gave has been done.
+    /// Notes the end of a job that [`Pool::take`] returned.
     fn done(&mut self, weight: Weight) {
         if weight == Weight::Large {
             self.busy_with_large -= 1;
@@ -141,29 +142,29 @@ impl Pool {
 static POOL: Mutex<Option<Pool>> = Mutex::new(None);
 static WORK: Condvar = Condvar::new();
 
-/// Runs `f` on a thread of the pool and resolves to its result. It begins at the first poll and
-/// then runs to its end, even if the future is dropped. A panic in `f` goes on in the task that
-/// awaits it.
+/// Runs `f` on a pool thread and resolves to its result. The job is queued by the first poll and
+/// then runs to completion, even if the future is dropped. A panic in `f` resumes in the task that
+/// awaits the future.
 ///
-/// It counts as small: see the top of this page.
+/// The job counts as small: see the top of this page.
 pub fn blocking<T: Send + 'static>(
     f: impl FnOnce() -> T + Send + 'static,
 ) -> impl Future<Output = T> {
     weighed(Weight::Small, f)
 }
 
-/// [`blocking`] for what may take long: it counts as large.
+/// Like [`blocking`], for jobs that may take long: the job counts as large.
 pub fn blocking_long<T: Send + 'static>(
     f: impl FnOnce() -> T + Send + 'static,
 ) -> impl Future<Output = T> {
     weighed(Weight::Large, f)
 }
 
-/// Has the pool run `f`, which nobody waits for: what only tidies up, such as removing a file.
-/// Without a runtime, and in a simulation, it runs at once. A panic in it is told to the panic
-/// hook.
+/// Runs `f` on the pool without a result, for cleanup such as removing a file. Without a runtime,
+/// and in a simulation, `f` runs at once on the calling thread. A panic in `f` is reported to the
+/// panic hook.
 ///
-/// [`finish_background`] waits for it before a process ends.
+/// [`finish_background`] waits for the job before the process ends.
 pub fn background(f: impl FnOnce() + Send + 'static) {
     in_background(Weight::Small, f);
 }
@@ -181,17 +182,17 @@ fn in_background(weight: Weight, f: impl FnOnce() + Send + 'static) {
     run(weight, job);
 }
 
-/// [`background`] for what may wait some milliseconds more, such as storing an answer that its
-/// client has already: where much of it comes, a thread is woken once for many.
+/// Like [`background`], for jobs that may be delayed by some milliseconds, such as storing a
+/// response that the client has already received. Many such jobs share one wake-up of a thread.
 pub fn unhurried(f: impl FnOnce() + Send + 'static) {
     in_background(Weight::Unhurried, f);
 }
 
-/// Something that a process must not end before: [`finish_background`] waits as long as this lives,
-/// or until its deadline.
+/// Work that the process must finish before it ends: [`finish_background`] waits until this guard
+/// is dropped, or until its deadline.
 #[derive(Debug)]
 pub struct Unfinished {
-    /// Its number among those with a deadline.
+    /// Its number in the list of work with a deadline; `None` without a deadline.
     limited: Option<u64>,
 }
 
@@ -223,7 +224,7 @@ impl Unfinished {
         }
     }
 
-    /// Whether it is waited for no longer: it has a deadline, which has passed.
+    /// Whether the work has been abandoned, because its deadline has passed.
     pub fn is_given_up(&self) -> bool {
         let Some(number) = self.limited else {
             return false;
@@ -243,16 +244,16 @@ impl Drop for Unfinished {
         }
         let is_awaited = left.waiting > 0;
         drop(left);
-        // A call of the system, whether anybody waits or not.
+        // Notifying is a system call even if no thread waits.
         if is_awaited {
             BACKGROUND_DONE.notify_all();
         }
     }
 }
 
-/// Waits until every job of [`background`], and whatever else is [`Unfinished`], of all threads,
-/// has been done. Returns what has been given up, because its deadline has passed: the first thread
-/// that waited for it is told.
+/// Waits until all [`background`] jobs and all other [`Unfinished`] work of every thread is done.
+/// Returns the names of the work whose deadline has passed; each is returned to only one of the
+/// waiting threads.
 pub fn finish_background() -> Vec<&'static str> {
     let mut given_up = Vec::new();
     let mut left = lock(&BACKGROUND);
@@ -281,7 +282,8 @@ pub fn finish_background() -> Vec<&'static str> {
     }
 }
 
-/// The process is to end soon: whatever has a deadline is given up after `limit`, if not before.
+/// Shortens all deadlines to at most `limit` from now, because the process is about to end. This
+/// includes deadlines that are set later.
 pub fn hasten_background(limit: Duration) {
     let mut left = lock(&BACKGROUND);
     let end = left.hastened(Instant::now() + limit);
@@ -293,19 +295,19 @@ pub fn hasten_background(limit: Duration) {
     BACKGROUND_DONE.notify_all();
 }
 
-/// The work that a process waits for before it ends.
+/// The work that the process finishes before it ends.
 struct Background {
     unlimited: usize,
     /// Threads of the pool that wait for work.
     waiting: usize,
     limited: Vec<Limited>,
-    /// The number of the next one with a deadline.
+    /// The number of the next work with a deadline.
     next: u64,
-    /// No deadline is later once the process has been [hastened](hasten_background).
+    /// The latest deadline allowed, once the process has been [hastened](hasten_background).
     end: Option<Instant>,
 }
 
-/// Work that is given up after its deadline.
+/// Work that is abandoned after its deadline.
 struct Limited {
     number: u64,
     deadline: Instant,
@@ -327,7 +329,7 @@ static BACKGROUND: Mutex<Background> = Mutex::new(Background {
 });
 static BACKGROUND_DONE: Condvar = Condvar::new();
 
-/// [`blocking`] with a weight.
+/// Like [`blocking`], with a given weight.
 pub(crate) fn weighed<T: Send + 'static>(
     weight: Weight,
     f: impl FnOnce() -> T + Send + 'static,
@@ -342,18 +344,18 @@ pub(crate) fn weighed<T: Send + 'static>(
     }
 }
 
-/// Gives `job` to the pool.
+/// Queues `job` for the pool.
 pub(crate) fn run(weight: Weight, job: Job) {
     let mut guard = lock(&POOL);
     let pool = guard.get_or_insert_default();
     pool.push(weight, job);
     let ready = pool.ready();
     if weight == Weight::Unhurried && pool.ready_unhurried() == 0 {
-        // The thread that gathers them looks again before it leaves.
+        // The gathering thread checks again before it leaves.
         return;
     }
     if pool.idle >= ready {
-        // A thread that is woken takes the lock at once.
+        // Unlock first, since the woken thread takes the lock at once.
         drop(guard);
         WORK.notify_one();
         return;
@@ -372,8 +374,8 @@ pub(crate) fn run(weight: Weight, job: Job) {
     }
 }
 
-/// The kernel gives no thread: if there is none at all, the jobs are done here, for want of
-/// anything better.
+/// Handles a failed thread creation: if the pool has no thread at all, the queued jobs run on this
+/// thread.
 fn run_without_thread() {
     let mut guard = lock(&POOL);
     let pool = guard.get_or_insert_default();
@@ -389,7 +391,7 @@ fn run_without_thread() {
     all.for_each(|job| job());
 }
 
-/// The life of a pool thread.
+/// The main loop of a pool thread.
 fn work() {
     let mut guard = lock(&POOL);
     loop {
@@ -402,7 +404,7 @@ fn work() {
                 continue;
             }
             drop(guard);
-            // Jobs keep their panics for whoever awaits them; see `Blocking`.
+            // A job catches its own panic for the task that awaits it; see `Blocking`.
             let _ = catch_unwind(AssertUnwindSafe(job));
             guard = lock(&POOL);
             guard.get_or_insert_default().done(weight);
@@ -422,7 +424,7 @@ fn work() {
     }
 }
 
-/// Does unhurried jobs, the first one being `job`, until none has come within a nap.
+/// Runs unhurried jobs, starting with `job`, until none has arrived during a nap.
 fn gather(job: Job) -> MutexGuard<'static, Option<Pool>> {
     let mut next = Some(job);
     loop {
@@ -454,7 +456,7 @@ struct PoolState<T> {
     waker: Option<Waker>,
 }
 
-// Nothing in it is pinned: `f` is moved out and called elsewhere.
+// Nothing in `Blocking` is pinned: `f` is moved out and called elsewhere.
 impl<F, T> Unpin for Blocking<F, T> {}
 
 impl<F, T> Future for Blocking<F, T>
@@ -538,7 +540,7 @@ mod tests {
         assert_eq!(next(&mut pool), Some(Weight::Large));
     }
 
-    /// One test, as what is unfinished belongs to the process.
+    /// All in one test, since unfinished work belongs to the process.
     #[test]
     fn what_has_a_deadline_is_waited_for_until_then() {
         const LONG: Duration = Duration::from_secs(600);
@@ -595,7 +597,8 @@ mod tests {
         assert_eq!(next(&mut pool), None);
     }
 
-    /// Jobs that come one by one are done by one thread; while it is held up others do a backlog.
+    /// One thread runs jobs that arrive one by one; while that thread is blocked, others run a
+    /// backlog.
     #[test]
     fn unhurried_jobs_are_gathered() {
         use std::sync::mpsc::channel;
@@ -617,7 +620,7 @@ mod tests {
             threads.push(thread);
         }
         threads.dedup();
-        // A machine that others use may let a nap pass in between.
+        // On a busy machine a nap may pass between two jobs.
         assert!(threads.len() < 5, "{threads:?}");
 
         let (begin, begun) = channel();

@@ -1,11 +1,11 @@
-//! A task's share of a turn of the loop: how much it may do without waiting before the others have
-//! theirs.
+//! A task's budget of operations that complete without waiting, per turn of the loop, so that other
+//! tasks are polled in time.
 //!
-//! A peer that always has something to read, or always has room, never makes a task wait: two quick
-//! ones would hold all other connections of the thread up for as long as they like. So whatever is
-//! ready at once ([`recv`], [`drained`], [`read_at`]) takes a part of the share, and once that is
-//! used up it waits for the next turn, ready or not. Loops over these need nothing of their own; a
-//! loop that works on bytes in memory calls [`yield_now`].
+//! A peer that always has data ready, or always has room, never makes a task wait: two fast peers
+//! could stall all other connections of the thread. So each operation that may complete at once
+//! ([`recv`], [`drained`], [`read_at`]) spends a part of the budget; once the budget is spent, the
+//! operation waits for the next turn, ready or not. Loops over these operations need nothing else;
+//! a loop over bytes in memory calls [`yield_now`].
 //!
 //! [`recv`]: crate::net::Stream::recv
 //! [`drained`]: crate::net::Stream::drained
@@ -18,21 +18,21 @@ use std::task::{Context, Poll};
 
 use crate::task;
 
-/// Operations that are ready at once, of one task in one turn. With receive buffers of 16 KiB that
-/// is half a megabyte, beside which the turn that follows costs little.
+/// Operations of one task that may complete at once in one turn. With receive buffers of 16 KiB
+/// this is 512 KiB, so the cost of the next turn is small in comparison.
 pub(crate) const SHARE: u32 = 32;
 
 thread_local! {
     static LEFT: Cell<u32> = const { Cell::new(SHARE) };
 }
 
-/// A task is about to be polled.
+/// Resets the budget; called before each poll of a task.
 pub(crate) fn begin() {
     LEFT.set(SHARE);
 }
 
-/// Whether the task's share is used up. It is then polled again in the next turn, and the caller
-/// returns `Pending`.
+/// Whether the task's budget is spent. The task is then polled again in the next turn, and the
+/// caller returns `Pending`.
 #[inline]
 pub(crate) fn is_used_up(context: &Context<'_>) -> bool {
     if LEFT.get() > 0 {
@@ -42,13 +42,13 @@ pub(crate) fn is_used_up(context: &Context<'_>) -> bool {
     true
 }
 
-/// Something was ready at once.
+/// Spends one operation, which completed at once.
 #[inline]
 pub(crate) fn spend() {
     LEFT.set(LEFT.get().saturating_sub(1));
 }
 
-/// Takes a part of the share; waits for the next turn where none is left.
+/// Spends one operation; waits for the next turn if the budget is spent.
 pub(crate) async fn take() {
     poll_fn(|context| {
         if is_used_up(context) {

@@ -1,12 +1,12 @@
-//! Receive buffers and the thread's small store of spare ones.
+//! Receive buffers and the thread's pool of spare ones.
 //!
-//! A [`Buffer`] is plain memory from the allocator. Giving it back puts it in the store of the
-//! thread that drops it, whichever thread that is, as long as the store has room and the sizes
-//! agree. Or it is a part of a region of its engine's (`frames.rs`), and goes home there. An idle
-//! connection holds none.
+//! A [`Buffer`] is either plain memory from the allocator or a frame of its engine's region
+//! (`frames.rs`). On drop, plain memory goes to the pool of the thread that drops the buffer, if
+//! the pool has room and the sizes match; a frame returns to its region. An idle connection holds
+//! no buffer.
 //!
-//! Memory is not cleared before the kernel writes to it: to clear it would touch all pages of a
-//! buffer that mostly holds a request of a few hundred bytes.
+//! Memory is not zeroed before the kernel writes to it. Zeroing would touch all pages of a buffer,
+//! which mostly holds a request of a few hundred bytes.
 #![allow(unsafe_code)]
 
 use std::cell::{Cell, RefCell};
@@ -19,27 +19,27 @@ use bytes::Bytes;
 
 use crate::frames::Frame;
 
-/// What a buffer is made of: bytes that nobody may have written yet.
+/// A buffer's memory, which may be uninitialized.
 pub(crate) type Memory = Box<[MaybeUninit<u8>]>;
 
 thread_local! {
     static SIZE: Cell<usize> = const { Cell::new(RECEIVE_BUFFER_SIZE_DEFAULT) };
     static SPARE: RefCell<Vec<Memory>> = const { RefCell::new(Vec::new()) };
-    /// The fewest spare ones since somebody last looked.
+    /// The smallest number of spare buffers since the last call of `shrink`.
     static UNUSED: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Bytes that came from a peer. Dereferences to those that were not yet consumed; an empty one
-/// means end of input.
+/// Bytes received from a peer. Dereferences to the bytes that are not yet consumed. An empty buffer
+/// from a receive means end of input.
 pub struct Buffer {
     room: BufferStorage,
     start: u32,
-    /// All bytes before this one have been written; never beyond the memory, raised only behind
-    /// what `append` has written.
+    /// All bytes before `end` are initialized. Never beyond the memory; raised only by `append`,
+    /// after writing.
     end: BufferLength,
 }
 
-/// A number of bytes, kept one higher than it is: so `Option<Buffer>` is no larger than `Buffer`.
+/// A length, stored plus one, so that `Option<Buffer>` is no larger than `Buffer`.
 #[derive(Clone, Copy)]
 struct BufferLength(NonZeroU32);
 
@@ -53,11 +53,11 @@ impl BufferLength {
     }
 }
 
-/// What a buffer lies in, and with that where it goes when it is dropped.
+/// The memory of a buffer, which also decides where it goes on drop.
 enum BufferStorage {
-    /// The store of a thread.
+    /// Memory of the thread's pool.
     Pooled(Memory),
-    /// A region of its engine's.
+    /// A frame of the engine's region.
     Frame(Frame),
 }
 
@@ -78,7 +78,7 @@ impl BufferStorage {
 }
 
 impl Frame {
-    /// What has been received into this part of it. What lies outside of the frame is left out.
+    /// The received bytes in `part` of the frame, as a buffer. The range is clipped to the frame.
     #[must_use]
     pub fn into_buffer(self, part: Range<usize>) -> Buffer {
         Buffer::in_frame(self, part)
@@ -96,13 +96,13 @@ impl Default for Buffer {
 }
 
 impl Buffer {
-    /// A buffer that holds nothing and owns no memory.
+    /// An empty buffer without memory.
     #[must_use]
     pub fn empty() -> Buffer {
         Buffer::default()
     }
 
-    /// A buffer that holds a copy of `bytes`.
+    /// A buffer with a copy of `bytes`.
     #[must_use]
     pub fn copy_of(bytes: &[u8]) -> Buffer {
         let mut memory = Box::new_uninit_slice(bytes.len());
@@ -111,27 +111,27 @@ impl Buffer {
         unsafe { Buffer::filled(memory, bytes.len()) }
     }
 
-    /// A buffer that holds nothing yet, with as much room as one for a receive.
+    /// An empty buffer with the capacity of a receive buffer.
     #[must_use]
     pub fn roomy() -> Buffer {
-        // SAFETY: it is said to hold nothing.
+        // SAFETY: the length is zero.
         unsafe { Buffer::filled(take(), 0) }
     }
 
-    /// A buffer that holds `bytes`, in their own memory if that is not much larger.
+    /// A buffer that takes over `bytes`; excess capacity is given back.
     #[must_use]
     pub fn of(bytes: Vec<u8>) -> Buffer {
         let length = bytes.len();
         let memory = Box::into_raw(bytes.into_boxed_slice()) as *mut [MaybeUninit<u8>];
-        // SAFETY: the box has just been let go of, and what may be unwritten has the layout of what
-        // has been written.
+        // SAFETY: the box has just been released, and `MaybeUninit<u8>` has the layout of `u8`.
         let memory = unsafe { Memory::from_raw(memory) };
-        // SAFETY: all of it is bytes of the vector.
+        // SAFETY: all bytes come from the vector, so they are initialized.
         unsafe { Buffer::filled(memory, length) }
     }
 
-    /// Takes memory and lets `receive` write to it, which returns what it has written, from the
-    /// start on. Where that is nothing, or an error, the memory goes back at once.
+    /// Takes memory and passes it to `receive`, which returns the part that it has written, from
+    /// the start. After an error, or if nothing was written, the memory goes back to the pool at
+    /// once.
     pub(crate) fn receive<E>(
         receive: impl FnOnce(&mut [MaybeUninit<u8>]) -> Result<&mut [u8], E>,
     ) -> Result<Buffer, E> {
@@ -149,14 +149,14 @@ impl Buffer {
             give(memory);
             return Ok(Buffer::empty());
         }
-        // SAFETY: there are so many bytes that can be read as such at the start of the memory.
+        // SAFETY: `receive` returned this many initialized bytes at the start of the memory.
         Ok(unsafe { Buffer::filled(memory, count) })
     }
 
-    /// Wraps `memory`, whose first `length` bytes a peer has filled.
+    /// Wraps `memory`, of which the first `length` bytes are received data.
     ///
     /// # Safety
-    /// As many bytes at its start as `length` says have been written.
+    /// The first `length` bytes of `memory` are initialized.
     pub(crate) unsafe fn filled(memory: Memory, length: usize) -> Buffer {
         let end = length.min(memory.len());
         Buffer {
@@ -166,8 +166,8 @@ impl Buffer {
         }
     }
 
-    /// Those bytes of a frame; what lies outside of it is left out. All that is in a frame has been
-    /// written.
+    /// The bytes in `part` of a frame; the range is clipped to the frame. All bytes of a frame are
+    /// initialized.
     pub(crate) fn in_frame(frame: Frame, part: Range<usize>) -> Buffer {
         let length = frame.memory().len().min(u32::MAX as usize - 1);
         let end = part.end.min(length);
@@ -178,49 +178,48 @@ impl Buffer {
         }
     }
 
-    /// How many bytes were not yet consumed.
+    /// The number of bytes that are not yet consumed.
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
         (self.end.get() - self.start) as usize
     }
 
-    /// Whether nothing is left. A buffer that came empty from a receive means end of input.
+    /// Whether all bytes are consumed. An empty buffer from a receive means end of input.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.start == self.end.get()
     }
 
-    /// Whether it is filled to the end of its memory: a receive has left nothing of its room, so
-    /// that more may stand ready.
+    /// Whether the memory is filled to its end, so that the kernel may hold more data.
     #[must_use]
     pub fn is_full(&self) -> bool {
         let memory = self.room.memory();
         !memory.is_empty() && self.end.get() as usize == memory.len()
     }
 
-    /// Where in memory the bytes begin that were not yet consumed.
+    /// The address in memory of the first byte that is not yet consumed.
     #[must_use]
     pub fn address(&self) -> usize {
         self.as_ptr().addr()
     }
 
-    /// Consumes `count` bytes from the front; at most those that are there.
+    /// Consumes `count` bytes from the front, or all if there are fewer.
     #[inline]
     pub fn advance(&mut self, count: usize) {
         self.start += count.min(self.len()) as u32;
     }
 
-    /// Keeps the first `length` bytes and forgets the rest.
+    /// Keeps the first `length` bytes and drops the rest.
     #[inline]
     pub fn truncate(&mut self, length: usize) {
         self.end = BufferLength::new(self.start + length.min(self.len()) as u32);
     }
 
-    /// The bytes that are left as a shared byte string, which occupies no more than twice its
-    /// length: without a copy where they fill the memory by half, which goes back when its last
-    /// user is gone; else as a copy, and the memory goes back now.
+    /// Converts the remaining bytes to `Bytes` that occupy at most twice their length. If the bytes
+    /// fill at least half of the memory, they are shared without a copy, and the memory goes back
+    /// with the last reference. Otherwise they are copied, and the memory goes back now.
     #[must_use]
     pub fn into_bytes(self) -> Bytes {
         if self.is_mostly_empty() {
@@ -230,8 +229,8 @@ impl Buffer {
         }
     }
 
-    /// Gives memory back that is more than twice of what is left: for a buffer that is kept while
-    /// something is waited for.
+    /// Copies the bytes into smaller memory if they fill less than half of the current one. For a
+    /// buffer that is kept while its task waits.
     pub fn fit(&mut self) {
         if self.is_mostly_empty() {
             *self = Buffer::copy_of(self);
@@ -242,7 +241,7 @@ impl Buffer {
         self.len() < self.room.memory().len() / 2
     }
 
-    /// Whether so many more bytes have room.
+    /// Whether `bytes` more bytes fit.
     #[must_use]
     pub fn has_room(&self, bytes: usize) -> bool {
         bytes <= self.left()
@@ -252,14 +251,14 @@ impl Buffer {
         self.room.memory().len() - self.end.get() as usize
     }
 
-    /// Appends as many of these bytes as there is room for; how many those are.
+    /// Appends as many of `bytes` as fit, and returns their number.
     pub fn fill(&mut self, bytes: &[u8]) -> usize {
         let count = bytes.len().min(self.left());
         let fitting = bytes.get(..count).unwrap_or_default();
         if self.append(fitting) { count } else { 0 }
     }
 
-    /// Appends bytes where there is room for them; whether there was.
+    /// Appends `bytes` if all of them fit. False if they do not.
     pub(crate) fn append(&mut self, bytes: &[u8]) -> bool {
         let end = self.end.get() as usize;
         let room = self.room.memory_mut().get_mut(end..end + bytes.len());
@@ -280,13 +279,13 @@ impl Deref for Buffer {
             .memory()
             .get(self.start as usize..self.end.get() as usize)
             .unwrap_or_default();
-        // SAFETY: the bytes before `end` have been written, as `filled` demands; those of a frame
+        // SAFETY: the bytes before `end` are initialized, as `filled` demands; those of a frame
         // always are.
         unsafe { bytes.assume_init_ref() }
     }
 }
 
-/// What was received may be changed in place, as decryption does.
+/// Received bytes may be changed in place, as decryption does.
 impl DerefMut for Buffer {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
@@ -295,7 +294,7 @@ impl DerefMut for Buffer {
             .memory_mut()
             .get_mut(self.start as usize..self.end.get() as usize)
             .unwrap_or_default();
-        // SAFETY: the bytes before `end` have been written, as `filled` demands; those of a frame
+        // SAFETY: the bytes before `end` are initialized, as `filled` demands; those of a frame
         // always are.
         unsafe { bytes.assume_init_mut() }
     }
@@ -321,20 +320,20 @@ impl Drop for Buffer {
     }
 }
 
-/// Says how large this thread's buffers are from now on.
+/// Sets the size of this thread's receive buffers, in bytes.
 pub(crate) fn set_size(bytes: usize) {
-    // `Buffer` counts in 32 bits; no socket hands over more than 1 GiB at once.
+    // `Buffer` counts in 32 bits; no socket returns more than 1 GiB at once.
     SIZE.set(bytes.clamp(512, 1 << 30));
     SPARE.with_borrow_mut(Vec::clear);
     UNUSED.set(0);
 }
 
-/// How large this thread's buffers are.
+/// The size of this thread's receive buffers, in bytes.
 pub(crate) fn size() -> usize {
     SIZE.get()
 }
 
-/// Memory for one receive: a spare piece, or a new one.
+/// Memory for one receive: from the pool, or newly allocated.
 pub(crate) fn take() -> Memory {
     SPARE.with_borrow_mut(|spare| {
         let taken = spare.pop();
@@ -343,13 +342,13 @@ pub(crate) fn take() -> Memory {
     })
 }
 
-/// Whether there are more spare ones than a quiet thread keeps.
+/// Whether the pool holds more buffers than an idle thread keeps.
 pub(crate) fn has_spares() -> bool {
     SPARE.with_borrow(|spare| spare.len() > SPARE_BUFFERS_KEPT)
 }
 
-/// Frees half of the spare ones that have not been used since the last call, if a quiet thread
-/// would not keep them.
+/// Frees half of the spare buffers that have not been used since the last call, but keeps those
+/// that an idle thread keeps.
 pub(crate) fn shrink() {
     SPARE.with_borrow_mut(|spare| {
         let surplus = spare.len().saturating_sub(SPARE_BUFFERS_KEPT);
@@ -359,13 +358,13 @@ pub(crate) fn shrink() {
     });
 }
 
-/// Gives memory back to the thread's store, or to the allocator when the store is full or the size
-/// is another.
+/// Returns memory to the thread's pool, or to the allocator if the pool is full or the size
+/// differs.
 pub(crate) fn give(memory: Memory) {
     if memory.is_empty() {
         return;
     }
-    // While the thread ends the store may be gone already; then the allocator gets the memory.
+    // While the thread ends the pool may be gone; then the allocator gets the memory.
     let _ = SPARE.try_with(|spare| {
         let mut spare = spare.borrow_mut();
         if memory.len() == SIZE.get() && spare.len() < SPARE_BUFFERS_MAX {
@@ -382,7 +381,7 @@ mod tests {
         SPARE.with_borrow(Vec::len)
     }
 
-    /// One more home costs an idle connection nothing.
+    /// The second kind of storage must not make an idle connection larger.
     #[test]
     fn a_buffer_is_small() {
         assert_eq!(size_of::<Option<Buffer>>(), 24);
@@ -393,7 +392,7 @@ mod tests {
         set_size(1024);
         let memory = take();
         let address = memory.as_ptr();
-        // SAFETY: nobody reads it.
+        // SAFETY: the bytes are not read.
         let buffer = unsafe { Buffer::filled(memory, 10) };
         assert_eq!((buffer.len(), spares()), (10, 0));
         drop(buffer);

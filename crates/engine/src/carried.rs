@@ -1,10 +1,10 @@
-//! What our own TCP says of a connection, as a socket of the kernel's would have said it.
+//! Errors of our own TCP, as the kernel's sockets would report them.
 
 use std::io;
 
 use netstack::tcp::{CallError, Reason};
 
-/// The error of a call.
+/// The I/O error for a failed call.
 pub(crate) fn error_of(error: CallError) -> io::Error {
     io::Error::from_raw_os_error(match error {
         CallError::Unknown | CallError::Connecting => libc::ENOTCONN,
@@ -13,7 +13,7 @@ pub(crate) fn error_of(error: CallError) -> io::Error {
     })
 }
 
-/// How a connection ended.
+/// The errno for the reason why a connection ended.
 pub(crate) fn errno(reason: Reason) -> i32 {
     match reason {
         Reason::Finished => libc::EPIPE,

@@ -1,15 +1,15 @@
-//! Which engine to use: the one that is asked for if the kernel has it, else the best that works.
+//! Chooses the engine: the requested one if the kernel supports it, else the best that works.
 
 use crate::uring;
 
-/// The engines there are.
+/// The available engines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EngineKind {
     /// Readiness by `epoll`; works on every Linux.
     Epoll,
-    /// Completions by `io_uring`; needs Linux 6.1 and the permission to use it.
+    /// Completions from `io_uring`; needs Linux 6.1 and the permission to use it.
     Uring,
-    /// Connections of an interface by AF_XDP and our own TCP, beside `epoll`.
+    /// Connections of one interface by AF_XDP and our own TCP; everything else by `epoll`.
     Xdp,
     /// A network and a clock inside the process, for tests.
     Sim,
@@ -26,7 +26,7 @@ impl std::fmt::Display for EngineKind {
     }
 }
 
-/// The engine to use when `wanted` is asked for, and the reason in words for the log.
+/// The engine to use if `wanted` is requested, and the reason in words for the log.
 #[must_use]
 pub fn choose(wanted: Option<EngineKind>) -> (EngineKind, String) {
     match wanted {

@@ -1,6 +1,6 @@
-//! The coarse clocks of a thread: read once a turn of the loop, then free to ask.
+//! The coarse clocks of a thread: read once per turn of the loop, then free to query.
 //!
-//! The simulation has a time of its own, in which the wall clock begins at a fixed moment.
+//! A simulation has its own time, in which the wall clock starts at a fixed moment.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -10,12 +10,11 @@ thread_local! {
     static UPTIME: Cell<Duration> = const { Cell::new(Duration::ZERO) };
     static WALL: Cell<Duration> = const { Cell::new(Duration::ZERO) };
     static START: Cell<Option<Instant>> = const { Cell::new(None) };
-    /// The present in milliseconds since the start, rounded up.
+    /// The current time in milliseconds since the start, rounded up.
     static NEXT_MS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Until when something may take, in milliseconds of its thread's runtime: rounded up, so that
-/// nothing ends early.
+/// A deadline in milliseconds of its thread's runtime, rounded up so that no wait ends early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadline(u64);
 
@@ -23,7 +22,8 @@ impl Deadline {
     /// A deadline that is never reached.
     pub const NEVER: Deadline = Deadline(u64::MAX);
 
-    /// So much later than this turn of the loop: cheaper than a moment.
+    /// The deadline `wait` after this turn of the loop. Cheaper than a conversion from an
+    /// `Instant`.
     #[inline]
     #[must_use]
     pub fn within(wait: Duration) -> Deadline {
@@ -52,35 +52,34 @@ fn ms_rounded_up(time: Duration) -> u64 {
     time.as_secs().saturating_mul(1000).saturating_add(rest)
 }
 
-/// Where the wall clock of a simulation begins: 2024-01-01 00:00:00 UTC.
+/// The start of a simulation's wall clock: 2024-01-01 00:00:00 UTC.
 const SIMULATED_EPOCH: Duration = Duration::from_secs(1_704_067_200);
 
 /// The monotonic time at the beginning of this turn of the loop; on a thread without a runtime, the
-/// time itself.
+/// current time.
 #[inline]
 #[must_use]
 pub fn now() -> Instant {
     NOW.get().unwrap_or_else(Instant::now)
 }
 
-/// How long this thread's runtime had been running at the beginning of this turn: cheaper than
-/// [`now`] where moments of one thread are compared with each other. Zero on a thread without a
-/// runtime.
+/// How long this thread's runtime had been running at the beginning of this turn. Cheaper than
+/// [`now`] for comparing times of one thread. Zero on a thread without a runtime.
 #[inline]
 #[must_use]
 pub fn uptime() -> Duration {
     UPTIME.get()
 }
 
-/// The moment at which this thread's [`uptime`] was `uptime`, or is going to be.
+/// Converts an [`uptime`] of this thread, past or future, to an `Instant`.
 #[inline]
 #[must_use]
 pub fn moment(uptime: Duration) -> Instant {
     now() - UPTIME.get() + uptime
 }
 
-/// The time since 1970-01-01 00:00:00 UTC at the beginning of this turn, at most a millisecond old
-/// then; on a thread without a runtime, the time itself.
+/// The time since 1970-01-01 00:00:00 UTC at the beginning of this turn, read at most a millisecond
+/// before it; on a thread without a runtime, the current time.
 #[inline]
 #[must_use]
 pub fn wall() -> Duration {
@@ -96,11 +95,11 @@ fn read_wall() -> Duration {
         .unwrap_or_default()
 }
 
-/// The clock of a worker. Milliseconds count from its start.
+/// The clock of a worker. Counts milliseconds since its start.
 pub(crate) struct Clock {
     start: Instant,
     now_ms: u64,
-    /// At which millisecond the wall clock was read.
+    /// The millisecond in which the wall clock was last read.
     wall_read_ms: Option<u64>,
     simulated: bool,
 }
@@ -118,7 +117,7 @@ impl Clock {
         clock
     }
 
-    /// Takes the wall clock from the monotonic one from now on.
+    /// Derives the wall clock from the monotonic one from now on, for a simulation.
     pub(crate) fn simulate(&mut self) {
         self.simulated = true;
         self.read(self.start);
@@ -142,12 +141,12 @@ impl Clock {
         self.now_ms
     }
 
-    /// How long it is until `deadline_ms`, zero when it has passed.
+    /// The time left until `deadline_ms`; zero if it has passed.
     pub(crate) fn until(&self, deadline_ms: u64) -> Duration {
         Duration::from_millis(deadline_ms.saturating_sub(self.now_ms))
     }
 
-    /// Takes the clock away from the thread when its runtime ends.
+    /// Resets the thread's clocks when its runtime ends.
     pub(crate) fn stop() {
         NOW.set(None);
         START.set(None);

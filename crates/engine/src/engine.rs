@@ -1,25 +1,25 @@
 //! The narrow interface between a thread and its kernel: operations go in, completions come out.
 //!
-//! An operation that can be finished at once is: [`Engine::submit`] then returns its outcome.
-//! Otherwise exactly one final [`Completion`] follows, from [`Engine::wait`], even when the
-//! operation is cancelled meanwhile. What an operation owns (the bytes to send, the buffer to
-//! receive into) stays with the engine until then.
+//! An operation that can complete at once does: [`Engine::submit`] then returns its outcome.
+//! Otherwise exactly one final [`Completion`] follows, from [`Engine::wait`], even if the operation
+//! is cancelled meanwhile. The engine owns the operation's data (the bytes to send, the receive
+//! buffer) until then.
 //!
-//! At most one operation of a kind is in flight for one socket, so a socket and a kind name an
+//! At most one operation of each kind is in flight per socket, so a socket and a kind identify an
 //! operation.
 //!
-//! **Who owns a descriptor.** A stream's socket belongs to the engine from [`Engine::adopt`] until
-//! the engine closes it, and nothing above knows its number: operations name the stream. An engine
-//! that gives a descriptor to its kernel to be closed forgets the number in the same step, so that
-//! whatever completes later cannot use what may be another connection's by then. Listening sockets
-//! are shared with the engine for as long as it accepts from them. Datagram sockets belong to the
-//! thread's table, which keeps them open until no operation is in flight and then gives them to
-//! [`Engine::close_datagrams`].
+//! **Who owns a descriptor.** The engine owns a stream's socket from [`Engine::adopt`] until it
+//! closes the socket, and no layer above knows the descriptor's number: operations name the stream.
+//! An engine that submits the close of a descriptor to its kernel forgets the number in the same
+//! step, so that a late completion cannot act on a number that another connection has reused.
+//! Listening sockets are shared with the engine while it accepts from them. Datagram sockets belong
+//! to the thread's table, which keeps them open until no operation is in flight and then passes
+//! them to [`Engine::close_datagrams`].
 //!
-//! **Datagrams** stay with the thread, too: an operation on them that cannot be finished at once
-//! ends with [`OperationOutcome::Ready`], and is submitted again. An engine that sends by itself
-//! meanwhile takes shares of the bytes; one that receives by itself keeps what came until it is
-//! asked.
+//! **Datagrams** stay with the thread, too: an operation on datagrams that cannot complete at once
+//! ends with [`OperationOutcome::Ready`], and is submitted again. An engine that sends
+//! asynchronously holds references to the bytes; one that receives asynchronously keeps the
+//! datagrams until the next operation.
 
 use std::collections::VecDeque;
 use std::io;
@@ -38,29 +38,30 @@ use crate::notifier::Notifier;
 use crate::sys::{self, PARTS_MAX};
 use crate::xdp::QueueParts;
 
-/// What a thread asks of its kernel. Implemented by `epoll.rs`, `uring` and `sim`.
+/// The operations that a thread requests from its kernel. Implemented by `epoll.rs`, `uring`, `xdp`
+/// and `sim`.
 pub trait Engine {
-    /// Starts `op`. `Some` is its outcome, and nothing follows; `None` means that completions with
-    /// `token` follow.
+    /// Starts `op`. `Some` is the final outcome, and no completion follows; `None` means that
+    /// completions with `token` follow.
     fn submit(&mut self, op: Op<'_>, token: Token) -> Option<OperationOutcome>;
 
-    /// Whether a send is a call of its own, made when it is submitted; else sends are gathered
-    /// until the wait.
+    /// Whether each send is a system call of its own, made by [`submit`](Self::submit); otherwise
+    /// sends are batched until [`wait`](Self::wait).
     fn sends_at_once(&self) -> bool {
         false
     }
 
-    /// Asks the operation named by `token` to end. `Some` is its outcome, and nothing follows;
-    /// `None` means that its final completion is still to come, with whatever it achieved, or that
-    /// no such operation is in flight.
+    /// Cancels the operation identified by `token`. `Some` is its final outcome, and no completion
+    /// follows; `None` means that its final completion is still to come, with the progress it made,
+    /// or that no such operation is in flight.
     fn cancel(&mut self, token: Token) -> Option<OperationOutcome>;
 
-    /// Hands everything submitted to the kernel, waits until something completes, the notifier is
-    /// used or `timeout` (rounded up to milliseconds) is over, and appends what completed. `None`
-    /// waits without end.
+    /// Submits all queued operations to the kernel, waits until an operation completes, the
+    /// notifier is signalled or `timeout` (rounded up to milliseconds) has passed, and appends the
+    /// completions. With `None` there is no time limit.
     ///
     /// # Errors
-    /// Only when the engine itself is broken; the caller ends the process.
+    /// Only if the engine itself is broken; the caller then ends the process.
     fn wait(
         &mut self,
         timeout: Option<Duration>,
@@ -70,30 +71,30 @@ pub trait Engine {
     /// Ends a wait from another thread.
     fn notifier(&self) -> Notifier;
 
-    /// The monotonic time; simulated engines have their own.
+    /// The monotonic time. A simulated engine returns its simulated time.
     fn now(&self) -> Instant {
         Instant::now()
     }
 
-    /// Takes over the socket of the stream `key`, which is new. Everything else about streams names
-    /// the key alone.
+    /// Takes ownership of the socket of the new stream `key`. All other operations on streams name
+    /// only the key.
     fn adopt(&mut self, key: Key, socket: Socket);
 
-    /// The descriptor of the stream `key`, for the calls below, of which those of the kernel's
-    /// engines are the default; `None` where there is none (any more).
+    /// The descriptor of the stream `key`, which the default methods below use; `None` if the
+    /// stream has no kernel socket, or its socket is closed.
     fn descriptor(&self, _key: Key) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    /// A new stream socket that can be connected to `to`, with these options.
+    /// Creates a stream socket that can be connected to `to`, with these options.
     ///
     /// # Errors
-    /// Those of `socket()`, `bind()` and, where it allows what is asked for, `setsockopt()`.
+    /// Those of `socket()`, `bind()` and, for an option that is required, `setsockopt()`.
     fn socket(&mut self, to: &Address, options: &SocketOptions) -> Result<Socket, ConnectError> {
         sys::stream_socket(to, options).map(Socket::Descriptor)
     }
 
-    /// A new datagram socket that is bound to an address.
+    /// Creates a datagram socket and binds it to an address.
     ///
     /// # Errors
     /// Those of `socket()` and `bind()`.
@@ -101,10 +102,10 @@ pub trait Engine {
         sys::bound_datagram_socket(from).map(Socket::Descriptor)
     }
 
-    /// A new datagram socket that is connected to the address `to`.
+    /// Creates a datagram socket and connects it to the address `to`.
     ///
     /// # Errors
-    /// Which of the calls failed: `socket()`, `setsockopt()`, `bind()` or `connect()`.
+    /// The failed call: `socket()`, `setsockopt()`, `bind()` or `connect()`.
     fn connected_datagrams(
         &mut self,
         to: &Address,
@@ -113,20 +114,20 @@ pub trait Engine {
         sys::connected_datagram_socket(to, options).map(Socket::Descriptor)
     }
 
-    /// Readies a datagram socket that was bound elsewhere for this thread.
+    /// Prepares a datagram socket that was bound elsewhere for use on this thread.
     ///
     /// # Errors
-    /// Where it is no datagram socket of this engine's.
+    /// If `socket` is not a datagram socket of this engine.
     fn take_datagrams(&mut self, socket: &Socket) -> io::Result<()> {
         sys::take_datagram_socket(connected(socket.descriptor())?)
     }
 
-    /// Closes the datagram socket `key`, of which no operation is in flight.
+    /// Closes the datagram socket `key`. No operation on it may be in flight.
     fn close_datagrams(&mut self, _key: Key, socket: Socket) {
         drop(socket);
     }
 
-    /// The address of this end of a socket that is no stream's.
+    /// The local address of a socket that is not a stream's.
     ///
     /// # Errors
     /// Those of `getsockname()`.
@@ -134,10 +135,11 @@ pub trait Engine {
         sys::local(connected(socket.descriptor())?)
     }
 
-    /// A call that changes one property of a stream's socket at once.
+    /// Changes one property of a stream's socket immediately.
     ///
     /// # Errors
-    /// Those of `setsockopt()` and `shutdown()`; `NotConnected` where there is no socket any more.
+    /// Those of `setsockopt()` and `shutdown()`; `NotConnected` if the stream has no socket any
+    /// more.
     fn control(&mut self, key: Key, control: Control) -> io::Result<()> {
         sys::control(connected(self.descriptor(key))?, control)
     }
@@ -147,61 +149,62 @@ pub trait Engine {
         drop(socket);
     }
 
-    /// Readies a listening socket for this thread. Whether connections inherit `TCP_NODELAY` from
-    /// it.
+    /// Prepares a listening socket for use on this thread. True if accepted connections inherit
+    /// `TCP_NODELAY` from it.
     ///
     /// # Errors
-    /// Where it is no listening socket of this engine's, or cannot be made non-blocking.
+    /// If `socket` is not a listening socket of this engine, or cannot be made non-blocking.
     fn listen(&mut self, socket: &Socket) -> io::Result<bool>;
 
-    /// Accepts a connection that waits, beside the operation.
+    /// Accepts a waiting connection immediately, without an accept operation.
     ///
     /// # Errors
-    /// Those of `accept()`: `WouldBlock` when none waits.
+    /// Those of `accept()`: `WouldBlock` if no connection waits.
     fn accept_now(&mut self, listener: &Socket) -> io::Result<(Socket, Option<SocketAddr>)> {
         let (socket, peer) = sys::accept(connected(listener.descriptor())?)?;
         Ok((Socket::Descriptor(socket), peer))
     }
 
-    /// Accepts the connection that has waited for longest, although there is no descriptor for it,
-    /// sends it `answer` and closes it. False when none waits, or the engine has kept nothing in
-    /// reserve for that.
+    /// Accepts the oldest waiting connection although the process is out of descriptors, sends
+    /// `answer` to it and closes it. False if no connection waits, or the engine has no reserve
+    /// descriptor for this.
     fn turn_away(&mut self, listener: &Socket, answer: &[u8]) -> bool;
 
-    /// This thread is done with a listening socket; no accept on it is in flight.
+    /// Forgets a listening socket that this thread no longer uses. No accept on it may be in
+    /// flight.
     fn forget_listener(&mut self, _socket: &Socket) {}
 
-    /// The address of the other end.
+    /// The peer's address of the stream `key`.
     ///
     /// # Errors
-    /// Those of `getpeername()`; `NotConnected` where there is no socket any more.
+    /// Those of `getpeername()`; `NotConnected` if the stream has no socket any more.
     fn peer(&self, key: Key) -> io::Result<Address> {
         sys::peer(connected(self.descriptor(key))?)
     }
 
-    /// The address of this end.
+    /// The local address of the stream `key`.
     ///
     /// # Errors
-    /// Those of `getsockname()`; `NotConnected` where there is no socket any more.
+    /// Those of `getsockname()`; `NotConnected` if the stream has no socket any more.
     fn local(&self, key: Key) -> io::Result<Address> {
         sys::local(connected(self.descriptor(key))?)
     }
 
-    /// What is known of how the stream's bytes travel; `None` where it is no TCP.
+    /// TCP statistics of the stream `key`; `None` if it is not a TCP connection.
     fn info(&self, key: Key) -> Option<TcpInfo> {
         self.descriptor(key).and_then(sys::tcp_info)
     }
 
-    /// Whether nothing of what was sent on streams that are closed is still on its way by this
-    /// process alone.
+    /// Whether all data of closed streams has left this process. Only an engine with a TCP stack of
+    /// its own may still have to send some.
     fn is_settled(&self) -> bool {
         true
     }
 
-    /// Serves connections by a queue of an interface, too.
+    /// Also serves the connections of one queue of a network interface.
     ///
     /// # Errors
-    /// `Unsupported` where the engine has no TCP of its own.
+    /// `Unsupported` if the engine has no TCP stack of its own.
     fn attach(&mut self, _parts: QueueParts) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
@@ -211,17 +214,17 @@ fn connected(descriptor: Option<BorrowedFd<'_>>) -> io::Result<BorrowedFd<'_>> {
     descriptor.ok_or_else(|| io::ErrorKind::NotConnected.into())
 }
 
-/// A socket that is not in the engine's table: of a stream that is on its way there, of datagrams,
-/// or one that listens.
+/// A socket outside the engine's stream table: a stream's socket before adoption, a datagram
+/// socket, or a listening socket.
 #[derive(Debug)]
 pub enum Socket {
-    /// One of the kernel's.
+    /// A kernel socket.
     Descriptor(OwnedFd),
-    /// One of the simulation's own, which only the simulation closes.
+    /// A socket of the simulation, which only the simulation closes.
     Simulated(i32),
-    /// A connection that our own TCP carries on a queue of an interface.
+    /// A connection of our own TCP stack on a queue of an interface.
     Carried {
-        /// The queue's number among those of the engine.
+        /// The queue's index in the engine.
         port: usize,
         /// The connection.
         id: netstack::ConnectionId,
@@ -229,7 +232,7 @@ pub enum Socket {
 }
 
 impl Socket {
-    /// Its descriptor, if it is one of the kernel's.
+    /// The descriptor, if this is a kernel socket.
     pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Socket::Descriptor(descriptor) => Some(descriptor.as_fd()),
@@ -238,22 +241,22 @@ impl Socket {
     }
 }
 
-/// Names an operation: the socket's place in the thread's tables, and what is done with it.
+/// Identifies an operation: the socket's key in the thread's tables, and the kind of operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Token {
-    /// Place of the stream or listener; stays its own until the last completion.
+    /// Key of the stream, listener or datagram socket. Not reused before the last completion.
     pub key: Key,
-    /// Which of its operations.
+    /// The kind of operation.
     pub kind: OpKind,
 }
 
-/// The kinds of operations, as they are told apart in a [`Token`].
+/// The kinds of operations, as a [`Token`] distinguishes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum OpKind {
-    /// [`Op::Accept`]; its key is of the table of listeners. [`OpKind::Readable`],
-    /// [`OpKind::RecvMsg`] and [`OpKind::SendMsg`] are of that of datagram sockets, all others are
-    /// of the table of streams.
+    /// [`Op::Accept`], with a key of the listener table. The keys of [`OpKind::Readable`],
+    /// [`OpKind::RecvMsg`] and [`OpKind::SendMsg`] are of the datagram table, those of all other
+    /// kinds of the stream table.
     Accept = 0,
     /// The kind of [`Op::Connect`] in a token.
     Connect = 1,
@@ -271,63 +274,64 @@ pub enum OpKind {
     SendMsg = 7,
 }
 
-/// One operation. Those without a socket are of the stream that the token names.
+/// One operation. Variants without a socket act on the stream that the token names.
 #[derive(Debug)]
 pub enum Op<'a> {
-    /// Accept one connection, or several if `many`: then each but the last completion says that
+    /// Accept one connection, or several if `many`: then every completion but the last says that
     /// more follow.
     Accept {
-        /// The listening socket; the engine keeps a share of it until the last completion.
+        /// The listening socket. The engine holds a reference until the last completion.
         socket: &'a Rc<Socket>,
-        /// Whether to go on accepting until there is nothing, or until cancelled.
+        /// Whether to go on accepting until no connection waits, or until cancelled.
         many: bool,
     },
-    /// Connect a fresh socket.
+    /// Connect a new socket.
     Connect {
         /// The address to connect to.
         address: Address,
     },
-    /// Receive once, into a buffer that the engine provides when bytes are there.
+    /// Receive once, into a buffer that the engine provides when data has arrived.
     Recv {
-        /// Whether the engine may go on receiving by itself, because what comes next is awaited
-        /// without hurry.
+        /// Whether the engine may continue receiving on its own, because the next data may arrive
+        /// late.
         keep: bool,
     },
-    /// Send what `outgoing` holds: all of it, or as much as goes before the engine has to stop.
+    /// Send the segments of `outgoing`: all of them, or as many as possible before the engine has
+    /// to stop.
     Send {
-        /// What to send; comes back with the outcome, without what was sent.
+        /// The segments to send. The outcome returns those that were not sent.
         outgoing: Box<Outgoing>,
-        /// Stop after about this many bytes of files, so that others get their turn.
+        /// Stop after about this many bytes of files, so that other streams are served.
         chunk: u64,
-        /// Whether the socket is closed when everything was sent.
+        /// Whether and how to close the socket after everything has been sent.
         ending: CloseMode,
     },
-    /// Closes the socket once it is idle.
+    /// Close the socket once no operation uses it.
     Close,
-    /// Tell, by [`OperationOutcome::Ready`], when a descriptor that is no socket can be read. Its
-    /// key and its place are those of a datagram socket.
+    /// Report, by [`OperationOutcome::Ready`], when a descriptor other than a socket becomes
+    /// readable. The key is of the datagram table.
     Readable {
         /// The descriptor. The caller keeps it open until the completion.
         socket: &'a Socket,
     },
-    /// Receive datagrams, as many as are there and go at once.
+    /// Receive all datagrams that are available at once.
     RecvMsg {
         /// The socket. The caller keeps it open until the completion.
         socket: &'a Socket,
-        /// Empty; those that were received are put there, but only by [`Engine::submit`] itself.
+        /// Empty. Received datagrams are appended, but only by [`Engine::submit`] itself.
         into: &'a mut VecDeque<Datagram<Buffer>>,
     },
-    /// Send datagrams, from the front on, as many as go at once.
+    /// Send datagrams from the front of the queue, as many as possible at once.
     SendMsg {
         /// The socket. The caller keeps it open until the completion.
         socket: &'a Socket,
-        /// At least one. The caller takes those off that the outcome counts.
+        /// At least one datagram. The caller removes as many as the outcome counts.
         datagrams: &'a VecDeque<Datagram<Bytes>>,
     },
 }
 
 impl Op<'_> {
-    /// What comes of it where the stream has no socket any more.
+    /// The outcome of the operation if its stream has no socket any more.
     pub(crate) fn unconnected(self) -> OperationOutcome {
         let error = || io::ErrorKind::NotConnected.into();
         match self {
@@ -347,48 +351,49 @@ impl Op<'_> {
     }
 }
 
-/// Whether a connection ends with a send, and how.
+/// Whether a send closes the connection, and how.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CloseMode {
     /// The connection goes on after the send.
     #[default]
     Never,
-    /// It ends. The peer may send more meanwhile, and has to get all that was sent to it even so.
+    /// Close, but the peer may send more meanwhile, and must still receive everything that was
+    /// sent.
     Careful,
-    /// It ends, and the peer has said that it sends nothing more: the end may leave in the packet
-    /// of the last bytes. If it does send more, it may lose what was sent to it.
+    /// Close, and the peer has said that it sends nothing more, so the FIN may leave in the packet
+    /// of the last bytes. If the peer does send more, it may lose data that was sent to it.
     Quick,
 }
 
 impl CloseMode {
-    /// Whether the socket is closed.
+    /// Whether the socket is closed after the send.
     #[must_use]
     pub fn closes(self) -> bool {
         self != CloseMode::Never
     }
 }
 
-/// How an operation ended, or what one of several completions brings.
+/// The outcome of an operation, or of one of its several completions.
 #[derive(Debug)]
 pub enum OperationOutcome {
-    /// A connection and, if the engine learned it at no cost, the address of its peer.
+    /// The connection and, if the engine learned it at no cost, the peer's address.
     Accepted(io::Result<(Socket, Option<SocketAddr>)>),
-    /// The connection stands, or not.
+    /// Whether the connection was established.
     Connected(io::Result<()>),
-    /// Something can be received, or there is room: submit the operation again, when it is wanted.
+    /// Data is available, or there is room: submit the operation again when the result is wanted.
     Ready,
-    /// So many datagrams, at least one, were received or sent. Where the error is that of a send,
-    /// the first datagram has failed, and the others may go on without it.
+    /// The number of datagrams received or sent, at least one. If a send fails, only the first
+    /// datagram has failed, and the others may be sent without it.
     Messages(io::Result<usize>),
-    /// What was received; an empty buffer is the end of input.
+    /// The received bytes. An empty buffer is the end of input.
     Received(io::Result<Buffer>),
-    /// Some of it was sent.
+    /// A part of the segments was sent.
     Sent {
-        /// What is left to send.
+        /// The segments that are left to send.
         outgoing: Box<Outgoing>,
-        /// How many bytes the kernel took.
+        /// The number of bytes that the kernel took.
         taken: u64,
-        /// Why it stopped there.
+        /// Why the send stopped.
         stop: SendStop,
     },
     /// The socket is closed.
@@ -398,17 +403,17 @@ pub enum OperationOutcome {
 /// Why a send stopped.
 #[derive(Debug)]
 pub enum SendStop {
-    /// Everything that was queued has been sent.
+    /// All queued segments have been sent.
     Empty,
-    /// Everything was sent, and the socket was closed as asked.
+    /// All segments were sent, and the socket was closed as requested.
     Closed,
-    /// The kernel takes no more now; submit again at once.
+    /// The kernel's send buffer is full; submit again at once to wait for room.
     Blocked,
-    /// The chunk is full; submit again in the next turn.
+    /// The chunk is complete; submit again in the next turn.
     Chunk,
-    /// A range of a file comes next that is not known to be in memory.
+    /// The next range of a file may not be in memory.
     Cold,
-    /// The connection is of no further use.
+    /// The connection has failed.
     Failed(io::Error),
 }
 
@@ -419,7 +424,7 @@ pub struct Completion {
     pub token: Token,
     /// How the operation ended.
     pub outcome: OperationOutcome,
-    /// Whether further completions with this token follow.
+    /// Whether more completions with this token follow.
     pub more: bool,
 }
 
@@ -428,7 +433,7 @@ pub struct Completion {
 pub enum Control {
     /// Sets or clears the option `TCP_NODELAY`.
     NoDelay(bool),
-    /// Send a reset instead of an orderly end when the socket is closed (`SO_LINGER` of zero).
+    /// Send a reset instead of a FIN when the socket is closed (`SO_LINGER` of zero).
     ResetOnClose,
     /// No more bytes will be sent: `shutdown(SHUT_WR)`.
     ShutdownWrite,
@@ -436,24 +441,25 @@ pub enum Control {
     ShutdownRead,
     /// Shuts down both directions: `shutdown(SHUT_RDWR)`.
     ShutdownBoth,
-    /// Take keys for what is sent (`TCP_ULP`); see [`crate::kernel_tls`].
+    /// Enable kernel TLS (`TCP_ULP`), so that the socket accepts keys; see [`crate::kernel_tls`].
     KernelTls,
 }
 
-/// What waits to be sent on one stream, in order.
+/// The segments to be sent on one stream, in order.
 #[derive(Debug, Default)]
 pub struct Outgoing {
     segments: VecDeque<Segment>,
-    /// How many of them are no byte strings, so that each takes a call of its own.
+    /// The number of segments other than byte strings, each of which takes its own system call.
     calls: u32,
-    /// What was sent. Its destructors may run foreign code, so the owner drops it when nothing is
-    /// borrowed.
+    /// Segments that have been sent. Their destructors may run foreign code, so the owner drops
+    /// them when nothing is borrowed.
     pub(crate) spent: Vec<Segment>,
     /// Bytes at the front of the first file segment that are known to be in memory.
     pub(crate) warm: u64,
-    /// Files, and what stands before them, are to leave in full segments.
+    /// Whether files, and the segments before them, leave in full TCP segments.
     pub(crate) fills_segments: bool,
-    /// The socket holds back what fills no segment, until the last file was sent.
+    /// Whether the socket is corked: it holds back partial TCP segments until the last file is
+    /// sent.
     pub(crate) corked: bool,
 }
 
@@ -464,8 +470,8 @@ impl Outgoing {
         self.segments.push_back(segment);
     }
 
-    /// Appends a segment. Where there are `many` already, small ones are copied together; `spent`
-    /// is what is left over then.
+    /// Appends a segment. If there are at least `many` segments already, small ones are joined;
+    /// `spent` then receives the leftover memory.
     pub(crate) fn push_or_join(&mut self, segment: Segment, many: usize, spent: &mut Vec<Segment>) {
         if self.segments.len() >= many
             && let Segment::Bytes(more) = &segment
@@ -478,30 +484,30 @@ impl Outgoing {
         self.push(segment);
     }
 
-    /// The segments that are left, in order.
+    /// The remaining segments, in order.
     pub fn segments(&self) -> impl Iterator<Item = &Segment> {
         self.segments.iter()
     }
 
-    /// Whether nothing is left.
+    /// Whether no segment is left.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.segments.is_empty()
     }
 
-    /// Whether there is more than byte strings, which can be sent several at once.
+    /// Whether there are segments other than byte strings, which cannot be sent together in one
+    /// call.
     pub(crate) fn takes_calls(&self) -> bool {
         self.calls > 0
     }
 
-    /// The next segment of the outgoing.
+    /// The next segment to send.
     #[must_use]
     pub fn front(&self) -> Option<&Segment> {
         self.segments.front()
     }
 
-    /// Moves all segments of `other` behind those that are here, as
-    /// [`push_or_join`](Self::push_or_join) does.
+    /// Appends all segments of `other`, as [`push_or_join`](Self::push_or_join) does.
     pub(crate) fn append(&mut self, other: &mut Outgoing, many: usize, spent: &mut Vec<Segment>) {
         if self.first_file().is_none() {
             self.warm = other.warm;
@@ -514,7 +520,7 @@ impl Outgoing {
         }
     }
 
-    /// Forgets everything that is left, without running destructors yet.
+    /// Drops all remaining segments, without running their destructors yet.
     pub(crate) fn abandon(&mut self) {
         if !self.segments.is_empty() {
             self.spent.extend(self.segments.drain(..));
@@ -524,7 +530,7 @@ impl Outgoing {
         self.corked = false;
     }
 
-    /// Gives room back that only a long queue needs.
+    /// Shrinks the memory to the size that a short queue needs.
     pub(crate) fn fit(&mut self) {
         self.segments.shrink_to(2 * PARTS_MAX);
         self.spent.shrink_to(2 * PARTS_MAX);
@@ -540,7 +546,7 @@ impl Outgoing {
             .find(|segment| matches!(segment, Segment::File { .. }))
     }
 
-    /// Takes `count` sent bytes off the front.
+    /// Removes `count` sent bytes from the front.
     pub(crate) fn advance(&mut self, mut count: u64) {
         while count > 0 {
             let Some(front) = self.segments.front_mut() else {
@@ -559,7 +565,7 @@ impl Outgoing {
         }
     }
 
-    /// Takes off the first segment, which has been sent or put into effect.
+    /// Removes the first segment, which has been sent or applied.
     pub(crate) fn pop_front(&mut self) {
         let Some(front) = self.segments.pop_front() else {
             return;
