@@ -1,14 +1,14 @@
-//! The engine over epoll: readiness from the kernel, remembered per socket, turned into
+//! The engine over epoll: converts readiness from the kernel, remembered per socket, to
 //! completions.
 //!
 //! A connection is registered once, edge-triggered; after that a request costs its share of one
-//! `epoll_wait`, one `recv` and one `send`. Room to send is watched only once a send has found
-//! none: a new socket has room, and to be told so would be a turn of the loop for nothing. A short
-//! receive says that the socket is empty, so no second one is made before the next edge. Receives
-//! complete as [`OperationOutcome::Ready`] and are made when the task asks again, so that one
-//! buffer, warm in the cache, serves all connections of a turn. Listeners are level-triggered and
-//! exclusive: one connection is accepted per event unless `many` is asked for, and a listener that
-//! no task waits on is unregistered.
+//! `epoll_wait`, one `recv` and one `send`. EPOLLOUT is requested only after a send has found the
+//! buffer full: a new socket has room, and an event that says so would cost a turn of the loop. A
+//! short receive means that the socket is empty, so no second receive is made before the next edge.
+//! Receives complete as [`OperationOutcome::Ready`] and are made when the task asks again, so that
+//! one cache-warm buffer serves all connections of a turn. Listeners are level-triggered and
+//! exclusive: one connection is accepted per event unless `many` is requested, and a listener on
+//! which no task waits is unregistered.
 
 use std::collections::VecDeque;
 use std::io;
@@ -33,28 +33,30 @@ use crate::notifier::Notifier;
 use crate::reserve::Reserve;
 use crate::sys;
 
-/// Events taken from the kernel at once (nginx's `epoll_events`).
+/// Events fetched from the kernel by one call (nginx's `epoll_events`).
 const EVENTS_MAX: usize = 512;
 
-/// Marks an event of a listener; the other 31 upper bits are the generation of the key.
+/// Bit that marks an event of a listener; the other 31 upper bits are the generation of the key.
 const LISTENER: u64 = 1 << 63;
 const NOTIFIER: u64 = u64::MAX;
 
-/// Marks an event of a descriptor of another engine's that is seldom readable.
+/// Marks an event of another engine's descriptor that is watched as [`Watched::Seldom`].
 const SELDOM: u64 = u64::MAX - 1;
 
-/// What is kept of a key's generation beside the mark of a listener.
+/// The bits of a key's generation that fit beside the listener mark.
 const GENERATION_MASK: u32 = 0x7fff_ffff;
 
-/// Marks an event of a datagram socket: the uppermost bit of an index that never grows so large.
+/// Bit that marks an event of a datagram socket: the top bit of the index, which never grows so
+/// large.
 const DATAGRAM: u64 = 1 << 31;
 
-/// How a descriptor of another engine's is looked at.
+/// How another engine uses the readiness of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Watched {
-    /// After every wait, whatever that has told.
+    /// The other engine checks its descriptor after every wait, whatever the events say.
     Often,
-    /// When it was readable ([`Epoll::take_seldom`]).
+    /// The other engine checks its descriptor only after it became readable
+    /// ([`Epoll::take_seldom`]).
     Seldom,
 }
 
@@ -68,26 +70,27 @@ pub(crate) struct Epoll {
     listeners: Vec<Listener>,
     /// By the index of the datagram socket's key.
     datagrams: Vec<Datagrams>,
-    /// Made when datagrams are first used.
+    /// Allocated when datagrams are first used.
     messages: Option<Box<Messages>>,
     reserve: Reserve,
     haste: Haste,
     seldom_is_readable: bool,
 }
 
-/// Whether the first bytes of connections tend to be there when they are accepted: then the first
-/// receive is made at once, and a short connection is over before it was ever registered. If not,
-/// it would be a call for nothing.
+/// Whether the first bytes of connections tend to have arrived when the connection is accepted. If
+/// so, the first receive is made at once, and a short connection ends before it is ever registered.
+/// If not, that receive would be a wasted call.
 #[derive(Default)]
 struct Haste {
-    /// How the last first receives at once ended, a bit each: 1 where something was there.
+    /// Results of the last immediate first receives, one bit each: 1 if data had arrived.
     found: u8,
-    /// Connections not tried since.
+    /// Connections accepted since the last immediate receive.
     untried: u8,
 }
 
 impl Haste {
-    /// One in so many connections is tried while it does not pay, to see when it does.
+    /// While immediate receives find nothing, one connection in this many is tried, to notice a
+    /// change.
     const PROBE: u8 = 32;
 
     fn tries(&mut self) -> bool {
@@ -103,43 +106,45 @@ impl Haste {
     }
 }
 
-/// What is known of one connected socket.
+/// The state of one connected socket.
 #[derive(Default)]
 struct Source {
     generation: u32,
-    /// Gone as soon as it is closed: no event that comes later finds it.
+    /// `None` as soon as the socket is closed, so that no late event acts on it.
     socket: Option<OwnedFd>,
     registered: bool,
-    /// Nothing was received yet, and whether something is there is not known.
+    /// Nothing has been received yet, and readiness is unknown.
     fresh: bool,
-    /// Registered for room to send, too.
+    /// Registered for EPOLLOUT, too.
     watches_room: bool,
     readable: bool,
     writable: bool,
-    /// The peer has ended or reset: a receive tells at once which, so `readable` stays.
+    /// The peer has closed or reset the connection. A receive returns at once, so `readable` stays
+    /// set.
     ended: bool,
     receiving: bool,
     connecting: bool,
     sending: Option<Box<Sending>>,
 }
 
-/// A send that waits until the socket drains.
+/// A send that waits for room in the socket's send buffer.
 struct Sending {
     outgoing: Box<Outgoing>,
     chunk: u64,
     ending: CloseMode,
 }
 
-/// What is known of one datagram socket, or of another descriptor that is watched. It is registered
-/// when it is first waited for, edge-triggered like a connection.
+/// The state of one datagram socket, or of another watched descriptor. Registered at the first
+/// wait, edge-triggered like a connection.
 #[derive(Clone, Copy)]
 struct Datagrams {
     generation: u32,
     registered: bool,
-    /// Registered for room to send, too.
+    /// Registered for EPOLLOUT, too.
     watches_room: bool,
     readiness: Readiness,
-    /// What waits for something to be there: [`OpKind::RecvMsg`] or [`OpKind::Readable`].
+    /// The kind of operation that waits for readability: [`OpKind::RecvMsg`] or
+    /// [`OpKind::Readable`].
     receiving: Option<OpKind>,
     sending: bool,
 }
@@ -160,7 +165,7 @@ impl Datagrams {
 #[derive(Default)]
 struct Listener {
     generation: u32,
-    /// There while it is registered.
+    /// `Some` while the listener is registered.
     socket: Option<Rc<Socket>>,
     accepting: bool,
     many: bool,
@@ -170,7 +175,7 @@ impl Epoll {
     pub(crate) fn new() -> io::Result<Epoll> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         let notifier = Notifier::new()?;
-        // Edge-triggered: every write to it is an edge, so it is never read.
+        // Edge-triggered: every write to the notifier is an edge, so the notifier is never read.
         let flags = EventFlags::IN | EventFlags::ET;
         epoll::add(&epoll, notifier.fd(), EventData::new_u64(NOTIFIER), flags)?;
         Ok(Epoll {
@@ -187,7 +192,8 @@ impl Epoll {
         })
     }
 
-    /// Ends waits when a descriptor of another engine's can be read. Closing it ends that.
+    /// Ends waits when another engine's descriptor becomes readable. Closing the descriptor removes
+    /// the watch.
     pub(crate) fn watch(&self, descriptor: BorrowedFd<'_>, watched: Watched) -> io::Result<()> {
         let data = EventData::new_u64(match watched {
             Watched::Often => NOTIFIER,
@@ -197,7 +203,7 @@ impl Epoll {
         Ok(())
     }
 
-    /// Whether one of those that are seldom readable was, since this was last asked.
+    /// Whether a [`Watched::Seldom`] descriptor became readable since the last call.
     pub(crate) fn take_seldom(&mut self) -> bool {
         std::mem::take(&mut self.seldom_is_readable)
     }
@@ -218,7 +224,7 @@ impl Epoll {
         listener.many = many;
         if listener.socket.is_none() {
             let data = EventData::new_u64(LISTENER | data_of(key));
-            // Exclusive: of the threads that wait on one listening socket, the kernel wakes one.
+            // Exclusive: the kernel wakes one of the threads that wait on a listening socket.
             let flags = EventFlags::IN | EventFlags::EXCLUSIVE;
             let added = match socket.descriptor() {
                 Some(descriptor) => epoll::add(&self.epoll, descriptor, data, flags),
@@ -233,7 +239,7 @@ impl Epoll {
         None
     }
 
-    /// The record of the datagram socket `key`.
+    /// The state of the datagram socket `key`.
     fn datagrams(&mut self, key: Key) -> &mut Datagrams {
         let index = key.index as usize;
         if index >= self.datagrams.len() {
@@ -285,7 +291,7 @@ impl Epoll {
         }
     }
 
-    /// Waits for something to be there, for this kind of operation, or for room.
+    /// Waits for readability, on behalf of an operation of kind `receiving`, or for room.
     fn watch_datagrams(
         &mut self,
         socket: &Socket,
@@ -301,7 +307,8 @@ impl Epoll {
             let data = EventData::new_u64(DATAGRAM | data_of(key));
             let mut flags = EventFlags::IN | EventFlags::ET;
             flags.set(EventFlags::OUT, room);
-            // Both report what is so already, so that nothing is missed in between.
+            // Both calls report conditions that already hold, so that no event is missed in
+            // between.
             let watched = if datagrams.registered {
                 epoll::modify(&self.epoll, descriptor, data, flags)
             } else {
@@ -424,7 +431,7 @@ impl Epoll {
         None
     }
 
-    /// The outcome of a send; remembers a full socket and closes one that was to be closed.
+    /// The outcome of a send. Notes a full socket, and closes a socket that was to be closed.
     fn sent(&mut self, key: Key, sending: Sending, taken: u64, stop: SendStop) -> OperationOutcome {
         let stop = match (stop, source_of(&mut self.sources, key)) {
             (SendStop::Blocked, Some(source)) => {
@@ -465,7 +472,7 @@ impl Epoll {
             kind: OpKind::Accept,
         };
         if !listener.accepting {
-            // No task waits; level-triggered, it would be reported again and again.
+            // No task waits; a level-triggered event would be reported again and again.
             listener.socket = None;
             let _ = epoll::delete(&self.epoll, descriptor);
             return;
@@ -478,7 +485,7 @@ impl Epoll {
                     outcome: OperationOutcome::Accepted(Ok((Socket::Descriptor(accepted), peer))),
                     more: listener.many,
                 }),
-                // A connection that ended before it was accepted is nobody's loss.
+                // A connection that ended before it was accepted is skipped.
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
                 Err(Errno::AGAIN) => return,
                 Err(error) => {
@@ -505,8 +512,7 @@ impl Epoll {
         let Some(source) = self.sources.get_mut(key.index as usize) else {
             return;
         };
-        // Its socket may have been closed, and the number be another one's, since the kernel noted
-        // the event.
+        // The socket may have been closed since the kernel queued the event, and its place reused.
         if !source.registered || source.generation & GENERATION_MASK != key.generation {
             return;
         }
@@ -581,7 +587,7 @@ impl Engine for Epoll {
                 key,
             ),
             Op::Close => {
-                // The last descriptor of a connection: closing it also unregisters it.
+                // Closing the last descriptor of a connection also unregisters it.
                 source_of(&mut self.sources, key).map(std::mem::take);
                 Some(OperationOutcome::Closed)
             }
@@ -611,8 +617,8 @@ impl Engine for Epoll {
             if let Some(socket) = listener.socket.take()
                 && let Some(descriptor) = socket.descriptor()
             {
-                // Other threads and processes share the socket, so closing it would not unregister
-                // it.
+                // Other threads and processes share the socket, so closing this descriptor would
+                // not unregister the socket.
                 let _ = epoll::delete(&self.epoll, descriptor);
             }
             let accepting = std::mem::take(&mut listener.accepting);
@@ -751,13 +757,13 @@ impl Engine for Epoll {
     }
 }
 
-/// The record of the stream `key`, unless the place has changed hands.
+/// The state of the stream `key`; `None` if the place has been reused.
 fn source_of(sources: &mut [Source], key: Key) -> Option<&mut Source> {
     let source = sources.get_mut(key.index as usize)?;
     (source.generation == key.generation).then_some(source)
 }
 
-/// Registers a connection for what its peer does.
+/// Registers a connection for readability and for the peer's close.
 fn register(epoll: &OwnedFd, source: &mut Source, key: Key) -> io::Result<()> {
     let Some(socket) = &source.socket else {
         return Err(disconnected());
@@ -768,8 +774,7 @@ fn register(epoll: &OwnedFd, source: &mut Source, key: Key) -> io::Result<()> {
     Ok(())
 }
 
-/// Registers a connection for all that can happen to it. Room that is there by now is reported,
-/// too.
+/// Registers a connection for room, too. Room that already exists is reported as well.
 fn watch_room(epoll: &OwnedFd, source: &mut Source, key: Key) -> io::Result<()> {
     let Some(socket) = &source.socket else {
         return Err(disconnected());
@@ -786,7 +791,7 @@ fn watch_room(epoll: &OwnedFd, source: &mut Source, key: Key) -> io::Result<()> 
     Ok(())
 }
 
-/// Index and the lower 31 bits of the generation, as the kernel keeps them for us.
+/// Event data: the index and the lower 31 bits of the generation.
 fn data_of(key: Key) -> u64 {
     u64::from(key.generation & GENERATION_MASK) << 32 | u64::from(key.index)
 }
@@ -799,7 +804,7 @@ fn disconnected() -> io::Error {
     io::ErrorKind::NotConnected.into()
 }
 
-/// One receive; `None` when nothing is there.
+/// One receive; `None` if no data has arrived.
 fn receive_once(source: &mut Source) -> Option<io::Result<Buffer>> {
     let Some(socket) = &source.socket else {
         return Some(Err(disconnected()));
@@ -810,8 +815,7 @@ fn receive_once(source: &mut Source) -> Option<io::Result<Buffer>> {
         });
         match result {
             Ok(buffer) => {
-                // Less than was asked for: the socket is empty now, and the next bytes will be an
-                // edge.
+                // A short receive: the socket is empty now, and the next data will be an edge.
                 source.readable = source.ended || buffer.len() == buffer::size();
                 return Some(Ok(buffer));
             }

@@ -1,10 +1,10 @@
-//! Something that happens once and that any number of tasks of the same thread may wait for.
+//! A one-time event that any number of tasks of the same thread may wait for.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
 
-/// An event of one thread: not yet, or for ever.
+/// A one-time event of one thread.
 #[derive(Debug, Default)]
 pub struct Event {
     happened: Cell<bool>,
@@ -12,13 +12,13 @@ pub struct Event {
 }
 
 impl Event {
-    /// One that has not happened.
+    /// An event that has not happened.
     #[must_use]
     pub fn new() -> Event {
         Event::default()
     }
 
-    /// It happens: every task that waits goes on.
+    /// Triggers the event, and wakes every waiting task.
     pub fn set(&self) {
         self.happened.set(true);
         for waker in self.waiting.take() {
@@ -26,13 +26,13 @@ impl Event {
         }
     }
 
-    /// Whether it has happened.
+    /// Whether the event has happened.
     #[must_use]
     pub fn is_set(&self) -> bool {
         self.happened.get()
     }
 
-    /// Waits until it has happened.
+    /// Waits until the event has happened.
     pub async fn wait(&self) {
         poll_fn(|context| {
             if self.happened.get() {

@@ -1,13 +1,12 @@
-//! Memory of an engine's that it receives into and that has to come home: one region, in frames of
-//! one size.
+//! A region of receive memory of one engine, divided into frames of equal size that return to it.
 //!
-//! A network card, or a kernel that writes to memory of ours by itself, is told of a region once
-//! and for all. What it has received becomes a [`Buffer`] where it lies. When that is dropped, or
-//! the last slice of what has been made of it, on whatever thread, its frame goes home: a bit is
-//! set, and no lock is taken. An engine that has run out is told.
+//! A network card, or a kernel that writes to our memory on its own, is given one region once.
+//! Received data becomes a [`Buffer`] in place. When that buffer, or the last `Bytes` slice of it,
+//! is dropped, on whatever thread, its frame returns to the region: a bit is set, and no lock is
+//! taken. An engine that has run out of frames is notified.
 //!
-//! Each frame is at one of three places: at home in `free`, on its way there in `returned`, or in
-//! just one [`Frame`], which so has its memory alone.
+//! Each frame is in one of three places: available in `free`, returning in `returned`, or in
+//! exactly one [`Frame`], which therefore has exclusive access to the memory.
 #![allow(unsafe_code)]
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
@@ -22,19 +21,20 @@ use base::marks::Marks;
 
 use crate::notifier::Notifier;
 
-/// The region begins and ends with pages, as those want it who share it.
+/// The region is page-aligned and a multiple of pages long, as network cards and the kernel
+/// require.
 const PAGE: usize = 4096;
 
-/// The frames of an engine, which takes from them on its thread. Its memory is freed with the last
-/// of them that is out.
+/// The frames of an engine, which takes them on its thread. The region is freed with the last frame
+/// in use.
 pub struct Frames {
     slots: Box<[Arc<Slot>]>,
     free: Vec<u32>,
     home: Arc<FramePool>,
 }
 
-/// What a frame is when it is out: its place, and its way home. There is one for each frame for as
-/// long as the region is, so that taking one allocates nothing.
+/// A frame in use: its number and its pool. One slot per frame lives as long as the region, so that
+/// taking a frame allocates nothing.
 struct Slot {
     home: Arc<FramePool>,
     number: u32,
@@ -45,27 +45,27 @@ struct FramePool {
     layout: Layout,
     /// Bytes of each frame.
     size: usize,
-    /// Frames that have come home and were not looked for since.
+    /// Frames that were returned since the engine last checked.
     returned: Marks,
-    /// The engine has found none, and wants to be told of the next one.
+    /// The engine has found no free frame, and wants to be notified of the next return.
     wanted: AtomicBool,
     notifier: Notifier,
 }
 
-// SAFETY: the region is memory of the process, whose parts are used by the one who has the frame
-// (see the top of this page), and freed when nobody refers to it any more. Everything else is
-// shared between threads by its own means.
+// SAFETY: the region is memory of the process. Only the holder of a frame uses that part of it (see
+// the top of this page), and the region is freed when nothing refers to it any more. All other
+// fields are thread-safe by themselves.
 unsafe impl Send for FramePool {}
-// SAFETY: as above: what is shared of it hands out no part of the region.
+// SAFETY: as above: a shared reference hands out no part of the region.
 unsafe impl Sync for FramePool {}
 
 impl Frames {
-    /// So many frames of so many bytes each, which are zeros at first. `notifier` ends the wait of
-    /// an engine that has found none, when one comes home.
+    /// Allocates `count` frames of `size` bytes each, zeroed. `notifier` ends the wait of an engine
+    /// that has found no free frame, when one is returned.
     ///
     /// # Errors
-    /// `InvalidInput` where that is nothing, or more than there can be: a frame has less than 4
-    /// GiB.
+    /// `InvalidInput` if the region would be empty, or larger than the address space allows. A
+    /// frame has less than 4 GiB.
     pub fn new(count: u32, size: u32, notifier: Notifier) -> io::Result<Frames> {
         let bytes = (count as usize).checked_mul(size as usize);
         let layout = bytes
@@ -92,20 +92,20 @@ impl Frames {
         };
         Ok(Frames {
             slots: (0..count).map(slot).collect(),
-            // The first ones go out first.
+            // Frames with low numbers are used first.
             free: (0..count).rev().collect(),
             home,
         })
     }
 
-    /// Takes a frame. Where none is at home, the notifier is used when the next one comes.
+    /// Takes a frame. If none is free, the notifier is signalled when the next frame is returned.
     pub fn take(&mut self) -> Option<Frame> {
         if self.free.is_empty() {
             self.look();
         }
         if self.free.is_empty() {
             self.home.wanted.store(true, Ordering::SeqCst);
-            // One may have come just before that was known.
+            // A frame may have been returned just before `wanted` was set.
             self.look();
         }
         let number = self.free.pop()?;
@@ -113,7 +113,7 @@ impl Frames {
         Some(Frame(Arc::clone(slot)))
     }
 
-    /// Takes in what has come home.
+    /// Collects the frames that were returned.
     fn look(&mut self) {
         let free = &mut self.free;
         self.home.returned.take(|number| free.push(number));
@@ -122,35 +122,35 @@ impl Frames {
 
 impl Drop for FramePool {
     fn drop(&mut self) {
-        // SAFETY: it was allocated with this layout, and nothing refers to it any more: each frame
-        // holds a share of this.
+        // SAFETY: the region was allocated with this layout. Nothing refers to it any more, since
+        // each frame holds a reference to the pool.
         unsafe { dealloc(self.region.as_ptr(), self.layout) };
     }
 }
 
-/// A frame that is out, all of it: to be filled and then to be read as a [`Buffer`](crate::Buffer).
-/// Dropping it sends it home.
+/// A frame in use, with exclusive access to its whole memory: first filled, then read as a
+/// [`Buffer`](crate::Buffer). Dropping the frame returns it to the region.
 pub struct Frame(Arc<Slot>);
 
 impl Frame {
     fn start(&self) -> NonNull<u8> {
         let Slot { home, number } = &*self.0;
-        // SAFETY: the number is below the count of frames, and the region holds so many of this
-        // size.
+        // SAFETY: the number is below the count of frames, and the region holds that many frames of
+        // this size.
         unsafe { home.region.add(*number as usize * home.size) }
     }
 
     pub(crate) fn memory(&self) -> &[MaybeUninit<u8>] {
         let start = self.start().cast::<MaybeUninit<u8>>();
-        // SAFETY: so many bytes begin there, which are this frame's alone for as long as it is
+        // SAFETY: `size` bytes begin at `start`, and they belong to this frame alone while it is
         // borrowed.
         unsafe { std::slice::from_raw_parts(start.as_ptr(), self.0.home.size) }
     }
 
     pub(crate) fn memory_mut(&mut self) -> &mut [MaybeUninit<u8>] {
         let start = self.start().cast::<MaybeUninit<u8>>();
-        // SAFETY: so many bytes begin there, which are this frame's alone, and it is borrowed to be
-        // changed.
+        // SAFETY: `size` bytes begin at `start`, they belong to this frame alone, and it is
+        // borrowed mutably.
         unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), self.0.home.size) }
     }
 }
@@ -159,7 +159,8 @@ impl Deref for Frame {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the region was zeros at first, and only bytes have been written to it.
+        // SAFETY: the region was zeroed at first, and only initialized bytes have been written to
+        // it.
         unsafe { self.memory().assume_init_ref() }
     }
 }
@@ -174,9 +175,10 @@ impl DerefMut for Frame {
 impl Drop for Frame {
     fn drop(&mut self) {
         let Slot { home, number } = &*self.0;
-        // What was done with the memory is done before; who takes the number takes note of that.
+        // `add` publishes all earlier uses of the memory to the thread that takes the number.
         home.returned.add(*number);
-        // The counterpart of `take`: first return the frame, then check whether one is wanted.
+        // The counterpart of `take`: first return the frame, then check whether the engine waits
+        // for one.
         if home.wanted.load(Ordering::SeqCst) && home.wanted.swap(false, Ordering::SeqCst) {
             home.notifier.notify();
         }
@@ -229,7 +231,7 @@ mod tests {
         assert!(first.append(b"!"));
         assert!(!first.append(&[b'!'; 93]), "there is room for 92");
         assert_eq!(&first[..], b"jello!");
-        // Few bytes are copied out, and the frame goes home at once.
+        // A few bytes are copied, and the frame returns at once.
         let bytes = first.into_bytes();
         assert_eq!(notifier.count(), 1, "one was wanted");
         assert_eq!(bytes, b"jello!"[..]);
@@ -267,8 +269,8 @@ mod tests {
         assert!(Frames::new(u32::MAX, u32::MAX, Notifier::new().unwrap()).is_err());
     }
 
-    /// Frames that are dropped on other threads come home, none is handed out twice, and an engine
-    /// that waits for one is always told.
+    /// Frames that are dropped on other threads return, no frame is in use twice, and an engine
+    /// that waits for a frame is always notified.
     #[test]
     fn frames_come_home_from_other_threads() {
         const ROUNDS: usize = 20_000;
@@ -290,8 +292,8 @@ mod tests {
                 if let Some(buffer) = filled(&mut frames, &number.to_ne_bytes()) {
                     break buffer;
                 }
-                // As an engine does: until the notifier is used, or for so long that it was
-                // forgotten.
+                // Wait like an engine: until the notifier is signalled, or until a timeout that
+                // means it was forgotten.
                 let fd = notifier.fd();
                 let mut polled = [rustix::event::PollFd::new(
                     &fd,

@@ -1,12 +1,12 @@
-//! TLS records that the kernel seals: what a socket sends leaves encrypted, so that sendfile(2) can
-//! send files over TLS.
+//! Kernel TLS: the kernel encrypts what a socket sends, so that sendfile(2) can send files over
+//! TLS.
 //!
-//! <https://docs.kernel.org/networking/tls.html>, `linux/tls.h`. A stream is prepared first
-//! ([`Stream::prepare_kernel_tls`](crate::net::Stream::prepare_kernel_tls)), which tells whether
-//! the kernel can; bytes pass as they are until a [`Segment::Keys`](crate::net::Segment::Keys)
-//! comes.
+//! <https://docs.kernel.org/networking/tls.html>, `linux/tls.h`. A stream is first prepared
+//! ([`Stream::prepare_kernel_tls`](crate::net::Stream::prepare_kernel_tls)), which fails if the
+//! kernel does not support it. Bytes are sent unencrypted until a
+//! [`Segment::Keys`](crate::net::Segment::Keys) takes effect.
 //!
-//! Not here: handshakes; and opening what is received, which the maker of the keys does.
+//! Not here: handshakes, and decryption of received records, which the owner of the keys does.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -18,10 +18,10 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-/// The name of the kernel's part, as `TCP_ULP` wants it.
+/// The name of the kernel's TLS module for `TCP_ULP`.
 const ULP: &[u8] = b"tls";
 
-/// How long a probe waits for this machine to answer itself.
+/// How long a probe waits for a connection to this machine itself.
 const PROBE_WAIT: Duration = Duration::from_secs(1);
 
 /// A version of TLS.
@@ -44,7 +44,7 @@ impl Version {
     }
 }
 
-/// An algorithm that seals records.
+/// A cipher for records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cipher {
     /// AES in Galois/counter mode with keys of 128 bits.
@@ -70,7 +70,7 @@ impl Cipher {
         }
     }
 
-    /// Bytes of a key.
+    /// Length of a key in bytes.
     fn key_length(self) -> usize {
         match self {
             Cipher::Aes128Gcm => 16,
@@ -78,7 +78,8 @@ impl Cipher {
         }
     }
 
-    /// Bytes at the front of a nonce that the kernel wants apart from the others.
+    /// Length of the salt in bytes: the front of the nonce, which the kernel takes as a separate
+    /// field.
     fn salt_length(self) -> usize {
         match self {
             Cipher::Aes128Gcm | Cipher::Aes256Gcm => 4,
@@ -87,16 +88,16 @@ impl Cipher {
     }
 }
 
-/// Keys to seal with, as the kernel takes them (`struct tls12_crypto_info_…`).
+/// Keys for encryption, in the kernel's format (`struct tls12_crypto_info_…`).
 pub struct SealingKeys(Box<[u8]>);
 
 impl SealingKeys {
-    /// Keys for the records from number `sequence` on; `None` where the key has not the cipher's
-    /// length.
+    /// Keys for the records from sequence number `sequence` on; `None` if the key does not have the
+    /// cipher's length.
     ///
-    /// `iv` is what nonces are made from (RFC 8446 section 5.3). With [`Version::Tls12`] and AES
-    /// its last eight bytes are the first nonce that a record tells (RFC 5288 section 3), which the
-    /// kernel counts up.
+    /// `iv` is the base of the nonces (RFC 8446 section 5.3). With [`Version::Tls12`] and AES, its
+    /// last eight bytes are the first explicit nonce of a record (RFC 5288 section 3), which the
+    /// kernel increments.
     #[must_use]
     pub fn new(
         version: Version,
@@ -119,7 +120,7 @@ impl SealingKeys {
 }
 
 impl Drop for SealingKeys {
-    /// Memory that others get shows no keys.
+    /// Clears the keys, so that they do not remain in freed memory.
     fn drop(&mut self) {
         self.0.fill(0);
         std::hint::black_box(&self.0);
@@ -132,7 +133,7 @@ impl fmt::Debug for SealingKeys {
     }
 }
 
-/// What the kernel can do.
+/// The kernel's support for TLS.
 #[derive(Clone, Debug, Default)]
 pub struct Support {
     suites: Vec<(Version, Cipher)>,
@@ -140,24 +141,25 @@ pub struct Support {
 }
 
 impl Support {
-    /// Whether it seals so.
+    /// Whether the kernel encrypts with this version and cipher.
     #[must_use]
     pub fn seals(&self, version: Version, cipher: Cipher) -> bool {
         self.suites.contains(&(version, cipher))
     }
 
-    /// Whether a socket that has keys takes others (RFC 8446 section 4.6.3), as from Linux 6.14 on.
+    /// Whether a socket accepts new keys after its first ones (RFC 8446 section 4.6.3), which Linux
+    /// does from 6.14 on.
     #[must_use]
     pub fn replaces_keys(&self) -> bool {
         self.replaces_keys
     }
 }
 
-/// Finds out by connections to this machine itself. For a superuser the kernel loads its module
-/// then.
+/// Probes the kernel by connections to this machine itself. If the process is root, this makes the
+/// kernel load its TLS module.
 ///
 /// # Errors
-/// Why it can do nothing, in words for the log.
+/// The reason, in words for the log, if the kernel has no TLS.
 pub fn probe() -> Result<Support, String> {
     let unknown = |error: io::Error| format!("a connection to probe it cannot be made: {error}");
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(unknown)?;
@@ -190,19 +192,18 @@ pub fn probe() -> Result<Support, String> {
     }
 }
 
-/// Makes a connected socket take keys. What it sends stays as it is until then.
+/// Makes a connected socket accept keys. Its traffic stays unencrypted until then.
 pub(crate) fn prepare(socket: BorrowedFd<'_>) -> io::Result<()> {
     set_option(socket, libc::SOL_TCP, libc::TCP_ULP, ULP)
 }
 
-/// Has everything sealed with these keys that the socket sends from now on.
+/// Encrypts everything that the socket sends from now on with these keys.
 pub(crate) fn set_keys(socket: BorrowedFd<'_>, keys: &SealingKeys) -> io::Result<()> {
     set_option(socket, libc::SOL_TLS, libc::TLS_TX, &keys.0)
 }
 
 fn set_option(socket: BorrowedFd<'_>, level: i32, name: i32, value: &[u8]) -> io::Result<()> {
-    // SAFETY: the kernel reads as many bytes as are said, from a slice that lives until the call
-    // returns.
+    // SAFETY: the kernel reads `value.len()` bytes from a slice that outlives the call.
     let result = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
@@ -218,20 +219,21 @@ fn set_option(socket: BorrowedFd<'_>, level: i32, name: i32, value: &[u8]) -> io
     }
 }
 
-/// A control message with the type of a record (`TLS_SET_RECORD_TYPE`).
+/// A control message with a record's content type (`TLS_SET_RECORD_TYPE`).
 #[repr(C)]
 struct RecordType {
     header: libc::cmsghdr,
     content_type: u8,
 }
 
-/// Sends a record of a type of its own: an alert, or a message of a handshake.
+/// Sends a record with a content type other than application data: an alert, or a handshake
+/// message.
 pub(crate) fn send_record(
     socket: BorrowedFd<'_>,
     content_type: u8,
     bytes: &[u8],
 ) -> Result<usize, Errno> {
-    // SAFETY: both consist of numbers and pointers, for which zeros are values.
+    // SAFETY: both types consist of integers and pointers, for which zeros are valid.
     let (mut control, mut message): (RecordType, libc::msghdr) = unsafe { std::mem::zeroed() };
     control.header.cmsg_level = libc::SOL_TLS;
     control.header.cmsg_type = libc::TLS_SET_RECORD_TYPE;
@@ -246,8 +248,8 @@ pub(crate) fn send_record(
     message.msg_control = (&raw mut control).cast();
     message.msg_controllen = size_of::<RecordType>() as _;
     let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-    // SAFETY: the header points to one part and one control message of the lengths said, all of
-    // which live until the call returns; the kernel only reads them.
+    // SAFETY: the header points to one part and one control message of the given lengths, both of
+    // which outlive the call; the kernel only reads them.
     let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, flags) };
     usize::try_from(sent).map_err(|_| {
         let error = io::Error::last_os_error();
@@ -266,7 +268,7 @@ mod tests {
         keys.unwrap().0.to_vec()
     }
 
-    /// Where the kernel's header has the members of a cipher's structure, and how long that is.
+    /// The offsets of the fields in the kernel's structure for a cipher, and its size.
     macro_rules! layout {
         ($structure:ident) => {{
             use libc::$structure as Info;
@@ -317,7 +319,7 @@ mod tests {
         }
     }
 
-    /// Whatever this kernel can, it says so; keys are not shown.
+    /// The probe succeeds or names a reason, and `Debug` shows no keys.
     #[test]
     fn the_kernel_is_asked() {
         match probe() {

@@ -2,14 +2,14 @@
 //! simulation).
 //!
 //! Read in this order: [`Engine`] is the narrow interface that `epoll.rs`, `uring` and `sim`
-//! implement; `worker.rs` holds what a thread owns (streams, listeners, timers) and turns
-//! completions into wake-ups; `runtime.rs` turns the loop and `task.rs` polls the tasks;
-//! `spares.rs` keeps memory for what comes next, `memory.rs` gives it back after a busy time;
-//! [`net`], [`file`](mod@file), [`sleep`] and [`blocking`] are what the rooms above use.
+//! implement; `worker.rs` holds the state of a thread (streams, listeners, timers) and turns
+//! completions into wake-ups; `runtime.rs` runs the loop and `task.rs` polls the tasks; `spares.rs`
+//! recycles memory, and `memory.rs` returns it to the allocator after a busy time; [`net`],
+//! [`file`](mod@file), [`sleep`] and [`blocking`] are the interface for other crates.
 //!
-//! Nothing here is `Send` unless it says so: a connection lives and dies on the thread that
-//! accepted it. User code (futures, wakers, destructors of what is sent) never runs while the
-//! thread's state is borrowed, so that it may call anything here.
+//! Nothing here is `Send` unless its documentation says so: a connection stays on the thread that
+//! accepted it. User code (futures, wakers, destructors of sent segments) never runs while the
+//! thread's state is borrowed, so it may call anything here.
 //!
 //! Not here: protocols, TLS, configuration.
 

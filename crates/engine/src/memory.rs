@@ -1,10 +1,9 @@
-//! Memory that a thread has had to use in a busy time, given back after it.
+//! Gives the memory that a thread needed in a busy time back to the allocator, and to the system.
 //!
-//! Spare buffers that lie unused for a second go, half of them each time. When most connections of
-//! a thread are gone, and no more of them go, what has asked for it ([`on_rest`]) gives its own
-//! memory back, and the allocator is told to give pages back that it keeps between what is still in
-//! use (malloc_trim(3)). A thread that has nothing to give back sets no timer, so an idle one
-//! sleeps.
+//! Half of the spare buffers that were unused for a second are freed each second. When most
+//! connections of a thread have closed, and their number no longer falls, registered callbacks
+//! ([`on_rest`]) free further memory, and the allocator returns free pages to the system
+//! (malloc_trim(3)). A thread without memory to give back sets no timer, so an idle thread sleeps.
 #![allow(unsafe_code)]
 
 use std::cell::{Cell, RefCell};
@@ -15,45 +14,46 @@ use crate::buffer;
 use crate::pooled_future;
 use crate::worker::{self, Reactor, Timer};
 
-/// How often a thread that has spare memory looks at it, in milliseconds.
+/// Interval of the check for spare memory, in milliseconds.
 const INTERVAL_MS: u64 = 1000;
 
-/// How often the allocator is told at most because of what others say, in milliseconds: a busy
-/// thread has such moments all the time.
+/// Minimum interval of trims that [`note_let_go`] causes, in milliseconds, since on a busy thread
+/// it is called all the time.
 const TRIM_INTERVAL_MS: u64 = 10_000;
 
-/// Streams that a thread must have had for the allocator to be told: fewer leave little behind.
+/// A thread must have had this many streams for a trim to pay.
 const STREAMS_MIN: usize = 32;
 
-/// Of how many streams one may be left then.
+/// A trim is due when at most one in this many streams is left.
 const LEFT: usize = 8;
 
 thread_local! {
-    /// What else gives memory back.
+    /// Callbacks that free further memory.
     static OTHERS: RefCell<Vec<fn()>> = const { RefCell::new(Vec::new()) };
-    /// They are to do so, and the allocator then.
+    /// Set when the callbacks are due, and whether the allocator is trimmed after them.
     static DUE: Cell<Option<Allocator>> = const { Cell::new(None) };
 }
 
-/// Has `give_back` called after every busy time of this thread from now on, at the end of a turn.
+/// Registers a callback that frees memory. It is called after every busy time of this thread, at
+/// the end of a turn.
 pub fn on_rest(give_back: fn()) {
     OTHERS.with_borrow_mut(|others| others.push(give_back));
 }
 
-/// Whether the allocator is told.
+/// Whether the allocator is trimmed.
 pub(crate) enum Allocator {
     Told,
-    /// Simulated threads have no pool that could do it.
+    /// Simulated threads have no pool thread for the trim.
     NotTold,
 }
 
-/// A busy time is over.
+/// Notes that a busy time has ended.
 pub(crate) fn rest_soon(allocator: Allocator) {
     DUE.set(Some(allocator));
 }
 
-/// At the end of a turn, while no state of the thread is borrowed: what is to give memory back does
-/// so.
+/// Runs the callbacks if they are due. Called at the end of a turn, while the thread's state is not
+/// borrowed.
 pub(crate) fn rest() {
     let Some(allocator) = DUE.take() else { return };
     let others = OTHERS.with_borrow(Vec::clone);
@@ -63,30 +63,29 @@ pub(crate) fn rest() {
     }
 }
 
-/// What a thread remembers for it.
+/// The state of this module in a thread.
 #[derive(Default)]
 pub(crate) struct Memory {
-    /// The most streams since the allocator was last told.
+    /// The largest number of streams since the last trim.
     streams_max: usize,
-    /// Those that there were when it was last looked at.
+    /// The number of streams at the last check.
     streams_before: usize,
-    /// Somebody has said that much has been let go.
+    /// [`note_let_go`] was called since the last trim.
     has_let_go: bool,
-    /// When the allocator was last told, in milliseconds of the thread's clock.
+    /// Time of the last trim, in milliseconds of the thread's clock.
     trimmed_ms: u64,
-    /// Whether the timer runs.
+    /// Whether the timer is set.
     waiting: bool,
 }
 
-/// Tells the thread that memory of which it knows nothing by itself has been let go: a connection
-/// has ended that was many requests at once. The allocator gives back what it keeps of that in a
-/// while.
+/// Notes that much memory unknown to this module was freed, such as that of a connection with many
+/// concurrent requests. The allocator is trimmed some time later.
 pub fn note_let_go() {
     worker::try_enter(|worker| worker.memory.has_let_go = true);
 }
 
 impl Reactor {
-    /// Before each wait: sees to it that memory is looked at, if there may be some to give back.
+    /// Sets the timer if there may be memory to give back. Called before each wait.
     pub(crate) fn watch_memory(&mut self) {
         let streams = self.streams.len();
         self.memory.streams_max = self.memory.streams_max.max(streams);
@@ -97,7 +96,7 @@ impl Reactor {
         }
     }
 
-    /// The timer has fired.
+    /// Handles the timer.
     pub(crate) fn give_memory_back(&mut self) {
         self.memory.waiting = false;
         buffer::shrink();
@@ -119,15 +118,15 @@ impl Reactor {
         }
     }
 
-    /// Whether most connections are gone, or much else is.
+    /// Whether most connections have closed, or [`note_let_go`] was called.
     fn was_busy(&self) -> bool {
         let most = self.memory.streams_max;
         self.memory.has_let_go || most >= STREAMS_MIN && self.streams.len() <= most / LEFT
     }
 }
 
-/// Tells the allocator, on a thread of the pool: it goes through all that is free. Threads that end
-/// their busy time together need it once.
+/// Trims the allocator on a pool thread, because a trim walks all free memory. Threads that become
+/// idle together cause one trim.
 fn trim() {
     static UNDER_WAY: AtomicBool = AtomicBool::new(false);
     if UNDER_WAY.swap(true, Ordering::AcqRel) {
@@ -140,12 +139,12 @@ fn trim() {
     blocking::run(Weight::Large, job);
 }
 
-/// Has the allocator give back all pages that it keeps between what is in use. It goes through all
-/// that is free: for threads beside service.
+/// Returns all free pages of the allocator to the system. This walks all free memory, so call it
+/// only on a thread that serves no connections.
 pub fn trim_now() {
-    // Other allocators see to that by themselves.
+    // Other allocators return memory on their own.
     #[cfg(target_env = "gnu")]
-    // SAFETY: it takes no pointer, and leaves all that is in use where it is.
+    // SAFETY: `malloc_trim` takes no pointer, and does not move memory in use.
     unsafe {
         libc::malloc_trim(0);
     }

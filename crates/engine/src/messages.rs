@@ -1,12 +1,11 @@
-//! Many datagrams in one call: recvmmsg(2) and sendmmsg(2), which `rustix` does not have, with the
-//! addresses of both ends.
+//! Batches of datagrams: recvmmsg(2) and sendmmsg(2), which `rustix` lacks, with the addresses of
+//! both ends.
 //!
-//! Both engines of the kernel use it: what they add is to be told when a socket has something, or
-//! room. A datagram is taken whole, however large. What fits into a buffer of the pool is received
-//! into one; the rest of a larger one goes into room behind it, and both are then copied together.
+//! The epoll and io_uring engines share this code; each adds its own way to learn of readability
+//! and room. A datagram of any length is received whole: into a pooled buffer if it fits; otherwise
+//! the excess goes into a second buffer, and both parts are then copied together.
 //!
-//! Read ip(7), `IP_PKTINFO`, and ipv6(7), `IPV6_RECVPKTINFO`, for the address that a datagram came
-//! to.
+//! See ip(7), `IP_PKTINFO`, and ipv6(7), `IPV6_RECVPKTINFO`, for the local address of a datagram.
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -21,25 +20,24 @@ use crate::buffer::{self, Buffer, Memory};
 use crate::engine::OperationOutcome;
 use crate::net::Datagram;
 
-/// Most datagrams that one call receives or sends.
+/// The most datagrams that one call receives or sends.
 pub(crate) const BATCH_MAX: usize = 32;
 
-/// Longer ones are not sent by anybody: the length of UDP has 16 bits.
+/// The largest length of a datagram: UDP's length field has 16 bits.
 const LENGTH_MAX: usize = 65_535;
 
-/// Room for the one control message that is asked for, or given along: the address of this end.
+/// Room for one control message, in bytes: the local address.
 const CONTROL_SIZE: usize = 64;
 
-/// What the calls read and write beside the datagrams themselves. Each is filled anew before a
-/// call, and nothing of it is used by the kernel after one.
+/// The headers and buffers that the calls use. They are filled anew before each call, and the
+/// kernel uses none of them after it.
 pub(crate) struct Messages {
     headers: [libc::mmsghdr; BATCH_MAX],
     parts: [[libc::iovec; 2]; BATCH_MAX],
     names: [SocketName; BATCH_MAX],
     controls: [Control; BATCH_MAX],
-    /// Where datagrams are received into. Grows, up to [`BATCH_MAX`], while there are more of them
-    /// than it has room for: two MiB then, of which as much is ever touched as datagrams have
-    /// filled.
+    /// Receive buffers. Their number grows up to [`BATCH_MAX`] while datagrams fill all of them: 2
+    /// MiB then, of which only the pages that received data are touched.
     rooms: Vec<DatagramBuffer>,
 }
 
@@ -49,7 +47,7 @@ struct DatagramBuffer {
     rest: Memory,
 }
 
-/// The address of an end; which of them, its family says.
+/// A socket address; `family` says which variant is valid.
 #[derive(Clone, Copy)]
 #[repr(C)]
 union SocketName {
@@ -58,7 +56,7 @@ union SocketName {
     v6: libc::sockaddr_in6,
 }
 
-/// Aligned as control messages are.
+/// Aligned like control messages.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 struct Control([u8; CONTROL_SIZE]);
@@ -80,10 +78,10 @@ impl DatagramBuffer {
         })
     }
 
-    /// The datagram that lies here.
+    /// Takes the received datagram out of the buffer.
     ///
     /// # Safety
-    /// So many bytes have been written, those that do not fit into the first part to the second.
+    /// `length` bytes have been written: first to `first`, the excess to `rest`.
     unsafe fn take(&mut self, length: usize) -> Buffer {
         if length == 0 {
             return Buffer::empty();
@@ -102,15 +100,14 @@ impl DatagramBuffer {
             .into_iter()
             .for_each(|(to, from)| to.copy_from_slice(from));
         let count = self.first.len() + count;
-        // SAFETY: the caller's promise; so many have been copied.
+        // SAFETY: the caller's promise; `count` initialized bytes have been copied.
         unsafe { Buffer::filled(whole, count) }
     }
 }
 
 impl Messages {
     pub(crate) fn new() -> Box<Messages> {
-        // SAFETY: all of it but the list of rooms is numbers and raw pointers, for which zeros are
-        // values.
+        // SAFETY: these arrays consist of integers and raw pointers, for which zeros are valid.
         let (headers, parts, names, controls) = unsafe { std::mem::zeroed() };
         Box::new(Messages {
             headers,
@@ -121,11 +118,10 @@ impl Messages {
         })
     }
 
-    /// Receives what is there, at most one batch, and appends it to `into`. False when the socket
-    /// had no more.
+    /// Receives at most one batch and appends it to `into`. False if the socket is then empty.
     ///
     /// # Errors
-    /// Those of `recvmsg()`; `EAGAIN` when nothing was there.
+    /// Those of `recvmmsg()`; `EAGAIN` if no datagram was waiting.
     fn receive(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -146,9 +142,8 @@ impl Messages {
             header.msg_hdr.msg_controllen = CONTROL_SIZE as _;
         }
         let wanted = self.rooms.len().min(BATCH_MAX);
-        // SAFETY: `wanted` headers have just been filled. What they point to lies in `self`, does
-        // not move and is not touched otherwise before the call returns; the lengths are those of
-        // what they point to.
+        // SAFETY: `wanted` headers have just been filled. The memory they point to lies in `self`,
+        // does not move and is not used otherwise during the call; the lengths match it.
         let result = unsafe {
             libc::recvmmsg(
                 socket.as_raw_fd(),
@@ -162,7 +157,7 @@ impl Messages {
         for (header, room) in self.headers.iter().zip(&mut self.rooms).take(count) {
             // SAFETY: the kernel has filled this header, whose pointers stay as they were.
             let (peer, local) = unsafe { (peer(&header.msg_hdr), local(&header.msg_hdr)) };
-            // SAFETY: the kernel has written so many bytes to the room's parts, in their order.
+            // SAFETY: the kernel has written `msg_len` bytes to the room's parts, in order.
             let bytes = unsafe { room.take(header.msg_len as usize) };
             into.push_back(Datagram { bytes, peer, local });
         }
@@ -174,11 +169,11 @@ impl Messages {
         Ok(full)
     }
 
-    /// Sends datagrams from the front on, at most one batch. How many the kernel has taken, at
-    /// least one.
+    /// Sends at most one batch from the front, and returns how many the kernel has taken, at least
+    /// one.
     ///
     /// # Errors
-    /// Those of `sendmsg()` for the first one; `EAGAIN` when there is no room.
+    /// Those of `sendmmsg()` for the first datagram; `EAGAIN` if the send buffer is full.
     fn send(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -208,7 +203,7 @@ impl Messages {
             header.msg_control = control.0.as_mut_ptr().cast();
             header.msg_controllen = CONTROL_SIZE as _;
             match datagram.local {
-                // SAFETY: the header's control bytes are those of `control`, and so many.
+                // SAFETY: the header's control bytes are those of `control`, with its size.
                 Some(IpAddr::V4(ip)) => unsafe { leave_from_v4(header, ip) },
                 // SAFETY: as above.
                 Some(IpAddr::V6(ip)) => unsafe { leave_from_v6(header, ip) },
@@ -219,8 +214,8 @@ impl Messages {
             }
             wanted += 1;
         }
-        // SAFETY: `wanted` headers have just been filled. What they point to lies in `self` and in
-        // the datagrams, and does not move before the call returns, which only reads it.
+        // SAFETY: `wanted` headers have just been filled. The memory they point to lies in `self`
+        // and in the datagrams, and does not move during the call, which only reads it.
         let result = unsafe {
             libc::sendmmsg(
                 socket.as_raw_fd(),
@@ -239,7 +234,7 @@ fn counted(result: i32) -> Result<usize, Errno> {
 }
 
 impl SocketName {
-    /// Makes it `address`; how many bytes of it count.
+    /// Stores `address`, and returns its length in bytes.
     fn set(&mut self, address: SocketAddr) -> libc::socklen_t {
         match address {
             SocketAddr::V4(address) => {
@@ -273,7 +268,7 @@ fn in_addr(ip: Ipv4Addr) -> libc::in_addr {
     }
 }
 
-/// From whom a datagram came; `None` from a Unix socket.
+/// The sender's address of a datagram; `None` for a Unix socket.
 ///
 /// # Safety
 /// The header's name is a [`SocketName`].
@@ -281,8 +276,8 @@ unsafe fn peer(header: &libc::msghdr) -> Option<SocketAddr> {
     if (header.msg_namelen as usize) < size_of::<libc::sa_family_t>() {
         return None;
     }
-    // SAFETY: the caller's promise. All variants are integers, for which all bytes are values, and
-    // it was all zeros once.
+    // SAFETY: the caller's promise. All variants are integers, for which all bytes are valid, and
+    // the memory was zeroed at first.
     let name = unsafe { &*header.msg_name.cast::<SocketName>() };
     // SAFETY: as above.
     match i32::from(unsafe { name.family }) {
@@ -303,21 +298,22 @@ unsafe fn peer(header: &libc::msghdr) -> Option<SocketAddr> {
     }
 }
 
-/// To which address of this end a datagram came, if the socket was asked to tell.
+/// The local address that a datagram was sent to, if the socket reports it.
 ///
 /// # Safety
 /// The header's control bytes are as the kernel has left them.
 unsafe fn local(header: &libc::msghdr) -> Option<IpAddr> {
-    // SAFETY: the caller's promise; both look only at as many bytes as the header says.
+    // SAFETY: the caller's promise; both calls read only as many bytes as the header says.
     let mut message = unsafe { libc::CMSG_FIRSTHDR(header) };
     while !message.is_null() {
-        // SAFETY: it is not null, so there is a whole one, aligned as the control bytes are.
+        // SAFETY: the pointer is not null, so it points to a whole message, aligned like the
+        // control bytes.
         let about = unsafe { *message };
         // SAFETY: as above.
         let content = unsafe { libc::CMSG_DATA(message) };
         match (about.cmsg_level, about.cmsg_type) {
             (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
-                // SAFETY: the content of this kind is such a structure, of integers alone.
+                // SAFETY: the content of this kind is an `in_pktinfo`, which consists of integers.
                 let told = unsafe { content.cast::<libc::in_pktinfo>().read_unaligned() };
                 return Some(Ipv4Addr::from(u32::from_be(told.ipi_spec_dst.s_addr)).into());
             }
@@ -333,11 +329,10 @@ unsafe fn local(header: &libc::msghdr) -> Option<IpAddr> {
     None
 }
 
-/// Has a datagram leave from this address.
+/// Sets the local address that a datagram leaves from.
 ///
 /// # Safety
-/// The header's control bytes are [`CONTROL_SIZE`], may be written, and are aligned as [`Control`]
-/// is.
+/// The header's control bytes are writable, [`CONTROL_SIZE`] long, and aligned like [`Control`].
 unsafe fn leave_from_v4(header: &mut libc::msghdr, ip: Ipv4Addr) {
     let wish = libc::in_pktinfo {
         ipi_ifindex: 0,
@@ -348,10 +343,10 @@ unsafe fn leave_from_v4(header: &mut libc::msghdr, ip: Ipv4Addr) {
     unsafe { put_control(header, libc::IPPROTO_IP, libc::IP_PKTINFO, wish) };
 }
 
-/// As [`leave_from_v4`].
+/// Like [`leave_from_v4`], for IPv6.
 ///
 /// # Safety
-/// As there.
+/// As for [`leave_from_v4`].
 unsafe fn leave_from_v6(header: &mut libc::msghdr, ip: Ipv6Addr) {
     let wish = libc::in6_pktinfo {
         ipi6_addr: libc::in6_addr {
@@ -363,15 +358,14 @@ unsafe fn leave_from_v6(header: &mut libc::msghdr, ip: Ipv6Addr) {
     unsafe { put_control(header, libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, wish) };
 }
 
-/// Makes `content` the header's one control message.
+/// Makes `content` the only control message of the header.
 ///
 /// # Safety
 /// As for [`leave_from_v4`].
 unsafe fn put_control<T: Copy>(header: &mut libc::msghdr, level: i32, kind: i32, content: T) {
     const { assert!(size_of::<T>() + size_of::<libc::cmsghdr>() <= CONTROL_SIZE) };
     let length = size_of::<T>() as libc::c_uint;
-    // SAFETY: there is room for one message of this length, as asserted above, so the first one is
-    // inside.
+    // SAFETY: the control bytes have room for one message of this length, as asserted above.
     unsafe {
         let message = libc::CMSG_FIRSTHDR(header);
         (*message).cmsg_level = level;
@@ -384,20 +378,20 @@ unsafe fn put_control<T: Copy>(header: &mut libc::msghdr, level: i32, kind: i32,
     }
 }
 
-/// What an engine that is told of readiness knows of one datagram socket.
+/// The readiness of one datagram socket, for an engine that receives readiness events.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Readiness {
-    /// Something may be there.
+    /// There may be datagrams to receive.
     readable: bool,
-    /// An error was told of: it may stand behind what is there, of which a short batch says
-    /// nothing.
+    /// The kernel has reported an error, which may be queued behind datagrams, so a short batch
+    /// does not mean an empty socket.
     failing: bool,
-    /// There may be room.
+    /// There may be room to send.
     writable: bool,
 }
 
 impl Readiness {
-    /// That of a new socket, about which the engine has been told nothing.
+    /// The readiness of a new socket, for which no event has arrived.
     pub(crate) fn new() -> Readiness {
         Readiness {
             readable: false,
@@ -406,23 +400,23 @@ impl Readiness {
         }
     }
 
-    /// The kernel says that there is something, with an error or without.
+    /// Notes an event of readability, with an error or without.
     pub(crate) fn note_readable(&mut self, failing: bool) {
         self.readable = true;
         self.failing |= failing;
     }
 
-    /// The kernel says that there is room.
+    /// Notes an event of room.
     pub(crate) fn note_writable(&mut self) {
         self.writable = true;
     }
 
-    /// Whether something may be there; no longer, as far as is known, once that was asked.
+    /// Whether there may be datagrams to receive. Clears the flag.
     pub(crate) fn take_readable(&mut self) -> bool {
         std::mem::take(&mut self.readable)
     }
 
-    /// Receives what is there; `None` when that is nothing, and the socket is to be watched.
+    /// Receives available datagrams; `None` if there are none, so that the socket must be watched.
     pub(crate) fn receive(
         &mut self,
         messages: &mut Messages,
@@ -432,7 +426,7 @@ impl Readiness {
         while self.readable {
             match messages.receive(socket, into) {
                 Ok(full) => {
-                    // Fewer than there was room for: the next one will be told of.
+                    // A short batch: the next datagram will cause an event.
                     self.readable = full || self.failing;
                     return Some(OperationOutcome::Messages(Ok(into.len())));
                 }
@@ -444,7 +438,8 @@ impl Readiness {
         None
     }
 
-    /// Sends what goes; `None` when that is nothing, and the socket is to be watched for room.
+    /// Sends as much as possible; `None` if nothing could be sent, so that the socket must be
+    /// watched for room.
     pub(crate) fn send(
         &mut self,
         messages: &mut Messages,
@@ -469,7 +464,7 @@ mod tests {
     use std::net::UdpSocket;
     use std::os::fd::AsFd;
 
-    /// How many come with each call while there are more than it had room for.
+    /// Batches grow while a call fills all receive buffers.
     #[test]
     fn one_call_sends_and_receives_many() {
         let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();

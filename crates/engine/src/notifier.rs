@@ -1,10 +1,10 @@
-//! Ending an engine's wait from another thread.
+//! Ends an engine's wait from another thread.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-/// Wakes a thread that waits in its engine. May be used from any thread.
+/// Ends a thread's wait in its engine. May be used from any thread.
 #[derive(Clone, Debug)]
 pub struct Notifier(Arc<OwnedFd>);
 
@@ -15,7 +15,7 @@ impl Notifier {
         Ok(Notifier(Arc::new(fd)))
     }
 
-    /// Ends the current wait of the engine, or its next one.
+    /// Ends the engine's current wait, or its next one.
     pub fn notify(&self) {
         // The only error is a full counter, and then the engine is notified already.
         let _ = rustix::io::write(&*self.0, &1_u64.to_ne_bytes());
@@ -25,12 +25,12 @@ impl Notifier {
         self.0.as_fd()
     }
 
-    /// Takes back all notifications so far.
+    /// Clears all notifications so far.
     pub(crate) fn clear(&self) {
         let _ = rustix::io::read(&*self.0, &mut [0_u8; 8]);
     }
 
-    /// Takes back all notifications so far, and counts them.
+    /// Clears all notifications so far, and returns their number.
     #[cfg(test)]
     pub(crate) fn count(&self) -> u64 {
         let mut count = [0; 8];

@@ -1,8 +1,8 @@
-//! Futures in boxes whose memory a thread keeps for the next ones.
+//! Boxed futures whose memory is pooled per thread.
 //!
-//! What is done for a request while it waits lies in a few kilobytes, for as long as the request
-//! takes. An allocator that is quick with small blocks is slow with such, and every request that is
-//! passed on needs two.
+//! The state of a waiting request takes a few kilobytes for as long as the request lasts.
+//! Allocators are fast with small blocks and slow with these, and every proxied request needs two
+//! of them.
 
 #![allow(unsafe_code)]
 
@@ -13,36 +13,36 @@ use std::pin::Pin;
 use std::ptr::NonNull;
 use std::task::{Context, Poll};
 
-/// Blocks come in multiples of so many bytes.
+/// Block sizes are multiples of this many bytes.
 const STEP: usize = 512;
 
-/// Smaller ones the allocator has at hand itself.
+/// Smaller blocks are left to the allocator, which is fast with them.
 const KEPT_FROM: usize = 1024;
 
-/// The largest block that is kept is of so many steps.
+/// The size of the largest pooled block, in steps.
 const STEPS_MAX: usize = 16;
 
-/// How many bytes a thread keeps in all: those of a hundred requests that are under way at once.
+/// Bytes that one thread pools at most: the blocks of about a hundred concurrent requests.
 const KEPT_BYTES_MAX: usize = 1024 * 1024;
 
-/// How every kept block is aligned.
+/// Alignment of every pooled block.
 const ALIGNMENT: usize = 16;
 
-/// A boxed future, like `Pin<Box<dyn Future>>`, whose memory the thread keeps.
+/// A boxed future, like `Pin<Box<dyn Future>>`, in memory of the thread's pool.
 pub struct PooledFuture<'a, T> {
-    /// Valid and owned; in memory of [`allocate`]. It does not move until it is dropped.
+    /// Valid and owned, in memory from [`allocate`]. The future does not move until it is dropped.
     future: NonNull<dyn Future<Output = T> + 'a>,
     owned: PhantomData<Box<dyn Future<Output = T> + 'a>>,
 }
 
 impl<'a, T> PooledFuture<'a, T> {
-    /// Puts a future into a box.
+    /// Boxes a future.
     pub fn new<F: Future<Output = T> + 'a>(future: F) -> PooledFuture<'a, T> {
         let place = match size_of::<F>() {
             0 => NonNull::<F>::dangling(),
             _ => allocate(Layout::new::<F>()).cast::<F>(),
         };
-        // SAFETY: the memory is nobody else's, and large enough and aligned for an `F`.
+        // SAFETY: the memory is unused, large enough and aligned for an `F`.
         unsafe { place.write(future) };
         PooledFuture {
             future: place,
@@ -55,35 +55,35 @@ impl<T> Future for PooledFuture<'_, T> {
     type Output = T;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
-        // SAFETY: the box owns the future, which is valid, and nobody else has a reference to it.
+        // SAFETY: the box owns the future, which is valid, and no other reference to it exists.
         let future = unsafe { self.get_mut().future.as_mut() };
-        // SAFETY: it stays where it is until the box drops it there, however the box moves.
+        // SAFETY: the future stays in place until the box drops it there, even if the box moves.
         unsafe { Pin::new_unchecked(future) }.poll(context)
     }
 }
 
 impl<T> Drop for PooledFuture<'_, T> {
     fn drop(&mut self) {
-        // SAFETY: the future is valid until it is dropped, which is done here and once.
+        // SAFETY: the future is valid until it is dropped, here and only once.
         let layout = unsafe {
             let layout = Layout::for_value(self.future.as_ref());
             self.future.drop_in_place();
             layout
         };
-        // SAFETY: it was put into memory of `allocate` with the layout of its type, and is gone
-        // from there.
+        // SAFETY: the future was stored in memory from `allocate` with its own layout, and has been
+        // dropped.
         unsafe { free(self.future.cast(), layout) };
     }
 }
 
-/// The block that holds this, if it is one of those that are kept: how many steps it has.
+/// The size, in steps, of the pooled block for this layout; `None` if such blocks are not pooled.
 fn steps(layout: Layout) -> Option<usize> {
     let steps = layout.size().div_ceil(STEP);
     let is_kept = layout.size() >= KEPT_FROM && steps <= STEPS_MAX && layout.align() <= ALIGNMENT;
     is_kept.then_some(steps)
 }
 
-/// The layouts of blocks, by their number of steps.
+/// The layouts of pooled blocks, by their number of steps.
 const BLOCKS: [Layout; STEPS_MAX + 1] = {
     let mut blocks = [Layout::new::<()>(); STEPS_MAX + 1];
     let mut steps = 1;
@@ -97,26 +97,25 @@ const BLOCKS: [Layout; STEPS_MAX + 1] = {
     blocks
 };
 
-/// The layout of a block of so many steps, of which there are at least one and at most
-/// [`STEPS_MAX`].
+/// The layout of a block of `steps` steps, from 1 to [`STEPS_MAX`].
 fn block(steps: usize) -> Layout {
     BLOCKS.get(steps).copied().unwrap_or(Layout::new::<()>())
 }
 
-/// Blocks that this thread keeps, by their number of steps.
+/// The pooled blocks of this thread, by their number of steps.
 struct BlockPool {
-    /// Each is a block of [`block`], and owned.
+    /// Each pointer owns a block with the layout [`block`].
     blocks: [Vec<NonNull<u8>>; STEPS_MAX + 1],
     bytes: usize,
 }
 
 impl BlockPool {
-    /// Gives all of them to the allocator.
+    /// Returns all pooled blocks to the allocator.
     fn clear(&mut self) {
         self.bytes = 0;
         for (steps, blocks) in self.blocks.iter_mut().enumerate() {
             for place in blocks.drain(..) {
-                // SAFETY: it was allocated with this layout, and nobody uses it.
+                // SAFETY: the block was allocated with this layout, and is unused.
                 unsafe { dealloc(place.as_ptr(), block(steps)) };
             }
         }
@@ -138,15 +137,16 @@ thread_local! {
     };
 }
 
-/// Gives what this thread keeps to the allocator.
+/// Returns the thread's pooled blocks to the allocator.
 pub(crate) fn shrink() {
     KEPT.with_borrow_mut(BlockPool::clear);
 }
 
-/// Memory for a value of this layout, which is not empty, to be given back with the same.
+/// Allocates memory for a value of this layout, which must not be empty. Free it with the same
+/// layout.
 ///
-/// As it never unwinds (by its calling convention), no future has to be dropped on the way to its
-/// place: the compiler makes it there, and copies no kilobytes.
+/// The C calling convention never unwinds, so the compiler needs no cleanup for the future here: it
+/// builds the future in place, instead of copying kilobytes.
 #[allow(improper_ctypes_definitions)]
 extern "C" fn allocate(layout: Layout) -> NonNull<u8> {
     let Some(steps) = steps(layout) else {
@@ -160,29 +160,29 @@ extern "C" fn allocate(layout: Layout) -> NonNull<u8> {
     });
     match kept {
         Ok(Some(place)) => place,
-        // While the thread ends it may keep nothing any more.
+        // While the thread ends, the pool may be gone.
         _ => allocated(block(steps)),
     }
 }
 
-/// Memory from the allocator; of a layout that is not empty.
+/// Allocates memory of a layout that is not empty.
 fn allocated(layout: Layout) -> NonNull<u8> {
     assert!(layout.size() > 0);
     // SAFETY: the layout is not empty.
     NonNull::new(unsafe { alloc(layout) }).unwrap_or_else(|| handle_alloc_error(layout))
 }
 
-/// Gives memory back.
+/// Frees memory from [`allocate`].
 ///
 /// # Safety
-/// It comes from [`allocate`] with the same layout, unless that is empty, and nobody uses it any
-/// more.
+/// The memory comes from [`allocate`] with the same layout, unless that is empty, and is no longer
+/// used.
 unsafe fn free(place: NonNull<u8>, layout: Layout) {
     if layout.size() == 0 {
         return;
     }
     let Some(steps) = steps(layout) else {
-        // SAFETY: such memory comes from the allocator with this layout.
+        // SAFETY: memory of such a layout comes from the allocator with the same layout.
         return unsafe { dealloc(place.as_ptr(), layout) };
     };
     let kept = KEPT.try_with(|kept| {
@@ -198,8 +198,7 @@ unsafe fn free(place: NonNull<u8>, layout: Layout) {
         true
     });
     if !matches!(kept, Ok(true)) {
-        // SAFETY: whether it was kept meanwhile or not, it was allocated as a block of so many
-        // steps.
+        // SAFETY: pooled in between or not, the memory was allocated as a block of this many steps.
         unsafe { dealloc(place.as_ptr(), block(steps)) };
     }
 }
@@ -215,7 +214,7 @@ mod tests {
         Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
     }
 
-    /// A future of about this size that waits once and gives its last byte.
+    /// A future of about `SIZE` bytes that waits once and returns its last byte.
     async fn of_size<const SIZE: usize>(owner: Rc<()>) -> u8 {
         let bytes = [7_u8; SIZE];
         yield_once().await;
@@ -256,7 +255,7 @@ mod tests {
                 .map(|_| PooledFuture::new(of_size::<SIZE>(Rc::clone(&owner))))
                 .collect();
             assert!(all.iter_mut().all(|future| poll(future).is_pending()));
-            // Half of them end, the others are dropped as they are.
+            // Half of the futures complete; the others are dropped while they wait.
             for future in all.iter_mut().step_by(2) {
                 assert_eq!(poll(future), Poll::Ready(if SIZE == 0 { 1 } else { 7 }));
             }

@@ -1,38 +1,37 @@
-//! A thread's sign of life: another thread can see whether its loop turns.
+//! A thread's heartbeat, by which another thread can see whether its loop makes progress.
 //!
-//! Two stores a turn, on a cache line that no other thread writes to. What is done about a thread
-//! that stands still is decided in the rooms above.
+//! Costs two stores per turn, on a cache line that no other thread writes to. The watchdog in the
+//! layers above decides what to do about a stuck thread.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How often a thread's loop has begun and ended its work. Cheap to clone; may be read from any
-/// thread.
+/// Counts when the thread began and ended its work. Cheap to clone; may be read from any thread.
 #[derive(Clone, Debug, Default)]
 pub struct Pulse(Arc<Beats>);
 
-/// Alone on its cache lines (two of them, for they are fetched in pairs).
+/// Alone on two cache lines, since the processor fetches them in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Beats(AtomicU64);
 
 impl Pulse {
-    /// The turn that the thread is in the middle of; `None` while it waits for the kernel. Two
-    /// equal numbers, some time apart, say that it has been busy with the same turn all the time.
+    /// The number of the turn in progress; `None` while the thread waits for the kernel. Two equal
+    /// numbers some time apart mean that the thread was busy with one turn in between.
     #[must_use]
     pub fn turn(&self) -> Option<u64> {
         let beats = self.0.0.load(Ordering::Relaxed);
         (beats % 2 == 1).then_some(beats / 2)
     }
 
-    /// The thread goes to work, or on to the next turn of it.
+    /// Notes that the thread starts a turn.
     pub(crate) fn begin_work(&self) {
         let beats = self.0.0.load(Ordering::Relaxed);
         let next = beats.wrapping_add(1) | 1;
         self.0.0.store(next, Ordering::Relaxed);
     }
 
-    /// The thread is about to wait.
+    /// Notes that the thread is about to wait.
     pub(crate) fn end_work(&self) {
         let beats = self.0.0.load(Ordering::Relaxed);
         let next = beats.wrapping_add(beats % 2);

@@ -1,8 +1,8 @@
-//! Reaching a runtime from other threads: posted jobs and wake-ups, through an inbox and the
+//! Access to a runtime from other threads: posted jobs and wake-ups, through an inbox and the
 //! engine's notifier.
 //!
-//! A wake is a bit, so that many are one; the notifier is used once for all that comes before the
-//! runtime looks.
+//! A wake-up is one bit, so repeated wake-ups of a task are merged. The notifier is signalled once
+//! for everything that arrives before the runtime checks its inbox.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
@@ -14,19 +14,19 @@ use crate::notifier::Notifier;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Stands for the future given to `block_on`, which is not in the slab.
+/// Stands for the future given to `block_on`, which is not in the slab of tasks.
 pub(crate) const MAIN: u32 = u32::MAX;
 
-/// A handle on a runtime for other threads. Cheap to clone.
+/// A handle of a runtime for other threads. Cheap to clone.
 #[derive(Clone)]
 pub struct Remote(Arc<Inbox>);
 
 struct Inbox {
     number: u32,
     notifier: Notifier,
-    /// Set when the inbox holds something that the runtime was told about.
+    /// Set while the inbox holds something for which the runtime was notified.
     full: AtomicBool,
-    /// Tasks to be polled, by index. A task makes room for itself when it begins.
+    /// Tasks to be polled, by index. Room for a task is made when the task is spawned.
     woken: Marks,
     /// Whether the future of `block_on` is to be polled.
     main_woken: AtomicBool,
@@ -39,16 +39,16 @@ struct Posted {
     jobs: Vec<Job>,
 }
 
-/// The runtimes of this process by number, for wake-ups across threads. Changed only when one
-/// begins or ends.
+/// The runtimes of this process by number, for wake-ups from other threads. Changes only when a
+/// runtime starts or ends.
 static RUNTIMES: RwLock<Option<Map<u32, Weak<Inbox>>>> = RwLock::new(None);
 
 impl Remote {
-    /// Has `job` run on the runtime's thread, between two tasks. Without effect when the runtime
-    /// has ended.
+    /// Runs `job` on the runtime's thread, between two tasks. Without effect if the runtime has
+    /// ended.
     ///
-    /// Jobs of one thread run in the order in which they were posted. A panic in one is told to the
-    /// panic hook and ends that job alone.
+    /// Jobs from one thread run in the order in which they were posted. A panic in a job is
+    /// reported to the panic hook and ends only that job.
     pub fn post(&self, job: Box<dyn FnOnce() + Send>) {
         let mut posted = lock(&self.0.posted);
         if posted.closed {
@@ -61,7 +61,7 @@ impl Remote {
 
     pub(crate) fn new(notifier: Notifier) -> Remote {
         static NEXT: AtomicU32 = AtomicU32::new(1);
-        // Number 0 means "no runtime"; after 2^32 runtimes of one process it would be skipped here.
+        // Number 0 means "no runtime"; this skips it if the counter wraps around.
         let number = NEXT.fetch_add(1, Ordering::Relaxed).max(1);
         let inbox = Arc::new(Inbox {
             number,
@@ -81,19 +81,20 @@ impl Remote {
         self.0.number
     }
 
-    /// Makes room for wakes of the tasks below `count`; for how many there is room then.
+    /// Makes room for wake-ups of the tasks below `count`, and returns for how many tasks there is
+    /// room.
     pub(crate) fn make_room(&self, count: u32) -> u32 {
         self.0.woken.make_room(count)
     }
 
-    /// Calls `wake` for the tasks that were woken since the last time, and puts what was posted
-    /// into `jobs`, which is empty. Costs one load when there is nothing.
+    /// Calls `wake` for the tasks woken since the last call, and moves the posted jobs into `jobs`,
+    /// which must be empty. Costs one load if the inbox is empty.
     pub(crate) fn take(&self, jobs: &mut Vec<Job>, mut wake: impl FnMut(u32)) {
         let inbox = &self.0;
         if !inbox.full.load(Ordering::Acquire) {
             return;
         }
-        // First: what comes from now on tells anew.
+        // Clear `full` first, so that whatever arrives from now on notifies again.
         inbox.full.swap(false, Ordering::AcqRel);
         if inbox.main_woken.swap(false, Ordering::AcqRel) {
             wake(MAIN);
@@ -102,7 +103,7 @@ impl Remote {
         std::mem::swap(&mut lock(&inbox.posted).jobs, jobs);
     }
 
-    /// Takes nothing any more; jobs that were not run are dropped.
+    /// Closes the inbox; jobs that have not run are dropped.
     pub(crate) fn close(&self) {
         let mut runtimes = RUNTIMES.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(runtimes) = runtimes.as_mut() {
@@ -118,7 +119,7 @@ impl Remote {
 }
 
 impl Inbox {
-    /// Has a task polled. However often this is done before the runtime looks, it is told at most
+    /// Has a task polled. Repeated wake-ups before the runtime checks its inbox notify at most
     /// once, and nothing is allocated.
     fn wake(&self, index: u32) {
         let is_new = match index {
@@ -130,8 +131,8 @@ impl Inbox {
         }
     }
 
-    /// Something was put in: ends the wait of the runtime, unless it was told already and has not
-    /// looked since.
+    /// Ends the wait of the runtime after something was added, unless the runtime was already
+    /// notified and has not checked its inbox since.
     fn tell(&self) {
         if !self.full.swap(true, Ordering::AcqRel) {
             self.notifier.notify();
@@ -139,7 +140,7 @@ impl Inbox {
     }
 }
 
-/// Wakes a task of another thread's runtime; nothing happens when that has ended.
+/// Wakes a task of another thread's runtime. Without effect if that runtime has ended.
 pub(crate) fn wake_task(runtime: u32, index: u32) {
     let runtimes = RUNTIMES.read().unwrap_or_else(PoisonError::into_inner);
     let known = runtimes.as_ref().and_then(|known| known.get(&runtime));
@@ -150,7 +151,7 @@ pub(crate) fn wake_task(runtime: u32, index: u32) {
     }
 }
 
-/// Locks, also after a panic of another holder: these sections only push to vectors and maps.
+/// Locks the mutex even if it is poisoned: the critical sections only push to vectors and maps.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

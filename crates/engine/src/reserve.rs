@@ -1,8 +1,8 @@
-//! A descriptor that is kept for the moment when there is no other left: with it a waiting client
-//! can be told so.
+//! A reserve descriptor for when the process has no other left: with it a waiting client can be
+//! sent an error response.
 //!
-//! Without one, `accept()` fails and the client hangs until its own patience ends. What the client
-//! is told, and when, is decided in the rooms above.
+//! Without a descriptor `accept()` fails, and the client hangs until its own timeout. The caller
+//! decides what to send and when.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -11,16 +11,16 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown};
 
 use crate::sys;
 
-/// Bytes of a request that are read away, so that closing does not reset the connection before its
-/// client has read.
+/// Bytes of a request that are read and discarded, so that the close does not reset the connection
+/// before the client has read the response.
 pub(crate) const READ_AWAY_MAX: usize = 4096;
 
-/// The descriptor, while it is not in use.
+/// The reserve descriptor, unless it is in use.
 #[derive(Debug, Default)]
 pub(crate) struct Reserve(Option<OwnedFd>);
 
 impl Reserve {
-    /// Takes a descriptor, unless it has one, if there is one.
+    /// Opens the reserve descriptor if there is none and the system has one left.
     pub(crate) fn fill(&mut self) {
         if self.0.is_none() {
             let flags = OFlags::RDONLY | OFlags::CLOEXEC;
@@ -28,15 +28,15 @@ impl Reserve {
         }
     }
 
-    /// Accepts the connection that has waited for longest with the reserve, sends it `answer` and
-    /// closes it. False when there was none, or the reserve is empty.
+    /// Accepts the oldest waiting connection with the reserve descriptor, sends `answer` and closes
+    /// the connection. False if no connection waits, or there is no reserve.
     pub(crate) fn turn_away(&mut self, listener: BorrowedFd<'_>, answer: &[u8]) -> bool {
         let Some(reserve) = self.0.take() else {
             self.fill();
             return false;
         };
         drop(reserve);
-        // The descriptor is there for this one call, unless another thread was quicker.
+        // The descriptor is free for this one call, unless another thread takes it first.
         let answered = match sys::accept(listener) {
             Ok((client, _)) => {
                 say(&client, answer);
@@ -49,7 +49,7 @@ impl Reserve {
     }
 }
 
-/// Nothing is waited for: a client that cannot take the few bytes at once gets none.
+/// Sends without waiting: a client whose socket cannot take the few bytes at once gets none.
 fn say(client: &impl AsFd, answer: &[u8]) {
     let mut request = [0; READ_AWAY_MAX];
     let _ = rustix::net::recv(client, &mut request, RecvFlags::DONTWAIT);

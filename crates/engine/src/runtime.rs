@@ -1,4 +1,5 @@
-//! The loop of a thread: poll what is ready, run the turn's end, let the engine wait, again.
+//! The event loop of a thread: poll ready tasks, run the turn-end hooks, let the engine wait,
+//! repeat.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -19,30 +20,30 @@ use crate::worker::{self, Reactor, enter};
 use crate::xdp::Xdp;
 use crate::{budget, buffer, memory, select, sim, task};
 
-/// How often tasks that wake each other are polled before the kernel is asked again.
+/// Rounds in which tasks that wake each other are polled before the kernel is asked again.
 const PASSES_MAX: usize = 8;
 
 thread_local! {
     static HOOKS: RefCell<Vec<Box<dyn FnMut()>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// One thread's event loop. There is at most one on a thread at a time; it stays on the thread that
-/// made it.
+/// One thread's event loop. A thread has at most one at a time, and the loop stays on the thread
+/// that created it.
 pub struct Runtime {
     remote: Remote,
     completions: Vec<Completion>,
     batch: Vec<u32>,
-    /// Room for what other threads have posted.
+    /// Reused buffer for the jobs that other threads have posted.
     jobs: Vec<Box<dyn FnOnce() + Send>>,
-    /// Not `Send`: everything it drives lies in this thread's storage.
+    /// Not `Send`: the state of the loop lies in this thread's storage.
     _local: std::marker::PhantomData<*const ()>,
 }
 
 impl Runtime {
-    /// A runtime over the engine `kind` for this thread.
+    /// Creates a runtime over an engine of `kind` for this thread.
     ///
     /// # Errors
-    /// When the kernel refuses the engine, and `AlreadyExists` when the thread has a runtime.
+    /// If the kernel refuses the engine; `AlreadyExists` if the thread has a runtime.
     pub fn new(kind: EngineKind, settings: Settings) -> io::Result<Runtime> {
         buffer::set_size(settings.buffer_size);
         let engine: Box<dyn Engine> = match kind {
@@ -54,10 +55,10 @@ impl Runtime {
         Runtime::over(engine, settings)
     }
 
-    /// A runtime over an engine of the caller's making.
+    /// Creates a runtime over an engine that the caller supplies.
     ///
     /// # Errors
-    /// `AlreadyExists` when the thread has a runtime.
+    /// `AlreadyExists` if the thread has a runtime.
     pub fn over(engine: Box<dyn Engine>, settings: Settings) -> io::Result<Runtime> {
         let remote = Remote::new(engine.notifier());
         if !worker::install(Reactor::new(engine, settings, remote.clone())) {
@@ -74,8 +75,8 @@ impl Runtime {
         })
     }
 
-    /// A runtime in simulated time, which begins at a fixed moment, and without threads for jobs
-    /// that block.
+    /// Creates a runtime in simulated time, which begins at a fixed moment. Blocking jobs run
+    /// inline, without threads.
     pub(crate) fn simulated(engine: Box<dyn Engine>, settings: Settings) -> io::Result<Runtime> {
         let runtime = Runtime::over(engine, settings)?;
         enter(|worker| {
@@ -85,23 +86,23 @@ impl Runtime {
         Ok(runtime)
     }
 
-    /// Whether this runtime's loop turns, for other threads to see.
+    /// The heartbeat of this runtime's loop, for other threads to watch.
     #[must_use]
     pub fn pulse(&self) -> Pulse {
         enter(|worker| worker.pulse.clone())
     }
 
-    /// The handle by which other threads reach this runtime.
+    /// The handle for reaching this runtime from other threads.
     #[must_use]
     pub fn remote(&self) -> Remote {
         self.remote.clone()
     }
 
-    /// Drives `future` and everything that was spawned until `future` is ready. Other tasks stay,
-    /// and go on with the next call.
+    /// Runs `future` and all spawned tasks until `future` is ready. Other tasks remain, and
+    /// continue with the next call.
     ///
     /// # Panics
-    /// When `future` panics, and when the engine fails, which nothing can be done about.
+    /// If `future` panics, or if the engine fails, from which there is no recovery.
     pub fn block_on<F: Future>(&mut self, future: F) -> F::Output {
         let mut future = pin!(future);
         let waker = task::waker(MAIN);
@@ -122,7 +123,8 @@ impl Runtime {
         }
     }
 
-    /// Ends a turn: what leaves with it, the hooks, the wait, what came from other threads.
+    /// Ends a turn: sends queued data, runs the hooks, waits, and takes what other threads have
+    /// posted.
     fn turn(&mut self) {
         enter(|worker| {
             worker.send_what_leaves_soon();
@@ -153,25 +155,25 @@ impl Drop for Runtime {
     }
 }
 
-/// The current thread's runtime, as other threads may use it.
+/// The handle for reaching the current thread's runtime from other threads.
 ///
 /// # Panics
-/// When the thread has no runtime.
+/// If the thread has no runtime.
 #[must_use]
 pub fn remote() -> Remote {
     enter(|worker| worker.remote.clone())
 }
 
-/// Whether this thread has a runtime: then tasks can be spawned.
+/// Whether this thread has a runtime, so that tasks can be spawned.
 #[must_use]
 pub fn has_runtime() -> bool {
     worker::try_enter(|_| ()).is_some()
 }
 
-/// Has `hook` run once a turn of this thread's loop, before it waits: for what is better done in
-/// batches.
+/// Registers `hook` to run once per turn of this thread's loop, before the wait: for work that is
+/// better done in batches.
 ///
-/// A panic in it is told to the panic hook; it runs again the next turn.
+/// A panic in `hook` is reported to the panic hook; `hook` runs again in the next turn.
 pub fn on_turn_end(hook: impl FnMut() + 'static) {
     HOOKS.with_borrow_mut(|hooks| hooks.push(Box::new(hook)));
 }

@@ -1,11 +1,11 @@
-//! The first of two futures, or both, polled in turn; all of several.
+//! Combinators of futures: the first of two, both, or all of several.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::task::Poll;
 
-/// What the first future to be ready has returned.
+/// The output of the future that completed first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Either<A, B> {
     /// The first argument was ready.
@@ -15,28 +15,27 @@ pub enum Either<A, B> {
 }
 
 thread_local! {
-    /// What the next order is drawn from; never 0.
+    /// State of the pseudo-random generator; never 0.
     static DRAW: Cell<u32> = const { Cell::new(SEED) };
 }
 
 const SEED: u32 = 0x9e37_79b9;
 
-/// A runtime begins on this thread: the same orders are drawn as with the one before, so that
-/// simulations repeat.
+/// Resets the generator when a runtime starts on this thread, so that simulations are repeatable.
 pub(crate) fn begin() {
     DRAW.set(SEED);
 }
 
-/// Which of two futures is polled first: drawn for the first time, since loops make a new pair each
-/// round; then in turn.
+/// Which of two futures is polled first: random at first, since loops create a new pair each round;
+/// then alternating.
 struct Turn {
     first: bool,
 }
 
 impl Turn {
     fn draw() -> Turn {
-        // Xorshift (Marsaglia 2003). Counting would not do: of two pairs in a loop each might
-        // always get the same turn.
+        // Xorshift (Marsaglia 2003). A counter would not do: with two pairs in a loop, each pair
+        // might always draw the same value.
         let mut drawn = DRAW.get();
         drawn ^= drawn << 13;
         drawn ^= drawn >> 17;
@@ -47,18 +46,18 @@ impl Turn {
         }
     }
 
-    /// Whether it is the first one's turn.
+    /// Whether the first future is polled first this time. Alternates with each call.
     fn next(&mut self) -> bool {
         self.first = !self.first;
         self.first
     }
 }
 
-/// Waits for the first of two futures and drops the other. When both are ready, either may win:
-/// neither holds the other up for long, however often it is ready.
+/// Waits for the first of two futures and drops the other. If both are ready, either may win, so
+/// that neither starves the other, however often it is ready.
 ///
-/// Futures of this crate lose nothing when they are dropped: a receive that was cut short keeps its
-/// bytes for the next.
+/// The futures of this crate are cancel-safe: a dropped receive leaves its bytes for the next
+/// receive.
 pub async fn either<A: Future, B: Future>(first: A, second: B) -> Either<A::Output, B::Output> {
     let mut first = pin!(first);
     let mut second = pin!(second);
@@ -78,7 +77,8 @@ pub async fn either<A: Future, B: Future>(first: A, second: B) -> Either<A::Outp
     .await
 }
 
-/// What a future gives without waiting, if it does; then it is dropped.
+/// The output of a future that completes at its first poll; `None` otherwise. The future is dropped
+/// either way.
 pub async fn at_once<F: Future>(future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     poll_fn(|context| match future.as_mut().poll(context) {
@@ -88,7 +88,7 @@ pub async fn at_once<F: Future>(future: F) -> Option<F::Output> {
     .await
 }
 
-/// Waits for both of two futures, which run at the same time.
+/// Runs two futures concurrently and waits for both.
 pub async fn both<A: Future, B: Future>(first: A, second: B) -> (A::Output, B::Output) {
     let mut first = pin!(first);
     let mut second = pin!(second);
@@ -119,8 +119,8 @@ pub async fn both<A: Future, B: Future>(first: A, second: B) -> (A::Output, B::O
     .await
 }
 
-/// Waits for all of these futures, which run at the same time; what they have returned, in their
-/// order.
+/// Runs several futures concurrently and waits for all of them. The outputs are in the order of the
+/// futures.
 pub async fn all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
     let begin = |future| -> (Pin<Box<F>>, Option<F::Output>) { (Box::pin(future), None) };
     let mut running: Vec<_> = futures.into_iter().map(begin).collect();
@@ -201,7 +201,7 @@ mod tests {
     #[test]
     fn of_two_that_are_always_ready_each_wins() {
         let mut context = Context::from_waker(Waker::noop());
-        // Two pairs a round: neither may depend on what the other has drawn.
+        // Two pairs each round: the draw of one must not decide that of the other.
         let (mut outer, mut inner) = ([0; 2], [0; 2]);
         for _ in 0..1000 {
             for wins in [&mut outer, &mut inner] {

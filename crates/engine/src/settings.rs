@@ -1,15 +1,15 @@
-//! What a runtime is told when it starts. No engine is named here.
+//! The settings of a runtime, independent of its engine.
 
 use base::limits::RECEIVE_BUFFER_SIZE_DEFAULT;
 
-/// What a runtime needs to know at its start.
+/// The settings of a runtime, fixed when it starts.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// About how many connections there will be; sizes the rings of `io_uring`. It limits nothing.
+    /// The expected number of connections, which sizes the rings of `io_uring`. Not a limit.
     pub connections: usize,
     /// Bytes of one receive buffer.
     pub buffer_size: usize,
-    /// Accept all waiting connections at once instead of one a turn (nginx's `multi_accept`).
+    /// Accept all waiting connections at once instead of one per turn (nginx's `multi_accept`).
     pub multi_accept: bool,
 }
 

@@ -1,9 +1,9 @@
-//! Telling a task something from any thread: as often as one likes, and heard once.
+//! A wake-up flag for a task that any thread may set repeatedly; the task is woken once.
 //!
-//! To set a signal that was not heard yet is one atomic operation; to set another takes a lock for
-//! the length of a few instructions and at most one system call for all that a thread is told in
-//! one turn of its loop. Nothing is allocated. It is what queues, shared limits and locks of a
-//! cache use to tell another thread that its turn has come.
+//! Setting a signal that is already set is one atomic operation. Otherwise it takes a lock for a
+//! few instructions, and at most one system call for all signals to one thread within a turn of its
+//! loop. Nothing is allocated. Queues, shared limits and cache locks use signals to tell another
+//! thread that its turn has come.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,26 +12,26 @@ use std::task::{Poll, Waker};
 
 use crate::remote::lock;
 
-/// A signal for one task. Clones are the same signal.
+/// A signal for one task. Clones share the signal.
 #[derive(Clone, Debug, Default)]
 pub struct Signal(Arc<SignalState>);
 
 #[derive(Debug, Default)]
 struct SignalState {
-    /// Set, and not heard since.
+    /// Set, and not yet consumed by a wait.
     set: AtomicBool,
     waiting: Mutex<Option<Waker>>,
 }
 
 impl Signal {
-    /// One that is not set.
+    /// A signal that is not set.
     #[must_use]
     pub fn new() -> Signal {
         Signal::default()
     }
 
-    /// Sets it: the task that waits goes on, or the next wait returns at once. However often it is
-    /// set before that, it is heard once.
+    /// Sets the signal: the waiting task is woken, or the next wait returns at once. Setting it
+    /// repeatedly before that has the same effect as once.
     pub fn set(&self) {
         if self.0.set.swap(true, Ordering::AcqRel) {
             return;
@@ -40,8 +40,9 @@ impl Signal {
         waiting.into_iter().for_each(Waker::wake);
     }
 
-    /// Waits until it was set since it was last heard. What was done before it was set is then
-    /// known here. One task waits at a time: another that begins to takes its place. Cancel-safe.
+    /// Waits until the signal is set, and clears it. Everything that a thread did before setting
+    /// the signal is then visible here. Only one task can wait at a time: a second one replaces the
+    /// first. Cancel-safe.
     pub async fn wait(&self) {
         poll_fn(|context| {
             let mut waiting = lock(&self.0.waiting);
@@ -49,7 +50,7 @@ impl Signal {
                 *waiting = None;
                 return Poll::Ready(());
             }
-            // Whoever sets it from now on finds this behind the lock.
+            // A later `set` finds the waker, because both take the lock.
             *waiting = Some(context.waker().clone());
             Poll::Pending
         })
@@ -90,9 +91,9 @@ mod tests {
         });
     }
 
-    /// A million signals from another thread to a hundred tasks: that thread allocates nothing, nor
-    /// does the one that is told; it is told at most once a turn, and each task hears the last that
-    /// it was told.
+    /// A million signals from another thread to a hundred tasks: neither thread allocates, the
+    /// receiving thread is notified at most once a turn, and each task sees the last value stored
+    /// for it.
     #[test]
     fn many_signals_allocate_nothing_and_tell_once_a_turn() {
         const TASKS: usize = 100;

@@ -1,4 +1,4 @@
-//! Waiting for a moment. Dropping a [`Sleep`] cancels it.
+//! Timers for tasks. Dropping a [`Sleep`] cancels it.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,16 +11,15 @@ use base::wheel::Entry;
 use crate::clock::{self, Deadline};
 use crate::worker::{Timer, enter, try_enter};
 
-/// Waits for `duration`, counted from the beginning of this turn of the loop. Resolution: one
-/// millisecond, never early.
+/// Waits for `duration`, counted from the beginning of this turn of the loop. The resolution is one
+/// millisecond; the wait never ends early.
 pub fn sleep(duration: Duration) -> Sleep {
-    // A duration that no clock can add, such as `Duration::MAX`, means "as good as never": a
-    // century.
+    // A duration that overflows the clock, such as `Duration::MAX`, is replaced by a century.
     let deadline = clock::now().checked_add(duration);
     sleep_until(deadline.unwrap_or_else(|| clock::now() + Duration::from_secs(3_155_760_000)))
 }
 
-/// Waits until `deadline`. Resolution: one millisecond, never early.
+/// Waits until `deadline`. The resolution is one millisecond; the wait never ends early.
 pub fn sleep_until(deadline: Instant) -> Sleep {
     Sleep {
         deadline,
@@ -36,14 +35,14 @@ pub struct Sleep {
     sleeper: Option<Key>,
 }
 
-/// The thread's record of a sleep that has begun to wait.
+/// The thread's record of a started sleep.
 pub(crate) struct Sleeper {
     waker: Option<Waker>,
     entry: Option<Entry>,
 }
 
 impl Sleeper {
-    /// Notes that the wheel has let go of it, and returns whom to wake.
+    /// Notes that the timer wheel has removed the entry, and returns the waker to call.
     pub(crate) fn fire(&mut self) -> Option<Waker> {
         self.entry = None;
         self.waker.take()
@@ -51,7 +50,7 @@ impl Sleeper {
 }
 
 impl Sleep {
-    /// The moment that is waited for.
+    /// The deadline of the sleep.
     #[must_use]
     pub fn deadline(&self) -> Instant {
         self.deadline

@@ -1,5 +1,5 @@
-//! Values that have served, kept by a thread for the memory they hold: the next one of their kind
-//! finds it. After a busy time they go.
+//! Values that a thread keeps after use for their memory, which the next value of the same kind
+//! reuses. They are freed after a busy time.
 
 use std::cell::{Cell, RefCell};
 
@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use crate::memory::on_rest;
 
-/// Pieces of memory for bytes that a thread keeps, and how large each may be.
+/// Number of byte buffers that a thread keeps, and the largest capacity of each, in bytes.
 const BYTES_MAX: usize = 1024;
 const EACH_BYTES_MAX: usize = 4096;
 
@@ -15,9 +15,9 @@ thread_local! {
     static BYTES: Spares<Vec<u8>, BYTES_MAX> = const { Spares::new(|| BYTES.with(Spares::clear)) };
 }
 
-/// Memory for bytes that are soon of no more use, such as a head on its way, with room for `usual`
-/// bytes at least. What lives long has memory of its own: a spare piece may be much larger than
-/// what is put there.
+/// A byte buffer for short-lived data, such as a head being written, with a capacity of at least
+/// `usual` bytes. Long-lived data needs memory of its own, since a spare buffer may be much larger
+/// than its content.
 #[must_use]
 pub fn spare_bytes(usual: usize) -> Vec<u8> {
     let mut bytes = BYTES.with(Spares::take).unwrap_or_default();
@@ -25,16 +25,17 @@ pub fn spare_bytes(usual: usize) -> Vec<u8> {
     bytes
 }
 
-/// Gives such memory back.
+/// Returns a buffer of [`spare_bytes`] to the thread's spares.
 pub fn keep_bytes(mut bytes: Vec<u8>) {
     if (1..=EACH_BYTES_MAX).contains(&bytes.capacity()) {
         bytes.clear();
-        // A thread that ends keeps nothing.
+        // A thread that is ending keeps nothing.
         let _ = BYTES.try_with(|spares| spares.keep(bytes));
     }
 }
 
-/// Bytes to be shared, whose memory is given back by the thread that drops the last of them.
+/// Shares a buffer as `Bytes`. The thread that drops the last reference keeps the buffer as a
+/// spare.
 #[must_use]
 pub fn share_bytes(bytes: Vec<u8>) -> Bytes {
     struct Shared(Vec<u8>);
@@ -51,17 +52,17 @@ pub fn share_bytes(bytes: Vec<u8>) -> Bytes {
     Bytes::from_owner(Shared(bytes))
 }
 
-/// Spare values of a kind, at most `MAX` of them; for a `thread_local!`. How much memory each may
-/// hold is for the caller to say, who empties it before.
+/// Spare values of one type, at most `MAX` of them, for a `thread_local!`. The caller empties each
+/// value and limits the memory that it holds.
 pub struct Spares<T, const MAX: usize> {
     kept: RefCell<Vec<T>>,
     clear: fn(),
-    /// The thread knows it.
+    /// Whether [`on_rest`] has been called on this thread.
     is_known: Cell<bool>,
 }
 
 impl<T, const MAX: usize> Spares<T, MAX> {
-    /// None. `clear` calls [`Spares::clear`] of this thread's.
+    /// An empty set. `clear` must call [`Spares::clear`] on the thread's instance.
     #[must_use]
     pub const fn new(clear: fn()) -> Spares<T, MAX> {
         Spares {
@@ -71,13 +72,13 @@ impl<T, const MAX: usize> Spares<T, MAX> {
         }
     }
 
-    /// The one that was kept last, if there is one.
+    /// Removes and returns the value that was kept last, if there is one.
     #[must_use]
     pub fn take(&self) -> Option<T> {
         self.kept.borrow_mut().pop()
     }
 
-    /// Keeps one, if there is room; else it is dropped.
+    /// Keeps a value, or drops it if there are `MAX` already.
     pub fn keep(&self, value: T) {
         if !self.is_known.replace(true) {
             on_rest(self.clear);
@@ -88,13 +89,13 @@ impl<T, const MAX: usize> Spares<T, MAX> {
         }
     }
 
-    /// How many are kept.
+    /// The number of kept values.
     #[must_use]
     pub fn count(&self) -> usize {
         self.kept.borrow().len()
     }
 
-    /// Lets go of all.
+    /// Drops all values.
     pub fn clear(&self) {
         drop(self.kept.take());
     }

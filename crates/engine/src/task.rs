@@ -1,10 +1,10 @@
-//! Tasks: a slab of futures, and the queue of those that are to be polled.
+//! Tasks: a slab of futures, and the queue of those that are ready to be polled.
 //!
-//! A waker's data is the index of its task and the number of its runtime, so cloning and dropping
-//! one costs nothing. A wake on the runtime's own thread appends the index to a vector, which the
-//! loop swaps for an empty one each turn. A wake on another thread goes to the runtime's inbox,
-//! where it is one bit. Waking a task that has ended, or another that took its place, does no harm:
-//! futures bear being polled for nothing.
+//! A waker's data is the index of its task and the number of its runtime, so cloning and dropping a
+//! waker costs nothing. A wake-up on the runtime's own thread appends the index to a vector, which
+//! the loop swaps for an empty one each turn. A wake-up from another thread goes to the runtime's
+//! inbox, as one bit. Waking a task that has ended, or a later task with the same index, is
+//! harmless, since futures tolerate spurious polls.
 #![allow(unsafe_code)]
 
 use std::cell::RefCell;
@@ -22,22 +22,23 @@ type BoxedTask = Pin<Box<dyn Future<Output = ()>>>;
 
 thread_local! {
     static QUEUE: RefCell<Queue> = const { RefCell::new(Queue::new()) };
-    /// A task is taken out while it is polled, so that the slab is not borrowed then.
+    /// A task is taken out of its slot while it is polled, so that the slab is not borrowed
+    /// meanwhile.
     static TASKS: RefCell<Slab<Option<BoxedTask>>> = const { RefCell::new(Slab::new()) };
 }
 
-/// Which tasks are to be polled.
+/// The tasks that are to be polled.
 struct Queue {
-    /// The runtime of this thread, 0 for none.
+    /// The number of this thread's runtime; 0 if there is none.
     runtime: u32,
-    /// How other threads reach it.
+    /// The runtime's handle for other threads.
     remote: Option<Remote>,
-    /// For the wakes of how many tasks there is room there.
+    /// The number of tasks for which the inbox has room.
     remote_room: u32,
     ready: Vec<u32>,
-    /// Tasks that let others go first: they are polled after the next wait.
+    /// Tasks that have yielded: they are polled after the next wait.
     yielded: Vec<u32>,
-    /// By index: whether the task is in `ready`.
+    /// By task index: whether the task is in `ready`.
     queued: Vec<bool>,
     main: bool,
 }
@@ -70,12 +71,12 @@ impl Queue {
     }
 }
 
-/// Starts a task on this thread. It runs when the current task waits next.
+/// Spawns a task on this thread. It first runs when the current task waits.
 ///
-/// A panic in it ends that task alone; the panic hook has been told by then.
+/// A panic in the task ends only that task; the panic hook has reported it by then.
 ///
 /// # Panics
-/// When the thread has no runtime.
+/// If the thread has no runtime.
 pub fn spawn(future: impl Future<Output = ()> + 'static) {
     let future: BoxedTask = Box::pin(future);
     QUEUE.with_borrow_mut(|queue| {
@@ -90,7 +91,7 @@ pub fn spawn(future: impl Future<Output = ()> + 'static) {
     });
 }
 
-/// Lets the other tasks and the kernel have their turn.
+/// Yields to the other tasks and the kernel until the next turn.
 pub fn yield_now() -> impl Future<Output = ()> {
     let mut yielded = false;
     poll_fn(move |context| {
@@ -102,7 +103,7 @@ pub fn yield_now() -> impl Future<Output = ()> {
     })
 }
 
-/// Has the task of this waker polled again after the next wait of the loop.
+/// Has the waker's task polled again after the next wait of the loop.
 pub(crate) fn yield_task(waker: &Waker) {
     let data = waker.data().addr();
     let ours = QUEUE.with_borrow_mut(|queue| {
@@ -117,7 +118,7 @@ pub(crate) fn yield_task(waker: &Waker) {
     }
 }
 
-/// Makes this runtime the one that this thread's tasks belong to.
+/// Attaches this thread's tasks to a runtime.
 pub(crate) fn begin(remote: &Remote) {
     QUEUE.with_borrow_mut(|queue| {
         queue.runtime = remote.number();
@@ -125,7 +126,7 @@ pub(crate) fn begin(remote: &Remote) {
     });
 }
 
-/// Drops all tasks of this thread, those too that are started by the destructors of others.
+/// Drops all tasks of this thread, including those that destructors of tasks spawn.
 pub(crate) fn end() {
     loop {
         let key = TASKS.with_borrow(|tasks| tasks.iter().next().map(|(key, _)| key));
@@ -143,22 +144,22 @@ pub(crate) fn waker(index: u32) -> Waker {
     waker_of(runtime, index)
 }
 
-/// Queues a task of this thread.
+/// Marks a task of this thread as ready.
 pub(crate) fn wake(index: u32) {
     QUEUE.with_borrow_mut(|queue| queue.wake(index));
 }
 
-/// Whether the future of `block_on` was woken since it was last asked.
+/// Whether the future of `block_on` was woken since the last call.
 pub(crate) fn take_main() -> bool {
     QUEUE.with_borrow_mut(|queue| std::mem::take(&mut queue.main))
 }
 
-/// Whether anything is to be polled.
+/// Whether anything is ready to be polled.
 pub(crate) fn any_ready() -> bool {
     QUEUE.with_borrow(|queue| queue.main || !queue.ready.is_empty() || !queue.yielded.is_empty())
 }
 
-/// Queues the tasks that have let others go first.
+/// Marks the tasks that have yielded as ready.
 pub(crate) fn resume_yielded() {
     QUEUE.with_borrow_mut(|queue| {
         let mut yielded = std::mem::take(&mut queue.yielded);
@@ -169,12 +170,11 @@ pub(crate) fn resume_yielded() {
     });
 }
 
-/// Polls each task that was ready when this was called, once. False when none was. `batch` is room
-/// to work in.
+/// Polls each task that was ready at the call once. False if none was. `batch` is a reused buffer.
 pub(crate) fn poll_ready(batch: &mut Vec<u32>) -> bool {
     QUEUE.with_borrow_mut(|queue| {
         std::mem::swap(&mut queue.ready, batch);
-        // Each task stands there once: to wake one never allocates.
+        // Each task is in `ready` at most once, so a wake-up never allocates.
         queue.ready.reserve(queue.queued.len());
         for &index in batch.iter() {
             queue.queued[index as usize] = false;
@@ -197,7 +197,7 @@ fn poll_task(index: u32) {
     let waker = waker(index);
     let mut context = Context::from_waker(&waker);
     budget::begin();
-    // The future is not touched again after a panic, except to be dropped.
+    // After a panic the future is only dropped.
     let result = catch_unwind(AssertUnwindSafe(|| task.as_mut().poll(&mut context)));
     if matches!(result, Ok(Poll::Pending)) {
         TASKS.with_borrow_mut(|tasks| {
@@ -227,9 +227,9 @@ fn index_of(data: usize) -> u32 {
 fn waker_of(runtime: u32, index: u32) -> Waker {
     let data = (runtime as usize) << 32 | index as usize;
     let raw = RawWaker::new(std::ptr::without_provenance(data), &VTABLE);
-    // SAFETY: the functions of the table take the data for two numbers, never for an address; they
-    // may be called on any thread, any number of times, and dropping does nothing. So the contract
-    // of `RawWaker` holds trivially.
+    // SAFETY: the functions of the table treat the data as two numbers, never as an address. They
+    // may be called on any thread, any number of times, and dropping does nothing, so they fulfil
+    // the contract of `RawWaker`.
     unsafe { Waker::from_raw(raw) }
 }
 

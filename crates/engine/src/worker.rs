@@ -41,7 +41,7 @@ pub(crate) struct Reactor {
     pub(crate) streams: Slab<StreamState>,
     pub(crate) listeners: Slab<ListenerState>,
     pub(crate) datagrams: Slab<DatagramsState>,
-    /// Sockets that connected, or are about to, and have not been closed.
+    /// The number of open sockets that this thread has connected, or is connecting.
     pub(crate) outgoing: usize,
     pub(crate) sleepers: Slab<Sleeper>,
     pub(crate) timers: TimerWheel<Timer>,
@@ -49,19 +49,19 @@ pub(crate) struct Reactor {
     pub(crate) settings: Settings,
     pub(crate) remote: Remote,
     pub(crate) pulse: Pulse,
-    /// Whether jobs that block run at once on this thread, which makes a simulation repeatable.
+    /// Whether blocking jobs run inline on this thread, which makes a simulation repeatable.
     pub(crate) blocks_inline: bool,
-    /// Streams that have sent a whole chunk of a file and go on in the next turn.
+    /// Streams that have sent a whole chunk of a file and continue in the next turn.
     pub(crate) next_turn: Vec<Key>,
-    /// Streams whose queues leave at the end of this turn.
+    /// Streams whose queues are sent at the end of this turn.
     pub(crate) leave_soon: Vec<Key>,
-    /// Sockets of datagrams whose queues leave at the end of this turn.
+    /// Datagram sockets whose queues are sent at the end of this turn.
     pub(crate) datagrams_leave_soon: Vec<Key>,
-    /// Listeners for which the engine accepts and whose task was woken, or gave up, since the last
-    /// wait.
+    /// Listeners for which the engine accepts, and whose waiting task was woken or dropped since
+    /// the last wait.
     pub(crate) unwatched_listeners: Vec<Key>,
     pub(crate) after: After,
-    /// Empty queues for streams that begin to send.
+    /// Empty queues for streams that start to send.
     #[expect(
         clippy::vec_box,
         reason = "they move between here and the streams as boxes"
@@ -71,16 +71,16 @@ pub(crate) struct Reactor {
     due: Vec<Timer>,
 }
 
-/// What a deadline belongs to.
+/// The owner of a deadline.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Timer {
     Sleeper(Key),
     Stream(Key),
-    /// Memory is to be given back.
+    /// The check for spare memory is due.
     Memory,
 }
 
-/// What has to be done when the worker is no longer borrowed.
+/// Work to be done after the borrow of the reactor.
 #[derive(Default)]
 pub(crate) struct After {
     pub(crate) wakes: Vec<Waker>,
@@ -93,7 +93,8 @@ impl After {
     }
 }
 
-/// Runs `f` with this thread's worker, then wakes and drops what `f` left to be woken and dropped.
+/// Runs `f` with this thread's reactor, then calls the wakers and drops the segments that `f` has
+/// collected.
 ///
 /// # Panics
 /// When the thread has no runtime: the functions of this crate belong inside
@@ -119,8 +120,7 @@ pub(crate) fn try_enter<R>(f: impl FnOnce(&mut Reactor) -> R) -> Option<R> {
             drop(slot);
             after.wakes.drain(..).for_each(Waker::wake);
             after.spent.clear();
-            // Keep the vectors for the next time, unless foreign code has put something into new
-            // ones meanwhile.
+            // Keep the vectors for reuse, unless foreign code has filled new ones meanwhile.
             if let Some(worker) = cell.borrow_mut().as_mut()
                 && worker.after.is_empty()
             {
@@ -131,7 +131,7 @@ pub(crate) fn try_enter<R>(f: impl FnOnce(&mut Reactor) -> R) -> Option<R> {
         .ok()?
 }
 
-/// Makes `worker` this thread's. False if there is one already.
+/// Installs `worker` on this thread. False if the thread has one already.
 pub(crate) fn install(worker: Reactor) -> bool {
     WORKER.with_borrow_mut(|slot| {
         if slot.is_some() {
@@ -142,7 +142,7 @@ pub(crate) fn install(worker: Reactor) -> bool {
     })
 }
 
-/// Takes this thread's worker away.
+/// Removes this thread's reactor and returns it.
 pub(crate) fn uninstall() -> Option<Box<Reactor>> {
     WORKER.with_borrow_mut(Option::take)
 }
@@ -150,7 +150,7 @@ pub(crate) fn uninstall() -> Option<Box<Reactor>> {
 impl Reactor {
     pub(crate) fn new(engine: Box<dyn Engine>, settings: Settings, remote: Remote) -> Reactor {
         let clock = Clock::new(engine.now());
-        // A handle that outlived the runtime before this one must not find somebody else's entry.
+        // A handle from an earlier runtime on this thread must not find an entry of this one.
         let generation = remote.number() << 16;
         Reactor {
             engine,
@@ -176,10 +176,9 @@ impl Reactor {
         }
     }
 
-    /// Lets the engine wait, reads the clock, and turns what completed and what is due into
-    /// wake-ups.
+    /// Lets the engine wait, reads the clock, and turns completions and due timers into wake-ups.
     ///
-    /// With `busy` nothing is waited for: tasks are ready already.
+    /// If `busy`, tasks are ready already, so the engine only polls.
     pub(crate) fn turn(&mut self, busy: bool, completions: &mut Vec<Completion>) -> io::Result<()> {
         self.watch_memory();
         let timeout = if busy || !self.next_turn.is_empty() {
@@ -207,8 +206,8 @@ impl Reactor {
         Ok(())
     }
 
-    /// Closes all sockets and waits until the engine has given back what it had of them, as far as
-    /// it does.
+    /// Closes all sockets and waits, for a limited time, until the engine has completed all
+    /// operations.
     pub(crate) fn end(&mut self, completions: &mut Vec<Completion>) {
         self.close_all();
         self.drop_all_datagrams();
@@ -277,7 +276,7 @@ impl Reactor {
         self.due = due;
     }
 
-    /// Takes a queue back that is no longer needed; what is left in it is dropped.
+    /// Takes back a queue that is no longer needed, and drops its remaining segments.
     pub(crate) fn give_queue(&mut self, mut queue: Box<Outgoing>) {
         queue.abandon();
         self.take_spent(&mut queue);
@@ -287,7 +286,7 @@ impl Reactor {
         }
     }
 
-    /// Takes from a queue what was sent, to be dropped later.
+    /// Takes the sent segments of a queue, to be dropped later.
     pub(crate) fn take_spent(&mut self, queue: &mut Outgoing) {
         if self.after.spent.is_empty() {
             std::mem::swap(&mut self.after.spent, &mut queue.spent);

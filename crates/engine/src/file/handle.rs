@@ -1,10 +1,10 @@
-//! An open file: its descriptor, which clones share, and what has been found out about it.
+//! An open file: its descriptor, which clones share, and cached facts about the file.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Files that are open, of all threads.
+/// The number of open files of all threads.
 pub(super) static OPEN_FILES: AtomicU64 = AtomicU64::new(0);
 
 /// An open file. Cloning it shares the descriptor; the last clone closes it.
@@ -25,7 +25,8 @@ impl Drop for Open {
     }
 }
 
-/// How the file system of an open file answers; found out at the first question.
+/// Whether the file system of an open file can tell what is in memory; determined at the first
+/// query.
 #[derive(Debug, Default)]
 pub(super) struct Answers(pub(super) AtomicU8);
 
@@ -35,7 +36,7 @@ pub(super) const IN_MEMORY: u8 = 2;
 pub(super) const CANNOT_TELL: u8 = 3;
 
 impl File {
-    /// Device and inode, which name the file as long as it is open.
+    /// Device and inode, which identify the file while it is open.
     pub(super) fn identity(&self) -> Option<(u64, u64)> {
         if let Some(known) = self.0.identity.get() {
             return Some(*known);
@@ -45,9 +46,9 @@ impl File {
         Some((stat.st_dev, stat.st_ino))
     }
 
-    /// Notes what the file's device and inode are, for [`File::identity`].
+    /// Stores the file's device and inode, for [`File::identity`].
     pub(super) fn note_identity(&self, device: u64, inode: u64) {
-        // Whoever comes second notes the same.
+        // A concurrent call stores the same values.
         let _ = self.0.identity.set((device, inode));
     }
 

@@ -1,8 +1,8 @@
-//! Files, read without blocking the loop on a disk: what the kernel has in memory is taken inline,
-//! the rest is left to the thread pool of [`blocking`](crate::blocking).
+//! File access that does not block the loop on a disk: data in the kernel's cache is read inline,
+//! the rest by the thread pool of [`blocking`](crate::blocking).
 //!
-//! Opening and asking for metadata use `openat2(RESOLVE_CACHED)`, which fails instead of going to
-//! the disk. Where that call does not exist (kernel older than 5.12, or a seccomp filter) both are
+//! Opening and asking for metadata use `openat2(RESOLVE_CACHED)`, which fails instead of waiting
+//! for the disk. If that call is unavailable (a kernel before 5.12, or a seccomp filter), both are
 //! done inline.
 
 mod handle;
@@ -24,25 +24,25 @@ use crate::blocking::{Weight, blocking, weighed};
 use crate::budget;
 use handle::OPEN_FILES;
 
-/// How much is copied at once from file to file, in bytes.
+/// Bytes that are copied at once from file to file.
 const COPY_SIZE: u64 = 64 * 1024;
 
-/// What is known of a file.
+/// The metadata of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Metadata {
     /// The size of the file in bytes.
     pub size: u64,
     /// When the content last changed, in seconds since 1970.
     pub mtime: i64,
-    /// The part of that below a second.
+    /// The nanoseconds of `mtime`.
     pub mtime_nanos: u32,
     /// When content or metadata last changed, in seconds since 1970.
     pub ctime: i64,
-    /// The part of that below a second.
+    /// The nanoseconds of `ctime`.
     pub ctime_nanos: u32,
-    /// Number of the file in its file system.
+    /// Inode number.
     pub inode: u64,
-    /// Number of the file system.
+    /// Device number of the file system.
     pub device: u64,
     /// Kind and permissions, as in `st_mode`.
     pub mode: u32,
@@ -51,19 +51,19 @@ pub struct Metadata {
 }
 
 impl Metadata {
-    /// Whether it is a directory.
+    /// Whether the file is a directory.
     #[must_use]
     pub fn is_dir(&self) -> bool {
         FileType::from_raw_mode(self.mode) == FileType::Directory
     }
 
-    /// Whether it is a regular file.
+    /// Whether the file is a regular file.
     #[must_use]
     pub fn is_file(&self) -> bool {
         FileType::from_raw_mode(self.mode) == FileType::RegularFile
     }
 
-    /// Whether it is a symbolic link, which is never so of what a path leads to.
+    /// Whether the file is a symbolic link; never true for metadata of a resolved path.
     #[must_use]
     pub fn is_link(&self) -> bool {
         FileType::from_raw_mode(self.mode) == FileType::Symlink
@@ -99,7 +99,7 @@ pub async fn open(path: &Path) -> io::Result<(File, Metadata)> {
     }
 }
 
-/// Opens a file or directory for reading where that needs no disk; `None` where it might.
+/// Opens a file or directory for reading if that needs no disk access; `None` if it might need one.
 pub fn open_in_memory(path: &Path) -> Option<io::Result<(File, Metadata)>> {
     match open_cached(path, READ) {
         Ok(file) => Some(described(file)),
@@ -108,7 +108,7 @@ pub fn open_in_memory(path: &Path) -> Option<io::Result<(File, Metadata)>> {
     }
 }
 
-/// Opens what [`open_in_memory`] did not, on a thread of the pool.
+/// Opens a file for which [`open_in_memory`] returned `None`, on a pool thread.
 ///
 /// # Errors
 /// Those of `open()` and `fstat()`.
@@ -116,9 +116,9 @@ pub async fn open_on_disk(path: PathBuf) -> io::Result<(File, Metadata)> {
     blocking(move || open_now(&path)).await
 }
 
-/// Metadata of what `path` leads to, without waiting for a disk: three cheap calls when the path is
-/// in memory, else a job for the pool. For a path that was seen a moment ago [`stat_now`] is one
-/// call.
+/// Metadata of the file at `path`, without waiting for a disk: three cheap calls if the path is
+/// cached, else a job for the pool. For a path that was resolved a moment ago, [`stat_now`] takes
+/// one call.
 ///
 /// # Errors
 /// Those of `stat()`.
@@ -129,7 +129,7 @@ pub async fn stat(path: &Path) -> io::Result<Metadata> {
     }
 }
 
-/// Metadata of what `path` leads to where that needs no disk; `None` where it might.
+/// Metadata of the file at `path` if that needs no disk access; `None` if it might need one.
 pub fn stat_in_memory(path: &Path) -> Option<io::Result<Metadata>> {
     match open_cached(path, OFlags::PATH.union(OFlags::CLOEXEC)) {
         Ok(place) => {
@@ -141,7 +141,7 @@ pub fn stat_in_memory(path: &Path) -> Option<io::Result<Metadata>> {
     }
 }
 
-/// Metadata of what [`stat_in_memory`] did not tell, from a thread of the pool.
+/// Metadata of a path for which [`stat_in_memory`] returned `None`, on a pool thread.
 ///
 /// # Errors
 /// Those of `stat()`.
@@ -149,8 +149,8 @@ pub async fn stat_on_disk(path: PathBuf) -> io::Result<Metadata> {
     blocking(move || stat_now(&path)).await
 }
 
-/// Metadata of what `path` leads to, at once: for paths that were seen recently, whose directories
-/// are in memory.
+/// Metadata of the file at `path`, inline: for paths that were resolved recently, so that their
+/// directories are cached.
 ///
 /// # Errors
 /// Those of `stat()`.
@@ -158,7 +158,8 @@ pub fn stat_now(path: &Path) -> io::Result<Metadata> {
     Ok(rustix::fs::stat(path)?.into())
 }
 
-/// Opens an existing file or directory for reading, at once, as [`stat_now`] looks at one.
+/// Opens an existing file or directory for reading, inline; like [`stat_now`], for paths that were
+/// resolved recently.
 ///
 /// # Errors
 /// Those of `open()` and `fstat()`.
@@ -166,16 +167,16 @@ pub fn open_now(path: &Path) -> io::Result<(File, Metadata)> {
     described(rustix::fs::open(path, READ, Mode::empty())?)
 }
 
-/// Opens an existing file for appending if that needs no disk, so that it never waits; a pipe that
-/// nobody reads is an error (`ENXIO`).
+/// Opens an existing file for appending if that needs no disk access, so that the call never waits.
+/// A pipe without a reader is an error (`ENXIO`).
 ///
 /// # Errors
-/// `WouldBlock` where it might have to wait; else those of `open()`, `NotFound` among them: nothing
-/// is created.
+/// `WouldBlock` if the call might have to wait; else those of `open()`. Nothing is created, so a
+/// missing file is `NotFound`.
 pub fn append_now(path: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::NONBLOCK | OFlags::CLOEXEC;
     match rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::CACHED) {
-        // The call or its flag may be unknown: then only waiting tells.
+        // The call or its flag may be unsupported: then only a call that waits can tell.
         Err(Errno::NOSYS | Errno::PERM | Errno::INVAL) => Err(Errno::AGAIN.into()),
         result => Ok(result?),
     }
@@ -185,14 +186,15 @@ const READ: OFlags = OFlags::RDONLY
     .union(OFlags::NONBLOCK)
     .union(OFlags::CLOEXEC);
 
-/// A file or directory that has been opened for reading.
+/// Wraps an opened file or directory, and reads its metadata.
 ///
 /// # Errors
-/// `EMFILE` where files have most of the descriptors that the process may have and this is one of
-/// the last: those are for connections, without which no one is served at all. That of `fstat()`.
+/// `EMFILE` if open files use at least half of the process's descriptor limit and this descriptor
+/// is one of the last: those are reserved for connections, without which no client can be served.
+/// Also the errors of `fstat()`.
 pub fn described(file: OwnedFd) -> io::Result<(File, Metadata)> {
     let limit = descriptors_max();
-    // Descriptors are given from below.
+    // The kernel assigns the lowest free number.
     let is_of_the_last = u64::from(file.as_raw_fd().unsigned_abs()) >= limit - limit / RESERVE;
     if is_of_the_last && OPEN_FILES.load(Ordering::Relaxed) >= limit / 2 {
         return Err(Errno::MFILE.into());
@@ -203,10 +205,10 @@ pub fn described(file: OwnedFd) -> io::Result<(File, Metadata)> {
     Ok((file, metadata))
 }
 
-/// One in so many descriptors is among the last.
+/// One in this many descriptors is reserved for connections.
 const RESERVE: u64 = 16;
 
-/// How many descriptors the process may have; asked for once, behind `worker_rlimit_nofile`.
+/// The process's limit of descriptors. Read once, after `worker_rlimit_nofile` has been applied.
 fn descriptors_max() -> u64 {
     static MAX: OnceLock<u64> = OnceLock::new();
     *MAX.get_or_init(|| {
@@ -215,7 +217,7 @@ fn descriptors_max() -> u64 {
     })
 }
 
-/// Opens `path` if that needs no disk; `EAGAIN` if it might.
+/// Opens `path` if that needs no disk access; `EAGAIN` if it might need one.
 fn open_cached(path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
     static MISSING: AtomicBool = AtomicBool::new(false);
     if MISSING.load(Ordering::Relaxed) {
@@ -223,8 +225,8 @@ fn open_cached(path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
     }
     match rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::CACHED) {
         Err(Errno::NOSYS | Errno::PERM | Errno::INVAL) => {
-            // The call or the flag may be unknown, or the path is refused for its own sake: the
-            // plain call tells.
+            // The call or its flag may be unsupported, or the path itself may be refused: the plain
+            // call distinguishes them.
             let plain = rustix::fs::open(path, flags, Mode::empty());
             if plain.is_ok() {
                 MISSING.store(true, Ordering::Relaxed);
@@ -266,7 +268,7 @@ impl File {
         Ok(memory.into())
     }
 
-    /// Fills the rest of `memory`, of which `filled` bytes are there, waiting for the disk.
+    /// Fills `memory` from the offset `filled` on, waiting for the disk.
     fn read_cold(
         &self,
         mut memory: Vec<u8>,
@@ -286,8 +288,8 @@ impl File {
         Ok((memory, filled))
     }
 
-    /// Writes all of `parts` one behind the other, from `offset` on, on a thread of the pool. The
-    /// file must have been made by [`File::from`].
+    /// Writes `parts` one after another, starting at `offset`, on a pool thread. The file must have
+    /// been created with [`File::from`].
     ///
     /// # Errors
     /// Those of `pwrite()`.
@@ -301,18 +303,18 @@ impl File {
                 at += part.len() as u64;
                 Ok(())
             });
-            // What was received goes back to the thread that receives.
+            // Return the parts, so that receive buffers go back to the receiving thread's pool.
             (written, parts)
         };
         let (written, _parts) = weighed(Weight::of_read(length as u64), job).await;
         written
     }
 
-    /// Copies `length` bytes from `offset` on behind what `to` has been written, waiting for the
-    /// disk: for threads that may.
+    /// Appends `length` bytes of this file, starting at `offset`, to `to`. Waits for the disk, so
+    /// call it only on a thread that may block.
     ///
     /// # Errors
-    /// Those of `pread()` and `write()`; `UnexpectedEof` where the file ends before.
+    /// Those of `pread()` and `write()`; `UnexpectedEof` if the file is too short.
     pub fn copy_to(&self, offset: u64, length: u64, to: &mut std::fs::File) -> io::Result<()> {
         let mut memory = vec![0; usize::try_from(length.min(COPY_SIZE)).unwrap_or_default()];
         let (mut at, end) = (offset, offset + length);
@@ -349,7 +351,7 @@ impl File {
         Ok(())
     }
 
-    /// What is known of the file now, at once.
+    /// The file's current metadata, read inline.
     ///
     /// # Errors
     /// Those of `fstat()`.

@@ -1,10 +1,10 @@
-//! Which parts of a file are in memory, so that reading them does not wait for a disk.
+//! Which ranges of a file are in the page cache, so that reading them does not wait for a disk.
 //!
-//! Most file systems tell: a read that must not wait (`RWF_NOWAIT`) fails where it would have to. A
-//! range that was all there is not asked about again for a moment, since it takes a call for each
-//! 128 KiB. Those that live in memory (tmpfs) need not be asked. Some cannot tell, notably
-//! overlayfs, on which containers run: there a range counts as cold until a pool thread has read
-//! it, and as warm for a while after that.
+//! Most file systems can tell: a read that must not wait (`RWF_NOWAIT`) fails if it would have to.
+//! A range that was completely cached is not probed again for a moment, since each 128 KiB takes a
+//! call. File systems in memory (tmpfs) need no probe. Some cannot tell, notably overlayfs, on
+//! which containers run: there a range counts as cold until a pool thread has read it, and as warm
+//! for a while after that.
 
 use std::cell::RefCell;
 use std::io::IoSliceMut;
@@ -17,51 +17,51 @@ use rustix::io::{Errno, ReadWriteFlags};
 use super::handle::{CANNOT_TELL, File, IN_MEMORY, TELLS, UNKNOWN};
 use crate::clock;
 
-/// How far apart a range is probed. Readahead fills larger pieces than this.
+/// Distance between the probes of a range, in bytes. Readahead fills larger pieces than this.
 const PROBE_STEP: u64 = 128 * 1024;
 
-/// What a pool thread reads at once.
+/// Bytes that a pool thread reads at once.
 const READ_STEP: usize = 128 * 1024;
 
-/// How long a range that was read counts as being in memory where the file system cannot tell.
+/// How long a range that was read counts as cached if the file system cannot tell.
 const REMEMBERED_WHEN_READ: Duration = Duration::from_secs(10);
 
-/// How long a range counts as being in memory after the file system has said so.
+/// How long a range counts as cached after the file system has said so.
 const REMEMBERED_WHEN_TOLD: Duration = Duration::from_secs(1);
 
-/// Steps of a file whose state is kept together: 2 MiB, as much as is sent in a turn by default.
+/// Steps that form a group: 2 MiB of a file, as much as one turn sends by default.
 const STEPS: u64 = u16::BITS as u64;
 
-/// Places in a thread's table of such groups: 512 MiB of files.
+/// Slots in a thread's table of groups: together they cover 512 MiB of files.
 const TABLE_SIZE: usize = 256;
 
 /// File systems that live in memory, by `f_type`: tmpfs and ramfs.
 const MEMORY_FILE_SYSTEMS: [i64; 2] = [0x0102_1994, 0x8584_58f6];
 
 thread_local! {
-    /// Groups of steps that were in memory a while ago, by hash; empty until the first is noted.
+    /// Groups with steps that were recently cached, by hash; empty until the first is noted.
     static WARM: RefCell<Vec<Option<Warm>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Names some steps of one file that lie side by side.
+/// Identifies a group of consecutive steps of one file.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Group {
     device: u64,
     inode: u64,
-    /// Which of the file's groups of [`STEPS`] steps.
+    /// The group's index in the file.
     number: u64,
 }
 
-/// Which steps of a group were in memory, and when.
+/// Which steps of a group were cached, and when.
 #[derive(Clone, Copy)]
 struct Warm {
     group: Group,
-    /// A bit for each step.
+    /// One bit for each step.
     steps: u16,
     since: Instant,
 }
 
-/// Reads at `place` what is in memory. `EAGAIN` where that would have to wait, or might.
+/// Reads cached data at `place`. `EAGAIN` if the read would have to wait, or might.
 pub(super) fn read_warm(file: &File, place: u64, into: &mut [u8]) -> Result<usize, Errno> {
     let flags = match file.answers().0.load(Ordering::Relaxed) {
         UNKNOWN | TELLS => ReadWriteFlags::NOWAIT,
@@ -84,11 +84,10 @@ pub(super) fn read_warm(file: &File, place: u64, into: &mut [u8]) -> Result<usiz
     }
 }
 
-/// How many bytes from `offset`, of `length`, are in memory as far as probes every 128 KiB and at
-/// both ends tell.
+/// How many of the `length` bytes from `offset` on are cached, according to probes every 128 KiB
+/// and at both ends.
 ///
-/// A range beyond the end of the file counts as being in memory: sending it tells at once that it
-/// is not there.
+/// A range beyond the end of the file counts as cached, since sending it fails at once.
 pub(crate) fn warm_prefix(file: &File, offset: u64, length: u64) -> u64 {
     let Some(last) = offset
         .checked_add(length)
@@ -118,16 +117,14 @@ fn is_warm(file: &File, place: u64) -> bool {
     match read_warm(file, place, &mut [0]) {
         Ok(_) | Err(Errno::INTR) => true,
         Err(Errno::AGAIN) => false,
-        // An error that sending will meet too, and report.
+        // Sending meets and reports the same error.
         Err(_) => true,
     }
 }
 
-/// Brings a range of a file into memory, waiting for the disk. Errors are left to whoever sends the
-/// range.
+/// Reads a range of a file into the page cache, waiting for the disk. Errors are left to the send.
 pub(crate) fn warm(file: &File, offset: u64, length: u64) {
-    // Has the kernel ask for the whole range at once, instead of as much as it reads ahead by
-    // itself.
+    // Ask for the whole range at once, since the kernel's own readahead is smaller.
     let _ = fadvise(
         file,
         offset,
@@ -151,7 +148,7 @@ pub(crate) fn warm(file: &File, offset: u64, length: u64) {
     }
 }
 
-/// Notes on this thread that a range is in memory now: it was read, or the file system has said so.
+/// Notes on this thread that a range is cached now: it was read, or the file system has said so.
 pub(crate) fn note_warm(file: &File, offset: u64, length: u64) {
     let Some((device, inode)) = file.identity().filter(|_| length > 0) else {
         return;
@@ -169,7 +166,7 @@ pub(crate) fn note_warm(file: &File, offset: u64, length: u64) {
                 continue;
             };
             match place {
-                // What is added to something counts as old as that.
+                // A step added to a group gets the age of the group.
                 Some(warm) if warm.holds(&group, now, remembered) && warm.steps & !steps != 0 => {
                     warm.steps |= steps;
                 }
@@ -185,7 +182,7 @@ pub(crate) fn note_warm(file: &File, offset: u64, length: u64) {
     });
 }
 
-/// Whether all of a range was in memory a short time ago.
+/// Whether the whole range was cached a short time ago.
 fn was_warm(file: &File, offset: u64, length: u64) -> bool {
     if WARM.with_borrow(Vec::is_empty) || length == 0 {
         return false;
@@ -207,7 +204,7 @@ fn was_warm(file: &File, offset: u64, length: u64) -> bool {
     })
 }
 
-/// How long what was noted of a file counts.
+/// How long a note about this file is valid.
 fn remembered(file: &File) -> Duration {
     match file.answers().0.load(Ordering::Relaxed) {
         CANNOT_TELL => REMEMBERED_WHEN_READ,
@@ -221,7 +218,7 @@ impl Warm {
     }
 }
 
-/// The groups that a range of at least a byte touches, by number, and which steps of each.
+/// The groups that a non-empty range touches, by index, each with the touched steps.
 fn groups(offset: u64, length: u64) -> impl Iterator<Item = (u64, u16)> {
     let first = offset / PROBE_STEP;
     let last = offset.saturating_add(length - 1) / PROBE_STEP;
@@ -288,7 +285,7 @@ mod tests {
     fn what_was_warm_is_not_asked_about_again() {
         let file = temporary(&[1; 200_000]);
         assert_eq!(warm_prefix(&file, 0, 200_000), 200_000);
-        // The descriptor could not be read from again: the same file, opened for writing alone.
+        // A descriptor that cannot be read from: the same file, opened only for writing.
         let path = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
         let again: File = std::fs::File::options()
             .write(true)
