@@ -30,9 +30,9 @@ impl BoundSocket {
         self.socket
     }
 
-    /// The kernel's descriptor of it, if it has one.
+    /// The kernel's descriptor of the socket, unless it is simulated.
     pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.0.descriptor()
+        self.socket.descriptor()
     }
 
     /// What the socket carries.
