@@ -1,4 +1,4 @@
-//! How a caller gets a stream, or the right to make a connection.
+//! Acquires a stream of a shared connection, or the permit to open a connection.
 
 use engine::select::{Either, either};
 use upstream::connecting::note_shortage;
@@ -9,25 +9,25 @@ use upstream::{
 use crate::links::{self, Found, LinkOptions, Permit};
 use crate::stream::StreamHandle;
 
-/// The connection by which a request reaches its upstream.
+/// The result of [`acquire`].
 pub enum Acquired {
-    /// A stream of a connection that there was.
+    /// A stream of an existing connection.
     Joined {
-        /// The stream, on which nothing has been sent.
+        /// The stream, on which nothing has been sent yet.
         stream: StreamHandle,
-        /// Nothing was under way on the connection, so that the peer may have closed it meanwhile.
+        /// The connection was idle, so the peer may have closed it meanwhile.
         had_been_kept: bool,
     },
-    /// The right to make a connection.
+    /// The permit to open a connection.
     Anew(Permit),
 }
 
-/// Finds a connection to a peer that has room for a request, or waits for one that is being made,
+/// Finds a connection to a peer that has room for a request, or waits for one that is being opened,
 /// unless the client leaves meanwhile.
 ///
 /// # Errors
-/// There was none in the time that connecting may take, or the thread has no place for one more
-/// that shares one, which has been logged; or the client has gone.
+/// No connection was available within the connect timeout, or the thread has no place for another
+/// request on a shared connection, which has been logged; or the client has left.
 pub async fn acquire<C: Caller>(
     caller: &mut C,
     client: &mut C::Client,

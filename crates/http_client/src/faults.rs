@@ -1,4 +1,4 @@
-//! nginx's words for what peers do wrong. Where it has none they say who and what all the same.
+//! Log texts for faults of peers: nginx's, if it has one for the fault.
 
 use logs::Printable;
 use proto::h2::response::{ResponseFault, ResponseHead};
@@ -6,13 +6,13 @@ use proto::h2::{StreamFault, Violation, hpack};
 
 use crate::stream_end::StreamEnd;
 
-/// How many informational responses may come before an answer.
+/// The number of interim responses that may precede a response.
 pub const INFORMATIONAL_MAX: u32 = 100;
 
-/// What there is to log of more.
+/// The log text for more interim responses than that.
 pub const TOO_MANY_INFORMATIONAL: &str = "upstream sent too many informational responses";
 
-/// What there is to log of a head that is not within `*_buffer_size`.
+/// The log text for a head that exceeds `*_buffer_size`.
 pub const TOO_LARGE: &str = "upstream sent too large http2 header";
 
 /// The log line for a stream that has ended before its response was complete.
@@ -124,7 +124,7 @@ fn of_connection(violation: Violation) -> String {
         Violation::Identifier(_) | Violation::ContinuationIdentifier => {
             "upstream sent frame for unknown stream".to_owned()
         }
-        // nginx counts what is left behind the length of the padding.
+        // nginx counts the bytes behind the length of the padding.
         Violation::Padding(_, length, padding) => {
             let rest = length.saturating_sub(1);
             format!("upstream sent http2 frame with too long padding: {padding} in frame {rest}")

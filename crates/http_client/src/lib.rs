@@ -1,6 +1,6 @@
-//! HTTP spoken with upstreams, for any caller: what is not a request's own.
+//! HTTP client connections to upstreams, for any caller.
 //!
-//! Connections of HTTP/2 are shared by requests:
+//! Requests share HTTP/2 connections:
 //!
 //! ```text
 //! acquire ─┬▶ a link that has room ───────────────────┐
@@ -10,14 +10,14 @@
 //!               StreamHandle::open ─▶ head, body ─▶ (answer) ─▶ dropped: the stream's place is free
 //! ```
 //!
-//! A `link` is one connection; its task alone touches the transport. Each request has a
-//! [`StreamHandle`] of it, whose [`StreamFlow`] is what it shares with that task. `links` are those
-//! of a thread. `faults` has nginx's words for what peers do wrong, and a [`ReadHead`] is the head
-//! of an answer by any version of HTTP. The protocols themselves are `proto::h1` and
-//! `proto::h2::client`.
+//! A `link` is one connection; only its task touches the transport. Each request has a
+//! [`StreamHandle`] of a link, whose [`StreamFlow`] is the state that it shares with the task.
+//! `links` are the links of a thread. `faults` has the log texts for faults of peers, and a
+//! [`ReadHead`] is the head of a response of any HTTP version. The protocols are implemented in
+//! `proto::h1` and `proto::h2::client`.
 //!
-//! A request, or what else asks, is a [`Caller`](upstream::Caller). What it sends, and what becomes
-//! of the answer, is no business of this crate: it knows neither requests nor directives.
+//! The user of a connection, such as a request, is a [`Caller`](upstream::Caller). This crate knows
+//! neither requests nor directives.
 
 mod acquire;
 mod faults;

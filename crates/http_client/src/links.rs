@@ -1,8 +1,8 @@
-//! The connections of HTTP/2 that a thread has to peers, for requests to find one with room.
+//! The HTTP/2 connections of a thread to peers, among which requests find one with room.
 //!
-//! They outlive reloads, as all that are kept do. While one is being made, others that could share
-//! it wait for it, until its peer has said how many requests it takes at once: only the first goes
-//! out before that.
+//! The connections outlive reloads. While a connection is being opened, other requests that could
+//! share it wait until its peer has announced the number of concurrent streams; only the first
+//! request is sent before.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -21,18 +21,18 @@ use upstream::Group;
 use crate::link::{HEAD_SIZE_SHARED, Link};
 use crate::stream::StreamHandle;
 
-/// What the thread has.
+/// The connections of the thread.
 static LINKS: Slot<SharedConnections, Thread> = Slot::new();
 
-/// Requests that wait for a connection which is being made: as many as any peer should take at once
-/// (RFC 9113, section 6.5.2).
+/// The most requests that wait for a connection that is being opened: the number of concurrent
+/// streams that a peer should accept (RFC 9113, section 6.5.2).
 const WAITING_MAX: usize = 100;
 
 /// The connections of a thread.
 pub(crate) struct SharedConnections {
     by_group: Map<Bytes, Vec<Rc<Link>>>,
     connecting: Vec<Rc<Connecting>>,
-    /// The thread is about to end.
+    /// The thread is ending.
     ended: bool,
 }
 
@@ -54,7 +54,7 @@ impl OfThread for SharedConnections {
     }
 }
 
-/// A connection that is being made.
+/// A connection that is being opened.
 struct Connecting {
     group: Bytes,
     address: Address,
@@ -64,36 +64,36 @@ struct Connecting {
     wakers: RefCell<Vec<Waker>>,
 }
 
-/// The right to make a connection that others wait for until it is dropped: they share what there
-/// is then, or else the next of them has the right.
+/// The permit to open a connection, for which other requests wait until the permit is dropped: they
+/// then share the connection, or else the next of them gets the permit.
 pub struct Permit {
     links: Rc<RefCell<SharedConnections>>,
     connecting: Rc<Connecting>,
 }
 
-/// What a request gets.
+/// The result of [`find`].
 pub(crate) enum Found {
-    /// A stream of a connection that there was.
+    /// A stream of an existing connection.
     Joined(StreamHandle),
-    /// The right to make one.
+    /// The permit to open a connection.
     Anew(Permit),
 }
 
-/// What a connection must be to have room for a request.
+/// What a request needs of a connection.
 pub struct LinkOptions<'a> {
-    /// Where the thread's connections are found.
+    /// The view with the thread's connections.
     pub local: &'a GenerationView,
-    /// The group that the peer is of.
+    /// The group of the peer.
     pub group: &'a Group,
     /// The peer's address.
     pub address: &'a Address,
-    /// What those must agree on who share a connection.
+    /// The terms of the connection: requests only share connections with equal terms.
     pub terms: &'a Bytes,
     /// The size of the request's head (RFC 9113, section 6.5.2).
     pub head_size: usize,
 }
 
-/// Finds a connection that has room for a request; waits for one that is being made.
+/// Finds a connection that has room for a request, or waits for one that is being opened.
 ///
 /// # Errors
 /// The request has no place among the connections of the thread.
@@ -110,7 +110,7 @@ pub(crate) async fn find(options: &LinkOptions<'_>) -> Result<Found, NotEnough> 
         let found = links.borrow().find(group, address, terms, head_size);
         if let Some(link) = found {
             link.sharing.has_room().await?;
-            // Where that was waited for, others may have filled it, or it has ended.
+            // During the wait, other requests may have filled the connection, or it may have ended.
             if link.has_room(head_size) {
                 return Ok(Found::Joined(StreamHandle::new(link)));
             }
@@ -136,7 +136,7 @@ pub(crate) async fn find(options: &LinkOptions<'_>) -> Result<Found, NotEnough> 
                         is_over: Cell::new(false),
                         wakers: RefCell::default(),
                     });
-                    // None waits for one that has no room beside its first request.
+                    // If the first request fills the connection, no other request waits for it.
                     if !is_large {
                         known.connecting.push(Rc::clone(&connecting));
                     }
@@ -152,7 +152,7 @@ pub(crate) async fn find(options: &LinkOptions<'_>) -> Result<Found, NotEnough> 
 }
 
 impl Connecting {
-    /// PermitWait until there is a connection, or none after all.
+    /// Waits until the connection is open, or has failed.
     async fn ended(self: Rc<Connecting>) {
         struct PermitWait(Rc<Connecting>);
         impl Drop for PermitWait {
@@ -177,8 +177,8 @@ impl Connecting {
 }
 
 impl Permit {
-    /// The connection is there: it serves from now on, this request first. The others wait for its
-    /// peer.
+    /// Starts the link's task with the open connection, and returns its first stream, for this
+    /// request. The other waiting requests wait for the peer's settings.
     pub fn begin(self, transport: Transport, group: &Group) -> StreamHandle {
         let Connecting { address, terms, .. } = &*self.connecting;
         let link = Rc::new(Link::new(transport, group, address, terms));
@@ -231,8 +231,8 @@ impl SharedConnections {
         }
     }
 
-    /// A connection has become idle: where more are than are to be kept, one ends. That is one
-    /// without room if there is any, else the one that has been idle for longest.
+    /// Closes an idle connection if there are more than are to be kept: one without room if there
+    /// is any, else the one that has been idle for longest. `link` has just become idle.
     pub(crate) fn make_room(&mut self, link: &Link) {
         let Some(of_group) = self.by_group.get(&link.group) else {
             return;

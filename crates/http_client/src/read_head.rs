@@ -1,4 +1,4 @@
-//! The head of an answer while it is being read, and as it is shared then.
+//! The head of a response, while it is being read and when it is shared afterwards.
 
 use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
@@ -6,24 +6,24 @@ use std::rc::Rc;
 use engine::Spares;
 use proto::h1::response::ResponseHead;
 
-/// How many heads' memory a thread keeps: of as many requests as end in one turn of a few
-/// connections.
+/// The most heads whose memory a thread keeps: as many as requests of a few connections that end in
+/// one turn of the loop.
 const SPARES_MAX: usize = 1024;
 
-/// The memory of heads with more fields goes back to the allocator.
+/// Heads with room for more fields are freed.
 const SPARE_FIELDS_MAX: usize = 64;
 
 thread_local! {
     static SPARES: Spares<Rc<ResponseHead>, SPARES_MAX> = const { Spares::new(|| SPARES.with(Spares::clear)) };
 }
 
-/// A head that is being read, or has been, and is shared then; its memory serves the next ones of
-/// the thread.
+/// A head that is being read, or has been read and may be shared. Its memory is reused by later
+/// heads of the thread.
 #[derive(Clone)]
 pub struct ReadHead(Rc<ResponseHead>);
 
 impl Default for ReadHead {
-    /// Nothing has been read of it.
+    /// An empty head.
     fn default() -> ReadHead {
         ReadHead(SPARES.with(Spares::take).unwrap_or_default())
     }
@@ -32,11 +32,11 @@ impl Default for ReadHead {
 impl Drop for ReadHead {
     fn drop(&mut self) {
         let Some(head) = Rc::get_mut(&mut self.0) else {
-            return; // others have it
+            return; // the head is still shared
         };
         if (1..=SPARE_FIELDS_MAX).contains(&head.room()) {
             head.clear();
-            // A thread that ends keeps nothing.
+            // A thread that is ending keeps nothing.
             let _ = SPARES.try_with(|spares| spares.keep(Rc::clone(&self.0)));
         }
     }
@@ -51,7 +51,7 @@ impl Deref for ReadHead {
     }
 }
 
-/// While it is being read.
+/// Only used while the head is being read.
 impl DerefMut for ReadHead {
     #[inline]
     fn deref_mut(&mut self) -> &mut ResponseHead {

@@ -1,4 +1,4 @@
-//! A request's own part of a connection that it shares.
+//! One request's stream of a shared connection.
 
 use std::io;
 use std::pin::Pin;
@@ -16,14 +16,14 @@ use crate::flow::{StreamFlow, StreamHead};
 use crate::link::{Link, WINDOW};
 use crate::stream_end::StreamEnd;
 
-/// A stream, or the place for one; dropped, it is let go of, whatever has become of it.
+/// A stream, or a reserved place for one. Dropping it releases the stream, in whatever state it is.
 pub struct StreamHandle {
     sender: Sender,
-    /// When the wait under way ends.
+    /// The timer of the current wait.
     timer: Option<Box<(Instant, Sleep)>>,
 }
 
-/// What sends a request's body on a stream, for as long as that is not let go of.
+/// Sends a request's body on a stream, until the stream is released.
 #[derive(Clone)]
 pub struct Sender {
     link: Rc<Link>,
@@ -31,7 +31,7 @@ pub struct Sender {
 }
 
 impl StreamHandle {
-    /// A place on this connection.
+    /// Reserves a place on this connection.
     pub(crate) fn new(link: Rc<Link>) -> StreamHandle {
         link.sharing.enter();
         StreamHandle {
@@ -43,18 +43,18 @@ impl StreamHandle {
         }
     }
 
-    /// The bytes of its connection, which are its task's to read and to send.
+    /// The transport of the connection, which only its task reads and writes.
     pub fn transport(&self) -> &Transport {
         self.sender.link.transport()
     }
 
-    /// The largest head that the peer says that it takes, where this one is larger.
+    /// The largest head that the peer has announced to accept, if this head is larger.
     pub fn warns_of(&self, head_size: usize) -> Option<usize> {
         self.sender.link.warns_of(head_size)
     }
 
-    /// Begins the request with these fields, which have this size together (RFC 9113, section
-    /// 6.5.2); whether the connection had room after all.
+    /// Starts the request with these fields, which have the size `head_size` (RFC 9113, section
+    /// 6.5.2). False if the connection has no room any more.
     pub fn open<'a>(
         &self,
         fields: impl IntoIterator<Item = Field<'a>>,
@@ -65,25 +65,26 @@ impl StreamHandle {
         link.open(fields, head_size, opening, flow)
     }
 
-    /// What sends its body.
+    /// A handle that sends the body.
     pub fn sender(&self) -> Sender {
         self.sender.clone()
     }
 
-    /// What it shares with its connection.
+    /// The state that the stream shares with its connection.
     pub fn flow(&self) -> &Rc<StreamFlow> {
         &self.sender.flow
     }
 
-    /// The next head of the answer, or how the stream has ended without one.
+    /// Waits for the next head of the response, or for the end of the stream without one.
     pub fn poll_head(&self, context: &Context<'_>) -> Poll<Result<StreamHead, StreamEnd>> {
         self.sender.flow.poll_head(context.waker())
     }
 
-    /// What has come of the answer's body; empty at the end of the stream, however that came about.
+    /// Receives a part of the response's body; empty at the end of the stream, whatever the reason
+    /// for the end.
     ///
     /// # Errors
-    /// `TimedOut` at the deadline; that by which the connection has broken.
+    /// `TimedOut` at the deadline; the error of the connection.
     pub fn poll_recv(
         &mut self,
         deadline: Option<Instant>,
@@ -113,44 +114,44 @@ impl StreamHandle {
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 
-    /// Bytes of the answer's body that may come before any of it is taken.
+    /// Bytes of the response's body that the peer may send before any are taken.
     pub fn window(&self) -> usize {
         WINDOW as usize
     }
 
-    /// Whether nothing more comes.
+    /// Whether the stream has ended.
     pub fn has_ended(&self) -> bool {
         self.sender.flow.end().is_some()
     }
 
-    /// What of the answer's body is there already, up to as much as a receive brings.
+    /// Takes the received part of the response's body, at most as much as one receive returns.
     pub fn take_body(&self) -> Buffer {
         let buffer = self.sender.flow.take_body();
         self.sender.link.consumed(&self.sender.flow, buffer.len());
         buffer
     }
 
-    /// The answer has not come in time.
+    /// Called when the response has not arrived in time: the connection may be dead.
     pub fn doubt(&self) {
         self.sender.link.doubt();
     }
 
-    /// The connection ends as soon as nothing is under way on it.
+    /// Closes the connection as soon as it is idle.
     pub fn end_connection(&self) {
         self.sender.link.end_soon();
     }
 
-    /// The connection serves until it is so old, whatever its group says.
+    /// Keeps the connection until it has this age, whatever the group's settings.
     pub fn keep_connection(&self, time: Duration) {
         self.sender.link.keep_for(time);
     }
 
-    /// Whether nothing is under way on the connection; to be asked before the request begins.
+    /// Whether the connection is idle. Must be called before the request starts.
     pub fn is_alone(&self) -> bool {
         self.sender.link.is_unused()
     }
 
-    /// Whether the connection has served others, who may be why it has ended.
+    /// Whether the connection has served other requests, which may have caused its end.
     pub fn has_served_others(&self) -> bool {
         self.sender.link.has_served_others()
     }
@@ -165,7 +166,7 @@ impl Drop for StreamHandle {
 }
 
 impl Sender {
-    /// Appends to the body; `ends` where nothing follows.
+    /// Appends to the body; `ends` if the body ends with these parts.
     pub fn push(&self, parts: impl IntoIterator<Item = Bytes>, ends: bool) {
         parts.into_iter().for_each(|part| self.flow.push(part));
         if ends {
@@ -176,12 +177,12 @@ impl Sender {
         }
     }
 
-    /// What it shares with its connection.
+    /// The state that the stream shares with its connection.
     pub fn flow(&self) -> &Rc<StreamFlow> {
         &self.flow
     }
 
-    /// The peer has taken nothing for too long.
+    /// Called when the peer has read nothing for too long: the connection may be dead.
     pub fn doubt(&self) {
         self.link.doubt();
     }

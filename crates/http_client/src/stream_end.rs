@@ -1,29 +1,29 @@
-//! How streams end.
+//! The reasons for the end of a stream.
 
 use std::io;
 
 use proto::h2::{ErrorCode, StreamFault, Violation};
 
-/// How a stream has ended.
+/// Why a stream has ended.
 #[derive(Clone, Copy, Debug)]
 pub enum StreamEnd {
-    /// The answer has come whole.
+    /// The response is complete.
     Whole,
-    /// The peer has reset it; or we have, for what the peer did on it.
+    /// The peer has reset the stream, or we have because of a fault of the peer.
     Reset(ErrorCode, Option<StreamFault>),
-    /// The peer has not looked at the request and never will.
+    /// The peer has not processed the request, and will not.
     NotServed(ErrorCode),
-    /// We have reset it: there were more interim heads than come before any answer, or nobody has
-    /// taken them.
+    /// We have reset the stream, since there were too many interim responses, or none of them was
+    /// taken.
     TooManyInterim,
-    /// The peer has done wrong what ends the whole connection.
+    /// The peer has violated the protocol, which ends the whole connection.
     Violated(Violation),
     /// The connection was closed, or broke by this error.
     Lost(Option<io::ErrorKind>, Option<i32>),
 }
 
 impl StreamEnd {
-    /// The connection has ended so.
+    /// The end of the connection with this error.
     pub(crate) fn of_connection(error: Option<&io::Error>) -> StreamEnd {
         StreamEnd::Lost(
             error.map(io::Error::kind),
@@ -31,7 +31,7 @@ impl StreamEnd {
         )
     }
 
-    /// The error by which the connection broke, if it did.
+    /// The error of the connection, if there was one.
     pub fn error(self) -> Option<io::Error> {
         match self {
             StreamEnd::Lost(Some(kind), code) => Some(match code {

@@ -1,7 +1,6 @@
-//! `allow` and `deny`: access by the client's address, the first rule that fits decides.
+//! `allow` and `deny`: access by the client's address. The first rule that matches decides.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_access_module.html>. What comes of a verdict is a
-//! protocol's business.
+//! <https://nginx.org/en/docs/http/ngx_http_access_module.html>. The protocol applies the verdict.
 
 use std::net::IpAddr;
 
@@ -10,7 +9,7 @@ use engine::net::Address;
 use framework::compile::{Compiler, Feature};
 use framework::network::{Cidr, stray_bits};
 
-/// `allow` and `deny`, in the order in which they stand.
+/// `allow` and `deny`, in the order of the file.
 pub static ALLOW: Setting<Vec<Rule>> = Setting::new(
     "allow",
     &["address | CIDR | unix: | all"],
@@ -58,8 +57,8 @@ pub struct Rule {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Access {
     rules: Box<[Rule]>,
-    /// Whether any rule is about IPv4: if so, IPv4 addresses mapped into IPv6 are looked up as
-    /// what they are, else as IPv6 addresses.
+    /// Whether any rule is about IPv4: if so, IPv4 addresses mapped into IPv6 are matched as IPv4,
+    /// else as IPv6 addresses.
     has_ipv4: bool,
 }
 
@@ -82,13 +81,13 @@ impl Access {
         }
     }
 
-    /// Whether there is no rule at all.
+    /// Whether there are no rules.
     pub fn is_empty(&self) -> bool {
         self.rules.is_empty()
     }
 
-    /// Whether they deny those whom no rule names: `None` where none is about all of them, or all
-    /// of a family of addresses.
+    /// Whether clients that match no other rule are denied, by a rule for all clients or for all
+    /// addresses of a family; `None` if there is no such rule.
     pub fn denies_by_default(&self) -> Option<bool> {
         let of_all = |rule: &&Rule| match rule.network {
             Network::All => true,
@@ -104,7 +103,7 @@ impl Access {
         Some(denies && !is_let_in)
     }
 
-    /// Whether the rules deny an address; `None` where no rule is about it.
+    /// Whether the rules deny an address; `None` if no rule matches.
     pub fn denies(&self, address: &Address) -> Option<bool> {
         let address = match address {
             Address::Inet(socket) => Some(match socket.ip() {

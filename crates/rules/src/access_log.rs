@@ -27,7 +27,7 @@ use variables::{Compiling as _, Context, Text};
 
 use crate::format::{Format, Formats, LOG_FORMAT};
 
-/// Bytes that are compressed together unless `buffer=` says otherwise.
+/// Bytes that are compressed together, unless `buffer=` is set.
 const GZIP_BUFFER_SIZE: usize = 64 * 1024;
 
 /// Level of `gzip` without a number: the fastest.
@@ -90,19 +90,19 @@ pub static ACCESS_LOG: Setting<Vec<Directive>> = Setting::new(
 pub enum Directive {
     /// Nothing is logged in this scope.
     Off,
-    /// One log that lines are written to.
+    /// A log.
     Log {
         /// The destination of the lines.
         place: LogDestination,
-        /// The path as written, for messages and their position.
+        /// The path as written, and its position, for messages.
         word: Word,
-        /// Name of the format; `combined` unless written.
+        /// Name of the format; `None` for `combined`.
         format: Option<Word>,
         /// `buffer=`, `flush=` and `gzip=`.
         buffering: Option<Buffering>,
-        /// The condition that `if=` names.
+        /// The condition of `if=`.
         condition: Option<Template>,
-        /// [`conf::Line::sequence`] of its line.
+        /// The [`conf::Line::sequence`] of the line.
         order: u32,
     },
 }
@@ -112,7 +112,7 @@ pub enum Directive {
 pub enum LogDestination {
     /// Lines go to standard error.
     Stderr,
-    /// A file; a relative path starts at the prefix.
+    /// A file; a relative path is relative to the prefix.
     File(PathBuf),
     /// A path with variables.
     Path(Template),
@@ -152,15 +152,14 @@ fn directive(line: &Line, is_defined: impl Fn(&Word) -> bool) -> Result<Directiv
         [] => (None, rest),
         [format, parameters @ ..] => (Some(format), parameters),
     };
-    // nginx looks for the format before it reads what stands behind it.
+    // nginx looks up the format before it parses the parameters after it.
     log(line, file, place, format, parameters).map_err(|fault| {
         let unknown = format.filter(|name| !is_defined(name));
         unknown.map_or(fault, unknown_format)
     })
 }
 
-/// Whether a format of this name is defined ahead of a line, the one that needs no definition among
-/// them.
+/// Whether a format of this name is defined before a line, or built in.
 fn is_defined(scope: ScopeRef<'_>, name: &Word, order: u32) -> bool {
     let has_name = |word: &Word| word.bytes.eq_ignore_ascii_case(&name.bytes);
     let scopes = std::iter::successors(Some(scope), |scope| scope.parent());
@@ -244,7 +243,7 @@ impl Parameters {
         Ok(parameters)
     }
 
-    /// Compression needs a buffer: there is one even where none is written.
+    /// Compression needs a buffer, which has a default size.
     fn compress(&mut self, level: u32) {
         self.size.get_or_insert(GZIP_BUFFER_SIZE);
         self.gzip = Some(level);
@@ -298,7 +297,7 @@ enum Target<C> {
     Syslog(Arc<Syslog>),
 }
 
-/// The access logs of a scope; none where they are off.
+/// The access logs of a scope; none if they are off.
 pub struct AccessLogs<C> {
     logs: Box<[AccessLog<C>]>,
     /// Whether any format, path or condition may need the response's head.
@@ -536,7 +535,7 @@ mod tests {
         assert_eq!(buffering, Some(Buffering { size, flush, gzip }));
     }
 
-    /// Texts of nginx 1.31; what it has and we have not is a clear error.
+    /// Texts of nginx 1.31. Features of nginx that are not supported are a clear error.
     #[test]
     fn faults_in_nginx_words() {
         for (line, text) in [

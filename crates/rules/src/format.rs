@@ -1,7 +1,7 @@
-//! `log_format`: a line's template, compiled to parts that each append straight to the line.
+//! `log_format`: the template of a line, compiled to parts that are appended directly to the line.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_log_module.html#log_format>. The parser is nginx's
-//! own for formats and no template of the configuration language: `$1` is no capture here.
+//! <https://nginx.org/en/docs/http/ngx_http_log_module.html#log_format>. As in nginx, formats are
+//! not parsed like other templates: `$1` is not a capture here.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ pub static LOG_FORMAT: Setting<Vec<LogFormatLine>> = Setting::new(
              missing value is `-` with `default`, else nothing. `combined` is predefined.",
 );
 
-/// How values of variables are made harmless.
+/// How values of variables are escaped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Escape {
     /// Bytes are escaped as `\xHH`.
@@ -46,7 +46,7 @@ pub struct LogFormatLine {
     name: Word,
     escape: Escape,
     parts: Vec<Token>,
-    /// [`conf::Line::sequence`] of its line.
+    /// The [`conf::Line::sequence`] of the line.
     order: u32,
 }
 
@@ -101,7 +101,7 @@ fn escape(word: &Word) -> Result<Escape, Fault> {
     }
 }
 
-/// Cuts a format's string at its variables. The error is nginx's text.
+/// Splits a format at its variables. The error is nginx's text.
 fn tokens(mut rest: &[u8], out: &mut Vec<Token>) -> Result<(), String> {
     while !rest.is_empty() {
         let Some(at) = memchr::memchr(b'$', rest) else {
@@ -128,7 +128,7 @@ fn tokens(mut rest: &[u8], out: &mut Vec<Token>) -> Result<(), String> {
             .position(|byte| !byte.is_ascii_alphanumeric() && *byte != b'_')
             .unwrap_or(after.len());
         let (name, mut next) = after.split_at(end);
-        // Only ASCII is in it.
+        // The name is ASCII.
         let name = String::from_utf8_lossy(name).into_owned();
         if braced {
             if after.is_empty() {
@@ -161,7 +161,7 @@ pub struct Format<C> {
 }
 
 impl<C: Logged> Format<C> {
-    /// Whether a line may tell of the response's head.
+    /// Whether a line may depend on the response's head.
     pub fn reads_response(&self) -> bool {
         self.reads_response
     }
@@ -184,7 +184,7 @@ impl<C: Logged> Format<C> {
         }
     }
 
-    /// Appends the line for a context, without its end.
+    /// Appends the line of a context, without the line end.
     pub fn append(&self, context: &mut C, line: &mut Vec<u8>) {
         for part in &self.parts {
             match part {
@@ -221,7 +221,7 @@ fn plain<C: Logged>(compiler: &Compiler<'_>, name: &str) -> Option<Evaluate<C>> 
     }
 }
 
-/// Makes the bytes from `start` on harmless, in place. Most values need nothing.
+/// Escapes the bytes from `start` on, in place. Most values need no escaping.
 fn escape_from(start: usize, escape: Escape, line: &mut Vec<u8>) {
     let value = line.get(start..).unwrap_or_default();
     match escape {
@@ -234,8 +234,8 @@ fn escape_from(start: usize, escape: Escape, line: &mut Vec<u8>) {
     }
 }
 
-/// Whether any byte is such a one. Looks at all of them without a branch per byte, which the
-/// compiler turns into vector instructions.
+/// Whether `is_such` is true for any byte. Checks all bytes without branches, which the compiler
+/// turns into vector instructions.
 #[inline]
 fn any(bytes: &[u8], is_such: impl Fn(u8) -> bool) -> bool {
     bytes
@@ -244,7 +244,7 @@ fn any(bytes: &[u8], is_such: impl Fn(u8) -> bool) -> bool {
         != 0
 }
 
-/// nginx's table: control bytes, `"`, `\`, DEL and everything above.
+/// nginx's table: control bytes, `"`, `\`, DEL and all bytes above.
 #[inline]
 fn needs_hex(byte: u8) -> bool {
     (byte < 0x20) | (byte == b'"') | (byte == b'\\') | (byte > 0x7e)
@@ -285,7 +285,7 @@ pub struct Formats<C> {
 struct NamedFormat<C> {
     name: Box<[u8]>,
     format: Arc<Format<C>>,
-    /// [`conf::Line::sequence`] of its line.
+    /// The [`conf::Line::sequence`] of the line.
     order: u32,
 }
 
@@ -304,7 +304,7 @@ impl<C: Logged> Feature for Formats<C> {
                 order: 0,
             });
         }
-        // Each fault is reported here and once, not by every `access_log` that uses formats.
+        // Each fault is reported once, here, and not by every `access_log` that uses the formats.
         let written = scope.written(&LOG_FORMAT).unwrap_or_else(|fault| {
             compiler.report(fault);
             None
@@ -332,13 +332,13 @@ impl<C: Logged> Feature for Formats<C> {
     }
 }
 
-/// Compiles the formats of the `http` block, so that faults of unused ones show as well.
+/// Compiles the formats of the `http` block, so that faults in unused formats are reported too.
 pub fn check<C: Logged>(compiler: &Compiler<'_>, http: ScopeRef<'_>) -> Result<(), Fault> {
     compiler.feature::<Formats<C>>(http).map(drop)
 }
 
 impl<C> Formats<C> {
-    /// The format of a name, in any case, with [`conf::Line::sequence`] of its line.
+    /// The format with this name, in any case, and the [`conf::Line::sequence`] of its line.
     pub fn find(&self, name: &[u8]) -> Option<(Arc<Format<C>>, u32)> {
         let mut all = self.all.iter();
         let found = all.find(|known| known.name.eq_ignore_ascii_case(name))?;

@@ -1,9 +1,9 @@
-//! Files that the configuration is read from and the workers write: servers of groups, pairs of
-//! keys and values.
+//! Files that the configuration reads and the workers write: servers of groups, and pairs of keys
+//! and values.
 //!
-//! A configuration is compiled from what the master has read. These files may have been written
-//! since: a worker process that is started again, because the one before has died, takes what is
-//! there now, and goes back to what the master has read only where it cannot.
+//! A configuration is compiled from the files that the master has read. These files may have been
+//! written since: a worker process that replaces a crashed one reads the current file, and uses the
+//! master's copy only if it cannot.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -14,12 +14,12 @@ use conf::Files;
 use framework::compile::Compiler;
 use framework::places::FileAccess;
 
-/// Files as they are now.
+/// Reads the current files.
 pub(crate) struct Current<'a>(pub(crate) &'a dyn Files);
 
 impl Files for Current<'_> {
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
-        // Asked first, and always: the master notes what is asked for.
+        // Asked first in any case, since the master records which files are read.
         let known = self.0.read(path);
         fs::read(path).or(known)
     }
@@ -33,14 +33,14 @@ impl Files for Current<'_> {
     }
 }
 
-/// Says that workers write such a file: the folder that it lies in, where a new one is made before
-/// it takes its place.
+/// Registers that workers write a file, in whose directory the new file is created before it
+/// replaces the old one.
 pub(crate) fn will_be_written(compiler: &Compiler<'_>, path: &Path, by: &str) {
     let folder = path.parent().unwrap_or(path);
     compiler.will_open(FileAccess::Write, folder, by);
 }
 
-/// Puts a file in the place of the one before, whole or not at all.
+/// Replaces a file atomically.
 pub(crate) fn write(path: &Path, text: &[u8]) -> io::Result<()> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".new");
@@ -51,8 +51,7 @@ pub(crate) fn write(path: &Path, text: &[u8]) -> io::Result<()> {
     });
     let placed = written.and_then(|()| fs::rename(&beside, path));
     placed.inspect_err(|_| {
-        // What could not be written whole is of no use; where it could not be made, it is not
-        // there.
+        // An incomplete file is removed; if it could not be created, there is nothing to remove.
         let _ = fs::remove_file(&beside);
     })
 }

@@ -1,9 +1,10 @@
-//! What protocols with clients have in common, for any kind of context: `allow` and `deny`,
-//! `limit_conn`, `realip`, `geoip2`, `keyval`, `server_name`, `access_log` with its formats, and
-//! the `upstream` block.
+//! Features that the protocols with clients have in common, for any kind of context: `allow` and
+//! `deny`, `limit_conn`, `realip`, `geoip2`, `keyval`, `server_name`, `access_log` with its
+//! formats, and the `upstream` block.
 //!
-//! A protocol says what its context is ([`access_log::Logged`], [`limit_conn::ConnectionCounting`],
-//! [`realip::ByProxy`], [`upstream::Upstreams`]), when each is asked, and what comes of the answer.
+//! A protocol implements a trait for its context ([`access_log::Logged`],
+//! [`limit_conn::ConnectionCounting`], [`realip::ByProxy`], [`upstream::Upstreams`]), decides when
+//! a feature is evaluated, and applies the result.
 
 pub mod access;
 pub mod access_log;

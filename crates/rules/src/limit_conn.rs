@@ -1,7 +1,7 @@
-//! `limit_conn`: how many requests for one key there may be at the same time.
+//! `limit_conn`: limits the number of concurrent requests or sessions with the same key.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_limit_conn_module.html>. A context is counted from the
-//! moment when its protocol asks until its places are given back.
+//! <https://nginx.org/en/docs/http/ngx_http_limit_conn_module.html>. A context counts from its
+//! protocol's call of [`LimitConn::enter`] until its places are returned.
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,20 +24,20 @@ use crate::limited::{self, RefusalFamily, RefusalSettings};
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
-/// Where directives stand that sessions have as well.
+/// The contexts of directives that also apply to sessions.
 const CONTEXTS: Contexts = HSL
     .or(Contexts::STREAM)
     .or(Contexts::STREAM_SERVER)
     .or(Contexts::MEMCACHED)
     .or(Contexts::MEMCACHED_SERVER);
 
-/// The longest key, in bytes; longer ones are not limited.
+/// The longest key, in bytes; contexts with longer keys are not limited.
 const KEY_LENGTH_MAX: usize = 255;
 
-/// What nginx's entry takes beside its key, in bytes.
+/// The memory of an entry of nginx besides its key, in bytes.
 const ENTRY_SIZE: usize = 36;
 
-/// What nginx keeps about a zone as a whole, in bytes.
+/// The memory that nginx uses for a zone as a whole, in bytes.
 const HEAD_SIZE: u64 = 64;
 
 /// Declares the directive `limit_conn_zone key zone=name:size`.
@@ -77,14 +77,14 @@ static REFUSAL: RefusalFamily = RefusalFamily::of(
     "Only counts and logs; no request is refused.",
 );
 
-/// What has become of a request under `limit_conn`.
+/// The result of `limit_conn` for a context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LimitOutcome {
-    /// The request went on within its limits.
+    /// The context is within its limits.
     Passed,
-    /// The request was refused by a limit.
+    /// The context was refused.
     Rejected,
-    /// It would have been refused.
+    /// The context would have been refused without `limit_conn_dry_run`.
     RejectedDryRun,
 }
 
@@ -99,14 +99,14 @@ impl LimitOutcome {
     }
 }
 
-/// What a zone counts.
+/// The settings of a zone.
 pub struct ZoneSettings<C> {
     key: Text<C>,
-    /// The key as it is written in the configuration.
+    /// The key as written in the configuration.
     key_text: Box<str>,
 }
 
-/// One `limit_conn`, before its zone is found.
+/// One line of `limit_conn`, before its zone is looked up.
 pub struct LimitLine {
     zone: Box<str>,
     connections: u32,
@@ -149,9 +149,9 @@ impl<C: Context> Feature for LimitConn<C> {
     }
 }
 
-/// What has become of a context, and the places that it holds.
+/// The result for a context, and the places that it holds.
 pub struct Places<C: Context> {
-    /// `$limit_conn_status`, once a limit has been asked.
+    /// `$limit_conn_status`, once a limit has been evaluated.
     pub outcome: Option<LimitOutcome>,
     leases: Vec<Lease<C>>,
 }
@@ -172,25 +172,25 @@ impl<C: Context> SlotValue for Places<C> {
     }
 }
 
-/// Where what is known of contexts is kept.
+/// Access to the places of a context.
 pub trait ConnectionCounting<C: Context>: 'static {
-    /// What has become of a context, if it has been asked for.
+    /// The result for a context, if it has been counted.
     fn outcome(context: &C) -> Option<LimitOutcome>;
 
-    /// Changes what is known of it, and its places.
+    /// Changes the result and the places of a context.
     fn note(context: &C, change: impl FnOnce(&mut Places<C>));
 }
 
 impl<C: Context> LimitConn<C> {
-    /// Whether nothing is limited.
+    /// Whether there are no limits.
     pub fn is_off(&self) -> bool {
         self.limits.is_empty()
     }
 
-    /// Takes a place under every limit, unless the context has been counted already.
+    /// Takes a place under each limit, unless the context has been counted already.
     ///
     /// # Errors
-    /// The status that it is refused with.
+    /// The status with which the context is refused.
     pub fn enter<K: ConnectionCounting<C>>(&self, context: &mut C) -> Result<(), u16> {
         if K::outcome(context).is_some() {
             return Ok(());
@@ -249,7 +249,7 @@ impl<C: Context> LimitConn<C> {
     }
 }
 
-/// The key of a limit for this context; `None` where the limit does not apply.
+/// The key of a limit for this context; `None` if the limit does not apply.
 fn key<C: Context>(context: &mut C, limit: &Limit<C>) -> Option<Bytes> {
     let zone = limit.zone.settings();
     let key = zone.key.evaluate(context);
@@ -265,19 +265,19 @@ fn key<C: Context>(context: &mut C, limit: &Limit<C>) -> Option<Bytes> {
     (1..=KEY_LENGTH_MAX).contains(&key.len()).then_some(key)
 }
 
-/// Why a connection is not let in.
+/// Why a context is refused.
 #[derive(Debug, PartialEq, Eq)]
 enum ConnectionRefusal {
-    /// There are as many as there may be.
+    /// The limit is reached.
     TooMany,
-    /// There is no room in the zone for another key.
+    /// The zone has no room for another key.
     Full,
 }
 
-/// What a zone keeps: how many connections there are for each key.
+/// The state of a zone: the number of contexts for each key.
 pub struct Connections<C> {
     table: Mutex<Table>,
-    /// Contexts that were let in, refused, and refused in a dry run.
+    /// Contexts that were admitted, refused, and refused in a dry run.
     passed: AtomicU64,
     rejected: AtomicU64,
     rejected_dry_run: AtomicU64,
@@ -307,7 +307,7 @@ impl<C: Context> State for Connections<C> {
         }
     }
 
-    /// What was counted by one key says nothing of another.
+    /// The counts are only taken over if the key is the same.
     fn reconcile(zone: &Zone<Self>, previous: &Zone<Self>) -> Result<Arc<Self>, String> {
         let (key, old) = (&zone.settings().key_text, &previous.settings().key_text);
         if key == old || zone.size() != previous.size() {
@@ -334,7 +334,7 @@ impl<C: Context> State for Connections<C> {
 }
 
 impl<C: Context> Connections<C> {
-    /// How many contexts this has become of.
+    /// The counter of contexts with this result.
     fn count_of(&self, outcome: LimitOutcome) -> &AtomicU64 {
         match outcome {
             LimitOutcome::Passed => &self.passed,
@@ -359,7 +359,7 @@ impl<C: Context> Connections<C> {
 
 impl<C> Connections<C> {
     fn table(&self) -> MutexGuard<'_, Table> {
-        // Nothing under the lock panics.
+        // No code that holds the lock panics.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -382,7 +382,7 @@ impl Table {
 
     fn release(&mut self, key: &[u8]) {
         let Some(count) = self.counts.get_mut(key) else {
-            return; // whoever leaves has entered
+            return; // a key without a count was never entered
         };
         *count -= 1;
         if *count == 0 {
@@ -392,7 +392,7 @@ impl Table {
     }
 }
 
-/// A place among the connections of a key, given back when it is dropped.
+/// A place of a key, returned when dropped.
 struct Lease<C> {
     connections: Arc<Connections<C>>,
     key: Box<[u8]>,
@@ -404,7 +404,7 @@ impl<C> Drop for Lease<C> {
     }
 }
 
-/// Declares the zones of a scope, before anything looks for them.
+/// Declares the zones of a scope, before other directives refer to them.
 pub fn compile<C: Context>(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
     for line in http
         .lines()
@@ -439,7 +439,7 @@ fn declare<C: Context>(compiler: &Compiler<'_>, line: &Line) -> Result<(), Fault
     }
 }
 
-/// Key, name and size in bytes of a `limit_conn_zone`.
+/// The key, name and size in bytes of a `limit_conn_zone`.
 fn declaration(line: &Line) -> Result<(&Word, Bytes, u64), Fault> {
     let mut zone = None;
     for word in line.args.iter().skip(1) {
@@ -476,7 +476,7 @@ fn limit(line: &Line) -> Result<LimitLine, Fault> {
     })
 }
 
-/// The variable of a name in lower case, without `$`.
+/// The built-in variable of a name in lower case, without `$`.
 pub fn find<C: Context, K: ConnectionCounting<C>>(name: &str) -> Option<BuiltinVariable<C>> {
     (name == "limit_conn_status").then(|| {
         BuiltinVariable::computed(|context: &mut C, out| match K::outcome(context) {

@@ -1,4 +1,4 @@
-//! What `limit_req` and `limit_conn` have in common: directives of the same kind.
+//! The common directives of `limit_req` and `limit_conn`.
 
 use conf::{Arity, Contexts, Fault, Line, ScopeRef, Setter, Setting, parse};
 
@@ -6,20 +6,19 @@ use logs::Level;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
-/// The directives that say what becomes of a request that is refused: `limit_req_status` and
-/// `limit_conn_status` are one of them.
+/// The directives for refused requests, such as `limit_req_status` and `limit_conn_status`.
 pub struct RefusalFamily {
-    /// The status of its response.
+    /// The status of the response to a refused request.
     pub status: Setting<u16>,
-    /// The level of the line about it.
+    /// The level of the log line.
     pub log_level: Setting<Level>,
-    /// Whether it goes on all the same.
+    /// Whether a refused request is served nevertheless.
     pub dry_run: Setting<bool>,
 }
 
 impl RefusalFamily {
-    /// The directives whose names begin with `prefix`. The status is for requests alone; the
-    /// others, which the manual explains with these words, stand in `contexts`.
+    /// The directives with this prefix. The status only applies to requests; the others, with these
+    /// texts for the manual, are permitted in `contexts`.
     pub const fn of(
         prefix: &'static str,
         contexts: Contexts,
@@ -48,10 +47,10 @@ impl RefusalFamily {
         }
     }
 
-    /// What they say in a scope.
+    /// The values in a scope.
     ///
     /// # Errors
-    /// A value that is none.
+    /// An invalid value.
     pub fn read(&self, scope: ScopeRef<'_>) -> Result<RefusalSettings, Fault> {
         Ok(RefusalSettings {
             status: scope.get(&self.status)?,
@@ -61,14 +60,14 @@ impl RefusalFamily {
     }
 }
 
-/// What becomes of a request that is refused.
+/// What happens to a refused request.
 #[derive(Clone, Copy, Debug)]
 pub struct RefusalSettings {
-    /// The status of its response.
+    /// The status of the response.
     pub status: u16,
-    /// The level of the line about it.
+    /// The level of the log line.
     pub level: Level,
-    /// Whether it goes on all the same.
+    /// Whether the request is served nevertheless.
     pub dry_run: bool,
 }
 
@@ -85,7 +84,7 @@ fn level(setter: &Setter<'_>) -> Result<Level, Fault> {
     parse::enumeration(setter, &LEVELS.map(|level| (level.name(), level)))
 }
 
-/// Reads the lines of `limit_req` or `limit_conn`: one for each zone.
+/// Parses the lines of `limit_req` or `limit_conn`, one per zone.
 pub fn lines<T>(
     setter: &Setter<'_>,
     read: impl Fn(&Line) -> Result<T, Fault>,

@@ -1,9 +1,10 @@
-//! `set_real_ip_from`: the client's address as a trusted proxy tells it takes the place of the
-//! proxy's own.
+//! `set_real_ip_from`: replaces the address of a trusted proxy by the client's address that the
+//! proxy has sent.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_realip_module.html>. Everything that asks for the
-//! client's address afterwards (access rules, limits, `geo`, variables, logs) sees the new one; the
-//! connection's own stays in `$realip_remote_addr`. When it is looked at is a protocol's business.
+//! <https://nginx.org/en/docs/http/ngx_http_realip_module.html>. Later users of the client's
+//! address (access rules, limits, `geo`, variables, logs) get the new address;
+//! `$realip_remote_addr` keeps that of the connection. The protocol decides when the address is
+//! replaced.
 
 use std::ops::Deref;
 
@@ -59,16 +60,16 @@ static REAL_IP_RECURSIVE: Setting<bool> =
              is not trusted counts.",
         );
 
-/// Where the address stands.
+/// The source of the address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Header {
     ForwardedFor,
     ProxyProtocol,
-    /// The first line of this field.
+    /// The first field with this name.
     Field(Box<[u8]>),
 }
 
-/// The directives as a scope sees them.
+/// The directives of a scope.
 #[derive(Debug)]
 pub struct RealIp {
     trusted: Peers,
@@ -89,7 +90,7 @@ impl Feature for RealIp {
     }
 }
 
-/// `set_real_ip_from` where clients are told by the PROXY protocol alone.
+/// `set_real_ip_from` for protocols in which only the PROXY protocol can send an address.
 #[derive(Debug)]
 pub struct ByHeader(RealIp);
 
@@ -118,18 +119,18 @@ fn trusted(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Peers, Fault>
     Peers::compile(&words, "set_real_ip_from", compiler.files)
 }
 
-/// What there is to know of contexts whose clients may be known by a proxy alone.
+/// Access to the addresses of a context.
 pub trait ByProxy<C: OfClient>: 'static {
-    /// The connection's own other end, whatever has been told.
+    /// The peer's address of the connection itself.
     fn own_peer(context: &C) -> &Address;
 
-    /// The first line of a field in which proxies may tell; none where a protocol has no fields.
+    /// The first field with this name; `None` for protocols without fields.
     fn field<'a>(context: &'a C, name: &[u8]) -> Option<&'a [u8]>;
 
-    /// Whether an address has been told.
+    /// Whether the address has been replaced.
     fn is_told(context: &C) -> bool;
 
-    /// Takes the address that has been told for the client's.
+    /// Replaces the client's address.
     fn tell(context: &mut C, peer: Address);
 }
 
@@ -139,7 +140,8 @@ impl RealIp {
         self.trusted.is_empty()
     }
 
-    /// Takes the client's address from what a trusted proxy tells, unless that has been done.
+    /// Replaces the client's address if the connection's peer is trusted, unless that has been
+    /// done.
     pub fn apply<C: OfClient, P: ByProxy<C>>(&self, context: &mut C) {
         if P::is_told(context) || !self.trusted.contains(P::own_peer(context)) {
             return;
@@ -168,7 +170,7 @@ impl RealIp {
     }
 }
 
-/// The variable of a name in lower case, without `$`.
+/// The built-in variable of a name in lower case, without `$`.
 pub fn find<C: OfClient, P: ByProxy<C>>(name: &str) -> Option<BuiltinVariable<C>> {
     match name {
         "realip_remote_addr" => Some(BuiltinVariable::computed(|context, out| {

@@ -1,7 +1,7 @@
-//! `server_name`: how a Host finds its virtual server.
+//! `server_name`: finds the virtual server for a host.
 //!
-//! <https://nginx.org/en/docs/http/server_names.html>. Exact names; else the longest name that
-//! begins with `*.` (or `.`); else the longest that ends with `.*`; else the first regex.
+//! <https://nginx.org/en/docs/http/server_names.html>. The order is: exact names; the longest name
+//! that begins with `*.` (or `.`); the longest name that ends with `.*`; the first regex.
 
 use std::sync::Arc;
 
@@ -50,25 +50,25 @@ pub const DIRECTIVES: &[&dyn Declared] = &[
     &SERVER_NAMES_HASH_BUCKET_SIZE,
 ];
 
-/// Checks the sizes of nginx's table of names, where a block needs one.
+/// Checks the sizes of nginx's table of names, if nginx would build one for the block.
 ///
 /// # Errors
-/// nginx's, where they are too small for it.
+/// nginx's error, if the sizes are too small.
 pub fn check_table(block: ScopeRef<'_>) -> Result<(), Fault> {
     framework::tables::check(block, "server_names_hash", HASH_SIZES)
 }
 
-/// One name as `server_name` writes it.
+/// One name of `server_name`.
 pub enum ServerNamePattern<C> {
     /// `example.org`, in lower case; may be empty.
     Exact(Vec<u8>),
-    /// `*.example.org`: the part after the star with its dot; matches with a part before it.
+    /// `*.example.org`: the part after the star with its dot; matches names with a part before it.
     Suffix(Vec<u8>),
-    /// `.example.org`: the same, or the bare name.
+    /// `.example.org`: like `*.example.org`, but also matches the bare name.
     SuffixOrBare(Vec<u8>),
     /// `mail.*`: the part before the star with its dot.
     Prefix(Vec<u8>),
-    /// The name matched a pattern, written `~pattern`.
+    /// A regex, written `~pattern`.
     Regex(Arc<Regex<C>>),
 }
 
@@ -85,8 +85,8 @@ impl<C> Clone for ServerNamePattern<C> {
 }
 
 impl<C> ServerNamePattern<C> {
-    /// nginx's warning of a name that an address has already; `text` is what `$server_name` shows
-    /// of it.
+    /// nginx's warning about a name that an address already has; `text` is the name in
+    /// `$server_name`.
     pub fn conflict(&self, text: &[u8], address: &Address) -> String {
         let name = match self {
             ServerNamePattern::SuffixOrBare(name) => name,
@@ -97,10 +97,10 @@ impl<C> ServerNamePattern<C> {
     }
 }
 
-/// The names of a server, each with the text that `$server_name` shows. Faults name the address.
+/// The names of a server, each with its text for `$server_name`. Faults name the address.
 ///
 /// # Errors
-/// nginx's, for a name that is none.
+/// nginx's error for an invalid name.
 pub fn of_server<C: Context>(
     compiler: &Compiler<'_>,
     server: ScopeRef<'_>,
@@ -119,7 +119,7 @@ fn read<C: Context>(
     address: Option<&Address>,
 ) -> Result<(Bytes, ServerNamePattern<C>), Fault> {
     let invalid = || Fault::at(word, format!("server name \"{}\" is invalid", word.text()));
-    // nginx finds these when it builds the tables of an address, and then names no line.
+    // nginx finds these faults when it builds the tables of an address, and then names no line.
     let misplaced = || {
         let name = word.text();
         let on = address
@@ -176,23 +176,23 @@ fn read<C: Context>(
     Ok((text, written))
 }
 
-/// The name that a host was found by.
+/// The kind of name that matched a host.
 #[derive(Debug)]
 pub enum Matched<'a, C> {
-    /// The name matched an exact one.
+    /// An exact name.
     Exact,
     /// `*.example.org`, without the star.
     Suffix(&'a [u8]),
     /// `mail.*`, without the star.
     Prefix(&'a [u8]),
-    /// The name matched a pattern, written `~pattern`.
+    /// A regex, written `~pattern`.
     Regex(&'a Regex<C>),
 }
 
-/// A regex that could not be decided, so that no server may be chosen.
+/// A regex that hit a limit, so that no server may be chosen.
 pub type UndecidedName<C> = (Arc<Regex<C>>, Undecided);
 
-/// A server and the name that it was found by, if it was.
+/// A server and the name that matched, if any.
 pub type FoundName<'a, C, S> = Result<Option<(Matched<'a, C>, &'a Arc<S>)>, UndecidedName<C>>;
 
 /// The servers of one listening address by name.
@@ -203,8 +203,8 @@ pub struct ServerNames<C, S> {
     /// By prefix with its trailing dot (`mail.`).
     prefixes: Map<Vec<u8>, Arc<S>>,
     regexes: Regexes<(Arc<Regex<C>>, Arc<S>)>,
-    /// Bare names of which the form with a dot before them was ignored: they lead nowhere, and as
-    /// with nginx no later line can have them.
+    /// Bare names whose form with a leading dot was ignored: they match nothing, and as in nginx no
+    /// later line can use them.
     reserved: Map<Vec<u8>, ()>,
 }
 
@@ -221,13 +221,13 @@ impl<C, S> Default for ServerNames<C, S> {
 }
 
 impl<C: Context, S> ServerNames<C, S> {
-    /// Whether there are names that are no patterns.
+    /// Whether there are names other than regexes.
     pub fn has_other_than_patterns(&self) -> bool {
         !(self.exact.is_empty() && self.suffixes.is_empty() && self.prefixes.is_empty())
     }
 
-    /// Adds a name; false when the address has it already, be it of the same server (nginx warns
-    /// and ignores the later one).
+    /// Adds a name; false if the address already has the name, even for the same server (nginx
+    /// warns and ignores the later one).
     pub fn add(&mut self, name: ServerNamePattern<C>, server: &Arc<S>) -> bool {
         match name {
             ServerNamePattern::Exact(name) if self.reserved.contains_key(&name) => false,
@@ -252,12 +252,12 @@ impl<C: Context, S> ServerNames<C, S> {
         }
     }
 
-    /// Makes regexes quick to search, once all names are there.
+    /// Prepares the regexes for fast searches, once all names have been added.
     pub fn finish(&mut self) {
         self.regexes.finish(|(regex, _)| &**regex);
     }
 
-    /// The servers that names lead to, once for each name.
+    /// The servers of all names, once for each name.
     pub fn servers(&self) -> impl Iterator<Item = &Arc<S>> {
         let exact = self.exact.values();
         exact
@@ -266,14 +266,14 @@ impl<C: Context, S> ServerNames<C, S> {
             .chain(self.regexes.all().iter().map(|(_, server)| server))
     }
 
-    /// Whether a name is matched by a regex that captures. As in nginx the last one tells: where it
-    /// does not, what others before it would capture is not asked for.
+    /// Whether a name is a regex with captures. As in nginx, the last regex decides, even if
+    /// earlier ones have captures.
     pub fn may_capture(&self) -> bool {
         let last = self.regexes.all().last();
         last.is_some_and(|(regex, _)| regex.has_groups())
     }
 
-    /// Whether every name leads to this server, and none by a regex, which may capture.
+    /// Whether every name belongs to this server, and none is a regex, which may capture.
     pub fn lead_only_to(&self, server: &Arc<S>) -> bool {
         let mut all = self
             .exact
@@ -283,7 +283,7 @@ impl<C: Context, S> ServerNames<C, S> {
         self.regexes.all().is_empty() && all.all(|one| Arc::ptr_eq(one, server))
     }
 
-    /// The server for a host in lower case without port.
+    /// The server for a host, which must be in lower case and without a port.
     pub fn find(&self, host: &[u8], context: &mut C) -> Result<Option<Arc<S>>, UndecidedName<C>> {
         let found = self.find_with_name(host, context)?;
         Ok(found.map(|(_, server)| Arc::clone(server)))
@@ -298,12 +298,12 @@ impl<C: Context, S> ServerNames<C, S> {
         Ok(found.map(|(_, server)| Arc::clone(server)))
     }
 
-    /// The same as [`ServerNames::find`] with the kind of name that led to it.
+    /// Like [`ServerNames::find`], with the kind of name that matched.
     pub fn find_with_name(&self, host: &[u8], context: &mut C) -> FoundName<'_, C, S> {
         self.find_by(host, |regex, hit| regex.matches_as(context, host, hit))
     }
 
-    /// `matches` says whether a regex fits the host.
+    /// `matches` tells whether a regex matches the host.
     fn find_by(
         &self,
         host: &[u8],
@@ -313,8 +313,8 @@ impl<C: Context, S> ServerNames<C, S> {
             return Ok(Some((Matched::Exact, server)));
         }
         if !self.suffixes.is_empty() {
-            // From the left, so that the longest suffix is met first. Before the dot there may be
-            // nothing.
+            // From the left, so that the longest suffix is found first. The part before the dot may
+            // be empty.
             for dot in memchr::memchr_iter(b'.', host) {
                 let suffix = host.get(dot..).unwrap_or_default();
                 if let Some((suffix, server)) = self.suffixes.get_key_value(suffix) {

@@ -1,5 +1,4 @@
-//! A thread of its own for a service: it has an event loop, and ends when what it runs is no longer
-//! wanted.
+//! A thread with an event loop for a service, which ends when the service is no longer needed.
 
 use std::fmt::Arguments;
 use std::future::Future;
@@ -16,7 +15,7 @@ use framework::service::RunningService;
 use framework::workers::Worker;
 use logs::{Errno, Level, event};
 
-/// Starts a thread of this name, which does `work` until it is told to end; `purpose` is for the
+/// Starts a thread with this name, which runs `work` until it is told to end; `purpose` is for the
 /// log.
 pub fn start<F: Future<Output = ()>>(
     name: &str,
@@ -48,7 +47,7 @@ pub fn start<F: Future<Output = ()>>(
 /// The worker of a thread that serves no clients, under one generation, which lives as long as the
 /// worker. The runtime of the thread must exist.
 pub fn worker(generation: Arc<Generation>) -> Rc<Worker> {
-    // What the thread does is no client's, which the others count.
+    // Counters of its own, since the others count clients.
     let counters = Arc::new(Counters::default());
     Worker::start(
         generation,
@@ -59,7 +58,7 @@ pub fn worker(generation: Arc<Generation>) -> Rc<Worker> {
     )
 }
 
-/// What such a thread says of itself; it follows no generation but its own.
+/// The report of such a thread, which never changes its generation.
 #[derive(Debug)]
 struct WithoutClients;
 
@@ -75,7 +74,7 @@ impl ThreadReport for WithoutClients {
     fn thread_ends(&self) {}
 }
 
-/// The thread is told to end when this is dropped.
+/// Tells the thread to end when dropped.
 struct AtWork(StopSignal);
 
 impl Drop for AtWork {
@@ -89,7 +88,7 @@ impl Drop for AtWork {
     }
 }
 
-/// Whether the thread is to end, and who waits for that.
+/// Whether the thread must end, and the waker of its task.
 #[derive(Clone, Default)]
 struct StopSignal(Arc<Mutex<(bool, Option<Waker>)>>);
 

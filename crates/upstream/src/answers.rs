@@ -1,4 +1,4 @@
-//! How a peer has answered: statuses, times, and how many of them took how long.
+//! Counters of a peer's responses: statuses, times, and a histogram of times.
 //!
 //! Counted by all threads together, from the first configuration on that shows it
 //! ([`count_answers`]): a server whose configuration shows none of it counts nothing. A peer takes
@@ -64,15 +64,15 @@ pub struct AnswerCounts {
     pub header_time: u64,
     /// Moving average of the time until the response was complete, in milliseconds.
     pub response_time: u64,
-    /// Answers that have come whole, by the bounds of [`RESPONSE_BOUNDS`] and beyond the last.
+    /// Complete responses by the bounds of [`RESPONSE_BOUNDS`], and beyond the last.
     pub durations: [u64; RESPONSE_BOUNDS.len() + 1],
     /// Sum of their response times, in milliseconds.
     pub duration: u64,
-    /// Bytes that were sent to it for requests whose answers have come whole.
+    /// Bytes sent to the peer for requests with complete responses.
     pub sent: u64,
-    /// Bytes that were received from it for them.
+    /// Bytes received from the peer for these requests.
     pub received: u64,
-    /// The moment at which it was given a request last, in the clock of [`crate::State`].
+    /// When the peer last got a request, in the clock of [`crate::State`].
     pub(crate) selected: u64,
 }
 

@@ -50,8 +50,8 @@ impl From<ConnectError> for NotConnected {
     }
 }
 
-/// Connects to a peer by the deadline, unless the client leaves meanwhile. One that waits for room
-/// takes a connection that has been kept meanwhile, where `kept` gives one.
+/// Connects to a peer by the deadline, unless the client leaves meanwhile. A request that waits for
+/// the backlog takes an idle connection, if `kept` returns one meanwhile.
 ///
 /// # Errors
 /// There is no connection, which has been logged.
@@ -77,8 +77,8 @@ pub async fn connect<C: Caller>(
     }
 }
 
-/// Why there is no connection, once it has been logged: there is a peer that has failed, or nothing
-/// to connect with, which is no peer's fault.
+/// Logs the error of a connection, and converts it: the peer has failed, or no socket could be
+/// opened, which is not the peer's fault.
 pub fn not_connected<C: Caller>(
     caller: &C,
     address: &Address,
@@ -91,9 +91,9 @@ pub fn not_connected<C: Caller>(
     }
 }
 
-/// A peer that cannot be connected to. As in nginx the failure of a call that ends at once names
-/// the address, and is critical unless it tells of the peer alone: that no server listens on a Unix
-/// socket is common, that there is no socket is a mistake.
+/// The failure of connecting to a peer. As in nginx, an immediate error of `connect()` is logged
+/// with the address, and as critical unless it only concerns the peer: a Unix socket without a
+/// listening server is common, a missing socket is a mistake.
 fn failure<C: Caller>(caller: &C, address: &Address, error: &io::Error) -> AttemptFailure {
     let is_of_peer = matches!(
         error.kind(),
@@ -125,15 +125,16 @@ fn failure<C: Caller>(caller: &C, address: &Address, error: &io::Error) -> Attem
     AttemptFailure::of_connection(error, CONNECTING)
 }
 
-/// No place is left for a connection to a peer, or for one more caller that shares one.
+/// Logs that no place is left for a connection to a peer, or for another request on a shared
+/// connection.
 pub fn note_shortage<S: Subject>(subject: &S, shortage: NotEnough) {
     if shortage.is_told {
         logs::error!(subject, Alert, "{shortage} {CONNECTING}");
     }
 }
 
-/// The error of `connect()`. `None` where there is no socket to connect with, or no room for one,
-/// which is no peer's fault: the log is told.
+/// The error of `connect()`; `None` if no socket could be opened or there is no place for one,
+/// which is logged and not the peer's fault.
 fn error_of_peer<S: Subject>(
     subject: &S,
     socket: &Socket,
@@ -195,7 +196,7 @@ async fn reach(
     };
     let waiting = wait(way, turn, kept);
     match either(waiting, engine::sleep_until(way.deadline)).await {
-        // A try of the last moment may find that its time is over before this one does.
+        // The timeout of a `connect()` may end just before this one.
         Either::First(Err(error)) if has_timed_out(&error) => Err(busy(libc::ETIMEDOUT)),
         Either::First(connected) => Ok(connected?),
         Either::Second(()) => Err(busy(libc::ETIMEDOUT)),

@@ -1,8 +1,8 @@
-//! A MaxMind database in memory, and the reading of a changed one.
+//! A MaxMind database in memory, which is read again when its file changes.
 //!
-//! Threads share a database and look things up under a read lock that is taken for no more than
-//! copying a pointer. A changed file is read on a thread of the pool while the old one serves on;
-//! one that cannot be read leaves the old one in place.
+//! Threads share a database. A look-up holds a read lock only to copy a pointer. A changed file is
+//! read on the thread pool while the old database stays in use; if the file cannot be read, the old
+//! database stays.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor}
 /// One step of a path into a record.
 pub(super) struct PathStep {
     key: String,
-    /// Where the step is a number: the place in a list, from the end if it is negative.
+    /// The index into a list, if the step is a number; negative indices count from the end.
     index: Option<i64>,
 }
 
@@ -42,20 +42,20 @@ impl PathStep {
     }
 }
 
-/// A database and when it was looked at.
+/// A database, and the times of its checks.
 pub(super) struct Database {
     path: PathBuf,
-    /// How often a changed file is looked for.
+    /// How often the file is checked for changes; `None` for never.
     interval: Option<Duration>,
     reader: RwLock<Arc<Reader<Vec<u8>>>>,
     last_check: AtomicU64,
     last_change: AtomicU64,
-    /// When the file that was read was written, in seconds since 1970.
+    /// The modification time of the file that was read, in seconds since 1970.
     written: AtomicI64,
 }
 
 impl Database {
-    /// A database of these bytes, which `path` held.
+    /// A database from the bytes of the file at `path`.
     pub(super) fn new(
         path: PathBuf,
         bytes: Vec<u8>,
@@ -74,7 +74,7 @@ impl Database {
         })
     }
 
-    /// What stands under a path in the record of an address, as text.
+    /// The value at a path in the record of an address, as text.
     pub(super) fn find(&self, address: IpAddr, path: &[PathStep]) -> Option<String> {
         let reader = self.reader();
         let address = address.to_canonical();
@@ -91,12 +91,12 @@ impl Database {
         self.reader().metadata().build_epoch
     }
 
-    /// What kind of database it is, such as `GeoLite2-City`.
+    /// The type of the database, such as `GeoLite2-City`.
     pub(super) fn kind(&self) -> String {
         self.reader().metadata().database_type.clone()
     }
 
-    /// When a changed file was last looked for, in seconds since 1970.
+    /// When the file was last checked for changes, in seconds since 1970.
     pub(super) fn last_check(&self) -> u64 {
         self.last_check.load(Ordering::Relaxed)
     }
@@ -106,7 +106,8 @@ impl Database {
         self.last_change.load(Ordering::Relaxed)
     }
 
-    /// Looks for a changed file, if it is time to. What is found serves requests to come.
+    /// Checks the file for changes, if the interval has passed. A changed database is used by later
+    /// requests.
     pub(super) fn check(self: &Arc<Self>) {
         let Some(interval) = self.interval else {
             return;
@@ -131,7 +132,7 @@ impl Database {
         }
     }
 
-    /// Reads the file, if it has changed.
+    /// Reads the file again, if it has changed.
     fn read_again(&self) -> Result<(), String> {
         let metadata = engine::file::stat_now(&self.path).map_err(|error| error.to_string())?;
         if metadata.mtime == self.written.load(Ordering::Relaxed) {

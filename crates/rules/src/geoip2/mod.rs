@@ -1,9 +1,9 @@
-//! `geoip2`: variables by the client's address, out of a MaxMind database (MMDB).
+//! `geoip2`: variables by the client's address, from a MaxMind database (MMDB).
 //!
 //! The directives are those of the well-known third-party module
 //! <https://github.com/leev/ngx_http_geoip2_module>; the file format is
-//! <https://maxmind.github.io/MaxMind-DB/>. Databases are read with the configuration and lie in
-//! memory; with `auto_reload` a changed file is read again beside the requests (`database`).
+//! <https://maxmind.github.io/MaxMind-DB/>. Databases are read into memory with the configuration;
+//! with `auto_reload` a changed file is read again in the background (`database`).
 
 mod database;
 
@@ -57,7 +57,7 @@ pub static GEOIP2_PROXY_RECURSIVE: Setting<bool> =
             "Goes on through X-Forwarded-For to the last address that is not a trusted proxy's.",
         );
 
-/// Directives of this module, for the table.
+/// The directives of this module.
 pub const DIRECTIVES: &[&dyn Declared] = &[&GEOIP2, &GEOIP2_PROXY, &GEOIP2_PROXY_RECURSIVE];
 
 fn proxies(setter: &Setter<'_>) -> Result<Vec<Cidr>, Fault> {
@@ -121,7 +121,7 @@ fn block<C: Context>(
         interval = Some(reload_interval(row)?);
     }
     if interval.is_some() {
-        // A new file takes the place of the one before.
+        // The file may be replaced by another.
         let folder = path.parent().unwrap_or(&path);
         compiler.will_open(FileAccess::Read, folder, &name_of(Some(line), "geoip2"));
     }
@@ -215,7 +215,7 @@ fn data<C: Context>(
     Ok(data)
 }
 
-/// Proxies that are believed.
+/// Trusted proxies.
 #[derive(Debug)]
 struct Proxies {
     networks: Vec<Cidr>,
@@ -233,10 +233,10 @@ enum What<C> {
     Metadata(Metadata),
 }
 
-/// A place in the record of an address.
+/// A path in the record of an address.
 struct Data<C> {
-    /// The row's word, `source=` included, which an address follows; without it the client's
-    /// address is looked up.
+    /// The row's word, `source=` included, whose value ends with an address; `None` for the
+    /// client's address.
     source: Option<Text<C>>,
     default: Option<Bytes>,
     path: Vec<PathStep>,
@@ -252,7 +252,7 @@ enum Metadata {
 }
 
 impl<C: Context> Value<C> for GeoIp2Variable<C> {
-    /// The value for a context; `None` where the database has none and there is no default.
+    /// The value for a context; `None` if the database has none and there is no default.
     fn value(&self, context: &mut C) -> Option<Bytes> {
         self.database.check();
         match &self.what {

@@ -1,8 +1,8 @@
-//! `keyval`, `keyval_zone`: variables whose values are looked up in pairs that the API changes.
+//! `keyval`, `keyval_zone`: variables whose values are looked up in pairs that the API can change.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_keyval_module.html>. [`pairs`] holds them, `saved` is
-//! the file of a zone. Not here: `sync` between servers, and how pairs are changed, which is the
-//! API's business.
+//! <https://nginx.org/en/docs/http/ngx_http_keyval_module.html>. [`pairs`] holds the pairs of a
+//! zone, `saved` its file. Not here: `sync` between servers, which is missing, and the API that
+//! changes pairs.
 
 pub mod pairs;
 mod saved;
@@ -52,10 +52,10 @@ pub static KEYVAL: Setting<()> =
             "Makes a variable whose value is that of the key in a zone of `keyval_zone`; there is none where the zone has no such key.",
         );
 
-/// Directives of this module, for the table.
+/// The directives of this module.
 pub const DIRECTIVES: &[&dyn Declared] = &[&KEYVAL_ZONE, &KEYVAL];
 
-/// Declares the zones of a block, then the variables that look them up.
+/// Declares the zones of a block, and then the variables that use them.
 pub fn compile<C: Context>(compiler: &Compiler<'_>, scope: ScopeRef<'_>) {
     let block = if scope.context() == Contexts::HTTP {
         "http"

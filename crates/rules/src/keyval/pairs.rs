@@ -1,7 +1,7 @@
-//! What a zone of `keyval_zone` holds: values by keys, for as long as each is kept.
+//! The pairs of a `keyval_zone`: values by keys, each with an optional expiry.
 //!
-//! Requests that look a value up share a lock that is held for a search and no longer. Nothing here
-//! writes to a disk: see `saved.rs`.
+//! Look-ups share a read lock that is held only for the search. Nothing here writes to the disk:
+//! see `saved.rs`.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -17,13 +17,13 @@ use framework::zone::{Fact, State, Tell, Zone, ZoneBudget};
 use super::saved::{self, SavedPair};
 use crate::kept_file;
 
-/// What nginx keeps of a zone as a whole, in bytes.
+/// The memory that nginx uses for a zone as a whole, in bytes.
 const HEAD_SIZE: u64 = 80;
 
-/// What a pair takes beside its key and value, in bytes.
+/// The memory of a pair besides its key and value, in bytes.
 const PAIR_SIZE: usize = 80;
 
-/// Pairs that are written while the lock is held.
+/// The number of pairs that are copied while the lock is held.
 const SAVED_AT_ONCE: usize = 1024;
 
 /// How keys match a text.
@@ -38,18 +38,18 @@ pub enum Match {
     Prefix,
 }
 
-/// What a line of `keyval_zone` says beside name and size.
+/// The parameters of `keyval_zone` besides name and size.
 #[derive(Debug)]
 pub struct ZoneSettings {
-    /// How keys are found.
+    /// How keys match.
     pub matching: Match,
-    /// How long a pair is kept; `None` is for good.
+    /// How long a pair is kept; `None` for ever.
     pub timeout: Option<Duration>,
-    /// Where pairs are written down.
+    /// The file of the pairs.
     pub file: Option<std::path::PathBuf>,
-    /// What was written down when the configuration was read.
+    /// The pairs in the file when the configuration was read.
     pub initial: Vec<SavedPair>,
-    /// The block that it is of, `http` or `stream`.
+    /// The block of the zone, `http` or `stream`.
     pub block: &'static str,
 }
 
@@ -58,7 +58,7 @@ pub struct ZoneSettings {
 pub struct Pairs {
     size: u64,
     table: OnceLock<RwLock<Table>>,
-    /// Held while pairs are written down, so that what is written last is what is there.
+    /// Held while the file is written, so that the last version written is the current one.
     writing: Mutex<()>,
 }
 
@@ -72,18 +72,18 @@ struct Table {
 #[derive(Clone, Debug)]
 struct Pair {
     value: Bytes,
-    /// Where keys are networks.
+    /// The network, if keys are networks.
     network: Option<Cidr>,
     ends: Option<Instant>,
 }
 
-/// What is done to a zone.
+/// A change of a zone.
 #[derive(Clone, Debug)]
 pub enum Edit {
-    /// These keys come, which must not be there; several only into an empty zone. Each may have its
-    /// own time.
+    /// Adds these pairs, whose keys must not exist; several pairs only to an empty zone. Each pair
+    /// may have its own time.
     Add(Vec<(Bytes, Bytes, Option<Duration>)>),
-    /// The pair has this value now, if one is given, and this time from now on.
+    /// Sets the value of a pair, if one is given, and its time from now on.
     Change(Bytes, Option<Bytes>, Option<Duration>),
     /// Removes the pair of the key.
     Remove(Bytes),
@@ -94,19 +94,19 @@ pub enum Edit {
 /// Why a zone was not changed.
 #[derive(Debug)]
 pub enum PairError {
-    /// There is no such key.
+    /// The key does not exist.
     NotFound,
-    /// There is one already.
+    /// The key exists already.
     Exists,
-    /// More than one comes into a zone that holds some.
+    /// More than one pair was added to a zone that is not empty.
     OnlyOne,
-    /// The key is no address or network.
+    /// The key is not an address or network.
     BadKey,
-    /// Pairs of the zone have no end.
+    /// Pairs of the zone do not expire.
     NoTimeout,
-    /// There is no room.
+    /// The zone is full.
     Full,
-    /// It could not be written down: nothing has changed.
+    /// The file could not be written: nothing has changed.
     Unwritten(std::io::Error),
 }
 
@@ -123,7 +123,7 @@ impl State for Pairs {
         }
     }
 
-    /// What keys mean must not have changed.
+    /// The pairs are only taken over if the type of the keys is the same.
     fn reconcile(zone: &Zone<Self>, previous: &Zone<Self>) -> Result<Arc<Self>, String> {
         if zone.settings().matching == previous.settings().matching {
             Ok(zone.all_of(previous))
@@ -151,7 +151,7 @@ impl State for Pairs {
         }
     }
 
-    /// What is written down in a file has been read from there already, and may be older.
+    /// A zone with a file has already read its pairs from there, and the saved ones may be older.
     fn restore(&self, settings: &ZoneSettings, saved: &mut StateReader<'_>) -> Result<(), Unfit> {
         if saved.number()? != settings.matching as u64 {
             return Err(Unfit::new("its keys mean something else (\"type\")"));
@@ -166,7 +166,7 @@ impl State for Pairs {
         for (key, value, ends) in pairs {
             let (key, value) = (Bytes::copy_from_slice(key), Bytes::copy_from_slice(value));
             let ends = ends.filter(|_| settings.timeout.is_some());
-            // What has no room is not there, as after a change that was refused.
+            // A pair without room is dropped, like a change that was refused.
             let _ = table.put(&key, &value, ends);
         }
         Ok(())
@@ -192,14 +192,14 @@ impl Pairs {
             for saved in &settings.initial {
                 let ends = saved.rest.or(settings.timeout);
                 let ends = ends.filter(|_| settings.timeout.is_some());
-                // What has no room is not there, as after a change that was refused.
+                // A pair without room is dropped, like a change that was refused.
                 let _ = table.put(&saved.key, &saved.value, ends.map(|rest| now + rest));
             }
             RwLock::new(table)
         })
     }
 
-    /// Some pairs whose keys come after another one, in their order.
+    /// The next pairs after a key, in the order of the keys.
     fn pairs_after(&self, settings: &ZoneSettings, last: Option<&Bytes>) -> Vec<(Bytes, Pair)> {
         let now = engine::now();
         let table = self.read(settings);
@@ -221,7 +221,7 @@ impl Pairs {
         table.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The value that a text leads to.
+    /// The value whose key matches a text.
     pub fn find(&self, settings: &ZoneSettings, text: &[u8]) -> Option<Bytes> {
         let now = engine::now();
         self.read(settings)
@@ -229,7 +229,7 @@ impl Pairs {
             .map(|pair| pair.value.clone())
     }
 
-    /// The value of a key.
+    /// The value of exactly this key.
     pub fn value(&self, settings: &ZoneSettings, key: &[u8]) -> Option<Bytes> {
         let now = engine::now();
         let table = self.read(settings);
@@ -237,7 +237,7 @@ impl Pairs {
         pair.map(|pair| pair.value.clone())
     }
 
-    /// Every pair, in the order of the keys.
+    /// All pairs, in the order of the keys.
     pub fn all(&self, settings: &ZoneSettings) -> Vec<(Bytes, Bytes)> {
         let now = engine::now();
         let table = self.read(settings);
@@ -247,10 +247,10 @@ impl Pairs {
             .collect()
     }
 
-    /// Changes pairs, and writes them down where the zone has a file: that takes its time.
+    /// Changes pairs, and writes the file, if the zone has one. Blocks on the disk.
     ///
     /// # Errors
-    /// Nothing has changed then.
+    /// If nothing has changed, with the reason.
     pub fn edit(&self, settings: &ZoneSettings, edit: &Edit) -> Result<(), PairError> {
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let now = engine::now();
@@ -282,7 +282,7 @@ impl Pair {
     }
 }
 
-/// Pairs as they were before a change; `None` where there was none.
+/// The pairs before a change; `None` for a key that did not exist.
 type Before = Vec<(Bytes, Option<Pair>)>;
 
 impl Table {
@@ -322,7 +322,7 @@ impl Table {
     ) -> Result<(), PairError> {
         let ends = |own: Option<Duration>| match (own, timeout) {
             (Some(_), None) => Err(PairError::NoTimeout),
-            // A time beyond what there is has no end.
+            // A time that overflows never ends.
             (own, timeout) => Ok(own.or(timeout).and_then(|rest| now.checked_add(rest))),
         };
         match edit {
@@ -373,7 +373,7 @@ impl Table {
         Ok(())
     }
 
-    /// Takes all pairs out.
+    /// Removes all pairs.
     fn clear(&mut self) -> Before {
         let keys: Vec<Bytes> = self.pairs.keys().cloned().collect();
         let taken = keys.into_iter().map(|key| {
@@ -389,18 +389,18 @@ impl Table {
         Some(pair)
     }
 
-    /// Goes back to what was there before a change.
+    /// Undoes a change.
     fn restore(&mut self, before: Before) {
         for (key, pair) in before.into_iter().rev() {
             self.take(&key);
             if let Some(pair) = pair {
-                // It had the room before.
+                // The pair had room before.
                 let _ = self.put(&key, &pair.value, pair.ends);
             }
         }
     }
 
-    /// Forgets what has come to its end.
+    /// Removes expired pairs.
     fn forget(&mut self, now: Instant) {
         let ended = self.pairs.iter().filter(|(_, pair)| !pair.is_there(now));
         for key in ended.map(|(key, _)| key.clone()).collect::<Vec<_>>() {

@@ -1,5 +1,5 @@
-//! The file of a `keyval_zone`: one JSON object, `"key":"value"`, or `"key":{"value":…,"expire":…}`
-//! with the milliseconds that are left.
+//! The file of a `keyval_zone`: one JSON object of `"key":"value"`, or
+//! `"key":{"value":…,"expire":…}` with the remaining milliseconds.
 
 use std::time::Duration;
 
@@ -7,21 +7,21 @@ use base::json;
 use bytes::Bytes;
 use serde_json::{Map, Value};
 
-/// A pair as it is written down.
+/// A pair in the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SavedPair {
-    /// The key of the saved pair.
+    /// The key.
     pub key: Bytes,
-    /// The value of the saved pair.
+    /// The value.
     pub value: Bytes,
-    /// How long it is still kept; `None` is for good.
+    /// The remaining time; `None` for ever.
     pub rest: Option<Duration>,
 }
 
-/// Reads a file.
+/// Parses a file.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The fault of the text.
 pub(super) fn parse(text: &[u8]) -> Result<Vec<SavedPair>, String> {
     let pairs: Map<String, Value> =
         serde_json::from_slice(text).map_err(|error| error.to_string())?;
@@ -38,7 +38,7 @@ pub(super) fn parse(text: &[u8]) -> Result<Vec<SavedPair>, String> {
     saved.collect()
 }
 
-/// What a file holds for these pairs.
+/// The text of a file with these pairs.
 pub(super) fn text(pairs: &[SavedPair]) -> Vec<u8> {
     let mut json = json::Writer::default();
     json.object(|json| {

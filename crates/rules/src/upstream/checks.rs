@@ -1,4 +1,4 @@
-//! The checks that are made of groups, as far as a group must know them when it is made.
+//! The health checks of groups, as far as a group must know of them when it is compiled.
 
 use std::marker::PhantomData;
 
@@ -8,7 +8,7 @@ use framework::registry::Registry;
 
 use super::protocol::Upstreams;
 
-/// Checks by the names of their groups. They are gathered before any group is made.
+/// Health checks by the names of their groups, collected before the groups are compiled.
 pub struct WrittenChecks<U> {
     by_group: Map<Box<[u8]>, Vec<Check>>,
     upstreams: PhantomData<U>,
@@ -26,8 +26,8 @@ impl<U> Default for WrittenChecks<U> {
 impl<U: Upstreams> Registry for WrittenChecks<U> {}
 
 impl<U: Upstreams> WrittenChecks<U> {
-    /// A check is made of the peers of this group, if there is one of the name: which of its checks
-    /// it is. Of two at one place the second gets another.
+    /// Adds a health check to the group of this name, if there is one, and returns its number in
+    /// the group. If two checks have the same place, the second gets another.
     pub fn add(&mut self, group: &[u8], mut check: Check) -> usize {
         let group = group.to_ascii_lowercase().into();
         let checks = self.by_group.entry(group).or_default();

@@ -20,17 +20,17 @@ use super::lookups::{GroupLookup, Lookups};
 use super::protocol::Upstreams;
 use super::state::Undone;
 
-/// Peers, and what requests are placed among them by.
+/// Peers, and the key and stickiness by which requests are balanced.
 pub struct Group<U: Upstreams> {
     /// The peers of the group.
     pub shared: Arc<::upstream::Group>,
     key: Option<Text<U::Context>>,
     sticky: Option<Arc<U::Sticky>>,
-    /// What `zone` calls it; `None` where there is none.
+    /// The name of `zone`; `None` without a zone.
     zone: Option<Bytes>,
 }
 
-// By hand: whatever the context can or cannot do.
+// Implemented by hand, so that the context need not implement `Debug`.
 impl<U: Upstreams> fmt::Debug for Group<U> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("Group")
@@ -41,7 +41,7 @@ impl<U: Upstreams> fmt::Debug for Group<U> {
 }
 
 impl<U: Upstreams> Group<U> {
-    /// Peers that requests share without a key.
+    /// A group without a key.
     pub fn of(shared: Arc<::upstream::Group>) -> Arc<Group<U>> {
         Arc::new(Group {
             shared,
@@ -51,7 +51,7 @@ impl<U: Upstreams> Group<U> {
         })
     }
 
-    /// Peers that are chosen by this key.
+    /// A group whose peers are chosen by this key.
     pub(super) fn by(shared: ::upstream::Group, key: Option<Text<U::Context>>) -> Group<U> {
         Group {
             shared: Arc::new(shared),
@@ -74,18 +74,18 @@ impl<U: Upstreams> Group<U> {
         Group { zone, ..self }
     }
 
-    /// What `zone` calls it; `None` where there is none.
+    /// The name of `zone`; `None` without a zone.
     pub fn zone(&self) -> Option<&Bytes> {
         self.zone.as_ref()
     }
 
-    /// A group of one peer, which is asked whatever it did before.
+    /// A group of one peer, which is never considered failed.
     pub fn of_one(name: Bytes, address: Address) -> Arc<Group<U>> {
         Group::of(::upstream::Group::of_one(name, address))
     }
 
-    /// A group of what a name was resolved to for one request, all alike. What its peers do is
-    /// forgotten with it.
+    /// A group of the addresses of a name that was resolved for one request. The peers' state is
+    /// dropped with the group.
     pub fn of_addresses(
         name: Bytes,
         addresses: impl IntoIterator<Item = Address>,
@@ -98,12 +98,13 @@ impl<U: Upstreams> Group<U> {
         &self.shared.name
     }
 
-    /// What `sticky` says, if it is written.
+    /// The value of `sticky`, if it is set.
     pub fn sticky(&self) -> Option<&Arc<U::Sticky>> {
         self.sticky.as_ref()
     }
 
-    /// A request's way through it, of so many tries at most; 0 is as many as there are peers.
+    /// The selection of peers for a request, with at most `tries_max` attempts; 0 for as many as
+    /// there are peers.
     pub fn select(&self, context: &mut U::Context, tries_max: usize) -> Selection {
         let peers = Selection::new(&self.shared, tries_max);
         match (&self.key, self.shared.method()) {
@@ -124,7 +125,7 @@ fn ip_of(address: &Address) -> Option<IpAddr> {
 /// The groups of one configuration: those of `upstream` blocks, and host names.
 pub struct Groups<U: Upstreams> {
     entries: Vec<Entry<U>>,
-    /// Groups with servers whose addresses are looked up again and again.
+    /// Groups with servers whose names are resolved repeatedly.
     pub(super) lookups: Vec<GroupLookup>,
 }
 
@@ -139,7 +140,7 @@ impl<U: Upstreams> Default for Groups<U> {
 
 impl<U: Upstreams> Registry for Groups<U> {}
 
-/// Adds the groups of servers to the generation, and what looks up their names.
+/// Adds the groups, and the resolution of their names, to the generation.
 pub fn add<U: Upstreams>(compiler: &Compiler<'_>, generation: &mut Generation) {
     let mut groups = compiler.registries.take::<Groups<U>>();
     let all = std::mem::take(&mut groups.lookups);
@@ -169,25 +170,25 @@ pub fn add<U: Upstreams>(compiler: &Compiler<'_>, generation: &mut Generation) {
     generation.add(groups);
 }
 
-/// The `upstream` blocks of all protocols, for people and monitoring.
+/// The `upstream` blocks of all protocols, for the API and metrics.
 #[derive(Clone, Debug, Default)]
 pub struct Blocks(pub Vec<Block>);
 
-/// An `upstream` block, whatever is placed among its servers.
+/// An `upstream` block of any protocol.
 #[derive(Clone, Debug)]
 pub struct Block {
-    /// The block that it stands in, see [`Upstreams::BLOCK`].
+    /// The surrounding block, see [`Upstreams::BLOCK`].
     pub stands_in: &'static str,
-    /// The port of a server that is written without.
+    /// The port of a server without a port.
     pub default_port: Option<u16>,
-    /// What `zone` calls it; `None` where there is none.
+    /// The name of `zone`; `None` without a zone.
     pub zone: Option<Bytes>,
     /// The servers of the block.
     pub group: Arc<::upstream::Group>,
 }
 
 impl Blocks {
-    /// All of them: by protocol, and in the order of the configuration.
+    /// All blocks, by protocol and in the order of the configuration.
     pub fn iter(&self) -> impl Iterator<Item = &Block> {
         self.0.iter()
     }
@@ -200,7 +201,7 @@ struct Entry<U: Upstreams> {
 }
 
 impl<U: Upstreams> Groups<U> {
-    /// The group of an `upstream` block, its name in any case.
+    /// The group of an `upstream` block, whose name may be in any case.
     pub fn declared(&self, name: &[u8]) -> Option<&Arc<Group<U>>> {
         self.find(name, None)
     }
@@ -211,8 +212,8 @@ impl<U: Upstreams> Groups<U> {
         blocks.map(|entry| &entry.group)
     }
 
-    /// The group for a host with or without a port, as a URL names it: a block without one, else
-    /// a host that another URL names with the same port.
+    /// The group for a host with or without a port in a URL: an `upstream` block if there is no
+    /// port, else a host that another URL has named with the same port.
     pub fn named(
         &self,
         name: &[u8],
@@ -223,8 +224,8 @@ impl<U: Upstreams> Groups<U> {
         block().or_else(|| self.find(name, Some(port.unwrap_or(default_port))))
     }
 
-    /// The group of a host's addresses, resolved when it is first named; `None` where it has no
-    /// address.
+    /// The group of a host's addresses, which is resolved when it is first named; `None` if the
+    /// host has no address.
     pub fn host(
         &mut self,
         written: &WrittenAddress<'_>,
@@ -251,7 +252,7 @@ impl<U: Upstreams> Groups<U> {
         Some(&found.group)
     }
 
-    /// Adds one: a block's where there is no port.
+    /// Adds a group, which is that of a block if there is no port.
     pub(super) fn add(&mut self, port: Option<u16>, group: Group<U>) -> Arc<Group<U>> {
         let group = Arc::new(group);
         self.entries.push(Entry {
@@ -262,11 +263,11 @@ impl<U: Upstreams> Groups<U> {
     }
 }
 
-/// What an address without a port has.
+/// The port of an address without a port.
 const NO_PORT: u16 = 0;
 
-/// The servers of an address without variables, which stands in this word: a group that is declared
-/// anywhere, or all addresses of a host.
+/// The servers of an address without variables in this word: a group of the configuration, or all
+/// addresses of a host.
 ///
 /// # Errors
 /// If it is not an address, or the name does not resolve.
@@ -305,7 +306,7 @@ pub fn of_address<U: Upstreams>(
         })
 }
 
-/// A group of the address alone, where no name is to be looked up.
+/// A group of one address, if that is not a name that must be resolved.
 pub fn literal<U: Upstreams>(text: &[u8], written: &WrittenAddress<'_>) -> Option<Arc<Group<U>>> {
     let address = written.literal(NO_PORT)?;
     Some(Group::of_one(Bytes::copy_from_slice(text), address))

@@ -1,9 +1,8 @@
-//! `health_check`: what checks of servers have in common, whatever is asked of a server.
+//! `health_check`: the common part of health checks of all protocols.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_upstream_hc_module.html>, of NGINX Plus. A protocol
-//! declares the directive with what is its own beside the [`Schedule`], and says with a [`Prober`]
-//! how a server is asked; [`watch`] is when. What a finding means for requests is the business of
-//! the crate `upstream`.
+//! declares the directive with its own parameters in addition to the [`Schedule`], and sends probes
+//! with a [`Prober`]; [`watch`] runs the schedule. The crate `upstream` applies the results.
 //!
 //! ```text
 //! watch ─▶ keep_probing, for each peer that there is ─▶ Prober::probe ─▶ PeerCheck::note
@@ -23,32 +22,32 @@ use logs::{Printable, Subject};
 
 use super::{Group, Upstreams};
 
-/// How soon peers that a lookup has added are found.
+/// The interval of checks for new peers.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// When the peers of a group are asked, and how often one must fail or pass.
+/// When the peers of a group are probed, and how many results change their state.
 #[derive(Clone, Debug)]
 pub struct Schedule {
     /// The time between two checks of a peer.
     pub interval: Duration,
-    /// A time up to this one is added by chance.
+    /// A random time up to this one is added to the interval.
     pub jitter: Duration,
     /// Failed checks in a row after which a peer is unhealthy.
     pub fails: u64,
     /// Passed checks in a row after which a peer is healthy again.
     pub passes: u64,
-    /// A peer that is new gets nothing until it has passed.
+    /// A new peer gets no requests until it has passed.
     pub mandatory: bool,
-    /// Where the check is mandatory, a peer that was healthy before a reload goes on.
+    /// If the check is mandatory, a peer that was healthy before a reload stays healthy.
     pub persistent: bool,
-    /// The `match` block that says how an answer must be.
+    /// The `match` block for responses.
     pub match_name: Option<Word>,
-    /// The port that is asked in place of the server's own.
+    /// The port of probes, in place of the server's own.
     pub port: Option<u16>,
 }
 
 impl Default for Schedule {
-    /// What holds without parameters.
+    /// The defaults of the parameters.
     fn default() -> Schedule {
         Schedule {
             interval: Duration::from_secs(5),
@@ -63,19 +62,19 @@ impl Default for Schedule {
     }
 }
 
-/// What a parameter of `health_check` is.
+/// The result of parsing a parameter of `health_check`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parameter {
-    /// A parameter of all protocols; it has been read.
+    /// A common parameter, which has been applied.
     Taken,
-    /// Not a common parameter; it may be one of the protocol.
+    /// Not a common parameter; the protocol may have it.
     Unknown,
-    /// A parameter of all protocols with an invalid value.
+    /// A common parameter with an invalid value.
     Invalid,
 }
 
 impl Schedule {
-    /// Takes a parameter that checks of all protocols have.
+    /// Parses a common parameter.
     pub fn take(&mut self, word: &Word) -> Parameter {
         match self.take_known(word) {
             Some(known) => known,
@@ -110,7 +109,7 @@ impl Schedule {
         Some(Parameter::Taken)
     }
 
-    /// What a group has to know of the check before it is made, which stands in this scope.
+    /// The data of the check in this scope that the group needs when it is compiled.
     pub fn check(&self, scope: ScopeRef<'_>) -> Check {
         Check {
             place: scope.place(&["server_name"]).into(),
@@ -120,7 +119,7 @@ impl Schedule {
     }
 }
 
-/// A parameter's name and what follows its `=`.
+/// The name of a parameter, and its value after the `=`.
 pub fn name_and_value(parameter: &[u8]) -> (&[u8], Option<&[u8]>) {
     match memchr::memchr(b'=', parameter) {
         Some(at) => (&parameter[..at], Some(&parameter[at + 1..])),
@@ -128,18 +127,18 @@ pub fn name_and_value(parameter: &[u8]) -> (&[u8], Option<&[u8]>) {
     }
 }
 
-/// A check of the peers of a group.
+/// A health check of the peers of a group.
 pub struct PeerCheck<U: Upstreams> {
     /// The group.
     pub group: Arc<Group<U>>,
-    /// Which of the checks that are made of the group.
+    /// The number of the check among those of the group.
     pub number: usize,
-    /// When peers are asked.
+    /// The schedule of probes.
     pub schedule: Schedule,
 }
 
 impl<U: Upstreams> PeerCheck<U> {
-    /// Where a peer is asked.
+    /// The address to which probes of a peer are sent.
     pub fn address(&self, peer: &Peer) -> Address {
         match (&peer.address, self.schedule.port) {
             (Address::Inet(address), Some(port)) => {
@@ -149,7 +148,7 @@ impl<U: Upstreams> PeerCheck<U> {
         }
     }
 
-    /// What log lines say of a check in the place of a client.
+    /// The text that replaces the client in log lines of a check.
     pub fn about(&self, peer: &Peer) -> Arc<str> {
         let match_name = self.schedule.match_name.as_ref();
         let match_name: &[u8] = match_name.map_or(b"", |name| &name.bytes);
@@ -162,8 +161,8 @@ impl<U: Upstreams> PeerCheck<U> {
         }
     }
 
-    /// Notes what has come of a check, and logs it where it is news: what was tested last, or what
-    /// the check has failed at.
+    /// Records the result of a probe, and logs it if it is news; `doing` is what was tested last,
+    /// or what the check has failed at.
     pub fn note(
         &self,
         subject: &impl Subject,
@@ -185,7 +184,7 @@ impl<U: Upstreams> PeerCheck<U> {
         }
     }
 
-    /// Whether a peer is in its group still.
+    /// Whether a peer still belongs to its group.
     fn has(&self, health: &Arc<Health>) -> bool {
         let peers = self.group.shared.peers();
         let asked = peers.iter().filter(|peer| !peer.down);
@@ -204,16 +203,16 @@ fn tell(subject: &impl Subject, change: HealthChange, doing: &str) {
 
 /// Sends the probes of a protocol to the peers of a group.
 pub trait Prober {
-    /// What groups are to the protocol.
+    /// The groups of the protocol.
     type Upstreams: Upstreams;
 
-    /// What is kept from one check of a peer to its next.
+    /// State that is kept from one probe of a peer to the next.
     type Kept: Default;
 
-    /// The check that is made.
+    /// The check.
     fn check(&self) -> &PeerCheck<Self::Upstreams>;
 
-    /// Asks a peer once, and notes what has come of it.
+    /// Probes a peer once, and records the result.
     fn probe(
         &self,
         peer: &Peer,
@@ -222,10 +221,10 @@ pub trait Prober {
     ) -> impl Future<Output = ()>;
 }
 
-/// The peers that are being probed, by their healths.
+/// The peers that are being probed, by their health records.
 type Probed = Rc<RefCell<Vec<Arc<Health>>>>;
 
-/// Starts to probe whatever peers there are. Those that leave the group end by themselves.
+/// Probes all peers of the group. The task of a peer that leaves the group ends by itself.
 pub async fn watch<P: Prober + 'static>(prober: Rc<P>) {
     let probed = Probed::default();
     let group = Arc::clone(&prober.check().group.shared);
@@ -248,7 +247,7 @@ pub async fn watch<P: Prober + 'static>(prober: Rc<P>) {
     }
 }
 
-/// Probes a peer again and again, as long as it is in its group.
+/// Probes a peer repeatedly, as long as it belongs to its group.
 async fn keep_probing<P: Prober>(prober: Rc<P>, peer: Peer, probed: Probed) {
     let Some(health) = peer.health().cloned() else {
         return;
@@ -268,15 +267,14 @@ async fn keep_probing<P: Prober>(prober: Rc<P>, peer: Peer, probed: Probed) {
     probed.retain(|known| !Arc::ptr_eq(known, &health));
 }
 
-/// A time up to this one.
+/// A random time up to `most`.
 fn by_chance(most: Duration) -> Duration {
     let most = usize::try_from(most.as_millis()).unwrap_or(usize::MAX);
     let millis = framework::random::below(most.saturating_add(1));
     Duration::from_millis(millis as u64)
 }
 
-/// The host that the directive which passes something on names, of those that a check may stand
-/// beside.
+/// The host in the argument of the directive that passes requests on, which is one of `passes`.
 pub fn named_group<'a>(scope: ScopeRef<'a>, passes: &[&str]) -> Option<&'a [u8]> {
     let is_pass = |line: &&conf::Line| passes.iter().any(|pass| line.is(pass));
     let line = scope.lines().iter().find(is_pass)?;
@@ -289,7 +287,8 @@ pub fn named_group<'a>(scope: ScopeRef<'a>, passes: &[&str]) -> Option<&'a [u8]>
     host.get(..end)
 }
 
-/// The name of a group that a check wants, which has no zone: health is for all threads to see.
+/// The error for a checked group without a zone, which is required since all threads must see the
+/// peers' health.
 pub fn without_zone(name: &Bytes) -> String {
     let name = String::from_utf8_lossy(name);
     format!("health checks require upstream \"{name}\" to be in shared memory")

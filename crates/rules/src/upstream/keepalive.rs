@@ -1,4 +1,5 @@
-//! `keepalive` and its kin: which connections to a group's servers are kept for the next request.
+//! `keepalive` and related directives: idle connections to a group's servers that are kept for
+//! later requests.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_upstream_module.html#keepalive>
 
@@ -52,7 +53,7 @@ fn keepalive(setter: &Setter<'_>) -> Result<(usize, bool), Fault> {
     }
 }
 
-/// How connections are kept; `None` where none are.
+/// The settings of idle connections; `None` if none are kept.
 pub(super) fn kept(block: ScopeRef<'_>) -> Result<Option<Keepalive>, Fault> {
     let default = Keepalive::default();
     let (connections, local) = block

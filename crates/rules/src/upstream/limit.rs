@@ -1,6 +1,6 @@
-//! `concurrency_limit`: how many requests may be under way towards a group, by a number or by what
-//! is measured. nginx does not have it; the crate `upstream` does it, `passing::admission` has
-//! requests go through it.
+//! `concurrency_limit`: limits the number of concurrent requests to a group, by a fixed number or
+//! adaptively. nginx does not have the directive; the crate `upstream` implements the limit,
+//! through which requests pass.
 
 use std::sync::Arc;
 
@@ -36,8 +36,7 @@ fn concurrency_limit(setter: &Setter<'_>) -> Result<Concurrency, Fault> {
     })
 }
 
-/// Has the limits of a configuration take effect once that is in force: those who wait by then go
-/// by them, too.
+/// Applies the limits of a configuration when it takes effect, also to requests that are waiting.
 pub(super) struct Limits<U: Upstreams>(pub(super) Vec<Arc<Group<U>>>);
 
 impl<U: Upstreams> Service for Limits<U> {

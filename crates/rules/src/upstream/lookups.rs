@@ -1,9 +1,8 @@
-//! `resolve`: names of servers whose addresses are looked up again and again.
+//! `resolve`: resolves the names of servers repeatedly.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_upstream_module.html#resolve>. One thread does it for
-//! the process, whatever number of generations still serve; each group's roster has what it has
-//! found. A lookup that fails leaves the addresses as they were, but for a name that is said not to
-//! be there.
+//! <https://nginx.org/en/docs/http/ngx_http_upstream_module.html#resolve>. One thread resolves the
+//! names for the whole process, however many generations still serve; each group's roster holds the
+//! addresses. A lookup that fails leaves the addresses unchanged, unless the name does not exist.
 
 use std::marker::PhantomData;
 use std::net::SocketAddr;
@@ -21,17 +20,17 @@ use transport::resolver::{Resolving, ServiceFound, Unresolved};
 use super::protocol::Upstreams;
 use crate::service_thread;
 
-/// How soon a lookup that has failed is repeated, at least.
+/// The shortest pause after a failed lookup.
 const RETRY_MIN: Duration = Duration::from_secs(1);
 
-/// How the host names of a group are looked up, and for which roster.
+/// The resolution of a group's names, and the roster for the addresses.
 #[derive(Clone, Debug)]
 pub(super) struct GroupLookup {
     pub(super) roster: Arc<Roster>,
     pub(super) resolving: Arc<Resolving>,
 }
 
-/// What looks up the names of a configuration.
+/// The service that resolves the names of a configuration.
 pub(super) struct Lookups<U: Upstreams> {
     pub(super) all: Vec<GroupLookup>,
     pub(super) upstreams: PhantomData<U>,
@@ -42,7 +41,7 @@ impl<U: Upstreams> Service for Lookups<U> {
         format!("names of {} upstreams", U::BLOCK)
     }
 
-    /// Starts a thread of its own; the one before ends.
+    /// Starts a thread; the previous one ends.
     fn start(&self, _: &Arc<Generation>, before: Option<RunningService>) -> Option<RunningService> {
         drop(before);
         let lookups = self.all.clone();
@@ -50,7 +49,7 @@ impl<U: Upstreams> Service for Lookups<U> {
     }
 }
 
-/// Looks up every name, each as often as its answers want it.
+/// Resolves every name, each at the interval of its records.
 async fn look_up_all(lookups: Vec<GroupLookup>) {
     for lookup in lookups {
         for number in 0..lookup.roster.hosts().len() {
@@ -73,7 +72,7 @@ async fn keep_looking(lookup: GroupLookup, number: usize) {
         let pause = match found {
             Ok((found, valid)) => {
                 roster.resolved(number, &found);
-                // As in nginx, a second behind the end of what holds.
+                // As in nginx, one second after the records expire.
                 valid + Duration::from_secs(1)
             }
             Err(Unresolved::Failed(DnsError::NotFound)) => {
@@ -150,7 +149,7 @@ async fn look_up_service(
             is_backup: Some(server.priority) != first,
         }));
     }
-    // What is known stays where nothing could be found out.
+    // The known addresses stay if no new ones were found.
     match unresolved.filter(|_| found.is_empty()) {
         Some(error) => Err(error),
         None => Ok((found, valid)),

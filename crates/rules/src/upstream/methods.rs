@@ -1,7 +1,7 @@
-//! How an `upstream` block shares requests out among its servers.
+//! The balancing methods of an `upstream` block.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_upstream_module.html#hash> and the directives behind
-//! it.
+//! <https://nginx.org/en/docs/http/ngx_http_upstream_module.html#hash> and the following
+//! directives.
 
 use ::upstream::{Bound, Method, Timed, Until};
 use conf::{Arity, Contexts, Fault, Line, ScopeRef, Setter, Setting, Template, Word, parse};
@@ -31,7 +31,7 @@ pub(super) static LEAST_CONN: Setting<()> = Setting::new("least_conn", &[""], pa
     .arity(Arity::exactly(0))
     .manual("Passes a request to the server that has the fewest under way for its weight.");
 
-/// `least_time` of groups that answer requests.
+/// `least_time` of groups that respond to requests.
 pub static LEAST_TIME: Setting<Timed> =
     Setting::new("least_time", &["header | last_byte [inflight]"], least_time)
         .contexts(Contexts::UPSTREAM)
@@ -76,7 +76,7 @@ fn bound_of(word: &Word) -> Result<Bound, Fault> {
     })
 }
 
-/// A decimal number with up to three digits behind the point, times 1000.
+/// Parses a decimal number with up to three decimals, multiplied by 1000.
 fn thousandths(text: &[u8]) -> Option<u32> {
     let text = std::str::from_utf8(text).ok()?;
     let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
@@ -96,10 +96,10 @@ fn least_time(setter: &Setter<'_>) -> Result<Timed, Fault> {
     )
 }
 
-/// What a line of `least_time` says, where its first word may be one of these.
+/// Parses a line of `least_time`, whose first word must be one of `words`.
 ///
 /// # Errors
-/// It says something else.
+/// An invalid word.
 pub fn timed(setter: &Setter<'_>, words: &[(&str, Until)]) -> Result<Timed, Fault> {
     let in_flight = match setter.args().get(1) {
         Some(word) if &*word.bytes != b"inflight" => return Err(Fault::invalid_parameter(word)),
@@ -122,7 +122,7 @@ fn random(setter: &Setter<'_>) -> Result<bool, Fault> {
     }
 }
 
-/// What a method takes of the parameters of `server`.
+/// The parameters of `server` that a method supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Supported {
     pub(super) backup: bool,
@@ -130,7 +130,7 @@ pub(super) struct Supported {
 }
 
 impl Default for Supported {
-    /// All: what weighted round robin takes.
+    /// All parameters, as supported by weighted round robin.
     fn default() -> Supported {
         Supported {
             backup: true,
@@ -139,25 +139,24 @@ impl Default for Supported {
     }
 }
 
-/// How a block shares requests out.
+/// The balancing method of a block.
 pub(super) struct ChosenMethod<'a, U: Upstreams> {
     pub(super) method: Method,
     pub(super) key: Option<Text<U::Context>>,
-    /// Whether a session may stay with its server: nginx forgets that where a line that names a
-    /// method stands behind `sticky`.
+    /// Whether sticky sessions apply: as in nginx, a method in a line after `sticky` disables them.
     pub(super) keeps_sessions: bool,
-    /// Every line that names a method, in the order of the configuration.
+    /// Every line with a method, in the order of the configuration.
     lines: Vec<&'a Line>,
 }
 
 impl<U: Upstreams> ChosenMethod<'_, U> {
-    /// What a line of `server` may say: the method counts that stands before it.
+    /// The parameters that a line of `server` may have: the method before the line decides.
     pub(super) fn supported_at(&self, line: &Line) -> Supported {
         let before = |method: &&&Line| method.sequence() < line.sequence();
         Self::supported_by(self.lines.iter().rfind(before))
     }
 
-    /// What a line may say that stands elsewhere: the last method counts.
+    /// The parameters for other lines: the last method decides.
     pub(super) fn supported(&self) -> Supported {
         Self::supported_by(self.lines.last())
     }
@@ -172,7 +171,7 @@ impl<U: Upstreams> ChosenMethod<'_, U> {
     }
 }
 
-/// Reads the lines of a block that name a method: the last one holds.
+/// Parses the methods of a block, of which the last applies.
 pub(super) fn read<'a, U: Upstreams>(
     compiler: &Compiler<'_>,
     block: ScopeRef<'a>,

@@ -1,15 +1,14 @@
-//! `upstream`: groups of servers that requests are passed on to.
+//! `upstream`: groups of servers to which requests are passed on.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_upstream_module.html>. What a block says becomes a
-//! group of the crate `upstream`, which chooses the peer of each try, remembers how each has done,
-//! over reloads as well, and keeps connections. `servers` reads a line of `server`, `methods` how
-//! requests are shared out, `failover` what is done about servers that fail, `limit` how many
-//! requests are under way, `keepalive` which connections are kept, `groups` is where `proxy_pass`
-//! finds the groups.
+//! <https://nginx.org/en/docs/http/ngx_http_upstream_module.html>. A block is compiled into a group
+//! of the crate `upstream`, which chooses the peer of each attempt, records the results, also over
+//! reloads, and keeps connections. `servers` parses lines of `server`, `methods` the balancing
+//! method, `failover` the handling of failing servers, `limit` the concurrency limit, `keepalive`
+//! the settings of idle connections; `groups` is where `proxy_pass` finds the groups.
 //!
-//! `lookups` keeps names up to date, `state` reads servers from a file and writes them; `checks` is
-//! what other modules have said of a group before it is made. What differs between protocols,
-//! [`Upstreams`] says.
+//! `lookups` resolves names repeatedly, `state` reads and writes a file of servers; `checks` holds
+//! the health checks that other modules have declared for a group. [`Upstreams`] describes the
+//! differences between protocols.
 
 mod checks;
 mod failover;
@@ -46,7 +45,7 @@ pub use protocol::{Servers, Upstreams};
 use servers::Server;
 pub use servers::{hash_of, route_of};
 
-/// Read line by line, since a line is judged by the method before it.
+/// Parsed line by line, since the method before a line determines its parameters.
 static SERVER: Setting<()> = Setting::new(
     "server",
     &["address [weight=number] [max_conns=number] [max_fails=number] [fail_timeout=time] [slow_start=time] [resolve] [service=name] [backup] [down | drain] [route=name] [id=number]"],
@@ -96,7 +95,7 @@ fn queue(setter: &Setter<'_>) -> Result<Queueing, Fault> {
 
 struct ZoneLine {
     name: String,
-    /// `None` where another block gives it.
+    /// `None` if another block sets the size.
     size: Option<u64>,
 }
 
@@ -124,7 +123,7 @@ fn zone_line(setter: &Setter<'_>) -> Result<ZoneLine, Fault> {
     })
 }
 
-/// The directives that stand in a block.
+/// The directives inside a block.
 pub const DIRECTIVES: &[&dyn Declared] = &[
     &SERVER,
     &state::STATE,
@@ -160,15 +159,15 @@ impl<U: Upstreams> State for ZoneName<U> {
     fn describe(&self, (): &(), _: &mut Tell<'_>) {}
 }
 
-/// Makes the groups of all `upstream` blocks, before anything refers to them: a block may stand
-/// behind its use.
+/// Compiles all `upstream` blocks before anything refers to them, since a block may come after its
+/// use.
 pub fn compile<U: Upstreams>(compiler: &Compiler<'_>, scope: ScopeRef<'_>) {
     for block in scope.children("upstream") {
         if let Err(fault) = declare::<U>(compiler, block) {
             compiler.report(fault);
         }
     }
-    // A block may name a zone to which a later one gives its size.
+    // The size of a block's zone may be set by a later block.
     for block in scope.children("upstream") {
         if let Ok(Some(line)) = block.own(&ZONE)
             && let Err(text) = compiler.zones.borrow().find::<ZoneName<U>>(&line.name)
@@ -202,8 +201,8 @@ fn declare<U: Upstreams>(compiler: &Compiler<'_>, block: ScopeRef<'_>) -> Result
             .collect(),
     };
     if lines.is_empty() && of_file.is_none() {
-        // nginx finds it where the block ends, behind faults of its lines: a `server` with such a
-        // fault may be the reason.
+        // As in nginx, reported at the end of the block and after faults of its lines: a faulty
+        // `server` may be the reason.
         let fault = Fault::new("no servers are inside upstream").or_at(line.end());
         let fault = fault.with_related(line.position, "the block is opened here");
         return Err(fault.while_reading());
@@ -230,7 +229,7 @@ fn declare<U: Upstreams>(compiler: &Compiler<'_>, block: ScopeRef<'_>) -> Result
         let peers = match server.peers(compiler.files) {
             Ok(peers) => peers,
             Err(fault) => {
-                // Each host that is not found is reported, and their order is that of the lines.
+                // Every host that is not found is reported, in the order of the lines.
                 unresolved.push(fault.while_reading());
                 continue;
             }
@@ -249,7 +248,7 @@ fn declare<U: Upstreams>(compiler: &Compiler<'_>, block: ScopeRef<'_>) -> Result
     }
     let has_primary = !primary.is_empty() || hosts.iter().any(|host| host.side == SideOf::Peers);
     if !has_primary && of_file.is_none() {
-        // nginx finds it where the whole is read.
+        // nginx reports this at the end of the configuration.
         let text = format!("no servers in upstream \"{}\"", name.text());
         return Err(Fault::at(&line.name, text));
     }
@@ -298,7 +297,7 @@ fn declare<U: Upstreams>(compiler: &Compiler<'_>, block: ScopeRef<'_>) -> Result
     Ok(())
 }
 
-/// What looks up the names of a block: there must be a server to ask, and, as nginx has it, a zone.
+/// The resolver for the names of a block: `resolver` must be set and, as in nginx, `zone` too.
 fn resolving(
     compiler: &Compiler<'_>,
     block: ScopeRef<'_>,
@@ -320,7 +319,7 @@ fn resolving(
     Ok(resolving)
 }
 
-/// Takes the name of a `zone` where its size is written; several blocks may share one.
+/// Declares the zone of a line with a size; several blocks may share a zone.
 fn name_zone<U: Upstreams>(compiler: &Compiler<'_>, line: &ZoneLine) -> Result<(), Fault> {
     let Some(size) = line.size else {
         return Ok(());
@@ -332,8 +331,8 @@ fn name_zone<U: Upstreams>(compiler: &Compiler<'_>, line: &ZoneLine) -> Result<(
     }
 }
 
-/// Has the next generation go on with what is known of these peers. The name has a blank, so that
-/// no other zone has it.
+/// Registers the peers' state, which the next generation takes over. The name contains a blank, so
+/// that no other zone can have it.
 fn remember<U: Upstreams>(
     compiler: &Compiler<'_>,
     name: &str,
@@ -342,7 +341,7 @@ fn remember<U: Upstreams>(
     let zone = format!("{} upstream {}", U::BLOCK, name.to_ascii_lowercase());
     let mut zones = compiler.zones.borrow_mut();
     match zones.declare::<Remembered>(&zone, SIZE_MIN, Arc::clone(roster)) {
-        // a second block of the name has been refused
+        // a second block with the name has been refused
         Ok(_) | Err(ZoneError::Declared(_)) => Ok(()),
         Err(ZoneError::Conflict(text)) => Err(Fault::new(text)),
     }

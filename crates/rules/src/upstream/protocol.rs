@@ -1,50 +1,49 @@
-//! What differs between protocols that have `upstream` blocks.
+//! The differences between protocols with `upstream` blocks.
 
 use ::upstream::Timed;
 use conf::{Contexts, Fault, Line, ScopeRef, Setting};
 use framework::compile::Compiler;
 use variables::Context;
 
-/// Where a directive stands that all groups have.
+/// The contexts of directives that all groups have.
 pub(super) const BLOCKS: Contexts = Contexts::UPSTREAM.or(Contexts::STREAM_UPSTREAM);
 
-/// What lines of `server` may say in the groups of a protocol.
+/// The parameters of `server` that a protocol supports.
 #[derive(Clone, Copy, Debug)]
 pub struct Servers {
-    /// The port of one that is written without; `None` where one has to be written.
+    /// The port of a server without a port; `None` if a port is required.
     pub default_port: Option<u16>,
-    /// Whether something names a server: `sticky` by `route`, also while it drains (`drain`), and
-    /// `metrics` by `id`.
+    /// Whether servers have names: for `sticky` (`route`, and `drain`) and for `metrics` (`id`).
     pub are_named: bool,
 }
 
-/// What `upstream` blocks are to one protocol.
+/// The properties of a protocol's `upstream` blocks.
 pub trait Upstreams: Sized + Send + Sync + 'static {
-    /// What is placed among the servers: a request, a session.
+    /// The context that is balanced: a request or a session.
     type Context: Context;
 
-    /// How servers of sessions are found again.
+    /// The stickiness of a group.
     type Sticky: Send + Sync;
 
-    /// The block that they stand in. Groups of one name in different blocks share nothing.
+    /// The surrounding block. Groups with the same name in different blocks share nothing.
     const BLOCK: &'static str;
 
-    /// What lines of `server` may say.
+    /// The parameters of `server`.
     const SERVERS: Servers;
 
-    /// Whether connections may serve again once they have served.
+    /// Whether idle connections may be reused.
     const KEEPS_CONNECTIONS: bool;
 
-    /// `least_time`: what can be measured of an answer.
+    /// `least_time`, with the times that can be measured.
     fn least_time() -> &'static Setting<Timed>;
 
     /// The line of `sticky` of a block, if there is one.
     fn sticky_line(block: ScopeRef<'_>) -> Option<&Line>;
 
-    /// Parses the line `sticky`.
+    /// Compiles the line of `sticky`, if there is one.
     ///
     /// # Errors
-    /// Those of the line `sticky`.
+    /// An invalid line.
     fn sticky(
         compiler: &Compiler<'_>,
         block: ScopeRef<'_>,

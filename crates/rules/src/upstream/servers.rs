@@ -22,26 +22,26 @@ pub(super) struct Server {
     max_conns: usize,
     max_fails: u64,
     fail_timeout: Duration,
-    /// Zero is no time.
+    /// Zero disables the slow start.
     slow_start: Duration,
     pub(super) backup: bool,
     down: bool,
     resolve: bool,
     service: Option<Bytes>,
-    /// Only requests that name it get it.
+    /// Only requests that name the server get it.
     drain: bool,
-    /// What requests name it by; `None` where its address says that.
+    /// The name of the server in requests; `None` for the hash of its address.
     route: Option<Bytes>,
-    /// What it is counted under.
+    /// The id under which the server is counted.
     pub(super) number: Option<u64>,
-    /// The checks that are made of its group.
+    /// The health checks of the group.
     pub(super) checks: Option<Checks>,
-    /// Of one that is written without.
+    /// The port if the address has none.
     default_port: u16,
 }
 
 impl Server {
-    /// Reads a line; `supported` is what the method that is in force there takes.
+    /// Parses a line; `supported` are the parameters that the method before it supports.
     pub(super) fn parse(
         line: &Line,
         supported: Supported,
@@ -103,7 +103,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Takes a parameter; `None` where it is not one, or not a valid one.
+    /// Parses a parameter; `None` if it is unknown or invalid.
     fn take(&mut self, parameter: &[u8]) -> Option<()> {
         if let Some(weight) = parameter.strip_prefix(b"weight=") {
             let weight = parse::number_of(weight).filter(|weight| *weight > 0)?;
@@ -125,7 +125,7 @@ impl Server {
         } else if parameter == b"backup" {
             self.backup = true;
         } else if parameter == b"down" {
-            // Of this and the next the last holds.
+            // The last of `down` and `drain` applies.
             (self.down, self.drain) = (true, false);
         } else if parameter == b"drain" {
             (self.down, self.drain) = (false, true);
@@ -135,7 +135,7 @@ impl Server {
         Some(())
     }
 
-    /// A service is found at a name whose servers are looked up.
+    /// Checks that a server with `service` has a name that is resolved.
     fn check_service(&self) -> Result<(), Fault> {
         if self.service.is_none() {
             return Ok(());
@@ -160,7 +160,7 @@ impl Server {
         }
     }
 
-    /// A service has the ports of its servers, and a socket in the file system needs none.
+    /// Checks the port: a service has the ports of its records, and a Unix socket needs none.
     fn check_port(&self) -> Result<(), Fault> {
         let written = self.written()?;
         let needs_port = !written.unix && self.service.is_none();
@@ -179,8 +179,7 @@ impl Server {
         address::parse(&self.address.bytes).map_err(|text| self.fault(text))
     }
 
-    /// The name whose addresses are looked up again and again; `None` where an address is written,
-    /// or none is to be looked up.
+    /// The name that is resolved repeatedly; `None` for an address, or without `resolve`.
     pub(super) fn host(&self) -> Result<Option<Host>, Fault> {
         let written = self.written()?;
         if !self.resolve || written.literal(self.default_port).is_some() {
@@ -190,7 +189,7 @@ impl Server {
             name: Bytes::copy_from_slice(written.name.strip_suffix(b".").unwrap_or(written.name)),
             port: written.port.unwrap_or(self.default_port),
             service: self.service.clone(),
-            // Its address is of no matter.
+            // The address is not used.
             template: self.peer(Address::Unix(Default::default())),
             route: self.route.clone(),
             id_of: hash_of,
@@ -202,7 +201,7 @@ impl Server {
         }))
     }
 
-    /// A peer for each address.
+    /// One peer for each address.
     pub(super) fn peers(&self, files: &dyn Files) -> Result<Vec<Peer>, Fault> {
         let addresses = self.written()?.resolve(files, self.default_port);
         let addresses = addresses.ok_or_else(|| self.fault("host not found"))?;
@@ -232,7 +231,7 @@ impl Server {
     }
 }
 
-/// Whether a parameter is of servers that something names.
+/// Whether a parameter is only for servers with names.
 fn is_of_named(parameter: &[u8]) -> bool {
     parameter == b"drain" || parameter.starts_with(b"route=") || parameter.starts_with(b"id=")
 }
@@ -243,10 +242,10 @@ pub(super) const NO_PORT: u16 = 0;
 /// The longest `route`, in bytes.
 const ROUTE_MAX: usize = 32;
 
-/// What `route` says.
+/// Checks the value of `route`.
 ///
 /// # Errors
-/// nginx's texts for one that is empty or too long.
+/// nginx's errors for an empty or too long value.
 pub fn route_of(route: &[u8]) -> Result<Bytes, String> {
     match route.len() {
         0 => Err("route is empty".to_owned()),
@@ -255,11 +254,11 @@ pub fn route_of(route: &[u8]) -> Result<Bytes, String> {
     }
 }
 
-/// What a server is known by that has no `route`: the MD5 hash of its address, in hexadecimal.
+/// The default name of a server without `route`: the MD5 hash of its address, in hexadecimal.
 pub fn hash_of(name: &[u8]) -> Bytes {
     let mut text = String::with_capacity(ROUTE_MAX);
     for byte in Md5::digest(name) {
-        // Nothing fails that writes into memory.
+        // Writing to a string cannot fail.
         let _ = write!(text, "{byte:02x}");
     }
     text.into()

@@ -1,5 +1,5 @@
-//! `proxy_bind`, `proxy_socket_*`, and those of other modules: what the sockets of connections to
-//! upstreams are like.
+//! The socket settings of connections to upstreams: `proxy_bind`, `proxy_socket_*`, and those of
+//! other modules.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -11,33 +11,33 @@ use framework::compile::Compiler;
 use logs::{Printable, Subject};
 use variables::{Compiling as _, Context, Text};
 
-/// What `*_bind` says.
+/// The value of `*_bind`.
 pub enum BindLine {
     /// `off`.
     Off,
     /// A fixed address.
     Fixed {
-        /// The address, with port 0 where none is written.
+        /// The address, with port 0 if none is set.
         address: SocketAddr,
         /// The address as it is written in the configuration.
         name: Bytes,
-        /// `transparent`: the address may be one that is not this machine's.
+        /// `transparent`: the address need not belong to this machine.
         transparent: bool,
     },
-    /// An address that variables give.
+    /// An address with variables.
     Variable {
         /// The address with its variables.
         template: Template,
-        /// `transparent`: the address may be one that is not this machine's.
+        /// `transparent`: the address need not belong to this machine.
         transparent: bool,
     },
 }
 
 impl BindLine {
-    /// Reads a line of `*_bind`.
+    /// Parses a line of `*_bind`.
     ///
     /// # Errors
-    /// Where the address is none, or what follows is not `transparent`.
+    /// An invalid address, or another parameter than `transparent`.
     pub fn parse(setter: &Setter<'_>) -> Result<BindLine, Fault> {
         let word = setter.word()?;
         let parameter = setter.args().get(1);
@@ -71,7 +71,7 @@ impl BindLine {
     }
 }
 
-/// An IP address with or without a port, IPv6 in brackets where a port follows.
+/// Parses an IP address with or without a port; IPv6 with a port is in brackets.
 fn local_address(text: &[u8]) -> Option<SocketAddr> {
     let text = std::str::from_utf8(text).ok()?;
     let bare = text
@@ -86,7 +86,7 @@ fn local_address(text: &[u8]) -> Option<SocketAddr> {
     }
 }
 
-/// The directives of a module about its sockets.
+/// The socket directives of a module.
 pub struct SocketDirectives {
     /// `*_bind`.
     pub bind: &'static Setting<BindLine>,
@@ -98,26 +98,26 @@ pub struct SocketDirectives {
     pub send_buffer: &'static Setting<u64>,
 }
 
-/// Where connections to the upstream come from.
+/// The local address of connections.
 enum Bind<C: Context> {
     Nothing,
-    /// Always the same, as written; port 0 leaves the port to the kernel.
+    /// A fixed address as written; with port 0 the kernel chooses the port.
     Fixed(SocketAddr, Bytes),
     Text(Text<C>),
 }
 
-/// What a scope says about sockets.
+/// The socket settings of a scope.
 pub struct SocketSettings<C: Context> {
     bind: Bind<C>,
-    /// All options but the address that is connected from.
+    /// All options except for the local address.
     options: SocketOptions,
 }
 
 impl<C: Context> SocketSettings<C> {
-    /// What a scope says.
+    /// Compiles the settings of a scope.
     ///
     /// # Errors
-    /// Where a value is wrong, with its place.
+    /// An invalid value, with its position.
     pub fn compile(
         compiler: &Compiler<'_>,
         scope: ScopeRef<'_>,
@@ -150,8 +150,8 @@ impl<C: Context> SocketSettings<C> {
 }
 
 impl<C: Context + Subject> SocketSettings<C> {
-    /// What the settings mean for one request or session. An address that is none is logged, and
-    /// the kernel chooses.
+    /// The socket options for a request or session. An invalid local address is logged, and the
+    /// kernel chooses one.
     pub fn evaluate(&self, context: &mut C) -> Socket {
         let (from, name) = match &self.bind {
             Bind::Nothing => (None, Bytes::new()),

@@ -1,8 +1,8 @@
 //! `state`: a file with the servers of a group.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_upstream_module.html#state>. It is read with the
-//! configuration, and written by what the API changes: first beside it, then put in its place, so
-//! that every reader finds the one list or the other.
+//! <https://nginx.org/en/docs/http/ngx_http_upstream_module.html#state>. The file is read with the
+//! configuration, and written when the API changes the servers: first under a temporary name, then
+//! renamed, so that readers see either the old or the new list.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -29,7 +29,7 @@ pub(super) static STATE: Setting<Word> =
         .contexts(BLOCKS)
         .manual("A file with the servers of the group, a line `server address [parameters];` for each, in the place of such lines in the block. A file that is not there is a group without servers. It is read when the configuration is, and written again with each change that `api` makes: the user of the workers must be able to make files in its folder.");
 
-/// The lines of servers of a block: its own, or those of its file.
+/// The `server` lines of a block: its own, or those of its file.
 pub(super) fn servers(
     compiler: &Compiler<'_>,
     block: ScopeRef<'_>,
@@ -53,7 +53,7 @@ pub(super) fn servers(
         },
         Err(Unread::File(error)) if error.kind() == ErrorKind::NotFound => Ok(Some(Vec::new())),
         Err(Unread::File(error)) => {
-            // A folder can be opened, and then not be read.
+            // A directory can be opened, but not read.
             let call = match error.kind() {
                 ErrorKind::IsADirectory => "pread()",
                 _ => "open()",
@@ -66,7 +66,7 @@ pub(super) fn servers(
     }
 }
 
-/// Where the servers of a block are written down; `None` where that is in the configuration itself.
+/// The file for the servers of a block; `None` if the configuration itself lists them.
 pub(super) fn kept(
     compiler: &Compiler<'_>,
     block: ScopeRef<'_>,
@@ -102,8 +102,8 @@ impl Keep for StateFile {
     }
 }
 
-/// Tells, once a configuration is in force, what it has undone of what had been changed and not
-/// been written down.
+/// Logs, once a configuration has taken effect, which changes by the API it has undone since they
+/// were not saved.
 pub(super) struct Undone {
     pub(super) groups: Vec<Arc<Group>>,
     pub(super) block: &'static str,
@@ -139,8 +139,8 @@ fn text(peers: &Peers, hosts: &[Host], default_port: u16) -> Vec<u8> {
     let mut out = Vec::new();
     for side in [SideOf::Peers, SideOf::Backups] {
         for peer in peers.written(side) {
-            // A name that the configuration has stands for all its addresses, of which some may
-            // have been changed.
+            // A name in the configuration stands for all its addresses, of which some may have been
+            // changed.
             let is_address = |server: &[u8]| {
                 let written = address::parse(server).ok();
                 written.is_some_and(|written| written.literal(default_port).is_some())
@@ -177,7 +177,7 @@ fn text(peers: &Peers, hosts: &[Host], default_port: u16) -> Vec<u8> {
     out
 }
 
-/// A line of `server`, with what is not as it is where nothing is written.
+/// Appends a line of `server` with the parameters that differ from their defaults.
 fn line(server: &[u8], peer: &Peer, side: SideOf, id: Option<&[u8]>, out: &mut Vec<u8>) {
     out.extend_from_slice(b"server ");
     quoted(server, out);
@@ -219,7 +219,7 @@ fn parameter(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
     quoted(&[name, b"=", value].concat(), out);
 }
 
-/// A word of a configuration, whatever bytes it has.
+/// Appends a word with quotes and escapes as necessary.
 fn quoted(word: &[u8], out: &mut Vec<u8>) {
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b".:-_=/[]".contains(byte);
     if word.iter().all(is_plain) {
@@ -299,7 +299,7 @@ mod tests {
         assert!(!file.has(&peers(), &[]));
         file.write(&peers(), &[]).unwrap();
         assert!(file.has(&peers(), &[]));
-        // Where the name beside it is a folder, nothing can be written.
+        // If the temporary name is a directory, the file cannot be written.
         fs::create_dir(folder.join("servers.new")).unwrap();
         let empty = Peers::new(PeerSet::default(), PeerSet::default(), Method::RoundRobin);
         assert!(file.write(&empty, &[]).is_err());

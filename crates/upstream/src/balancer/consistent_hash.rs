@@ -1,9 +1,9 @@
-//! `hash … consistent`: a ring of points, 160 for each part of a server's weight, by the function
-//! of Cache::Memcached::Fast: `crc32(HOST \0 PORT PREVIOUS)`.
+//! `hash … consistent`: a hash ring with 160 points per unit of a server's weight, with the
+//! function of Cache::Memcached::Fast: `crc32(HOST \0 PORT PREVIOUS)`.
 //!
-//! With `bounded`, which nginx does not have, a server that has its share of the requests under way
-//! leaves others to the next on the ring: V. Mirrokni, M. Thorup and M. Zadimoghaddam, "Consistent
-//! Hashing with Bounded Loads" (2018).
+//! With `bounded`, which nginx does not have, a server with its full share of the requests in
+//! flight is skipped in favour of the next on the ring: V. Mirrokni, M. Thorup and M.
+//! Zadimoghaddam, "Consistent Hashing with Bounded Loads" (2018).
 
 use crc32fast::Hasher;
 
@@ -12,10 +12,10 @@ use super::method::Bound;
 use crate::peer::{Peer, PeerSet};
 use crate::tried_peers::Tried;
 
-/// How many points a server has for each part of its weight.
+/// Points per unit of a server's weight.
 const POINTS: i64 = 160;
 
-/// The points in order, each with the place of the first peer whose server has it.
+/// The sorted points, each with the index of the first peer of its server.
 #[derive(Debug)]
 pub(super) struct Ring {
     points: Box<[(u32, usize)]>,
@@ -47,13 +47,13 @@ impl Ring {
         }
     }
 
-    /// The place of the first peer whose server has the point that the search has come to.
+    /// The index of the first peer of the server at the current point of the search.
     fn place(&self, asked: &BalancerInput<'_>) -> Option<usize> {
         let at = (asked.search.hash as usize).checked_rem(self.points.len())?;
         self.points.get(at).map(|(_, place)| *place)
     }
 
-    /// The next on the ring that may be asked and has less than its share.
+    /// The next live peer on the ring with less than its share.
     fn choose_within(&self, asked: &mut BalancerInput<'_>, bound: Bound) -> Option<usize> {
         let share = Share::of_each(asked, bound);
         let mut seen = Tried::default();
@@ -75,7 +75,7 @@ impl Ring {
     }
 }
 
-/// What peers that may be asked have together with the request that is to be placed.
+/// The requests in flight and the weight of all live peers, with the new request.
 struct Share {
     bound: Bound,
     requests: u128,
@@ -95,21 +95,21 @@ impl Share {
         }
     }
 
-    /// Whether the peer may have one request more. There is always one that may: where all had
-    /// their share or more, all together would have more than there are.
+    /// Whether the peer has room for another request. At least one peer has: if all had their full
+    /// share, the sum would exceed the total.
     fn has_room(&self, peer: &Peer) -> bool {
         let (requests, weight) = parts_of(peer);
         requests * self.weight * 1000 < u128::from(self.bound.0) * self.requests * weight
     }
 }
 
-/// Its requests under way, and its weight.
+/// The peer's requests in flight, and its weight.
 fn parts_of(peer: &Peer) -> (u128, u128) {
     let requests = peer.state().connections() as u128;
     (requests, u128::from(peer.weight.unsigned_abs()))
 }
 
-/// A server as written, taken apart at the colon before its port.
+/// Splits a server as written at the colon before its port.
 fn parts(server: &[u8]) -> (&[u8], &[u8]) {
     if let Some((scheme, path)) = server.split_at_checked(5)
         && scheme.eq_ignore_ascii_case(b"unix:")

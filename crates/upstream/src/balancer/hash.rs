@@ -1,5 +1,6 @@
 //! `hash`: <https://nginx.org/en/docs/http/ngx_http_upstream_module.html#hash>, by the function of
-//! Cache::Memcached: `((crc32([REHASH] KEY) >> 16) & 0x7fff)`, added to that of the round before.
+//! Cache::Memcached: `((crc32([REHASH] KEY) >> 16) & 0x7fff)`, added to the hash of the previous
+//! round.
 
 use crc32fast::Hasher;
 

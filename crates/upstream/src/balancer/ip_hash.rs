@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use super::input::{Balancer, BalancerInput, Key};
 
-/// What the hash of a request begins with.
+/// The initial value of a request's hash.
 const SEED: u32 = 89;
 
 #[derive(Debug)]

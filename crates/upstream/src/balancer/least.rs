@@ -1,5 +1,5 @@
-//! `least_conn` and `least_time`: to the peer that has the least to do for its weight, or needs the
-//! least time for it. Among equals the turns decide, from the first of them on.
+//! `least_conn` and `least_time`: chooses the peer with the lowest load for its weight, or with the
+//! shortest expected time. Equal peers are chosen by round robin.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_upstream_module.html#least_conn>
 
@@ -8,18 +8,18 @@ use super::method::{Timed, Until};
 use crate::peer::Peer;
 use crate::slow_start::WHOLE;
 
-/// Above this, times in milliseconds are all alike, and requests decide.
+/// Times above this limit, in milliseconds, count as equal, so that the number of requests decides.
 const TIME_MAX: u64 = 5000;
 
-/// Times within so many milliseconds are alike.
+/// Times are compared in steps of this many milliseconds.
 const ALIKE: u64 = 20;
 
-/// By how many requests peers have, or by the times that are given.
+/// Compares the numbers of requests, or with `Some` also these times.
 #[derive(Debug)]
 pub(super) struct Least(pub(super) Option<Timed>);
 
 impl Least {
-    /// What a peer has to do.
+    /// The load of a peer.
     fn load(&self, peer: &Peer, now: u64) -> u64 {
         let connections = peer.state().connections() as u64;
         match self.0 {
@@ -29,7 +29,7 @@ impl Least {
     }
 }
 
-/// How long a peer would need for a request.
+/// The expected time of a request at a peer.
 fn time_of(peer: &Peer, timed: Timed, now: u64) -> u64 {
     let state = peer.state();
     let (header, response) = state.times();
@@ -37,7 +37,7 @@ fn time_of(peer: &Peer, timed: Timed, now: u64) -> u64 {
         Until::Connected | Until::Head => header,
         Until::LastByte => response,
     };
-    // One that has not been asked for long gets its chance again.
+    // A peer that has not been used for long is tried again.
     let fail_timeout = peer.fail_timeout.as_secs();
     if let Some(unchecked) = state.unchecked_for(now).map(|millis| millis / 1000)
         && unchecked > fail_timeout
@@ -47,7 +47,7 @@ fn time_of(peer: &Peer, timed: Timed, now: u64) -> u64 {
             .checked_shr(u32::try_from(halvings).unwrap_or(u32::MAX))
             .unwrap_or(0);
     }
-    // One that keeps requests waiting for longer than it used to is bad.
+    // A peer whose pending requests have waited longer than its average counts as slower.
     if timed.in_flight
         && let Some(waiting) = state.in_flight.look(now)
     {
@@ -65,11 +65,11 @@ impl Balancer for Least {
         if let Some(hinted) = asked.hinted() {
             return Some(hinted);
         }
-        // While a peer starts slowly the request at hand counts as well: else one that has none
-        // under way would get it, however little of its weight it has.
+        // While a peer starts slowly, the new request counts as well: otherwise a peer without
+        // requests would get it, however small its current share of the weight is.
         let starts_slowly = |(_, peer): (usize, &Peer)| peer.share_of_weight(asked.now) < WHOLE;
         let at_hand = u64::from(asked.all_live().any(starts_slowly));
-        // What is compared stays as it was seen first.
+        // The values to be compared are read once.
         let mut best: Option<(usize, u64, i64)> = None;
         let mut alike = Vec::new();
         let per_weight = |load: u64, weight: i64| i128::from(load) * i128::from(weight);

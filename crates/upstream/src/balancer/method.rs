@@ -1,33 +1,33 @@
-//! How a group shares requests out, as its configuration says it.
+//! The balancing methods of groups, as configured.
 
-/// How a group shares requests out.
+/// The balancing method of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
-    /// By weight, in turns that are spread.
+    /// Smooth weighted round robin.
     RoundRobin,
-    /// By a hash of the request's key, as Cache::Memcached has it.
+    /// A hash of the request's key, as in Cache::Memcached.
     Hash,
-    /// By a ring of hashes, as Cache::Memcached::Fast has it (ketama): few keys move where a peer
-    /// comes or goes.
+    /// A hash ring, as in Cache::Memcached::Fast (ketama): few keys move if a peer is added or
+    /// removed.
     ConsistentHash,
     /// By a ring of hashes with bounded load: no peer gets many more requests than the others.
     BoundedHash(Bound),
-    /// By the client's address; of IPv4 the first three bytes.
+    /// The client's address; the first three bytes of IPv4.
     IpHash,
-    /// To the peer with the fewest requests for its weight.
+    /// The peer with the fewest requests for its weight.
     LeastConnections,
-    /// To the peer that would be done first by what it has needed until now.
+    /// The peer with the shortest expected time, by its past response times.
     LeastTime(Timed),
-    /// A peer is drawn by chance.
+    /// A random peer.
     Random,
-    /// By chance two, and of these the one with the fewest requests for its weight.
+    /// Of two random peers, the one with the fewest requests for its weight.
     RandomTwo,
-    /// By chance two, and of these the one from which an answer is to be expected first.
+    /// Of two random peers, the one with the shortest expected time.
     PowerOfTwoChoices,
 }
 
 impl Method {
-    /// Which times of answers it goes by; `None` where that is none.
+    /// The response times that the method uses; `None` if it uses none.
     pub(crate) fn timed(self) -> Option<Timed> {
         match self {
             Method::LeastTime(timed) => Some(timed),
@@ -35,34 +35,33 @@ impl Method {
         }
     }
 
-    /// Whether backups are chosen among in its way as well, and not by turns.
+    /// Whether the method also applies to backups, instead of round robin.
     pub(crate) fn is_for_backups(self) -> bool {
         let by_load = matches!(self, Method::LeastConnections | Method::PowerOfTwoChoices);
         by_load || self.timed().is_some()
     }
 }
 
-/// How many times its fair share of the requests under way a peer has at most, in thousandths; at
-/// least 1000.
+/// The limit of a peer's requests in flight, in thousandths of its fair share; at least 1000.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bound(pub u32);
 
-/// Which times of its answers a peer is judged by.
+/// The response times that are measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timed {
-    /// Until when they are measured.
+    /// The end of the measurement.
     pub until: Until,
-    /// Also those of requests that have not been answered.
+    /// Requests without a response count too.
     pub in_flight: bool,
 }
 
-/// Until when the time of an answer is measured.
+/// The end of a measured time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Until {
-    /// There is a connection: of sessions alone, whose answers may never begin.
+    /// The connection is established: only for sessions, whose responses may never begin.
     Connected,
-    /// Its head, or the first byte of a session.
+    /// The head of the response, or the first byte of a session.
     Head,
-    /// Until the last byte of the answer.
+    /// The last byte of the response.
     LastByte,
 }

@@ -1,4 +1,4 @@
-//! Which peer is asked: a file for each way to choose.
+//! Chooses peers: one file per balancing method.
 
 mod consistent_hash;
 mod hash;
@@ -15,7 +15,7 @@ use crate::peer::PeerSet;
 pub(crate) use input::{Balancer, BalancerInput, Key, SearchProgress};
 pub use method::{Bound, Method, Timed, Until};
 
-/// The way for a method, over these peers.
+/// The balancer of a method for these peers.
 pub(crate) fn of(method: Method, side: &PeerSet) -> Box<dyn Balancer> {
     match method {
         Method::RoundRobin => Box::new(round_robin::RoundRobin),
@@ -31,7 +31,7 @@ pub(crate) fn of(method: Method, side: &PeerSet) -> Box<dyn Balancer> {
     }
 }
 
-/// By the turns of all.
+/// Chooses a peer by round robin.
 pub(crate) fn round_robin(asked: &mut BalancerInput<'_>) -> Option<usize> {
     round_robin::RoundRobin.choose(asked)
 }

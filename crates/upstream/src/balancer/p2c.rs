@@ -1,6 +1,6 @@
-//! `p2c`, which nginx does not have: the power of two choices. Of two peers by chance that with
-//! less to expect takes the request: what its answers have needed of late, times the requests that
-//! it would have then, for its weight.
+//! `p2c`, which nginx does not have: the power of two choices. Of two random peers the one with the
+//! lower expected time is chosen: its recent response time, multiplied by the requests that it
+//! would have, divided by its weight.
 //!
 //! Read first: M. Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing" (2001).
 
@@ -24,7 +24,7 @@ impl Balancer for PowerOfTwoChoices {
         let Some((second, of_second)) = draw(asked, rest, Some(first)) else {
             return Some(first);
         };
-        // Who is new is taken for one like the others, so that not all requests are given to it at
+        // A new peer counts with the average of the others, so that it does not get all requests at
         // once.
         let latency = |peer: &Peer| {
             let known = peer.state().latency.look(asked.now);
@@ -42,13 +42,12 @@ impl Balancer for PowerOfTwoChoices {
     }
 }
 
-/// What of its weight a peer has now: all unless it starts slowly.
+/// The current weight of a peer, which is reduced during a slow start.
 fn parts(peer: &Peer, now: u64) -> i64 {
     peer.weight.saturating_mul(peer.share_of_weight(now))
 }
 
-/// One of those that may be asked, by chance and weight, but not this one. Their parts together are
-/// `total`.
+/// A random live peer by weight, except for `without`. `total` is the sum of the weights.
 fn draw<'a>(
     asked: &'a BalancerInput<'_>,
     total: i64,
@@ -62,7 +61,7 @@ fn draw<'a>(
     })
 }
 
-/// What those need that something is known of: microseconds, 0 where there are none.
+/// The mean of the known response times in microseconds; 0 if none is known.
 fn mean(asked: &BalancerInput<'_>) -> f64 {
     let known = asked.side.iter();
     let known = known.filter_map(|peer| peer.state().latency.look(asked.now));

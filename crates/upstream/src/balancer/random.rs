@@ -4,7 +4,7 @@ use super::input::{Balancer, BalancerInput};
 
 #[derive(Debug)]
 pub(super) struct Random {
-    /// Draws two, and takes the one with the fewest requests for its weight.
+    /// Draws two peers, and chooses the one with the fewest requests for its weight.
     pub(super) two: bool,
 }
 
@@ -36,7 +36,7 @@ impl Balancer for Random {
     }
 }
 
-/// Of two, the one with the fewest requests for its weight; the second where both have as many.
+/// Of two peers, the one with the fewest requests for its weight; the second if they are equal.
 fn lighter(asked: &BalancerInput<'_>, first: usize, second: usize) -> usize {
     let load = |of: usize, by: usize| {
         let peers = asked.side.get(of).zip(asked.side.get(by));

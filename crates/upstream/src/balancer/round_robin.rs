@@ -1,4 +1,4 @@
-//! Weighted round robin, smooth as nginx has it: a peer with weight 5 beside two with 1 is chosen
+//! Smooth weighted round robin as in nginx: a peer with weight 5 beside two with weight 1 is chosen
 //! as `a a b a c a a`, not five times in a row.
 
 use super::input::{Balancer, BalancerInput};
@@ -13,8 +13,8 @@ impl Balancer for RoundRobin {
             return spread(asked, places, |_| true);
         };
         let peer = asked.side.get(hinted)?;
-        // One request out of turn takes part in its round; more of them must not take the peer's
-        // turns for long.
+        // A preferred peer takes part in the round robin; but many preferences must not take away
+        // its regular turns for long.
         if !peer
             .state()
             .has_overdrawn(asked.side.total_weight() - peer.weight)
@@ -26,7 +26,7 @@ impl Balancer for RoundRobin {
     }
 }
 
-/// A round over those peers among `places` that `belongs` takes.
+/// One round of the peers among `places` for which `belongs` is true.
 pub(super) fn spread(
     asked: &BalancerInput<'_>,
     places: std::ops::Range<usize>,
@@ -40,8 +40,8 @@ pub(super) fn spread(
     Some(index)
 }
 
-/// Has those peers grow that may be asked: by how much all together have, and which of them is the
-/// largest now.
+/// Increases the current weight of all live peers by their weight. Returns the sum of the weights,
+/// and the peer with the largest current weight.
 fn grow(
     asked: &BalancerInput<'_>,
     places: std::ops::Range<usize>,

@@ -1,5 +1,5 @@
-//! Many requests for few servers, second by second, in a time of its own: five servers share one
-//! core, as php-fpm's children do, and a page costs ten milliseconds of it.
+//! Simulates many requests to a few servers in simulated time: five servers share one core, like
+//! the children of php-fpm, and a page needs ten milliseconds of it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use super::{Admitted, Concurrency, Entry, Gate, Patience, Terms, WaitingRequest}
 
 const STEP: Duration = Duration::from_millis(1);
 const SERVERS: usize = 5;
-/// When a client gives up.
+/// How long a client waits.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Numbers drawn by a seed (xorshift, Marsaglia 2003).
+/// Random numbers from a seed (xorshift, Marsaglia 2003).
 struct Draw(u64);
 
 impl Draw {
@@ -24,7 +24,7 @@ impl Draw {
         (self.0 >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Around 1, as times between arrivals are.
+    /// An exponential distribution with mean 1, as of times between arrivals.
     fn exponential(&mut self) -> f64 {
         -(1.0 - self.next()).ln()
     }
@@ -33,7 +33,7 @@ impl Draw {
 struct Request {
     came: Duration,
     user: Option<usize>,
-    /// Milliseconds of the core that it costs still.
+    /// The remaining milliseconds of the core.
     cost: f64,
     is_dear: bool,
 }
@@ -41,18 +41,19 @@ struct Request {
 #[derive(Default, Debug)]
 struct Seen {
     served: usize,
-    /// Dear pages of those.
+    /// The served expensive pages.
     dear: usize,
     refused: usize,
     expired: usize,
     given_up: usize,
 }
 
-/// What offers requests.
+/// The source of requests.
 enum Offer {
-    /// So many users, each of whom asks again this long after the answer, or after a refusal.
+    /// This many users, each of whom sends the next request this long after a response or a
+    /// refusal.
     Users(usize, Duration),
-    /// So many in a second, whatever comes of them.
+    /// A rate per second, whatever happens to the requests.
     Rate(f64),
 }
 
@@ -61,14 +62,14 @@ struct World {
     gate: Arc<Gate>,
     terms: Terms,
     draw: Draw,
-    /// What a page costs, in milliseconds: cheap ones, dear ones, the share of those.
+    /// The costs of cheap and of expensive pages in milliseconds, and the share of expensive ones.
     costs: (f64, f64, f64),
     servers: usize,
-    /// So many cheap pages come at once, each time after so long.
+    /// This many cheap pages arrive at once, at this interval.
     bursts: Option<(usize, Duration)>,
-    /// Nothing is computed until then.
+    /// Nothing is computed until this time.
     stalled_until: Duration,
-    /// The servers wait for something else while they have a request, and need no core for that.
+    /// The servers wait without using the core while they have a request.
     is_idle_work: bool,
     in_service: Vec<(Request, Admitted)>,
     backlog: VecDeque<(Request, Admitted)>,
@@ -114,7 +115,7 @@ impl World {
         self.gate.load().limit.unwrap()
     }
 
-    /// A while of it; what was seen meanwhile.
+    /// Simulates this much time, and returns the results.
     fn run(&mut self, time: Duration, offer: &Offer) -> Seen {
         self.seen = Seen::default();
         let end = self.now + time;
@@ -195,8 +196,8 @@ impl World {
         }
     }
 
-    /// So many requests are let through that never end by themselves, and wait for something else
-    /// than a server.
+    /// Admits this many requests that never end by themselves, and that wait without using a
+    /// server.
     fn hold(&mut self, count: usize, offer: &Offer) -> Vec<Admitted> {
         let mut context = Context::from_waker(Waker::noop());
         let mut held = Vec::new();
@@ -221,7 +222,7 @@ impl World {
         held
     }
 
-    /// Those who wait: are let through, or have waited for too long.
+    /// Admits or expires waiting requests.
     fn go_on(&mut self, offer: &Offer) {
         let mut context = Context::from_waker(Waker::noop());
         let timeout = self.terms.patience.expected_max * 4 / 3;
@@ -289,7 +290,7 @@ fn it_finds_how_many_serve_best() {
             world.run(2 * SECOND, &Offer::Users(60, Duration::ZERO));
             assert!((2..=9).contains(&world.limit()), "{}", world.limit());
         }
-        // As many who compute nothing while they wait for something else.
+        // Now requests that wait without using the core.
         let mut world = World::new(seed);
         world.is_idle_work = true;
         world.costs = (50.0, 50.0, 0.0);
@@ -321,7 +322,7 @@ fn what_is_served_stays_the_same_whatever_is_offered() {
         let seen = world.run(60 * SECOND, &Offer::Rate(100.0 * load));
         assert!(seen.served as f64 > 60.0 * 95.0 - 100.0, "{load}: {seen:?}");
         assert_eq!((seen.expired, seen.given_up), (0, 0), "{load}: {seen:?}");
-        // When it is over, all is as before.
+        // After the overload everything is as before.
         world.run(10 * SECOND, &Offer::Rate(0.001));
         let seen = world.run(10 * SECOND, &Offer::Rate(50.0));
         assert!(seen.served > 400 && seen.refused == 0, "{load}: {seen:?}");
@@ -363,7 +364,7 @@ fn it_recovers_from_a_stall_and_follows_servers_that_become_slow_or_quick() {
 fn those_that_are_slow_by_themselves_do_not_hold_up_the_others() {
     let users = Offer::Users(60, Duration::ZERO);
     for held in [2, 8] {
-        // Long enough that the base is to be measured again, more than once.
+        // Long enough for the base to be measured again several times.
         let mut world = World::new(19);
         world.run(20 * SECOND, &users);
         let mut holding = world.hold(held, &users);
@@ -374,7 +375,7 @@ fn those_that_are_slow_by_themselves_do_not_hold_up_the_others() {
         holding.iter_mut().for_each(|one| one.end(world.now));
         let seen = world.run(20 * SECOND, &users);
         assert!(seen.served > 1900, "{held}: {seen:?}");
-        // Nothing is known when they come.
+        // The requests arrive when nothing has been measured.
         let mut world = World::new(23);
         let mut holding = world.hold(held, &Offer::Rate(0.0));
         let seen = world.run(60 * SECOND, &users);
@@ -395,8 +396,8 @@ fn cheap_and_dear_pages_are_served_beside_each_other() {
     assert!(world.limit() >= 2);
 }
 
-/// Dear pages wait for something else, for 300 milliseconds; cheap ones of the same servers come in
-/// bursts, or as a trickle.
+/// Expensive pages wait 300 milliseconds without using the core; cheap pages of the same servers
+/// arrive in bursts or steadily.
 #[test]
 fn cheap_pages_do_not_take_the_servers_from_dear_ones() {
     let users = Offer::Users(60, Duration::ZERO);
@@ -426,8 +427,8 @@ fn cheap_pages_do_not_take_the_servers_from_dear_ones() {
     }
 }
 
-/// The same where all share one core: a dear page costs ten milliseconds of it, and waiting in line
-/// is no reason for more at a time.
+/// Like the test above, but all pages share one core: an expensive page needs ten milliseconds of
+/// it, and waiting for the core must not raise the limit.
 #[test]
 fn cheap_pages_do_not_open_the_gate_for_dear_ones() {
     let users = Offer::Users(60, Duration::ZERO);
@@ -444,7 +445,7 @@ fn cheap_pages_do_not_open_the_gate_for_dear_ones() {
                 assert!(dear > 80, "{seed}: {count} in {every} ms: {dear}, {limit}");
                 wide += usize::from(limit > 12);
             }
-            // A burst that finds the servers quick may open it for a moment.
+            // A burst that finds the servers fast may raise the limit for a moment.
             assert!(wide <= 3, "{seed}: {count} in {every} ms: {wide}");
         }
     }
@@ -489,7 +490,7 @@ fn whatever_becomes_of_them_the_count_comes_back() {
                 _ => {}
             }
             if round % 1000 == 999 {
-                // A reload: now and then another limit, or none.
+                // A reload: sometimes another limit, or none.
                 terms.version += 1;
                 let limit =
                     [Some(Concurrency::Fixed(5)), None, Some(concurrency)][at(3, &mut draw)];

@@ -1,4 +1,4 @@
-//! What lines of `sticky` say that name no protocol: `route` and `learn`.
+//! The parameters of `sticky` that are common to all protocols: `route` and `learn`.
 
 use std::time::Duration;
 
@@ -6,49 +6,49 @@ use conf::{Fault, Setter, Word, parse};
 use framework::zone::SIZE_MIN;
 use variables::name::variable_name;
 
-/// How long a session is remembered unless the line says otherwise.
+/// The default timeout of a session.
 const TIMEOUT: Duration = Duration::from_secs(600);
 
-/// What `learn` says.
+/// The parameters of `learn`.
 #[derive(Debug)]
 pub struct LearnLine {
-    /// The variables that may hold the session of an answer.
+    /// The variables that may hold the session of a response.
     pub(super) create: Vec<String>,
     /// The variables that may hold the session of a request.
     pub(super) lookup: Vec<String>,
     pub(super) zone: String,
     pub(super) size: u64,
     pub(super) timeout: Duration,
-    /// Sessions are learned when the head of the answer has come, and not when all of it has.
+    /// Sessions are learned from the head of the response instead of after its end.
     pub(super) by_header: bool,
 }
 
-/// What a protocol's sessions are learned from.
+/// The source of a protocol's sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LearnedFrom {
-    /// From answers: `create` names what holds a session in them.
+    /// Responses: `create` names the variables with a session.
     Answers,
-    /// From connections to servers: a session is what is looked up, unless `create` names another.
+    /// Connections to servers: the session is the one of `lookup`, unless `create` names another.
     Connections,
 }
 
-/// The variables that `route` names.
+/// The variables of `route`.
 ///
 /// # Errors
-/// A word that is no variable.
+/// A word that is not a variable.
 pub fn route(words: &[Word]) -> Result<Vec<String>, Fault> {
     words.iter().map(variable_name).collect()
 }
 
-/// A word that no kind of `sticky` has.
+/// The fault for a parameter that no kind of `sticky` has.
 pub fn unknown_parameter(word: &Word) -> Fault {
     Fault::at(word, format!("unknown parameter \"{}\"", word.text()))
 }
 
-/// Reads what stands behind `learn`.
+/// Parses the parameters of `learn`.
 ///
 /// # Errors
-/// A word that is wrong, or one that is missing.
+/// An invalid or a missing parameter.
 pub fn learn(
     setter: &Setter<'_>,
     words: &[Word],
@@ -119,7 +119,7 @@ fn zone_of(value: &[u8]) -> Result<(String, u64), &'static str> {
     }
 }
 
-/// The variable that a parameter names.
+/// The variable in the value of a parameter.
 fn variable_in(
     setter: &Setter<'_>,
     word: &Word,
@@ -135,7 +135,7 @@ fn variable_in(
     }
 }
 
-/// What of a word stands behind its `=`.
+/// The part of a word after its `=`.
 pub fn behind(word: &Word, value: &[u8]) -> Word {
     Word {
         bytes: value.into(),

@@ -1,9 +1,9 @@
-//! `sticky`, as far as it is no protocol's: which server a request or a session belongs to.
+//! The common part of `sticky` for all protocols: the server of a request or session.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_upstream_module.html#sticky>. A server is known by a
-//! name: what `route` says on its line, else the MD5 hash of its address. Variables name the server
-//! itself, or a session that a server was learned for. When that is learned, and how else a client
-//! may name its server (a cookie), is a protocol's business.
+//! <https://nginx.org/en/docs/http/ngx_http_upstream_module.html#sticky>. The name of a server is
+//! its `route` parameter, else the MD5 hash of its address. Variables hold the name of the server,
+//! or a session for which a server was learned. The protocol decides when a session is learned, and
+//! may offer other ways to name a server (a cookie).
 
 pub mod line;
 mod sessions;
@@ -20,21 +20,22 @@ use variables::{Compiling as _, Context, Variable};
 use line::LearnLine;
 use sessions::{Learned, Learning, Sessions};
 
-/// How the servers of sessions are found again.
+/// How the server of a session is found.
 pub struct Affinity<C: Context> {
-    /// What may name a server, or a session: the first that is not empty.
+    /// The variables that may hold a server's name or a session: the first that is not empty
+    /// counts.
     lookup: Box<[Variable<C>]>,
     learn: Option<Learn<C>>,
 }
 
-/// How sessions are learned.
+/// The settings for learning sessions.
 struct Learn<C: Context> {
     create: Box<[Variable<C>]>,
     zone: Arc<Zone<Sessions>>,
     by_header: bool,
 }
 
-// By hand: whatever the context can or cannot do.
+// Implemented by hand, so that the context need not implement `Debug`.
 impl<C: Context> std::fmt::Debug for Affinity<C> {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let zone = self.learn.as_ref().map(|learn| learn.zone.name());
@@ -45,7 +46,7 @@ impl<C: Context> std::fmt::Debug for Affinity<C> {
 }
 
 impl<C: Context> Affinity<C> {
-    /// Servers that the first of these variables names which is not empty.
+    /// Servers whose name is in the first of these variables that is not empty.
     pub fn by_name(compiler: &Compiler<'_>, names: &[String]) -> Affinity<C> {
         Affinity {
             lookup: variables(compiler, names),
@@ -53,10 +54,10 @@ impl<C: Context> Affinity<C> {
         }
     }
 
-    /// Servers of sessions that are learned, for the `upstream` block of this name.
+    /// Servers of learned sessions, for the `upstream` block of this name.
     ///
     /// # Errors
-    /// The zone is another block's.
+    /// The zone belongs to another block.
     pub fn learned(
         compiler: &Compiler<'_>,
         line: &LearnLine,
@@ -72,12 +73,12 @@ impl<C: Context> Affinity<C> {
         })
     }
 
-    /// The name of the server, or the session, that this brings; empty where it brings none.
+    /// The server's name or the session of a context; empty if it has none.
     pub fn id(&self, context: &mut C) -> Bytes {
         first_of(context, &self.lookup)
     }
 
-    /// The name of the server that an id stands for.
+    /// The name of the server for an id.
     pub fn wanted(&self, subject: &impl Subject, id: &Bytes) -> Option<Bytes> {
         if id.is_empty() {
             return None;
@@ -102,13 +103,13 @@ impl<C: Context> Affinity<C> {
         found
     }
 
-    /// Whether sessions are learned when the head of an answer has come.
+    /// Whether sessions are learned from the head of a response.
     pub fn learns_by_header(&self) -> bool {
         self.learn.as_ref().is_some_and(|learn| learn.by_header)
     }
 
-    /// What is to be learned of a server that has answered: nothing where nothing is learned, or
-    /// the answer belongs to no session.
+    /// The session to be learned for a server that has responded; `None` if sessions are not
+    /// learned, or the response belongs to none.
     pub fn lesson(&self, context: &mut C, id: &Bytes, server: &Bytes) -> Option<Lesson> {
         let learn = self.learn.as_ref()?;
         let created = first_of(context, &learn.create);
@@ -151,7 +152,7 @@ fn declare(
     }
 }
 
-/// The first of these variables that is not empty; empty where all are.
+/// The first of these variables that is not empty; empty if all are.
 fn first_of<C: Context>(context: &mut C, variables: &[Variable<C>]) -> Bytes {
     for (place, variable) in variables.iter().enumerate() {
         let value = context.variable(*variable).unwrap_or_default();
@@ -168,22 +169,22 @@ fn first_of<C: Context>(context: &mut C, variables: &[Variable<C>]) -> Bytes {
     Bytes::new()
 }
 
-/// Which server has answered for which session.
+/// A session and the server that has responded for it.
 pub struct Lesson {
     zone: Arc<Zone<Sessions>>,
     session: Bytes,
     server: Bytes,
-    /// The session is remembered also where it is not known.
+    /// The session is stored even if it is not known.
     create: bool,
 }
 
 impl Lesson {
-    /// The server goes on with the session if that is known still.
+    /// Binds the session to the server, if it is known.
     pub fn renew(&self) {
         self.remember(false);
     }
 
-    /// The server has answered for the session.
+    /// Binds the session to the server.
     pub fn learn(&self) {
         self.remember(self.create);
     }
