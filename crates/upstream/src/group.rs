@@ -123,7 +123,7 @@ impl Group {
         self.roster.peers()
     }
 
-    /// Its members, as they are and are changed.
+    /// The members of the group.
     pub fn roster(&self) -> &Arc<Roster> {
         &self.roster
     }
@@ -172,12 +172,12 @@ impl Group {
     /// The state of the limit of requests in flight; `None` if there is no limit.
     pub fn load(&self) -> Option<Load> {
         self.concurrency?;
-        // Requests may ask before all of the configuration has been told that it is in force.
+        // A request may come before the whole configuration has taken effect.
         self.comes_into_force(engine::now());
         Some(self.peers().gate().load())
     }
 
-    /// How it shares requests out.
+    /// The balancing method.
     pub fn method(&self) -> Method {
         self.roster.method()
     }

@@ -1,9 +1,5 @@
-//! What the process that follows is told of a group: how its peers do, what their checks have
-//! found, and what names were found to mean.
-//!
-//! It is read as a roster of peers that serve nothing, from which the group goes on as it does from
-//! the one before a reload ([`Roster::adopt`]): which peers are the same is decided there alone.
-//! What is learned again within seconds is left out: latencies, who waits, connections.
+//! The state of a group for the next process: of its peers, their health checks, and the addresses
+//! of resolved names.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,7 +15,7 @@ use crate::peers::SideOf;
 use crate::roster::{Host, Roster};
 use crate::state::State;
 
-/// Writes a group.
+/// Saves a group.
 pub(crate) fn save(roster: &Roster, out: &mut StateWriter) {
     out.number(roster.hosts().len() as u64);
     for host in roster.hosts() {
@@ -41,7 +37,7 @@ pub(crate) fn save(roster: &Roster, out: &mut StateWriter) {
     }
 }
 
-/// Reads a group: one of which another may go on.
+/// Reads the saved state into a roster that another can adopt.
 pub(crate) fn read(group: &Roster, saved: &mut StateReader<'_>) -> Result<Roster, Unfit> {
     let mut hosts = Vec::new();
     for _ in 0..saved.number()? {
@@ -77,7 +73,7 @@ fn read_side(now: u64, saved: &mut StateReader<'_>) -> Result<Vec<Peer>, Unfit> 
     for _ in 0..saved.number()? {
         let server = Bytes::copy_from_slice(saved.text()?);
         let name = saved.string()?;
-        // Only those that were found by a name need one that can be connected to.
+        // Only peers that were resolved from a name need an address to connect to.
         let address = match name.parse::<SocketAddr>() {
             Ok(address) => Address::Inet(address),
             Err(_) => Address::Unix(name.into()),

@@ -1,7 +1,7 @@
-//! What health checks have found out about a peer, in all threads' sight.
+//! The results of a peer's health checks, visible to all threads.
 //!
-//! Who makes the checks, and what an answer must be like, is their own business: here is what their
-//! results come to. nginx: <https://nginx.org/en/docs/http/ngx_http_upstream_hc_module.html>
+//! The checks themselves are made elsewhere; this module evaluates their results. nginx:
+//! <https://nginx.org/en/docs/http/ngx_http_upstream_hc_module.html>
 //!
 //! ```text
 //!                      passes once
@@ -12,19 +12,19 @@
 //!                           └───────────────────┘
 //! ```
 //!
-//! Several checks may be made of one peer: the worst finding counts. A generation writes to
-//! findings of its own, which begin with what its predecessor has found; so a check that outlives
-//! its generation changes nothing that counts.
+//! A peer may have several checks, of which the worst finding counts. Each generation has its own
+//! findings, which begin with those of the previous generation, so a check that outlives its
+//! generation has no effect.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use bytes::Bytes;
 
-/// A check that is made of all peers of a group.
+/// A health check of all peers of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Check {
-    /// What it is known by over reloads: where it stands in the configuration.
+    /// Identifies the check over reloads: its place in the configuration.
     pub place: Bytes,
     /// A new peer gets no requests until it has passed.
     pub mandatory: bool,
@@ -110,13 +110,13 @@ impl Results {
 }
 
 impl Health {
-    /// That of a new peer.
+    /// The health of a new peer.
     pub(crate) fn new(checks: &Checks) -> Health {
         Health::following(checks, None)
     }
 
-    /// That of a peer which was there before a reload: each check that is made again goes on where
-    /// it was, unless it is mandatory and not persistent.
+    /// The health of a peer after a reload: each check that still exists keeps its finding, unless
+    /// it is mandatory and not persistent.
     pub(crate) fn following(checks: &Checks, before: Option<&Health>) -> Health {
         let results = checks.iter().map(|check| {
             let known = before.and_then(|before| before.results_of(&check.place));
@@ -133,8 +133,8 @@ impl Health {
         Health::begin(checks, results.collect(), counts)
     }
 
-    /// That of a peer whose checks have found this, each with how many results in a row speak
-    /// against it.
+    /// The health of a peer with these findings, each with the number of consecutive results that
+    /// contradict it.
     pub(crate) fn that_found(
         checks: &Checks,
         found: &[(Finding, u64)],
@@ -160,7 +160,7 @@ impl Health {
         &self.checks
     }
 
-    /// What each check has found, and how many results in a row speak against that.
+    /// The finding of each check, and the number of consecutive results that contradict it.
     pub(crate) fn found(&self) -> impl Iterator<Item = (&Check, Finding, u64)> {
         let both = self.checks.iter().zip(&self.results);
         both.map(|(check, results)| {
@@ -174,12 +174,12 @@ impl Health {
         self.results.get(number)
     }
 
-    /// The worst that a check has found.
+    /// The worst finding of all checks.
     pub fn finding(&self) -> Finding {
         Finding::of(self.worst.load(Ordering::Relaxed))
     }
 
-    /// How often it has been checked.
+    /// The totals of the checks.
     pub fn counts(&self) -> CheckCounts {
         let [checks, fails, unhealthy] =
             [0, 1, 2].map(|place: usize| self.counts[place].load(Ordering::Relaxed));
@@ -190,8 +190,8 @@ impl Health {
         }
     }
 
-    /// The check of this number among the group's has been passed; `passes` of them in a row make
-    /// an unhealthy peer healthy.
+    /// Notes that the check with this number in the group has passed; `passes` consecutive passes
+    /// make an unhealthy peer healthy.
     pub fn passed(&self, number: usize, passes: u64) -> HealthChange {
         self.count(0);
         let needed = match self.results.get(number).map(Results::finding) {
@@ -201,7 +201,7 @@ impl Health {
         self.note(number, Finding::Healthy, needed)
     }
 
-    /// It has been failed; `fails` of them in a row make a peer unhealthy.
+    /// Notes that the check has failed; `fails` consecutive failures make a peer unhealthy.
     pub fn failed(&self, number: usize, fails: u64) -> HealthChange {
         self.count(0);
         self.count(1);
@@ -279,7 +279,7 @@ mod tests {
         for _ in 0..2 {
             assert_eq!(health.failed(0, 3), HealthChange::default());
         }
-        // One that is passed between them begins the row anew.
+        // A pass in between starts the count again.
         assert_eq!(health.passed(0, 2), HealthChange::default());
         assert_eq!(health.failed(0, 3), HealthChange::default());
         assert_eq!(health.failed(0, 3), HealthChange::default());
@@ -304,7 +304,7 @@ mod tests {
         assert_eq!(health.finding(), Finding::Checking);
         assert!(health.failed(0, 1).finding.is_some());
         assert_eq!(health.finding(), Finding::Unhealthy);
-        // The other one being passed helps nothing.
+        // A pass of the other check has no effect.
         let change = health.passed(1, 5);
         assert_eq!(
             (change.finding, change.recovered),
@@ -356,7 +356,7 @@ mod tests {
             found(persistent("a"), 1, &[persistent("a")]),
             Finding::Unhealthy
         );
-        // A row goes on, too.
+        // The count of consecutive failures continues too.
         let old = Health::new(&[check("a")].into());
         old.failed(0, 2);
         let new = Health::following(&[check("a")].into(), Some(&old));

@@ -1,30 +1,30 @@
-//! Requests that wait for their answers, as `least_time … inflight` goes by them.
+//! Requests that wait for their responses, for `least_time … inflight`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::moment::average;
 
-/// What `least_time … inflight` counts of requests that have not been answered.
+/// The measurements of `least_time … inflight` for requests without a response.
 #[derive(Debug, Default)]
 pub(crate) struct InFlight {
-    /// How many there are.
+    /// The number of these requests.
     pub requests: AtomicU64,
-    /// When that changed last.
+    /// When the number last changed.
     pub changed_at: AtomicU64,
-    /// Milliseconds that they had been waiting for in all by then.
+    /// The sum of their waiting times until then, in milliseconds.
     pub waited: AtomicU64,
-    /// Their time, as an average that forgets.
+    /// The moving average of their waiting time.
     pub time: AtomicU64,
 }
 
 impl InFlight {
-    /// One more is waited for.
+    /// Counts another request.
     pub(crate) fn begin(&self, now: u64) {
         self.settle(now);
         self.requests.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// One has been answered, or given up, after so many milliseconds.
+    /// Removes a request that has got its response or was cancelled after `after` milliseconds.
     pub(crate) fn end(&self, now: u64, after: u64) {
         self.settle(now);
         let waited = self.waited.load(Ordering::Relaxed);
@@ -38,7 +38,7 @@ impl InFlight {
             .store(requests.saturating_sub(1), Ordering::Relaxed);
     }
 
-    /// Counts what those that are waited for have waited since the number changed last.
+    /// Adds the time since the last change to the waiting times.
     fn settle(&self, now: u64) {
         let requests = self.requests.load(Ordering::Relaxed);
         let since = now.saturating_sub(self.changed_at.load(Ordering::Relaxed));
@@ -49,8 +49,8 @@ impl InFlight {
         self.changed_at.store(now, Ordering::Relaxed);
     }
 
-    /// Takes in how long those have been waiting that are waited for; the average after that,
-    /// `None` where there are none.
+    /// Adds the current mean waiting time to the average, and returns the average; `None` if no
+    /// request waits.
     pub(crate) fn look(&self, now: u64) -> Option<u64> {
         let requests = self.requests.load(Ordering::Relaxed);
         let waited = self.waited.load(Ordering::Relaxed).checked_div(requests)?;

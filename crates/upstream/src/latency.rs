@@ -1,4 +1,4 @@
-//! How long a peer needs until the head of an answer, as `p2c` goes by it.
+//! The time that a peer needs until the head of a response, for `p2c`.
 //!
 //! The average is that of Finagle's `p2c` ("peak EWMA"): it believes bad news at once, and good
 //! news by and by.
@@ -6,21 +6,20 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// What is left of an average after this time without news: 1/e.
+/// The time after which an average without new values has decayed to 1/e.
 const DECAY: Duration = Duration::from_secs(5);
 
-/// A try that fails counts as an answer after this time, or after the time that it has taken, if
-/// that is more.
+/// The minimum time that a failed attempt counts for.
 const FAILURE: Duration = Duration::from_secs(1);
 
-/// How long a peer needs until the head of an answer: microseconds in the upper half, and in the
-/// lower the moment of that, in milliseconds of [`millis`](crate::moment::millis) modulo 2³²; 0 as
-/// long as nothing is known.
+/// The average time until the head of a response: microseconds in the upper half, and in the lower
+/// half the time of the last update, in milliseconds of [`millis`](crate::moment::millis) modulo
+/// 2³²; 0 if nothing is known.
 #[derive(Debug, Default)]
 pub(crate) struct Latency(AtomicU64);
 
 impl Latency {
-    /// A head has come after this time.
+    /// Notes a head after this time.
     pub(crate) fn note(&self, now: u64, after: Duration) {
         let after = as_micros(after);
         self.update(now, |known, since| match known {
@@ -32,19 +31,19 @@ impl Latency {
         });
     }
 
-    /// A try has failed after this time.
+    /// Notes a failed attempt after this time.
     pub(crate) fn note_failure(&self, now: u64, after: Duration) {
         self.note(now, after.max(FAILURE));
     }
 
-    /// A request has been given up after this time: its head would have come later than that.
+    /// Notes a request that was cancelled after this time, so its head would have come later.
     pub(crate) fn note_at_least(&self, now: u64, after: Duration) {
         if self.look(now) < Some(f64::from(as_micros(after))) {
             self.note(now, after);
         }
     }
 
-    /// Microseconds to expect; `None` where nothing is known.
+    /// The expected time in microseconds; `None` if nothing is known.
     pub(crate) fn look(&self, now: u64) -> Option<f64> {
         let (known, since) = unpack(self.0.load(Ordering::Relaxed), now);
         known.map(|known| f64::from(known) * weight_after(since))
@@ -55,7 +54,7 @@ impl Latency {
             .0
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |packed| {
                 let (known, since) = unpack(packed, now);
-                // `as` keeps within 32 bits what is more. 0 would be no news.
+                // `as` saturates at 32 bits. 0 would mean unknown.
                 let micros = (new(known, since) as u32).max(1);
                 Some(u64::from(micros) << 32 | now & LOWER)
             });
@@ -64,7 +63,7 @@ impl Latency {
 
 const LOWER: u64 = u32::MAX as u64;
 
-/// What was known, and how long ago.
+/// The known value, and its age.
 fn unpack(packed: u64, now: u64) -> (Option<u32>, Duration) {
     let micros = u32::try_from(packed >> 32).unwrap_or(u32::MAX);
     let since = now.wrapping_sub(packed) & LOWER;
@@ -97,12 +96,12 @@ mod tests {
         assert_eq!(micros(&latency, 1000), 10_000);
         latency.note(1000, 100 * MS);
         assert_eq!(micros(&latency, 1000), 100_000);
-        // At the same moment nothing is forgotten; after 5 s what was known counts 1/e.
+        // Without a time difference nothing decays; after 5 s the old value counts 1/e.
         latency.note(1000, 10 * MS);
         assert_eq!(micros(&latency, 1000), 100_000);
         latency.note(6000, 10 * MS);
         assert_eq!(micros(&latency, 6000), 43_109);
-        // Without news as well.
+        // The same without new values.
         assert_eq!(micros(&latency, 11_000), 15_858);
     }
 
@@ -118,7 +117,7 @@ mod tests {
         assert_eq!(micros(&latency, 1000), 1_000_000);
         latency.note_failure(1000, 3000 * MS);
         assert_eq!(micros(&latency, 1000), 3_000_000);
-        // More than 32 bits hold.
+        // Larger values than 32 bits are limited.
         latency.note(1000, Duration::from_secs(1 << 40));
         assert_eq!(micros(&latency, 1000), u64::from(u32::MAX));
     }

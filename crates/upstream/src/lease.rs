@@ -23,8 +23,8 @@ pub struct Lease {
     method: Method,
     /// When the lease began.
     since: u64,
-    /// When the peer had been looked at before, where this is to show how it does now, and has not
-    /// yet.
+    /// The previous time at which the peer was tried, if this request is the trial of a peer after
+    /// failures, until its result is known.
     trial: Option<u64>,
     /// Counted in [`InFlight`](crate::in_flight::InFlight).
     in_flight: bool,
@@ -32,8 +32,7 @@ pub struct Lease {
     is_unheard: bool,
     /// The response time has not been reported yet.
     is_open: bool,
-    /// After how many milliseconds the head of its answer has come, until `least_time` is told of
-    /// the whole.
+    /// The time until the head of the response in milliseconds, until `least_time` is updated.
     header: Option<u64>,
     /// There is a connection to the peer, which is closed with the lease.
     pub(crate) is_connected: bool,
@@ -142,7 +141,7 @@ impl Lease {
         };
         let after = as_millis(after);
         self.header = Some(after);
-        // Else it is told when the whole has come.
+        // Otherwise it is noted when the response is complete.
         if timed.in_flight && (timed.until != Until::LastByte) {
             let was_in_flight = std::mem::take(&mut self.in_flight);
             let Some(peer) = self.peer() else { return };
@@ -178,8 +177,8 @@ impl Lease {
         self.end(millis(engine::now()), as_millis(after));
     }
 
-    /// Tells `least_time` of what has been answered, or is waited for no more, after so many
-    /// milliseconds; once. As in nginx a head that has come makes it an answer, whatever becomes of
+    /// Updates `least_time` once, after a response or a cancelled request that took `after`
+    /// milliseconds. As in nginx, a request with a head counts as responded, whatever happens to
     /// the rest.
     fn end(&mut self, now: u64, after: u64) {
         let Some(timed) = self.method.timed() else {

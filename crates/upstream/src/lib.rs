@@ -1,16 +1,14 @@
-//! Servers that are asked on behalf of clients: which one is asked, how they have done, and
-//! connections to them that are kept.
+//! Upstream servers: load balancing, the state of servers, and idle connections to them.
 //!
-//! Nothing here knows a protocol or a directive: modules say what a [`Group`] consists of, and
-//! speak over what they get. A [`Roster`] has the list of a group's peers now, a [`Peers`]; its
-//! [`Peer`]s have a [`State`] that all threads share and that a reload hands on to the peer of the
-//! same identity ([`Remembered`]), and a [`Health`] where checks are made of them. A [`Selection`]
-//! is one request's way through a group: it asks the group's balancer for a peer and gives a
-//! [`Lease`], which counts until it is dropped, so that every way to end gives back exactly once.
-//! Where a group bounds how many requests are under way towards it, a request has to be
-//! [`Admitted`] first. What a thread keeps of connections is its [`pool`]. All of it comes together
-//! in [`try_peers`], the loop over peers, for a request or a session ([`Caller`]) and whatever is
-//! asked ([`PeerProtocol`]).
+//! This crate knows no protocol and no directive: modules define a [`Group`] and talk over its
+//! connections. A [`Roster`] holds the current list of a group's peers, a [`Peers`]. Each [`Peer`]
+//! has a [`State`] that all threads share and that a reload passes on to the peer with the same
+//! identity ([`Remembered`]), and a [`Health`] if it has health checks. A [`Selection`] chooses the
+//! peers of one request: it asks the group's balancer for a peer and returns a [`Lease`], which
+//! counts until it is dropped, so that every way to end releases the peer exactly once. If a group
+//! limits the requests in flight, a request must first be [`Admitted`]. The idle connections of a
+//! thread are in its [`pool`]. [`try_peers`] combines all of this in the loop over peers, for a
+//! request or session ([`Caller`]) and any protocol ([`PeerProtocol`]).
 
 mod admission;
 mod answers;

@@ -8,24 +8,24 @@
 //!      └────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! The *base* is how long answers take while few requests are under way. The limit follows
-//! the *gradient*,
-//! the base (and half of it more) by how long answers take now: `limit × gradient + √limit`, as
-//! Netflix's Gradient2 and Envoy's adaptive concurrency do. Times are averaged as geometric means,
-//! since it is by ratios that they are compared.
+//! The *base* is the response time while few requests are in flight. The limit follows the
+//! *gradient*, which is the base (and half of it more) divided by the current response time: `limit
+//! × gradient + √limit`, as in Netflix's Gradient2 and Envoy's adaptive concurrency. Times are
+//! averaged as geometric means, since they are compared by ratio.
 //!
-//! *Two kinds of page.* Servers spend their time with dear pages, however many cheap ones they
-//! answer beside them. So an answer weighs as much as the time that it took (up to a few times the
-//! base: one alone does not stand for all), and a window lasts at least as long as an answer of the
-//! last one took, so that dear pages are in each: a burst of cheap ones alone changes nothing.
-//! Where half as many at a time take hardly less, it is not the others that they wait for: the base
-//! was measured by too few, and is measured again.
+//! *Two kinds of page.* Servers spend most of their time on expensive pages, however many cheap
+//! ones they serve besides. So a response is weighted by its time (up to a few times the base, so
+//! that none dominates), and a window lasts at least as long as a response of the previous window,
+//! so that each window contains expensive pages: a burst of cheap pages alone changes nothing. If
+//! halving the requests in flight hardly reduces the response time, the requests do not wait for
+//! each other: the base was measured with too few of them, and is measured again.
 //!
-//! Where none of those who are under way is answered for long and others wait, those may be slow by
-//! themselves, waiting for something else. Then the limit grows, by one each time and within
-//! bounds, twofold while there is no base; and a base is not measured.
+//! If no request in flight gets its response for long while others wait, the requests may be slow
+//! by themselves, since they wait for something else. The limit then grows within bounds, by one
+//! each time, or twofold while there is no base; and no base is measured.
 //!
-//! No clock: the caller says when it is. <https://github.com/Netflix/concurrency-limits>,
+//! The limiter reads no clock: the caller passes the time.
+//! <https://github.com/Netflix/concurrency-limits>,
 //! <https://www.envoyproxy.io/docs/envoy/latest/configuration/http/http_filters/adaptive_concurrency_filter>
 
 use std::time::Duration;
@@ -58,8 +58,8 @@ const MEASURING_SHARE: u32 = 40;
 /// If responses are faster than the base by this factor although more requests are in flight, the
 /// base is out of date.
 const QUICKER: f64 = 1.2;
-/// Where half as many at a time take hardly less, the base is not theirs either: by less than so
-/// much.
+/// If half as many requests in flight are faster by less than this factor, the base does not apply
+/// to them either.
 const SLOWER_BY_ITSELF: f64 = 1.25;
 /// The base is measured again after this many windows in a row that no limit explains, or that are
 /// faster than the base.
@@ -68,13 +68,12 @@ const WINDOWS_AMISS: u32 = 3;
 const BASE_AGE_MIN: Duration = Duration::from_secs(5);
 /// The time after which measuring ends for want of responses.
 const MEASURING_TIME_MAX: Duration = Duration::from_secs(5);
-/// So much longer than the base none is answered where those who are under way are slow by
-/// themselves, or
+/// The limit counts as stuck if no response has come for this multiple of the base, or
 const STUCK_SHARE: f64 = 10.0;
-/// this long where that is more, or there is no base.
+/// for this time, if that is longer or there is no base.
 const STUCK_MIN: Duration = Duration::from_secs(1);
-/// The limit grows by that up to twice what it was, or up to this where that is more: servers that
-/// answer nothing at all are not to be given whatever comes.
+/// A stuck limit grows up to twice its value, or up to this value if that is larger: servers that
+/// do not respond at all must not get unlimited requests.
 const STUCK_LIMIT_MAX: f64 = 32.0;
 
 /// A limit that follows the response times.
@@ -255,7 +254,7 @@ impl Limiter {
         let least = Duration::try_from_secs_f64(seconds)
             .unwrap_or(WINDOW_TIME_MAX)
             .min(WINDOW_TIME_MAX);
-        // Here all begin anew, and of those that take long the quickest are answered first.
+        // All requests begin anew here, and of the slow ones the fastest respond first.
         match self.doing {
             Doing::Measuring => (2 * least).min(WINDOW_TIME_MAX),
             Doing::Growing | Doing::Following => least,
@@ -269,7 +268,7 @@ impl Limiter {
         let Some(base) = self.base.filter(|_| self.doing != Doing::Measuring) else {
             let is_first = self.base.replace(mean).is_none() || self.limit <= LIMIT_MIN;
             if is_first {
-                // It may have grown while nothing was answered.
+                // The limit may have grown while there were no responses.
                 self.limit = LIMIT_MIN;
             }
             let since = self.measuring_since.unwrap_or(now);
@@ -286,7 +285,7 @@ impl Limiter {
         };
         let is_used = window.most as f64 >= self.limit * 0.75;
         if window.most <= self.few() && !is_used {
-            // As good as having measured.
+            // Equivalent to a measurement.
             self.base = Some(base + (mean - base) * SMOOTHING);
             self.measured_at = now;
             self.amiss = 0;
@@ -301,7 +300,7 @@ impl Limiter {
         };
         if gradient < 1.0 {
             let (limit, before) = *self.slow_at.get_or_insert((self.limit, mean));
-            // Fewer at a time would take less, if they were slow because of each other.
+            // Fewer requests in flight would be faster if the requests slowed each other down.
             if self.limit <= limit / 2.0 && mean > before - SLOWER_BY_ITSELF.ln() {
                 self.amiss = WINDOWS_AMISS;
             }
@@ -309,7 +308,7 @@ impl Limiter {
         let aim = self.limit * gradient.max(GRADIENT_MIN) + self.limit.sqrt();
         let next = match self.doing {
             Doing::Growing if gradient >= 1.0 => self.limit * 2.0,
-            // By a base that is no longer true nothing can be judged.
+            // An outdated base gives no gradient.
             Doing::Following if is_quicker => self.limit,
             _ => self.limit + (aim - self.limit) * SMOOTHING,
         };
@@ -329,7 +328,7 @@ impl Limiter {
         }
     }
 
-    /// Has done with measuring.
+    /// Ends measuring.
     fn follow(&mut self, now: Duration, doing: Doing) {
         self.doing = doing;
         self.measured_at = now;

@@ -1,16 +1,15 @@
-//! Members of a group, as a live API shows and changes them.
+//! The members of a group, as the API shows and changes them.
 //!
-//! Each peer has a number that no other of its group has had, over reloads and changes. A change
-//! makes another list of peers: requests under way go on with the one that they have found. Where
-//! the group keeps its members ([`Keep`]) a change is written down before it holds, and a reload
-//! finds it there; else a reload goes back to what the configuration says, and [`Roster::undone`]
-//! tells of it.
+//! Each peer has a number that is unique in its group, over reloads and changes. A change makes
+//! another list of peers: requests in flight keep their list. If the group saves its members
+//! ([`Keep`]), a change is saved before it takes effect, and a reload reads it; otherwise a reload
+//! restores the members of the configuration, and [`Roster::undone`] reports the undone changes.
 //!
 //! ```text
 //! edit ─▶ of the roster that follows in a reload, if there is one ─▶ written down ─▶ in force here
 //! ```
 //!
-//! Not here: who may change what, and what a change looks like on the wire.
+//! Not here: permissions, and the encoding of changes in the API.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -127,7 +126,7 @@ pub enum MemberChange {
 pub(crate) type Edited = Vec<(Bytes, Bytes, MemberChange)>;
 
 impl Peer {
-    /// Applies the changes, but for the address.
+    /// Applies the changes, except for the address.
     pub fn patch(&mut self, patch: &Patch) {
         self.weight = patch.weight.unwrap_or(self.weight);
         self.max_conns = patch.max_conns.unwrap_or(self.max_conns);
@@ -198,27 +197,27 @@ impl Roster {
         self.peers().removed().len()
     }
 
-    /// What becomes of every peer that is added: the checks that are made of the others.
+    /// Gives a new peer the health checks of the group.
     pub fn prepare(&self, peer: &mut Peer) {
         let peers = self.peers();
         let checks = peers.iter().find_map(|known| known.checks.clone());
         peer.checks = checks.or_else(|| self.checks.clone());
     }
 
-    /// Changes the members: the number of the one that this is about, which is returned as it is
-    /// now, or was.
+    /// Changes the members. Returns the member that was changed, as it is now, or as it was before
+    /// its removal.
     ///
     /// # Errors
-    /// Nothing has changed then.
+    /// If nothing has changed, with the reason.
     pub fn edit(&self, edit: Edit, now: Instant) -> Result<Member, MemberError> {
         let _changing = self.changing();
-        // In the order in which they stand, and before any that comes.
+        // Hosts are numbered in their order, and before any new member.
         self.number_hosts();
-        // What a reload has begun with is to hold, and to be written down, in its place.
+        // During a reload, the change also applies to the next roster, which saves it.
         let next = self.next();
         let edit = match &next {
             Some(next) => match (edit.clone(), next.edit(edit, now)?) {
-                // Both know it by one number and one state.
+                // Both rosters share the member's number and state.
                 (Edit::Add(..), added) => Edit::Add(Box::new(added.peer), added.side),
                 (edit, _) => edit,
             },
@@ -254,7 +253,7 @@ impl Roster {
         }
         self.note_edit(&member.peer, done);
         self.put(after);
-        // Who waits for a peer may have found one.
+        // A request that waits for a peer may find one now.
         self.peers().queue().call_next();
         Ok(member)
     }
@@ -307,7 +306,7 @@ impl Roster {
             Some((address, server)) => {
                 let mut moved = peer.at(address.clone());
                 moved.server = server.clone();
-                // As it is the same member, it keeps its number; how it does is to be seen.
+                // The member keeps its number, but its state begins anew.
                 let _ = moved.state().number.set(number);
                 before.note_removed(peer);
                 *peer = moved;
@@ -349,7 +348,7 @@ impl Roster {
         })
     }
 
-    /// Where the member of a number stands.
+    /// The position of the member with a number.
     fn find(
         &self,
         before: &Peers,
@@ -390,9 +389,9 @@ impl Roster {
         edited.push((peer.server.clone(), peer.name.clone(), done));
     }
 
-    /// Takes from the roster before a reload what had been done to its members: where the members
-    /// were written down meanwhile, and what this one was made of had been read before, they are
-    /// these; where they were not, and the configuration says otherwise, it is undone.
+    /// Takes over the edits of the roster before a reload. If the members are saved and were
+    /// changed after this configuration read them, the previous members are taken over; if they are
+    /// not saved, edits that the configuration contradicts are undone.
     pub(crate) fn take_edits(self: &Arc<Self>, previous: &Roster) {
         let _changing = previous.changing();
         *lock(&previous.next) = Arc::downgrade(self);
@@ -406,7 +405,8 @@ impl Roster {
         }
         let now = self.peers();
         let then = previous.peers();
-        // None is shared here: it would have a state of its own, and would take over none.
+        // The peers are not shared here: `share` would give them a state, and they could not adopt
+        // one.
         fn find<'a>(peers: &'a Peers, server: &Bytes, name: &Bytes) -> Option<&'a Peer> {
             let mut all = peers.iter();
             all.find(|peer| (&peer.server, &peer.name) == (server, name))
@@ -426,7 +426,7 @@ impl Roster {
         *lock(&self.undone) = undone;
     }
 
-    /// Has the members of another, but for those that lookups will find.
+    /// Takes over the members of another roster, except for those from DNS lookups.
     fn take_members(&self, known: &Peers) {
         let checks = self.checks.clone();
         let sides = [SideOf::Peers, SideOf::Backups].map(|side| {
@@ -443,8 +443,8 @@ impl Roster {
         self.put(Peers::new(primary, backup, self.method()));
     }
 
-    /// What the reload that this configuration came with has undone of what had been done to
-    /// members, by their names. Told once.
+    /// Takes the changes that the reload with this configuration has undone, by the names of the
+    /// members.
     pub fn undone(&self) -> Vec<(Bytes, MemberChange)> {
         std::mem::take(&mut lock(&self.undone))
     }
@@ -455,7 +455,7 @@ impl Roster {
 }
 
 impl Method {
-    /// Whether a group that shares requests out so may have peers that stand by.
+    /// Whether a group with this method may have backup peers.
     pub fn takes_backups(self) -> bool {
         !matches!(
             self,
@@ -487,7 +487,7 @@ fn of_side(sides: &mut [Vec<Peer>; 2], side: SideOf) -> &mut Vec<Peer> {
     }
 }
 
-/// Nothing lies behind these locks that a panic could have left half done.
+/// No code that holds these locks can panic half-way.
 fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! Moments and averages as all threads share them: in milliseconds, without a lock.
+//! Times and averages that all threads share without a lock, in milliseconds.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use framework::handover::{StateReader, StateWriter, Unfit};
 
-/// Milliseconds of [`millis`]; 0 is never.
+/// A time in milliseconds of [`millis`]; 0 is never.
 #[derive(Debug, Default)]
 pub(crate) struct Moment(AtomicU64);
 
@@ -20,13 +20,13 @@ impl Moment {
         self.0.store(at, Ordering::Relaxed);
     }
 
-    /// Writes how far it is from `now`.
+    /// Saves the distance from `now`.
     pub(crate) fn save(&self, now: u64, out: &mut StateWriter) {
         let at = Some(self.get()).filter(|at| *at > 0);
         out.optional(at, |out, at| out.number(at.wrapping_sub(now)));
     }
 
-    /// Has the moment that another process has written, on the clock of this one.
+    /// Restores a time that another process has saved, on the clock of this process.
     pub(crate) fn read(&self, now: u64, saved: &mut StateReader<'_>) -> Result<(), Unfit> {
         let elapsed = u64::try_from(saved.elapsed().as_millis()).unwrap_or(u64::MAX);
         let distance = saved.optional(StateReader::number)?;
@@ -38,19 +38,20 @@ impl Moment {
         Ok(())
     }
 
-    /// Sets it if it is still `from`: whether it was.
+    /// Sets the time if it is still `from`. Returns whether it was.
     pub(crate) fn set_from(&self, from: u64, at: u64) -> bool {
         let set = (self.0).compare_exchange(from, at, Ordering::Relaxed, Ordering::Relaxed);
         set.is_ok()
     }
 }
 
-/// A moment as the states of all threads have it: in milliseconds, never 0.
+/// Converts a time to milliseconds for states of all threads; never 0.
 pub(crate) fn millis(now: Instant) -> u64 {
-    // What the process before has seen lies before this one's beginning.
+    // Times of the previous process are before the start of this one.
     const BEFORE: Duration = Duration::from_secs(24 * 60 * 60);
     thread_local! {
-        /// The last one: a request asks several times within a turn of the loop.
+        /// The last conversion, since a request converts the same time several times within a turn
+        /// of the loop.
         static LAST: Cell<Option<(Instant, u64)>> = const { Cell::new(None) };
     }
     if let Some((moment, millis)) = LAST.get()
@@ -65,13 +66,13 @@ pub(crate) fn millis(now: Instant) -> u64 {
     millis
 }
 
-/// The time since the first moment that was asked for.
+/// The time since the first call.
 pub(crate) fn since_beginning(now: Instant) -> Duration {
     static BEGINNING: OnceLock<Instant> = OnceLock::new();
     now.saturating_duration_since(*BEGINNING.get_or_init(|| now))
 }
 
-/// An average that forgets, as nginx has it: a twentieth of what is new counts.
+/// A moving average as in nginx: a new value counts a twentieth.
 pub(crate) fn average(of: &AtomicU64, millis: u64) {
     let old = of.load(Ordering::Relaxed);
     let new = match old {

@@ -43,8 +43,8 @@ pub struct Peers {
     pub primary: PeerSet,
     /// The backup peers, which get requests if no primary peer is available.
     pub backup: PeerSet,
-    /// Held while a peer is chosen: what one thread has weighed, no other changes meanwhile. Shared
-    /// with the same group before a reload, whose peers may be these.
+    /// The state that all threads share, whose lock is held while a peer is chosen. Shared with the
+    /// same group before a reload, which may have the same peers.
     turn: OnceLock<Arc<RotationState>>,
     balancer: Box<dyn Balancer>,
 }
@@ -60,7 +60,7 @@ impl Peers {
         }
     }
 
-    /// Those of the same group from now on.
+    /// The next list of peers of the same group.
     pub(crate) fn followed_by(&self, primary: PeerSet, backup: PeerSet, method: Method) -> Peers {
         Peers {
             turn: OnceLock::from(Arc::clone(self.turn())),
@@ -72,7 +72,7 @@ impl Peers {
         &*self.balancer
     }
 
-    /// Those of one side.
+    /// The primary or the backup peers.
     pub fn side(&self, of: SideOf) -> &PeerSet {
         match of {
             SideOf::Peers => &self.primary,
@@ -85,22 +85,23 @@ impl Peers {
         self.primary.iter().chain(self.backup.iter())
     }
 
-    /// Whether there is no choice.
+    /// Whether there is only one peer.
     pub fn is_single(&self) -> bool {
         self.primary.len() == 1 && self.backup.is_empty()
     }
 
-    /// The most tries that a request has: each peer once that is not on its way out.
+    /// The maximum number of attempts of a request: each peer once, except for peers that are down
+    /// or draining.
     pub fn tries(&self) -> usize {
         let staying = self.iter().filter(|peer| !peer.down && !peer.draining);
         staying.count()
     }
 
-    /// Waits for other threads that are choosing; for as long as it takes to look at each peer
+    /// Waits until no other thread chooses a peer, which takes as long as looking at each peer
     /// once.
     pub(crate) fn take_turn(&self) -> MutexGuard<'_, ()> {
         let turn = &self.turn().lock;
-        // Nothing lies in it that a panic could have left half done.
+        // No code that holds the lock can panic half-way.
         turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -109,27 +110,27 @@ impl Peers {
         self.queue().len()
     }
 
-    /// Requests that wait for a peer.
+    /// The queue of requests that wait for a peer.
     pub(crate) fn queue(&self) -> &Arc<Queue> {
         &self.turn().queue
     }
 
-    /// Requests of the last seconds, and retries.
+    /// The counts of recent requests and retries.
     pub(crate) fn retries(&self) -> &Retries {
         &self.turn().retries
     }
 
-    /// What requests go through where it is bounded how many are under way.
+    /// The gate that limits the requests in flight.
     pub(crate) fn gate(&self) -> &Arc<Gate> {
         &self.turn().gate
     }
 
-    /// What the peer is named by in its group.
+    /// The number of a peer, which identifies it in its group.
     pub(crate) fn number_of(&self, peer: &Peer) -> u64 {
         *peer.state().number.get_or_init(|| self.next_number())
     }
 
-    /// The next member without a number has this one at least.
+    /// Sets the lowest number for members without one.
     pub(crate) fn number_from(&self, number: u64) {
         self.turn().next_number.fetch_max(number, Ordering::Relaxed);
     }
@@ -138,7 +139,7 @@ impl Peers {
         self.turn().next_number.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// A peer leaves the group: it is remembered as long as it has requests.
+    /// Notes that a peer leaves the group. Its state is kept as long as it has requests.
     pub(crate) fn note_removed(&self, peer: &Peer) {
         let removed = self.turn().removed.lock();
         let mut removed = removed.unwrap_or_else(PoisonError::into_inner);
@@ -148,7 +149,7 @@ impl Peers {
         }
     }
 
-    /// How those do that have left the group and still have requests.
+    /// The states of removed peers that still have requests.
     pub(crate) fn removed(&self) -> Vec<Arc<State>> {
         let removed = self.turn().removed.lock();
         let mut removed = removed.unwrap_or_else(PoisonError::into_inner);
@@ -160,12 +161,12 @@ impl Peers {
         self.turn.get_or_init(Arc::default)
     }
 
-    /// Goes on with what was known of the same peers before: those whose server and address are the
-    /// same, in their order where several are.
+    /// Takes over the state of the same peers before: those with the same server and address, in
+    /// their order if there are several.
     pub(crate) fn adopt(&self, previous: &Peers) {
         let _ = self.turn.set(Arc::clone(previous.turn()));
         let mut known: base::hash::Map<Identity<'_>, Vec<&Peer>> = base::hash::Map::default();
-        // From behind, so that the first is taken first.
+        // In reverse order, so that the first is taken first.
         for peer in previous.iter().collect::<Vec<_>>().into_iter().rev() {
             known.entry(identity(peer)).or_default().push(peer);
         }
@@ -181,7 +182,7 @@ impl Peers {
     }
 }
 
-/// What a peer is known by over reloads: how its server is written, and its address.
+/// The identity of a peer over reloads: its server as written, and its address.
 type Identity<'a> = (&'a [u8], &'a [u8]);
 
 fn identity(peer: &Peer) -> Identity<'_> {

@@ -1,9 +1,10 @@
 //! The pool of a thread's idle connections to peers (`keepalive`).
 //!
-//! nginx: <https://nginx.org/en/docs/http/ngx_http_upstream_module.html#keepalive>. They are
-//! watched: one whose peer closes it, or sends what was not asked for, ends at once, as does one
-//! that has been idle for too long, or that has to make room where `worker_connections` are scarce.
-//! They outlive reloads and end when the thread begins to end.
+//! nginx: <https://nginx.org/en/docs/http/ngx_http_upstream_module.html#keepalive>. Idle
+//! connections are watched: a connection is closed at once if its peer closes it or sends
+//! unexpected bytes, if it has been idle for too long, or if room is needed for
+//! `worker_connections`. Idle connections outlive reloads, and are closed when the thread begins to
+//! end.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -30,7 +31,7 @@ static POOL: Slot<Pool, Thread> = Slot::new();
 
 /// A connection in use. It stays in its box while it moves in and out of the pool.
 pub struct Connection {
-    /// The bytes of the connection.
+    /// The transport of the connection.
     pub transport: Transport,
     /// Its properties.
     pub made: Made,
@@ -93,11 +94,11 @@ struct Idle {
     group: Bytes,
     until: Instant,
     waker: Waker,
-    /// Its turn to make room for others.
+    /// The connection's turn to make room for others.
     spare: Option<SpareEntry>,
 }
 
-/// The connections of a thread as those that may be closed to make room for others.
+/// The pool as an owner of connections that may be closed to make room for others.
 struct Spares(Weak<RefCell<Pool>>);
 
 impl Spare for Spares {
@@ -108,7 +109,7 @@ impl Spare for Spares {
     }
 }
 
-/// Which of those that are idle have something to be looked at.
+/// The idle connections that must be checked.
 #[derive(Default)]
 struct Ready(Mutex<(Vec<slab::Key>, Option<Waker>)>);
 
@@ -118,9 +119,10 @@ impl Ready {
     }
 }
 
-/// Wakes the task that watches for one of them.
+/// Wakes the watching task for one idle connection.
 struct IdleWatch {
-    /// Its key as two halves: another one each time that it becomes idle.
+    /// The key of the idle connection as two halves, which changes each time the connection becomes
+    /// idle.
     key: AtomicU64,
     ready: Arc<Ready>,
 }
@@ -163,7 +165,7 @@ impl OfThread for Pool {
         self.ended = true;
         self.by_group.clear();
         self.idle = Slab::new();
-        // Its task finds nothing and ends.
+        // The task finds no connections and ends.
         self.ready.lock().1.take().into_iter().for_each(Waker::wake);
     }
 }
@@ -214,7 +216,7 @@ pub fn give_back(local: &GenerationView, group: &Group, connection: Box<Connecti
         .get_or_insert_with(|| Rc::new(Spares(Rc::downgrade(&pool))));
     let spares: Rc<dyn Spare> = Rc::clone(spares) as Rc<dyn Spare>;
     let key = guard.keep(group, &keepalive, connection, &spares);
-    // It may have ended already.
+    // The connection may have been closed already.
     guard.look(key);
     if !std::mem::replace(&mut guard.watched, true) {
         drop(guard);
@@ -270,7 +272,7 @@ impl Pool {
     /// Closes an idle connection whose peer has closed it, or has sent unexpected bytes.
     fn look(&mut self, key: slab::Key) {
         let Some(idle) = self.idle.get(key) else {
-            return; // it is in use again
+            return; // the connection is in use again
         };
         let mut context = Context::from_waker(&idle.waker);
         let transport = &idle.connection.transport;

@@ -1,4 +1,4 @@
-//! What a reload does not forget: the states of a group's peers.
+//! The states of a group's peers, which are kept over reloads.
 
 use std::sync::Arc;
 
@@ -8,9 +8,8 @@ use framework::zone::{Fact, State as ZoneState, Tell, Zone};
 use crate::handover;
 use crate::roster::Roster;
 
-/// A zone that each group has, whether the configuration gives it one or not. Its settings are the
-/// group's peers, which hold their states themselves: a reload puts those of the peers before into
-/// the peers that are the same.
+/// A zone for each group, even without `zone` in the configuration. Its settings are the group's
+/// peers, which hold their own states: a reload passes the states on to the same peers.
 #[derive(Debug)]
 pub struct Remembered;
 

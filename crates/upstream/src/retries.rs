@@ -15,15 +15,15 @@ pub struct RetryBudget {
     pub floor: u64,
 }
 
-/// Seconds that count: this one and those before it.
+/// The number of seconds that count, the current one included.
 const WINDOW: u64 = 10;
 
-/// What was counted in the last seconds.
+/// The counts of the last seconds.
 #[derive(Debug, Default)]
 pub(crate) struct Retries([AtomicU64; WINDOW as usize]);
 
-/// What was counted in one second: a word of the second's number modulo 2²⁰, requests and retries
-/// of 22 bits each, which stop at their largest value.
+/// The counts of one second, packed in a word: the second's number modulo 2²⁰, and requests and
+/// retries of 22 bits each, which saturate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Second {
     number: u64,
@@ -58,7 +58,7 @@ impl Retries {
 
     /// Takes a retry out of the budget; `false` if the budget is used up.
     pub(crate) fn retry(&self, now: u64, budget: RetryBudget) -> bool {
-        // Counted first: of two threads that want the last one, none gets it twice.
+        // Counted first, so that two threads cannot both take the last retry.
         self.count(now, |second| second.retries += 1);
         let (requests, retries) = self.sum(now);
         let share = requests.saturating_mul(budget.percent) / 100;
@@ -72,7 +72,7 @@ impl Retries {
         is_within
     }
 
-    /// Changes what is counted of this second.
+    /// Changes the counts of the current second.
     fn count(&self, now: u64, change: impl Fn(&mut Second)) {
         let second = now / 1000;
         let Some(word) = self.0.get((second % WINDOW) as usize) else {
@@ -121,7 +121,7 @@ mod tests {
         let retries = Retries::default();
         (0..50).for_each(|_| retries.request(1000));
         assert_eq!(granted(&retries, 1500, 100, budget(20, 0)), 10);
-        // What was refused is not counted.
+        // Refused retries do not count.
         retries.request(2000);
         (0..4).for_each(|_| retries.request(3000));
         assert_eq!(granted(&retries, 3000, 100, budget(20, 0)), 1);
@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(retries.sum(20_999), (100, 0));
         assert_eq!(retries.sum(25_000), (50, 0));
         assert_eq!(retries.sum(40_000), (0, 0));
-        // The number of a second begins anew every twelve days.
+        // The number of a second wraps every twelve days.
         let late = (NUMBER_MAX + 1) * 1000;
         let retries = Retries::default();
         retries.request(late - 1000);
@@ -176,8 +176,8 @@ mod tests {
                 .collect();
             threads.into_iter().map(|it| it.join().unwrap()).sum()
         });
-        // Threads that want the last ones at the same time may leave one each, and never take one
-        // more.
+        // Threads that want the last retries at the same time may leave one each, but never take
+        // too many.
         assert!((97..=100).contains(&total), "{total}");
     }
 }

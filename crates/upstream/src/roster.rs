@@ -177,8 +177,7 @@ impl Roster {
         self.keep.is_some()
     }
 
-    /// Gives every host a number that has none: behind the peers that have been there from the
-    /// start.
+    /// Gives every host without a number one, after the peers of the configuration.
     pub(crate) fn number_hosts(&self) {
         let peers = self.peers();
         for peer in peers.iter().filter(|peer| peer.host.is_none()) {
@@ -193,13 +192,12 @@ impl Roster {
         self.host_numbers.get(host)?.get().copied()
     }
 
-    /// Goes on with what was known before a reload: the states of peers that are the same, and what
-    /// the same names were found to mean.
+    /// Takes over the state before a reload: the states of the same peers, and the addresses of the
+    /// same names.
     pub(crate) fn adopt(self: &Arc<Self>, previous: &Roster) {
         self.take_edits(previous);
         let before = previous.peers();
-        // What has a state of its own adopts none: before each list that others follow from, not
-        // after the last of them.
+        // A peer with a state of its own adopts none, so this must precede all changes of the list.
         self.peers().adopt(&before);
         for (number, host) in self.hosts.iter().enumerate() {
             let same = |known: &Host| {
@@ -212,7 +210,7 @@ impl Roster {
                 self.host_numbers.get(number),
                 previous.number_of_host(known),
             ) {
-                let _ = own.set(known); // it is the same server's
+                let _ = own.set(known); // the host is the same server
             }
             let found = [SideOf::Peers, SideOf::Backups]
                 .into_iter()
@@ -233,14 +231,14 @@ impl Roster {
 }
 
 impl Host {
-    /// The peer at an address.
+    /// The peer for an address.
     fn makes(&self, found: &ResolvedAddress) -> Peer {
         let template = &self.template;
         let mut peer = template.at(found.address.clone());
         if let Some(server) = &found.server {
             peer.server = server.clone();
         }
-        // What is written goes before what a lookup says.
+        // A configured weight takes precedence over that of a lookup.
         peer.weight = match (template.weight, found.weight) {
             (1, Some(weight)) if self.service.is_some() => i64::from(weight.max(1)),
             (weight, _) => weight,
@@ -252,7 +250,7 @@ impl Host {
         peer
     }
 
-    /// An address that was found before, with the port that the host has now.
+    /// An address of an earlier lookup, with the current port of the host.
     fn placed(&self, address: &Address) -> Address {
         match address {
             Address::Inet(known) if self.service.is_none() => {

@@ -80,44 +80,45 @@ impl Selection {
         }
     }
 
-    /// Places it by this text, if its group does that.
+    /// Sets the text that the group's method hashes.
     pub fn by_text(mut self, text: Bytes) -> Selection {
         self.key = Key::Text(text);
         self
     }
 
-    /// Places it by the client's address, if its group does that; `None` where it has none.
+    /// Sets the client's address that the group's method hashes; `None` if the client has no IP
+    /// address.
     pub fn by_client(mut self, client: Option<IpAddr>) -> Selection {
         self.key = Key::Client(client);
         self
     }
 
-    /// Wants the peer of this name ([`Peer::id`]) from now on, and another only where that may not
-    /// be asked. One that is draining is given to whoever names it.
+    /// Prefers the peer of this name ([`Peer::id`]) from now on; another is only chosen if that is
+    /// not available. A draining peer is chosen if it is preferred.
     pub fn want(&mut self, id: Option<Bytes>) {
         self.hint = id.filter(|id| !id.is_empty());
     }
 
-    /// The group that it chooses from.
+    /// The group of the selection.
     pub fn group(&self) -> &Arc<Group> {
         &self.group
     }
 
-    /// How many tries there may still be, the one under way included.
+    /// The number of attempts left, the current one included.
     pub fn tries_left(&self) -> usize {
         self.tries_left
     }
 
-    /// A try that does not count: its connection had been kept, and may have ended before the peer
-    /// saw the request. A peer that was [let off](Self::let_off) has said that it did not look at
-    /// it, and may be asked again.
+    /// Does not count the current attempt, since its connection was reused and may have ended
+    /// before the peer received the request. A peer that was [let off](Self::let_off) has not
+    /// processed the request, and may be tried again.
     pub fn try_once_more(&mut self) {
         self.tries_left += 1;
         self.again = self.chosen.take().or(self.again);
     }
 
-    /// Chooses a peer, which has this request until the selection is told what has come of it;
-    /// `None` when none is left that may be asked.
+    /// Chooses a peer, which is leased until the selection is told the result; `None` if no peer is
+    /// available.
     pub fn next(&mut self, now: Instant) -> Option<&Peer> {
         self.lease = None;
         let now = millis(now);
@@ -130,13 +131,13 @@ impl Selection {
         Some(peer)
     }
 
-    /// Whether the peer chosen last had been put out as an outlier, and this is the first request
-    /// since then.
+    /// Whether the chosen peer's ejection as an outlier has ended, and this is its first request
+    /// since.
     pub fn is_back(&self) -> bool {
         self.is_back
     }
 
-    /// Takes another try out of the group's budget; `false` where nothing is left of that.
+    /// Takes a retry out of the group's budget; `false` if the budget is used up.
     pub fn may_retry(&self, now: Instant) -> bool {
         match self.group.retry_budget {
             Some(budget) => self.peers.retries().retry(millis(now), budget),
@@ -144,17 +145,17 @@ impl Selection {
         }
     }
 
-    /// Whether a peer has been chosen and nothing has come of it yet.
+    /// Whether a peer has been chosen and its result is open.
     pub fn is_given(&self) -> bool {
         self.lease.is_some()
     }
 
-    /// The peer that the lease was given for.
+    /// The peer of the lease.
     pub fn given(&self) -> Option<&Peer> {
         self.lease.as_ref()?.peer()
     }
 
-    /// Whether there is a peer that has not been tried, nor chosen, and may be asked now.
+    /// Whether there is an available peer that has been neither tried nor chosen.
     pub fn has_others(&self, now: Instant) -> bool {
         let now = millis(now);
         let here = self.peers.side(self.side).iter().enumerate();
@@ -169,24 +170,24 @@ impl Selection {
                 || (is_of_peers && backup.any(may_be_asked)))
     }
 
-    /// Whether a peer has been tried in vain.
+    /// Whether an attempt has failed.
     pub fn has_tried(&self) -> bool {
         self.tries_made > 0
     }
 
-    /// How many requests the peer chosen last, if that is a Unix socket, has still to answer, this
-    /// one included.
+    /// The number of requests without a response at the chosen peer, this one included, if the peer
+    /// is a Unix socket.
     pub(crate) fn unheard(&self) -> usize {
         self.given().map_or(0, |peer| peer.state().unheard())
     }
 
-    /// How many requests are under way; `None` where that is not bounded.
+    /// The state of the limit of requests in flight; `None` if there is no limit.
     pub(crate) fn load(&self) -> Option<Load> {
         self.group.load()
     }
 
-    /// How long requests wait where no peer may be asked; `None` where they do not, or this one has
-    /// tried a peer already.
+    /// How long requests wait if no peer is available; `None` if they do not wait, or this request
+    /// has tried a peer already.
     pub(crate) fn queue_timeout(&self) -> Option<Duration> {
         let queueing = self.group.queueing.filter(|_| !self.has_tried())?;
         Some(match self.group.concurrency {
@@ -195,22 +196,22 @@ impl Selection {
         })
     }
 
-    /// Whether others have been waiting for a peer: whoever comes now is behind them.
+    /// Whether other requests wait for a peer, so that a new request must queue behind them.
     pub fn has_to_wait(&self) -> bool {
         self.group.queueing.is_some() && !self.peers.queue().is_empty()
     }
 
-    /// A place among those that wait, where the group has them do that and has room.
+    /// Joins the queue, if the group has one with room.
     pub fn wait(&self) -> Option<QueueTicket> {
         let queueing = self.group.queueing?;
         let queue = self.peers.queue();
         let place = queue.enter(queueing.length);
-        // Where no one is asked, no one calls: the first is to look for itself.
+        // If no peer has requests, none calls the queue: the first must look for itself.
         queue.call_next();
         place
     }
 
-    /// Begins anew among the peers that there are now; nothing has been tried yet.
+    /// Starts again with the current peers, of which none has been tried.
     pub fn begin_again(&mut self) {
         self.peers = self.group.peers();
         self.tries_left = tries(&self.peers, self.tries_max);
@@ -230,7 +231,7 @@ impl Selection {
                 || (peer.is_open() && !peer.draining && !peer.is_full());
             return is_given.then(|| self.lease(0, now)).flatten();
         }
-        // What was put out by lines that are no longer there may be asked.
+        // Peers that were ejected by a setting that is gone may be chosen.
         let despite_outliers = self.group.outliers.is_none();
         let mut chosen = self.choose(now, despite_outliers);
         if chosen.is_none() && self.side == SideOf::Peers && !peers.backup.is_empty() {
@@ -254,7 +255,7 @@ impl Selection {
         self.lease(chosen, now)
     }
 
-    /// The peer that may be asked again, now that no other is left.
+    /// The lease of a peer that may be tried again, since no other is left.
     fn take_again(&mut self, now: u64) -> Option<Lease> {
         let (side, index) = self.again.take()?;
         let peer = self.peers.side(side).get(index)?;
@@ -288,7 +289,7 @@ impl Selection {
         chosen.or_else(|| balancer::round_robin(&mut asked))
     }
 
-    /// The peer chosen last has failed, which is its own fault, and has the request no longer.
+    /// Notes that the chosen peer has failed by its own fault, and ends the lease.
     pub fn failed(&mut self, now: Instant) -> FailureEffect {
         self.count_try();
         self.chosen = None;
