@@ -298,8 +298,9 @@ impl Selection {
         FailureEffect { disabled, put_out }
     }
 
-    /// The peer chosen last has answered, and [`Selection::answered`] follows: whether as one that
-    /// is well, or as one that is broken itself. What that has put it out for, if it has.
+    /// Counts the response of the chosen peer for outlier detection: `is_well` is false if the
+    /// response shows a broken server. Returns the ejection if this causes one.
+    /// [`Selection::answered`] must follow.
     pub fn judge(&self, now: Instant, is_well: bool) -> Option<PutOut> {
         let outliers = self.group.outliers.as_ref()?;
         let lease = self.lease.as_ref()?;
@@ -311,28 +312,29 @@ impl Selection {
         None
     }
 
-    /// There is a connection to the peer chosen last.
+    /// Notes that the connection to the chosen peer is established.
     pub fn connected(&mut self) {
         if let Some(lease) = &mut self.lease {
             lease.is_connected = true;
         }
     }
 
-    /// The peer chosen last could not take the request, which tells nothing of how it does, and has
-    /// it no longer.
+    /// Notes that the chosen peer could not process the request, which says nothing about its
+    /// health, and ends the lease.
     pub fn let_off(&mut self) {
         self.count_try();
         self.lease = None;
     }
 
-    /// The peer chosen last lacks what was asked for, which is no fault of its own, and has the
-    /// request no longer.
+    /// Notes that the chosen peer lacks what was requested, which is not its fault, and ends the
+    /// lease.
     pub fn passed_by(&mut self, now: Instant) {
         self.judge(now, true);
         self.answered();
     }
 
-    /// The peer chosen last has answered: who reads the answer has the lease.
+    /// Notes that the chosen peer has responded, and returns the lease to the reader of the
+    /// response.
     pub fn answered(&mut self) -> Option<Lease> {
         self.count_try();
         self.chosen = None;
@@ -351,7 +353,7 @@ impl Selection {
     }
 }
 
-/// How many tries a request has that asks no more than `most` peers, unless that is 0.
+/// The number of attempts of a request, which is at most `most` unless that is 0.
 fn tries(peers: &Peers, most: usize) -> usize {
     match most {
         0 => peers.tries(),

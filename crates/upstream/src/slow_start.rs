@@ -1,14 +1,14 @@
-//! `slow_start`: how much of its weight a peer has that has become available again.
+//! `slow_start`: the share of its weight that a peer has after it has become available again.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_upstream_module.html#slow_start>
 
 use std::time::Duration;
 
-/// The parts that weights are divided into: peers of weight 1 may have less of it.
+/// The full share. Shares are in parts of this, so that a peer of weight 1 can have less than 1.
 pub(crate) const WHOLE: i64 = 1024;
 
-/// How many of the parts of its weight a peer has: it grows with the time since it has become
-/// available. At least one, so that one that is alone is always asked.
+/// The share of a peer, which grows with the time since it has become available. At least 1, so
+/// that a single peer is always chosen.
 pub(crate) fn share(since: Option<u64>, now: u64, slow_start: Duration) -> i64 {
     let Some(since) = since.filter(|_| !slow_start.is_zero()) else {
         return WHOLE;

@@ -1,13 +1,14 @@
-//! Which of a group's [`outliers`](crate::outliers) are put out: those that others can stand in
-//! for.
+//! Decides which [`outliers`](crate::outliers) of a group are ejected: only those that other peers
+//! can replace.
 
 use crate::outliers::{Outliers, PutOut};
 use crate::peer::PeerSet;
 
-/// A peer of this side has failed: whether that puts it out. In the turn of its group.
+/// Counts a failure of a peer, and returns its ejection if the failure causes one. The caller holds
+/// the lock of the group.
 pub(crate) fn fail(side: &PeerSet, index: usize, now: u64, outliers: &Outliers) -> Option<PutOut> {
     let standing = &side.get(index)?.state().standing;
-    // What was under way when it was put out says nothing new.
+    // Requests that were in flight at the ejection have no effect.
     if standing.is_out(now) {
         return None;
     }
@@ -31,8 +32,8 @@ fn can_be_spared(side: &PeerSet, index: usize, now: u64, outliers: &Outliers) ->
     others && out < count.saturating_mul(outliers.max) / 100
 }
 
-/// Whether none of this side might be asked but those that are put out: servers may have gone that
-/// could spare them.
+/// Whether all available peers of this side are ejected, since the peers that could replace them
+/// may have gone.
 pub(crate) fn are_all_there_is(side: &PeerSet, now: u64) -> bool {
     let mut others = side
         .iter()
@@ -65,7 +66,7 @@ mod tests {
         PeerSet::new((0..count).map(peer).collect::<Vec<_>>())
     }
 
-    /// Fails so often that it is put out, if it may be; for how many seconds.
+    /// Fails the peer until it is ejected, if it may be; returns the seconds of the ejection.
     fn fail_often(side: &PeerSet, index: usize, now: u64) -> Option<u64> {
         let mut times = (0..3).filter_map(|_| fail(side, index, now, &OUTLIERS));
         times.next().map(|out| out.time.as_secs())
@@ -115,7 +116,7 @@ mod tests {
         let outcomes = [(); 6].map(|()| fail(&side, 0, 9999, &outliers));
         assert_eq!(outcomes[..5], [None; 5]);
         assert_eq!(outcomes[5].map(|out| out.cause), Some(Cause::Share(6, 12)));
-        // Too few say nothing, and what was in another interval is forgotten.
+        // Too few requests have no effect, and those of another interval do not count.
         let outcomes = [(); 9].map(|()| fail(&side, 1, 1, &outliers));
         assert_eq!(outcomes, [None; 9]);
         let outcomes = [(); 9].map(|()| fail(&side, 1, 10_001, &outliers));
@@ -136,7 +137,7 @@ mod tests {
             now += seconds * 1000;
         }
         assert_eq!(fail_often(&side, 0, now), Some(300));
-        // Each 30 s that it does well make up for one.
+        // Each 30 s without an ejection take one off the repeats.
         now += 300_000 + 8 * 30_000;
         assert_eq!(fail_often(&side, 0, now), Some(90));
         now += 90_000 + 100 * 30_000;
@@ -161,7 +162,7 @@ mod tests {
             [Some(30), None]
         );
         assert_eq!(fail_often(&side(1), 0, 1), None);
-        // One that is out by `max_fails` cannot stand in.
+        // A peer that is unavailable by `max_fails` cannot replace another.
         let two = side(2);
         two[1].state().fail(1, 1, 1);
         assert_eq!(fail_often(&two, 0, 1), None);
@@ -184,7 +185,7 @@ mod tests {
         let unhealthy = || two[1].health().unwrap().failed(0, 1);
         unhealthy();
         assert_eq!(fail_often(&two, 0, 1), None);
-        // Where it fails later, the one that is out is all that there is.
+        // If the other peer fails later, only the ejected one is left.
         two[1].health().unwrap().passed(0, 1);
         assert_eq!(fail_often(&two, 0, 1), Some(30));
         assert!(!are_all_there_is(&two, 2));

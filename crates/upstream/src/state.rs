@@ -59,7 +59,7 @@ pub struct State {
 }
 
 impl State {
-    /// Numbers that mean the same in the process that follows.
+    /// The counters that the next process takes over.
     fn kept_numbers(&self) -> [&AtomicU64; 6] {
         [
             &self.fails,
@@ -71,7 +71,7 @@ impl State {
         ]
     }
 
-    /// Writes what the process that follows goes on with.
+    /// Saves the state for the next process.
     pub(crate) fn save(&self, now: u64, out: &mut StateWriter) {
         out.optional(self.number.get(), |out, number| out.number(*number));
         for weight in [&self.current_weight, &self.penalty] {
@@ -87,7 +87,7 @@ impl State {
         self.standing.save(now, out);
     }
 
-    /// What another process has written, `now` being the moment of this one.
+    /// Restores the state that another process has saved; `now` is the time of this process.
     pub(crate) fn read(now: u64, saved: &mut StateReader<'_>) -> Result<State, Unfit> {
         let mut state = State::default();
         if let Some(number) = saved.optional(StateReader::number)? {
@@ -113,12 +113,12 @@ impl State {
         self.connections.load(Ordering::Relaxed)
     }
 
-    /// Requests among these of which nothing has been answered; counted for Unix sockets alone.
+    /// Requests in flight without any response yet; only counted for Unix sockets.
     pub fn unheard(&self) -> usize {
         self.unheard.load(Ordering::Relaxed)
     }
 
-    /// One is to be answered, or that has come or will come no more.
+    /// Counts a request without a response, or one that has got its response or has ended.
     pub(crate) fn note_unheard(&self, is_one_more: bool) {
         if is_one_more {
             self.unheard.fetch_add(1, Ordering::Relaxed)
@@ -127,13 +127,13 @@ impl State {
         };
     }
 
-    /// Requests among these that are waiting for their answers, where `least_time … inflight`
-    /// counts them.
+    /// Requests in flight without a complete measurement of `least_time … inflight`, if that is
+    /// used.
     pub fn unanswered(&self) -> u64 {
         self.in_flight.requests.load(Ordering::Relaxed)
     }
 
-    /// Failed tries that count now.
+    /// The failed attempts that count now.
     pub fn fails(&self) -> u64 {
         self.fails.load(Ordering::Relaxed)
     }
@@ -148,7 +148,7 @@ impl State {
         self.failures.load(Ordering::Relaxed)
     }
 
-    /// How often failed tries have put it out.
+    /// How often failed attempts have made the peer unavailable.
     pub fn outages(&self) -> u64 {
         self.outages.load(Ordering::Relaxed)
     }
@@ -167,19 +167,20 @@ impl State {
         Some(self.recovered_at.get()).filter(|at| *at > 0)
     }
 
-    /// It is available again.
+    /// Notes that the peer is available again.
     pub(crate) fn recover(&self, at: u64) {
         self.recovered_at.set(at);
     }
 
-    /// Milliseconds until heads of its answers have come, and answers whole: averages that forget.
+    /// The moving averages of the time until the response head and until the complete response, in
+    /// milliseconds.
     pub fn times(&self) -> (u64, u64) {
         let [header, response] =
             [&self.header_time, &self.response_time].map(|time| time.load(Ordering::Relaxed));
         (header, response)
     }
 
-    /// Whether it was last looked at longer ago than failures count.
+    /// Whether the last trial is longer ago than `fail_timeout`, so that failures no longer count.
     pub(crate) fn is_stale(&self, now: u64, fail_timeout: Duration) -> bool {
         let checked = self.checked_at.get();
         checked == 0 || u128::from(now.saturating_sub(checked)) > fail_timeout.as_millis()
@@ -197,8 +198,8 @@ impl State {
         (checked > 0).then(|| now.saturating_sub(checked))
     }
 
-    /// It is given a request; whether it has done well will be seen. When it had been looked at
-    /// before, where failures do not count any more from now on: the request is its trial.
+    /// Assigns a request to the peer. If earlier failures no longer count, the request is the
+    /// peer's trial: returns the time of the previous trial.
     pub(crate) fn begin(&self, now: u64, fail_timeout: Duration) -> Option<u64> {
         self.connections.fetch_add(1, Ordering::Relaxed);
         self.requests.fetch_add(1, Ordering::Relaxed);
@@ -212,18 +213,18 @@ impl State {
         })
     }
 
-    /// Nothing has come of the trial that began `at` this moment: the next request is to be it. It
-    /// had been looked at `before`.
+    /// Undoes the trial that began `at` this time, since it had no result: the next request becomes
+    /// the trial. `before` is the time of the previous one.
     pub(crate) fn take_back_trial(&self, at: u64, before: u64) {
         self.checked_at.set_from(at, before);
     }
 
-    /// A request has ended.
+    /// Counts the end of a request.
     pub(crate) fn give_back(&self) {
         self.connections.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Counts a failure; whether that puts the peer out.
+    /// Counts a failure. True if it makes the peer unavailable.
     pub(crate) fn fail(&self, now: u64, weight: i64, max_fails: u64) -> bool {
         let fails = self.fails.fetch_add(1, Ordering::Relaxed).saturating_add(1);
         self.failures.fetch_add(1, Ordering::Relaxed);
@@ -246,8 +247,8 @@ impl State {
         is_out
     }
 
-    /// Forgets failures if this was the first try after they ran out. Where they had put it out, it
-    /// has been available since then.
+    /// Clears the failures if this was the first trial after they expired. If they had made the
+    /// peer unavailable, it counts as available since then.
     pub(crate) fn succeed(&self, max_fails: u64) {
         let tried_again = self.checked_at.get();
         if self.failed_at.get() < tried_again {
@@ -265,7 +266,7 @@ impl State {
         }
     }
 
-    /// Its weight less what failures took; of that one comes back.
+    /// The weight less the penalty, which is then reduced by one.
     fn take_effective_weight(&self, weight: i64) -> i64 {
         let penalty = self.penalty.load(Ordering::Relaxed).min(weight);
         if penalty > 0 {
@@ -274,8 +275,8 @@ impl State {
         weight - penalty
     }
 
-    /// A round in which it might be chosen, with so many parts of its weight ([`WHOLE`] are all):
-    /// by how much its current weight has grown, and what it is now.
+    /// Increases the current weight in a round in which the peer may be chosen, by `share` of its
+    /// weight (in parts of [`WHOLE`]). Returns the increase, and the current weight.
     pub(crate) fn grow(&self, weight: i64, share: i64) -> (i64, i64) {
         let by = self.take_effective_weight(weight).saturating_mul(share);
         let current = self.current_weight.load(Ordering::Relaxed);
@@ -284,24 +285,24 @@ impl State {
         (by, current)
     }
 
-    /// Whether it has been chosen out of turn, and has that much still to make up for.
+    /// Whether the current weight is so low, after choices out of turn, that the peer owes `by`.
     pub(crate) fn has_overdrawn(&self, by: i64) -> bool {
         self.current_weight.load(Ordering::Relaxed) <= -by.saturating_mul(WHOLE)
     }
 
-    /// It has been chosen in a round in which all together have grown by so much.
+    /// Reduces the current weight of the chosen peer by the sum of all increases in its round.
     pub(crate) fn pay(&self, total: i64) {
         let current = self.current_weight.load(Ordering::Relaxed);
         let current = current.saturating_sub(total);
         self.current_weight.store(current, Ordering::Relaxed);
     }
 
-    /// The head of an answer has come after so many milliseconds.
+    /// Adds the time until a response head to the average.
     pub(crate) fn note_header_time(&self, millis: u64) {
         average(&self.header_time, millis);
     }
 
-    /// An answer has come whole after so many milliseconds.
+    /// Adds the time of a complete response to the average.
     pub(crate) fn note_response_time(&self, millis: u64) {
         average(&self.response_time, millis);
     }

@@ -1,6 +1,6 @@
 //! Which peers of a side have been tried.
 
-/// By their places. Up to 64 need no memory of their own.
+/// A set of indexes. Up to 64 peers need no allocation.
 #[derive(Debug, Default)]
 pub(crate) struct Tried {
     first: u64,

@@ -1,7 +1,6 @@
-//! The loop over the peers of a group, for any protocol and whatever is asked: one is chosen and
-//! connected to and asked, and where that comes to nothing the next one is, if it may be (nginx's
-//! `ngx_http_upstream_next`). What there is to log is logged here, in nginx's words; what of each
-//! try is told to others is the [`Caller`]'s.
+//! The loop over the peers of a group, for any protocol: a peer is chosen, connected to and asked;
+//! if that fails, the next peer is tried, if permitted (nginx's `ngx_http_upstream_next`). Failures
+//! are logged here, in nginx's words; the [`Caller`] records the attempts.
 //!
 //! ```text
 //! admission ─▶ turn ─▶ choose ─▶ connect ─▶ talk ─▶ judge ─▶ answered
@@ -27,22 +26,22 @@ use crate::outliers::{Cause, PutOut};
 use crate::queue::QueueTicket;
 use crate::selection::Selection;
 
-/// What is done first, as log lines say it.
+/// The phrase for connecting in log lines.
 pub const CONNECTING: &str = "while connecting to upstream";
 
-/// What a peer has answered.
+/// The response of a peer.
 pub struct Answered<P, A> {
-    /// What leads to the peer.
+    /// The connection to the peer.
     pub connection: P,
-    /// The answer of the answered attempt.
+    /// The response.
     pub answer: A,
-    /// The peer has what was asked until this is dropped.
+    /// The lease, which counts as a request of the peer until it is dropped.
     pub lease: Option<Lease>,
-    /// What was asked is under way, as far as the group counts that.
+    /// Counts as in flight to the group until dropped, if the group has a limit.
     pub admitted: Option<Admitted>,
 }
 
-/// What comes of asking: an answer, or none from any peer; the error is a client that has gone.
+/// The outcome: a response, or none from any peer; the error is a client that has left.
 pub type TryResult<C, A> = Result<
     Result<
         Answered<<A as PeerProtocol<C>>::Connection, <A as PeerProtocol<C>>::Answer>,
@@ -51,10 +50,10 @@ pub type TryResult<C, A> = Result<
     <C as Caller>::Gone,
 >;
 
-/// Tries peers until one answers.
+/// Tries peers until one responds.
 ///
 /// # Errors
-/// The client has gone.
+/// If the client has left.
 pub async fn try_peers<C: Caller, A: PeerProtocol<C>>(
     caller: &mut C,
     client: &mut C::Client,
@@ -115,10 +114,10 @@ pub async fn try_peers<C: Caller, A: PeerProtocol<C>>(
     }
 }
 
-/// Waits for something unless the client leaves meanwhile.
+/// Waits for a future, unless the client leaves meanwhile.
 ///
 /// # Errors
-/// The client has gone.
+/// If the client has left.
 pub async fn unless_gone<C: Caller, T>(
     caller: &mut C,
     client: &mut C::Client,
@@ -135,7 +134,7 @@ pub async fn unless_gone<C: Caller, T>(
     }
 }
 
-/// Counts a failure against its peer, and logs what is known only now.
+/// Counts a failure of the peer, and logs its effects.
 fn note_failure<C: Caller>(caller: &mut C, selection: &mut Selection, failure: &AttemptFailure) {
     let doing = failure.doing;
     let now = engine::now();
@@ -162,7 +161,7 @@ fn note_failure<C: Caller>(caller: &mut C, selection: &mut Selection, failure: &
     caller.try_failed(failure);
 }
 
-/// Judges a peer by the status of its answer, which goes to the client.
+/// Counts the status of a response that goes to the client for outlier detection.
 fn judge<C: Caller, A: PeerProtocol<C>>(caller: &C, selection: &Selection, status: u16) {
     let is_well = !matches!(status, 502..=504);
     if let Some(put_out) = selection.judge(engine::now(), is_well)
@@ -187,8 +186,8 @@ fn tell_put_out<C: Caller>(caller: &C, name: &[u8], put_out: PutOut, doing: &str
     );
 }
 
-/// Whether the next peer is asked after this failure (nginx's `ngx_http_upstream_next`), and the
-/// group's budget allows it.
+/// Whether the next peer is tried after this failure (nginx's `ngx_http_upstream_next`), and the
+/// group's budget permits it.
 fn may_try_next<C: Caller, A: PeerProtocol<C>>(
     caller: &C,
     selection: &Selection,
@@ -207,7 +206,7 @@ fn may_try_next<C: Caller, A: PeerProtocol<C>>(
         && tries.next_upstream.contains(cause)
         && (asking.can_be_repeated() || !failure.sent)
         && (timeout.is_zero() || now.saturating_duration_since(began) < timeout);
-    // A connection that had been kept and has ended costs the peer nothing.
+    // A reused connection that has ended needs no retry from the budget.
     if !may || (failure.kept && failure.cause == Causes::ERROR) || selection.may_retry(now) {
         return may;
     }
@@ -260,7 +259,7 @@ async fn attempt<C: Caller, A: PeerProtocol<C>>(
     {
         given.state().answers.note_status(status);
     }
-    // An answer that is as bad as none counts as none while there is another peer to try.
+    // A response with a status that counts as a failure is dropped while another peer can be tried.
     if let Some(status) = asking.status(&answer)
         && let Some(cause) = Causes::of_status(status)
         && selection.tries_left() > 1
@@ -278,18 +277,17 @@ async fn attempt<C: Caller, A: PeerProtocol<C>>(
     Ok((connection, answer))
 }
 
-/// How a try has waited for a peer.
+/// The wait of an attempt for a peer.
 #[derive(Default)]
 struct Waited {
-    /// How long, if it has.
+    /// The time of the wait, if there was any.
     time: Option<Duration>,
-    /// There was none in time, or no room to wait: it gets none now, before those who go on
-    /// waiting.
+    /// No peer became available in time, or the queue was full: the request gets no peer now,
+    /// before those that still wait.
     in_vain: bool,
 }
 
-/// Chooses the peer that the caller wants, if it may be asked, else another; false when none is
-/// left.
+/// Chooses the caller's preferred peer if it is available, else another; false if no peer is left.
 fn choose_next<C: Caller>(caller: &mut C, selection: &mut Selection) -> bool {
     selection.want(caller.wanted());
     match selection.next(engine::now()) {
@@ -301,7 +299,7 @@ fn choose_next<C: Caller>(caller: &mut C, selection: &mut Selection) -> bool {
     }
 }
 
-/// Waits until a peer may be asked, where the group has callers wait and this is the first try.
+/// Waits until a peer may be available, if the group has a queue and this is the first attempt.
 async fn wait_for_turn<C: Caller>(
     caller: &mut C,
     client: &mut C::Client,
@@ -324,7 +322,7 @@ async fn wait_for_turn<C: Caller>(
     }
 }
 
-/// Waits at a place in the queue until it is called and a peer may be asked.
+/// Waits in the queue until called and a peer is available.
 async fn wait<C: Caller>(
     caller: &mut C,
     client: &mut C::Client,
@@ -363,7 +361,7 @@ async fn wait<C: Caller>(
     }
 }
 
-/// Chooses the peer of the next try, for which the caller has waited so.
+/// Chooses the peer of the next attempt, after this wait.
 fn choose<C: Caller>(
     caller: &mut C,
     selection: &mut Selection,

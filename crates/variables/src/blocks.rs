@@ -5,8 +5,8 @@ use framework::compile::Compiler;
 
 use crate::{Context, TableBuilder, geo, map, num_map, split_clients};
 
-/// Compiles those blocks of a scope for a kind of context whose variables are named so far, and
-/// those whose variables these name in turn. All the others cost it nothing.
+/// Compiles the blocks of a scope whose variables have been referred to by this kind of context,
+/// and the blocks whose variables these refer to in turn. All other blocks are skipped.
 pub fn compile_named<C: Context>(compiler: &Compiler<'_>, scope: ScopeRef<'_>) {
     let variables = compiler.registry::<TableBuilder<C>>();
     let mut before = Vec::new();

@@ -1,4 +1,4 @@
-//! What variables are evaluated for.
+//! The contexts for which variables are evaluated.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -10,38 +10,38 @@ use logs::Subject;
 use crate::scratch::Entry;
 use crate::{Captures, Definition, Scratch, Source, Table, Variable};
 
-/// The values of a context that have been asked for, by index.
+/// The cached values of a context, by index.
 pub type Values = Vec<Cached>;
 
-/// A value of one context.
+/// A cached value of a context.
 #[derive(Clone, Debug, Default)]
 pub enum Cached {
-    /// Not asked for yet.
+    /// Not evaluated yet.
     #[default]
     Unset,
-    /// Asked for, and there is none.
+    /// Evaluated, and not found.
     Missing,
-    /// There was one; it is computed again on every use.
+    /// Found when last evaluated; evaluated again on every use.
     Passing,
     /// A value that was evaluated before.
     Value(Bytes),
 }
 
-/// What keeps a table of variables in memory while one of them is evaluated.
+/// Keeps a table of variables alive while one of them is evaluated.
 pub trait Scope<C: 'static> {
-    /// The variables of the configuration that the context is served by.
+    /// The variables of the context's configuration.
     fn variables(&self) -> &Table<C>;
 }
 
-/// Anything that has variables: a request, a session.
+/// A context with variables, such as a request or a session.
 pub trait Context: Subject + Sized + 'static {
-    /// What holds on to the configuration for it.
+    /// The reference to the context's configuration.
     type Scope: Scope<Self>;
 
     /// The configuration's hold of the context.
     fn scope(&self) -> Rc<Self::Scope>;
 
-    /// The values that it has.
+    /// The cached values.
     fn values(&self) -> &RefCell<Values>;
 
     /// The captures of the last match.
@@ -50,24 +50,24 @@ pub trait Context: Subject + Sized + 'static {
     /// The captures, for a match to write.
     fn captures_mut(&mut self) -> &mut Captures;
 
-    /// Memory for values that are needed for a moment.
+    /// Buffers for temporary values.
     fn scratch(&mut self) -> &mut Scratch;
 
     /// The client's address of the context.
     fn peer(&self) -> &Address;
 
-    /// Lines in which proxies tell whom they speak for, in their order (`X-Forwarded-For`); none
-    /// where there are no such.
+    /// The fields in which proxies name their clients, in order (`X-Forwarded-For`); empty for
+    /// protocols without fields.
     fn forwarded(&self) -> Vec<&[u8]> {
         Vec::new()
     }
 
-    /// A variable of `set` is read before it is set.
+    /// Called when a variable of `set` is read before it has been set.
     fn uninitialized(&self, name: &str) {
         let _ = name;
     }
 
-    /// Appends a variable's value; false when there is none, as for one whose value needs itself.
+    /// Appends a variable's value; false if it is not found, or its value depends on itself.
     fn append_variable(&mut self, variable: Variable<Self>, out: &mut Vec<u8>) -> bool {
         match self.values().borrow().get(variable.index()) {
             Some(Cached::Value(value)) => {
@@ -95,7 +95,7 @@ pub trait Context: Subject + Sized + 'static {
         found
     }
 
-    /// Evaluates a variable, appends the value and keeps what is to be kept of it.
+    /// Evaluates a variable, appends the value, and caches it if its source permits.
     fn append_evaluated(
         &mut self,
         variable: Variable<Self>,
@@ -147,9 +147,9 @@ pub trait Context: Subject + Sized + 'static {
         found
     }
 
-    /// Appends a variable's value to a line of an access log; false when there is none. What such a
-    /// line asks for first is not kept: nothing of the context comes after it, and a subrequest's
-    /// line does not tell of its request's response.
+    /// Appends a variable's value to an access log line; false if it is not found. A value that is
+    /// first evaluated here is not cached: nothing of the context comes afterwards, and a
+    /// subrequest's line must not affect its main request.
     fn append_logged(&mut self, variable: Variable<Self>, out: &mut Vec<u8>) -> bool {
         let known = self.values().borrow();
         let is_known = !matches!(known.get(variable.index()), None | Some(Cached::Unset));
@@ -163,7 +163,7 @@ pub trait Context: Subject + Sized + 'static {
         }
     }
 
-    /// A variable's value, or `None` when there is none.
+    /// A variable's value; `None` if it is not found.
     fn variable(&mut self, variable: Variable<Self>) -> Option<Bytes> {
         let known = self.values().borrow();
         if let Some(Cached::Value(value)) = known.get(variable.index()) {
@@ -174,8 +174,8 @@ pub trait Context: Subject + Sized + 'static {
         self.append_variable(variable, &mut out).then(|| out.into())
     }
 
-    /// Appends the value of a variable whose name, in lower case, was not known when the
-    /// configuration was read; false when there is none.
+    /// Appends the value of a variable whose name, in lower case, is only known at run time; false
+    /// if it is not found.
     fn append_variable_named(&mut self, name: &str, out: &mut Vec<u8>) -> bool {
         let scope = self.scope();
         let table = scope.variables();
@@ -201,13 +201,13 @@ pub trait Context: Subject + Sized + 'static {
         self.remember(variable, Cached::Value(value));
     }
 
-    /// Whether there was a value of what is computed on every use.
+    /// Whether a variable that is evaluated on every use was found the last time.
     fn has_passed(&self, variable: Variable<Self>) -> bool {
         let values = self.values().borrow();
         matches!(values.get(variable.index()), Some(Cached::Passing))
     }
 
-    /// Keeps what is known of a variable.
+    /// Caches the state of a variable.
     fn remember(&mut self, variable: Variable<Self>, value: Cached) {
         let index = variable.index();
         let mut values = self.values().borrow_mut();

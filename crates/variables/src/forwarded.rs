@@ -1,16 +1,15 @@
-//! Clients behind proxies: whom a proxy says that it speaks for, by `X-Forwarded-For` or a field
-//! like it.
+//! The addresses of clients behind proxies, from `X-Forwarded-For` or a similar field.
 //!
-//! Shared by `realip` and `geo`; as nginx's `ngx_http_get_forwarded_addr` does it. Whom to trust is
-//! told by the caller.
+//! Used by `realip` and `geo`; like nginx's `ngx_http_get_forwarded_addr`. The caller decides which
+//! proxies are trusted.
 
 use std::net::{IpAddr, SocketAddr};
 
 use engine::net::Address;
 use framework::network::parse_address;
 
-/// As long as the address is a trusted proxy's, the last address of the lines that is not yet used
-/// takes its place; once unless `recursive`.
+/// Replaces the address by the last unused address of the lines if it is that of a trusted proxy;
+/// with `recursive` repeatedly.
 pub fn client(
     address: Address,
     lines: &[&[u8]],
@@ -28,7 +27,7 @@ pub fn client(
             while rest.len() > 1 && rest.last().is_some_and(separates) {
                 rest = rest.get(..rest.len() - 1).unwrap_or_default();
             }
-            // A separator in first place is taken for a part of the address, as in nginx.
+            // As in nginx, a separator at the start counts as part of the address.
             let start = rest.iter().rposition(&separates).filter(|&at| at > 0);
             let text = rest.get(start.map_or(0, |at| at + 1)..).unwrap_or_default();
             let Some(next) = parse_address_port(text) else {
@@ -47,7 +46,7 @@ pub fn client(
     address
 }
 
-/// An address that may be followed by a port, else the port is 0: `10.0.0.1`, `10.0.0.1:80`, `::1`,
+/// Parses an address with an optional port, which defaults to 0: `10.0.0.1`, `10.0.0.1:80`, `::1`,
 /// `[::1]`, `[::1]:80`.
 fn parse_address_port(text: &[u8]) -> Option<SocketAddr> {
     let with_port = |address: &[u8], port: u16| {

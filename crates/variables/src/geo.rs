@@ -36,10 +36,10 @@ pub static GEO: Setting<()> =
          `proxy_recursive`, `ranges` and `volatile` have a meaning of their own.",
         );
 
-/// Directives of this module, for the table.
+/// The directives of this module.
 pub const DIRECTIVES: &[&dyn Declared] = &[&GEO];
 
-/// The address that nginx looks up where there is no IPv4 address to look up.
+/// The address that nginx looks up if there is no IPv4 address.
 const NO_ADDRESS: u32 = u32::MAX;
 
 /// Finds every `geo` block of a scope and defines its variable, for a kind of context.
@@ -47,7 +47,7 @@ pub fn compile<C: Context>(compiler: &Compiler<'_>, scope: ScopeRef<'_>) {
     compile_wanted::<C>(compiler, scope, &|_| true);
 }
 
-/// Like [`compile`], but only for blocks whose variable names are `wanted`.
+/// Like [`compile`], but only for blocks whose variable is `wanted`.
 pub(crate) fn compile_wanted<C: Context>(
     compiler: &Compiler<'_>,
     scope: ScopeRef<'_>,
@@ -87,10 +87,10 @@ fn define<C: Context>(
 
 /// A compiled `geo` block.
 struct Geo<C> {
-    /// The variable that holds the address; the client's own address where there is none.
+    /// The variable that holds the address; `None` for the client's address.
     address: Option<Variable<C>>,
     ipv4: Intervals<u32>,
-    /// `None` with `ranges`, which know IPv4 only.
+    /// `None` with `ranges`, which only supports IPv4.
     ipv6: Option<Intervals<u128>>,
     values: Box<[Bytes]>,
     proxies: Box<[Cidr]>,
@@ -119,7 +119,7 @@ impl<C: Context> Value<C> for Geo<C> {
 }
 
 impl<C: Context> Geo<C> {
-    /// The address to look up: of the client or the variable, then through trusted proxies.
+    /// The address to look up: that of the client or of the variable, or behind trusted proxies.
     fn looked_up(&self, context: &mut C) -> Option<IpAddr> {
         let address = match self.address {
             Some(variable) => parse_address(&context.variable(variable)?)?,
@@ -161,7 +161,7 @@ impl<A: Ord + Copy> Intervals<A> {
     }
 }
 
-/// A span of addresses with its value; spans nest or lie apart, they never overlap in part.
+/// A span of addresses with a value. Spans are nested or disjoint, and never overlap in part.
 #[derive(Clone, Copy, Debug)]
 struct Span {
     first: u128,
@@ -169,8 +169,8 @@ struct Span {
     value: u32,
 }
 
-/// Cuts nested spans into intervals in which the innermost span counts. The span that holds all
-/// addresses must be among them.
+/// Cuts nested spans into intervals with the value of the innermost span. One span must contain all
+/// addresses.
 fn flatten<A>(mut spans: Vec<Span>, narrow: impl Fn(u128) -> A) -> Intervals<A> {
     spans.sort_by_key(|span| (span.first, u128::MAX - span.last));
     let mut cuts: Vec<(u128, u32)> = Vec::with_capacity(spans.len() * 2);
@@ -207,7 +207,7 @@ fn flatten<A>(mut spans: Vec<Span>, narrow: impl Fn(u128) -> A) -> Intervals<A> 
     }
 }
 
-/// A stretch of the 65,536 addresses that share their upper half.
+/// A part of the 65,536 addresses with the same upper half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Range {
     first: u16,
@@ -215,18 +215,18 @@ struct Range {
     value: u32,
 }
 
-/// Takes the rows of one block in order.
+/// Parses the rows of a block in order.
 struct Builder<'a, 'c> {
     compiler: &'a Compiler<'c>,
     values: Vec<Bytes>,
     known: Map<Bytes, u32>,
     ranges: bool,
     range_default: Option<u32>,
-    /// Ranges by the upper half of their addresses, as nginx keeps them: what counts as a
-    /// duplicate or an overlap is decided within one half.
+    /// Ranges by the upper half of their addresses, as in nginx, which detects duplicates and
+    /// overlaps within one half.
     blocks: BTreeMap<u16, Vec<Range>>,
     networks: Map<Cidr, u32>,
-    /// Whether a row with a network or a default has been read: `ranges` comes too late then.
+    /// Whether a network or a default has been read, after which `ranges` is an error.
     begun: bool,
     proxies: Vec<Cidr>,
     recursive: bool,
@@ -237,7 +237,7 @@ impl<'a, 'c> Builder<'a, 'c> {
     fn new(compiler: &'a Compiler<'c>) -> Builder<'a, 'c> {
         Builder {
             compiler,
-            values: vec![Bytes::new()], // what is not listed has the empty value
+            values: vec![Bytes::new()], // addresses that are not listed have the empty value
             known: Map::default(),
             ranges: false,
             range_default: None,
@@ -446,7 +446,7 @@ impl<'a, 'c> Builder<'a, 'c> {
     }
 
     fn warn(&self, word: &Word, text: String) {
-        // nginx warns while it reads, of an address of either version that `default` stands for.
+        // As in nginx, the warning is repeated for each address family of `default`.
         self.compiler.warn_each_time(text, Some(word.position));
     }
 
@@ -486,7 +486,7 @@ impl<'a, 'c> Builder<'a, 'c> {
     }
 }
 
-/// Networks as spans, IPv4 and IPv6; both hold one that covers everything.
+/// The spans of networks for IPv4 and IPv6, each with one that contains all addresses.
 fn network_spans(networks: &Map<Cidr, u32>) -> (Vec<Span>, Vec<Span>) {
     let mut ipv4 = Vec::new();
     let mut ipv6 = Vec::new();
@@ -538,7 +538,7 @@ fn parse_range(net: &Word) -> Result<(u32, u32), Fault> {
     parse().ok_or_else(|| Fault::at(net, format!("invalid range \"{}\"", net.text())))
 }
 
-/// A range cut at the borders of its upper halves: the half, and the range within it.
+/// Splits a range at the borders of the upper halves: the half, and the range within it.
 fn halves(first: u32, last: u32) -> impl Iterator<Item = (u16, u16, u16)> {
     let (low, high) = ((first >> 16) as u16, (last >> 16) as u16);
     (low..=high).map(move |half| {
@@ -548,8 +548,8 @@ fn halves(first: u32, last: u32) -> impl Iterator<Item = (u16, u16, u16)> {
     })
 }
 
-/// Adds a range to its block. A range within an older one is cut out of it; an equal one takes
-/// its place (`Some` of the old value); any other overlap is an error with the older range.
+/// Adds a range to its block. A range within an older one is cut out of it; an equal one replaces
+/// it (`Some` with the old value); any other overlap is an error with the older range.
 fn insert(block: &mut Vec<Range>, new: Range) -> Result<Option<u32>, Range> {
     let after = block.partition_point(|range| range.first <= new.last);
     let before = after

@@ -1,9 +1,8 @@
 //! Variables: names become indices when a configuration is compiled, values are found lazily.
 //!
-//! Whatever has variables is a [`Context`]: a request, a handshake, later a session. Texts,
-//! patterns, `map`, `geo` and `split_clients` are compiled for one kind of context and work for
-//! any. A value is cached for the context unless its source is computed on every use, where nothing
-//! changes it but what nginx, too, asks for anew.
+//! The owner of variables is a [`Context`], such as a request, a handshake or a session. Texts,
+//! patterns, `map`, `geo` and `split_clients` are compiled for one kind of context and support any.
+//! A value is cached for the context, unless its source is evaluated on every use.
 
 pub mod blocks;
 pub mod context;

@@ -1,10 +1,10 @@
 //! `map`: a variable whose value depends on another value.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_map_module.html>. Keys are found in nginx's order:
-//! the exact key, the longest `*.` wildcard, the longest `.*` wildcard (both with `hostnames`
-//! only), the regular expressions as they stand, the default. Keys and wildcards are hashed, so
-//! that large maps cost no more than small ones. The sizes of nginx's hash tables have no
-//! meaning here.
+//! <https://nginx.org/en/docs/http/ngx_http_map_module.html>. Keys are found in nginx's order: the
+//! exact key, the longest `*.` wildcard, the longest `.*` wildcard (both with `hostnames` only),
+//! the regular expressions in the order of the file, the default. Keys and wildcards are hashed, so
+//! that large maps cost no more than small ones. The sizes of nginx's hash tables have no meaning
+//! here.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -51,10 +51,10 @@ pub static MAP_HASH_BUCKET_SIZE: Setting<u64> =
         .no_effect("hash tables of maps have no buckets of a fixed size")
         .manual("The size of a bucket in nginx's hash tables for maps.");
 
-/// Directives of this module, for the table.
+/// The directives of this module.
 pub const DIRECTIVES: &[&dyn Declared] = &[&MAP, &MAP_HASH_MAX_SIZE, &MAP_HASH_BUCKET_SIZE];
 
-/// Sizes of nginx's tables of maps.
+/// The directives for sizes of nginx's hash tables.
 const HASH_SIZES: [&Setting<u64>; 2] = [&MAP_HASH_MAX_SIZE, &MAP_HASH_BUCKET_SIZE];
 
 /// Finds every `map` block of a scope and defines its variable, for a kind of context.
@@ -62,7 +62,7 @@ pub fn compile<C: Context>(compiler: &Compiler<'_>, scope: ScopeRef<'_>) {
     compile_wanted::<C>(compiler, scope, &|_| true);
 }
 
-/// Like [`compile`], but only for blocks whose variable names are `wanted`.
+/// Like [`compile`], but only for blocks whose variable is `wanted`.
 pub(crate) fn compile_wanted<C: Context>(
     compiler: &Compiler<'_>,
     scope: ScopeRef<'_>,
@@ -76,9 +76,8 @@ pub(crate) fn compile_wanted<C: Context>(
     }
 }
 
-/// What nginx finds of the sizes: the first block that ends takes the ones that stand there, so
-/// that a later line is one too many. The fault is that of every table, which cannot be built
-/// without a size.
+/// Checks the sizes as nginx does: the first block uses the sizes set before it, so a later line is
+/// a duplicate. A size of 0 is an error of every table.
 fn check_sizes(compiler: &Compiler<'_>, http: ScopeRef<'_>) -> Result<(), Fault> {
     let first = |name: &str| http.lines().iter().position(|line| line.is(name));
     let Some(map) = first("map") else {
@@ -125,7 +124,7 @@ fn define<C: Context>(
         }
     }
     if !builder.keys.is_empty() {
-        // nginx builds its tables where the blocks end.
+        // nginx builds its tables at the ends of the blocks.
         sizes.map_err(|fault| Fault {
             position: Some(line.end()),
             ..fault
@@ -155,7 +154,7 @@ impl<C: Context> Value<C> for MapVariable<C> {
         self.volatile
     }
 
-    /// The value for a context. Captures of the regex that matched may stand in it.
+    /// The value for a context, which may contain captures of the regex that matched.
     fn value(&self, context: &mut C) -> Option<Bytes> {
         let mut key = context.scratch().take_buffer();
         self.source.append_to(context, &mut key);
@@ -186,7 +185,7 @@ impl<C: Context> MapVariable<C> {
         match found {
             Ok(found) => found.map(|(_, value)| *value),
             Err((regex, undecided)) => {
-                // As in nginx, the default stands then.
+                // As in nginx, the default applies then.
                 regex.alert(context, key, undecided, "");
                 None
             }
@@ -194,10 +193,10 @@ impl<C: Context> MapVariable<C> {
     }
 }
 
-/// Takes the rows of one block in order.
+/// Parses the rows of a block in order.
 struct Builder<C> {
     keys: Keys,
-    /// Names that are taken: exact keys, and `.example.com` as `example.com`.
+    /// Names in use: exact keys, and `.example.com` as `example.com`.
     taken: Set<Vec<u8>>,
     regexes: Vec<(Regex<C>, u32)>,
     values: Vec<Text<C>>,
@@ -289,7 +288,7 @@ impl<C: Context> Builder<C> {
         }
     }
 
-    /// The index of a value; equal values are kept once.
+    /// The index of a value; equal values share an index.
     fn value(&mut self, compiler: &Compiler<'_>, word: &Word) -> Result<u32, Fault> {
         if let Some(known) = self.known.get(&*word.bytes) {
             return Ok(*known);
@@ -318,21 +317,21 @@ impl<C: Context> Builder<C> {
     }
 }
 
-/// What a key of a map with `hostnames` stands for.
+/// The kind of a key in a map with `hostnames`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// The text is equal to the row's.
+    /// An exact name.
     Exact,
     /// `*.example.com`: names below it.
     Below,
-    /// `.example.com`: it and names below it.
+    /// `.example.com`: the name and names below it.
     SelfAndBelow,
-    /// `www.example.*`: names that begin with it.
+    /// `www.example.*`: names with this prefix.
     Beginning,
 }
 
 impl Kind {
-    /// The kind of a key, or `None` where it is neither a name nor a wildcard.
+    /// The kind of a key; `None` if it is neither a name nor a wildcard.
     pub fn of(key: &[u8]) -> Option<Kind> {
         let stars = key.iter().filter(|&&byte| byte == b'*').count();
         let malformed = key.windows(2).any(|pair| pair == b"..") || key.contains(&0);
@@ -358,7 +357,7 @@ impl Kind {
         name.unwrap_or_default()
     }
 
-    /// The one name that belongs to this key alone.
+    /// The name that only this key may have.
     pub fn named_by(self, key: &[u8]) -> Option<&[u8]> {
         matches!(self, Kind::Exact | Kind::SelfAndBelow).then(|| self.name(key))
     }
@@ -372,8 +371,8 @@ pub struct Keys {
     below: Map<Box<[u8]>, (u32, bool)>,
     /// By the part before `.*`.
     beginning: Map<Box<[u8]>, u32>,
-    /// The most labels that any wildcard has: more need not be tried, however many dots a peer
-    /// sends.
+    /// The largest number of labels in a wildcard, which limits the lookups for a name with many
+    /// dots.
     labels_max: usize,
 }
 
@@ -383,7 +382,7 @@ impl Keys {
         self.exact.is_empty() && self.below.is_empty() && self.beginning.is_empty()
     }
 
-    /// Adds a key in lower case; false where an equal one is there.
+    /// Adds a key in lower case; false if it exists already.
     pub fn insert(&mut self, kind: Kind, key: &[u8], value: u32) -> bool {
         let name = kind.name(key);
         if kind != Kind::Exact {
@@ -413,7 +412,7 @@ impl Keys {
             .or_else(|| self.find_beginning(&name))
     }
 
-    /// The wildcard with the longest end of the name.
+    /// The wildcard with the longest matching suffix.
     fn find_below(&self, name: &[u8]) -> Option<u32> {
         if self.below.is_empty() || name.is_empty() {
             return None;
@@ -438,7 +437,7 @@ impl Keys {
         }
     }
 
-    /// The wildcard with the longest beginning of the name.
+    /// The wildcard with the longest matching prefix.
     fn find_beginning(&self, name: &[u8]) -> Option<u32> {
         if self.beginning.is_empty() {
             return None;

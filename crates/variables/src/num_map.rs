@@ -1,9 +1,9 @@
 //! `num_map`: a variable whose value depends on a number.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_num_map_module.html>, of NGINX Plus, which does not say
-//! what counts where rows overlap: here the row that stands first does. All rows become one sorted
-//! list of disjoint intervals, so that a lookup is one binary search however many rows there are.
-//! Numbers are decimal fractions, kept as whole billionths: nothing is rounded.
+//! <https://nginx.org/en/docs/http/ngx_http_num_map_module.html>, of NGINX Plus, which does not
+//! define the precedence of overlapping rows: here the first row applies. All rows become one
+//! sorted list of disjoint intervals, so that a lookup is one binary search however many rows there
+//! are. Numbers are decimal fractions, kept as whole billionths: nothing is rounded.
 
 use std::sync::Arc;
 
@@ -35,12 +35,12 @@ pub static NUM_MAP: Setting<()> = Setting::new(
      has, and for what is no number; `include` and `volatile` mean what they mean in `map`.",
 );
 
-/// Directives of this module, for the table.
+/// The directives of this module.
 pub const DIRECTIVES: &[&dyn Declared] = &[&NUM_MAP];
 
-/// Decimals that a number may have.
+/// The most decimals of a number.
 const DECIMALS_MAX: usize = 9;
-/// Digits that a number may have before its decimals.
+/// The most digits of a number before its decimals.
 const DIGITS_MAX: usize = 24;
 
 /// Finds every `num_map` block of a scope and defines its variable, for a kind of context.
@@ -48,7 +48,7 @@ pub fn compile<C: Context>(compiler: &Compiler<'_>, scope: ScopeRef<'_>) {
     compile_wanted::<C>(compiler, scope, &|_| true);
 }
 
-/// Like [`compile`], but only for blocks whose variable names are `wanted`.
+/// Like [`compile`], but only for blocks whose variable is `wanted`.
 pub(crate) fn compile_wanted<C: Context>(
     compiler: &Compiler<'_>,
     scope: ScopeRef<'_>,
@@ -122,10 +122,10 @@ impl<C: Context> Value<C> for NumMap<C> {
     }
 }
 
-/// The rows of a block, while they are read.
+/// The rows of a block while they are parsed.
 #[derive(Default)]
 struct Rows {
-    /// Of each value by its place.
+    /// The range of each value, by index.
     ranges: Vec<Range>,
     has_default: bool,
 }
@@ -169,13 +169,13 @@ impl Number {
     const MIN: Number = Number(i128::MIN);
     const MAX: Number = Number(i128::MAX);
 
-    /// That which a variable holds: decimals beyond those that count are left out.
+    /// The number in a variable; further decimals are ignored.
     fn of_value(text: &[u8]) -> Option<Number> {
         let (number, rest) = Number::prefix(text)?;
         rest.iter().all(u8::is_ascii_digit).then_some(number)
     }
 
-    /// The number that a text begins with, and what stands behind it.
+    /// The number at the start of a text, and the rest.
     fn prefix(text: &[u8]) -> Option<(Number, &[u8])> {
         let (is_negative, rest) = match text.strip_prefix(b"-") {
             Some(rest) => (true, rest),
@@ -255,7 +255,7 @@ struct Intervals {
 }
 
 impl Intervals {
-    /// Those of these rows, of which the first counts where several have a number.
+    /// The intervals of these rows, of which the first applies if several contain a number.
     fn of(ranges: &[Range]) -> Intervals {
         let mut starts = vec![Number::MIN];
         for range in ranges {
@@ -267,7 +267,7 @@ impl Intervals {
         starts.sort_unstable();
         starts.dedup();
         let mut rows = vec![None; starts.len()];
-        // Each interval is given to the first row that has it, and passed over from then on.
+        // Each interval is assigned to the first row that contains it, and skipped afterwards.
         let mut next: Vec<usize> = (1..=starts.len()).collect();
         for (row, range) in ranges.iter().enumerate() {
             let mut at = starts.partition_point(|start| *start < range.first);

@@ -10,7 +10,7 @@ use crate::{BuiltinVariable, Evaluate};
 /// The version of nginx whose behaviour is the reference.
 pub const NGINX_VERSION: &str = "1.31.5";
 
-/// The variable of a name in lower case, without `$`.
+/// The built-in variable of a name in lower case, without `$`.
 pub fn find<C>(name: &str) -> Option<BuiltinVariable<C>> {
     let evaluate: Evaluate<C> = match name {
         "hostname" => |_, out| text(hostname(), out),

@@ -1,7 +1,7 @@
 //! Regular expressions of configurations, and the captures that they leave in a context.
 //!
-//! What a pattern means and how it is matched is the crate `pattern`. Here its named groups become
-//! variables, and what could not be decided becomes the alert that nginx writes.
+//! The crate `pattern` compiles and matches patterns. Here named groups become variables, and a
+//! match that hit a limit is logged like in nginx.
 
 use std::fmt;
 use std::ops::Range;
@@ -36,8 +36,8 @@ impl<C: Context> Regex<C> {
         Ok(regex)
     }
 
-    /// Compiles a pattern of a list that may be long: [`Regexes`] prepares those that will be asked
-    /// often.
+    /// Compiles a pattern of a list that may be long: [`Regexes`] prepares the patterns that are
+    /// matched often.
     pub fn of_list(
         compiler: &Compiler<'_>,
         pattern: &[u8],
@@ -58,22 +58,22 @@ impl<C: Context> Regex<C> {
         self.pattern.text()
     }
 
-    /// Whether it has groups, besides the whole.
+    /// Whether the pattern has groups besides the whole match.
     pub fn has_groups(&self) -> bool {
         self.pattern.groups() > 1
     }
 
-    /// How many groups it has, the whole among them.
+    /// The number of groups, the whole match included.
     pub fn groups(&self) -> usize {
         self.pattern.groups()
     }
 
-    /// Whether it matches, leaving captures alone; where its groups do is in `spans`.
+    /// Whether the pattern matches, without changing captures; `spans` receives the groups.
     pub fn locate(&self, subject: &[u8], spans: &mut Spans) -> Result<bool, Undecided> {
         self.pattern.captures(subject, spans)
     }
 
-    /// Whether it matches, leaving captures alone.
+    /// Whether the pattern matches, without changing captures.
     pub fn is_match(&self, subject: &[u8]) -> Result<bool, Undecided> {
         self.pattern.is_match(subject)
     }
@@ -89,11 +89,11 @@ impl<C: Context> Regex<C> {
         }
     }
 
-    /// Matches and, on success, makes the groups the context's captures and assigns the named
-    /// ones, as every regex that is evaluated for it does.
+    /// Matches the subject. After a match the groups become the context's captures, and named
+    /// groups are assigned, as for every regex that is evaluated for the context.
     pub fn matches(&self, context: &mut C, subject: &[u8]) -> Result<bool, Undecided> {
         if self.pattern.groups() <= 1 {
-            // A pattern without groups still ends the life of earlier captures.
+            // A pattern without groups also clears earlier captures.
             let matched = self.is_match(subject)?;
             if matched {
                 context.captures_mut().clear();
@@ -114,14 +114,14 @@ impl<C: Context> Regex<C> {
         Ok(true)
     }
 
-    /// The alert about a match that could not be decided: `ngx_http_regex_exec`. `doing` is what it
-    /// disturbs, and empty before there is a response.
+    /// Logs an alert about a match that hit a limit, like `ngx_http_regex_exec`. `doing` is the
+    /// activity, which is empty before there is a response.
     pub fn alert(&self, about: &dyn Subject, subject: &[u8], undecided: Undecided, doing: &str) {
         let text = self.undecided(subject, undecided);
         logs::error!(about, Alert, "{text}{doing}");
     }
 
-    /// What such an alert says.
+    /// The text of such an alert.
     pub fn undecided(&self, subject: &[u8], undecided: Undecided) -> String {
         said_of(undecided, subject, self.pattern())
     }
@@ -132,11 +132,11 @@ fn said_of(undecided: Undecided, subject: &[u8], pattern: &str) -> String {
     format!("pcre2_match() failed: {code} on \"{subject}\" using \"{pattern}\"")
 }
 
-/// What holds regexes, in an order: the first whose regex matches is looked for.
+/// An ordered list of values with regexes, in which the first match is searched.
 #[derive(Debug)]
 pub struct Regexes<R> {
     all: Vec<R>,
-    /// Nothing as long as some may come: each is asked then.
+    /// `None` while values may be added: then every regex is tried.
     prefilter: Option<Prefilter>,
 }
 
@@ -150,7 +150,7 @@ impl<R> Default for Regexes<R> {
 }
 
 impl<R> Regexes<R> {
-    /// A list that is whole.
+    /// A complete list.
     pub fn new<C>(all: Vec<R>, regex: impl Fn(&R) -> &Regex<C>) -> Regexes<R> {
         let mut regexes = Regexes {
             all,
@@ -160,25 +160,25 @@ impl<R> Regexes<R> {
         regexes
     }
 
-    /// Adds one at the end.
+    /// Adds a value at the end.
     pub fn push(&mut self, one: R) {
         self.all.push(one);
         self.prefilter = None;
     }
 
-    /// Makes the list quick to search, once it is whole.
+    /// Prepares the list for fast searches, once it is complete.
     pub fn finish<C>(&mut self, regex: impl Fn(&R) -> &Regex<C>) {
         let patterns = self.all.iter().map(|one| &regex(one).pattern);
         self.prefilter = Some(Prefilter::new(patterns));
     }
 
-    /// All of them, in their order.
+    /// All values, in order.
     pub fn all(&self) -> &[R] {
         &self.all
     }
 
-    /// The first of which `matches` says so. It is asked about those that may match, in their
-    /// order, each with its place in the list.
+    /// The first value for which `matches` is true. `matches` is called for the values that may
+    /// match, in order, each with its index.
     pub fn first<'a, E>(
         &'a self,
         subject: &[u8],
@@ -200,19 +200,19 @@ impl<R> Regexes<R> {
     }
 }
 
-/// A group's name, if it has one, and where it matched.
+/// A group's name, if it has one, and its range.
 pub type Group = (Option<String>, Range<usize>);
 
-/// Why a pattern that a response holds has not been matched. Each holds words for the log.
+/// Why a pattern of a response could not be matched, with the text for the log.
 #[derive(Debug)]
 pub enum MatchError {
-    /// The pattern is none.
+    /// The pattern is invalid.
     Pattern(String),
-    /// The match could not be decided.
+    /// The match hit a limit.
     Undecided(String),
 }
 
-/// Matches a pattern that a response holds (SSI). `None` where it does not match.
+/// Matches a pattern of a response (SSI). `None` if it does not match.
 pub fn match_once(pattern: &[u8], subject: &[u8]) -> Result<Option<Vec<Group>>, MatchError> {
     let pattern = Pattern::for_one_match(pattern)
         .map_err(|refusal| MatchError::Pattern(refusal.to_string()))?;
@@ -223,7 +223,7 @@ pub fn match_once(pattern: &[u8], subject: &[u8]) -> Result<Option<Vec<Group>>, 
     if !matched {
         return Ok(None);
     }
-    // Those behind the last that has matched do not exist, as with pcre2_match(3).
+    // As with pcre2_match(3), groups after the last that has matched do not exist.
     let matched = (0..spans.len())
         .rev()
         .find(|group| spans.get(*group).is_some());
@@ -238,17 +238,17 @@ pub fn match_once(pattern: &[u8], subject: &[u8]) -> Result<Option<Vec<Group>>, 
     Ok(Some(groups))
 }
 
-/// Groups of the regex evaluated last. Their memory is used again.
+/// The groups of the last match. Their memory is reused.
 #[derive(Clone, Debug, Default)]
 pub struct Captures {
     subject: Vec<u8>,
     spans: Spans,
-    /// What the next match fills, so that one that fails leaves the captures as they are.
+    /// The groups of the next match, so that a failed match leaves the captures unchanged.
     next: Spans,
 }
 
 impl Captures {
-    /// The text of a group, empty when there is none.
+    /// The text of a group; empty if there is none.
     pub fn group(&self, number: usize) -> &[u8] {
         self.spans
             .get(number)
@@ -256,12 +256,12 @@ impl Captures {
             .unwrap_or_default()
     }
 
-    /// Whether no regex has captured anything.
+    /// Whether there are no captures.
     pub fn is_empty(&self) -> bool {
         self.spans.is_empty()
     }
 
-    /// Forgets all groups, keeping the capacity.
+    /// Clears all groups, keeping the capacity.
     pub fn clear(&mut self) {
         self.subject.clear();
         self.spans.clear();

@@ -1,33 +1,32 @@
-//! Memory that a context uses again.
+//! Memory that a context reuses.
 
-/// Buffers for values that are needed for a moment, and how deep the evaluation stands.
+/// Buffers for temporary values, and the depth of evaluation.
 #[derive(Clone, Debug, Default)]
 pub struct Scratch {
     buffers: Vec<Vec<u8>>,
-    /// How many variables wait for each other's values.
+    /// The number of variables that wait for each other's values.
     depth: u8,
-    /// How often there were too many of them since none waited.
+    /// How often the depth was exceeded since no variable waited.
     circles: u8,
 }
 
 /// Whether a variable may be evaluated for another's value.
 pub(crate) enum Entry {
     Open,
-    /// Too many wait already.
+    /// The depth is exceeded.
     Circle,
-    /// That has been said often enough: values that need themselves more than once would double
-    /// with each of them.
+    /// The depth was exceeded too often: values that depend on themselves more than once would
+    /// double the work at each level.
     Closed,
 }
 
-/// A value larger than this is rare: its memory is not kept.
+/// The capacity beyond which a buffer is freed, since longer values are rare.
 const CAPACITY_MAX: usize = 4096;
 
-/// How many variables may wait for each other's values, nginx's number: beyond it they name each
-/// other in a circle.
+/// The depth at which variables are assumed to depend on each other in a cycle, as in nginx.
 const DEPTH_MAX: u8 = 100;
 
-/// After how many ends of a circle nothing more is evaluated for the value that began it.
+/// How often the depth may be exceeded before the evaluation of the outermost value stops.
 const CIRCLES_MAX: u8 = 100;
 
 impl Scratch {
@@ -36,7 +35,7 @@ impl Scratch {
         self.buffers.pop().unwrap_or_default()
     }
 
-    /// Gives a buffer back for the next use.
+    /// Returns a buffer for reuse.
     pub fn give_buffer(&mut self, mut buffer: Vec<u8>) {
         if buffer.capacity() <= CAPACITY_MAX {
             buffer.clear();
@@ -44,7 +43,7 @@ impl Scratch {
         }
     }
 
-    /// A variable is about to be evaluated for another's value.
+    /// Begins the evaluation of a variable for another's value.
     pub(crate) fn enter(&mut self) -> Entry {
         if self.circles == CIRCLES_MAX {
             return Entry::Closed;
@@ -57,7 +56,7 @@ impl Scratch {
         Entry::Open
     }
 
-    /// It has been evaluated.
+    /// Ends the evaluation of a variable.
     pub(crate) fn pop(&mut self) {
         self.depth -= 1;
         if self.depth == 0 {

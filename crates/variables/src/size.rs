@@ -1,6 +1,6 @@
-//! Sizes and rates that may hold variables, such as `limit_rate $rate`.
+//! Sizes and rates that may contain variables, such as `limit_rate $rate`.
 //!
-//! What such a size bounds is the business of the directive that has it.
+//! The directive defines the use of the size.
 
 use conf::{Fault, Setter, Template, parse};
 use framework::compile::Compiler;
@@ -17,10 +17,10 @@ pub enum WrittenSize {
 }
 
 impl WrittenSize {
-    /// Reads the only argument of a line: [`conf::Setting`]'s parse function.
+    /// Parses the only argument of a line: [`conf::Setting`]'s parse function.
     ///
     /// # Errors
-    /// What is no size, and what is no variable's name.
+    /// An invalid size or variable name.
     pub fn parse(setter: &Setter<'_>) -> Result<WrittenSize, Fault> {
         let word = setter.word()?;
         if word.bytes.contains(&b'$') {
@@ -34,7 +34,7 @@ impl WrittenSize {
 pub enum Size<C> {
     /// One size for all contexts.
     Fixed(u64),
-    /// A size that each context has of its own.
+    /// A size that is evaluated for each context.
     Text(Text<C>),
 }
 
@@ -48,7 +48,7 @@ impl<C> Clone for Size<C> {
 }
 
 impl<C: Context> Size<C> {
-    /// Compiles what was written.
+    /// Compiles a written size.
     pub fn compile(compiler: &Compiler<'_>, written: WrittenSize) -> Size<C> {
         match written {
             WrittenSize::Fixed(bytes) => Size::Fixed(bytes),
@@ -56,8 +56,8 @@ impl<C: Context> Size<C> {
         }
     }
 
-    /// Its bytes for this context; 0 where variables give no size, which the log is told. `doing`
-    /// ends that line.
+    /// The size in bytes for this context; 0 if the value is invalid, which is logged. `doing` ends
+    /// the log line.
     pub fn evaluate(&self, context: &mut C, doing: &str) -> u64 {
         let text = match self {
             Size::Fixed(bytes) => return *bytes,

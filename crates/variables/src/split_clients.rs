@@ -31,10 +31,10 @@ pub static SPLIT_CLIENTS: Setting<()> = Setting::new(
              percentage, with at most two decimals, and a value; `*` takes the rest.",
 );
 
-/// Directives of this module, for the table.
+/// The directives of this module.
 pub const DIRECTIVES: &[&dyn Declared] = &[&SPLIT_CLIENTS];
 
-/// All of it, in hundredths of a percent.
+/// The whole, in hundredths of a percent.
 const WHOLE: u64 = 10_000;
 
 /// Finds every `split_clients` block of a scope and defines its variable, for a kind of context.
@@ -42,7 +42,7 @@ pub fn compile<C: Context>(compiler: &Compiler<'_>, scope: ScopeRef<'_>) {
     compile_wanted::<C>(compiler, scope, &|_| true);
 }
 
-/// Like [`compile`], but only for blocks whose variable names are `wanted`.
+/// Like [`compile`], but only for blocks whose variable is `wanted`.
 pub(crate) fn compile_wanted<C: Context>(
     compiler: &Compiler<'_>,
     scope: ScopeRef<'_>,
@@ -101,13 +101,13 @@ struct SplitClients<C> {
 /// One row of a block.
 #[derive(Debug, PartialEq, Eq)]
 struct SplitRow {
-    /// Hashes below this belong here; `None` takes every hash that is left.
+    /// The row contains hashes below this value; `None` contains all the rest.
     below: Option<u32>,
     value: Bytes,
 }
 
 impl<C: Context> Value<C> for SplitClients<C> {
-    /// The value for a context; empty where no row takes its hash.
+    /// The value for a context; empty if no row contains its hash.
     fn value(&self, context: &mut C) -> Option<Bytes> {
         let mut text = context.scratch().take_buffer();
         self.text.append_to(context, &mut text);
@@ -137,7 +137,7 @@ fn percentage(word: &Word) -> Result<Option<u64>, Fault> {
     parse().ok_or_else(|| Fault::at(word, format!("invalid percent value \"{}\"", word.text())))
 }
 
-/// A decimal with at most two places after the point, times a hundred.
+/// A decimal with at most two decimals, multiplied by 100.
 fn hundredths(text: &[u8]) -> Option<u64> {
     let mut value = 0_u64;
     let mut places = None;
@@ -168,7 +168,7 @@ fn parts(shares: Vec<(Option<u64>, Bytes)>) -> Result<Vec<SplitRow>, &'static st
         let below = match share {
             _ if sum > WHOLE => return Err("percent total is greater than 100%"),
             Some(share) if sum < WHOLE => {
-                // Each share is rounded down on its own, as nginx does.
+                // As in nginx, each share is rounded down separately.
                 bound += share * u64::from(u32::MAX) / WHOLE;
                 Some(bound as u32)
             }

@@ -1,4 +1,4 @@
-//! Which variables a configuration names, and where their values come from.
+//! The variables that a configuration uses, and the sources of their values.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -25,7 +25,7 @@ impl<C> Variable<C> {
     }
 }
 
-// By hand: whatever the context can or cannot do, its variables are indices.
+// Implemented by hand, so that the context need not implement the traits.
 impl<C> Clone for Variable<C> {
     fn clone(&self) -> Variable<C> {
         *self
@@ -48,38 +48,38 @@ impl<C> fmt::Debug for Variable<C> {
     }
 }
 
-/// Appends the value for a context; false when there is none (the variable is "not found").
+/// Appends the value for a context; false if the variable is not found.
 pub type Evaluate<C> = fn(&mut C, &mut Vec<u8>) -> bool;
 
-/// Appends the value of a family's member, by the rest of its name; false when there is none.
+/// Appends the value of a family's member, by the rest of its name; false if it is not found.
 pub type EvaluateFamily<C> = fn(&mut C, &[u8], &mut Vec<u8>) -> bool;
 
-/// What a block of a configuration computes: `map`, `geo`.
+/// A value that a block such as `map` or `geo` computes.
 pub trait Value<C>: Send + Sync {
-    /// The value, if there is one.
+    /// The value; `None` if it is not found.
     fn value(&self, context: &mut C) -> Option<Bytes>;
 
-    /// Whether it is computed anew on each use.
+    /// Whether the value is evaluated on every use.
     fn is_volatile(&self) -> bool {
         false
     }
 }
 
-/// A variable that is there without being defined.
+/// A built-in variable.
 pub struct BuiltinVariable<C> {
-    /// Where its value comes from.
+    /// The source of its value.
     pub source: Source<C>,
-    /// Whether `set` and the like may name it.
+    /// Whether `set` and similar directives may assign it.
     pub assignable: bool,
 }
 
 impl<C> BuiltinVariable<C> {
-    /// What is computed on every use; it cannot be assigned.
+    /// A variable that is evaluated on every use and cannot be assigned.
     pub fn computed(evaluate: Evaluate<C>) -> BuiltinVariable<C> {
         BuiltinVariable::of(Source::Builtin(evaluate))
     }
 
-    /// What is computed once per context; it cannot be assigned.
+    /// A variable that is evaluated once per context and cannot be assigned.
     pub fn once(evaluate: Evaluate<C>) -> BuiltinVariable<C> {
         BuiltinVariable::of(Source::Once(evaluate))
     }
@@ -112,32 +112,33 @@ impl<C> BuiltinVariable<C> {
     }
 }
 
-/// Finds what is there without being defined, by its name in lower case, without `$`.
+/// Finds a built-in variable by its name in lower case, without `$`.
 pub type Find<C> = fn(&str) -> Option<BuiltinVariable<C>>;
 
-/// Where a variable's value comes from.
+/// The source of a variable's value.
 pub enum Source<C> {
-    /// A variable of the core, computed on every use.
+    /// A built-in variable that is evaluated on every use.
     Builtin(Evaluate<C>),
-    /// What changes while a request is served, and stays what it was at its first use. A line of an
-    /// access log uses it without that: see
+    /// A value that changes while a request is served, but keeps its value of the first use. An
+    /// access log line does not cache it: see
     /// [`Context::append_logged`](crate::Context::append_logged).
     Kept(Evaluate<C>),
-    /// Computed once per request and remembered.
+    /// Evaluated once per context and cached.
     Once(Evaluate<C>),
-    /// Computed on every use, unless there was none the first time: then there is none in this
-    /// request.
+    /// Evaluated on every use, unless it was not found the first time: then it stays so for the
+    /// context.
     UntilMissing(Evaluate<C>),
-    /// A family such as `http_*`: the rest of the name, and how to look it up.
+    /// A family such as `http_*`: its function, and the rest of the name.
     Family(EvaluateFamily<C>, Box<[u8]>),
-    /// A family as [`Source::Kept`].
+    /// A family with the caching of [`Source::Kept`].
     KeptFamily(EvaluateFamily<C>, Box<[u8]>),
-    /// What a block computes; once per context unless it is volatile.
+    /// Computed by a block; once per context unless it is volatile.
     Computed(Arc<dyn Value<C>>),
-    /// Named captures, `auth_request_set`: written by requests, not found until then.
+    /// Named captures and `auth_request_set`: assigned by requests, not found until then.
     Assigned,
-    /// `set`: as [`Source::Assigned`], but reading it before it is assigned gives the empty value
-    /// and a warning. What both `set` and `auth_request_set` name is of the one written first.
+    /// `set`: like [`Source::Assigned`], but reading the variable before it is assigned gives an
+    /// empty value and a warning. If both `set` and `auth_request_set` name it, the first line
+    /// decides.
     Set,
 }
 
@@ -161,14 +162,14 @@ impl<C> Clone for Source<C> {
 pub struct Definition<C> {
     /// The name of the variable, without `$`.
     pub name: Box<str>,
-    /// Where its value comes from.
+    /// The source of its value.
     pub source: Source<C>,
 }
 
 /// All variables of a generation, by index.
 pub struct Table<C: 'static> {
     definitions: Box<[Definition<C>]>,
-    /// Names that come up while it serves may be of these.
+    /// Finds built-in variables for names that are only known at run time.
     builtins: Arc<[Find<C>]>,
 }
 
@@ -182,17 +183,17 @@ impl<C: 'static> Default for Table<C> {
 }
 
 impl<C: 'static> Table<C> {
-    /// How many there are: the size of a request's cache.
+    /// The number of variables: the size of a context's cache.
     pub fn len(&self) -> usize {
         self.definitions.len()
     }
 
-    /// Whether the configuration names no variable at all.
+    /// Whether the configuration uses no variable.
     pub fn is_empty(&self) -> bool {
         self.definitions.is_empty()
     }
 
-    /// The variable of a name in lower case, if the configuration names it.
+    /// The variable with this name in lower case, if the configuration uses it.
     pub fn find(&self, name: &str) -> Option<Variable<C>> {
         let found = self
             .definitions
@@ -206,19 +207,19 @@ impl<C: 'static> Table<C> {
         self.definitions.get(variable.index())
     }
 
-    /// What is there without being defined, by its name in lower case.
+    /// The built-in variable with this name in lower case.
     pub fn find_builtin(&self, name: &str) -> Option<BuiltinVariable<C>> {
         self.builtins.iter().find_map(|find| find(name))
     }
 }
 
-/// Collects names while a configuration is compiled. Builtin names join it when they are referred
-/// to.
+/// Collects names while a configuration is compiled. Built-in variables are added when they are
+/// referred to.
 pub struct TableBuilder<C: 'static> {
     names: Vec<Box<str>>,
     sources: Vec<Option<Source<C>>>,
     by_name: Map<Box<str>, Variable<C>>,
-    /// What is there without being defined; to be set before anything is compiled.
+    /// The functions that find built-in variables, which must be set before anything is compiled.
     pub builtins: Arc<[Find<C>]>,
 }
 
@@ -234,12 +235,13 @@ impl<C: 'static> Default for TableBuilder<C> {
 }
 
 impl<C: 'static> TableBuilder<C> {
-    /// What is there without being defined, by its name in lower case.
+    /// The built-in variable with this name in lower case.
     pub fn find_builtin(&self, name: &str) -> Option<BuiltinVariable<C>> {
         self.builtins.iter().find_map(|find| find(name))
     }
 
-    /// The index for a name, new or known. Names are case-insensitive, as nginx's.
+    /// The variable with this name, which is added if it is new. Names are case-insensitive, as in
+    /// nginx.
     pub fn reference(&mut self, name: &str) -> Variable<C> {
         let name = name.to_ascii_lowercase();
         if let Some(known) = self.by_name.get(name.as_str()) {
@@ -252,10 +254,10 @@ impl<C: 'static> TableBuilder<C> {
         variable
     }
 
-    /// Gives a name its source. What only receives values (`set`, captures) never replaces a source
-    /// that computes one; a builtin that cannot be assigned cannot be redefined. A family answers
-    /// for a member that `set` alone names until it is set; to captures and `auth_request_set`
-    /// members are names as any other.
+    /// Sets the source of a variable. A source that only receives values (`set`, captures) never
+    /// replaces one that computes them; a built-in variable that cannot be assigned cannot be
+    /// redefined. A member of a family that only `set` assigns has the family's value until then;
+    /// for captures and `auth_request_set` members are ordinary names.
     pub fn define(&mut self, name: &str, source: Source<C>) -> Result<Variable<C>, String> {
         let lower = name.to_ascii_lowercase();
         let builtin = self.find_builtin(&lower);
@@ -281,29 +283,29 @@ impl<C: 'static> TableBuilder<C> {
         Ok(variable)
     }
 
-    /// Whether something of the configuration defines a name.
+    /// Whether the configuration defines a name.
     pub fn is_defined(&self, name: &str) -> bool {
         let known = self.by_name.get(name.to_ascii_lowercase().as_str());
         let source = known.and_then(|variable| self.sources.get(variable.index()));
         matches!(source, Some(Some(_)))
     }
 
-    /// The names that are referred to and that nothing has defined so far, in lower case. What is
-    /// there without being defined is among them.
+    /// The names in lower case that are referred to and not defined so far, including those of
+    /// built-in variables.
     pub fn awaited(&self) -> Vec<Box<str>> {
         let all = self.names.iter().zip(&self.sources);
         let awaited = all.filter(|(_, source)| source.is_none());
         awaited.map(|(name, _)| name.clone()).collect()
     }
 
-    /// Names that nothing defines so far.
+    /// The names that are not defined so far.
     pub fn unknown(&self) -> Vec<Box<str>> {
         let mut names = self.awaited();
         names.retain(|name| self.find_builtin(name).is_none());
         names
     }
 
-    /// The table, or the names that no line defines.
+    /// The table, or the undefined names.
     pub fn finish(self) -> Result<Table<C>, Vec<Box<str>>> {
         let mut unknown = Vec::new();
         let mut definitions = Vec::with_capacity(self.names.len());
@@ -327,27 +329,26 @@ impl<C: 'static> TableBuilder<C> {
 
 impl<C: 'static> Registry for TableBuilder<C> {}
 
-/// Variables of the configuration that is being compiled. Which kind of context they are of follows
-/// from where they go.
+/// The variables of the configuration that is being compiled, for any kind of context.
 pub trait Compiling {
-    /// The index of a variable that a value refers to; its existence is checked at the end,
-    /// because `set` and `map` may define it later.
+    /// The variable of a reference; whether it exists is checked at the end, since `set` and `map`
+    /// may define it later.
     fn variable<C: 'static>(&self, name: &str) -> Variable<C>;
 
-    /// Defines a variable; nginx's error when another module owns the name.
+    /// Defines a variable; the error is nginx's for a name that another module owns.
     fn define<C: 'static>(&self, name: &str, source: Source<C>) -> Result<Variable<C>, String>;
 
-    /// Defines a variable unless something has: the first of several that only assign to it.
+    /// Defines a variable unless it is defined, for directives that only assign it.
     fn define_unless_defined<C: 'static>(
         &self,
         name: &str,
         source: Source<C>,
     ) -> Result<Variable<C>, String>;
 
-    /// Whether something of the configuration defines a variable.
+    /// Whether the configuration defines a variable.
     fn is_defined<C: 'static>(&self, name: &str) -> bool;
 
-    /// A value with variables, compiled.
+    /// Compiles a value with variables.
     fn text<C: 'static>(&self, template: &Template) -> Text<C>;
 }
 

@@ -1,4 +1,4 @@
-//! Values with variables in them, compiled: what `return 200 "$uri"` holds at run time.
+//! Compiled values with variables, such as that of `return 200 "$uri"`.
 //!
 //! A text without variables is one shared literal and costs nothing to evaluate.
 
@@ -8,17 +8,17 @@ use bytes::Bytes;
 
 use crate::{Context, Variable};
 
-/// One stretch of a [`Text`].
+/// One part of a [`Text`].
 pub enum TextPart<C> {
-    /// Bytes that stand as they were written.
+    /// Literal bytes.
     Literal(Bytes),
-    /// A variable by index; not found counts as empty.
+    /// A variable; not found counts as empty.
     Variable(Variable<C>),
     /// `$1` … `$9` of the regex evaluated last.
     Capture(u8),
 }
 
-/// A value that may hold variables of a kind of context.
+/// A value that may contain variables of a kind of context.
 pub enum Text<C> {
     /// A text without any variable inside.
     Literal(Bytes),
@@ -26,7 +26,7 @@ pub enum Text<C> {
     Parts(Box<[TextPart<C>]>),
 }
 
-// By hand: whatever the context can or cannot do.
+// Implemented by hand, so that the context need not implement the traits.
 impl<C> Clone for TextPart<C> {
     fn clone(&self) -> TextPart<C> {
         match self {
@@ -89,7 +89,7 @@ impl<C> fmt::Debug for Text<C> {
 }
 
 impl<C> Text<C> {
-    /// From parts in order; adjacent literals need not be merged.
+    /// A text of parts in order; adjacent literals need not be merged.
     pub fn new(parts: impl IntoIterator<Item = TextPart<C>>) -> Text<C> {
         let mut parts: Vec<TextPart<C>> = parts.into_iter().collect();
         match parts.as_mut_slice() {
@@ -99,7 +99,7 @@ impl<C> Text<C> {
         }
     }
 
-    /// The text itself where it holds no variable.
+    /// The literal, if the text has no variables.
     pub fn literal(&self) -> Option<&Bytes> {
         match self {
             Text::Literal(bytes) => Some(bytes),
@@ -107,7 +107,7 @@ impl<C> Text<C> {
         }
     }
 
-    /// Whether it is the empty literal.
+    /// Whether the text is the empty literal.
     pub fn is_empty(&self) -> bool {
         matches!(self, Text::Literal(bytes) if bytes.is_empty())
     }

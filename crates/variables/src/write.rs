@@ -1,11 +1,11 @@
-//! How values are written: numbers, times, fields of a name. Each says that a value was found, as
-//! what evaluates does.
+//! Appends values such as numbers, times and fields. The functions return true for found, like
+//! evaluation functions.
 
 use std::time::Duration;
 
 use engine::net::Address;
 
-/// Appends text, and says that it was found.
+/// Appends text; found.
 pub fn text(text: &str, out: &mut Vec<u8>) -> bool {
     out.extend_from_slice(text.as_bytes());
     true
@@ -27,7 +27,7 @@ pub fn decimal(mut number: u64, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// Appends a number with zeros before it, three digits at least; found.
+/// Appends a number with at least three digits; found.
 pub fn three_digits(number: u64, out: &mut Vec<u8>) -> bool {
     if number < 100 {
         out.push(b'0');
@@ -45,7 +45,7 @@ pub fn seconds(time: Duration, out: &mut Vec<u8>) -> bool {
     three_digits(time.subsec_millis().into(), out)
 }
 
-/// Appends an address's port; found. A Unix socket has none: found and empty.
+/// Appends an address's port; found. A Unix socket has none, which is found and empty.
 pub fn append_port(address: &Address, out: &mut Vec<u8>) -> bool {
     match address.port() {
         Some(port) if port > 0 => decimal(port.into(), out),
@@ -53,7 +53,7 @@ pub fn append_port(address: &Address, out: &mut Vec<u8>) -> bool {
     }
 }
 
-/// Appends the values of all fields of a name, joined by `separator` and a space; false when
+/// Appends the values of all fields with this name, joined by `separator` and a space; false if
 /// there is none. `name` is the end of a variable's name: lower case, `_` for `-`.
 pub fn joined<'a>(
     fields: impl Iterator<Item = (&'a [u8], &'a [u8])>,
@@ -72,8 +72,7 @@ pub fn joined<'a>(
     found
 }
 
-/// Whether a field has a name as it stands at the end of a variable's name: lower case, `_` for
-/// `-`.
+/// Whether a field has the name at the end of a variable's name: lower case, `_` for `-`.
 pub fn is_named(field: &[u8], name: &[u8]) -> bool {
     field.len() == name.len()
         && field.iter().zip(name).all(|(byte, wanted)| match byte {
