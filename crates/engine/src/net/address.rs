@@ -1,4 +1,4 @@
-//! Where a socket is: an internet address with a port, or the path of a Unix socket.
+//! The address of a socket: an IP address with a port, or the path of a Unix socket.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::ffi::OsStrExt;
@@ -8,15 +8,15 @@ use std::path::{Path, PathBuf};
 /// `unix:/run/site.sock`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Address {
-    /// An address of IPv4 or IPv6 with its port.
+    /// An IPv4 or IPv6 address with a port.
     Inet(SocketAddr),
-    /// A Unix socket; empty when it has no name. A path that begins with `@` is of Linux's abstract
-    /// namespace.
+    /// The path of a Unix socket; empty if the socket is unnamed. A path that begins with `@` is in
+    /// Linux's abstract namespace.
     Unix(PathBuf),
 }
 
 impl Address {
-    /// The IP address, if it has one.
+    /// The IP address; `None` for a Unix socket.
     #[must_use]
     pub fn ip(&self) -> Option<IpAddr> {
         match self {
@@ -25,7 +25,7 @@ impl Address {
         }
     }
 
-    /// The port, if it has one.
+    /// The port; `None` for a Unix socket.
     #[must_use]
     pub fn port(&self) -> Option<u16> {
         match self {
@@ -34,7 +34,7 @@ impl Address {
         }
     }
 
-    /// The file that a socket bound to it makes, if it makes one.
+    /// The file that binding a socket to this address creates; `None` if it creates none.
     #[must_use]
     pub fn socket_file(&self) -> Option<&Path> {
         match self {

@@ -1,4 +1,4 @@
-//! Connecting to another end.
+//! Connecting streams.
 
 use std::future::poll_fn;
 use std::io;
@@ -8,14 +8,13 @@ use std::time::Instant;
 use super::{Address, ConnectError, ConnectStep, SocketOptions, Stream};
 use crate::worker::enter;
 
-/// A stream that leads nowhere, for those who must have one: of a family's sockets, never
-/// connected.
+/// A stream that is never connected, for callers that need a placeholder.
 ///
 /// # Errors
-/// When there is no descriptor left.
+/// If the process is out of descriptors.
 ///
 /// # Panics
-/// When the thread has no runtime.
+/// If the thread has no runtime.
 pub fn unconnected() -> io::Result<Stream> {
     enter(|worker| {
         let address = Address::Unix(Default::default());
@@ -25,14 +24,14 @@ pub fn unconnected() -> io::Result<Stream> {
     })
 }
 
-/// Connects to `address`, from the address `bind` if there is one, until `deadline`. Port 0 leaves
-/// the port to the kernel.
+/// Connects to `address` before `deadline`, from the local address `bind` if it is given. With port
+/// 0 the kernel chooses the local port.
 ///
 /// # Errors
 /// Those of `socket()`, `bind()` and `connect()`; `TimedOut` at the deadline.
 ///
 /// # Panics
-/// When the thread has no runtime.
+/// If the thread has no runtime.
 pub async fn connect(
     address: &Address,
     bind: Option<SocketAddr>,
@@ -42,14 +41,14 @@ pub async fn connect(
     Ok(connect_with(address, &options, deadline).await?)
 }
 
-/// Connects to `address` until `deadline` by a socket with these options. Sizes of buffers and
-/// `SO_KEEPALIVE` that the kernel does not want are left out.
+/// Connects to `address` before `deadline`, with a socket that has these options. Buffer sizes and
+/// `SO_KEEPALIVE` are skipped if the kernel rejects them.
 ///
 /// # Errors
 /// Those of `socket()`, `setsockopt()`, `bind()` and `connect()`; `TimedOut` at the deadline.
 ///
 /// # Panics
-/// When the thread has no runtime.
+/// If the thread has no runtime.
 pub async fn connect_with(
     address: &Address,
     options: &SocketOptions,

@@ -1,8 +1,8 @@
-//! A datagram with the addresses of both ends, as engines receive and send it.
+//! A datagram with its addresses, as engines receive and send it.
 
 use std::net::{IpAddr, SocketAddr};
 
-/// A message that was received, or is to be sent.
+/// A datagram that was received or is to be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Datagram<B> {
     /// The payload, which may be empty.
@@ -10,8 +10,8 @@ pub struct Datagram<B> {
     /// The other end: from whom the datagram came, or to whom it goes. `None` for Unix sockets, and
     /// for the peer that the socket is connected to.
     pub peer: Option<SocketAddr>,
-    /// The address of this end, where the socket is bound to all of a machine's: to which one it
-    /// came, or from which one it leaves. `None` leaves that to the kernel.
+    /// The local address, if the socket is bound to a wildcard address: the address that the
+    /// datagram was sent to, or leaves from. `None` lets the kernel choose.
     pub local: Option<IpAddr>,
 }
 

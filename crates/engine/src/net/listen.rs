@@ -1,4 +1,4 @@
-//! Making listening sockets, with the options of nginx's `listen` directive that Linux has.
+//! Creates listening sockets, with the options of nginx's `listen` directive that Linux supports.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,45 +11,45 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use super::Address;
 use crate::sys;
 
-/// What a socket carries. A port of TCP and one of UDP are two, whatever their number.
+/// The kind of traffic of a socket. TCP and UDP ports with the same number are distinct.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Carries {
     /// Streams of bytes: TCP, or a Unix socket.
     #[default]
     Streams,
-    /// The socket carries datagrams of UDP.
+    /// UDP datagrams.
     Datagrams,
 }
 
-/// What a listening socket shall be like. Of one for datagrams nothing else counts than address,
-/// `reuseport`, `rcvbuf`, `sndbuf` and `ipv6only`.
+/// The options of a listening socket. A datagram socket uses only the address, `reuseport`,
+/// `rcvbuf`, `sndbuf` and `ipv6only`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenOptions {
     /// The address that the socket listens on.
     pub address: Address,
-    /// What comes to the socket.
+    /// The kind of traffic.
     pub carries: Carries,
-    /// Length of the queue of connections that wait to be accepted; the kernel bounds it by
+    /// Length of the queue of connections that wait to be accepted; the kernel limits it to
     /// `net.core.somaxconn`.
     pub backlog: i32,
-    /// `SO_REUSEPORT`: several sockets share the address, and the kernel spreads connections over
-    /// them.
+    /// `SO_REUSEPORT`: several sockets share the address, and the kernel distributes connections
+    /// among them.
     pub reuseport: bool,
-    /// `TCP_DEFER_ACCEPT`: a connection is accepted when its first bytes are there.
+    /// `TCP_DEFER_ACCEPT`: a connection can be accepted once its first bytes have arrived.
     pub deferred: bool,
     /// `TCP_FASTOPEN` with this queue length.
     pub fastopen: Option<i32>,
     /// TCP keepalive of accepted connections; the system's default if `None`.
     pub so_keepalive: Option<KeepAlive>,
-    /// `SO_RCVBUF` in bytes; `None` leaves the system's.
+    /// `SO_RCVBUF` in bytes; the system's default if `None`.
     pub rcvbuf: Option<usize>,
-    /// `SO_SNDBUF` in bytes; `None` leaves the system's.
+    /// `SO_SNDBUF` in bytes; the system's default if `None`.
     pub sndbuf: Option<usize>,
     /// `IPV6_V6ONLY`; on if `None`, as in nginx.
     pub ipv6only: Option<bool>,
-    /// `TCP_NODELAY`, which accepted connections inherit, so that none needs a call of its own.
+    /// `TCP_NODELAY`, which accepted connections inherit, so that no call per connection is needed.
     pub nodelay: bool,
-    /// Connections may pass the kernel by: says nothing of the socket itself.
+    /// Whether connections may bypass the kernel by AF_XDP. Does not affect the socket itself.
     pub xdp: bool,
 }
 
@@ -79,19 +79,19 @@ impl ListenOptions {
 pub enum KeepAlive {
     /// No probes are sent on idle connections.
     Off,
-    /// Probes; each value is the system's where it is `None`.
+    /// Probes are sent; a value that is `None` is the system's default.
     On {
-        /// `TCP_KEEPIDLE`: silence before the first probe, whole seconds.
+        /// `TCP_KEEPIDLE`: idle time before the first probe, in whole seconds.
         idle: Option<Duration>,
-        /// `TCP_KEEPINTVL`: time between probes, whole seconds.
+        /// `TCP_KEEPINTVL`: time between probes, in whole seconds.
         interval: Option<Duration>,
-        /// `TCP_KEEPCNT`: probes without an answer before the connection is dead.
+        /// `TCP_KEEPCNT`: unanswered probes before the connection is closed.
         count: Option<u32>,
     },
 }
 
-/// A system call that failed, by name, so that logs can say
-/// `bind() to 0.0.0.0:80 failed (98: Address already in use)`.
+/// A failed system call, by name, so that logs can say `bind() to 0.0.0.0:80 failed (98: Address
+/// already in use)`.
 #[derive(Debug)]
 pub struct CallError {
     /// The call with its parentheses: `bind()`, `setsockopt(SO_REUSEPORT)`.
@@ -118,9 +118,10 @@ impl From<CallError> for io::Error {
     }
 }
 
-/// Creates a socket, sets its options, binds it and, if it is for streams, listens.
+/// Creates a socket, sets its options, binds it and, for streams, listens.
 ///
-/// A Unix socket gets mode 0666, as from nginx; an old file at its path is an error (`EADDRINUSE`).
+/// A Unix socket gets mode 0666, as with nginx. An existing file at its path is an error
+/// (`EADDRINUSE`).
 ///
 /// # Errors
 /// The first call that failed.
@@ -130,8 +131,8 @@ pub fn listen(options: &ListenOptions) -> Result<OwnedFd, CallError> {
     match &options.address {
         Address::Inet(address) => {
             if options.carries == Carries::Datagrams {
-                // Before the first datagram can come: one that waits for the thread which is to
-                // receive it tells no address else.
+                // Set this before the bind, so that every datagram carries its local address: one
+                // that arrives earlier would not.
                 sys::tell_local_address(socket.as_fd(), *address)
                     .map_err(named("setsockopt(IP_PKTINFO)"))?;
             }
@@ -152,18 +153,18 @@ pub fn listen(options: &ListenOptions) -> Result<OwnedFd, CallError> {
     Ok(socket)
 }
 
-/// Where an open socket listens, and for what.
+/// The address and the kind of traffic of an open socket.
 ///
 /// # Errors
-/// When the kernel does not say so.
+/// If the kernel does not report them.
 pub fn bound_address(socket: &OwnedFd) -> io::Result<(Address, Carries)> {
     Ok((sys::local(socket.as_fd())?, carries(socket)?))
 }
 
-/// What an open socket carries.
+/// The kind of traffic of an open socket.
 ///
 /// # Errors
-/// When it is no socket.
+/// If the descriptor is not a socket.
 pub(crate) fn carries(socket: impl AsFd) -> io::Result<Carries> {
     Ok(match sockopt::socket_type(socket)? {
         SocketType::DGRAM => Carries::Datagrams,
@@ -185,9 +186,10 @@ fn new_socket(address: &Address, carries: Carries) -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(family, kind, flags, None)?)
 }
 
-/// What is set before the socket is bound, the changeable options included.
+/// Sets the options that must be set before the bind, and those that can be changed later.
 fn set_options(socket: &OwnedFd, o: &ListenOptions) -> Result<(), CallError> {
-    // Of datagrams a second server with that option would take those of the first, unnoticed.
+    // With SO_REUSEADDR a second server could silently bind the same UDP port and take the
+    // datagrams of the first.
     if o.carries == Carries::Streams {
         sockopt::set_socket_reuseaddr(socket, true).map_err(failed("setsockopt(SO_REUSEADDR)"))?;
     }
@@ -203,19 +205,19 @@ fn set_options(socket: &OwnedFd, o: &ListenOptions) -> Result<(), CallError> {
     changeable(socket, o).into_iter().collect()
 }
 
-/// Lets further sockets listen on the address of an open one (`reuseport` written by a reload).
+/// Lets further sockets listen on the address of an open socket, when a reload adds `reuseport`.
 ///
 /// # Errors
-/// When the kernel refuses `SO_REUSEPORT`.
+/// If the kernel rejects `SO_REUSEPORT`.
 pub fn share(socket: &OwnedFd) -> Result<(), CallError> {
     sockopt::set_socket_reuseport(socket, true).map_err(failed("setsockopt(SO_REUSEPORT)"))
 }
 
-/// Gives an open listening socket these options, all but the ones that are fixed when it is bound
-/// (`reuseport`, `ipv6only`). An option that is not written stays as it is where the kernel's
-/// default is unknown, as in nginx.
+/// Applies these options to an open listening socket, except those that are fixed by the bind
+/// (`reuseport`, `ipv6only`). An option that is not configured keeps its current value if the
+/// kernel's default is unknown, as in nginx.
 ///
-/// Every call is tried; those that failed come back.
+/// All calls are tried; the failed ones are returned.
 #[must_use]
 pub fn adjust(socket: &OwnedFd, options: &ListenOptions) -> Vec<CallError> {
     let mut results = changeable(socket, options);
@@ -225,13 +227,13 @@ pub fn adjust(socket: &OwnedFd, options: &ListenOptions) -> Vec<CallError> {
     if matches!(options.address, Address::Inet(_)) && !options.deferred {
         results.push(defer_accept(socket, 0));
     }
-    // The queue's length is changed by listening again.
+    // Listening again changes the length of the queue.
     let listen = rustix::net::listen(socket, options.backlog);
     results.push(listen.map_err(failed("listen()")));
     results.into_iter().filter_map(Result::err).collect()
 }
 
-/// Sets the options that an open socket can be given as well.
+/// Sets the options that can be changed on an open socket, too.
 fn changeable(socket: &OwnedFd, o: &ListenOptions) -> Vec<Result<(), CallError>> {
     let mut results = Vec::new();
     if let Some(bytes) = o.rcvbuf {
@@ -248,7 +250,7 @@ fn changeable(socket: &OwnedFd, o: &ListenOptions) -> Vec<Result<(), CallError>>
     let nodelay = sockopt::set_tcp_nodelay(socket, o.nodelay);
     results.push(nodelay.map_err(failed("setsockopt(TCP_NODELAY)")));
     if o.deferred {
-        // nginx's value, one second: the kernel gives up deferring after that.
+        // nginx's value, one second, after which the kernel stops deferring.
         results.push(defer_accept(socket, 1));
     }
     if let Some(length) = o.fastopen {
@@ -320,7 +322,7 @@ mod tests {
             count: Some(3),
         });
         assert!(adjust(&socket, &options).is_empty());
-        // The kernel doubles it for its own books.
+        // The kernel doubles the size, to account for its own overhead.
         assert_eq!(sockopt::socket_recv_buffer_size(&socket).unwrap(), 16384);
         assert!(sockopt::tcp_nodelay(&socket).unwrap());
         let idle = sockopt::tcp_keepidle(&socket).unwrap();

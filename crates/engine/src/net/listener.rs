@@ -15,9 +15,9 @@ use super::{BoundSocket, Stream};
 use crate::engine::{Op, OpKind, OperationOutcome, Socket, Token};
 use crate::worker::{Reactor, enter, try_enter};
 
-/// A listening socket as one thread sees it. Several threads may each have one over the same
-/// socket: then each connection wakes one of them. Dropping it stops accepting on this thread and
-/// closes its descriptor.
+/// One thread's handle of a listening socket. Several threads may share a socket: then each
+/// connection wakes one of them. Dropping the handle stops accepting on this thread and closes its
+/// descriptor.
 #[derive(Debug)]
 pub struct Listener {
     key: Key,
@@ -27,15 +27,15 @@ pub struct Listener {
 pub(crate) struct ListenerState {
     /// Shared with the engine while it accepts.
     socket: Rc<Socket>,
-    /// Connections inherit `TCP_NODELAY`; known once here, it need not be set on each.
+    /// Whether accepted connections inherit `TCP_NODELAY`, so that it need not be set on each.
     nodelay: bool,
     accepting: bool,
-    /// The accept operation was told to end, and its completion is still to come.
+    /// The accept operation has been cancelled, and its completion is still to come.
     pausing: bool,
     stopped: bool,
-    /// The handle is gone: the entry stays until the accept operation has come back.
+    /// The handle is dropped: the entry remains until the accept operation has completed.
     dropped: bool,
-    /// It stands in the list of those that [`Reactor::pause_listeners`] looks at.
+    /// Listed in `unwatched_listeners`, which [`Reactor::pause_listeners`] checks.
     unwatched: bool,
     waiting: Option<Waker>,
     accepted: VecDeque<(Socket, Option<SocketAddr>)>,
@@ -43,13 +43,13 @@ pub(crate) struct ListenerState {
 }
 
 impl Listener {
-    /// Accepts from the listening socket `socket`, which need not be non-blocking.
+    /// Creates a listener from the listening socket `socket`, which need not be non-blocking.
     ///
     /// # Errors
-    /// When it cannot be made non-blocking, or is none that this thread's engine can accept from.
+    /// If `socket` cannot be made non-blocking, or this thread's engine cannot accept from it.
     ///
     /// # Panics
-    /// When the thread has no runtime.
+    /// If the thread has no runtime.
     pub fn new(socket: impl Into<BoundSocket>) -> io::Result<Listener> {
         let socket = socket.into().into_socket();
         let key = enter(|worker| {
@@ -74,15 +74,15 @@ impl Listener {
         })
     }
 
-    /// Waits for the next connection. Cancel-safe: what was accepted meanwhile is there for the
-    /// next call.
+    /// Waits for the next connection. Cancel-safe: a connection accepted meanwhile is returned by
+    /// the next call.
     ///
-    /// While nobody waits, nothing is accepted: connections stay in the kernel's queue, for other
-    /// threads too.
+    /// While no task waits, the engine accepts nothing: connections stay in the kernel's queue,
+    /// where other threads can accept them.
     ///
     /// # Errors
     /// `EMFILE`, `ENFILE`, `ENOBUFS`, `ENOMEM`: the caller pauses and tries again. `NotConnected`
-    /// after [`stop`](Self::stop), when nothing accepted is left.
+    /// after [`stop`](Self::stop), once all accepted connections have been returned.
     pub fn accept(&self) -> Accept<'_> {
         Accept {
             listener: self,
@@ -90,9 +90,9 @@ impl Listener {
         }
     }
 
-    /// Accepts the connection that has waited for longest although there is no descriptor for it
-    /// (`EMFILE`), sends it `answer` and closes it. The engine keeps one in reserve for that. False
-    /// when none waits, or another was quicker.
+    /// Accepts the oldest waiting connection although the process is out of descriptors (`EMFILE`),
+    /// sends `answer` and closes it. The engine keeps a reserve descriptor for this. False if no
+    /// connection waits, or another thread took it.
     pub fn turn_away(&self, answer: &[u8]) -> bool {
         enter(|worker| match worker.listeners.get(self.key) {
             Some(state) => worker.engine.turn_away(&state.socket, answer),
@@ -100,8 +100,8 @@ impl Listener {
         })
     }
 
-    /// Stops waiting for connections; those that were accepted already and those in the kernel's
-    /// queue are still handed out, then comes `NotConnected`.
+    /// Stops waiting for connections. Accepted connections and those in the kernel's queue are
+    /// still returned, then `NotConnected`.
     pub fn stop(&self) {
         enter(|worker| worker.stop_accepting(self.key));
     }
@@ -163,8 +163,8 @@ impl Reactor {
                 return Poll::Pending;
             }
             if state.stopped {
-                // The kernel wakes one of all that wait for a connection. If that was us, nobody
-                // else knows of it.
+                // The kernel wakes one of the threads that wait for a connection. If it woke this
+                // one, no other thread knows of the connection.
                 match self.engine.accept_now(&state.socket) {
                     Ok(connection) => state.accepted.push_back(connection),
                     Err(error) if is_passing(&error) => {}
@@ -187,7 +187,7 @@ impl Reactor {
         }
     }
 
-    /// Takes in what an accept operation has brought.
+    /// Handles a completion of an accept operation.
     pub(crate) fn accepted(
         &mut self,
         key: Key,
@@ -195,7 +195,7 @@ impl Reactor {
         more: bool,
     ) {
         let Some(state) = self.listeners.get_mut(key).filter(|state| !state.dropped) else {
-            // The listener is gone, and so is the task that would have served this connection.
+            // The listener is dropped, and so is the task that would have served this connection.
             if let Ok((socket, _)) = result {
                 self.engine.discard(socket);
             }
@@ -233,8 +233,8 @@ impl Reactor {
         }
     }
 
-    /// No task waits on a listener any more for which the engine accepts: unless one does again
-    /// before the next wait, accepting pauses.
+    /// Notes that no task waits on a listener any more, so that accepting pauses unless a task
+    /// waits again before the engine's next wait.
     fn unwatched(&mut self, key: Key) {
         if let Some(state) = self.listeners.get_mut(key)
             && state.accepting
@@ -244,9 +244,9 @@ impl Reactor {
         }
     }
 
-    /// Before each wait: a listener on which no task waits accepts nothing, or it would take
-    /// connections from others. Only those are looked at whose task was woken, or gave up, since
-    /// the last wait.
+    /// Pauses accepting on listeners without a waiting task, before each wait: they would take
+    /// connections from other threads. Only listeners whose task was woken or dropped since the
+    /// last wait are checked.
     pub(crate) fn pause_listeners(&mut self) {
         while let Some(key) = self.unwatched_listeners.pop() {
             let Some(state) = self.listeners.get_mut(key) else {
@@ -279,7 +279,7 @@ impl Reactor {
         for (socket, _) in std::mem::take(&mut state.accepted) {
             self.engine.discard(socket);
         }
-        // The engine may still have to hand it to the kernel, by its number.
+        // The engine may still have to pass the descriptor to the kernel, by its number.
         if !state.accepting {
             self.release_listener(key);
         } else if let Some(OperationOutcome::Accepted(result)) = self.engine.cancel(token) {
@@ -287,7 +287,7 @@ impl Reactor {
         }
     }
 
-    /// No accept operation is in flight, and the handle is gone.
+    /// Removes the entry. No accept operation is in flight, and the handle is dropped.
     fn release_listener(&mut self, key: Key) {
         if let Some(state) = self.listeners.remove(key) {
             self.engine.forget_listener(&state.socket);
@@ -295,7 +295,7 @@ impl Reactor {
     }
 }
 
-/// Whether an accept that failed so is to be made again at once.
+/// Whether a failed accept is to be repeated at once.
 fn is_passing(error: &io::Error) -> bool {
     let kinds = [io::ErrorKind::Interrupted, io::ErrorKind::ConnectionAborted];
     kinds.contains(&error.kind())
@@ -309,13 +309,14 @@ mod tests {
     use std::cell::Cell;
     use std::time::Duration;
 
-    /// Before each wait, how many listeners are looked at does not depend on how many there are.
+    /// The number of listeners checked before each wait does not depend on the number of all
+    /// listeners.
     #[test]
     fn only_listeners_that_changed_are_looked_at() {
         const LISTENERS: usize = 500;
         const CONNECTIONS: usize = 20;
         let looked_at = Rc::new(Cell::new(0));
-        // The engine goes on accepting by itself, so that it has to be told to pause.
+        // The engine accepts repeatedly on its own, so that it must be told to pause.
         let settings = Settings {
             multi_accept: true,
             ..Settings::default()

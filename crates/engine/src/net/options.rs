@@ -1,26 +1,26 @@
-//! What a stream socket is to be before it connects, and why there is no connection.
+//! Socket options for outgoing connections, and the error of a failed connect.
 
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 
-/// What a socket is to be before it connects.
+/// The options of a socket that is to be connected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SocketOptions {
-    /// The address that it connects from; port 0 leaves the port to the kernel.
+    /// The local address to connect from; with port 0 the kernel chooses the port.
     pub from: Option<SocketAddr>,
-    /// That address may be one that this machine does not have (`IP_TRANSPARENT`).
+    /// Allows a local address that this machine does not have (`IP_TRANSPARENT`).
     pub transparent: bool,
-    /// The kernel asks now and then whether the other end is still there (`SO_KEEPALIVE`).
+    /// The kernel sends keepalive probes (`SO_KEEPALIVE`).
     pub keepalive: bool,
-    /// The size of the kernel's buffer for what comes (`SO_RCVBUF`).
+    /// Size of the kernel's receive buffer (`SO_RCVBUF`), in bytes.
     pub receive_buffer: Option<u32>,
-    /// The size of the kernel's buffer for what leaves (`SO_SNDBUF`).
+    /// Size of the kernel's send buffer (`SO_SNDBUF`), in bytes.
     pub send_buffer: Option<u32>,
 }
 
 impl SocketOptions {
-    /// A socket that connects from this address, if there is one.
+    /// Options with only the local address set, if it is given.
     #[must_use]
     pub fn from(from: Option<SocketAddr>) -> SocketOptions {
         SocketOptions {
@@ -30,25 +30,25 @@ impl SocketOptions {
     }
 }
 
-/// What could not be done.
+/// The step of a connect that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectStep {
-    /// There is no socket.
+    /// Creating the socket.
     Socket,
-    /// Connections from addresses of others are not allowed.
+    /// Setting `IP_TRANSPARENT`.
     Transparent,
-    /// The local address cannot be had.
+    /// Binding to the local address.
     Bind,
-    /// There is no connection.
+    /// Connecting to the peer.
     Connect,
 }
 
-/// Why there is no connection.
+/// Why a connect failed.
 #[derive(Debug)]
 pub struct ConnectError {
-    /// The call that failed.
+    /// The step that failed.
     pub step: ConnectStep,
-    /// The system's answer of the connect error.
+    /// The error of the system call.
     pub error: io::Error,
 }
 

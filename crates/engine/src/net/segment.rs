@@ -1,4 +1,4 @@
-//! A piece of what a stream sends. What is done with it is an engine's business.
+//! A segment of a stream's output. The engines send it.
 
 use std::sync::Arc;
 
@@ -7,35 +7,35 @@ use bytes::Bytes;
 use crate::file::File;
 use crate::kernel_tls::SealingKeys;
 
-/// A piece of what a stream sends.
+/// A segment of a stream's output.
 #[derive(Clone, Debug)]
 pub enum Segment {
-    /// Bytes that lie in memory.
+    /// Bytes in memory.
     Bytes(Bytes),
-    /// A range of a file, sent without copying it through this process. If the file turns out
-    /// shorter, the stream fails with `UnexpectedEof`.
+    /// A range of a file, sent without copying it through this process. If the file is shorter than
+    /// the range, the stream fails with `UnexpectedEof`.
     File {
         /// The file that the segment reads from.
         file: File,
-        /// Where the range begins.
+        /// Offset of the range in the file.
         offset: u64,
-        /// How long it is.
+        /// Length of the range in bytes.
         length: u64,
     },
-    /// Keys: the kernel seals everything behind them (TLS). The stream fails where it does not take
-    /// them.
+    /// Keys for kernel TLS: the kernel encrypts everything after this segment. The stream fails if
+    /// the kernel rejects the keys.
     Keys(Arc<SealingKeys>),
-    /// A record of TLS with a type of its own, which the kernel seals.
+    /// A TLS record with a content type of its own, which the kernel encrypts.
     Record {
-        /// Its type (RFC 8446 section 5.1).
+        /// The content type (RFC 8446 section 5.1).
         content_type: u8,
-        /// What is in it.
+        /// The record's content.
         bytes: Bytes,
     },
 }
 
 impl Segment {
-    /// How many bytes it will send.
+    /// The number of bytes that the segment sends.
     #[must_use]
     pub fn len(&self) -> u64 {
         match self {
@@ -46,13 +46,13 @@ impl Segment {
         }
     }
 
-    /// Whether it does nothing.
+    /// Whether the segment has no effect.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0 && !matches!(self, Segment::Keys(_))
     }
 
-    /// Drops `count` bytes from its front.
+    /// Removes `count` bytes from the front.
     pub(crate) fn advance(&mut self, count: u64) {
         match self {
             Segment::Bytes(bytes) | Segment::Record { bytes, .. } => {

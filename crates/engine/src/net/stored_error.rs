@@ -1,8 +1,8 @@
-//! The error of a stream as its table keeps it.
+//! The permanent error of a stream, in compact form.
 
 use std::io;
 
-/// An error that stays, in four bytes: an `errno`, or one of those that have none.
+/// A permanent error in four bytes: an `errno`, or a negative code for an error without one.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct StoredError(i32);
 

@@ -1,4 +1,4 @@
-//! A connected stream socket as its owner sees it; the work is done in `table.rs`.
+//! The owner's handle of a connected stream socket. `table.rs` implements the operations.
 
 use std::future::Future;
 use std::io;
@@ -19,12 +19,12 @@ use crate::clock::Deadline;
 use crate::engine::Control;
 use crate::worker::{enter, try_enter};
 
-/// A connected stream socket. Dropping it closes the connection and forgets what was not yet sent;
-/// [`finish`](Self::finish) sends it first.
+/// A connected stream socket. Dropping it closes the connection and discards unsent data;
+/// [`finish`](Self::finish) sends that data first.
 #[derive(Debug)]
 pub struct Stream {
     key: Key,
-    /// Not `Send`: the key is of this thread's table.
+    /// Not `Send`: the key belongs to this thread's table.
     _local: PhantomData<*const ()>,
 }
 
@@ -40,15 +40,14 @@ impl Stream {
         self.key
     }
 
-    /// Receives what the peer has sent, as soon as there is something. An empty buffer is the end
-    /// of input.
+    /// Waits for data from the peer. An empty buffer is the end of input.
     ///
-    /// Cancel-safe: what arrives after the future was dropped is there for the next one. While it
-    /// waits, the stream holds no buffer.
+    /// Cancel-safe: data that arrives after the future was dropped is returned by the next receive.
+    /// While the future waits, the stream holds no buffer.
     ///
     /// # Errors
-    /// `TimedOut` at `deadline`, after which the stream is as before; `ECONNRESET` and the like for
-    /// good.
+    /// `TimedOut` at `deadline`, after which the stream is still usable; `ECONNRESET` and similar
+    /// errors are permanent.
     #[inline]
     pub fn recv(&self, deadline: impl Into<Deadline>) -> Recv<'_> {
         Recv {
@@ -59,8 +58,8 @@ impl Stream {
         }
     }
 
-    /// Like [`recv`](Self::recv), while a request head or an idle byte is awaited: the engine may
-    /// then arrange to receive again and again by itself.
+    /// Like [`recv`](Self::recv), for when a request head or the first byte on an idle connection
+    /// is awaited: the engine may then receive repeatedly on its own.
     #[inline]
     pub fn recv_idle(&self, deadline: impl Into<Deadline>) -> Recv<'_> {
         Recv {
@@ -71,8 +70,8 @@ impl Stream {
         }
     }
 
-    /// One look at what [`recv`](Self::recv) waits for, for a caller that keeps no future: the task
-    /// is woken when there is more to see, until the next look or the end of the stream.
+    /// Polls for data like [`recv`](Self::recv), for a caller that keeps no future. The task stays
+    /// registered for a wake-up until the next poll or the end of the stream.
     ///
     /// # Errors
     /// As [`recv`](Self::recv).
@@ -92,21 +91,21 @@ impl Stream {
         result
     }
 
-    /// Has the next receive give bytes that were received already, for another part of the program
-    /// that reads the connection from its beginning.
+    /// Puts received bytes back, so that the next receive returns them: for another part of the
+    /// program that reads the connection from its beginning.
     pub fn put_back(&self, buffer: Buffer) {
         enter(|worker| worker.put_back(self.key, buffer));
     }
 
-    /// Appends to what is to be sent. No system call. After a send error, or
-    /// [`shutdown_write`](Self::shutdown_write), it is dropped.
+    /// Queues a segment, without a system call. After a send error, or
+    /// [`shutdown_write`](Self::shutdown_write), the segment is dropped.
     pub fn push(&self, segment: impl Into<Segment>) {
         let segment = segment.into();
         enter(|worker| worker.push(self.key, segment));
     }
 
-    /// Gives everything that was pushed to the kernel in as few calls as possible. Never waits: the
-    /// rest goes on by itself as the socket drains. How many bytes that rest has is returned.
+    /// Passes all queued segments to the kernel in as few calls as possible. Never waits: the
+    /// remainder is sent automatically as the socket drains. Returns the remainder in bytes.
     pub fn start_send(&self) -> usize {
         let rest = enter(|worker| {
             worker.start_send(self.key);
@@ -115,8 +114,8 @@ impl Stream {
         usize::try_from(rest).unwrap_or(usize::MAX)
     }
 
-    /// Like [`start_send`](Self::start_send), at the end of this turn of the loop: for answers, of
-    /// which a turn has many. How many bytes have not left is returned; they may be all.
+    /// Like [`start_send`](Self::start_send), but at the end of this turn of the loop: for
+    /// responses, of which one turn has many. Returns the number of unsent bytes, possibly all.
     pub fn send_soon(&self) -> usize {
         let rest = enter(|worker| {
             worker.send_soon(self.key);
@@ -125,32 +124,33 @@ impl Stream {
         usize::try_from(rest).unwrap_or(usize::MAX)
     }
 
-    /// Sends what was pushed, then closes. The engine sees to it; the send timeout ends it.
+    /// Sends the queued segments, then closes the connection. The engine completes this in the
+    /// background; the send timeout limits it.
     pub fn finish(self) {
         let stream = ManuallyDrop::new(self);
         enter(|worker| worker.finish(stream.key, false));
     }
 
-    /// Like [`finish`](Self::finish), for a peer that has said that it sends nothing more: the end
-    /// leaves in the packet of the last bytes and costs no call of its own. A peer that sends more
-    /// nevertheless may lose what was sent to it.
+    /// Like [`finish`](Self::finish), for a peer that has said that it sends nothing more: the FIN
+    /// leaves in the packet of the last bytes and needs no call of its own. If the peer sends more
+    /// nevertheless, it may lose data that was sent to it.
     pub fn finish_quickly(self) {
         let stream = ManuallyDrop::new(self);
         enter(|worker| worker.finish(stream.key, true));
     }
 
-    /// Bytes that were pushed and not yet taken by the kernel.
+    /// The number of queued bytes that the kernel has not taken yet.
     #[must_use]
     pub fn backlog(&self) -> usize {
         usize::try_from(enter(|worker| worker.backlog(self.key))).unwrap_or(usize::MAX)
     }
 
-    /// Starts sending and waits until at most `limit` bytes are left to send. Cancel-safe.
+    /// Starts sending and waits until at most `limit` bytes are unsent. Cancel-safe.
     ///
     /// # Errors
-    /// `TimedOut` when the peer has taken nothing for the send timeout; `UnexpectedEof` when a file
-    /// was shorter than its segment said; `EPIPE`, `ECONNRESET` and the like. Except for
-    /// `TimedOut`, later calls return the same.
+    /// `TimedOut` if the peer has read nothing for the send timeout; `UnexpectedEof` if a file was
+    /// shorter than its segment; `EPIPE`, `ECONNRESET` and similar errors. All but `TimedOut` are
+    /// permanent.
     pub fn drained(&self, limit: usize) -> Drained<'_> {
         Drained {
             stream: self,
@@ -159,8 +159,8 @@ impl Stream {
         }
     }
 
-    /// One look at what [`drained`](Self::drained) waits for, for a caller that keeps no future:
-    /// the task is woken when there is more to see, until the next look or the end of the stream.
+    /// Polls like [`drained`](Self::drained), for a caller that keeps no future. The task stays
+    /// registered for a wake-up until the next poll or the end of the stream.
     ///
     /// # Errors
     /// As [`drained`](Self::drained).
@@ -169,20 +169,20 @@ impl Stream {
         spent(result, context)
     }
 
-    /// Sets how long the peer may read nothing before [`drained`](Self::drained) and
-    /// [`finish`](Self::finish) give up. The default is 60 s.
+    /// Sets the send timeout: how long the peer may read nothing before [`drained`](Self::drained)
+    /// and [`finish`](Self::finish) give up. The default is 60 s.
     pub fn set_send_timeout(&self, timeout: Duration) {
         enter(|worker| worker.set_send_timeout(self.key, timeout, None));
     }
 
-    /// Like [`set_send_timeout`](Self::set_send_timeout), and sets whether such a connection is
-    /// then closed with a reset. By default it is not.
+    /// Like [`set_send_timeout`](Self::set_send_timeout), and sets whether a timed-out connection
+    /// is closed with a reset. By default it is not.
     pub fn set_send_timeout_and_reset(&self, timeout: Duration, resets: bool) {
         enter(|worker| worker.set_send_timeout(self.key, timeout, Some(resets)));
     }
 
-    /// [`set_send_timeout_and_reset`](Self::set_send_timeout_and_reset) and [`push`](Self::push) at
-    /// once.
+    /// [`set_send_timeout_and_reset`](Self::set_send_timeout_and_reset) and [`push`](Self::push) in
+    /// one call.
     pub fn push_within(&self, timeout: Duration, resets: bool, segment: impl Into<Segment>) {
         let segment = segment.into();
         enter(|worker| {
@@ -191,18 +191,18 @@ impl Stream {
         });
     }
 
-    /// How many bytes of files are sent in one turn of the loop. 2 MiB at first.
+    /// Sets how many bytes of files are sent in one turn of the loop. The default is 2 MiB.
     pub fn set_sendfile_chunk(&self, bytes: usize) {
         enter(|worker| worker.set_chunk(self.key, bytes));
     }
 
-    /// Bytes that the kernel has taken since the stream began.
+    /// Bytes that the kernel has taken since the stream was created.
     #[must_use]
     pub fn sent(&self) -> u64 {
         enter(|worker| worker.streams.get(self.key).map_or(0, |state| state.sent))
     }
 
-    /// The address of the other end. Asked when it is first needed.
+    /// The peer's address. Queried when it is first needed.
     #[must_use]
     pub fn peer(&self) -> Address {
         enter(|worker| {
@@ -221,7 +221,7 @@ impl Stream {
         })
     }
 
-    /// The address of this end. Asked when it is first needed.
+    /// The local address. Queried when it is first needed.
     #[must_use]
     pub fn local(&self) -> Address {
         enter(|worker| {
@@ -237,73 +237,74 @@ impl Stream {
         })
     }
 
-    /// Ends this direction once what was pushed is sent. Receiving goes on.
+    /// Shuts down the sending side once the queued segments have been sent. Receiving continues.
     pub fn shutdown_write(&self) {
         enter(|worker| worker.shutdown_write(self.key));
     }
 
-    /// Receives no more: a receive that waits, and every later one, gives the end of input.
+    /// Shuts down the receiving side: a waiting receive, and every later one, returns the end of
+    /// input.
     pub fn shutdown_read(&self) {
         self.control(Control::ShutdownRead);
     }
 
-    /// Ends both directions for whoever waits on the stream. What the kernel has of what was sent
-    /// still reaches the peer.
+    /// Shuts down both sides, which ends all operations that wait on the stream. Data that the
+    /// kernel has taken still reaches the peer.
     pub fn shutdown(&self) {
         self.control(Control::ShutdownBoth);
     }
 
-    /// Like [`shutdown`](Self::shutdown), and dropping the stream closes the connection with a
+    /// Like [`shutdown`](Self::shutdown), but dropping the stream then closes the connection with a
     /// reset.
     pub fn abort(&self) {
         self.control(Control::ResetOnClose);
         self.control(Control::ShutdownBoth);
     }
 
-    /// Lets it end with a reset when it is dropped: the peer sees that it was not served to the
-    /// end.
+    /// Makes dropping the stream close the connection with a reset, so that the peer can tell that
+    /// its response is incomplete.
     pub fn reset_when_dropped(&self) {
         self.control(Control::ResetOnClose);
     }
 
     fn control(&self, control: Control) {
         enter(|worker| {
-            // It fails only when the connection is gone, which the next receive tells.
+            // This fails only if the connection is gone, which the next receive reports.
             let _ = worker.engine.control(self.key, control);
         });
     }
 
-    /// Closes at once with a reset; what was not yet sent or not yet read by the peer is lost.
+    /// Closes at once with a reset; data not yet sent, or not yet read by the peer, is lost.
     pub fn reset(self) {
         enter(|worker| {
-            // If it fails, the connection has been reset by the peer already.
+            // This fails only if the peer has reset the connection already.
             let _ = worker.engine.control(self.key, Control::ResetOnClose);
         });
     }
 
-    /// Makes the stream take [`Segment::Keys`], by which the kernel seals what is sent behind them.
-    /// Until then nothing changes.
+    /// Enables kernel TLS, so that the stream accepts [`Segment::Keys`], after which the kernel
+    /// encrypts. Until then data is sent as it is.
     ///
     /// # Errors
-    /// Where the kernel cannot, or the connection has ended on one side, or it is no TCP.
+    /// If the kernel does not support it, one side has closed the connection, or it is not TCP.
     pub fn prepare_kernel_tls(&self) -> io::Result<()> {
         enter(|worker| worker.engine.control(self.key, Control::KernelTls))
     }
 
-    /// `TCP_NODELAY`. Costs nothing when it is that way already.
+    /// Sets `TCP_NODELAY`. Costs nothing if the value does not change.
     pub fn set_nodelay(&self, on: bool) {
         enter(|worker| worker.set_nodelay(self.key, on));
     }
 
-    /// Whether files, and what stands before them, leave in full segments, whatever calls they are
-    /// sent by; the last one leaves at once. Off at first: then what stands before a large file
-    /// leaves at once, too.
+    /// Sets whether files, and the segments before them, leave in full TCP segments, even across
+    /// system calls; the last TCP segment leaves at once. Off by default: then the segments before
+    /// a large file leave at once, too.
     pub fn set_nopush(&self, on: bool) {
         enter(|worker| worker.set_nopush(self.key, on));
     }
 
-    /// What the engine knows of the connection, as the kernel does by `TCP_INFO`; `None` where it
-    /// is no TCP.
+    /// TCP statistics from the engine, like the kernel's `TCP_INFO`; `None` if the connection is
+    /// not TCP.
     #[must_use]
     pub fn tcp_info(&self) -> Option<TcpInfo> {
         enter(|worker| worker.engine.info(self.key))
@@ -316,8 +317,7 @@ impl Drop for Stream {
     }
 }
 
-/// The future of [`Stream::recv`]. Once it has received something it may be polled for what comes
-/// next.
+/// The future of [`Stream::recv`]. After it has received data it may be polled again for more.
 #[derive(Debug)]
 #[must_use = "futures do nothing unless awaited"]
 pub struct Recv<'a> {
@@ -372,7 +372,7 @@ impl Future for Drained<'_> {
     }
 }
 
-/// What is pushed leaves, whatever the share of the task's turn: its end alone is part of that.
+/// Queued data is sent regardless of the task's budget; only the completed wait counts against it.
 fn spent(drained: Poll<io::Result<()>>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
     if matches!(drained, Poll::Ready(Ok(()))) {
         if budget::is_used_up(context) {

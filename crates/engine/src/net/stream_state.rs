@@ -1,8 +1,9 @@
-//! The states of a stream in its thread's [`table`](super::table), each of which changes by itself.
+//! The state machines of a stream in its thread's [`table`](super::table). They are independent of
+//! each other.
 
 use crate::engine::CloseMode;
 
-/// What a stream's owner has said.
+/// What the owner of a stream has requested.
 ///
 /// ```text
 ///           finish                everything sent, or the send timeout
@@ -12,12 +13,12 @@ use crate::engine::CloseMode;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum HandleState {
     Held,
-    /// The handle is gone; the socket closes when everything is sent.
+    /// The handle is dropped; the socket closes when all data has been sent.
     Finishing {
         /// The peer has said that it sends nothing more.
         peer_is_done: bool,
     },
-    /// The handle is gone, and what is queued need not be sent.
+    /// The handle is dropped, and queued data need not be sent.
     Dropped,
 }
 
@@ -26,7 +27,7 @@ impl HandleState {
         matches!(self, HandleState::Finishing { .. })
     }
 
-    /// How a send that takes everything ends.
+    /// How a send that completes closes the socket.
     pub(super) fn close_mode(self) -> CloseMode {
         match self {
             HandleState::Held | HandleState::Dropped => CloseMode::Never,
@@ -38,7 +39,7 @@ impl HandleState {
     }
 }
 
-/// Whether a stream's socket is closed. A send that ends with the close skips `Closing`.
+/// Whether a stream's socket is closed. A send that also closes the socket skips `Closing`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum SocketState {
     Open,
@@ -47,18 +48,19 @@ pub(super) enum SocketState {
     Closed,
 }
 
-/// What keeps the next bytes of a stream from leaving. All but `Idle` end by themselves, in `Idle`.
+/// Why the next bytes of a stream cannot be sent now. Every state but `Idle` ends on its own, in
+/// `Idle`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum SendState {
     Idle,
     /// A send is in flight.
     InFlight,
-    /// The send in flight ends with the close of the socket, so nobody else may close it before it
-    /// has come back.
+    /// The send in flight also closes the socket, so no other close may be issued before it
+    /// completes.
     LastInFlight,
-    /// A pool thread reads the next range of a file into memory.
+    /// A pool thread is reading the next range of a file into memory.
     Warming,
-    /// A chunk of a file was sent; the rest waits for the next turn of the loop.
+    /// A chunk of a file was sent; the rest is sent in the next turn of the loop.
     NextTurn,
 }
 
@@ -68,11 +70,11 @@ impl SendState {
     }
 }
 
-/// What has come from a stream's peer.
+/// What was last received from a stream's peer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum ReceiveState {
     Nothing,
     Bytes,
-    /// The peer sends nothing more.
+    /// The end of input.
     Ended,
 }

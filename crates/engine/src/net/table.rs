@@ -1,5 +1,4 @@
-//! The thread's table of streams: what is known of each, and what happens when an operation
-//! completes.
+//! The thread's table of streams: their state, and the handling of completed operations.
 //!
 //! An entry stays until its handle is gone, its socket is closed and no operation is in flight.
 //! What its owner has said ([`HandleState`]), how far its socket is ([`SocketState`]), what has
@@ -32,14 +31,14 @@ const SEND_TIMEOUT_MS_DEFAULT: u32 = 60_000;
 
 const NEVER: u64 = u64::MAX;
 
-/// Streams that send at the end of a turn; with as many, they do so at once: what the first of them
-/// waits for has a bound.
+/// The number of streams that may wait for the end of a turn to send. Beyond it they send at once,
+/// which limits the delay of the first of them.
 const LEAVE_SOON_MAX: usize = 32;
 
-/// Segments that wait behind a send in flight beyond which small ones are copied together.
+/// When more segments than this wait behind a send in flight, small ones are joined.
 const BLOCKED_SEGMENTS_MAX: usize = 8;
 
-/// One stream. Its size counts ten thousand times; a test below bounds it.
+/// One stream. Ten thousand connections make its size matter; a test below limits it.
 pub(crate) struct StreamState {
     handle: HandleState,
     socket: SocketState,
@@ -51,13 +50,13 @@ pub(crate) struct StreamState {
     connecting: bool,
     /// The connection counts among [`outgoing`](super::outgoing).
     outgoing: bool,
-    /// What is queued leaves with what the turn's other streams send, at its end.
+    /// The queue is sent at the end of the turn, together with those of other streams.
     leaves_soon: bool,
 
-    // What the owner has set.
-    /// No more is sent after what is queued.
+    // Set by the owner.
+    /// Shut down the sending side after the queue has been sent.
     shutdown: bool,
-    /// A peer that takes nothing for too long is reset, and not only closed.
+    /// On a send timeout the connection is closed with a reset.
     resets_late: bool,
     nodelay: bool,
     nopush: bool,
@@ -70,34 +69,34 @@ pub(crate) struct StreamState {
 
     reader: Option<Waker>,
     reader_deadline_ms: u64,
-    /// Boxed: few wait, and most streams are idle.
+    /// Boxed, since few streams have a waiting writer, and most are idle.
     writer: Option<Box<Writer>>,
 
     arrived: Option<Buffer>,
     #[expect(clippy::box_collection, reason = "rarely there, and 24 bytes smaller")]
     arrived_more: Option<Box<VecDeque<Buffer>>>,
     pending: Option<Box<Outgoing>>,
-    /// Bytes that were pushed and not yet taken by the kernel.
+    /// Queued bytes that the kernel has not taken yet.
     backlog: u64,
     pub(crate) sent: u64,
-    /// When the kernel last took something, or when the backlog began.
+    /// When the kernel last took data, or when the backlog began, in milliseconds.
     progress_ms: u64,
 
     timer: Option<Entry>,
     timer_ms: u64,
 
-    /// What accepting has told of an IPv4 client.
+    /// The address of an IPv4 client, if accepting returned it.
     pub(crate) peer: Option<SocketAddrV4>,
     pub(crate) addresses: Option<Box<Addresses>>,
 }
 
-/// Waits for the backlog to shrink to `limit` bytes.
+/// A task that waits until the backlog is at most `limit` bytes.
 struct Writer {
     waker: Waker,
     limit: u64,
 }
 
-/// Addresses that were asked for and are not free to know.
+/// Cached addresses, since querying them takes a call.
 #[derive(Default)]
 pub(crate) struct Addresses {
     pub(crate) peer: Option<Address>,
@@ -159,7 +158,7 @@ impl StreamState {
         Some(first)
     }
 
-    /// The next buffer takes the place of the one that was taken.
+    /// Moves the next received buffer to the front.
     #[cold]
     fn move_up(&mut self) {
         if let Some(more) = &mut self.arrived_more {
@@ -178,7 +177,7 @@ impl StreamState {
         };
         match last {
             None => self.arrived = Some(buffer),
-            // Few bytes do not keep a buffer of their own.
+            // A few bytes are appended instead of keeping a buffer of their own.
             Some(last) => {
                 if buffer.len() > SMALL_MAX || !last.append(&buffer) {
                     more.get_or_insert_default().push_back(buffer);
@@ -187,7 +186,7 @@ impl StreamState {
         }
     }
 
-    /// What was taken is to be taken again, before everything else.
+    /// Puts taken bytes back in front of all others.
     fn put_back(&mut self, buffer: Buffer) {
         if let Some(next) = self.arrived.replace(buffer) {
             self.arrived_more.get_or_insert_default().push_front(next);
@@ -199,7 +198,7 @@ impl StreamState {
             + self.arrived_more.as_ref().map_or(0, |more| more.len())
     }
 
-    /// The first moment at which somebody has waited too long.
+    /// The earliest deadline of the stream's waiting tasks.
     fn deadline_ms(&self) -> u64 {
         let receive = if self.reader.is_some() {
             self.reader_deadline_ms
@@ -218,7 +217,7 @@ impl StreamState {
         if self.backlog == 0 {
             return NEVER;
         }
-        // The moment of progress is rounded down to a millisecond; nothing may fire early.
+        // The time of progress is rounded down to a millisecond, and no timeout may fire early.
         self.progress_ms + 1 + u64::from(self.send_timeout_ms)
     }
 
@@ -230,7 +229,7 @@ impl StreamState {
             || self.send == SendState::Warming
     }
 
-    /// Whether the next bytes can be given to the engine.
+    /// Whether the next bytes can be submitted to the engine.
     fn can_send(&self) -> bool {
         self.send == SendState::Idle && self.socket == SocketState::Open && !self.connecting
     }
@@ -270,7 +269,7 @@ impl Reactor {
                         kind: OpKind::Recv,
                     },
                 ) {
-                    // The usual case of a busy server: it need not be put down first.
+                    // The common case on a busy server: return the buffer without storing it.
                     Some(OperationOutcome::Received(Ok(buffer))) if !buffer.is_empty() => {
                         if let Some(state) = self.streams.get_mut(key) {
                             state.receiving = false;
@@ -302,7 +301,7 @@ impl Reactor {
         }
     }
 
-    /// The next receive gives these bytes.
+    /// Makes the next receive return these bytes.
     pub(crate) fn put_back(&mut self, key: Key, buffer: Buffer) {
         if let Some(state) = self.streams.get_mut(key)
             && !buffer.is_empty()
@@ -311,15 +310,14 @@ impl Reactor {
         }
     }
 
-    /// Nobody waits for bytes any more; those that come are kept for the next who does.
+    /// Notes that no task waits for data any more. Data that arrives is kept for the next receive.
     pub(crate) fn forget_reader(&mut self, key: Key) {
         if let Some(state) = self.streams.get_mut(key) {
             state.reader = None;
         }
     }
 
-    /// Takes in what a receive has brought; `None` when it only says that there is something to
-    /// receive.
+    /// Handles a completed receive; `None` if it only reports readability.
     pub(crate) fn received(&mut self, key: Key, result: Option<io::Result<Buffer>>, more: bool) {
         let Some(state) = self.streams.get_mut(key) else {
             return;
@@ -339,12 +337,13 @@ impl Reactor {
                 }
                 state.put_arrived(buffer);
             }
-            // Ended by the bound below; what came before is in order, and the next receive goes on.
+            // Cancelled because of the limit below: the received data is valid, and the next
+            // receive continues.
             Some(Err(error)) if error.raw_os_error() == Some(libc::ECANCELED) => {}
             Some(Err(error)) => state.receive_failure = StoredError::of(&error),
         }
         self.after.wakes.extend(state.reader.take());
-        // A peer that does not take what it was sent is not read ahead of.
+        // Do not read ahead from a peer that does not read what it is sent.
         let count_max = match state.backlog {
             0 => RECEIVE_BUFFERS_PER_CONNECTION_MAX,
             _ => 1,
@@ -369,13 +368,13 @@ impl Reactor {
 
 // Sending.
 impl Reactor {
-    /// Has what is queued leave at the end of the turn, behind that of the streams which said so
+    /// Schedules the queue to be sent at the end of the turn, after the streams that were scheduled
     /// before.
     ///
-    /// Where an engine makes a call for each send, those of a turn are made one behind the other:
-    /// the code that serves requests and the kernel's stay in the processor's cache for longer, and
-    /// a peer on this machine is woken once for several. An engine that gathers sends by itself is
-    /// given them at once, as are files, whose calls are long.
+    /// If an engine makes a call for each send, those of a turn are made in succession: the code of
+    /// the request handlers and that of the kernel stay in the processor's cache for longer, and a
+    /// peer on this machine is woken once for several sends. An engine that batches sends itself
+    /// gets them at once, and so do files, whose calls take long.
     pub(crate) fn send_soon(&mut self, key: Key) {
         let Some(state) = self.streams.get_mut(key) else {
             return;
@@ -394,7 +393,7 @@ impl Reactor {
         }
     }
 
-    /// Sends what has waited for the end of the turn.
+    /// Sends the queues that were scheduled for the end of the turn.
     pub(crate) fn send_what_leaves_soon(&mut self) {
         let mut keys = std::mem::take(&mut self.leave_soon);
         for key in keys.drain(..) {
@@ -423,7 +422,7 @@ impl Reactor {
         let queue = state
             .pending
             .get_or_insert_with(|| spare.pop().unwrap_or_default());
-        // What cannot leave in this turn, or not in one call, may as well be copied.
+        // Segments that cannot be sent in this turn, or not in one call, may as well be copied.
         let many = if state.send.is_in_flight() {
             BLOCKED_SEGMENTS_MAX
         } else {
@@ -432,7 +431,7 @@ impl Reactor {
         queue.push_or_join(segment, many, &mut self.after.spent);
     }
 
-    /// Gives what is queued to the engine, as far as it goes now.
+    /// Submits the queue to the engine, as far as is possible now.
     pub(crate) fn start_send(&mut self, key: Key) {
         loop {
             let Some(state) = self.streams.get_mut(key) else {
@@ -484,7 +483,8 @@ impl Reactor {
         }
     }
 
-    /// Takes in how far a send came. The caller then goes on with [`start_send`](Self::start_send).
+    /// Handles the progress of a send. The caller then continues with
+    /// [`start_send`](Self::start_send).
     pub(crate) fn sent(
         &mut self,
         key: Key,
@@ -534,7 +534,7 @@ impl Reactor {
         } else if outgoing.is_empty() {
             self.give_queue(outgoing);
         } else {
-            // What was pushed meanwhile goes behind what is left.
+            // Segments queued meanwhile go behind the unsent ones.
             if let Some(mut later) = state.pending.take() {
                 outgoing.append(&mut later, BLOCKED_SEGMENTS_MAX, &mut self.after.spent);
                 state.pending = Some(outgoing);
@@ -545,7 +545,7 @@ impl Reactor {
         }
     }
 
-    /// The queue is empty, or the stream failed: what was to happen then.
+    /// The queue is empty, or the stream has failed: closes or shuts down, if that was requested.
     fn all_sent(&mut self, key: Key) {
         let Some(state) = self.streams.get_mut(key) else {
             return;
@@ -553,12 +553,12 @@ impl Reactor {
         if state.handle.is_finishing() {
             self.close(key);
         } else if state.shutdown {
-            // It fails only when the connection is gone, which the next receive tells.
+            // This fails only if the connection is gone, which the next receive reports.
             let _ = self.engine.control(key, Control::ShutdownWrite);
         }
     }
 
-    /// Goes on with a file in a new turn of the loop.
+    /// Continues sending a file in a new turn of the loop.
     pub(crate) fn next_chunk(&mut self, key: Key) {
         if let Some(state) = self.streams.get_mut(key) {
             state.send = SendState::Idle;
@@ -566,8 +566,8 @@ impl Reactor {
         }
     }
 
-    /// Finds out how much of the next range of a file is in memory. False when nothing can be sent
-    /// before a pool thread has read it; that is on its way then.
+    /// Determines how much of the next file range is in memory. False if a pool thread must read it
+    /// first; the read has then been started.
     fn warm_up(&mut self, key: Key, outgoing: &mut Outgoing) -> bool {
         let Some(Segment::File {
             file,
@@ -605,7 +605,7 @@ impl Reactor {
         false
     }
 
-    /// A pool thread has read the first `length` bytes of the range that is to be sent next.
+    /// A pool thread has read the first `length` bytes of the range that is sent next.
     fn warmed(&mut self, key: Key, length: u64) {
         let now_ms = self.clock.now_ms();
         let Some(state) = self.streams.get_mut(key) else {
@@ -653,15 +653,15 @@ impl Reactor {
         Poll::Pending
     }
 
-    /// The peer has taken nothing for too long.
+    /// Handles a send timeout: the peer has read nothing for too long.
     fn note_late(&mut self, key: Key) {
         if self.streams.get(key).is_some_and(|state| state.resets_late) {
-            // It fails only when the connection is gone.
+            // This fails only if the connection is gone.
             let _ = self.engine.control(key, Control::ResetOnClose);
         }
     }
 
-    /// Nobody waits for the backlog to shrink any more.
+    /// Notes that no task waits for the backlog to shrink any more.
     pub(crate) fn forget_writer(&mut self, key: Key) {
         if let Some(state) = self.streams.get_mut(key) {
             state.writer = None;
@@ -705,7 +705,7 @@ impl Reactor {
             return;
         };
         if state.nodelay != on {
-            // It fails for Unix sockets, which have no delay.
+            // This fails for Unix sockets, which have no delay.
             let _ = self.engine.control(key, Control::NoDelay(on));
             state.nodelay = on;
         }
@@ -714,7 +714,7 @@ impl Reactor {
 
 // The life of an entry.
 impl Reactor {
-    /// A new entry, whose socket belongs to the engine from now on.
+    /// Adds an entry, and gives its socket to the engine.
     pub(crate) fn insert_stream(
         &mut self,
         socket: Socket,
@@ -783,7 +783,7 @@ impl Reactor {
         Poll::Pending
     }
 
-    /// The handle is gone: send what is queued, then close.
+    /// The handle is dropped: sends the queue, then closes.
     pub(crate) fn finish(&mut self, key: Key, peer_is_done: bool) {
         let Some(state) = self.streams.get_mut(key) else {
             return;
@@ -807,7 +807,8 @@ impl Reactor {
         self.arm_timer(key);
     }
 
-    /// The handle is gone: closes, once what was to leave soon has been given to the kernel.
+    /// The handle is dropped: passes a queue scheduled for the end of the turn to the kernel, then
+    /// closes.
     pub(crate) fn drop_stream(&mut self, key: Key) {
         if let Some(state) = self.streams.get_mut(key)
             && std::mem::take(&mut state.leaves_soon)
@@ -817,8 +818,8 @@ impl Reactor {
         self.close(key);
     }
 
-    /// Closes the socket and ends what is in flight; the entry goes when the last operation has
-    /// come back.
+    /// Closes the socket and cancels operations in flight. The entry is removed when the last
+    /// operation has completed.
     pub(crate) fn close(&mut self, key: Key) {
         let Some(state) = self.streams.get_mut(key) else {
             return;
@@ -890,19 +891,19 @@ impl Reactor {
         }
     }
 
-    /// Streams whose handle is gone and that are still sending.
+    /// The number of streams whose handle is dropped and that are still sending.
     pub(crate) fn finishing(&self) -> usize {
         let finishing = |(_, state): &(Key, &StreamState)| state.handle.is_finishing();
         self.streams.iter().filter(finishing).count()
     }
 
-    /// Closes every stream that is left, when the runtime ends.
+    /// Closes all remaining streams when the runtime ends.
     pub(crate) fn close_all(&mut self) {
         let keys: Vec<Key> = self.streams.iter().map(|(key, _)| key).collect();
         keys.into_iter().for_each(|key| self.close(key));
     }
 
-    /// Frees the entry if nothing needs it any more.
+    /// Removes the entry if nothing needs it any more.
     fn release(&mut self, key: Key) {
         let Some(state) = self.streams.get(key) else {
             return;
@@ -918,10 +919,10 @@ impl Reactor {
         }
     }
 
-    /// Makes sure that the stream is looked at when somebody has waited too long.
+    /// Makes sure that a timer fires no later than the stream's next deadline.
     ///
-    /// A timer that is filed for an earlier moment is left where it is: it finds out when it fires.
-    /// So the usual case, a deadline that moves further away with each request, is no more than the
+    /// A timer filed for an earlier time stays where it is, and checks the deadline when it fires.
+    /// So the common case, a deadline that moves further away with each request, costs only the
     /// store of a number.
     fn arm_timer(&mut self, key: Key) {
         let Some(state) = self.streams.get_mut(key) else {
@@ -938,8 +939,8 @@ impl Reactor {
         state.timer = Some(self.timers.schedule(deadline_ms, Timer::Stream(key)));
     }
 
-    /// The stream's timer fired: wakes whoever has waited too long, and files the timer anew for
-    /// the others.
+    /// The stream's timer fired: wakes the tasks whose deadline has passed, and files the timer
+    /// again for the others.
     pub(crate) fn stream_timer(&mut self, key: Key) {
         let now_ms = self.clock.now_ms();
         let Some(state) = self.streams.get_mut(key) else {
@@ -969,8 +970,8 @@ impl Reactor {
 mod tests {
     use super::*;
 
-    /// An idle connection is this, a task, and a few dozen bytes in the engine and the timer wheel:
-    /// together about 700 bytes.
+    /// The memory of an idle connection is this entry, a task, and a few dozen bytes in the engine
+    /// and the timer wheel: together about 700 bytes.
     #[test]
     fn a_stream_is_small() {
         assert!(

@@ -1,9 +1,8 @@
-//! Streams of a simulation over two TCP stacks of our own, whose frames a wire loses, doubles,
-//! reorders and damages.
+//! Streams of a simulation over two of our own TCP stacks, connected by a wire that loses,
+//! duplicates, reorders and corrupts frames.
 //!
-//! Everything that connects has the one host, everything that listens the other, whatever their
-//! addresses. What the network knows of an end is its connection; its bytes are on the wire and in
-//! the stacks.
+//! All clients share one host, and all listeners the other, whatever their addresses. For the
+//! network an end is only its connection; the bytes are on the wire and in the stacks.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -22,14 +21,14 @@ use netstack::{
 use super::network::Faults;
 use crate::carried::error_of;
 
-/// Connections and bytes that a host of a simulation holds at most.
+/// Maximum number of connections, and of bytes, that one host of a simulation holds.
 const CONNECTIONS_MAX: usize = 20_000;
 const MEMORY_MAX: usize = 1 << 30;
 
-/// A window that is smaller than a few segments would make every exchange a matter of timers.
+/// With a window of less than a few segments, every exchange would depend on timers.
 const WINDOW_MIN: usize = 4 * 1460;
 
-/// A connection at one of both hosts.
+/// A connection, and the host that it is on.
 pub(super) type Carried = (LinkSide, ConnectionId);
 
 /// Both hosts and the wire between them.
@@ -38,22 +37,22 @@ pub(super) struct Carrier {
     clients: Stack,
     servers: Stack,
     wire: Wire,
-    /// The network's numbers of what the stacks tell of.
+    /// The network's socket numbers of the connections.
     ends: BTreeMap<Carried, i32>,
     listeners: BTreeMap<ListenerId, i32>,
-    /// For when the network has last been asked to go on.
+    /// The time of the next run that was scheduled with the network.
     pub(super) scheduled: Option<Duration>,
 }
 
-/// What has happened at an end or a listener.
+/// An event at an end or a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum News {
-    /// A connection waits there.
+    /// A connection waits at the listener.
     Listener(i32),
     Connected(i32),
-    /// Its connection could not be made, or has ended.
+    /// The connection could not be established, or has ended.
     Closed(i32, Reason),
-    /// Something can be received or sent.
+    /// The end is readable or has room.
     End(i32),
 }
 
@@ -88,7 +87,7 @@ impl Carrier {
         }
     }
 
-    /// The network behaves differently from now on.
+    /// Replaces the faults of the wire.
     pub(super) fn set_faults(&mut self, faults: &Faults) {
         self.wire.faults = of_wire(faults);
     }
@@ -120,7 +119,8 @@ impl Carrier {
         }
     }
 
-    /// The connection that waits at a listener, with this end's address and the other one's.
+    /// Accepts a connection that waits at a listener; returns it with its local and its remote
+    /// address.
     pub(super) fn accept(&mut self, number: i32) -> Option<(Carried, SocketAddr, SocketAddr)> {
         let mut listeners = self.listeners.iter();
         let id = *listeners.find(|(_, of)| **of == number)?.0;
@@ -129,7 +129,7 @@ impl Carrier {
         Some(((LinkSide::Far, connection), addresses.0, addresses.1))
     }
 
-    /// Has what is told of a connection be told of an end.
+    /// Associates a connection with the number of an end, which its events then name.
     pub(super) fn name(&mut self, carried: Carried, number: i32) {
         self.ends.insert(carried, number);
     }
@@ -150,7 +150,7 @@ impl Carrier {
         Ok((LinkSide::Near, id))
     }
 
-    /// Sends bytes: how many the connection has taken, or `None` where that is none.
+    /// Sends bytes: returns how many the connection has taken, or `None` if it has no room.
     pub(super) fn send(&mut self, (side, id): Carried, bytes: &[u8]) -> io::Result<Option<usize>> {
         match self.stack(side).send(id, Bytes::copy_from_slice(bytes)) {
             Ok(0) | Err(CallError::Connecting) => Ok(None),
@@ -159,7 +159,7 @@ impl Carrier {
         }
     }
 
-    /// Receives bytes: how many, 0 at the end, or `None` when nothing has come.
+    /// Receives bytes: returns how many, 0 at the end of input, or `None` if no data has arrived.
     pub(super) fn receive(
         &mut self,
         (side, id): Carried,
@@ -173,7 +173,7 @@ impl Carrier {
     }
 
     pub(super) fn finish(&mut self, (side, id): Carried) {
-        // One that has ended meanwhile has nothing to finish.
+        // A connection that has ended needs no finish.
         let _ = self.stack(side).finish(id);
     }
 
@@ -187,10 +187,10 @@ impl Carrier {
         self.stack(carried.0).abort(carried.1);
     }
 
-    /// Has both hosts do what they can do now. What has happened.
+    /// Runs both hosts up to now, and returns the events.
     pub(super) fn run(&mut self, now: Duration) -> Vec<News> {
         self.wire.now = now;
-        // What leaves without any delay is there within the same moment.
+        // Frames without latency arrive within the same call.
         loop {
             self.clients.run(now, &mut self.wire.end(LinkSide::Near));
             self.servers.run(now, &mut self.wire.end(LinkSide::Far));
@@ -217,7 +217,7 @@ impl Carrier {
         }
     }
 
-    /// When to run next, if nothing happens before.
+    /// When to run next, unless an event occurs earlier.
     pub(super) fn next(&self) -> Option<Duration> {
         let times = [
             self.wire.next_arrival(),

@@ -1,5 +1,5 @@
-//! Datagrams on the simulated network: they are lost, doubled and overtaken as the faults and the
-//! seed say.
+//! Datagrams on the simulated network: lost, duplicated and reordered according to the faults and
+//! the seed.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -9,26 +9,26 @@ use std::time::Duration;
 use super::network::{EventTarget, Network};
 use crate::net::{Address, Datagram};
 
-/// Longer ones fit into no packet of UDP.
+/// The largest payload of a UDP datagram.
 const LENGTH_MAX: usize = 65_507;
 
-/// A socket of datagrams.
+/// A datagram socket.
 #[derive(Debug)]
 pub(super) struct Mailbox {
     pub(super) address: SocketAddr,
-    /// The only one that it hears, if it is connected.
+    /// The only peer that the socket receives from, if it is connected.
     peer: Option<SocketAddr>,
-    /// Those on their way and unread, by the time at which they are there, and a serial number.
+    /// Datagrams in transit and unread, by arrival time and serial number.
     arriving: BTreeMap<(Duration, u64), Datagram<Vec<u8>>>,
     held: usize,
-    /// What is sent to it and keeps its place does not arrive before this.
+    /// Earliest arrival time of further in-order datagrams.
     last_arrival: Duration,
-    /// When it learns that nobody is where it has sent something.
+    /// When the socket learns that a destination does not exist.
     refused_at: Option<Duration>,
 }
 
 impl Network {
-    /// A new socket of datagrams, bound to `from` and connected to `to`, where they are given.
+    /// Opens a datagram socket, bound to `from` and connected to `to` if they are given.
     pub(super) fn open_mailbox(
         &mut self,
         from: Option<&Address>,
@@ -62,7 +62,7 @@ impl Network {
         Ok(number)
     }
 
-    /// Sends a datagram; that it was sent says nothing of what becomes of it.
+    /// Sends a datagram. Success says nothing of its delivery.
     pub(super) fn post(
         &mut self,
         number: i32,
@@ -107,7 +107,7 @@ impl Network {
         let Ok(mailbox) = self.mailbox(number) else {
             return;
         };
-        // A full socket drops what comes.
+        // A full socket drops datagrams.
         if mailbox.held + bytes.len() > window {
             return;
         }
@@ -140,8 +140,8 @@ impl Network {
         mailbox.ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
-    /// The error of a datagram that found nobody, once it is known; the first operation that asks
-    /// is told.
+    /// The pending error of a datagram to a destination that does not exist; the first operation
+    /// after it is known reports it.
     pub(super) fn refusal(&mut self, number: i32) -> io::Result<()> {
         let now = self.now;
         let known = self.mailbox(number)?.refused_at.take_if(|at| *at <= now);
@@ -151,8 +151,8 @@ impl Network {
         }
     }
 
-    /// Who gets what `source` sends to `to`: the one that is connected to it, else one that hears
-    /// everybody.
+    /// The recipient of a datagram from `source` to `to`: a socket connected to `source`, else one
+    /// that receives from any peer.
     fn mailbox_of(&self, to: SocketAddr, source: SocketAddr) -> Option<i32> {
         let is_there = |address: SocketAddr| {
             let any_ip = address.ip().is_unspecified() && address.is_ipv4() == to.is_ipv4();
@@ -168,7 +168,7 @@ impl Network {
     }
 }
 
-/// The address from which something goes to `to` unless another is chosen.
+/// The source address for `to`, unless another one is chosen.
 fn own_ip(to: IpAddr) -> IpAddr {
     match to {
         IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
@@ -192,7 +192,7 @@ mod tests {
         Datagram::new(bytes::Bytes::copy_from_slice(&[number]))
     }
 
-    /// Which of a hundred datagrams come, in which order, and when the last one does, in
+    /// Which of a hundred datagrams arrive, in which order, and when the last one does, in
     /// microseconds.
     fn run(seed: u64, faults: Faults) -> (Vec<u8>, u128) {
         let mut runtime = runtime(seed, faults, Settings::default()).unwrap();
@@ -264,7 +264,7 @@ mod tests {
             client.drained().await.unwrap();
             let question = server.recv().await.unwrap();
             assert_eq!(question.local, Some([10, 0, 0, 7].into()));
-            // One that is connected hears nobody else.
+            // A connected socket receives only from its peer.
             let other = DatagramSocket::bind(&address("10.0.0.8:99")).unwrap();
             other.push(question.with(bytes::Bytes::from_static(b"forged")));
             server.push(question.with(bytes::Bytes::from_static(b"answer")));

@@ -1,11 +1,11 @@
-//! What lies between the ends of simulated connections: bytes on their way, the clock, and the
-//! faults. Datagrams are in `mailbox.rs`.
+//! The network of a simulation: bytes in transit, the clock, and the faults. Datagrams are in
+//! `mailbox.rs`.
 //!
-//! Streams go from end to end by themselves, or over TCP stacks and a wire (`carrier.rs`), as the
-//! faults say.
+//! Streams go directly from end to end, or over TCP stacks and a wire (`carrier.rs`), as
+//! [`Faults::streams`] says.
 //!
-//! It knows sockets by number and nothing of operations. Whatever will change at some place is
-//! noted as an event with its time; the engine looks at that place when the time has come.
+//! The network identifies sockets by number and knows nothing of operations. Each future change is
+//! an event with a time and a target; the engine checks the target at that time.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
@@ -17,42 +17,43 @@ use super::carrier::{Carried, Carrier, News};
 use super::mailbox::Mailbox;
 use crate::net::Address;
 
-/// How the simulated network behaves. Chances are in a thousand.
+/// How the simulated network behaves. Probabilities are in thousandths.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Faults {
-    /// Least time that anything takes from one end to the other.
+    /// Minimum latency from one end to the other.
     pub delay_min: Duration,
-    /// Most time that anything takes; each time is drawn anew, but bytes do not overtake each
+    /// Maximum latency. Each latency is drawn at random, but bytes of a stream do not overtake each
     /// other.
     pub delay_max: Duration,
-    /// Chance that a receive yields less than what is there.
+    /// Probability that a receive returns only a part of the available bytes.
     pub short_receive: u32,
-    /// Chance that a send takes less than it could.
+    /// Probability that a send takes only a part of the bytes.
     pub short_send: u32,
-    /// Chance that a send resets the connection instead.
+    /// Probability that a send resets the connection instead.
     pub reset: u32,
-    /// Bytes on their way or unread that one direction holds before a send has to wait.
+    /// Bytes, in transit or unread, per direction, at which a send has to wait.
     pub window: usize,
-    /// Connections that a listener holds before more of them are left without an answer.
+    /// Connections that may wait at a listener; further ones are left unanswered.
     pub backlog: usize,
-    /// Chance that a datagram, or a frame, gets lost.
+    /// Probability that a datagram, or a frame, is lost.
     pub loss: u32,
-    /// Chance that a datagram, or a frame, comes twice.
+    /// Probability that a datagram, or a frame, is duplicated.
     pub duplicate: u32,
-    /// Chance that a datagram, or a frame, overtakes those before it, if the delays are such.
+    /// Probability that a datagram, or a frame, may overtake earlier ones, if its latency is
+    /// shorter.
     pub reorder: u32,
-    /// Chance that a bit of a frame changes.
+    /// Probability that a bit of a frame is flipped.
     pub corrupt: u32,
-    /// What carries streams, for as long as the simulation lasts.
+    /// The transport of streams, fixed for the whole simulation.
     pub streams: Streams,
 }
 
-/// What carries the streams of a simulation.
+/// The transport of the streams of a simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Streams {
-    /// The simulation itself: they lose nothing.
+    /// Direct delivery without losses.
     Direct,
-    /// Frames of our own TCP stack, with which happens what the faults say.
+    /// Frames of our own TCP stack, subject to the faults.
     Tcp,
 }
 
@@ -75,7 +76,7 @@ impl Default for Faults {
     }
 }
 
-/// Everything between the ends.
+/// The state of the simulated network.
 #[derive(Debug)]
 pub(super) struct Network {
     pub(super) now: Duration,
@@ -86,10 +87,10 @@ pub(super) struct Network {
     pub(super) next_port: u16,
     pub(super) listeners: BTreeMap<i32, SimListener>,
     pub(super) mailboxes: BTreeMap<i32, Mailbox>,
-    /// When something may have changed, and where; in order of time, then of arrival.
+    /// Times at which a target may change; ordered by time, then by insertion.
     pub(super) events: BinaryHeap<Reverse<(Duration, u64, EventTarget)>>,
     pub(super) next_event: u64,
-    /// What carries streams, where they do not go by themselves.
+    /// The transport of streams, unless they are delivered directly.
     pub(super) carrier: Option<Carrier>,
 }
 
@@ -104,7 +105,7 @@ pub(super) enum EventTarget {
 #[derive(Debug)]
 pub(super) struct SimListener {
     pub(super) address: SocketAddr,
-    /// Server ends, and when each arrives.
+    /// Server ends of incoming connections, and when each arrives.
     pub(super) waiting: VecDeque<(Duration, i32)>,
     pub(super) errors: VecDeque<i32>,
 }
@@ -112,32 +113,32 @@ pub(super) struct SimListener {
 /// One end of a connection.
 #[derive(Debug)]
 pub(super) struct SimSocket {
-    /// The other end; gone when that has been closed.
+    /// The other end; `None` once it has been closed.
     pub(super) other: Option<i32>,
     pub(super) local: SocketAddr,
     pub(super) peer: SocketAddr,
-    /// Bytes on their way to this end or unread, with the time at which they are there.
+    /// Bytes in transit to this end or unread, with their arrival times.
     pub(super) arriving: VecDeque<(Duration, Vec<u8>)>,
     pub(super) held: usize,
-    /// Nothing that is sent to this end arrives before this.
+    /// Earliest arrival time of further data to this end.
     pub(super) last_arrival: Duration,
     pub(super) ends_at: Option<Duration>,
     pub(super) reset_at: Option<Duration>,
     pub(super) write_ended: bool,
     pub(super) reset_on_close: bool,
-    /// Its connection, where a carrier has it, and what came of the attempt to make it.
+    /// The connection in the carrier, and the result of connecting.
     pub(super) carried: Option<Carried>,
     pub(super) connected: Option<Result<(), i32>>,
 }
 
-/// What comes of asking for a connection.
+/// The result of starting to connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Connecting {
-    /// It stands at that time.
+    /// Established at that time.
     Stands(Duration),
     /// The carrier decides.
     Carried,
-    /// There will be no answer.
+    /// No answer will come.
     Unanswered,
 }
 
@@ -163,7 +164,7 @@ impl Network {
         }
     }
 
-    /// A number below `bound` (at least 1), by SplitMix64.
+    /// A pseudo-random number below `bound` (at least 1), by SplitMix64.
     pub(super) fn random(&mut self, bound: u64) -> u64 {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.random;
@@ -176,7 +177,7 @@ impl Network {
         in_a_thousand > 0 && self.random(1000) < u64::from(in_a_thousand)
     }
 
-    /// Possibly fewer than `count`, but at least one.
+    /// Returns `count`, or with the given probability a smaller number, at least one.
     pub(super) fn cut(&mut self, count: usize, in_a_thousand: u32) -> usize {
         if count > 1 && self.chance(in_a_thousand) {
             return 1 + self.random(count as u64 - 1) as usize;
@@ -292,7 +293,7 @@ impl Network {
         Ok(Connecting::Carried)
     }
 
-    /// Takes a listener's address.
+    /// Binds a listener to an address.
     pub(super) fn listen(&mut self, address: SocketAddr) -> io::Result<i32> {
         let number = self.new_number();
         if let Some(carrier) = &mut self.carrier {
@@ -307,7 +308,7 @@ impl Network {
         Ok(number)
     }
 
-    /// Nobody accepts at a listener any more.
+    /// Removes a listener.
     pub(super) fn forget_listener(&mut self, number: i32) {
         if let Some(carrier) = &mut self.carrier {
             carrier.unlisten(number);
@@ -319,7 +320,7 @@ impl Network {
         }
     }
 
-    /// Has the carrier do what it can do now, and come again when there is more.
+    /// Runs the carrier, and schedules its next run.
     pub(super) fn run_carrier(&mut self) {
         let now = self.now;
         let Some(carrier) = &mut self.carrier else {
@@ -352,7 +353,7 @@ impl Network {
         }
     }
 
-    /// The time for which the carrier has asked has come.
+    /// Runs the carrier at the time that it has requested.
     pub(super) fn resume_carrier(&mut self) {
         if let Some(carrier) = &mut self.carrier {
             carrier.scheduled = None;
@@ -360,7 +361,7 @@ impl Network {
         self.run_carrier();
     }
 
-    /// What came of a connection that the carrier makes, once it is known.
+    /// The result of a connect through the carrier, once it is known.
     pub(super) fn connect_outcome(&self, socket: i32) -> Option<io::Result<()>> {
         let outcome = self.ends.get(&socket)?.connected?;
         Some(outcome.map_err(io::Error::from_raw_os_error))
@@ -376,7 +377,7 @@ impl Network {
         Some(Ok((server, peer)))
     }
 
-    /// Takes the server's end of a connection that has arrived at a listener.
+    /// Takes the server's end of a connection that waits at a listener.
     pub(super) fn take_waiting(&mut self, number: i32) -> Option<i32> {
         if let Some(carrier) = &mut self.carrier {
             let (carried, local, peer) = carrier.accept(number)?;
@@ -396,7 +397,7 @@ impl Network {
         waiting.remove(at).map(|(_, server)| server)
     }
 
-    /// Sends from an end. `None` when the window is full.
+    /// Sends from an end. `None` if the window is full.
     pub(super) fn send(&mut self, from: i32, bytes: &[u8]) -> io::Result<Option<usize>> {
         let end = self.ends.get(&from).ok_or(io::ErrorKind::NotConnected)?;
         if end.reset_at.is_some_and(|at| at <= self.now) {
@@ -409,12 +410,12 @@ impl Network {
             return self.send_carried(from, carried, bytes);
         }
         let Some(to) = end.other else {
-            // The other end is closed: what is sent to it comes back as a reset.
+            // The other end is closed: data sent to it is answered with a reset.
             self.reset(from);
             return Ok(Some(bytes.len()));
         };
         if end.reset_at.is_some() {
-            // The news of a reset are still on their way; nothing follows what the reset has cost.
+            // The reset is still in transit; data sent after it is lost.
             return Ok(Some(bytes.len()));
         }
         if self.chance(self.faults.reset) {
@@ -485,7 +486,7 @@ impl Network {
         received
     }
 
-    /// Receives at an end: `None` when nothing has arrived, 0 at the end of input.
+    /// Receives at an end: `None` if nothing has arrived, 0 at the end of input.
     pub(super) fn receive(&mut self, at: i32, into: &mut [u8]) -> io::Result<Option<usize>> {
         let end = self.ends.get(&at).ok_or(io::ErrorKind::NotConnected)?;
         if end.reset_at.is_some_and(|at| at <= self.now) {
@@ -525,14 +526,14 @@ impl Network {
             }
         }
         if let Some(other) = end.other {
-            // There is room again, which the sender hears of after a while.
+            // There is room again; the sender learns of it after the latency.
             let arrival = self.arrival();
             self.happens_at(arrival, EventTarget::End(other));
         }
         Ok(Some(count))
     }
 
-    /// Has an end find its connection reset, after the usual delay.
+    /// Resets an end's connection, after the usual latency.
     pub(super) fn reset(&mut self, at: i32) {
         let arrival = self.arrival();
         if let Some(end) = self.ends.get_mut(&at) {
@@ -569,8 +570,8 @@ impl Network {
         }
     }
 
-    /// Closes an end: an orderly end for the other one, or a reset if bytes are left unread, as in
-    /// TCP.
+    /// Closes an end: the other end sees an orderly close, or a reset if bytes are left unread, as
+    /// in TCP.
     pub(super) fn close(&mut self, socket: i32) {
         let Some(end) = self.ends.get(&socket) else {
             return;
@@ -600,8 +601,8 @@ impl Network {
         self.ends.remove(&socket);
     }
 
-    /// Moves the clock to the next event, but not beyond `limit`. False when nothing is left to
-    /// happen by then.
+    /// Advances the clock to the next event, but not beyond `limit`. False if no event is due by
+    /// then.
     pub(super) fn advance(&mut self, limit: Option<Duration>) -> bool {
         match self.events.peek() {
             Some(Reverse((at, _, _))) if limit.is_none_or(|limit| *at <= limit) => {
@@ -615,7 +616,7 @@ impl Network {
         }
     }
 
-    /// The next place where something has happened by now.
+    /// The next target with a due event.
     pub(super) fn next_place(&mut self) -> Option<EventTarget> {
         let Reverse((at, _, place)) = *self.events.peek()?;
         if at > self.now {

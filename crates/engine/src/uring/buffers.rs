@@ -1,5 +1,5 @@
-//! The ring of provided buffers: memory that the kernel may receive into, and that is an ordinary
-//! buffer when it comes back.
+//! The ring of provided buffers: memory that the kernel receives into, and that becomes an ordinary
+//! buffer afterwards.
 #![allow(unsafe_code)]
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
@@ -13,20 +13,20 @@ use io_uring::types::BufRingEntry;
 
 use crate::buffer::{self, Buffer};
 
-/// The one group of provided buffers.
+/// The id of the only group of provided buffers.
 pub(super) const BUFFER_GROUP: u16 = 0;
 
-/// The ring from which the kernel takes buffers to receive into.
+/// The ring of buffers that the kernel takes for receives.
 pub(super) struct BufferRing {
-    /// `count` entries that the kernel shares; the tail lies inside the first one.
+    /// `count` entries shared with the kernel; the tail lies inside the first entry.
     entries: NonNull<BufRingEntry>,
     count: u16,
     /// Entries given to the kernel so far, modulo 2^16.
     tail: u16,
     /// Bytes of each buffer.
     pub(super) size: u32,
-    /// By buffer number: memory that the kernel may write to. Raw, because ours it is only after it
-    /// came back.
+    /// Memory that the kernel may write to, by buffer id. Raw pointers, since the memory is ours
+    /// only after the kernel has returned the buffer.
     memory: Vec<*mut MaybeUninit<u8>>,
 }
 
@@ -69,7 +69,7 @@ impl BufferRing {
         Layout::from_size_align(bytes, 4096).unwrap_or(Layout::new::<[u8; 4096]>())
     }
 
-    /// Puts fresh memory into the ring as number `id`; the kernel sees it after
+    /// Puts fresh memory into the ring under the id `id`; the kernel sees it after
     /// [`publish`](Self::publish).
     fn provide(&mut self, id: u16) {
         let memory = Box::into_raw(buffer::take()).cast::<MaybeUninit<u8>>();
@@ -84,32 +84,32 @@ impl BufferRing {
         self.tail = self.tail.wrapping_add(1);
     }
 
-    /// Shows the kernel all entries that were provided.
+    /// Makes all provided entries visible to the kernel.
     pub(super) fn publish(&self) {
-        // SAFETY: the tail lies in the first entry, where nothing else of ours is, and is aligned
-        // for its type.
+        // SAFETY: the tail lies in the first entry, in a field that we do not use otherwise, and is
+        // aligned for its type.
         let tail =
             unsafe { AtomicU16::from_ptr(BufRingEntry::tail(self.entries.as_ptr()).cast_mut()) };
         tail.store(self.tail, Ordering::Release);
     }
 
-    /// Takes buffer `id`, which the kernel has filled with `length` bytes, and puts a fresh one in
-    /// its place.
+    /// Takes buffer `id`, into which the kernel has received `length` bytes, and provides a fresh
+    /// one in its place.
     pub(super) fn exchange(&mut self, id: u16, length: usize) -> Buffer {
         let Some(&memory) = self.memory.get(usize::from(id)) else {
             return Buffer::empty();
         };
         let whole = std::ptr::slice_from_raw_parts_mut(memory, self.size as usize);
-        // SAFETY: it came from a box of this size, and the kernel has given it back with this
-        // completion; the next line replaces it, so it is made into a box once.
+        // SAFETY: the pointer came from a box of this size, and the kernel has returned the buffer
+        // with this completion. The next line replaces the pointer, so it becomes a box only once.
         let filled = unsafe { Box::from_raw(whole) };
         self.provide(id);
-        // SAFETY: the kernel says that it has written that many bytes; `filled` keeps to the
-        // memory's end.
+        // SAFETY: the kernel reports that it has written `length` bytes; `filled` clips the length
+        // to the memory.
         unsafe { Buffer::filled(filled, length) }
     }
 
-    /// Gives all memory up, because the kernel may still write to it.
+    /// Leaks all memory, because the kernel may still write to it.
     pub(super) fn leak(&mut self) {
         self.memory.clear();
         self.count = 0;
@@ -118,15 +118,15 @@ impl BufferRing {
 
 impl Drop for BufferRing {
     fn drop(&mut self) {
-        // Null where making the ring failed before it was filled.
+        // Null if creating the ring failed before all buffers were provided.
         for &memory in self.memory.iter().filter(|memory| !memory.is_null()) {
             let whole = std::ptr::slice_from_raw_parts_mut(memory, self.size as usize);
-            // SAFETY: each came from a box of this size, and the owner has seen to it that no
+            // SAFETY: each pointer came from a box of this size, and the owner guarantees that no
             // operation is in flight.
             drop(unsafe { Box::from_raw(whole) });
         }
         if self.count > 0 {
-            // SAFETY: allocated with this layout. The registration ends with the ring; without
+            // SAFETY: allocated with this layout. The registration ends with the ring, and without
             // operations in flight the kernel reads no entries.
             unsafe { dealloc(self.entries.as_ptr().cast(), BufferRing::layout(self.count)) };
         }

@@ -1,4 +1,4 @@
-//! Datagrams over io_uring: calls for a batch each, and polls between them.
+//! Datagrams over io_uring: direct system calls, each for a batch, and polls between them.
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -15,12 +15,13 @@ use crate::engine::{Completion, Op, OpKind, OperationOutcome, Socket, Token};
 use crate::messages::{Messages, Readiness};
 use crate::net::Datagram;
 
-/// What is known of one datagram socket, or of another descriptor that is watched.
+/// The state of one datagram socket, or of another watched descriptor.
 #[derive(Clone, Copy)]
 pub(super) struct Datagrams {
     key: Key,
     readiness: Readiness,
-    /// What waits for something to be there: [`OpKind::RecvMsg`] or [`OpKind::Readable`].
+    /// The kind of operation that waits for readability: [`OpKind::RecvMsg`] or
+    /// [`OpKind::Readable`].
     receiving: Option<OpKind>,
     sending: bool,
 }
@@ -37,7 +38,7 @@ impl Datagrams {
 }
 
 impl Uring {
-    /// The record of the datagram socket `key`.
+    /// The state of the datagram socket `key`.
     fn datagrams(&mut self, key: Key) -> &mut Datagrams {
         let index = key.index as usize;
         if index >= self.datagrams.len() {
@@ -89,7 +90,7 @@ impl Uring {
         outcome
     }
 
-    /// Waits for room, for [`OpKind::SendMsg`], or for something to be there.
+    /// Queues a poll: for room if `kind` is [`OpKind::SendMsg`], else for readability.
     pub(super) fn watch_datagrams(&mut self, descriptor: BorrowedFd<'_>, key: Key, kind: OpKind) {
         let datagrams = self.datagrams(key);
         let (events, kind) = match kind {
@@ -105,19 +106,20 @@ impl Uring {
         let entry = opcode::PollAdd::new(Fd(descriptor.as_raw_fd()), events as u32)
             .build()
             .user_data(user_data(kind, key));
-        // SAFETY: a poll points to nothing; the thread's table keeps the descriptor open until the
+        // SAFETY: a poll has no pointers; the thread's table keeps the descriptor open until the
         // completion.
         unsafe { self.ring.push(entry) };
     }
 
-    /// A datagram socket has something or room, or is no longer to be watched.
+    /// Handles the completion of a poll: the socket is readable or has room, or the poll was
+    /// cancelled.
     pub(super) fn datagrams_ready(
         &mut self,
         kind: u64,
         index: u32,
         result: i32,
     ) -> Option<Completion> {
-        // It keeps its place until this completion, so the record is its own.
+        // The place is not reused before this completion, so the state is that of the right socket.
         let datagrams = self.datagrams.get_mut(index as usize)?;
         let ended = if kind == ROOM {
             datagrams.readiness.note_writable();
@@ -135,7 +137,7 @@ impl Uring {
         })
     }
 
-    /// Takes a watch back. Its completion comes all the same.
+    /// Cancels a poll. Its completion follows nevertheless.
     pub(super) fn cancel_datagrams(&mut self, token: Token) {
         let Some(datagrams) = self.datagrams.get(token.key.index as usize) else {
             return;

@@ -1,28 +1,28 @@
-//! The engine over io_uring: one `io_uring_enter` a turn hands over everything that was asked and
-//! brings what completed.
+//! The engine over io_uring: one `io_uring_enter` per turn submits all queued operations and
+//! returns the completions.
 //!
-//! Receives take no buffer: the kernel picks one from a ring of provided buffers when bytes are
-//! there. The buffer that comes out of the ring is an ordinary pooled one, and a fresh one takes
-//! its place at once. The first receive of a connection is one-shot, so that a short connection can
-//! end by one send linked to its close; an armed multishot receive would keep the socket open.
-//! Running out of buffers arms the receive again and never ends a connection.
+//! Receives take no buffer: the kernel picks one from a ring of provided buffers when data arrives.
+//! That buffer becomes an ordinary pooled one, and a fresh one replaces it in the ring at once. The
+//! first receive of a connection is one-shot, so that a short connection can end with a send linked
+//! to its close; an armed multishot receive would keep the socket open. Running out of buffers
+//! re-arms the receive later and never ends a connection.
 //!
-//! io_uring has no sendfile: a send that holds a file, or something else for the kernel's TLS, is
-//! made at once with calls of its own, and a poll waits for the socket to drain. So is a send of a
-//! turn that has next to nothing else to do (`DIRECT_MAX`). Datagrams, too, are received and sent
-//! by calls of their own, a batch each, and a poll waits for more of them, or for room. Addresses
-//! of peers are not asked for when accepting, since a multishot accept cannot tell them.
+//! io_uring has no sendfile: a send that contains a file, or keys or records for kernel TLS, is
+//! made at once by direct system calls, and a poll waits for room in the socket. So is a send in a
+//! turn with next to nothing else to do (`DIRECT_MAX`). Datagrams, too, are received and sent by
+//! direct calls, one per batch, and a poll waits for readability or room. Accepting does not return
+//! the peers' addresses, since a multishot accept cannot.
 //!
-//! A descriptor that is given to the kernel to be closed is taken out of the stream's record in the
-//! same step. Completions that were under way by then find none: the number may be another
-//! connection's. Nor is one closed by a call of its own while a submission that names it may still
-//! lie in the queue.
+//! A descriptor that is given to the kernel to be closed is removed from the stream's record in the
+//! same step. Completions in flight then find no descriptor: the number may already be that of
+//! another connection. Nor is a descriptor closed by a direct call while a submission that names it
+//! may still lie in the queue.
 //!
-//! Read `ring.rs` for what happens where the kernel takes nothing, `buffers.rs` for the memory that
-//! is received into.
+//! See `ring.rs` for submissions that the kernel does not accept, and `buffers.rs` for the memory
+//! of receives.
 //!
 //! Needs Linux 6.1: deferred task work, multishot accept and receive, provided buffer rings;
-//! [`probe`] tells.
+//! [`probe`] checks for them.
 #![allow(unsafe_code)]
 
 mod buffers;
@@ -55,15 +55,14 @@ use datagrams::Datagrams;
 use ring::Ring;
 use sending::{LINKED_SEND_MAX, Sending};
 
-/// How often the engine waits for operations to come back when it ends, and for how long each time.
+/// How often, and how long each time, the engine waits for operations in flight when it ends.
 const DRAIN_ROUNDS_MAX: usize = 100;
 const DRAIN_ROUND: Duration = Duration::from_millis(10);
 
-/// A turn that has brought at most so many completions sends what it has to send at once, with a
-/// call for each. A send by the ring completes as soon as the kernel has looked at it, so that the
-/// call that hands it over does not wait: another one has to, a turn later, which has nothing else
-/// to do. Where much comes in a turn, one call hands over all that leaves, and the next turn has
-/// come by then.
+/// If at most this many completions arrived in a turn, its sends are made at once, by a direct call
+/// each. A send through the ring completes as soon as the kernel has processed it, so the call that
+/// submits it does not wait, and a quiet loop needs another turn just to wait. In a busy turn one
+/// call submits all sends, and their completions arrive with the next turn's work.
 const DIRECT_MAX: usize = 1;
 
 pub(crate) struct Uring {
@@ -76,17 +75,17 @@ pub(crate) struct Uring {
     listeners: Vec<Listener>,
     /// By the index of the datagram socket's key.
     datagrams: Vec<Datagrams>,
-    /// Made when datagrams are first used.
+    /// Allocated when datagrams are first used.
     messages: Option<Box<Messages>>,
     reserve: Reserve,
-    /// Empty, except while completions are looked at.
+    /// Reused buffer for completions; empty except while they are processed.
     arrived: Vec<cqueue::Entry>,
-    /// Receives that found no buffer.
+    /// Streams whose receives found no buffer.
     starved: VecDeque<Key>,
-    /// Whether so little has come in this turn that a send is worth a call of its own: see
+    /// Whether so few completions arrived in this turn that sends are made directly: see
     /// [`DIRECT_MAX`].
     is_quiet: bool,
-    /// Records of finished sends, to be used again.
+    /// Records of finished sends, for reuse.
     #[expect(
         clippy::vec_box,
         reason = "they move between here and the streams as boxes"
@@ -94,25 +93,25 @@ pub(crate) struct Uring {
     spare: Vec<Box<Sending>>,
 }
 
-/// What is known of one connected socket.
+/// The state of one connected socket.
 #[derive(Default)]
 struct Source {
     generation: u32,
-    /// Gone as soon as the kernel is told to close it.
+    /// `None` as soon as the kernel has been told to close the socket.
     socket: Option<OwnedFd>,
     receiving: bool,
     keep: bool,
-    /// The receive was told to end: it must not be armed again.
+    /// The receive has been cancelled: it must not be re-armed.
     ending: bool,
     sending: Option<Box<Sending>>,
-    /// The address that a connect in flight points to.
+    /// The address that a connect in flight reads.
     address: Option<Box<SocketAddrAny>>,
 }
 
 #[derive(Default)]
 struct Listener {
     generation: u32,
-    /// There while an accept is in flight.
+    /// `Some` while an accept is in flight.
     socket: Option<Rc<Socket>>,
     accepting: bool,
     ending: bool,
@@ -124,19 +123,19 @@ const CONNECT: u64 = OpKind::Connect as u64;
 const RECV: u64 = OpKind::Recv as u64;
 const SEND: u64 = OpKind::Send as u64;
 const CLOSE: u64 = OpKind::Close as u64;
-/// Waits until a datagram socket, or another descriptor that is watched, has something.
+/// A poll for readability of a datagram socket, or of another watched descriptor.
 const READABLE: u64 = OpKind::Readable as u64;
-/// Waits until a socket can be written to: for sendfile(2), and where a send came back too early.
+/// A poll for room in a stream's socket: for sendfile(2), and after a send that could not proceed.
 const WRITABLE: u64 = 6;
-/// The close that a send is linked to.
+/// The close that is linked to a send.
 const LINKED_CLOSE: u64 = 7;
-/// The notifier's poll; cancellations, and closes that no stream waits for, whose own completion
-/// says nothing.
+/// The notifier's poll, cancellations, and closes for which no stream waits. Only the notifier's
+/// completion matters.
 const OTHER: u64 = 8;
-/// Waits until a datagram socket has room.
+/// A poll for room in a datagram socket.
 const ROOM: u64 = 9;
 
-/// Bits of a submission's data that tell its kind, and those that tell the key's generation.
+/// The bits of a submission's user data for its kind, and those for the key's generation.
 const KIND_BITS: u32 = 4;
 const KIND_MASK: u64 = (1 << KIND_BITS) - 1;
 
@@ -148,7 +147,7 @@ fn user_data(kind: u64, key: Key) -> u64 {
     kind | u64::from(key.generation & GENERATION_MASK) << KIND_BITS | u64::from(key.index) << 32
 }
 
-/// Whether this engine can work here; if not, why, in words for the log.
+/// Checks whether this engine works here; if not, returns the reason in words for the log.
 pub(crate) fn probe() -> Result<(), String> {
     let ring = ring::build().map_err(|error| match error.raw_os_error() {
         Some(libc::ENOSYS) => "the kernel has no io_uring".to_owned(),
@@ -182,7 +181,8 @@ pub(crate) fn probe() -> Result<(), String> {
 impl Uring {
     pub(crate) fn new(connections: usize) -> io::Result<Uring> {
         let ring = Ring::new()?;
-        // A burst may use it up; then receives wait for the next turn. Each entry costs a buffer.
+        // A burst may exhaust the buffers; then receives wait for the next turn. Each entry costs
+        // one buffer.
         let entries = (connections / 8).next_power_of_two().clamp(32, 256) as u16;
         let buffers = BufferRing::new(&ring.submitter(), entries)?;
         ring.confine()?;
@@ -210,17 +210,17 @@ impl Uring {
             .multi(true)
             .build()
             .user_data(NOTIFIER);
-        // SAFETY: a poll points to nothing; the notifier lives as long as the engine.
+        // SAFETY: a poll has no pointers; the notifier lives as long as the engine.
         unsafe { self.ring.push(entry) };
     }
 
-    /// The record of the stream `key`, unless the place has changed hands.
+    /// The record of the stream `key`; `None` if the place has been reused.
     fn source(&mut self, key: Key) -> Option<&mut Source> {
         let source = self.sources.get_mut(key.index as usize)?;
         (source.generation == key.generation).then_some(source)
     }
 
-    /// Queues an accept; false where that is no socket of the kernel's.
+    /// Queues an accept. False if the socket is not a kernel socket.
     fn accept(&mut self, socket: &Rc<Socket>, key: Key) -> bool {
         let Some(descriptor) = socket.descriptor() else {
             return false;
@@ -239,8 +239,8 @@ impl Uring {
             .flags(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC)
             .build()
             .user_data(user_data(ACCEPT, key));
-        // SAFETY: it points to nothing: no address is asked for. The listener's record keeps the
-        // descriptor open, and its place, until the last completion.
+        // SAFETY: the accept has no pointers, since no address is requested. The listener's record
+        // keeps the descriptor open, and its place reserved, until the last completion.
         unsafe { self.ring.push(entry) };
         true
     }
@@ -258,12 +258,12 @@ impl Uring {
             .build()
             .user_data(user_data(CONNECT, key));
         // SAFETY: the address lies in a box that the source keeps until the connect has completed.
-        // The source's descriptor is closed by a close that is queued later.
+        // The source's descriptor is only closed by a close that is queued later.
         unsafe { self.ring.push(entry) };
         Ok(())
     }
 
-    /// Queues a receive; false where the socket is closed.
+    /// Queues a receive. False if the socket is closed.
     fn receive(&mut self, key: Key) -> bool {
         let size = self.buffers.size;
         let Some(source) = self.source(key) else {
@@ -282,8 +282,9 @@ impl Uring {
                 .build()
                 .flags(squeue::Flags::BUFFER_SELECT)
         };
-        // SAFETY: it points to nothing: the kernel takes a buffer from the ring, which outlives all
-        // operations. The source's descriptor is closed by a close that is queued later.
+        // SAFETY: the receive has no pointers: the kernel takes a buffer from the ring, which
+        // outlives all operations. The source's descriptor is only closed by a close that is queued
+        // later.
         unsafe { self.ring.push(entry.user_data(user_data(RECV, key))) };
         true
     }
@@ -333,7 +334,7 @@ impl Uring {
         None
     }
 
-    /// Has [`Self::writable`] go on with the send in flight when the socket has room.
+    /// Waits for room in the socket; [`Self::writable`] then continues the send.
     fn await_writable(&mut self, key: Key) {
         let Some(socket) = self.source(key).and_then(|source| source.fd()) else {
             return;
@@ -341,12 +342,12 @@ impl Uring {
         let entry = opcode::PollAdd::new(socket, libc::POLLOUT as u32)
             .build()
             .user_data(user_data(WRITABLE, key));
-        // SAFETY: a poll points to nothing. The source's descriptor is closed by a close that is
+        // SAFETY: a poll has no pointers. The source's descriptor is only closed by a close that is
         // queued later.
         unsafe { self.ring.push(entry) };
     }
 
-    /// Queues a send of byte strings, linked to a close if that is wanted and can be.
+    /// Queues a send of byte strings, linked to a close if that is requested and possible.
     fn send_bytes(&mut self, sending: &mut Sending, key: Key) {
         let Some(source) = self.sources.get_mut(key.index as usize) else {
             return;
@@ -360,8 +361,8 @@ impl Uring {
         if !sending.last.closes() || !whole || total > LINKED_SEND_MAX {
             sending.last = CloseMode::Never;
             // SAFETY: the strings, their list and the header lie in `sending`, a box that the
-            // source keeps until the completion has come; byte strings do not move when what holds
-            // them does. The source's descriptor is closed by a close that is queued later.
+            // source keeps until the completion; byte strings do not move with their owner. The
+            // source's descriptor is only closed by a close that is queued later.
             unsafe { self.ring.push(entry) };
             return;
         }
@@ -369,11 +370,12 @@ impl Uring {
         let close = opcode::Close::new(Fd(sending.closing))
             .build()
             .user_data(user_data(LINKED_CLOSE, key));
-        // SAFETY: as above; the close points to nothing, and the number is its own from now on.
+        // SAFETY: as above; the close has no pointers, and owns the descriptor's number from now
+        // on.
         unsafe { self.ring.push_linked(entry, close) };
     }
 
-    /// The outcome of a send that was made without the ring.
+    /// The outcome of a send that was made by direct calls.
     fn sent_directly(
         &mut self,
         key: Key,
@@ -396,8 +398,8 @@ impl Uring {
         }
     }
 
-    /// Closes a stream's socket at once, or behind a receive that names it and may still lie in the
-    /// queue.
+    /// Closes a stream's socket at once, or behind a receive that may still lie in the queue and
+    /// names it.
     fn close_in_order(&mut self, key: Key) {
         let Some(source) = self.source(key) else {
             return;
@@ -409,11 +411,11 @@ impl Uring {
         let entry = opcode::Close::new(Fd(socket.into_raw_fd()))
             .build()
             .user_data(OTHER);
-        // SAFETY: a close points to nothing, and the number is its own from now on.
+        // SAFETY: a close has no pointers, and owns the descriptor's number from now on.
         unsafe { self.ring.push(entry) };
     }
 
-    /// Queues the close of a stream's socket; false where it has none any more.
+    /// Queues the close of a stream's socket. False if the stream has no socket any more.
     fn close(&mut self, key: Key) -> bool {
         let Some(socket) = self.source(key).and_then(|source| source.socket.take()) else {
             return false;
@@ -421,21 +423,21 @@ impl Uring {
         let entry = opcode::Close::new(Fd(socket.into_raw_fd()))
             .build()
             .user_data(user_data(CLOSE, key));
-        // SAFETY: a close points to nothing, and the number is its own from now on.
+        // SAFETY: a close has no pointers, and owns the descriptor's number from now on.
         unsafe { self.ring.push(entry) };
         true
     }
 
-    /// Asks the kernel to end one operation. Its completion comes all the same.
+    /// Cancels one operation. Its completion follows nevertheless.
     fn end(&mut self, kind: u64, key: Key) {
         let entry = opcode::AsyncCancel::new(user_data(kind, key))
             .build()
             .user_data(OTHER);
-        // SAFETY: a cancellation points to nothing and names no descriptor.
+        // SAFETY: a cancellation has no pointers and names no descriptor.
         unsafe { self.ring.push(entry) };
     }
 
-    /// Turns one completion of the kernel into one of ours, or none.
+    /// Converts a completion of the kernel to one of the engine, or to none.
     fn process(&mut self, entry: &cqueue::Entry, completions: &mut Vec<Completion>) {
         let more = cqueue::more(entry.flags());
         let data = entry.user_data();
@@ -460,7 +462,8 @@ impl Uring {
             completions.extend(self.datagrams_ready(kind, index, entry.result()));
             return;
         }
-        // A stream keeps its place until its last completion has come, so this is its own record.
+        // A stream keeps its place until its last completion, so the record is that of the right
+        // stream.
         let known = self.sources.get_mut(index as usize);
         let Some(source) = known.filter(|source| source.generation & GENERATION_MASK == generation)
         else {
@@ -504,8 +507,8 @@ impl Uring {
             ours.generation = listener.generation;
             listener.accepting = more;
             let socket = if more { None } else { listener.socket.take() };
-            // A connection that ended before it was accepted ends the operation, and is nobody's
-            // loss.
+            // A connection that ended before it was accepted ends the accept operation, so accept
+            // again.
             let again = !listener.ending
                 && matches!(-result, libc::ECONNABORTED | libc::EINTR | libc::EAGAIN);
             if let Some(socket) = socket.filter(|_| again) {
@@ -559,13 +562,13 @@ impl Uring {
         let source = self.source(key)?;
         let mut sending = source.sending.take()?;
         if sending.last.closes() {
-            // The completion of the close, which always follows, tells the rest.
+            // The completion of the close, which always follows, reports the rest.
             sending.linked = Some(result);
             source.sending = Some(sending);
             return None;
         }
         if -result == libc::EAGAIN && !sending.ending && source.socket.is_some() {
-            // The kernel waits for room itself, but not under all circumstances.
+            // The kernel usually waits for room itself, but not in all cases.
             source.sending = Some(sending);
             self.await_writable(key);
             return None;
@@ -579,8 +582,8 @@ impl Uring {
         let sent = sending.linked.unwrap_or(-libc::ECANCELED);
         let closed = result != -libc::ECANCELED;
         if !closed && sending.closing >= 0 {
-            // SAFETY: the number was given to this close alone, and the kernel says that it has not
-            // carried it out.
+            // SAFETY: only this close owned the number, and the kernel reports that it has not
+            // closed it.
             source.socket = Some(unsafe { OwnedFd::from_raw_fd(sending.closing) });
         }
         Some(self.sent_outcome(sending, sent, closed))
@@ -606,7 +609,7 @@ impl Uring {
                     },
                 )
             }
-            // Too early, and tried again.
+            // A transient error: the send is tried again.
             Err(error)
                 if matches!(
                     error.kind(),
@@ -628,8 +631,8 @@ impl Uring {
         )
     }
 
-    /// A socket can be written to again: goes on with a file, unless the stream is ending. This may
-    /// have come true before it was told to, and the close may have been carried out since.
+    /// A socket has room again: continues a send with a file, unless the stream is ending. The poll
+    /// may have completed before it was cancelled, and the socket may have been closed since.
     fn writable(&mut self, key: Key, result: i32) -> Option<(OpKind, OperationOutcome)> {
         let mut sending = self.source(key)?.sending.take()?;
         let outgoing = std::mem::take(&mut sending.outgoing);
@@ -687,7 +690,8 @@ impl Engine for Uring {
     fn submit(&mut self, op: Op<'_>, token: Token) -> Option<OperationOutcome> {
         let key = token.key;
         match op {
-            // Always several: the kernel accepts as they come, which costs no call at all.
+            // Always multishot: the kernel accepts connections as they arrive, without further
+            // calls.
             Op::Accept { socket, many: _ } => {
                 if self.accept(socket, key) {
                     None
@@ -759,7 +763,7 @@ impl Engine for Uring {
                 if let Some(sending) = &mut source.sending {
                     sending.ending = true;
                 }
-                // Only one of them is in flight; the other cancellation finds nothing.
+                // At most one of the two is in flight; the other cancellation finds nothing.
                 self.end(SEND, token.key);
                 self.end(WRITABLE, token.key);
             }
@@ -775,8 +779,8 @@ impl Engine for Uring {
     ) -> io::Result<()> {
         self.ring.wait(timeout)?;
         let mut arrived = std::mem::take(&mut self.arrived);
-        // Looking at them may bring more, if the queue of submissions runs full; those wait for the
-        // next turn.
+        // Processing them may add more completions, if the submission queue runs full; those wait
+        // for the next turn.
         self.ring.take_arrived(&mut arrived);
         let arrived_count = arrived.len();
         for entry in arrived.drain(..) {
@@ -808,7 +812,7 @@ impl Engine for Uring {
 }
 
 impl Drop for Uring {
-    /// Waits for what the kernel still has: it may read and write memory that is freed here.
+    /// Waits for operations in flight: the kernel may read and write memory that is freed here.
     fn drop(&mut self) {
         let everything = io_uring::types::CancelBuilder::any();
         let entry = opcode::AsyncCancel2::new(everything)
@@ -836,14 +840,14 @@ impl Drop for Uring {
                 break;
             }
         }
-        // Something does not come back: better lose the memory than let the kernel write where
-        // others live.
+        // Some operations do not complete: leak their memory, since the kernel may still write to
+        // it.
         std::mem::forget(std::mem::take(&mut self.sources));
         self.buffers.leak();
     }
 }
 
-/// A result of the kernel: a count, or an error number below zero.
+/// Converts a result of the kernel: a count, or a negated error number.
 fn check(result: i32) -> io::Result<i32> {
     if result < 0 {
         Err(io::Error::from_raw_os_error(-result))
@@ -852,15 +856,15 @@ fn check(result: i32) -> io::Result<i32> {
     }
 }
 
-/// The connection that an accept has brought.
+/// The connection that an accept has returned.
 fn accepted_socket(result: i32) -> io::Result<Socket> {
     let number = check(result)?;
-    // SAFETY: the kernel has opened it for this completion, which is looked at once.
+    // SAFETY: the kernel has opened the descriptor for this completion, which is processed once.
     Ok(Socket::Descriptor(unsafe { OwnedFd::from_raw_fd(number) }))
 }
 
 impl Source {
-    /// The socket, for an operation that is queued before it is closed.
+    /// The socket, for an operation that is queued before the socket is closed.
     fn fd(&self) -> Option<Fd> {
         self.socket.as_ref().map(|socket| Fd(socket.as_raw_fd()))
     }

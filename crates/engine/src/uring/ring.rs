@@ -1,14 +1,14 @@
-//! The two queues that are shared with the kernel, and what waits where the kernel takes nothing.
+//! The two queues shared with the kernel, and a backlog for when the kernel accepts no submissions.
 //!
-//! A submission that finds its queue full is handed over at once to make room. Where the kernel
-//! refuses (it is short of memory, or wants its completions to be taken first), it waits here, in
-//! order, and the loop goes on: completions free what the kernel lacks. A kernel that refuses for
-//! [`REFUSALS_MAX`] waits in a row, or says that the ring itself is broken, ends the engine with an
-//! error from [`Ring::wait`].
+//! If the submission queue is full, it is submitted at once to make room. If the kernel refuses
+//! (out of memory, or because completions must be taken first), the submissions wait here, in
+//! order, and the loop continues: processing completions frees what the kernel lacks. If the kernel
+//! refuses in [`REFUSALS_MAX`] consecutive waits, or reports that the ring itself is broken, the
+//! engine ends with an error from [`Ring::wait`].
 //!
-//! A ring does what a filter of system calls (seccomp) does not see, files opened and written among
-//! it. So every ring is confined to what the engine asks of it before it takes anything
-//! ([`Ring::confine`]), which cannot be undone.
+//! A seccomp filter does not see what a ring does, such as opening and writing files. So every ring
+//! is restricted to the engine's operations before it accepts any ([`Ring::confine`]); the
+//! restriction cannot be lifted.
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -19,17 +19,17 @@ use io_uring::register::Restriction;
 use io_uring::types::{SubmitArgs, Timespec};
 use io_uring::{IoUring, Submitter, cqueue, opcode, squeue};
 
-/// Operations that are handed over by one call at most; more take another call.
+/// Operations that one call submits at most; further ones take another call.
 pub(super) const SUBMISSIONS: u32 = 1024;
 
-/// How often in a row the kernel may refuse to take operations before the engine gives up: about
-/// ten seconds.
+/// How often in a row the kernel may refuse submissions before the engine gives up: about ten
+/// seconds.
 const REFUSALS_MAX: u32 = 1000;
 
-/// How long the thread sleeps after such a refusal, when nothing has completed either.
+/// How long the thread sleeps after a refusal if nothing has completed either.
 const REFUSED_PAUSE: Duration = Duration::from_millis(10);
 
-/// The operations of a ring, with their names.
+/// The operations that a ring may perform, by name.
 pub(super) const OPERATIONS: [(&str, u8); 8] = [
     ("ACCEPT", opcode::AcceptMulti::CODE),
     ("ASYNC_CANCEL", opcode::AsyncCancel::CODE),
@@ -41,38 +41,37 @@ pub(super) const OPERATIONS: [(&str, u8); 8] = [
     ("SENDMSG", opcode::SendMsg::CODE),
 ];
 
-/// IORING_UNREGISTER_PBUF_RING, the only thing that a confined ring may still be told beside
-/// operations. One has to be named: where none is, kernels differ in whether that forbids all or
-/// none.
+/// IORING_UNREGISTER_PBUF_RING, the only registration call left to a restricted ring. One must be
+/// named: kernels differ in whether an empty list forbids all or none.
 const UNREGISTER_BUFFERS: u8 = 23;
 
 pub(super) struct Ring {
     ring: IoUring,
-    /// Submissions that found no room, in order; all later ones go behind them.
+    /// Submissions that found the queue full, in order; later ones go behind them.
     waiting: VecDeque<Submission>,
-    /// Completions taken from the kernel and not yet looked at.
+    /// Completions taken from the kernel and not yet processed.
     arrived: Vec<cqueue::Entry>,
-    /// Operations that the kernel has, or will have, and that have not come back.
+    /// The number of operations submitted or waiting, and not yet completed.
     outstanding: usize,
-    /// Refusals in a row.
+    /// Consecutive refusals.
     refusals: u32,
-    /// What a call that could not report it has met.
+    /// The error of a call that could not report it.
     broken: Option<io::Error>,
 }
 
-/// One operation, or two of which the second begins when the first has succeeded; these must be
-/// handed over together.
+/// One operation, or two linked ones, of which the second starts when the first has succeeded.
+/// Linked operations must be submitted together.
 struct Submission {
     first: squeue::Entry,
     second: Option<squeue::Entry>,
 }
 
-/// A ring that takes nothing before it is enabled.
+/// Creates a ring that accepts nothing before it is enabled.
 pub(super) fn build() -> io::Result<IoUring> {
     IoUring::builder()
         .setup_r_disabled()
-        // All completion work is done on this thread when it waits: no interrupts, no locks in the
-        // kernel.
+        // All completion work is done on this thread when it waits: no interrupts, and no locks in
+        // the kernel.
         .setup_single_issuer()
         .setup_defer_taskrun()
         .setup_submit_all()
@@ -80,7 +79,7 @@ pub(super) fn build() -> io::Result<IoUring> {
         .build(SUBMISSIONS)
 }
 
-/// Lets a ring take the engine's operations, and no others, nor have anything more registered.
+/// Restricts a ring to the engine's operations, and forbids further registrations.
 pub(super) fn confine(ring: &IoUring) -> io::Result<()> {
     let operations = OPERATIONS
         .iter()
@@ -95,7 +94,8 @@ pub(super) fn confine(ring: &IoUring) -> io::Result<()> {
 }
 
 impl Ring {
-    /// A ring that takes nothing yet: what belongs to it is registered first, then it is confined.
+    /// Creates a ring that is not enabled yet: its resources are registered first, then it is
+    /// restricted.
     pub(super) fn new() -> io::Result<Ring> {
         Ok(Ring {
             ring: build()?,
@@ -115,7 +115,7 @@ impl Ring {
         self.ring.submitter()
     }
 
-    /// Operations that have not come back.
+    /// The number of operations that have not completed.
     pub(super) fn outstanding(&self) -> usize {
         self.outstanding
     }
@@ -123,9 +123,9 @@ impl Ring {
     /// Queues an operation.
     ///
     /// # Safety
-    /// What `entry` points to must stay where it is until its last completion has come. The
-    /// descriptor that it names must stay open until then, or until a close that was queued behind
-    /// it; or it is a close, and the number is its own.
+    /// Memory that `entry` points to must remain valid and in place until its last completion. The
+    /// descriptor that `entry` names must stay open until then, or until a close that is queued
+    /// later; or `entry` is a close, which owns the number.
     #[inline]
     pub(super) unsafe fn push(&mut self, entry: squeue::Entry) {
         // SAFETY: the caller's promise.
@@ -141,7 +141,7 @@ impl Ring {
         unsafe { self.submit(submission) }
     }
 
-    /// Queues two operations; `second` begins when `first` has succeeded, and is cancelled
+    /// Queues two linked operations: `second` starts when `first` has succeeded, and is cancelled
     /// otherwise.
     ///
     /// # Safety
@@ -173,7 +173,7 @@ impl Ring {
         self.waiting.push_back(submission);
     }
 
-    /// Puts all of `submission` into the queue; false where it has no room for that.
+    /// Puts all of `submission` into the queue. False if the queue has not enough room.
     ///
     /// # Safety
     /// As for [`push`](Self::push).
@@ -192,7 +192,7 @@ impl Ring {
         first.is_ok() && second.is_ok()
     }
 
-    /// Gives the queue to the kernel without waiting.
+    /// Submits the queue to the kernel without waiting.
     fn hand_over(&mut self) {
         match self.ring.submit() {
             Ok(_) => self.refusals = 0,
@@ -205,15 +205,14 @@ impl Ring {
         self.arrived.extend(self.ring.completion());
     }
 
-    /// Moves what waits into the queue, as far as there is room.
+    /// Moves waiting submissions into the queue, as far as there is room.
     fn refill(&mut self) {
         while let Some(submission) = self.waiting.front() {
             let submission = Submission {
                 first: submission.first.clone(),
                 second: submission.second.clone(),
             };
-            // SAFETY: the promise of the one who called `push` holds until the operation has come
-            // back.
+            // SAFETY: the promise of the caller of `push` holds until the operation has completed.
             if !unsafe { self.enqueue(&submission) } {
                 return;
             }
@@ -221,10 +220,10 @@ impl Ring {
         }
     }
 
-    /// Hands everything over and waits until something has completed or `timeout` is over.
+    /// Submits everything and waits until an operation completes or `timeout` has passed.
     ///
     /// # Errors
-    /// When the ring is broken, or the kernel has taken nothing for long.
+    /// If the ring is broken, or the kernel has refused submissions for too long.
     pub(super) fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         if let Some(error) = self.broken.take() {
             return Err(named(&error));
@@ -263,7 +262,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Moves what has arrived to `entries`, and counts what has come back with it.
+    /// Moves the completions to `entries`, and deducts the finished operations.
     pub(super) fn take_arrived(&mut self, entries: &mut Vec<cqueue::Entry>) {
         let last = |entry: &&cqueue::Entry| !cqueue::more(entry.flags());
         self.outstanding -= self.arrived.iter().filter(last).count();
@@ -277,8 +276,8 @@ impl Submission {
     }
 }
 
-/// Whether the kernel may take the same operations later: it is short of memory, wants its
-/// completions to be taken first, or was interrupted by a signal.
+/// Whether the kernel may accept the same operations later: it is out of memory, completions must
+/// be taken first, or a signal interrupted the call.
 fn is_transient(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
@@ -344,7 +343,7 @@ mod tests {
         assert_eq!(files.raw_os_error(), Some(libc::EACCES));
     }
 
-    /// An operation of the engine's with a flag that it does not use.
+    /// One of the engine's operations, with a flag that the engine does not use.
     fn poll_on_a_thread() -> squeue::Entry {
         let poll = opcode::PollAdd::new(io_uring::types::Fd(-1), libc::POLLIN as u32);
         poll.build().user_data(3).flags(squeue::Flags::ASYNC)

@@ -10,21 +10,21 @@ use crate::engine::{CloseMode, Outgoing};
 use crate::net::Segment;
 use crate::sys;
 
-/// Most bytes that are sent linked to the close. A link wants the send to be whole, so progress of
-/// a larger one could not be seen, and a slow peer would be taken for a dead one.
+/// The largest send, in bytes, that is linked to a close. A linked send must complete as a whole,
+/// so the progress of a larger one would be invisible, and a slow peer would seem dead.
 pub(super) const LINKED_SEND_MAX: usize = 256 * 1024;
 
-/// A send in flight, and everything that the kernel reads for it.
+/// A send in flight, with all memory that the kernel reads for it.
 pub(super) struct Sending {
     pub(super) outgoing: Box<Outgoing>,
     pub(super) chunk: u64,
-    /// Whether the connection ends with it.
+    /// Whether and how the connection closes after the send.
     pub(super) last: CloseMode,
-    /// The connection is to end.
+    /// The stream is ending, so the send must not be continued.
     pub(super) ending: bool,
-    /// What a send that is linked to a close has returned, while the close is awaited.
+    /// The result of a send that is linked to a close, until the close completes.
     pub(super) linked: Option<i32>,
-    /// The number that the linked close was given; it comes back if the close is cancelled.
+    /// The descriptor given to the linked close; restored if the close is cancelled.
     pub(super) closing: RawFd,
     header: libc::msghdr,
     pub(super) parts: Vec<libc::iovec>,
@@ -45,7 +45,7 @@ impl Sending {
         }
     }
 
-    /// The submission that sends the byte strings at the front, and how many bytes that is.
+    /// The submission for the byte strings at the front, and their total length.
     pub(super) fn entry(&mut self, socket: Fd) -> (squeue::Entry, usize) {
         self.parts.clear();
         let mut segments = self.outgoing.segments();
@@ -60,8 +60,8 @@ impl Sending {
             });
         }
         let mut flags = libc::MSG_NOSIGNAL;
-        // The kernel shall not send a small packet for what has more right behind it. A range of a
-        // file that has to be read from the disk first is not right behind.
+        // The kernel must not send a partial TCP segment if more data follows at once. A range of a
+        // file that must first be read from the disk does not follow at once.
         let follows = match segments.next() {
             None => self.last == CloseMode::Quick && total <= LINKED_SEND_MAX,
             Some(Segment::Bytes(_)) => true,
@@ -72,8 +72,8 @@ impl Sending {
             flags |= libc::MSG_MORE;
         }
         if self.last.closes() {
-            // A short send would not break the link without this, and the close would cut the rest
-            // off.
+            // Without this flag a short send would not break the link, and the close would truncate
+            // the data.
             flags |= libc::MSG_WAITALL;
         }
         if let [part] = &self.parts[..]
