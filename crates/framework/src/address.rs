@@ -1,8 +1,8 @@
-//! Addresses as a configuration or a URL writes them, what they resolve to, and how logs and
-//! variables show them.
+//! Addresses as a configuration or a URL writes them, their resolution, and their form in logs and
+//! variables.
 //!
-//! Names are resolved when the configuration is compiled, as its [`Files`] have them: by the system
-//! in the master, from what the master learned in a worker.
+//! Names are resolved when the configuration is compiled, through its [`Files`]: in the master by
+//! the system's resolver, in a worker from the results that the master has passed on.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::ffi::OsStrExt;
@@ -57,7 +57,7 @@ pub fn parse(text: &[u8]) -> Result<WrittenAddress<'_>, &'static str> {
     })
 }
 
-/// What follows a `[`: the address and the port's digits.
+/// Splits the text after a `[` into the address and the digits of the port.
 fn ipv6(text: &[u8]) -> Result<(&[u8], Option<&[u8]>), &'static str> {
     let close = memchr::memchr(b']', text).ok_or("invalid host")?;
     let (name, rest) = text.split_at_checked(close).ok_or("invalid host")?;
@@ -78,7 +78,7 @@ fn port_of(digits: &[u8]) -> Option<u16> {
 }
 
 impl WrittenAddress<'_> {
-    /// The address itself, where no name is to be resolved.
+    /// The address, if it needs no resolution.
     pub fn literal(&self, default_port: u16) -> Option<Address> {
         let name = std::str::from_utf8(self.name).ok()?;
         if self.unix {
@@ -89,7 +89,7 @@ impl WrittenAddress<'_> {
         Some(Address::Inet(SocketAddr::from((ip, port))))
     }
 
-    /// Every address of the name, each once; `None` where there is none.
+    /// All addresses of the name, without duplicates; `None` if there are none.
     pub fn resolve(&self, files: &dyn Files, default_port: u16) -> Option<Vec<Address>> {
         if let Some(address) = self.literal(default_port) {
             return Some(vec![address]);
@@ -117,7 +117,7 @@ pub fn append_address(address: &Address, out: &mut Vec<u8>) {
     }
 }
 
-/// By hand, because most access-log lines begin with one.
+/// Written by hand for speed, since most access-log lines begin with an IPv4 address.
 fn append_v4(ip: Ipv4Addr, out: &mut Vec<u8>) {
     for (at, octet) in ip.octets().into_iter().enumerate() {
         if at > 0 {
@@ -150,7 +150,7 @@ fn append_v6(ip: Ipv6Addr, out: &mut Vec<u8>) {
 mod tests {
     use super::*;
 
-    /// Expected texts by `ngx_inet6_ntop`.
+    /// Expected texts: the output of `ngx_inet6_ntop`.
     #[test]
     fn addresses_as_nginx_shows_them() {
         for text in [
@@ -191,7 +191,7 @@ mod tests {
         assert_eq!(shown("unix:/a:b"), ("/a:b".into(), None, true));
     }
 
-    /// Texts of `ngx_parse_url`.
+    /// Expected texts: the errors of `ngx_parse_url`.
     #[test]
     fn faults_in_nginx_words() {
         for (text, fault) in [

@@ -1,10 +1,10 @@
-//! From a tree of directives to a [`Generation`](crate::generation::Generation): what every module
-//! uses while it compiles.
+//! Compiles a tree of directives to a [`Generation`](crate::generation::Generation): the types that
+//! every module uses for this.
 //!
-//! A module declares its directives as `conf::Setting`s and implements [`Feature`]: the value
-//! that one scope's directives of the module amount to. The [`Compiler`] makes each feature
-//! once per scope that writes any of its directives; scopes below share it by `Arc`. Nothing
-//! here opens a file or binds a port: what needs the system is gathered and listed.
+//! A module declares its directives as `conf::Setting`s and implements [`Feature`]: the value of
+//! the module's directives in one scope. The [`Compiler`] makes each feature once per scope that
+//! writes any of its directives; scopes below share it by `Arc`. Compiling opens no file and binds
+//! no port: what needs the system is collected in lists.
 
 use std::any::{Any, TypeId};
 use std::cell::RefCell;
@@ -18,7 +18,7 @@ use conf::{Declared, Diagnostic, Fault, Files, Line, ScopeId, ScopeRef};
 use crate::places::FileAccess;
 use crate::registry::{Registries, Registry};
 
-/// What a module's directives amount to in one scope.
+/// The compiled value of a module's directives in one scope.
 ///
 /// `compile` gets the nearest scope that writes any of [`Feature::DIRECTIVES`] (or the root),
 /// so relative meanings (an `alias` and its declaring prefix) stay with the declaring scope.
@@ -26,8 +26,8 @@ pub trait Feature: Sized + Send + Sync + 'static {
     /// Every directive whose presence in a scope gives that scope a value of its own.
     const DIRECTIVES: &'static [&'static dyn Declared];
 
-    /// The scope whose value `scope` shares: the nearest that writes any of the directives. For
-    /// directives that a scope may keep from those within it, another.
+    /// The scope whose value `scope` shares: the nearest that writes any of the directives.
+    /// Override this for directives that a scope does not pass on to the scopes within it.
     fn owner(scope: ScopeRef<'_>) -> ScopeRef<'_> {
         scope.owner(Self::DIRECTIVES)
     }
@@ -36,19 +36,19 @@ pub trait Feature: Sized + Send + Sync + 'static {
     fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Self, Fault>;
 }
 
-/// The state of one compilation, handed to every [`Feature`].
+/// The state of one compilation, passed to every [`Feature`].
 pub struct Compiler<'a> {
-    /// What modules gather, by kind: variables, log files, groups of servers.
+    /// Collections of the modules, by kind: variables, log files, groups of servers.
     pub registries: Registries,
-    /// Zones by name; directives declare and find them here.
+    /// Zones by name; directives declare them and look them up here.
     pub zones: RefCell<crate::zone::Table>,
-    /// Relative paths of data (`root`, logs, temporary files) start here; ends with `/`.
+    /// Base of relative data paths (`root`, logs, temporary files); ends with `/`.
     pub prefix: PathBuf,
-    /// Relative paths of configuration files start here.
+    /// Base of relative configuration paths.
     pub conf_prefix: PathBuf,
-    /// Whether ports below 1024 may be bound: decides the port of a server without `listen`.
+    /// Whether ports below 1024 may be bound, which decides the port of a server without `listen`.
     pub privileged: bool,
-    /// Files that setters need (tables, password files): from the bundle in a worker.
+    /// The files that setters read (tables, password files); in a worker they come from the bundle.
     pub files: &'a dyn Files,
     directories: RefCell<Vec<PathBuf>>,
     diagnostics: RefCell<Vec<Diagnostic>>,
@@ -56,7 +56,7 @@ pub struct Compiler<'a> {
     extensions: RefCell<Vec<Extension>>,
 }
 
-/// Directives that also give a scope a value of its own of this feature, which does not know them.
+/// Directives of other modules that also give a scope a value of its own of a feature.
 type Extension = (TypeId, &'static [&'static dyn Declared]);
 
 impl<'a> Compiler<'a> {
@@ -82,7 +82,7 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    /// The feature as `scope` sees it, shared with every scope that sees the same lines.
+    /// The feature for `scope`, shared by all scopes with the same directives.
     pub fn feature<F: Feature>(&self, scope: ScopeRef<'_>) -> Result<Arc<F>, Fault> {
         let owner = self.owner::<F>(scope);
         let key = (owner.id(), TypeId::of::<F>());
@@ -102,13 +102,14 @@ impl<'a> Compiler<'a> {
         Ok(made)
     }
 
-    /// Like [`Compiler::feature`], but a fault is reported and compilation goes on with `None`.
+    /// Like [`Compiler::feature`], but reports a fault and returns `None`, so that compilation
+    /// continues.
     pub fn feature_or_report<F: Feature>(&self, scope: ScopeRef<'_>) -> Option<Arc<F>> {
         self.feature(scope).map_err(|fault| self.report(fault)).ok()
     }
 
-    /// Has these directives, too, give a scope a value of its own of a feature that does not know
-    /// them. To be said before the feature is asked for.
+    /// Makes these directives, too, give a scope a value of its own of a feature of another module.
+    /// Call this before the feature is first requested.
     pub fn extend<F: Feature>(&self, directives: &'static [&'static dyn Declared]) {
         let extension = (TypeId::of::<F>(), directives);
         self.extensions.borrow_mut().push(extension);
@@ -120,8 +121,8 @@ impl<'a> Compiler<'a> {
         of_it.map(|(_, directives)| *directives).collect()
     }
 
-    /// The scope whose value `scope` shares: the innermost that the feature or an extension of it
-    /// names.
+    /// The scope whose value `scope` shares: the innermost one according to the feature and its
+    /// extensions.
     fn owner<'s, F: Feature>(&self, scope: ScopeRef<'s>) -> ScopeRef<'s> {
         let mut owner = F::owner(scope);
         for directives in self.extensions_of::<F>() {
@@ -138,17 +139,18 @@ impl<'a> Compiler<'a> {
         owner
     }
 
-    /// What modules of one kind have gathered so far: see [`Registries::of`].
+    /// The collection of this kind, as far as it has been filled: see [`Registries::of`].
     pub fn registry<R: Registry>(&self) -> Rc<RefCell<R>> {
         self.registries.of()
     }
 
-    /// A data path: relative ones start at the prefix.
+    /// The absolute form of a data path; relative ones start at the prefix.
     pub fn path(&self, path: &Path) -> PathBuf {
         self.prefix.join(path)
     }
 
-    /// A directory that must exist and belong to the workers' user before they start.
+    /// Registers a directory that must exist and belong to the workers' user before they start, and
+    /// returns its absolute path.
     pub fn directory(&self, path: &Path) -> PathBuf {
         let path = self.path(path);
         self.require_directory(&path);
@@ -165,17 +167,18 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    /// The directories that have been asked for; none of them stays.
+    /// Removes and returns the registered directories.
     pub fn take_directories(&self) -> Vec<PathBuf> {
         self.directories.take()
     }
 
-    /// Adds an error; compilation continues so that all are reported in one run.
+    /// Adds an error. Compilation continues, so that all errors are reported in one run.
     pub fn report(&self, fault: Fault) {
         self.diagnose(fault.into());
     }
 
-    /// Adds a diagnostic of any level, once: a fault shows in every scope that inherits it.
+    /// Adds a diagnostic of any level, without duplicates, since every scope that inherits a fault
+    /// reports it.
     pub fn diagnose(&self, diagnostic: Diagnostic) {
         let mut all = self.diagnostics.borrow_mut();
         let known = all.iter().any(|known| {
@@ -186,9 +189,9 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    /// Adds a warning as often as it comes: nginx repeats those about a name or a certificate for
-    /// each server that has it, and knows no place then. Those with a place it gives while it
-    /// reads.
+    /// Adds a warning, duplicates included: nginx repeats warnings about a name or a certificate
+    /// for each server that has it, without a position. Warnings with a position are marked as
+    /// given while reading, as nginx gives them.
     pub fn warn_each_time(&self, text: String, position: Option<conf::Position>) {
         let warning = Diagnostic {
             while_reading: position.is_some(),
@@ -197,20 +200,20 @@ impl<'a> Compiler<'a> {
         self.diagnostics.borrow_mut().push(warning);
     }
 
-    /// Whether an error has been found.
+    /// Whether an error has been reported.
     pub fn has_failed(&self) -> bool {
         let found = self.diagnostics.borrow();
         found.iter().any(|one| one.level == conf::Level::Emerg)
     }
 
-    /// Everything that has been reported, in the order of its reporting.
+    /// All diagnostics, in the order in which they were reported.
     pub fn into_diagnostics(self) -> Vec<Diagnostic> {
         self.diagnostics.into_inner()
     }
 }
 
-/// A fault with a place: where its feature names none (nginx has none for what it finds after
-/// reading), the line of the feature that it quotes, else the first.
+/// Gives a fault without a position that of the line that its message quotes, else that of the
+/// first line of the feature. (nginx has no position for errors found after reading.)
 fn placed(fault: Fault, scope: ScopeRef<'_>, directives: &[&'static dyn Declared]) -> Fault {
     if fault.position.is_some() {
         return fault;
@@ -220,7 +223,7 @@ fn placed(fault: Fault, scope: ScopeRef<'_>, directives: &[&'static dyn Declared
         .flat_map(|declared| scope.own_lines(declared.spec()))
         .collect();
     let quoted: Vec<&str> = fault.message.split('"').skip(1).step_by(2).collect();
-    // `zone=NAME`, or a file that a message names with the folder before it.
+    // The message quotes `zone=NAME`, or a file name with its directory.
     let quotes = |text: &str| {
         quoted.iter().any(|quoted| {
             let ends = |whole: &str, end: &str, before: char| {

@@ -84,8 +84,8 @@ impl HandshakeFault {
         }
     }
 
-    /// Whether it is one of the client's certificate: the handshake itself may have ended well, and
-    /// requests are refused.
+    /// Whether the fault concerns the client's certificate: the handshake itself may have
+    /// succeeded, and requests are refused.
     pub fn is_of_certificate(self) -> bool {
         matches!(
             self,
@@ -96,39 +96,38 @@ impl HandshakeFault {
     }
 }
 
-/// What one thread counts. Alone on its cache lines (two of them, for they are fetched in pairs).
+/// The counters of one thread. Alone on two cache lines, since the processor fetches them in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct ThreadCounters {
     /// Connections accepted since the start.
     pub accepted: Count,
-    /// Connections open now. One whose last response is still being taken by its client is left
-    /// to the engine and counts no more.
+    /// Connections open now. A connection whose last response the engine is still sending does not
+    /// count.
     pub active: Count,
-    /// Of those, the ones of which a part of a request's head has come.
+    /// Of the active connections, those that have received a part of a request head.
     pub reading: Count,
-    /// Of those, the ones that wait for a request.
+    /// Of the active connections, those that wait for a request.
     pub waiting: Count,
     /// Idle connections that were closed to make room for new ones.
     pub dropped: Count,
-    /// Requests begun since the start, also those whose head was none.
+    /// Requests started, including those with an invalid head.
     pub requests: Count,
     /// Exchanges lost to a panic.
     pub panics: Count,
-    /// Handshakes of TLS with clients that have ended well.
+    /// Successful TLS handshakes with clients.
     pub handshakes: Count,
     /// Handshakes that resumed an earlier session.
     pub sessions_reused: Count,
-    /// Handshakes that have ended without a session, once something had come of them.
+    /// Failed TLS handshakes; a connection without any handshake data does not count.
     pub handshakes_failed: Count,
-    /// Faults of handshakes and of what clients have shown in them, each in its place: see
-    /// [`HandshakeFault`].
+    /// Faults of handshakes and of client certificates, indexed by [`HandshakeFault`].
     pub handshake_faults: [Count; HandshakeFault::ALL.len()],
-    /// Turns of the event loop, counted from the first configuration on that asks for metrics.
+    /// Turns of the event loop, counted from the first configuration that enables metrics.
     pub turns: Count,
     /// Requests for which memory was allocated.
     pub pool_misses: Count,
-    /// What the modules count on this thread.
+    /// The modules' counters on this thread.
     pub shelf: Shelf,
 }
 
@@ -141,12 +140,12 @@ impl ThreadCounters {
     }
 }
 
-/// What modules count on one thread, by type: each keeps its own there, and any thread may look.
+/// The modules' counters on one thread, by type. Any thread may read them.
 #[derive(Debug, Default)]
 pub struct Shelf(Mutex<Map<TypeId, Arc<dyn Any + Send + Sync>>>);
 
 impl Shelf {
-    /// The counts of this type, made when they are first asked for.
+    /// The counters of type `T`, created at the first call.
     pub fn of<T: Default + Send + Sync + 'static>(&self) -> Arc<T> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = all
@@ -167,29 +166,29 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// The counters of a thread that starts.
+    /// Adds the counters of a new thread.
     pub fn join(&self) -> Arc<ThreadCounters> {
         let joined = Arc::<ThreadCounters>::default();
         self.all().push(Arc::clone(&joined));
         joined
     }
 
-    /// Says which engine the threads use.
+    /// Sets the name of the engine that the threads use.
     pub fn set_engine(&self, name: String) {
         let _ = self.engine.set(name); // it is the same for all
     }
 
-    /// The engine of the threads; empty where nobody has said so.
+    /// The name of the threads' engine; empty if it was not set.
     pub fn engine(&self) -> &str {
         self.engine.get().map(String::as_str).unwrap_or_default()
     }
 
-    /// How many threads there are.
+    /// The number of threads.
     pub fn threads(&self) -> usize {
         self.all().len()
     }
 
-    /// What a module counts, of every thread.
+    /// A module's counters, one element per thread.
     pub fn each<T: Default + Send + Sync + 'static>(&self) -> Vec<Arc<T>> {
         let all = self.all();
         all.iter().map(|thread| thread.shelf.of()).collect()
@@ -199,12 +198,12 @@ impl Counters {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next connection's number, counted over all threads from 1.
+    /// Assigns the next connection's serial number, from 1, over all threads.
     pub fn next_serial(&self) -> u64 {
         self.serial.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// The number of the last connection.
+    /// The serial number of the newest connection.
     pub fn last_serial(&self) -> u64 {
         self.serial.load(Ordering::Relaxed)
     }
@@ -216,7 +215,7 @@ impl Counters {
         totals
     }
 
-    /// What each thread has counted, in the order in which they have started.
+    /// The totals of each thread, in the order in which the threads started.
     pub fn by_thread(&self) -> Vec<Totals> {
         let all = self.all();
         let of = |thread: &Arc<ThreadCounters>| {
@@ -228,7 +227,7 @@ impl Counters {
     }
 }
 
-/// The sums of [`ThreadCounters`] at one moment.
+/// A snapshot of [`ThreadCounters`], or of their sums.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     /// Sum of [`ThreadCounters::accepted`].
@@ -279,14 +278,14 @@ impl Totals {
         self.pool_misses += thread.pool_misses.read();
     }
 
-    /// How many handshakes have had this fault.
+    /// The number of handshakes with this fault.
     pub fn faults(&self, fault: HandshakeFault) -> u64 {
         let count = self.handshake_faults.get(fault as usize);
         count.copied().unwrap_or_default()
     }
 
-    /// Connections with a request that is being worked on or answered: those that do neither of
-    /// the other two things. So nothing is counted where a request begins and ends.
+    /// Connections with a request in progress: the active ones that are neither reading nor
+    /// waiting. Derived, so that no counter changes when a request starts or ends.
     pub fn writing(&self) -> u64 {
         self.active
             .saturating_sub(self.reading)

@@ -1,11 +1,11 @@
-//! How foreign bytes and system errors appear in error-log lines and to people.
+//! How untrusted bytes and system errors are displayed in error logs and to people.
 
 use std::fmt::{self, Display, Formatter, Write};
 use std::io;
 use std::sync::OnceLock;
 
-/// Bytes as text for people. What would steer their terminal is escaped: a URL may have been
-/// decoded to it.
+/// Converts bytes to text for people. Control characters are escaped, since they could steer a
+/// terminal: a URL may have been decoded to them.
 pub fn for_people(bytes: &[u8]) -> String {
     let mut shown = String::new();
     for character in String::from_utf8_lossy(bytes).chars() {
@@ -18,15 +18,15 @@ pub fn for_people(bytes: &[u8]) -> String {
     shown
 }
 
-/// Bytes that a peer or a file chose. Text is shown as it is; control characters and bytes that
-/// are no UTF-8 are shown as `\xHH`, so that no client can forge a line (nginx writes them raw).
+/// Displays bytes that a peer or a file chose. Control characters and invalid UTF-8 are shown as
+/// `\xHH`, so that no client can forge a log line (nginx writes them raw).
 #[derive(Clone, Copy, Debug)]
 pub struct Printable<'a>(pub &'a [u8]);
 
 impl Display for Printable<'_> {
     fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
-        // Nearly always there is nothing to escape; all bytes are looked at, so that many are at
-        // once.
+        // The common case needs no escape. The fold has no early exit, so that the compiler
+        // vectorizes it.
         let escapes = |found, byte: &u8| found | byte.is_ascii_control();
         if let Ok(text) = std::str::from_utf8(self.0)
             && !self.0.iter().fold(false, escapes)
@@ -71,9 +71,9 @@ impl Display for Errno<'_> {
     }
 }
 
-/// The system's words for an error number, asked once a number: a busy site logs the same few.
+/// The system's text for an error number. Cached, since a busy site logs the same few errors.
 pub fn error_text(number: i32) -> &'static str {
-    /// Linux's numbers end well below.
+    /// Linux's error numbers are below this.
     const NUMBERS: usize = 256;
     static TEXTS: [OnceLock<Box<str>>; NUMBERS] = [const { OnceLock::new() }; NUMBERS];
     let text = || {
@@ -87,24 +87,24 @@ pub fn error_text(number: i32) -> &'static str {
     slot.map_or("unknown error", |slot| slot.get_or_init(text))
 }
 
-/// Appends formatted text to bytes, up to a number of bytes; the rest is cut off.
+/// Appends formatted text to a byte vector up to a maximum length; the excess is cut off.
 pub struct Bounded<'a> {
     out: &'a mut Vec<u8>,
     length_max: usize,
 }
 
 impl<'a> Bounded<'a> {
-    /// Lets `out` grow to `length_max` bytes in all.
+    /// Limits the total length of `out` to `length_max` bytes.
     pub fn new(out: &'a mut Vec<u8>, length_max: usize) -> Bounded<'a> {
         Bounded { out, length_max }
     }
 
-    /// What has been written, and what stood there before.
+    /// All bytes of the vector, including those from before.
     pub fn written(&self) -> &[u8] {
         self.out
     }
 
-    /// Takes back what has been written behind `length` bytes in all.
+    /// Truncates the vector to a total length of `length` bytes.
     pub fn truncate(&mut self, length: usize) {
         self.out.truncate(length);
     }

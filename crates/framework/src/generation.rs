@@ -1,4 +1,4 @@
-//! One compiled configuration, and what each thread keeps for it.
+//! One compiled configuration (a generation), and the state that each thread keeps for it.
 
 use std::any::{Any, TypeId};
 use std::cell::{Cell, RefCell};
@@ -15,23 +15,23 @@ use crate::zone::Zones;
 
 static NEXT_NUMBER: AtomicU64 = AtomicU64::new(1);
 
-/// Generations that are still held.
+/// The number of generations that still exist.
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 
-/// How many generations requests, connections or threads still use.
+/// The number of generations that requests, connections or threads still use.
 pub fn live() -> usize {
     LIVE.load(Ordering::Relaxed)
 }
 
-/// A configuration that serves requests. It ends when the last request that uses it ends.
+/// A compiled configuration. It is dropped when the last request that uses it ends.
 pub struct Generation {
-    /// Counts up from 1 within a process.
+    /// Serial number within the process, from 1.
     pub number: u64,
-    /// What all threads share by name, and the next generation may take over.
+    /// State that all threads share by name, and that the next generation may take over.
     pub zones: Zones,
-    /// What it wants to run beside requests.
+    /// The background services that this configuration wants.
     pub services: Vec<Arc<dyn Service>>,
-    /// Whether it asks for the turns of the event loop to be counted.
+    /// Whether the configuration needs the turns of the event loop counted.
     pub counts_turns: bool,
     parts: Map<TypeId, Arc<dyn Any + Send + Sync>>,
     on_end: Option<Box<dyn FnOnce() + Send + Sync>>,
@@ -62,20 +62,20 @@ impl Generation {
         }
     }
 
-    /// Adds what a protocol or module has compiled; it is found by its type. It ends with the
-    /// generation.
+    /// Adds the compiled part of a protocol or a module, which is looked up by its type and dropped
+    /// with the generation.
     pub fn add<T: Any + Send + Sync>(&mut self, part: T) {
         self.parts.insert(TypeId::of::<T>(), Arc::new(part));
     }
 
-    /// What has been added of this type. Threads look once, when they begin to serve: it costs a
-    /// hash and a count that all threads share.
+    /// The part of this type. Threads look it up only once, when they start to serve, since a
+    /// lookup costs a hash and an increment of a shared counter.
     pub fn part<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
         let part = self.parts.get(&TypeId::of::<T>())?;
         Arc::clone(part).downcast().ok()
     }
 
-    /// Sets what is done when its last request has ended.
+    /// Sets a function to be called when the last request of the generation has ended.
     pub fn on_end(&mut self, hook: impl FnOnce() + Send + Sync + 'static) {
         self.on_end = Some(Box::new(hook));
     }
@@ -93,16 +93,17 @@ impl Drop for Generation {
     }
 }
 
-/// A generation as one worker thread sees it, with what modules keep of both. Requests hold it
-/// by `Rc`, so serving one touches no counter that another thread touches.
+/// One worker thread's view of a generation, with the modules' state for that thread and
+/// generation. Requests hold the view by `Rc`, so serving one touches no counter that another
+/// thread touches.
 pub struct GenerationView {
-    /// The shared part of the generation view.
+    /// The generation, shared by all threads.
     pub generation: Arc<Generation>,
-    /// What the thread counts, over all generations.
+    /// The counters of the thread, over all generations.
     pub counts: Arc<ThreadCounters>,
     retired: Cell<bool>,
     rooms: Rooms,
-    /// What is kept over all generations.
+    /// The modules' state that the thread keeps over all generations.
     rooms_of_thread: Rc<Rooms>,
 }
 
@@ -118,7 +119,7 @@ impl GenerationView {
         }
     }
 
-    /// The view of the next generation by the same thread, which keeps the thread's own state.
+    /// The same thread's view of the next generation; it keeps the thread's state.
     pub fn followed_by(&self, generation: Arc<Generation>) -> GenerationView {
         GenerationView {
             rooms_of_thread: Rc::clone(&self.rooms_of_thread),
@@ -126,27 +127,27 @@ impl GenerationView {
         }
     }
 
-    /// Whether a newer generation has replaced it on this thread.
+    /// Whether a newer generation has replaced this one on this thread.
     pub fn is_retired(&self) -> bool {
         self.retired.get()
     }
 
-    /// What a module keeps here, made when it is first asked for.
+    /// A module's state for this thread and generation, created at the first call.
     pub fn at<T: OfThread>(&self, slot: &Slot<T, ThreadGeneration>) -> Rc<RefCell<T>> {
         self.rooms.at(slot, self)
     }
 
-    /// What a module keeps over all generations, made when it is first asked for.
+    /// A module's state for this thread over all generations, created at the first call.
     pub fn of_thread<T: OfThread>(&self, slot: &Slot<T, Thread>) -> Rc<RefCell<T>> {
         self.rooms_of_thread.at(slot, self)
     }
 
-    /// The thread begins to end: what is kept over all generations goes.
+    /// Drops the caches among the thread's state, because the thread is ending.
     pub fn retire_thread(&self) {
         self.rooms_of_thread.retire();
     }
 
-    /// A newer generation has replaced it on this thread: what is kept for quickness alone goes.
+    /// Drops the caches of this view, because a newer generation has replaced it on this thread.
     pub fn retire(&self) {
         self.retired.set(true);
         self.rooms.retire();

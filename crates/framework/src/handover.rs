@@ -1,4 +1,4 @@
-//! What the zones of one worker process hold, as bytes for the one that takes its place.
+//! Serializes the state of a worker process's zones for its successor.
 //!
 //! Another process may be another version of the program with another configuration, so each zone
 //! stands for itself, with its kind, name, size and the version of what its kind writes. The
@@ -11,34 +11,33 @@
 //! end:  an empty kind
 //! ```
 //!
-//! Numbers are little-endian and have eight bytes. Moments are distances from the time of the head,
-//! since no process can read the moments of another. Deliberately not here: how the bytes reach the
-//! other process (`process`), and what zones write (their kinds).
+//! Numbers are little-endian, eight bytes each. Times are differences from the time in the head,
+//! since an `Instant` has no meaning in another process. Not here: the transport to the other
+//! process (`process`), and the encoding of each kind's state (the kinds).
 
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// What begins the bytes.
+/// The first bytes of the encoding.
 const MAGIC: &[u8] = b"tidegate state\n";
 
 /// The version of head and frames.
 const FORMAT: u64 = 2;
 
-/// The most that is believed to have been counted.
+/// Counts above this are treated as this number.
 pub const COUNT_MAX: u64 = 1 << 48;
 
-/// How many bytes there may be until zones that may be large (caches, sessions of TLS) add no more:
-/// they are in memory several times while they are handed over, and the process that follows waits
-/// for them.
+/// Total size at which potentially large zones (caches, TLS sessions) write no more: during the
+/// handover several copies are in memory, and the successor waits for them.
 pub const LARGE_ZONES_MAX: usize = 64 << 20;
 
-/// Why bytes mean nothing here.
+/// Why bytes could not be decoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unfit(String);
 
 impl Unfit {
-    /// What does not fit, in words for the log.
+    /// An error with its text for the log.
     pub fn new(text: impl Into<String>) -> Unfit {
         Unfit(text.into())
     }
@@ -54,7 +53,7 @@ impl std::fmt::Display for Unfit {
     }
 }
 
-/// Writes what a zone holds.
+/// Encodes the state of a zone.
 #[derive(Debug)]
 pub struct StateWriter {
     bytes: Vec<u8>,
@@ -72,7 +71,7 @@ impl StateWriter {
         writer
     }
 
-    /// Bytes that have been written so far, by this zone and those before it.
+    /// Bytes written so far, by this zone and those before it.
     pub fn length(&self) -> usize {
         self.bytes.len()
     }
@@ -82,13 +81,13 @@ impl StateWriter {
         self.bytes.extend_from_slice(&number.to_le_bytes());
     }
 
-    /// Bytes of any length.
+    /// Writes bytes, preceded by their length.
     pub fn text(&mut self, text: &[u8]) {
         self.number(text.len() as u64);
         self.bytes.extend_from_slice(text);
     }
 
-    /// A moment, to the nanosecond.
+    /// Writes a time, with nanosecond precision.
     pub fn moment(&mut self, at: Instant) {
         let after = at.saturating_duration_since(self.now);
         let before = self.now.saturating_duration_since(at);
@@ -96,7 +95,7 @@ impl StateWriter {
         self.number(nanoseconds(after.max(before)));
     }
 
-    /// Whether there is a value; if so, `write` is to write it.
+    /// Writes whether there is a value; if so, `write` writes the value.
     pub fn optional<T>(&mut self, value: Option<T>, write: impl FnOnce(&mut StateWriter, T)) {
         self.number(u64::from(value.is_some()));
         if let Some(value) = value {
@@ -105,13 +104,13 @@ impl StateWriter {
     }
 }
 
-/// Reads what a zone of another process held.
+/// Decodes the state of a zone of another process.
 #[derive(Debug)]
 pub struct StateReader<'a> {
     rest: &'a [u8],
-    /// The time of the head on the clock of this process.
+    /// The time in the head, converted to the clock of this process.
     saved_at: Instant,
-    /// How long ago that was.
+    /// The time since then.
     elapsed: Duration,
 }
 
@@ -135,7 +134,7 @@ impl<'a> StateReader<'a> {
         Ok(reader)
     }
 
-    /// A number.
+    /// Reads a number.
     ///
     /// # Errors
     /// If bytes are missing.
@@ -145,8 +144,7 @@ impl<'a> StateReader<'a> {
         Ok(u64::from_le_bytes(*number))
     }
 
-    /// How often something has happened. More than can have been counted is taken for
-    /// [`COUNT_MAX`], so that sums of such numbers stay numbers.
+    /// Reads a count. Values above [`COUNT_MAX`] are reduced to it, so that sums do not overflow.
     ///
     /// # Errors
     /// If bytes are missing.
@@ -154,7 +152,7 @@ impl<'a> StateReader<'a> {
         Ok(self.number()?.min(COUNT_MAX))
     }
 
-    /// Bytes of any length.
+    /// Reads bytes of any length.
     ///
     /// # Errors
     /// If bytes are missing.
@@ -166,7 +164,7 @@ impl<'a> StateReader<'a> {
         Ok(text)
     }
 
-    /// A text of UTF-8.
+    /// Reads UTF-8 text.
     ///
     /// # Errors
     /// If the bytes are not UTF-8, or are missing.
@@ -174,10 +172,10 @@ impl<'a> StateReader<'a> {
         std::str::from_utf8(self.text()?).map_err(|_| Unfit::new("a text is not UTF-8"))
     }
 
-    /// A moment on the clock of this process.
+    /// Reads a time, converted to the clock of this process.
     ///
     /// # Errors
-    /// The clock does not reach it, or there are not so many bytes.
+    /// If the time is out of range of the clock, or bytes are missing.
     pub fn moment(&mut self) -> Result<Instant, Unfit> {
         let is_before = self.number()? == 1;
         let distance = Duration::from_nanos(self.number()?);
@@ -189,10 +187,10 @@ impl<'a> StateReader<'a> {
         at.ok_or_else(|| Unfit::new("a moment is too far away"))
     }
 
-    /// What `read` reads, where there is a value.
+    /// Reads an optional value with `read`.
     ///
     /// # Errors
-    /// Those of `read`, or there are not so many bytes.
+    /// Those of `read`; or if bytes are missing.
     pub fn optional<T>(
         &mut self,
         read: impl FnOnce(&mut StateReader<'a>) -> Result<T, Unfit>,
@@ -203,17 +201,17 @@ impl<'a> StateReader<'a> {
         }
     }
 
-    /// How long ago the bytes were written.
+    /// The time since the bytes were written.
     pub fn elapsed(&self) -> Duration {
         self.elapsed
     }
 
-    /// Whether all has been read.
+    /// Whether all bytes have been read.
     pub fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }
 
-    /// A reader of a part.
+    /// A reader for a part of the bytes.
     fn of(&self, part: &'a [u8]) -> StateReader<'a> {
         StateReader {
             rest: part,
@@ -223,7 +221,7 @@ impl<'a> StateReader<'a> {
     }
 }
 
-/// One zone as another process has written it.
+/// One zone of another process.
 #[derive(Debug)]
 pub struct SavedZone<'a> {
     /// The name of its kind.
@@ -232,18 +230,18 @@ pub struct SavedZone<'a> {
     pub name: &'a str,
     /// The size of the zone, in bytes.
     pub size: u64,
-    /// The version of what its kind writes.
+    /// The version of the kind's encoding.
     pub version: u64,
-    /// The state that the process before has written.
+    /// The zone's state.
     pub state: StateReader<'a>,
 }
 
-/// Writes zones one after the other, and the end.
+/// Encodes zones one after another, and the end mark.
 #[derive(Debug)]
 pub struct ZoneWriter(StateWriter);
 
 impl ZoneWriter {
-    /// Begins with the head.
+    /// Creates a writer, and writes the head.
     pub fn begin() -> ZoneWriter {
         ZoneWriter(StateWriter::new())
     }
@@ -266,13 +264,13 @@ impl ZoneWriter {
         writer.number(0);
         write(writer);
         let length = writer.bytes.len() - place - 8;
-        // The place has been written above.
+        // The placeholder was written above, so it exists.
         if let Some(written) = writer.bytes.get_mut(place..place + 8) {
             written.copy_from_slice(&(length as u64).to_le_bytes());
         }
     }
 
-    /// All that was written, with the end behind it.
+    /// Writes the end mark, and returns all bytes.
     pub fn finish(self) -> Vec<u8> {
         let ZoneWriter(mut writer) = self;
         writer.text(b"");
@@ -280,10 +278,10 @@ impl ZoneWriter {
     }
 }
 
-/// Every zone that was written.
+/// Decodes the list of zones.
 ///
 /// # Errors
-/// The bytes are none of a version that is known here, or they end too early.
+/// If the version is unknown, or the bytes are truncated.
 pub fn zones(bytes: &[u8]) -> Result<Vec<SavedZone<'_>>, Unfit> {
     let mut reader = StateReader::new(bytes)?;
     let mut zones = Vec::new();
@@ -305,7 +303,7 @@ pub fn zones(bytes: &[u8]) -> Result<Vec<SavedZone<'_>>, Unfit> {
     }
 }
 
-/// The clock that all processes of the machine have in common.
+/// The monotonic clock in nanoseconds, which all processes of the machine share.
 fn monotonic() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);
     Duration::try_from(time).map_or(0, nanoseconds)
@@ -360,7 +358,7 @@ mod tests {
         assert!(zones[1].state.is_empty());
     }
 
-    /// Whatever is missing at the end is missed, and nothing else happens.
+    /// Truncated bytes are refused, and nothing panics.
     #[test]
     fn bytes_that_end_too_early_are_refused() {
         let bytes = written();

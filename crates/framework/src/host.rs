@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-/// The machine's name in lower case, asked once.
+/// The machine's name in lower case. Queried once.
 pub fn hostname() -> &'static str {
     static NAME: OnceLock<String> = OnceLock::new();
     NAME.get_or_init(|| {

@@ -1,23 +1,23 @@
-//! Connections that may be closed without loss to make room for others, in the order in which they
-//! became idle.
+//! The idle connections of a thread, in the order in which they became idle. They may be closed
+//! without loss to make room for others.
 //!
-//! A list through an array, as long as the table of a thread's connections: becoming idle, becoming
-//! busy and taking the one that has been idle for longest cost a few stores each, however many
-//! connections there are (nginx's queue of reusable connections).
+//! A linked list in an array that is indexed by place: entering, leaving and taking the oldest
+//! entry cost a few stores each, however many connections there are (nginx's queue of reusable
+//! connections).
 //!
 //! Not here: when connections are closed, and how many.
 
 const NONE: u32 = u32::MAX;
 
-/// A queue of places in a table. Each is in it once at most.
+/// A queue of places, each at most once.
 #[derive(Debug)]
 pub struct IdleQueue {
-    /// By place. The entry of a place that is not in the queue points to itself both ways.
+    /// Indexed by place. An entry that is not in the queue points to itself in both directions.
     links: Vec<IdleLinks>,
     first: u32,
     last: u32,
     length: usize,
-    /// How many entries were read or written.
+    /// The number of entries that were read or written.
     #[cfg(test)]
     touched: usize,
 }
@@ -42,23 +42,23 @@ impl Default for IdleQueue {
 }
 
 impl IdleQueue {
-    /// How many places are in it.
+    /// The number of places in the queue.
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// Whether none is in it.
+    /// Whether the queue is empty.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// Whether this place is in it.
+    /// Whether the place is in the queue.
     pub fn contains(&self, place: u32) -> bool {
         let links = self.links.get(place as usize);
         links.is_some_and(|links| links.before != place)
     }
 
-    /// Puts a place at the end, wherever it was.
+    /// Moves a place to the end of the queue, or appends it.
     pub fn enter(&mut self, place: u32) {
         self.release(place);
         while self.links.len() <= place as usize {
@@ -82,7 +82,7 @@ impl IdleQueue {
         self.length += 1;
     }
 
-    /// Takes a place out, if it is in it.
+    /// Removes a place from the queue, if it is there.
     pub fn release(&mut self, place: u32) {
         if !self.contains(place) {
             return;
@@ -104,7 +104,7 @@ impl IdleQueue {
         self.length -= 1;
     }
 
-    /// Takes out the place that has been in it for longest.
+    /// Removes and returns the place that has been in the queue longest.
     pub fn take_first(&mut self) -> Option<u32> {
         let first = self.first;
         self.release(first);
@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(drain(&mut queue), [2]);
     }
 
-    /// The same number of entries is touched with ten places and with a hundred thousand.
+    /// An operation touches as many entries with ten places as with a hundred thousand.
     #[test]
     fn what_an_operation_costs_does_not_depend_on_the_length() {
         let touched = |length: u32| {

@@ -1,5 +1,5 @@
-//! Networks and peers that a configuration names: what `allow`, `geo`, `set_real_ip_from` and
-//! `debug_connection` are written with.
+//! Networks and peers named by directives such as `allow`, `geo`, `set_real_ip_from` and
+//! `debug_connection`.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -8,18 +8,18 @@ use engine::net::Address;
 
 use crate::address::WrittenAddress;
 
-/// `debug_connection`: the peers whose connections are logged in every detail, whatever their
+/// `debug_connection`: the peers whose connections are logged at the debug level, whatever their
 /// protocol. A part of a generation.
 #[derive(Clone, Debug, Default)]
 pub struct DebugConnections(pub Peers);
 
-/// nginx's warning about an address with bits that do not count.
+/// nginx's warning about an address with bits beyond its prefix length.
 pub fn stray_bits(word: &Word) -> String {
     format!("low address bits of {} are meaningless", word.text())
 }
 
-/// Peers that are named one by one: by address, network, host name, or as any client of a Unix
-/// socket. What `set_real_ip_from` and `debug_connection` name.
+/// A list of peers: addresses, networks, host names, or all clients of Unix sockets. The value of
+/// `set_real_ip_from` and `debug_connection`.
 #[derive(Clone, Debug, Default)]
 pub struct Peers {
     networks: Box<[Cidr]>,
@@ -27,7 +27,8 @@ pub struct Peers {
 }
 
 impl Peers {
-    /// The words of a directive's lines, with nginx's warning about bits that do not count.
+    /// The arguments of a directive's lines. Warns, as nginx does, of addresses with bits beyond
+    /// the prefix length.
     pub fn words(setter: &Setter<'_>) -> Vec<Word> {
         let words = setter.lines().iter().map(|line| line.argument(0).clone());
         words
@@ -39,7 +40,7 @@ impl Peers {
             .collect()
     }
 
-    /// Looks names up, which takes place now.
+    /// Parses the arguments, and resolves host names now.
     pub fn compile(words: &[Word], directive: &str, files: &dyn Files) -> Result<Peers, Fault> {
         let (mut networks, mut unix) = (Vec::new(), false);
         for word in words {
@@ -62,13 +63,13 @@ impl Peers {
         })
     }
 
-    /// Whether no peer is named.
+    /// Whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.networks.is_empty() && !self.unix
     }
 
-    /// Whether the peer with this address is named; an IPv4 address mapped into IPv6 is taken for
-    /// what it is.
+    /// Whether the list contains the peer's address. An IPv4-mapped IPv6 address counts as its IPv4
+    /// address.
     pub fn contains(&self, address: &Address) -> bool {
         match address {
             Address::Unix(_) => self.unix,
@@ -80,7 +81,7 @@ impl Peers {
     }
 }
 
-/// All addresses of a name, each as a network of its own.
+/// All addresses of a name, each as a network of one address.
 fn resolve(word: &Word, files: &dyn Files) -> Vec<Cidr> {
     let written = WrittenAddress {
         name: &word.bytes,
@@ -101,28 +102,28 @@ fn resolve(word: &Word, files: &dyn Files) -> Vec<Cidr> {
     found.iter().filter_map(Address::ip).map(cidr).collect()
 }
 
-/// A network: an address and how many of its leading bits count.
+/// A network: an address and its prefix length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cidr {
     /// A network of IPv4 addresses.
     V4 {
         /// The network's first address.
         address: u32,
-        /// Leading bits that count, 0 to 32.
+        /// The prefix length in bits, 0 to 32.
         bits: u8,
     },
     /// A network of IPv6 addresses.
     V6 {
         /// The network's first address.
         address: u128,
-        /// Leading bits that count, 0 to 128.
+        /// The prefix length in bits, 0 to 128.
         bits: u8,
     },
 }
 
 impl Cidr {
-    /// `10.0.0.0/8`, `10.1.2.3`, `2001:db8::/32`. The flag says that the address had bits beyond
-    /// those that count; they are dropped.
+    /// Parses `10.0.0.0/8`, `10.1.2.3`, `2001:db8::/32`. The flag says that the address had bits
+    /// beyond the prefix length, which are cleared.
     pub fn parse(text: &[u8]) -> Option<(Cidr, bool)> {
         let slash = memchr::memchr(b'/', text);
         let address = parse_address(text.get(..slash.unwrap_or(text.len()))?)?;
@@ -158,7 +159,7 @@ impl Cidr {
         }
     }
 
-    /// Whether an address lies in it. An IPv4 address mapped into IPv6 is not looked into.
+    /// Whether the network contains an address. IPv4-mapped IPv6 addresses are not converted.
     pub fn contains(self, candidate: IpAddr) -> bool {
         match (self, candidate) {
             (Cidr::V4 { address, bits }, IpAddr::V4(candidate)) => {
@@ -187,8 +188,8 @@ fn parse_bits(text: &[u8]) -> Option<u8> {
     std::str::from_utf8(text).ok()?.parse().ok()
 }
 
-/// An address as nginx reads it: in IPv4, octets may have leading zeros or be empty; the
-/// broadcast address is taken for a mistake, because that is what nginx marks mistakes with.
+/// Parses an address as nginx does: IPv4 octets may be empty or have leading zeros, and the
+/// broadcast address is an error, because nginx uses that value to signal errors.
 pub fn parse_address(text: &[u8]) -> Option<IpAddr> {
     if let Some(address) = parse_ipv4(text) {
         return Some(IpAddr::V4(address.into()));
@@ -197,7 +198,8 @@ pub fn parse_address(text: &[u8]) -> Option<IpAddr> {
     text.parse::<Ipv6Addr>().ok().map(IpAddr::V6)
 }
 
-/// An IPv4 address in dotted form, as a number; see [`parse_address`] for what is let through.
+/// Parses a dotted IPv4 address to a number; see [`parse_address`] for the deviations that are
+/// accepted.
 pub fn parse_ipv4(text: &[u8]) -> Option<u32> {
     let mut address = 0_u32;
     let mut octets = 0;

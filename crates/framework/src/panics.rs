@@ -1,10 +1,9 @@
-//! Panics: a bug met by one request costs that exchange and nothing else.
+//! Catches panics, so that a bug met by one request costs only that exchange.
 //!
-//! [`catch`] stops a panic where it leaves the future of a request; its place goes to the error
-//! log with the request. What was sent before on the connection still reaches the client. A panic
-//! of a task outside any request ends that task, and one of the thread itself ends the process
-//! ([`AbortOnPanic`]), which the master starts again: a server that has lost a thread would
-//! refuse its share of the clients for ever.
+//! [`catch`] stops a panic in a request's future; the error log then names the panic's place and
+//! the request. Data sent before still reaches the client. A panic of another task ends that task,
+//! and a panic of the thread itself ends the process ([`AbortOnPanic`]), which the master restarts:
+//! a server without one of its threads would refuse a share of the clients for ever.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -17,7 +16,7 @@ use std::task::Poll;
 thread_local! {
     /// Whether a panic now would be caught by [`catch`].
     static CAUGHT: Cell<bool> = const { Cell::new(false) };
-    /// Where the last one of those was.
+    /// The place of the last panic that was caught.
     static PLACE: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
@@ -30,8 +29,8 @@ pub struct Panicked {
     pub message: String,
 }
 
-/// Lets panics that are caught say nothing on standard error: what catches them
-/// logs them. All others are printed as before. Once is enough for the process.
+/// Makes caught panics print nothing to standard error, since the catcher logs them. Other panics
+/// are printed as before. Later calls have no effect.
 pub fn install_hook() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
@@ -46,7 +45,7 @@ pub fn install_hook() {
     });
 }
 
-/// Drives a future to its end, or to its panic. After a panic the future is only dropped.
+/// Runs a future to its completion or its panic. After a panic the future is only dropped.
 pub async fn catch<F: Future>(future: F) -> Result<F::Output, Panicked> {
     let mut future = pin!(future);
     poll_fn(|context| {
@@ -71,7 +70,7 @@ fn message(payload: &(dyn Any + Send)) -> String {
     text.or(owned).unwrap_or("no message").to_owned()
 }
 
-/// Ends the process if it is dropped by a panic.
+/// Aborts the process if it is dropped during a panic.
 pub struct AbortOnPanic;
 
 impl Drop for AbortOnPanic {

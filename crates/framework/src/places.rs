@@ -1,8 +1,8 @@
-//! Where workers open files themselves, gathered while a configuration is compiled: what a confined
-//! worker process may write and read.
+//! The paths that workers open themselves, collected while a configuration is compiled: a confined
+//! worker process may access only these.
 //!
-//! Listed is what is opened while requests are served. Not listed is what the master opens and
-//! passes on (listening sockets, logs whose path is constant), nor what is in the bundle (the
+//! Listed are paths that are opened while requests are served. Not listed are files that the master
+//! opens and passes on (listening sockets, logs with constant paths), nor those in the bundle (the
 //! configuration, certificates).
 
 use std::ffi::{OsStr, OsString};
@@ -15,7 +15,7 @@ use conf::{Line, TemplatePart};
 use crate::compile::Compiler;
 use crate::registry::Registry;
 
-/// What is done with files at a place.
+/// The access that a path needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FileAccess {
     /// Files at the place are read.
@@ -26,27 +26,27 @@ pub enum FileAccess {
     Write,
 }
 
-/// A folder with all below it, or a file.
+/// A file, or a directory with everything below it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FilePlace {
-    /// Where it is, absolute.
+    /// The absolute path.
     pub path: PathBuf,
-    /// What the worker does with the path.
+    /// The access that workers need.
     pub access: FileAccess,
-    /// The directive that says so, with its place: `"root" in FILE:LINE`.
+    /// The directive that needs the access, with its position: `"root" in FILE:LINE`.
     pub line: String,
 }
 
-/// A program with its first arguments.
+/// A program that workers run, with its first arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
     /// The path of the program.
     pub path: PathBuf,
-    /// The arguments that come before those of each run.
+    /// The fixed arguments, which precede those of each run.
     pub arguments: Vec<OsString>,
 }
 
-/// Every place of a configuration, each once for each kind of access.
+/// The paths of a configuration, each once per kind of access.
 #[derive(Default)]
 pub struct FilePlaces {
     all: Vec<FilePlace>,
@@ -57,7 +57,7 @@ pub struct FilePlaces {
 impl Registry for FilePlaces {}
 
 impl FilePlaces {
-    /// The places, and the programs that workers run.
+    /// The paths, and the programs that workers run.
     #[must_use]
     pub fn into_parts(self) -> (Vec<FilePlace>, Vec<Program>) {
         (self.all, self.programs)
@@ -65,7 +65,7 @@ impl FilePlaces {
 }
 
 impl Compiler<'_> {
-    /// Workers open files at this path, which is below the prefix where it is relative.
+    /// Registers a path that workers open; a relative path starts at the prefix.
     pub fn will_open(&self, access: FileAccess, path: &Path, by: &str) {
         let places = self.registry::<FilePlaces>();
         let mut places = places.borrow_mut();
@@ -77,13 +77,13 @@ impl Compiler<'_> {
         }
     }
 
-    /// Workers open files at paths with variables: allows everything below the constant folder that
-    /// the path begins with.
+    /// Registers a path with variables that workers open: allows everything below the constant
+    /// directory that the path begins with.
     pub fn will_open_below(&self, access: FileAccess, path: &[TemplatePart], by: &str) {
         self.will_open(access, &constant_folder(path), by);
     }
 
-    /// Workers run this program, with further arguments behind these.
+    /// Registers a program that workers run, with further arguments after these.
     pub fn will_run(&self, path: &Path, arguments: &[OsString]) {
         let (path, arguments) = (path.to_owned(), arguments.to_vec());
         let program = Program { path, arguments };
@@ -95,7 +95,7 @@ impl Compiler<'_> {
     }
 }
 
-/// How a directive of a scope is named for people: with the place of its line, if it has one.
+/// Names a scope's directive for people: with its position, if it was written.
 #[must_use]
 pub fn name_of(line: Option<&Line>, directive: &str) -> String {
     match line {
@@ -104,8 +104,8 @@ pub fn name_of(line: Option<&Line>, directive: &str) -> String {
     }
 }
 
-/// The path itself where it has no variable; else the folder before the first of them: `/` where
-/// the path begins with one.
+/// The path itself if it has no variable; else the directory before the first variable: `/` if the
+/// path begins with one.
 #[must_use]
 pub fn constant_folder(path: &[TemplatePart]) -> PathBuf {
     let mut constant = Vec::new();
@@ -115,7 +115,7 @@ pub fn constant_folder(path: &[TemplatePart]) -> PathBuf {
             TemplatePart::Variable(_) | TemplatePart::Capture(_) if constant.is_empty() => {
                 return "/".into();
             }
-            // It begins with a slash, whatever the request.
+            // These variables always begin with a slash.
             TemplatePart::Variable(name) if matches!(&**name, "uri" | "document_uri") => break,
             TemplatePart::Variable(_) | TemplatePart::Capture(_) => {
                 let slash = constant.iter().rposition(|byte| *byte == b'/');

@@ -1,12 +1,11 @@
-//! One protocol's part of a server, as what puts a server together sees it: it knows no protocol by
-//! name.
+//! The interface of one protocol to the code that assembles a server, which names no protocol.
 //!
-//! A configuration passes its parts in this order: every part [declares](ProtocolPart::declare)
-//! what its block may refer to, every part [compiles](ProtocolPart::compile) its block and says
-//! which names [nothing defines](ProtocolPart::unknown_variables), and if nothing has been found
-//! wrong each compiled part is [added](CompiledPart::add_to) to the generation. Log files, folders
-//! and zones need nothing here: a part asks the [`Compiler`] for them, as every module does.
-//! Services and what threads look up go into the [`Generation`].
+//! A configuration is processed in this order: each part [declares](ProtocolPart::declare) what
+//! other blocks may refer to; each part [compiles](ProtocolPart::compile) its block and reports
+//! [undefined variables](ProtocolPart::unknown_variables); without errors, each compiled part is
+//! [added](CompiledPart::add_to) to the generation. Parts request log files, directories and zones
+//! from the [`Compiler`], as every module does. Services, and values that threads look up, go into
+//! the [`Generation`].
 
 use std::rc::Rc;
 
@@ -17,52 +16,51 @@ use crate::compile::Compiler;
 use crate::door::{Door, ListenerId};
 use crate::generation::Generation;
 
-/// A table of directives, declared beside the code that they steer.
+/// A table of directives, declared beside the code that uses them.
 pub type Directives = &'static [&'static dyn Declared];
 
 /// A socket that a configuration listens on.
 #[derive(Clone, Debug)]
 pub struct ListenSocket {
-    /// Identifies the socket over all generations.
+    /// Identifies the socket across generations.
     pub id: ListenerId,
     /// How the socket is opened.
     pub options: ListenOptions,
 }
 
-/// A protocol, as a server is put together of: its directives, its block, the door behind its
-/// addresses.
+/// A protocol: its directives, its block, and the door for its connections.
 pub trait ProtocolPart: Sync {
-    /// The name of its block, as `http`.
+    /// The name of its block, such as `http`.
     fn name(&self) -> &'static str;
 
-    /// Its tables of directives. A directive that several modules look at may be there twice.
+    /// Its tables of directives. A directive that several modules use may be listed twice.
     fn directives(&self) -> Vec<Directives>;
 
-    /// The modules that it has built in, by the names that `load_module` gives them.
+    /// The built-in modules, by the names that `load_module` uses.
     fn module_names(&self) -> Vec<&'static str>;
 
-    /// Whether it has a variable of this name (in lower case, without `$`) that no line defines.
+    /// Whether the protocol has a built-in variable of this name (in lower case, without `$`).
     fn has_variable(&self, name: &str) -> bool;
 
-    /// Tells the compiler what blocks may refer to, before any of them is compiled.
+    /// Declares what blocks may refer to, before any block is compiled.
     fn declare(&self, compiler: &Compiler<'_>);
 
-    /// Compiles its block, or nothing where there is none; `None` when there were errors, which
-    /// have been reported.
+    /// Compiles its block, which may be absent; `None` if errors were reported.
     fn compile(&self, compiler: &Compiler<'_>, root: ScopeRef<'_>)
     -> Option<Box<dyn CompiledPart>>;
 
-    /// The variables that its block names and nothing defines, once all blocks have been compiled.
+    /// The variables that its block uses and nothing defines. Called after all blocks have been
+    /// compiled.
     fn unknown_variables(&self, compiler: &Compiler<'_>) -> Vec<Box<str>>;
 
-    /// The door of a thread to connections of this protocol.
+    /// A thread's door for connections of this protocol.
     fn door(&self) -> Rc<dyn Door>;
 }
 
-/// A protocol's compiled block on its way into a generation.
+/// A protocol's compiled block, to be added to a generation.
 pub trait CompiledPart {
-    /// Adds the block, and what its modules have gathered, to the generation; gives back what it
-    /// listens on.
+    /// Adds the block, and the collections of its modules, to the generation. Returns the sockets
+    /// to listen on.
     fn add_to(
         self: Box<Self>,
         compiler: &Compiler<'_>,

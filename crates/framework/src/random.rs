@@ -1,12 +1,11 @@
-//! Numbers that no peer can guess: SipHash of a counter, under a key that the system gives each
-//! thread.
+//! Unpredictable numbers: SipHash of a counter, with a random key per thread.
 //!
-//! For identifiers that others must not know beforehand. Keys of cryptography are not made here.
+//! For identifiers that others must not guess. Not for cryptographic keys.
 
 use std::cell::Cell;
 use std::hash::{BuildHasher, RandomState};
 
-/// The thread's next number. Costs no system call.
+/// The thread's next number. Takes no system call.
 pub fn number() -> u64 {
     thread_local! {
         static KEY: RandomState = RandomState::new();
@@ -17,7 +16,7 @@ pub fn number() -> u64 {
     KEY.with(|key| key.hash_one(count))
 }
 
-/// A number below `limit`; 0 where that is 0.
+/// A number below `limit`; 0 if `limit` is 0.
 pub fn below(limit: usize) -> usize {
     let limit = u64::try_from(limit).unwrap_or(u64::MAX);
     let number = number().checked_rem(limit).unwrap_or(0);

@@ -1,7 +1,7 @@
-//! What modules gather while a configuration is compiled: each kind once, made when it is first
-//! asked for.
+//! Collections that modules fill while a configuration is compiled: one of each kind, created when
+//! it is first requested.
 //!
-//! The compiler knows none of them by name. Not here: what is made once a scope
+//! The compiler names none of them. Not here: values made once per scope
 //! ([`crate::compile::Feature`]), and zones, which outlive a configuration ([`crate::zone`]).
 
 use std::any::{Any, TypeId};
@@ -10,17 +10,17 @@ use std::rc::Rc;
 
 use base::hash::Map;
 
-/// Something that a configuration gathers while it is compiled: its log files, the names of its
-/// variables, its groups of servers.
+/// A collection that a configuration fills while it is compiled: its log files, variable names or
+/// groups of servers.
 pub trait Registry: Default + 'static {}
 
-/// Every registry that has been asked for.
+/// All collections that have been requested.
 #[derive(Default)]
 pub struct Registries(RefCell<Map<TypeId, Rc<dyn Any>>>);
 
 impl Registries {
-    /// The registry of this kind. It must not be borrowed while something is called that may ask
-    /// for the same kind.
+    /// The collection of kind `R`. Do not keep it borrowed across a call that may request the same
+    /// kind.
     pub fn of<R: Registry>(&self) -> Rc<RefCell<R>> {
         let mut all = self.0.borrow_mut();
         let made = all
@@ -33,7 +33,7 @@ impl Registries {
         }
     }
 
-    /// What has been gathered; whatever is asked for afterwards begins anew.
+    /// Removes and returns the collection; a later request starts with an empty one.
     pub fn take<R: Registry>(&self) -> R {
         std::mem::take(&mut self.of::<R>().borrow_mut())
     }

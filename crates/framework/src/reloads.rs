@@ -1,7 +1,7 @@
-//! Reloads of the configuration, as the process that serves has seen them, for monitoring.
+//! Statistics of reloads, as the serving process has seen them, for monitoring.
 //!
-//! One that failed before this process was asked to prepare anything, because of a mistake in the
-//! configuration say, the master tells it of.
+//! The master reports a reload that failed before this process took part, such as by a mistake in
+//! the configuration.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -12,20 +12,20 @@ static LAST_HAS_FAILED: AtomicBool = AtomicBool::new(false);
 /// When a reload succeeded last, in milliseconds since 1970.
 static SUCCEEDED_AT: AtomicU64 = AtomicU64::new(0);
 
-/// What has come of reloads by one moment.
+/// A snapshot of the statistics of reloads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reloads {
-    /// Configurations that came into force, the first one included.
+    /// Configurations that took effect, including the first one.
     pub succeeded: u64,
-    /// Configurations that did not.
+    /// Configurations that failed.
     pub failed: u64,
-    /// Whether the last one did not.
+    /// Whether the last reload failed.
     pub last_has_failed: bool,
-    /// Milliseconds since 1970 at which the last one that did came into force.
+    /// When the current configuration took effect, in milliseconds since 1970.
     pub succeeded_at: u64,
 }
 
-/// A configuration has come into force.
+/// Notes that a configuration has taken effect.
 pub fn note_success() {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now = u64::try_from(now.unwrap_or_default().as_millis()).unwrap_or(u64::MAX);
@@ -40,7 +40,7 @@ pub fn note_failure() {
     LAST_HAS_FAILED.store(true, Ordering::Relaxed);
 }
 
-/// What has come of reloads by now.
+/// A snapshot of the statistics.
 pub fn counts() -> Reloads {
     Reloads {
         succeeded: SUCCEEDED.load(Ordering::Relaxed),

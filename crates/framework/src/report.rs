@@ -1,4 +1,4 @@
-//! The seam between the threads and the logs, which stand above them.
+//! The interface through which threads reach the logs, which belong to a higher layer.
 
 use std::fmt::{Arguments, Debug};
 
@@ -6,18 +6,18 @@ use base::level::Level;
 
 use crate::generation::Generation;
 
-/// Takes the lines that threads have to say about themselves, and follows their lives: what is
-/// written within a turn of the event loop may then leave at its end.
+/// Receives the log lines of threads, and follows their lives, so that lines of one turn of the
+/// event loop may be written together at its end.
 pub trait ThreadReport: Debug + Sync {
-    /// Writes a line about the process.
+    /// Logs a line about the process.
     fn line(&self, level: Level, message: Arguments<'_>);
 
-    /// This thread begins to serve.
+    /// This thread starts to serve.
     fn thread_begins(&self);
 
-    /// This thread serves by this generation from now on.
+    /// This thread switches to this generation.
     fn serves_by(&self, generation: &Generation);
 
-    /// This thread ends; its engine is gone.
+    /// This thread ends; its engine no longer exists.
     fn thread_ends(&self);
 }

@@ -1,15 +1,14 @@
-//! Services: what runs beside requests and outlives a reload, such as the threads that keep
-//! certificates fresh.
+//! Background services that outlive a reload, such as the threads that renew certificates.
 //!
-//! A generation lists those that it wants; what runs belongs to the process, once under each key,
-//! whatever number of generations still serve:
+//! A generation lists the services that it wants. Running services belong to the process, one per
+//! key, however many generations still serve:
 //!
 //! ```text
 //! prepared: each does what requests need of it at once ([`Service::prepare`])
 //! committed: what is wanted no more ends, each other gets what runs under its key ([`Services::reconcile`])
 //! ```
 //!
-//! Not here: the threads. A service starts its own, or goes on with those that run.
+//! Not here: the threads. A service starts its own, or continues with running ones.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -18,18 +17,18 @@ use base::hash::Map;
 
 use crate::generation::Generation;
 
-/// Something that a configuration wants to run beside requests.
+/// A background service that a configuration wants.
 pub trait Service: Send + Sync + 'static {
-    /// What it is: one runs in a process under each key.
+    /// Identifies the service: a process runs one per key.
     fn key(&self) -> String;
 
-    /// Does what requests need of it at once. The configuration is not in force yet, and may never
-    /// be.
+    /// Prepares what requests need from the start. The configuration has not taken effect yet, and
+    /// may never do so.
     fn prepare(&self) {}
 
-    /// Starts it, now that its configuration, which is this generation, is in force. `before` runs
-    /// under the same key; it is given back where it goes on, and ends where it is dropped. `None`
-    /// where it could not be started, which the service has logged.
+    /// Starts the service after its configuration, `generation`, has taken effect. `before` is the
+    /// running service with the same key: return it to continue it, or drop it to end it. `None` if
+    /// the service could not be started, which it has logged.
     fn start(
         &self,
         generation: &Arc<Generation>,
@@ -37,15 +36,16 @@ pub trait Service: Send + Sync + 'static {
     ) -> Option<RunningService>;
 }
 
-/// A service at work. It is told to end when this is dropped.
+/// A running service. Dropping it tells it to end.
 pub type RunningService = Box<dyn Any + Send>;
 
-/// The services of a process.
+/// The running services of a process.
 #[derive(Default)]
 pub struct Services(Map<String, RunningService>);
 
 impl Services {
-    /// Lets those run that a generation wants, and no others. Of two with one key the first runs.
+    /// Starts the services that a generation wants, and ends all others. Of two with the same key
+    /// the first one runs.
     pub fn reconcile(&mut self, generation: &Arc<Generation>) {
         let wanted = &generation.services;
         let mut before = std::mem::take(&mut self.0);
@@ -61,7 +61,7 @@ impl Services {
         }
     }
 
-    /// Tells all of them to end.
+    /// Tells all services to end.
     pub fn stop(&mut self) {
         self.0.clear();
     }

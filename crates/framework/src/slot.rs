@@ -1,9 +1,9 @@
-//! Places of a module in what it does not own: what it keeps of a thread and a generation lies with
-//! them, and neither has a field for it.
+//! Slots for a module's state inside objects that it does not own, such as a thread and a
+//! generation, which have no field for the module.
 //!
-//! A module writes `static FILES: Slot<FileCache, ThreadGeneration> = Slot::new();` and asks
-//! `local.at(&FILES)`. The lifetime says when what lies there begins and ends. A protocol has
-//! lifetimes of its own, as long as a request or a part of its way; what lies there is in
+//! A module writes `static FILES: Slot<FileCache, ThreadGeneration> = Slot::new();` and calls
+//! `local.at(&FILES)`. The lifetime type says when the state is created and dropped. A protocol has
+//! further lifetimes, such as that of a request or of one of its phases; their state is in
 //! [`Slots`].
 
 use std::any::Any;
@@ -14,13 +14,13 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 use crate::generation::GenerationView;
 
-/// How long what lies in a slot stays there.
+/// The lifetime of the state in a slot.
 pub trait Lifetime: 'static {
     /// A number that no other slot of this lifetime has.
     fn next_number() -> u16;
 }
 
-/// As long as one thread serves by one generation.
+/// As long as one thread uses one generation.
 pub enum ThreadGeneration {}
 
 impl Lifetime for ThreadGeneration {
@@ -30,7 +30,7 @@ impl Lifetime for ThreadGeneration {
     }
 }
 
-/// As long as one thread serves, by whatever generation.
+/// As long as one thread serves, over all generations.
 pub enum Thread {}
 
 impl Lifetime for Thread {
@@ -40,18 +40,17 @@ impl Lifetime for Thread {
     }
 }
 
-/// A place for a `T`, which lives as long as `L` says. Slots are statics: their number is bounded
-/// by the code.
+/// A slot for a `T` with the lifetime `L`. Slots are statics, so the code limits their number.
 pub struct Slot<T, L> {
     number: AtomicU16,
     holds: PhantomData<fn() -> (T, L)>,
 }
 
-/// A slot that has not been used yet.
+/// The number of a slot that has not been used yet.
 const UNNUMBERED: u16 = u16::MAX;
 
 impl<T, L: Lifetime> Slot<T, L> {
-    /// A slot of its own; it is numbered when it is first used.
+    /// A new slot; it is numbered when it is first used.
     #[expect(
         clippy::new_without_default,
         reason = "a slot is a static: a default would be no place"
@@ -63,7 +62,7 @@ impl<T, L: Lifetime> Slot<T, L> {
         }
     }
 
-    /// The number that it has among the slots of its lifetime.
+    /// The slot's number among those of its lifetime.
     #[inline]
     pub fn number(&self) -> usize {
         match self.number.load(Ordering::Relaxed) {
@@ -72,8 +71,8 @@ impl<T, L: Lifetime> Slot<T, L> {
         }
     }
 
-    /// Where two threads draw a number at once, the one that is written first stays; the other
-    /// number is left out.
+    /// If two threads assign a number at once, the first one stored counts; the other number stays
+    /// unused.
     #[cold]
     fn take_number(&self) -> usize {
         let drawn = L::next_number();
@@ -88,17 +87,17 @@ impl<T, L: Lifetime> Slot<T, L> {
     }
 }
 
-/// What one thread keeps, for one generation or over all.
+/// A module's state in a thread, for one generation or over all of them.
 pub trait OfThread: 'static {
-    /// What it is before its first use.
+    /// Creates the state at its first use.
     fn begin(local: &GenerationView) -> Self;
 
-    /// A newer generation serves from now on, or, of what lives as long as the thread, none: the
-    /// thread begins to end. Requests that have begun may still ask.
+    /// Drops caches: a newer generation has replaced this one, or, for the lifetime [`Thread`], the
+    /// thread is ending. Requests in progress may still use the state.
     fn retire(&mut self) {}
 }
 
-/// What has been kept, by the numbers of its slots.
+/// The state of all slots, by slot number.
 #[derive(Default)]
 pub struct Rooms(RefCell<Vec<Option<SlotStorage>>>);
 
@@ -109,7 +108,7 @@ struct SlotStorage {
 }
 
 impl Rooms {
-    /// What the slot holds, made when it is first asked for.
+    /// The state of a slot, created at the first call.
     pub fn at<T: OfThread, L: Lifetime>(
         &self,
         slot: &Slot<T, L>,
@@ -121,7 +120,7 @@ impl Rooms {
         {
             return known;
         }
-        // without a borrow: it may ask for others
+        // Without a borrow, since `begin` may use other slots.
         let made = Rc::new(RefCell::new(T::begin(local)));
         let mut rooms = self.0.borrow_mut();
         if rooms.len() <= number {
@@ -136,7 +135,7 @@ impl Rooms {
         made
     }
 
-    /// Tells all that their time is over.
+    /// Retires all states.
     pub fn retire(&self) {
         for room in self.0.borrow().iter().flatten() {
             (room.retire)(&*room.value);
@@ -150,19 +149,19 @@ fn retire<T: OfThread>(value: &dyn Any) {
     }
 }
 
-/// What lies in a place again and again, one life after the other.
+/// A value that is reused for one life after another, such as those of requests.
 pub trait SlotValue: Default + 'static {
-    /// Makes it what `Default` gives. Memory may be kept, values may not.
+    /// Resets the value to its default. Memory may be kept, content may not.
     fn reset(&mut self) {
         *self = Self::default();
     }
 }
 
-/// The places of one life, such as that of a request, by the numbers of their slots. They outlast
-/// it: the next life finds them empty, and their memory there.
+/// The slots of one life, such as that of a request, by number. The object is reused: the next life
+/// finds the slots empty, but their memory allocated.
 pub struct Slots<L> {
     places: Vec<Option<SlotEntry>>,
-    /// How many have been entered in this life.
+    /// The number of slots in use in this life.
     live: usize,
     of: PhantomData<fn() -> L>,
 }
@@ -170,7 +169,7 @@ pub struct Slots<L> {
 struct SlotEntry {
     /// A `T` of the slot's.
     value: Box<dyn Any>,
-    /// Whether it has been entered in this life.
+    /// Whether the slot is in use in this life.
     live: bool,
     reset: fn(&mut dyn Any),
 }
@@ -198,7 +197,8 @@ impl<L: Lifetime> Slots<L> {
         place.live.then(|| place.value.downcast_mut()).flatten()
     }
 
-    /// What lies there, at first its default. Only the first life that asks allocates.
+    /// The value of a slot, by default its `Default`. Only the first life that uses the slot
+    /// allocates.
     pub fn enter<T: SlotValue>(&mut self, slot: &Slot<T, L>) -> &mut T {
         let number = slot.number();
         if self.places.len() <= number {
@@ -217,7 +217,7 @@ impl<L: Lifetime> Slots<L> {
         place.value.downcast_mut().expect("a slot has one type")
     }
 
-    /// Takes what lies there out of this life.
+    /// Takes the value out of its slot.
     pub fn take<T: SlotValue>(&mut self, slot: &Slot<T, L>) -> Option<T> {
         let place = self.places.get_mut(slot.number())?.as_mut()?;
         if !std::mem::take(&mut place.live) {
@@ -227,13 +227,13 @@ impl<L: Lifetime> Slots<L> {
         place.value.downcast_mut().map(std::mem::take)
     }
 
-    /// Whether nothing lies anywhere.
+    /// Whether no slot is in use.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.live == 0
     }
 
-    /// This life ends: what it has put anywhere goes.
+    /// Ends this life: resets all slots in use.
     #[inline]
     pub fn end(&mut self) {
         if self.live != 0 {
@@ -288,7 +288,7 @@ mod tests {
         }
     }
 
-    /// Looks at another slot when it is made.
+    /// Uses another slot while it is created.
     struct Asking(Vec<u8>);
 
     impl OfThread for Asking {
@@ -328,7 +328,7 @@ mod tests {
         );
     }
 
-    /// As long as a test says.
+    /// A lifetime that the test controls.
     enum OfTest {}
 
     impl Lifetime for OfTest {

@@ -1,10 +1,10 @@
-//! The sizes of nginx's hash tables. Tables here size themselves; where nginx cannot build one,
-//! because its size is 0, the configuration is refused as by nginx.
+//! The settings for sizes of nginx's hash tables. Tables of this program size themselves; a size of
+//! 0, with which nginx cannot build a table, is refused as by nginx.
 
 use conf::{Fault, ScopeRef, Setting};
 
-/// Refuses a table of nginx's whose size is 0, in the scope that it would be built for. `name` is
-/// nginx's name of the table.
+/// Refuses a size of 0 for a hash table of nginx, in the scope for which nginx would build the
+/// table. `name` is nginx's name of the table.
 pub fn check(
     scope: ScopeRef<'_>,
     name: &str,

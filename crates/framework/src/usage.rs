@@ -1,4 +1,4 @@
-//! What the process takes of the machine: processor time, memory, descriptors.
+//! The process's use of resources: processor time, memory, descriptors.
 
 use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
@@ -7,27 +7,28 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rustix::fs::{Mode, OFlags, SeekFrom};
 use rustix::process::Resource;
 
-/// The folder of descriptors. A process that has changed its user may not open it any more.
+/// The directory of open descriptors. Opened early, since a process that has changed its user may
+/// not open it.
 static DESCRIPTORS: OnceLock<Option<OwnedFd>> = OnceLock::new();
 
-/// What the process takes at one moment; what cannot be told is `None`.
+/// The resources of the process at one time; a value that cannot be determined is `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Usage {
-    /// Seconds of the processor, in the process and in the kernel for it.
+    /// Processor time in seconds, in user and kernel mode.
     pub processor_seconds: f64,
-    /// Bytes of memory that it occupies.
+    /// Resident memory in bytes.
     pub resident_bytes: Option<u64>,
-    /// Bytes of its address space.
+    /// Size of the address space in bytes.
     pub virtual_bytes: Option<u64>,
-    /// Descriptors that are open.
+    /// The number of open descriptors.
     pub open_descriptors: Option<u64>,
-    /// The most that may be.
+    /// The limit of open descriptors.
     pub descriptors_max: Option<u64>,
-    /// Seconds since 1970 at which it was started.
+    /// The start of the process, in seconds since 1970.
     pub started: Option<f64>,
 }
 
-/// Opens what cannot be opened later, when the process has another user.
+/// Opens the files that cannot be opened after the process has changed its user.
 pub fn prepare() {
     DESCRIPTORS.get_or_init(open);
 }
@@ -37,7 +38,7 @@ fn open() -> Option<OwnedFd> {
     rustix::fs::open("/proc/self/fd", flags, Mode::empty()).ok()
 }
 
-/// What the process takes now.
+/// Reads the process's current use of resources.
 pub fn now() -> Usage {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let mut usage = of_stat(&stat);
@@ -47,7 +48,7 @@ pub fn now() -> Usage {
     usage
 }
 
-/// The entries of the folder, without the two that stand for folders.
+/// The number of entries in the directory, without `.` and `..`.
 fn count(folder: &OwnedFd) -> Option<u64> {
     rustix::fs::seek(folder, SeekFrom::Start(0)).ok()?;
     let mut buffer = Vec::with_capacity(8192);
@@ -62,7 +63,7 @@ fn count(folder: &OwnedFd) -> Option<u64> {
 
 /// What a line of `/proc/PID/stat` tells (proc_pid_stat(5)).
 fn of_stat(stat: &str) -> Usage {
-    // Before the fields stands the name in brackets, which may hold anything.
+    // The fields follow the process name in parentheses, which may contain anything.
     let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
     let fields: Vec<&str> = fields.split_whitespace().collect();
     let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
@@ -80,7 +81,7 @@ fn of_stat(stat: &str) -> Usage {
     }
 }
 
-/// Seconds since 1970 at which the machine was started.
+/// The start of the machine, in seconds since 1970.
 fn boot_time() -> Option<f64> {
     let up = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     let up = Duration::try_from(up).ok()?;

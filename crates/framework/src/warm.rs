@@ -1,8 +1,8 @@
-//! Paths that a thread has looked at a moment ago: the kernel has them in memory, and looking at
-//! them again takes no disk.
+//! Paths that a thread has resolved recently: the kernel has them cached, so resolving them again
+//! needs no disk access.
 //!
-//! A call such as `stat()` cannot be told not to wait. So what is needed on the loop is looked at
-//! there only if it was seen within `SEEN_FOR`; else the thread pool looks first.
+//! A call such as `stat()` has no flag against waiting. So the event loop makes such a call only
+//! for paths that were resolved within `SEEN_FOR`; else a pool thread makes it first.
 
 use std::cell::RefCell;
 use std::path::Path;
@@ -10,18 +10,18 @@ use std::time::{Duration, Instant};
 
 use base::hash::Map;
 
-/// How long a path counts as one that the kernel has in memory, after it was last looked at.
+/// How long after its last resolution a path counts as cached.
 pub const SEEN_FOR: Duration = Duration::from_secs(10);
 
-/// Paths that a thread remembers; variables in them may name any number.
+/// Paths that a thread remembers; variables can produce any number of them.
 const PATHS_MAX: usize = 256;
 
 thread_local! {
     static SEEN: RefCell<Map<Box<Path>, Instant>> = RefCell::default();
 }
 
-/// Whether the path was looked at a moment ago, so that the caller may do it at once. If so, that
-/// counts from now on.
+/// Whether the path was resolved recently, so that the caller may access it inline. If so, the time
+/// of the last resolution is renewed.
 pub fn may_look(path: &Path) -> bool {
     let now = engine::now();
     SEEN.with_borrow_mut(|seen| match seen.get_mut(path) {
@@ -33,7 +33,7 @@ pub fn may_look(path: &Path) -> bool {
     })
 }
 
-/// The path was looked at, whatever came of it.
+/// Notes that the path was resolved, successfully or not.
 pub fn looked_at(path: &Path) {
     SEEN.with_borrow_mut(|seen| {
         if seen.len() >= PATHS_MAX {
@@ -43,8 +43,7 @@ pub fn looked_at(path: &Path) {
     });
 }
 
-/// No path counts as seen on this thread any more: for tests of what happens when a path is met
-/// first.
+/// Forgets all paths of this thread, for tests of the first access to a path.
 pub fn forget() {
     SEEN.with_borrow_mut(Map::clear);
 }

@@ -1,12 +1,12 @@
-//! Threads that stand still: a line in the log names the request that a thread has been at.
+//! The watchdog for stuck threads: logs the request that a stuck thread was processing.
 //!
-//! Everything here is written for bugs and for what the system does behind our back (a file system
-//! that hangs, a machine that is out of memory): a loop that turns never waits for anything but the
-//! kernel's next event. Each thread leaves notes where others can read them without a lock: which
-//! connection it polls, and the request lines of the connections that it polled last. One more
-//! thread looks at all of them every second.
+//! This is for bugs and for faults of the system (a hanging file system, a machine out of memory):
+//! a healthy loop never waits for anything but the kernel's next event. Each thread publishes,
+//! without locks, which connection it is polling and the request lines of recently polled
+//! connections. The watchdog thread checks all of them every second.
 //!
-//! Not here: ending such a thread. Rust cannot, and the process goes on with the others.
+//! Not here: ending a stuck thread. Rust cannot do that, and the process continues with the other
+//! threads.
 
 use std::fmt::{self, Display};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,27 +17,27 @@ use engine::Pulse;
 
 use crate::display::Printable;
 
-/// How often the threads are looked at. A thread that is seen twice in the same turn has stood
-/// still for so long.
+/// Interval of the checks. A thread found twice in the same turn has been stuck for at least this
+/// long.
 pub const LOOK: Duration = Duration::from_secs(1);
 
-/// Request lines that are kept for each thread; connections share them by number.
+/// Request lines kept per thread. A connection's slot is its number modulo this.
 const NOTES: usize = 64;
 
-/// Bytes of a request line that are kept, in words.
+/// Length of a kept request line, in words of eight bytes.
 const LINE_WORDS: usize = 15;
 
-/// What others can see of a thread.
+/// The published state of a thread.
 #[derive(Debug)]
 pub struct Watched {
     pulse: Pulse,
-    /// The connection that is polled, or was polled last; 0 is none.
+    /// The connection that is being polled, or was polled last; 0 for none.
     connection: AtomicU64,
     notes: Box<[Note; NOTES]>,
 }
 
-/// The request that a connection is at. While it is written it may be read half, which a log line
-/// can bear.
+/// The current request of a connection. A concurrent reader may see it half written, which is
+/// acceptable in a log line.
 #[derive(Debug)]
 struct Note {
     connection: AtomicU64,
@@ -45,7 +45,7 @@ struct Note {
 }
 
 impl Watched {
-    /// The notes of a thread with this pulse.
+    /// The state of a thread with this heartbeat.
     pub fn new(pulse: Pulse) -> Watched {
         let note = |_| Note {
             connection: AtomicU64::new(0),
@@ -58,26 +58,26 @@ impl Watched {
         }
     }
 
-    /// The task of this connection is about to be polled.
+    /// Notes that the task of this connection is about to be polled.
     pub fn polls(&self, connection: u64) {
         self.connection.store(connection, Ordering::Relaxed);
     }
 
-    /// The connection begins a request; its line is not worth noting yet.
+    /// Notes that the connection starts a request, and clears the old request line.
     pub fn begins(&self, connection: u64) {
         if let Some(note) = self.note(connection) {
             note.connection.store(0, Ordering::Relaxed);
         }
     }
 
-    /// The connection is at a request that may take a while.
+    /// Notes the request line of a request that may take long.
     pub fn is_at(&self, connection: u64, line: &[u8]) {
         let Some(note) = self.note(connection) else {
             return;
         };
         let (whole, rest) = line.as_chunks::<8>();
-        // It ends with a byte that is zero, unless it fills the note: what stands behind is of an
-        // earlier one.
+        // The line ends with a zero byte, unless it fills the note: later bytes belong to an
+        // earlier line.
         let mut last = [0; 8];
         if let Some(begin) = last.get_mut(..rest.len()) {
             begin.copy_from_slice(rest);
@@ -94,7 +94,7 @@ impl Watched {
     }
 }
 
-/// What a thread is at, in the words of a log line.
+/// Displays the thread's current work for a log line.
 impl Display for Watched {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let connection = self.connection.load(Ordering::Relaxed);
@@ -120,18 +120,18 @@ impl Display for Watched {
 #[derive(Debug, Default)]
 pub struct ThreadWatch(Mutex<Vec<WatchedThread>>);
 
-/// A thread as the last look saw it.
+/// A thread, and the result of the last check.
 #[derive(Debug)]
 struct WatchedThread {
     thread: usize,
     watched: Arc<Watched>,
     turn: Option<u64>,
-    /// How many looks in a row have seen that turn.
+    /// The number of consecutive checks that found the same turn.
     looks: u64,
 }
 
 impl ThreadWatch {
-    /// Looks at a thread from now on.
+    /// Adds a thread to the checks.
     pub fn add(&self, thread: usize, watched: Arc<Watched>) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.push(WatchedThread {
@@ -142,14 +142,14 @@ impl ThreadWatch {
         });
     }
 
-    /// The thread's loop has ended: what it still waits for is no connection's.
+    /// Removes a thread whose loop has ended, since it may still wait for other things.
     pub fn remove(&self, thread: usize) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|seen| seen.thread != thread);
     }
 
-    /// Looks at every thread once, [`LOOK`] after the last time; what is to be logged about those
-    /// that stand still: after one second, two, four and so on.
+    /// Checks every thread once, [`LOOK`] after the last check. Returns the lines to log about
+    /// stuck threads: after one second, two, four and so on.
     pub fn look(&self) -> Vec<String> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut lines = Vec::new();

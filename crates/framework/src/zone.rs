@@ -1,16 +1,16 @@
-//! Zones: named state that all threads share, of a bounded size, which outlives a reload.
+//! Zones: named state of limited size that all threads share and that outlives a reload.
 //!
-//! A directive declares a zone in the [`Table`] while a configuration is compiled; others find it
-//! there by its name, and whatever serves finds it in the generation's [`Zones`] by name and kind,
-//! or goes through all of them. Nothing is made when a zone is declared: its state is made when it
-//! is first used, or taken over from the generation before ([`Zones::adopt`]). What of it is taken
-//! over, its kind says ([`State::reconcile`]); unless it says otherwise, all of it where the size
-//! is the same, and a zone whose size has changed begins empty, as in nginx.
+//! A directive declares a zone in the [`Table`] while a configuration is compiled; other directives
+//! find it there by name, and requests find it in the generation's [`Zones`] by name and kind.
+//! Declaring a zone creates no state: the state is created at its first use, or taken over from the
+//! previous generation ([`Zones::adopt`]). The zone's kind decides which parts are taken over
+//! ([`State::reconcile`]); by default the whole state if the size is unchanged, and none of it
+//! otherwise, as in nginx.
 //!
-//! A zone holds what nginx's zone of the same size would hold: see [`ZoneBudget`]. State lives in
-//! the worker process. A thread that locks it does so for a few operations on
-//! memory and nothing else. What of it the process that follows begins with, its kind writes and
-//! reads ([`State::save`], [`handover`]).
+//! A zone holds as much as nginx's zone of the same size: see [`ZoneBudget`]. The state lies in the
+//! worker process. A thread holds a zone's lock only for a few memory operations. The kind also
+//! encodes and decodes the part of the state that a successor process continues with
+//! ([`State::save`], [`handover`]).
 
 use std::any::Any;
 use std::sync::{Arc, OnceLock};
@@ -21,60 +21,59 @@ use conf::{Fault, Word, parse};
 
 use crate::handover::{self, SavedZone, StateReader, StateWriter, Unfit, ZoneWriter};
 
-/// A page of memory as nginx's zones are cut into, in bytes.
+/// Size of the pages of nginx's zones, in bytes.
 const PAGE_SIZE: u64 = 4096;
 
-/// What nginx writes down about each page, in bytes.
+/// Bytes of nginx's record for each page.
 const PAGE_RECORD: u64 = 24;
 
-/// What a zone of nginx begins with: the pool's head, slots and counters, in bytes.
+/// Bytes at the start of nginx's zone: the pool's head, slots and counters.
 const POOL_HEAD: u64 = 712;
 
 /// The smallest zone that may be declared, in bytes.
 pub const SIZE_MIN: u64 = 8 * PAGE_SIZE;
 
-/// What a kind of zone holds.
+/// The state of one kind of zone.
 pub trait State: Sized + Send + Sync + 'static {
-    /// The kind's name, which no other has.
+    /// The unique name of the kind.
     const KIND: &'static str;
 
-    /// What the configuration says of a zone beyond its name and size.
+    /// The settings of a zone beyond its name and size.
     type Settings: Send + Sync;
 
     /// An empty state for a zone of this size in bytes.
     fn new(size: u64) -> Self;
 
-    /// The state that `zone` begins with where the configuration before declared `previous` under
-    /// the same name.
+    /// The initial state of `zone` if the previous configuration declared `previous` under the same
+    /// name.
     ///
-    /// It may be the same state, one that shares with it the pieces that mean something under the
-    /// new settings, or an empty one. The generation before goes on serving the requests that it
-    /// has begun: pieces are shared with it and not copied, and nothing of `previous` is changed,
-    /// for the reload may still fail. `zone` has no state yet.
+    /// The result may be the same state, a state that shares those pieces that are still valid
+    /// under the new settings, or an empty one. The previous generation continues to serve its
+    /// requests, so pieces are shared instead of copied, and `previous` must not change, since the
+    /// reload may still fail. `zone` has no state yet.
     ///
     /// # Errors
-    /// The text of the error where what is kept would mean something else now; the reload fails.
+    /// The error text if the state has a different meaning under the new settings; the reload then
+    /// fails.
     fn reconcile(zone: &Zone<Self>, previous: &Zone<Self>) -> Result<Arc<Self>, String> {
         Ok(zone.all_of(previous))
     }
 
-    /// Tells what the zone holds and by which settings, for people and monitoring.
+    /// Reports the zone's content and settings, for people and monitoring.
     fn describe(&self, settings: &Self::Settings, tell: &mut Tell<'_>);
 
-    /// The version of what [`save`](State::save) writes; none where a process that follows has
-    /// nothing to go on with.
+    /// The version of the encoding that [`save`](State::save) writes; `None` if the state is not
+    /// handed over to a successor process.
     const SAVED_VERSION: Option<u64> = None;
 
-    /// Writes what the process that takes this one's place is to go on with, first of all what of
-    /// the settings it depends on. Requests are served meanwhile: what is locked is locked for a
-    /// part of it at a time.
+    /// Encodes the state for a successor process, beginning with the settings that it depends on.
+    /// Requests are served meanwhile, so locks are held only for a part of the state at a time.
     fn save(&self, _settings: &Self::Settings, _out: &mut StateWriter) {}
 
-    /// Goes on with what a process before has written, in a zone of the same size that nobody has
-    /// used yet.
+    /// Decodes the state of a predecessor process into an unused zone of the same size.
     ///
     /// # Errors
-    /// What was written means nothing here; then the zone is as it was.
+    /// If the state cannot be decoded or is not valid here; the zone is then unchanged.
     fn restore(
         &self,
         _settings: &Self::Settings,
@@ -84,15 +83,15 @@ pub trait State: Sized + Send + Sync + 'static {
     }
 }
 
-/// Takes one fact about a zone under its name.
+/// Receives one fact about a zone, with its name.
 pub type Tell<'a> = dyn FnMut(&'static str, Fact<'_>) + 'a;
 
 /// A fact about a zone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fact<'a> {
-    /// How many or how much there is.
+    /// A number or an amount.
     Number(u64),
-    /// What a setting says.
+    /// The text of a setting.
     Text(&'a str),
 }
 
@@ -115,17 +114,17 @@ impl<S: State> Zone<S> {
         self.size
     }
 
-    /// What its directive says beyond name and size.
+    /// The settings beyond name and size.
     pub fn settings(&self) -> &S::Settings {
         &self.settings
     }
 
-    /// What all threads share.
+    /// The state, which all threads share.
     pub fn state(&self) -> &Arc<S> {
         self.state.get_or_init(|| Arc::new(self.begin()))
     }
 
-    /// The state of the zone that had the name, unless that had another size; then an empty one.
+    /// The whole state of the previous zone if its size is the same; else an empty state.
     pub fn all_of(&self, previous: &Zone<S>) -> Arc<S> {
         if previous.size == self.size {
             Arc::clone(previous.state())
@@ -145,18 +144,18 @@ impl<S: State> std::fmt::Debug for Zone<S> {
     }
 }
 
-/// A zone whatever it holds.
+/// A zone of any kind.
 pub trait AnyZone: Send + Sync {
     /// The name of the zone.
     fn name(&self) -> &str;
 
-    /// The name of its kind: see [`State::KIND`].
+    /// The name of the kind: see [`State::KIND`].
     fn kind(&self) -> &'static str;
 
     /// The size of the zone, in bytes.
     fn size(&self) -> u64;
 
-    /// Tells what it holds and by which settings.
+    /// Reports the zone's content and settings.
     fn describe(&self, tell: &mut Tell<'_>);
 
     #[doc(hidden)]
@@ -196,7 +195,7 @@ impl<S: State> AnyZone for Zone<S> {
         let Some(previous) = previous.as_any().downcast_ref::<Zone<S>>() else {
             return Ok(()); // another kind that had the name
         };
-        // It was not used yet, unless it is adopted twice; then it is what it was.
+        // The state is not set yet, unless the zone is adopted twice; then it stays as it is.
         let _ = self.state.set(S::reconcile(self, previous)?);
         Ok(())
     }
@@ -241,7 +240,7 @@ pub struct Zones {
 }
 
 impl Zones {
-    /// Every zone, in the order in which they were declared.
+    /// All zones, in the order of their declaration.
     pub fn iter(&self) -> impl Iterator<Item = &dyn AnyZone> {
         self.all.iter().map(|zone| &**zone)
     }
@@ -251,11 +250,11 @@ impl Zones {
         Arc::clone(self.named(name)?).into_any().downcast().ok()
     }
 
-    /// Goes on with the state of the generation before.
+    /// Takes over the states of the previous generation.
     ///
     /// # Errors
-    /// nginx's text for the first zone that means something else now, though it has the name and
-    /// size of one before.
+    /// nginx's text for the first zone whose state has a different meaning now, although name and
+    /// size are the same.
     pub fn adopt(&self, previous: &Zones) -> Result<(), String> {
         for zone in &self.all {
             if let Some(previous) = previous.named(zone.name()) {
@@ -265,18 +264,18 @@ impl Zones {
         Ok(())
     }
 
-    /// What the process that takes this one's place is to go on with: see [`handover`].
+    /// Encodes the zones for a successor process: see [`handover`].
     pub fn save(&self) -> Vec<u8> {
         let mut out = ZoneWriter::begin();
         self.all.iter().for_each(|zone| zone.save(&mut out));
         out.finish()
     }
 
-    /// Goes on with what another process has written. Zones that this configuration does not have
-    /// are passed over; those that it has otherwise begin empty.
+    /// Decodes the zones of a predecessor process. Zones that this configuration does not have are
+    /// skipped; those with another size or kind begin empty.
     ///
     /// # Errors
-    /// Where no zone could be read from the bytes.
+    /// If the bytes cannot be decoded.
     pub fn restore(&self, bytes: &[u8]) -> Result<RestoredZones, Unfit> {
         let mut restored = RestoredZones::default();
         for mut saved in handover::zones(bytes)? {
@@ -301,12 +300,12 @@ impl Zones {
     }
 }
 
-/// What has come of zones that another process has written.
+/// The result of decoding a predecessor's zones.
 #[derive(Debug, Default)]
 pub struct RestoredZones {
-    /// How many go on.
+    /// The number of zones whose state was restored.
     pub count: usize,
-    /// Zones that begin empty, with the reason.
+    /// The zones that begin empty, with the reason.
     pub empty: Vec<(String, Unfit)>,
 }
 
@@ -351,10 +350,10 @@ impl Table {
         }
     }
 
-    /// Finds a zone by its name; every one must have been declared.
+    /// Finds a declared zone by its name.
     ///
     /// # Errors
-    /// nginx's texts where there is none, or one for another use.
+    /// nginx's text if there is no such zone, or it is for another use.
     pub fn find<S: State>(&self, name: &str) -> Result<Arc<Zone<S>>, String> {
         let known = self.known(name)?;
         known.ok_or_else(|| format!("zero size shared memory zone \"{name}\""))
@@ -369,13 +368,13 @@ impl Table {
         }
     }
 
-    /// Every zone that was declared.
+    /// All declared zones.
     pub fn finish(self) -> Zones {
         self.0
     }
 }
 
-/// Reads `zone=NAME:SIZE`; the argument must begin with `zone=`.
+/// Parses `zone=NAME:SIZE`; the argument must begin with `zone=`.
 ///
 /// # Errors
 /// nginx's texts for a missing, malformed or too small size.
@@ -392,16 +391,16 @@ pub fn parse_declaration(word: &Word) -> Result<(Bytes, u64), Fault> {
     Ok((Bytes::copy_from_slice(name), size))
 }
 
-/// How much a zone holds: as much as nginx's slab allocator would put into it, which rounds what it
-/// keeps up to powers of two, and beyond half a page to whole pages.
+/// The capacity of a zone: as much as nginx's slab allocator would fit, which rounds sizes up to
+/// powers of two, and beyond half a page to whole pages.
 #[derive(Debug)]
 pub struct ZoneBudget {
     left: u64,
 }
 
 impl ZoneBudget {
-    /// The room in a zone of so many bytes, from which nginx takes what it keeps about the zone
-    /// itself: a page for its name, and `head` bytes.
+    /// The capacity of a zone of `size` bytes, less nginx's overhead: a page for the zone's name,
+    /// and `head` bytes.
     pub fn new(size: u64, head: u64) -> ZoneBudget {
         let pages = size.saturating_sub(POOL_HEAD) / (PAGE_SIZE + PAGE_RECORD);
         let left = pages.saturating_sub(1) * PAGE_SIZE;
@@ -410,7 +409,7 @@ impl ZoneBudget {
         }
     }
 
-    /// Takes room for so many bytes; false where there is none.
+    /// Allocates `bytes` bytes. False if there is no room.
     pub fn take(&mut self, bytes: usize) -> bool {
         let bytes = rounded(bytes as u64);
         let fits = bytes <= self.left;
@@ -420,7 +419,7 @@ impl ZoneBudget {
         fits
     }
 
-    /// Gives back what was taken for so many bytes.
+    /// Frees an allocation of `bytes` bytes.
     pub fn give(&mut self, bytes: usize) {
         self.left += rounded(bytes as u64);
     }
@@ -467,7 +466,7 @@ mod tests {
         }
     }
 
-    /// Counts by name. Its settings are the names that the configuration has.
+    /// Counters by name. The settings are the configured names.
     struct Tally(Mutex<Map<&'static str, Arc<AtomicU64>>>);
 
     impl Tally {
@@ -542,8 +541,8 @@ mod tests {
         assert_eq!(zones.adopt(&first_zones), Err("one: b was a".to_owned()));
     }
 
-    /// What a zone keeps of a configuration that changed in part is up to its kind, and both
-    /// generations go on with it.
+    /// The kind decides what remains after a change of the configuration, and both generations
+    /// share the remaining pieces.
     #[test]
     fn pieces_outlive_a_change_of_the_others() {
         let declared = |size, names: &[&'static str]| {

@@ -1,15 +1,16 @@
-//! Work of a thread that no client waits for, such as an update of a cache beside service: where
-//! the thread ends gracefully, that comes first.
+//! Background work of a thread, such as the update of a cache entry. A thread that ends gracefully
+//! finishes this work first.
 
 use std::rc::Rc;
 
 use super::{Worker, worker};
 
-/// Such work; the thread may end when this is dropped.
+/// A guard for background work; the thread may end once the guard is dropped.
 pub struct Hold(Option<Rc<Worker>>);
 
 impl Hold {
-    /// Begins it on this thread. One without a worker ends as its owner says.
+    /// Registers background work on this thread. Without a worker on this thread, the guard has no
+    /// effect.
     #[expect(
         clippy::new_without_default,
         reason = "that it is made means something"

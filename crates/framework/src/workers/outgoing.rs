@@ -1,8 +1,8 @@
-//! Connections that a thread makes to others: each takes a place among `worker_connections`, as
-//! those of clients do.
+//! Outgoing connections of a thread: each counts against `worker_connections`, like those of
+//! clients.
 //!
-//! Whatever asks another server on a thread that serves clients connects by these functions and by
-//! none of the engine's. A thread without a worker is not limited.
+//! Code on a thread that serves clients must connect through these functions, and not through those
+//! of the engine. A thread without a worker has no limit.
 
 use std::fmt;
 use std::time::Instant;
@@ -11,7 +11,7 @@ use engine::net::{Address, DatagramSocket, SocketOptions, Stream};
 
 use super::{NotEnough, worker};
 
-/// Why there is no connection.
+/// Why a connection could not be established.
 #[derive(Debug)]
 pub enum ConnectError {
     /// All places of the thread are taken.
@@ -43,11 +43,11 @@ impl fmt::Display for ConnectError {
 
 impl std::error::Error for ConnectError {}
 
-/// Connects to `address` until `deadline` by a socket with these options; see
+/// Connects to `address` before `deadline` with a socket with these options; see
 /// [`engine::net::connect_with`].
 ///
 /// # Errors
-/// Where no place is left, at once; else those of the engine.
+/// `NotEnough` at once if no place is free; else the errors of the engine.
 pub async fn connect_with(
     address: &Address,
     options: &SocketOptions,
@@ -57,7 +57,7 @@ pub async fn connect_with(
     Ok(engine::net::connect_with(address, options, deadline).await?)
 }
 
-/// Connects to `address` until `deadline`.
+/// Connects to `address` before `deadline`.
 ///
 /// # Errors
 /// As [`connect_with`].
@@ -65,7 +65,7 @@ pub async fn connect(address: &Address, deadline: Instant) -> Result<Stream, Con
     connect_with(address, &SocketOptions::default(), Some(deadline)).await
 }
 
-/// A socket of datagrams with these options that is connected to `address`.
+/// Creates a datagram socket with these options, connected to `address`.
 ///
 /// # Errors
 /// As [`connect_with`].

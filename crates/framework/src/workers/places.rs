@@ -1,14 +1,14 @@
 //! The `worker_connections` limit of a thread: which connections take a place, and which are closed
 //! to make room.
 //!
-//! As in nginx connections with clients take a place each, and so do those that the thread makes
-//! itself, to whatever upstream, and requests that [share](super::sharing) one of these: else a
-//! request that leads back to its own server would take places until no client is left room. Where
-//! few are free, connections that are idle are closed, those that have been so for longest first,
-//! those of clients and of upstreams alike.
+//! As in nginx, each client connection takes a place, and so does each outgoing connection to an
+//! upstream, and each request that [shares](super::sharing) one. Otherwise a request that is
+//! proxied back to its own server would take places until none is left for clients. When few places
+//! are free, the connections that have been idle longest are closed, whether to clients or to
+//! upstreams.
 //!
-//! A few places are left to clients alone ([`Worker::outgoing_max`]): while a loop unwinds others
-//! are still served.
+//! A few places are reserved for clients ([`Worker::outgoing_max`]), so that other clients are
+//! still served while such a loop of requests unwinds.
 
 use std::cell::Cell;
 use std::fmt;
@@ -37,7 +37,7 @@ const ROOM_WAIT: Duration = Duration::from_millis(10);
 /// How often a new connection checks for a free place meanwhile.
 const ROOM_LOOK: Duration = Duration::from_millis(1);
 
-/// A client has only just connected for this long.
+/// How long after accepting a client counts as new.
 const SILENCE_MIN: Duration = Duration::from_millis(100);
 
 /// How often a shortage is logged at most.
@@ -76,11 +76,11 @@ pub trait Spare {
     fn close(&self, key: Key);
 }
 
-/// The thread has `worker_connections` connections, and all are busy.
+/// The thread has `worker_connections` connections, and none of them is idle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotEnough {
     connections_max: usize,
-    /// Whether to log it: at most once a second, since shortages come in bursts.
+    /// Whether to log the shortage: at most once a second, since shortages come in bursts.
     pub is_told: bool,
 }
 
@@ -95,9 +95,9 @@ impl fmt::Display for NotEnough {
 }
 
 impl Worker {
-    /// Whether a client that has been accepted may stay. Where all places are taken it waits for a
-    /// moment: connections that have been told to end do so, and meanwhile another thread may
-    /// accept the clients behind it.
+    /// Checks that an accepted client may stay. If all places are taken, waits briefly: idle
+    /// connections that were told to close do so, and meanwhile another thread may accept the next
+    /// clients.
     pub(super) async fn has_room_for_client(&self) -> Result<(), NotEnough> {
         let scarce = self.connections_max / SCARCE_SHARE;
         self.make_room(scarce, Spared::NewClients);
@@ -112,8 +112,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Whether a client of datagrams may begin a session. Nothing waits meanwhile: idle ones that
-    /// have been told to end have their places until their tasks have ended.
+    /// Whether a UDP client may start a session. Does not wait: idle sessions that were told to end
+    /// keep their places until their tasks have ended, so the limit may be exceeded slightly.
     pub fn has_room_for_session(&self) -> bool {
         self.make_room(self.connections_max / SCARCE_SHARE, Spared::Nobody);
         self.taken() < self.connections_max.saturating_add(REUSED_MAX)
@@ -292,15 +292,16 @@ impl Drop for Registered {
     }
 }
 
-/// What is kept idle has its turn to be closed among all that is, until this is dropped.
+/// Registers an idle upstream connection as one that may be closed to make room, until this is
+/// dropped.
 pub struct SpareEntry {
     worker: Rc<Worker>,
     key: Key,
 }
 
 impl SpareEntry {
-    /// Of what has just become idle, which its owner knows by this key. `None` on a thread that has
-    /// no worker.
+    /// Registers a connection that has just become idle, with its owner's key. `None` on a thread
+    /// without a worker.
     pub fn new(owner: &Rc<dyn Spare>, key: Key) -> Option<SpareEntry> {
         let worker = worker::of_thread()?;
         let occupant = Occupant::Spare(Rc::downgrade(owner), key);
@@ -349,7 +350,7 @@ mod tests {
     /// Names in the order in which they were told to end.
     type Ended = Rc<RefCell<Vec<&'static str>>>;
 
-    /// A connection, with a client or kept, that leaves when it is told to.
+    /// A connection of either kind that ends when it is told to.
     struct Idle {
         name: &'static str,
         ended: Ended,

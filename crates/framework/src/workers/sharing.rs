@@ -1,24 +1,24 @@
-//! A connection to an upstream that requests share, as streams of HTTP/2 do: each of them takes a
-//! place among `worker_connections`, as if it had a connection of its own.
+//! An upstream connection that several requests share, as HTTP/2 streams do: each request takes a
+//! place of `worker_connections`, as if it had a connection of its own.
 //!
-//! In nginx each has one. Were they free, a request that leads back to its own server would nest
-//! until connections have as many streams as they may have, thousands in all.
+//! In nginx each request has its own connection. If shared ones took no place, a request proxied
+//! back to its own server would nest until the connections run out of streams, thousands in all.
 
 use std::cell::Cell;
 use std::rc::Rc;
 
 use super::{NotEnough, Worker, worker};
 
-/// The requests that share one connection. The first of them uses the place that the connection
-/// has by itself.
+/// The requests that share one connection. The first of them uses the place of the connection
+/// itself.
 pub struct Sharing {
-    /// `None` on a thread that has no worker, which is not limited.
+    /// `None` on a thread without a worker, which has no limit.
     worker: Option<Rc<Worker>>,
     requests: Cell<usize>,
 }
 
 impl Sharing {
-    /// Of a connection that has just been made by this thread, and that no request uses yet.
+    /// For a connection that this thread has just established, and that no request uses yet.
     pub fn begin() -> Sharing {
         Sharing {
             worker: worker::of_thread(),
@@ -26,11 +26,11 @@ impl Sharing {
         }
     }
 
-    /// Whether one more request may [enter](Self::enter). It waits for that only where idle
-    /// connections are about to end.
+    /// Checks that one more request may [enter](Self::enter). Waits only if idle connections are
+    /// being closed.
     ///
     /// # Errors
-    /// No place is left.
+    /// If no place is free.
     pub async fn has_room(&self) -> Result<(), NotEnough> {
         match &self.worker {
             Some(worker) if self.requests.get() > 0 => worker.has_room_for_outgoing().await,
@@ -38,7 +38,8 @@ impl Sharing {
         }
     }
 
-    /// A request begins to use the connection, until it [releases](Self::release) its place.
+    /// Notes that a request starts to use the connection, until it [releases](Self::release) its
+    /// place.
     pub fn enter(&self) {
         let others = self.requests.get();
         self.requests.set(others + 1);
@@ -47,7 +48,7 @@ impl Sharing {
         }
     }
 
-    /// A request that has entered uses it no more.
+    /// Notes that a request no longer uses the connection.
     pub fn release(&self) {
         let others = self.requests.get() - 1;
         self.requests.set(others);
