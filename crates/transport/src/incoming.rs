@@ -1,5 +1,5 @@
-//! A connection before the protocol of its address begins, as seen by what comes first: the header
-//! of the PROXY protocol, and the handshake of TLS.
+//! A connection before its protocol starts, as the PROXY protocol header and the TLS handshake see
+//! it.
 
 use std::rc::Rc;
 
@@ -10,21 +10,20 @@ use logs::Subject;
 use crate::client::Client;
 use crate::transport::Transport;
 
-/// A connection whose protocol has not begun.
+/// A connection whose protocol has not started.
 pub trait Incoming: Subject {
-    /// The client that has connected.
+    /// The connected client.
     fn client(&self) -> &Client;
 
-    /// The bytes of the incoming.
+    /// The transport of the connection's bytes.
     fn transport(&self) -> &Transport;
 
-    /// What its thread counts.
+    /// The counters of the connection's thread.
     fn counts(&self) -> &ThreadCounters;
 
-    /// The generation that serves what it asks for next.
+    /// The generation for the connection's next request.
     fn generation(&self) -> Rc<GenerationView>;
 
-    /// Whether it waits for something that the client has not promised: it may then be closed
-    /// without loss.
+    /// Sets whether the connection is idle, so that it may be closed without loss.
     fn set_idle(&self, idle: bool);
 }

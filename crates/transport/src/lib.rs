@@ -1,12 +1,12 @@
-//! Who is at the other end of a connection, and the bytes to and from there.
+//! The two things that protocols know of a connection: its client, and a transport for its bytes.
 //!
-//! A [`client::Client`] is what every protocol knows of the other side; it carries no bytes. A
-//! [`Transport`] carries them, a client's or an upstream's, in the clear or through TLS ([`tls`]).
-//! What comes before a protocol is here, too: the line that says where to listen ([`listen`]), the
-//! header of the PROXY protocol ([`proxy_protocol`]), the handshake; and so are names that are
-//! looked up while requests are served ([`resolver`]).
+//! A [`client::Client`] describes the peer; it carries no bytes. A [`Transport`] carries the bytes
+//! of a client or an upstream, unencrypted or through TLS ([`tls`]). Also here is everything that
+//! precedes a protocol: the `listen` directive ([`listen`]), the PROXY protocol header
+//! ([`proxy_protocol`]), the handshake, and names that are resolved while requests are served
+//! ([`resolver`]).
 //!
-//! No protocol is known here, and no server: a door tells what its clients may ask for
+//! This crate knows no protocol and no server: a door says which servers its clients may ask for
 //! ([`tls::handshake::ServerSelector`]).
 
 pub mod client;

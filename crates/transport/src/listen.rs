@@ -1,4 +1,4 @@
-//! A line of `listen`: its addresses, and the options of sockets.
+//! The `listen` directive: addresses and socket options.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_core_module.html#listen>. Parsing only records. Each
 //! protocol declares the directive and adds its own options; which servers are behind an address
@@ -13,10 +13,10 @@ use engine::net::{Address, KeepAlive, ListenOptions};
 use framework::compile::Compiler;
 pub use framework::door::ListenerId;
 
-/// One `listen` line before the names of hosts are looked up.
+/// One `listen` line before host names are resolved.
 #[derive(Clone, Debug)]
 pub struct ListenLine<O> {
-    /// All but the address.
+    /// Everything but the address.
     pub listen: Listen<O>,
     place: ListenTarget,
 }
@@ -25,7 +25,7 @@ pub struct ListenLine<O> {
 #[derive(Clone, Debug)]
 enum ListenTarget {
     Addresses(Vec<Address>),
-    /// At every address of this host.
+    /// All addresses of this host.
     Host {
         name: String,
         ports: RangeInclusive<u16>,
@@ -37,18 +37,18 @@ enum ListenTarget {
 pub struct Listen<O> {
     /// Address and socket options.
     pub options: ListenOptions,
-    /// Whether any socket option is written: only one line of an address may do so.
+    /// Whether any socket option is written; only one line per address may have socket options.
     pub set: bool,
     /// `bind`, or an option that implies it.
     pub bind: bool,
-    /// The options that only the protocol has.
+    /// The options of this protocol alone.
     pub own: O,
-    /// The line's address as a word, for errors; `None` where it is the default.
+    /// The address as written, for errors; `None` for the default address.
     pub word: Option<Word>,
 }
 
 impl<O: Default> Listen<O> {
-    /// What a line says that names an address and no option.
+    /// A line with an address and no option.
     #[must_use]
     pub fn new(address: Address, word: Option<Word>) -> Listen<O> {
         Listen {
@@ -62,7 +62,7 @@ impl<O: Default> Listen<O> {
 }
 
 impl<O> Listen<O> {
-    /// A fault at the line's address.
+    /// An error at the line's address.
     pub fn fault(&self, text: String) -> Fault {
         let fault = match &self.word {
             Some(word) => Fault::at(word, text),
@@ -72,20 +72,19 @@ impl<O> Listen<O> {
     }
 }
 
-/// What clients of an address speak before or within its protocol. What several lines for one
-/// address say adds up.
+/// The protocols that clients of an address speak. Several lines for one address are combined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Protocols {
     /// A header of the PROXY protocol.
     pub proxy_protocol: bool,
     /// Whether TLS is spoken (`ssl`).
     pub ssl: bool,
-    /// HTTP/2 (`http2`), whatever their servers say.
+    /// HTTP/2 (`http2`), whatever the servers' own settings are.
     pub http2: bool,
 }
 
 impl Protocols {
-    /// What any of both names.
+    /// The union of both.
     #[must_use]
     pub fn or(self, other: Protocols) -> Protocols {
         Protocols {
@@ -95,24 +94,24 @@ impl Protocols {
         }
     }
 
-    /// Whether it names all that the other does.
+    /// Whether all protocols of `other` are included.
     pub fn includes(self, other: Protocols) -> bool {
         self.or(other) == self
     }
 }
 
-/// Whether the lines for one address agree about its protocols, as nginx judges it: lines without
-/// socket options may leave protocols out, or all name the same.
+/// Checks whether the lines for one address agree about its protocols, by nginx's rule: lines
+/// without socket options may omit protocols, or all must name the same.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Agreement {
-    /// What the second and later lines name.
+    /// The protocols of the second and later lines.
     later: Option<Protocols>,
     changed: bool,
 }
 
 impl Agreement {
-    /// Takes one more line; `known` is what those before it come to. False where nginx warns.
-    /// `protocols` says what a line names.
+    /// Adds a line; `known` is the union of the lines before it. False if nginx would warn.
+    /// `protocols` are those of the line.
     pub fn take<O>(
         &mut self,
         known: &Listen<O>,
@@ -135,10 +134,10 @@ impl Agreement {
     }
 }
 
-/// Every address that these lines of a `server` block name.
+/// All addresses of the `listen` lines of a `server` block.
 ///
 /// # Errors
-/// An address that is named twice, a host that is not found.
+/// If an address is listed twice, or a host is not found.
 pub fn addresses<O: Clone>(
     compiler: &Compiler<'_>,
     lines: Vec<ListenLine<O>>,
@@ -180,22 +179,21 @@ fn misplaced<O>(listen: &Listen<O>, why: &str) -> Fault {
     listen.fault(format!("{why} in \"{word}\" of the \"listen\" directive"))
 }
 
-/// Whether a protocol takes an option that not all of them have.
+/// Whether a protocol supports an option that not all protocols have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
     /// The protocol has the option, and it is set.
     Yes,
-    /// nginx has it for this protocol; Tidegate does not yet.
+    /// nginx supports the option for this protocol, but Tidegate does not yet.
     NotYet,
     /// The protocol does not have the option.
     Unknown,
 }
 
-/// Takes an option without a value, by its name, that not all protocols have.
+/// Applies an option without a value that not all protocols have.
 pub type TakeOption<O> = fn(&mut Listen<O>, &str) -> Taken;
 
-/// Reads a line of a protocol's `listen`, with the port of lines that name none, and the options
-/// that the protocol adds.
+/// Parses a protocol's `listen` line, with a default port and the protocol's own options.
 ///
 /// # Errors
 /// nginx's, at the word that is wrong.
@@ -325,7 +323,7 @@ fn keepalive(value: &str) -> Option<KeepAlive> {
     })
 }
 
-/// What the first word of a `listen` names. The error is nginx's short reason.
+/// Parses the first argument of `listen`. The error is nginx's short reason.
 fn place(text: &str, default_port: u16) -> Result<ListenTarget, &'static str> {
     if let Some(path) = text.strip_prefix("unix:") {
         if path.is_empty() {
@@ -374,7 +372,7 @@ fn at_ports(ip: IpAddr, ports: RangeInclusive<u16>) -> ListenTarget {
     ListenTarget::Addresses(ports.map(at).collect())
 }
 
-/// Whether a text without a colon is a port or a range of them, and no host.
+/// Whether a text without a colon is a port or a range of ports, rather than a host.
 fn is_ports(text: &str) -> bool {
     let is_number = |text: &str| conf::parse::number_of(text.as_bytes()).is_some();
     match text.split_once('-') {

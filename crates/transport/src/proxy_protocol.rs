@@ -1,10 +1,10 @@
-//! `listen … proxy_protocol`: connections that begin with what a proxy tells of its client.
+//! `listen … proxy_protocol`: connections that begin with a PROXY protocol header.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_core_module.html#listen>. The header is read before
-//! anything else, be it TLS or HTTP; the bytes are understood in `proto::proxy_protocol`. What was
-//! told stays with the connection, for variables and `realip`; it changes nothing by itself.
+//! <https://nginx.org/en/docs/http/ngx_http_core_module.html#listen>. The header is read before TLS
+//! and HTTP; `proto::proxy_protocol` parses it. Its values stay with the connection, for variables
+//! and `realip`; by themselves they change nothing.
 //!
-//! A header may arrive in pieces, for which nginx closes the connection. Where there was none, the
+//! A header may arrive in pieces, for which nginx closes the connection. Without a header the
 //! variables are not found.
 
 use std::io;
@@ -22,11 +22,11 @@ use variables::{BuiltinVariable, Evaluate};
 use crate::client::OfClient;
 use crate::incoming::Incoming;
 
-/// Bytes of a header that stands before anything but a request of HTTP (nginx's
-/// `NGX_PROXY_PROTOCOL_MAX_HEADER`). Before a request it has as many as the buffer for heads.
+/// Length limit of a header, in bytes, except before HTTP requests (nginx's
+/// `NGX_PROXY_PROTOCOL_MAX_HEADER`). Before a request the limit is the size of the head buffer.
 pub const LENGTH_MAX: usize = 4096;
 
-/// What a proxy has told of the client of one connection.
+/// The PROXY protocol header of one connection.
 #[derive(Debug)]
 pub struct ProxyHeader {
     /// The client's end of the proxy header.
@@ -39,8 +39,8 @@ pub struct ProxyHeader {
 /// One end of the connection between client and proxy.
 #[derive(Debug)]
 pub struct ProxiedEndpoint {
-    /// The address as variables show it. It may be anything that is made of the characters of
-    /// addresses.
+    /// The address as variables show it. Not validated beyond the characters that addresses consist
+    /// of.
     pub address: Bytes,
     /// The port of the proxied endpoint.
     pub port: u16,
@@ -72,13 +72,13 @@ impl ProxyHeader {
         }
     }
 
-    /// What `$proxy_protocol_tlv_NAME` stands for.
+    /// The value of `$proxy_protocol_tlv_NAME`.
     pub fn tlv(&self, name: &[u8]) -> Result<Option<Value<'_>>, TlvError> {
         Tlvs(&self.tlvs).named(name)
     }
 }
 
-/// Why there is no header.
+/// Why the header could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoHeader {
     /// No header has been received: the client closed, timed out, or the connection failed.
@@ -87,18 +87,18 @@ pub enum NoHeader {
     Broken,
 }
 
-/// Reads the header, of so many bytes at most and until then, keeps what it tells and gives back
-/// what has come behind it.
+/// Reads the header, within a length limit and a deadline, stores its values and returns the bytes
+/// that follow it.
 ///
 /// # Errors
-/// There was none, which has been logged; the connection is to be closed.
+/// If there is no valid header, which has been logged; the caller closes the connection.
 pub async fn receive<I: Incoming>(
     connection: &I,
     length_max: usize,
     deadline: Instant,
 ) -> Result<Buffer, NoHeader> {
     let counts = connection.counts();
-    // Pieces of a header that has not come at once.
+    // The received pieces of a header that did not arrive at once.
     let mut pieces: Vec<u8> = Vec::new();
     connection.set_idle(true);
     loop {
@@ -138,7 +138,7 @@ pub async fn receive<I: Incoming>(
     }
 }
 
-/// The header has not come: the client closed, or receiving failed.
+/// Logs that no header was received: the client closed, or receiving failed.
 fn tell_missing(client: &dyn Subject, cause: Option<&io::Error>) {
     const ACTION: &str = "reading PROXY protocol";
     match cause {
@@ -157,7 +157,7 @@ fn tell_missing(client: &dyn Subject, cause: Option<&io::Error>) {
     }
 }
 
-/// What came is no header.
+/// Logs that the received bytes are not a header.
 fn tell_broken(client: &dyn Subject, text: &[u8]) {
     let text = format_args!("{} while reading PROXY protocol", Printable(text));
     write(client, Level::Error, text);
@@ -176,7 +176,7 @@ fn address<C: OfClient>(
     })
 }
 
-/// The port of one end; port 0 is found and empty.
+/// The port of one end; port 0 exists, with an empty value.
 fn port<C: OfClient>(
     context: &C,
     end: fn(&ProxyHeader) -> &ProxiedEndpoint,
@@ -186,7 +186,7 @@ fn port<C: OfClient>(
     end.is_some_and(|end| end.port == 0 || decimal(end.port.into(), out))
 }
 
-/// What else it told, by nginx's names.
+/// The value of a TLV, by nginx's names.
 fn tlv<C: OfClient>(context: &mut C, name: &[u8], out: &mut Vec<u8>) -> bool {
     let told = context.client().told();
     match told.map_or(Ok(None), |told| told.tlv(name)) {
@@ -207,7 +207,7 @@ fn tlv<C: OfClient>(context: &mut C, name: &[u8], out: &mut Vec<u8>) -> bool {
     }
 }
 
-/// The variable of a name in lower case, without `$`.
+/// The variable with this name (in lower case, without `$`).
 pub fn find<C: OfClient>(name: &str) -> Option<BuiltinVariable<C>> {
     let evaluate: Evaluate<C> = match name {
         "proxy_protocol_addr" => |context, out| address(context, |told| &told.source, out),

@@ -1,4 +1,4 @@
-//! What a thread knows of names, and who waits for what is being asked.
+//! A thread's cache of resolved names, and the tasks that wait for pending queries.
 //!
 //! ```text
 //!           lookup: the first                    the answer
@@ -7,9 +7,9 @@
 //!                               └───────────────────────────────────────────▶ (nothing)
 //! ```
 //!
-//! An alias is known by itself, so names that share one share what it leads to. That there is no
-//! such name is known as long as the zone says, within bounds (RFC 2308); every other failure is
-//! forgotten at once.
+//! An alias has an entry of its own, so names with the same alias share its result. The absence of
+//! a name is cached for the time that its zone specifies, within limits (RFC 2308); all other
+//! failures are forgotten at once.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -25,25 +25,25 @@ use proto::dns::{ALIASES_MAX, DnsError, HostName};
 
 use super::{Resolver, client};
 
-/// Names that one thread remembers for one `resolver`.
+/// Names that one thread caches for one `resolver`.
 const NAMES_MAX: usize = 10_000;
 
-/// Names that one thread asks for at the same time for one `resolver`: clients may choose them.
-/// More are refused, as a server that fails would do.
+/// Concurrent queries of one thread for one `resolver`, since clients may choose the names. Further
+/// ones fail as if the server had failed.
 const INQUIRIES_MAX: usize = 1000;
 
-/// Longest time that a missing name is remembered: one that is made meanwhile shall soon be found.
+/// Maximum time that a missing name is cached, so that a new name is found soon.
 const NEGATIVE_TTL_MAX: Duration = Duration::from_secs(60);
 
-/// What is known of a name.
+/// The result of a query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Resolution {
     /// Its addresses, at least one; IPv4 first.
     Addresses(Rc<[IpAddr]>),
-    /// Whose alias it is. Where it has another for each family, their names are tried one after the
-    /// other.
+    /// The names that this name is an alias of. If the families have different aliases, they are
+    /// tried in turn.
     Alias(Rc<[HostName]>),
-    /// That it has no address, or that no server tells.
+    /// The name has no address, or no server answered usefully.
     Failed(DnsError),
 }
 
@@ -55,10 +55,10 @@ enum Entry {
     Asked(Rc<Inquiry>),
 }
 
-/// A name that is being asked for.
+/// A pending query for a name.
 #[derive(Default)]
 struct Inquiry {
-    /// Set once; `None` inside where no server answered.
+    /// The result; `None` while the query is pending.
     outcome: RefCell<Option<Resolution>>,
     wakers: RefCell<Vec<Waker>>,
     waiting: Cell<usize>,
@@ -69,7 +69,7 @@ pub(super) struct Cache {
     resolver: Arc<Resolver>,
     entries: RefCell<Map<HostName, Entry>>,
     inquiries: Cell<usize>,
-    /// The server that is asked first for the next name.
+    /// Index of the server that is asked first for the next name.
     next_server: Cell<usize>,
 }
 
@@ -83,7 +83,7 @@ impl Cache {
         }
     }
 
-    /// The addresses of a name, its aliases followed.
+    /// The addresses of a name, following aliases.
     pub(super) async fn resolve(
         self: &Rc<Cache>,
         mut name: HostName,
@@ -113,7 +113,7 @@ impl Cache {
         }
     }
 
-    /// Waits for the answer to an inquiry, which is begun if there is none.
+    /// Waits for the result of the query for a name, which is started if there is none.
     async fn inquire(self: &Rc<Cache>, name: &HostName) -> Resolution {
         let asked = match self.entries.borrow().get(name) {
             Some(Entry::Asked(inquiry)) => Some(Rc::clone(inquiry)),
@@ -140,7 +140,7 @@ impl Cache {
         .await
     }
 
-    /// Has a task ask for the name.
+    /// Starts a task that queries the name.
     fn begin(self: &Rc<Cache>, name: &HostName) -> Rc<Inquiry> {
         let inquiry = Rc::new(Inquiry::default());
         let entry = Entry::Asked(Rc::clone(&inquiry));
@@ -164,8 +164,8 @@ impl Cache {
         inquiry
     }
 
-    /// Forgets names whose time is over when there are too many; if that does not help, all but
-    /// those that are asked for. Rare by construction, so no order of use is kept.
+    /// Removes expired names if there are too many; if that does not help, all names but those with
+    /// a pending query. This is rare, so no order of use is kept.
     fn make_room(&self) {
         let mut entries = self.entries.borrow_mut();
         if entries.len() < NAMES_MAX {
@@ -181,7 +181,7 @@ impl Cache {
         }
     }
 
-    /// How long something is known that is to live for `ttl`; `None` where it is not remembered.
+    /// How long to cache a result with this `ttl`; `None` if it is not cached.
     fn lifetime(&self, resolution: &Resolution, ttl: Option<Duration>) -> Option<Duration> {
         let valid = self.resolver.valid;
         match resolution {
@@ -194,27 +194,27 @@ impl Cache {
     }
 }
 
-/// The aliases of a name that are still to be tried.
+/// The aliases of a name that remain to be tried.
 #[derive(Default)]
 pub(super) struct Aliases(Vec<HostName>);
 
 impl Aliases {
-    /// The first of these names. The others are tried where it leads to no address.
+    /// The first of these names. The others are tried if it has no address.
     pub(super) fn follow(&mut self, targets: &[HostName]) -> Result<HostName, DnsError> {
         let (first, others) = targets.split_first().ok_or(DnsError::NotFound)?;
         self.0.extend_from_slice(others);
         Ok(first.clone())
     }
 
-    /// The next name, where the last one has failed for this.
+    /// The next name after the last one has failed with this error.
     pub(super) fn instead(&mut self, failure: DnsError) -> Result<HostName, DnsError> {
         let next = self.0.pop().filter(|_| failure == DnsError::NotFound);
         next.ok_or(failure)
     }
 }
 
-/// The addresses as one who finds them in the cache gets them: each family begins anywhere, and so
-/// does the whole, so that connections spread over all.
+/// The addresses as a cache hit returns them: each family, and the whole list, starts at a random
+/// position, so that connections are spread over all addresses.
 fn turned(addresses: &[IpAddr]) -> Vec<IpAddr> {
     let mut addresses = addresses.to_vec();
     if addresses.len() > 1 {
@@ -228,7 +228,7 @@ fn turned(addresses: &[IpAddr]) -> Vec<IpAddr> {
     addresses
 }
 
-/// Counts one who waits, until it no longer does.
+/// Counts a waiting task until it is dropped.
 struct WaiterCount<'a>(&'a Inquiry);
 
 impl WaiterCount<'_> {
@@ -244,8 +244,7 @@ impl Drop for WaiterCount<'_> {
     }
 }
 
-/// A task's hold on the entry that it is to settle. However the task ends, the entry does not stay
-/// as asked.
+/// The guard of a query's task: however the task ends, its entry does not stay pending.
 struct PendingLookup {
     cache: Rc<Cache>,
     name: HostName,
@@ -274,7 +273,7 @@ impl Drop for PendingLookup {
             entries.remove(&self.name);
         }
         drop(entries);
-        // Who still waits after a task that died is answered all the same.
+        // Tasks that still wait after the query's task has panicked get an error.
         let mut outcome = self.inquiry.outcome.borrow_mut();
         outcome.get_or_insert(Resolution::Failed(DnsError::Server));
         drop(outcome);

@@ -1,9 +1,9 @@
-//! Asking name servers: over UDP, in turn, again and again until one answers or no request waits
-//! any more; over TCP where an answer is too long for a datagram (RFC 1035, section 4.2).
+//! DNS queries to name servers: over UDP, in turn, repeatedly until one answers or no request waits
+//! any more; over TCP if an answer is too long for a datagram (RFC 1035, section 4.2).
 //!
-//! Each question has a socket of its own, so that who wants to forge an answer must guess the port
-//! beside the identifier (RFC 5452). Messages that do not answer the question are logged, dropped,
-//! and the answer is awaited on.
+//! Each query uses a socket of its own, so that an attacker who forges an answer must guess the
+//! port as well as the identifier (RFC 5452). Messages that do not match the query are logged and
+//! dropped, and the wait continues.
 
 use std::io;
 use std::net::IpAddr;
@@ -25,15 +25,14 @@ use super::counted::QuestionKind;
 /// How long a server may be silent before the next one is asked (nginx's `resend_timeout`).
 const RESEND_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How long connecting, asking and answering over TCP may take together (nginx's `tcp_timeout`).
+/// Time limit for connecting, querying and receiving the answer over TCP (nginx's `tcp_timeout`).
 const TCP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Messages that are no answer, after which a server is given up for this round.
+/// Mismatched messages after which a server is given up for this round.
 const REJECTED_MAX: usize = 32;
 
-/// What the servers say of a name, and for how many seconds. Both families are asked for at the
-/// same time. `None` when `wanted` says that no request waits any more, which is asked before each
-/// round of questions but the first.
+/// Queries the addresses of a name and their TTL in seconds, both families at the same time. `None`
+/// if `wanted` returns false, which is checked before each round of queries but the first.
 pub(super) async fn ask(
     resolver: &Resolver,
     name: &HostName,
@@ -58,7 +57,7 @@ pub(super) async fn ask(
     Some(found)
 }
 
-/// What the servers say of a service, under the name that SRV has for it.
+/// Queries the SRV records of a service.
 pub(super) async fn ask_for_service(
     resolver: &Resolver,
     name: &HostName,
@@ -90,8 +89,8 @@ async fn follow_service(
     Err(DnsError::NotFound)
 }
 
-/// What the answers of all families amount to: a failure if any is one, the addresses of all, else
-/// the aliases, of which the families may have one each, else nothing.
+/// Combines the answers of both families: a failure if any failed; else all addresses; else the
+/// aliases, which may differ between the families; else nothing.
 fn combine(answers: impl IntoIterator<Item = DnsAnswer>) -> (Resolution, Option<u32>) {
     let (mut all, mut shortest) = (Vec::<IpAddr>::new(), u32::MAX);
     let (mut aliases, mut negative) = (Vec::new(), Some(u32::MAX));
@@ -126,7 +125,7 @@ fn combine(answers: impl IntoIterator<Item = DnsAnswer>) -> (Resolution, Option<
     }
 }
 
-/// Asks one server after the other, and all of them again, until one answers.
+/// Queries the servers in turn, repeatedly, until one answers.
 async fn persist(
     resolver: &Resolver,
     question: &Question,
@@ -138,8 +137,8 @@ async fn persist(
     let mut servers = servers.by_ref().skip(skipped);
     loop {
         let until = engine::now() + RESEND_INTERVAL;
-        // A server that refuses at once makes the next one asked at once, but each only once in a
-        // round.
+        // After an immediate failure the next server is queried at once, but each server only once
+        // per round.
         for server in servers.by_ref().take(resolver.servers.len()) {
             match ask_one(server, question, until).await {
                 Ok(answer) => return Some(answer),
@@ -156,7 +155,7 @@ async fn persist(
     }
 }
 
-/// Why a server has not answered.
+/// Why a server did not answer.
 #[derive(Debug)]
 enum QueryError {
     /// The thread has no room for the connection.
@@ -181,7 +180,7 @@ impl QueryError {
         move |error| QueryError::Call { call, error }
     }
 
-    /// nginx's line; silence is none.
+    /// Logs nginx's line; a timeout is not logged.
     fn log(&self, server: &Address) {
         match self {
             QueryError::NotEnough(shortage) if shortage.is_told => {
@@ -246,7 +245,7 @@ async fn over_tcp(server: &Address, question: &Question) -> Result<DnsAnswer, Qu
     let mut received = Vec::new();
     let mut rejected_count = 0;
     while rejected_count < REJECTED_MAX {
-        // A message may come in pieces, and others before the one that answers.
+        // A message may arrive in pieces, and after messages that do not match.
         let Some(message) = take_message(&mut received) else {
             let buffer = stream.recv(Some(deadline)).await;
             let buffer = buffer.map_err(QueryError::at("recv()"))?;
@@ -266,13 +265,14 @@ async fn over_tcp(server: &Address, question: &Question) -> Result<DnsAnswer, Qu
     Err(no_answer())
 }
 
-/// A question with an identifier that no attacker can guess, and its message.
+/// The message of a query, with an unpredictable identifier.
 fn query(question: &Question) -> (u16, Vec<u8>) {
     let id = (random::number() & 0xffff) as u16;
     (id, dns::query(id, question))
 }
 
-/// A whole message off the front of what came over TCP: two bytes of length go before each.
+/// Removes a complete message from the front of the bytes received over TCP, where a two-byte
+/// length precedes each message.
 fn take_message(received: &mut Vec<u8>) -> Option<Vec<u8>> {
     let (length, rest) = received.split_first_chunk()?;
     let length = usize::from(u16::from_be_bytes(*length));

@@ -1,4 +1,4 @@
-//! What resolvers with a `status_zone` have asked and been told, over reloads.
+//! Query statistics of resolvers with a `status_zone`, kept over reloads.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use proto::dns::DnsError;
 
 use super::cache::Resolution;
 
-/// What zones of resolvers are called before their names: the name of no other zone has a blank.
+/// Prefix of the names of resolver zones. No other zone has a blank in its name.
 const PREFIX: &str = "resolver ";
 
-/// What is asked for.
+/// The kind of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum QuestionKind {
     /// Addresses of a name.
@@ -22,7 +22,7 @@ pub(super) enum QuestionKind {
     Service,
 }
 
-/// What has come of a question.
+/// The result of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Told {
     Answer,
@@ -33,12 +33,12 @@ enum Told {
     Nothing,
 }
 
-/// Names of what has come of questions, in the order of [`Told`], as NGINX Plus has them.
+/// The names of the results, in the order of [`Told`], as in NGINX Plus.
 const TOLD: [&str; 6] = [
     "noerror", "servfail", "nxdomain", "notimp", "refused", "timedout",
 ];
 
-/// What a zone has counted.
+/// The counters of a zone.
 #[derive(Debug, Default)]
 pub struct ResolverCounts {
     names: AtomicU64,
@@ -66,7 +66,7 @@ impl State for ResolverCounts {
 }
 
 impl ResolverCounts {
-    /// Has everything counted from now on.
+    /// Resets all counters.
     pub fn reset(&self) {
         for count in [&self.names, &self.services].into_iter().chain(&self.told) {
             count.store(0, Ordering::Relaxed);
@@ -80,17 +80,17 @@ impl ResolverCounts {
     }
 }
 
-/// The name that `status_zone` has given a zone, if it is one of a resolver.
+/// The name in `status_zone`, if the zone is one of a resolver.
 pub fn zone_name(name: &str) -> Option<&str> {
     name.strip_prefix(PREFIX)
 }
 
-/// The name of the zone that this `status_zone` means.
+/// The zone's full name for a `status_zone` of this name.
 pub fn full_name(name: &str) -> String {
     format!("{PREFIX}{name}")
 }
 
-/// Where a resolver counts, if it does.
+/// A resolver's counters, if it has any.
 #[derive(Clone, Default)]
 pub(super) struct ResolverCounter(Option<Arc<Zone<ResolverCounts>>>);
 
@@ -103,7 +103,7 @@ impl fmt::Debug for ResolverCounter {
 }
 
 impl ResolverCounter {
-    /// In the zone of this name, which several resolvers may have.
+    /// The counters in the zone of this name, which several resolvers may share.
     pub(super) fn of(compiler: &Compiler<'_>, name: &str) -> ResolverCounter {
         let name = full_name(name);
         let mut zones = compiler.zones.borrow_mut();

@@ -1,15 +1,13 @@
-//! `resolver`: names of hosts that are known only when a request is served, looked up without
-//! blocking.
+//! `resolver`: non-blocking resolution of host names that become known only when a request is
+//! served.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_core_module.html#resolver>. [`Resolving::resolve`]
-//! gives the addresses of a name. `cache` remembers what is known and lets all requests that ask
-//! for the same name at the same time wait for one inquiry; `client` asks the servers; what the
-//! messages mean is the business of `proto::dns`.
+//! returns the addresses of a name. `cache` caches results and makes concurrent requests for a name
+//! share one query; `client` queries the servers; `proto::dns` encodes and decodes messages.
 //!
-//! Each thread has a cache of its own for each `resolver`, which lives as long as the generation,
-//! as nginx's workers have. Names that stand in the configuration itself are not looked up here but
-//! by `conf::Files`, when it is compiled. What resolvers with a `status_zone` ask and are told is
-//! counted by `counted`.
+//! Each thread has a cache for each `resolver`, with the lifetime of the generation, as in nginx's
+//! workers. Names in the configuration itself are not resolved here but by `conf::Files`, when it
+//! is compiled. `counted` counts the queries of resolvers with a `status_zone`.
 
 mod cache;
 mod client;
@@ -34,7 +32,7 @@ use proto::dns;
 use cache::Cache;
 use counted::ResolverCounter;
 
-/// Also in `upstream` blocks, for names that are looked up again and again.
+/// Also in `upstream` blocks, for names that are resolved repeatedly.
 const CONTEXTS: Contexts = Contexts::HTTP
     .or(Contexts::SERVER)
     .or(Contexts::LOCATION)
@@ -43,10 +41,10 @@ const CONTEXTS: Contexts = Contexts::HTTP
     .or(Contexts::STREAM_SERVER)
     .or(Contexts::STREAM_UPSTREAM);
 
-/// Where name servers listen unless another port is written.
+/// Port of name servers unless another one is written.
 const DEFAULT_PORT: u16 = 53;
 
-/// How many servers of a service are looked up at the same time; each question has a socket.
+/// Servers of a service whose addresses are resolved at the same time; each query has a socket.
 const ASKED_AT_ONCE_MAX: usize = 32;
 
 /// A directive; see its manual.
@@ -134,12 +132,12 @@ fn of_address(word: &Word, text: &str) -> Fault {
     Fault::at(word, format!("{text} in resolver \"{}\"", word.text()))
 }
 
-/// One `resolver`: whom to ask for what.
+/// One `resolver`: its servers and the settings of queries.
 #[derive(Debug)]
 pub struct Resolver {
-    /// Asked in turn; without any, names cannot be resolved.
+    /// Queried in turn; without servers, names cannot be resolved.
     servers: Box<[Address]>,
-    /// How long answers are kept, whatever they say.
+    /// How long answers are cached, overriding their TTL.
     valid: Option<Duration>,
     ipv4: bool,
     ipv6: bool,
@@ -221,8 +219,8 @@ impl Resolving {
         !self.resolver.servers.is_empty()
     }
 
-    /// The addresses of a name, at least one, in the order in which they are to be tried: the same
-    /// for all who waited for one answer, turned at random for those who find it in the cache.
+    /// The addresses of a name, at least one, in the order in which to try them: the same order for
+    /// all requests that waited for one answer, a random rotation for cache hits.
     pub async fn resolve(
         &self,
         local: &GenerationView,
@@ -246,15 +244,15 @@ impl Resolving {
 /// A server of a service, with the addresses of its name.
 #[derive(Debug)]
 pub struct ServiceFound {
-    /// What is said of it.
+    /// The SRV record.
     pub server: dns::ServiceServer,
     /// Its addresses, or why it has none.
     pub addresses: Result<Vec<IpAddr>, Unresolved>,
 }
 
-/// Lookups that remember nothing: whoever keeps what they give keeps it for as long as they say.
+/// Uncached lookups: the caller caches the result for the returned time.
 impl Resolving {
-    /// The addresses of a name, at least one, and for how long that holds.
+    /// The addresses of a name, at least one, and how long they are valid.
     ///
     /// # Errors
     /// See [`Unresolved`].
@@ -264,8 +262,8 @@ impl Resolving {
         self.within_time(self.addresses_of(name)).await
     }
 
-    /// The servers of a service at a name, and for how long that holds. A service without a dot is
-    /// one of TCP (RFC 2782): `http` of `example.com` is asked for as `_http._tcp.example.com`.
+    /// The servers of a service at a name, and how long they are valid. A service without a dot is
+    /// a TCP service (RFC 2782): `http` of `example.com` is queried as `_http._tcp.example.com`.
     ///
     /// # Errors
     /// See [`Unresolved`].
@@ -342,13 +340,13 @@ impl Resolving {
         Err(dns::DnsError::NotFound)
     }
 
-    /// How long an answer holds: as long as `valid` says, else as long as it says itself.
+    /// How long an answer is valid: the time of `valid`, else its TTL.
     fn lifetime(&self, ttl: Option<u32>) -> Duration {
         let said = Duration::from_secs(ttl.unwrap_or(0).into());
         self.resolver.valid.unwrap_or(said)
     }
 
-    /// How long that a name is not there holds: as in nginx `valid`, else ten seconds.
+    /// How long the absence of a name is cached: as in nginx the time of `valid`, else ten seconds.
     pub fn absence(&self) -> Duration {
         const ABSENCE: Duration = Duration::from_secs(10);
         self.resolver.valid.unwrap_or(ABSENCE)
@@ -360,10 +358,10 @@ impl Resolving {
     }
 }
 
-/// What one thread knows by the resolvers of one generation.
+/// The caches of one thread for the resolvers of one generation.
 #[derive(Default)]
 struct Caches {
-    /// By where the resolver lies: the generation keeps it there.
+    /// By the address of the resolver in memory, which the generation keeps.
     by_resolver: Map<usize, Rc<Cache>>,
 }
 
